@@ -1,0 +1,33 @@
+# One generic rule: a run of papermill_runs.yaml is finished when its run.json is there.
+# `make study` starts this with the right options; by hand:
+#   snakemake --cores 2 --config profile=laptop group=headline --rerun-triggers params mtime
+import sys
+
+sys.path.insert(0, workflow.basedir)
+from lib.runs.plan import Project
+from lib.runs.process import gpus
+
+project = Project(workflow.basedir)
+plan = project.plan(config["profile"], config["group"])
+
+
+rule all:
+    input:
+        [plan.output(run) for run in plan.targets],
+
+
+rule run:
+    # The notebook file is no input: saving it in JupyterLab would make hours of training again.
+    input:
+        lambda wildcards: plan.inputs(wildcards.run),
+    output:
+        plan.pattern,
+    params:
+        fingerprint=lambda wildcards: plan.specs[wildcards.run].fingerprint,
+    threads: lambda wildcards: plan.specs[wildcards.run].declaration.threads
+    resources:
+        mem_mb=lambda wildcards: plan.specs[wildcards.run].declaration.mem_mb,
+        gpu=lambda wildcards: int(bool(gpus()) and not plan.specs[wildcards.run].declaration.analysis),
+    # exec: the run must be Snakemake's own child to die with it
+    shell:
+        "exec {sys.executable} -m lib.runs run {config[profile]} {wildcards.run}"

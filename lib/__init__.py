@@ -1,0 +1,1 @@
+"""Countdown: what should a small language model be rewarded for when it learns to solve arithmetic puzzles?"""

@@ -1,0 +1,213 @@
+"""What supervised training imitates: prompts, search demonstrations, and the base model's pre-training text.
+
+Every generator takes a `random.Random`, so a row is a function of its seed alone. Demonstrated arithmetic stays among the
+integers 0 to 999, which is what the base model is taught; the verifier knows no such limit.
+"""
+
+import random
+import re
+from functools import cache, lru_cache
+
+import datasets
+
+from lib.expression import BinOp, Expr, Num, evaluate, render
+from lib.problem import Problem, evaluation_keys, exclude
+from lib.problem import problems as as_problems
+from lib.solver import solutions
+
+LARGEST = 999
+PROMPTS = {"free": "Numbers: [{nums}]\nTarget: {target}\n"}
+HUB_DEMONSTRATIONS = "Asap7772/cog_behav_all_strategies"
+
+
+def render_prompt(nums, target: int, name: str = "free") -> str:
+    """The text a policy is given for one problem, in the prompt style `name` (a key of `PROMPTS`)."""
+    return PROMPTS[name].format(nums=", ".join(map(str, nums)), target=target)
+
+
+# --- arithmetic steps -------------------------------------------------------------------------------------------------
+
+
+def apply(op: str, a: int, b: int) -> int | None:
+    """`a op b` if it is an integer from 0 to `LARGEST`, else None."""
+    if op == "/":
+        value = a // b if b and a % b == 0 else None
+    else:
+        value = {"+": a + b, "-": a - b, "*": a * b}[op]
+    return value if value is not None and 0 <= value <= LARGEST else None
+
+
+def steps_of(expr: Expr) -> list[str] | None:
+    """The equations that compute `expr`, innermost and left first; None where a value leaves the integers 0..999.
+
+    >>> steps_of(parse("(44 + 19) + 35"))
+    ['44 + 19 = 63', '63 + 35 = 98']
+    """
+    steps: list[str] = []
+
+    def value_of(node: Expr) -> int | None:
+        if isinstance(node, Num):
+            return node.value
+        left, right = value_of(node.left), value_of(node.right)
+        value = None if left is None or right is None else apply(node.op, left, right)
+        steps.append(f"{left} {node.op} {right} = {value}")
+        return value
+
+    return None if value_of(expr) is None else steps
+
+
+def shuffle_operands(expr: Expr, rng: random.Random) -> Expr:
+    """The same expression with the operands of each + and * in random order."""
+    if isinstance(expr, Num):
+        return expr
+    pair = [shuffle_operands(expr.left, rng), shuffle_operands(expr.right, rng)]
+    if expr.op in "+*":
+        rng.shuffle(pair)
+    return BinOp(expr.op, *pair)
+
+
+def random_expression(nums, rng: random.Random) -> Expr:
+    """A random expression over all of `nums` whose every value is an integer from 0 to 999."""
+    pool: list[tuple[Expr, int]] = [(Num(n), n) for n in nums]
+    while len(pool) > 1:
+        i, j = rng.sample(range(len(pool)), 2)
+        (left, a), (right, b) = pool[i], pool[j]
+        op = rng.choice("+-*/")
+        value = apply(op, a, b)
+        if value is not None:
+            pool = [item for k, item in enumerate(pool) if k not in (i, j)] + [(BinOp(op, left, right), value)]
+    return pool[0][0]
+
+
+# --- supervised demonstrations ----------------------------------------------------------------------------------------
+
+
+@lru_cache(maxsize=16)
+def plain_solutions(problem: Problem) -> list[Expr]:
+    """The solutions whose every value is an integer from 0 to 999: those that can be demonstrated."""
+    return [tree for tree in solutions(problem) if steps_of(tree) is not None]
+
+
+def free_search(problem: Problem, rng: random.Random, failures: int) -> str:
+    """A completion that searches in plain arithmetic: `failures` attempts that miss, then one that works, then the answer.
+
+    One attempt a line, its equations separated by commas. Raises ValueError if no solution stays among the integers 0..999.
+    """
+    plain = plain_solutions(problem)
+    if not plain:
+        raise ValueError(f"{problem} has no solution with integer values from 0 to {LARGEST}")
+    solution = shuffle_operands(rng.choice(plain), rng)
+    attempts = []
+    while len(attempts) < failures:
+        attempt = random_expression(problem.nums, rng)
+        if evaluate(attempt) != problem.target:
+            attempts.append(attempt)
+    lines = [", ".join(steps_of(attempt)) for attempt in [*attempts, solution]]
+    return "\n".join(["<think>", *lines, "</think>", f"<answer>{render(solution)}</answer>"])
+
+
+def load_demonstrations(
+    source: str,
+    problems: datasets.Dataset,
+    most_failures: int,
+    seed: int,
+    prompt: str = "free",
+    hub: str = HUB_DEMONSTRATIONS,
+) -> datasets.Dataset:
+    """Rows `prompt`, `completion` for supervised fine-tuning.
+
+    `generated`: one search demonstration for each of `problems`, with 0 to `most_failures` failing attempts, uniformly.
+    `hub`: the demonstrations that the papers use (columns `query`, `completion`), or those of another hub name or local folder
+    `hub`. Rows of evaluation problems are dropped. Raises ValueError for an unknown source or an unreadable query.
+    """
+    if source == "hub":
+        rows = datasets.load_dataset(hub, split="train").map(_asked, load_from_cache_file=False)
+        return exclude(rows).rename_column("query", "prompt").select_columns(["prompt", "completion"])
+    if source != "generated":
+        raise ValueError(f"demonstration source {source!r} is not known: use 'generated' or 'hub'")
+
+    rows = []
+    for index, problem in enumerate(as_problems(exclude(problems))):
+        rng = random.Random(f"{seed}/{index}")
+        if plain_solutions(problem):
+            completion = free_search(problem, rng, failures=rng.randint(0, most_failures))
+            rows.append({"prompt": render_prompt(problem.nums, problem.target, prompt), "completion": completion})
+    print(f"{len(rows):,} demonstrations; the other problems have no solution among the integers 0 to {LARGEST}")
+    return datasets.Dataset.from_list(rows)
+
+
+def _asked(row: dict) -> dict:
+    """The numbers and the target that a hub demonstration's query asks about."""
+    asked = re.search(r"\[(\d+(?:,? +\d+)*)\].*?equals? (\d+)", row["query"], re.DOTALL)
+    if asked is None:
+        raise ValueError(f"no numbers and target can be read in the demonstration query {row['query'][:200]!r}")
+    return {"nums": [int(n) for n in re.findall(r"\d+", asked[1])], "target": int(asked[2])}
+
+
+# --- pre-training text ------------------------------------------------------------------------------------------------
+
+
+@cache
+def products() -> list[tuple[int, int]]:
+    """Every pair of positive integers whose product is at most 999."""
+    return [(a, b) for a in range(1, LARGEST + 1) for b in range(1, LARGEST // a + 1)]
+
+
+def held_out(a: int, b: int) -> bool:
+    """Whether the sum or difference of `a` and `b` is kept out of the arithmetic lines, to measure what generalises."""
+    return (a * 1009 + b) % 50 == 0
+
+
+def equation(op: str, rng: random.Random, test: bool = False) -> str:
+    """One line `a op b = c`, operands and result from 0 to 999; with `test`, a sum or difference never trained on.
+
+    Half of the sums and differences have small operands, where Countdown's numbers lie. Products and quotients come from
+    the 7,069 pairs with a product of at most 999: a table too small to hold any out.
+    """
+    if op in "*/":
+        a, b = rng.choice(products())
+        return f"{a} * {b} = {a * b}" if op == "*" else f"{a * b} / {a} = {b}"
+    while True:
+        largest = LARGEST if test or rng.random() < 0.5 else 130
+        a, b = rng.randint(0, largest), rng.randint(0, largest)
+        if op == "-" and a < b:
+            a, b = b, a
+        value = apply(op, a, b)
+        if value is not None and held_out(a, b) == test:
+            return f"{a} {op} {b} = {value}"
+
+
+def random_numbers(rng: random.Random) -> list[int]:
+    """Three to five numbers as Countdown draws them."""
+    return [rng.randint(1, 99) for _ in range(rng.choice((3, 3, 4, 4, 5)))]
+
+
+def worked_expression(rng: random.Random) -> str:
+    """Numbers, the equations of a random expression over them, and the expression itself: no target is searched for.
+
+    Rows that would show a solution of an evaluation problem are drawn again.
+    """
+    while True:
+        nums = random_numbers(rng)
+        expr = random_expression(nums, rng)
+        if Problem(tuple(nums), int(evaluate(expr))).key not in evaluation_keys():
+            break
+    steps = ", ".join(steps_of(expr))
+    return f"Numbers: [{', '.join(map(str, nums))}]\n{steps}\n<answer>{render(expr)}</answer>"
+
+
+def state_walk(rng: random.Random) -> str:
+    """Random moves through the states of a problem, in the notation of search traces, with the pool kept sorted."""
+    while True:
+        pool = nums = sorted(random_numbers(rng))
+        lines = [f"state [{', '.join(map(str, pool))}]"]
+        while len(pool) > 1:
+            i, j = rng.sample(range(len(pool)), 2)
+            op = rng.choice("+-*/")
+            value = apply(op, pool[i], pool[j])
+            if value is not None:
+                lines.append(f"try {pool[i]} {op} {pool[j]} = {value}")
+                pool = sorted([*(n for k, n in enumerate(pool) if k not in (i, j)), value])
+                lines.append(f"state [{', '.join(map(str, pool))}]")
+        if Problem(tuple(nums), pool[0]).key not in evaluation_keys():
+            return "\n".join(lines)

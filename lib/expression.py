@@ -1,0 +1,236 @@
+"""Exact arithmetic trees: read, evaluate, write, compare.
+
+The grammar: ASCII digits without leading zeros, `+ - * / ( )`, and white space (space, tab, newline, carriage
+return). Binary operators associate to the left; a sign binds tighter than any of them, so `-2 * 3` is
+`(-2) * 3`. There is no `**`, no `//` and no implicit product.
+
+`parse` reads hostile text of any length in linear time: it keeps its own stack, and refuses a number of more
+than MAX_DIGITS digits and a tree of more than MAX_NODES nodes (a number, an operation and a unary minus are a
+node each; redundant parentheses cost none). So the tree of any text is small, and what walks it may recurse.
+"""
+
+import re
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from fractions import Fraction
+from itertools import islice
+from operator import itemgetter
+from typing import NoReturn
+
+MAX_DIGITS = 18
+MAX_NODES = 255
+
+_TOKEN = re.compile(r"[0-9]+|[^ \t\n\r]")
+_DECIMAL_TOKEN = re.compile(r"[0-9]+(?:\.[0-9]+)?|[^ \t\n\r]")
+_DIGITS = frozenset("0123456789")
+_SIGN = "sign"  # a unary minus on the stack of operators
+_PRECEDENCE = {"(": 0, "+": 1, "-": 1, "*": 2, "/": 2, _SIGN: 3}
+
+
+@dataclass(frozen=True, slots=True)
+class Num:
+    """A number that stands in the text (a Fraction if it was written as a decimal)."""
+
+    value: int | Fraction
+
+
+@dataclass(frozen=True, slots=True)
+class Neg:
+    """A unary minus. `--a` is two of them: nothing is simplified."""
+
+    child: "Expr"
+
+
+@dataclass(frozen=True, slots=True)
+class BinOp:
+    """One of the operations `+`, `-`, `*`, `/`."""
+
+    op: str
+    left: "Expr"
+    right: "Expr"
+
+
+Expr = Num | Neg | BinOp
+
+
+class ExpressionError(ValueError):
+    """Text outside the grammar: why, and at which column (from 1)."""
+
+    def __init__(self, reason: str, column: int):
+        super().__init__(f"{reason} at column {column}")
+        self.reason, self.column = reason, column
+
+
+def parse(text: str, decimals: bool = False) -> Expr:
+    """The tree of an expression; a unary plus leaves no node. Raises ExpressionError.
+
+    decimals: also read numbers such as 13.5, exactly.
+    """
+    pattern = _DECIMAL_TOKEN if decimals else _TOKEN
+    tokens = pattern.findall(text)
+    operands: list[Expr] = []
+    operators: list[str] = []
+    nodes, operand_next = 0, True
+
+    def refuse(reason: str, index: int) -> NoReturn:
+        matches = islice(pattern.finditer(text), index, None)
+        start = next(matches).start() if index < len(tokens) else len(text)
+        raise ExpressionError(reason, start + 1)
+
+    for i, token in enumerate(tokens):
+        if token == "(" or token[0] in _DIGITS:
+            if not operand_next:
+                refuse("an operator is missing", i)
+            if token == "(":
+                operators.append(token)
+                continue
+            if fault := _fault(token):
+                refuse(fault, i)
+            operands.append(Num(Fraction(token) if "." in token else int(token)))
+            operand_next = False
+        elif operand_next:
+            if token == "+":
+                continue
+            if token != "-":
+                refuse(f"{token!r} where a number should be", i)
+            operators.append(_SIGN)
+        elif token == ")":
+            _reduce(operands, operators, 1)
+            if not operators:
+                refuse("')' without '('", i)
+            operators.pop()
+            continue
+        elif token in "+-*/":
+            _reduce(operands, operators, _PRECEDENCE[token])
+            operators.append(token)
+            operand_next = True
+        else:
+            refuse(f"{token!r} is not in the grammar", i)
+        nodes += 1
+        if nodes > MAX_NODES:
+            refuse(f"more than {MAX_NODES} numbers and operators", i)
+    if operand_next:
+        refuse("a number is missing", len(tokens))
+    _reduce(operands, operators, 1)
+    if operators:
+        refuse("'(' without ')'", len(tokens))
+    return operands[0]
+
+
+def _fault(number: str) -> str | None:
+    if len(number) > MAX_DIGITS:  # also keeps int() from quadratic time
+        return f"a number of more than {MAX_DIGITS} digits"
+    return "a leading zero" if number[0] == "0" and number[1:2] in _DIGITS else None
+
+
+def _reduce(operands: list[Expr], operators: list[str], precedence: int) -> None:
+    """Apply the operators on top of the stack that bind at least as tightly as `precedence`."""
+    while operators and _PRECEDENCE[operators[-1]] >= precedence:
+        op, right = operators.pop(), operands.pop()
+        operands.append(Neg(right) if op is _SIGN else BinOp(op, operands.pop(), right))
+
+
+def evaluate(expr: Expr) -> Fraction:
+    """The exact value. Raises ZeroDivisionError."""
+    return Fraction(_value(expr))
+
+
+def _value(expr: Expr) -> int | Fraction:
+    """Integers stay integers until they are divided: several times faster."""
+    match expr:
+        case Num(value):
+            return value
+        case Neg(child):
+            return -_value(child)
+    left, right = _value(expr.left), _value(expr.right)
+    match expr.op:
+        case "+":
+            return left + right
+        case "-":
+            return left - right
+        case "*":
+            return left * right
+    return Fraction(left, right)
+
+
+def children(expr: Expr) -> tuple[Expr | None, Expr | None]:
+    """T_L and T_R of Eq. 6: of a number none, of a unary minus its operand on the left."""
+    match expr:
+        case Num():
+            return None, None
+        case Neg(child):
+            return child, None
+    return expr.left, expr.right
+
+
+def nodes(expr: Expr | None) -> Iterator[Expr]:
+    """Every node of a tree, the root first."""
+    stack = [expr]
+    while stack:
+        if (node := stack.pop()) is not None:
+            yield node
+            stack.extend(reversed(children(node)))
+
+
+def numbers(expr: Expr) -> Counter:
+    """The multiset of the numbers in an expression."""
+    return Counter([node.value for node in nodes(expr) if isinstance(node, Num)])
+
+
+def render(expr: Expr) -> str:
+    """The text with fewest parentheses that `parse` reads back as this very tree."""
+    match expr:
+        case Num(value):
+            return str(value)
+        case Neg(child):
+            return f"-{_operand(child, _PRECEDENCE[_SIGN])}"
+    precedence = _PRECEDENCE[expr.op]
+    return f"{_operand(expr.left, precedence)} {expr.op} {_operand(expr.right, precedence + 1)}"
+
+
+def _operand(expr: Expr, precedence: int) -> str:
+    bare = not isinstance(expr, BinOp) or _PRECEDENCE[expr.op] >= precedence
+    return render(expr) if bare else f"({render(expr)})"
+
+
+def canonical(expr: Expr) -> Expr:
+    """The tree with the operands of every + and * in one fixed order: equal for trees that are equal up to
+    commuting."""
+    return _canonical(expr)[1]
+
+
+def _canonical(expr: Expr) -> tuple[str, Expr]:
+    """A text to sort by, and the tree."""
+    match expr:
+        case Num(value):
+            return str(value), expr
+        case Neg(child):
+            text, child = _canonical(child)
+            return f"-{text}", Neg(child)
+    operands = [_canonical(expr.left), _canonical(expr.right)]
+    if expr.op in "+*":
+        operands.sort(key=itemgetter(0))
+    (left_text, left), (right_text, right) = operands
+    return f"({left_text}{expr.op}{right_text})", BinOp(expr.op, left, right)
+
+
+def _label(expr: Expr) -> object:
+    match expr:
+        case Num(value):
+            return value
+        case Neg():
+            return _SIGN
+    return expr.op
+
+
+def distance(a: Expr | None, b: Expr | None) -> int:
+    """d_tree of `ast` (Eq. 6): the nodes that differ when two trees are laid on each other root to root,
+    where either may swap the operands of a shared + or *. None is the empty tree."""
+    if a is None or b is None:
+        return sum(1 for _ in nodes(a)) + sum(1 for _ in nodes(b))
+    (a_left, a_right), (b_left, b_right) = children(a), children(b)
+    cost = distance(a_left, b_left) + distance(a_right, b_right)
+    if isinstance(a, BinOp) and isinstance(b, BinOp) and a.op == b.op and a.op in "+*":
+        cost = min(cost, distance(a_left, b_right) + distance(a_right, b_left))
+    return cost + (_label(a) != _label(b))

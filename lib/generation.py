@@ -1,0 +1,213 @@
+"""Sampling from a policy: one interface over two engines, and our own decode loop for the `transformers` engine.
+
+`generate` works on token ids and is what training uses: ids and log-probabilities go from here straight to the update,
+never through text. `sample` works on problems and gives the table that evaluation saves. A second engine (vLLM) has its
+place in `ENGINES`; until it is written there is no entry for it.
+"""
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+
+import pandas as pd
+import torch
+from transformers import DynamicCache
+from transformers.cache_utils import DynamicLayer
+
+from lib.demonstrations import render_prompt
+
+COMPACT_EVERY = 8  # steps between two removals of finished rows: a removal copies the whole key-value cache
+
+
+@dataclass(frozen=True)
+class Sampling:
+    """How tokens are drawn. `top_k` 0 and `top_p` 1 cut nothing; temperature 0 is greedy. Cuts: top-k first, then top-p."""
+
+    temperature: float = 1.0
+    top_p: float = 1.0
+    top_k: int = 0
+    max_tokens: int = 160
+
+    def __post_init__(self):
+        if self.temperature < 0 or not 0 < self.top_p <= 1 or self.top_k < 0 or self.max_tokens < 1:
+            raise ValueError(f"impossible sampling settings: {self}")
+
+
+@dataclass
+class Rollouts:
+    """Completions of a batch of prompts, prompt-major: those of prompt i stand at i*n to i*n + n - 1.
+
+    ids: token ids, the end token included; finish: "stop" or "length".
+    logprobs: a list per completion, log mu(token) at the sampling temperature, before top-k and top-p: the behaviour policy.
+    policy_logprobs: the same at temperature 1; the same list where the sampling temperature is 1.
+    """
+
+    ids: list[list[int]] = field(default_factory=list)
+    logprobs: list[list[float]] = field(default_factory=list)
+    policy_logprobs: list[list[float]] = field(default_factory=list)
+    finish: list[str] = field(default_factory=list)
+
+
+class _BufferLayer(DynamicLayer):
+    """Keys and values of one layer in a buffer with room to grow, so that a step writes one column instead of copying all."""
+
+    room = 64
+    length = 0
+
+    def update(self, key_states, value_states, *args, **kwargs):
+        if not self.is_initialized:
+            self.lazy_initialization(key_states, value_states)
+            self.keys, self.values = key_states[..., :0, :], value_states[..., :0, :]
+        end = self.length + key_states.shape[-2]
+        if end > self.keys.shape[-2]:
+            self.keys, self.values = self._grown(self.keys, end), self._grown(self.values, end)
+        self.keys[..., self.length : end, :] = key_states
+        self.values[..., self.length : end, :] = value_states
+        self.length = end
+        return self.keys[..., :end, :], self.values[..., :end, :]
+
+    def _grown(self, states: torch.Tensor, end: int) -> torch.Tensor:
+        batch, heads, _, width = states.shape
+        larger = states.new_empty(batch, heads, end + self.room, width)
+        larger[..., : self.length, :] = states[..., : self.length, :]
+        return larger
+
+    def get_seq_length(self) -> int:
+        return self.length
+
+
+def _pick(logits: torch.Tensor, sampling: Sampling, generator: torch.Generator | None) -> torch.Tensor:
+    """One token a row from `logits` (rows, vocabulary), already divided by the temperature."""
+    if sampling.temperature == 0:
+        return logits.argmax(-1)
+    if not sampling.top_k and sampling.top_p == 1:
+        return torch.multinomial(logits.softmax(-1), 1, generator=generator).squeeze(-1)
+    width = min(sampling.top_k or logits.shape[-1], logits.shape[-1])
+    best, tokens = logits.topk(width, dim=-1)
+    probs = best.softmax(-1)
+    probs[probs.cumsum(-1) - probs >= sampling.top_p] = 0  # the token that crosses top_p stays
+    return tokens.gather(-1, torch.multinomial(probs, 1, generator=generator)).squeeze(-1)
+
+
+@torch.inference_mode()
+def generate(
+    model,
+    prompts: list[list[int]],
+    n: int,
+    sampling: Sampling,
+    eos_id: int,
+    generator: torch.Generator | None = None,
+) -> Rollouts:
+    """Draw `n` completions of each prompt (a list of token ids) with the model's own forward pass.
+
+    A prompt is read once and its keys and values are shared out to its n rows; rows that have ended leave the batch.
+    Draws come from `generator`, so the same generator state gives the same completions.
+    """
+    was_training, device = model.training, model.device
+    model.eval()
+    longest, rows = max(map(len, prompts)), len(prompts) * n
+    ids = torch.zeros(len(prompts), longest, dtype=torch.long, device=device)
+    seen = torch.zeros(len(prompts), longest, dtype=torch.bool, device=device)
+    for i, prompt in enumerate(prompts):  # padded on the left, so that every row ends in the same column
+        ids[i, longest - len(prompt) :] = torch.tensor(prompt, device=device)
+        seen[i, longest - len(prompt) :] = True
+    cache = DynamicCache()
+    cache.layers = [_BufferLayer() for _ in range(model.config.num_hidden_layers)]
+    position = (seen.cumsum(-1) - 1).clamp(min=0)
+    logits = model(
+        input_ids=ids, attention_mask=seen.long(), position_ids=position, past_key_values=cache, logits_to_keep=1
+    ).logits[:, -1]
+
+    logits = logits.repeat_interleave(n, 0)
+    cache.batch_repeat_interleave(n)
+    seen = torch.cat([seen, seen.new_ones(len(prompts), sampling.max_tokens)], 1).repeat_interleave(n, 0)
+    position = position[:, -1:].repeat_interleave(n, 0)
+    tokens = torch.full((rows, sampling.max_tokens), eos_id, device=device)
+    behaviour = torch.zeros(rows, sampling.max_tokens, device=device)
+    policy = behaviour if sampling.temperature == 1 else torch.zeros_like(behaviour)
+    lengths = torch.full((rows,), sampling.max_tokens, device=device)
+    ended = torch.zeros(rows, dtype=torch.bool, device=device)
+    active = torch.arange(rows, device=device)  # which completion each row of the batch belongs to
+
+    for step in range(sampling.max_tokens):
+        scaled = logits.float() / (sampling.temperature or 1.0)
+        token = _pick(scaled, sampling, generator)
+        tokens[active, step] = token
+        behaviour[active, step] = scaled.log_softmax(-1).gather(-1, token[:, None]).squeeze(-1)
+        if policy is not behaviour:
+            policy[active, step] = logits.float().log_softmax(-1).gather(-1, token[:, None]).squeeze(-1)
+        stops = (token == eos_id) & ~ended[active]
+        lengths[active[stops]] = step + 1
+        ended[active[stops]] = True
+        if step + 1 == sampling.max_tokens:
+            break
+        if step % COMPACT_EVERY == 0 or len(active) < 32:
+            keep = (~ended[active]).nonzero().squeeze(-1)
+            if not len(keep):
+                break
+            if len(keep) < len(active):
+                cache.batch_select_indices(keep)
+                active, seen, position, token = active[keep], seen[keep], position[keep], token[keep]
+        position = position + 1
+        mask = seen[:, None, None, : longest + step + 1]
+        logits = model(
+            input_ids=token[:, None], attention_mask=mask, position_ids=position, past_key_values=cache
+        ).logits[:, -1]
+
+    model.train(was_training)
+    return _collect(tokens, behaviour, policy, lengths, ended)
+
+
+def _collect(tokens, behaviour, policy, lengths, ended) -> Rollouts:
+    cut = [length for length in lengths.tolist()]
+    behaviour_lists = [row[:k] for row, k in zip(behaviour.tolist(), cut, strict=True)]
+    policy_lists = behaviour_lists
+    if policy is not behaviour:
+        policy_lists = [row[:k] for row, k in zip(policy.tolist(), cut, strict=True)]
+    return Rollouts(
+        ids=[row[:k] for row, k in zip(tokens.tolist(), cut, strict=True)],
+        logprobs=behaviour_lists,
+        policy_logprobs=policy_lists,
+        finish=["stop" if stop else "length" for stop in ended.tolist()],
+    )
+
+
+ENGINES = {"transformers": generate}
+
+
+def sample(
+    model,
+    tokenizer,
+    problems,
+    n: int,
+    sampling: Sampling,
+    seed: int,
+    prompt: str = "free",
+    engine: str = "transformers",
+    batch: int = 512,
+    progress: Callable[[Iterable, int, str], Iterable] = lambda batches, total, what: batches,
+) -> pd.DataFrame:
+    """`n` completions of every problem: the table of raw generations that evaluation saves.
+
+    `problems` are rows with `nums` and `target`; at most `batch` completions are decoded at once, each batch from a
+    generator of its own seed. Columns: problem (its index), nums, target, sample, completion (text), tokens (count), logprob
+    (of the whole completion, at temperature 1), finish. Verdicts are no part of it: they are computed when it is read.
+    """
+    if engine not in ENGINES:
+        raise ValueError(f"engine {engine!r} is not known here: choose from {sorted(ENGINES)}")
+    problems = [(list(row["nums"]), int(row["target"])) for row in problems]
+    per_batch = max(1, batch // n)
+    starts = range(0, len(problems), per_batch)
+    rows = []
+    for start in progress(starts, len(starts), "batches"):
+        chunk = problems[start : start + per_batch]
+        ids = [tokenizer(render_prompt(nums, target, prompt)).input_ids for nums, target in chunk]
+        generator = torch.Generator(model.device).manual_seed(seed * 1_000_003 + start)
+        out = ENGINES[engine](model, ids, n, sampling, tokenizer.eos_token_id, generator)
+        texts = tokenizer.batch_decode(out.ids, skip_special_tokens=True)
+        for i, text in enumerate(texts):
+            nums, target = chunk[i // n]
+            rows.append(
+                (start + i // n, nums, target, i % n, text, len(out.ids[i]), sum(out.policy_logprobs[i]), out.finish[i])
+            )
+    columns = ["problem", "nums", "target", "sample", "completion", "tokens", "logprob", "finish"]
+    return pd.DataFrame(rows, columns=columns)

@@ -1,0 +1,196 @@
+"""Numbers in, numbers out: pass@k, intervals over problems, what the completions look like.
+
+A problem is the unit of every statement: its samples stand or fall together, so intervals resample problems
+(a cluster bootstrap) and two methods are compared problem by problem on the same resamples. Seeds are too few
+to resample; they are shown one by one, with a t interval across them.
+"""
+
+import re
+
+import numpy as np
+import pandas as pd
+from scipy import stats
+
+STATUSES = ["correct", "wrong_value", "wrong_numbers", "unparseable", "missing"]  # of lib.verifiers.Verdict
+
+
+def pass_at_k(n, c, k) -> np.ndarray:
+    """Unbiased chance that one of k completions is correct: 1 - C(n-c, k) / C(n, k) (Chen et al. 2021).
+
+    `n` samples a problem, `c` of them correct (integers, broadcast against each other); `k` an integer or an
+    array of them. Shape: that of n and c, followed by that of k. The ratio is the running product of
+    (n-c-i) / (n-i), in which no factorial can overflow. Raises ValueError where k is not within 1..n: there
+    is no unbiased estimate beyond n.
+    """
+    n, c, k = np.asarray(n), np.asarray(c), np.asarray(k)
+    if np.any(c < 0) or np.any(c > n):
+        raise ValueError("pass@k needs 0 <= c <= n: more correct completions than samples were counted")
+    if np.any(k < 1) or np.any(k > n.min()):
+        raise ValueError(f"pass@k needs 1 <= k <= n, got k={np.max(k)} with n={n.min()}: draw more samples")
+    n, c, draw = n[..., None], c[..., None], np.arange(k.max())
+    all_fail = np.cumprod(np.clip((n - c - draw) / (n - draw), 0, None), axis=-1)
+    return 1 - all_fail[..., k - 1]
+
+
+def mean_pass_at_k(n, c, k_max: int) -> np.ndarray:
+    """Mean of pass@k over k = 1..k_max, shape of n and c (the last column of `ast`, Table 1)."""
+    return pass_at_k(n, c, np.arange(1, k_max + 1)).mean(axis=-1)
+
+
+def crossover(challenger, baseline) -> int | None:
+    """K* of `ast`, Table 2: the smallest k at which the challenger's pass@k is above the baseline's, or None.
+
+    Both are curves over k = 1, 2, ...; only point estimates decide, so read it beside the paired interval.
+    """
+    above = np.flatnonzero(np.asarray(challenger) > np.asarray(baseline))
+    return int(above[0]) + 1 if len(above) else None
+
+
+def counts(judged: pd.DataFrame, by=("method", "run", "set", "problem")) -> pd.DataFrame:
+    """Samples `n` and correct samples `c` of each problem, indexed by `by`.
+
+    `judged` has a column `status`; a row stands for `count` equal completions where that column exists.
+    """
+    weight = _weight(judged)
+    table = judged[list(by)].assign(n=weight, c=weight.where(judged["status"] == "correct", 0))
+    return table.groupby(list(by), sort=True)[["n", "c"]].sum()
+
+
+def problem_scores(counts: pd.DataFrame, ks=(1, 8, 16), mean_to=(16, 128)) -> pd.DataFrame:
+    """Every problem's own pass@k for k in `ks` and mean pass@k up to each K of `mean_to`.
+
+    Columns `pass@k` and `mean pass@k<=K`, index as in `counts`; NaN where a problem has too few samples.
+    """
+    columns = {f"pass@{k}": (pass_at_k, k) for k in ks}
+    columns |= {f"mean pass@k<={k}": (mean_pass_at_k, k) for k in mean_to}
+    scores = {}
+    for name, (estimator, k) in columns.items():
+        enough = counts[counts["n"] >= k]
+        scores[name] = pd.Series(estimator(enough["n"], enough["c"], k) if len(enough) else [], enough.index)
+    return pd.DataFrame(scores, index=counts.index, dtype=float)
+
+
+def bootstrap(values, baseline=None, draws=10_000, seed=0, confidence=0.95) -> pd.DataFrame:
+    """Mean over problems with its percentile bootstrap interval; with `baseline`, of the paired difference.
+
+    `values`: a frame (or series) with one row a problem and one column a statistic; every statistic sees the
+    same resampled problems. `baseline`: the same problems and statistics of another method, subtracted
+    problem by problem. Returns one row a statistic with columns estimate, low, high, n_problems. Raises
+    ValueError on missing values or unequal problems.
+    """
+    values = pd.DataFrame(values)
+    if baseline is not None:
+        baseline = pd.DataFrame(baseline)
+        if set(values.index) != set(baseline.index) or list(values) != list(baseline):
+            raise ValueError("a paired difference needs the same problems and statistics on both sides")
+        values = values - baseline.loc[values.index]
+    if values.empty or values.isna().any(axis=None):
+        raise ValueError(f"cannot resample {len(values)} problems with missing scores: too few samples?")
+    array, problems, rng = values.to_numpy(float), len(values), np.random.default_rng(seed)
+    means = []
+    for start in range(0, draws, 1000):  # a chunk of resamples is a matrix of problem weights
+        rows = min(1000, draws - start)
+        picks = rng.integers(problems, size=(rows, problems)) + problems * np.arange(rows)[:, None]
+        weights = np.bincount(picks.ravel(), minlength=rows * problems).reshape(rows, problems)
+        means.append(weights @ array / problems)
+    tail = (1 - confidence) / 2
+    low, high = np.quantile(np.concatenate(means), [tail, 1 - tail], axis=0)
+    columns = {"estimate": array.mean(axis=0), "low": low, "high": high, "n_problems": problems}
+    return pd.DataFrame(columns, index=values.columns)
+
+
+def estimates(scores: pd.DataFrame, draws=10_000, seed=0) -> pd.DataFrame:
+    """Every method's mean over problems on every set, all methods of a set on the same resamples.
+
+    `scores`: of `problem_scores`, indexed by method, run, set, problem; a method's runs (seeds) are averaged
+    problem by problem. Columns set, method, metric, estimate, low, high, n_problems.
+    """
+    tables = {name: bootstrap(wide, draws=draws, seed=seed) for name, wide in _by_set(scores)}
+    table = pd.concat(tables).rename_axis(["set", "metric", "method"]).reset_index()
+    return table[["set", "method", "metric", "estimate", "low", "high", "n_problems"]]
+
+
+def differences(scores: pd.DataFrame, pairs, draws=10_000, seed=0) -> pd.DataFrame:
+    """Paired differences, method minus baseline, of each (method, baseline) in `pairs`, on sets with both.
+
+    `scores` as in `estimates`. Columns set, method, baseline, metric, estimate, low, high, n_problems.
+    """
+    tables = {}
+    for name, wide in _by_set(scores):
+        for method, baseline in pairs:
+            if {method, baseline} <= set(wide.columns.get_level_values("method")):
+                sides = [wide.xs(side, axis=1, level="method") for side in (method, baseline)]
+                tables[name, method, baseline] = bootstrap(*sides, draws=draws, seed=seed)
+    return pd.concat(tables).rename_axis(["set", "method", "baseline", "metric"]).reset_index()
+
+
+def _by_set(scores: pd.DataFrame):
+    """(set, its problems in rows and (metric, method) in columns), without what the samples do not reach."""
+    means = scores.groupby(["set", "problem", "method"]).mean().rename_axis("metric", axis=1)
+    for name in means.index.unique("set"):
+        yield name, means.loc[name].unstack("method").dropna(axis=1, how="all")
+
+
+def across_seeds(estimates, confidence=0.95) -> tuple[float, float, float]:
+    """Mean over seeds with its Student t interval: (mean, low, high); with one seed low and high are NaN."""
+    estimates = np.asarray(estimates, float)
+    mean, seeds = estimates.mean(), len(estimates)
+    if seeds < 2:
+        return float(mean), np.nan, np.nan
+    half = stats.t.ppf((1 + confidence) / 2, seeds - 1) * stats.sem(estimates)
+    return float(mean), float(mean - half), float(mean + half)
+
+
+def diagnostics(judged: pd.DataFrame, by=("set", "method")) -> pd.DataFrame:
+    """What the completions look like, one row a group of `by`.
+
+    Columns: `samples`; `distinct completions` and `distinct correct answers` (up to commuting, as the verifier renders
+    them) a problem; the share of each verifier status; `tokens`, the mean length; `at cap`, the share cut off by the
+    token limit. Needs columns problem, completion, status, answer, tokens, finish (and `count` where equal completions
+    are merged).
+    """
+    weight, by = _weight(judged), list(by)
+    flags = {status: judged["status"] == status for status in STATUSES}
+    flags |= {"tokens": judged["tokens"], "at cap": judged["finish"] == "length"}
+    sums = judged[by].assign(samples=weight, **{name: flag * weight for name, flag in flags.items()})
+    table = sums.groupby(by).sum()
+    table[list(flags)] = table[list(flags)].div(table["samples"], axis=0)
+    problems = judged.groupby(by)["problem"].nunique()
+    distinct = judged.drop_duplicates([*by, "problem", "completion"]).groupby(by).size()
+    correct = judged[judged["status"] == "correct"].drop_duplicates([*by, "problem", "answer"])
+    answers = correct.groupby(by).size().reindex(table.index, fill_value=0)
+    table.insert(1, "distinct completions", distinct / problems)
+    table.insert(2, "distinct correct answers", answers / problems)
+    return table
+
+
+def answer(low: float, high: float, direction: str, seeds: int) -> str:
+    """What the interval of a paired difference says to a claim that it is "higher" or "lower" than zero.
+
+    "reproduced", "not reproduced" (the interval lies on the other side) or "undecided" (it holds zero); with
+    fewer than three seeds nothing is decided, and the answer says so.
+    """
+    if direction not in ("higher", "lower"):
+        raise ValueError(f"direction {direction!r}: a difference is claimed to be 'higher' or 'lower'")
+    if seeds < 3:
+        return "one seed" if seeds == 1 else "two seeds"
+    if low <= 0 <= high:
+        return "undecided"
+    return "reproduced" if (low > 0) == (direction == "higher") else "not reproduced"
+
+
+def as_text(table: pd.DataFrame, signed=False) -> pd.Series:
+    """Rows with estimate, low, high as text in percent: "57.8 [54.1, 61.2]", with signs for differences."""
+    form = "{:+.1f} [{:+.1f}, {:+.1f}]" if signed else "{:.1f} [{:.1f}, {:.1f}]"
+    rows = (100 * table[["estimate", "low", "high"]]).itertuples(index=False)
+    return pd.Series([form.format(*row) for row in rows], index=table.index)
+
+
+def method_of(run: str) -> str:
+    """The method that a run's folder name stands for: `sample_rloo_sparse_seed1` is `rloo_sparse`."""
+    return re.sub(r"_seed\d+$", "", run.removeprefix("sample_"))
+
+
+def _weight(judged: pd.DataFrame) -> pd.Series:
+    """How many completions each row stands for."""
+    return judged["count"] if "count" in judged else pd.Series(1, index=judged.index)

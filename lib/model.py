@@ -1,0 +1,118 @@
+"""The policy: tokenizer, the one-million-parameter base model, and loading and saving of checkpoints.
+
+The laptop model is an ordinary Qwen2 (the architecture of the papers' Qwen2.5-0.5B) with a vocabulary of our own: a few
+words that the five studies' formats need, then every printable ASCII character, so that any ASCII text survives encoding
+and decoding unchanged. Digits are single tokens, and an operator is one token together with the spaces around it.
+
+A checkpoint folder holds `config.json` and `model.safetensors`, and the tokenizer in a sub-folder `tokenizer/` without a
+config: `AutoTokenizer` would look at the model's type and silently rebuild Qwen2's own pre-tokenizer around our vocabulary.
+"""
+
+import os
+import re
+import shutil
+import string
+from pathlib import Path
+
+import torch
+from safetensors import SafetensorError
+from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
+from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedTokenizerFast, Qwen2Config, Qwen2ForCausalLM
+
+SPECIAL = ["<pad>", "<eos>", "<unk>"]
+WORDS = [
+    *["<think>", "</think>", "<answer>", "</answer>", "<pick>", "</pick>"],
+    *["<THINK>", "</THINK>", "<ANSWER>", "</ANSWER>"],
+    *[" + ", " - ", " * ", " / ", " = ", ", "],
+    *["Numbers: ", "Target: ", "Program", "Trace", "Proof", "Pick"],
+    *["state ", "try ", "backtrack", "answer", "result", "final"],
+]
+CHARACTERS = [*string.digits, *string.ascii_letters, *string.punctuation, " ", "\n", "\t"]
+
+
+def build_tokenizer() -> PreTrainedTokenizerFast:
+    """The laptop tokenizer: words of the formats first, then single ASCII characters; anything else is `<unk>`."""
+    vocabulary = {token: i for i, token in enumerate([*SPECIAL, *WORDS, *CHARACTERS])}
+    tokenizer = Tokenizer(models.WordLevel(vocabulary, unk_token="<unk>"))
+    longest_first = sorted(WORDS, key=len, reverse=True)
+    pattern = "|".join([*map(re.escape, longest_first), r"[\s\S]"])
+    tokenizer.pre_tokenizer = pre_tokenizers.Split(Regex(pattern), behavior="isolated")
+    tokenizer.decoder = decoders.Fuse()
+    return PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer,
+        pad_token="<pad>",
+        eos_token="<eos>",
+        unk_token="<unk>",
+        clean_up_tokenization_spaces=False,
+    )
+
+
+def new_model(tokenizer, hidden: int = 128, layers: int = 4, heads: int = 4, seed: int = 0) -> Qwen2ForCausalLM:
+    """A randomly initialised Qwen2 for `tokenizer`; the defaults give 0.87 million parameters."""
+    torch.manual_seed(seed)
+    config = Qwen2Config(
+        vocab_size=len(tokenizer),
+        hidden_size=hidden,
+        intermediate_size=3 * hidden,
+        num_hidden_layers=layers,
+        num_attention_heads=heads,
+        num_key_value_heads=heads,
+        max_position_embeddings=1024,
+        tie_word_embeddings=True,
+        bos_token_id=None,
+        eos_token_id=tokenizer.eos_token_id,
+        pad_token_id=tokenizer.pad_token_id,
+    )
+    return Qwen2ForCausalLM(config)
+
+
+def save_policy(model, tokenizer, folder: str | Path) -> Path:
+    """Write a checkpoint so that `folder` is either the old one or the whole new one, never half of it."""
+    folder = Path(folder)
+    fresh = folder.with_name(folder.name + ".tmp")
+    shutil.rmtree(fresh, ignore_errors=True)
+    model.save_pretrained(fresh)
+    tokenizer.save_pretrained(fresh / "tokenizer")
+    shutil.rmtree(folder, ignore_errors=True)
+    os.replace(fresh, folder)
+    return folder
+
+
+def checkpoint_of(path: str | Path) -> str:
+    """The checkpoint that `path` names: a run folder's `checkpoint/`, a checkpoint folder itself, or a hub name.
+
+    Raises FileNotFoundError where `path` is meant as a folder (it exists, or it starts like one) but holds no checkpoint.
+    """
+    folder = Path(path)
+    for candidate in (folder / "checkpoint", folder):
+        if (candidate / "config.json").is_file():
+            return str(candidate)
+    if folder.exists() or str(path).startswith(("data/", "/", ".")):
+        raise FileNotFoundError(
+            f"{path}: no checkpoint there (config.json is missing); finish the run that makes it first"
+        )
+    return str(path)
+
+
+def load_tokenizer(path: str | Path) -> PreTrainedTokenizerFast:
+    """The tokenizer of a checkpoint: its `tokenizer/` folder if there is one, else what the hub's `AutoTokenizer` gives."""
+    checkpoint = checkpoint_of(path)
+    own = Path(checkpoint) / "tokenizer"
+    if own.is_dir():
+        return PreTrainedTokenizerFast.from_pretrained(own)
+    return AutoTokenizer.from_pretrained(checkpoint)
+
+
+def load_policy(path: str | Path, dtype: torch.dtype = torch.float32):
+    """Model and tokenizer of a run folder, a checkpoint folder or a hub name.
+
+    Raises FileNotFoundError for a folder without a checkpoint, ValueError for a truncated or damaged one.
+    """
+    checkpoint = checkpoint_of(path)
+    try:
+        model = AutoModelForCausalLM.from_pretrained(checkpoint, dtype=dtype)
+    except (SafetensorError, EOFError) as error:
+        raise ValueError(
+            f"{checkpoint}/model.safetensors is damaged ({error}); delete the folder and run again what makes it"
+        ) from error
+    return model, load_tokenizer(checkpoint)

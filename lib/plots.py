@@ -1,0 +1,188 @@
+"""Figures from tidy tables: numbers in, axes out. One style, one colour and marker a method in all studies.
+
+Every table has the columns named in its function's docstring; its column `method` holds keys of `METHODS`.
+"""
+
+import difflib
+from pathlib import Path
+from typing import NamedTuple
+
+import matplotlib.pyplot as plt
+import pandas as pd
+from matplotlib.ticker import FixedLocator, NullLocator, PercentFormatter, ScalarFormatter
+
+TEXT_WIDTH = 6.5  # inches, the text width of a printed page
+STYLE = {
+    "font.size": 8,
+    "axes.titlesize": 8.5,
+    "axes.titlelocation": "left",
+    "axes.labelsize": 8,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.linewidth": 0.6,
+    "axes.edgecolor": "0.35",
+    "axes.labelcolor": "0.15",
+    "xtick.color": "0.35",
+    "ytick.color": "0.35",
+    "xtick.labelcolor": "0.15",
+    "ytick.labelcolor": "0.15",
+    "xtick.labelsize": 7.5,
+    "ytick.labelsize": 7.5,
+    "axes.grid": True,
+    "axes.axisbelow": True,
+    "grid.color": "0.91",
+    "grid.linewidth": 0.6,
+    "lines.linewidth": 1.5,
+    "lines.markersize": 4,
+    "legend.frameon": False,
+    "legend.fontsize": 8,
+    "pdf.fonttype": 42,  # text stays text
+}
+
+
+class Method(NamedTuple):
+    """How a method is written and drawn."""
+
+    label: str
+    colour: str
+    marker: str
+
+
+# Okabe and Ito's and Paul Tol's "muted" colours, told apart with every common colour vision. Within a study
+# no colour occurs twice; over all studies no pair of colour and marker does.
+METHODS = {
+    "sft": Method("SFT", "#6E6E6E", "o"),
+    "rloo_sparse": Method("RLOO, sparse", "#D55E00", "s"),
+    # ast: light to dark as the ladder flattens
+    "rloo_ast_tau1": Method("AST τ=1", "#56B4E9", "v"),
+    "rloo_ast_tau2": Method("AST τ=2", "#0072B2", "D"),
+    "rloo_ast_tau3": Method("AST τ=3", "#332288", "^"),
+    "rloo_ast_tau4": Method("AST τ=4", "#882255", "P"),
+    # program
+    "program": Method("RLOO, program", "#661100", "X"),
+    # dense
+    "ipo": Method("IPO", "#CC79A7", "v"),
+    "dense": Method("RLOO, dense", "#009E73", "^"),
+    "curriculum": Method("RLOO, curriculum", "#E69F00", "D"),
+    "hybrid": Method("RLOO, hybrid", "#999933", "P"),
+    # trace
+    "trace_sft": Method("Trace SFT", "#A9A9A9", "v"),
+    "trace_outcome": Method("Outcome only", "#D55E00", "D"),
+    "trace_dense": Method("Dense validity", "#009E73", "s"),
+    "trace_gated": Method("Success-gated", "#0072B2", "o"),
+    "trace_entropy": Method("Gated, more entropy", "#56B4E9", "P"),
+    "trace_guarded": Method("Penalty-guarded", "#332288", "X"),
+    "trace_explore": Method("Outcome only, explore", "#E69F00", "o"),
+    "trace_group": Method("Group-aware", "#CC79A7", "X"),
+    "trace_difficulty": Method("Difficulty-aware", "#999933", "s"),
+    "trace_effort": Method("Effort-gated", "#882255", "o"),
+    "trace_hardness": Method("Effort + hardness", "#661100", "^"),
+    # agent
+    "full_dpo": Method("Full-answer DPO", "#661100", "v"),
+    "agent_sft": Method("State-action SFT", "#A9A9A9", "s"),
+    "agent_dpo": Method("Action DPO", "#E69F00", "^"),
+    "agent_dpo_hard": Method("Action DPO, hard cases", "#CC79A7", "s"),
+    "agent_dpo_qsoft": Method("Action DPO, Q soft", "#0072B2", "P"),
+    "agent_final": Method("Agent, final", "#009E73", "D"),
+}
+
+
+def style(method: str) -> Method:
+    """Label, colour and marker of a method; KeyError naming the nearest known ones if there is none."""
+    if method not in METHODS:
+        near = ", ".join(difflib.get_close_matches(method, METHODS, n=3) or METHODS)
+        raise KeyError(f"method {method!r} has no colour; known: {near}. Add it to METHODS in lib/plots.py")
+    return METHODS[method]
+
+
+def label(method: str) -> str:
+    """A method's name as tables and legends print it."""
+    return style(method).label
+
+
+def figure(rows=1, cols=1, width=TEXT_WIDTH, height=2.5, **options):
+    """`plt.subplots` in the house style, size in inches; options such as sharey are passed on."""
+    plt.rcParams.update(STYLE)
+    return plt.subplots(rows, cols, figsize=(width, height), layout="constrained", **options)
+
+
+def legend(fig, axes) -> None:
+    """One row of entries above all panels, each method once, in the order of METHODS."""
+    entries = {}
+    for ax in axes:
+        for handle, text in zip(*ax.get_legend_handles_labels(), strict=True):
+            entries.setdefault(text, handle)
+    names = [method.label for method in METHODS.values() if method.label in entries]
+    fig.legend([entries[name] for name in names], names, loc="outside upper center", ncols=min(len(names), 6))
+
+
+def save(fig, stem) -> list[Path]:
+    """Write `stem`.png and `stem`.pdf, without dates: equal figures give equal bytes. Returns the paths."""
+    paths = [Path(f"{stem}.png"), Path(f"{stem}.pdf")]
+    fig.savefig(paths[0], dpi=200, metadata={"Software": None})
+    fig.savefig(paths[1], metadata={"CreationDate": None, "Creator": None, "Producer": None})
+    return paths
+
+
+def pass_at_k_curves(ax, table: pd.DataFrame, title="") -> None:
+    """Pass@k against k on a log-2 axis. Columns method, k, estimate, and low, high for a band.
+
+    Without low and high the rows are reported points, joined by dots only. Markers at powers of two tell
+    methods apart without colour.
+    """
+    whole = "low" in table
+    for method in _ordered(table):
+        look, rows = style(method), table[table["method"] == method].sort_values("k")
+        marked = [i for i, k in enumerate(rows["k"]) if k & (k - 1) == 0]
+        drawn = {"color": look.colour, "marker": look.marker, "markevery": marked, "label": look.label}
+        ax.plot(rows["k"], rows["estimate"], linestyle="-" if whole else ":", **drawn)
+        if whole:
+            ax.fill_between(rows["k"], rows["low"], rows["high"], color=look.colour, alpha=0.15, linewidth=0)
+    ax.set_xscale("log", base=2)
+    ax.xaxis.set_major_locator(FixedLocator([2**i for i in range(int(table["k"].max()).bit_length())]))
+    ax.xaxis.set_minor_locator(NullLocator())
+    ax.xaxis.set_major_formatter(ScalarFormatter())
+    ax.yaxis.set_major_formatter(PercentFormatter(1, decimals=0))
+    ax.set(xlabel="samples k", ylabel="pass@k", title=title)
+
+
+def reward_ladder(ax, table: pd.DataFrame, correct: float, span: float) -> None:
+    """Reward of a wrong answer against its tree distance d. Columns method, distance, reward.
+
+    `correct` and `span`: what a correct answer and a mere answer span earn, drawn as the ladder's ends.
+    """
+    last = table["distance"].max()
+    ends = [(correct, "correct answer", 3), (span, "sparse reward of every wrong answer", -10)]
+    for height, text, above in ends:
+        ax.axhline(height, color="0.35", linewidth=0.8, linestyle=(0, (4, 3)))
+        ax.annotate(text, (last, height), (0, above), textcoords="offset points", ha="right", color="0.35")
+    for method in _ordered(table):
+        look, rows = style(method), table[table["method"] == method].sort_values("distance")
+        ax.plot(rows["distance"], rows["reward"], color=look.colour, marker=look.marker, label=look.label)
+    ax.xaxis.set_major_locator(FixedLocator(sorted(table["distance"].unique())))
+    ax.set(xlabel="edits to the nearest solution d", ylabel="reward", ylim=(0, correct * 1.08))
+
+
+def training_curves(axes, table: pd.DataFrame, smooth=5) -> None:
+    """One panel a quantity, over training steps. Columns method, step, quantity, value; first quantity first.
+
+    Faint: each step; strong: the mean of the last `smooth` rows.
+    """
+    quantities = list(dict.fromkeys(table["quantity"]))
+    for ax, quantity in zip(axes, quantities, strict=False):
+        for method in _ordered(table):
+            look = style(method)
+            chosen = (table["quantity"] == quantity) & (table["method"] == method)
+            rows = table[chosen].dropna(subset="value").sort_values("step")
+            ax.plot(rows["step"], rows["value"], color=look.colour, alpha=0.25, linewidth=0.7)
+            mean = rows["value"].rolling(smooth, min_periods=1).mean()
+            ax.plot(rows["step"], mean, color=look.colour, label=look.label)
+        ax.set(title=quantity, xlabel="step")
+    for ax in axes[len(quantities) :]:
+        ax.set_visible(False)
+
+
+def _ordered(table: pd.DataFrame) -> list[str]:
+    """The table's methods in the order of METHODS; unknown ones raise."""
+    present = list(table["method"].unique())
+    return sorted(present, key=lambda method: list(METHODS).index(method) if style(method) else 0)

@@ -1,0 +1,154 @@
+"""A countdown problem and its data sets.
+
+The sets are made by notebook 01 and committed under data/problems/ as parquet files with a manifest; no
+problem stands in two of them, up to the order of its numbers. Their distribution is that of the public
+3-4-number data: a target from 10 to 100, numbers from 1 to 99, redrawn until a search over non-negative
+integers solves the problem.
+"""
+
+import difflib
+import hashlib
+import json
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+
+import pandas as pd
+from datasets import Dataset, load_dataset
+
+from lib.paths import PROBLEMS
+
+HUB = {"3to4": "asingh15/countdown_tasks_3to4", "5num": "aelbakry/countdown_5num_tasks"}
+
+EVALUATION_SETS = {  # as figures and tables call them: (name, split)
+    "validation_200": ("3to4", "validation_200"),
+    "test_50": ("3to4", "test_50"),
+    "heldout_400": ("3to4", "heldout_400"),
+    "heldout_1000": ("3to4", "heldout_1000"),
+    "test_5num_50": ("5num", "test_50"),
+    "heldout_5num_1000": ("5num", "heldout_1000"),
+    "test_6num_50": ("6num", "test_50"),
+    "levels": ("levels", "test"),
+    "showcase": ("showcase", "test"),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """Reach `target` with every number of `nums` used once. The agent's states may hold Fractions."""
+
+    nums: tuple[int, ...]
+    target: int
+
+    @property
+    def key(self) -> tuple[tuple[int, ...], int]:
+        """What two problems share when they differ in the order of their numbers only."""
+        return tuple(sorted(self.nums)), self.target
+
+
+class ProblemSetError(Exception):
+    """A problem set that is unknown, missing, or not what the manifest says."""
+
+
+def load(name: str, split: str, source: str = "generated", seed: int = 0, hub: str | None = None) -> Dataset:
+    """A problem set with columns nums (list[int]), target (int) and, for "levels", group (L1 to L9).
+
+    source "generated": the committed set, its hash verified. source "hub": split `split` of the hub set that
+    the papers name (HUB), or of the hub name or local folder `hub`, without the problems of our evaluation
+    sets. A seed other than 0 shuffles a train split; the order of an evaluation set is fixed. Raises
+    ProblemSetError; never falls back from one source to the other.
+    """
+    if source == "generated":
+        rows = Dataset.from_pandas(read(PROBLEMS, name, split), preserve_index=False)
+    elif source == "hub":
+        rows = exclude(_from_hub(hub or HUB.get(name), name, split))
+    else:
+        raise ProblemSetError(f"source {source!r}: use 'generated' or 'hub'")
+    return rows.shuffle(seed=seed) if seed and split == "train" else rows
+
+
+def load_set(name: str) -> Dataset:
+    """An evaluation set by its one-word name, a key of EVALUATION_SETS. Raises ProblemSetError naming the nearest."""
+    if name not in EVALUATION_SETS:
+        near = difflib.get_close_matches(name, EVALUATION_SETS, 1, 0)[0]
+        raise ProblemSetError(f"there is no evaluation set {name!r}; did you mean {near!r}?")
+    return load(*EVALUATION_SETS[name])
+
+
+def _from_hub(repository: str | None, name: str, split: str) -> Dataset:
+    if repository is None:
+        raise ProblemSetError(f"no hub set is known for {name!r} (known: {', '.join(HUB)}); use source='generated'")
+    try:
+        rows = load_dataset(repository, split=split)
+    except Exception as error:
+        raise ProblemSetError(
+            f"hub set {repository!r}, split {split!r} cannot be loaded ({type(error).__name__}: {error}). "
+            "It needs network access and HF_HUB_OFFLINE unset; or choose source='generated'."
+        ) from error
+    if missing := {"nums", "target"} - set(rows.column_names):
+        raise ProblemSetError(f"hub set {repository!r} has no column {', '.join(sorted(missing))}")
+    return rows.select_columns(["nums", "target"])
+
+
+def problems(rows: Dataset | pd.DataFrame) -> list[Problem]:
+    """The rows of a problem set as Problems."""
+    return [Problem(tuple(map(int, nums)), int(t)) for nums, t in zip(rows["nums"], rows["target"], strict=True)]
+
+
+@lru_cache
+def evaluation_keys() -> frozenset:
+    """The keys of all problems of every evaluation set: all sets but the train splits."""
+    sets = (name.split("/") for name in _manifest(PROBLEMS))
+    return frozenset(p.key for name, split in sets if split != "train" for p in problems(read(PROBLEMS, name, split)))
+
+
+def exclude(rows: Dataset | pd.DataFrame):
+    """The rows (Dataset or data frame with nums, target) whose problem is in no evaluation set. Prints how
+    many were dropped."""
+    held_out = evaluation_keys()
+    keep = [i for i, p in enumerate(problems(rows)) if p.key not in held_out]
+    print(f"{len(rows) - len(keep):,} of {len(rows):,} rows dropped: their problems are in an evaluation set")
+    return rows.iloc[keep].reset_index(drop=True) if isinstance(rows, pd.DataFrame) else rows.select(keep)
+
+
+# --- files ----------------------------------------------------------------------------------------
+
+
+def write(folder: Path, name: str, split: str, rows: pd.DataFrame, seed: int) -> None:
+    """Store a problem set in `folder` and enter it in the folder's manifest."""
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / "manifest.json"
+    manifest = json.loads(path.read_text()) if path.exists() else {}
+    file = f"{name}-{split}.parquet"
+    rows.to_parquet(folder / file, compression="zstd", index=False)
+    manifest[f"{name}/{split}"] = {"file": file, "rows": len(rows), "sha256": _digest(rows), "seed": seed}
+    path.write_text(json.dumps(manifest, indent=1) + "\n")
+
+
+def _digest(rows: pd.DataFrame) -> str:
+    """sha256 of the content, whatever the parquet file's encoding: one JSON line a row, columns in order."""
+    columns = [[list(map(int, v)) for v in rows[c]] if c == "nums" else rows[c].tolist() for c in rows.columns]
+    lines = (json.dumps(row, separators=(",", ":")) for row in zip(*columns, strict=True))
+    return hashlib.sha256("\n".join(lines).encode()).hexdigest()
+
+
+def _manifest(folder: Path) -> dict:
+    path = folder / "manifest.json"
+    if not path.exists():
+        raise ProblemSetError(f"{path} is missing: restore it with `git checkout`, or run notebooks/01_build_problems")
+    return json.loads(path.read_text())
+
+
+def read(folder: Path, name: str, split: str) -> pd.DataFrame:
+    """A problem set of `folder`, its content checked against the manifest. Raises ProblemSetError."""
+    manifest = _manifest(folder)
+    if (entry := manifest.get(f"{name}/{split}")) is None:
+        raise ProblemSetError(f"there is no problem set {name}/{split}; there are {', '.join(manifest)}")
+    path = folder / entry["file"]
+    try:
+        rows = pd.read_parquet(path)
+    except Exception as error:
+        raise ProblemSetError(f"{path} cannot be read ({error}): restore it with `git checkout`") from error
+    if _digest(rows) != entry["sha256"]:
+        raise ProblemSetError(f"{path} is not the set of {folder / 'manifest.json'}: restore it with `git checkout`")
+    return rows

@@ -1,0 +1,182 @@
+"""Rewards: a completion's worth for training, by name.
+
+    reward = get_reward("ast", {"tau": 2.0})
+    scores = reward(completions, problem)  # one group: the completions of one problem
+
+A factory registered with `@register("name")` takes the reward's options and returns that function. `Score.parts`
+are logged beside the total, so every completion gets the same parts.
+
+The equations are those of "Dense Rewards for RLVR on Countdown via ASTs" (Elbakry, 2026).
+"""
+
+import inspect
+from collections.abc import Callable, Sequence
+from difflib import get_close_matches
+from functools import cache, lru_cache, partial
+from math import exp, inf
+from typing import NamedTuple
+
+import numpy as np
+
+from lib.expression import BinOp, Expr, Neg, children
+from lib.problem import Problem
+from lib.solver import solution_forms
+from lib.verifiers import Verdict, verify_answer
+
+
+class Score(NamedTuple):
+    """What a completion earns, and what that is made of."""
+
+    total: float
+    parts: dict[str, float]
+
+
+Reward = Callable[[Sequence[str], Problem], list[Score]]
+REWARDS: dict[str, Callable[..., Reward]] = {}
+
+
+def register(name: str) -> Callable:
+    """Decorator: enter a reward factory in REWARDS."""
+
+    def enter(factory: Callable[..., Reward]) -> Callable[..., Reward]:
+        REWARDS[name] = factory
+        return factory
+
+    return enter
+
+
+def get_reward(name: str, options: dict | None = None) -> Reward:
+    """The reward `name` with these options. Raises ValueError that names the nearest reward or option."""
+    if name not in REWARDS:
+        raise ValueError(f"unknown reward {name!r}{_nearest(name, REWARDS)}")
+    known = inspect.signature(REWARDS[name]).parameters
+    for option in options or {}:
+        if option not in known:
+            raise ValueError(f"reward {name!r} has no option {option!r}{_nearest(option, known)}")
+    return REWARDS[name](**options or {})
+
+
+def _nearest(name: str, known: Sequence[str]) -> str:
+    guess = get_close_matches(name, known, 1, cutoff=0)
+    return f": did you mean {guess[0]!r}? There are {', '.join(known)}." if guess else "; it has none."
+
+
+@register("sparse")
+def sparse(lambda_c: float = 1.0, lambda_p: float = 0.1) -> Reward:
+    """Eq. 4: lambda_c for a correct answer, lambda_p for any other answer span (as in Eq. 8, also for one that
+    is no expression), 0 without a span."""
+
+    def reward(completions: Sequence[str], problem: Problem) -> list[Score]:
+        verdicts = (verify_answer(completion, problem) for completion in completions)
+        parts = [_indicators(verdict, exact_numbers=True) for verdict in verdicts]
+        return [Score(lambda_c if p["correct"] else lambda_p * p["answer"], p) for p in parts]
+
+    return reward
+
+
+@register("ast")
+def ast(
+    lambda_c: float = 1.0,
+    lambda_p: float = 0.1,
+    lambda_a: float = 0.5,
+    tau: float = 2.0,
+    exact_numbers: bool = True,
+) -> Reward:
+    """Eq. 8: lambda_c for a correct answer, else lambda_p for an answer span and lambda_a exp(-d / tau) for a
+    valid expression, d its distance to the nearest solution (Eq. 5).
+
+    exact_numbers: valid means parseable and over exactly the problem's numbers; otherwise parseable is enough
+    (the paper's early trials, which the policy learnt to exploit). A division by zero over the right numbers
+    is valid. Parts: correct, answer, valid (the indicators of Eq. 8), distance (d; 0 for a correct answer; the
+    size of a solution where there is no tree; infinite if the problem has no solution) and closeness
+    (exp(-d / tau) of a valid answer, 0 of any other).
+
+    Raises ValueError unless tau > 0 and lambda_a < lambda_c - lambda_p: a near miss scores below a solution.
+    """
+    if not lambda_a < lambda_c - lambda_p:
+        raise ValueError(
+            f"lambda_a must be below lambda_c - lambda_p, so that no near miss scores like a solution: "
+            f"lambda_a={lambda_a}, lambda_c={lambda_c}, lambda_p={lambda_p}"
+        )
+    if not tau > 0:
+        raise ValueError(f"tau must be positive: tau={tau}")
+
+    def reward(completions: Sequence[str], problem: Problem) -> list[Score]:
+        distance = cache(partial(distance_to_solutions, problem=problem))
+        return [score(verify_answer(completion, problem), distance) for completion in completions]
+
+    def score(verdict: Verdict, distance: Callable[[Expr | None], float]) -> Score:
+        parts = _indicators(verdict, exact_numbers)
+        parts["distance"] = 0.0 if parts["correct"] else distance(verdict.expression)
+        parts["closeness"] = exp(-parts["distance"] / tau) if parts["valid"] else 0.0
+        if parts["correct"]:
+            return Score(lambda_c, parts)
+        return Score(lambda_p * parts["answer"] + lambda_a * parts["closeness"], parts)
+
+    return reward
+
+
+def _indicators(verdict: Verdict, exact_numbers: bool) -> dict[str, float]:
+    """The indicators of Eq. 8."""
+    valid = ("correct", "wrong_value") if exact_numbers else ("correct", "wrong_value", "wrong_numbers")
+    return {
+        "correct": float(verdict.status == "correct"),
+        "answer": float(verdict.status != "missing"),
+        "valid": float(verdict.status in valid),
+    }
+
+
+# The labels of solver.solution_forms: 0 for no node, these, and 6 + i for the i-th smallest distinct number.
+_LABELS = {"+": 1, "-": 2, "*": 3, "/": 4}
+_NEG_LABEL, _FIRST_NUMBER, _FOREIGN = 5, 6, 255
+
+
+def distance_to_solutions(expr: Expr | None, problem: Problem) -> float:
+    """d of Eq. 5: the least d_tree (Eq. 6) from an expression, or from the empty tree None, to a solution of the
+    problem; infinite if it has none.
+
+    `solution_forms` holds every commuted form of every solution, so the swaps of Eq. 6 need no recursion: the
+    least d_tree is the least number of positions whose labels differ.
+    """
+    positions, labels = _solutions(problem.key)
+    if not positions.size:
+        return inf
+    row, outside = _heap_labels(expr, labels, len(positions))
+    differing = (positions != row[:, None]).view(np.uint8).sum(axis=0, dtype=np.uint8)
+    return float(differing.min() + outside)
+
+
+@lru_cache(maxsize=256)
+def _solutions(key: tuple) -> tuple[np.ndarray, dict]:
+    """solution_forms as (positions, forms), so that sums over positions run along the forms; the label of each
+    number."""
+    positions = np.ascontiguousarray(solution_forms(Problem(*key)).T)
+    return positions, {number: _FIRST_NUMBER + i for i, number in enumerate(sorted(set(key[0])))}
+
+
+def _heap_labels(expr: Expr | None, labels: dict, width: int) -> tuple[np.ndarray, int]:
+    """A tree laid out as in `solution_forms`, uint8 (width,), and how many of its nodes lie outside. A number
+    that is not in `labels` gets a label that matches nothing."""
+    row, outside = np.zeros(width, np.uint8), 0
+    stack = [(expr, 0)]
+    while stack:
+        node, at = stack.pop()
+        if node is None:
+            continue
+        if at < width:
+            row[at] = _label(node, labels)
+        else:
+            outside += 1
+        at = min(at, width)  # below the rows it stays there: positions of deep trees would grow without bound
+        left, right = children(node)
+        stack += [(left, 2 * at + 1), (right, 2 * at + 2)]
+    return row, outside
+
+
+def _label(node: Expr, labels: dict) -> int:
+    match node:
+        case BinOp(op):
+            return _LABELS[op]
+        case Neg():
+            return _NEG_LABEL
+    return labels.get(node.value, _FOREIGN)

@@ -1,0 +1,425 @@
+"""papermill_runs.yaml: read, checked and resolved, before anything starts.
+
+Every mistake is a `DeclarationError` that names the file, the key and the nearest valid name.
+"""
+
+import ast
+import difflib
+import hashlib
+import itertools
+import json
+import os
+import re
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from functools import cache, cached_property
+from graphlib import CycleError, TopologicalSorter
+from pathlib import Path
+from typing import Any
+
+import yaml
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from lib.paths import ROOT, RUNS
+
+YAML = "papermill_runs.yaml"
+
+
+class DeclarationError(ValueError):
+    """A mistake in papermill_runs.yaml, in a notebook's parameters cell or on the command line."""
+
+
+class Strict(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class Profile(Strict):
+    """Named parameter sets: for every notebook that has the parameter, for one notebook, for single runs."""
+
+    params: dict[str, Any] = {}
+    notebooks: dict[str, dict[str, Any]] = {}
+    runs: dict[str, dict[str, Any]] = {}
+    offline: bool = False  # needs nothing from the network, and so may not ask it
+
+
+class Declaration(Strict):
+    """One run, or one for each element of the product of `grid`, whose keys stand as {key} in the others."""
+
+    notebook: str
+    params: dict[str, Any] = {}
+    grid: dict[str, list[Any]] = {}
+    needs: dict[str, str | list[str]] = {}  # parameter: the run, or runs, whose folders it gets
+    threads: int = 1
+    mem_mb: int = 1500
+    analysis: bool = False  # reads results, trains nothing: `make figures` executes it on the reference
+    keep_checkpoint: bool = False  # others start from it: published with the reference results
+
+
+class Declarations(Strict):
+    profiles: dict[str, Profile]
+    runs: dict[str, Declaration]
+    groups: dict[str, list[str]]
+
+
+@dataclass(frozen=True)
+class Notebook:
+    """What the runner has to know of a notebook: its parameters' defaults and a hash of its other code."""
+
+    name: str
+    defaults: dict[str, Any]
+    code: str
+
+
+@dataclass(frozen=True)
+class Spec:
+    """One resolved run. Equal fingerprints: same notebook code, parameters and ancestors."""
+
+    profile: str
+    name: str
+    declaration: Declaration
+    params: dict[str, Any]  # all of the notebook's parameters but `output` and those that name parents
+    code: str
+    fingerprint: str
+
+    @property
+    def notebook(self) -> str:
+        return self.declaration.notebook
+
+    @property
+    def parents(self) -> list[str]:
+        return parents_of(self.declaration)
+
+
+class Project:
+    """A checkout: its declarations, its runs and its reference results."""
+
+    def __init__(self, root: Path = ROOT):
+        self.root = Path(root)
+        self.runs = RUNS if self.root == ROOT else self.root / "data/runs"
+        self.reference = self.root / "data/reference"
+
+    @cached_property
+    def declarations(self) -> Declarations:
+        try:
+            data = yaml.load((self.root / YAML).read_text(), Loader=Loader)
+            return Declarations.model_validate(data)
+        except FileNotFoundError as error:
+            raise DeclarationError(f"{YAML} is missing in {self.root}") from error
+        except yaml.YAMLError as error:
+            raise DeclarationError(f"{YAML}: {error}") from error
+        except ValidationError as error:
+            raise DeclarationError("\n".join(map(describe, error.errors()))) from error
+
+    @cache  # noqa: B019 (a project lives as long as the process)
+    def notebook(self, name: str) -> Notebook:
+        return read_notebook(self.root / "notebooks" / f"{name}.ipynb")
+
+    def check(self) -> None:
+        """Resolve every run in every profile. Raises DeclarationError."""
+        for profile in self.declarations.profiles:
+            specs = self.specs(profile)
+            for group, names in self.declarations.groups.items():
+                select(names, specs, f"{YAML}: groups.{group}")
+
+    @cache  # noqa: B019
+    def specs(self, profile: str) -> dict[str, Spec]:
+        """All runs of a profile, parents first."""
+        known(profile, self.declarations.profiles, "profile")
+        runs = self.expanded()
+        self.check_profile(profile, runs)
+        graph = TopologicalSorter({name: parents_of(declaration) for name, declaration in runs.items()})
+        specs = {}
+        try:
+            for name in graph.static_order():
+                specs[name] = self.resolve(profile, name, runs[name], specs)
+        except CycleError as error:
+            cycle = " -> ".join(reversed(error.args[1]))
+            raise DeclarationError(f"{YAML}: cycle in needs: {cycle}") from error
+        return specs
+
+    def expanded(self) -> dict[str, Declaration]:
+        """Declarations by run name, with grids multiplied out and parents looked up."""
+        runs = {}
+        for template, declaration in self.declarations.runs.items():
+            where = f"{YAML}: runs.{template}"
+            body = declaration.model_dump(include={"params", "needs"})
+            for key in declaration.grid:
+                if f"{{{key}}}" not in json.dumps(body):
+                    raise DeclarationError(f"{where}.grid.{key}: {{{key}}} stands nowhere in params or needs")
+            for values in itertools.product(*declaration.grid.values()):
+                point = dict(zip(declaration.grid, values, strict=True))
+                name = str(fill(template, point))
+                if not re.fullmatch(r"[A-Za-z0-9_.+-]+", name):
+                    raise DeclarationError(f"{where}: {name!r} is no name for a folder")
+                if name in runs:
+                    raise DeclarationError(f"{where}: two runs are called {name!r}")
+                runs[name] = declaration.model_copy(update=fill(body, point))
+        for name, declaration in runs.items():
+            for key, value in declaration.needs.items():
+                found = select(value, runs, f"{YAML}: runs.{name}.needs.{key}")
+                declaration.needs[key] = value if isinstance(value, str) else found
+        return runs
+
+    def check_profile(self, profile: str, runs: dict[str, Declaration]) -> None:
+        """Every name in a profile must mean something: a parameter of some notebook, a notebook, a run."""
+        where = f"{YAML}: profiles.{profile}"
+        body = self.declarations.profiles[profile]
+        notebooks = {declaration.notebook for declaration in runs.values()}
+        parameters = {parameter for name in notebooks for parameter in self.notebook(name).defaults}
+        for parameter in body.params:
+            known(parameter, parameters, f"{where}.params: parameter")
+        for name in body.notebooks:
+            known(name, notebooks, f"{where}.notebooks: notebook")
+        select(list(body.runs), runs, f"{where}.runs")
+
+    def resolve(self, profile: str, name: str, declaration: Declaration, specs: dict[str, Spec]) -> Spec:
+        """Parameters of one run: notebook < profile < profile's notebook < run < profile's run."""
+        body, needs = self.declarations.profiles[profile], declaration.needs
+        notebook = self.notebook(declaration.notebook)
+        where = f"{YAML}: profile {profile}, run {name}"
+        layers = [
+            {key: value for key, value in body.params.items() if key in notebook.defaults},
+            body.notebooks.get(notebook.name, {}),
+            declaration.params,
+            *(params for pattern, params in body.runs.items() if fnmatchcase(name, pattern)),
+        ]
+        params = dict(notebook.defaults)
+        for key, value in itertools.chain.from_iterable(layer.items() for layer in [*layers, needs]):
+            known(key, params, f"{where}: parameter of {notebook.name}")
+            params[key] = fit(value, notebook.defaults[key], f"{where}: {key}")
+        if params["output"] != notebook.defaults["output"]:
+            raise DeclarationError(f"{where}: output is set by the runner")
+        params = {key: value for key, value in params.items() if key != "output" and key not in needs}
+        check_reward(params, where)
+        ancestors = {parent: specs[parent].fingerprint for parent in parents_of(declaration)}
+        fingerprint = digest([notebook.name, notebook.code, params, needs, ancestors])
+        return Spec(profile, name, declaration, params, notebook.code, fingerprint)
+
+    def folder(self, spec: Spec) -> Path:
+        return self.runs / spec.profile / spec.name
+
+    def reference_folder(self, spec: Spec) -> Path:
+        return self.reference / spec.profile / spec.name
+
+    def state(self, spec: Spec) -> str:
+        """done, missing, unfinished, or why a finished run has to be made again."""
+        folder = self.folder(spec)
+        record = read_record(folder)
+        if record is None:
+            return "unfinished" if (folder / "spec.json").exists() else "missing"
+        if record["fingerprint"] != spec.fingerprint:
+            return "other notebook code" if record["code"] != spec.code else "other parameters"
+        specs = self.specs(spec.profile)
+        for parent in spec.parents:
+            path = self.source(specs[parent])
+            if path is None or record["parents"].get(parent) != file_digest(path / "run.json"):
+                return f"{parent} made anew"
+        return "done"
+
+    def in_reference(self, spec: Spec) -> bool:
+        record = read_record(self.reference_folder(spec))
+        return record is not None and record["fingerprint"] == spec.fingerprint
+
+    def source(self, spec: Spec) -> Path | None:
+        """The folder of a finished run, as a parent of others: local, else reference, else None."""
+        if self.state(spec) == "done":
+            return self.folder(spec)
+        return self.reference_folder(spec) if self.in_reference(spec) else None
+
+    def plan(self, profile: str, name: str) -> "Plan":
+        """What a group (or one run) takes: made here, but for parents outside it that the reference has.
+
+        The parents of an analysis are always made here: its runs come from one source.
+        """
+        self.check()
+        specs = self.specs(profile)
+        groups = self.declarations.groups
+        known(name, [*groups, *specs], "group or run")
+        targets = select(groups.get(name, name), specs, f"{YAML}: groups.{name}")
+        here = set()
+
+        def require(run: str) -> None:
+            here.add(run)
+            for parent in specs[run].parents:
+                spec = specs[parent]
+                borrowed = self.source(spec) == self.reference_folder(spec)
+                if parent not in here and (specs[run].declaration.analysis or not borrowed):
+                    require(parent)
+
+        for target in targets:
+            require(target)
+        return Plan(self, profile, targets, {run: spec for run, spec in specs.items() if run in here})
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Runs to be made here, parents first."""
+
+    project: Project
+    profile: str
+    targets: list[str]
+    specs: dict[str, Spec]
+
+    @property
+    def pattern(self) -> str:
+        """Where a run's run.json lies, for Snakemake."""
+        return relative(self.project.runs / self.profile / "{run}" / "run.json", self.project.root)
+
+    def output(self, run: str) -> str:
+        return self.pattern.format(run=run)
+
+    def inputs(self, run: str) -> list[str]:
+        """The parents' run.json, made here or borrowed from the reference."""
+        borrowed = f"data/reference/{self.profile}/{{}}/run.json"
+        return [
+            (self.pattern if parent in self.specs else borrowed).format(parent, run=parent)
+            for parent in self.specs[run].parents
+        ]
+
+
+class Loader(yaml.SafeLoader):
+    """YAML 1.2's floats (3e-4 is a number) and no key twice."""
+
+    def construct_mapping(self, node, deep=False):
+        keys = [self.construct_object(key, deep=True) for key, _ in node.value]
+        twice = next((key for key in keys if keys.count(key) > 1), None)
+        if twice is not None and twice != "<<":
+            raise yaml.constructor.ConstructorError(None, None, f"{twice!r} stands twice", node.start_mark)
+        return super().construct_mapping(node, deep)
+
+
+Loader.add_implicit_resolver(
+    "tag:yaml.org,2002:float", re.compile(r"[-+]?(\d+\.?\d*|\.\d+)[eE][-+]?\d+$"), list("-+.0123456789")
+)
+
+
+def read_notebook(path: Path) -> Notebook:
+    """Read the tagged parameters cell as literals, executing nothing. Raises DeclarationError."""
+    if not path.exists():
+        known(path.stem, [other.stem for other in path.parent.glob("*.ipynb")], f"{YAML}: notebook")
+    try:
+        cells = [cell for cell in json.loads(path.read_text())["cells"] if cell["cell_type"] == "code"]
+    except (ValueError, KeyError, TypeError) as error:
+        raise DeclarationError(f"{path.name} is not a notebook ({error!r}): restore it with git checkout") from error
+    tagged = [cell for cell in cells if "parameters" in cell.get("metadata", {}).get("tags", [])]
+    if len(tagged) != 1:
+        raise DeclarationError(f"{path.name}: exactly one cell must have the tag `parameters`, {len(tagged)} have")
+    defaults = {}
+    try:
+        for statement in ast.parse("".join(tagged[0]["source"])).body:
+            if not (isinstance(statement, ast.Assign) and isinstance(statement.targets[0], ast.Name)):
+                raise ValueError(f"`{ast.unparse(statement)}` is no assignment")
+            defaults[statement.targets[0].id] = ast.literal_eval(statement.value)
+    except (SyntaxError, ValueError) as error:
+        raise DeclarationError(f"{path.name}: its parameters cell must hold flat literals only: {error}") from error
+    for name in ("output", "seed"):
+        if name not in defaults:
+            raise DeclarationError(f"{path.name}: its parameters cell has no `{name}`")
+    return Notebook(path.stem, defaults, digest(["".join(cell["source"]) for cell in cells if cell is not tagged[0]]))
+
+
+def fit(value: Any, default: Any, where: str) -> Any:
+    """The value in the type of the notebook's default; None takes anything. Raises DeclarationError."""
+    if default is None or type(value) is type(default):
+        return value
+    if type(default) is float and type(value) is int:
+        return float(value)
+    expected = type(default).__name__
+    raise DeclarationError(f"{where} is {value!r}, a {type(value).__name__}; the notebook expects a {expected}")
+
+
+def check_reward(params: dict[str, Any], where: str) -> None:
+    """A reward that does not exist, or has no such option, is refused like any other wrong name."""
+    if "reward" in params:
+        from lib.rewards import get_reward
+
+        try:
+            get_reward(params["reward"], params.get("reward_options", {}))
+        except (LookupError, TypeError, ValueError) as error:
+            raise DeclarationError(f"{where}: {error.args[0] if error.args else error}") from error
+
+
+def describe(error: dict) -> str:
+    """One of pydantic's errors, with the nearest valid key where one is unknown."""
+    *path, last = location = [str(part) for part in error["loc"]]
+    model = {"profiles": Profile, "runs": Declaration}.get(location[0]) if len(location) > 2 else Declarations
+    if error["type"] == "extra_forbidden" and model:
+        return f"{YAML}: {'.'.join([*path, last])}: unknown key{nearest(last, model.model_fields)}"
+    return f"{YAML}: {'.'.join(location)}: {error['msg']}"
+
+
+def known(name: str, names, what: str) -> None:
+    """Raise DeclarationError with the nearest valid name unless `name` is one of `names`."""
+    if name not in names:
+        raise DeclarationError(f"{what} {name!r} does not exist{nearest(name, names)}")
+
+
+def nearest(name: str, names) -> str:
+    names = [str(other) for other in names]
+    close = difflib.get_close_matches(str(name), names, 1, cutoff=0.5)
+    return f": did you mean {close[0]!r}?" if close else f"; there are: {', '.join(sorted(names)) or 'none'}"
+
+
+def select(patterns: str | list[str], names, where: str) -> list[str]:
+    """The names that patterns (exact, or in a list with *) stand for, each once. Raises DeclarationError."""
+    if isinstance(patterns, str):
+        known(patterns, names, f"{where}: run")
+        return [patterns]
+    found = {}
+    for pattern in patterns:
+        matches = [name for name in names if fnmatchcase(name, pattern)]
+        if not matches:
+            known(pattern, names, f"{where}: run")
+        found.update(dict.fromkeys(matches))
+    return list(found)
+
+
+def parents_of(declaration: Declaration) -> list[str]:
+    """All parents in order, each once."""
+    lists = ([value] if isinstance(value, str) else value for value in declaration.needs.values())
+    return list(dict.fromkeys(itertools.chain.from_iterable(lists)))
+
+
+def fill(value: Any, point: dict[str, Any]) -> Any:
+    """Put a grid point into templates, all the way down; a string that is just {name} takes that type."""
+    if isinstance(value, dict):
+        return {key: fill(inner, point) for key, inner in value.items()}
+    if isinstance(value, list):
+        return [fill(inner, point) for inner in value]
+    if not isinstance(value, str):
+        return value
+    if value[1:-1] in point and value == f"{{{value[1:-1]}}}":
+        return point[value[1:-1]]
+    for key, inner in point.items():
+        value = value.replace(f"{{{key}}}", str(inner))
+    return value
+
+
+def read_record(folder: Path) -> dict | None:
+    """A finished run's run.json, or None. Raises DeclarationError if it is damaged."""
+    path = folder / "run.json"
+    try:
+        return json.loads(path.read_text())
+    except FileNotFoundError:
+        return None
+    except ValueError as error:
+        raise DeclarationError(f"{path} is damaged ({error}): delete the folder and start again") from error
+
+
+def digest(value: Any) -> str:
+    return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()[:16]
+
+
+def file_digest(path: Path) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest()[:16]
+
+
+def lib_digest(root: Path) -> str:
+    """A hash of all code in lib/."""
+    files = sorted((root / "lib").rglob("*.py"))
+    return digest([(str(path.relative_to(root)), file_digest(path)) for path in files])
+
+
+def relative(path: Path, root: Path) -> str:
+    """A path as notebooks and records hold it: from the repository's root where it lies inside."""
+    return os.path.relpath(path, root) if path.is_relative_to(root) else str(path)

@@ -1,0 +1,419 @@
+"""Every solution of a countdown problem, exactly, for whole batches of problems at once.
+
+A *template* is a binary tree over n slots (the numbers in ascending order), up to commuting the operands of +
+and *. There are 108, 3,240 and 136,080 of them for 3, 4 and 5 slots. They are not stored but numbered: a
+template over a set of slots is a split of the set into a left part (the smaller one) and a right part, one of
+six operations, and a template over each part. `_groups` lists the splits; a template's id is its place in
+that listing.
+
+The values of all templates over all sets of s slots are computed for s = 1, 2, ... as exact fractions, in two
+float64 arrays (numerator, denominator). The root is never evaluated: for each value of the left part and each
+operation there is one value that the right part must have, so the two halves meet by comparing. That
+comparison is exact: a quotient of two integers is correctly rounded, so equal rationals have equal doubles,
+and different ones different doubles as long as |n1 * d2| < 2**52. Problems beyond that bound (none of six
+numbers below 100 and a target up to 100 is) take the same way in Python integers and Fractions.
+
+A tree as a row of labels: position 0 is the root, 2i+1 and 2i+2 are the children of position i; a label is 0
+for empty, 1 to 4 for + - * /, 5 for a unary minus (never in a solution), 6+i for the i-th smallest distinct
+number.
+"""
+
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from fractions import Fraction
+from functools import lru_cache
+from itertools import combinations
+from math import comb
+
+import numpy as np
+
+from lib.expression import BinOp, Expr, Num
+from lib.problem import Problem
+
+MAX_NUMBERS = 6
+FIRST_NUMBER = 6  # the label of the smallest number
+# The six operations of a (left, right) split, in the order of template ids: l+r, l-r, r-l, l*r, l/r, r/l.
+LABELS = np.array([1, 2, 2, 3, 4, 4], np.uint8)
+REVERSED = np.array([False, False, True, False, False, True])
+# Problems evaluated together, by numbers (measured: larger arrays fall out of the caches).
+BATCH = {2: 8192, 3: 2048, 4: 128, 5: 4, 6: 1}
+# `agent`, Table 3. Numbers -> for + and -, *, /: the group of many solutions, how many are many, the other.
+LEVELS = {
+    3: [("L1", 3, None), ("L2", 3, "L3"), ("L4", 1, None)],
+    4: [("L5", 4, None), ("L6", 6, "L7"), ("L8", 6, "L9")],
+}
+
+
+# --- templates ------------------------------------------------------------------------------------
+
+
+@lru_cache
+def _groups(n: int) -> list[tuple[int, list[tuple[tuple, tuple]]]]:
+    """The splits of slots 0..n-1, grouped by the size k of the left part: (k, [(left, right), ...])."""
+    groups = []
+    for k in range(1, n // 2 + 1):
+        lefts = [left for left in combinations(range(n), k) if 2 * k < n or 0 in left]
+        groups.append((k, [(left, tuple(i for i in range(n) if i not in left)) for left in lefts]))
+    return groups
+
+
+@lru_cache
+def template_count(n: int) -> int:
+    """How many binary trees there are over n distinct numbers, up to commuting + and *."""
+    return sum(6 * len(splits) * template_count(k) * template_count(n - k) for k, splits in _groups(n)) or 1
+
+
+@lru_cache
+def _members(n: int, size: int) -> list[tuple[np.ndarray, np.ndarray]]:
+    """The split groups of every set of `size` slots out of n: for each group the index of the left and of the
+    right part among the sets of their sizes, two arrays (sets, splits)."""
+    index = {part: i for s in range(1, size) for i, part in enumerate(combinations(range(n), s))}
+    groups = []
+    for _, splits in _groups(size):
+        pairs = [
+            [tuple(index[tuple(slots[i] for i in part)] for part in split) for split in splits]
+            for slots in combinations(range(n), size)
+        ]
+        groups.append(tuple(np.moveaxis(np.array(pairs), -1, 0)))
+    return groups
+
+
+@lru_cache
+def _child_positions(size: int, side: int) -> np.ndarray:
+    """Where the positions of a tree over `size` numbers go when that becomes a left (0) or right (1)
+    child."""
+    depth = np.repeat(np.arange(size), 2 ** np.arange(size))
+    return np.arange(2**size - 1) + (1 + side) * 2**depth
+
+
+def _decode(n: int, ids: np.ndarray) -> np.ndarray:
+    """Label rows (len(ids), 2**n - 1) of templates, with label 6 + i for slot i."""
+    rows = np.zeros((len(ids), 2**n - 1), np.uint8)
+    if n == 1:
+        rows[:] = FIRST_NUMBER
+    start = 0
+    for k, splits in _groups(n):
+        shape = (6, template_count(k), template_count(n - k))
+        for parts in splits:
+            chosen = np.flatnonzero((ids >= start) & (ids < start + np.prod(shape)))
+            operation, *below = np.unravel_index(ids[chosen] - start, shape)
+            rows[chosen, 0] = LABELS[operation]
+            for is_right, part, template in zip((False, True), parts, below, strict=True):
+                names = np.r_[:FIRST_NUMBER, FIRST_NUMBER + np.array(part)].astype(np.uint8)
+                for side in (0, 1):
+                    mine = (REVERSED[operation] ^ is_right) == side
+                    at = np.ix_(chosen[mine], _child_positions(len(part), side))
+                    rows[at] = names[_rows(len(part), template[mine])]
+            start += np.prod(shape)
+    return rows
+
+
+@lru_cache
+def _table(n: int) -> np.ndarray:
+    return _decode(n, np.arange(template_count(n)))
+
+
+def _rows(n: int, ids: np.ndarray) -> np.ndarray:
+    return _table(n)[ids] if n < MAX_NUMBERS else _decode(n, ids)  # the table for six would take 460 MB
+
+
+# --- evaluation -----------------------------------------------------------------------------------
+
+
+def _ratio(numerator: np.ndarray, denominator: np.ndarray) -> np.ndarray:
+    """The quotients, nan (which equals nothing) for 0/0; Fractions where the arrays hold Python integers."""
+    if numerator.dtype != object:
+        return numerator / denominator
+    return np.frompyfunc(lambda p, q: Fraction(p, q) if q else float("nan"), 2, 1)(numerator, denominator)
+
+
+def _combine(left: tuple, right: tuple) -> tuple[np.ndarray, np.ndarray]:
+    """All six operations on fractions (numerator, denominator) of shapes (..., L, 1, batch) and (..., 1, R,
+    batch), as fractions (..., 6, L, R, batch). A division by zero is 0/0, and so is everything computed from
+    it."""
+    (n, d), (m, e) = left, right
+    x, y, z = n * e, m * d, d * e
+    numerator = np.empty((*x.shape[:-3], 6, *x.shape[-3:]), x.dtype)
+    denominator = np.empty_like(numerator)
+    over = (x + y, x - y, y - x, n * m, x * (y != 0), y * (x != 0))
+    for i, (p, q) in enumerate(zip(over, (z, z, z, z, y, x), strict=True)):
+        numerator[..., i, :, :, :] = p
+        denominator[..., i, :, :, :] = q
+    return numerator, denominator
+
+
+def _needed(left: tuple, target: tuple) -> np.ndarray:
+    """What the right part must be worth, for each operation, so that the tree is worth the target."""
+    (n, d), (p, q) = left, target
+    pd, nq, qd = p * d, n * q, q * d
+    numerator = np.stack([pd - nq, nq - pd, pd + nq, pd, nq, p * n], axis=-4)
+    denominator = np.stack([qd, qd, qd, q * n, pd * (n != 0), qd * (n != 0)], axis=-4)
+    return _ratio(numerator, denominator)
+
+
+def _meet(left: tuple, right: np.ndarray, target: tuple) -> np.ndarray:
+    """Which combinations reach the target: bool (splits, 6, L, R, batch), for left fractions (splits, L, 1,
+    batch) and right values (splits, 1, R, batch)."""
+    hit = _needed(left, target) == right[:, None]
+    if not target[0].all():  # 0 * r = 0 and 0 / r = 0 need no particular r
+        valid = right == right
+        free = (target[0] == 0) & (left[0] == 0) & (left[1] != 0)
+        hit[:, 3] |= free & valid
+        hit[:, 4] |= free & valid & (right != 0)
+    return hit
+
+
+@np.errstate(divide="ignore", invalid="ignore")  # of _ratio
+def _evaluate(numbers: tuple, target: tuple) -> tuple[np.ndarray, np.ndarray]:
+    """(problem, template id) of every template that reaches the target, ordered by problem. Numbers and
+    target are fractions (numerator, denominator), arrays (n, batch) and (batch,)."""
+    n, batch = numbers[0].shape
+    values = {1: tuple(v[:, None] for v in numbers)}  # set size -> fractions (sets, templates, batch)
+    for size in range(2, n):
+        parts = []
+        for (k, _), (left, right) in zip(_groups(size), _members(n, size), strict=True):
+            lefts = tuple(v[left][:, :, :, None] for v in values[k])
+            rights = tuple(v[right][:, :, None] for v in values[size - k])
+            parts.append([v.reshape(comb(n, size), -1, batch) for v in _combine(lefts, rights)])
+        values[size] = tuple(np.concatenate(v, axis=1) for v in zip(*parts, strict=True))
+
+    problems, templates, start = [], [], 0
+    for (k, _), (left, right) in zip(_groups(n), _members(n, n), strict=True):
+        lefts = tuple(v[left[0]][:, :, None] for v in values[k])
+        hit = _meet(lefts, _ratio(*values[n - k])[right[0]][:, None], target)
+        template, problem = np.divmod(np.flatnonzero(hit), batch)
+        problems.append(problem)
+        templates.append(template + start)
+        start += hit.size // batch
+    problem, template = np.concatenate(problems), np.concatenate(templates)
+    order = np.argsort(problem, kind="stable")
+    return problem[order], template[order]
+
+
+def _as_fractions(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Numerators and denominators of an array of integers, or of objects (int, Fraction)."""
+    if values.dtype != object:
+        return values, np.ones_like(values)
+    numerator, denominator = (np.frompyfunc(lambda v, a=a: getattr(v, a), 1, 1) for a in ("numerator", "denominator"))
+    return numerator(values), denominator(values)
+
+
+def enumerate_solutions(nums: np.ndarray, targets: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """All solutions of many problems: two arrays (problem, template id), ordered by problem.
+
+    nums (problems, n), targets (problems,): integers, or objects (int, Fraction). Of templates that are the
+    same tree because numbers are equal, the first stands. ValueError for more than six numbers.
+    """
+    nums, targets = np.sort(nums, axis=1), np.asarray(targets)
+    problems, n = nums.shape
+    if not 1 <= n <= MAX_NUMBERS:
+        raise ValueError(f"a problem of {n} numbers: the solver takes 1 to {MAX_NUMBERS}")
+    if n == 1:
+        problem = np.flatnonzero(nums[:, 0] == targets)
+        return problem, np.zeros_like(problem)
+    numbers, target = _as_fractions(nums), _as_fractions(targets)
+    weights = [np.maximum(np.maximum(abs(p), q), 1).astype(float) for p, q in (numbers, target)]
+    exact = 2.0 ** (n - 1) * weights[0].prod(axis=1) * weights[1] < 2**52  # |n1 * d2| of any two values compared
+    found = []
+    for start in range(0, problems, BATCH[n]):
+        chunk = slice(start, start + BATCH[n])
+        kind = float if exact[chunk].all() else object
+        problem, template = _evaluate(
+            tuple(np.ascontiguousarray(v[chunk].T.astype(kind)) for v in numbers),
+            tuple(v[chunk].astype(kind) for v in target),
+        )
+        found.append((problem + start, template))
+    problem, template = (np.concatenate(v) for v in zip(*found, strict=True))
+    return _merge_equal_numbers(nums, problem, template)
+
+
+def _merge_equal_numbers(nums: np.ndarray, problem: np.ndarray, template: np.ndarray) -> tuple:
+    repeats = (nums[:, 1:] == nums[:, :-1]).any(axis=1)[problem]
+    if not repeats.any():
+        return problem, template
+    at = np.flatnonzero(repeats)
+    rows = _rename(_rows(nums.shape[1], template[at]), _number_labels(nums[problem[at]]))
+    _, first = np.unique(_mix(problem[at].astype(np.uint64)) + _tree_keys(rows), return_index=True)
+    keep = ~repeats
+    keep[at[first]] = True
+    return problem[keep], template[keep]
+
+
+def _mix(x: np.ndarray) -> np.ndarray:
+    """Scramble 64-bit integers (the constants of splitmix64)."""
+    x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return x ^ (x >> np.uint64(31))
+
+
+def _tree_keys(rows: np.ndarray) -> np.ndarray:
+    """A 64-bit hash of each label row, equal for rows that are the same tree up to commuting."""
+    keys = _mix(rows.astype(np.uint64) + np.uint64(1))
+    for i in reversed(range(rows.shape[1] // 2)):
+        left, right = keys[:, 2 * i + 1], keys[:, 2 * i + 2]
+        node = _mix(keys[:, i] + _mix(left + ~_commutative(rows[:, i])) + _mix(right))
+        keys[:, i] = np.where(rows[:, i] < FIRST_NUMBER, node, keys[:, i])
+    return keys[:, 0]
+
+
+def _commutative(labels: np.ndarray) -> np.ndarray:
+    return (labels == 1) | (labels == 3)
+
+
+def _number_labels(nums: np.ndarray) -> np.ndarray:
+    """For sorted nums (..., n): the label of each slot's number, equal numbers sharing one."""
+    steps = np.diff(nums, axis=-1, prepend=nums[..., :1]) != 0
+    return (FIRST_NUMBER + np.cumsum(steps, axis=-1)).astype(np.uint8)
+
+
+def _rename(rows: np.ndarray, labels: np.ndarray) -> np.ndarray:
+    """Slot labels replaced by number labels: rows (r, width), labels (n,) or (r, n)."""
+    names = np.empty((len(rows), FIRST_NUMBER + labels.shape[-1]), np.uint8)
+    names[:, :FIRST_NUMBER], names[:, FIRST_NUMBER:] = np.arange(FIRST_NUMBER), labels
+    return np.take_along_axis(names, rows.astype(np.intp), axis=1)
+
+
+# --- one problem ----------------------------------------------------------------------------------
+
+
+@lru_cache(maxsize=4096)
+def _solve(nums: tuple, target: int | Fraction) -> np.ndarray:
+    """Label rows (solutions, 2**n - 1) of the problem with these sorted nums."""
+    numbers = np.array(nums, object)
+    _, template = enumerate_solutions(numbers[None], np.array([target], object))
+    return _rename(_rows(len(nums), template), _number_labels(numbers))
+
+
+def _tree(row: Sequence[int], numbers: Sequence, i: int = 0) -> Expr:
+    if row[i] >= FIRST_NUMBER:
+        return Num(numbers[row[i] - FIRST_NUMBER])
+    return BinOp(" +-*/"[row[i]], _tree(row, numbers, 2 * i + 1), _tree(row, numbers, 2 * i + 2))
+
+
+def solutions(problem: Problem) -> list[Expr]:
+    """All solution trees of a problem, up to commuting + and *, equal numbers merged."""
+    numbers = sorted(set(problem.nums))
+    return [_tree(row, numbers) for row in _solve(*problem.key).tolist()]
+
+
+def count(problem: Problem) -> int:
+    """The number of `solutions`. The problem's numbers and target may be Fractions."""
+    return len(_solve(*problem.key))
+
+
+def is_solvable(nums: Iterable, target: int | Fraction) -> bool:
+    """Whether some expression that uses each number once equals the target. Integers or Fractions."""
+    return len(_solve(tuple(sorted(nums)), target)) > 0
+
+
+def shortest(nums: Iterable, target: int | Fraction) -> Expr | None:
+    """The solution with the simplest sufficient operators, None if there is no solution.
+
+    Every number must be used, so all solutions are equally long. "Shortest" (`agent`, Table 3) is read as the
+    fewest divisions, then the fewest multiplications, then the fewest subtractions: + and - before * before
+    /.
+    """
+    nums = tuple(sorted(nums))
+    rows = _solve(nums, target)
+    if not len(rows):
+        return None
+    minus, times, divide = ((rows == label).sum(axis=1) for label in (2, 3, 4))
+    return _tree(rows[np.lexsort((minus, times, divide))[0]].tolist(), sorted(set(nums)))
+
+
+def solution_forms(problem: Problem) -> np.ndarray:
+    """Every commuted form of every solution, the literal S(x) of `ast` (method, step 2): label rows as
+    described at the top, uint8 (forms, 2**n - 1), read-only. The distance of Eq. 5-6 to S(x) is the least
+    Hamming distance to a row, plus one for each node of the answer outside the row."""
+    return _forms(*problem.key)
+
+
+@lru_cache(maxsize=1024)
+def _forms(nums: tuple, target: int | Fraction) -> np.ndarray:
+    rows = _solve(nums, target)
+    for i in range(rows.shape[1] // 2):  # top down, so each set of swaps is made once
+        swapped = rows[_commutative(rows[:, i])]
+        rows = np.concatenate([rows, swapped[:, _swap(rows.shape[1], i)]])
+    if len(set(nums)) < len(nums):
+        rows = np.unique(rows, axis=0)
+    rows.flags.writeable = False  # shared by every caller
+    return rows
+
+
+@lru_cache
+def _swap(width: int, at: int) -> np.ndarray:
+    """The permutation of a label row that exchanges the two children of position `at`."""
+    order = np.arange(width)
+    left, right = [2 * at + 1], [2 * at + 2]
+    while left[0] < width:
+        order[left], order[right] = right, left
+        left, right = ([c for i in side for c in (2 * i + 1, 2 * i + 2)] for side in (left, right))
+    return order
+
+
+# --- data sets ------------------------------------------------------------------------------------
+
+
+def annotate(problems: Sequence[Problem]) -> np.ndarray:
+    """The exact number of solutions of each problem, int64 (problems,). Prints a progress line in between."""
+    counts, done, start = np.zeros(len(problems), np.int64), 0, time.monotonic()
+    shown = start
+    for where, nums, targets in _blocks(problems):
+        counts[where] = np.bincount(enumerate_solutions(nums, targets)[0], minlength=len(where))
+        done += len(where)
+        if (now := time.monotonic()) - shown > 2:
+            shown, left = now, (now - start) * (len(problems) / done - 1)
+            print(f"solutions counted: {done:,} of {len(problems):,} problems, {left:.0f} s left", flush=True)
+    return counts
+
+
+def levels(problems: Sequence[Problem]) -> list[str | None]:
+    """The difficulty group L1 to L9 of each problem (`agent`, Table 3), None where the table has no place for
+    it.
+
+    "Uses only" and "without" speak of the simplest operators that suffice (see `shortest`); "unique
+    solutions" are all solution trees, as `count` counts them. So the paper's own examples (Table 7) fall into
+    the groups it names.
+    """
+    groups = np.full(len(problems), None, object)
+    for where, nums, targets in _blocks(problems):
+        problem, template = enumerate_solutions(nums, targets)
+        rows, counts = _rows(nums.shape[1], template), np.bincount(problem, minlength=len(where))
+        operators = np.where((rows == 4).any(axis=1), 2, (rows == 3).any(axis=1))
+        simplest = np.full(len(where), 3)  # 0: + and - suffice, 1: * is needed, 2: / is needed, 3: unsolvable
+        np.minimum.at(simplest, problem, operators)
+        for operator, (many, threshold, few) in enumerate(LEVELS.get(nums.shape[1], [])):
+            groups[where[simplest == operator]] = few
+            groups[where[(simplest == operator) & (counts >= threshold)]] = many
+    return groups.tolist()
+
+
+def solvable_in_integers(nums: np.ndarray, targets: np.ndarray) -> np.ndarray:
+    """Which problems, integer nums (problems, n) and targets (problems,), have a solution whose intermediate
+    results are all integers: what the public 3-4-number data was searched for. bool (problems,).
+
+    For targets from 0 up negative ones are never needed: turned differences, (b - a) for (a - b), take the
+    signs up to the root."""
+    problem, template = enumerate_solutions(nums, targets)
+    rows = _rows(nums.shape[1], template)
+    names = np.pad(np.sort(nums, axis=1), [(0, 0), (FIRST_NUMBER, 0)]).astype(float)  # a label's value
+    values = names[problem[:, None], rows]
+    whole = np.ones(len(rows), bool)
+    for i in reversed(range(rows.shape[1] // 2)):
+        left, right = values[:, 2 * i + 1], values[:, 2 * i + 2]
+        quotient = np.divide(left, right, out=np.full_like(left, np.nan), where=right != 0)
+        results = [left + right, left - right, left * right, quotient]
+        values[:, i] = np.select([rows[:, i] == label for label in (1, 2, 3, 4)], results, values[:, i])
+        whole &= values[:, i] == np.floor(values[:, i])
+    return np.bincount(problem[whole], minlength=len(nums)) > 0
+
+
+def _blocks(problems: Sequence[Problem], size: int = 8192) -> Iterator[tuple]:
+    """(indices, nums, targets) of blocks of problems that have equally many numbers."""
+    lengths = np.array([len(p.nums) for p in problems], int)
+    for n in np.unique(lengths):
+        indices = np.flatnonzero(lengths == n)
+        for start in range(0, len(indices), size):
+            where = indices[start : start + size]
+            block = [problems[i] for i in where]
+            yield where, np.array([p.nums for p in block]), np.array([p.target for p in block])

@@ -1,0 +1,593 @@
+"""Supervised fine-tuning and RLOO, on TRL's trainers.
+
+`train_sft` is TRL's SFTTrainer. `train_rloo` is a subclass of TRL's GRPOTrainer that replaces two of its
+parts: where the rollouts of an update come from (`_prepare_inputs`: our decode loop, and a reward that sees a
+whole group), and the loss (`_compute_loss`: `rloo_loss`). Optimiser, gradient accumulation, clipping,
+checkpoints and the fused log-probabilities are TRL's.
+
+Where this departs from textbook RLOO (Ahmadian et al., 2024):
+
+* The gradient of a rollout is scaled by the truncated importance weight of the whole sequence, policy over
+  sampler (paper `ast`, Eq. 3). There is one update per batch of rollouts: with our own sampler the weight is
+  1 but for rounding.
+* The KL penalty is a term of the loss (mean per token), not of the reward, and so is an entropy bonus.
+* Token log-probabilities are summed, not averaged over the length; completions cut at the cap count like all
+  others.
+* Advantages are not divided by the group's standard deviation, and there is no PPO clipping.
+* A token's log-probability can carry a weight; importance weight, entropy and KL ignore it.
+
+A run folder gets `metrics.csv`, `trainer/` (what is needed to resume) and at the end `checkpoint/` (the
+policy). A run that was killed and is started again gives the same metrics, but for the columns `seconds*`,
+and the same weights.
+"""
+
+import copy
+import json
+import math
+import os
+import shutil
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import torch
+import transformers
+import trl
+from datasets import Dataset, disable_progress_bars
+from safetensors import SafetensorError
+from torch.nn.utils.rnn import pad_sequence
+from trl import GRPOConfig, GRPOTrainer, SFTConfig, SFTTrainer
+from trl.trainer.utils import add_fused_lm_head
+
+from lib.demonstrations import render_prompt
+from lib.generation import Sampling, generate, sample
+from lib.model import load_policy, save_policy
+from lib.problem import Problem, problems
+from lib.verifiers import verify_answer
+
+if not trl.__version__.startswith("1.16."):
+    raise ImportError(
+        f"lib/training.py leans on private methods of TRL 1.16, but TRL {trl.__version__} is installed: "
+        "install the version that constraints.txt pins"
+    )
+
+Policy = str | Path | tuple  # a path that lib.model.load_policy knows, or (model, tokenizer)
+Reward = Callable[[list[str], Problem], list]  # a group's completions and their problem -> their Scores
+TokenWeights = Callable[[list[int]], Sequence[float]]  # a completion's token ids -> one weight a token
+
+
+@dataclass(frozen=True, kw_only=True)
+class SFTSettings:
+    """Hyperparameters of supervised fine-tuning; `schedule` is transformers' name of one."""
+
+    learning_rate: float
+    epochs: int = 1
+    batch_size: int = 64
+    warmup_steps: int = 20
+    schedule: str = "cosine"
+    weight_decay: float = 1e-4
+    max_grad_norm: float = 1.0
+    log_every: int = 10
+    eval_every: int = 50
+    save_every: int = 50
+    seed: int = 0
+
+    def __post_init__(self):
+        for name in ("eval_every", "save_every"):
+            if getattr(self, name) % self.log_every:
+                raise ValueError(f"{name}={getattr(self, name)} is not a multiple of log_every={self.log_every}")
+
+
+@dataclass(frozen=True, kw_only=True)
+class RLOOSettings:
+    """Hyperparameters of RLOO. Defaults are those of paper `ast`, but batch and length fit the laptop.
+
+    An update takes `prompts` problems, `group_size` rollouts each, in micro-batches of `micro_batch`
+    rollouts.
+    """
+
+    steps: int = 100
+    prompts: int = 24
+    group_size: int = 8
+    max_tokens: int = 160
+    learning_rate: float = 1e-5
+    weight_decay: float = 1e-4
+    max_grad_norm: float = 1.0
+    clip: float = 100.0
+    entropy_coef: float = 0.001
+    kl_coef: float = 0.001
+    micro_batch: int = 16
+    eval_every: int = 10
+    save_every: int = 10
+    seed: int = 0
+
+    def __post_init__(self):
+        if self.group_size < 2:
+            raise ValueError(f"group_size={self.group_size}: leave-one-out needs two rollouts of a problem")
+        if self.prompts * self.group_size % self.micro_batch:
+            raise ValueError(
+                f"micro_batch={self.micro_batch} does not divide the "
+                f"{self.prompts * self.group_size} rollouts of an update (prompts * group_size)"
+            )
+
+
+# --- the estimator ------------------------------------------------------------------------------------------
+
+
+def leave_one_out(rewards: torch.Tensor) -> torch.Tensor:
+    """A_i = r_i - mean of the group's other rewards (`ast` Eq. 1); argument and result (groups, K), K > 1."""
+    k = rewards.shape[-1]
+    shifted = rewards - rewards[..., :1]  # makes equal rewards exact zeros, and so their advantages
+    return (shifted - shifted.mean(-1, keepdim=True)) * (k / (k - 1))
+
+
+def rloo_loss(
+    logps: torch.Tensor,
+    entropies: torch.Tensor,
+    sampler_logps: torch.Tensor,
+    advantages: torch.Tensor,
+    mask: torch.Tensor,
+    *,
+    clip: float,
+    entropy_coef: float = 0.0,
+    kl_coef: float = 0.0,
+    ref_logps: torch.Tensor | None = None,
+    token_weights: torch.Tensor | None = None,
+    samples: int | None = None,
+    tokens: int | None = None,
+) -> tuple[torch.Tensor, dict[str, float]]:
+    """The loss of `ast` (Eq. 2 and 3) with entropy bonus and KL penalty, and its metrics.
+
+        loss  = -1/samples sum_i rho_i A_i sum_t w_it log pi_it  -  entropy_coef H  +  kl_coef KL
+        rho_i = min(exp(sum_t log pi_it - sum_t log mu_it), clip), without gradient
+
+    logps (log pi) and entropies carry the gradient; sampler_logps (log mu), ref_logps, token_weights (w)
+    don't, all (B, T); mask (B, T) is 1 on completion tokens; advantages (B,). H and KL are means over
+    completion tokens. KL is the k3 estimate times pi / stop_gradient(pi), which is 1: without this factor the
+    gradient is not that of KL.
+
+    For a micro-batch, `samples` and `tokens` are the rollouts and completion tokens of the whole update:
+    losses and metrics of the micro-batches then add up to those of the update (but importance_max, of which
+    take the maximum).
+    """
+    samples = samples or len(logps)
+    tokens = tokens or int(mask.sum())
+    rho = ((logps.detach() - sampler_logps) * mask).sum(-1).exp().clamp(max=clip)
+    weights = mask if token_weights is None else mask * token_weights
+    policy = -(rho * advantages * (logps * weights).sum(-1)).sum() / samples
+    entropy = (entropies * mask).sum() / tokens
+    loss = policy - entropy_coef * entropy
+    metrics = {
+        "entropy": entropy.item(),
+        "importance_mean": rho.sum().item() / samples,
+        "importance_max": rho.max().item(),
+    }
+    if ref_logps is not None:
+        lead = ref_logps - logps
+        k3 = lead.exp() - lead - 1
+        kl = (k3 * (logps - logps.detach()).exp() * mask).sum() / tokens
+        loss = loss + kl_coef * kl
+        metrics["kl"] = kl.item()
+    return loss, metrics
+
+
+# --- what both trainers write -------------------------------------------------------------------------------
+
+
+@contextmanager
+def writing(path: Path) -> Iterator[None]:
+    """Turn what goes wrong in writing `path` into an OSError that names it and the remedy."""
+    try:
+        yield
+    except (OSError, RuntimeError, SafetensorError) as error:  # a full disk has three faces
+        remedy = "make room and start the run again, it goes on from its last checkpoint"
+        raise OSError(f"cannot write {path} ({error}): {remedy}") from error
+
+
+class MetricsLog:
+    """metrics.csv, a row a step. The file is replaced as a whole, so that it never holds half a row.
+
+    Starts from the rows up to `done` that the file has: a resumed run cuts it back to the step of its
+    checkpoint.
+    """
+
+    def __init__(self, path: Path, done: int, total: int, what: str, shown: tuple[str, ...]):
+        self.path, self.done, self.total, self.what, self.shown = path, done, total, what, shown
+        self.start = self.printed = time.monotonic()
+        self.rows: list[dict] = []
+        if done and path.is_file():
+            table = pd.read_csv(path, float_precision="round_trip")
+            self.rows = table[table["step"] <= done].to_dict("records")
+
+    def add(self, step: int, row: dict) -> None:
+        """Add a row, or columns to the row of the same step; every few seconds print how far training is."""
+        if not self.rows or self.rows[-1]["step"] != step:
+            self.rows.append({"step": step})
+        self.rows[-1].update(row)
+        fresh = self.path.with_name(f".{self.path.name}.{os.getpid()}")
+        with writing(self.path):
+            pd.DataFrame(self.rows).to_csv(fresh, index=False)
+            os.replace(fresh, self.path)
+        now = time.monotonic()
+        if self.shown[0] in row and (now - self.printed >= 5 or step == self.total):
+            minutes, seconds = divmod(round((now - self.start) / (step - self.done) * (self.total - step)), 60)
+            values = "".join(f", {name} {row[name]:.3f}" for name in self.shown if name in row)
+            print(f"{self.what} step {step}/{self.total}{values}, {minutes}:{seconds:02d} left", flush=True)
+            self.printed = now
+
+
+def _sizes(folder: Path) -> dict[str, int]:
+    files = (path for path in folder.iterdir() if path.name != "complete.json")
+    return {path.name: path.stat().st_size for path in files}
+
+
+def latest_checkpoint(folder: Path) -> Path | None:
+    """The newest whole `checkpoint-<step>` of `folder`. Broken ones (a kill, a cut file) are deleted."""
+    for checkpoint in sorted(folder.glob("checkpoint-*"), key=lambda path: -int(path.name.split("-")[1])):
+        try:
+            if json.loads((checkpoint / "complete.json").read_text()) == _sizes(checkpoint):
+                return checkpoint
+        except (OSError, ValueError):
+            pass
+        print(f"{checkpoint} is not whole: resuming from the one before, if there is one")
+        shutil.rmtree(checkpoint)
+    return None
+
+
+class _Resumable:
+    """A checkpoint counts once its last file, `complete.json` with the sizes of all others, is written."""
+
+    metrics: MetricsLog
+
+    def _save_checkpoint(self, model, trial):
+        folder = Path(self.args.output_dir) / f"checkpoint-{self.state.global_step}"
+        with writing(folder):
+            super()._save_checkpoint(model, trial)
+            (folder / "complete.json").write_text(json.dumps(_sizes(folder)))
+
+    def create_model_card(self, *args, **kwargs):
+        """No model card beside checkpoints that only serve to resume."""
+
+    def _send_telemetry(self):
+        """No telemetry, whatever the environment says."""
+
+    def fit(self, folder: Path, steps: int, what: str, shown: tuple[str, ...]) -> None:
+        """Train, from the newest whole checkpoint if there is one, and save the policy."""
+        checkpoint = latest_checkpoint(folder / "trainer")
+        done = int(checkpoint.name.split("-")[1]) if checkpoint else 0
+        folder.mkdir(parents=True, exist_ok=True)
+        self.metrics = MetricsLog(folder / "metrics.csv", done, steps, what, shown)
+        self.remove_callback(transformers.PrinterCallback)
+        transformers.logging.disable_progress_bar()  # a bar for every file written
+        self.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
+        save_policy(self.model, self.processing_class, folder / "checkpoint")
+
+
+def _arguments(folder: Path, settings: SFTSettings | RLOOSettings) -> dict:
+    """What the configurations of both trainers have in common."""
+    return {
+        "output_dir": str(folder / "trainer"),
+        "learning_rate": settings.learning_rate,
+        "weight_decay": settings.weight_decay,
+        "max_grad_norm": settings.max_grad_norm,
+        "seed": settings.seed,
+        "optim": "adamw_torch",
+        "save_strategy": "steps",
+        "save_steps": settings.save_every,
+        "save_total_limit": 2,
+        "use_cpu": not torch.cuda.is_available(),
+        "bf16": torch.cuda.is_available(),
+        "gradient_checkpointing": False,
+        "dataloader_pin_memory": False,
+        "logging_nan_inf_filter": False,  # a loss that is not a number shall be seen
+        "log_level": "error",
+        "report_to": "none",
+        "disable_tqdm": True,
+    }
+
+
+# --- supervised fine-tuning ---------------------------------------------------------------------------------
+
+SFT_COLUMNS = {  # metrics.csv's names of TRL's metrics
+    "loss": "loss",
+    "mean_token_accuracy": "token_accuracy",
+    "eval_loss": "eval_loss",
+    "eval_mean_token_accuracy": "eval_token_accuracy",
+    "grad_norm": "grad_norm",
+    "learning_rate": "learning_rate",
+    "num_input_tokens_seen": "tokens",
+}
+
+
+class _SFTTrainer(_Resumable, SFTTrainer):
+    def log(self, logs, start_time=None):
+        super().log(logs, start_time)  # adds TRL's own metrics to `logs`
+        if "loss" in logs or "eval_loss" in logs:
+            row = {ours: logs[theirs] for theirs, ours in SFT_COLUMNS.items() if theirs in logs}
+            row["seconds"] = round(time.monotonic() - self.metrics.start, 2)
+            self.metrics.add(self.state.global_step, row)
+
+
+def batches_by_length(lengths: np.ndarray, batch_size: int, epochs: int, seed: int, pool: int = 32) -> np.ndarray:
+    """An order of rows in which every `batch_size` are of similar length, with the batches in random order.
+
+    Each epoch is a random permutation, sorted by length inside pools of `pool` batches; rows that do not fill
+    a last batch are left out.
+    """
+    rng, batches = np.random.default_rng(seed), []
+    for _ in range(epochs):
+        drawn = rng.permutation(len(lengths))[: len(lengths) // batch_size * batch_size]
+        for start in range(0, len(drawn), pool * batch_size):
+            rows = drawn[start : start + pool * batch_size]
+            rows = rows[np.argsort(lengths[rows], kind="stable")].reshape(-1, batch_size)
+            batches.append(rng.permutation(rows))
+    return np.concatenate(batches).flatten()
+
+
+def train_sft(
+    policy: Policy, rows: Dataset, folder: str | Path, settings: SFTSettings, eval_rows: Dataset | None = None
+) -> None:
+    """Fine-tune on `rows` (columns prompt, completion: text) and leave the policy in `folder`/checkpoint.
+
+    The loss is the mean over the tokens of completions, end token included; prompts are read, not learned.
+    Batches are of similar length. metrics.csv: every `log_every` steps loss, token_accuracy, grad_norm,
+    learning_rate, tokens (seen), seconds (since the start), and every `eval_every` steps eval_loss and
+    eval_token_accuracy. A run that was interrupted resumes from `folder`/trainer.
+    """
+    folder, (model, tokenizer) = Path(folder), _load(policy)
+    disable_progress_bars()  # of every small thing that TRL does to the rows
+    if len(rows) < settings.batch_size:
+        raise ValueError(f"{len(rows)} demonstrations do not fill one batch of {settings.batch_size}")
+    config = SFTConfig(
+        **_arguments(folder, settings),
+        num_train_epochs=1,  # the order below holds all epochs
+        train_sampling_strategy="sequential",
+        per_device_train_batch_size=settings.batch_size,
+        per_device_eval_batch_size=settings.batch_size,
+        warmup_steps=settings.warmup_steps,
+        lr_scheduler_type=settings.schedule,
+        logging_steps=settings.log_every,
+        eval_strategy="no" if eval_rows is None else "steps",
+        eval_steps=settings.eval_every,
+        include_num_input_tokens_seen="non_padding",
+        max_length=model.config.max_position_embeddings,
+    )
+    columns = ["prompt", "completion"]
+    trainer = _SFTTrainer(
+        model=model,
+        args=config,
+        train_dataset=rows.select_columns(columns),
+        eval_dataset=None if eval_rows is None else eval_rows.select_columns(columns),
+        processing_class=tokenizer,
+    )
+    lengths = np.array([len(ids) for ids in trainer.train_dataset["input_ids"]])
+    order = batches_by_length(lengths, settings.batch_size, settings.epochs, settings.seed)
+    trainer.train_dataset = trainer.train_dataset.select(order)
+    trainer.fit(folder, len(order) // settings.batch_size, "SFT", ("loss", "token_accuracy"))
+
+
+# --- RLOO ---------------------------------------------------------------------------------------------------
+
+
+def answer_is_correct(completion: str, problem: Problem) -> bool:
+    """The verifier's word on the answer span."""
+    return verify_answer(completion, problem).status == "correct"
+
+
+class RLOOTrainer(_Resumable, GRPOTrainer):
+    """RLOO of paper `ast`: our rollouts and `rloo_loss` in TRL's GRPOTrainer. See the module's docstring.
+
+    `train_problems` are those of the whole run in order, `settings.prompts` an update. The frozen reference
+    is the policy as it is given here; it costs a forward pass, and at kl_coef 0 is left out (there is no
+    column kl then).
+    """
+
+    def __init__(
+        self,
+        model,
+        tokenizer,
+        train_problems: Dataset,
+        reward: Reward,
+        folder: Path,
+        settings: RLOOSettings,
+        *,
+        eval_problems: Dataset | None = None,
+        eval_rewards: dict[str, Reward] | None = None,
+        prompt: str = "free",
+        token_weights: TokenWeights | None = None,
+        is_correct: Callable[[str, Problem], bool] = answer_is_correct,
+    ):
+        self.settings, self.reward, self.prompt = settings, reward, prompt
+        self.eval_problems, self.eval_rewards = eval_problems, eval_rewards or {}
+        self.token_weights, self.is_correct = token_weights, is_correct
+        self.reference = copy.deepcopy(model).eval().requires_grad_(False) if settings.kl_coef else None
+        config = GRPOConfig(
+            **_arguments(folder, settings),
+            max_steps=settings.steps,
+            lr_scheduler_type="constant",
+            logging_steps=1,
+            num_generations=settings.group_size,
+            per_device_train_batch_size=settings.micro_batch,
+            gradient_accumulation_steps=settings.prompts * settings.group_size // settings.micro_batch,
+            shuffle_dataset=False,
+        )
+        super().__init__(
+            model=model,
+            reward_funcs=[reward],
+            args=config,
+            train_dataset=train_problems,
+            processing_class=tokenizer,
+        )
+        if self.reference is not None:
+            add_fused_lm_head(self.reference.to(self.model.device))
+
+    def _prepare_inputs(self, rows: list[dict]) -> dict:
+        """The micro-batch of this accumulation step; an update's first samples and scores its rollouts."""
+        turn = self._step % self.args.gradient_accumulation_steps
+        if turn == 0:  # TRL hands over each problem K times
+            self._micro_batches = self._rollouts(problems(pd.DataFrame(rows[:: self.settings.group_size])))
+        return self._micro_batches[turn]
+
+    def _rollouts(self, batch: list[Problem]) -> list[dict]:
+        """Sample and score a group of rollouts a problem; micro-batches by length, to save padding."""
+        settings, k, tokenizer = self.settings, self.settings.group_size, self.processing_class
+        # 1. sample, seeded by the step alone: a resumed run draws what the uninterrupted one would have drawn
+        began = time.perf_counter()
+        prompts = [tokenizer(render_prompt(p.nums, p.target, self.prompt)).input_ids for p in batch]
+        generator = torch.Generator(self.model.device)
+        generator.manual_seed(settings.seed * 1_000_003 + self.state.global_step)
+        sampling = Sampling(max_tokens=settings.max_tokens)
+        with self.accelerator.autocast():
+            out = generate(self.model, prompts, k, sampling, tokenizer.eos_token_id, generator)
+        sampled = time.perf_counter()
+        # 2. score, a group at a time
+        texts = tokenizer.batch_decode(out.ids, skip_special_tokens=True)
+        scores = [self.reward(texts[i * k : i * k + k], problem) for i, problem in enumerate(batch)]
+        rewards = torch.tensor([[score.total for score in group] for group in scores])
+        advantages = leave_one_out(rewards).flatten().to(self.model.device)
+        correct = [self.is_correct(text, batch[i // k]) for i, text in enumerate(texts)]
+        self._scored = time.perf_counter()
+        # 3. note the metrics
+        parts = pd.DataFrame([score.parts for group in scores for score in group]).mean()
+        self._row = {
+            "reward": rewards.mean().item(),
+            **{f"reward_{name}": value for name, value in parts.items()},
+            "accuracy": float(np.mean(correct)),
+            "completion_length": float(np.mean([len(ids) for ids in out.ids])),
+            "clipped": out.finish.count("length") / len(texts),
+            "no_signal": (rewards == rewards[:, :1]).all(-1).float().mean().item(),
+        }
+        self._seconds = {"seconds_generation": sampled - began, "seconds_reward": self._scored - sampled}
+        # 4. lay out
+        lengths = [len(prompts[i // k]) + len(ids) for i, ids in enumerate(out.ids)]
+        order = sorted(range(len(lengths)), key=lengths.__getitem__)
+        whole = {"samples": len(order), "tokens": sum(map(len, out.ids))}
+        micro_batches = []
+        for start in range(0, len(order), settings.micro_batch):
+            chunk = order[start : start + settings.micro_batch]
+            tensors = self._collate([(prompts[i // k], out.ids[i], out.logprobs[i]) for i in chunk])
+            micro_batches.append(tensors | whole | {"advantages": advantages[chunk]})
+        return micro_batches
+
+    def _collate(self, rollouts: list[tuple[list[int], list[int], list[float]]]) -> dict[str, torch.Tensor]:
+        """(prompt ids, completion ids, log mu) of rollouts -> tensors, padded on the right to the longest.
+
+        ids, attention: (B, T + 1). mask, sampler_logps, token_weights: (B, T), where column t belongs to the
+        prediction of token t + 1, and is 0 on prompts.
+        """
+
+        def padded(rows) -> torch.Tensor:
+            rows = [torch.as_tensor(row) for row in rows]
+            return pad_sequence(rows, batch_first=True).to(self.model.device)
+
+        def behind_prompt(values) -> torch.Tensor:
+            pairs = zip(rollouts, values, strict=True)
+            return padded([0.0] * (len(prompt) - 1) + list(row) for (prompt, _, _), row in pairs)
+
+        tensors = {
+            "ids": padded(prompt + completion for prompt, completion, _ in rollouts),
+            "attention": padded([1] * (len(prompt) + len(completion)) for prompt, completion, _ in rollouts),
+            "mask": behind_prompt([1.0] * len(completion) for _, completion, _ in rollouts),
+            "sampler_logps": behind_prompt(logps for _, _, logps in rollouts),
+        }
+        if self.token_weights is not None:
+            tensors["token_weights"] = behind_prompt(self.token_weights(ids) for _, ids, _ in rollouts)
+        return tensors
+
+    def _logps(self, model, inputs: dict) -> tuple[torch.Tensor, torch.Tensor | None]:
+        """log pi of every token but the first, and entropies (but of the reference): (B, T)."""
+        logps, entropies, _ = self._get_per_token_logps_and_entropies(
+            model,
+            inputs["ids"],
+            inputs["attention"],
+            logits_to_keep=inputs["mask"].shape[1],
+            compute_entropy=model is not self.reference,
+        )
+        return logps, entropies
+
+    def _compute_loss(self, model, inputs: dict) -> torch.Tensor:
+        """The micro-batch's share of the loss; shares add up: no division by the accumulation steps."""
+        ref_logps = None
+        if self.reference is not None:
+            with torch.no_grad():
+                ref_logps, _ = self._logps(self.reference, inputs)
+        logps, entropies = self._logps(model, inputs)
+        loss, metrics = rloo_loss(
+            logps,
+            entropies,
+            inputs["sampler_logps"],
+            inputs["advantages"],
+            inputs["mask"],
+            clip=self.settings.clip,
+            entropy_coef=self.settings.entropy_coef,
+            kl_coef=self.settings.kl_coef,
+            ref_logps=ref_logps,
+            token_weights=inputs.get("token_weights"),
+            samples=inputs["samples"],
+            tokens=inputs["tokens"],
+        )
+        for name, value in metrics.items():
+            so_far = self._row.get(name, 0.0)
+            self._row[name] = max(so_far, value) if name == "importance_max" else so_far + value
+        return loss
+
+    def held_out(self) -> dict[str, float]:
+        """Accuracy and rewards of one completion a held-out problem, at temperature 1 and a fixed seed."""
+        sampling = Sampling(max_tokens=self.settings.max_tokens)
+        seed, tokenizer = self.settings.seed, self.processing_class
+        with self.accelerator.autocast():
+            table = sample(self.model, tokenizer, self.eval_problems, 1, sampling, seed, self.prompt)
+        answered = list(zip(table["completion"], problems(self.eval_problems), strict=True))
+        row = {"eval_accuracy": float(np.mean([self.is_correct(text, problem) for text, problem in answered]))}
+        for name, reward in self.eval_rewards.items():
+            scores = [reward([text], problem)[0].total for text, problem in answered]
+            row[f"eval_{name}"] = float(np.mean(scores))
+        return row
+
+    def log(self, logs, start_time=None):
+        """One row of metrics.csv a step; TRL's own metrics are not kept."""
+        if "loss" not in logs:  # the summary at the end
+            return
+        seconds = self._seconds | {"seconds_update": time.perf_counter() - self._scored}
+        step = self.state.global_step
+        row = {"loss": logs["loss"], **self._row, "grad_norm": logs["grad_norm"]}
+        if self.eval_problems is not None and step % self.settings.eval_every == 0:
+            row |= self.held_out()
+        self.metrics.add(step, row | {name: round(value, 3) for name, value in seconds.items()})
+
+
+def schedule(count: int, draws: int, seed: int) -> np.ndarray:
+    """`draws` indices out of `count`: one random permutation after another."""
+    rng = np.random.default_rng(seed)
+    return np.concatenate([rng.permutation(count) for _ in range(math.ceil(draws / count))])[:draws]
+
+
+def train_rloo(
+    policy: Policy,
+    train_problems: Dataset,
+    reward: Reward,
+    folder: str | Path,
+    settings: RLOOSettings,
+    **options,
+) -> None:
+    """Train on `train_problems` (columns nums, target) with `reward`; the policy goes to `folder`/checkpoint.
+
+    metrics.csv, a row a step: loss, reward, reward_<part>, accuracy (the verifier's, apart from the reward),
+    completion_length, clipped (share cut at the cap), no_signal (share of groups whose rewards are all
+    equal), entropy, importance_mean, importance_max, kl, grad_norm, seconds_generation, seconds_reward,
+    seconds_update. `options` are RLOOTrainer's. With `eval_problems`: eval_accuracy and eval_<name> of each
+    of `eval_rewards`, every `eval_every` steps. A run that was interrupted resumes from `folder`/trainer.
+    """
+    folder, (model, tokenizer) = Path(folder), _load(policy)
+    order = schedule(len(train_problems), settings.steps * settings.prompts, settings.seed)
+    in_order = train_problems.select_columns(["nums", "target"]).select(order)
+    trainer = RLOOTrainer(model, tokenizer, in_order, reward, folder, settings, **options)
+    trainer.fit(folder, settings.steps, "RLOO", ("reward", "accuracy"))
+
+
+def _load(policy: Policy) -> tuple:
+    return policy if isinstance(policy, tuple) else load_policy(policy)

@@ -1,0 +1,222 @@
+"""What a completion is worth by exact arithmetic: its answer, and each equation of its reasoning.
+
+Completions are hostile: nothing is ever passed to `eval`, each text is read once, in linear time, and an answer
+is evaluated only after it is known to hold exactly the given numbers.
+"""
+
+import re
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from fractions import Fraction
+from functools import lru_cache
+from typing import NamedTuple
+
+import pandas as pd
+
+from lib.expression import (
+    Expr,
+    ExpressionError,
+    Neg,
+    Num,
+    canonical,
+    evaluate,
+    numbers,
+    parse,
+    render,
+)
+from lib.problem import Problem
+
+STATUSES = ("correct", "wrong_value", "wrong_numbers", "unparseable", "missing")
+MAX_LENGTH = 100  # characters of an equation's left side
+
+# --- the answer -----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """status: one of STATUSES. expression: the tree, if the span parses. value: its exact value, if it holds
+    exactly the given numbers and divides by no zero."""
+
+    status: str
+    expression: Expr | None = None
+    value: Fraction | None = None
+
+
+def answer_span(completion: str) -> str | None:
+    """The text of the last innermost complete span: an `<answer>` and the `</answer>` after it with neither
+    tag between them. An `<answer>` that is never closed swallows nothing. None if there is no such span."""
+    start = completion.rfind("<answer>", 0, max(completion.rfind("</answer>"), 0))
+    if start < 0:
+        return None
+    start += len("<answer>")
+    return completion[start : completion.find("</answer>", start)]
+
+
+def verify_answer(completion: str, problem: Problem) -> Verdict:
+    """The verdict on a completion's answer span: each number exactly once, the target hit exactly."""
+    span = answer_span(completion)
+    if span is None:
+        return Verdict("missing")
+    try:
+        expression = parse(span)
+    except ExpressionError:
+        return Verdict("unparseable")
+    if numbers(expression) != Counter(problem.nums):
+        return Verdict("wrong_numbers", expression)
+    try:
+        value = evaluate(expression)
+    except ZeroDivisionError:
+        return Verdict("wrong_value", expression)
+    return Verdict("correct" if value == problem.target else "wrong_value", expression, value)
+
+
+def judge(table: pd.DataFrame) -> pd.DataFrame:
+    """Saved generations (columns nums, target, completion) with three columns more: status, correct (bool),
+    and answer, the expression up to commuting: that of `canonical`, rendered ("" if there is none)."""
+    verdicts: dict[tuple, tuple[str, bool, str]] = {}
+    rows = []
+    for nums, target, completion in zip(table["nums"], table["target"], table["completion"], strict=True):
+        key = (tuple(map(int, nums)), int(target), completion)
+        if key not in verdicts:
+            verdict = verify_answer(completion, Problem(*key[:2]))
+            answer = "" if verdict.expression is None else render(canonical(verdict.expression))
+            verdicts[key] = (verdict.status, verdict.status == "correct", answer)
+        rows.append(verdicts[key])
+    columns = ["status", "correct", "answer"]
+    return table.assign(**pd.DataFrame(rows, columns=columns, index=table.index))
+
+
+# --- the steps of the reasoning -------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One equation of the reasoning.
+
+    well_formed: number, operation, number = number. arithmetic_ok: the two sides are equal, exactly.
+    in_pool: the operands are available. repeated: the completion has this operation earlier (operands of + and
+    * in either order; an ill-formed one: the same but for spaces). attempt: which attempt it is in, from 0.
+    """
+
+    text: str
+    well_formed: bool
+    arithmetic_ok: bool
+    in_pool: bool
+    repeated: bool
+    attempt: int
+
+
+# Quantifiers are possessive: what is read is never given back, so a text is scanned once. The equation's right
+# side is optional only so that an expression without one is passed over as a whole.
+_NUMBER = r"-?(?:0|[1-9][0-9]{0,17}+)(?:\.[0-9]{1,18}+)?+"
+_TERM = rf"(?:-?\([ \t]*+){{0,8}}+{_NUMBER}(?:[ \t]*+\))*+"
+_EQUATION = re.compile(
+    rf"(?<![\w.^*/+])(?P<left>{_TERM}(?:[ \t]*+[-+*/][ \t]*+{_TERM})++)"
+    rf"(?:[ \t]*+=[ \t]*+(?P<right>{_NUMBER})(?![\w^!%]|\.[0-9]|[ \t]*+[-+*/][ \t]*+[-(]?[0-9]))?+"
+)
+_OPERATION = re.compile(rf"({_NUMBER})[ \t]*+([-+*/])[ \t]*+({_NUMBER})")
+_HOLDS = {
+    "+": lambda a, b, c: a + b == c,
+    "-": lambda a, b, c: a - b == c,
+    "*": lambda a, b, c: a * b == c,
+    "/": lambda a, b, c: b != 0 and a == b * c,
+}
+
+
+class _Equation(NamedTuple):
+    text: str
+    well_formed: bool
+    holds: bool
+    operation: object  # equal for operations that are equal up to commuting
+    operands: list[int | Fraction]
+    result: int | Fraction
+
+
+def verify_steps(completion: str, problem: Problem) -> list[Step]:
+    """Every equation of the completion's reasoning, in order.
+
+    An equation is an expression of at most MAX_LENGTH characters, `=`, and a single number, on one line and
+    with any text around it; decimals are read exactly. Of `a + b = c + d = e` only `c + d = e` is one.
+
+    The pool starts as the problem's numbers. A step whose operands are in it takes them out and puts its
+    stated result in, right or wrong: a slip counts once, not again in each step that builds on it. A step whose
+    operands are not in the pool, but are among the problem's numbers, starts a new attempt with a full pool.
+    Any other step leaves the pool as it is.
+    """
+    pool, attempt, seen, steps = list(problem.nums), 0, set(), []
+    for equation in _equations(_reasoning(completion)):
+        rest = _without(pool, equation.operands)
+        if rest is None and (rest := _without(problem.nums, equation.operands)) is not None:
+            attempt += 1
+        if rest is not None:
+            pool = [*rest, equation.result]
+        repeated = equation.operation in seen
+        seen.add(equation.operation)
+        steps.append(Step(equation.text, equation.well_formed, equation.holds, rest is not None, repeated, attempt))
+    return steps
+
+
+def _reasoning(completion: str) -> str:
+    """The text of the think blocks. The first may have been opened in the prompt, and one that is not closed
+    ends at the answer."""
+    *closed, last = completion.split("</think>")
+    blocks = [block.partition("<think>") for block in [*closed, last.partition("<answer>")[0]]]
+    return "\n".join(inside if tag else before for i, (before, tag, inside) in enumerate(blocks) if tag or i == 0)
+
+
+def _equations(text: str) -> Iterator[_Equation]:
+    for match in _EQUATION.finditer(text):
+        left, right = match["left"], match["right"]
+        if right is None or len(left) > MAX_LENGTH:
+            continue
+        if (unclosed := left.count("(") - left.count(")")) > 0:  # (44 + 19 = 63)
+            left = left[unclosed:].lstrip()
+        result = _value(right)
+        if operation := _OPERATION.fullmatch(left):
+            a, op, b = _value(operation[1]), operation[2], _value(operation[3])
+            key = (op, b, a) if op in "+*" and b < a else (op, a, b)
+            yield _Equation(f"{left} = {right}", True, _HOLDS[op](a, b, result), key, [a, b], result)
+        elif expression := _expression(left):
+            value, operands = expression
+            key = left.replace(" ", "").replace("\t", "")
+            yield _Equation(f"{left} = {right}", False, value == result, key, operands, result)
+
+
+def _value(number: str) -> int | Fraction:
+    return Fraction(number) if "." in number else int(number)
+
+
+@lru_cache(maxsize=4096)  # a looping policy repeats itself
+def _expression(text: str) -> tuple[Fraction | None, list[int | Fraction]] | None:
+    """The value (None: a division by zero) and the operands; None if the text is no expression."""
+    try:
+        expr = parse(text, decimals=True)
+    except ExpressionError:
+        return None
+    try:
+        return evaluate(expr), _operands(expr)
+    except ZeroDivisionError:
+        return None, _operands(expr)
+
+
+def _operands(expr: Expr) -> list[int | Fraction]:
+    """The numbers of an expression, with their signs: results in the pool may be negative."""
+    match expr:
+        case Num(value):
+            return [value]
+        case Neg(Num(value)):
+            return [-value]
+        case Neg(child):
+            return _operands(child)
+    return _operands(expr.left) + _operands(expr.right)
+
+
+def _without(pool, operands: list) -> list | None:
+    """The pool with the operands taken out, or None if they are not all in it."""
+    rest = list(pool)
+    for operand in operands:
+        if operand not in rest:
+            return None
+        rest.remove(operand)
+    return rest

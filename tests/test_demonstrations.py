@@ -1,0 +1,110 @@
+"""Whatever is imitated is true: demonstrations end in a right answer, equations hold, evaluation problems stay out."""
+
+import random
+
+import datasets
+import pytest
+
+from lib.demonstrations import (
+    equation,
+    free_search,
+    held_out,
+    load_demonstrations,
+    random_expression,
+    render_prompt,
+    state_walk,
+    steps_of,
+    worked_expression,
+)
+from lib.expression import evaluate, numbers, parse
+from lib.problem import Problem, evaluation_keys, load
+from lib.verifiers import verify_answer, verify_steps
+
+
+def test_the_prompt_is_what_the_readme_shows():
+    assert render_prompt((44, 19, 35), 98) == "Numbers: [44, 19, 35]\nTarget: 98\n"
+
+
+def test_steps_of_an_expression_by_hand():
+    assert steps_of(parse("(44 + 19) * 2 - 98 / 7")) == [
+        "44 + 19 = 63",
+        "63 * 2 = 126",
+        "98 / 7 = 14",
+        "126 - 14 = 112",
+    ]
+    assert steps_of(parse("3 - 5 + 9")) is None  # leaves the natural numbers
+    assert steps_of(parse("7 / 2 * 4")) is None
+
+
+@pytest.mark.parametrize("failures", [0, 1, 2])
+def test_a_demonstration_is_right_after_so_many_failures(failures):
+    for i, row in enumerate(load("3to4", "train").select(range(25))):
+        problem = Problem(tuple(row["nums"]), row["target"])
+        text = free_search(problem, random.Random(i), failures)
+        assert verify_answer(text, problem).status == "correct"
+        steps = verify_steps(text, problem)
+        assert all(step.well_formed and step.arithmetic_ok and step.in_pool for step in steps)
+        assert text.count("\n") == 3 + failures
+        assert len(steps) == (1 + failures) * (len(problem.nums) - 1)
+
+
+def test_a_problem_without_a_plain_solution_is_refused():
+    with pytest.raises(ValueError, match="no solution"):
+        free_search(Problem((3, 3, 8, 8), 24), random.Random(0), 0)  # only 8 / (3 - 8 / 3)
+
+
+def test_equations_hold_and_the_held_out_ones_stay_out():
+    rng = random.Random(0)
+    for op in "+-*/":
+        for test in (False, True):
+            for _ in range(200):
+                left, right = equation(op, rng, test).split(" = ")
+                a, _, b = left.split(" ")
+                assert evaluate(parse(left)) == int(right) <= 999
+                assert op in "*/" or held_out(int(a), int(b)) == test
+
+
+def test_worked_expressions_use_every_number_and_show_no_evaluation_problem():
+    rng = random.Random(1)
+    for _ in range(100):
+        head, steps, answer = worked_expression(rng).split("\n")
+        nums = tuple(map(int, head.removeprefix("Numbers: [").removesuffix("]").split(", ")))
+        expr = parse(answer.removeprefix("<answer>").removesuffix("</answer>"))
+        assert sorted(numbers(expr).elements()) == sorted(nums)
+        assert steps.split(", ")[-1].endswith(f"= {evaluate(expr)}")
+        assert Problem(nums, int(evaluate(expr))).key not in evaluation_keys()
+
+
+def test_state_walks_move_as_they_say():
+    rng = random.Random(2)
+    for _ in range(50):
+        lines = state_walk(rng).split("\n")
+        pools = [sorted(map(int, line.removeprefix("state [").removesuffix("]").split(", "))) for line in lines[::2]]
+        for before, move, after in zip(pools, lines[1::2], pools[1:], strict=False):
+            left, value = move.removeprefix("try ").split(" = ")
+            a, _, b = left.split(" ")
+            assert evaluate(parse(left)) == int(value)
+            before.remove(int(a))
+            before.remove(int(b))
+            assert sorted([*before, int(value)]) == after
+        assert len(pools[-1]) == 1
+
+
+def test_random_expressions_are_a_function_of_the_seed():
+    assert random_expression([4, 7, 9, 2], random.Random(5)) == random_expression([4, 7, 9, 2], random.Random(5))
+
+
+def test_generated_demonstrations_hold_no_evaluation_problem(capsys):
+    leaky = datasets.concatenate_datasets(
+        [load("3to4", "train").select(range(5)), load("3to4", "test_50").select(range(5))]
+    )
+    rows = load_demonstrations("generated", leaky, most_failures=2, seed=0)
+    assert len(rows) == 5 and rows.column_names == ["prompt", "completion"]
+    assert "5 of 10" in capsys.readouterr().out
+    again = load_demonstrations("generated", leaky, most_failures=2, seed=0)
+    assert rows["completion"] == again["completion"]
+
+
+def test_an_unknown_source_is_refused():
+    with pytest.raises(ValueError, match="'hbu'"):
+        load_demonstrations("hbu", load("3to4", "test_50"), 2, 0)

@@ -1,0 +1,254 @@
+"""Trees are read, evaluated and written exactly, and compared as Eq. 6 of the `ast` paper says."""
+
+from collections import Counter
+from fractions import Fraction
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from lib.expression import (
+    MAX_DIGITS,
+    MAX_NODES,
+    BinOp,
+    Expr,
+    ExpressionError,
+    Neg,
+    Num,
+    canonical,
+    distance,
+    evaluate,
+    nodes,
+    numbers,
+    parse,
+    render,
+)
+
+TREES = st.recursive(
+    st.integers(0, 99).map(Num),
+    lambda tree: tree.map(Neg) | st.builds(BinOp, st.sampled_from("+-*/"), tree, tree),
+    max_leaves=12,
+)
+
+
+def size(expr: Expr) -> int:
+    return sum(1 for _ in nodes(expr))
+
+
+def commuted(expr: Expr, draw) -> Expr:
+    """The tree with the operands of + and * swapped wherever `draw()` says so."""
+    match expr:
+        case Num():
+            return expr
+        case Neg(child):
+            return Neg(commuted(child, draw))
+    left, right = commuted(expr.left, draw), commuted(expr.right, draw)
+    swap = expr.op in "+*" and draw()
+    return BinOp(expr.op, *((right, left) if swap else (left, right)))
+
+
+# --- parse, evaluate, render ----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "text, value",
+    [
+        ("7", 7),
+        ("2 + 3 * 4", 14),
+        ("(2 + 3) * 4", 20),
+        ("10 - 4 - 3", 3),
+        ("10 - (4 - 3)", 9),
+        ("24 / 4 / 2", 3),
+        ("24 / (4 / 2)", 12),
+        ("8 / (3 - 8 / 3)", 24),
+        ("1 / 3 * 3", 1),
+        ("-2 * 3", -6),
+        ("2 * -3", -6),
+        ("2--3", 5),
+        ("--5", 5),
+        ("+5 - +2", 3),
+        ("-(2 + 3)", -5),
+        (" \t\r\n1\n+\t1 ", 2),
+        ("0", 0),
+    ],
+)
+def test_values_by_hand(text, value):
+    assert evaluate(parse(text)) == value
+
+
+def test_the_tree_of_a_text():
+    assert parse("1 - 2 - 3") == BinOp("-", BinOp("-", Num(1), Num(2)), Num(3))
+    assert parse("1 + 2 * 3") == BinOp("+", Num(1), BinOp("*", Num(2), Num(3)))
+    assert parse("-2 * 3") == BinOp("*", Neg(Num(2)), Num(3))
+    assert parse("--2") == Neg(Neg(Num(2)))
+    assert parse("+(2)") == Num(2)
+
+
+@given(TREES)
+def test_rendered_text_reads_back_as_the_same_tree(tree):
+    assert parse(render(tree)) == tree
+
+
+@given(TREES)
+def test_the_value_is_that_of_python_fractions(tree):
+    """`eval` of a text this test writes itself, every node in parentheses and every number a Fraction."""
+
+    def spelled(expr: Expr) -> str:
+        match expr:
+            case Num(value):
+                return f"Fraction({value})"
+            case Neg(child):
+                return f"(-{spelled(child)})"
+        return f"({spelled(expr.left)} {expr.op} {spelled(expr.right)})"
+
+    def value_or_error(compute):
+        try:
+            return compute()
+        except ZeroDivisionError:
+            return "division by zero"
+
+    expected = value_or_error(lambda: eval(spelled(tree), {"Fraction": Fraction}))
+    assert value_or_error(lambda: evaluate(tree)) == expected
+
+
+@given(TREES, st.data())
+def test_no_parentheses_of_a_rendered_text_can_go(tree, data):
+    text = render(tree)
+    if "(" not in text:
+        return
+    opening = data.draw(st.sampled_from([i for i, c in enumerate(text) if c == "("]))
+    depth, closing = 1, opening
+    while depth:
+        closing += 1
+        depth += {"(": 1, ")": -1}.get(text[closing], 0)
+    without = text[:opening] + text[opening + 1 : closing] + text[closing + 1 :]
+    assert parse(without) != tree
+
+
+def test_division_by_zero_raises():
+    with pytest.raises(ZeroDivisionError):
+        evaluate(parse("5 / (3 - 3)"))
+
+
+def test_numbers_are_a_multiset():
+    assert numbers(parse("5 * (3 - 3) + -7")) == Counter({3: 2, 5: 1, 7: 1})
+
+
+def test_decimals_are_exact_and_read_on_request_only():
+    assert evaluate(parse("13.5 + 0.1", decimals=True)) == Fraction(136, 10)
+    with pytest.raises(ExpressionError):
+        parse("13.5")
+    for text in (".5", "5.", "1.2.3", "0x1", "1e1"):
+        with pytest.raises(ExpressionError):
+            parse(text, decimals=True)
+
+
+@pytest.mark.parametrize(
+    "text, reason, column",
+    [
+        ("", "number expected", 1),
+        ("  ", "number expected", 3),
+        ("1 +", "number expected", 4),
+        ("1 + * 2", "number expected", 5),
+        ("1 ** 2", "number expected", 4),
+        ("1 // 2", "number expected", 4),
+        ("()", "number expected", 2),
+        ("1 2", "operator expected", 3),
+        ("2(3)", "operator expected", 2),
+        ("(2)(3)", "operator expected", 4),
+        ("1)", r"'\)' without '\('", 2),
+        ("(1", r"'\(' without '\)'", 3),
+        ("044", "leading zero", 1),
+        ("1 + 00", "leading zero", 5),
+        ("1 = 1", "not in the grammar", 3),
+        ("1 + 1²", "not in the grammar", 6),
+        ("1 \x0b+ 1", "not in the grammar", 3),
+        ("4_4", "not in the grammar", 2),
+        ("1 + " + "9" * (MAX_DIGITS + 1), "digits", 5),
+    ],
+)
+def test_an_error_tells_why_and_where(text, reason, column):
+    with pytest.raises(ExpressionError, match=reason) as caught:
+        parse(text)
+    assert caught.value.column == column
+    assert str(caught.value) == f"{caught.value.reason} at column {column}"
+
+
+def test_large_texts_are_refused_and_parentheses_cost_nothing():
+    terms = MAX_NODES // 2 + 1
+    assert evaluate(parse("+".join("1" * terms))) == terms
+    with pytest.raises(ExpressionError, match=f"more than {MAX_NODES}"):
+        parse("+".join("1" * (terms + 1)))
+    with pytest.raises(ExpressionError, match=f"more than {MAX_NODES}"):
+        parse("-" * 100_000 + "1")
+    assert parse("(" * 50_000 + "1" + ")" * 50_000) == Num(1)
+    for deep in (parse("1-(" * 120 + "1" + ")" * 120), parse("-" * (MAX_NODES - 1) + "1")):
+        assert parse(render(deep)) == deep == canonical(deep)
+        assert distance(deep, deep) == 0
+
+
+@given(st.text("0123456789.+-*/() \t\n\x0b٣²", max_size=40) | st.text())
+def test_any_text_parses_or_raises_expression_error(text):
+    try:
+        tree = parse(text)
+    except ExpressionError as error:
+        assert 1 <= error.column <= len(text) + 1
+    else:
+        assert parse(render(tree)) == tree
+
+
+# --- distance -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "a, b, d",
+    [
+        ("(35 + 19) - 44", "(35 + 19) + 44", 1),  # the paper's: one operator
+        ("44 + 19", "44 + 19", 0),
+        ("44 + 19", "19 + 44", 0),  # + and * commute
+        ("44 - 19", "19 - 44", 2),  # - and / do not
+        ("44 - 19", "19 + 44", 3),  # a swap takes the same operator on both sides
+        ("(1 + 2) + 3", "1 + (2 + 3)", 2),  # swapped at the root, 1 and 3 differ
+        ("7", "7", 0),
+        ("7", "8", 1),
+        ("7", "7 + 8", 3),  # the root differs, and two leaves have no counterpart
+        ("1 + (2 * 3)", "1 + 4", 3),  # the label, and the two leaves under it
+        ("-7", "7", 2),
+        ("-7", "-8", 1),
+        ("--7", "-7", 2),
+        ("-7", "7 + 1", 2),  # the operand of a sign lies on the left, on 7
+        ("(1 * 2) + (3 * 4)", "(4 * 3) + (2 * 1)", 0),  # swaps at every level
+    ],
+)
+def test_distances_by_hand(a, b, d):
+    assert distance(parse(a), parse(b)) == distance(parse(b), parse(a)) == d
+
+
+def test_a_missing_tree_costs_the_size_of_the_other():
+    assert distance(None, None) == 0
+    assert distance(parse("(35 + 19) - 44"), None) == distance(None, parse("(35 + 19) - 44")) == 5
+
+
+@given(TREES, TREES)
+def test_distance_is_symmetric_and_bounded(a, b):
+    d = distance(a, b)
+    assert d == distance(b, a)
+    assert abs(size(a) - size(b)) <= d <= max(size(a) + size(b) - 1, 0)  # two roots share one place
+
+
+@given(TREES, TREES)
+def test_distance_zero_means_equal_up_to_commuting(a, b):
+    assert (distance(a, b) == 0) == (canonical(a) == canonical(b))
+
+
+@given(TREES, st.data())
+def test_commuting_keeps_distance_zero_value_and_canonical_form(tree, data):
+    other = commuted(tree, lambda: data.draw(st.booleans()))
+    assert distance(tree, other) == 0
+    assert canonical(tree) == canonical(other)
+    assert numbers(tree) == numbers(other)
+    try:
+        value = evaluate(tree)
+    except ZeroDivisionError:
+        return
+    assert value == evaluate(other)

@@ -1,0 +1,102 @@
+"""Our decode loop against transformers' `generate`, and its log-probabilities against a forward pass over the text."""
+
+import pytest
+import torch
+from transformers import Qwen2ForCausalLM
+
+from lib.generation import Sampling, _pick, generate, sample
+from lib.model import build_tokenizer, new_model
+
+TOKENIZER = build_tokenizer()
+EOS = TOKENIZER.eos_token_id
+PROMPTS = [
+    TOKENIZER(text).input_ids for text in ("Numbers: [4, 19, 35]\n", "Numbers: [44, 1, 3, 9]\nTarget: 98\n", "7")
+]
+
+
+@pytest.fixture(scope="module")
+def model():
+    """Large random weights and a head of its own: clear preferences, and an end token that comes now and then."""
+    config = new_model(TOKENIZER, hidden=32, layers=2, heads=2).config
+    config.tie_word_embeddings, config.initializer_range = False, 0.25
+    torch.manual_seed(3)
+    return Qwen2ForCausalLM(config).eval()
+
+
+def draw(model, n=4, seed=0, **settings):
+    generator = torch.Generator().manual_seed(seed)
+    return generate(model, PROMPTS, n, Sampling(**{"max_tokens": 40} | settings), EOS, generator)
+
+
+def test_greedy_tokens_are_those_of_generate(model):
+    ours = draw(model, n=2, temperature=0)
+    for i, prompt in enumerate(PROMPTS):
+        out = model.generate(
+            torch.tensor([prompt]), max_new_tokens=40, do_sample=False, pad_token_id=0, eos_token_id=EOS
+        )
+        theirs = out[0, len(prompt) :].tolist()
+        assert ours.ids[2 * i] == ours.ids[2 * i + 1] == theirs
+
+
+@pytest.mark.parametrize("temperature", [1.0, 0.6])
+def test_log_probabilities_are_those_of_a_forward_pass(model, temperature):
+    out = draw(model, n=16, temperature=temperature)
+    assert len({tuple(ids) for ids in out.ids}) > 24
+    assert len(set(map(len, out.ids))) > 3, "rows must end at different steps, or removing them is not tested"
+    for i, ids in enumerate(out.ids):
+        prompt = PROMPTS[i // 16]
+        logits = model(input_ids=torch.tensor([prompt + ids])).logits[0, len(prompt) - 1 : -1]
+        for found, scale in ((out.logprobs[i], temperature), (out.policy_logprobs[i], 1.0)):
+            expected = (logits / scale).log_softmax(-1).gather(-1, torch.tensor(ids)[:, None]).squeeze(-1)
+            torch.testing.assert_close(torch.tensor(found), expected, atol=2e-5, rtol=1e-5)
+
+
+def test_a_completion_ends_with_the_end_token_or_at_the_cap(model):
+    out = draw(model, n=64)
+    assert {"stop", "length"} == set(out.finish)
+    for ids, finish in zip(out.ids, out.finish, strict=True):
+        assert EOS not in ids[:-1]
+        assert (ids[-1] == EOS) if finish == "stop" else (len(ids) == 40 and ids[-1] != EOS)
+
+
+def test_the_same_seed_draws_the_same_and_the_mode_is_left_as_it_was(model):
+    assert draw(model).ids == draw(model).ids != draw(model, seed=1).ids
+    model.train()
+    draw(model)
+    assert model.training
+    model.eval()
+
+
+def test_cuts_keep_the_likely_tokens_and_their_proportions():
+    logits = torch.log(torch.tensor([[0.5, 0.3, 0.15, 0.05]])).repeat(20_000, 1)
+    generator = torch.Generator().manual_seed(0)
+    count = lambda **cut: torch.bincount(_pick(logits, Sampling(**cut), generator), minlength=4) / 20_000  # noqa: E731
+    torch.testing.assert_close(count(), torch.tensor([0.5, 0.3, 0.15, 0.05]), atol=0.015, rtol=0)
+    torch.testing.assert_close(count(top_k=2), torch.tensor([0.625, 0.375, 0, 0]), atol=0.015, rtol=0)
+    torch.testing.assert_close(count(top_p=0.6), torch.tensor([0.625, 0.375, 0, 0]), atol=0.015, rtol=0)
+    torch.testing.assert_close(count(top_p=0.5), torch.tensor([1.0, 0, 0, 0]), atol=0, rtol=0)
+
+
+@pytest.mark.parametrize("wrong", [{"temperature": -1}, {"top_p": 0}, {"top_k": -1}, {"max_tokens": 0}])
+def test_impossible_settings_are_refused(wrong):
+    with pytest.raises(ValueError, match="impossible"):
+        Sampling(**wrong)
+
+
+def test_sample_gives_one_row_a_completion_and_does_not_depend_on_what_follows(model):
+    problems = [
+        {"nums": [44, 19, 35], "target": 98},
+        {"nums": [1, 2, 3, 4], "target": 10},
+        {"nums": [5, 6, 7], "target": 18},
+    ]
+    table = sample(model, TOKENIZER, problems, 4, Sampling(max_tokens=12), seed=0, batch=4)
+    assert len(table) == 12 and list(table["sample"]) == [0, 1, 2, 3] * 3
+    assert table.groupby("problem").nums.first().tolist() == [p["nums"] for p in problems]
+    assert (table.tokens <= 12).all() and (table.logprob < 0).all()
+    shorter = sample(model, TOKENIZER, problems[:2], 4, Sampling(max_tokens=12), seed=0, batch=4)
+    assert shorter.equals(table[:8])
+
+
+def test_an_unknown_engine_is_refused(model):
+    with pytest.raises(ValueError, match="engine 'vlm'"):
+        sample(model, TOKENIZER, [], 1, Sampling(), 0, engine="vlm")

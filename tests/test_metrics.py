@@ -1,0 +1,268 @@
+"""pass@k against enumeration, the bootstrap against theory, diagnostics against a table counted by hand."""
+
+from itertools import combinations
+from math import comb
+
+import numpy as np
+import pandas as pd
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from lib import metrics
+from lib.paths import PAPER
+
+
+def enumerated(n, c, k):
+    """Share of the k-subsets of n samples that hold at least one of the first c."""
+    subsets = list(combinations(range(n), k))
+    return sum(min(subset) < c for subset in subsets) / len(subsets)
+
+
+@given(st.integers(1, 9).flatmap(lambda n: st.tuples(st.just(n), st.integers(0, n), st.integers(1, n))))
+def test_pass_at_k_is_the_share_of_subsets(case):
+    assert metrics.pass_at_k(*case) == pytest.approx(enumerated(*case), abs=1e-12)
+
+
+def test_pass_at_k_by_hand():
+    # four samples, one correct: one of four singles, three of six pairs, three of four triples hold it
+    np.testing.assert_allclose(metrics.pass_at_k(4, 1, [1, 2, 3, 4]), [1 / 4, 1 / 2, 3 / 4, 1])
+
+
+@given(st.integers(1, 1000).flatmap(lambda n: st.tuples(st.just(n), st.integers(0, n), st.integers(1, n))))
+def test_pass_at_k_is_stable_for_many_samples(case):
+    n, c, k = case
+    exact = (comb(n, k) - comb(n - c, k)) / comb(n, k)  # integers of any size, one rounding
+    assert metrics.pass_at_k(n, c, k) == pytest.approx(exact, abs=1e-12)
+
+
+def test_pass_at_k_shapes_and_range():
+    n, c = np.full((3, 2), 16), np.arange(6).reshape(3, 2)
+    curve = metrics.pass_at_k(n, c, np.arange(1, 17))
+    assert curve.shape == (3, 2, 16) and metrics.pass_at_k(n, c, 4).shape == (3, 2)
+    assert (np.diff(curve) >= 0).all()
+    assert (curve[..., 0] == pytest.approx(c / 16)) and (curve[0, 0] == 0).all() and curve[2, 1, 11] == 1
+
+
+def test_mean_pass_at_k():
+    assert metrics.mean_pass_at_k(4, 1, 2) == pytest.approx((1 / 4 + 1 / 2) / 2)
+
+
+@pytest.mark.parametrize(("n", "c", "k"), [(4, 1, 5), (4, 1, 0), (4, 5, 1), (4, -1, 1), ([4, 8], [1, 1], 6)])
+def test_pass_at_k_refuses_what_it_cannot_estimate(n, c, k):
+    with pytest.raises(ValueError, match=r"pass@k needs"):
+        metrics.pass_at_k(n, c, k)
+
+
+def test_crossover():
+    baseline = [0.5, 0.6, 0.7, 0.8]
+    assert metrics.crossover([0.4, 0.6, 0.71, 0.7], baseline) == 3  # equal is not above
+    assert metrics.crossover([0.6, 0.5, 0.5, 0.5], baseline) == 1
+    assert metrics.crossover(baseline, baseline) is None
+
+
+def test_the_papers_crossover_lies_between_its_reported_points():
+    results = pd.read_csv(PAPER / "results.csv").query("paper == 'ast' and table == 'Table 1'")
+    table = results.pivot(index="method", columns="metric", values="value")[["pass@1", "pass@8", "pass@16"]]
+    second = 2  # of the three points: k = 8
+    assert metrics.crossover(table.loc["rloo_ast_tau2"], table.loc["rloo_sparse"]) == second
+
+
+def judged(rows):
+    names = ["method", "run", "set", "problem", "completion", "answer", "status", "tokens", "finish"]
+    return pd.DataFrame(rows, columns=names)
+
+
+ROWS = [
+    ("sft", "sample_sft", "test", 0, "a", "1 + 2", "correct", 10, "stop"),
+    ("sft", "sample_sft", "test", 0, "a", "1 + 2", "correct", 10, "stop"),
+    ("sft", "sample_sft", "test", 0, "b", "1 + 2", "correct", 20, "stop"),
+    ("sft", "sample_sft", "test", 0, "c", "", "missing", 40, "length"),
+    ("sft", "sample_sft", "test", 1, "d", "3 * 4", "wrong_value", 5, "stop"),
+    ("sft", "sample_sft", "test", 1, "d", "3 * 4", "wrong_value", 5, "stop"),
+    ("sft", "sample_sft", "test", 1, "e", "3 + 3", "wrong_numbers", 5, "stop"),
+    ("sft", "sample_sft", "test", 1, "f", "2 * 6", "correct", 5, "stop"),
+]
+
+
+@pytest.fixture(params=["every completion a row", "equal completions merged"])
+def table(request):
+    rows = judged(ROWS)
+    if request.param.startswith("equal"):
+        rows = rows.groupby(list(rows), dropna=False).size().rename("count").reset_index()
+        assert len(rows) == 6
+    return rows
+
+
+def test_counts_and_scores(table):
+    counts = metrics.counts(table)
+    assert counts.loc[("sft", "sample_sft", "test")].to_dict("list") == {"n": [4, 4], "c": [3, 1]}
+    scores = metrics.problem_scores(counts, ks=(1, 2, 8), mean_to=(2, 16))
+    assert list(scores) == ["pass@1", "pass@2", "pass@8", "mean pass@k<=2", "mean pass@k<=16"]
+    np.testing.assert_allclose(scores["pass@1"], [3 / 4, 1 / 4])
+    np.testing.assert_allclose(scores["pass@2"], [1, 1 / 2])
+    np.testing.assert_allclose(scores["mean pass@k<=2"], [7 / 8, 3 / 8])
+    assert scores[["pass@8", "mean pass@k<=16"]].isna().all(axis=None)  # four samples say nothing about eight
+
+
+def test_diagnostics_by_hand(table):
+    row = metrics.diagnostics(table).loc[("test", "sft")]
+    assert row["samples"] == 8
+    assert row["distinct completions"] == 3  # a b c, d e f
+    assert row["distinct correct answers"] == 1  # "1 + 2" twice written, "2 * 6"
+    assert row[metrics.STATUSES].tolist() == [4 / 8, 2 / 8, 1 / 8, 0, 1 / 8]
+    assert row["tokens"] == 100 / 8 and row["at cap"] == 1 / 8
+
+
+def test_diagnostics_without_a_correct_answer(table):
+    wrong = table[table["status"] != "correct"]
+    assert metrics.diagnostics(wrong).loc[("test", "sft"), "distinct correct answers"] == 0
+
+
+def test_bootstrap_interval_matches_the_normal_one():
+    values = np.random.default_rng(0).random(1000)
+    row = metrics.bootstrap(values).iloc[0]
+    half = 1.96 * values.std() / np.sqrt(1000)
+    assert row["estimate"] == pytest.approx(values.mean())
+    assert row["low"] == pytest.approx(values.mean() - half, abs=0.1 * half)
+    assert row["high"] == pytest.approx(values.mean() + half, abs=0.1 * half)
+
+
+def test_bootstrap_covers_the_truth():
+    rng, truth, covered = np.random.default_rng(1), 0.3, 0
+    for seed in range(300):
+        problems = rng.beta(0.6, 1.4, size=120)  # mean 0.3, problems differ in difficulty
+        row = metrics.bootstrap(rng.binomial(16, problems) / 16, draws=500, seed=seed).iloc[0]
+        covered += row["low"] <= truth <= row["high"]
+    assert 0.91 <= covered / 300 <= 0.98
+
+
+def test_samples_of_a_problem_are_no_independent_evidence():
+    """The interval follows the number of problems; taking the 16 samples as independent would be too sure."""
+    rng = np.random.default_rng(2)
+    correct = rng.random((200, 16)) < rng.beta(0.3, 0.3, size=(200, 1))
+    width = {
+        name: np.diff(metrics.bootstrap(values)[["low", "high"]].iloc[0])[0]
+        for name, values in [("problems", correct.mean(axis=1)), ("samples", correct.ravel())]
+    }
+    assert width["problems"] > 2 * width["samples"]
+
+
+def test_paired_interval_is_narrower_where_problems_decide():
+    rng = np.random.default_rng(3)
+    base = pd.Series(rng.beta(0.5, 0.5, size=400))
+    better = (base + rng.normal(0.03, 0.05, size=400)).rename(base.name)
+    paired = metrics.bootstrap(better, base).iloc[0]
+    alone = [metrics.bootstrap(values, seed=seed).iloc[0] for seed, values in enumerate([better, base])]
+    unpaired = np.hypot(*[row["high"] - row["low"] for row in alone])
+    assert paired["estimate"] == pytest.approx(alone[0]["estimate"] - alone[1]["estimate"])
+    assert paired["high"] - paired["low"] < unpaired / 4
+    assert paired["low"] > 0
+
+
+def test_pairing_is_by_problem_not_by_position():
+    values = pd.Series([0.1, 0.5, 0.9], index=[3, 1, 2])
+    row = metrics.bootstrap(values, values.sort_index()).iloc[0]
+    assert row[["estimate", "low", "high"]].tolist() == [0, 0, 0]
+
+
+def test_bootstrap_is_deterministic_and_shares_resamples():
+    values = pd.DataFrame(np.random.default_rng(4).random((50, 2)), columns=["a", "b"])
+    first = metrics.bootstrap(values, draws=2500, seed=7)
+    pd.testing.assert_frame_equal(first, metrics.bootstrap(values, draws=2500, seed=7))
+    pd.testing.assert_frame_equal(first.loc[["b"]], metrics.bootstrap(values[["b"]], draws=2500, seed=7))
+    assert not first.equals(metrics.bootstrap(values, draws=2500, seed=8))
+
+
+def test_bootstrap_refuses_unequal_problems_and_gaps():
+    values = pd.Series([0.1, 0.2])
+    with pytest.raises(ValueError, match="same problems"):
+        metrics.bootstrap(values, pd.Series([0.1, 0.2, 0.3]))
+    with pytest.raises(ValueError, match="missing scores"):
+        metrics.bootstrap(pd.Series([0.1, np.nan]))
+
+
+def two_methods(seed=0, problems=60, runs=("a", "b")):
+    """Judged completions of two methods, four samples a problem, two runs (seeds) each."""
+    rng, rows = np.random.default_rng(seed), []
+    for method, shift in [("sft", 0.0), ("rloo_sparse", 0.2)]:
+        for run in runs:
+            correct = rng.random((problems, 4)) < np.linspace(0.1, 0.7, problems)[:, None] + shift
+            rows += [
+                (method, f"{method}_{run}", "test", i, "correct" if hit else "missing")
+                for i, hits in enumerate(correct)
+                for hit in hits
+            ]
+    return pd.DataFrame(rows, columns=["method", "run", "set", "problem", "status"])
+
+
+def test_estimates_and_differences_agree_with_the_table_by_hand():
+    judged = two_methods()
+    scores = metrics.problem_scores(metrics.counts(judged), ks=(1, 4, 8), mean_to=(2,))
+    table = metrics.estimates(scores, draws=500).set_index(["set", "method", "metric"])
+    share = (judged["status"] == "correct").groupby(judged["method"]).mean()
+    for method in share.index:
+        row = table.loc[("test", method, "pass@1")]
+        assert row["estimate"] == pytest.approx(share[method]) and row["low"] < row["estimate"] < row["high"]
+        assert row["n_problems"] == 60
+    assert set(table.index.get_level_values("metric")) == {"pass@1", "pass@4", "mean pass@k<=2"}  # no pass@8
+
+    pairs = [("rloo_sparse", "sft"), ("ipo", "sft")]  # nobody ran ipo
+    gap = metrics.differences(scores, pairs, draws=500).set_index("metric")
+    assert set(gap["method"]) == {"rloo_sparse"} and len(gap) == 3
+    assert gap.loc["pass@1", "estimate"] == pytest.approx(share["rloo_sparse"] - share["sft"])
+    runs = judged.assign(hit=judged["status"] == "correct").groupby(["run", "problem"])["hit"].mean().unstack("run")
+    by_hand = runs[["rloo_sparse_a", "rloo_sparse_b"]].mean(axis=1) - runs[["sft_a", "sft_b"]].mean(axis=1)
+    expected = metrics.bootstrap(by_hand, draws=500).iloc[0]
+    assert gap.loc["pass@1", ["low", "high"]].tolist() == pytest.approx(expected[["low", "high"]].tolist())
+
+
+def test_methods_of_a_set_must_answer_the_same_problems():
+    judged = two_methods()
+    scores = metrics.problem_scores(metrics.counts(judged), ks=(1,), mean_to=())
+    lost = scores.drop(index=[key for key in scores.index if key[0] == "sft" and key[3] == 7])
+    with pytest.raises(ValueError, match="missing scores"):
+        metrics.estimates(lost, draws=100)
+
+
+def test_across_seeds():
+    mean, low, high = metrics.across_seeds([1.0, 2.0, 3.0])
+    half = 4.302653 / np.sqrt(3)  # t quantile of two degrees of freedom, standard deviation 1
+    assert (mean, low, high) == pytest.approx((2, 2 - half, 2 + half), abs=1e-5)
+    assert metrics.across_seeds([0.4])[0] == 0.4 and np.isnan(metrics.across_seeds([0.4])[1:]).all()
+
+
+@pytest.mark.parametrize(
+    ("run", "method"),
+    [("sample_sft", "sft"), ("sample_rloo_ast_tau2_seed1", "rloo_ast_tau2"), ("rloo_sparse", "rloo_sparse")],
+)
+def test_method_of_a_run(run, method):
+    assert metrics.method_of(run) == method
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "direction", "seeds", "expected"),
+    [
+        (0.01, 0.05, "higher", 3, "reproduced"),
+        (0.01, 0.05, "lower", 3, "not reproduced"),
+        (-0.05, -0.01, "lower", 3, "reproduced"),
+        (-0.05, -0.01, "higher", 3, "not reproduced"),
+        (-0.01, 0.05, "higher", 3, "undecided"),
+        (0.0, 0.0, "lower", 3, "undecided"),  # the same answers on every problem
+        (0.01, 0.05, "higher", 1, "one seed"),
+        (0.01, 0.05, "higher", 2, "two seeds"),
+    ],
+)
+def test_answer(low, high, direction, seeds, expected):
+    assert metrics.answer(low, high, direction, seeds) == expected
+
+
+def test_answer_knows_no_other_direction():
+    with pytest.raises(ValueError, match="'equal'"):
+        metrics.answer(0, 1, "equal", 3)
+
+
+def test_intervals_as_text():
+    table = pd.DataFrame({"estimate": [0.5781, -0.0012], "low": [0.541, -0.02], "high": [0.612, 0.0]})
+    assert metrics.as_text(table).tolist()[0] == "57.8 [54.1, 61.2]"
+    assert metrics.as_text(table, signed=True).tolist()[1] == "-0.1 [-2.0, +0.0]"

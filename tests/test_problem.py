@@ -1,0 +1,173 @@
+"""The problem sets: sizes, no overlap, hashes, the hub's way in; notebook 01 makes what is committed."""
+
+import json
+import shutil
+import tempfile
+
+import datasets
+import numpy as np
+import pandas as pd
+import papermill
+import pytest
+from traitlets.config import Config
+
+from lib import problem, solver
+from lib.paths import PROBLEMS, ROOT
+from lib.problem import Problem, ProblemSetError
+
+SIZES = {
+    "showcase/test": 14, "3to4/test_50": 50, "3to4/validation_200": 200, "3to4/heldout_400": 400,
+    "3to4/heldout_1000": 1000, "3to4/train": 50_000, "5num/test_50": 50, "5num/heldout_1000": 1000,
+    "5num/train": 14_950, "6num/test_50": 50, "levels/test": 576,
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def sets():
+    return {name: problem.problems(problem.load(*name.split("/"))) for name in SIZES}
+
+
+def test_sizes(sets):
+    assert {name: len(rows) for name, rows in sets.items()} == SIZES
+    assert set(json.loads((PROBLEMS / "manifest.json").read_text())) == set(SIZES)
+
+
+def test_no_problem_stands_in_two_sets(sets):
+    keys = [p.key for rows in sets.values() for p in rows]
+    assert len(keys) == len(set(keys))
+
+
+def test_mixture_and_ranges(sets):
+    threes = {name: sum(len(p.nums) == 3 for p in rows) for name, rows in sets.items()}
+    assert threes["3to4/test_50"] == 24
+    assert threes["3to4/validation_200"] == 100
+    assert threes["3to4/heldout_400"] == 200
+    assert threes["3to4/heldout_1000"] == 500
+    assert threes["3to4/train"] == 24_800
+    for name, rows in sets.items():
+        if name.startswith(("3to4", "5num", "6num")):
+            assert all(1 <= v <= 99 for p in rows for v in p.nums) and all(10 <= p.target <= 100 for p in rows)
+    assert {len(p.nums) for p in sets["5num/train"] + sets["5num/test_50"]} == {5}
+    assert {len(p.nums) for p in sets["6num/test_50"]} == {6}
+
+
+def test_train_set_has_the_distribution_of_the_public_data(sets):
+    train = sets["3to4/train"]
+    assert np.mean([len(set(p.nums)) < len(p.nums) for p in train]) == pytest.approx(0.048, abs=0.005)
+    targets = np.bincount([p.target for p in train], minlength=101)[10:]
+    assert targets.min() > 0.75 * targets.mean() and targets.max() < 1.25 * targets.mean()
+
+
+@pytest.mark.parametrize("name", ["3to4/heldout_1000", "5num/test_50", "6num/test_50", "3to4/train"])
+def test_integers_suffice(sets, name):
+    rows = sets[name][:200]
+    for n in {len(p.nums) for p in rows}:
+        same = [p for p in rows if len(p.nums) == n]
+        nums, targets = np.array([p.nums for p in same]), np.array([p.target for p in same])
+        assert solver.solvable_in_integers(nums, targets).all()
+
+
+def test_every_quoted_problem_is_solvable(sets):
+    assert all(solver.count(p) for p in sets["showcase/test"])
+    assert Problem((35, 44, 19), 98).key in problem.evaluation_keys()
+
+
+def test_evaluation_keys_hold_all_sets_but_train(sets):
+    assert problem.evaluation_keys() == {p.key for n, rows in sets.items() if "train" not in n for p in rows}
+
+
+def test_load_gives_lists_of_int():
+    rows = problem.load("levels", "test")
+    assert rows.column_names == ["nums", "target", "group"]
+    assert isinstance(rows, datasets.Dataset)
+    assert isinstance(rows[0]["nums"], list) and isinstance(rows[0]["nums"][0], int)
+
+
+def test_seed_orders_train_sets_only():
+    plain, shuffled, again = (problem.load("5num", "train", seed=seed) for seed in (0, 3, 3))
+    assert plain["target"] != shuffled["target"] and shuffled["target"] == again["target"]
+    assert sorted(plain["target"]) == sorted(shuffled["target"])
+    assert problem.load("3to4", "test_50", seed=3)["target"] == problem.load("3to4", "test_50")["target"]
+
+
+@pytest.fixture
+def copy(tmp_path, monkeypatch):
+    folder = shutil.copytree(PROBLEMS, tmp_path / "problems")
+    monkeypatch.setattr(problem, "PROBLEMS", folder)
+    return folder
+
+
+def test_a_changed_file_is_refused(copy):
+    path = copy / "3to4-test_50.parquet"
+    rows = pd.read_parquet(path)
+    rows.loc[7, "target"] += 1
+    rows.to_parquet(path)
+    with pytest.raises(ProblemSetError, match=r"3to4-test_50\.parquet is not the set .*git checkout"):
+        problem.load("3to4", "test_50")
+    assert len(problem.load("3to4", "heldout_400")) == 400
+
+
+def test_a_truncated_or_missing_file_is_refused(copy):
+    path = copy / "3to4-test_50.parquet"
+    path.write_bytes(path.read_bytes()[:-100])
+    with pytest.raises(ProblemSetError, match=r"3to4-test_50\.parquet cannot be read"):
+        problem.load("3to4", "test_50")
+    (copy / "manifest.json").unlink()
+    with pytest.raises(ProblemSetError, match=r"manifest\.json is missing"):
+        problem.load("3to4", "test_50")
+
+
+def test_unknown_names_are_refused():
+    with pytest.raises(ProblemSetError, match=r"no problem set 3to4/test; there are .*3to4/test_50"):
+        problem.load("3to4", "test")
+    with pytest.raises(ProblemSetError, match="use 'generated' or 'hub'"):
+        problem.load("3to4", "train", source="hugging")
+    with pytest.raises(ProblemSetError, match="no hub set is known for 'levels'"):
+        problem.load("levels", "test", source="hub")
+
+
+def test_hub_rows_are_filtered_against_evaluation_sets(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "cache")
+    held_out = problem.load("3to4", "heldout_1000")[0]
+    rows = {"nums": [[44, 19, 35], held_out["nums"][::-1], [1, 2, 3]], "target": [98, held_out["target"], 6]}
+    (tmp_path / "hub").mkdir()
+    pd.DataFrame(rows | {"extra": ["a", "b", "c"]}).to_parquet(tmp_path / "hub" / "train.parquet")
+    loaded = problem.load("3to4", "train", source="hub", hub=str(tmp_path / "hub"))
+    assert problem.problems(loaded) == [Problem((1, 2, 3), 6)]
+    assert loaded.column_names == ["nums", "target"]
+    assert "2 of 3 rows dropped" in capsys.readouterr().out
+
+
+def test_a_hub_set_that_cannot_be_loaded_is_an_error(tmp_path, monkeypatch):
+    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "cache")
+    with pytest.raises(ProblemSetError, match=r"cannot be loaded .* source='generated'"):
+        problem.load("3to4", "train", source="hub", hub=str(tmp_path / "nothing"))
+    pd.DataFrame({"query": ["a"]}).to_parquet(tmp_path / "train.parquet")
+    with pytest.raises(ProblemSetError, match="has no column nums, target"):
+        problem.load("3to4", "train", source="hub", hub=str(tmp_path))
+
+
+def test_exclude_takes_tables_too(capsys):
+    table = pd.DataFrame({"nums": [[35, 19, 44], [1, 2, 3]], "target": [98, 6], "text": ["a", "b"]})
+    assert problem.exclude(table)["text"].tolist() == ["b"]
+    assert "1 of 2 rows dropped" in capsys.readouterr().out
+
+
+def test_notebook_makes_the_committed_evaluation_sets(tmp_path):
+    """Evaluation sets are drawn before the training sets, so a small build has the same ones."""
+    output = tmp_path / "problems"
+    with tempfile.TemporaryDirectory(dir="/tmp") as sockets:
+        papermill.execute_notebook(
+            ROOT / "notebooks" / "01_build_problems.ipynb",
+            tmp_path / "executed.ipynb",
+            parameters={"output": str(output), "train_rows": 100, "train_5num_rows": 20},
+            kernel_name="python3",
+            cwd=ROOT,
+            progress_bar=False,
+            config=Config({"KernelManager": {"transport": "ipc", "ip": f"{sockets}/s"}}),
+        )
+    made, committed = (json.loads((f / "manifest.json").read_text()) for f in (output, PROBLEMS))
+    assert {n: e for n, e in made.items() if "train" not in n} == {
+        n: e for n, e in committed.items() if "train" not in n
+    }
+    assert len(problem.read(output, "3to4", "train")) == 100

@@ -1,0 +1,139 @@
+"""The rewards against the papers' formulas, taken literally and slowly."""
+
+import json
+import math
+import random
+from fractions import Fraction
+from itertools import permutations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from lib.expression import BinOp, Num, distance, evaluate, parse, render
+from lib.paths import DATA
+from lib.problem import Problem, load
+from lib.rewards import distance_to_solutions, get_reward
+from lib.solver import solutions
+
+CASES = [json.loads(line) for line in (DATA / "verifier_cases.jsonl").read_text().splitlines()]
+PAPER = Problem((44, 19, 35), 98)
+
+
+def answer(text: str) -> str:
+    return f"<think>\n</think>\n<answer>{text}</answer>"
+
+
+def every_tree(nums):
+    """Every binary tree over `nums` in this order, with every choice of operators."""
+    if len(nums) == 1:
+        yield Num(nums[0])
+    for cut in range(1, len(nums)):
+        for left in every_tree(nums[:cut]):
+            for right in every_tree(nums[cut:]):
+                yield from (BinOp(op, left, right) for op in "+-*/")
+
+
+def value(tree) -> Fraction | None:
+    try:
+        return evaluate(tree)
+    except ZeroDivisionError:
+        return None
+
+
+def literal_solutions(problem: Problem) -> list:
+    """S(x) of `ast`, Section 3.3, step 2, word for word: a tree for every permutation, kept if it reaches the target."""
+    trees = (tree for order in set(permutations(problem.nums)) for tree in every_tree(order))
+    return [tree for tree in trees if value(tree) == problem.target]
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: f"{case['id']}-{case['tag']}")
+def test_sparse_on_the_verifier_cases(case):
+    reward = get_reward("sparse")([case["completion"]], Problem(tuple(case["nums"]), case["target"]))[0].total
+    assert reward in ((0.1, 1.0) if "bomb" in case["tag"] else (case["expected_score_sparse"],))
+
+
+def test_the_papers_worked_example():
+    score = get_reward("ast", {"tau": 2})([answer("(35 + 19) - 44")], PAPER)[0]
+    assert score.total == pytest.approx(0.1 + 0.5 * math.exp(-1 / 2)) and round(score.total, 1) == 0.4
+    assert distance_to_solutions(parse("(35 + 19) - 44"), PAPER) == 1
+
+
+@pytest.mark.parametrize("n, count", [(3, 12), (4, 3)])
+def test_the_distance_is_the_minimum_over_every_permutation(n, count):
+    """The literal definition: min of Eq. 6 over S(x), for answers near and far, repeated numbers and signs among them."""
+    rng = random.Random(n)
+    rows = [row for row in load("3to4", "heldout_1000") if len(row["nums"]) == n]
+    problems = [Problem(tuple(row["nums"]), row["target"]) for row in rng.sample(rows, count)]
+    if n == 3:
+        problems += [Problem((5, 5, 10), 20), Problem((7, 7, 2), 2)]
+    for problem in problems:
+        reference = literal_solutions(problem)
+        assert reference
+        trees = list(every_tree(rng.sample(problem.nums, n)))
+        answers = [*rng.sample(trees, 4), rng.choice(reference), Num(problem.nums[0])]
+        answers += [parse(f"-({render(answers[0])})"), parse(f"{problem.nums[0]} + 1 * 2 * 3 * 4 * 5 * 6")]
+        for tree in answers:
+            assert distance_to_solutions(tree, problem) == min(distance(tree, solution) for solution in reference)
+
+
+def test_one_representative_a_solution_is_not_enough():
+    """Why the minimum runs over commuted forms: Eq. 6 swaps only where both operators agree."""
+    tree, problem = parse("35 - (44 + 19)"), PAPER
+    kept = min(distance(tree, solution) for solution in solutions(problem))
+    assert distance_to_solutions(tree, problem) == min(distance(tree, s) for s in literal_solutions(problem)) <= kept
+
+
+@settings(max_examples=300, deadline=None)
+@given(
+    st.one_of(st.sampled_from([case["completion"] for case in CASES]), st.text("<answer/>0123459+-*() \n", max_size=60))
+)
+def test_lambda_a_zero_is_the_sparse_reward(text):
+    sparse, ast = get_reward("sparse"), get_reward("ast", {"lambda_a": 0})
+    assert ast([text], PAPER)[0].total == sparse([text], PAPER)[0].total
+
+
+def test_the_ladder():
+    """Correct above near above far above a mere span above none, and what may not earn structural credit does not."""
+    texts = ["44 + 19 + 35", "44 + 19 - 35", "44 / 19 / 35", "44 + 19", "1 + 1", "so", "44 / (19 - 19) + 35"]
+    right, near, far, fewer, trivial, prose, other = (s.total for s in get_reward("ast")([*map(answer, texts)], PAPER))
+    assert right == 1 > 0.6 > near > far > fewer == trivial == prose == other == 0.1
+    assert get_reward("ast")(["no span"], PAPER)[0].total == 0
+
+
+def test_a_division_by_zero_over_the_right_numbers_keeps_structural_credit():
+    problem = Problem((5, 3, 3), 15)
+    score = get_reward("ast")([answer("5 / (3 - 3)")], problem)[0]
+    assert 0.1 < score.total < 0.6 and score.parts["valid"] == 1
+
+
+def test_without_the_gate_trivial_answers_are_paid():
+    gated, open_ = (get_reward("ast", {"exact_numbers": gate})([answer("1 + 1")], PAPER)[0] for gate in (True, False))
+    assert gated.total == 0.1 < open_.total
+    # the root and both subtrees of (1 + 1) differ but for "+": 1 + 1 leaves, and 2 nodes that have no counterpart
+    assert open_.total == pytest.approx(0.1 + 0.5 * math.exp(-4 / 2))
+
+
+def test_a_problem_without_solutions_gives_no_closeness():
+    assert get_reward("ast")([answer("2 + 2")], Problem((2, 2), 100))[0].total == 0.1
+
+
+def test_scores_stand_in_the_order_of_the_completions():
+    texts = [answer("44 + 19 + 35"), "", answer("44 + 19 - 35"), ""]
+    totals = [score.total for score in get_reward("ast")(texts, PAPER)]
+    assert totals[0] == 1 and totals[1] == totals[3] == 0 and 0.1 < totals[2] < 0.6
+
+
+@pytest.mark.parametrize(
+    "name, options, message",
+    [
+        ("sparce", {}, "did you mean 'sparse'"),
+        ("ast", {"taw": 2}, "nearest it has: tau"),
+        ("sparse", {"tau": 2}, "no option 'tau'"),
+        ("ast", {"lambda_a": 0.9}, "lambda_a < lambda_c - lambda_p"),
+        ("ast", {"tau": 0}, "tau > 0"),
+    ],
+)
+def test_mistakes_are_refused_before_anything_is_scored(name, options, message):
+    with pytest.raises(ValueError, match=message):
+        get_reward(name, options)

@@ -1,0 +1,465 @@
+"""Runs through the real runner: papermill, kernels and Snakemake on tiny notebooks in a scratch checkout."""
+
+import json
+import os
+import re
+import resource
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import nbformat
+import pandas as pd
+import pytest
+import yaml
+
+from lib.paths import ROOT
+from lib.runs import Run, read_table
+from lib.runs.__main__ import distinct
+from lib.runs.notebook import Progress, clock
+from lib.runs.plan import DeclarationError, Project
+from lib.runs.process import gpu
+
+TRAIN = """
+output = "data/runs/scratch/train"  # where results go
+seed = 0
+init = "data/runs/laptop/base"  # the run to start from
+steps = 3
+rate = 1e-3  # learning rate
+pause = 0.0  # seconds a step
+fail = False
+"""
+TRAIN_CODE = """
+import time
+from pathlib import Path
+from lib.runs import Run, atomic, progress
+run = Run(output)
+checkpoint = run / "checkpoint" / "step.txt"
+checkpoint.parent.mkdir(exist_ok=True)
+first = int(checkpoint.read_text()) if checkpoint.exists() else 0
+print("starts at step", first)
+for step in progress(range(first, steps), steps, "step"):
+    time.sleep(pause)
+    with atomic(checkpoint) as path:
+        path.write_text(str(step + 1))
+if fail:
+    raise ArithmeticError("the loss is gone")
+"""
+TRAIN_END = """
+import pandas as pd
+start = Path(init, "value.txt").read_text() if Path(init, "value.txt").exists() else "base"
+(run / "value.txt").write_text(f"{start} {steps}x{rate}")
+run.write(pd.DataFrame({"step": range(steps)}), "metrics.csv")
+"""
+BASE = 'output = "data/runs/scratch/base"\nseed = 0\nsteps = 1\nrate = 0.5\npause = 0.0\nfail = False'
+STUDY = 'output = "data/runs/scratch/study"\nseed = 0\nsources = ["data/runs/laptop/a"]'
+STUDY_CODE = """
+import pandas as pd
+from lib.runs import Run
+run = Run(output)
+run.report(run.write(pd.DataFrame({"sources": sources}), "table.csv"))
+run.footer()
+"""
+DECLARATIONS = {
+    "profiles": {"laptop": {}, "smoke": {"notebooks": {"train": {"steps": 1}}}},
+    "runs": {
+        "base": {"notebook": "base", "keep_checkpoint": True},
+        "train_{rate}": {
+            "notebook": "train",
+            "grid": {"rate": [0.1, 0.2]},
+            "params": {"rate": "{rate}"},
+            "needs": {"init": "base"},
+        },
+        "study": {"notebook": "study", "analysis": True, "needs": {"sources": ["train_*"]}},
+    },
+    "groups": {"all": ["*"]},
+}
+
+
+def write_notebook(path: Path, parameters: str, *cells: str) -> None:
+    first = nbformat.v4.new_code_cell(parameters, metadata={"tags": ["parameters"]})
+    rest = [nbformat.v4.new_code_cell(cell) for cell in cells]
+    path.parent.mkdir(exist_ok=True)
+    nbformat.write(nbformat.v4.new_notebook(cells=[first, *rest]), path)
+
+
+class Checkout(Project):
+    """A scratch copy of the runner with three notebooks of its own."""
+
+    def declare(self, change=lambda declarations: None) -> None:
+        declarations = json.loads(json.dumps(DECLARATIONS))
+        change(declarations)
+        (self.root / "papermill_runs.yaml").write_text(yaml.safe_dump(declarations))
+
+    def start(self, *arguments: str, **options) -> subprocess.Popen:
+        command = [sys.executable, "-m", "lib.runs", *arguments]
+        return subprocess.Popen(
+            command, cwd=self.root, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, **options
+        )
+
+    def call(self, *arguments: str, status: int = 0) -> str:
+        process = self.start(*arguments)
+        said = process.communicate(timeout=120)[0]
+        assert process.returncode == status, said
+        return said
+
+    def record(self, run: str, profile: str = "laptop") -> dict:
+        return json.loads((self.runs / profile / run / "run.json").read_text())
+
+    def value(self, run: str) -> str:
+        return (self.runs / "laptop" / run / "value.txt").read_text()
+
+
+@pytest.fixture
+def checkout(tmp_path: Path) -> Checkout:
+    for name in ("lib/__init__.py", "lib/paths.py", "Snakefile"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        shutil.copy(ROOT / name, tmp_path / name)
+    shutil.copytree(ROOT / "lib/runs", tmp_path / "lib/runs", ignore=shutil.ignore_patterns("__pycache__"))
+    write_notebook(tmp_path / "notebooks/base.ipynb", BASE, "init = 'none'\n" + TRAIN_CODE, TRAIN_END)
+    write_notebook(tmp_path / "notebooks/train.ipynb", TRAIN, TRAIN_CODE, TRAIN_END)
+    write_notebook(tmp_path / "notebooks/study.ipynb", STUDY, STUDY_CODE)
+    project = Checkout(tmp_path)
+    project.declare()
+    return project
+
+
+# -- refused before anything starts ----------------------------------------------------------------
+
+
+def set_in(*path, value):
+    """A change to the declarations: set the value at a path."""
+
+    def change(declarations: dict) -> None:
+        *parents, last = path
+        for key in parents:
+            declarations = declarations.setdefault(key, {})
+        declarations[last] = value
+
+    return change
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (set_in("runs", "base", "params", value={"rat": 0.1}), "run base: parameter of base 'rat'.*'rate'"),
+        (set_in("runs", "base", "notebook", value="bas"), "notebook 'bas'.*'base'"),
+        (set_in("runs", "base", "note", value="base"), "runs.base.note: unknown key.*'notebook'"),
+        (set_in("profiles", "smoke", "param", value={}), "profiles.smoke.param: unknown key.*'params'"),
+        (set_in("group", value={}), "group: unknown key.*'groups'"),
+        (
+            set_in("profiles", "smoke", "params", value={"sted": 1}),
+            "profiles.smoke.params: parameter 'sted'.*'seed'",
+        ),
+        (set_in("profiles", "smoke", "notebooks", value={"trai": {}}), "notebook 'trai'.*'train'"),
+        (set_in("profiles", "smoke", "runs", value={"stud": {}}), "profiles.smoke.runs: run 'stud'.*'study'"),
+        (
+            set_in("profiles", "smoke", "notebooks", "train", value={"stepz": 1}),
+            "profile smoke.*'stepz'.*'steps'",
+        ),
+        (set_in("groups", "all", value=["stdy"]), "groups.all: run 'stdy'.*'study'"),
+        (set_in("runs", "study", "needs", value={"sources": ["trian_0.1"]}), "'trian_0.1'.*'train_0.1'"),
+        (set_in("runs", "study", "needs", value={"sorces": ["base"]}), "'sorces'.*'sources'"),
+        (
+            set_in("runs", "study", "needs", value={"sources": "base"}),
+            "sources is 'base', a str.*expects a list",
+        ),
+        (set_in("runs", "base", "needs", value={"fail": "study"}), "cycle in needs: .*base -> "),
+        (
+            set_in("runs", "train_{rate}", "grid", value={"rate": [0.1, 0.1]}),
+            "two runs are called 'train_0.1'",
+        ),
+        (set_in("runs", "train_{rate}", "grid", "depth", value=[1]), r"grid.depth: \{depth\} stands nowhere"),
+        (
+            set_in("runs", "train_{rate}", "params", value={"rate": "a{rate}"}),
+            "rate is 'a0.1', a str.*expects a float",
+        ),
+        (set_in("runs", "base", "params", value={"steps": 1.5}), "steps is 1.5, a float.*expects a int"),
+        (set_in("runs", "base", "params", value={"steps": True}), "steps is True, a bool.*expects a int"),
+        (set_in("runs", "base", "params", value={"output": "x"}), "output is set by the runner"),
+        (set_in("runs", "a/b", value={"notebook": "base"}), "'a/b' is no name for a folder"),
+    ],
+)
+def test_refused_with_the_nearest_name(checkout, change, message):
+    checkout.declare(change)
+    with pytest.raises(DeclarationError, match=message):
+        checkout.check()
+    assert not checkout.runs.exists()
+
+
+def test_unknown_profile_and_group_are_refused(checkout):
+    with pytest.raises(DeclarationError, match="profile 'latpop'.*'laptop'"):
+        checkout.plan("latpop", "all")
+    with pytest.raises(DeclarationError, match="group or run 'al'.*'all'"):
+        checkout.plan("laptop", "al")
+
+
+def test_unknown_reward_and_option_are_refused(checkout):
+    write_notebook(checkout.root / "notebooks/base.ipynb", BASE + '\nreward = "sparse"\nreward_options = {}')
+    checkout.declare(set_in("runs", "base", "params", value={"reward": "sparce"}))
+    with pytest.raises(DeclarationError, match="run base.*sparce.*sparse"):
+        checkout.check()
+
+
+@pytest.mark.parametrize(
+    ("cells", "message"),
+    [
+        (["seed = 0"], "base.ipynb: its parameters cell has no `output`"),
+        (["output = ''\nseed = 1 + x"], "flat literals only"),
+        (["output = ''\nimport os"], "flat literals only: `import os` is no assignment"),
+    ],
+)
+def test_parameters_cell_must_hold_literals(checkout, cells, message):
+    write_notebook(checkout.root / "notebooks/base.ipynb", *cells)
+    with pytest.raises(DeclarationError, match=message):
+        checkout.check()
+
+
+def test_notebook_without_tag_and_broken_files_are_refused(checkout):
+    path = checkout.root / "notebooks/base.ipynb"
+    path.write_text(path.read_text().replace('"parameters"', '"parameter"'))
+    with pytest.raises(DeclarationError, match="exactly one cell must have the tag `parameters`, 0 have"):
+        checkout.check()
+    path.write_text(path.read_text()[:100])
+    with pytest.raises(DeclarationError, match="base.ipynb is not a notebook"):
+        Checkout(checkout.root).check()
+    (checkout.root / "papermill_runs.yaml").write_text("runs: {a: {}, a: {}}")
+    with pytest.raises(DeclarationError, match="'a' stands twice"):
+        Checkout(checkout.root).check()
+
+
+# -- resolved --------------------------------------------------------------------------------------
+
+
+def test_numbers_in_yaml(checkout):
+    text = (checkout.root / "papermill_runs.yaml").read_text()
+    (checkout.root / "papermill_runs.yaml").write_text(text.replace("- 0.1\n", "- 3e-4\n").replace("- 0.2\n", "- 2\n"))
+    specs = checkout.specs("laptop")
+    assert specs["train_0.0003"].params["rate"] == 3e-4
+    assert type(specs["train_2"].params["rate"]) is float
+
+
+def test_grid_layers_and_fingerprints(checkout):
+    def change(declarations):
+        declarations["profiles"]["smoke"] = {
+            "params": {"steps": 7, "seed": 5},
+            "notebooks": {"train": {"steps": 8, "rate": 9.0}},
+            "runs": {"*_0.2": {"pause": 1.0}},
+        }
+
+    checkout.declare(change)
+    smoke, laptop = checkout.specs("smoke"), checkout.specs("laptop")
+    assert list(smoke) == ["base", "train_0.1", "train_0.2", "study"]
+    assert smoke["base"].params["steps"] == 7 and smoke["study"].params == {"seed": 5}
+    expected = {"seed": 5, "steps": 8, "rate": 0.2, "pause": 1.0, "fail": False}
+    assert smoke["train_0.2"].params == expected
+    assert smoke["study"].declaration.needs == {"sources": ["train_0.1", "train_0.2"]}
+    before = {name: spec.fingerprint for name, spec in laptop.items()}
+    changed = Checkout(checkout.root)
+    changed.declare(set_in("runs", "base", "params", value={"steps": 2}))
+    after = {name: spec.fingerprint for name, spec in changed.specs("laptop").items()}
+    assert all(before[name] != after[name] for name in before), "a change reaches all descendants"
+
+
+# -- executed --------------------------------------------------------------------------------------
+
+
+def test_a_study_from_end_to_end(checkout):
+    said = checkout.call("make", "laptop", "all", "--cores", "2")
+    assert "where the time went" in said and said.strip().endswith("made data/runs/laptop/study/table.csv")
+    record = checkout.record("train_0.1")
+    assert record["status"] == "finished" and record["seed"] == 0 and record["peak_memory_mb"] > 10
+    assert record["parameters"]["init"] == "data/runs/laptop/base"
+    assert set(record["parents"]) == {"base"} and record["versions"]["papermill"]
+    assert checkout.value("train_0.1") == "base 1x0.5 3x0.1"
+
+    # nothing changed, nothing runs; one parameter changed: that run and its children alone
+    assert "4 of them finished" in checkout.call("make", "laptop", "all")
+    made = {run: checkout.record(run)["started"] for run in ("base", "train_0.1", "train_0.2", "study")}
+    time.sleep(1)
+    checkout.declare(set_in("profiles", "laptop", "runs", value={"train_0.2": {"steps": 4}}))
+    said = checkout.call("make", "laptop", "all", "--cores", "2")
+    assert "train_0.2: begun with other parameters" in said
+    again = {run for run in made if checkout.record(run)["started"] != made[run]}
+    assert again == {"train_0.2", "study"}
+    assert checkout.value("train_0.2").endswith("4x0.2")
+
+    # a change in lib/ is shown and makes nothing again
+    (checkout.root / "lib/paths.py").open("a").write("# changed\n")
+    assert checkout.call("status", "laptop").count("done, by other code in lib/") == 4
+
+    # published, the runs serve as parents elsewhere, and figures need no training
+    said = checkout.call("figures", status=1)
+    assert "reads data/reference/laptop/train_0.1, which is missing" in said and "publish laptop train_0.1" in said
+    checkout.call("publish", "laptop", "all")
+    shutil.rmtree(checkout.runs)
+    assert "from data/reference" in checkout.call("make", "laptop", "train_0.1")
+    assert checkout.record("train_0.1")["parameters"]["init"] == "data/reference/laptop/base"
+    assert not (checkout.runs / "laptop/base").exists()
+    assert "made figures/table.csv" in checkout.call("figures")
+    table = pd.read_csv(checkout.root / "figures/table.csv")
+    assert list(table["sources"]) == ["data/reference/laptop/train_0.1", "data/reference/laptop/train_0.2"]
+
+
+def test_a_failing_cell_is_named(checkout):
+    checkout.declare(set_in("runs", "base", "params", value={"fail": True}))
+    said = checkout.call("make", "laptop", "train_0.1", status=1)
+    last = said[said.index("! run base") :]
+    assert "run base (laptop) failed in the cell that starts with `init = 'none'`" in last
+    assert "ArithmeticError: the loss is gone" in last
+    assert last.strip().endswith("log: data/runs/laptop/base/notebook.ipynb")
+    assert not (checkout.runs / "laptop/base/run.json").exists()
+    said = checkout.call("run", "laptop", "train_0.1", status=1)
+    assert "train_0.1 needs base, which is not there: `python -m lib.runs make laptop base`" in said
+
+
+def processes(folder: Path) -> dict[str, int]:
+    """Process ids at work for a checkout: the front door, Snakemake, the runner and its kernel."""
+    found = {}
+    for entry in Path("/proc").glob("[0-9]*"):
+        try:
+            command = (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode()
+            if Path(os.readlink(entry / "cwd")) != folder:
+                continue
+        except OSError:
+            continue
+        for role, sign in (
+            ("front", "lib.runs make"),
+            ("snakemake", "-m snakemake"),
+            ("runner", "lib.runs run"),
+            ("kernel", "ipykernel_launcher"),
+        ):
+            if sign in command:
+                assert role not in found, f"two copies of the {role}"
+                found[role] = int(entry.name)
+    return found
+
+
+def until(condition, seconds: float = 60):
+    """Wait for a condition; its value."""
+    for _ in range(int(seconds / 0.1)):
+        if value := condition():
+            return value
+        time.sleep(0.1)
+    raise AssertionError("waited in vain")
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+def test_kill_9_of_any_process_then_the_same_command(checkout):
+    checkout.declare(set_in("profiles", "laptop", "runs", value={"train_0.1": {"pause": 0.5, "steps": 100}}))
+    step = checkout.runs / "laptop/train_0.1/checkpoint/step.txt"
+    started = None
+    for role in ("kernel", "runner", "snakemake", "front"):
+        before = int(step.read_text()) if step.exists() else 0
+        front = checkout.start("make", "laptop", "train_0.1")
+        until(lambda before=before: step.exists() and int(step.read_text()) > before)
+        if role == "kernel":
+            said = checkout.call("make", "laptop", "train_0.1", status=1)
+            assert f"these runs are being made by process {front.pid}" in said
+        os.kill(processes(checkout.root)[role], signal.SIGKILL)
+        said = front.communicate(timeout=60)[0]
+        until(lambda: not processes(checkout.root))  # none goes on alone
+        assert front.returncode == (-signal.SIGKILL if role == "front" else 1), said
+        assert role != "kernel" or "its kernel died" in said
+        assert not (step.parent.parent / "run.json").exists()
+        started = started or checkout.record("base")["started"]
+        assert checkout.record("base")["started"] == started, "a finished run is kept"
+
+    (checkout.root / ".snakemake/locks").mkdir(exist_ok=True)
+    (checkout.root / ".snakemake/locks/0.output.lock").write_text("data/runs/laptop/train_0.1/run.json\n")
+    step.write_text("99")
+    checkout.call("make", "laptop", "train_0.1")
+    assert checkout.value("train_0.1") == "base 1x0.5 100x0.1"
+    assert "starts at step 99" in (step.parent.parent / "log.txt").read_text(), "resumed, not begun anew"
+    assert checkout.record("base")["started"] == started
+
+
+def test_a_polite_end_leaves_nothing_behind(checkout):
+    checkout.declare(set_in("profiles", "laptop", "runs", value={"base": {"pause": 0.5, "steps": 100}}))
+    front = checkout.start("make", "laptop", "base")
+    until(lambda: (checkout.runs / "laptop/base/checkpoint/step.txt").exists())
+    front.send_signal(signal.SIGINT)
+    assert "the same command goes on from here" in front.communicate(timeout=60)[0]
+    until(lambda: sys.platform != "linux" or not processes(checkout.root), 5)
+
+
+def test_two_runners_make_one_run_once(checkout):
+    both = [checkout.start("run", "laptop", "base") for _ in range(2)]
+    said = "".join(process.communicate(timeout=60)[0] for process in both)
+    assert [process.returncode for process in both] == [0, 0], said
+    assert said.count("another process works on it; waiting") == 1
+    assert said.count("another process has just finished it") == 1
+
+
+def test_each_gpu_is_held_by_one_run(monkeypatch):
+    first, second = f"a{os.getpid()}", f"b{os.getpid()}"
+    monkeypatch.setenv("COUNTDOWN_GPUS", f"{first},{second}")
+    with gpu() as one, gpu() as two:
+        assert (one, two) == (first, second)
+    with gpu() as one:
+        assert one == first
+    monkeypatch.setenv("COUNTDOWN_GPUS", "")
+    with gpu() as none:
+        assert none is None
+
+
+# -- in the notebook -------------------------------------------------------------------------------
+
+
+def test_tables_whole_or_not_at_all(tmp_path):
+    run = Run(tmp_path / "run")
+    table = pd.DataFrame({"nums": [[1, 2], [3]], "text": ["a", "b"]})
+    path = run.write(table, "generations.parquet")
+    assert read_table(path)["text"].tolist() == ["a", "b"]
+    path.write_bytes(path.read_bytes()[:-20])
+    with pytest.raises(ValueError, match=r"generations.parquet is damaged .*delete the folder"):
+        read_table(path)
+    path = run.write(table, "metrics.csv")
+    path.write_bytes(path.read_bytes()[:-3])
+    with pytest.raises(ValueError, match=r"metrics.csv is damaged .*middle of a line"):
+        read_table(path)
+    with pytest.raises(FileNotFoundError, match=r"nothing.csv is missing: .*same command"):
+        read_table(run / "nothing.csv")
+
+
+def full_disk_write(run: Run, name: str) -> None:
+    """Write a table in a process that may write no file over 4 KB, as on a disk with no room left."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (4096, hard))
+    try:
+        run.write(pd.DataFrame({"x": range(100_000)}), name)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+
+@pytest.mark.parametrize("name", ["big.parquet", "big.csv"])
+def test_a_full_disk_keeps_the_old_file_and_leaves_no_half_one(tmp_path, name):
+    run = Run(tmp_path)
+    old = run.write(pd.DataFrame({"x": [1]}), name)
+    with pytest.raises(OSError, match=rf"cannot write .*{re.escape(name)}.*make clean-runs"):
+        full_disk_write(run, name)
+    assert read_table(old)["x"].tolist() == [1]
+    assert [path.name for path in tmp_path.iterdir()] == [name]
+
+
+def test_equal_completions_are_stored_once():
+    rows = [(0, 0, "a"), (0, 1, "b"), (0, 2, "a"), (1, 0, "a")]
+    table = pd.DataFrame(rows, columns=["problem", "sample", "completion"]).assign(nums=[[1]] * 4, finish="stop")
+    once = distinct(table)
+    assert list(zip(once["problem"], once["completion"], once["count"], strict=True)) == [
+        (0, "a", 2),
+        (0, "b", 1),
+        (1, "a", 1),
+    ]
+    assert "sample" not in once
+
+
+def test_progress_lines(capsys):
+    say = Progress(10, "step", every=0)
+    say(6)  # resumed at 5
+    say(10)
+    assert capsys.readouterr().out.splitlines()[-1] == "step 10/10, 0:00 elapsed, 0:00 left"
+    assert [clock(seconds) for seconds in (5, 75, 3700)] == ["0:05", "1:15", "1:01:40"]

@@ -1,0 +1,582 @@
+"""The RLOO loss against hand-written gradients and TRL's own GRPO; exact resuming; that training trains."""
+
+import json
+import os
+import signal
+from collections import namedtuple
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from datasets import Dataset
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from trl import GRPOConfig, GRPOTrainer
+
+import lib.training
+from lib.demonstrations import render_prompt
+from lib.generation import Sampling, generate
+from lib.model import build_tokenizer, load_policy, new_model, save_policy
+from lib.training import (
+    RLOOSettings,
+    RLOOTrainer,
+    SFTSettings,
+    batches_by_length,
+    latest_checkpoint,
+    leave_one_out,
+    rloo_loss,
+    schedule,
+    train_rloo,
+    train_sft,
+)
+
+Score = namedtuple("Score", "total parts")
+PROBLEMS = Dataset.from_list([{"nums": [i + 1, i + 2, i + 3], "target": 10 + i} for i in range(24)])
+TIMINGS = "^seconds"
+
+
+@pytest.fixture(autouse=True, scope="module")
+def one_thread():
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+def tiny_policy(seed=0):
+    tokenizer = build_tokenizer()
+    return new_model(tokenizer, hidden=32, layers=2, heads=2, seed=seed), tokenizer
+
+
+def sevens(completions, problem):
+    """A reward that a policy without any training can learn: the share of sevens."""
+    counts = [text.count("7") for text in completions]
+    return [
+        Score(count / 12, {"sevens": float(count), "long": float(len(text) > 12)})
+        for count, text in zip(counts, completions, strict=True)
+    ]
+
+
+def quick(**changes):
+    values = {
+        "steps": 4,
+        "prompts": 4,
+        "group_size": 4,
+        "max_tokens": 12,
+        "micro_batch": 4,
+        "learning_rate": 1e-2,
+    }
+    return RLOOSettings(**values | {"save_every": 2, "eval_every": 2} | changes)
+
+
+def make_trainer(folder, policy=None, **options):
+    changes = {name: options.pop(name) for name in list(options) if name in RLOOSettings.__dataclass_fields__}
+    return RLOOTrainer(*(policy or tiny_policy()), PROBLEMS, sevens, folder, quick(**changes), **options)
+
+
+def gradient(model):
+    return torch.cat([p.grad.flatten() for p in model.parameters() if p.grad is not None]).clone()
+
+
+def relative(a, b):
+    return ((a - b).norm() / b.norm()).item()
+
+
+# --- advantages -----------------------------------------------------------------------------------
+
+
+def test_leave_one_out_by_hand():
+    # others of the first: (0 + 0.1 + 0.1) / 3; of the second: 1.2 / 3; of the others: 1.1 / 3
+    expected = [[1 - 0.2 / 3, 0 - 1.2 / 3, 0.1 - 1.1 / 3, 0.1 - 1.1 / 3]]
+    assert torch.allclose(leave_one_out(torch.tensor([[1.0, 0.0, 0.1, 0.1]])), torch.tensor(expected))
+
+
+def test_a_group_of_equal_rewards_has_advantages_of_exactly_zero():
+    assert (leave_one_out(torch.full((3, 8), 0.1)) == 0).all()
+
+
+rewards_of_groups = st.integers(2, 8).flatmap(
+    lambda k: st.lists(st.lists(st.floats(-2, 2), min_size=k, max_size=k), min_size=1, max_size=4)
+)
+
+
+@settings(max_examples=50, deadline=None)
+@given(rewards_of_groups, st.floats(-5, 5))
+def test_advantages_sum_to_zero_and_ignore_a_shift(rewards, shift):
+    rewards = torch.tensor(rewards, dtype=torch.float64)
+    advantages = leave_one_out(rewards)
+    assert advantages.sum(-1).abs().max() < 1e-9
+    assert torch.allclose(leave_one_out(rewards + shift), advantages, atol=1e-9)
+
+
+# --- the loss -------------------------------------------------------------------------------------
+
+B, T, V = 5, 7, 11
+
+
+def random_batch(seed=0):
+    """Logits of policy and reference, tokens, mask, sampler, weights and advantages, in float64."""
+    draw = torch.Generator().manual_seed(seed)
+    logits, ref = (torch.randn(B, T, V, generator=draw, dtype=torch.float64) for _ in range(2))
+    tokens = torch.randint(V, (B, T), generator=draw)
+    mask = torch.zeros(B, T, dtype=torch.float64)
+    for i in range(B):
+        mask[i, 2 : 3 + i] = 1
+    sampler = log_probs(logits, tokens) + 0.3 * torch.randn(B, T, generator=draw, dtype=torch.float64)
+    weights = torch.rand(B, T, generator=draw, dtype=torch.float64)
+    advantages = torch.randn(B, generator=draw, dtype=torch.float64)
+    return logits.requires_grad_(), ref, tokens, mask, sampler, weights, advantages
+
+
+def log_probs(logits, tokens):
+    return logits.log_softmax(-1).gather(-1, tokens[..., None]).squeeze(-1)
+
+
+def entropies_of(logits):
+    return -(logits.softmax(-1) * logits.log_softmax(-1)).sum(-1)
+
+
+def naive_gradient(batch, clip, entropy_coef, kl_coef, weighted):
+    """d loss / d logits, written out token by token; the score d log pi / d logits is onehot - p."""
+    logits, ref, tokens, mask, sampler, weights, advantages = batch
+    p, q = logits.detach().softmax(-1), ref.softmax(-1)
+    total, result = mask.sum(), torch.zeros_like(p)
+    for i in range(B):
+        where = [t for t in range(T) if mask[i, t]]
+        log_ratio = sum(p[i, t, tokens[i, t]].log() - sampler[i, t] for t in where)
+        rho = min(float(np.exp(log_ratio)), clip)
+        for t in where:
+            score = -p[i, t].clone()
+            score[tokens[i, t]] += 1
+            weight = weights[i, t] if weighted else 1.0
+            result[i, t] -= rho * advantages[i] * weight * score / B
+            entropy = -(p[i, t] * p[i, t].log()).sum()
+            result[i, t] -= entropy_coef / total * -p[i, t] * (p[i, t].log() + entropy)
+            log_ratio_to_ref = p[i, t, tokens[i, t]].log() - q[i, t, tokens[i, t]].log()
+            result[i, t] += kl_coef / total * log_ratio_to_ref * score
+    return result
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+@pytest.mark.parametrize("clip", [100.0, 1.1])
+def test_gradient_is_that_of_the_formula(clip, weighted):
+    batch = random_batch()
+    logits, ref, tokens, mask, sampler, weights, advantages = batch
+    loss, metrics = rloo_loss(
+        log_probs(logits, tokens),
+        entropies_of(logits),
+        sampler,
+        advantages,
+        mask,
+        clip=clip,
+        entropy_coef=0.3,
+        kl_coef=0.7,
+        ref_logps=log_probs(ref, tokens),
+        token_weights=weights if weighted else None,
+    )
+    loss.backward()
+    assert relative(logits.grad, naive_gradient(batch, clip, 0.3, 0.7, weighted)) < 1e-10
+    assert (metrics["importance_max"] == clip) == (clip == 1.1)  # the small bound really cuts
+
+
+def test_weights_of_tokens_touch_the_policy_term_only():
+    logits, ref, tokens, mask, sampler, weights, _ = random_batch()
+    arguments = (log_probs(logits, tokens), entropies_of(logits), sampler)
+    options = {"clip": 100.0, "entropy_coef": 0.3, "kl_coef": 0.7, "ref_logps": log_probs(ref, tokens)}
+    nothing_to_learn = torch.zeros(B, dtype=torch.float64)
+    plain, metrics = rloo_loss(*arguments, nothing_to_learn, mask, **options)
+    weighted, same = rloo_loss(*arguments, nothing_to_learn, mask, token_weights=weights, **options)
+    assert weighted == plain and metrics == same
+
+
+def test_expected_kl_gradient_is_the_gradient_of_kl():
+    """Averaged over tokens under the policy, value and gradient of the estimate are KL(pi || ref)'s."""
+    draw = torch.Generator().manual_seed(1)
+    logits = torch.randn(V, generator=draw, dtype=torch.float64).requires_grad_()
+    ref = torch.randn(V, generator=draw, dtype=torch.float64)
+    p, log_p, log_q = logits.softmax(-1), logits.log_softmax(-1), ref.log_softmax(-1)
+    (exact,) = torch.autograd.grad((p * (log_p - log_q)).sum(), logits, retain_graph=True)
+    expected, value = torch.zeros(V, dtype=torch.float64), 0.0
+    column = torch.ones(1, 1, dtype=torch.float64)
+    for token in range(V):
+        logps, zero = log_p[token].view(1, 1), torch.zeros(1, 1, dtype=torch.float64)
+        loss, metrics = rloo_loss(
+            logps,
+            zero,
+            logps.detach(),
+            zero[0],
+            column,
+            clip=1.0,
+            kl_coef=1.0,
+            ref_logps=log_q[token].view(1, 1),
+        )
+        expected += p[token].item() * torch.autograd.grad(loss, logits, retain_graph=True)[0]
+        value += p[token].item() * metrics["kl"]
+    assert relative(expected, exact) < 1e-10
+    assert value == pytest.approx((p * (log_p - log_q)).sum().item())
+
+
+def test_the_importance_weight_has_no_gradient_and_is_truncated():
+    logps = torch.tensor([[-1.0, -1.0], [-1.0, -1.0]], requires_grad=True)
+    sampler = torch.tensor([[-2.0, -2.0], [-9.0, -9.0]])  # log ratios 2 and 16
+    ones = torch.ones(2, 2)
+    loss, metrics = rloo_loss(logps, torch.zeros(2, 2), sampler, torch.ones(2), ones, clip=100.0)
+    loss.backward()
+    e2 = float(np.exp(2))
+    assert torch.allclose(logps.grad, torch.tensor([[-e2 / 2] * 2, [-50.0] * 2]))
+    assert metrics["importance_max"] == 100.0
+    assert metrics["importance_mean"] == pytest.approx((e2 + 100) / 2)
+
+
+def test_micro_batches_add_up_to_the_update():
+    logits, ref, tokens, mask, sampler, weights, advantages = random_batch()
+    tensors = [log_probs(logits, tokens), entropies_of(logits), sampler, advantages, mask]
+    options = {"clip": 2.0, "entropy_coef": 0.3, "kl_coef": 0.7}
+    whole, metrics = rloo_loss(*tensors, ref_logps=log_probs(ref, tokens), token_weights=weights, **options)
+    parts = [
+        rloo_loss(
+            *(x[rows] for x in tensors),
+            ref_logps=log_probs(ref, tokens)[rows],
+            token_weights=weights[rows],
+            samples=B,
+            tokens=int(mask.sum()),
+            **options,
+        )
+        for rows in (slice(0, 1), slice(1, 5))
+    ]
+    assert sum(loss.item() for loss, _ in parts) == pytest.approx(whole.item())
+    for name in ("entropy", "kl", "importance_mean"):
+        assert sum(part[name] for _, part in parts) == pytest.approx(metrics[name])
+
+
+# --- the trainer's gradient -----------------------------------------------------------------------
+
+
+def off_policy_generate(*arguments):
+    """The real rollouts, as if the sampler's log-probabilities were off, some by more than log(1.5)."""
+    out = generate(*arguments)
+    noise = np.random.default_rng(0)
+    out.logprobs = [[x + float(noise.normal(0, 0.2)) for x in row] for row in out.logprobs]
+    return out
+
+
+def gradient_of_update(trainer):
+    trainer.model.train().zero_grad()
+    batches = trainer._rollouts(lib.training.problems(PROBLEMS.select(range(trainer.settings.prompts))))
+    for batch in batches:
+        trainer._compute_loss(trainer.model, batch).backward()
+    return gradient(trainer.model)
+
+
+@pytest.mark.filterwarnings("ignore:You are using 'rollout_func'")
+def test_gradient_is_that_of_trls_own_grpo(tmp_path, monkeypatch):
+    """TRL's luspo with truncated sequence weights is our policy term, but for leave-one-out's K / (K - 1)."""
+    monkeypatch.setattr(lib.training, "generate", off_policy_generate)
+    clip, k = 1.5, 4
+    ours = make_trainer(tmp_path / "ours", entropy_coef=0.0, kl_coef=0.0, clip=clip)
+    mine = gradient_of_update(ours)
+    assert ours._row["importance_max"] == clip
+
+    def rollouts(prompts, trainer):
+        ids = [tokenizer(prompt).input_ids for prompt in prompts]
+        draw = torch.Generator().manual_seed(0)
+        out = off_policy_generate(trainer.model, ids[::k], k, Sampling(max_tokens=12), tokenizer.eos_token_id, draw)
+        return {"prompt_ids": ids, "completion_ids": out.ids, "logprobs": out.logprobs}
+
+    def reward(prompts, completions, **columns):
+        return [score.total for score in sevens(completions, None)]
+
+    model, tokenizer = tiny_policy()
+    config = GRPOConfig(
+        output_dir=str(tmp_path / "theirs"),
+        loss_type="luspo",
+        importance_sampling_level="token",
+        vllm_importance_sampling_mode="sequence_truncate",
+        vllm_importance_sampling_clip_max=clip,
+        scale_rewards="none",
+        beta=0.0,
+        num_generations=k,
+        per_device_train_batch_size=16,
+        max_completion_length=12,
+        use_cpu=True,
+        bf16=False,
+        gradient_checkpointing=False,
+        report_to="none",
+    )
+    prompts = [render_prompt(row["nums"], row["target"]) for row in PROBLEMS.select(range(4))]
+    rows = [{"prompt": prompt} for prompt in prompts for _ in range(k)]
+    theirs = GRPOTrainer(
+        model=model,
+        reward_funcs=reward,
+        args=config,
+        train_dataset=Dataset.from_list(rows),
+        processing_class=tokenizer,
+        rollout_func=rollouts,
+    )
+    # what TRL does where vLLM sampled, without vLLM: the weights count as loaded
+    theirs.use_vllm, theirs._last_loaded_step, theirs.current_gradient_accumulation_steps = True, 0, 1
+    theirs.model.train()
+    inputs = theirs._generate_and_score_completions(rows)
+    theirs._compute_loss(theirs.model, inputs).backward()
+    assert relative(gradient(theirs.model) * k / (k - 1), mine) < 1e-5
+
+
+def test_gradient_does_not_depend_on_micro_batches(tmp_path):
+    whole = make_trainer(tmp_path / "a", micro_batch=16, token_weights=lambda ids: np.linspace(0, 1, len(ids)))
+    parts = make_trainer(tmp_path / "b", micro_batch=2, token_weights=lambda ids: np.linspace(0, 1, len(ids)))
+    assert relative(gradient_of_update(parts), gradient_of_update(whole)) < 1e-5
+
+
+def test_weights_of_tokens_reach_the_gradient(tmp_path):
+    none = make_trainer(tmp_path, entropy_coef=0.0, kl_coef=0.0, token_weights=lambda ids: [0.0] * len(ids))
+    assert gradient_of_update(none).abs().max() == 0
+
+
+def test_on_policy_the_importance_weight_is_one(tmp_path):
+    trainer = make_trainer(tmp_path)
+    gradient_of_update(trainer)
+    assert trainer._row["importance_mean"] == pytest.approx(1, abs=1e-5)
+    assert trainer._row["importance_max"] == pytest.approx(1, abs=1e-5)
+    assert trainer._row["kl"] == pytest.approx(0, abs=1e-6)
+
+
+def test_the_mask_holds_the_completion_and_its_end(tmp_path):
+    trainer = make_trainer(tmp_path)
+    batch = trainer._collate([([5, 6, 7], [8, 9, 1], [-0.1, -0.2, -0.3]), ([5, 6], [4], [-0.4])])
+    assert batch["ids"].tolist() == [[5, 6, 7, 8, 9, 1], [5, 6, 4, 0, 0, 0]]
+    assert batch["mask"].tolist() == [[0, 0, 1, 1, 1], [0, 1, 0, 0, 0]]
+    assert batch["attention"].tolist() == [[1] * 6, [1, 1, 1, 0, 0, 0]]
+    assert torch.allclose(batch["sampler_logps"], torch.tensor([[0, 0, -0.1, -0.2, -0.3], [0, -0.4, 0, 0, 0]]))
+
+
+# --- whole runs -----------------------------------------------------------------------------------
+
+
+def metrics_of(folder):
+    table = pd.read_csv(folder / "metrics.csv")
+    return table.drop(columns=table.columns[table.columns.str.contains(TIMINGS)])
+
+
+def weights_of(folder):
+    return torch.cat([p.detach().flatten() for p in load_policy(folder)[0].parameters()])
+
+
+def rloo(folder, reward=sevens, **changes):
+    options = {"eval_problems": PROBLEMS.select(range(4)), "eval_rewards": {"sevens": sevens}}
+    train_rloo(tiny_policy(), PROBLEMS, reward, folder, quick(**changes), **options)
+
+
+def test_rloo_raises_a_trivial_reward(tmp_path):
+    rloo(tmp_path, steps=20, prompts=8, micro_batch=16, save_every=20, eval_every=10)
+    table = metrics_of(tmp_path)
+    assert table["step"].tolist() == list(range(1, 21))
+    assert table["reward"].head(3).mean() < 0.05 and table["reward"].tail(3).mean() > 0.3
+    assert table["eval_sevens"].dropna().index.tolist() == [9, 19]
+    assert table["reward_sevens"].iloc[-1] == pytest.approx(table["reward"].iloc[-1] * 12, rel=1e-5)
+    assert (table["kl"].iloc[0], table["kl"].iloc[-1] > 0.1) == (pytest.approx(0, abs=1e-6), True)
+    assert table["entropy"].iloc[-1] < table["entropy"].iloc[0]
+    assert (table["accuracy"] == 0).all()  # the verifier's, which no reward of ours moves
+
+
+def killed_at_call(count):
+    """The reward, that ends its process with SIGKILL at call number `count`, in the middle of an update."""
+    calls = iter(range(1, 1000))
+
+    def reward(completions, problem):
+        if next(calls) == count:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return sevens(completions, problem)
+
+    return reward
+
+
+def run_in_child(train):
+    """Run `train` in a forked process; the signal that ended it, 0 for a normal end."""
+    child = os.fork()
+    if child == 0:
+        try:
+            train()
+        finally:
+            os._exit(0)
+    return os.waitpid(child, 0)[1] & 127
+
+
+def test_a_killed_run_resumes_exactly(tmp_path):
+    rloo(tmp_path / "whole", steps=6)
+    killed = tmp_path / "killed"
+    assert run_in_child(lambda: rloo(killed, killed_at_call(4 * 5 + 2), steps=6)) == signal.SIGKILL
+    assert metrics_of(killed)["step"].tolist() == [1, 2, 3, 4, 5]
+    newest = killed / "trainer" / "checkpoint-4"
+    assert latest_checkpoint(killed / "trainer") == newest
+    with open(newest / "optimizer.pt", "r+b") as file:  # as if the kill had come while it was written
+        file.truncate(100)
+    rloo(killed, steps=6)
+    pd.testing.assert_frame_equal(metrics_of(killed), metrics_of(tmp_path / "whole"), check_exact=True)
+    assert torch.equal(weights_of(killed), weights_of(tmp_path / "whole"))
+
+
+def test_a_finished_run_started_again_changes_nothing(tmp_path):
+    rloo(tmp_path, steps=2)
+    metrics, weights = (tmp_path / "metrics.csv").read_bytes(), weights_of(tmp_path)
+
+    def not_again(completions, problem):
+        raise AssertionError("the run was finished")
+
+    rloo(tmp_path, not_again, steps=2)
+    assert (tmp_path / "metrics.csv").read_bytes() == metrics
+    assert torch.equal(weights_of(tmp_path), weights)
+
+
+def test_the_seed_decides_the_run(tmp_path):
+    for name, seed in (("a", 1), ("b", 1), ("c", 2)):
+        rloo(tmp_path / name, steps=2, seed=seed)
+    a, b, c = (metrics_of(tmp_path / name) for name in "abc")
+    pd.testing.assert_frame_equal(a, b, check_exact=True)
+    assert not a["reward"].equals(c["reward"]) and not a["entropy"].equals(c["entropy"])
+
+
+def test_every_step_draws_anew(tmp_path):
+    train_rloo(tiny_policy(), PROBLEMS.select([0]), sevens, tmp_path, quick(prompts=1, learning_rate=0.0))
+    assert metrics_of(tmp_path)["entropy"].nunique() == 4
+
+
+def test_without_a_kl_term_there_is_no_reference(tmp_path):
+    trainer = make_trainer(tmp_path, kl_coef=0.0)
+    gradient_of_update(trainer)
+    assert trainer.reference is None and "kl" not in trainer._row
+
+
+def test_a_checkpoint_counts_only_when_whole(tmp_path):
+    for step in (2, 10, 4):
+        folder = tmp_path / f"checkpoint-{step}"
+        folder.mkdir()
+        (folder / "weights").write_text("x" * step)
+        (folder / "complete.json").write_text(json.dumps({"weights": step}))
+    (tmp_path / "checkpoint-10" / "weights").write_text("x")
+    (tmp_path / "checkpoint-4" / "complete.json").unlink()
+    assert latest_checkpoint(tmp_path) == tmp_path / "checkpoint-2"
+    assert [path.name for path in tmp_path.iterdir()] == ["checkpoint-2"]
+
+
+def test_settings_refuse_what_cannot_be():
+    with pytest.raises(TypeError, match="learning_rat"):
+        RLOOSettings(learning_rat=1e-4)
+    with pytest.raises(ValueError, match="group_size=1"):
+        RLOOSettings(group_size=1)
+    with pytest.raises(ValueError, match="micro_batch=5 does not divide the 16"):
+        quick(micro_batch=5)
+    with pytest.raises(ValueError, match="save_every=15"):
+        SFTSettings(learning_rate=1e-3, save_every=15)
+
+
+def test_a_full_disk_is_named(tmp_path, monkeypatch):
+    def full(*arguments, **options):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(torch, "save", full)
+    with pytest.raises(OSError, match=r"cannot write .*checkpoint-2 .*No space left.*make room"):
+        rloo(tmp_path, steps=2)
+
+
+# --- orders ---------------------------------------------------------------------------------------
+
+
+def test_schedule_goes_through_all_problems_before_any_comes_again():
+    order = schedule(10, 25, seed=3)
+    assert sorted(order[:10]) == sorted(order[10:20]) == list(range(10))
+    assert len(set(order[20:])) == 5
+    assert (schedule(10, 12, seed=3) == order[:12]).all()
+
+
+def test_batches_by_length_hold_each_row_once_and_similar_lengths():
+    rng = np.random.default_rng(0)
+    lengths = rng.integers(20, 200, 330)
+    order = batches_by_length(lengths, batch_size=16, epochs=2, seed=0)
+    first, second = np.split(order, 2)
+    assert len(first) == 320 and len(set(first)) == len(set(second)) == 320
+    spread = np.ptp(lengths[first].reshape(-1, 16), axis=1)
+    unsorted = np.ptp(lengths[rng.permutation(first)].reshape(-1, 16), axis=1)
+    assert spread.mean() < 20 < 120 < unsorted.mean()
+
+
+# --- supervised -----------------------------------------------------------------------------------
+
+ANSWERS = ["<answer>1 + 2 + 3</answer>", "<answer>2 * 3</answer>"]
+DEMONSTRATIONS = Dataset.from_list(
+    [{"prompt": render_prompt([i % 2 + 1, 2, 3], 10), "completion": ANSWERS[i % 2]} for i in range(64)]
+)
+
+
+def sft(folder, epochs=3, rows=DEMONSTRATIONS):
+    values = {
+        "learning_rate": 1e-2,
+        "batch_size": 8,
+        "warmup_steps": 2,
+        "log_every": 2,
+        "eval_every": 4,
+        "save_every": 4,
+    }
+    train_sft(tiny_policy(), rows, folder, SFTSettings(epochs=epochs, **values), DEMONSTRATIONS.select(range(8)))
+
+
+def test_sft_learns_the_completions_and_to_end(tmp_path):
+    sft(tmp_path, epochs=6)
+    table = metrics_of(tmp_path)
+    assert table["step"].tolist() == list(range(2, 50, 2))
+    assert table["loss"].iloc[-1] < 0.3 * table["loss"].iloc[0]
+    assert table["eval_loss"].dropna().iloc[-1] < table["eval_loss"].dropna().iloc[0]
+    assert table["token_accuracy"].iloc[0] < 0.3 and table["token_accuracy"].iloc[-1] > 0.6
+    assert table["eval_token_accuracy"].dropna().iloc[-1] > 0.6
+    assert table["learning_rate"].iloc[-1] < table["learning_rate"].max()
+    model, tokenizer = load_policy(tmp_path)
+    prompt = tokenizer(DEMONSTRATIONS[0]["prompt"]).input_ids
+    out = generate(model, [prompt], 4, Sampling(temperature=0, max_tokens=40), tokenizer.eos_token_id)
+    assert out.finish == ["stop"] * 4
+
+
+def test_sft_batches_learn_the_completion_and_its_end_only(tmp_path, monkeypatch):
+    seen = []
+    original = lib.training._SFTTrainer.compute_loss
+
+    def spy(self, model, inputs, *arguments, **options):
+        seen.append({name: inputs[name].clone() for name in ("input_ids", "labels")})
+        return original(self, model, inputs, *arguments, **options)
+
+    monkeypatch.setattr(lib.training._SFTTrainer, "compute_loss", spy)
+    sft(tmp_path, epochs=1)
+    tokenizer = build_tokenizer()
+    texts = {row["prompt"] + row["completion"]: row["completion"] for row in DEMONSTRATIONS}
+    for ids, labels in zip(seen[0]["input_ids"], seen[0]["labels"], strict=True):
+        learned = labels[labels != -100].tolist()
+        assert learned[-1] == tokenizer.eos_token_id
+        assert tokenizer.decode(learned[:-1]) == texts[tokenizer.decode(ids, skip_special_tokens=True)]
+
+
+def test_a_killed_sft_resumes_exactly(tmp_path, monkeypatch):
+    sft(tmp_path / "whole")
+    killed = tmp_path / "killed"
+
+    def train_and_die():
+        save = lib.training._SFTTrainer._save_checkpoint
+
+        def save_then_die(self, *arguments):
+            save(self, *arguments)
+            if self.state.global_step == 12:  # in the middle of the second epoch
+                os.kill(os.getpid(), signal.SIGKILL)
+
+        monkeypatch.setattr(lib.training._SFTTrainer, "_save_checkpoint", save_then_die)
+        sft(killed)
+
+    assert run_in_child(train_and_die) == signal.SIGKILL
+    sft(killed)
+    pd.testing.assert_frame_equal(metrics_of(killed), metrics_of(tmp_path / "whole"), check_exact=True)
+    assert torch.equal(weights_of(killed), weights_of(tmp_path / "whole"))
+
+
+def test_a_policy_is_taken_from_a_folder_too(tmp_path):
+    save_policy(*tiny_policy(), tmp_path / "sft" / "checkpoint")
+    train_rloo(tmp_path / "sft", PROBLEMS, sevens, tmp_path / "rloo", quick(steps=1))
+    assert not torch.equal(weights_of(tmp_path / "sft"), weights_of(tmp_path / "rloo"))
+    with pytest.raises(FileNotFoundError, match="no checkpoint"):
+        train_rloo(tmp_path / "nothing", PROBLEMS, sevens, tmp_path / "rloo", quick(steps=1))
