@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from lib.expression import BinOp, Expr, Neg, children
+from lib.expression import Expr, Neg, Num
 from lib.problem import Problem
 from lib.solver import solution_forms
 from lib.verifiers import Verdict, verify_answer
@@ -157,26 +157,20 @@ def _solutions(key: tuple) -> tuple[np.ndarray, dict]:
 def _heap_labels(expr: Expr | None, labels: dict, width: int) -> tuple[np.ndarray, int]:
     """A tree laid out as in `solution_forms`, uint8 (width,), and how many of its nodes lie outside. A number
     that is not in `labels` gets a label that matches nothing."""
-    row, outside = np.zeros(width, np.uint8), 0
-    stack = [(expr, 0)]
+    row, outside = bytearray(width), 0
+    stack = [(expr, 0)] if expr else []
     while stack:
         node, at = stack.pop()
-        if node is None:
-            continue
+        if isinstance(node, Num):
+            label = labels.get(node.value, _FOREIGN)
+        elif isinstance(node, Neg):
+            label = _NEG_LABEL
+            stack.append((node.child, 2 * at + 1))
+        else:
+            label = _LABELS[node.op]
+            stack += ((node.left, 2 * at + 1), (node.right, 2 * at + 2))
         if at < width:
-            row[at] = _label(node, labels)
+            row[at] = label
         else:
             outside += 1
-        at = min(at, width)  # below the rows it stays there: positions of deep trees would grow without bound
-        left, right = children(node)
-        stack += [(left, 2 * at + 1), (right, 2 * at + 2)]
-    return row, outside
-
-
-def _label(node: Expr, labels: dict) -> int:
-    match node:
-        case BinOp(op):
-            return _LABELS[op]
-        case Neg():
-            return _NEG_LABEL
-    return labels.get(node.value, _FOREIGN)
+    return np.frombuffer(row, np.uint8), outside

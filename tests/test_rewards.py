@@ -42,7 +42,7 @@ def value(tree) -> Fraction | None:
 
 
 def literal_solutions(problem: Problem) -> list:
-    """S(x) of `ast`, Section 3.3, step 2, word for word: a tree for every permutation, kept if it reaches the target."""
+    """S(x) of `ast`, Section 3.3, step 2: a tree for every permutation, kept if it reaches the target."""
     trees = (tree for order in set(permutations(problem.nums)) for tree in every_tree(order))
     return [tree for tree in trees if value(tree) == problem.target]
 
@@ -61,7 +61,7 @@ def test_the_papers_worked_example():
 
 @pytest.mark.parametrize("n, count", [(3, 12), (4, 3)])
 def test_the_distance_is_the_minimum_over_every_permutation(n, count):
-    """The literal definition: min of Eq. 6 over S(x), for answers near and far, repeated numbers and signs among them."""
+    """The literal definition, min of Eq. 6 over S(x), for answers near and far, with repeated numbers and signs."""
     rng = random.Random(n)
     rows = [row for row in load("3to4", "heldout_1000") if len(row["nums"]) == n]
     problems = [Problem(tuple(row["nums"]), row["target"]) for row in rng.sample(rows, count)]
@@ -102,7 +102,7 @@ def test_the_ladder():
 
 
 def test_a_division_by_zero_over_the_right_numbers_keeps_structural_credit():
-    problem = Problem((5, 3, 3), 15)
+    problem = Problem((5, 3, 3), 11)
     score = get_reward("ast")([answer("5 / (3 - 3)")], problem)[0]
     assert 0.1 < score.total < 0.6 and score.parts["valid"] == 1
 
@@ -128,10 +128,10 @@ def test_scores_stand_in_the_order_of_the_completions():
     "name, options, message",
     [
         ("sparce", {}, "did you mean 'sparse'"),
-        ("ast", {"taw": 2}, "nearest it has: tau"),
+        ("ast", {"taw": 2}, "did you mean .tau."),
         ("sparse", {"tau": 2}, "no option 'tau'"),
-        ("ast", {"lambda_a": 0.9}, "lambda_a < lambda_c - lambda_p"),
-        ("ast", {"tau": 0}, "tau > 0"),
+        ("ast", {"lambda_a": 0.9}, "lambda_a must be below"),
+        ("ast", {"tau": 0}, "tau must be positive"),
     ],
 )
 def test_mistakes_are_refused_before_anything_is_scored(name, options, message):

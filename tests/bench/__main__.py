@@ -1,0 +1,10 @@
+"""`make bench`: solver, rewards, generation and training, each beside its baseline, one thread."""
+
+import torch
+
+from tests.bench import bench_generation, bench_rewards, bench_solver, bench_training
+
+torch.set_num_threads(1)
+for bench in (bench_solver, bench_rewards, bench_generation, bench_training):
+    bench.main()
+    print(flush=True)

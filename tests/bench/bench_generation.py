@@ -1,0 +1,46 @@
+"""Completions a second of our decode loop, side by side with transformers' `generate`, one thread."""
+
+import time
+
+import torch
+
+from lib.generation import Sampling, generate
+from lib.model import load_policy
+from lib.paths import REFERENCE
+from lib.problem import load
+from lib.demonstrations import render_prompt
+
+PROMPTS, GROUP = 24, 8
+
+
+def main() -> None:
+    model, tokenizer = load_policy(REFERENCE / "laptop" / "sft")
+    rows = load("3to4", "validation_200").select(range(PROMPTS))
+    prompts = [tokenizer(render_prompt(row["nums"], row["target"])).input_ids for row in rows]
+    padded = tokenizer.pad({"input_ids": [p for p in prompts for _ in range(GROUP)]}, padding_side="left", return_tensors="pt")
+    print(f"generation: {PROMPTS * GROUP} completions of the laptop's SFT policy, at most 160 tokens")
+    for name, temperature in (("training, temperature 1", 1.0), ("evaluation, temperature 0.6", 0.6)):
+        cuts = {} if temperature == 1 else {"top_p": 0.95, "top_k": 20}
+
+        def ours(seed, temperature=temperature, cuts=cuts):
+            sampling = Sampling(temperature, max_tokens=160, **cuts)
+            return generate(model, prompts, GROUP, sampling, tokenizer.eos_token_id, torch.Generator().manual_seed(seed))
+
+        def theirs(seed, temperature=temperature, cuts=cuts):
+            torch.manual_seed(seed)
+            options = {"top_k": 0, "temperature": temperature} | cuts
+            model.generate(**padded, do_sample=True, max_new_tokens=160, **options)
+
+        rates = {}
+        for label, draw in (("ours", ours), ("generate", theirs)):
+            draw(0)
+            began = time.perf_counter()
+            for seed in (1, 2, 3):
+                draw(seed)
+            rates[label] = 3 * PROMPTS * GROUP / (time.perf_counter() - began)
+        ratio = rates["ours"] / rates["generate"]
+        print(f"  {name:28} ours {rates['ours']:6.1f}/s   generate {rates['generate']:6.1f}/s   {ratio:.2f} times")
+
+
+if __name__ == "__main__":
+    main()

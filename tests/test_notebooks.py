@@ -1,0 +1,112 @@
+"""Every notebook and every training and reward code path, once, in profile smoke, through the real front door."""
+
+import ast
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import nbformat
+import pandas as pd
+import pytest
+
+from lib.paths import ROOT
+from lib.runs import read_table
+from lib.runs.plan import Project
+
+NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
+FLOORS = [  # a room imports only rooms on lower floors
+    ["paths", "expression", "problem"],
+    ["verifiers", "solver"],
+    ["rewards", "curriculum", "demonstrations", "environment"],
+    ["model", "generation"],
+    ["training", "search"],
+    ["runs", "metrics", "plots"],
+]
+
+
+def front_door(target: str, runs: Path, root: Path = ROOT) -> None:
+    command = [sys.executable, "-m", "lib.runs", "make", "smoke", target, "--cores", "2"]
+    environment = os.environ | {"COUNTDOWN_RUNS": str(runs)}
+    done = subprocess.run(command, cwd=root, env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-4000:]
+
+
+@pytest.fixture(scope="module")
+def everything(tmp_path_factory) -> Path:
+    runs = tmp_path_factory.mktemp("runs")
+    front_door("everything", runs)
+    return runs / "smoke"
+
+
+def test_every_notebook_runs(everything):
+    specs = Project().specs("smoke")
+    assert {spec.notebook for spec in specs.values()} == {path.stem for path in NOTEBOOKS}
+    assert len(specs) <= 25
+    for name in specs:
+        assert json.loads((everything / name / "run.json").read_text())["status"] == "finished", name
+
+
+def test_the_same_seed_gives_the_same_run(everything, tmp_path):
+    """Metrics, generations and weights of two headline runs, identical but for timing columns."""
+    front_door("headline", tmp_path)
+    compared = 0
+    for path in sorted((tmp_path / "smoke").rglob("*")):
+        twin = everything / path.relative_to(tmp_path / "smoke")
+        if path.name in ("metrics.csv", "generations.parquet"):
+            first, second = (t.drop(columns=[c for c in t if c.startswith("seconds")]) for t in map(read_table, (path, twin)))
+            pd.testing.assert_frame_equal(first, second, check_exact=True)
+        elif path.parent.name == "checkpoint" and path.suffix == ".safetensors" or path.name.startswith("ast_table"):
+            assert path.read_bytes() == twin.read_bytes(), path
+        else:
+            continue
+        compared += 1
+    assert compared >= 10
+
+
+def test_your_own_reward_in_ten_lines(tmp_path):
+    """What the README's section says, done to a copy: a function, an entry, a command."""
+    section = (ROOT / "README.md").read_text().split("## Your own reward in ten lines")[1].split("\n## ")[0]
+    code, entry, command = re.findall(r"```(?:python|yaml|sh)\n(.*?)```", section, re.DOTALL)
+    assert len((code + entry + command).strip().splitlines()) <= 14
+    copy = tmp_path / "copy"
+    files = subprocess.run(["git", "ls-files", "-co", "--exclude-standard"], cwd=ROOT, capture_output=True, text=True)
+    for name in files.stdout.splitlines():
+        if (ROOT / name).is_file():
+            (copy / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(ROOT / name, copy / name)
+    with (copy / "lib/rewards.py").open("a") as file:
+        file.write("\n\n" + code)
+    declared = copy / "papermill_runs.yaml"
+    declared.write_text(declared.read_text().replace("\nruns:\n", "\nruns:\n" + entry, 1))
+    target = re.search(r"GROUP=(\w+)", command).group(1)
+    front_door(target, tmp_path / "runs", root=copy)
+    metrics = read_table(tmp_path / "runs/smoke" / target / "metrics.csv")
+    part = re.search(r'"(\w+)":', code).group(1)
+    assert f"reward_{part}" in metrics
+
+
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+def test_notebooks_are_thin_and_stripped(path):
+    notebook = nbformat.read(path, as_version=4)
+    cells = [cell for cell in notebook.cells if cell.cell_type == "code"]
+    assert not any(cell.outputs or cell.execution_count for cell in cells)
+    assert sum(len(cell.source.splitlines()) for cell in cells) < 150
+    assert len(notebook.cells) <= 30
+    assert notebook.cells[0].source.startswith(f"# {path.stem[:2]} · ")
+
+
+def test_imports_run_down_the_floors():
+    floor = {room: height for height, rooms in enumerate(FLOORS) for room in rooms}
+    for path in sorted((ROOT / "lib").rglob("*.py")):
+        room = path.relative_to(ROOT / "lib").parts[0].removesuffix(".py")
+        if room == "__init__":
+            continue
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("lib."):
+                below = node.module.split(".")[1]
+                same = {below, room} in ({"problem", "paths"}, {"model", "generation"}) or below == room
+                assert floor[below] < floor[room] or same, f"{path}: imports {node.module}"
