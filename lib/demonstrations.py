@@ -1,7 +1,7 @@
 """What supervised training imitates: prompts, search demonstrations, and the base model's pre-training text.
 
-Every generator takes a `random.Random`, so a row is a function of its seed alone. Demonstrated arithmetic stays among the
-integers 0 to 999, which is what the base model is taught; the verifier knows no such limit.
+Every generator takes a `random.Random`, so a row is a function of its seed alone. Demonstrated arithmetic stays among
+the integers 0 to 999, which is what the base model is taught; the verifier knows no such limit.
 """
 
 import random
@@ -31,10 +31,9 @@ def render_prompt(nums, target: int, name: str = "free") -> str:
 def apply(op: str, a: int, b: int) -> int | None:
     """`a op b` if it is an integer from 0 to `LARGEST`, else None."""
     if op == "/":
-        value = a // b if b and a % b == 0 else None
-    else:
-        value = {"+": a + b, "-": a - b, "*": a * b}[op]
-    return value if value is not None and 0 <= value <= LARGEST else None
+        return a // b if b and a % b == 0 else None
+    value = {"+": a + b, "-": a - b, "*": a * b}[op]
+    return value if 0 <= value <= LARGEST else None
 
 
 def steps_of(expr: Expr) -> list[str] | None:
@@ -89,9 +88,10 @@ def plain_solutions(problem: Problem) -> list[Expr]:
 
 
 def free_search(problem: Problem, rng: random.Random, failures: int) -> str:
-    """A completion that searches in plain arithmetic: `failures` attempts that miss, then one that works, then the answer.
+    """A completion that searches in plain arithmetic: `failures` attempts that miss, one that works, the answer.
 
-    One attempt a line, its equations separated by commas. Raises ValueError if no solution stays among the integers 0..999.
+    One attempt a line, its equations separated by commas. Raises ValueError without a solution among the integers
+    0 to 999.
     """
     plain = plain_solutions(problem)
     if not plain:
@@ -117,8 +117,9 @@ def load_demonstrations(
     """Rows `prompt`, `completion` for supervised fine-tuning.
 
     `generated`: one search demonstration for each of `problems`, with 0 to `most_failures` failing attempts, uniformly.
-    `hub`: the demonstrations that the papers use (columns `query`, `completion`), or those of another hub name or local folder
-    `hub`. Rows of evaluation problems are dropped. Raises ValueError for an unknown source or an unreadable query.
+    `hub`: the demonstrations that the papers use (columns `query`, `completion`), or those of another hub name or local
+    folder `hub`. Rows of evaluation problems are dropped. Raises ValueError for an unknown source or an unreadable
+    query.
     """
     if source == "hub":
         rows = datasets.load_dataset(hub, split="train").map(_asked, load_from_cache_file=False)
@@ -161,8 +162,8 @@ def held_out(a: int, b: int) -> bool:
 def equation(op: str, rng: random.Random, test: bool = False) -> str:
     """One line `a op b = c`, operands and result from 0 to 999; with `test`, a sum or difference never trained on.
 
-    Half of the sums and differences have small operands, where Countdown's numbers lie. Products and quotients come from
-    the 7,069 pairs with a product of at most 999: a table too small to hold any out.
+    Half of the sums and differences have small operands, where Countdown's numbers lie. Products and quotients come
+    from the 7,069 pairs with a product of at most 999: a table too small to hold any out.
     """
     if op in "*/":
         a, b = rng.choice(products())

@@ -20,7 +20,7 @@ COMPACT_EVERY = 8  # steps between two removals of finished rows: a removal copi
 
 @dataclass(frozen=True)
 class Sampling:
-    """How tokens are drawn. `top_k` 0 and `top_p` 1 cut nothing; temperature 0 is greedy. Cuts: top-k first, then top-p."""
+    """How tokens are drawn. `top_k` 0 and `top_p` 1 cut nothing, else top-k cuts first; temperature 0 is greedy."""
 
     temperature: float = 1.0
     top_p: float = 1.0
@@ -37,7 +37,7 @@ class Rollouts:
     """Completions of a batch of prompts, prompt-major: those of prompt i stand at i*n to i*n + n - 1.
 
     ids: token ids, the end token included; finish: "stop" or "length".
-    logprobs: a list per completion, log mu(token) at the sampling temperature, before top-k and top-p: the behaviour policy.
+    logprobs: a list per completion, log mu(token) at the sampling temperature, before top-k and top-p.
     policy_logprobs: the same at temperature 1; the same list where the sampling temperature is 1.
     """
 
@@ -48,7 +48,7 @@ class Rollouts:
 
 
 class _BufferLayer(DynamicLayer):
-    """Keys and values of one layer in a buffer with room to grow, so that a step writes one column instead of copying all."""
+    """Keys and values of one layer, with room to grow: a step writes one column instead of copying all of them."""
 
     room = 64
     length = 0
@@ -158,7 +158,7 @@ def generate(
 
 
 def _collect(tokens, behaviour, policy, lengths, ended) -> Rollouts:
-    cut = [length for length in lengths.tolist()]
+    cut = lengths.tolist()
     behaviour_lists = [row[:k] for row, k in zip(behaviour.tolist(), cut, strict=True)]
     policy_lists = behaviour_lists
     if policy is not behaviour:
@@ -189,8 +189,9 @@ def sample(
     """`n` completions of every problem: the table of raw generations that evaluation saves.
 
     `problems` are rows with `nums` and `target`; at most `batch` completions are decoded at once, each batch from a
-    generator of its own seed. Columns: problem (its index), nums, target, sample, completion (text), tokens (count), logprob
-    (of the whole completion, at temperature 1), finish. Verdicts are no part of it: they are computed when it is read.
+    generator of its own seed. Columns: problem (its index), nums, target, sample, completion (text), tokens (count),
+    logprob (of the whole completion, at temperature 1), finish. Verdicts are no part of it: they are computed when it
+    is read.
     """
     if engine not in ENGINES:
         raise ValueError(f"engine {engine!r} is not known here: choose from {sorted(ENGINES)}")

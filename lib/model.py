@@ -1,11 +1,11 @@
 """The policy: tokenizer, the one-million-parameter base model, and loading and saving of checkpoints.
 
 The laptop model is an ordinary Qwen2 (the architecture of the papers' Qwen2.5-0.5B) with a vocabulary of our own: a few
-words that the five studies' formats need, then every printable ASCII character, so that any ASCII text survives encoding
-and decoding unchanged. Digits are single tokens, and an operator is one token together with the spaces around it.
+words that the five studies' formats need, then every printable ASCII character, so that any ASCII text survives
+encoding and decoding unchanged. Digits are single tokens, and an operator is one token with the spaces around it.
 
-A checkpoint folder holds `config.json` and `model.safetensors`, and the tokenizer in a sub-folder `tokenizer/` without a
-config: `AutoTokenizer` would look at the model's type and silently rebuild Qwen2's own pre-tokenizer around our vocabulary.
+A checkpoint folder holds `config.json` and `model.safetensors`, and the tokenizer in a sub-folder `tokenizer/` without
+a config: `AutoTokenizer` would look at the model's type and silently put Qwen2's pre-tokenizer around our vocabulary.
 """
 
 import os
@@ -81,7 +81,7 @@ def save_policy(model, tokenizer, folder: str | Path) -> Path:
 def checkpoint_of(path: str | Path) -> str:
     """The checkpoint that `path` names: a run folder's `checkpoint/`, a checkpoint folder itself, or a hub name.
 
-    Raises FileNotFoundError where `path` is meant as a folder (it exists, or it starts like one) but holds no checkpoint.
+    Raises FileNotFoundError where `path` is meant as a folder (it is one, or starts like one) without a checkpoint.
     """
     folder = Path(path)
     for candidate in (folder / "checkpoint", folder):
@@ -95,7 +95,7 @@ def checkpoint_of(path: str | Path) -> str:
 
 
 def load_tokenizer(path: str | Path) -> PreTrainedTokenizerFast:
-    """The tokenizer of a checkpoint: its `tokenizer/` folder if there is one, else what the hub's `AutoTokenizer` gives."""
+    """The tokenizer of a checkpoint: its `tokenizer/` folder if there is one, else what `AutoTokenizer` gives."""
     checkpoint = checkpoint_of(path)
     own = Path(checkpoint) / "tokenizer"
     if own.is_dir():

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import lru_cache
+from itertools import islice
 from typing import NamedTuple
 
 import pandas as pd
@@ -29,6 +30,7 @@ from lib.problem import Problem
 
 STATUSES = ("correct", "wrong_value", "wrong_numbers", "unparseable", "missing")
 MAX_LENGTH = 100  # characters of an equation's left side
+MAX_STEPS = 400  # equations read in one completion: the longest cap leaves no room for more of them
 
 # --- the answer -----------------------------------------------------------------------------------
 
@@ -134,7 +136,7 @@ class _Equation(NamedTuple):
 
 
 def verify_steps(completion: str, problem: Problem) -> list[Step]:
-    """Every equation of the completion's reasoning, in order.
+    """Every equation of the completion's reasoning, in order, the first MAX_STEPS of them.
 
     An equation is an expression of at most MAX_LENGTH characters, `=`, and a single number, on one line and
     with any text around it; decimals are read exactly. Of `a + b = c + d = e` only `c + d = e` is one.
@@ -145,7 +147,7 @@ def verify_steps(completion: str, problem: Problem) -> list[Step]:
     Any other step leaves the pool as it is.
     """
     pool, attempt, seen, steps = list(problem.nums), 0, set(), []
-    for equation in _equations(_reasoning(completion)):
+    for equation in islice(_equations(_reasoning(completion)), MAX_STEPS):
         rest = _without(pool, equation.operands)
         if rest is None and (rest := _without(problem.nums, equation.operands)) is not None:
             attempt += 1

@@ -4,11 +4,11 @@ import time
 
 import torch
 
+from lib.demonstrations import render_prompt
 from lib.generation import Sampling, generate
 from lib.model import load_policy
 from lib.paths import REFERENCE
 from lib.problem import load
-from lib.demonstrations import render_prompt
 
 PROMPTS, GROUP = 24, 8
 
@@ -17,14 +17,16 @@ def main() -> None:
     model, tokenizer = load_policy(REFERENCE / "laptop" / "sft")
     rows = load("3to4", "validation_200").select(range(PROMPTS))
     prompts = [tokenizer(render_prompt(row["nums"], row["target"])).input_ids for row in rows]
-    padded = tokenizer.pad({"input_ids": [p for p in prompts for _ in range(GROUP)]}, padding_side="left", return_tensors="pt")
+    repeated = {"input_ids": [prompt for prompt in prompts for _ in range(GROUP)]}
+    padded = tokenizer.pad(repeated, padding_side="left", return_tensors="pt")
     print(f"generation: {PROMPTS * GROUP} completions of the laptop's SFT policy, at most 160 tokens")
     for name, temperature in (("training, temperature 1", 1.0), ("evaluation, temperature 0.6", 0.6)):
         cuts = {} if temperature == 1 else {"top_p": 0.95, "top_k": 20}
 
         def ours(seed, temperature=temperature, cuts=cuts):
+            generator = torch.Generator().manual_seed(seed)
             sampling = Sampling(temperature, max_tokens=160, **cuts)
-            return generate(model, prompts, GROUP, sampling, tokenizer.eos_token_id, torch.Generator().manual_seed(seed))
+            return generate(model, prompts, GROUP, sampling, tokenizer.eos_token_id, generator)
 
         def theirs(seed, temperature=temperature, cuts=cuts):
             torch.manual_seed(seed)
