@@ -183,18 +183,19 @@ def random_numbers(rng: random.Random) -> list[int]:
     return [rng.randint(1, 99) for _ in range(rng.choice((3, 3, 4, 4, 5)))]
 
 
-def worked_expression(rng: random.Random) -> str:
-    """Numbers, the equations of a random expression over them, and the expression itself: no target is searched for.
+def worked_expression(rng: random.Random, most_lines: int) -> str:
+    """Numbers, one to `most_lines` random expressions over them worked out, a line each, and the last one as an answer.
 
-    Rows that would show a solution of an evaluation problem are drawn again.
+    No target is searched for. A row that would show a solution of an evaluation problem is drawn again.
     """
     while True:
         nums = random_numbers(rng)
-        expr = random_expression(nums, rng)
-        if Problem(tuple(nums), int(evaluate(expr))).key not in evaluation_keys():
+        lines = rng.randint(1, most_lines) if most_lines > 1 else 1
+        expressions = [random_expression(nums, rng) for _ in range(lines)]
+        if not any(Problem(tuple(nums), int(evaluate(e))).key in evaluation_keys() for e in expressions):
             break
-    steps = ", ".join(steps_of(expr))
-    return f"Numbers: [{', '.join(map(str, nums))}]\n{steps}\n<answer>{render(expr)}</answer>"
+    lines = [", ".join(steps_of(expr)) for expr in expressions]
+    return "\n".join([f"Numbers: [{', '.join(map(str, nums))}]", *lines, f"<answer>{render(expressions[-1])}</answer>"])
 
 
 def state_walk(rng: random.Random) -> str:
