@@ -190,8 +190,8 @@ def sample(
 
     `problems` are rows with `nums` and `target`; at most `batch` completions are decoded at once, each batch from a
     generator of its own seed. Columns: problem (its index), nums, target, sample, completion (text), tokens (count),
-    logprob (of the whole completion, at temperature 1), finish. Verdicts are no part of it: they are computed when it
-    is read.
+    logprob (of the whole completion, at temperature 1, to a thousandth), finish. Verdicts are no part of it: they are
+    computed when it is read.
     """
     if engine not in ENGINES:
         raise ValueError(f"engine {engine!r} is not known here: choose from {sorted(ENGINES)}")
@@ -206,9 +206,7 @@ def sample(
         out = ENGINES[engine](model, ids, n, sampling, tokenizer.eos_token_id, generator)
         texts = tokenizer.batch_decode(out.ids, skip_special_tokens=True)
         for i, text in enumerate(texts):
-            nums, target = chunk[i // n]
-            rows.append(
-                (start + i // n, nums, target, i % n, text, len(out.ids[i]), sum(out.policy_logprobs[i]), out.finish[i])
-            )
+            logprob = round(sum(out.policy_logprobs[i]), 3)
+            rows.append((start + i // n, *chunk[i // n], i % n, text, len(out.ids[i]), logprob, out.finish[i]))
     columns = ["problem", "nums", "target", "sample", "completion", "tokens", "logprob", "finish"]
     return pd.DataFrame(rows, columns=columns)

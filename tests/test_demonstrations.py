@@ -1,5 +1,6 @@
 """Whatever is imitated is true: demonstrations end in a right answer, equations hold, evaluation problems stay out."""
 
+import json
 import random
 
 import datasets
@@ -104,6 +105,22 @@ def test_generated_demonstrations_hold_no_evaluation_problem(capsys):
     assert "5 of 10" in capsys.readouterr().out
     again = load_demonstrations("generated", leaky, most_failures=2, seed=0)
     assert rows["completion"] == again["completion"]
+
+
+def test_hub_demonstrations_load_by_the_same_call_and_lose_evaluation_problems(tmp_path):
+    """A local folder in the hub's place: columns and wording as the papers' data set has them."""
+    ask = "Using the numbers {}, create an equation that equals {}. Show your work in <think> </think> tags."
+    seen = load("3to4", "test_50")[0]
+    rows = [
+        {"query": ask.format([44, 19, 35], 500), "completion": "<think>no</think>"},
+        {"query": ask.format(seen["nums"], seen["target"]), "completion": "<think>leak</think>"},
+    ]
+    (tmp_path / "train.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    found = load_demonstrations("hub", None, 2, 0, hub=str(tmp_path))
+    assert found.to_list() == [{"prompt": rows[0]["query"], "completion": rows[0]["completion"]}]
+    (tmp_path / "train.jsonl").write_text(json.dumps({"query": "What?", "completion": ""}))
+    with pytest.raises(ValueError, match="What"):
+        load_demonstrations("hub", None, 2, 0, hub=str(tmp_path))
 
 
 def test_an_unknown_source_is_refused():
