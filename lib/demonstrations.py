@@ -87,6 +87,16 @@ def plain_solutions(problem: Problem) -> list[Expr]:
     return [tree for tree in solutions(problem) if steps_of(tree) is not None]
 
 
+def near_miss(problem: Problem, rng: random.Random, tries: int = 8) -> Expr:
+    """A wrong attempt as made with an eye on the target: of `tries` random expressions the one that comes nearest."""
+    misses = []
+    while not misses:
+        attempts = [random_expression(problem.nums, rng) for _ in range(tries)]
+        misses = [(abs(evaluate(attempt) - problem.target), i) for i, attempt in enumerate(attempts)]
+        misses = [(gap, i) for gap, i in misses if gap]
+    return attempts[min(misses)[1]]
+
+
 def free_search(problem: Problem, rng: random.Random, failures: int) -> str:
     """A completion that searches in plain arithmetic: `failures` attempts that miss, one that works, the answer.
 
@@ -97,11 +107,7 @@ def free_search(problem: Problem, rng: random.Random, failures: int) -> str:
     if not plain:
         raise ValueError(f"{problem} has no solution with integer values from 0 to {LARGEST}")
     solution = shuffle_operands(rng.choice(plain), rng)
-    attempts = []
-    while len(attempts) < failures:
-        attempt = random_expression(problem.nums, rng)
-        if evaluate(attempt) != problem.target:
-            attempts.append(attempt)
+    attempts = [near_miss(problem, rng) for _ in range(failures)]
     lines = [", ".join(steps_of(attempt)) for attempt in [*attempts, solution]]
     return "\n".join(["<think>", *lines, "</think>", f"<answer>{render(solution)}</answer>"])
 
@@ -183,19 +189,23 @@ def random_numbers(rng: random.Random) -> list[int]:
     return [rng.randint(1, 99) for _ in range(rng.choice((3, 3, 4, 4, 5)))]
 
 
-def worked_expression(rng: random.Random, most_lines: int) -> str:
+def worked_expression(rng: random.Random, most_lines: int, target: bool) -> str:
     """Numbers, one to `most_lines` random expressions over them worked out, a line each, and the last one as an answer.
 
-    No target is searched for. A row that would show a solution of an evaluation problem is drawn again.
+    With `target`, the last value is announced as the target, and no line before reaches it: nothing aims at the target,
+    but the row ends when it is hit. A row that would show a solution of an evaluation problem is drawn again.
     """
     while True:
         nums = random_numbers(rng)
         lines = rng.randint(1, most_lines) if most_lines > 1 else 1
         expressions = [random_expression(nums, rng) for _ in range(lines)]
-        if not any(Problem(tuple(nums), int(evaluate(e))).key in evaluation_keys() for e in expressions):
+        *before, last = (int(evaluate(expr)) for expr in expressions)
+        shown = any(Problem(tuple(nums), value).key in evaluation_keys() for value in [*before, last])
+        if not shown and not (target and last in before):
             break
-    lines = [", ".join(steps_of(expr)) for expr in expressions]
-    return "\n".join([f"Numbers: [{', '.join(map(str, nums))}]", *lines, f"<answer>{render(expressions[-1])}</answer>"])
+    head = render_prompt(nums, last).rstrip("\n") if target else f"Numbers: [{', '.join(map(str, nums))}]"
+    attempts = [", ".join(steps_of(expr)) for expr in expressions]
+    return "\n".join([head, *attempts, f"<answer>{render(expressions[-1])}</answer>"])
 
 
 def state_walk(rng: random.Random) -> str:

@@ -65,15 +65,18 @@ def test_equations_hold_and_the_held_out_ones_stay_out():
                 assert op in "*/" or held_out(int(a), int(b)) == test
 
 
-def test_worked_expressions_use_every_number_and_show_no_evaluation_problem():
+@pytest.mark.parametrize("announced", [False, True])
+def test_worked_expressions_use_every_number_and_show_no_evaluation_problem(announced):
     rng = random.Random(1)
     for _ in range(100):
-        head, *lines, answer = worked_expression(rng, 3).split("\n")
+        head, *lines, answer = worked_expression(rng, 3, announced).split("\n")
+        target = int(lines.pop(0).removeprefix("Target: ")) if announced else None
         nums = tuple(map(int, head.removeprefix("Numbers: [").removesuffix("]").split(", ")))
         expr = parse(answer.removeprefix("<answer>").removesuffix("</answer>"))
         assert sorted(numbers(expr).elements()) == sorted(nums)
         values = [int(line.rpartition(" = ")[2]) for line in lines]
         assert 1 <= len(lines) <= 3 and values[-1] == evaluate(expr)
+        assert not announced or (values[-1] == target and target not in values[:-1])
         assert not any(Problem(nums, value).key in evaluation_keys() for value in values)
 
 
