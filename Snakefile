@@ -24,6 +24,7 @@ rule run:
         plan.pattern,
     params:
         fingerprint=lambda wildcards: plan.specs[wildcards.run].fingerprint,
+    priority: lambda wildcards: plan.height[wildcards.run]
     threads: lambda wildcards: plan.specs[wildcards.run].declaration.threads
     resources:
         mem_mb=lambda wildcards: plan.specs[wildcards.run].declaration.mem_mb,

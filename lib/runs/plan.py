@@ -268,6 +268,15 @@ class Plan:
     def output(self, run: str) -> str:
         return self.pattern.format(run=run)
 
+    @cached_property
+    def height(self) -> dict[str, int]:
+        """How many runs must follow each run, one after the other: what has most behind it is started first."""
+        height = dict.fromkeys(self.specs, 0)
+        for run in reversed(self.specs):  # children first
+            for parent in set(self.specs[run].parents) & set(height):
+                height[parent] = max(height[parent], height[run] + 1)
+        return height
+
     def inputs(self, run: str) -> list[str]:
         """The parents' run.json, made here or borrowed from the reference."""
         borrowed = f"data/reference/{self.profile}/{{}}/run.json"
