@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import time
+from functools import partial
 from pathlib import Path
 
 import nbformat
@@ -379,7 +380,9 @@ def test_kill_9_of_any_process_then_the_same_command(checkout):
 
 def test_a_polite_end_leaves_nothing_behind(checkout):
     checkout.declare(set_in("profiles", "laptop", "runs", value={"base": {"pause": 0.5, "steps": 100}}))
-    front = checkout.start("make", "laptop", "base")
+    # a terminal's Ctrl-C: not ignored, as it is by what a script starts in the background
+    heed = partial(signal.signal, signal.SIGINT, signal.SIG_DFL)
+    front = checkout.start("make", "laptop", "base", preexec_fn=heed)
     until(lambda: (checkout.runs / "laptop/base/checkpoint/step.txt").exists())
     front.send_signal(signal.SIGINT)
     assert "the same command goes on from here" in front.communicate(timeout=60)[0]
