@@ -97,18 +97,27 @@ def near_miss(problem: Problem, rng: random.Random, tries: int = 8) -> Expr:
     return attempts[min(misses)[1]]
 
 
+def check(value: int, target: int) -> str:
+    """What a search asks of the value it has reached: `", 98? no"`; no equation, so no verifier counts it as a step."""
+    return f", {target}? {'yes' if value == target else 'no'}"
+
+
+def attempt_line(expr: Expr, target: int) -> str:
+    """One attempt as a search writes it: its equations, separated by commas, and whether their value is the target."""
+    return ", ".join(steps_of(expr)) + check(evaluate(expr), target)
+
+
 def free_search(problem: Problem, rng: random.Random, failures: int) -> str:
     """A completion that searches in plain arithmetic: `failures` attempts that miss, one that works, the answer.
 
-    One attempt a line, its equations separated by commas. Raises ValueError without a solution among the integers
-    0 to 999.
+    One attempt a line, as `attempt_line` writes it. Raises ValueError without a solution among the integers 0 to 999.
     """
     plain = plain_solutions(problem)
     if not plain:
         raise ValueError(f"{problem} has no solution with integer values from 0 to {LARGEST}")
     solution = shuffle_operands(rng.choice(plain), rng)
     attempts = [near_miss(problem, rng) for _ in range(failures)]
-    lines = [", ".join(steps_of(attempt)) for attempt in [*attempts, solution]]
+    lines = [attempt_line(attempt, problem.target) for attempt in [*attempts, solution]]
     return "\n".join(["<think>", *lines, "</think>", f"<answer>{render(solution)}</answer>"])
 
 
@@ -189,23 +198,32 @@ def random_numbers(rng: random.Random) -> list[int]:
     return [rng.randint(1, 99) for _ in range(rng.choice((3, 3, 4, 4, 5)))]
 
 
-def worked_expression(rng: random.Random, most_lines: int, target: bool) -> str:
-    """Numbers, one to `most_lines` random expressions over them worked out, a line each, and the last one as an answer.
+def comparison(rng: random.Random) -> str:
+    """One line `a, b? yes` or `no`, half and half: is a value the target? Unequal pairs mostly share a digit."""
+    target = rng.randint(1, 100)
+    value = target
+    if rng.random() < 0.5:
+        while value == target:
+            same_tens, same_units = target // 10 * 10 + rng.randint(0, 9), rng.randint(0, 9) * 10 + target % 10
+            value = rng.choice([rng.randint(0, LARGEST), same_tens, same_units])
+    return f"{value}{check(value, target)}"
 
-    With `target`, the last value is announced as the target, and no line before reaches it: nothing aims at the target,
-    but the row ends when it is hit. A row that would show a solution of an evaluation problem is drawn again.
+
+def worked_expression(rng: random.Random, most_lines: int) -> str:
+    """A problem, one to `most_lines` random expressions worked out over its numbers, and the last one as the answer.
+
+    The last value is announced as the target and every line is checked against it, but nothing aims at it. A row that
+    would show a solution of an evaluation problem is drawn again.
     """
     while True:
         nums = random_numbers(rng)
-        lines = rng.randint(1, most_lines) if most_lines > 1 else 1
-        expressions = [random_expression(nums, rng) for _ in range(lines)]
-        *before, last = (int(evaluate(expr)) for expr in expressions)
-        shown = any(Problem(tuple(nums), value).key in evaluation_keys() for value in [*before, last])
-        if not shown and not (target and last in before):
+        expressions = [random_expression(nums, rng) for _ in range(rng.randint(1, most_lines))]
+        *before, target = (int(evaluate(expr)) for expr in expressions)
+        shown = any(Problem(tuple(nums), value).key in evaluation_keys() for value in [*before, target])
+        if not shown and target not in before:
             break
-    head = render_prompt(nums, last).rstrip("\n") if target else f"Numbers: [{', '.join(map(str, nums))}]"
-    attempts = [", ".join(steps_of(expr)) for expr in expressions]
-    return "\n".join([head, *attempts, f"<answer>{render(expressions[-1])}</answer>"])
+    attempts = [attempt_line(expr, target) for expr in expressions]
+    return render_prompt(nums, target) + "\n".join([*attempts, f"<answer>{render(expressions[-1])}</answer>"])
 
 
 def state_walk(rng: random.Random) -> str:

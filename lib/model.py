@@ -23,7 +23,7 @@ SPECIAL = ["<pad>", "<eos>", "<unk>"]
 WORDS = [
     *["<think>", "</think>", "<answer>", "</answer>", "<pick>", "</pick>"],
     *["<THINK>", "</THINK>", "<ANSWER>", "</ANSWER>"],
-    *[" + ", " - ", " * ", " / ", " = ", ", "],
+    *[" + ", " - ", " * ", " / ", " = ", ", ", " yes", " no"],
     *["Numbers: ", "Target: ", "Program", "Trace", "Proof", "Pick"],
     *["state ", "try ", "backtrack", "answer", "result", "final"],
 ]
