@@ -24,11 +24,9 @@ and the same weights.
 import copy
 import json
 import math
-import os
 import shutil
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -44,6 +42,7 @@ from trl import GRPOConfig, GRPOTrainer, SFTConfig, SFTTrainer
 from trl.trainer.utils import add_fused_lm_head
 
 from lib.demonstrations import render_prompt
+from lib.files import progress, read_table, write_table, writing
 from lib.generation import Sampling, generate, sample
 from lib.model import load_policy, save_policy
 from lib.problem import Problem, problems
@@ -178,56 +177,18 @@ def rloo_loss(
 # --- what both trainers write -------------------------------------------------------------------------------
 
 
-@contextmanager
-def writing(path: Path) -> Iterator[None]:
-    """Turn what goes wrong in writing `path` into an OSError that names it and the remedy."""
-    try:
-        yield
-    except (OSError, RuntimeError, SafetensorError) as error:  # a full disk has three faces
-        remedy = "make room and start the run again, it goes on from its last checkpoint"
-        raise OSError(f"cannot write {path} ({error}): {remedy}") from error
-
-
-class MetricsLog:
-    """metrics.csv, a row a step. The file is replaced as a whole, so that it never holds half a row.
-
-    Starts from the rows up to `done` that the file has: a resumed run cuts it back to the step of its
-    checkpoint.
-    """
-
-    def __init__(self, path: Path, done: int, total: int, what: str, shown: tuple[str, ...]):
-        self.path, self.done, self.total, self.what, self.shown = path, done, total, what, shown
-        self.start = self.printed = time.monotonic()
-        self.rows: list[dict] = []
-        if done and path.is_file():
-            table = pd.read_csv(path, float_precision="round_trip")
-            self.rows = table[table["step"] <= done].to_dict("records")
-
-    def add(self, step: int, row: dict) -> None:
-        """Add a row, or columns to the row of the same step; every few seconds print how far training is."""
-        if not self.rows or self.rows[-1]["step"] != step:
-            self.rows.append({"step": step})
-        self.rows[-1].update(row)
-        fresh = self.path.with_name(f".{self.path.name}.{os.getpid()}")
-        with writing(self.path):
-            pd.DataFrame(self.rows).to_csv(fresh, index=False)
-            os.replace(fresh, self.path)
-        now = time.monotonic()
-        if self.shown[0] in row and (now - self.printed >= 5 or step == self.total):
-            minutes, seconds = divmod(round((now - self.start) / (step - self.done) * (self.total - step)), 60)
-            values = "".join(f", {name} {row[name]:.3f}" for name in self.shown if name in row)
-            print(f"{self.what} step {step}/{self.total}{values}, {minutes}:{seconds:02d} left", flush=True)
-            self.printed = now
-
-
 def _sizes(folder: Path) -> dict[str, int]:
     files = (path for path in folder.iterdir() if path.name != "complete.json")
     return {path.name: path.stat().st_size for path in files}
 
 
+def _step(checkpoint: Path) -> int:
+    return int(checkpoint.name.removeprefix("checkpoint-"))
+
+
 def latest_checkpoint(folder: Path) -> Path | None:
     """The newest whole `checkpoint-<step>` of `folder`. Broken ones (a kill, a cut file) are deleted."""
-    for checkpoint in sorted(folder.glob("checkpoint-*"), key=lambda path: -int(path.name.split("-")[1])):
+    for checkpoint in sorted(folder.glob("checkpoint-*"), key=_step, reverse=True):
         try:
             if json.loads((checkpoint / "complete.json").read_text()) == _sizes(checkpoint):
                 return checkpoint
@@ -239,13 +200,14 @@ def latest_checkpoint(folder: Path) -> Path | None:
 
 
 class _Resumable:
-    """A checkpoint counts once its last file, `complete.json` with the sizes of all others, is written."""
+    """Writes metrics.csv, a row a step, and checkpoints to resume from.
 
-    metrics: MetricsLog
+    A checkpoint counts once its last file, `complete.json` with the sizes of all others, is written.
+    """
 
     def _save_checkpoint(self, model, trial):
         folder = Path(self.args.output_dir) / f"checkpoint-{self.state.global_step}"
-        with writing(folder):
+        with writing(folder, RuntimeError, SafetensorError):  # a full disk has three faces
             super()._save_checkpoint(model, trial)
             (folder / "complete.json").write_text(json.dumps(_sizes(folder)))
 
@@ -256,15 +218,30 @@ class _Resumable:
         """No telemetry, whatever the environment says."""
 
     def fit(self, folder: Path, steps: int, what: str, shown: tuple[str, ...]) -> None:
-        """Train, from the newest whole checkpoint if there is one, and save the policy."""
-        checkpoint = latest_checkpoint(folder / "trainer")
-        done = int(checkpoint.name.split("-")[1]) if checkpoint else 0
-        folder.mkdir(parents=True, exist_ok=True)
-        self.metrics = MetricsLog(folder / "metrics.csv", done, steps, what, shown)
+        """Train, from the newest whole checkpoint if there is one, and save the policy.
+
+        A resumed run cuts metrics.csv back to the step of its checkpoint. `shown` stand in the progress line.
+        """
+        self.metrics, self.rows, self.shown, self.began = folder / "metrics.csv", [], shown, time.monotonic()
+        checkpoint, done = latest_checkpoint(folder / "trainer"), 0
+        if checkpoint:
+            done, table = _step(checkpoint), read_table(self.metrics)
+            self.rows = table[table["step"] <= done].to_dict("records")
         self.remove_callback(transformers.PrinterCallback)
         transformers.logging.disable_progress_bar()  # a bar for every file written
-        self.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
+        with progress(None, steps, f"{what} step", done) as self.line:
+            self.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
         save_policy(self.model, self.processing_class, folder / "checkpoint")
+
+    def add(self, row: dict) -> None:
+        """Add a row to metrics.csv, or columns to the row of this step."""
+        step = self.state.global_step
+        if not self.rows or self.rows[-1]["step"] != step:
+            self.rows.append({"step": step})
+        self.rows[-1] |= row
+        write_table(pd.DataFrame(self.rows), self.metrics)
+        self.line.set_postfix({name: row[name] for name in self.shown if name in row}, refresh=False)
+        self.line.update(step - self.line.n)
 
 
 def _arguments(folder: Path, settings: SFTSettings | RLOOSettings) -> dict:
@@ -308,8 +285,8 @@ class _SFTTrainer(_Resumable, SFTTrainer):
         super().log(logs, start_time)  # adds TRL's own metrics to `logs`
         if "loss" in logs or "eval_loss" in logs:
             row = {ours: logs[theirs] for theirs, ours in SFT_COLUMNS.items() if theirs in logs}
-            row["seconds"] = round(time.monotonic() - self.metrics.start, 2)
-            self.metrics.add(self.state.global_step, row)
+            row["seconds"] = round(time.monotonic() - self.began, 2)
+            self.add(row)
 
 
 def batches_by_length(lengths: np.ndarray, batch_size: int, epochs: int, seed: int, pool: int = 32) -> np.ndarray:
@@ -557,7 +534,7 @@ class RLOOTrainer(_Resumable, GRPOTrainer):
         row = {"loss": logs["loss"], **self._row, "grad_norm": logs["grad_norm"]}
         if self.eval_problems is not None and step % self.settings.eval_every == 0:
             row |= self.held_out()
-        self.metrics.add(step, row | {name: round(value, 3) for name, value in seconds.items()})
+        self.add(row | {name: round(value, 3) for name, value in seconds.items()})
 
 
 def schedule(count: int, draws: int, seed: int) -> np.ndarray:
