@@ -151,7 +151,7 @@ def program_lines(expr: Expr, names: Iterator[str], last: str | None = None) -> 
 
 
 def program_search(problem: Problem, rng: random.Random, failures: int) -> str:
-    """A completion that searches in a restricted program: `failures` attempts that miss, then the one that is the answer.
+    """A completion that searches in a restricted program: `failures` attempts that miss, then the answer's.
 
     Half of the programs have one operation a line, half one attempt a line; the arithmetic stands in comments, in the
     words of `attempt_line`. A share of UNSOLVED misses with its answer too: what is taught is the format. Raises
@@ -186,8 +186,8 @@ def load_demonstrations(
 ) -> datasets.Dataset:
     """Rows `prompt`, `completion` for supervised fine-tuning.
 
-    `generated`: one demonstration of `prompt` (a key of DEMONSTRATIONS) for each of `problems`, with 0 to `most_failures`
-    failing attempts, uniformly.
+    `generated`: one demonstration in the style of `prompt` (a key of DEMONSTRATIONS) for each of `problems`, with 0 to
+    `most_failures` failing attempts, uniformly.
     `hub`: the demonstrations that the papers use (columns `query`, `completion`), or those of another hub name or local
     folder `hub`. Rows of evaluation problems are dropped. Raises ValueError for an unknown source or an unreadable
     query.
