@@ -19,6 +19,7 @@ from lib.solver import solutions
 
 LARGEST = 999
 UNSOLVED = 0.25  # share of the program demonstrations whose answer misses the target
+COMPACT = 0.25  # share of them that write an attempt in one line, not an operation
 PROMPTS = {"free": "Numbers: [{nums}]\nTarget: {target}\n"}
 PROMPTS["program"] = PROMPTS["free"] + "Program\n"
 HUB_DEMONSTRATIONS = "Asap7772/cog_behav_all_strategies"
@@ -153,14 +154,14 @@ def program_lines(expr: Expr, names: Iterator[str], last: str | None = None) -> 
 def program_search(problem: Problem, rng: random.Random, failures: int) -> str:
     """A completion that searches in a restricted program: `failures` attempts that miss, then the answer's.
 
-    Half of the programs have one operation a line, half one attempt a line; the arithmetic stands in comments, in the
-    words of `attempt_line`. A share of UNSOLVED misses with its answer too: what is taught is the format. Raises
-    ValueError without a solution among the integers 0 to 999.
+    A line holds one operation, in a share of COMPACT a whole attempt; the arithmetic stands in comments, in the words of
+    `attempt_line`. A share of UNSOLVED misses with its answer too: what is taught is the format. Raises ValueError
+    without a solution among the integers 0 to 999.
     """
     attempts = search(problem, rng, failures)
     if rng.random() < UNSOLVED:
         attempts[-1] = near_miss(problem, rng)
-    compact, names, lines = rng.random() < 0.5, iter(string.ascii_lowercase), []
+    compact, names, lines = rng.random() < COMPACT, iter(string.ascii_lowercase), []
     for attempt in attempts:
         last = "answer" if attempt is attempts[-1] else None
         if compact:
