@@ -59,7 +59,10 @@ METHODS = {
     "rloo_ast_tau3": Method("AST τ=3", "#332288", "^"),
     "rloo_ast_tau4": Method("AST τ=4", "#882255", "P"),
     # program
-    "program": Method("RLOO, program", "#661100", "X"),
+    "sft_program": Method("SFT on programs", "#BBBBBB", "D"),
+    "rloo_sparse_k16": Method("RLOO, sparse, K=16", "#AA4400", "P"),
+    "rloo_sparse_k16_updates4": Method("RLOO, sparse, 4 updates", "#DDAA33", "X"),
+    "rloo_program": Method("RLOO, program", "#661100", "X"),
     # dense
     "ipo": Method("IPO", "#CC79A7", "v"),
     "dense": Method("RLOO, dense", "#009E73", "^"),

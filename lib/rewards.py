@@ -6,7 +6,7 @@
 A factory registered with `@register("name")` takes the reward's options and returns that function. `Score.parts`
 are logged beside the total, so every completion gets the same parts.
 
-The equations are those of "Dense Rewards for RLVR on Countdown via ASTs" (Elbakry, 2026).
+Equations without another source are those of "Dense Rewards for RLVR on Countdown via ASTs" (Elbakry, 2026).
 """
 
 import inspect
@@ -21,7 +21,7 @@ import numpy as np
 from lib.expression import Expr, Neg, Num
 from lib.problem import Problem
 from lib.solver import solution_forms
-from lib.verifiers import Verdict, verify_answer
+from lib.verifiers import CHECKS, Verdict, verify_answer, verify_program
 
 
 class Score(NamedTuple):
@@ -114,6 +114,22 @@ def ast(
         return Score(lambda_p * parts["answer"] + lambda_a * parts["closeness"], parts)
 
     return reward
+
+
+PROGRAM_WEIGHTS = dict(zip(CHECKS, (0.05, 0.10, 0.15, 0.20, 0.50), strict=True))
+
+
+@register("program")
+def program() -> Reward:
+    """The decomposed reward (Eq. 4) of "Programmatic Reasoning for Countdown" (Ivankiv and Zhou): the sum of the
+    weights of the checks that a program passes. Parts: each check, 0 or 1."""
+
+    def score(completion: str, problem: Problem) -> Score:
+        passed = verify_program(completion, problem).passed
+        parts = {check: float(i < passed) for i, check in enumerate(CHECKS)}
+        return Score(sum(PROGRAM_WEIGHTS[check] * part for check, part in parts.items()), parts)
+
+    return lambda completions, problem: [score(completion, problem) for completion in completions]
 
 
 def _indicators(verdict: Verdict, exact_numbers: bool) -> dict[str, float]:

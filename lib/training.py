@@ -8,8 +8,8 @@ checkpoints and the fused log-probabilities are TRL's.
 Where this departs from textbook RLOO (Ahmadian et al., 2024):
 
 * The gradient of a rollout is scaled by the truncated importance weight of the whole sequence, policy over
-  sampler (paper `ast`, Eq. 3). There is one update per batch of rollouts: with our own sampler the weight is
-  1 but for rounding.
+  sampler (paper `ast`, Eq. 3). Our sampler is the policy itself: with one update per batch of rollouts the weight
+  is 1 but for rounding. With more (`updates`) the same rollouts are used again by a policy that has moved on.
 * The KL penalty is a term of the loss (mean per token), not of the reward, and so is an entropy bonus.
 * Token log-probabilities are summed, not averaged over the length; completions cut at the cap count like all
   others.
@@ -46,7 +46,7 @@ from lib.files import progress, read_table, write_table, writing
 from lib.generation import Sampling, generate, sample
 from lib.model import load_policy, save_policy
 from lib.problem import Problem, problems
-from lib.verifiers import verify_answer
+from lib.verifiers import VERIFIERS
 
 if not trl.__version__.startswith("1.16."):
     raise ImportError(
@@ -86,12 +86,13 @@ class RLOOSettings:
     """Hyperparameters of RLOO. Defaults are those of paper `ast`, but batch and length fit the laptop.
 
     An update takes `prompts` problems, `group_size` rollouts each, in micro-batches of `micro_batch`
-    rollouts.
+    rollouts. `updates` successive updates, of the `steps` in all, share their rollouts.
     """
 
     steps: int = 100
     prompts: int = 24
     group_size: int = 8
+    updates: int = 1
     max_tokens: int = 160
     learning_rate: float = 1e-5
     weight_decay: float = 1e-4
@@ -111,6 +112,11 @@ class RLOOSettings:
             raise ValueError(
                 f"micro_batch={self.micro_batch} does not divide the "
                 f"{self.prompts * self.group_size} rollouts of an update (prompts * group_size)"
+            )
+        if self.steps % self.updates or self.save_every % self.updates:
+            raise ValueError(
+                f"updates={self.updates} does not divide steps={self.steps} and save_every={self.save_every}: "
+                "a run ends, and resumes, between two batches of rollouts"
             )
 
 
@@ -350,15 +356,11 @@ def train_sft(
 # --- RLOO ---------------------------------------------------------------------------------------------------
 
 
-def answer_is_correct(completion: str, problem: Problem) -> bool:
-    """The verifier's word on the answer span."""
-    return verify_answer(completion, problem).status == "correct"
-
-
 class RLOOTrainer(_Resumable, GRPOTrainer):
     """RLOO of paper `ast`: our rollouts and `rloo_loss` in TRL's GRPOTrainer. See the module's docstring.
 
-    `train_problems` are those of the whole run in order, `settings.prompts` an update. The frozen reference
+    `train_problems` are those of the whole run in order, `settings.prompts` a batch of rollouts. `prompt`: its style,
+    which also says how an answer is verified for the accuracy. The frozen reference
     is the policy as it is given here; it costs a forward pass, and at kl_coef 0 is left out (there is no
     column kl then).
     """
@@ -376,11 +378,10 @@ class RLOOTrainer(_Resumable, GRPOTrainer):
         eval_rewards: dict[str, Reward] | None = None,
         prompt: str = "free",
         token_weights: TokenWeights | None = None,
-        is_correct: Callable[[str, Problem], bool] = answer_is_correct,
     ):
         self.settings, self.reward, self.prompt = settings, reward, prompt
         self.eval_problems, self.eval_rewards = eval_problems, eval_rewards or {}
-        self.token_weights, self.is_correct = token_weights, is_correct
+        self.token_weights = token_weights
         self.reference = copy.deepcopy(model).eval().requires_grad_(False) if settings.kl_coef else None
         config = GRPOConfig(
             **_arguments(folder, settings),
@@ -388,6 +389,7 @@ class RLOOTrainer(_Resumable, GRPOTrainer):
             lr_scheduler_type="constant",
             logging_steps=1,
             num_generations=settings.group_size,
+            num_iterations=settings.updates,
             per_device_train_batch_size=settings.micro_batch,
             gradient_accumulation_steps=settings.prompts * settings.group_size // settings.micro_batch,
             shuffle_dataset=False,
@@ -404,10 +406,19 @@ class RLOOTrainer(_Resumable, GRPOTrainer):
 
     def _prepare_inputs(self, rows: list[dict]) -> dict:
         """The micro-batch of this accumulation step; an update's first samples and scores its rollouts."""
-        turn = self._step % self.args.gradient_accumulation_steps
+        accumulation = self.args.gradient_accumulation_steps
+        turn = self._step % (accumulation * self.settings.updates)
         if turn == 0:  # TRL hands over each problem K times
             self._micro_batches = self._rollouts(problems(pd.DataFrame(rows[:: self.settings.group_size])))
-        return self._micro_batches[turn]
+            self._sampled = dict(self._row)
+        elif turn % accumulation == 0:  # a further update on the same rollouts
+            self._row, self._scored = dict(self._sampled), time.perf_counter()
+            self._seconds = dict.fromkeys(self._seconds, 0.0)
+        return self._micro_batches[turn % accumulation]
+
+    def is_correct(self, completion: str, problem: Problem) -> bool:
+        """The word of the verifier that belongs to this style of prompt."""
+        return VERIFIERS[self.prompt](completion, problem).status == "correct"
 
     def _rollouts(self, batch: list[Problem]) -> list[dict]:
         """Sample and score a group of rollouts a problem; micro-batches by length, to save padding."""
@@ -560,7 +571,8 @@ def train_rloo(
     of `eval_rewards`, every `eval_every` steps. A run that was interrupted resumes from `folder`/trainer.
     """
     folder, (model, tokenizer) = Path(folder), _load(policy)
-    order = schedule(len(train_problems), settings.steps * settings.prompts, settings.seed)
+    batches = settings.steps // settings.updates
+    order = schedule(len(train_problems), batches * settings.prompts, settings.seed)
     in_order = train_problems.select_columns(["nums", "target"]).select(order)
     trainer = RLOOTrainer(model, tokenizer, in_order, reward, folder, settings, **options)
     trainer.fit(folder, settings.steps, "RLOO", ("reward", "accuracy"))
