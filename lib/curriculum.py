@@ -62,13 +62,13 @@ class Curriculum:
         return [self.problems[i] for i in chosen]
 
     def learn(self, signal: Sequence[float]) -> dict[str, float]:
-        """Take the mean |advantage| of each problem drawn last; returns the buckets' shares of that draw, to be logged."""
+        """Take the mean |advantage| of each problem drawn last; returns how probable each bucket was, for the log."""
         return {f"bucket{k}": float(share) for k, share in enumerate(self.shares)}
 
 
 class Bandit(Curriculum):
-    """`dense`, Eq. 7: p(k) = softmax(Q / temperature)_k, Q_k <- alpha l_k + (1 - alpha) Q_k from Q = 0, where l_k is the
-    mean |advantage| over the problems drawn from bucket k; a bucket that was not drawn keeps its Q.
+    """`dense`, Eq. 7: p(k) = softmax(Q / temperature)_k, Q_k <- alpha l_k + (1 - alpha) Q_k from Q = 0, where l_k is
+    the mean |advantage| over the problems drawn from bucket k; a bucket that was not drawn keeps its Q.
 
     final_temperature: the temperature falls linearly to it over the run (0: it stays). Raises ValueError unless
     0 < alpha <= 1 and the temperatures are positive.

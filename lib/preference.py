@@ -57,10 +57,8 @@ def preference_loss(
     chosen, rejected: log pi / pi_ref of whole completions, (B,); lengths: their tokens, (2, B). Metrics: Eq. 2's
     rewards of both sides and their margin (means), and preferred, the share of pairs with a positive margin.
     """
-    if loss == "ipo_mean":
-        gap = chosen / lengths[0] - rejected / lengths[1]
-    else:
-        gap = chosen - rejected
+    units = lengths if loss == "ipo_mean" else (1, 1)
+    gap = chosen / units[0] - rejected / units[1]
     each = -F.logsigmoid(beta * gap) if loss == "dpo" else (gap - 1 / (2 * beta)) ** 2
     rewards = beta * torch.stack([chosen, rejected]).detach()
     margin = rewards[0] - rewards[1]
@@ -82,15 +80,17 @@ def preference_pairs(judged: pd.DataFrame, most: int, seed: int) -> Dataset:
     whole = judged[judged["finish"] == "stop"].drop_duplicates(["problem", "completion"])
     rows = []
     for _, group in whole.sample(frac=1, random_state=seed).groupby("problem"):
-        sides = (group.loc[group["correct"] == right, "completion"] for right in (True, False))
+        sides = (group.loc[group["correct"] == correct, "completion"] for correct in (True, False))
         first = group.iloc[0]
         problem = {"nums": [int(n) for n in first["nums"]], "target": int(first["target"])}
-        rows += [problem | {"chosen": w, "rejected": l} for w, l in list(zip(*sides, strict=False))[:most]]
+        rows += [
+            problem | {"chosen": right, "rejected": wrong} for right, wrong in list(zip(*sides, strict=False))[:most]
+        ]
     return Dataset.from_list(rows)
 
 
 def hub_pairs(hub: str = HUB_PAIRS) -> Dataset:
-    """The pairs that the paper trains on (columns query, response_ws, response_ls), or those of another hub name or local
+    """The hub's preference pairs (columns query, response_ws, response_ls), or those of another hub name or local
     folder, as rows prompt, chosen, rejected; without those of evaluation problems."""
     rows = exclude(load_dataset(hub, split="train").map(asked, load_from_cache_file=False))
     names = {"query": "prompt", "response_ws": "chosen", "response_ls": "rejected"}
@@ -103,7 +103,9 @@ class PreferenceTrainer(Resumable, DPOTrainer):
     is_correct = staticmethod(answer_is_correct)
     eval_rewards = {}  # noqa: RUF012
 
-    def __init__(self, model, tokenizer, rows: Dataset, folder: Path, settings: PreferenceSettings, eval_problems, prompt):
+    def __init__(
+        self, model, tokenizer, rows: Dataset, folder: Path, settings: PreferenceSettings, eval_problems, prompt
+    ):
         self.settings, self.eval_problems, self.prompt = settings, eval_problems, prompt
         config = DPOConfig(
             **arguments(folder, settings),
@@ -115,9 +117,7 @@ class PreferenceTrainer(Resumable, DPOTrainer):
             max_length=None,
         )
         reference = copy.deepcopy(model).eval().requires_grad_(False)
-        super().__init__(
-            model=model, ref_model=reference, args=config, train_dataset=rows, processing_class=tokenizer
-        )
+        super().__init__(model=model, ref_model=reference, args=config, train_dataset=rows, processing_class=tokenizer)
 
     def _log_ratios(self, model, inputs: dict) -> torch.Tensor:
         """log pi of the completions, chosen above rejected: (2, B)."""

@@ -107,7 +107,12 @@ class Step:
     in_pool: bool
     repeated: bool
     attempt: int
-    pool: tuple = ()
+    pool: tuple
+
+    @property
+    def legal(self) -> bool:
+        """Whether it is one operation on available numbers, and holds (`dense`, Section 3.4)."""
+        return self.well_formed and self.arithmetic_ok and self.in_pool
 
 
 # Quantifiers are possessive: what is read is never given back, so a text is scanned once. The equation's right
