@@ -154,8 +154,8 @@ def program_lines(expr: Expr, names: Iterator[str], last: str | None = None) -> 
 def program_search(problem: Problem, rng: random.Random, failures: int) -> str:
     """A completion that searches in a restricted program: `failures` attempts that miss, then the answer's.
 
-    A line holds one operation, in a share of COMPACT a whole attempt; the arithmetic stands in comments, in the words of
-    `attempt_line`. A share of UNSOLVED misses with its answer too: what is taught is the format. Raises ValueError
+    A line holds one operation, in a share of COMPACT a whole attempt; the arithmetic stands in comments, in the words
+    of `attempt_line`. A share of UNSOLVED misses with its answer too: what is taught is the format. Raises ValueError
     without a solution among the integers 0 to 999.
     """
     attempts = search(problem, rng, failures)
@@ -194,7 +194,7 @@ def load_demonstrations(
     query.
     """
     if source == "hub":
-        rows = datasets.load_dataset(hub, split="train").map(_asked, load_from_cache_file=False)
+        rows = datasets.load_dataset(hub, split="train").map(asked, load_from_cache_file=False)
         return exclude(rows).rename_column("query", "prompt").select_columns(["prompt", "completion"])
     if source != "generated":
         raise ValueError(f"demonstration source {source!r} is not known: use 'generated' or 'hub'")
@@ -209,7 +209,7 @@ def load_demonstrations(
     return datasets.Dataset.from_list(rows)
 
 
-def _asked(row: dict) -> dict:
+def asked(row: dict) -> dict:
     """The numbers and the target that a hub demonstration's query asks about."""
     asked = re.search(r"\[(\d+(?:,? +\d+)*)\].*?equals? (\d+)", row["query"], re.DOTALL)
     if asked is None:

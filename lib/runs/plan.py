@@ -6,6 +6,7 @@ Every mistake is a `DeclarationError` that names the file, the key and the neare
 import ast
 import difflib
 import hashlib
+import inspect
 import itertools
 import json
 import re
@@ -332,7 +333,7 @@ def fit(value: Any, default: Any, where: str) -> Any:
 
 
 def check_names(params: dict[str, Any], defaults: dict[str, Any], where: str) -> None:
-    """Refuse a reward, or an option of one, and an entry of one of TABLES that does not exist."""
+    """Refuse a reward or a curriculum, or an option of one, and an entry of one of TABLES that does not exist."""
     if "reward" in params:
         from lib.rewards import get_reward
 
@@ -340,6 +341,13 @@ def check_names(params: dict[str, Any], defaults: dict[str, Any], where: str) ->
             get_reward(params["reward"], params.get("reward_options", {}))
         except (LookupError, TypeError, ValueError) as error:
             raise DeclarationError(f"{where}: {error.args[0] if error.args else error}") from error
+    if params.get("curriculum"):
+        from lib.curriculum import CURRICULA
+
+        known(params["curriculum"], CURRICULA, f"{where}: curriculum")
+        options = inspect.signature(CURRICULA[params["curriculum"]]).parameters
+        for option in params["curriculum_options"]:
+            known(option, options, f"{where}: option of curriculum {params['curriculum']}")
     for key, table in TABLES.items():
         if key in params and params[key] != defaults[key]:  # a default is right: torch need not be imported for it
             module, _, name = table.rpartition(".")
