@@ -88,8 +88,8 @@ def ast(
 
     exact_numbers: valid means parseable and over exactly the problem's numbers; otherwise parseable is enough
     (the paper's early trials, which the policy learnt to exploit). A division by zero over the right numbers
-    is valid. Parts: correct, answer, valid (the indicators of Eq. 8), distance (d; 0 for a correct answer; the
-    size of a solution where there is no tree; infinite if the problem has no solution) and closeness
+    is valid. Parts: correct, answer, valid (the indicators of Eq. 8), wrong_numbers, distance (d; 0 for a correct
+    answer; the size of a solution where there is no tree; infinite if the problem has no solution) and closeness
     (exp(-d / tau) of a valid answer, 0 of any other).
 
     Raises ValueError unless tau > 0 and lambda_a < lambda_c - lambda_p: a near miss scores below a solution.
@@ -183,12 +183,13 @@ def _progress(steps: list[Step], problem: Problem) -> list[bool]:
 
 
 def _indicators(verdict: Verdict, exact_numbers: bool) -> dict[str, float]:
-    """The indicators of Eq. 8."""
+    """The indicators of Eq. 8, and what the gate is there to keep out."""
     valid = ("correct", "wrong_value") if exact_numbers else ("correct", "wrong_value", "wrong_numbers")
     return {
         "correct": float(verdict.status == "correct"),
         "answer": float(verdict.status != "missing"),
         "valid": float(verdict.status in valid),
+        "wrong_numbers": float(verdict.status == "wrong_numbers"),
     }
 
 

@@ -132,6 +132,24 @@ def judge(table: pd.DataFrame, prompt: str = "free") -> pd.DataFrame:
     return table.assign(**pd.DataFrame(rows, columns=columns, index=table.index))
 
 
+def judge_steps(judged: pd.DataFrame) -> pd.DataFrame:
+    """Generations with four columns more, of each completion's reasoning: equations (that `verify_steps` reads), true
+    (those that hold), distinct (those not repeated), signs (its equals signs: what there was to be read)."""
+    known: dict[tuple, list[int]] = {}
+    rows = []
+    for nums, target, completion in zip(judged["nums"], judged["target"], judged["completion"], strict=True):
+        key = (tuple(map(int, nums)), int(target), completion)
+        if key not in known:
+            steps = verify_steps(completion, Problem(*key[:2]))
+            true, distinct = (
+                sum(flags) for flags in ((s.arithmetic_ok for s in steps), (not s.repeated for s in steps))
+            )
+            known[key] = [len(steps), true, distinct, _reasoning(completion).count("=")]
+        rows.append(known[key])
+    columns = ["equations", "true", "distinct", "signs"]
+    return judged.assign(**pd.DataFrame(rows, columns=columns, index=judged.index, dtype=int))
+
+
 # --- the steps of the reasoning -------------------------------------------------------------------
 
 
