@@ -174,7 +174,7 @@ def program_search(problem: Problem, rng: random.Random, failures: int) -> str:
     return "\n".join(["<answer>", *lines, "</answer>"])
 
 
-DEMONSTRATIONS = {"free": free_search, "program": program_search}  # by prompt style
+DEMONSTRATIONS = {"free": free_search, "program": program_search}  # how a demonstration is written
 
 
 def load_demonstrations(
@@ -183,12 +183,13 @@ def load_demonstrations(
     most_failures: int,
     seed: int,
     prompt: str = "free",
+    design: str = "free",
     hub: str = HUB_DEMONSTRATIONS,
 ) -> datasets.Dataset:
     """Rows `prompt`, `completion` for supervised fine-tuning.
 
-    `generated`: one demonstration in the style of `prompt` (a key of DEMONSTRATIONS) for each of `problems`, with 0 to
-    `most_failures` failing attempts, uniformly.
+    `generated`: one demonstration by `design` (a key of DEMONSTRATIONS) behind the prompt of style `prompt` for each of
+    `problems`, with 0 to `most_failures` failing attempts, uniformly.
     `hub`: the demonstrations that the papers use (columns `query`, `completion`), or those of another hub name or local
     folder `hub`. Rows of evaluation problems are dropped. Raises ValueError for an unknown source or an unreadable
     query.
@@ -203,7 +204,7 @@ def load_demonstrations(
     for index, problem in enumerate(as_problems(exclude(problems))):
         rng = random.Random(f"{seed}/{index}")
         if plain_solutions(problem):
-            completion = DEMONSTRATIONS[prompt](problem, rng, failures=rng.randint(0, most_failures))
+            completion = DEMONSTRATIONS[design](problem, rng, failures=rng.randint(0, most_failures))
             rows.append({"prompt": render_prompt(problem.nums, problem.target, prompt), "completion": completion})
     print(f"{len(rows):,} demonstrations; the other problems have no solution among the integers 0 to {LARGEST}")
     return datasets.Dataset.from_list(rows)

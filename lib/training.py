@@ -62,13 +62,15 @@ TokenWeights = Callable[[list[int]], Sequence[float]]  # a completion's token id
 
 @dataclass(frozen=True, kw_only=True)
 class SFTSettings:
-    """Hyperparameters of supervised fine-tuning; `schedule` is transformers' name of one."""
+    """Hyperparameters of supervised fine-tuning; `schedule` is transformers' name of one. Without `end_token` a
+    completion is taught without its end."""
 
     learning_rate: float
     epochs: int = 1
     batch_size: int = 64
     warmup_steps: int = 20
     schedule: str = "cosine"
+    end_token: bool = True
     weight_decay: float = 1e-4
     max_grad_norm: float = 1.0
     log_every: int = 10
@@ -334,7 +336,8 @@ def train_sft(
 ) -> None:
     """Fine-tune on `rows` (columns prompt, completion: text) and leave the policy in `folder`/checkpoint.
 
-    The loss is the mean over the tokens of completions, end token included; prompts are read, not learned.
+    The loss is the mean over the tokens of completions, end token included unless settings say otherwise; prompts are
+    read, not learned.
     Batches are of similar length. metrics.csv: every `log_every` steps loss, token_accuracy, grad_norm,
     learning_rate, tokens (seen), seconds (since the start), and every `eval_every` steps eval_loss and
     eval_token_accuracy. A run that was interrupted resumes from `folder`/trainer.
@@ -355,14 +358,20 @@ def train_sft(
         eval_strategy="no" if eval_rows is None else "steps",
         eval_steps=settings.eval_every,
         include_num_input_tokens_seen="non_padding",
+        completion_only_loss=True,
         max_length=model.config.max_position_embeddings,
     )
-    columns = ["prompt", "completion"]
+
+    def tokenized(row: dict) -> dict:
+        prompt, completion = (tokenizer(row[side]).input_ids for side in ("prompt", "completion"))
+        completion += [tokenizer.eos_token_id] * settings.end_token
+        return {"input_ids": prompt + completion, "completion_mask": [0] * len(prompt) + [1] * len(completion)}
+
     trainer = _SFTTrainer(
         model=model,
         args=config,
-        train_dataset=rows.select_columns(columns),
-        eval_dataset=None if eval_rows is None else eval_rows.select_columns(columns),
+        train_dataset=rows.map(tokenized, remove_columns=rows.column_names),
+        eval_dataset=None if eval_rows is None else eval_rows.map(tokenized, remove_columns=eval_rows.column_names),
         processing_class=tokenizer,
     )
     lengths = np.array([len(ids) for ids in trainer.train_dataset["input_ids"]])

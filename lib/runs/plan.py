@@ -27,7 +27,9 @@ from lib.paths import ROOT, RUNS
 YAML = "papermill_runs.yaml"
 TABLES = {  # notebook parameters that name an entry of a table in lib/, or several
     "prompt": "lib.demonstrations.PROMPTS",
+    "design": "lib.demonstrations.DEMONSTRATIONS",
     "sets": "lib.problem.EVALUATION_SETS",
+    "eval_set": "lib.problem.EVALUATION_SETS",
     "engine": "lib.generation.ENGINES",
 }
 
