@@ -38,7 +38,6 @@ import trl
 from datasets import Dataset, disable_progress_bars
 from safetensors import SafetensorError
 from torch.nn.utils.rnn import pad_sequence
-from transformers import Trainer
 from trl import GRPOConfig, GRPOTrainer, SFTConfig, SFTTrainer
 from trl.trainer.utils import add_fused_lm_head
 
@@ -200,11 +199,9 @@ def latest_checkpoint(folder: Path) -> Path | None:
     return None
 
 
-class _Resumable:
-    """Writes metrics.csv from the trainer's own log, which checkpoints keep: a resumed run cuts it back.
-
-    A checkpoint counts once its last file, `complete.json` with the sizes of all others, is written.
-    """
+class Resumable:
+    """What our trainers share. A checkpoint counts once its last file, `complete.json` with the sizes of all others,
+    is written. It keeps the trainer's log, from which metrics.csv is written: a resumed run cuts that back."""
 
     def _save_checkpoint(self, model, trial):
         folder = Path(self.args.output_dir) / f"checkpoint-{self.state.global_step}"
@@ -218,24 +215,31 @@ class _Resumable:
     def _send_telemetry(self):
         """No telemetry, whatever the environment says."""
 
-    def fit(self, folder: Path, steps: int, what: str) -> None:
-        """Train, from the newest whole checkpoint if there is one, and save the policy."""
-        self.folder, self.began, checkpoint = folder, time.monotonic(), latest_checkpoint(folder / "trainer")
+    def fit(self, folder: Path, steps: int, what: str, shown: tuple[str, ...]) -> None:
+        """Train, from the newest whole checkpoint if there is one, and save the policy. `shown`: columns of metrics.csv
+        that stand in the progress line."""
+        self.folder, self.shown, self.began = folder, list(shown), time.monotonic()
+        checkpoint = latest_checkpoint(folder / "trainer")
         self.remove_callback(transformers.PrinterCallback)
         transformers.logging.disable_progress_bar()  # a bar for every file written
         with progress(None, steps, f"{what} step", _step(checkpoint) if checkpoint else 0) as self.line:
             self.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
         save_policy(self.model, self.processing_class, folder / "checkpoint")
 
-    def write_metrics(self, table: pd.DataFrame, *shown: str) -> None:
-        """Write metrics.csv, a row a step; the columns `shown` stand in the progress line."""
-        table = table.sort_index(axis=1).groupby("step", as_index=False).first()
+    def add(self, row: dict) -> None:
+        """Add a row of our own to the log and so to metrics.csv; TRL's metrics are left out."""
+        transformers.Trainer.log(self, row)
+        self.write_metrics(pd.DataFrame(self.state.log_history).drop(columns="epoch"))
+
+    def write_metrics(self, log: pd.DataFrame) -> None:
+        """Write metrics.csv, a row a step, and say how far training is."""
+        table = log.sort_index(axis=1).groupby("step", as_index=False).first()
         write_table(table, self.folder / "metrics.csv")
-        self.line.set_postfix(table.iloc[-1][list(shown)], refresh=False)
+        self.line.set_postfix(table.iloc[-1][self.shown], refresh=False)
         self.line.update(self.state.global_step - self.line.n)
 
 
-def _arguments(folder: Path, settings: SFTSettings | RLOOSettings) -> dict:
+def arguments(folder: Path, settings: SFTSettings | RLOOSettings) -> dict:
     """What the configurations of both trainers have in common."""
     return {
         "output_dir": str(folder / "trainer"),
@@ -271,12 +275,12 @@ SFT_COLUMNS = {  # TRL's metrics, as metrics.csv calls them
 }
 
 
-class _SFTTrainer(_Resumable, SFTTrainer):
+class _SFTTrainer(Resumable, SFTTrainer):
     def log(self, logs, start_time=None):
         super().log(logs | {"seconds": round(time.monotonic() - self.began, 2)}, start_time)
         if "loss" in logs or "eval_loss" in logs:
             table = pd.DataFrame(self.state.log_history).filter(["step", "seconds", *SFT_COLUMNS])
-            self.write_metrics(table.rename(columns=SFT_COLUMNS), "loss", "token_accuracy")
+            self.write_metrics(table.rename(columns=SFT_COLUMNS))
 
 
 def batches_by_length(lengths: np.ndarray, batch_size: int, epochs: int, seed: int, pool: int = 32) -> np.ndarray:
@@ -310,7 +314,7 @@ def train_sft(
     if len(rows) < settings.batch_size:
         raise ValueError(f"{len(rows)} demonstrations do not fill one batch of {settings.batch_size}")
     config = SFTConfig(
-        **_arguments(folder, settings),
+        **arguments(folder, settings),
         num_train_epochs=1,  # the order below holds all epochs
         train_sampling_strategy="sequential",
         per_device_train_batch_size=settings.batch_size,
@@ -334,7 +338,7 @@ def train_sft(
     lengths = np.array([len(ids) for ids in trainer.train_dataset["input_ids"]])
     order = batches_by_length(lengths, settings.batch_size, settings.epochs, settings.seed)
     trainer.train_dataset = trainer.train_dataset.select(order)
-    trainer.fit(folder, len(order) // settings.batch_size, "SFT")
+    trainer.fit(folder, len(order) // settings.batch_size, "SFT", ("loss", "token_accuracy"))
 
 
 # --- RLOO ---------------------------------------------------------------------------------------------------
@@ -345,7 +349,7 @@ def answer_is_correct(completion: str, problem: Problem) -> bool:
     return verify_answer(completion, problem).status == "correct"
 
 
-class RLOOTrainer(_Resumable, GRPOTrainer):
+class RLOOTrainer(Resumable, GRPOTrainer):
     """RLOO of paper `ast`: our rollouts and `rloo_loss` in TRL's GRPOTrainer. See the module's docstring.
 
     `train_problems` are those of the whole run in order, `settings.prompts` an update. The frozen reference
@@ -373,7 +377,7 @@ class RLOOTrainer(_Resumable, GRPOTrainer):
         self.token_weights, self.is_correct = token_weights, is_correct
         self.reference = copy.deepcopy(model).eval().requires_grad_(False) if settings.kl_coef else None
         config = GRPOConfig(
-            **_arguments(folder, settings),
+            **arguments(folder, settings),
             max_steps=settings.steps,
             lr_scheduler_type="constant",
             logging_steps=1,
@@ -509,9 +513,7 @@ class RLOOTrainer(_Resumable, GRPOTrainer):
         row = {"loss": logs["loss"], **self._row, "grad_norm": logs["grad_norm"]}
         if self.eval_problems is not None and step % self.settings.eval_every == 0:
             row |= self.held_out()
-        row |= {name: round(value, 3) for name, value in seconds.items()}
-        Trainer.log(self, row)
-        self.write_metrics(pd.DataFrame(self.state.log_history).drop(columns="epoch"), "reward", "accuracy")
+        self.add(row | {name: round(value, 3) for name, value in seconds.items()})
 
 
 def schedule(count: int, draws: int, seed: int) -> np.ndarray:
@@ -540,7 +542,7 @@ def train_rloo(
     order = schedule(len(train_problems), settings.steps * settings.prompts, settings.seed)
     in_order = train_problems.select_columns(["nums", "target"]).select(order)
     trainer = RLOOTrainer(model, tokenizer, in_order, reward, folder, settings, **options)
-    trainer.fit(folder, settings.steps, "RLOO")
+    trainer.fit(folder, settings.steps, "RLOO", ("reward", "accuracy"))
 
 
 def _load(policy: Policy) -> tuple:
