@@ -2,11 +2,13 @@
 
 import json
 import random
+import re
 
 import datasets
 import pytest
 
 from lib.demonstrations import (
+    comparison,
     equation,
     free_search,
     held_out,
@@ -47,6 +49,9 @@ def test_a_demonstration_is_right_after_so_many_failures(failures):
         assert all(step.well_formed and step.arithmetic_ok and step.in_pool for step in steps)
         assert text.count("\n") == 3 + failures
         assert len(steps) == (1 + failures) * (len(problem.nums) - 1)
+        checked = [line.rpartition(" = ")[2] for line in text.split("\n")[1:-2]]
+        assert checked[-1] == f"{problem.target}, {problem.target}? yes"
+        assert all(re.fullmatch(rf"\d+, {problem.target}\? no", check) for check in checked[:-1])
 
 
 def test_a_problem_without_a_plain_solution_is_refused():
@@ -65,18 +70,27 @@ def test_equations_hold_and_the_held_out_ones_stay_out():
                 assert op in "*/" or held_out(int(a), int(b)) == test
 
 
-@pytest.mark.parametrize("announced", [False, True])
-def test_worked_expressions_use_every_number_and_show_no_evaluation_problem(announced):
+def test_comparisons_are_true_and_half_of_them_equal():
+    rng = random.Random(3)
+    told = []
+    for _ in range(400):
+        value, target, verdict = re.fullmatch(r"(\d+), (\d+)\? (yes|no)", comparison(rng)).groups()
+        assert (value == target) == (verdict == "yes")
+        told.append(verdict)
+    assert 150 < told.count("yes") < 250
+
+
+def test_worked_expressions_use_every_number_and_show_no_evaluation_problem():
     rng = random.Random(1)
     for _ in range(100):
-        head, *lines, answer = worked_expression(rng, 3, announced).split("\n")
-        target = int(lines.pop(0).removeprefix("Target: ")) if announced else None
+        head, asked, *lines, answer = worked_expression(rng, 3).split("\n")
+        target = int(asked.removeprefix("Target: "))
         nums = tuple(map(int, head.removeprefix("Numbers: [").removesuffix("]").split(", ")))
         expr = parse(answer.removeprefix("<answer>").removesuffix("</answer>"))
-        assert sorted(numbers(expr).elements()) == sorted(nums)
-        values = [int(line.rpartition(" = ")[2]) for line in lines]
-        assert 1 <= len(lines) <= 3 and values[-1] == evaluate(expr)
-        assert not announced or (values[-1] == target and target not in values[:-1])
+        assert sorted(numbers(expr).elements()) == sorted(nums) and evaluate(expr) == target
+        values = [int(line.rpartition(" = ")[2].partition(",")[0]) for line in lines]
+        assert 1 <= len(lines) <= 3 and values[-1] == target and target not in values[:-1]
+        assert [line.rpartition(f", {target}? ")[2] for line in lines] == ["no"] * (len(lines) - 1) + ["yes"]
         assert not any(Problem(nums, value).key in evaluation_keys() for value in values)
 
 

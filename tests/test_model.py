@@ -12,7 +12,7 @@ from lib.model import build_tokenizer, load_policy, load_tokenizer, new_model, s
 from lib.paths import MODELS
 
 FORMATS = {
-    "free text": "<think>\n44 + 19 = 63, 63 + 35 = 98\n</think>\n<answer>44 + 19 + 35</answer>",
+    "free text": "<think>\n44 + 19 = 63, 63 + 35 = 98, 98? yes\n</think>\n<answer>44 + 19 + 35</answer>",
     "program": "<answer>\na = 44 + 19\nanswer = a + 35\n</answer>",
     "trace": "<think>\nstate [19, 35, 44]\ntry 44 - 19 = 25\nbacktrack\n</think>",
     "trace, uppercase": "<THINK>\n</THINK>\n<ANSWER> 44 + 19 + 35 = 98 </ANSWER>",
@@ -51,6 +51,7 @@ def test_other_text_is_unknown_and_prompt_and_completion_never_merge():
 
 def test_one_digit_one_token_one_operator_one_token():
     assert TOKENIZER.tokenize("44 + 19 = 63") == ["4", "4", " + ", "1", "9", " = ", "6", "3"]
+    assert TOKENIZER.tokenize("63, 98? no") == ["6", "3", ", ", "9", "8", "?", " no"]
 
 
 def test_a_checkpoint_comes_back_from_its_run_folder(saved):
