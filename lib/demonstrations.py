@@ -154,8 +154,8 @@ def program_lines(expr: Expr, names: Iterator[str], last: str | None = None) -> 
 def program_search(problem: Problem, rng: random.Random, failures: int) -> str:
     """A completion that searches in a restricted program: `failures` attempts that miss, then the answer's.
 
-    A line holds one operation, in a share of COMPACT a whole attempt; the arithmetic stands in comments, in the words of
-    `attempt_line`. A share of UNSOLVED misses with its answer too: what is taught is the format. Raises ValueError
+    A line holds one operation, in a share of COMPACT a whole attempt; the arithmetic stands in comments, in the words
+    of `attempt_line`. A share of UNSOLVED misses with its answer too: what is taught is the format. Raises ValueError
     without a solution among the integers 0 to 999.
     """
     attempts = search(problem, rng, failures)
