@@ -50,11 +50,11 @@ def tiny_policy(seed=0):
     return new_model(tokenizer, hidden=32, layers=2, heads=2, seed=seed), tokenizer
 
 
-def sevens(completions, problem):
-    """A reward that a policy without any training can learn: the share of sevens."""
-    counts = [text.count("7") for text in completions]
+def odds(completions, problem):
+    """A reward that a policy without any training can learn: the share of odd digits."""
+    counts = [sum(text.count(digit) for digit in "13579") for text in completions]
     return [
-        Score(count / 12, {"sevens": float(count), "long": float(len(text) > 12)})
+        Score(count / 12, {"odds": float(count), "long": float(len(text) > 12)})
         for count, text in zip(counts, completions, strict=True)
     ]
 
@@ -73,7 +73,7 @@ def quick(**changes):
 
 def make_trainer(folder, policy=None, **options):
     changes = {name: options.pop(name) for name in list(options) if name in RLOOSettings.__dataclass_fields__}
-    return RLOOTrainer(*(policy or tiny_policy()), PROBLEMS, sevens, folder, quick(**changes), **options)
+    return RLOOTrainer(*(policy or tiny_policy()), PROBLEMS, odds, folder, quick(**changes), **options)
 
 
 def gradient(model):
@@ -286,7 +286,7 @@ def test_gradient_is_that_of_trls_own_grpo(tmp_path, monkeypatch):
         return {"prompt_ids": ids, "completion_ids": out.ids, "logprobs": out.logprobs}
 
     def reward(prompts, completions, **columns):
-        return [score.total for score in sevens(completions, None)]
+        return [score.total for score in odds(completions, None)]
 
     model, tokenizer = tiny_policy()
     config = GRPOConfig(
@@ -363,8 +363,8 @@ def weights_of(folder):
     return torch.cat([p.detach().flatten() for p in load_policy(folder)[0].parameters()])
 
 
-def rloo(folder, reward=sevens, curriculum=None, **changes):
-    options = {"eval_problems": PROBLEMS.select(range(4)), "eval_rewards": {"sevens": sevens}, "curriculum": curriculum}
+def rloo(folder, reward=odds, curriculum=None, **changes):
+    options = {"eval_problems": PROBLEMS.select(range(4)), "eval_rewards": {"odds": odds}, "curriculum": curriculum}
     train_rloo(tiny_policy(), PROBLEMS, reward, folder, quick(**changes), **options)
 
 
@@ -373,8 +373,8 @@ def test_rloo_raises_a_trivial_reward(tmp_path):
     table = metrics_of(tmp_path)
     assert table["step"].tolist() == list(range(1, 21))
     assert table["reward"].head(3).mean() < 0.05 and table["reward"].tail(3).mean() > 0.3
-    assert table["eval_sevens"].dropna().index.tolist() == [9, 19]
-    assert table["reward_sevens"].iloc[-1] == pytest.approx(table["reward"].iloc[-1] * 12, rel=1e-5)
+    assert table["eval_odds"].dropna().index.tolist() == [9, 19]
+    assert table["reward_odds"].iloc[-1] == pytest.approx(table["reward"].iloc[-1] * 12, rel=1e-5)
     assert (table["kl"].iloc[0], table["kl"].iloc[-1] > 0.1) == (pytest.approx(0, abs=1e-6), True)
     assert table["entropy"].iloc[-1] < table["entropy"].iloc[0]
     assert (table["accuracy"] == 0).all()  # the verifier's, which no reward of ours moves
@@ -387,7 +387,7 @@ def killed_at_call(count):
     def reward(completions, problem):
         if next(calls) == count:
             os.kill(os.getpid(), signal.SIGKILL)
-        return sevens(completions, problem)
+        return odds(completions, problem)
 
     return reward
 
@@ -472,7 +472,7 @@ def test_the_seed_decides_the_run(tmp_path):
 
 
 def test_every_step_draws_anew(tmp_path):
-    train_rloo(tiny_policy(), PROBLEMS.select([0]), sevens, tmp_path, quick(prompts=1, learning_rate=0.0))
+    train_rloo(tiny_policy(), PROBLEMS.select([0]), odds, tmp_path, quick(prompts=1, learning_rate=0.0))
     assert metrics_of(tmp_path)["entropy"].nunique() == 4
 
 
@@ -611,7 +611,7 @@ def test_a_killed_sft_resumes_exactly(tmp_path, monkeypatch):
 
 def test_a_policy_is_taken_from_a_folder_too(tmp_path):
     save_policy(*tiny_policy(), tmp_path / "sft" / "checkpoint")
-    train_rloo(tmp_path / "sft", PROBLEMS, sevens, tmp_path / "rloo", quick(steps=1))
+    train_rloo(tmp_path / "sft", PROBLEMS, odds, tmp_path / "rloo", quick(steps=1))
     assert not torch.equal(weights_of(tmp_path / "sft"), weights_of(tmp_path / "rloo"))
     with pytest.raises(FileNotFoundError, match="no checkpoint"):
-        train_rloo(tmp_path / "nothing", PROBLEMS, sevens, tmp_path / "rloo", quick(steps=1))
+        train_rloo(tmp_path / "nothing", PROBLEMS, odds, tmp_path / "rloo", quick(steps=1))
