@@ -1,11 +1,12 @@
 """Countdown as a Markov decision process: states, actions, transition, reward, and the exact value of every move.
 
-Paper `agent`: "Countdown as an Agentic Optimization Problem" (Sun); equation numbers are its own. A state is the multiset
-of numbers left (exact rationals) and the target; an action takes two of them and puts their result back. The numbers are
-kept sorted and (a, b, +) is the same action as (b, a, +), so that equal states are equal objects with equal prompts.
+Paper `agent`: "Countdown as an Agentic Optimization Problem" (Sun); equation numbers are its own. A state is the
+multiset of numbers left (exact rationals) and the target; an action takes two of them and puts their result back. The
+numbers are kept sorted and (a, b, +) is the same action as (b, a, +): equal states have equal prompts.
 
-Every number must be used: a solvable state of n numbers is always n - 1 actions from its end (`d_min`). So in Eq. 9 alpha
-tells solvable from unsolvable successors only; the solvable ones of a state are ranked by their number of completions.
+Every number must be used: a solvable state of n numbers is always n - 1 actions from its end (`d_min`). So in Eq. 9
+alpha tells solvable from unsolvable successors only; those of a state that can be solved are ranked by their number of
+completions.
 """
 
 import re
@@ -115,7 +116,7 @@ def render_action(move: Action) -> str:
 def parse_action(text: str, state: State) -> Action | str:
     """phi(y, s): the legal action that a tag names in this state, or its kind of fault, one of REJECTIONS.
 
-    The whole text must be one tag as `render_action` writes it, but for the order of + and * and for fractions in lowest
+    The whole text must be one tag as `render_action` writes it, but that + and * take either order and a fraction any
     terms. Reads at most a tag's length of any text.
     """
     if (tag := _TAG.fullmatch(text)) is None:
@@ -180,8 +181,8 @@ def completions(states: Sequence[State]) -> np.ndarray:
 def q_values(successors: Sequence[State], kind: str, alpha: float = 0.2, beta: float = 0.05) -> np.ndarray:
     """Q(s, a) for the successors s' = T(s, a) of any actions, float64.
 
-    kind "none": 0. "binary": Q_bin = V*(s') (Eq. 7). "soft": Q_soft = 1 - alpha d_min(s') + beta log(1 + c(s')) where s'
-    can be solved, else 0 (Eq. 9). Raises ValueError for another kind.
+    kind "none": 0. "binary": Q_bin = V*(s') (Eq. 7). "soft": Q_soft = 1 - alpha d_min(s') + beta log(1 + c(s')) where
+    s' can be solved, else 0 (Eq. 9). Raises ValueError for another kind.
     """
     if kind == "none":
         return np.zeros(len(successors))
