@@ -137,7 +137,7 @@ def load_demonstrations(
     query.
     """
     if source == "hub":
-        rows = datasets.load_dataset(hub, split="train").map(_asked, load_from_cache_file=False)
+        rows = datasets.load_dataset(hub, split="train").map(asked, load_from_cache_file=False)
         return exclude(rows).rename_column("query", "prompt").select_columns(["prompt", "completion"])
     if source != "generated":
         raise ValueError(f"demonstration source {source!r} is not known: use 'generated' or 'hub'")
@@ -152,7 +152,7 @@ def load_demonstrations(
     return datasets.Dataset.from_list(rows)
 
 
-def _asked(row: dict) -> dict:
+def asked(row: dict) -> dict:
     """The numbers and the target that a hub demonstration's query asks about."""
     asked = re.search(r"\[(\d+(?:,? +\d+)*)\].*?equals? (\d+)", row["query"], re.DOTALL)
     if asked is None:

@@ -165,15 +165,18 @@ def diagnostics(judged: pd.DataFrame, by=("set", "method")) -> pd.DataFrame:
 
 
 def answer(low: float, high: float, direction: str, seeds: int) -> str:
-    """What the interval of a paired difference says to a claim that it is "higher" or "lower" than zero.
+    """What the interval of a paired difference says to a claim that it is "higher" or "lower" than zero, or "equal".
 
-    "reproduced", "not reproduced" (the interval lies on the other side) or "undecided" (it holds zero); with
-    fewer than three seeds nothing is decided, and the answer says so.
+    "reproduced", "not reproduced" (the interval lies on the other side) or "undecided" (it holds zero); to "equal"
+    "not contradicted" (it holds zero) or "not reproduced". With fewer than three seeds nothing is decided, and the
+    answer says so.
     """
-    if direction not in ("higher", "lower"):
-        raise ValueError(f"direction {direction!r}: a difference is claimed to be 'higher' or 'lower'")
+    if direction not in ("higher", "lower", "equal"):
+        raise ValueError(f"direction {direction!r}: a difference is claimed to be 'higher', 'lower' or 'equal'")
     if seeds < 3:
         return "one seed" if seeds == 1 else "two seeds"
+    if direction == "equal":
+        return "not contradicted" if low <= 0 <= high else "not reproduced"
     if low <= 0 <= high:
         return "undecided"
     return "reproduced" if (low > 0) == (direction == "higher") else "not reproduced"

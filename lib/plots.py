@@ -62,9 +62,9 @@ METHODS = {
     "program": Method("RLOO, program", "#661100", "X"),
     # dense
     "ipo": Method("IPO", "#CC79A7", "v"),
-    "dense": Method("RLOO, dense", "#009E73", "^"),
-    "curriculum": Method("RLOO, curriculum", "#E69F00", "D"),
-    "hybrid": Method("RLOO, hybrid", "#999933", "P"),
+    "rloo_dense": Method("RLOO, dense", "#009E73", "^"),
+    "rloo_curriculum": Method("RLOO, curriculum", "#E69F00", "D"),
+    "rloo_hybrid": Method("RLOO, hybrid", "#999933", "P"),
     # trace
     "trace_sft": Method("Trace SFT", "#A9A9A9", "v"),
     "trace_outcome": Method("Outcome only", "#D55E00", "D"),

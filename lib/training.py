@@ -43,6 +43,7 @@ from torch.nn.utils.rnn import pad_sequence
 from trl import GRPOConfig, GRPOTrainer, SFTConfig, SFTTrainer
 from trl.trainer.utils import add_fused_lm_head
 
+from lib.curriculum import Curriculum
 from lib.demonstrations import render_prompt
 from lib.generation import Sampling, generate, sample
 from lib.model import load_policy, save_policy
@@ -175,7 +176,7 @@ def rloo_loss(
     return loss, metrics
 
 
-# --- what both trainers write -------------------------------------------------------------------------------
+# --- what all trainers write -------------------------------------------------------------------------------
 
 
 @contextmanager
@@ -238,8 +239,9 @@ def latest_checkpoint(folder: Path) -> Path | None:
     return None
 
 
-class _Resumable:
-    """A checkpoint counts once its last file, `complete.json` with the sizes of all others, is written."""
+class Resumable:
+    """What our trainers share. A checkpoint counts once its last file, `complete.json` with the sizes of all others,
+    is written."""
 
     metrics: MetricsLog
 
@@ -255,6 +257,19 @@ class _Resumable:
     def _send_telemetry(self):
         """No telemetry, whatever the environment says."""
 
+    def held_out(self, max_tokens: int) -> dict[str, float]:
+        """eval_accuracy and the mean of each of `eval_rewards` for one completion a problem of `eval_problems`, at
+        temperature 1 and a fixed seed; eval_entropy, nats a token: the mean of -log pi over the tokens drawn."""
+        sampling, rows = Sampling(max_tokens=max_tokens), self.eval_problems
+        with self.accelerator.autocast():
+            table = sample(self.model, self.processing_class, rows, 1, sampling, self.args.seed, self.prompt)
+        answered = list(zip(table["completion"], problems(rows), strict=True))
+        row = {"eval_accuracy": float(np.mean([self.is_correct(text, problem) for text, problem in answered]))}
+        for name, reward in self.eval_rewards.items():
+            scores = [reward([text], problem)[0].total for text, problem in answered]
+            row[f"eval_{name}"] = float(np.mean(scores))
+        return row | {"eval_entropy": -table["logprob"].sum() / table["tokens"].sum()}
+
     def fit(self, folder: Path, steps: int, what: str, shown: tuple[str, ...]) -> None:
         """Train, from the newest whole checkpoint if there is one, and save the policy."""
         checkpoint = latest_checkpoint(folder / "trainer")
@@ -267,8 +282,8 @@ class _Resumable:
         save_policy(self.model, self.processing_class, folder / "checkpoint")
 
 
-def _arguments(folder: Path, settings: SFTSettings | RLOOSettings) -> dict:
-    """What the configurations of both trainers have in common."""
+def arguments(folder: Path, settings) -> dict:
+    """What the configurations of all trainers have in common."""
     return {
         "output_dir": str(folder / "trainer"),
         "learning_rate": settings.learning_rate,
@@ -303,7 +318,7 @@ SFT_COLUMNS = {  # metrics.csv's names of TRL's metrics
 }
 
 
-class _SFTTrainer(_Resumable, SFTTrainer):
+class _SFTTrainer(Resumable, SFTTrainer):
     def log(self, logs, start_time=None):
         super().log(logs, start_time)  # adds TRL's own metrics to `logs`
         if "loss" in logs or "eval_loss" in logs:
@@ -343,7 +358,7 @@ def train_sft(
     if len(rows) < settings.batch_size:
         raise ValueError(f"{len(rows)} demonstrations do not fill one batch of {settings.batch_size}")
     config = SFTConfig(
-        **_arguments(folder, settings),
+        **arguments(folder, settings),
         num_train_epochs=1,  # the order below holds all epochs
         train_sampling_strategy="sequential",
         per_device_train_batch_size=settings.batch_size,
@@ -378,12 +393,12 @@ def answer_is_correct(completion: str, problem: Problem) -> bool:
     return verify_answer(completion, problem).status == "correct"
 
 
-class RLOOTrainer(_Resumable, GRPOTrainer):
+class RLOOTrainer(Resumable, GRPOTrainer):
     """RLOO of paper `ast`: our rollouts and `rloo_loss` in TRL's GRPOTrainer. See the module's docstring.
 
-    `train_problems` are those of the whole run in order, `settings.prompts` an update. The frozen reference
-    is the policy as it is given here; it costs a forward pass, and at kl_coef 0 is left out (there is no
-    column kl then).
+    `train_problems` are those of the whole run in order, `settings.prompts` an update; a `curriculum` draws its
+    own instead, and its state is part of a checkpoint. The frozen reference is the policy as it is given here;
+    it costs a forward pass, and at kl_coef 0 is left out (there is no column kl then).
     """
 
     def __init__(
@@ -400,13 +415,14 @@ class RLOOTrainer(_Resumable, GRPOTrainer):
         prompt: str = "free",
         token_weights: TokenWeights | None = None,
         is_correct: Callable[[str, Problem], bool] = answer_is_correct,
+        curriculum: Curriculum | None = None,
     ):
-        self.settings, self.reward, self.prompt = settings, reward, prompt
+        self.settings, self.reward, self.prompt, self.curriculum = settings, reward, prompt, curriculum
         self.eval_problems, self.eval_rewards = eval_problems, eval_rewards or {}
         self.token_weights, self.is_correct = token_weights, is_correct
         self.reference = copy.deepcopy(model).eval().requires_grad_(False) if settings.kl_coef else None
         config = GRPOConfig(
-            **_arguments(folder, settings),
+            **arguments(folder, settings),
             max_steps=settings.steps,
             lr_scheduler_type="constant",
             logging_steps=1,
@@ -428,9 +444,24 @@ class RLOOTrainer(_Resumable, GRPOTrainer):
     def _prepare_inputs(self, rows: list[dict]) -> dict:
         """The micro-batch of this accumulation step; an update's first samples and scores its rollouts."""
         turn = self._step % self.args.gradient_accumulation_steps
-        if turn == 0:  # TRL hands over each problem K times
+        if turn == 0 and self.curriculum:
+            self._micro_batches = self._rollouts(self.curriculum.draw(self.settings.prompts, self.state.global_step))
+        elif turn == 0:  # TRL hands over each problem K times
             self._micro_batches = self._rollouts(problems(pd.DataFrame(rows[:: self.settings.group_size])))
         return self._micro_batches[turn]
+
+    def _save_checkpoint(self, model, trial):
+        if self.curriculum:
+            path = Path(self.args.output_dir) / f"checkpoint-{self.state.global_step}" / "curriculum.json"
+            with writing(path):
+                path.parent.mkdir(parents=True, exist_ok=True)
+                path.write_text(json.dumps(self.curriculum.state))
+        super()._save_checkpoint(model, trial)
+
+    def _load_from_checkpoint(self, checkpoint, model=None):
+        super()._load_from_checkpoint(checkpoint, model)
+        if self.curriculum:
+            self.curriculum.state = json.loads((Path(checkpoint) / "curriculum.json").read_text())
 
     def _rollouts(self, batch: list[Problem]) -> list[dict]:
         """Sample and score a group of rollouts a problem; micro-batches by length, to save padding."""
@@ -461,6 +492,8 @@ class RLOOTrainer(_Resumable, GRPOTrainer):
             "clipped": out.finish.count("length") / len(texts),
             "no_signal": (rewards == rewards[:, :1]).all(-1).float().mean().item(),
         }
+        if self.curriculum:
+            self._row |= self.curriculum.learn(advantages.abs().view(-1, k).mean(-1).tolist())
         self._seconds = {"seconds_generation": sampled - began, "seconds_reward": self._scored - sampled}
         # 4. lay out
         lengths = [len(prompts[i // k]) + len(ids) for i, ids in enumerate(out.ids)]
@@ -535,28 +568,16 @@ class RLOOTrainer(_Resumable, GRPOTrainer):
             self._row[name] = max(so_far, value) if name == "importance_max" else so_far + value
         return loss
 
-    def held_out(self) -> dict[str, float]:
-        """Accuracy and rewards of one completion a held-out problem, at temperature 1 and a fixed seed."""
-        sampling = Sampling(max_tokens=self.settings.max_tokens)
-        seed, tokenizer = self.settings.seed, self.processing_class
-        with self.accelerator.autocast():
-            table = sample(self.model, tokenizer, self.eval_problems, 1, sampling, seed, self.prompt)
-        answered = list(zip(table["completion"], problems(self.eval_problems), strict=True))
-        row = {"eval_accuracy": float(np.mean([self.is_correct(text, problem) for text, problem in answered]))}
-        for name, reward in self.eval_rewards.items():
-            scores = [reward([text], problem)[0].total for text, problem in answered]
-            row[f"eval_{name}"] = float(np.mean(scores))
-        return row
-
     def log(self, logs, start_time=None):
         """One row of metrics.csv a step; TRL's own metrics are not kept."""
         if "loss" not in logs:  # the summary at the end
             return
+        settings = self.settings
         seconds = self._seconds | {"seconds_update": time.perf_counter() - self._scored}
         step = self.state.global_step
         row = {"loss": logs["loss"], **self._row, "grad_norm": logs["grad_norm"]}
-        if self.eval_problems is not None and step % self.settings.eval_every == 0:
-            row |= self.held_out()
+        if self.eval_problems is not None and step % settings.eval_every == 0:
+            row |= self.held_out(settings.max_tokens)
         self.metrics.add(step, row | {name: round(value, 3) for name, value in seconds.items()})
 
 
@@ -580,7 +601,8 @@ def train_rloo(
     completion_length, clipped (share cut at the cap), no_signal (share of groups whose rewards are all
     equal), entropy, importance_mean, importance_max, kl, grad_norm, seconds_generation, seconds_reward,
     seconds_update. `options` are RLOOTrainer's. With `eval_problems`: eval_accuracy and eval_<name> of each
-    of `eval_rewards`, every `eval_every` steps. A run that was interrupted resumes from `folder`/trainer.
+    of `eval_rewards`, and eval_entropy, every `eval_every` steps. With a curriculum: bucket<k>, how probable
+    bucket k was. A run that was interrupted resumes from `folder`/trainer.
     """
     folder, (model, tokenizer) = Path(folder), _load(policy)
     order = schedule(len(train_problems), settings.steps * settings.prompts, settings.seed)

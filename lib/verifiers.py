@@ -107,6 +107,12 @@ class Step:
     in_pool: bool
     repeated: bool
     attempt: int
+    pool: tuple
+
+    @property
+    def legal(self) -> bool:
+        """Whether it is one operation on available numbers, and holds (`dense`, Section 3.4)."""
+        return self.well_formed and self.arithmetic_ok and self.in_pool
 
 
 # Quantifiers are possessive: what is read is never given back, so a text is scanned once. The equation's right
@@ -144,7 +150,8 @@ def verify_steps(completion: str, problem: Problem) -> list[Step]:
     The pool starts as the problem's numbers. A step whose operands are in it takes them out and puts its
     stated result in, right or wrong: a slip counts once, not again in each step that builds on it. A step whose
     operands are not in the pool, but are among the problem's numbers, starts a new attempt with a full pool.
-    Any other step leaves the pool as it is.
+    Any other step leaves the pool as it is. Neither a new line nor a check (`98? no`) starts one: a text may write
+    a step a line, or check half an attempt.
     """
     pool, attempt, seen, steps = list(problem.nums), 0, set(), []
     for equation in islice(_equations(_reasoning(completion)), MAX_STEPS):
@@ -155,7 +162,8 @@ def verify_steps(completion: str, problem: Problem) -> list[Step]:
             pool = [*rest, equation.result]
         repeated = equation.operation in seen
         seen.add(equation.operation)
-        steps.append(Step(equation.text, equation.well_formed, equation.holds, rest is not None, repeated, attempt))
+        verdicts = (equation.well_formed, equation.holds, rest is not None, repeated)
+        steps.append(Step(equation.text, *verdicts, attempt, tuple(pool)))
     return steps
 
 

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from trl import GRPOConfig, GRPOTrainer
 
 import lib.training
+from lib.curriculum import Bandit
 from lib.demonstrations import render_prompt
 from lib.generation import Sampling, generate
 from lib.model import build_tokenizer, load_policy, new_model, save_policy
@@ -362,8 +363,8 @@ def weights_of(folder):
     return torch.cat([p.detach().flatten() for p in load_policy(folder)[0].parameters()])
 
 
-def rloo(folder, reward=sevens, **changes):
-    options = {"eval_problems": PROBLEMS.select(range(4)), "eval_rewards": {"sevens": sevens}}
+def rloo(folder, reward=sevens, curriculum=None, **changes):
+    options = {"eval_problems": PROBLEMS.select(range(4)), "eval_rewards": {"sevens": sevens}, "curriculum": curriculum}
     train_rloo(tiny_policy(), PROBLEMS, reward, folder, quick(**changes), **options)
 
 
@@ -414,6 +415,40 @@ def test_a_killed_run_resumes_exactly(tmp_path):
     rloo(killed, steps=6)
     pd.testing.assert_frame_equal(metrics_of(killed), metrics_of(tmp_path / "whole"), check_exact=True)
     assert torch.equal(weights_of(killed), weights_of(tmp_path / "whole"))
+
+
+def bandit():
+    return Bandit(lib.training.problems(PROBLEMS), np.arange(24.0), 6, 0, temperature=0.02)
+
+
+def test_a_killed_run_with_a_bandit_resumes_exactly(tmp_path):
+    rloo(tmp_path / "whole", steps=6, curriculum=bandit())
+    killed = tmp_path / "killed"
+    doomed = killed_at_call(4 * 5 + 2)
+    assert run_in_child(lambda: rloo(killed, doomed, steps=6, curriculum=bandit())) == signal.SIGKILL
+    rloo(killed, steps=6, curriculum=bandit())
+    table = metrics_of(tmp_path / "whole")
+    pd.testing.assert_frame_equal(metrics_of(killed), table, check_exact=True)
+    assert torch.equal(weights_of(killed), weights_of(tmp_path / "whole"))
+    assert table["bucket0"].iloc[0] == pytest.approx(1 / 6) != table["bucket0"].iloc[-1]  # it had learned something
+
+
+def test_the_bandit_learns_from_the_problems_it_drew_itself(tmp_path):
+    """No lag: the advantages of an update reach the buckets of the same update's draw."""
+    curriculum, asked = bandit(), []
+
+    def reward(completions, problem):
+        asked.append(problem)
+        easy = problem.nums[0] <= 4  # of bucket 0: the only ones with a signal
+        return [Score(float(easy and i == 0), {}) for i in range(len(completions))]
+
+    rloo(tmp_path, reward, steps=3, curriculum=curriculum, learning_rate=0.0)
+    table, level, q = metrics_of(tmp_path), 0.5, 0.0  # mean |advantage| of 1, 0, 0, 0: (1 + 3 / 3) / 4
+    for step, batch in enumerate(asked[i : i + 4] for i in (0, 4, 8)):
+        weights = np.exp(np.array([q, 0, 0, 0, 0, 0]) / 0.02)
+        assert table["bucket0"].iloc[step] == pytest.approx(weights[0] / weights.sum())
+        q = 0.5 * level + 0.5 * q if any(problem.nums[0] <= 4 for problem in batch) else q
+    assert curriculum.state == pytest.approx([q, 0, 0, 0, 0, 0])
 
 
 def test_a_finished_run_started_again_changes_nothing(tmp_path):

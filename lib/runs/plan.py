@@ -6,6 +6,7 @@ Every mistake is a `DeclarationError` that names the file, the key and the neare
 import ast
 import difflib
 import hashlib
+import inspect
 import itertools
 import json
 import os
@@ -191,6 +192,7 @@ class Project:
             raise DeclarationError(f"{where}: output is set by the runner")
         params = {key: value for key, value in params.items() if key != "output" and key not in needs}
         check_reward(params, where)
+        check_curriculum(params, where)
         ancestors = {parent: specs[parent].fingerprint for parent in parents_of(declaration)}
         fingerprint = digest([notebook.name, notebook.code, params, needs, ancestors])
         return Spec(profile, name, declaration, params, notebook.code, fingerprint)
@@ -346,6 +348,17 @@ def check_reward(params: dict[str, Any], where: str) -> None:
             get_reward(params["reward"], params.get("reward_options", {}))
         except (LookupError, TypeError, ValueError) as error:
             raise DeclarationError(f"{where}: {error.args[0] if error.args else error}") from error
+
+
+def check_curriculum(params: dict[str, Any], where: str) -> None:
+    """The same for a curriculum."""
+    if params.get("curriculum"):
+        from lib.curriculum import CURRICULA
+
+        known(params["curriculum"], CURRICULA, f"{where}: curriculum")
+        for option in params.get("curriculum_options", {}):
+            options = inspect.signature(CURRICULA[params["curriculum"]]).parameters
+            known(option, options, f"{where}: option of curriculum {params['curriculum']}")
 
 
 def describe(error: dict) -> str:
