@@ -10,13 +10,14 @@ from functools import cache, lru_cache
 
 import datasets
 
+from lib.environment import PROMPT, initial, moves_of, render_action, render_state, step
 from lib.expression import BinOp, Expr, Num, evaluate, render
 from lib.problem import Problem, evaluation_keys, exclude
 from lib.problem import problems as as_problems
 from lib.solver import solutions
 
 LARGEST = 999
-PROMPTS = {"free": "Numbers: [{nums}]\nTarget: {target}\n"}
+PROMPTS = {"free": "Numbers: [{nums}]\nTarget: {target}\n", "pick": PROMPT}
 HUB_DEMONSTRATIONS = "Asap7772/cog_behav_all_strategies"
 
 
@@ -121,6 +122,16 @@ def free_search(problem: Problem, rng: random.Random, failures: int) -> str:
     return "\n".join(["<think>", *lines, "</think>", f"<answer>{render(solution)}</answer>"])
 
 
+def action_rows(problem: Problem, rng: random.Random) -> list[dict]:
+    """Each state on the way of a random solution among the integers 0 to 999, and the action taken there (`agent`
+    Eq. 12): rows prompt, completion."""
+    state, rows = initial(problem), []
+    for move in moves_of(rng.choice(plain_solutions(problem))):
+        rows.append({"prompt": render_state(state), "completion": render_action(move)})
+        state = step(state, move)
+    return rows
+
+
 def load_demonstrations(
     source: str,
     problems: datasets.Dataset,
@@ -131,7 +142,8 @@ def load_demonstrations(
 ) -> datasets.Dataset:
     """Rows `prompt`, `completion` for supervised fine-tuning.
 
-    `generated`: one search demonstration for each of `problems`, with 0 to `most_failures` failing attempts, uniformly.
+    `generated`: one search demonstration for each of `problems`, with 0 to `most_failures` failing attempts, uniformly;
+    with `prompt` "pick" the states and actions of one solution.
     `hub`: the demonstrations that the papers use (columns `query`, `completion`), or those of another hub name or local
     folder `hub`. Rows of evaluation problems are dropped. Raises ValueError for an unknown source or an unreadable
     query.
@@ -145,7 +157,11 @@ def load_demonstrations(
     rows = []
     for index, problem in enumerate(as_problems(exclude(problems))):
         rng = random.Random(f"{seed}/{index}")
-        if plain_solutions(problem):
+        if not plain_solutions(problem):
+            continue
+        if prompt == "pick":
+            rows += action_rows(problem, rng)
+        else:
             completion = free_search(problem, rng, failures=rng.randint(0, most_failures))
             rows.append({"prompt": render_prompt(problem.nums, problem.target, prompt), "completion": completion})
     print(f"{len(rows):,} demonstrations; the other problems have no solution among the integers 0 to {LARGEST}")
