@@ -368,7 +368,7 @@ def remember(problems: Sequence[Problem], folder: Path = RUNS / "solutions") -> 
     """Solve problems of five or six numbers once for all runs: from here on the functions above look them up.
 
     The solutions lie in one file of `folder` a list of problems, named by these and by this module's code. Whoever
-    comes while another process writes it waits; it is written whole or not at all. What takes long prints a progress line.
+    comes while another process writes it waits; it is written whole or not at all.
     """
     keys = [problem.key for problem in problems]
     name = hashlib.sha256(Path(__file__).read_bytes() + repr(keys).encode()).hexdigest()[:16]
