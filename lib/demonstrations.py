@@ -12,6 +12,7 @@ from functools import cache, lru_cache
 
 import datasets
 
+from lib.environment import PROMPT, initial, moves_of, render_action, render_state, step
 from lib.expression import BinOp, Expr, Num, evaluate, render
 from lib.problem import Problem, evaluation_keys, exclude
 from lib.problem import problems as as_problems
@@ -20,7 +21,7 @@ from lib.solver import solutions
 LARGEST = 999
 UNSOLVED = 0.25  # share of the program demonstrations whose answer misses the target
 COMPACT = 0.25  # share of them that write an attempt in one line, not an operation
-PROMPTS = {"free": "Numbers: [{nums}]\nTarget: {target}\n"}
+PROMPTS = {"free": "Numbers: [{nums}]\nTarget: {target}\n", "pick": PROMPT}
 PROMPTS["program"] = PROMPTS["free"] + "Program\n"
 HUB_DEMONSTRATIONS = "Asap7772/cog_behav_all_strategies"
 
@@ -174,7 +175,17 @@ def program_search(problem: Problem, rng: random.Random, failures: int) -> str:
     return "\n".join(["<answer>", *lines, "</answer>"])
 
 
-DEMONSTRATIONS = {"free": free_search, "program": program_search}  # by prompt style
+DEMONSTRATIONS = {"free": free_search, "program": program_search}  # how a demonstration is written
+
+
+def action_rows(problem: Problem, rng: random.Random) -> list[dict]:
+    """Each state on the way of a random solution among the integers 0 to 999, and the action taken there (`agent`
+    Eq. 12): rows prompt, completion."""
+    state, rows = initial(problem), []
+    for move in moves_of(rng.choice(plain_solutions(problem))):
+        rows.append({"prompt": render_state(state), "completion": render_action(move)})
+        state = step(state, move)
+    return rows
 
 
 def load_demonstrations(
@@ -183,18 +194,20 @@ def load_demonstrations(
     most_failures: int,
     seed: int,
     prompt: str = "free",
+    design: str = "free",
     hub: str = HUB_DEMONSTRATIONS,
 ) -> datasets.Dataset:
     """Rows `prompt`, `completion` for supervised fine-tuning.
 
-    `generated`: one demonstration in the style of `prompt` (a key of DEMONSTRATIONS) for each of `problems`, with 0 to
-    `most_failures` failing attempts, uniformly.
+    `generated`: one demonstration by `design` (a key of DEMONSTRATIONS) behind the prompt of style `prompt` for each of
+    `problems`, with 0 to `most_failures` failing attempts, uniformly; with prompt "pick" the states and actions of one
+    solution instead.
     `hub`: the demonstrations that the papers use (columns `query`, `completion`), or those of another hub name or local
     folder `hub`. Rows of evaluation problems are dropped. Raises ValueError for an unknown source or an unreadable
     query.
     """
     if source == "hub":
-        rows = datasets.load_dataset(hub, split="train").map(_asked, load_from_cache_file=False)
+        rows = datasets.load_dataset(hub, split="train").map(asked, load_from_cache_file=False)
         return exclude(rows).rename_column("query", "prompt").select_columns(["prompt", "completion"])
     if source != "generated":
         raise ValueError(f"demonstration source {source!r} is not known: use 'generated' or 'hub'")
@@ -202,14 +215,18 @@ def load_demonstrations(
     rows = []
     for index, problem in enumerate(as_problems(exclude(problems))):
         rng = random.Random(f"{seed}/{index}")
-        if plain_solutions(problem):
-            completion = DEMONSTRATIONS[prompt](problem, rng, failures=rng.randint(0, most_failures))
+        if not plain_solutions(problem):
+            continue
+        if prompt == "pick":
+            rows += action_rows(problem, rng)
+        else:
+            completion = DEMONSTRATIONS[design](problem, rng, failures=rng.randint(0, most_failures))
             rows.append({"prompt": render_prompt(problem.nums, problem.target, prompt), "completion": completion})
     print(f"{len(rows):,} demonstrations; the other problems have no solution among the integers 0 to {LARGEST}")
     return datasets.Dataset.from_list(rows)
 
 
-def _asked(row: dict) -> dict:
+def asked(row: dict) -> dict:
     """The numbers and the target that a hub demonstration's query asks about."""
     asked = re.search(r"\[(\d+(?:,? +\d+)*)\].*?equals? (\d+)", row["query"], re.DOTALL)
     if asked is None:

@@ -132,6 +132,24 @@ def judge(table: pd.DataFrame, prompt: str = "free") -> pd.DataFrame:
     return table.assign(**pd.DataFrame(rows, columns=columns, index=table.index))
 
 
+def judge_steps(judged: pd.DataFrame) -> pd.DataFrame:
+    """Generations with four columns more, of each completion's reasoning: equations (that `verify_steps` reads), true
+    (those that hold), distinct (those not repeated), signs (its equals signs: what there was to be read)."""
+    known: dict[tuple, list[int]] = {}
+    rows = []
+    for nums, target, completion in zip(judged["nums"], judged["target"], judged["completion"], strict=True):
+        key = (tuple(map(int, nums)), int(target), completion)
+        if key not in known:
+            steps = verify_steps(completion, Problem(*key[:2]))
+            true, distinct = (
+                sum(flags) for flags in ((s.arithmetic_ok for s in steps), (not s.repeated for s in steps))
+            )
+            known[key] = [len(steps), true, distinct, _reasoning(completion).count("=")]
+        rows.append(known[key])
+    columns = ["equations", "true", "distinct", "signs"]
+    return judged.assign(**pd.DataFrame(rows, columns=columns, index=judged.index, dtype=int))
+
+
 # --- the steps of the reasoning -------------------------------------------------------------------
 
 
@@ -150,6 +168,12 @@ class Step:
     in_pool: bool
     repeated: bool
     attempt: int
+    pool: tuple
+
+    @property
+    def legal(self) -> bool:
+        """Whether it is one operation on available numbers, and holds (`dense`, Section 3.4)."""
+        return self.well_formed and self.arithmetic_ok and self.in_pool
 
 
 # Quantifiers are possessive: what is read is never given back, so a text is scanned once. The equation's right
@@ -187,7 +211,8 @@ def verify_steps(completion: str, problem: Problem) -> list[Step]:
     The pool starts as the problem's numbers. A step whose operands are in it takes them out and puts its
     stated result in, right or wrong: a slip counts once, not again in each step that builds on it. A step whose
     operands are not in the pool, but are among the problem's numbers, starts a new attempt with a full pool.
-    Any other step leaves the pool as it is.
+    Any other step leaves the pool as it is. Neither a new line nor a check (`98? no`) starts one: a text may write
+    a step a line, or check half an attempt.
     """
     pool, attempt, seen, steps = list(problem.nums), 0, set(), []
     for equation in islice(_equations(_reasoning(completion)), MAX_STEPS):
@@ -198,7 +223,8 @@ def verify_steps(completion: str, problem: Problem) -> list[Step]:
             pool = [*rest, equation.result]
         repeated = equation.operation in seen
         seen.add(equation.operation)
-        steps.append(Step(equation.text, equation.well_formed, equation.holds, rest is not None, repeated, attempt))
+        verdicts = (equation.well_formed, equation.holds, rest is not None, repeated)
+        steps.append(Step(equation.text, *verdicts, attempt, tuple(pool)))
     return steps
 
 
