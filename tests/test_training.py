@@ -19,6 +19,7 @@ from lib.curriculum import Bandit
 from lib.demonstrations import render_prompt
 from lib.generation import Sampling, generate
 from lib.model import build_tokenizer, load_policy, new_model, save_policy
+from lib.problem import Problem
 from lib.training import (
     RLOOSettings,
     RLOOTrainer,
@@ -474,6 +475,35 @@ def test_the_seed_decides_the_run(tmp_path):
 def test_every_step_draws_anew(tmp_path):
     train_rloo(tiny_policy(), PROBLEMS.select([0]), odds, tmp_path, quick(prompts=1, learning_rate=0.0))
     assert metrics_of(tmp_path)["entropy"].nunique() == 4
+
+
+def test_several_updates_share_their_rollouts(tmp_path):
+    """Two batches of rollouts in four updates: fresh ones have weight 1, the same again under a moved policy not."""
+    rloo(tmp_path, steps=4, updates=2, learning_rate=1e-2)
+    table = metrics_of(tmp_path)
+    sampled = table[["reward", "completion_length", "no_signal"]]
+    assert sampled.iloc[0].equals(sampled.iloc[1]) and sampled.iloc[2].equals(sampled.iloc[3])
+    assert not sampled.iloc[1].equals(sampled.iloc[2])
+    assert table["importance_mean"].iloc[[0, 2]].tolist() == pytest.approx([1, 1], abs=1e-4)
+    assert (table["importance_mean"].iloc[[1, 3]] - 1).abs().min() > 1e-3
+    with pytest.raises(ValueError, match="updates=3 does not divide"):
+        quick(steps=4, updates=3)
+
+
+def test_several_updates_resume_exactly(tmp_path):
+    rloo(tmp_path / "whole", steps=6, updates=2)
+    killed = tmp_path / "killed"
+    assert run_in_child(lambda: rloo(killed, killed_at_call(4 * 2 + 2), steps=6, updates=2)) == signal.SIGKILL
+    rloo(killed, steps=6, updates=2)
+    pd.testing.assert_frame_equal(metrics_of(killed), metrics_of(tmp_path / "whole"), check_exact=True)
+    assert torch.equal(weights_of(killed), weights_of(tmp_path / "whole"))
+
+
+def test_accuracy_is_that_of_the_prompts_verifier(tmp_path):
+    trainer = make_trainer(tmp_path, prompt="program")
+    problem = Problem((1, 2, 3), 6)
+    assert trainer.is_correct("<answer>a = 1 + 2 + 3</answer>", problem)
+    assert not trainer.is_correct("<answer>1 + 2 + 3</answer>", problem)
 
 
 def test_without_a_kl_term_there_is_no_reference(tmp_path):
