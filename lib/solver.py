@@ -16,16 +16,21 @@ A tree as a row of labels: position 0 is the root, 2i+1 and 2i+2 are the childre
 1 to 4 for + - * /, 5 for a unary minus (never in a solution), 6+i for the i-th smallest distinct number.
 """
 
+import fcntl
+import hashlib
+import os
 from collections.abc import Iterable, Iterator, Sequence
 from fractions import Fraction
 from functools import lru_cache
 from itertools import combinations
 from math import comb
+from pathlib import Path
 
 import numpy as np
 
 from lib.expression import BinOp, Expr, Num
 from lib.files import progress
+from lib.paths import RUNS
 from lib.problem import Problem
 
 MAX_NUMBERS = 6
@@ -272,11 +277,16 @@ def _rename(rows: np.ndarray, labels: np.ndarray) -> np.ndarray:
 # --- one problem ----------------------------------------------------------------------------------
 
 
+_REMEMBERED: dict[tuple, np.ndarray] = {}  # template ids by problem key, see `remember`
+
+
 @lru_cache(maxsize=4096)
 def _solve(nums: tuple, target: int | Fraction) -> np.ndarray:
     """Label rows (solutions, 2**n - 1) of the problem with these sorted nums."""
     numbers = np.array(nums, object)
-    _, template = enumerate_solutions(numbers[None], np.array([target], object))
+    template = _REMEMBERED.get((nums, target))
+    if template is None:
+        _, template = enumerate_solutions(numbers[None], np.array([target], object))
     return _rename(_rows(len(nums), template), _number_labels(numbers))
 
 
@@ -351,12 +361,42 @@ def _swap(width: int, at: int) -> np.ndarray:
 
 def annotate(problems: Sequence[Problem]) -> np.ndarray:
     """The exact number of solutions of each problem, int64 (problems,). What takes long prints a progress line."""
-    counts = np.zeros(len(problems), np.int64)
-    with progress(None, len(problems), "problems counted") as line:
-        for where, nums, targets in _blocks(problems):
-            counts[where] = np.bincount(enumerate_solutions(nums, targets)[0], minlength=len(where))
+    return np.array([len(template) for template in _all_solutions(problems)], np.int64)
+
+
+def remember(problems: Sequence[Problem], folder: Path = RUNS / "solutions") -> None:
+    """Solve problems of five or six numbers once for all runs: from here on the functions above look them up.
+
+    The solutions lie in one file of `folder` a list of problems, named by these and by this module's code. Whoever
+    comes while another process writes it waits; it is written whole or not at all.
+    """
+    keys = [problem.key for problem in problems]
+    name = hashlib.sha256(Path(__file__).read_bytes() + repr(keys).encode()).hexdigest()[:16]
+    folder.mkdir(parents=True, exist_ok=True)
+    path, unfinished = folder / f"{name}.npz", folder / f".{name}.npz"
+    with (folder / f"{name}.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not path.exists():
+            found = _all_solutions(problems)
+            np.savez_compressed(unfinished, counts=[len(v) for v in found], templates=np.concatenate(found))
+            os.replace(unfinished, path)
+    with np.load(path) as stored:
+        templates = np.split(stored["templates"], np.cumsum(stored["counts"])[:-1])
+    _REMEMBERED.update(zip(keys, templates, strict=True))
+    _solve.cache_clear()
+
+
+def _all_solutions(problems: Sequence[Problem]) -> list[np.ndarray]:
+    """The template ids of each problem's solutions, int32."""
+    found = [np.empty(0, np.int32)] * len(problems)
+    with progress(None, len(problems), "problems solved") as line:
+        for where, nums, targets in _blocks(problems, 512):
+            problem, template = enumerate_solutions(nums, targets)
+            ends = np.cumsum(np.bincount(problem, minlength=len(where)))
+            for at, templates in zip(where, np.split(template.astype(np.int32), ends[:-1]), strict=True):
+                found[at] = templates
             line.update(len(where))
-    return counts
+    return found
 
 
 def levels(problems: Sequence[Problem]) -> list[str | None]:

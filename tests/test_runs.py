@@ -206,6 +206,17 @@ def test_unknown_reward_and_option_are_refused(checkout):
 
 
 @pytest.mark.parametrize(
+    ("curriculum", "options", "message"),
+    [("bandid", {}, "run base: curriculum 'bandid'.*'bandit'"), ("bandit", {"alfa": 1}, "option .*'alfa'.*'alpha'")],
+)
+def test_unknown_curriculum_and_option_are_refused(checkout, curriculum, options, message):
+    write_notebook(checkout.root / "notebooks/base.ipynb", BASE + '\ncurriculum = ""\ncurriculum_options = {}')
+    checkout.declare(set_in("runs", "base", "params", value={"curriculum": curriculum, "curriculum_options": options}))
+    with pytest.raises(DeclarationError, match=message):
+        checkout.check()
+
+
+@pytest.mark.parametrize(
     ("parameter", "wrong", "message"),
     [
         ("prompt", "fre", "run base: prompt 'fre'.*'free'"),

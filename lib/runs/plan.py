@@ -6,6 +6,7 @@ Every mistake is a `DeclarationError` that names the file, the key and the neare
 import ast
 import difflib
 import hashlib
+import inspect
 import itertools
 import json
 import re
@@ -26,7 +27,9 @@ from lib.paths import ROOT, RUNS
 YAML = "papermill_runs.yaml"
 TABLES = {  # notebook parameters that name an entry of a table in lib/, or several
     "prompt": "lib.demonstrations.PROMPTS",
+    "design": "lib.demonstrations.DEMONSTRATIONS",
     "sets": "lib.problem.EVALUATION_SETS",
+    "eval_set": "lib.problem.EVALUATION_SETS",
     "engine": "lib.generation.ENGINES",
 }
 
@@ -320,7 +323,7 @@ def fit(value: Any, default: Any, where: str) -> Any:
 
 
 def check_names(params: dict[str, Any], defaults: dict[str, Any], where: str) -> None:
-    """Refuse a reward, or an option of one, and an entry of one of TABLES that does not exist."""
+    """Refuse a reward or a curriculum, or an option of one, and an entry of one of TABLES that does not exist."""
     if "reward" in params:
         from lib.rewards import get_reward
 
@@ -328,6 +331,13 @@ def check_names(params: dict[str, Any], defaults: dict[str, Any], where: str) ->
             get_reward(params["reward"], params.get("reward_options", {}))
         except (TypeError, ValueError) as error:
             raise DeclarationError(f"{where}: {error}") from error
+    if params.get("curriculum"):
+        from lib.curriculum import CURRICULA
+
+        known(params["curriculum"], CURRICULA, f"{where}: curriculum")
+        options = inspect.signature(CURRICULA[params["curriculum"]]).parameters
+        for option in params["curriculum_options"]:
+            known(option, options, f"{where}: option of curriculum {params['curriculum']}")
     for key, table in TABLES.items():
         if key in params and params[key] != defaults[key]:  # a default is right: torch need not be imported for it
             module, _, name = table.rpartition(".")
