@@ -38,12 +38,12 @@ def front_door(target: str, runs: Path, root: Path = ROOT) -> None:
 @pytest.fixture(scope="module")
 def everything(tmp_path_factory) -> Path:
     runs = tmp_path_factory.mktemp("runs")
-    front_door("everything", runs)
+    front_door("miniature", runs)
     return runs / "smoke"
 
 
 def test_every_notebook_runs(everything):
-    specs = Project().specs("smoke")
+    specs = Project().plan("smoke", "miniature").specs
     assert {spec.notebook for spec in specs.values()} == {path.stem for path in NOTEBOOKS}
     assert len(specs) <= 25
     for name in specs:

@@ -105,6 +105,8 @@ def figures(project: Project, profile: str, cores: int) -> None:
     for spec in specs.values():
         for parent in spec.parents:
             if read_record(project.reference / profile / parent) is None:
+                if parent in spec.declaration.optional:
+                    continue
                 remedy = f"`make study`, then `python -m lib.runs publish {profile} {parent}`"
                 raise RunError(f"{spec.name} reads data/reference/{profile}/{parent}, which is missing: {remedy}")
             if not project.in_reference(project.specs(profile)[parent]):

@@ -80,6 +80,8 @@ def parent_folders(project: Project, spec: Spec, reference: bool) -> dict[str, P
         folder = project.reference_folder(parent) if reference else project.source(parent)
         mixed = spec.declaration.analysis and not reference and folder != project.folder(parent)
         if folder is None or mixed or read_record(folder) is None:
+            if name in spec.declaration.optional:
+                continue
             remedy = f"`python -m lib.runs make {spec.profile} {name}`"
             raise RunError(f"{spec.name} needs {name}, which is not there: {remedy}")
         folders[name] = folder
@@ -90,7 +92,7 @@ def parameters(project: Project, spec: Spec, folder: Path, parents: dict[str, Pa
     """What the notebook is given: its parameters, its folder, its parents' folders."""
     paths = {name: relative(path, project.root) for name, path in parents.items()}
     needs = {
-        key: paths[value] if isinstance(value, str) else [paths[name] for name in value]
+        key: paths[value] if isinstance(value, str) else [paths[name] for name in value if name in paths]
         for key, value in spec.declaration.needs.items()
     }
     return spec.params | needs | {"output": relative(folder, project.root)}

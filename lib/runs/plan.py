@@ -49,6 +49,7 @@ class Declaration(Strict):
     params: dict[str, Any] = {}
     grid: dict[str, list[Any]] = {}
     needs: dict[str, str | list[str]] = {}  # parameter: the run, or runs, whose folders it gets
+    optional: set[str] = set()  # of an analysis: parents that only a pattern names; it reads those that are there
     threads: int = 1
     mem_mb: int = 1500
     analysis: bool = False  # reads results, trains nothing: `make figures` executes it on the reference
@@ -153,11 +154,13 @@ class Project:
                     raise DeclarationError(f"{where}: {name!r} is no name for a folder")
                 if name in runs:
                     raise DeclarationError(f"{where}: two runs are called {name!r}")
-                runs[name] = declaration.model_copy(update=fill(body, point))
+                runs[name] = declaration.model_copy(update=fill(body, point) | {"optional": set()})
         for name, declaration in runs.items():
             for key, value in declaration.needs.items():
                 found = select(value, runs, f"{YAML}: runs.{name}.needs.{key}")
                 declaration.needs[key] = value if isinstance(value, str) else found
+                if declaration.analysis and not isinstance(value, str):
+                    declaration.optional.update(set(found) - set(value))
         return runs
 
     def check_profile(self, profile: str, runs: dict[str, Declaration]) -> None:
@@ -212,6 +215,10 @@ class Project:
         specs = self.specs(spec.profile)
         for parent in spec.parents:
             path = self.source(specs[parent])
+            if parent in spec.declaration.optional and path != self.folder(specs[parent]):
+                path = None
+            if path is None and parent in spec.declaration.optional and parent not in record["parents"]:
+                continue
             if path is None or record["parents"].get(parent) != file_digest(path / "run.json"):
                 return f"{parent} made anew"
         return "done"
@@ -229,7 +236,8 @@ class Project:
     def plan(self, profile: str, name: str) -> "Plan":
         """What a group (or one run) takes: made here, but for parents outside it that the reference has.
 
-        The parents of an analysis are always made here: its runs come from one source.
+        The parents of an analysis are always made here: its runs come from one source. Those that only a pattern
+        names are read where they are finished or part of the group.
         """
         self.check()
         specs = self.specs(profile)
@@ -242,6 +250,8 @@ class Project:
             here.add(run)
             for parent in specs[run].parents:
                 spec = specs[parent]
+                if parent in specs[run].declaration.optional and self.state(spec) != "done":
+                    continue
                 borrowed = self.source(spec) == self.reference_folder(spec)
                 if parent not in here and (specs[run].declaration.analysis or not borrowed):
                     require(parent)
@@ -283,6 +293,7 @@ class Plan:
         return [
             (self.pattern if parent in self.specs else borrowed).format(parent, run=parent)
             for parent in self.specs[run].parents
+            if parent in self.specs or parent not in self.specs[run].declaration.optional
         ]
 
 
