@@ -305,6 +305,26 @@ def test_a_study_from_end_to_end(checkout):
     assert list(table["sources"]) == ["data/reference/laptop/train_0.1", "data/reference/laptop/train_0.2"]
 
 
+def test_a_partial_analysis_reads_what_is_there(checkout):
+    def sources(folder) -> list:
+        return [Path(source).name for source in pd.read_csv(checkout.root / folder / "table.csv")["sources"]]
+
+    def change(declarations):
+        declarations["runs"]["study"]["partial"] = True
+        declarations["groups"]["some"] = ["train_0.2", "study"]
+
+    checkout.declare(change)
+    checkout.call("make", "laptop", "some", "--cores", "2")
+    assert sources("data/runs/laptop/study") == ["train_0.2"] and not (checkout.runs / "laptop/train_0.1").exists()
+    assert "3 of them finished" in checkout.call("make", "laptop", "some")
+    checkout.call("publish", "laptop", "some")
+    checkout.call("figures")
+    assert sources("figures") == ["train_0.2"]
+    checkout.call("make", "laptop", "train_0.1")  # one more is there now
+    checkout.call("make", "laptop", "study")
+    assert sources("data/runs/laptop/study") == ["train_0.1", "train_0.2"]
+
+
 def test_a_failing_cell_is_named(checkout):
     checkout.declare(set_in("runs", "base", "params", value={"fail": True}))
     said = checkout.call("make", "laptop", "train_0.1", status=1)

@@ -105,7 +105,7 @@ def figures(project: Project, profile: str, cores: int) -> None:
     for spec in specs.values():
         for parent in spec.parents:
             if read_record(project.reference / profile / parent) is None:
-                if parent in spec.declaration.optional:
+                if spec.declaration.partial:
                     continue
                 remedy = f"`make study`, then `python -m lib.runs publish {profile} {parent}`"
                 raise RunError(f"{spec.name} reads data/reference/{profile}/{parent}, which is missing: {remedy}")

@@ -80,7 +80,7 @@ def parent_folders(project: Project, spec: Spec, reference: bool) -> dict[str, P
         folder = project.reference_folder(parent) if reference else project.source(parent)
         mixed = spec.declaration.analysis and not reference and folder != project.folder(parent)
         if folder is None or mixed or read_record(folder) is None:
-            if name in spec.declaration.optional:
+            if spec.declaration.partial:
                 continue
             remedy = f"`python -m lib.runs make {spec.profile} {name}`"
             raise RunError(f"{spec.name} needs {name}, which is not there: {remedy}")

@@ -49,7 +49,7 @@ class Declaration(Strict):
     params: dict[str, Any] = {}
     grid: dict[str, list[Any]] = {}
     needs: dict[str, str | list[str]] = {}  # parameter: the run, or runs, whose folders it gets
-    optional: set[str] = set()  # of an analysis: parents that only a pattern names; it reads those that are there
+    partial: bool = False  # of an analysis: it reads those of its parents that are there, and has none made
     threads: int = 1
     mem_mb: int = 1500
     analysis: bool = False  # reads results, trains nothing: `make figures` executes it on the reference
@@ -154,13 +154,11 @@ class Project:
                     raise DeclarationError(f"{where}: {name!r} is no name for a folder")
                 if name in runs:
                     raise DeclarationError(f"{where}: two runs are called {name!r}")
-                runs[name] = declaration.model_copy(update=fill(body, point) | {"optional": set()})
+                runs[name] = declaration.model_copy(update=fill(body, point))
         for name, declaration in runs.items():
             for key, value in declaration.needs.items():
                 found = select(value, runs, f"{YAML}: runs.{name}.needs.{key}")
                 declaration.needs[key] = value if isinstance(value, str) else found
-                if declaration.analysis and not isinstance(value, str):
-                    declaration.optional.update(set(found) - set(value))
         return runs
 
     def check_profile(self, profile: str, runs: dict[str, Declaration]) -> None:
@@ -215,9 +213,7 @@ class Project:
         specs = self.specs(spec.profile)
         for parent in spec.parents:
             path = self.source(specs[parent])
-            if parent in spec.declaration.optional and path != self.folder(specs[parent]):
-                path = None
-            if path is None and parent in spec.declaration.optional and parent not in record["parents"]:
+            if spec.declaration.partial and path != self.folder(specs[parent]) and parent not in record["parents"]:
                 continue
             if path is None or record["parents"].get(parent) != file_digest(path / "run.json"):
                 return f"{parent} made anew"
@@ -236,8 +232,8 @@ class Project:
     def plan(self, profile: str, name: str) -> "Plan":
         """What a group (or one run) takes: made here, but for parents outside it that the reference has.
 
-        The parents of an analysis are always made here: its runs come from one source. Those that only a pattern
-        names are read where they are finished or part of the group.
+        The parents of an analysis are always made here: its runs come from one source. Those of a partial one are
+        read where they are finished or part of the group.
         """
         self.check()
         specs = self.specs(profile)
@@ -250,7 +246,7 @@ class Project:
             here.add(run)
             for parent in specs[run].parents:
                 spec = specs[parent]
-                if parent in specs[run].declaration.optional and self.state(spec) != "done":
+                if specs[run].declaration.partial and self.state(spec) != "done":
                     continue
                 borrowed = self.source(spec) == self.reference_folder(spec)
                 if parent not in here and (specs[run].declaration.analysis or not borrowed):
@@ -293,7 +289,7 @@ class Plan:
         return [
             (self.pattern if parent in self.specs else borrowed).format(parent, run=parent)
             for parent in self.specs[run].parents
-            if parent in self.specs or parent not in self.specs[run].declaration.optional
+            if parent in self.specs or not self.specs[run].declaration.partial
         ]
 
 
