@@ -63,12 +63,15 @@ METHODS = {
     "rloo_sparse_5num": Method("RLOO, sparse, 5 numbers", "#AA4499", "s"),
     "rloo_ast_tau2_5num": Method("AST τ=2, 5 numbers", "#117733", "D"),
     # program
-    "program": Method("RLOO, program", "#661100", "X"),
+    "sft_program": Method("SFT on programs", "#BBBBBB", "D"),
+    "rloo_sparse_k16": Method("RLOO, sparse, K=16", "#AA4400", "P"),
+    "rloo_sparse_k16_updates4": Method("RLOO, sparse, 4 updates", "#DDAA33", "X"),
+    "rloo_program": Method("RLOO, program", "#661100", "X"),
     # dense
     "ipo": Method("IPO", "#CC79A7", "v"),
-    "dense": Method("RLOO, dense", "#009E73", "^"),
-    "curriculum": Method("RLOO, curriculum", "#E69F00", "D"),
-    "hybrid": Method("RLOO, hybrid", "#999933", "P"),
+    "rloo_dense": Method("RLOO, dense", "#009E73", "^"),
+    "rloo_curriculum": Method("RLOO, curriculum", "#E69F00", "D"),
+    "rloo_hybrid": Method("RLOO, hybrid", "#999933", "P"),
     # trace
     "trace_sft": Method("Trace SFT", "#A9A9A9", "v"),
     "trace_outcome": Method("Outcome only", "#D55E00", "D"),
@@ -82,12 +85,12 @@ METHODS = {
     "trace_effort": Method("Effort-gated", "#882255", "o"),
     "trace_hardness": Method("Effort + hardness", "#661100", "^"),
     # agent
-    "full_dpo": Method("Full-answer DPO", "#661100", "v"),
+    "dpo": Method("Full-answer DPO", "#661100", "v"),
     "agent_sft": Method("State-action SFT", "#A9A9A9", "s"),
-    "agent_dpo": Method("Action DPO", "#E69F00", "^"),
+    "agent_dpo_binary": Method("Action DPO", "#E69F00", "^"),
     "agent_dpo_hard": Method("Action DPO, hard cases", "#CC79A7", "s"),
-    "agent_dpo_qsoft": Method("Action DPO, Q soft", "#0072B2", "P"),
-    "agent_final": Method("Agent, final", "#009E73", "D"),
+    "agent_dpo_soft": Method("Action DPO, Q soft", "#0072B2", "P"),
+    "agent_distilled": Method("Distilled, Q soft", "#009E73", "D"),
 }
 
 

@@ -6,7 +6,8 @@
 A factory registered with `@register("name")` takes the reward's options and returns that function. `Score.parts`
 are logged beside the total, so every completion gets the same parts.
 
-The equations are those of "Dense Rewards for RLVR on Countdown via ASTs" (Elbakry, 2026).
+Equations are those of "Dense Rewards for RLVR on Countdown via ASTs" (Elbakry, 2026), short `ast`, unless another paper
+is named: `dense` is "Enhancing RLOO with Dense Symbolic Rewards and Bandit-Driven Curricula" (Sangpisit, Thawornbut).
 """
 
 import inspect
@@ -20,8 +21,8 @@ import numpy as np
 
 from lib.expression import Expr, Neg, Num
 from lib.problem import Problem
-from lib.solver import solution_forms
-from lib.verifiers import Verdict, verify_answer
+from lib.solver import is_solvable, solution_forms
+from lib.verifiers import CHECKS, Step, Verdict, verify_answer, verify_program, verify_steps
 
 
 class Score(NamedTuple):
@@ -114,6 +115,71 @@ def ast(
         return Score(lambda_p * parts["answer"] + lambda_a * parts["closeness"], parts)
 
     return reward
+
+
+PROGRAM_WEIGHTS = dict(zip(CHECKS, (0.05, 0.10, 0.15, 0.20, 0.50), strict=True))
+
+
+@register("program")
+def program() -> Reward:
+    """The decomposed reward (Eq. 4) of "Programmatic Reasoning for Countdown" (Ivankiv and Zhou): the sum of the
+    weights of the checks that a program passes. Parts: each check, 0 or 1."""
+
+    def score(completion: str, problem: Problem) -> Score:
+        passed = verify_program(completion, problem).passed
+        parts = {check: float(i < passed) for i, check in enumerate(CHECKS)}
+        return Score(sum(PROGRAM_WEIGHTS[check] * part for check, part in parts.items()), parts)
+
+    return lambda completions, problem: [score(completion, problem) for completion in completions]
+
+
+@register("dense")
+def dense(lambda_1: float = 0.05, lambda_2: float = 0.05, lambda_3: float = 0.0, aggregate: str = "share") -> Reward:
+    """`dense`, Eq. 6: the sparse reward + lambda_1 R_legal - lambda_2 R_invalid + lambda_3 R_progress (its Section 7).
+
+    A step of `verify_steps` is legal if it reads `a op b = c`, holds, and takes its operands from the pool; else it is
+    invalid. It makes progress if it is legal, like every step of its attempt before it, and its pool can still reach
+    the target. aggregate "share": R are shares of the completion's different steps, so at any length a correct answer
+    earns at least 1 - lambda_2, any other completion at most 0.1 + lambda_1 + lambda_3. "count", the literal reading:
+    R are counts of all steps, and enough legal ones are worth more than a correct answer.
+
+    Parts: correct, answer, valid as for "sparse"; legal, invalid, progress (the R); steps (how many count). Raises
+    ValueError for another aggregate, a negative lambda, or shares that could close the gap of 0.9 between the two.
+    """
+    if aggregate not in ("share", "count"):
+        raise ValueError(f"aggregate must be 'share' or 'count': {aggregate!r}")
+    lambdas = (lambda_1, lambda_2, lambda_3)
+    if min(lambdas) < 0 or (aggregate == "share" and sum(lambdas) >= 0.9):
+        raise ValueError(f"lambdas must not be negative, and sum to less than 0.9: {lambdas}")
+    terminal = sparse()
+
+    def reward(completions: Sequence[str], problem: Problem) -> list[Score]:
+        scores = terminal(completions, problem)
+        return [
+            shaped(score, verify_steps(text, problem), problem) for score, text in zip(scores, completions, strict=True)
+        ]
+
+    def shaped(score: Score, steps: list[Step], problem: Problem) -> Score:
+        progress = _progress(steps, problem) if lambda_3 else [False] * len(steps)
+        counted = [i for i, step in enumerate(steps) if aggregate == "count" or not step.repeated]
+        unit = 1 if aggregate == "count" else max(len(counted), 1)
+        legal, forward = sum(steps[i].legal for i in counted), sum(progress[i] for i in counted)
+        sums = {"legal": legal, "invalid": len(counted) - legal, "progress": forward}
+        parts = {name: value / unit for name, value in sums.items()}
+        shaping = lambda_1 * parts["legal"] - lambda_2 * parts["invalid"] + lambda_3 * parts["progress"]
+        return Score(score.total + shaping, score.parts | parts | {"steps": float(len(counted))})
+
+    return reward
+
+
+def _progress(steps: list[Step], problem: Problem) -> list[bool]:
+    """Which steps lead, by legal steps alone, to a pool that can reach the target."""
+    progress, clean, attempt = [], True, 0
+    for step in steps:
+        clean = step.legal and (clean or step.attempt > attempt)
+        attempt = step.attempt
+        progress.append(clean and is_solvable(step.pool, problem.target))
+    return progress
 
 
 def _indicators(verdict: Verdict, exact_numbers: bool) -> dict[str, float]:

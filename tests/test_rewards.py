@@ -3,6 +3,7 @@
 import json
 import math
 import random
+import time
 from fractions import Fraction
 from itertools import permutations
 
@@ -132,8 +133,98 @@ def test_scores_stand_in_the_order_of_the_completions():
         ("sparse", {"tau": 2}, "no option 'tau'"),
         ("ast", {"lambda_a": 0.9}, "lambda_a must be below"),
         ("ast", {"tau": 0}, "tau must be positive"),
+        ("dense", {"aggregate": "sum"}, "aggregate must be 'share' or 'count'"),
+        ("dense", {"lambda_1": 0.8, "lambda_2": 0.1}, "lambdas must not be negative, and sum to less than 0.9"),
     ],
 )
 def test_mistakes_are_refused_before_anything_is_scored(name, options, message):
     with pytest.raises(ValueError, match=message):
         get_reward(name, options)
+
+
+# --- the dense process reward -----------------------------------------------------------------------------------------
+
+
+def think(*lines: str, final: str = "44") -> str:
+    return "<think>" + "\n".join(lines) + f"</think><answer>{final}</answer>"
+
+
+def dense(text: str, problem: Problem = PAPER, **options):
+    return get_reward("dense", options)([text], problem)[0]
+
+
+def test_steps_by_hand():
+    """One legal, one wrong, one on numbers that are gone, one of another form, each a quarter; repeats do not count."""
+    lines = ["44 + 19 = 63, 63 - 35 = 29, 98? no", "19 + 63 = 82, 44 + 19 + 35 = 98", "44 + 19 = 63"]
+    score = dense(think(*lines))
+    assert (score.parts["legal"], score.parts["invalid"], score.parts["steps"]) == (0.25, 0.75, 4)
+    assert score.total == pytest.approx(0.1 + 0.05 * 0.25 - 0.05 * 0.75)
+    counted = dense(think(*lines), aggregate="count")
+    assert (counted.parts["legal"], counted.parts["invalid"]) == (2, 3)
+    assert counted.total == pytest.approx(0.1 + 0.05 * 2 - 0.05 * 3)
+
+
+def test_a_new_attempt_finds_a_full_pool_and_checks_and_prose_are_no_steps():
+    searches = ["44 - 19 = 25, 25 + 35 = 60, 98? no", "so let me try 19 + 44 = 63. 63 + 35 = 98, 98? yes"]
+    score = dense(think(*searches, final="19 + 44 + 35"))
+    assert (score.parts["legal"], score.parts["invalid"], score.parts["steps"]) == (1, 0, 4)
+    assert score.total == pytest.approx(1.05)
+    assert dense(think("I will add numbers, 98? no", "yes")).total == 0.1
+
+
+def test_progress_is_a_legal_step_from_which_the_target_can_still_be_reached():
+    def progress(*lines):
+        return dense(think(*lines), lambda_3=0.1).parts["progress"]
+
+    assert progress("44 + 19 = 63, 63 + 35 = 98") == 1
+    assert progress("44 - 19 = 25, 25 + 35 = 60") == 0  # 25 and 35 cannot make 98
+    assert progress("44 + 19 = 63, 63 - 35 = 28") == 0.5
+    assert progress("44 + 19 = 133, 133 - 35 = 98") == 0  # legal as it stands, but it builds on a slip
+    assert (
+        progress("44 + 19 = 60", "44 + 19 = 63", "35 + 63 = 98") == 0.5
+    )  # a repeat does not heal it; 35 + 63 starts over
+    assert dense(think("44 + 19 = 63"), lambda_3=0.1).total == pytest.approx(0.1 + 0.05 + 0.1)
+
+
+TERMS = st.sampled_from(["44", "19", "35", "63", "98", "0", "7"])
+STEPS = st.tuples(TERMS, st.sampled_from("+-*/"), TERMS, TERMS).map(lambda t: f"{t[0]} {t[1]} {t[2]} = {t[3]}")
+LINES = st.lists(
+    st.one_of(STEPS, st.sampled_from(["44 + 19 = 63", "63 + 35 = 98", "1 + 2 + 3 = 6", "98? no"])), max_size=60
+)
+LAMBDAS = st.fixed_dictionaries({f"lambda_{i}": st.floats(0, 0.29) for i in (1, 2, 3)})
+
+
+@settings(max_examples=200, deadline=None)
+@given(LINES, LINES, LAMBDAS)
+def test_every_correct_answer_beats_every_other_at_any_length(some, others, lambdas):
+    right, wrong = dense(think(*some, final="44 + 19 + 35"), **lambdas), dense(think(*others), **lambdas)
+    assert right.total >= 1 - lambdas["lambda_2"] - 1e-9
+    assert wrong.total <= 0.1 + lambdas["lambda_1"] + lambdas["lambda_3"] + 1e-9
+    assert wrong.total < right.total
+
+
+def test_counted_steps_can_be_farmed_and_shares_cannot():
+    """Legal first steps without end, one repeated or many different ones, against a solution of two steps."""
+    right = think("44 + 19 = 63, 63 + 35 = 98", final="44 + 19 + 35")
+    repeats = think(*["44 + 19 = 63"] * 30)
+    sides = [f"{a} {op} {b}" for a, b in permutations(PAPER.nums, 2) for op in "+-*"]
+    several = [f"{side} = {value(parse(side))}" for side in sides]
+    for farm in (repeats, think(*several * 3)):
+        assert dense(farm, aggregate="count").total > dense(right, aggregate="count").total
+        assert dense(farm).total < 0.151 < dense(right).total
+    mistakes = think(*["44 + 19 = 60"] * 25, final="44 + 19 + 35")
+    assert dense(mistakes, aggregate="count").total < 0 < 0.95 <= dense(mistakes).total
+
+
+@settings(max_examples=100, deadline=None)
+@given(LINES)
+def test_without_lambdas_it_is_the_sparse_reward(lines):
+    text = think(*lines)
+    assert dense(text, lambda_1=0, lambda_2=0).total == get_reward("sparse")([text], PAPER)[0].total
+
+
+def test_the_dense_reward_answers_hostile_text_at_once():
+    began = time.perf_counter()
+    for unit in ("44 + 19 = 63, ", "999999999999999999 * 44 = 1\n", "((((44 + ", "4"):
+        dense(think(unit * (100_000 // len(unit))), lambda_3=0.1)
+    assert time.perf_counter() - began < 4

@@ -18,7 +18,7 @@ from lib.demonstrations import render_prompt
 from lib.model import build_tokenizer, load_policy, new_model, save_policy
 from lib.problem import Problem, load
 from lib.rewards import get_reward
-from lib.training import RLOOSettings, _arguments, train_rloo
+from lib.training import RLOOSettings, arguments, train_rloo
 
 STEPS = 5  # the first is not counted
 PHASES = ["generation", "reward", "update"]
@@ -70,7 +70,7 @@ def theirs(policy: Path, problems, reward, settings: RLOOSettings, folder: Path)
         model=str(policy / "checkpoint"),  # by path: TRL loads the reference policy from there
         reward_funcs=watch.around("reward", group_reward),
         args=RLOOConfig(
-            **_arguments(folder, settings),
+            **arguments(folder, settings),
             max_steps=settings.steps,
             lr_scheduler_type="constant",
             logging_steps=1,

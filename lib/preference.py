@@ -1,0 +1,168 @@
+"""Preference optimisation on TRL's DPOTrainer: IPO, its length-normalised form, and DPO.
+
+Equations are those of `dense`: "Enhancing RLOO with Dense Symbolic Rewards and Bandit-Driven Curricula" (Sangpisit and
+Thawornbut). TRL's own `ipo` averages log-ratios over tokens; Eq. 3 sums them, so the loss is ours.
+"""
+
+import copy
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+import pandas as pd
+import torch
+import torch.nn.functional as F
+from datasets import Dataset, disable_progress_bars, load_dataset
+from trl import DPOConfig, DPOTrainer
+
+from lib.demonstrations import asked, render_prompt
+from lib.model import load_policy
+from lib.problem import exclude
+from lib.training import Policy, Resumable, arguments, schedule
+
+HUB_PAIRS = "asingh15/countdown_tasks_3to4-dpo"
+LOSSES = ("ipo", "ipo_mean", "dpo")
+
+
+@dataclass(frozen=True, kw_only=True)
+class PreferenceSettings:
+    """Hyperparameters of preference optimisation; `loss` is one of LOSSES, `batch_size` counts pairs."""
+
+    loss: str = "ipo"
+    beta: float = 0.1
+    steps: int = 100
+    batch_size: int = 24
+    learning_rate: float = 1e-5
+    weight_decay: float = 1e-4
+    max_grad_norm: float = 1.0
+    max_tokens: int = 160
+    eval_every: int = 10
+    save_every: int = 10
+    seed: int = 0
+
+    def __post_init__(self):
+        if self.loss not in LOSSES or self.beta <= 0:
+            raise ValueError(f"loss={self.loss!r}, beta={self.beta}: the loss is one of {LOSSES}, beta is positive")
+
+
+def preference_loss(
+    chosen: torch.Tensor, rejected: torch.Tensor, lengths: torch.Tensor, beta: float, loss: str = "ipo"
+) -> tuple[torch.Tensor, dict[str, float]]:
+    """Eq. 3 and its relatives, averaged over pairs, and their metrics.
+
+        ipo       (h - 1 / (2 beta))^2,  h = chosen - rejected
+        ipo_mean  the same with each log-ratio divided by its completion's length (TRL's "ipo")
+        dpo       -log sigmoid(beta h)
+
+    chosen, rejected: log pi / pi_ref of whole completions, (B,); lengths: their tokens, (2, B). Metrics: Eq. 2's
+    rewards of both sides and their margin (means), and preferred, the share of pairs with a positive margin.
+    """
+    units = lengths if loss == "ipo_mean" else (1, 1)
+    gap = chosen / units[0] - rejected / units[1]
+    each = -F.logsigmoid(beta * gap) if loss == "dpo" else (gap - 1 / (2 * beta)) ** 2
+    rewards = beta * torch.stack([chosen, rejected]).detach()
+    margin = rewards[0] - rewards[1]
+    metrics = {
+        "reward_chosen": rewards[0].mean().item(),
+        "reward_rejected": rewards[1].mean().item(),
+        "margin": margin.mean().item(),
+        "preferred": (margin > 0).float().mean().item(),
+    }
+    return each.mean(), metrics
+
+
+def preference_pairs(judged: pd.DataFrame, most: int, seed: int) -> Dataset:
+    """Rows nums, target, chosen, rejected: correct against incorrect completions of the same problem.
+
+    `judged`: of `lib.verifiers.judge`, with columns problem and finish. Only different completions count that ended by
+    themselves; both kinds are shuffled, and each stands in one pair, at most `most` pairs a problem.
+    """
+    whole = judged[judged["finish"] == "stop"].drop_duplicates(["problem", "completion"])
+    rows = []
+    for _, group in whole.sample(frac=1, random_state=seed).groupby("problem"):
+        sides = (group.loc[group["correct"] == correct, "completion"] for correct in (True, False))
+        first = group.iloc[0]
+        problem = {"nums": [int(n) for n in first["nums"]], "target": int(first["target"])}
+        rows += [
+            problem | {"chosen": right, "rejected": wrong} for right, wrong in list(zip(*sides, strict=False))[:most]
+        ]
+    return Dataset.from_list(rows)
+
+
+def hub_pairs(hub: str = HUB_PAIRS) -> Dataset:
+    """The hub's preference pairs (columns query, response_ws, response_ls), or those of another hub name or local
+    folder, as rows prompt, chosen, rejected; without those of evaluation problems."""
+    rows = exclude(load_dataset(hub, split="train").map(asked, load_from_cache_file=False))
+    names = {"query": "prompt", "response_ws": "chosen", "response_ls": "rejected"}
+    return rows.rename_columns(names).select_columns(list(names.values()))
+
+
+class PreferenceTrainer(Resumable, DPOTrainer):
+    """TRL's DPOTrainer with `preference_loss`. The frozen reference is the policy as it is given here."""
+
+    eval_rewards = {}  # noqa: RUF012
+
+    def __init__(
+        self, model, tokenizer, rows: Dataset, folder: Path, settings: PreferenceSettings, eval_problems, prompt
+    ):
+        self.settings, self.eval_problems, self.prompt = settings, eval_problems, prompt
+        config = DPOConfig(
+            **arguments(folder, settings),
+            max_steps=settings.steps,
+            lr_scheduler_type="constant",
+            logging_steps=1,
+            per_device_train_batch_size=settings.batch_size,
+            train_sampling_strategy="sequential",
+            max_length=None,
+        )
+        reference = copy.deepcopy(model).eval().requires_grad_(False)
+        super().__init__(model=model, ref_model=reference, args=config, train_dataset=rows, processing_class=tokenizer)
+
+    def _log_ratios(self, model, inputs: dict) -> torch.Tensor:
+        """log pi of the completions, chosen above rejected: (2, B)."""
+        labels = inputs["input_ids"].masked_fill(inputs["completion_mask"] == 0, -100)
+        out = model(inputs["input_ids"], attention_mask=inputs["attention_mask"], labels=labels, fused_lm_head=True)
+        return out.log_probs.sum(-1).view(2, -1)
+
+    def _compute_loss(self, model, inputs: dict, return_outputs=False) -> torch.Tensor:
+        with torch.no_grad():
+            reference = self._log_ratios(self.ref_model, inputs)
+        ratios = self._log_ratios(model, inputs) - reference
+        lengths = inputs["completion_mask"].sum(-1).view(2, -1)
+        loss, self._row = preference_loss(*ratios, lengths, self.settings.beta, self.settings.loss)
+        return loss
+
+    def log(self, logs, start_time=None):
+        """One row of metrics.csv a step; TRL's own metrics are not kept."""
+        if "loss" not in logs:  # the summary at the end
+            return
+        row = {"loss": logs["loss"], **self._row, "grad_norm": logs["grad_norm"]}
+        if len(self.eval_problems) and self.state.global_step % self.settings.eval_every == 0:
+            row |= self.held_out()
+        self.add(row | {"seconds": round(time.monotonic() - self.began, 2)})
+
+
+def train_preference(
+    policy: Policy,
+    pairs: Dataset,
+    folder: str | Path,
+    settings: PreferenceSettings,
+    eval_problems: Dataset,
+    prompt: str = "free",
+) -> None:
+    """Train on `pairs` (chosen, rejected, and nums and target or a prompt); the policy goes to `folder`/checkpoint.
+
+    Pairs come in one random permutation after another, `steps` batches in all. metrics.csv, a row a step: loss, what
+    `preference_loss` returns, grad_norm, seconds; every `eval_every` steps eval_accuracy and eval_entropy, if there are
+    `eval_problems`. A run that was interrupted resumes from `folder`/trainer. Raises ValueError where there is no pair.
+    """
+    if not len(pairs):
+        raise ValueError("there is no pair to learn from: no problem has both a correct and an incorrect completion")
+    folder, (model, tokenizer) = Path(folder), policy if isinstance(policy, tuple) else load_policy(policy)
+    disable_progress_bars()  # of every small thing that TRL does to the rows
+    if "prompt" not in pairs.column_names:
+        pairs = pairs.map(lambda row: {"prompt": render_prompt(row["nums"], row["target"], prompt)})
+    order = schedule(len(pairs), settings.steps * settings.batch_size, settings.seed)
+    rows = pairs.select_columns(["prompt", "chosen", "rejected"]).select(order)
+    trainer = PreferenceTrainer(model, tokenizer, rows, folder, settings, eval_problems, prompt)
+    trainer.fit(folder, settings.steps, settings.loss.upper(), ("loss", "margin"))

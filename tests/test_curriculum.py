@@ -1,0 +1,102 @@
+"""Buckets, the bandit against Eq. 7 by hand, and that draws follow it."""
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from lib.curriculum import Bandit, EasyToHard, buckets, solution_difficulty
+from lib.problem import Problem, load, problems
+from lib.solver import count
+
+PROBLEMS = [Problem((i, i + 1, i + 2), 10) for i in range(60)]
+DIFFICULTY = np.arange(60.0)
+
+
+def bandit(steps=100, seed=0, **options):
+    return Bandit(PROBLEMS, DIFFICULTY, steps, seed, **options)
+
+
+def test_difficulty_is_the_papers():
+    some = [*problems(load("3to4", "test_50"))[:6], Problem((2, 2, 2), 99)]
+    assert solution_difficulty(some) == pytest.approx([-math.log(count(problem) + 1) for problem in some])
+    assert solution_difficulty(some)[-1] == 0  # no solution is the hardest
+
+
+@given(st.lists(st.integers(0, 4), min_size=6, max_size=80), st.integers(1, 6), st.integers(0, 3))
+def test_buckets_are_equally_large_and_in_order(levels, number, seed):
+    difficulty = np.array(levels, float)
+    bucket = buckets(difficulty, number, seed)
+    sizes = np.bincount(bucket, minlength=number)
+    assert sizes.max() - sizes.min() <= 1
+    for k in range(number - 1):
+        assert difficulty[bucket == k].max() <= difficulty[bucket == k + 1].min()
+
+
+def test_plain_quantiles_of_solution_counts_collapse_and_ranks_do_not():
+    difficulty = solution_difficulty(problems(load("3to4", "heldout_1000")))
+    edges = np.quantile(difficulty, np.arange(1, 6) / 6)
+    assert len(np.unique(np.searchsorted(edges, difficulty))) < 6
+    assert (np.bincount(buckets(difficulty, 6, 0)) >= 166).all()
+
+
+def test_ties_are_broken_by_the_seed():
+    same = np.zeros(60)
+    assert (buckets(same, 6, 0) == buckets(same, 6, 0)).all()
+    assert (buckets(same, 6, 0) != buckets(same, 6, 1)).any()
+
+
+def test_the_bandit_by_hand():
+    arms = bandit(count=2)
+    assert arms.probabilities(0).tolist() == [0.5, 0.5]  # Q starts at 0
+    arms.draw(3, 0)
+    arms.drawn = np.array([0, 1, 0])
+    assert arms.learn([0.2, 0.5, 0.4]) == {"bucket0": 0.5, "bucket1": 0.5}  # those it was drawn with
+    assert arms.state == pytest.approx([0.15, 0.25])  # .5 * mean(.2, .4), .5 * .5
+    arms.drawn = np.array([1, 1, 1])
+    arms.learn([1.0, 1.0, 1.0])
+    assert arms.state == pytest.approx([0.15, 0.625])  # bucket 0 was not drawn: it keeps its value
+    weights = [math.exp(0.15), math.exp(0.625)]
+    assert arms.probabilities(1) == pytest.approx([weight / sum(weights) for weight in weights])
+
+
+def test_a_lower_temperature_concentrates_and_annealing_reaches_it():
+    fixed, cold, cooled = bandit(), bandit(temperature=0.3), bandit(final_temperature=0.3)
+    for arms in (fixed, cold, cooled):
+        arms.state = [0.0, 0.1, 0.2, 0.3, 0.4, 0.5]
+    assert cooled.probabilities(0) == pytest.approx(fixed.probabilities(50))
+    assert cooled.probabilities(99) == pytest.approx(cold.probabilities(0))
+    assert fixed.probabilities(0).max() < cooled.probabilities(50).max() < cold.probabilities(0).max()
+
+
+def test_draws_follow_the_probabilities_from_the_right_buckets():
+    arms = bandit()
+    arms.state = [5.0, 0.0, 0.0, 0.0, 0.0, 3.0]
+    drawn = [arms.draw(24, step) for step in range(50)]
+    shares = np.bincount([problem.nums[0] // 10 for batch in drawn for problem in batch], minlength=6) / 1200
+    assert shares == pytest.approx(arms.probabilities(0), abs=0.03)
+    assert all(
+        len({p.nums for p in batch if p.nums[0] >= 50}) == sum(p.nums[0] >= 50 for p in batch) for batch in drawn
+    )
+
+
+def test_draws_depend_on_seed_step_and_state_alone():
+    one, other = bandit(), bandit()
+    one.draw(8, 0)
+    assert one.draw(8, 3) == other.draw(8, 3) != other.draw(8, 4)
+    assert bandit(seed=1).draw(8, 3) != other.draw(8, 3)
+
+
+def test_easy_to_hard_goes_through_all_buckets_in_order():
+    order = EasyToHard(PROBLEMS, DIFFICULTY, 12, 0)
+    stages = [{problem.nums[0] // 10 for problem in order.draw(4, step)} for step in range(12)]
+    assert stages == [{k} for k in range(6) for _ in range(2)]
+
+
+def test_mistakes_are_refused():
+    with pytest.raises(ValueError, match="3 problems do not fill 6 buckets"):
+        EasyToHard(PROBLEMS[:3], DIFFICULTY[:3], 12, 0)
+    with pytest.raises(ValueError, match="impossible bandit"):
+        bandit(temperature=0)

@@ -1,0 +1,148 @@
+"""Eq. 3 by hand and against TRL's own losses, pairs, exact resuming, and that training prefers."""
+
+import math
+import os
+import signal
+
+import pandas as pd
+import pytest
+import torch
+from datasets import Dataset
+from hypothesis import given
+from hypothesis import strategies as st
+from trl import DPOTrainer
+
+from lib.preference import (
+    PreferenceSettings,
+    PreferenceTrainer,
+    hub_pairs,
+    preference_loss,
+    preference_pairs,
+    train_preference,
+)
+from lib.problem import load_set
+from lib.verifiers import judge
+from tests.test_training import metrics_of, run_in_child, tiny_policy, weights_of
+
+RIGHT, LONG, WRONG = (
+    "<answer>1 + 2 + 3</answer>",
+    "<think>1 + 2 = 3</think><answer>3 + 3</answer>",
+    "<answer>1</answer>",
+)
+PAIRS = Dataset.from_list(
+    [{"nums": [1, 2, 3], "target": 6 + i, "chosen": (RIGHT, LONG)[i % 2], "rejected": WRONG} for i in range(12)]
+)
+
+
+def train(folder, steps=6, pairs=PAIRS, **changes):
+    values = {"batch_size": 4, "learning_rate": 1e-2, "eval_every": 2, "save_every": 2, "max_tokens": 8} | changes
+    held_out = load_set("validation_200").select(range(2))
+    train_preference(tiny_policy(), pairs, folder, PreferenceSettings(steps=steps, **values), held_out)
+
+
+def test_ipo_by_hand():
+    # h = 2 - (-1) = 3 and 0 - 4 = -4; the target is 1 / (2 * 0.1) = 5: ((3 - 5)^2 + (-4 - 5)^2) / 2
+    chosen, rejected, lengths = torch.tensor([2.0, 0.0]), torch.tensor([-1.0, 4.0]), torch.tensor([[4, 4], [2, 8]])
+    loss, metrics = preference_loss(chosen, rejected, lengths, 0.1)
+    assert loss.item() == pytest.approx((4 + 81) / 2)
+    assert metrics["margin"] == pytest.approx(0.1 * (3 - 4) / 2) and metrics["preferred"] == 0.5
+    assert preference_loss(chosen, rejected, lengths, 0.1, "ipo_mean")[0].item() == pytest.approx(
+        ((2 / 4 + 1 / 2 - 5) ** 2 + (0 / 4 - 4 / 8 - 5) ** 2) / 2
+    )
+    dpo = (math.log(1 + math.exp(-0.3)) + math.log(1 + math.exp(0.4))) / 2
+    assert preference_loss(chosen, rejected, lengths, 0.1, "dpo")[0].item() == pytest.approx(dpo)
+
+
+@given(st.floats(-20, 20), st.floats(0.02, 2))
+def test_ipo_wants_its_margin_and_no_more(ratio, beta):
+    h = torch.tensor([ratio], dtype=torch.float64, requires_grad=True)
+    preference_loss(h, torch.zeros(1), torch.ones(2, 1), beta)[0].backward()
+    assert h.grad.item() == pytest.approx(2 * (ratio - 1 / (2 * beta)), abs=1e-9)
+
+
+@pytest.mark.parametrize("loss, theirs", [("dpo", "sigmoid"), ("ipo_mean", "ipo")])
+def test_options_are_trls_own_losses(tmp_path, loss, theirs):
+    """The same trainer and batch, after updates that took the policy away from its reference."""
+    settings = PreferenceSettings(loss=loss, steps=1, batch_size=4)
+    rows = PAIRS.map(lambda row: {"prompt": "?"}).select_columns(["prompt", "chosen", "rejected"])
+    trainer = PreferenceTrainer(*tiny_policy(), rows, tmp_path, settings, None, "free")
+    trainer.loss_types = [theirs]
+    with torch.no_grad():
+        for parameter in trainer.model.parameters():
+            parameter.add_(0.05 * torch.randn_like(parameter))
+    batch = next(iter(trainer.get_train_dataloader()))
+    expected = DPOTrainer._compute_loss(trainer, trainer.model, batch, False)
+    assert trainer._compute_loss(trainer.model, batch).item() == pytest.approx(expected.item(), rel=1e-4)
+    assert expected.item() != pytest.approx(preference_loss(*torch.zeros(2, 4), torch.ones(2, 4), 0.1, loss)[0].item())
+
+
+@pytest.mark.parametrize("loss", ["ipo", "ipo_mean", "dpo"])
+def test_training_prefers_the_chosen(tmp_path, loss):
+    train(tmp_path, steps=8, save_every=8, loss=loss)
+    table = metrics_of(tmp_path)
+    assert table["margin"].iloc[0] == pytest.approx(0, abs=1e-6) and table["margin"].iloc[-1] > 0.01
+    assert table["preferred"].iloc[-1] == 1 and table["loss"].iloc[-1] < table["loss"].iloc[0]
+    assert table["eval_accuracy"].dropna().index.tolist() == [1, 3, 5, 7]
+    assert (table["eval_entropy"].dropna() > 0).all()
+
+
+def test_a_killed_run_resumes_exactly(tmp_path, monkeypatch):
+    train(tmp_path / "whole")
+    killed = tmp_path / "killed"
+
+    def train_and_die():
+        log = PreferenceTrainer.log
+
+        def log_then_die(self, *arguments):
+            log(self, *arguments)
+            if self.state.global_step == 5:
+                os.kill(os.getpid(), signal.SIGKILL)
+
+        monkeypatch.setattr(PreferenceTrainer, "log", log_then_die)
+        train(killed)
+
+    assert run_in_child(train_and_die) == signal.SIGKILL
+    train(killed)
+    pd.testing.assert_frame_equal(metrics_of(killed), metrics_of(tmp_path / "whole"), check_exact=True)
+    assert torch.equal(weights_of(killed), weights_of(tmp_path / "whole"))
+
+
+def completions(*rows):
+    table = pd.DataFrame(rows, columns=["problem", "completion", "finish"])
+    return judge(table.assign(nums=[(1, 2, 3)] * len(table), target=6))
+
+
+def test_pairs_are_correct_against_incorrect_of_one_problem():
+    rights = [f"{' ' * i}{RIGHT}" for i in range(3)]
+    rows = [(0, text, "stop") for text in [*rights, rights[0], WRONG, "<answer>2</answer>"]]
+    rows += [(1, RIGHT, "stop"), (2, WRONG, "stop"), (3, RIGHT, "stop"), (3, WRONG, "length")]
+    pairs = preference_pairs(completions(*rows), most=4, seed=0).to_pandas()
+    assert len(pairs) == 2  # two wrong ones; each completion stands in one pair, repeats and cut ones in none
+    assert set(pairs["chosen"]) <= set(rights) and set(pairs["rejected"]) == {WRONG, "<answer>2</answer>"}
+    assert pairs["nums"].map(list).tolist() == [[1, 2, 3]] * 2 and pairs["target"].tolist() == [6, 6]
+    assert len(preference_pairs(completions(*rows), most=1, seed=0)) == 1
+
+
+def test_the_references_merged_rows_give_the_same_pairs():
+    rows = [(0, text, "stop") for text in [RIGHT, WRONG, RIGHT, LONG, WRONG, "<answer>2</answer>"]]
+    judged = completions(*rows)
+    merged = judged.drop_duplicates(["problem", "completion"])
+    assert preference_pairs(judged, 4, 1).to_list() == preference_pairs(merged, 4, 1).to_list()
+
+
+def test_no_pair_is_an_error(tmp_path):
+    with pytest.raises(ValueError, match="no pair to learn from"):
+        train(tmp_path, pairs=preference_pairs(completions((0, RIGHT, "stop")), 4, 0))
+    with pytest.raises(ValueError, match="loss='ipoo'"):
+        PreferenceSettings(loss="ipoo")
+
+
+def test_hub_pairs_are_read_without_evaluation_problems(tmp_path, capsys):
+    held_out = load_set("test_50")[0]
+    queries = [f"Using the numbers {list(nums)}, make an equation that equals {target}." for nums, target in
+               [([1, 2, 3], 6), (held_out["nums"], held_out["target"])]]  # fmt: skip
+    rows = [{"query": query, "response_ws": RIGHT, "response_ls": WRONG} for query in queries]
+    pd.DataFrame(rows).to_json(tmp_path / "train.jsonl", orient="records", lines=True)
+    pairs = hub_pairs(str(tmp_path))
+    assert pairs.to_list() == [{"prompt": queries[0], "chosen": RIGHT, "rejected": WRONG}]
+    assert "1 of 2 rows dropped" in capsys.readouterr().out
