@@ -122,3 +122,15 @@ def test_paper_tables():
     parameters = pd.read_csv(PAPER / "hyperparameters.csv")
     assert set(parameters["source"]) == {"stated", "ours"}
     assert not parameters.duplicated(["paper", "parameter"]).any()
+
+
+def test_trade_off():
+    ax = plots.figure()[1]
+    rows = [("sft", "x", 1.0, 0.5, 1.5), ("sft", "y", 3.0, 2.0, 5.0), ("rloo_sparse", "x", 2.0, 2.0, 2.0)]
+    rows += [("rloo_sparse", "y", 4.0, 3.0, 4.5), ("sft", "other", 0, 0, 0)]
+    table = pd.DataFrame(rows, columns=["method", "metric", "estimate", "low", "high"])
+    plots.trade_off(ax, table, "x", "y")
+    points = [container.lines[0] for container in ax.containers]
+    assert [(p.get_xdata()[0], p.get_ydata()[0], p.get_marker()) for p in points] == [(1, 3, "o"), (2, 4, "s")]
+    bars = ax.containers[0].lines[2]  # x, then y
+    assert [bar.get_segments()[0].tolist() for bar in bars] == [[[0.5, 3], [1.5, 3]], [[1, 2], [1, 5]]]
