@@ -9,11 +9,12 @@ from lib.runs.process import gpus
 
 project = Project(workflow.basedir)
 plan = project.plan(config["profile"], config["group"])
+made = str(project.runs / config["profile"] / "{run}" / "run.json")
 
 
 rule all:
     input:
-        [plan.output(run) for run in plan.targets],
+        expand(made, run=plan.targets),
 
 
 rule run:
@@ -21,10 +22,10 @@ rule run:
     input:
         lambda wildcards: plan.inputs(wildcards.run),
     output:
-        plan.pattern,
+        made,
     params:
         fingerprint=lambda wildcards: plan.specs[wildcards.run].fingerprint,
-    priority: lambda wildcards: plan.height[wildcards.run]
+    priority: lambda wildcards: plan.height(wildcards.run)
     threads: lambda wildcards: plan.specs[wildcards.run].declaration.threads
     resources:
         mem_mb=lambda wildcards: plan.specs[wildcards.run].declaration.mem_mb,

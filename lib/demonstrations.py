@@ -6,6 +6,8 @@ the integers 0 to 999, which is what the base model is taught; the verifier know
 
 import random
 import re
+import string
+from collections.abc import Iterator
 from functools import cache, lru_cache
 
 import datasets
@@ -17,7 +19,10 @@ from lib.problem import problems as as_problems
 from lib.solver import solutions
 
 LARGEST = 999
+UNSOLVED = 0.25  # share of the program demonstrations whose answer misses the target
+COMPACT = 0.25  # share of them that write an attempt in one line, not an operation
 PROMPTS = {"free": "Numbers: [{nums}]\nTarget: {target}\n", "pick": PROMPT}
+PROMPTS["program"] = PROMPTS["free"] + "Program\n"
 HUB_DEMONSTRATIONS = "Asap7772/cog_behav_all_strategies"
 
 
@@ -108,18 +113,69 @@ def attempt_line(expr: Expr, target: int) -> str:
     return ", ".join(steps_of(expr)) + check(evaluate(expr), target)
 
 
+def search(problem: Problem, rng: random.Random, failures: int) -> list[Expr]:
+    """`failures` attempts that miss and one that works. Raises ValueError without a solution among 0 to 999."""
+    plain = plain_solutions(problem)
+    if not plain:
+        raise ValueError(f"{problem} has no solution with integer values from 0 to {LARGEST}")
+    solution = shuffle_operands(rng.choice(plain), rng)
+    return [*(near_miss(problem, rng) for _ in range(failures)), solution]
+
+
 def free_search(problem: Problem, rng: random.Random, failures: int) -> str:
     """A completion that searches in plain arithmetic: `failures` attempts that miss, one that works, the answer.
 
     One attempt a line, as `attempt_line` writes it. Raises ValueError without a solution among the integers 0 to 999.
     """
-    plain = plain_solutions(problem)
-    if not plain:
-        raise ValueError(f"{problem} has no solution with integer values from 0 to {LARGEST}")
-    solution = shuffle_operands(rng.choice(plain), rng)
-    attempts = [near_miss(problem, rng) for _ in range(failures)]
-    lines = [attempt_line(attempt, problem.target) for attempt in [*attempts, solution]]
-    return "\n".join(["<think>", *lines, "</think>", f"<answer>{render(solution)}</answer>"])
+    attempts = search(problem, rng, failures)
+    lines = [attempt_line(attempt, problem.target) for attempt in attempts]
+    return "\n".join(["<think>", *lines, "</think>", f"<answer>{render(attempts[-1])}</answer>"])
+
+
+def program_lines(expr: Expr, names: Iterator[str], last: str | None = None) -> list[str]:
+    """A program that computes `expr`, one operation a line in the order of `steps_of`; `last` names the whole value.
+
+    >>> program_lines(parse("(44 + 19) + 35"), iter("abc"), "answer")
+    ['a = 44 + 19', 'answer = a + 35']
+    """
+    lines: list[str] = []
+
+    def name_of(node: Expr) -> str:
+        if isinstance(node, Num):
+            return str(node.value)
+        left, right = name_of(node.left), name_of(node.right)
+        name = last if last and node is expr else next(names)
+        lines.append(f"{name} = {left} {node.op} {right}")
+        return name
+
+    name_of(expr)
+    return lines
+
+
+def program_search(problem: Problem, rng: random.Random, failures: int) -> str:
+    """A completion that searches in a restricted program: `failures` attempts that miss, then the answer's.
+
+    A line holds one operation, in a share of COMPACT a whole attempt; the arithmetic stands in comments, in the words
+    of `attempt_line`. A share of UNSOLVED misses with its answer too: what is taught is the format. Raises ValueError
+    without a solution among the integers 0 to 999.
+    """
+    attempts = search(problem, rng, failures)
+    if rng.random() < UNSOLVED:
+        attempts[-1] = near_miss(problem, rng)
+    compact, names, lines = rng.random() < COMPACT, iter(string.ascii_lowercase), []
+    for attempt in attempts:
+        last = "answer" if attempt is attempts[-1] else None
+        if compact:
+            lines.append(f"{last or next(names)} = {render(attempt)} # {attempt_line(attempt, problem.target)}")
+            continue
+        *before, end = steps_of(attempt)
+        comments = [*before, end + check(evaluate(attempt), problem.target)]
+        pairs = zip(program_lines(attempt, names, last), comments, strict=True)
+        lines += [f"{line} # {comment}" for line, comment in pairs]
+    return "\n".join(["<answer>", *lines, "</answer>"])
+
+
+DEMONSTRATIONS = {"free": free_search, "program": program_search}  # how a demonstration is written
 
 
 def action_rows(problem: Problem, rng: random.Random) -> list[dict]:
@@ -138,12 +194,14 @@ def load_demonstrations(
     most_failures: int,
     seed: int,
     prompt: str = "free",
+    design: str = "free",
     hub: str = HUB_DEMONSTRATIONS,
 ) -> datasets.Dataset:
     """Rows `prompt`, `completion` for supervised fine-tuning.
 
-    `generated`: one search demonstration for each of `problems`, with 0 to `most_failures` failing attempts, uniformly;
-    with `prompt` "pick" the states and actions of one solution.
+    `generated`: one demonstration by `design` (a key of DEMONSTRATIONS) behind the prompt of style `prompt` for each of
+    `problems`, with 0 to `most_failures` failing attempts, uniformly; with prompt "pick" the states and actions of one
+    solution instead.
     `hub`: the demonstrations that the papers use (columns `query`, `completion`), or those of another hub name or local
     folder `hub`. Rows of evaluation problems are dropped. Raises ValueError for an unknown source or an unreadable
     query.
@@ -162,7 +220,7 @@ def load_demonstrations(
         if prompt == "pick":
             rows += action_rows(problem, rng)
         else:
-            completion = free_search(problem, rng, failures=rng.randint(0, most_failures))
+            completion = DEMONSTRATIONS[design](problem, rng, failures=rng.randint(0, most_failures))
             rows.append({"prompt": render_prompt(problem.nums, problem.target, prompt), "completion": completion})
     print(f"{len(rows):,} demonstrations; the other problems have no solution among the integers 0 to {LARGEST}")
     return datasets.Dataset.from_list(rows)

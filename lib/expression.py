@@ -215,6 +215,25 @@ def _canonical(expr: Expr) -> tuple[str, Expr]:
     return f"({left_text}{expr.op}{right_text})", BinOp(expr.op, left, right)
 
 
+def flattened(expr: Expr) -> str:
+    """A text that is equal for trees that are equal up to commuting and associativity: sums and differences flow into
+    one sum of signed terms, so do products and quotients: `a - (b - c)` is `a - b + c`, `a / (b / c)` is `a * c / b`.
+    A unary minus ends a sum, like a number."""
+    match expr:
+        case Num(value):
+            return str(value)
+        case Neg(child):
+            return f"-{flattened(child)}"
+    return f"({''.join(sorted(_terms(expr, '+-' if expr.op in '+-' else '*/', False)))})"
+
+
+def _terms(expr: Expr, ops: str, inverse: bool) -> list[str]:
+    """The operands of a chain of the two `ops`, each behind its sign."""
+    if isinstance(expr, BinOp) and expr.op in ops:
+        return _terms(expr.left, ops, inverse) + _terms(expr.right, ops, inverse ^ (expr.op == ops[1]))
+    return [ops[inverse] + flattened(expr)]
+
+
 def _label(expr: Expr) -> object:
     match expr:
         case Num(value):

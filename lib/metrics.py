@@ -11,6 +11,8 @@ import numpy as np
 import pandas as pd
 from scipy import stats
 
+from lib.expression import flattened, parse
+
 STATUSES = ["correct", "wrong_value", "wrong_numbers", "unparseable", "missing"]  # of lib.verifiers.Verdict
 
 
@@ -86,17 +88,30 @@ def bootstrap(values, baseline=None, draws=10_000, seed=0, confidence=0.95) -> p
         values = values - baseline.loc[values.index]
     if values.empty or values.isna().any(axis=None):
         raise ValueError(f"cannot resample {len(values)} problems with missing scores: too few samples?")
-    array, problems, rng = values.to_numpy(float), len(values), np.random.default_rng(seed)
-    means = []
+    array, tail = values.to_numpy(float), (1 - confidence) / 2
+    low, high = np.quantile(_resampled(array, draws, seed), [tail, 1 - tail], axis=0)
+    columns = {"estimate": array.mean(axis=0), "low": low, "high": high, "n_problems": len(values)}
+    return pd.DataFrame(columns, index=values.columns)
+
+
+def _resampled(array: np.ndarray, draws: int, seed: int) -> np.ndarray:
+    """Means of the columns of `array` (problems, statistics) over resampled problems: (draws, statistics)."""
+    problems, rng, means = len(array), np.random.default_rng(seed), []
     for start in range(0, draws, 1000):  # a chunk of resamples is a matrix of problem weights
         rows = min(1000, draws - start)
         picks = rng.integers(problems, size=(rows, problems)) + problems * np.arange(rows)[:, None]
         weights = np.bincount(picks.ravel(), minlength=rows * problems).reshape(rows, problems)
         means.append(weights @ array / problems)
-    tail = (1 - confidence) / 2
-    low, high = np.quantile(np.concatenate(means), [tail, 1 - tail], axis=0)
-    columns = {"estimate": array.mean(axis=0), "low": low, "high": high, "n_problems": problems}
-    return pd.DataFrame(columns, index=values.columns)
+    return np.concatenate(means)
+
+
+def crossover_draws(challenger, baseline, draws=10_000, seed=0) -> np.ndarray:
+    """`crossover` of two curves over k = 1, 2, ... (frames: the same problems in rows, a column a k): first as it
+    stands, then on each resample of the problems. 1 + the largest k stands for none. Paired: the same seed resamples
+    the same problems."""
+    gaps = np.asarray(challenger) - np.asarray(baseline)
+    above = np.vstack([gaps.mean(axis=0), _resampled(gaps, draws, seed)]) > 0
+    return np.where(above.any(axis=1), above.argmax(axis=1), above.shape[1]) + 1
 
 
 def estimates(scores: pd.DataFrame, draws=10_000, seed=0) -> pd.DataFrame:
@@ -120,7 +135,8 @@ def differences(scores: pd.DataFrame, pairs, draws=10_000, seed=0) -> pd.DataFra
         for method, baseline in pairs:
             if {method, baseline} <= set(wide.columns.get_level_values("method")):
                 sides = [wide.xs(side, axis=1, level="method") for side in (method, baseline)]
-                tables[name, method, baseline] = bootstrap(*sides, draws=draws, seed=seed)
+                both = sides[0].columns.intersection(sides[1].columns)  # the samples reach
+                tables[name, method, baseline] = bootstrap(*(side[both] for side in sides), draws=draws, seed=seed)
     return pd.concat(tables).rename_axis(["set", "method", "baseline", "metric"]).reset_index()
 
 
@@ -164,6 +180,60 @@ def diagnostics(judged: pd.DataFrame, by=("set", "method")) -> pd.DataFrame:
     return table
 
 
+def share(part: pd.Series, whole: pd.Series) -> pd.Series:
+    """A share of totals as a score a problem: its mean over a run's problems on a set is sum(part) / sum(whole), and
+    resampling it gives that ratio's interval (Taylor linearisation). NaN where the whole is nothing."""
+    runs = [level for level in part.index.names if level != "problem"]
+    mean = whole.groupby(runs).transform("mean")
+    ratio = part.groupby(runs).transform("mean") / mean
+    return ratio + (part - ratio * whole) / mean
+
+
+def exploration(judged: pd.DataFrame, by=("method", "run", "set", "problem")) -> pd.DataFrame:
+    """What a problem's completions search through (`ast`, Table 4 and Figure 3), as scores for `estimates`.
+
+    `judged`: of `judge` and `judge_steps`. Of equations: how many and how many distinct ones a response; the share
+    repeated, correct, and read, of all equals signs. Recovery: of correct answers, those behind a false equation.
+    Distinct correct solutions: of all samples of a problem, up to commuting, and up to associativity as well.
+    """
+    weight, by = _weight(judged), list(by)
+    correct = judged["status"] == "correct"
+    flags = {"correct": correct, "slipped": correct & (judged["true"] < judged["equations"])}
+    flags |= {"wrong numbers": judged["status"] == "wrong_numbers"}
+    flags |= {name: judged[name] for name in ("equations", "distinct", "true", "signs", "tokens")}
+    sums = judged[by].assign(n=weight, **{name: flag * weight for name, flag in flags.items()}).groupby(by).sum()
+    answers = judged.loc[correct, [*by, "answer"]].drop_duplicates()
+    answers["shape"] = answers["answer"].map(lambda text: flattened(parse(text)))
+    found = answers.groupby(by)[["answer", "shape"]].nunique().reindex(sums.index, fill_value=0)
+    scores = {
+        "equations per response": sums["equations"] / sums["n"],
+        "distinct equations per response": sums["distinct"] / sums["n"],
+        "repeated equations": share(sums["equations"] - sums["distinct"], sums["equations"]),
+        "correct equations": share(sums["true"], sums["equations"]),
+        "recovery": share(sums["slipped"], sums["correct"]),
+        "equations read": share(sums["equations"], sums["signs"]),
+        "tokens per response": sums["tokens"] / sums["n"],
+        "wrong_numbers": sums["wrong numbers"] / sums["n"],
+        "distinct completions": judged.groupby(by)["completion"].nunique(),
+        "distinct correct solutions": found["answer"],
+        "distinct up to associativity": found["shape"],
+    }
+    return pd.DataFrame(scores, dtype=float)
+
+
+def matched_length(judged: pd.DataFrame, width=16, seed=0) -> pd.DataFrame:
+    """Of each problem's completions equally many of each length (classes of `width` tokens) from every method, drawn at
+    random from those with more: what a method finds beyond the others is then no matter of length. A row a completion;
+    seeds are matched one by one."""
+    rows = judged.loc[judged.index.repeat(_weight(judged))].drop(columns="count", errors="ignore")
+    rows = rows.sample(frac=1, random_state=seed)
+    seeds = rows["run"].str.extract(r"_seed(\d+)$", expand=False).fillna("0")
+    cells = [rows["set"], rows["problem"], rows["tokens"] // width, seeds.rename("seed")]
+    rank = rows.groupby([*cells, "method"]).cumcount()
+    sizes = pd.crosstab(cells, rows["method"]).min(axis=1)
+    return rows[rank.to_numpy() < sizes.loc[pd.MultiIndex.from_arrays(cells)].to_numpy()]
+
+
 def answer(low: float, high: float, direction: str, seeds: int) -> str:
     """What the interval of a paired difference says to a claim that it is "higher" or "lower" than zero, or "equal".
 
@@ -190,8 +260,9 @@ def as_text(table: pd.DataFrame, signed=False) -> pd.Series:
 
 
 def method_of(run: str) -> str:
-    """The method that a run's folder name stands for: `sample_rloo_sparse_seed1` is `rloo_sparse`."""
-    return re.sub(r"_seed\d+$", "", run.removeprefix("sample_"))
+    """The method that a run's folder name stands for: `sample_rloo_sparse_seed1` is `rloo_sparse`, and so is
+    `sample56_rloo_sparse`."""
+    return re.sub(r"^sample\d*_|_seed\d+$", "", run)
 
 
 def _weight(judged: pd.DataFrame) -> pd.Series:

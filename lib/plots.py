@@ -58,8 +58,15 @@ METHODS = {
     "rloo_ast_tau2": Method("AST τ=2", "#0072B2", "D"),
     "rloo_ast_tau3": Method("AST τ=3", "#332288", "^"),
     "rloo_ast_tau4": Method("AST τ=4", "#882255", "P"),
+    "rloo_ast_tau2_nogate": Method("AST τ=2, no gate", "#DDCC77", "X"),
+    "rloo_ast_tau2_alpha01": Method("AST τ=2, think × 0.1", "#44AA99", "o"),
+    "rloo_sparse_5num": Method("RLOO, sparse, 5 numbers", "#AA4499", "s"),
+    "rloo_ast_tau2_5num": Method("AST τ=2, 5 numbers", "#117733", "D"),
     # program
-    "program": Method("RLOO, program", "#661100", "X"),
+    "sft_program": Method("SFT on programs", "#BBBBBB", "D"),
+    "rloo_sparse_k16": Method("RLOO, sparse, K=16", "#AA4400", "P"),
+    "rloo_sparse_k16_updates4": Method("RLOO, sparse, 4 updates", "#DDAA33", "X"),
+    "rloo_program": Method("RLOO, program", "#661100", "X"),
     # dense
     "ipo": Method("IPO", "#CC79A7", "v"),
     "rloo_dense": Method("RLOO, dense", "#009E73", "^"),
@@ -161,6 +168,20 @@ def reward_ladder(ax, table: pd.DataFrame, correct: float, span: float) -> None:
         ax.plot(rows["distance"], rows["reward"], color=look.colour, marker=look.marker, label=look.label)
     ax.xaxis.set_major_locator(FixedLocator(sorted(table["distance"].unique())))
     ax.set(xlabel="edits to the nearest solution d", ylabel="reward", ylim=(0, correct * 1.08))
+
+
+def trade_off(ax, table: pd.DataFrame, x: str, y: str, title="") -> None:
+    """One point a method with both its intervals. Columns method, metric (x and y are two of them), estimate, low,
+    high."""
+    for method in _ordered(table):
+        look, rows = style(method), table[table["method"] == method].set_index("metric")
+        span = {
+            f"{axis}err": [[row["estimate"] - row["low"]], [row["high"] - row["estimate"]]]
+            for axis, row in (("x", rows.loc[x]), ("y", rows.loc[y]))
+        }
+        at = rows.loc[[x, y], "estimate"]
+        ax.errorbar(*at, **span, color=look.colour, marker=look.marker, label=look.label, elinewidth=0.8)
+    ax.set(xlabel=x, ylabel=y, title=title)
 
 
 def training_curves(axes, table: pd.DataFrame, smooth=5) -> None:

@@ -18,7 +18,7 @@ from trl import DPOConfig, DPOTrainer
 from lib.demonstrations import asked, render_prompt
 from lib.model import load_policy
 from lib.problem import exclude
-from lib.training import Policy, Resumable, answer_is_correct, arguments, schedule
+from lib.training import Policy, Resumable, arguments, schedule
 
 HUB_PAIRS = "asingh15/countdown_tasks_3to4-dpo"
 LOSSES = ("ipo", "ipo_mean", "dpo")
@@ -100,7 +100,6 @@ def hub_pairs(hub: str = HUB_PAIRS) -> Dataset:
 class PreferenceTrainer(Resumable, DPOTrainer):
     """TRL's DPOTrainer with `preference_loss`. The frozen reference is the policy as it is given here."""
 
-    is_correct = staticmethod(answer_is_correct)
     eval_rewards = {}  # noqa: RUF012
 
     def __init__(
@@ -137,10 +136,10 @@ class PreferenceTrainer(Resumable, DPOTrainer):
         """One row of metrics.csv a step; TRL's own metrics are not kept."""
         if "loss" not in logs:  # the summary at the end
             return
-        step, row = self.state.global_step, {"loss": logs["loss"], **self._row, "grad_norm": logs["grad_norm"]}
-        if len(self.eval_problems) and step % self.settings.eval_every == 0:
-            row |= self.held_out(self.settings.max_tokens)
-        self.metrics.add(step, row | {"seconds": round(time.monotonic() - self.metrics.start, 2)})
+        row = {"loss": logs["loss"], **self._row, "grad_norm": logs["grad_norm"]}
+        if len(self.eval_problems) and self.state.global_step % self.settings.eval_every == 0:
+            row |= self.held_out()
+        self.add(row | {"seconds": round(time.monotonic() - self.began, 2)})
 
 
 def train_preference(

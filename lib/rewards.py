@@ -22,7 +22,7 @@ import numpy as np
 from lib.expression import Expr, Neg, Num
 from lib.problem import Problem
 from lib.solver import is_solvable, solution_forms
-from lib.verifiers import Step, Verdict, verify_answer, verify_steps
+from lib.verifiers import CHECKS, Step, Verdict, verify_answer, verify_program, verify_steps
 
 
 class Score(NamedTuple):
@@ -88,8 +88,8 @@ def ast(
 
     exact_numbers: valid means parseable and over exactly the problem's numbers; otherwise parseable is enough
     (the paper's early trials, which the policy learnt to exploit). A division by zero over the right numbers
-    is valid. Parts: correct, answer, valid (the indicators of Eq. 8), distance (d; 0 for a correct answer; the
-    size of a solution where there is no tree; infinite if the problem has no solution) and closeness
+    is valid. Parts: correct, answer, valid (the indicators of Eq. 8), wrong_numbers, distance (d; 0 for a correct
+    answer; the size of a solution where there is no tree; infinite if the problem has no solution) and closeness
     (exp(-d / tau) of a valid answer, 0 of any other).
 
     Raises ValueError unless tau > 0 and lambda_a < lambda_c - lambda_p: a near miss scores below a solution.
@@ -115,6 +115,22 @@ def ast(
         return Score(lambda_p * parts["answer"] + lambda_a * parts["closeness"], parts)
 
     return reward
+
+
+PROGRAM_WEIGHTS = dict(zip(CHECKS, (0.05, 0.10, 0.15, 0.20, 0.50), strict=True))
+
+
+@register("program")
+def program() -> Reward:
+    """The decomposed reward (Eq. 4) of "Programmatic Reasoning for Countdown" (Ivankiv and Zhou): the sum of the
+    weights of the checks that a program passes. Parts: each check, 0 or 1."""
+
+    def score(completion: str, problem: Problem) -> Score:
+        passed = verify_program(completion, problem).passed
+        parts = {check: float(i < passed) for i, check in enumerate(CHECKS)}
+        return Score(sum(PROGRAM_WEIGHTS[check] * part for check, part in parts.items()), parts)
+
+    return lambda completions, problem: [score(completion, problem) for completion in completions]
 
 
 @register("dense")
@@ -167,12 +183,13 @@ def _progress(steps: list[Step], problem: Problem) -> list[bool]:
 
 
 def _indicators(verdict: Verdict, exact_numbers: bool) -> dict[str, float]:
-    """The indicators of Eq. 8."""
+    """The indicators of Eq. 8, and what the gate is there to keep out."""
     valid = ("correct", "wrong_value") if exact_numbers else ("correct", "wrong_value", "wrong_numbers")
     return {
         "correct": float(verdict.status == "correct"),
         "answer": float(verdict.status != "missing"),
         "valid": float(verdict.status in valid),
+        "wrong_numbers": float(verdict.status == "wrong_numbers"),
     }
 
 

@@ -8,8 +8,8 @@ checkpoints and the fused log-probabilities are TRL's.
 Where this departs from textbook RLOO (Ahmadian et al., 2024):
 
 * The gradient of a rollout is scaled by the truncated importance weight of the whole sequence, policy over
-  sampler (paper `ast`, Eq. 3). There is one update per batch of rollouts: with our own sampler the weight is
-  1 but for rounding.
+  sampler (paper `ast`, Eq. 3). Our sampler is the policy itself: with one update per batch of rollouts the weight
+  is 1 but for rounding. With more (`updates`) the same rollouts are used again by a policy that has moved on.
 * The KL penalty is a term of the loss (mean per token), not of the reward, and so is an entropy bonus.
 * Token log-probabilities are summed, not averaged over the length; completions cut at the cap count like all
   others.
@@ -24,11 +24,9 @@ and the same weights.
 import copy
 import json
 import math
-import os
 import shutil
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -45,10 +43,11 @@ from trl.trainer.utils import add_fused_lm_head
 
 from lib.curriculum import Curriculum
 from lib.demonstrations import render_prompt
+from lib.files import progress, write_table, writing
 from lib.generation import Sampling, generate, sample
 from lib.model import load_policy, save_policy
 from lib.problem import Problem, problems
-from lib.verifiers import verify_answer
+from lib.verifiers import VERIFIERS
 
 if not trl.__version__.startswith("1.16."):
     raise ImportError(
@@ -63,13 +62,15 @@ TokenWeights = Callable[[list[int]], Sequence[float]]  # a completion's token id
 
 @dataclass(frozen=True, kw_only=True)
 class SFTSettings:
-    """Hyperparameters of supervised fine-tuning; `schedule` is transformers' name of one."""
+    """Hyperparameters of supervised fine-tuning; `schedule` is transformers' name of one. Without `end_token` a
+    completion is taught without its end."""
 
     learning_rate: float
     epochs: int = 1
     batch_size: int = 64
     warmup_steps: int = 20
     schedule: str = "cosine"
+    end_token: bool = True
     weight_decay: float = 1e-4
     max_grad_norm: float = 1.0
     log_every: int = 10
@@ -88,12 +89,13 @@ class RLOOSettings:
     """Hyperparameters of RLOO. Defaults are those of paper `ast`, but batch and length fit the laptop.
 
     An update takes `prompts` problems, `group_size` rollouts each, in micro-batches of `micro_batch`
-    rollouts.
+    rollouts. `updates` successive updates, of the `steps` in all, share their rollouts.
     """
 
     steps: int = 100
     prompts: int = 24
     group_size: int = 8
+    updates: int = 1
     max_tokens: int = 160
     learning_rate: float = 1e-5
     weight_decay: float = 1e-4
@@ -113,6 +115,11 @@ class RLOOSettings:
             raise ValueError(
                 f"micro_batch={self.micro_batch} does not divide the "
                 f"{self.prompts * self.group_size} rollouts of an update (prompts * group_size)"
+            )
+        if self.steps % self.updates or self.save_every % self.updates:
+            raise ValueError(
+                f"updates={self.updates} does not divide steps={self.steps} and save_every={self.save_every}: "
+                "a run ends, and resumes, between two batches of rollouts"
             )
 
 
@@ -179,56 +186,18 @@ def rloo_loss(
 # --- what all trainers write -------------------------------------------------------------------------------
 
 
-@contextmanager
-def writing(path: Path) -> Iterator[None]:
-    """Turn what goes wrong in writing `path` into an OSError that names it and the remedy."""
-    try:
-        yield
-    except (OSError, RuntimeError, SafetensorError) as error:  # a full disk has three faces
-        remedy = "make room and start the run again, it goes on from its last checkpoint"
-        raise OSError(f"cannot write {path} ({error}): {remedy}") from error
-
-
-class MetricsLog:
-    """metrics.csv, a row a step. The file is replaced as a whole, so that it never holds half a row.
-
-    Starts from the rows up to `done` that the file has: a resumed run cuts it back to the step of its
-    checkpoint.
-    """
-
-    def __init__(self, path: Path, done: int, total: int, what: str, shown: tuple[str, ...]):
-        self.path, self.done, self.total, self.what, self.shown = path, done, total, what, shown
-        self.start = self.printed = time.monotonic()
-        self.rows: list[dict] = []
-        if done and path.is_file():
-            table = pd.read_csv(path, float_precision="round_trip")
-            self.rows = table[table["step"] <= done].to_dict("records")
-
-    def add(self, step: int, row: dict) -> None:
-        """Add a row, or columns to the row of the same step; every few seconds print how far training is."""
-        if not self.rows or self.rows[-1]["step"] != step:
-            self.rows.append({"step": step})
-        self.rows[-1].update(row)
-        fresh = self.path.with_name(f".{self.path.name}.{os.getpid()}")
-        with writing(self.path):
-            pd.DataFrame(self.rows).to_csv(fresh, index=False)
-            os.replace(fresh, self.path)
-        now = time.monotonic()
-        if self.shown[0] in row and (now - self.printed >= 5 or step == self.total):
-            minutes, seconds = divmod(round((now - self.start) / (step - self.done) * (self.total - step)), 60)
-            values = "".join(f", {name} {row[name]:.3f}" for name in self.shown if name in row)
-            print(f"{self.what} step {step}/{self.total}{values}, {minutes}:{seconds:02d} left", flush=True)
-            self.printed = now
-
-
 def _sizes(folder: Path) -> dict[str, int]:
     files = (path for path in folder.iterdir() if path.name != "complete.json")
     return {path.name: path.stat().st_size for path in files}
 
 
+def _step(checkpoint: Path) -> int:
+    return int(checkpoint.name.removeprefix("checkpoint-"))
+
+
 def latest_checkpoint(folder: Path) -> Path | None:
     """The newest whole `checkpoint-<step>` of `folder`. Broken ones (a kill, a cut file) are deleted."""
-    for checkpoint in sorted(folder.glob("checkpoint-*"), key=lambda path: -int(path.name.split("-")[1])):
+    for checkpoint in sorted(folder.glob("checkpoint-*"), key=_step, reverse=True):
         try:
             if json.loads((checkpoint / "complete.json").read_text()) == _sizes(checkpoint):
                 return checkpoint
@@ -241,13 +210,11 @@ def latest_checkpoint(folder: Path) -> Path | None:
 
 class Resumable:
     """What our trainers share. A checkpoint counts once its last file, `complete.json` with the sizes of all others,
-    is written."""
-
-    metrics: MetricsLog
+    is written. It keeps the trainer's log, from which metrics.csv is written: a resumed run cuts that back."""
 
     def _save_checkpoint(self, model, trial):
         folder = Path(self.args.output_dir) / f"checkpoint-{self.state.global_step}"
-        with writing(folder):
+        with writing(folder, RuntimeError, SafetensorError):  # a full disk has three faces
             super()._save_checkpoint(model, trial)
             (folder / "complete.json").write_text(json.dumps(_sizes(folder)))
 
@@ -257,10 +224,14 @@ class Resumable:
     def _send_telemetry(self):
         """No telemetry, whatever the environment says."""
 
-    def held_out(self, max_tokens: int) -> dict[str, float]:
+    def is_correct(self, completion: str, problem: Problem) -> bool:
+        """The word of the verifier that belongs to this style of prompt."""
+        return VERIFIERS[self.prompt](completion, problem).status == "correct"
+
+    def held_out(self) -> dict[str, float]:
         """eval_accuracy and the mean of each of `eval_rewards` for one completion a problem of `eval_problems`, at
         temperature 1 and a fixed seed; eval_entropy, nats a token: the mean of -log pi over the tokens drawn."""
-        sampling, rows = Sampling(max_tokens=max_tokens), self.eval_problems
+        sampling, rows = Sampling(max_tokens=self.settings.max_tokens), self.eval_problems
         with self.accelerator.autocast():
             table = sample(self.model, self.processing_class, rows, 1, sampling, self.args.seed, self.prompt)
         answered = list(zip(table["completion"], problems(rows), strict=True))
@@ -271,15 +242,27 @@ class Resumable:
         return row | {"eval_entropy": -table["logprob"].sum() / table["tokens"].sum()}
 
     def fit(self, folder: Path, steps: int, what: str, shown: tuple[str, ...]) -> None:
-        """Train, from the newest whole checkpoint if there is one, and save the policy."""
+        """Train, from the newest whole checkpoint if there is one, and save the policy. `shown`: columns of metrics.csv
+        that stand in the progress line."""
+        self.folder, self.shown, self.began = folder, list(shown), time.monotonic()
         checkpoint = latest_checkpoint(folder / "trainer")
-        done = int(checkpoint.name.split("-")[1]) if checkpoint else 0
-        folder.mkdir(parents=True, exist_ok=True)
-        self.metrics = MetricsLog(folder / "metrics.csv", done, steps, what, shown)
         self.remove_callback(transformers.PrinterCallback)
         transformers.logging.disable_progress_bar()  # a bar for every file written
-        self.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
+        with progress(None, steps, f"{what} step", _step(checkpoint) if checkpoint else 0) as self.line:
+            self.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
         save_policy(self.model, self.processing_class, folder / "checkpoint")
+
+    def add(self, row: dict) -> None:
+        """Add a row of our own to the log and so to metrics.csv; TRL's metrics are left out."""
+        transformers.Trainer.log(self, row)
+        self.write_metrics(pd.DataFrame(self.state.log_history).drop(columns="epoch"))
+
+    def write_metrics(self, log: pd.DataFrame) -> None:
+        """Write metrics.csv, a row a step, and say how far training is."""
+        table = log.sort_index(axis=1).groupby("step", as_index=False).first()
+        write_table(table, self.folder / "metrics.csv")
+        self.line.set_postfix(table.iloc[-1][self.shown], refresh=False)
+        self.line.update(self.state.global_step - self.line.n)
 
 
 def arguments(folder: Path, settings) -> dict:
@@ -307,7 +290,7 @@ def arguments(folder: Path, settings) -> dict:
 
 # --- supervised fine-tuning ---------------------------------------------------------------------------------
 
-SFT_COLUMNS = {  # metrics.csv's names of TRL's metrics
+SFT_COLUMNS = {  # TRL's metrics, as metrics.csv calls them
     "loss": "loss",
     "mean_token_accuracy": "token_accuracy",
     "eval_loss": "eval_loss",
@@ -320,11 +303,10 @@ SFT_COLUMNS = {  # metrics.csv's names of TRL's metrics
 
 class _SFTTrainer(Resumable, SFTTrainer):
     def log(self, logs, start_time=None):
-        super().log(logs, start_time)  # adds TRL's own metrics to `logs`
+        super().log(logs | {"seconds": round(time.monotonic() - self.began, 2)}, start_time)
         if "loss" in logs or "eval_loss" in logs:
-            row = {ours: logs[theirs] for theirs, ours in SFT_COLUMNS.items() if theirs in logs}
-            row["seconds"] = round(time.monotonic() - self.metrics.start, 2)
-            self.metrics.add(self.state.global_step, row)
+            table = pd.DataFrame(self.state.log_history).filter(["step", "seconds", *SFT_COLUMNS])
+            self.write_metrics(table.rename(columns=SFT_COLUMNS))
 
 
 def batches_by_length(lengths: np.ndarray, batch_size: int, epochs: int, seed: int, pool: int = 32) -> np.ndarray:
@@ -348,7 +330,8 @@ def train_sft(
 ) -> None:
     """Fine-tune on `rows` (columns prompt, completion: text) and leave the policy in `folder`/checkpoint.
 
-    The loss is the mean over the tokens of completions, end token included; prompts are read, not learned.
+    The loss is the mean over the tokens of completions, end token included unless settings say otherwise; prompts are
+    read, not learned.
     Batches are of similar length. metrics.csv: every `log_every` steps loss, token_accuracy, grad_norm,
     learning_rate, tokens (seen), seconds (since the start), and every `eval_every` steps eval_loss and
     eval_token_accuracy. A run that was interrupted resumes from `folder`/trainer.
@@ -369,14 +352,20 @@ def train_sft(
         eval_strategy="no" if eval_rows is None else "steps",
         eval_steps=settings.eval_every,
         include_num_input_tokens_seen="non_padding",
+        completion_only_loss=True,
         max_length=model.config.max_position_embeddings,
     )
-    columns = ["prompt", "completion"]
+
+    def tokenized(row: dict) -> dict:
+        prompt, completion = (tokenizer(row[side]).input_ids for side in ("prompt", "completion"))
+        completion += [tokenizer.eos_token_id] * settings.end_token
+        return {"input_ids": prompt + completion, "completion_mask": [0] * len(prompt) + [1] * len(completion)}
+
     trainer = _SFTTrainer(
         model=model,
         args=config,
-        train_dataset=rows.select_columns(columns),
-        eval_dataset=None if eval_rows is None else eval_rows.select_columns(columns),
+        train_dataset=rows.map(tokenized, remove_columns=rows.column_names),
+        eval_dataset=None if eval_rows is None else eval_rows.map(tokenized, remove_columns=eval_rows.column_names),
         processing_class=tokenizer,
     )
     lengths = np.array([len(ids) for ids in trainer.train_dataset["input_ids"]])
@@ -388,17 +377,13 @@ def train_sft(
 # --- RLOO ---------------------------------------------------------------------------------------------------
 
 
-def answer_is_correct(completion: str, problem: Problem) -> bool:
-    """The verifier's word on the answer span."""
-    return verify_answer(completion, problem).status == "correct"
-
-
 class RLOOTrainer(Resumable, GRPOTrainer):
     """RLOO of paper `ast`: our rollouts and `rloo_loss` in TRL's GRPOTrainer. See the module's docstring.
 
-    `train_problems` are those of the whole run in order, `settings.prompts` an update; a `curriculum` draws its
-    own instead, and its state is part of a checkpoint. The frozen reference is the policy as it is given here;
-    it costs a forward pass, and at kl_coef 0 is left out (there is no column kl then).
+    `train_problems` are those of the whole run in order, `settings.prompts` a batch of rollouts; a `curriculum` draws
+    its own instead, and its state is part of a checkpoint. `prompt`: its style, which also says how an answer is
+    verified for the accuracy. The frozen reference is the policy as it is given here; it costs a forward pass, and at
+    kl_coef 0 is left out (there is no column kl then).
     """
 
     def __init__(
@@ -414,12 +399,11 @@ class RLOOTrainer(Resumable, GRPOTrainer):
         eval_rewards: dict[str, Reward] | None = None,
         prompt: str = "free",
         token_weights: TokenWeights | None = None,
-        is_correct: Callable[[str, Problem], bool] = answer_is_correct,
         curriculum: Curriculum | None = None,
     ):
         self.settings, self.reward, self.prompt, self.curriculum = settings, reward, prompt, curriculum
         self.eval_problems, self.eval_rewards = eval_problems, eval_rewards or {}
-        self.token_weights, self.is_correct = token_weights, is_correct
+        self.token_weights = token_weights
         self.reference = copy.deepcopy(model).eval().requires_grad_(False) if settings.kl_coef else None
         config = GRPOConfig(
             **arguments(folder, settings),
@@ -427,6 +411,7 @@ class RLOOTrainer(Resumable, GRPOTrainer):
             lr_scheduler_type="constant",
             logging_steps=1,
             num_generations=settings.group_size,
+            num_iterations=settings.updates,
             per_device_train_batch_size=settings.micro_batch,
             gradient_accumulation_steps=settings.prompts * settings.group_size // settings.micro_batch,
             shuffle_dataset=False,
@@ -443,12 +428,16 @@ class RLOOTrainer(Resumable, GRPOTrainer):
 
     def _prepare_inputs(self, rows: list[dict]) -> dict:
         """The micro-batch of this accumulation step; an update's first samples and scores its rollouts."""
-        turn = self._step % self.args.gradient_accumulation_steps
+        accumulation = self.args.gradient_accumulation_steps
+        turn = self._step % (accumulation * self.settings.updates)
         if turn == 0 and self.curriculum:
             self._micro_batches = self._rollouts(self.curriculum.draw(self.settings.prompts, self.state.global_step))
         elif turn == 0:  # TRL hands over each problem K times
             self._micro_batches = self._rollouts(problems(pd.DataFrame(rows[:: self.settings.group_size])))
-        return self._micro_batches[turn]
+        elif turn % accumulation == 0:  # a further update on the same rollouts
+            self._row, self._scored = dict(self._sampled), time.perf_counter()
+            self._seconds = dict.fromkeys(self._seconds, 0.0)
+        return self._micro_batches[turn % accumulation]
 
     def _save_checkpoint(self, model, trial):
         if self.curriculum:
@@ -494,6 +483,7 @@ class RLOOTrainer(Resumable, GRPOTrainer):
         }
         if self.curriculum:
             self._row |= self.curriculum.learn(advantages.abs().view(-1, k).mean(-1).tolist())
+        self._sampled = dict(self._row)
         self._seconds = {"seconds_generation": sampled - began, "seconds_reward": self._scored - sampled}
         # 4. lay out
         lengths = [len(prompts[i // k]) + len(ids) for i, ids in enumerate(out.ids)]
@@ -531,54 +521,37 @@ class RLOOTrainer(Resumable, GRPOTrainer):
             tensors["token_weights"] = behind_prompt(self.token_weights(ids) for _, ids, _ in rollouts)
         return tensors
 
-    def _logps(self, model, inputs: dict) -> tuple[torch.Tensor, torch.Tensor | None]:
-        """log pi of every token but the first, and entropies (but of the reference): (B, T)."""
+    def _logps(self, model, ids, attention, length: int) -> tuple[torch.Tensor, torch.Tensor | None]:
+        """log pi of the last `length` tokens, and entropies (but of the reference): (B, length)."""
         logps, entropies, _ = self._get_per_token_logps_and_entropies(
-            model,
-            inputs["ids"],
-            inputs["attention"],
-            logits_to_keep=inputs["mask"].shape[1],
-            compute_entropy=model is not self.reference,
+            model, ids, attention, logits_to_keep=length, compute_entropy=model is not self.reference
         )
         return logps, entropies
 
     def _compute_loss(self, model, inputs: dict) -> torch.Tensor:
         """The micro-batch's share of the loss; shares add up: no division by the accumulation steps."""
-        ref_logps = None
+        terms, ref_logps = dict(inputs), None
+        text = terms.pop("ids"), terms.pop("attention"), terms["mask"].shape[1]
         if self.reference is not None:
             with torch.no_grad():
-                ref_logps, _ = self._logps(self.reference, inputs)
-        logps, entropies = self._logps(model, inputs)
-        loss, metrics = rloo_loss(
-            logps,
-            entropies,
-            inputs["sampler_logps"],
-            inputs["advantages"],
-            inputs["mask"],
-            clip=self.settings.clip,
-            entropy_coef=self.settings.entropy_coef,
-            kl_coef=self.settings.kl_coef,
-            ref_logps=ref_logps,
-            token_weights=inputs.get("token_weights"),
-            samples=inputs["samples"],
-            tokens=inputs["tokens"],
-        )
+                ref_logps, _ = self._logps(self.reference, *text)
+        coefficients = {name: getattr(self.settings, name) for name in ("clip", "entropy_coef", "kl_coef")}
+        logps, entropies = self._logps(model, *text)
+        loss, metrics = rloo_loss(logps, entropies, ref_logps=ref_logps, **coefficients, **terms)
         for name, value in metrics.items():
             so_far = self._row.get(name, 0.0)
             self._row[name] = max(so_far, value) if name == "importance_max" else so_far + value
         return loss
 
     def log(self, logs, start_time=None):
-        """One row of metrics.csv a step; TRL's own metrics are not kept."""
+        """One row of metrics.csv a step, without TRL's own metrics."""
         if "loss" not in logs:  # the summary at the end
             return
-        settings = self.settings
         seconds = self._seconds | {"seconds_update": time.perf_counter() - self._scored}
-        step = self.state.global_step
         row = {"loss": logs["loss"], **self._row, "grad_norm": logs["grad_norm"]}
-        if self.eval_problems is not None and step % settings.eval_every == 0:
-            row |= self.held_out(settings.max_tokens)
-        self.metrics.add(step, row | {name: round(value, 3) for name, value in seconds.items()})
+        if self.eval_problems is not None and self.state.global_step % self.settings.eval_every == 0:
+            row |= self.held_out()
+        self.add(row | {name: round(value, 3) for name, value in seconds.items()})
 
 
 def schedule(count: int, draws: int, seed: int) -> np.ndarray:
@@ -605,7 +578,8 @@ def train_rloo(
     bucket k was. A run that was interrupted resumes from `folder`/trainer.
     """
     folder, (model, tokenizer) = Path(folder), _load(policy)
-    order = schedule(len(train_problems), settings.steps * settings.prompts, settings.seed)
+    batches = settings.steps // settings.updates
+    order = schedule(len(train_problems), batches * settings.prompts, settings.seed)
     in_order = train_problems.select_columns(["nums", "target"]).select(order)
     trainer = RLOOTrainer(model, tokenizer, in_order, reward, folder, settings, **options)
     trainer.fit(folder, settings.steps, "RLOO", ("reward", "accuracy"))

@@ -1,4 +1,4 @@
-"""What a completion is worth by exact arithmetic: its answer, and each equation of its reasoning.
+"""What a completion is worth by exact arithmetic: its answer, its program, and each equation of its reasoning.
 
 Completions are hostile: nothing is ever passed to `eval`, each text is read once, in linear time, and an answer
 is evaluated only after it is known to hold exactly the given numbers.
@@ -27,8 +27,10 @@ from lib.expression import (
     render,
 )
 from lib.problem import Problem
+from lib.programs import ExecutionError, ParseError, run_program
 
 STATUSES = ("correct", "wrong_value", "wrong_numbers", "unparseable", "missing")
+CHECKS = ("format", "parse", "execution", "numbers", "target")  # of a program, each presupposing the ones before
 MAX_LENGTH = 100  # characters of an equation's left side
 MAX_STEPS = 400  # equations read in one completion: the longest cap leaves no room for more of them
 
@@ -73,20 +75,79 @@ def verify_answer(completion: str, problem: Problem) -> Verdict:
     return Verdict("correct" if value == problem.target else "wrong_value", expression, value)
 
 
-def judge(table: pd.DataFrame) -> pd.DataFrame:
+@dataclass(frozen=True, slots=True)
+class ProgramVerdict(Verdict):
+    """passed: how many of CHECKS hold, in order. expression, value: of the final value, over literals; None for a
+    program without one. assignments: the expression over literals that each line's value has."""
+
+    passed: int = 0
+    assignments: tuple[Expr, ...] = ()
+
+
+def verify_program(completion: str, problem: Problem) -> ProgramVerdict:
+    """The verdict on the restricted program (lib.programs) in a completion's answer span.
+
+    Checks of "Programmatic Reasoning for Countdown" (Section 3): format, there is a span; parse, every line is an
+    assignment of the language; execution, every line has a value; numbers, the final value consumed exactly the given
+    numbers; target, it is the target, exactly. A value used twice consumes its numbers twice (`b = a + a` with
+    a = 44 + 19 has used 44 and 19 twice, which is legal only if both are given twice); what the final value does not
+    rest on consumes nothing, so a program may try and drop. A program that cannot be run is "unparseable".
+    """
+    span = answer_span(completion)
+    if span is None:
+        return ProgramVerdict("missing")
+    try:
+        final, assignments = run_program(span)
+    except ParseError:
+        return ProgramVerdict("unparseable", passed=1)
+    except ExecutionError:
+        return ProgramVerdict("unparseable", passed=2)
+    made = tuple(value.expression for value in assignments)
+    status, passed = "correct", 5
+    if numbers(final.expression) != Counter(problem.nums):
+        status, passed = "wrong_numbers", 3
+    elif final.value != problem.target:
+        status, passed = "wrong_value", 4
+    return ProgramVerdict(status, final.expression, Fraction(final.value), passed, made)
+
+
+VERIFIERS = {"free": verify_answer, "program": verify_program}  # by prompt style: what its answer span holds
+
+
+def judge(table: pd.DataFrame, prompt: str = "free") -> pd.DataFrame:
     """Saved generations (columns nums, target, completion) with three columns more: status, correct (bool),
-    and answer, the expression up to commuting: that of `canonical`, rendered ("" if there is none)."""
+    and answer, the expression up to commuting: that of `canonical`, rendered ("" if there is none).
+
+    prompt: the style of prompt that was completed, a key of VERIFIERS."""
     verdicts: dict[tuple, tuple[str, bool, str]] = {}
     rows = []
     for nums, target, completion in zip(table["nums"], table["target"], table["completion"], strict=True):
         key = (tuple(map(int, nums)), int(target), completion)
         if key not in verdicts:
-            verdict = verify_answer(completion, Problem(*key[:2]))
+            verdict = VERIFIERS[prompt](completion, Problem(*key[:2]))
             answer = "" if verdict.expression is None else render(canonical(verdict.expression))
             verdicts[key] = (verdict.status, verdict.status == "correct", answer)
         rows.append(verdicts[key])
     columns = ["status", "correct", "answer"]
     return table.assign(**pd.DataFrame(rows, columns=columns, index=table.index))
+
+
+def judge_steps(judged: pd.DataFrame) -> pd.DataFrame:
+    """Generations with four columns more, of each completion's reasoning: equations (that `verify_steps` reads), true
+    (those that hold), distinct (those not repeated), signs (its equals signs: what there was to be read)."""
+    known: dict[tuple, list[int]] = {}
+    rows = []
+    for nums, target, completion in zip(judged["nums"], judged["target"], judged["completion"], strict=True):
+        key = (tuple(map(int, nums)), int(target), completion)
+        if key not in known:
+            steps = verify_steps(completion, Problem(*key[:2]))
+            true, distinct = (
+                sum(flags) for flags in ((s.arithmetic_ok for s in steps), (not s.repeated for s in steps))
+            )
+            known[key] = [len(steps), true, distinct, _reasoning(completion).count("=")]
+        rows.append(known[key])
+    columns = ["equations", "true", "distinct", "signs"]
+    return judged.assign(**pd.DataFrame(rows, columns=columns, index=judged.index, dtype=int))
 
 
 # --- the steps of the reasoning -------------------------------------------------------------------

@@ -17,10 +17,10 @@ import pandas as pd
 import pytest
 import yaml
 
+from lib.files import clock, progress
 from lib.paths import ROOT
 from lib.runs import Run, read_table
 from lib.runs.__main__ import distinct
-from lib.runs.notebook import Progress, clock
 from lib.runs.plan import DeclarationError, Project
 from lib.runs.process import gpu
 
@@ -116,7 +116,7 @@ class Checkout(Project):
 
 @pytest.fixture
 def checkout(tmp_path: Path) -> Checkout:
-    for name in ("lib/__init__.py", "lib/paths.py", "Snakefile"):
+    for name in ("lib/__init__.py", "lib/files.py", "lib/paths.py", "Snakefile"):
         (tmp_path / name).parent.mkdir(exist_ok=True)
         shutil.copy(ROOT / name, tmp_path / name)
     shutil.copytree(ROOT / "lib/runs", tmp_path / "lib/runs", ignore=shutil.ignore_patterns("__pycache__"))
@@ -217,6 +217,22 @@ def test_unknown_curriculum_and_option_are_refused(checkout, curriculum, options
 
 
 @pytest.mark.parametrize(
+    ("parameter", "wrong", "message"),
+    [
+        ("prompt", "fre", "run base: prompt 'fre'.*'free'"),
+        ("engine", "transformer", "run base: engine 'transformer'.*'transformers'"),
+        ("sets", {"heldout_100": 4}, "run base: sets 'heldout_100'.*'heldout_1000'"),
+    ],
+)
+def test_unknown_prompt_engine_and_set_are_refused(checkout, parameter, wrong, message):
+    defaults = 'prompt = "free"\nengine = "transformers"\nsets = {"test_50": 4}'
+    write_notebook(checkout.root / "notebooks/base.ipynb", f"{BASE}\n{defaults}")
+    checkout.declare(set_in("runs", "base", "params", value={parameter: wrong}))
+    with pytest.raises(DeclarationError, match=message):
+        checkout.check()
+
+
+@pytest.mark.parametrize(
     ("cells", "message"),
     [
         (["seed = 0"], "base.ipynb: its parameters cell has no `output`"),
@@ -305,7 +321,7 @@ def test_a_study_from_end_to_end(checkout):
 
     # published, the runs serve as parents elsewhere, and figures need no training
     said = checkout.call("figures", status=1)
-    assert "reads data/reference/laptop/train_0.1, which is missing" in said and "publish laptop train_0.1" in said
+    assert "study needs train_0.1, which is not in data/reference" in said and "publish laptop train_0.1" in said
     checkout.call("publish", "laptop", "all")
     shutil.rmtree(checkout.runs)
     assert "from data/reference" in checkout.call("make", "laptop", "train_0.1")
@@ -471,9 +487,11 @@ def test_equal_completions_are_stored_once():
     assert "sample" not in once
 
 
-def test_progress_lines(capsys):
-    say = Progress(10, "step", every=0)
-    say(6)  # resumed at 5
-    say(10)
-    assert capsys.readouterr().out.splitlines()[-1] == "step 10/10, 0:00 elapsed, 0:00 left"
-    assert [clock(seconds) for seconds in (5, 75, 3700)] == ["0:05", "1:15", "1:01:40"]
+def test_a_progress_line_takes_up_where_a_resumed_loop_does(capsys):
+    line = progress(None, 10, "step", done=5)
+    line.start_t -= 10  # as if ten seconds had passed
+    line.set_postfix(loss=0.25, refresh=False)
+    line.update()
+    line.close()
+    assert capsys.readouterr().out.splitlines()[-1] == "step 6/10, loss=0.25, 00:10 elapsed, 00:40 left"
+    assert [clock(seconds) for seconds in (5, 75, 3700)] == ["00:05", "01:15", "1:01:40"]

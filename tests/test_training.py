@@ -19,6 +19,7 @@ from lib.curriculum import Bandit
 from lib.demonstrations import render_prompt
 from lib.generation import Sampling, generate
 from lib.model import build_tokenizer, load_policy, new_model, save_policy
+from lib.problem import Problem
 from lib.training import (
     RLOOSettings,
     RLOOTrainer,
@@ -50,11 +51,11 @@ def tiny_policy(seed=0):
     return new_model(tokenizer, hidden=32, layers=2, heads=2, seed=seed), tokenizer
 
 
-def sevens(completions, problem):
-    """A reward that a policy without any training can learn: the share of sevens."""
-    counts = [text.count("7") for text in completions]
+def odds(completions, problem):
+    """A reward that a policy without any training can learn: the share of odd digits."""
+    counts = [sum(text.count(digit) for digit in "13579") for text in completions]
     return [
-        Score(count / 12, {"sevens": float(count), "long": float(len(text) > 12)})
+        Score(count / 12, {"odds": float(count), "long": float(len(text) > 12)})
         for count, text in zip(counts, completions, strict=True)
     ]
 
@@ -73,7 +74,7 @@ def quick(**changes):
 
 def make_trainer(folder, policy=None, **options):
     changes = {name: options.pop(name) for name in list(options) if name in RLOOSettings.__dataclass_fields__}
-    return RLOOTrainer(*(policy or tiny_policy()), PROBLEMS, sevens, folder, quick(**changes), **options)
+    return RLOOTrainer(*(policy or tiny_policy()), PROBLEMS, odds, folder, quick(**changes), **options)
 
 
 def gradient(model):
@@ -286,7 +287,7 @@ def test_gradient_is_that_of_trls_own_grpo(tmp_path, monkeypatch):
         return {"prompt_ids": ids, "completion_ids": out.ids, "logprobs": out.logprobs}
 
     def reward(prompts, completions, **columns):
-        return [score.total for score in sevens(completions, None)]
+        return [score.total for score in odds(completions, None)]
 
     model, tokenizer = tiny_policy()
     config = GRPOConfig(
@@ -363,8 +364,8 @@ def weights_of(folder):
     return torch.cat([p.detach().flatten() for p in load_policy(folder)[0].parameters()])
 
 
-def rloo(folder, reward=sevens, curriculum=None, **changes):
-    options = {"eval_problems": PROBLEMS.select(range(4)), "eval_rewards": {"sevens": sevens}, "curriculum": curriculum}
+def rloo(folder, reward=odds, curriculum=None, **changes):
+    options = {"eval_problems": PROBLEMS.select(range(4)), "eval_rewards": {"odds": odds}, "curriculum": curriculum}
     train_rloo(tiny_policy(), PROBLEMS, reward, folder, quick(**changes), **options)
 
 
@@ -373,8 +374,8 @@ def test_rloo_raises_a_trivial_reward(tmp_path):
     table = metrics_of(tmp_path)
     assert table["step"].tolist() == list(range(1, 21))
     assert table["reward"].head(3).mean() < 0.05 and table["reward"].tail(3).mean() > 0.3
-    assert table["eval_sevens"].dropna().index.tolist() == [9, 19]
-    assert table["reward_sevens"].iloc[-1] == pytest.approx(table["reward"].iloc[-1] * 12, rel=1e-5)
+    assert table["eval_odds"].dropna().index.tolist() == [9, 19]
+    assert table["reward_odds"].iloc[-1] == pytest.approx(table["reward"].iloc[-1] * 12, rel=1e-5)
     assert (table["kl"].iloc[0], table["kl"].iloc[-1] > 0.1) == (pytest.approx(0, abs=1e-6), True)
     assert table["entropy"].iloc[-1] < table["entropy"].iloc[0]
     assert (table["accuracy"] == 0).all()  # the verifier's, which no reward of ours moves
@@ -387,7 +388,7 @@ def killed_at_call(count):
     def reward(completions, problem):
         if next(calls) == count:
             os.kill(os.getpid(), signal.SIGKILL)
-        return sevens(completions, problem)
+        return odds(completions, problem)
 
     return reward
 
@@ -472,8 +473,37 @@ def test_the_seed_decides_the_run(tmp_path):
 
 
 def test_every_step_draws_anew(tmp_path):
-    train_rloo(tiny_policy(), PROBLEMS.select([0]), sevens, tmp_path, quick(prompts=1, learning_rate=0.0))
+    train_rloo(tiny_policy(), PROBLEMS.select([0]), odds, tmp_path, quick(prompts=1, learning_rate=0.0))
     assert metrics_of(tmp_path)["entropy"].nunique() == 4
+
+
+def test_several_updates_share_their_rollouts(tmp_path):
+    """Two batches of rollouts in four updates: fresh ones have weight 1, the same again under a moved policy not."""
+    rloo(tmp_path, steps=4, updates=2, learning_rate=1e-2)
+    table = metrics_of(tmp_path)
+    sampled = table[["reward", "completion_length", "no_signal"]]
+    assert sampled.iloc[0].equals(sampled.iloc[1]) and sampled.iloc[2].equals(sampled.iloc[3])
+    assert not sampled.iloc[1].equals(sampled.iloc[2])
+    assert table["importance_mean"].iloc[[0, 2]].tolist() == pytest.approx([1, 1], abs=1e-4)
+    assert (table["importance_mean"].iloc[[1, 3]] - 1).abs().min() > 1e-3
+    with pytest.raises(ValueError, match="updates=3 does not divide"):
+        quick(steps=4, updates=3)
+
+
+def test_several_updates_resume_exactly(tmp_path):
+    rloo(tmp_path / "whole", steps=6, updates=2)
+    killed = tmp_path / "killed"
+    assert run_in_child(lambda: rloo(killed, killed_at_call(4 * 2 + 2), steps=6, updates=2)) == signal.SIGKILL
+    rloo(killed, steps=6, updates=2)
+    pd.testing.assert_frame_equal(metrics_of(killed), metrics_of(tmp_path / "whole"), check_exact=True)
+    assert torch.equal(weights_of(killed), weights_of(tmp_path / "whole"))
+
+
+def test_accuracy_is_that_of_the_prompts_verifier(tmp_path):
+    trainer = make_trainer(tmp_path, prompt="program")
+    problem = Problem((1, 2, 3), 6)
+    assert trainer.is_correct("<answer>a = 1 + 2 + 3</answer>", problem)
+    assert not trainer.is_correct("<answer>1 + 2 + 3</answer>", problem)
 
 
 def test_without_a_kl_term_there_is_no_reference(tmp_path):
@@ -611,7 +641,7 @@ def test_a_killed_sft_resumes_exactly(tmp_path, monkeypatch):
 
 def test_a_policy_is_taken_from_a_folder_too(tmp_path):
     save_policy(*tiny_policy(), tmp_path / "sft" / "checkpoint")
-    train_rloo(tmp_path / "sft", PROBLEMS, sevens, tmp_path / "rloo", quick(steps=1))
+    train_rloo(tmp_path / "sft", PROBLEMS, odds, tmp_path / "rloo", quick(steps=1))
     assert not torch.equal(weights_of(tmp_path / "sft"), weights_of(tmp_path / "rloo"))
     with pytest.raises(FileNotFoundError, match="no checkpoint"):
-        train_rloo(tmp_path / "nothing", PROBLEMS, sevens, tmp_path / "rloo", quick(steps=1))
+        train_rloo(tmp_path / "nothing", PROBLEMS, odds, tmp_path / "rloo", quick(steps=1))

@@ -17,8 +17,9 @@ from papermill import PapermillExecutionError, execute_notebook
 from papermill.exceptions import strip_color
 from traitlets.config import Config
 
-from lib.runs.notebook import atomic, cannot_write, commit_of, versions
-from lib.runs.plan import Project, Spec, file_digest, lib_digest, read_record, relative
+from lib.files import atomic, shown, writing
+from lib.runs.folder import commit_of, versions
+from lib.runs.plan import Project, Spec, digest, lib_digest, read_record
 from lib.runs.process import RunError, gpu, locked
 
 # the kernel's first line: lib.runs.process.die_with_parent, before anything is imported
@@ -31,80 +32,71 @@ def execute(project: Project, spec: Spec, reference: bool = False) -> None:
     A folder half-made by the same spec is resumed: a checkpoint its notebook finds there is its own. One of
     another spec is emptied first. Raises RunError naming the run, the cell and the log.
     """
-    folder = project.runs / "reference" / spec.profile / spec.name if reference else project.folder(spec)
-    parents = parent_folders(project, spec, reference)
+    parents = parent_folders(spec, reference)
+    folder = project.runs / "reference" / spec.profile / spec.name if reference else spec.folder
     folder.mkdir(parents=True, exist_ok=True)
     with locked(folder, spec.name), nullcontext() if spec.declaration.analysis else gpu() as device:
+        if not reference and spec.state == "done":
+            print(f"> {spec.name}: another process has just finished it", flush=True)
+            return
+        shown_parents = {name: shown(path) for name, path in parents.items()}
+        needs = {
+            key: shown_parents[value] if isinstance(value, str) else [shown_parents[name] for name in value]
+            for key, value in spec.declaration.needs.items()
+        }
         began = {
             "profile": spec.profile,
             "run": spec.name,
             "notebook": spec.notebook,
             "code": spec.code,
             "fingerprint": spec.fingerprint,
-            "parameters": parameters(project, spec, folder, parents),
-            "parents": {name: file_digest(path / "run.json") for name, path in parents.items()},
+            "parameters": spec.params | needs | {"output": shown(folder)},
+            "parents": {name: digest(path / "run.json") for name, path in parents.items()},
         }
-        if not reference and is_finished(folder, began):
-            print(f"> {spec.name}: another process has just finished it", flush=True)
-            return
         prepare(folder, began)
         started, clock = datetime.now(UTC), time.monotonic()
-        try:
-            run_notebook(project, spec, folder, began["parameters"], device)
-        except OSError as error:
-            raise cannot_write(folder / "notebook.ipynb", error) from error
+        run_notebook(project, spec, folder, began["parameters"], device)
         commit, dirty = commit_of(project.root)
-        record = began | {
-            "seed": spec.params.get("seed"),
+        artifacts, peak = folder / "artifacts.txt", resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss
+        ended = {
+            "seed": spec.params["seed"],
             "threads": spec.declaration.threads,
             "commit": commit,
             "dirty": dirty,
             "lib": lib_digest(project.root),
             "python": platform.python_version(),
             "versions": versions(),
-            "artifacts": read_lines(folder / "artifacts.txt"),
+            "artifacts": artifacts.read_text().splitlines() if artifacts.exists() else [],
             "status": "finished",
             "started": started.isoformat(timespec="seconds"),
             "elapsed": round(time.monotonic() - clock, 1),
-            "peak_memory_mb": peak_memory_mb(),
+            "peak_memory_mb": round(peak / (2**20 if sys.platform == "darwin" else 2**10)),  # the kernel's
         }
         with atomic(folder / "run.json") as path:
-            path.write_text(json.dumps(record, indent=1) + "\n")
+            path.write_text(as_json(began | ended))
 
 
-def parent_folders(project: Project, spec: Spec, reference: bool) -> dict[str, Path]:
-    """Folders of the finished parents. Raises RunError for one that is missing."""
+def parent_folders(spec: Spec, reference: bool) -> dict[str, Path]:
+    """Folders of the finished parents, those of an analysis from one source. Raises RunError if one is missing."""
     folders = {}
-    for name in spec.parents:
-        parent = project.specs(spec.profile)[name]
-        folder = project.reference_folder(parent) if reference else project.source(parent)
-        mixed = spec.declaration.analysis and not reference and folder != project.folder(parent)
-        if folder is None or mixed or read_record(folder) is None:
+    for name, parent in spec.parents.items():
+        if reference:
+            folder = parent.reference if read_record(parent.reference) else None
+            remedy = f"`make study`, then `python -m lib.runs publish {spec.profile} {name}`"
+        else:
+            folder = None if spec.declaration.analysis and parent.state != "done" else parent.source
             remedy = f"`python -m lib.runs make {spec.profile} {name}`"
-            raise RunError(f"{spec.name} needs {name}, which is not there: {remedy}")
+        if folder is None:
+            where = "in data/reference" if reference else "there"
+            raise RunError(f"{spec.name} needs {name}, which is not {where}: {remedy}")
         folders[name] = folder
     return folders
 
 
-def parameters(project: Project, spec: Spec, folder: Path, parents: dict[str, Path]) -> dict:
-    """What the notebook is given: its parameters, its folder, its parents' folders."""
-    paths = {name: relative(path, project.root) for name, path in parents.items()}
-    needs = {
-        key: paths[value] if isinstance(value, str) else [paths[name] for name in value]
-        for key, value in spec.declaration.needs.items()
-    }
-    return spec.params | needs | {"output": relative(folder, project.root)}
-
-
-def is_finished(folder: Path, began: dict) -> bool:
-    record = read_record(folder)
-    return record is not None and all(record[key] == value for key, value in began.items())
-
-
 def prepare(folder: Path, began: dict) -> None:
     """Empty a folder that was begun with another spec; write this one's."""
-    spec_file, text = folder / "spec.json", json.dumps(began, indent=1) + "\n"
-    if not spec_file.exists() or spec_file.read_text() != text:
+    spec_file = folder / "spec.json"
+    if not spec_file.exists() or spec_file.read_text() != as_json(began):
         if spec_file.exists():
             print(f"> {began['run']}: begun with other parameters, code or parents; starts anew", flush=True)
         for path in folder.iterdir():
@@ -112,13 +104,18 @@ def prepare(folder: Path, began: dict) -> None:
     for name in ("run.json", "artifacts.txt"):
         (folder / name).unlink(missing_ok=True)
     with atomic(spec_file) as path:
-        path.write_text(text)
+        path.write_text(as_json(began))
+
+
+def as_json(record: dict) -> str:
+    return json.dumps(record, indent=1) + "\n"
 
 
 def run_notebook(project: Project, spec: Spec, folder: Path, parameters: dict, device: str | None) -> None:
     """Papermill, with the kernel over IPC in a short directory of its own: no open port, no collision."""
     executed = folder / "notebook.ipynb"
     with (
+        writing(executed),
         tempfile.TemporaryDirectory(prefix="run-", dir="/tmp") as short,
         (folder / "log.txt").open("w") as log,
     ):
@@ -138,18 +135,17 @@ def run_notebook(project: Project, spec: Spec, folder: Path, parameters: dict, d
                 extra_arguments=DIE_WITH_PARENT if sys.platform == "linux" else [],
             )
         except (PapermillExecutionError, DeadKernelError) as error:
-            raise RunError(explain(project, spec, executed, error)) from error
+            raise RunError(explain(spec, executed, error)) from error
 
 
 def environment(project: Project, spec: Spec, short: str, device: str | None) -> dict[str, str]:
-    threads = str(spec.declaration.threads)
+    """What a kernel's environment has to say; `short` is its own directory."""
+    threads = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
     return {
+        **dict.fromkeys(threads, str(spec.declaration.threads)),
         "PYTHONPATH": os.pathsep.join([str(project.root), *filter(None, [os.environ.get("PYTHONPATH")])]),
         "COUNTDOWN_ROOT": str(project.root),  # Run checks that lib is this checkout's
         "IPYTHONDIR": short,  # nobody's start-up files, nobody's history
-        "OMP_NUM_THREADS": threads,
-        "MKL_NUM_THREADS": threads,
-        "OPENBLAS_NUM_THREADS": threads,
         "TOKENIZERS_PARALLELISM": "false",
         "MPLBACKEND": "module://matplotlib_inline.backend_inline",
         "SOURCE_DATE_EPOCH": "0",  # no dates in PDFs
@@ -159,32 +155,15 @@ def environment(project: Project, spec: Spec, short: str, device: str | None) ->
     }
 
 
-def explain(project: Project, spec: Spec, executed: Path, error: Exception) -> str:
-    """Which run, which cell, why, and where to read on."""
-    if isinstance(error, DeadKernelError):
-        source = last_source(executed)
-        reason = "its kernel died; most often the machine's memory was full, or the process was killed"
-    else:
-        source = error.source
-        lines = strip_color("\n".join(error.traceback)).strip().splitlines()
-        reason = "\n".join(lines[-6:]) or f"{error.ename}: {error.evalue}"
-    first = next((line for line in source.splitlines() if line.strip()), "")
-    where = f"run {spec.name} ({spec.profile}) failed in the cell that starts with `{first}`"
-    return f"{where}:\n{reason}\nlog: {relative(executed, project.root)}"
-
-
-def last_source(executed: Path) -> str:
-    """The last code cell that was begun, by papermill's own marks."""
+def explain(spec: Spec, executed: Path, error: Exception) -> str:
+    """Which run, which cell (the last one begun, by papermill's own marks), why, and where to read on."""
     cells = [cell for cell in json.loads(executed.read_text())["cells"] if cell["cell_type"] == "code"]
     begun = [cell for cell in cells if cell["metadata"].get("papermill", {}).get("start_time")]
-    return "".join((begun or cells)[-1]["source"])
-
-
-def peak_memory_mb() -> int:
-    """The largest resident size of any child, the kernel above all."""
-    peak = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss
-    return round(peak / (2**20 if sys.platform == "darwin" else 2**10))
-
-
-def read_lines(path: Path) -> list[str]:
-    return path.read_text().split("\n")[:-1] if path.exists() else []
+    source = "".join((begun or cells)[-1]["source"])
+    first = next((line for line in source.splitlines() if line.strip()), "")
+    reason = "its kernel died; most often the machine's memory was full, or the process was killed"
+    if isinstance(error, PapermillExecutionError):
+        lines = strip_color("\n".join(error.traceback)).strip().splitlines()
+        reason = "\n".join(lines[-6:]) or f"{error.ename}: {error.evalue}"
+    where = f"run {spec.name} ({spec.profile}) failed in the cell that starts with `{first}`"
+    return f"{where}:\n{reason}\nlog: {shown(executed)}"

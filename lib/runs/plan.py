@@ -9,12 +9,13 @@ import hashlib
 import inspect
 import itertools
 import json
-import os
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from functools import cache, cached_property
 from graphlib import CycleError, TopologicalSorter
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -24,10 +25,20 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from lib.paths import ROOT, RUNS
 
 YAML = "papermill_runs.yaml"
+TABLES = {  # notebook parameters that name an entry of a table in lib/, or several
+    "prompt": "lib.demonstrations.PROMPTS",
+    "design": "lib.demonstrations.DEMONSTRATIONS",
+    "sets": "lib.problem.EVALUATION_SETS",
+    "eval_set": "lib.problem.EVALUATION_SETS",
+    "engine": "lib.generation.ENGINES",
+}
 
 
 class DeclarationError(ValueError):
     """A mistake in papermill_runs.yaml, in a notebook's parameters cell or on the command line."""
+
+
+# --- what the YAML holds ------------------------------------------------------------------------------------
 
 
 class Strict(BaseModel):
@@ -55,6 +66,12 @@ class Declaration(Strict):
     analysis: bool = False  # reads results, trains nothing: `make figures` executes it on the reference
     keep_checkpoint: bool = False  # others start from it: published with the reference results
 
+    @property
+    def parents(self) -> list[str]:
+        """All runs in `needs`, in order, each once."""
+        lists = ([value] if isinstance(value, str) else value for value in self.needs.values())
+        return list(dict.fromkeys(itertools.chain.from_iterable(lists)))
+
 
 class Declarations(Strict):
     profiles: dict[str, Profile]
@@ -62,13 +79,22 @@ class Declarations(Strict):
     groups: dict[str, list[str]]
 
 
-@dataclass(frozen=True)
-class Notebook:
-    """What the runner has to know of a notebook: its parameters' defaults and a hash of its other code."""
+class Loader(yaml.SafeLoader):
+    """YAML 1.2's floats (3e-4 is a number) and no key twice."""
 
-    name: str
-    defaults: dict[str, Any]
-    code: str
+    def construct_mapping(self, node, deep=False):
+        keys = [self.construct_object(key, deep=True) for key, _ in node.value]
+        twice = next((key for key in keys if keys.count(key) > 1), None)
+        if twice is not None and twice != "<<":
+            raise yaml.constructor.ConstructorError(None, None, f"{twice!r} stands twice", node.start_mark)
+        return super().construct_mapping(node, deep)
+
+
+FLOAT = re.compile(r"[-+]?(\d+\.?\d*|\.\d+)[eE][-+]?\d+$")
+Loader.add_implicit_resolver("tag:yaml.org,2002:float", FLOAT, list("-+.0123456789"))
+
+
+# --- what it means ------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -79,16 +105,58 @@ class Spec:
     name: str
     declaration: Declaration
     params: dict[str, Any]  # all of the notebook's parameters but `output` and those that name parents
+    parents: dict[str, "Spec"]
     code: str
     fingerprint: str
+    folder: Path  # where it is made
+    reference: Path  # where its published results lie
 
     @property
     def notebook(self) -> str:
         return self.declaration.notebook
 
     @property
-    def parents(self) -> list[str]:
-        return parents_of(self.declaration)
+    def state(self) -> str:
+        """done, missing, unfinished, or why a finished run has to be made again."""
+        record = read_record(self.folder)
+        if record is None:
+            return "unfinished" if (self.folder / "spec.json").exists() else "missing"
+        if record["fingerprint"] != self.fingerprint:
+            return "other notebook code" if record["code"] != self.code else "other parameters"
+        for name, parent in self.parents.items():
+            if parent.source is None or record["parents"].get(name) != digest(parent.source / "run.json"):
+                return f"{name} made anew"
+        return "done"
+
+    @property
+    def in_reference(self) -> bool:
+        record = read_record(self.reference)
+        return record is not None and record["fingerprint"] == self.fingerprint
+
+    @property
+    def source(self) -> Path | None:
+        """The folder of a finished run, as a parent of others: local, else reference, else None."""
+        if self.state == "done":
+            return self.folder
+        return self.reference if self.in_reference else None
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Runs to be made here, parents first, and those of them that were asked for."""
+
+    specs: dict[str, Spec]
+    targets: list[str]
+
+    def inputs(self, run: str) -> list[str]:
+        """The parents' run.json, made here or borrowed from the reference."""
+        parents = self.specs[run].parents.items()
+        return [str((spec.folder if name in self.specs else spec.reference) / "run.json") for name, spec in parents]
+
+    def height(self, run: str) -> int:
+        """How many runs must follow it, one after the other: what has most behind it is started first."""
+        children = (name for name, spec in self.specs.items() if run in spec.parents)
+        return max((1 + self.height(child) for child in children), default=0)
 
 
 class Project:
@@ -97,22 +165,18 @@ class Project:
     def __init__(self, root: Path = ROOT):
         self.root = Path(root)
         self.runs = RUNS if self.root == ROOT else self.root / "data/runs"
-        self.reference = self.root / "data/reference"
 
     @cached_property
     def declarations(self) -> Declarations:
         try:
-            data = yaml.load((self.root / YAML).read_text(), Loader=Loader)
-            return Declarations.model_validate(data)
-        except FileNotFoundError as error:
-            raise DeclarationError(f"{YAML} is missing in {self.root}") from error
+            return Declarations.model_validate(yaml.load((self.root / YAML).read_text(), Loader=Loader))
         except yaml.YAMLError as error:
             raise DeclarationError(f"{YAML}: {error}") from error
         except ValidationError as error:
             raise DeclarationError("\n".join(map(describe, error.errors()))) from error
 
     @cache  # noqa: B019 (a project lives as long as the process)
-    def notebook(self, name: str) -> Notebook:
+    def notebook(self, name: str) -> tuple[dict[str, Any], str]:
         return read_notebook(self.root / "notebooks" / f"{name}.ipynb")
 
     def check(self) -> None:
@@ -128,11 +192,11 @@ class Project:
         known(profile, self.declarations.profiles, "profile")
         runs = self.expanded()
         self.check_profile(profile, runs)
-        graph = TopologicalSorter({name: parents_of(declaration) for name, declaration in runs.items()})
         specs = {}
         try:
-            for name in graph.static_order():
-                specs[name] = self.resolve(profile, name, runs[name], specs)
+            for name in TopologicalSorter({name: run.parents for name, run in runs.items()}).static_order():
+                parents = {parent: specs[parent] for parent in runs[name].parents}
+                specs[name] = self.resolve(profile, name, runs[name], parents)
         except CycleError as error:
             cycle = " -> ".join(reversed(error.args[1]))
             raise DeclarationError(f"{YAML}: cycle in needs: {cycle}") from error
@@ -163,149 +227,68 @@ class Project:
 
     def check_profile(self, profile: str, runs: dict[str, Declaration]) -> None:
         """Every name in a profile must mean something: a parameter of some notebook, a notebook, a run."""
-        where = f"{YAML}: profiles.{profile}"
-        body = self.declarations.profiles[profile]
+        where, body = f"{YAML}: profiles.{profile}", self.declarations.profiles[profile]
         notebooks = {declaration.notebook for declaration in runs.values()}
-        parameters = {parameter for name in notebooks for parameter in self.notebook(name).defaults}
+        parameters = {parameter for name in notebooks for parameter in self.notebook(name)[0]}
         for parameter in body.params:
             known(parameter, parameters, f"{where}.params: parameter")
         for name in body.notebooks:
             known(name, notebooks, f"{where}.notebooks: notebook")
         select(list(body.runs), runs, f"{where}.runs")
 
-    def resolve(self, profile: str, name: str, declaration: Declaration, specs: dict[str, Spec]) -> Spec:
+    def resolve(self, profile: str, name: str, declaration: Declaration, parents: dict[str, Spec]) -> Spec:
         """Parameters of one run: notebook < profile < profile's notebook < run < profile's run."""
-        body, needs = self.declarations.profiles[profile], declaration.needs
-        notebook = self.notebook(declaration.notebook)
+        body, needs, notebook = self.declarations.profiles[profile], declaration.needs, declaration.notebook
+        defaults, code = self.notebook(notebook)
         where = f"{YAML}: profile {profile}, run {name}"
         layers = [
-            {key: value for key, value in body.params.items() if key in notebook.defaults},
-            body.notebooks.get(notebook.name, {}),
+            {key: value for key, value in body.params.items() if key in defaults},
+            body.notebooks.get(notebook, {}),
             declaration.params,
             *(params for pattern, params in body.runs.items() if fnmatchcase(name, pattern)),
+            needs,
         ]
-        params = dict(notebook.defaults)
-        for key, value in itertools.chain.from_iterable(layer.items() for layer in [*layers, needs]):
-            known(key, params, f"{where}: parameter of {notebook.name}")
-            params[key] = fit(value, notebook.defaults[key], f"{where}: {key}")
-        if params["output"] != notebook.defaults["output"]:
+        params = dict(defaults)
+        for key, value in itertools.chain.from_iterable(layer.items() for layer in layers):
+            known(key, params, f"{where}: parameter of {notebook}")
+            params[key] = fit(value, defaults[key], f"{where}: {key}")
+        if params["output"] != defaults["output"]:
             raise DeclarationError(f"{where}: output is set by the runner")
         params = {key: value for key, value in params.items() if key != "output" and key not in needs}
-        check_reward(params, where)
-        check_curriculum(params, where)
-        ancestors = {parent: specs[parent].fingerprint for parent in parents_of(declaration)}
-        fingerprint = digest([notebook.name, notebook.code, params, needs, ancestors])
-        return Spec(profile, name, declaration, params, notebook.code, fingerprint)
+        check_names(params, defaults, where)
+        ancestors = {parent: spec.fingerprint for parent, spec in parents.items()}
+        fingerprint = digest([notebook, code, params, needs, ancestors])
+        folder, reference = self.runs / profile / name, self.root / "data/reference" / profile / name
+        return Spec(profile, name, declaration, params, parents, code, fingerprint, folder, reference)
 
-    def folder(self, spec: Spec) -> Path:
-        return self.runs / spec.profile / spec.name
-
-    def reference_folder(self, spec: Spec) -> Path:
-        return self.reference / spec.profile / spec.name
-
-    def state(self, spec: Spec) -> str:
-        """done, missing, unfinished, or why a finished run has to be made again."""
-        folder = self.folder(spec)
-        record = read_record(folder)
-        if record is None:
-            return "unfinished" if (folder / "spec.json").exists() else "missing"
-        if record["fingerprint"] != spec.fingerprint:
-            return "other notebook code" if record["code"] != spec.code else "other parameters"
-        specs = self.specs(spec.profile)
-        for parent in spec.parents:
-            path = self.source(specs[parent])
-            if path is None or record["parents"].get(parent) != file_digest(path / "run.json"):
-                return f"{parent} made anew"
-        return "done"
-
-    def in_reference(self, spec: Spec) -> bool:
-        record = read_record(self.reference_folder(spec))
-        return record is not None and record["fingerprint"] == spec.fingerprint
-
-    def source(self, spec: Spec) -> Path | None:
-        """The folder of a finished run, as a parent of others: local, else reference, else None."""
-        if self.state(spec) == "done":
-            return self.folder(spec)
-        return self.reference_folder(spec) if self.in_reference(spec) else None
-
-    def plan(self, profile: str, name: str) -> "Plan":
+    def plan(self, profile: str, name: str) -> Plan:
         """What a group (or one run) takes: made here, but for parents outside it that the reference has.
 
         The parents of an analysis are always made here: its runs come from one source.
         """
         self.check()
-        specs = self.specs(profile)
-        groups = self.declarations.groups
+        specs, groups = self.specs(profile), self.declarations.groups
         known(name, [*groups, *specs], "group or run")
         targets = select(groups.get(name, name), specs, f"{YAML}: groups.{name}")
         here = set()
 
-        def require(run: str) -> None:
-            here.add(run)
-            for parent in specs[run].parents:
-                spec = specs[parent]
-                borrowed = self.source(spec) == self.reference_folder(spec)
-                if parent not in here and (specs[run].declaration.analysis or not borrowed):
+        def require(spec: Spec) -> None:
+            here.add(spec.name)
+            for parent in spec.parents.values():
+                borrowed = parent.source == parent.reference and not spec.declaration.analysis
+                if parent.name not in here and not borrowed:
                     require(parent)
 
         for target in targets:
-            require(target)
-        return Plan(self, profile, targets, {run: spec for run, spec in specs.items() if run in here})
+            require(specs[target])
+        return Plan({run: spec for run, spec in specs.items() if run in here}, targets)
 
 
-@dataclass(frozen=True)
-class Plan:
-    """Runs to be made here, parents first."""
-
-    project: Project
-    profile: str
-    targets: list[str]
-    specs: dict[str, Spec]
-
-    @property
-    def pattern(self) -> str:
-        """Where a run's run.json lies, for Snakemake."""
-        return relative(self.project.runs / self.profile / "{run}" / "run.json", self.project.root)
-
-    def output(self, run: str) -> str:
-        return self.pattern.format(run=run)
-
-    @cached_property
-    def height(self) -> dict[str, int]:
-        """How many runs must follow each run, one after the other: what has most behind it is started first."""
-        height = dict.fromkeys(self.specs, 0)
-        for run in reversed(self.specs):  # children first
-            for parent in set(self.specs[run].parents) & set(height):
-                height[parent] = max(height[parent], height[run] + 1)
-        return height
-
-    def inputs(self, run: str) -> list[str]:
-        """The parents' run.json, made here or borrowed from the reference."""
-        borrowed = f"data/reference/{self.profile}/{{}}/run.json"
-        return [
-            (self.pattern if parent in self.specs else borrowed).format(parent, run=parent)
-            for parent in self.specs[run].parents
-        ]
+# --- how it is read and checked -----------------------------------------------------------------------------
 
 
-class Loader(yaml.SafeLoader):
-    """YAML 1.2's floats (3e-4 is a number) and no key twice."""
-
-    def construct_mapping(self, node, deep=False):
-        keys = [self.construct_object(key, deep=True) for key, _ in node.value]
-        twice = next((key for key in keys if keys.count(key) > 1), None)
-        if twice is not None and twice != "<<":
-            raise yaml.constructor.ConstructorError(None, None, f"{twice!r} stands twice", node.start_mark)
-        return super().construct_mapping(node, deep)
-
-
-Loader.add_implicit_resolver(
-    "tag:yaml.org,2002:float", re.compile(r"[-+]?(\d+\.?\d*|\.\d+)[eE][-+]?\d+$"), list("-+.0123456789")
-)
-
-
-def read_notebook(path: Path) -> Notebook:
-    """Read the tagged parameters cell as literals, executing nothing. Raises DeclarationError."""
+def read_notebook(path: Path) -> tuple[dict[str, Any], str]:
+    """A notebook's parameters, read as literals, and a hash of its other code. Raises DeclarationError."""
     if not path.exists():
         known(path.stem, [other.stem for other in path.parent.glob("*.ipynb")], f"{YAML}: notebook")
     try:
@@ -326,7 +309,7 @@ def read_notebook(path: Path) -> Notebook:
     for name in ("output", "seed"):
         if name not in defaults:
             raise DeclarationError(f"{path.name}: its parameters cell has no `{name}`")
-    return Notebook(path.stem, defaults, digest(["".join(cell["source"]) for cell in cells if cell is not tagged[0]]))
+    return defaults, digest(["".join(cell["source"]) for cell in cells if cell is not tagged[0]])
 
 
 def fit(value: Any, default: Any, where: str) -> Any:
@@ -339,26 +322,27 @@ def fit(value: Any, default: Any, where: str) -> Any:
     raise DeclarationError(f"{where} is {value!r}, a {type(value).__name__}; the notebook expects a {expected}")
 
 
-def check_reward(params: dict[str, Any], where: str) -> None:
-    """A reward that does not exist, or has no such option, is refused like any other wrong name."""
+def check_names(params: dict[str, Any], defaults: dict[str, Any], where: str) -> None:
+    """Refuse a reward or a curriculum, or an option of one, and an entry of one of TABLES that does not exist."""
     if "reward" in params:
         from lib.rewards import get_reward
 
         try:
             get_reward(params["reward"], params.get("reward_options", {}))
-        except (LookupError, TypeError, ValueError) as error:
-            raise DeclarationError(f"{where}: {error.args[0] if error.args else error}") from error
-
-
-def check_curriculum(params: dict[str, Any], where: str) -> None:
-    """The same for a curriculum."""
+        except (TypeError, ValueError) as error:
+            raise DeclarationError(f"{where}: {error}") from error
     if params.get("curriculum"):
         from lib.curriculum import CURRICULA
 
         known(params["curriculum"], CURRICULA, f"{where}: curriculum")
-        for option in params.get("curriculum_options", {}):
-            options = inspect.signature(CURRICULA[params["curriculum"]]).parameters
+        options = inspect.signature(CURRICULA[params["curriculum"]]).parameters
+        for option in params["curriculum_options"]:
             known(option, options, f"{where}: option of curriculum {params['curriculum']}")
+    for key, table in TABLES.items():
+        if key in params and params[key] != defaults[key]:  # a default is right: torch need not be imported for it
+            module, _, name = table.rpartition(".")
+            for value in [params[key]] if isinstance(params[key], str) else params[key]:
+                known(value, getattr(import_module(module), name), f"{where}: {key}")
 
 
 def describe(error: dict) -> str:
@@ -370,19 +354,19 @@ def describe(error: dict) -> str:
     return f"{YAML}: {'.'.join(location)}: {error['msg']}"
 
 
-def known(name: str, names, what: str) -> None:
+def known(name: str, names: Iterable, what: str) -> None:
     """Raise DeclarationError with the nearest valid name unless `name` is one of `names`."""
     if name not in names:
         raise DeclarationError(f"{what} {name!r} does not exist{nearest(name, names)}")
 
 
-def nearest(name: str, names) -> str:
+def nearest(name: str, names: Iterable) -> str:
     names = [str(other) for other in names]
     close = difflib.get_close_matches(str(name), names, 1, cutoff=0.5)
     return f": did you mean {close[0]!r}?" if close else f"; there are: {', '.join(sorted(names)) or 'none'}"
 
 
-def select(patterns: str | list[str], names, where: str) -> list[str]:
+def select(patterns: str | list[str], names: Iterable[str], where: str) -> list[str]:
     """The names that patterns (exact, or in a list with *) stand for, each once. Raises DeclarationError."""
     if isinstance(patterns, str):
         known(patterns, names, f"{where}: run")
@@ -394,12 +378,6 @@ def select(patterns: str | list[str], names, where: str) -> list[str]:
             known(pattern, names, f"{where}: run")
         found.update(dict.fromkeys(matches))
     return list(found)
-
-
-def parents_of(declaration: Declaration) -> list[str]:
-    """All parents in order, each once."""
-    lists = ([value] if isinstance(value, str) else value for value in declaration.needs.values())
-    return list(dict.fromkeys(itertools.chain.from_iterable(lists)))
 
 
 def fill(value: Any, point: dict[str, Any]) -> Any:
@@ -429,19 +407,11 @@ def read_record(folder: Path) -> dict | None:
 
 
 def digest(value: Any) -> str:
-    return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()[:16]
-
-
-def file_digest(path: Path) -> str:
-    return hashlib.sha256(path.read_bytes()).hexdigest()[:16]
+    """A short hash of a file, or of plain data."""
+    data = value.read_bytes() if isinstance(value, Path) else json.dumps(value, sort_keys=True).encode()
+    return hashlib.sha256(data).hexdigest()[:16]
 
 
 def lib_digest(root: Path) -> str:
     """A hash of all code in lib/."""
-    files = sorted((root / "lib").rglob("*.py"))
-    return digest([(str(path.relative_to(root)), file_digest(path)) for path in files])
-
-
-def relative(path: Path, root: Path) -> str:
-    """A path as notebooks and records hold it: from the repository's root where it lies inside."""
-    return os.path.relpath(path, root) if path.is_relative_to(root) else str(path)
+    return digest([(str(path.relative_to(root)), digest(path)) for path in sorted((root / "lib").rglob("*.py"))])

@@ -22,14 +22,21 @@ def die_with_parent() -> None:
         ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
 
 
+def try_lock(file) -> bool:
+    """Lock an open file if nobody else does. The system drops the lock when its holder dies."""
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        return True
+    except BlockingIOError:
+        return False
+
+
 @contextmanager
 def locked(folder: Path, what: str) -> Iterator[None]:
-    """Hold a folder; wait while another process does. The system drops the lock when its holder dies."""
+    """Hold a folder; wait while another process does."""
     handle = os.open(folder, os.O_RDONLY)
     try:
-        try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
+        if not try_lock(handle):
             print(f"> {what}: another process works on it; waiting", flush=True)
             fcntl.flock(handle, fcntl.LOCK_EX)
         yield
@@ -48,18 +55,11 @@ def gpus() -> list[str]:
 @contextmanager
 def gpu() -> Iterator[str | None]:
     """Hold one GPU, the first that is free: its number, or None where there are none."""
-    devices = gpus()
-    if not devices:
-        yield None
-        return
     with ExitStack() as stack:
-        while True:
-            for device in devices:
-                lock = stack.enter_context(open(Path(tempfile.gettempdir()) / f"countdown-gpu-{device}", "w"))
-                try:
-                    fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                except BlockingIOError:
-                    continue
-                yield device
-                return
-            time.sleep(1)
+        folder, held = Path(tempfile.gettempdir()), None
+        locks = {name: stack.enter_context(open(folder / f"countdown-gpu-{name}", "w")) for name in gpus()}
+        while locks and held is None:
+            held = next((name for name, lock in locks.items() if try_lock(lock)), None)
+            if held is None:
+                time.sleep(1)
+        yield held

@@ -1,0 +1,86 @@
+"""Files that are whole or not there, and the line that says how far a long loop is."""
+
+import os
+import sys
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pandas as pd
+from tqdm import tqdm
+
+from lib.paths import ROOT, RUNS
+
+
+@contextmanager
+def atomic(path: Path) -> Iterator[Path]:
+    """Give a temporary path beside `path`, which takes its place when the block ends without an error.
+
+    Raises OSError with a remedy when the file cannot be written (a full disk); the temporary file is removed.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        with writing(path):
+            yield temporary
+            os.replace(temporary, path)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+@contextmanager
+def writing(path: Path, *others: type[Exception]) -> Iterator[None]:
+    """Turn an OSError in writing `path`, or `others` that mean the same, into one with its name and what to do."""
+    try:
+        yield
+    except (OSError, *others) as error:
+        remedy = "make room (`make clean-runs` deletes all runs) and give the same command again"
+        raise OSError(f"cannot write {shown(path)} ({getattr(error, 'strerror', None) or error}): {remedy}") from error
+
+
+def write_table(table: pd.DataFrame, path: Path) -> Path:
+    """Write a table as .parquet (zstd) or .csv, whole or not at all. Raises OSError on a full disk."""
+    with atomic(path) as temporary:
+        if path.suffix == ".parquet":
+            table.to_parquet(temporary, index=False, compression="zstd", compression_level=12)
+        elif path.suffix == ".csv":
+            table.to_csv(temporary, index=False)
+        else:
+            raise ValueError(f"{path}: a table is written as .parquet or .csv")
+    return path
+
+
+def read_table(path: str | Path) -> pd.DataFrame:
+    """Read .parquet or .csv. Raises FileNotFoundError, or ValueError if it is damaged, with what to do."""
+    path = ROOT / path
+    remedy = (
+        f"restore it with `git checkout -- {shown(path)}`"
+        if path.is_relative_to(ROOT) and not path.is_relative_to(RUNS)
+        else f"delete the folder {shown(path.parent)} and give the same command again: this run is made anew"
+    )
+    if not path.exists():
+        raise FileNotFoundError(f"{shown(path)} is missing: {remedy}")
+    try:
+        if path.suffix == ".parquet":
+            return pd.read_parquet(path)
+        if not path.read_bytes().endswith(b"\n"):
+            raise ValueError("it ends in the middle of a line")
+        return pd.read_csv(path, float_precision="round_trip")
+    except (OSError, ValueError) as error:  # pyarrow's ArrowInvalid and pandas' parser errors are ValueErrors
+        raise ValueError(f"{shown(path)} is damaged ({error}): {remedy}") from error
+
+
+def shown(path: Path) -> str:
+    """A path as people, notebooks and records see it: from the repository's root where it lies inside."""
+    return str(path.relative_to(ROOT)) if path.is_relative_to(ROOT) else str(path)
+
+
+def progress(iterable: Iterable | None, total: int, what: str, done: int = 0) -> tqdm:
+    """Pass the items on and say every few seconds how far they are, of `total`, `done` of them done before."""
+    line = "{desc} {n_fmt}/{total_fmt}{postfix}, {elapsed} elapsed, {remaining} left"
+    return tqdm(
+        iterable, what, total, initial=done, file=sys.stdout, mininterval=5, miniters=1, delay=2, bar_format=line
+    )
+
+
+clock = tqdm.format_interval  # seconds as people read them: 75 -> "01:15", 3700 -> "1:01:40"

@@ -1,0 +1,132 @@
+"""Restricted programs: one assignment a line, exact arithmetic, never executed.
+
+    a = 44 + 19  # 63
+    answer = a + 35
+
+A line is `name = expression`. An expression holds integers in ASCII digits, names bound on earlier lines, `+ - * /`,
+signs and parentheses; what follows a `#` is a comment. Each line is checked token by token, then parsed with Python's
+`ast`, and its tree is walked here, in exact rationals. A name may be bound again and then has its new value.
+
+Every value carries the expression over literals that computes it, its names replaced by what they stand for. The
+numbers it consumed are that expression's: a value that is used twice consumes its numbers twice, one that the final
+value does not rest on consumes nothing.
+"""
+
+import ast
+import operator
+import re
+from fractions import Fraction
+from typing import NamedTuple
+
+from lib.expression import MAX_DIGITS, MAX_NODES, BinOp, Expr, Neg, Num
+
+MAX_LENGTH = 4000  # characters of a program: more than any cap on a completion's tokens lets through
+MAX_TOKENS = 200  # of a line's right side: Python's parser and the walk below stay shallow
+FINAL_NAMES = ("answer", "final", "result")
+
+_NUMBER = rf"(?:0|[1-9][0-9]{{0,{MAX_DIGITS - 1}}}+)"
+_LINE = re.compile(
+    rf"[A-Za-z_]\w*+[ \t]*+=(?:[ \t]*+(?:{_NUMBER}(?!\w)|[A-Za-z_]\w*+|[-+*/()])){{1,{MAX_TOKENS}}}+",
+    re.ASCII,
+)
+_SIGNS = (ast.UnaryOp, ast.UAdd, ast.USub)
+_OPERATIONS = {ast.Add: "+", ast.Sub: "-", ast.Mult: "*", ast.Div: "/"}
+_NODES = (ast.Constant, ast.Name, ast.Load, ast.BinOp, *_OPERATIONS, *_SIGNS)
+_COMPUTE = {"+": operator.add, "-": operator.sub, "*": operator.mul, "/": Fraction}
+
+
+class ProgramError(ValueError):
+    """A program without a final value."""
+
+
+class ParseError(ProgramError):
+    """A line that is no assignment of this language, or no line at all."""
+
+
+class ExecutionError(ProgramError):
+    """A name that is not bound, a division by zero, or a value made of more than MAX_NODES numbers and operators."""
+
+
+class Value(NamedTuple):
+    """A value, the expression over literals that computes it, and how many nodes that has."""
+
+    value: int | Fraction
+    expression: Expr
+    nodes: int
+
+
+class Result(NamedTuple):
+    """The final value, and the values of all assignments in order."""
+
+    final: Value
+    assignments: list[Value]
+
+
+def run_program(text: str) -> Result:
+    """Interpret a program. Its final value is that of `answer`, else of `final`, else of `result`, else the last one.
+
+    Raises ParseError before any line is computed, and ExecutionError; both name the line.
+    """
+    lines = parse_program(text)
+    bound: dict[str, Value] = {}
+    assignments = []
+    for number, name, tree in lines:
+        try:
+            bound[name] = _compute(tree, bound)
+        except ZeroDivisionError as error:
+            raise ExecutionError(f"line {number}: a division by zero") from error
+        except ExecutionError as error:
+            raise ExecutionError(f"line {number}: {error}") from error
+        assignments.append(bound[name])
+    final = next((bound[name] for name in FINAL_NAMES if name in bound), assignments[-1])
+    return Result(final, assignments)
+
+
+def parse_program(text: str) -> list[tuple[int, str, ast.expr]]:
+    """Line number (from 1), name and tree of each assignment. Raises ParseError."""
+    if len(text) > MAX_LENGTH:
+        raise ParseError(f"more than {MAX_LENGTH} characters")
+    lines = [(i, line) for i, line in enumerate(text.split("\n"), 1) if line.strip()]
+    if not lines:
+        raise ParseError("no line")
+    return [_parse_line(i, line.partition("#")[0].strip(" \t\r")) for i, line in lines]
+
+
+def _parse_line(number: int, line: str) -> tuple[int, str, ast.expr]:
+    """Raises ParseError. `ast` sees only what the pattern let through: its worst cases need other characters."""
+    if not _LINE.fullmatch(line):
+        raise ParseError(f"line {number} is no assignment of numbers, names, + - * / and parentheses")
+    try:
+        statement = ast.parse(line).body[0]
+    except SyntaxError as error:
+        raise ParseError(f"line {number}: {error.msg}") from error
+    for node in ast.walk(statement.value):
+        if not isinstance(node, _NODES) or (isinstance(node, ast.Constant) and type(node.value) is not int):
+            raise ParseError(f"line {number}: {type(node).__name__} is not in the language")
+    return number, statement.targets[0].id, statement.value
+
+
+def _compute(tree: ast.expr, bound: dict[str, Value]) -> Value:
+    """Raises ExecutionError and ZeroDivisionError."""
+    match tree:
+        case ast.Constant():
+            return Value(tree.value, Num(tree.value), 1)
+        case ast.Name():
+            if tree.id not in bound:
+                raise ExecutionError(f"{tree.id} is not bound")
+            return bound[tree.id]
+        case ast.UnaryOp(op=ast.UAdd()):
+            return _compute(tree.operand, bound)
+        case ast.UnaryOp():
+            value, expression, nodes = _compute(tree.operand, bound)
+            return _small(Value(-value, Neg(expression), nodes + 1))
+    left, right, op = _compute(tree.left, bound), _compute(tree.right, bound), _OPERATIONS[type(tree.op)]
+    nodes = left.nodes + right.nodes + 1
+    return _small(Value(_COMPUTE[op](left.value, right.value), BinOp(op, left.expression, right.expression), nodes))
+
+
+def _small(value: Value) -> Value:
+    """Repeated multiplication of a value with itself ends here, as do trees too deep to walk."""
+    if value.nodes > MAX_NODES:
+        raise ExecutionError(f"a value made of more than {MAX_NODES} numbers and operators")
+    return value
