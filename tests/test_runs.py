@@ -320,6 +320,8 @@ def test_a_study_from_end_to_end(checkout):
     assert checkout.call("status", "laptop").count("done, by other code in lib/") == 4
 
     # published, the runs serve as parents elsewhere, and figures need no training
+    assert "no analysis is in data/reference/laptop" in checkout.call("figures", status=1)
+    checkout.call("publish", "laptop", "study")
     said = checkout.call("figures", status=1)
     assert "study needs train_0.1, which is not in data/reference" in said and "publish laptop train_0.1" in said
     checkout.call("publish", "laptop", "all")
