@@ -85,7 +85,7 @@ METHODS = {
     "trace_effort": Method("Effort-gated", "#882255", "o"),
     "trace_hardness": Method("Effort + hardness", "#661100", "^"),
     # agent
-    "dpo": Method("Full-answer DPO", "#661100", "v"),
+    "dpo": Method("Full-answer DPO", "#994455", "v"),
     "agent_sft": Method("State-action SFT", "#A9A9A9", "s"),
     "agent_dpo_binary": Method("Action DPO", "#E69F00", "^"),
     "agent_dpo_hard": Method("Action DPO, hard cases", "#CC79A7", "s"),
