@@ -28,6 +28,7 @@ from lib.expression import (
 )
 from lib.problem import Problem
 from lib.programs import ExecutionError, ParseError, run_program
+from lib.traces import Line, replay
 
 STATUSES = ("correct", "wrong_value", "wrong_numbers", "unparseable", "missing")
 CHECKS = ("format", "parse", "execution", "numbers", "target")  # of a program, each presupposing the ones before
@@ -111,7 +112,45 @@ def verify_program(completion: str, problem: Problem) -> ProgramVerdict:
     return ProgramVerdict(status, final.expression, Fraction(final.value), passed, made)
 
 
-VERIFIERS = {"free": verify_answer, "program": verify_program}  # by prompt style: what its answer span holds
+@dataclass(frozen=True, slots=True)
+class TraceVerdict(Verdict):
+    """That of the answer, with the trace's lines, whether it ends at the target (reached), what it last made the target
+    of (solution), and where the answer's numbers come from (link).
+
+    link: "original" (exactly the problem's numbers), "generated" (all that are not left are results of the trace: a
+    grounding failure, as in `trace`, Listing 2), "other", or "none" (no expression).
+    """
+
+    lines: tuple[Line, ...] = ()
+    reached: bool = False
+    solution: Expr | None = None
+    link: str = "none"
+
+
+def verify_trace(completion: str, problem: Problem) -> TraceVerdict:
+    """The verdicts on a structured search trace, line by line, on its answer, and on the link between the two."""
+    verdict, trace, link = verify_answer(completion, problem), replay(_reasoning(completion), problem), "none"
+    if verdict.expression is not None:
+        foreign = numbers(verdict.expression) - Counter(problem.nums)
+        link = "generated" if foreign and set(foreign) <= trace.results else "other"
+        link = link if verdict.status == "wrong_numbers" else "original"
+    parts = (verdict.status, verdict.expression, verdict.value)
+    return TraceVerdict(*parts, trace.lines, trace.reached, trace.solution, link)
+
+
+def repair(completion: str, problem: Problem) -> str:
+    """The completion with its answer read off its own trace, where that ever made the target; else as it is."""
+    solution = verify_trace(completion, problem).solution
+    if solution is None:
+        return completion
+    return f"<think>{_reasoning(completion)}</think>\n<answer>{render(solution)}</answer>"
+
+
+VERIFIERS = {  # by prompt style: what its answer span holds
+    "free": verify_answer,
+    "program": verify_program,
+    "trace": verify_answer,
+}
 
 
 def judge(table: pd.DataFrame, prompt: str = "free") -> pd.DataFrame:

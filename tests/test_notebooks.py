@@ -21,7 +21,7 @@ NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
 FLOORS = [  # a room imports only rooms on lower floors
     ["paths"],
     ["files", "expression", "problem"],
-    ["programs", "verifiers", "solver"],
+    ["programs", "traces", "verifiers", "solver"],
     ["rewards", "curriculum", "demonstrations", "environment"],
     ["model", "generation"],
     ["training", "preference", "search"],
@@ -111,6 +111,7 @@ def test_imports_run_down_the_floors():
                 below = node.module.split(".")[1]
                 same = {below, room} in (
                     {"verifiers", "programs"},
+                    {"verifiers", "traces"},
                     {"model", "generation"},
                     {"preference", "training"},
                 ) or below == room
