@@ -15,7 +15,9 @@ import re
 from collections import Counter
 from dataclasses import dataclass
 from fractions import Fraction
+from functools import lru_cache
 from itertools import islice
+from operator import itemgetter
 
 from lib.expression import BinOp, Expr, ExpressionError, Num, evaluate, numbers, parse, render
 from lib.problem import Problem
@@ -28,13 +30,29 @@ _TRY = re.compile(rf"try +({_NUMBER}) *([-+*/]) *({_NUMBER}) *= *({_NUMBER})")
 _STATE = re.compile(r"state +\[([^\[\]]+)\]")
 _ITEM = re.compile(rf"({_NUMBER})(?: *= *(.+))?")
 
-Pool = tuple[Expr, ...]  # the numbers that are left, as the expressions that they were made by
+HOLDS = {  # whether a op b = c, exactly
+    "+": lambda a, b, c: a + b == c,
+    "-": lambda a, b, c: a - b == c,
+    "*": lambda a, b, c: a * b == c,
+    "/": lambda a, b, c: b != 0 and a == b * c,
+}
+
+Pool = tuple[tuple[int | Fraction, Expr], ...]  # the numbers that are left and what made them, in rising order
+
+
+def full_pool(problem: Problem) -> Pool:
+    """The problem's numbers."""
+    return tuple((n, Num(n)) for n in sorted(problem.nums))
+
+
+def values(pool: Pool) -> tuple:
+    return tuple(value for value, _ in pool)
 
 
 def state_line(pool: Pool, provenance: bool = False) -> str:
-    """The pool in rising order; with `provenance` each result as `value = expression`."""
-    items = [(evaluate(expr), "" if isinstance(expr, Num) or not provenance else f" = {render(expr)}") for expr in pool]
-    return f"state [{', '.join(f'{value}{made}' for value, made in sorted(items))}]"
+    """The pool; with `provenance` each result as `value = expression`."""
+    made = ["" if isinstance(expr, Num) or not provenance else f" = {render(expr)}" for _, expr in pool]
+    return f"state [{', '.join(f'{value}{how}' for value, how in zip(values(pool), made, strict=True))}]"
 
 
 def try_line(node: BinOp) -> str:
@@ -44,10 +62,15 @@ def try_line(node: BinOp) -> str:
 
 def move(pool: Pool, node: BinOp) -> Pool:
     """The pool after the operation `node` on two of its members. Raises ValueError if it does not hold them."""
-    rest = list(pool)
-    rest.remove(node.left)
-    rest.remove(node.right)
-    return (*rest, node)
+    made = [expr for _, expr in pool]
+    i = made.index(node.left)
+    j = made.index(node.right, i + 1) if node.left == node.right else made.index(node.right)
+    return _moved(pool, i, j, node.op, evaluate(node))
+
+
+def _moved(pool: Pool, i: int, j: int, op: str, value: int | Fraction) -> Pool:
+    rest = [item for k, item in enumerate(pool) if k not in (i, j)]
+    return tuple(sorted([*rest, (value, BinOp(op, pool[i][1], pool[j][1]))], key=itemgetter(0)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,21 +106,20 @@ class Trace:
 
 def replay(text: str, problem: Problem) -> Trace:
     """Read and judge a trace line by line, the first MAX_LINES; empty lines are skipped. Exact, in linear time."""
-    pools: list[Pool] = [tuple(map(Num, problem.nums))]  # the true pool on top of those that lead to it
-    lines, tried, results, solution, returning = [], set(), set(), None, False
+    pools = [full_pool(problem)]  # the true pool on top of those that lead to it
+    goal, lines, tried, results, solution, returning = (problem.target,), [], set(), set(), None, False
     for text_line in islice(filter(None, map(str.strip, text.split("\n"))), MAX_LINES):
         short = text_line if len(text_line) <= MAX_LENGTH else ""
         if action := _TRY.fullmatch(short):
-            a, b, result = map(_number, (action[1], action[3], action[4]))
-            results.add(result)
-            key = (action[2], *(sorted((a, b)) if action[2] in "+*" else (a, b)), _values(pools[-1]))
-            node = _operation(pools[-1], action[2], a, b)
-            holds = _holds(action[2], a, b, result)
-            lines.append(Line("try", node is not None, holds, repeated=key in tried))
+            op, (a, b, result) = action[2], map(_number, action.group(1, 3, 4))
+            at, holds = _find(values(pools[-1]), a, b), HOLDS[op](a, b, result)
+            key = (op, *(sorted((a, b)) if op in "+*" else (a, b)), values(pools[-1]))
+            lines.append(Line("try", at is not None, holds, repeated=key in tried))
             tried.add(key)
-            if node and holds:
-                pools.append(move(pools[-1], node))
-                solution = node if _values(pools[-1]) == (problem.target,) else solution
+            results.add(result)
+            if at and holds:
+                pools.append(_moved(pools[-1], *at, op, result))
+                solution = pools[-1][0][1] if values(pools[-1]) == goal else solution
             returning = False
         elif state := _STATE.fullmatch(short):
             depths = range(len(pools), 0, -1) if returning else [len(pools)]
@@ -109,41 +131,37 @@ def replay(text: str, problem: Problem) -> Trace:
             pools, returning = pools[:-1] or pools, True
         else:
             lines.append(Line("other"))
-    return Trace(tuple(lines), _values(pools[-1]) == (problem.target,), solution, frozenset(results))
+    return Trace(tuple(lines), values(pools[-1]) == goal, solution, frozenset(results))
 
 
 def _number(text: str) -> int | Fraction:
     return Fraction(text) if "/" in text else int(text)
 
 
-def _values(pool: Pool) -> tuple:
-    return tuple(sorted(map(evaluate, pool)))
-
-
-def _operation(pool: Pool, op: str, a: int | Fraction, b: int | Fraction) -> BinOp | None:
-    """The operation on two members of the pool that are worth a and b, if there are two."""
-    left = next((i for i, expr in enumerate(pool) if evaluate(expr) == a), None)
-    right = next((i for i, expr in enumerate(pool) if evaluate(expr) == b and i != left), None)
-    return None if left is None or right is None else BinOp(op, pool[left], pool[right])
-
-
-def _holds(op: str, a: int | Fraction, b: int | Fraction, result: int | Fraction) -> bool:
-    try:
-        return evaluate(BinOp(op, Num(a), Num(b))) == result
-    except ZeroDivisionError:
-        return False
+def _find(pool: tuple, a: int | Fraction, b: int | Fraction) -> tuple[int, int] | None:
+    """Where a and b stand among the values of a pool, if there are both."""
+    if a not in pool or b not in (*pool[: (i := pool.index(a))], *pool[i + 1 :]):
+        return None
+    return i, pool.index(b, i + 1) if a == b else pool.index(b)
 
 
 def _names(items: str, pool: Pool) -> bool:
     """Whether a state's items are the pool's values, and what they say they were made of holds and is all there is."""
     read = [_ITEM.fullmatch(item.strip()) for item in items.split(",")]
-    if None in read or tuple(sorted(_number(item[1]) for item in read)) != _values(pool):
+    if None in read or tuple(sorted(_number(item[1]) for item in read)) != values(pool):
         return False
     if not any(item[2] for item in read):
         return True
-    try:
-        made = [parse(item[2]) if item[2] else Num(_number(item[1])) for item in read]
-        true = all(evaluate(expr) == _number(item[1]) for expr, item in zip(made, read, strict=True))
-    except (ExpressionError, ZeroDivisionError):
+    made = [_expression(item[2] or item[1]) for item in read]
+    if any(expr is None or evaluate(expr) != _number(item[1]) for expr, item in zip(made, read, strict=True)):
         return False
-    return true and sum(map(numbers, made), Counter()) == sum(map(numbers, pool), Counter())
+    return sum(map(numbers, made), Counter()) == sum((numbers(expr) for _, expr in pool), Counter())
+
+
+@lru_cache(maxsize=4096)  # the same ones stand in many states
+def _expression(text: str) -> Expr | None:
+    try:
+        evaluate(expr := parse(text))
+    except (ExpressionError, ZeroDivisionError):
+        return None
+    return expr

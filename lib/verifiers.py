@@ -28,7 +28,7 @@ from lib.expression import (
 )
 from lib.problem import Problem
 from lib.programs import ExecutionError, ParseError, run_program
-from lib.traces import Line, replay
+from lib.traces import HOLDS, Line, replay
 
 STATUSES = ("correct", "wrong_value", "wrong_numbers", "unparseable", "missing")
 CHECKS = ("format", "parse", "execution", "numbers", "target")  # of a program, each presupposing the ones before
@@ -224,12 +224,6 @@ _EQUATION = re.compile(
     rf"(?:[ \t]*+=[ \t]*+(?P<right>{_NUMBER})(?![\w^%]|\.[0-9]|[ \t]*+[-+*/][ \t]*+[-(]?[0-9]))?+"
 )
 _OPERATION = re.compile(rf"({_NUMBER})[ \t]*+([-+*/])[ \t]*+({_NUMBER})")
-_HOLDS = {
-    "+": lambda a, b, c: a + b == c,
-    "-": lambda a, b, c: a - b == c,
-    "*": lambda a, b, c: a * b == c,
-    "/": lambda a, b, c: b != 0 and a == b * c,
-}
 
 
 class _Equation(NamedTuple):
@@ -286,7 +280,7 @@ def _equations(text: str) -> Iterator[_Equation]:
         if operation := _OPERATION.fullmatch(left):
             a, op, b = _value(operation[1]), operation[2], _value(operation[3])
             key = (op, b, a) if op in "+*" and b < a else (op, a, b)
-            yield _Equation(f"{left} = {right}", True, _HOLDS[op](a, b, result), key, [a, b], result)
+            yield _Equation(f"{left} = {right}", True, HOLDS[op](a, b, result), key, [a, b], result)
         elif expression := _expression(left):
             value, operands = expression
             key = left.replace(" ", "").replace("\t", "")

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from lib.demonstrations import random_expression
 from lib.expression import evaluate, parse
 from lib.problem import Problem
-from lib.traces import Line, move, replay, state_line, try_line
+from lib.traces import Line, full_pool, move, replay, state_line, try_line
 from lib.verifiers import repair, verify_answer, verify_trace
 
 PROBLEM = Problem((8, 2, 7, 3), 24)
@@ -141,7 +141,8 @@ def naive_pools(nums, expr):
 def test_what_is_written_is_read_back(nums, seed):
     """A random walk, written line by line, is valid; its states are those of a naive replay; its end is repaired."""
     expr = random_expression(nums, random.Random(seed))
-    problem, pool, lines = Problem(tuple(nums), int(evaluate(expr))), tuple(map(parse, map(str, nums))), []
+    problem, lines = Problem(tuple(nums), int(evaluate(expr))), []
+    pool = full_pool(problem)
     made = []
 
     def walk(node):
@@ -157,7 +158,7 @@ def test_what_is_written_is_read_back(nums, seed):
     walk(expr)
     trace = replay("\n".join(lines), problem)
     assert all(line.valid for line in trace.lines) and trace.reached
-    assert made == [f"state [{', '.join(map(str, values))}]" for values in naive_pools(nums, expr)[1:]]
+    assert made == [f"state [{', '.join(map(str, pool))}]" for pool in naive_pools(nums, expr)[1:]]
     assert verify_answer(repair("\n".join(lines), problem), problem).status == "correct"
 
 
@@ -197,6 +198,6 @@ def test_no_text_reaches_the_target_unearned(lines):
     ],
 )
 def test_hostile_text_is_read_in_milliseconds(text):
-    started = time.perf_counter()
+    started = time.process_time()
     verify_trace("<think>" + text, PROBLEM)
-    assert time.perf_counter() - started < 0.5
+    assert time.process_time() - started < 0.5
