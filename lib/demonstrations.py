@@ -13,6 +13,7 @@ from functools import cache, lru_cache
 
 import datasets
 
+from lib.environment import PROMPT, initial, moves_of, render_action, render_state, step
 from lib.expression import BinOp, Expr, Num, canonical, evaluate, parse, render
 from lib.problem import Problem, evaluation_keys, exclude
 from lib.problem import problems as as_problems
@@ -23,7 +24,7 @@ from lib.verifiers import verify_trace
 LARGEST = 999
 UNSOLVED = 0.25  # share of the program demonstrations whose answer misses the target
 COMPACT = 0.25  # share of them that write an attempt in one line, not an operation
-PROMPTS = {"free": "Numbers: [{nums}]\nTarget: {target}\n"}
+PROMPTS = {"free": "Numbers: [{nums}]\nTarget: {target}\n", "pick": PROMPT}
 PROMPTS["program"] = PROMPTS["free"] + "Program\n"
 PROMPTS["trace"] = PROMPTS["free"] + "Trace\n"
 HUB_DEMONSTRATIONS = "Asap7772/cog_behav_all_strategies"
@@ -280,8 +281,8 @@ class TraceDesign:
             tried |= actions(pool, branch)
             returns = ["backtrack", state_line(pool, self.provenance)] if branch else []
             for nodes, behind in ((branch, returns), ([node], [])):
-                for _, step, after in walk(pool, nodes):
-                    lines += [try_line(step), state_line(after, self.provenance)]
+                for _, done, after in walk(pool, nodes):
+                    lines += [try_line(done), state_line(after, self.provenance)]
                 lines += behind
             pool = move(pool, node)
         return lines
@@ -304,6 +305,16 @@ TRACES = {  # Table 6 in its order; the best one with provenance last
 DEMONSTRATIONS = {"free": free_search, "program": program_search, **TRACES}  # how a demonstration is written
 
 
+def action_rows(problem: Problem, rng: random.Random) -> list[dict]:
+    """Each state on the way of a random solution among the integers 0 to 999, and the action taken there (`agent`
+    Eq. 12): rows prompt, completion."""
+    state, rows = initial(problem), []
+    for chosen in moves_of(rng.choice(plain_solutions(problem))):
+        rows.append({"prompt": render_state(state), "completion": render_action(chosen)})
+        state = step(state, chosen)
+    return rows
+
+
 def load_demonstrations(
     source: str,
     problems: datasets.Dataset,
@@ -316,8 +327,8 @@ def load_demonstrations(
     """Rows `prompt`, `completion` for supervised fine-tuning.
 
     `generated`: one demonstration by `design` (a key of DEMONSTRATIONS) behind the prompt of style `prompt` for each of
-    `problems`, with 0 to `most_failures` failing attempts, uniformly. A design of several variants writes as many rows,
-    of the first problems.
+    `problems`, with 0 to `most_failures` failing attempts, uniformly; a design of several variants writes as many rows,
+    of the first problems. With prompt "pick" the states and actions of one solution instead.
     `hub`: the demonstrations that the papers use (columns `query`, `completion`), or those of another hub name or local
     folder `hub`. Rows of evaluation problems are dropped. Raises ValueError for an unknown source or an unreadable
     query.
@@ -332,7 +343,11 @@ def load_demonstrations(
     candidates = as_problems(exclude(problems))
     for index in range(len(candidates)):
         rng, problem = random.Random(f"{seed}/{index}"), candidates[index // variants]
-        if plain_solutions(problem):
+        if not plain_solutions(problem):
+            continue
+        if prompt == "pick":
+            rows += action_rows(problem, rng)
+        else:
             completion = DEMONSTRATIONS[design](problem, rng, failures=rng.randint(0, most_failures))
             rows.append({"prompt": render_prompt(problem.nums, problem.target, prompt), "completion": completion})
     print(f"{len(rows):,} demonstrations; the other problems have no solution among the integers 0 to {LARGEST}")

@@ -96,11 +96,14 @@ def generate(
     sampling: Sampling,
     eos_id: int,
     generator: torch.Generator | None = None,
+    share: bool = False,
 ) -> Rollouts:
     """Draw `n` completions of each prompt (a list of token ids) with the model's own forward pass.
 
     A prompt is read once and its keys and values are shared out to its n rows; rows that have ended leave the batch.
-    Draws come from `generator`, so the same generator state gives the same completions.
+    With `share` the completions of a prompt are one row as long as their tokens are the same: each is drawn as before,
+    on its own, but what they have in common is computed once. It pays for many short completions. Draws come from
+    `generator`, so the same generator state gives the same completions.
     """
     was_training, device = model.training, model.device
     model.eval()
@@ -117,36 +120,43 @@ def generate(
         input_ids=ids, attention_mask=seen.long(), position_ids=position, past_key_values=cache, logits_to_keep=1
     ).logits[:, -1]
 
-    logits = logits.repeat_interleave(n, 0)
-    cache.batch_repeat_interleave(n)
-    seen = torch.cat([seen, seen.new_ones(len(prompts), sampling.max_tokens)], 1).repeat_interleave(n, 0)
-    position = position[:, -1:].repeat_interleave(n, 0)
+    seen = torch.cat([seen, seen.new_ones(len(prompts), sampling.max_tokens)], 1)
+    position = position[:, -1:]
+    row = torch.arange(len(prompts), device=device).repeat_interleave(n)  # of the batch, for each active completion
+    if not share:
+        cache.batch_select_indices(row)
+        logits, seen, position, row = logits[row], seen[row], position[row], None  # each its own
     tokens = torch.full((rows, sampling.max_tokens), eos_id, device=device)
     behaviour = torch.zeros(rows, sampling.max_tokens, device=device)
     policy = behaviour if sampling.temperature == 1 else torch.zeros_like(behaviour)
     lengths = torch.full((rows,), sampling.max_tokens, device=device)
     ended = torch.zeros(rows, dtype=torch.bool, device=device)
-    active = torch.arange(rows, device=device)  # which completion each row of the batch belongs to
+    active = torch.arange(rows, device=device)  # the completions that are still drawn
 
     for step in range(sampling.max_tokens):
-        scaled = logits.float() / (sampling.temperature or 1.0)
+        logits = logits.float() if row is None else logits[row].float()
+        scaled = logits / (sampling.temperature or 1.0)
         token = _pick(scaled, sampling, generator)
         tokens[active, step] = token
         behaviour[active, step] = scaled.log_softmax(-1).gather(-1, token[:, None]).squeeze(-1)
         if policy is not behaviour:
-            policy[active, step] = logits.float().log_softmax(-1).gather(-1, token[:, None]).squeeze(-1)
+            policy[active, step] = logits.log_softmax(-1).gather(-1, token[:, None]).squeeze(-1)
         stops = (token == eos_id) & ~ended[active]
         lengths[active[stops]] = step + 1
         ended[active[stops]] = True
         if step + 1 == sampling.max_tokens:
             break
-        if step % COMPACT_EVERY == 0 or len(active) < 32:
+        if row is not None or step % COMPACT_EVERY == 0 or len(active) < 32:
             keep = (~ended[active]).nonzero().squeeze(-1)
             if not len(keep):
                 break
-            if len(keep) < len(active):
-                cache.batch_select_indices(keep)
-                active, seen, position, token = active[keep], seen[keep], position[keep], token[keep]
+            rows_kept, active, token = keep if row is None else row[keep], active[keep], token[keep]
+            if row is not None:
+                branches, row = torch.unique(rows_kept * logits.shape[-1] + token, return_inverse=True)
+                rows_kept, token = branches // logits.shape[-1], branches % logits.shape[-1]
+            if len(rows_kept) != len(position) or row is not None:
+                cache.batch_select_indices(rows_kept)
+                seen, position = seen[rows_kept], position[rows_kept]
         position = position + 1
         mask = seen[:, None, None, : longest + step + 1]
         logits = model(

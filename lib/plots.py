@@ -85,12 +85,12 @@ METHODS = {
     "trace_effort": Method("Effort-gated", "#882255", "o"),
     "trace_hardness": Method("Effort + hardness", "#661100", "^"),
     # agent
-    "full_dpo": Method("Full-answer DPO", "#661100", "v"),
+    "dpo": Method("Full-answer DPO", "#661100", "v"),
     "agent_sft": Method("State-action SFT", "#A9A9A9", "s"),
-    "agent_dpo": Method("Action DPO", "#E69F00", "^"),
+    "agent_dpo_binary": Method("Action DPO", "#E69F00", "^"),
     "agent_dpo_hard": Method("Action DPO, hard cases", "#CC79A7", "s"),
-    "agent_dpo_qsoft": Method("Action DPO, Q soft", "#0072B2", "P"),
-    "agent_final": Method("Agent, final", "#009E73", "D"),
+    "agent_dpo_soft": Method("Action DPO, Q soft", "#0072B2", "P"),
+    "agent_distilled": Method("Distilled, Q soft", "#009E73", "D"),
 }
 
 

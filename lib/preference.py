@@ -137,7 +137,7 @@ class PreferenceTrainer(Resumable, DPOTrainer):
         if "loss" not in logs:  # the summary at the end
             return
         row = {"loss": logs["loss"], **self._row, "grad_norm": logs["grad_norm"]}
-        if self.state.global_step % self.settings.eval_every == 0:
+        if len(self.eval_problems) and self.state.global_step % self.settings.eval_every == 0:
             row |= self.held_out()
         self.add(row | {"seconds": round(time.monotonic() - self.began, 2)})
 
@@ -153,8 +153,8 @@ def train_preference(
     """Train on `pairs` (chosen, rejected, and nums and target or a prompt); the policy goes to `folder`/checkpoint.
 
     Pairs come in one random permutation after another, `steps` batches in all. metrics.csv, a row a step: loss, what
-    `preference_loss` returns, grad_norm, seconds; every `eval_every` steps eval_accuracy and eval_entropy. A run that
-    was interrupted resumes from `folder`/trainer. Raises ValueError where there is no pair.
+    `preference_loss` returns, grad_norm, seconds; every `eval_every` steps eval_accuracy and eval_entropy, if there are
+    `eval_problems`. A run that was interrupted resumes from `folder`/trainer. Raises ValueError where there is no pair.
     """
     if not len(pairs):
         raise ValueError("there is no pair to learn from: no problem has both a correct and an incorrect completion")

@@ -24,8 +24,9 @@ MAX_LENGTH = 4000  # characters of a program: more than any cap on a completion'
 MAX_TOKENS = 200  # of a line's right side: Python's parser and the walk below stay shallow
 FINAL_NAMES = ("answer", "final", "result")
 
+_NUMBER = rf"(?:0|[1-9][0-9]{{0,{MAX_DIGITS - 1}}}+)"
 _LINE = re.compile(
-    rf"[A-Za-z_]\w*+[ \t]*+=(?:[ \t]*+(?:[0-9]{{1,{MAX_DIGITS}}}+(?!\w)|[A-Za-z_]\w*+|[-+*/()])){{1,{MAX_TOKENS}}}+",
+    rf"[A-Za-z_]\w*+[ \t]*+=(?:[ \t]*+(?:{_NUMBER}(?!\w)|[A-Za-z_]\w*+|[-+*/()])){{1,{MAX_TOKENS}}}+",
     re.ASCII,
 )
 _SIGNS = (ast.UnaryOp, ast.UAdd, ast.USub)

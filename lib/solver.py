@@ -1,10 +1,9 @@
 """Every solution of a countdown problem, exactly, for whole batches of problems at once.
 
-A *template* is a binary tree over n slots (the numbers in ascending order), up to commuting the operands of +
-and *. There are 108, 3,240 and 136,080 of them for 3, 4 and 5 slots. They are not stored but numbered: a
-template over a set of slots is a split of the set into a left part (the smaller one) and a right part, one of
-six operations, and a template over each part. `_groups` lists the splits; a template's id is its place in
-that listing.
+A *template* is a binary tree over n slots (the numbers in ascending order), up to commuting the operands of + and *.
+There are 108, 3,240 and 136,080 of them for 3, 4 and 5 slots. They are not stored but numbered: a template over a set
+of slots is a split of the set into a left part (the smaller one) and a right part, one of six operations, and a
+template over each part. `_groups` lists the splits; a template's id is its place in that listing.
 
 The values of all templates over all sets of s slots are computed for s = 1, 2, ... as exact fractions, in two
 float64 arrays (numerator, denominator). The root is never evaluated: for each value of the left part and each
@@ -13,15 +12,13 @@ comparison is exact: a quotient of two integers is correctly rounded, so equal r
 and different ones different doubles as long as |n1 * d2| < 2**52. Problems beyond that bound (none of six
 numbers below 100 and a target up to 100 is) take the same way in Python integers and Fractions.
 
-A tree as a row of labels: position 0 is the root, 2i+1 and 2i+2 are the children of position i; a label is 0
-for empty, 1 to 4 for + - * /, 5 for a unary minus (never in a solution), 6+i for the i-th smallest distinct
-number.
+A tree as a row of labels: position 0 is the root, 2i+1 and 2i+2 are the children of position i; a label is 0 for empty,
+1 to 4 for + - * /, 5 for a unary minus (never in a solution), 6+i for the i-th smallest distinct number.
 """
 
 import fcntl
 import hashlib
 import os
-import time
 from collections.abc import Iterable, Iterator, Sequence
 from fractions import Fraction
 from functools import lru_cache
@@ -32,6 +29,7 @@ from pathlib import Path
 import numpy as np
 
 from lib.expression import BinOp, Expr, Num
+from lib.files import progress
 from lib.paths import RUNS
 from lib.problem import Problem
 
@@ -85,8 +83,7 @@ def _members(n: int, size: int) -> list[tuple[np.ndarray, np.ndarray]]:
 
 @lru_cache
 def _child_positions(size: int, side: int) -> np.ndarray:
-    """Where the positions of a tree over `size` numbers go when that becomes a left (0) or right (1)
-    child."""
+    """Where the positions of a tree over `size` numbers go when that becomes a left (0) or right (1) child."""
     depth = np.repeat(np.arange(size), 2 ** np.arange(size))
     return np.arange(2**size - 1) + (1 + side) * 2**depth
 
@@ -133,9 +130,8 @@ def _ratio(numerator: np.ndarray, denominator: np.ndarray) -> np.ndarray:
 
 
 def _combine(left: tuple, right: tuple) -> tuple[np.ndarray, np.ndarray]:
-    """All six operations on fractions (numerator, denominator) of shapes (..., L, 1, batch) and (..., 1, R,
-    batch), as fractions (..., 6, L, R, batch). A division by zero is 0/0, and so is everything computed from
-    it."""
+    """All six operations on fractions (numerator, denominator) of shapes (..., L, 1, batch) and (..., 1, R, batch), as
+    fractions (..., 6, L, R, batch). A division by zero is 0/0, and so is everything computed from it."""
     (n, d), (m, e) = left, right
     x, y, z = n * e, m * d, d * e
     numerator = np.empty((*x.shape[:-3], 6, *x.shape[-3:]), x.dtype)
@@ -319,9 +315,8 @@ def is_solvable(nums: Iterable, target: int | Fraction) -> bool:
 def shortest(nums: Iterable, target: int | Fraction) -> Expr | None:
     """The solution with the simplest sufficient operators, None if there is no solution.
 
-    Every number must be used, so all solutions are equally long. "Shortest" (`agent`, Table 3) is read as the
-    fewest divisions, then the fewest multiplications, then the fewest subtractions: + and - before * before
-    /.
+    Every number must be used, so all solutions are equally long. "Shortest" (`agent`, Table 3) is read as the fewest
+    divisions, then the fewest multiplications, then the fewest subtractions: + and - before * before /.
     """
     nums = tuple(sorted(nums))
     rows = _solve(nums, target)
@@ -365,7 +360,7 @@ def _swap(width: int, at: int) -> np.ndarray:
 
 
 def annotate(problems: Sequence[Problem]) -> np.ndarray:
-    """The exact number of solutions of each problem, int64 (problems,). Prints progress lines."""
+    """The exact number of solutions of each problem, int64 (problems,). What takes long prints a progress line."""
     return np.array([len(template) for template in _all_solutions(problems)], np.int64)
 
 
@@ -373,7 +368,7 @@ def remember(problems: Sequence[Problem], folder: Path = RUNS / "solutions") -> 
     """Solve problems of five or six numbers once for all runs: from here on the functions above look them up.
 
     The solutions lie in one file of `folder` a list of problems, named by these and by this module's code. Whoever
-    comes while another process writes it waits; it is written whole or not at all. Prints progress lines.
+    comes while another process writes it waits; it is written whole or not at all.
     """
     keys = [problem.key for problem in problems]
     name = hashlib.sha256(Path(__file__).read_bytes() + repr(keys).encode()).hexdigest()[:16]
@@ -392,28 +387,23 @@ def remember(problems: Sequence[Problem], folder: Path = RUNS / "solutions") -> 
 
 
 def _all_solutions(problems: Sequence[Problem]) -> list[np.ndarray]:
-    """The template ids of each problem's solutions, int32. Prints a progress line in between."""
-    found, done, start = [np.empty(0, np.int32)] * len(problems), 0, time.monotonic()
-    shown = start
-    for where, nums, targets in _blocks(problems, 512):
-        problem, template = enumerate_solutions(nums, targets)
-        ends = np.cumsum(np.bincount(problem, minlength=len(where)))
-        for at, templates in zip(where, np.split(template.astype(np.int32), ends[:-1]), strict=True):
-            found[at] = templates
-        done += len(where)
-        if (now := time.monotonic()) - shown > 2:
-            shown, left = now, (now - start) * (len(problems) / done - 1)
-            print(f"solved: {done:,} of {len(problems):,} problems, {left:.0f} s left", flush=True)
+    """The template ids of each problem's solutions, int32."""
+    found = [np.empty(0, np.int32)] * len(problems)
+    with progress(None, len(problems), "problems solved") as line:
+        for where, nums, targets in _blocks(problems, 512):
+            problem, template = enumerate_solutions(nums, targets)
+            ends = np.cumsum(np.bincount(problem, minlength=len(where)))
+            for at, templates in zip(where, np.split(template.astype(np.int32), ends[:-1]), strict=True):
+                found[at] = templates
+            line.update(len(where))
     return found
 
 
 def levels(problems: Sequence[Problem]) -> list[str | None]:
-    """The difficulty group L1 to L9 of each problem (`agent`, Table 3), None where the table has no place for
-    it.
+    """The difficulty group L1 to L9 of each problem (`agent`, Table 3), None where the table has no place for it.
 
-    "Uses only" and "without" speak of the simplest operators that suffice (see `shortest`); "unique
-    solutions" are all solution trees, as `count` counts them. So the paper's own examples (Table 7) fall into
-    the groups it names.
+    "Uses only" and "without" speak of the simplest operators that suffice (see `shortest`); "unique solutions" are all
+    solution trees, as `count` counts them. So the paper's own examples (Table 7) fall into the groups it names.
     """
     groups = np.full(len(problems), None, object)
     for where, nums, targets in _blocks(problems):

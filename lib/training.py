@@ -43,7 +43,7 @@ from trl.trainer.utils import add_fused_lm_head
 
 from lib.curriculum import Curriculum
 from lib.demonstrations import render_prompt
-from lib.files import progress, read_table, write_table, writing
+from lib.files import progress, write_table, writing
 from lib.generation import Sampling, generate, sample
 from lib.model import load_policy, save_policy
 from lib.problem import Problem, problems
@@ -213,10 +213,8 @@ def latest_checkpoint(folder: Path) -> Path | None:
 
 
 class Resumable:
-    """Writes metrics.csv, a row a step, and checkpoints to resume from.
-
-    A checkpoint counts once its last file, `complete.json` with the sizes of all others, is written.
-    """
+    """What our trainers share. A checkpoint counts once its last file, `complete.json` with the sizes of all others,
+    is written. It keeps the trainer's log, from which metrics.csv is written: a resumed run cuts that back."""
 
     def _save_checkpoint(self, model, trial):
         folder = Path(self.args.output_dir) / f"checkpoint-{self.state.global_step}"
@@ -248,30 +246,27 @@ class Resumable:
         return row | {"eval_entropy": -table["logprob"].sum() / table["tokens"].sum()}
 
     def fit(self, folder: Path, steps: int, what: str, shown: tuple[str, ...]) -> None:
-        """Train, from the newest whole checkpoint if there is one, and save the policy.
-
-        A resumed run cuts metrics.csv back to the step of its checkpoint. `shown` stand in the progress line.
-        """
-        self.metrics, self.rows, self.shown, self.began = folder / "metrics.csv", [], shown, time.monotonic()
-        checkpoint, done = latest_checkpoint(folder / "trainer"), 0
-        if checkpoint:
-            done, table = _step(checkpoint), read_table(self.metrics)
-            self.rows = table[table["step"] <= done].to_dict("records")
+        """Train, from the newest whole checkpoint if there is one, and save the policy. `shown`: columns of metrics.csv
+        that stand in the progress line."""
+        self.folder, self.shown, self.began = folder, list(shown), time.monotonic()
+        checkpoint = latest_checkpoint(folder / "trainer")
         self.remove_callback(transformers.PrinterCallback)
         transformers.logging.disable_progress_bar()  # a bar for every file written
-        with progress(None, steps, f"{what} step", done) as self.line:
+        with progress(None, steps, f"{what} step", _step(checkpoint) if checkpoint else 0) as self.line:
             self.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
         save_policy(self.model, self.processing_class, folder / "checkpoint")
 
     def add(self, row: dict) -> None:
-        """Add a row to metrics.csv, or columns to the row of this step."""
-        step = self.state.global_step
-        if not self.rows or self.rows[-1]["step"] != step:
-            self.rows.append({"step": step})
-        self.rows[-1] |= row
-        write_table(pd.DataFrame(self.rows), self.metrics)
-        self.line.set_postfix({name: row[name] for name in self.shown if name in row}, refresh=False)
-        self.line.update(step - self.line.n)
+        """Add a row of our own to the log and so to metrics.csv; TRL's metrics are left out."""
+        transformers.Trainer.log(self, row)
+        self.write_metrics(pd.DataFrame(self.state.log_history).drop(columns="epoch"))
+
+    def write_metrics(self, log: pd.DataFrame) -> None:
+        """Write metrics.csv, a row a step, and say how far training is."""
+        table = log.sort_index(axis=1).groupby("step", as_index=False).first()
+        write_table(table, self.folder / "metrics.csv")
+        self.line.set_postfix(table.iloc[-1][self.shown], refresh=False)
+        self.line.update(self.state.global_step - self.line.n)
 
 
 def arguments(folder: Path, settings) -> dict:
@@ -299,7 +294,7 @@ def arguments(folder: Path, settings) -> dict:
 
 # --- supervised fine-tuning ---------------------------------------------------------------------------------
 
-SFT_COLUMNS = {  # metrics.csv's names of TRL's metrics
+SFT_COLUMNS = {  # TRL's metrics, as metrics.csv calls them
     "loss": "loss",
     "mean_token_accuracy": "token_accuracy",
     "eval_loss": "eval_loss",
@@ -312,11 +307,10 @@ SFT_COLUMNS = {  # metrics.csv's names of TRL's metrics
 
 class _SFTTrainer(Resumable, SFTTrainer):
     def log(self, logs, start_time=None):
-        super().log(logs, start_time)  # adds TRL's own metrics to `logs`
+        super().log(logs | {"seconds": round(time.monotonic() - self.began, 2)}, start_time)
         if "loss" in logs or "eval_loss" in logs:
-            row = {ours: logs[theirs] for theirs, ours in SFT_COLUMNS.items() if theirs in logs}
-            row["seconds"] = round(time.monotonic() - self.began, 2)
-            self.add(row)
+            table = pd.DataFrame(self.state.log_history).filter(["step", "seconds", *SFT_COLUMNS])
+            self.write_metrics(table.rename(columns=SFT_COLUMNS))
 
 
 def batches_by_length(lengths: np.ndarray, batch_size: int, epochs: int, seed: int, pool: int = 32) -> np.ndarray:
@@ -532,45 +526,30 @@ class RLOOTrainer(Resumable, GRPOTrainer):
             tensors["token_weights"] = behind_prompt(self.token_weights(ids) for _, ids, _ in rollouts)
         return tensors
 
-    def _logps(self, model, inputs: dict) -> tuple[torch.Tensor, torch.Tensor | None]:
-        """log pi of every token but the first, and entropies (but of the reference): (B, T)."""
+    def _logps(self, model, ids, attention, length: int) -> tuple[torch.Tensor, torch.Tensor | None]:
+        """log pi of the last `length` tokens, and entropies (but of the reference): (B, length)."""
         logps, entropies, _ = self._get_per_token_logps_and_entropies(
-            model,
-            inputs["ids"],
-            inputs["attention"],
-            logits_to_keep=inputs["mask"].shape[1],
-            compute_entropy=model is not self.reference,
+            model, ids, attention, logits_to_keep=length, compute_entropy=model is not self.reference
         )
         return logps, entropies
 
     def _compute_loss(self, model, inputs: dict) -> torch.Tensor:
         """The micro-batch's share of the loss; shares add up: no division by the accumulation steps."""
-        ref_logps = None
+        terms, ref_logps = dict(inputs), None
+        text = terms.pop("ids"), terms.pop("attention"), terms["mask"].shape[1]
         if self.reference is not None:
             with torch.no_grad():
-                ref_logps, _ = self._logps(self.reference, inputs)
-        logps, entropies = self._logps(model, inputs)
-        loss, metrics = rloo_loss(
-            logps,
-            entropies,
-            inputs["sampler_logps"],
-            inputs["advantages"],
-            inputs["mask"],
-            clip=self.settings.clip,
-            entropy_coef=self.settings.entropy_coef,
-            kl_coef=self.settings.kl_coef,
-            ref_logps=ref_logps,
-            token_weights=inputs.get("token_weights"),
-            samples=inputs["samples"],
-            tokens=inputs["tokens"],
-        )
+                ref_logps, _ = self._logps(self.reference, *text)
+        coefficients = {name: getattr(self.settings, name) for name in ("clip", "entropy_coef", "kl_coef")}
+        logps, entropies = self._logps(model, *text)
+        loss, metrics = rloo_loss(logps, entropies, ref_logps=ref_logps, **coefficients, **terms)
         for name, value in metrics.items():
             so_far = self._row.get(name, 0.0)
             self._row[name] = max(so_far, value) if name == "importance_max" else so_far + value
         return loss
 
     def log(self, logs, start_time=None):
-        """One row of metrics.csv a step; TRL's own metrics are not kept."""
+        """One row of metrics.csv a step, without TRL's own metrics."""
         if "loss" not in logs:  # the summary at the end
             return
         seconds = self._seconds | {"seconds_update": time.perf_counter() - self._scored}

@@ -17,12 +17,14 @@ from lib.demonstrations import (
     free_search,
     held_out,
     load_demonstrations,
+    plain_solutions,
     random_expression,
     render_prompt,
     state_walk,
     steps_of,
     worked_expression,
 )
+from lib.environment import initial, parse_action, render_state, reward, step
 from lib.expression import evaluate, numbers, parse
 from lib.model import build_tokenizer
 from lib.problem import Problem, evaluation_keys, load
@@ -128,6 +130,22 @@ def test_generated_demonstrations_hold_no_evaluation_problem(capsys):
     assert "5 of 10" in capsys.readouterr().out
     again = load_demonstrations("generated", leaky, most_failures=2, seed=0)
     assert rows["completion"] == again["completion"]
+
+
+def test_state_action_rows_win_the_game_one_tag_at_a_time():
+    problems = load("3to4", "train").select(range(20))
+    rows = iter(load_demonstrations("generated", problems, most_failures=2, seed=0, prompt="pick"))
+    for row in problems:
+        problem = Problem(tuple(row["nums"]), row["target"])
+        if not plain_solutions(problem):
+            continue
+        state = initial(problem)
+        while not state.terminal:
+            shown = next(rows)
+            assert shown["prompt"] == render_state(state)
+            state = step(state, parse_action(shown["completion"], state))
+        assert reward(state)
+    assert next(rows, None) is None
 
 
 def test_hub_demonstrations_load_by_the_same_call_and_lose_evaluation_problems(tmp_path):

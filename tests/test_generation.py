@@ -1,5 +1,6 @@
 """Our decode loop against transformers' `generate`, and its log-probabilities against a forward pass over the text."""
 
+import pandas as pd
 import pytest
 import torch
 from transformers import Qwen2ForCausalLM
@@ -23,13 +24,14 @@ def model():
     return Qwen2ForCausalLM(config).eval()
 
 
-def draw(model, n=4, seed=0, **settings):
+def draw(model, n=4, seed=0, share=False, **settings):
     generator = torch.Generator().manual_seed(seed)
-    return generate(model, PROMPTS, n, Sampling(**{"max_tokens": 40} | settings), EOS, generator)
+    return generate(model, PROMPTS, n, Sampling(**{"max_tokens": 40} | settings), EOS, generator, share)
 
 
-def test_greedy_tokens_are_those_of_generate(model):
-    ours = draw(model, n=2, temperature=0)
+@pytest.mark.parametrize("share", [False, True])
+def test_greedy_tokens_are_those_of_generate(model, share):
+    ours = draw(model, n=2, temperature=0, share=share)
     for i, prompt in enumerate(PROMPTS):
         out = model.generate(
             torch.tensor([prompt]), max_new_tokens=40, do_sample=False, pad_token_id=0, eos_token_id=EOS
@@ -38,9 +40,10 @@ def test_greedy_tokens_are_those_of_generate(model):
         assert ours.ids[2 * i] == ours.ids[2 * i + 1] == theirs
 
 
+@pytest.mark.parametrize("share", [False, True])
 @pytest.mark.parametrize("temperature", [1.0, 0.6])
-def test_log_probabilities_are_those_of_a_forward_pass(model, temperature):
-    out = draw(model, n=16, temperature=temperature)
+def test_log_probabilities_are_those_of_a_forward_pass(model, temperature, share):
+    out = draw(model, n=16, temperature=temperature, share=share)
     assert len({tuple(ids) for ids in out.ids}) > 24
     assert len(set(map(len, out.ids))) > 3, "rows must end at different steps, or removing them is not tested"
     for i, ids in enumerate(out.ids):
@@ -65,6 +68,27 @@ def test_the_same_seed_draws_the_same_and_the_mode_is_left_as_it_was(model):
     draw(model)
     assert model.training
     model.eval()
+
+
+def test_shared_rows_change_the_cost_and_not_the_draws(model, monkeypatch):
+    """Completions that share a row are drawn on their own: frequencies of the first three tokens, both ways."""
+    steps = []
+    forward = type(model).forward
+
+    def counted(self, input_ids, **options):
+        steps.append(len(input_ids))
+        return forward(self, input_ids=input_ids, **options)
+
+    monkeypatch.setattr(type(model), "forward", counted)
+    shares, costs = [], []
+    for share in (False, True):
+        steps.clear()
+        drawn = [tuple(ids) for ids in draw(model, n=3000, share=share, max_tokens=3).ids[:3000]]
+        shares.append(pd.Series(drawn).value_counts() / 3000)
+        costs.append(sum(steps[1:]))  # without the prompts
+    both = pd.concat(shares, axis=1).fillna(0)
+    assert (both["count"].iloc[:, 0] - both["count"].iloc[:, 1]).abs().max() < 0.04
+    assert costs[1] < costs[0] / 3
 
 
 def test_cuts_keep_the_likely_tokens_and_their_proportions():

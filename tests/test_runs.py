@@ -217,6 +217,22 @@ def test_unknown_curriculum_and_option_are_refused(checkout, curriculum, options
 
 
 @pytest.mark.parametrize(
+    ("parameter", "wrong", "message"),
+    [
+        ("prompt", "fre", "run base: prompt 'fre'.*'free'"),
+        ("engine", "transformer", "run base: engine 'transformer'.*'transformers'"),
+        ("sets", {"heldout_100": 4}, "run base: sets 'heldout_100'.*'heldout_1000'"),
+    ],
+)
+def test_unknown_prompt_engine_and_set_are_refused(checkout, parameter, wrong, message):
+    defaults = 'prompt = "free"\nengine = "transformers"\nsets = {"test_50": 4}'
+    write_notebook(checkout.root / "notebooks/base.ipynb", f"{BASE}\n{defaults}")
+    checkout.declare(set_in("runs", "base", "params", value={parameter: wrong}))
+    with pytest.raises(DeclarationError, match=message):
+        checkout.check()
+
+
+@pytest.mark.parametrize(
     ("cells", "message"),
     [
         (["seed = 0"], "base.ipynb: its parameters cell has no `output`"),

@@ -98,15 +98,6 @@ Loader.add_implicit_resolver("tag:yaml.org,2002:float", FLOAT, list("-+.01234567
 
 
 @dataclass(frozen=True)
-class Notebook:
-    """What the runner has to know of a notebook: its parameters' defaults and a hash of its other code."""
-
-    name: str
-    defaults: dict[str, Any]
-    code: str
-
-
-@dataclass(frozen=True)
 class Spec:
     """One resolved run. Equal fingerprints: same notebook code, parameters and ancestors."""
 
@@ -179,15 +170,13 @@ class Project:
     def declarations(self) -> Declarations:
         try:
             return Declarations.model_validate(yaml.load((self.root / YAML).read_text(), Loader=Loader))
-        except FileNotFoundError as error:
-            raise DeclarationError(f"{YAML} is missing in {self.root}") from error
         except yaml.YAMLError as error:
             raise DeclarationError(f"{YAML}: {error}") from error
         except ValidationError as error:
             raise DeclarationError("\n".join(map(describe, error.errors()))) from error
 
     @cache  # noqa: B019 (a project lives as long as the process)
-    def notebook(self, name: str) -> Notebook:
+    def notebook(self, name: str) -> tuple[dict[str, Any], str]:
         return read_notebook(self.root / "notebooks" / f"{name}.ipynb")
 
     def check(self) -> None:
@@ -238,10 +227,9 @@ class Project:
 
     def check_profile(self, profile: str, runs: dict[str, Declaration]) -> None:
         """Every name in a profile must mean something: a parameter of some notebook, a notebook, a run."""
-        where = f"{YAML}: profiles.{profile}"
-        body = self.declarations.profiles[profile]
+        where, body = f"{YAML}: profiles.{profile}", self.declarations.profiles[profile]
         notebooks = {declaration.notebook for declaration in runs.values()}
-        parameters = {parameter for name in notebooks for parameter in self.notebook(name).defaults}
+        parameters = {parameter for name in notebooks for parameter in self.notebook(name)[0]}
         for parameter in body.params:
             known(parameter, parameters, f"{where}.params: parameter")
         for name in body.notebooks:
@@ -250,28 +238,28 @@ class Project:
 
     def resolve(self, profile: str, name: str, declaration: Declaration, parents: dict[str, Spec]) -> Spec:
         """Parameters of one run: notebook < profile < profile's notebook < run < profile's run."""
-        body, needs = self.declarations.profiles[profile], declaration.needs
-        notebook = self.notebook(declaration.notebook)
+        body, needs, notebook = self.declarations.profiles[profile], declaration.needs, declaration.notebook
+        defaults, code = self.notebook(notebook)
         where = f"{YAML}: profile {profile}, run {name}"
         layers = [
-            {key: value for key, value in body.params.items() if key in notebook.defaults},
-            body.notebooks.get(notebook.name, {}),
+            {key: value for key, value in body.params.items() if key in defaults},
+            body.notebooks.get(notebook, {}),
             declaration.params,
             *(params for pattern, params in body.runs.items() if fnmatchcase(name, pattern)),
             needs,
         ]
-        params = dict(notebook.defaults)
+        params = dict(defaults)
         for key, value in itertools.chain.from_iterable(layer.items() for layer in layers):
-            known(key, params, f"{where}: parameter of {notebook.name}")
-            params[key] = fit(value, notebook.defaults[key], f"{where}: {key}")
-        if params["output"] != notebook.defaults["output"]:
+            known(key, params, f"{where}: parameter of {notebook}")
+            params[key] = fit(value, defaults[key], f"{where}: {key}")
+        if params["output"] != defaults["output"]:
             raise DeclarationError(f"{where}: output is set by the runner")
         params = {key: value for key, value in params.items() if key != "output" and key not in needs}
-        check_names(params, notebook.defaults, where)
+        check_names(params, defaults, where)
         ancestors = {parent: spec.fingerprint for parent, spec in parents.items()}
-        fingerprint = digest([notebook.name, notebook.code, params, needs, ancestors])
+        fingerprint = digest([notebook, code, params, needs, ancestors])
         folder, reference = self.runs / profile / name, self.root / "data/reference" / profile / name
-        return Spec(profile, name, declaration, params, parents, notebook.code, fingerprint, folder, reference)
+        return Spec(profile, name, declaration, params, parents, code, fingerprint, folder, reference)
 
     def plan(self, profile: str, name: str) -> Plan:
         """What a group (or one run) takes: made here, but for parents outside it that the reference has.
@@ -299,8 +287,8 @@ class Project:
 # --- how it is read and checked -----------------------------------------------------------------------------
 
 
-def read_notebook(path: Path) -> Notebook:
-    """Read the tagged parameters cell as literals, executing nothing. Raises DeclarationError."""
+def read_notebook(path: Path) -> tuple[dict[str, Any], str]:
+    """A notebook's parameters, read as literals, and a hash of its other code. Raises DeclarationError."""
     if not path.exists():
         known(path.stem, [other.stem for other in path.parent.glob("*.ipynb")], f"{YAML}: notebook")
     try:
@@ -321,7 +309,7 @@ def read_notebook(path: Path) -> Notebook:
     for name in ("output", "seed"):
         if name not in defaults:
             raise DeclarationError(f"{path.name}: its parameters cell has no `{name}`")
-    return Notebook(path.stem, defaults, digest(["".join(cell["source"]) for cell in cells if cell is not tagged[0]]))
+    return defaults, digest(["".join(cell["source"]) for cell in cells if cell is not tagged[0]])
 
 
 def fit(value: Any, default: Any, where: str) -> Any:
@@ -341,8 +329,8 @@ def check_names(params: dict[str, Any], defaults: dict[str, Any], where: str) ->
 
         try:
             get_reward(params["reward"], params.get("reward_options", {}))
-        except (LookupError, TypeError, ValueError) as error:
-            raise DeclarationError(f"{where}: {error.args[0] if error.args else error}") from error
+        except (TypeError, ValueError) as error:
+            raise DeclarationError(f"{where}: {error}") from error
     if params.get("curriculum"):
         from lib.curriculum import CURRICULA
 

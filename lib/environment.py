@@ -1,0 +1,195 @@
+"""Countdown as a Markov decision process: states, actions, transition, reward, and the exact value of every move.
+
+Paper `agent`: "Countdown as an Agentic Optimization Problem" (Sun); equation numbers are its own. A state is the
+multiset of numbers left (exact rationals) and the target; an action takes two of them and puts their result back. The
+numbers are kept sorted and (a, b, +) is the same action as (b, a, +): equal states have equal prompts.
+
+Every number must be used: a solvable state of n numbers is always n - 1 actions from its end (`d_min`). So in Eq. 9
+alpha tells solvable from unsolvable successors only; those of a state that can be solved are ranked by their number of
+completions.
+"""
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from itertools import permutations
+from typing import NamedTuple
+
+import numpy as np
+
+from lib.expression import BinOp, Expr, Num, render
+from lib.problem import Problem
+from lib.solver import annotate
+from lib.verifiers import Verdict, verify_answer
+
+PROMPT = "Numbers: [{nums}]\nTarget: {target}\nPick\n"
+REJECTIONS = ("unreadable", "number not there", "division by zero")
+Number = int | Fraction  # whole numbers are always int
+
+_NUMBER = r"-?(?:0|[1-9][0-9]{0,17})(?:\|[1-9][0-9]{0,17})?"
+_TAG = re.compile(rf"<pick>({_NUMBER}), ({_NUMBER}), ([-+*/])</pick>", re.ASCII)
+
+
+class Action(NamedTuple):
+    """Take `a` and `b` out, put `a op b` back. Made by `action`, which orders the operands of + and *."""
+
+    a: Number
+    b: Number
+    op: str
+
+
+@dataclass(frozen=True, slots=True)
+class State:
+    """The numbers left, in ascending order, the target, and the actions so far (Eq. 1)."""
+
+    nums: tuple[Number, ...]
+    target: int
+    history: tuple[Action, ...] = ()
+
+    @property
+    def key(self) -> tuple[tuple[Number, ...], int]:
+        """What decides all that can follow: the state without its history."""
+        return self.nums, self.target
+
+    @property
+    def terminal(self) -> bool:
+        return len(self.nums) == 1
+
+
+def initial(problem: Problem) -> State:
+    """s_0 of a problem."""
+    return State(tuple(sorted(problem.nums)), problem.target)
+
+
+def action(a: Number, b: Number, op: str) -> Action:
+    """The action, with the operands of + and * in ascending order: (a, b, +) and (b, a, +) are one."""
+    return Action(*((b, a) if op in "+*" and b < a else (a, b)), op)
+
+
+def legal_actions(state: State) -> list[Action]:
+    """A(s) of Eq. 2, each action once: any two of the numbers, no division by zero."""
+    pairs = dict.fromkeys(permutations(state.nums, 2))
+    return list(dict.fromkeys(action(a, b, op) for a, b in pairs for op in "+-*/" if op != "/" or b))
+
+
+def step(state: State, move: Action) -> State:
+    """The transition (Eq. 3). Raises ValueError for a number that is not there, ZeroDivisionError."""
+    nums = list(state.nums)
+    for operand in move[:2]:
+        nums.remove(operand)
+    return State(tuple(sorted([*nums, _result(move)])), state.target, (*state.history, move))
+
+
+def _result(move: Action) -> Number:
+    a, b, op = move
+    if op == "/":
+        quotient = Fraction(a) / b
+        return quotient.numerator if quotient.denominator == 1 else quotient
+    value = a + b if op == "+" else a - b if op == "-" else a * b
+    return value.numerator if value.denominator == 1 else value
+
+
+def reward(state: State) -> int:
+    """R of Eq. 4: 1 where the target is all that is left."""
+    return int(state.nums == (state.target,))
+
+
+# --- text -----------------------------------------------------------------------------------------
+
+
+def render_number(number: Number) -> str:
+    """Fractions as `p|q`: a / in a number would look like an operation."""
+    return str(number).replace("/", "|")
+
+
+def render_state(state: State) -> str:
+    """The prompt p(s): numbers left and target, nothing of the history."""
+    return PROMPT.format(nums=", ".join(map(render_number, state.nums)), target=state.target)
+
+
+def render_action(move: Action) -> str:
+    """The tag that `parse_action` reads back as this action."""
+    return f"<pick>{render_number(move.a)}, {render_number(move.b)}, {move.op}</pick>"
+
+
+def parse_action(text: str, state: State) -> Action | str:
+    """phi(y, s): the legal action that a tag names in this state, or its kind of fault, one of REJECTIONS.
+
+    The whole text must be one tag as `render_action` writes it, but that + and * take either order and a fraction any
+    terms. Reads at most a tag's length of any text.
+    """
+    if (tag := _TAG.fullmatch(text)) is None:
+        return "unreadable"
+    a, b = (Fraction(number.replace("|", "/")) for number in tag.group(1, 2))
+    left = list(state.nums)
+    for operand in (a, b):
+        if operand not in left:
+            return "number not there"
+        left.remove(operand)
+    if tag[3] == "/" and not b:
+        return "division by zero"
+    return action(*(n.numerator if n.denominator == 1 else n for n in (a, b)), tag[3])
+
+
+def expression(problem: Problem, history: Sequence[Action]) -> Expr:
+    """The expression that a finished game has built, over the problem's own numbers."""
+    trees: list[tuple[Number, Expr]] = [(n, Num(n)) for n in problem.nums]
+    for move in history:
+        operands = []
+        for value in move[:2]:  # of equal values either tree will do: in the end all are used
+            at = next(i for i, (number, _) in enumerate(trees) if number == value)
+            operands.append(trees.pop(at)[1])
+        trees.append((_result(move), BinOp(move.op, *operands)))
+    [(_, tree)] = trees
+    return tree
+
+
+def verify_game(problem: Problem, history: Sequence[Action]) -> Verdict:
+    """The verdict on a finished game, by the verifier that judges every study's answers."""
+    return verify_answer(f"<answer>{render(expression(problem, history))}</answer>", problem)
+
+
+def moves_of(tree: Expr) -> Iterator[Action]:
+    """The actions that build an expression, innermost and left first."""
+
+    def value_of(node: Expr) -> Iterator[Action]:
+        if isinstance(node, Num):
+            return node.value
+        left = yield from value_of(node.left)
+        right = yield from value_of(node.right)
+        move = action(left, right, node.op)
+        yield move
+        return _result(move)
+
+    return value_of(tree)
+
+
+# --- exact values ---------------------------------------------------------------------------------
+
+
+def completions(states: Sequence[State]) -> np.ndarray:
+    """c(s) of each state: its solution trees up to commuting, int64. V*(s) is c(s) > 0 (Eq. 6 and 7).
+
+    Equal states are solved once, all together in one batch.
+    """
+    keys = list(dict.fromkeys(state.key for state in states))
+    found = dict(zip(keys, annotate([Problem(*key) for key in keys]).tolist(), strict=True))
+    return np.array([found[state.key] for state in states], np.int64)
+
+
+def q_values(successors: Sequence[State], kind: str, alpha: float = 0.2, beta: float = 0.05) -> np.ndarray:
+    """Q(s, a) for the successors s' = T(s, a) of any actions, float64.
+
+    kind "none": 0. "binary": Q_bin = V*(s') (Eq. 7). "soft": Q_soft = 1 - alpha d_min(s') + beta log(1 + c(s')) where
+    s' can be solved, else 0 (Eq. 9). Raises ValueError for another kind.
+    """
+    if kind == "none":
+        return np.zeros(len(successors))
+    if kind not in ("binary", "soft"):
+        raise ValueError(f"value {kind!r} is not known: use 'none', 'binary' or 'soft'")
+    counts = completions(successors)
+    if kind == "binary":
+        return (counts > 0).astype(float)
+    d_min = np.array([len(state.nums) - 1 for state in successors])
+    return np.where(counts > 0, 1 - alpha * d_min + beta * np.log1p(counts), 0.0)
