@@ -189,6 +189,36 @@ def judge_steps(judged: pd.DataFrame) -> pd.DataFrame:
     return judged.assign(**pd.DataFrame(rows, columns=columns, index=judged.index, dtype=int))
 
 
+TRACE_COLUMNS = ["goes_on", "ungrounded", "valid_lines", "reached", "repaired", "trace_muldiv", "answer_muldiv"]
+
+
+def judge_traces(judged: pd.DataFrame) -> pd.DataFrame:
+    """Generations with TRACE_COLUMNS more, floats: there is more behind the answer, or it was cut there (nan: no answer
+    is closed); the answer uses generated values; share of valid lines (0 without lines); the trace ends at the target;
+    correct, as it is or by `repair`; * or / stands in the trace, in the answer."""
+    known: dict[tuple, list[float]] = {}
+    rows = []
+    for nums, target, text, finish in zip(
+        *(judged[c] for c in ("nums", "target", "completion", "finish")), strict=True
+    ):
+        key = (tuple(map(int, nums)), int(target), text, finish)
+        if key not in known:
+            problem = Problem(*key[:2])
+            found, (before, closed, behind) = verify_trace(text, problem), text.partition("</answer>")
+            trace, _, answer = before.partition("<answer>")
+            known[key] = [
+                float(bool(behind.strip()) or finish == "length") if closed else float("nan"),
+                float(found.link == "generated"),
+                sum(line.valid for line in found.lines) / max(len(found.lines), 1),
+                float(found.reached),
+                float(verify_answer(repair(text, problem), problem).status == "correct"),
+                float("*" in trace or " / " in trace),
+                float("*" in answer or "/" in answer),
+            ]
+        rows.append(known[key])
+    return judged.join(pd.DataFrame(rows, columns=TRACE_COLUMNS, index=judged.index))
+
+
 # --- the steps of the reasoning -------------------------------------------------------------------
 
 
