@@ -137,6 +137,8 @@ def differences(scores: pd.DataFrame, pairs, draws=10_000, seed=0) -> pd.DataFra
                 sides = [wide.xs(side, axis=1, level="method") for side in (method, baseline)]
                 both = sides[0].columns.intersection(sides[1].columns)  # the samples reach
                 tables[name, method, baseline] = bootstrap(*(side[both] for side in sides), draws=draws, seed=seed)
+    if not tables:
+        return pd.DataFrame(columns=["set", "method", "baseline", "metric", "estimate", "low", "high", "n_problems"])
     return pd.concat(tables).rename_axis(["set", "method", "baseline", "metric"]).reset_index()
 
 
@@ -252,11 +254,11 @@ def answer(low: float, high: float, direction: str, seeds: int) -> str:
     return "reproduced" if (low > 0) == (direction == "higher") else "not reproduced"
 
 
-def as_text(table: pd.DataFrame, signed=False) -> pd.Series:
-    """Rows with estimate, low, high as text in percent: "57.8 [54.1, 61.2]", with signs for differences."""
-    form = "{:+.1f} [{:+.1f}, {:+.1f}]" if signed else "{:.1f} [{:.1f}, {:.1f}]"
-    rows = (100 * table[["estimate", "low", "high"]]).itertuples(index=False)
-    return pd.Series([form.format(*row) for row in rows], index=table.index)
+def as_text(table: pd.DataFrame, signed=False, scale=100, digits=1) -> pd.Series:
+    """Rows with estimate, low, high as text, by default in percent: "57.8 [54.1, 61.2]", with signs for differences."""
+    one = f"{{:{'+' if signed else ''}.{digits}f}}"
+    rows = (scale * table[["estimate", "low", "high"]]).itertuples(index=False)
+    return pd.Series([f"{one} [{one}, {one}]".format(*row) for row in rows], index=table.index, dtype=object)
 
 
 def method_of(run: str) -> str:

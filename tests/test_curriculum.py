@@ -4,7 +4,7 @@ import math
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lib.curriculum import Bandit, EasyToHard, MixedSuccess, buckets, solution_difficulty
@@ -25,6 +25,7 @@ def test_difficulty_is_the_papers():
     assert solution_difficulty(some)[-1] == 0  # no solution is the hardest
 
 
+@settings(deadline=None)
 @given(st.lists(st.integers(0, 4), min_size=6, max_size=80), st.integers(1, 6), st.integers(0, 3))
 def test_buckets_are_equally_large_and_in_order(levels, number, seed):
     difficulty = np.array(levels, float)

@@ -18,6 +18,7 @@ from lib.expression import (
     canonical,
     distance,
     evaluate,
+    flattened,
     nodes,
     numbers,
     parse,
@@ -252,3 +253,30 @@ def test_commuting_keeps_distance_zero_value_and_canonical_form(tree, data):
     except ZeroDivisionError:
         return
     assert value == evaluate(other)
+
+
+@pytest.mark.parametrize(
+    ("a", "b", "same"),
+    [
+        ("(a + b) + c", "c + (a + b)", True),
+        ("a - (b - c)", "(a + c) - b", True),
+        ("a / (b / c)", "a * c / b", True),
+        ("a - b - c", "a - (b + c)", True),
+        ("a * (b + c)", "a * b + c", False),
+        ("(a - b) * c", "(b - a) * c", False),  # another function, and a sign is no grouping
+        ("a - -b", "a + b", False),  # a unary minus is a node
+        ("a + b * c", "c * b + a", True),
+    ],
+)
+def test_flattened_by_hand(a, b, same):
+    first, second = (flattened(parse(text.translate(str.maketrans("abc", "579")))) for text in (a, b))
+    assert (first == second) == same
+
+
+@given(TREES, st.data())
+def test_flattened_is_coarser_than_canonical_and_keeps_the_value(tree, data):
+    other = commuted(tree, lambda: data.draw(st.booleans()))
+    assert flattened(tree) == flattened(other)
+    if isinstance(tree, BinOp) and isinstance(tree.left, BinOp) and tree.op == tree.left.op and tree.op in "+*":
+        turned = BinOp(tree.op, tree.left.left, BinOp(tree.op, tree.left.right, tree.right))
+        assert flattened(turned) == flattened(tree)

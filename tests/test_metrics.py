@@ -234,7 +234,12 @@ def test_across_seeds():
 
 @pytest.mark.parametrize(
     ("run", "method"),
-    [("sample_sft", "sft"), ("sample_rloo_ast_tau2_seed1", "rloo_ast_tau2"), ("rloo_sparse", "rloo_sparse")],
+    [
+        ("sample_sft", "sft"),
+        ("sample56_sft_seed2", "sft"),
+        ("sample_rloo_ast_tau2_seed1", "rloo_ast_tau2"),
+        ("rloo_sparse", "rloo_sparse"),
+    ],
 )
 def test_method_of_a_run(run, method):
     assert metrics.method_of(run) == method
@@ -268,3 +273,92 @@ def test_intervals_as_text():
     table = pd.DataFrame({"estimate": [0.5781, -0.0012], "low": [0.541, -0.02], "high": [0.612, 0.0]})
     assert metrics.as_text(table).tolist()[0] == "57.8 [54.1, 61.2]"
     assert metrics.as_text(table, signed=True).tolist()[1] == "-0.1 [-2.0, +0.0]"
+
+
+def test_crossover_draws():
+    rng = np.random.default_rng(0)
+    baseline = rng.uniform(size=(200, 8))
+    assert set(metrics.crossover_draws(baseline, baseline, draws=50)) == {9}  # never above: one beyond the last
+    later = baseline + np.where(np.arange(8) < 3, -0.1, 0.1)
+    assert set(metrics.crossover_draws(later, baseline, draws=50)) == {4}
+    noisy = baseline + rng.normal(0, 1, size=(200, 8))
+    drawn = metrics.crossover_draws(noisy, baseline, draws=500)
+    assert drawn[0] == (metrics.crossover(noisy.mean(axis=0), baseline.mean(axis=0)) or 9)
+    assert len(drawn) == 501 and len(set(drawn)) > 3
+    assert (drawn == metrics.crossover_draws(noisy, baseline, draws=500)).all()
+
+
+def test_share_is_a_ratio_of_totals_with_its_interval():
+    rng = np.random.default_rng(0)
+    index = pd.MultiIndex.from_product([["m"], ["r1", "r2"], ["s"], range(400)], names=NAMES)
+    whole = pd.Series(rng.poisson(20 * rng.gamma(1, size=800)), index, dtype=float)
+    part = pd.Series(rng.binomial(whole.astype(int), rng.beta(1, 5, size=800)), index, dtype=float)
+    score = metrics.share(part, whole)
+    for run in ("r1", "r2"):
+        mine = [values.xs(run, level="run").to_numpy() for values in (part, whole, score)]
+        assert mine[2].mean() == pytest.approx(mine[0].sum() / mine[1].sum())
+        picks = rng.integers(400, size=(4000, 400))
+        direct = np.quantile(mine[0][picks].sum(axis=1) / mine[1][picks].sum(axis=1), [0.025, 0.975])
+        found = metrics.bootstrap(pd.Series(mine[2]), draws=4000).iloc[0]
+        np.testing.assert_allclose(found[["low", "high"]].astype(float), direct, atol=0.15 * np.ptp(direct))
+    assert metrics.share(0 * part, 0 * whole).isna().all()
+
+
+NAMES = ["method", "run", "set", "problem"]
+
+
+def searched(rows):
+    names = [*NAMES, "completion", "answer", "status", "tokens", "equations", "true", "distinct", "signs"]
+    return pd.DataFrame(rows, columns=names)
+
+
+SEARCHED = [
+    ("a", "r", "s", 0, "t1", "1 + (2 + 3)", "correct", 10, 4, 3, 3, 4),
+    ("a", "r", "s", 0, "t1", "1 + (2 + 3)", "correct", 10, 4, 3, 3, 4),
+    ("a", "r", "s", 0, "t2", "3 + (1 + 2)", "correct", 20, 2, 2, 2, 5),
+    ("a", "r", "s", 0, "t3", "3 * (1 + 1)", "wrong_numbers", 40, 0, 0, 0, 1),
+    ("a", "r", "s", 1, "t4", "", "missing", 40, 10, 10, 5, 10),
+]
+
+
+@pytest.mark.parametrize("merged", [False, True])
+def test_exploration_by_hand(merged):
+    rows = searched(SEARCHED)
+    if merged:
+        rows = rows.groupby(list(rows)).size().rename("count").reset_index()
+    scores = metrics.exploration(rows).loc[("a", "r", "s")]
+    means = scores.mean()
+    assert scores["equations per response"].tolist() == [10 / 4, 10]
+    assert scores["distinct equations per response"].tolist() == [8 / 4, 5]
+    assert means["repeated equations"] == pytest.approx(7 / 20)
+    assert means["correct equations"] == pytest.approx(18 / 20)
+    assert means["recovery"] == pytest.approx(2 / 3)
+    assert means["equations read"] == pytest.approx(20 / 24)
+    assert scores["wrong_numbers"].tolist() == [1 / 4, 0] and scores["tokens per response"].tolist() == [20, 40]
+    assert scores["distinct completions"].tolist() == [3, 1]
+    assert scores["distinct correct solutions"].tolist() == [2, 0]
+    assert scores["distinct up to associativity"].tolist() == [1, 0]
+
+
+def test_matched_length():
+    def of(method, lengths, run="r"):
+        return [(method, run, "s", 0, f"{method}{i}", "", "missing", n, 0, 0, 0, 0) for i, n in enumerate(lengths)]
+
+    rows = searched([*of("a", [1, 2, 3, 20, 40]), *of("b", [5, 21, 22, 60])])
+    kept = metrics.matched_length(rows, width=16)
+    classes = kept.groupby("method")["tokens"].agg(lambda tokens: sorted(n // 16 for n in tokens))
+    assert classes["a"] == classes["b"] == [0, 1]
+    assert metrics.matched_length(rows, width=16, seed=0).equals(kept)
+    seeds = searched([*of("a", [1, 1], "a_seed0"), *of("b", [1, 1], "b_seed1")])
+    assert metrics.matched_length(seeds).empty  # a seed is matched with the same seed
+    merged = rows.assign(count=3)
+    assert len(metrics.matched_length(merged)) == 3 * len(kept) and "count" not in metrics.matched_length(merged)
+
+
+def test_differences_where_a_method_lacks_a_statistic_or_all():
+    scores = metrics.problem_scores(metrics.counts(two_methods()), ks=(1,), mean_to=())
+    scores["only"] = scores["pass@1"].where(scores.index.get_level_values("method") == "sft")
+    found = metrics.differences(scores, [("rloo_sparse", "sft")], draws=50)
+    assert "only" not in set(found["metric"]) and "pass@1" in set(found["metric"])
+    none = metrics.differences(scores, [("rloo_sparse", "nobody")], draws=50)
+    assert none.empty and list(none) == list(found)

@@ -135,3 +135,15 @@ def test_dots_stand_at_their_values_in_the_order_of_the_table():
     assert hollow["pass@16, paper"].get_xydata().tolist() == [[0.5, 0]]
     (span,) = ax.containers[1].lines[2]
     assert span.get_segments()[0].round(9).tolist() == [[0.5, 0], [0.8, 0]]
+
+
+def test_trade_off():
+    ax = plots.figure()[1]
+    rows = [("sft", "x", 1.0, 0.5, 1.5), ("sft", "y", 3.0, 2.0, 5.0), ("rloo_sparse", "x", 2.0, 2.0, 2.0)]
+    rows += [("rloo_sparse", "y", 4.0, 3.0, 4.5), ("sft", "other", 0, 0, 0)]
+    table = pd.DataFrame(rows, columns=["method", "metric", "estimate", "low", "high"])
+    plots.trade_off(ax, table, "x", "y")
+    points = [container.lines[0] for container in ax.containers]
+    assert [(p.get_xdata()[0], p.get_ydata()[0], p.get_marker()) for p in points] == [(1, 3, "o"), (2, 4, "s")]
+    bars = ax.containers[0].lines[2]  # x, then y
+    assert [bar.get_segments()[0].tolist() for bar in bars] == [[[0.5, 3], [1.5, 3]], [[1, 2], [1, 5]]]

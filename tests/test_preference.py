@@ -8,7 +8,7 @@ import pandas as pd
 import pytest
 import torch
 from datasets import Dataset
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from trl import DPOTrainer
 
@@ -53,6 +53,7 @@ def test_ipo_by_hand():
     assert preference_loss(chosen, rejected, lengths, 0.1, "dpo")[0].item() == pytest.approx(dpo)
 
 
+@settings(deadline=None)
 @given(st.floats(-20, 20), st.floats(0.02, 2))
 def test_ipo_wants_its_margin_and_no_more(ratio, beta):
     h = torch.tensor([ratio], dtype=torch.float64, requires_grad=True)
@@ -63,9 +64,9 @@ def test_ipo_wants_its_margin_and_no_more(ratio, beta):
 @pytest.mark.parametrize("loss, theirs", [("dpo", "sigmoid"), ("ipo_mean", "ipo")])
 def test_options_are_trls_own_losses(tmp_path, loss, theirs):
     """The same trainer and batch, after updates that took the policy away from its reference."""
-    settings = PreferenceSettings(loss=loss, steps=1, batch_size=4)
+    one_step = PreferenceSettings(loss=loss, steps=1, batch_size=4)
     rows = PAIRS.map(lambda row: {"prompt": "?"}).select_columns(["prompt", "chosen", "rejected"])
-    trainer = PreferenceTrainer(*tiny_policy(), rows, tmp_path, settings, None, "free")
+    trainer = PreferenceTrainer(*tiny_policy(), rows, tmp_path, one_step, None, "free")
     trainer.loss_types = [theirs]
     with torch.no_grad():
         for parameter in trainer.model.parameters():

@@ -261,5 +261,5 @@ def test_demonstrated_programs_run_and_say_what_they_do():
     assert max(lengths) < 160 and tokenizer.unk_token_id not in tokenizer(text).input_ids
 
 
-def test_every_style_of_prompt_has_its_demonstrations_and_its_verifier():
-    assert set(PROMPTS) == set(VERIFIERS) >= set(DEMONSTRATIONS)
+def test_every_style_that_is_demonstrated_has_its_prompt_and_its_verifier():
+    assert set(DEMONSTRATIONS) == set(VERIFIERS) <= set(PROMPTS)

@@ -320,6 +320,8 @@ def test_a_study_from_end_to_end(checkout):
     assert checkout.call("status", "laptop").count("done, by other code in lib/") == 4
 
     # published, the runs serve as parents elsewhere, and figures need no training
+    assert "no analysis is in data/reference/laptop" in checkout.call("figures", status=1)
+    checkout.call("publish", "laptop", "study")
     said = checkout.call("figures", status=1)
     assert "study needs train_0.1, which is not in data/reference" in said and "publish laptop train_0.1" in said
     checkout.call("publish", "laptop", "all")
@@ -330,6 +332,26 @@ def test_a_study_from_end_to_end(checkout):
     assert "made figures/table.csv" in checkout.call("figures")
     table = pd.read_csv(checkout.root / "figures/table.csv")
     assert list(table["sources"]) == ["data/reference/laptop/train_0.1", "data/reference/laptop/train_0.2"]
+
+
+def test_a_partial_analysis_reads_what_is_there(checkout):
+    def sources(folder) -> list:
+        return [Path(source).name for source in pd.read_csv(checkout.root / folder / "table.csv")["sources"]]
+
+    def change(declarations):
+        declarations["runs"]["study"]["partial"] = True
+        declarations["groups"]["some"] = ["train_0.2", "study"]
+
+    checkout.declare(change)
+    checkout.call("make", "laptop", "some", "--cores", "2")
+    assert sources("data/runs/laptop/study") == ["train_0.2"] and not (checkout.runs / "laptop/train_0.1").exists()
+    assert "3 of them finished" in checkout.call("make", "laptop", "some")
+    checkout.call("publish", "laptop", "some")
+    checkout.call("figures")
+    assert sources("figures") == ["train_0.2"]
+    checkout.call("make", "laptop", "train_0.1")  # one more is there now
+    checkout.call("make", "laptop", "study")
+    assert sources("data/runs/laptop/study") == ["train_0.1", "train_0.2"]
 
 
 def test_a_failing_cell_is_named(checkout):

@@ -1,5 +1,7 @@
 """The solver against enumeration, known counts and the literal definitions."""
 
+import subprocess
+import sys
 from fractions import Fraction
 from itertools import combinations, product
 
@@ -10,7 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lib import problem, solver
-from lib.expression import BinOp, Num, evaluate, numbers
+from lib.expression import BinOp, Num, evaluate, flattened, numbers
+from lib.paths import ROOT
 from lib.problem import Problem
 
 SYMBOLS = {"+": 1, "-": 2, "*": 3, "/": 4}
@@ -41,6 +44,12 @@ def test_templates_are_all_trees_up_to_commuting(n, functions):
     assert len({as_tuple(tree) for tree in trees}) == solver.template_count(n)
     assert all(numbers(tree) == dict.fromkeys(generic, 1) for tree in trees)
     assert len({evaluate(tree) for tree in trees}) == functions
+
+
+@pytest.mark.parametrize(("n", "count"), [(2, 6), (3, 68), (4, 1260), (5, 32_632)])
+def test_number_of_templates_up_to_associativity(n, count):
+    trees = (solver._tree(row, [1009, 2003, 4001, 8009, 16001][:n]) for row in solver._table(n).tolist())
+    assert len({flattened(tree) for tree in trees}) == count
 
 
 small = st.integers(-3, 12)
@@ -221,3 +230,44 @@ def test_solvable_in_integers_equals_a_search():
     assert (
         solver.count(Problem((1, 3, 4, 6), 24)) and not solver.solvable_in_integers(needs_fraction, np.array([24]))[0]
     )
+
+
+@pytest.fixture
+def forgetful():
+    """Nothing remembered before or after."""
+    solver._REMEMBERED.clear()
+    solver._solve.cache_clear()
+    yield
+    solver._REMEMBERED.clear()
+    solver._solve.cache_clear()
+
+
+def test_what_is_remembered_is_what_is_solved(tmp_path, forgetful, monkeypatch):
+    some = [*held_out(5, 6), Problem((7, 7, 3, 7, 9), 50), Problem((2, 2, 2, 2, 2), 99), *held_out(3, 2)]
+    expected = [solver.solutions(p) for p in some]
+    assert not expected[7]  # a problem without solutions has its place
+    solver.remember(some, tmp_path)
+    monkeypatch.setattr(solver, "enumerate_solutions", None)  # from here on nothing is solved
+    assert [solver.solutions(p) for p in some] == expected
+    solver._REMEMBERED.clear()
+    solver.remember(some, tmp_path)  # as another process would: from the file
+    assert [solver.solutions(p) for p in some] == expected
+    assert len(list(tmp_path.glob("*.npz"))) == 1
+    with pytest.raises(TypeError):
+        solver.remember(some[:2], tmp_path)  # other problems are not in it
+
+
+def test_parallel_runs_solve_once(tmp_path):
+    """The second process waits for the first, and an unfinished file of a killed one is no obstacle."""
+    code = (
+        "import sys, pathlib\nfrom lib import problem, solver\n"
+        "real = solver.enumerate_solutions\n"
+        "def counted(*a):\n    print('solved', flush=True)\n    return real(*a)\n"
+        "solver.enumerate_solutions = counted\n"
+        "some = problem.problems(problem.load('5num', 'heldout_1000'))[:4]\n"
+        f"solver.remember(some, pathlib.Path({str(tmp_path)!r}))\nprint(sum(map(solver.count, some)))"
+    )
+    runs = [subprocess.Popen([sys.executable, "-c", code], cwd=ROOT, stdout=subprocess.PIPE, text=True) for _ in "ab"]
+    said = [run.communicate(timeout=120)[0].split() for run in runs]
+    assert all(run.returncode == 0 for run in runs)
+    assert sorted(map(len, said)) == [1, 2] and said[0][-1] == said[1][-1]

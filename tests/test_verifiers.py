@@ -1,6 +1,7 @@
 """The verdict on an answer and on every step of the reasoning, on honest and on hostile completions."""
 
 import json
+import random
 import time
 from fractions import Fraction
 from itertools import pairwise
@@ -11,10 +12,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from lib.demonstrations import free_search
 from lib.expression import parse
 from lib.paths import DATA
 from lib.problem import Problem
-from lib.verifiers import STATUSES, Verdict, answer_span, judge, verify_answer, verify_steps
+from lib.verifiers import STATUSES, Verdict, answer_span, judge, judge_steps, verify_answer, verify_steps
 
 CASES = [json.loads(line) for line in (DATA / "verifier_cases.jsonl").read_text().splitlines()]
 SCORES = {"correct": 1.0, "missing": 0.0}  # any other status: 0.1
@@ -172,6 +174,22 @@ def test_the_rollout_of_appendix_c5():
         ("27 + 8 = 35", "FAPR3"),
     ]
     assert verify_answer(C5, Problem((81, 8, 3), 35)).status == "correct"
+
+
+def test_the_check_behind_an_attempt_is_no_equation():
+    text = "<think>\n81 - 8 = 73, 73 - 3 = 70, 35? no\n81 / 3 = 27, 27 + 8 = 35, 35? yes\n</think>"
+    assert [step for step, _ in steps(text)] == ["81 - 8 = 73", "73 - 3 = 70", "81 / 3 = 27", "27 + 8 = 35"]
+    demonstration = free_search(Problem((81, 8, 3), 35), random.Random(0), failures=2)
+    assert demonstration.count("35? no") == 2 and len(steps(demonstration)) == 6 == demonstration.count("=")
+
+
+def test_judge_steps_by_hand():
+    texts = [C5, "<think>8 + 3 = 11, 3 + 8 = 12, 81 - 8 =? 73</think>", "nothing"]
+    table = pd.DataFrame({"nums": [[81, 8, 3]] * 3, "target": 35, "completion": texts}, index=[4, 2, 9])
+    judged = judge_steps(table)
+    columns = ["equations", "true", "distinct", "signs"]
+    assert judged[columns].to_numpy().tolist() == [[9, 8, 7, 9], [2, 1, 1, 3], [0, 0, 0, 0]]
+    assert list(judged.index) == [4, 2, 9] and len(judge_steps(table[:0])) == 0
 
 
 def test_one_attempt_a_line():

@@ -74,9 +74,13 @@ def check() -> None:
 
 @app.command()
 def figures(profile: Annotated[str, Argument()] = "laptop", cores: int = CORES) -> None:
-    """All figures and tables again from the reference results, without training."""
+    """All figures and tables again from the reference results, without training: those of every published analysis."""
     project.check()
-    specs = {name: spec for name, spec in project.specs(profile).items() if spec.declaration.analysis}
+    analyses = {name: spec for name, spec in project.specs(profile).items() if spec.declaration.analysis}
+    specs = {name: spec for name, spec in analyses.items() if read_record(spec.reference)}
+    if not specs:
+        remedy = f"`make study`, then `python -m lib.runs publish {profile} headline`"
+        raise RunError(f"no analysis is in data/reference/{profile}, neither {' nor '.join(analyses)}: {remedy}")
     for parent in {name: parent for spec in specs.values() for name, parent in spec.parents.items()}.values():
         if read_record(parent.reference) and not parent.in_reference:
             print(f"note: the reference run {parent.name} was made with other parameters or notebook code")

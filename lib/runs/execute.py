@@ -41,7 +41,9 @@ def execute(project: Project, spec: Spec, reference: bool = False) -> None:
             return
         shown_parents = {name: shown(path) for name, path in parents.items()}
         needs = {
-            key: shown_parents[value] if isinstance(value, str) else [shown_parents[name] for name in value]
+            key: shown_parents[value]
+            if isinstance(value, str)
+            else [shown_parents[name] for name in value if name in parents]
             for key, value in spec.declaration.needs.items()
         }
         began = {
@@ -86,6 +88,8 @@ def parent_folders(spec: Spec, reference: bool) -> dict[str, Path]:
         else:
             folder = None if spec.declaration.analysis and parent.state != "done" else parent.source
             remedy = f"`python -m lib.runs make {spec.profile} {name}`"
+        if folder is None and spec.declaration.partial:
+            continue
         if folder is None:
             where = "in data/reference" if reference else "there"
             raise RunError(f"{spec.name} needs {name}, which is not {where}: {remedy}")

@@ -61,9 +61,11 @@ class Declaration(Strict):
     params: dict[str, Any] = {}
     grid: dict[str, list[Any]] = {}
     needs: dict[str, str | list[str]] = {}  # parameter: the run, or runs, whose folders it gets
+    partial: bool = False  # of an analysis: it reads those of its parents that are finished, and has none made
     threads: int = 1
     mem_mb: int = 1500
     analysis: bool = False  # reads results, trains nothing: `make figures` executes it on the reference
+    partial: bool = False  # of an analysis: it reads those of its parents that are there, and has none made
     keep_checkpoint: bool = False  # others start from it: published with the reference results
 
     @property
@@ -124,6 +126,8 @@ class Spec:
         if record["fingerprint"] != self.fingerprint:
             return "other notebook code" if record["code"] != self.code else "other parameters"
         for name, parent in self.parents.items():
+            if self.declaration.partial and parent.state != "done" and name not in record["parents"]:
+                continue
             if parent.source is None or record["parents"].get(name) != digest(parent.source / "run.json"):
                 return f"{name} made anew"
         return "done"
@@ -150,8 +154,10 @@ class Plan:
 
     def inputs(self, run: str) -> list[str]:
         """The parents' run.json, made here or borrowed from the reference."""
-        parents = self.specs[run].parents.items()
-        return [str((spec.folder if name in self.specs else spec.reference) / "run.json") for name, spec in parents]
+        spec = self.specs[run]
+        made = {name: parent.folder for name, parent in spec.parents.items() if name in self.specs}
+        borrowed = {} if spec.declaration.partial else {name: parent.reference for name, parent in spec.parents.items()}
+        return [str(folder / "run.json") for folder in (borrowed | made).values()]
 
     def height(self, run: str) -> int:
         """How many runs must follow it, one after the other: what has most behind it is started first."""
@@ -264,7 +270,8 @@ class Project:
     def plan(self, profile: str, name: str) -> Plan:
         """What a group (or one run) takes: made here, but for parents outside it that the reference has.
 
-        The parents of an analysis are always made here: its runs come from one source.
+        The parents of an analysis are always made here: its runs come from one source. A partial one reads those that
+        are finished or part of the group.
         """
         self.check()
         specs, groups = self.specs(profile), self.declarations.groups
@@ -276,7 +283,8 @@ class Project:
             here.add(spec.name)
             for parent in spec.parents.values():
                 borrowed = parent.source == parent.reference and not spec.declaration.analysis
-                if parent.name not in here and not borrowed:
+                left_out = spec.declaration.partial and parent.state != "done"
+                if parent.name not in here and not borrowed and not left_out:
                     require(parent)
 
         for target in targets:
