@@ -229,7 +229,8 @@ class TraceDesign:
     branches (of kind `branch`, see `distractor`) before they find on, 1 to `most` of them: a branch starts where two or
     three numbers are left, and ends in the search's return there. direct: share of rows that are an answer alone.
     converted: attempts of a free search, each from the first state on, their later states left out. faulty: tags in
-    capitals, and "= target" in the answer. provenance: states hold what their numbers were made of.
+    capitals, and "= target" in the answer. checked: a try that leaves one number says whether it is the target, as free
+    searches do. provenance: states hold what their numbers were made of.
     """
 
     variants: int = 1
@@ -240,6 +241,7 @@ class TraceDesign:
     direct: float = 0.0
     converted: bool = False
     faulty: bool = False
+    checked: bool = False
     provenance: bool = False
 
     def __call__(self, problem: Problem, rng: random.Random, failures: int) -> str:
@@ -282,7 +284,8 @@ class TraceDesign:
             returns = ["backtrack", state_line(pool, self.provenance)] if branch else []
             for nodes, behind in ((branch, returns), ([node], [])):
                 for _, done, after in walk(pool, nodes):
-                    lines += [try_line(done), state_line(after, self.provenance)]
+                    asks = check(evaluate(done), problem.target) if self.checked and len(after) == 1 else ""
+                    lines += [try_line(done) + asks, state_line(after, self.provenance)]
                 lines += behind
             pool = move(pool, node)
         return lines

@@ -7,6 +7,8 @@
 Numbers are integers or exact fractions (7/2, without spaces). With provenance a state holds what its numbers were made
 of, `state [3, 6 = 8 - 2, 7]`, so that the last one holds the answer.
 
+A try may also say whether its result is the target: `try 4 * 6 = 24, 24? yes`.
+
 `replay` keeps the true pool: only a try whose operands are in it and whose arithmetic holds moves it. What a trace only
 claims is judged and moves nothing, so a state is worth nothing by being written down.
 """
@@ -26,7 +28,7 @@ MAX_LINES = 400  # of a trace
 MAX_LENGTH = 200  # characters of a line: every line is then read in bounded time
 
 _NUMBER = r"-?(?:0|[1-9][0-9]{0,17})(?:/[1-9][0-9]{0,17})?"
-_TRY = re.compile(rf"try +({_NUMBER}) *([-+*/]) *({_NUMBER}) *= *({_NUMBER})")
+_TRY = re.compile(rf"try +({_NUMBER}) *([-+*/]) *({_NUMBER}) *= *({_NUMBER})(?:, ({_NUMBER})\? (yes|no))?")
 _STATE = re.compile(r"state +\[([^\[\]]+)\]")
 _ITEM = re.compile(rf"({_NUMBER})(?: *= *(.+))?")
 
@@ -77,7 +79,7 @@ def _moved(pool: Pool, i: int, j: int, op: str, value: int | Fraction) -> Pool:
 class Line:
     """One line and its verdicts. kind: state, try, backtrack, or other (outside the grammar).
 
-    in_pool, arithmetic_ok, repeated: of a try. repeated: this action was tried on this pool before, operands of + and *
+    in_pool, arithmetic_ok (what it says of the target included), repeated: of a try. repeated: this action was tried on this pool before, operands of + and *
     in either order. state_ok: a state is the true pool, or behind a backtrack an earlier one; there is a pool to go
     back to. What does not apply to a kind is as in a faultless line.
     """
@@ -113,6 +115,8 @@ def replay(text: str, problem: Problem) -> Trace:
         if action := _TRY.fullmatch(short):
             op, (a, b, result) = action[2], map(_number, action.group(1, 3, 4))
             at, holds = _find(values(pools[-1]), a, b), HOLDS[op](a, b, result)
+            if asked := action[5]:
+                holds &= (_number(asked),) == goal and (result == problem.target) == (action[6] == "yes")
             key = (op, *(sorted((a, b)) if op in "+*" else (a, b)), values(pools[-1]))
             lines.append(Line("try", at is not None, holds, repeated=key in tried))
             tried.add(key)
