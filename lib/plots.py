@@ -87,7 +87,7 @@ METHODS = {
     "rloo_sparse_50": Method("RLOO, sparse, 50 updates", "#88CCEE", "s"),
     "rloo_sparse_200": Method("RLOO, sparse, 200 updates", "#6699CC", "P"),
     # agent
-    "dpo": Method("Full-answer DPO", "#661100", "v"),
+    "dpo": Method("Full-answer DPO", "#994455", "v"),
     "agent_sft": Method("State-action SFT", "#A9A9A9", "s"),
     "agent_dpo_binary": Method("Action DPO", "#E69F00", "^"),
     "agent_dpo_hard": Method("Action DPO, hard cases", "#CC79A7", "s"),

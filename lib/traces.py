@@ -79,9 +79,10 @@ def _moved(pool: Pool, i: int, j: int, op: str, value: int | Fraction) -> Pool:
 class Line:
     """One line and its verdicts. kind: state, try, backtrack, or other (outside the grammar).
 
-    in_pool, arithmetic_ok (what it says of the target included), repeated: of a try. repeated: this action was tried on this pool before, operands of + and *
-    in either order. state_ok: a state is the true pool, or behind a backtrack an earlier one; there is a pool to go
-    back to. What does not apply to a kind is as in a faultless line.
+    in_pool, arithmetic_ok (what it says of the target included), repeated: of a try. repeated: this action was
+    tried on this pool before, operands of + and * in either order. state_ok: a state is the true pool, or behind a
+    backtrack an earlier one; there is a pool to go back to. What does not apply to a kind is as in a faultless
+    line.
     """
 
     kind: str

@@ -575,13 +575,13 @@ def train_rloo(
 ) -> None:
     """Train on `train_problems` (columns nums, target) with `reward`; the policy goes to `folder`/checkpoint.
 
-    metrics.csv, a row a step: loss, reward, reward_<part>, accuracy (the verifier's, apart from the reward),
-    completion_length, clipped (share cut at the cap), no_signal (share of groups whose rewards are all
-    equal), entropy, importance_mean, importance_max, importance_log (mean of its log, not capped), kl,
-    grad_norm, seconds_generation, seconds_reward, seconds_update. `options` are RLOOTrainer's. With
-    `eval_problems`: eval_accuracy and eval_<name> of each of `eval_rewards`, and eval_entropy, every
-    `eval_every` steps. With a curriculum: bucket<k>, how probable bucket k was. A run that was interrupted
-    resumes from `folder`/trainer.
+    metrics.csv, a row a step: loss, reward, reward_<part>, accuracy (the verifier's, apart from the
+    reward), completion_length, clipped (share cut at the cap), no_signal (share of groups whose rewards
+    are all equal), entropy, importance_mean, importance_max, importance_log (mean of its log, not
+    capped), kl, grad_norm, seconds_generation, seconds_reward, seconds_update. `options` are
+    RLOOTrainer's. With `eval_problems`: eval_accuracy and eval_<name> of each of `eval_rewards`, and
+    eval_entropy, every `eval_every` steps. With a curriculum: bucket<k>, how probable bucket k was. A run
+    that was interrupted resumes from `folder`/trainer.
     """
     folder, (model, tokenizer) = Path(folder), _load(policy)
     batches = settings.steps // settings.updates

@@ -43,7 +43,8 @@ def show_plan(plan: Plan) -> list[str]:
     """Print what is to be made, what is finished and what is borrowed; the runs to be made."""
     states = {run: spec.state for run, spec in plan.specs.items()}
     waiting = [run for run, state in states.items() if state != "done"]
-    borrowed = {parent for spec in plan.specs.values() for parent in spec.parents} - set(plan.specs)
+    whole = [spec for spec in plan.specs.values() if not spec.declaration.partial]
+    borrowed = {parent for spec in whole for parent in spec.parents} - set(plan.specs)
     print(f"{len(states)} runs, {len(states) - len(waiting)} of them finished")
     for run in waiting:
         print(f"  {run:32} {plan.specs[run].notebook:24} {states[run]}")

@@ -65,7 +65,6 @@ class Declaration(Strict):
     threads: int = 1
     mem_mb: int = 1500
     analysis: bool = False  # reads results, trains nothing: `make figures` executes it on the reference
-    partial: bool = False  # of an analysis: it reads those of its parents that are there, and has none made
     keep_checkpoint: bool = False  # others start from it: published with the reference results
 
     @property
