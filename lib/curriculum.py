@@ -99,4 +99,23 @@ class EasyToHard(Curriculum):
         return np.eye(self.count)[min(step * self.count // self.steps, self.count - 1)]
 
 
-CURRICULA: dict[str, type[Curriculum]] = {"bandit": Bandit, "easy_to_hard": EasyToHard}
+class MixedSuccess(Curriculum):
+    """`trace`, Table 1, difficulty-aware sampling: prompts of mixed success can expand coverage without other rewards.
+
+    A bucket is drawn in proportion to the mean of f (1 - f) over its problems, with f the failure rate in probes: what
+    always or never succeeds gives groups without signal. Difficulties that are no failure rates raise ValueError.
+    """
+
+    def __init__(self, problems, difficulty, *data, **options):
+        super().__init__(problems, difficulty, *data, **options)
+        mixed = difficulty * (1 - difficulty)
+        if np.min(mixed) < 0 or not np.any(mixed):
+            raise ValueError("mixed success needs failure rates, some of them between 0 and 1: name a run of probes")
+        signal = np.array([mixed[members].mean() for members in self.members])
+        self.share = signal / signal.sum()
+
+    def probabilities(self, step: int) -> np.ndarray:
+        return self.share
+
+
+CURRICULA: dict[str, type[Curriculum]] = {"bandit": Bandit, "easy_to_hard": EasyToHard, "mixed": MixedSuccess}

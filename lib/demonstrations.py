@@ -7,22 +7,26 @@ the integers 0 to 999, which is what the base model is taught; the verifier know
 import random
 import re
 import string
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from functools import cache, lru_cache
 
 import datasets
 
 from lib.environment import PROMPT, initial, moves_of, render_action, render_state, step
-from lib.expression import BinOp, Expr, Num, evaluate, render
+from lib.expression import BinOp, Expr, Num, canonical, evaluate, parse, render
 from lib.problem import Problem, evaluation_keys, exclude
 from lib.problem import problems as as_problems
-from lib.solver import solutions
+from lib.solver import is_solvable, solutions
+from lib.traces import Pool, full_pool, move, state_line, try_line, values
+from lib.verifiers import verify_trace
 
 LARGEST = 999
 UNSOLVED = 0.25  # share of the program demonstrations whose answer misses the target
 COMPACT = 0.25  # share of them that write an attempt in one line, not an operation
 PROMPTS = {"free": "Numbers: [{nums}]\nTarget: {target}\n", "pick": PROMPT}
 PROMPTS["program"] = PROMPTS["free"] + "Program\n"
+PROMPTS["trace"] = PROMPTS["free"] + "Trace\n"
 HUB_DEMONSTRATIONS = "Asap7772/cog_behav_all_strategies"
 
 
@@ -73,7 +77,12 @@ def shuffle_operands(expr: Expr, rng: random.Random) -> Expr:
 
 def random_expression(nums, rng: random.Random) -> Expr:
     """A random expression over all of `nums` whose every value is an integer from 0 to 999."""
-    pool: list[tuple[Expr, int]] = [(Num(n), n) for n in nums]
+    return random_end([Num(n) for n in nums], rng)
+
+
+def random_end(start: Sequence[Expr], rng: random.Random) -> Expr:
+    """What random operations make of a whole pool of expressions, if every value stays an integer from 0 to 999."""
+    pool = [(expr, int(evaluate(expr))) for expr in start]
     while len(pool) > 1:
         i, j = rng.sample(range(len(pool)), 2)
         (left, a), (right, b) = pool[i], pool[j]
@@ -175,16 +184,137 @@ def program_search(problem: Problem, rng: random.Random, failures: int) -> str:
     return "\n".join(["<answer>", *lines, "</answer>"])
 
 
-DEMONSTRATIONS = {"free": free_search, "program": program_search}  # how a demonstration is written
+# --- structured search traces -----------------------------------------------------------------------------------------
+
+
+def operations(expr: Expr, start: Sequence[Expr]) -> list[BinOp]:
+    """The operations that make `expr` of the members of `start`, innermost and left first."""
+    return [] if expr in start else [*operations(expr.left, start), *operations(expr.right, start), expr]
+
+
+def walk(pool: Pool, nodes: Sequence[BinOp]) -> Iterator[tuple[Pool, BinOp, Pool]]:
+    """(pool, operation, pool behind it) of one operation after the other."""
+    for node in nodes:
+        before, pool = pool, move(pool, node)
+        yield before, node, pool
+
+
+def actions(pool: Pool, nodes: Sequence[BinOp]) -> set[tuple]:
+    """What may be tried only once: operations on values, up to commuting, each with the values of its pool."""
+    return {(canonical(parse(try_line(node)[4:].partition(" =")[0])), values(at)) for at, node, _ in walk(pool, nodes)}
+
+
+def distractor(pool: Pool, target: int, tried: set[tuple], kind: str, rng: random.Random) -> list[BinOp]:
+    """A failing branch of a search: operations from `pool` down to one number that is not the target, none of `tried`.
+
+    The best of 8 draws: "any", the first; "near", the one that ends nearest to the target; "dead", one whose first
+    operation leaves the target out of reach. [] if none of them will do.
+    """
+    found, start = [], [expr for _, expr in pool]
+    for draw in range(8):
+        end = random_end(start, rng)
+        branch, gap = operations(end, start), abs(evaluate(end) - target)
+        if gap and not tried & actions(pool, branch):
+            alive = kind == "dead" and is_solvable(values(move(pool, branch[0])), target)
+            found.append((gap if kind == "near" else alive, draw, branch))
+    return min(found)[2] if found else []
+
+
+@dataclass(frozen=True)
+class TraceDesign:
+    """A design of trace demonstrations (`trace`, Table 6). Called like the functions above, it writes one.
+
+    variants: rows of a problem, each drawn anew, on so many fewer problems. canonical: always the same of a problem's
+    solutions, and the same failing branches. backtracks: share of rows that search depth-first through failing
+    branches (of kind `branch`, see `distractor`) before they find on, 1 to `most` of them: a branch starts where two or
+    three numbers are left, and ends in the search's return there. direct: share of rows that are an answer alone.
+    converted: attempts of a free search, each from the first state on, their later states left out. faulty: tags in
+    capitals, and "= target" in the answer. checked: a try that leaves one number says whether it is the target, as free
+    searches do. provenance: states hold what their numbers were made of.
+    """
+
+    variants: int = 1
+    canonical: bool = False
+    backtracks: float = 0.0
+    most: int = 2
+    branch: str = "any"
+    direct: float = 0.0
+    converted: bool = False
+    faulty: bool = False
+    checked: bool = False
+    provenance: bool = False
+
+    def __call__(self, problem: Problem, rng: random.Random, failures: int) -> str:
+        """One completion, checked by `verify_trace`. Raises ValueError without a solution among the integers 0 to 999,
+        and for a row that the verifier finds a fault in."""
+        rng = random.Random(str(problem.key)) if self.canonical else rng
+        *missed, solution = search(problem, rng, failures if self.converted else 0)
+        if self.canonical:
+            solution = min(plain_solutions(problem), key=render)
+        branches = max(1, min(failures, self.most)) if rng.random() < self.backtracks else 0
+        if rng.random() < self.direct:
+            lines = []
+        elif self.converted:
+            lines = self._converted(problem, [*missed, solution])
+        else:
+            lines = self._depth_first(problem, solution, branches, rng)
+        text = "\n".join([*(["<think>", *lines, "</think>"] if lines else []), f"<answer>{render(solution)}</answer>"])
+        verdict = verify_trace(text, problem)
+        faultless = all(line.valid and not line.repeated for line in verdict.lines) and (verdict.reached or not lines)
+        if verdict.status != "correct" or not (faultless or (self.converted and verdict.reached)):
+            raise ValueError(f"a demonstration of {problem} does not hold: {verdict}\n{text}")
+        if self.faulty:
+            text = text.replace("</answer>", f" = {problem.target}</answer>")
+            text = re.sub("<.*?>", lambda tag: tag[0].upper(), text)
+        return text
+
+    def _converted(self, problem: Problem, attempts: list[Expr]) -> list[str]:
+        bodies = [[state_line(full_pool(problem)), *(f"try {step}" for step in steps_of(expr))] for expr in attempts]
+        return [line for body in bodies for line in ["backtrack", *body]][1:]
+
+    def _depth_first(self, problem: Problem, solution: Expr, branches: int, rng: random.Random) -> list[str]:
+        pool = full_pool(problem)
+        path = operations(solution, [expr for _, expr in pool])
+        tried, late = actions(pool, path), range(max(len(path) - 2, 0), len(path))
+        at = rng.sample(late, min(branches, len(late)))
+        lines = [state_line(pool)]
+        for i, node in enumerate(path):
+            branch = distractor(pool, problem.target, tried, self.branch, rng) if i in at else []
+            tried |= actions(pool, branch)
+            returns = ["backtrack", state_line(pool, self.provenance)] if branch else []
+            for nodes, behind in ((branch, returns), ([node], [])):
+                for _, done, after in walk(pool, nodes):
+                    asks = check(evaluate(done), problem.target) if self.checked and len(after) == 1 else ""
+                    lines += [try_line(done) + asks, state_line(after, self.provenance)]
+                lines += behind
+            pool = move(pool, node)
+        return lines
+
+
+TRACES = {  # Table 6 in its order; the best one with provenance last
+    "trace_smoke": TraceDesign(converted=True, faulty=True),
+    "trace_expression": TraceDesign(converted=True),
+    "trace_proof": TraceDesign(),
+    "trace_backtrack": TraceDesign(backtracks=1),  # without and with the end token
+    "trace_proof_augmented": TraceDesign(variants=8),
+    "trace_backtrack_augmented": TraceDesign(variants=8, backtracks=1),
+    "trace_proof_canonical": TraceDesign(canonical=True),
+    "trace_backtrack_canonical": TraceDesign(canonical=True, backtracks=1, most=1, branch="near"),
+    "trace_backtrack_diverse": TraceDesign(variants=4, backtracks=1, branch="dead"),
+    "trace_mixed": TraceDesign(variants=4, direct=1 / 3, backtracks=0.15, most=1, branch="dead"),
+    "trace_light": TraceDesign(variants=4, backtracks=0.15, most=1, branch="dead"),
+    "trace_provenance": TraceDesign(variants=4, backtracks=0.15, most=1, branch="dead", provenance=True),
+}
+DEMONSTRATIONS = {"free": free_search, "program": program_search, **TRACES}  # how a demonstration is written
 
 
 def action_rows(problem: Problem, rng: random.Random) -> list[dict]:
     """Each state on the way of a random solution among the integers 0 to 999, and the action taken there (`agent`
     Eq. 12): rows prompt, completion."""
     state, rows = initial(problem), []
-    for move in moves_of(rng.choice(plain_solutions(problem))):
-        rows.append({"prompt": render_state(state), "completion": render_action(move)})
-        state = step(state, move)
+    for chosen in moves_of(rng.choice(plain_solutions(problem))):
+        rows.append({"prompt": render_state(state), "completion": render_action(chosen)})
+        state = step(state, chosen)
     return rows
 
 
@@ -200,8 +330,8 @@ def load_demonstrations(
     """Rows `prompt`, `completion` for supervised fine-tuning.
 
     `generated`: one demonstration by `design` (a key of DEMONSTRATIONS) behind the prompt of style `prompt` for each of
-    `problems`, with 0 to `most_failures` failing attempts, uniformly; with prompt "pick" the states and actions of one
-    solution instead.
+    `problems`, with 0 to `most_failures` failing attempts, uniformly; a design of several variants writes as many rows,
+    of the first problems. With prompt "pick" the states and actions of one solution instead.
     `hub`: the demonstrations that the papers use (columns `query`, `completion`), or those of another hub name or local
     folder `hub`. Rows of evaluation problems are dropped. Raises ValueError for an unknown source or an unreadable
     query.
@@ -212,9 +342,10 @@ def load_demonstrations(
     if source != "generated":
         raise ValueError(f"demonstration source {source!r} is not known: use 'generated' or 'hub'")
 
-    rows = []
-    for index, problem in enumerate(as_problems(exclude(problems))):
-        rng = random.Random(f"{seed}/{index}")
+    rows, variants = [], getattr(DEMONSTRATIONS[design], "variants", 1)
+    candidates = as_problems(exclude(problems))
+    for index in range(len(candidates)):
+        rng, problem = random.Random(f"{seed}/{index}"), candidates[index // variants]
         if not plain_solutions(problem):
             continue
         if prompt == "pick":

@@ -84,6 +84,8 @@ METHODS = {
     "trace_difficulty": Method("Difficulty-aware", "#999933", "s"),
     "trace_effort": Method("Effort-gated", "#882255", "o"),
     "trace_hardness": Method("Effort + hardness", "#661100", "^"),
+    "rloo_sparse_50": Method("RLOO, sparse, 50 updates", "#88CCEE", "s"),
+    "rloo_sparse_200": Method("RLOO, sparse, 200 updates", "#6699CC", "P"),
     # agent
     "dpo": Method("Full-answer DPO", "#994455", "v"),
     "agent_sft": Method("State-action SFT", "#A9A9A9", "s"),
@@ -120,7 +122,9 @@ def legend(fig, axes) -> None:
         for handle, text in zip(*ax.get_legend_handles_labels(), strict=True):
             entries.setdefault(text, handle)
     names = [method.label for method in METHODS.values() if method.label in entries]
-    fig.legend([entries[name] for name in names], names, loc="outside upper center", ncols=min(len(names), 6))
+    fig.legend(
+        [entries[name] for name in names], names, loc="outside upper center", ncols=len(names) if len(names) <= 6 else 4
+    )
 
 
 def save(fig, stem) -> list[Path]:
@@ -168,6 +172,22 @@ def reward_ladder(ax, table: pd.DataFrame, correct: float, span: float) -> None:
         ax.plot(rows["distance"], rows["reward"], color=look.colour, marker=look.marker, label=look.label)
     ax.xaxis.set_major_locator(FixedLocator(sorted(table["distance"].unique())))
     ax.set(xlabel="edits to the nearest solution d", ylabel="reward", ylim=(0, correct * 1.08))
+
+
+def dots(ax, table: pd.DataFrame, title="") -> None:
+    """Estimates in rows, the first on top. Columns name, metric (two, a colour each), estimate, low, high, and paper,
+    drawn hollow."""
+    rows, shades = list(dict.fromkeys(table["name"])), ["#0072B2", "#D55E00"]
+    for metric, colour in zip(dict.fromkeys(table["metric"]), shades, strict=False):
+        part = table[table["metric"] == metric]
+        heights = [rows.index(name) for name in part["name"]]
+        spans = [part["estimate"] - part["low"], part["high"] - part["estimate"]]
+        ax.errorbar(part["estimate"], heights, xerr=spans, fmt="o", color=colour, elinewidth=0.8, label=metric)
+        ax.plot(part["paper"], heights, "o", markerfacecolor="none", color=colour, label=f"{metric}, paper")
+    ax.set_yticks(range(len(rows)), rows)
+    ax.invert_yaxis()
+    ax.xaxis.set_major_formatter(PercentFormatter(1, decimals=0))
+    ax.set_title(title)
 
 
 def trade_off(ax, table: pd.DataFrame, x: str, y: str, title="") -> None:

@@ -22,7 +22,7 @@ import numpy as np
 from lib.expression import Expr, Neg, Num
 from lib.problem import Problem
 from lib.solver import is_solvable, solution_forms
-from lib.verifiers import CHECKS, Step, Verdict, verify_answer, verify_program, verify_steps
+from lib.verifiers import CHECKS, Step, Verdict, verify_answer, verify_program, verify_steps, verify_trace
 
 
 class Score(NamedTuple):
@@ -180,6 +180,102 @@ def _progress(steps: list[Step], problem: Problem) -> list[bool]:
         attempt = step.attempt
         progress.append(clean and is_solvable(step.pool, problem.target))
     return progress
+
+
+def _traced(
+    validity: float = 0.0,
+    bonus: float = 0.0,
+    penalty: float = 0.0,
+    effort: float = 0.0,
+    hardness: float = 0.0,
+    mixed_groups: bool = False,
+) -> Reward:
+    """The sparse reward with what `verify_trace` says added: the family of `trace`, Table 1, which gives no weights.
+
+    + validity x share of valid lines (with mixed_groups only where a completion of the group is correct)
+    - penalty x share of faulty lines (not valid, or a repeated action)
+    and of a correct answer whose trace ends at the target
+    + bonus + effort x min(extra / 4, 1) + hardness x share of the group that is wrong,
+    where extra are the different valid tries beyond those that a solution needs.
+
+    Parts: those of "sparse"; validity, faults, reached, extra; ungrounded (the answer uses generated values). Raises
+    ValueError for a negative weight, and where a wrong answer could earn what a correct one does.
+    """
+    if min(validity, bonus, penalty, effort, hardness) < 0 or validity + penalty >= 0.9:
+        raise ValueError(f"weights must not be negative, and validity + penalty below 0.9: {validity}, {penalty}")
+    terminal = sparse()
+
+    def reward(completions: Sequence[str], problem: Problem) -> list[Score]:
+        scores = terminal(completions, problem)
+        wrong = 1 - np.mean([score.parts["correct"] for score in scores])
+        shaped = []
+        for score, text in zip(scores, completions, strict=True):
+            verdict = verify_trace(text, problem)
+            count, tries = max(len(verdict.lines), 1), [line for line in verdict.lines if line.kind == "try"]
+            new = sum(line.valid and not line.repeated for line in tries)
+            parts = {
+                "validity": sum(line.valid for line in verdict.lines) / count,
+                "faults": sum(not line.valid or line.repeated for line in verdict.lines) / count,
+                "reached": float(verdict.reached),
+                "extra": float(max(new - len(problem.nums) + 1, 0)),
+                "ungrounded": float(verdict.link == "generated"),
+            }
+            total = score.total - penalty * parts["faults"]
+            total += validity * parts["validity"] * (wrong < 1 or not mixed_groups)
+            if score.parts["correct"] and verdict.reached:
+                total += bonus + effort * min(parts["extra"] / 4, 1) + hardness * wrong
+            shaped.append(Score(float(total), score.parts | parts))
+        return shaped
+
+    return reward
+
+
+@register("trace_outcome")
+def trace_outcome() -> Reward:
+    """Outcome-only structured RLOO (final-only): structured traces can improve under the sparse final verifier alone.
+
+    With larger groups, a higher temperature and a stronger entropy bonus (run trace_explore): these can expand coverage
+    without changing rewards. With problems drawn by `lib.curriculum.MixedSuccess`: run trace_difficulty."""
+    return _traced()
+
+
+@register("trace_dense")
+def trace_dense(weight: float = 0.5) -> Reward:
+    """Dense validity (process-v1): rewards for valid transitions and matching states improve credit assignment."""
+    return _traced(validity=weight)
+
+
+@register("trace_gated")
+def trace_gated(bonus: float = 0.2) -> Reward:
+    """Success-gated bonus (process-v2): process credit should apply only when the strict final answer is right.
+
+    With a stronger entropy bonus (run trace_entropy): that can recover the diversity which shaping loses."""
+    return _traced(bonus=bonus)
+
+
+@register("trace_guarded")
+def trace_guarded(bonus: float = 0.2, penalty: float = 0.2) -> Reward:
+    """Penalty-guarded (process-v3; the paper leaves its hypothesis out, ours): a price for invalid lines and repeated
+    actions keeps the gated bonus from being earned by sloppy traces."""
+    return _traced(bonus=bonus, penalty=penalty)
+
+
+@register("trace_group")
+def trace_group(bonus: float = 0.2, weight: float = 0.3) -> Reward:
+    """Group-aware bonus (process-v4): all-wrong groups should stay outcome-only: wrong traces are not ranked."""
+    return _traced(bonus=bonus, validity=weight, mixed_groups=True)
+
+
+@register("trace_effort")
+def trace_effort(bonus: float = 0.2, effort: float = 0.2) -> Reward:
+    """Effort-gated bonus (process-v5): right traces with extra unique valid effort should win over short ones."""
+    return _traced(bonus=bonus, effort=effort)
+
+
+@register("trace_hardness")
+def trace_hardness(bonus: float = 0.2, effort: float = 0.2, hardness: float = 0.5) -> Reward:
+    """Effort + hardness (process-v6): right samples of hard prompts need a larger margin over wrong ones."""
+    return _traced(bonus=bonus, effort=effort, hardness=hardness)
 
 
 def _indicators(verdict: Verdict, exact_numbers: bool) -> dict[str, float]:

@@ -89,7 +89,8 @@ class RLOOSettings:
     """Hyperparameters of RLOO. Defaults are those of paper `ast`, but batch and length fit the laptop.
 
     An update takes `prompts` problems, `group_size` rollouts each, in micro-batches of `micro_batch`
-    rollouts. `updates` successive updates, of the `steps` in all, share their rollouts.
+    rollouts. `updates` successive updates, of the `steps` in all, share their rollouts. The policy is the model at
+    `temperature`, in sampling and in the loss alike.
     """
 
     steps: int = 100
@@ -97,6 +98,7 @@ class RLOOSettings:
     group_size: int = 8
     updates: int = 1
     max_tokens: int = 160
+    temperature: float = 1.0
     learning_rate: float = 1e-5
     weight_decay: float = 1e-4
     max_grad_norm: float = 1.0
@@ -164,7 +166,8 @@ def rloo_loss(
     """
     samples = samples or len(logps)
     tokens = tokens or int(mask.sum())
-    rho = ((logps.detach() - sampler_logps) * mask).sum(-1).exp().clamp(max=clip)
+    log_rho = ((logps.detach() - sampler_logps) * mask).sum(-1)
+    rho = log_rho.exp().clamp(max=clip)
     weights = mask if token_weights is None else mask * token_weights
     policy = -(rho * advantages * (logps * weights).sum(-1)).sum() / samples
     entropy = (entropies * mask).sum() / tokens
@@ -173,6 +176,7 @@ def rloo_loss(
         "entropy": entropy.item(),
         "importance_mean": rho.sum().item() / samples,
         "importance_max": rho.max().item(),
+        "importance_log": log_rho.sum().item() / samples,
     }
     if ref_logps is not None:
         lead = ref_logps - logps
@@ -412,6 +416,7 @@ class RLOOTrainer(Resumable, GRPOTrainer):
             logging_steps=1,
             num_generations=settings.group_size,
             num_iterations=settings.updates,
+            temperature=settings.temperature,
             per_device_train_batch_size=settings.micro_batch,
             gradient_accumulation_steps=settings.prompts * settings.group_size // settings.micro_batch,
             shuffle_dataset=False,
@@ -460,7 +465,7 @@ class RLOOTrainer(Resumable, GRPOTrainer):
         prompts = [tokenizer(render_prompt(p.nums, p.target, self.prompt)).input_ids for p in batch]
         generator = torch.Generator(self.model.device)
         generator.manual_seed(settings.seed * 1_000_003 + self.state.global_step)
-        sampling = Sampling(max_tokens=settings.max_tokens)
+        sampling = Sampling(settings.temperature, max_tokens=settings.max_tokens)
         with self.accelerator.autocast():
             out = generate(self.model, prompts, k, sampling, tokenizer.eos_token_id, generator)
         sampled = time.perf_counter()
@@ -570,12 +575,13 @@ def train_rloo(
 ) -> None:
     """Train on `train_problems` (columns nums, target) with `reward`; the policy goes to `folder`/checkpoint.
 
-    metrics.csv, a row a step: loss, reward, reward_<part>, accuracy (the verifier's, apart from the reward),
-    completion_length, clipped (share cut at the cap), no_signal (share of groups whose rewards are all
-    equal), entropy, importance_mean, importance_max, kl, grad_norm, seconds_generation, seconds_reward,
-    seconds_update. `options` are RLOOTrainer's. With `eval_problems`: eval_accuracy and eval_<name> of each
-    of `eval_rewards`, and eval_entropy, every `eval_every` steps. With a curriculum: bucket<k>, how probable
-    bucket k was. A run that was interrupted resumes from `folder`/trainer.
+    metrics.csv, a row a step: loss, reward, reward_<part>, accuracy (the verifier's, apart from the
+    reward), completion_length, clipped (share cut at the cap), no_signal (share of groups whose rewards
+    are all equal), entropy, importance_mean, importance_max, importance_log (mean of its log, not
+    capped), kl, grad_norm, seconds_generation, seconds_reward, seconds_update. `options` are
+    RLOOTrainer's. With `eval_problems`: eval_accuracy and eval_<name> of each of `eval_rewards`, and
+    eval_entropy, every `eval_every` steps. With a curriculum: bucket<k>, how probable bucket k was. A run
+    that was interrupted resumes from `folder`/trainer.
     """
     folder, (model, tokenizer) = Path(folder), _load(policy)
     batches = settings.steps // settings.updates

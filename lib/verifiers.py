@@ -28,6 +28,7 @@ from lib.expression import (
 )
 from lib.problem import Problem
 from lib.programs import ExecutionError, ParseError, run_program
+from lib.traces import HOLDS, Line, replay
 
 STATUSES = ("correct", "wrong_value", "wrong_numbers", "unparseable", "missing")
 CHECKS = ("format", "parse", "execution", "numbers", "target")  # of a program, each presupposing the ones before
@@ -111,7 +112,45 @@ def verify_program(completion: str, problem: Problem) -> ProgramVerdict:
     return ProgramVerdict(status, final.expression, Fraction(final.value), passed, made)
 
 
-VERIFIERS = {"free": verify_answer, "program": verify_program}  # by prompt style: what its answer span holds
+@dataclass(frozen=True, slots=True)
+class TraceVerdict(Verdict):
+    """That of the answer, with the trace's lines, whether it ends at the target (reached), what it last made the target
+    of (solution), and where the answer's numbers come from (link).
+
+    link: "original" (exactly the problem's numbers), "generated" (all that are not left are results of the trace: a
+    grounding failure, as in `trace`, Listing 2), "other", or "none" (no expression).
+    """
+
+    lines: tuple[Line, ...] = ()
+    reached: bool = False
+    solution: Expr | None = None
+    link: str = "none"
+
+
+def verify_trace(completion: str, problem: Problem) -> TraceVerdict:
+    """The verdicts on a structured search trace, line by line, on its answer, and on the link between the two."""
+    verdict, trace, link = verify_answer(completion, problem), replay(_reasoning(completion), problem), "none"
+    if verdict.expression is not None:
+        foreign = numbers(verdict.expression) - Counter(problem.nums)
+        link = "generated" if foreign and set(foreign) <= trace.results else "other"
+        link = link if verdict.status == "wrong_numbers" else "original"
+    parts = (verdict.status, verdict.expression, verdict.value)
+    return TraceVerdict(*parts, trace.lines, trace.reached, trace.solution, link)
+
+
+def repair(completion: str, problem: Problem) -> str:
+    """The completion with its answer read off its own trace, where that ever made the target; else as it is."""
+    solution = verify_trace(completion, problem).solution
+    if solution is None:
+        return completion
+    return f"<think>{_reasoning(completion)}</think>\n<answer>{render(solution)}</answer>"
+
+
+VERIFIERS = {  # by prompt style: what its answer span holds
+    "free": verify_answer,
+    "program": verify_program,
+    "trace": verify_answer,
+}
 
 
 def judge(table: pd.DataFrame, prompt: str = "free") -> pd.DataFrame:
@@ -150,6 +189,36 @@ def judge_steps(judged: pd.DataFrame) -> pd.DataFrame:
     return judged.assign(**pd.DataFrame(rows, columns=columns, index=judged.index, dtype=int))
 
 
+TRACE_COLUMNS = ["goes_on", "ungrounded", "valid_lines", "reached", "repaired", "trace_muldiv", "answer_muldiv"]
+
+
+def judge_traces(judged: pd.DataFrame) -> pd.DataFrame:
+    """Generations with TRACE_COLUMNS more, floats: there is more behind the answer, or it was cut there (nan: no answer
+    is closed); the answer uses generated values; share of valid lines (0 without lines); the trace ends at the target;
+    correct, as it is or by `repair`; * or / stands in the trace, in the answer."""
+    known: dict[tuple, list[float]] = {}
+    rows = []
+    for nums, target, text, finish in zip(
+        *(judged[c] for c in ("nums", "target", "completion", "finish")), strict=True
+    ):
+        key = (tuple(map(int, nums)), int(target), text, finish)
+        if key not in known:
+            problem = Problem(*key[:2])
+            found, (before, closed, behind) = verify_trace(text, problem), text.partition("</answer>")
+            trace, _, answer = before.partition("<answer>")
+            known[key] = [
+                float(bool(behind.strip()) or finish == "length") if closed else float("nan"),
+                float(found.link == "generated"),
+                sum(line.valid for line in found.lines) / max(len(found.lines), 1),
+                float(found.reached),
+                float(verify_answer(repair(text, problem), problem).status == "correct"),
+                float("*" in trace or " / " in trace),
+                float("*" in answer or "/" in answer),
+            ]
+        rows.append(known[key])
+    return judged.join(pd.DataFrame(rows, columns=TRACE_COLUMNS, index=judged.index))
+
+
 # --- the steps of the reasoning -------------------------------------------------------------------
 
 
@@ -185,12 +254,6 @@ _EQUATION = re.compile(
     rf"(?:[ \t]*+=[ \t]*+(?P<right>{_NUMBER})(?![\w^%]|\.[0-9]|[ \t]*+[-+*/][ \t]*+[-(]?[0-9]))?+"
 )
 _OPERATION = re.compile(rf"({_NUMBER})[ \t]*+([-+*/])[ \t]*+({_NUMBER})")
-_HOLDS = {
-    "+": lambda a, b, c: a + b == c,
-    "-": lambda a, b, c: a - b == c,
-    "*": lambda a, b, c: a * b == c,
-    "/": lambda a, b, c: b != 0 and a == b * c,
-}
 
 
 class _Equation(NamedTuple):
@@ -247,7 +310,7 @@ def _equations(text: str) -> Iterator[_Equation]:
         if operation := _OPERATION.fullmatch(left):
             a, op, b = _value(operation[1]), operation[2], _value(operation[3])
             key = (op, b, a) if op in "+*" and b < a else (op, a, b)
-            yield _Equation(f"{left} = {right}", True, _HOLDS[op](a, b, result), key, [a, b], result)
+            yield _Equation(f"{left} = {right}", True, HOLDS[op](a, b, result), key, [a, b], result)
         elif expression := _expression(left):
             value, operands = expression
             key = left.replace(" ", "").replace("\t", "")

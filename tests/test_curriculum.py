@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lib.curriculum import Bandit, EasyToHard, buckets, solution_difficulty
+from lib.curriculum import Bandit, EasyToHard, MixedSuccess, buckets, solution_difficulty
 from lib.problem import Problem, load, problems
 from lib.solver import count
 
@@ -101,3 +101,14 @@ def test_mistakes_are_refused():
         EasyToHard(PROBLEMS[:3], DIFFICULTY[:3], 12, 0)
     with pytest.raises(ValueError, match="impossible bandit"):
         bandit(temperature=0)
+
+
+def test_mixed_success_draws_what_sometimes_succeeds():
+    failures = np.repeat([0.0, 0.5, 0.75, 1.0], 25)
+    chosen = MixedSuccess([Problem((i + 1, 2, 3), 10) for i in range(100)], failures, 10, 0, count=4)
+    assert chosen.probabilities(0) == pytest.approx([0, 4 / 7, 3 / 7, 0])
+    drawn = {problem.nums[0] - 1 for step in range(10) for problem in chosen.draw(8, step)}
+    assert drawn <= set(range(25, 75)) and len(drawn) > 30
+    for rates in (np.zeros(100), -np.arange(100.0)):
+        with pytest.raises(ValueError, match="failure rates"):
+            MixedSuccess(chosen.problems, rates, 10, 0)

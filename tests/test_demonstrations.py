@@ -1,13 +1,17 @@
 """Whatever is imitated is true: demonstrations end in a right answer, equations hold, evaluation problems stay out."""
 
+import ast
 import json
 import random
 import re
+from functools import cache
 
 import datasets
+import numpy as np
 import pytest
 
 from lib.demonstrations import (
+    TRACES,
     comparison,
     equation,
     free_search,
@@ -22,8 +26,10 @@ from lib.demonstrations import (
 )
 from lib.environment import initial, parse_action, render_state, reward, step
 from lib.expression import evaluate, numbers, parse
+from lib.model import build_tokenizer
 from lib.problem import Problem, evaluation_keys, load
-from lib.verifiers import verify_answer, verify_steps
+from lib.solver import is_solvable
+from lib.verifiers import TraceVerdict, verify_answer, verify_steps, verify_trace
 
 
 def test_the_prompt_is_what_the_readme_shows():
@@ -161,3 +167,84 @@ def test_hub_demonstrations_load_by_the_same_call_and_lose_evaluation_problems(t
 def test_an_unknown_source_is_refused():
     with pytest.raises(ValueError, match="'hbu'"):
         load_demonstrations("hbu", load("3to4", "test_50"), 2, 0)
+
+
+@cache
+def traces(design: str, count=40) -> list[tuple[Problem, str, TraceVerdict]]:
+    """Completions by a design of Table 6, as they are checked: without the faults that one of them has on purpose."""
+    problems = load("3to4", "train", seed=0).select(range(count))
+    rows = load_demonstrations("generated", problems, 2, seed=0, prompt="trace", design=design)
+    found = []
+    for row in rows:
+        asked = Problem(*(ast.literal_eval(line.partition(": ")[2]) for line in row["prompt"].split("\n")[:2]))
+        problem = Problem(tuple(asked.nums), asked.target)
+        text = re.sub("<.*?>", lambda tag: tag[0].lower(), row["completion"]).replace(f" = {problem.target}</", "</")
+        found.append((problem, row["completion"], verify_trace(text, problem)))
+    return found
+
+
+@pytest.mark.parametrize("design", TRACES)
+def test_every_row_of_every_trace_design_passes_both_verifiers(design):
+    tokenizer = build_tokenizer()
+    rows = traces(design)
+    assert len(rows) >= 32
+    for problem, text, verdict in rows:
+        assert verdict.status == "correct" and verdict.link == "original"
+        assert all(line.valid for line in verdict.lines)
+        if verdict.lines:
+            assert verdict.reached and verdict.lines[0].kind == "state"
+        if not TRACES[design].converted:
+            assert not any(line.repeated for line in verdict.lines)
+        assert verify_answer(text, problem).status == ("missing" if design == "trace_smoke" else "correct")
+        ids = tokenizer(text).input_ids
+        assert tokenizer.decode(ids) == text and len(ids) < 0.75 * len(text)
+
+
+def test_the_designs_differ_as_table_6_says():
+    kinds = {name: [[line.kind for line in v.lines] for *_, v in traces(name)] for name in TRACES}
+    backtracking = {name: np.mean(["backtrack" in row for row in rows]) for name, rows in kinds.items()}
+    assert {name for name, share in backtracking.items() if share == 0} == {
+        *("trace_proof", "trace_proof_augmented", "trace_proof_canonical")
+    }
+    for name in (
+        "trace_backtrack",
+        "trace_backtrack_augmented",
+        "trace_backtrack_canonical",
+        "trace_backtrack_diverse",
+    ):
+        assert backtracking[name] > 0.9
+    assert 0 < backtracking["trace_light"] < 0.4
+    assert 0.15 < np.mean([not row for row in kinds["trace_mixed"]]) < 0.5
+    assert max(row.count("backtrack") for row in kinds["trace_backtrack"]) == 2
+    assert max(row.count("backtrack") for row in kinds["trace_backtrack_canonical"]) == 1
+    for name in TRACES:
+        rows = traces(name)
+        assert len({problem for problem, *_ in rows}) == pytest.approx(len(rows) / TRACES[name].variants, abs=1)
+        assert len({text for _, text, _ in rows}) > len({problem for problem, *_ in rows}) or TRACES[name].variants == 1
+    assert all("<ANSWER>" in text and "= " in text[-20:] for _, text, _ in traces("trace_smoke"))
+
+
+def test_canonical_traces_are_a_function_of_the_problem():
+    for name, equal in [("trace_proof_canonical", True), ("trace_backtrack_canonical", True), ("trace_proof", False)]:
+        problem = Problem((44, 19, 35, 2), 96)
+        texts = {TRACES[name](problem, random.Random(seed), 2) for seed in range(8)}
+        assert (len(texts) == 1) == equal
+
+
+def test_dead_branches_lead_where_the_target_is_out_of_reach():
+    """Behind the first operation of a failing branch no solution is left, where there is such a branch."""
+    out_of_reach = []
+    for problem, text, _ in traces("trace_backtrack_diverse"):
+        lines = text.splitlines()
+        for i, line in enumerate(lines):
+            if line == "backtrack":
+                start = max(k for k in range(i) if lines[k] == lines[i + 1])
+                pool = ast.literal_eval(lines[start + 2].removeprefix("state "))
+                out_of_reach.append(not is_solvable(pool, problem.target))
+    assert len(out_of_reach) >= 40 and np.mean(out_of_reach) > 0.9
+
+
+def test_provenance_holds_the_answer():
+    for _, text, _ in traces("trace_provenance"):
+        last = [line for line in text.splitlines() if line.startswith("state ")][-1]
+        assert last.partition(" = ")[2] == re.search("<answer>(.*)</answer>", text)[1] + "]"

@@ -124,6 +124,19 @@ def test_paper_tables():
     assert not parameters.duplicated(["paper", "parameter"]).any()
 
 
+def test_dots_stand_at_their_values_in_the_order_of_the_table():
+    rows = [("first", "pass@1", 0.2, 0.1), ("first", "pass@16", 0.6, 0.5), ("second", "pass@1", 0.3, 0.4)]
+    table = pd.DataFrame(rows, columns=["name", "metric", "estimate", "paper"])
+    _, ax = plots.figure()
+    plots.dots(ax, table.assign(low=table["estimate"] - 0.1, high=table["estimate"] + 0.2))
+    assert [tick.get_text() for tick in ax.get_yticklabels()] == ["first", "second"] and ax.yaxis_inverted()
+    hollow = {line.get_label(): line for line in ax.get_lines() if line.get_label().endswith("paper")}
+    assert hollow["pass@1, paper"].get_xydata().tolist() == [[0.1, 0], [0.4, 1]]
+    assert hollow["pass@16, paper"].get_xydata().tolist() == [[0.5, 0]]
+    (span,) = ax.containers[1].lines[2]
+    assert span.get_segments()[0].round(9).tolist() == [[0.5, 0], [0.8, 0]]
+
+
 def test_trade_off():
     ax = plots.figure()[1]
     rows = [("sft", "x", 1.0, 0.5, 1.5), ("sft", "y", 3.0, 2.0, 5.0), ("rloo_sparse", "x", 2.0, 2.0, 2.0)]

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from lib.expression import BinOp, Num, distance, evaluate, parse, render
 from lib.paths import DATA
 from lib.problem import Problem, load
-from lib.rewards import distance_to_solutions, get_reward
+from lib.rewards import REWARDS, distance_to_solutions, get_reward
 from lib.solver import solutions
 
 CASES = [json.loads(line) for line in (DATA / "verifier_cases.jsonl").read_text().splitlines()]
@@ -228,3 +228,75 @@ def test_the_dense_reward_answers_hostile_text_at_once():
     for unit in ("44 + 19 = 63, ", "999999999999999999 * 44 = 1\n", "((((44 + ", "4"):
         dense(think(unit * (100_000 // len(unit))), lambda_3=0.1)
     assert time.perf_counter() - began < 4
+
+
+# --- `trace`, Table 1 ---------------------------------------------------------------------------------------
+
+TRACED = [name for name in REWARDS if name.startswith("trace_")]
+GROUP_PROBLEM = Problem((8, 2, 7, 3), 24)
+BODY = ["state [2, 3, 7, 8]", "try 8 - 2 = 6", "state [3, 6, 7]", "try 7 - 3 = 4", "state [4, 6]"]
+WORKS = [*BODY, "try 4 * 6 = 24", "state [24]"]
+DETOUR = [*BODY, "try 4 + 6 = 10", "state [10]", "backtrack", "state [4, 6]", *WORKS[5:]]
+MISSES = [*BODY, "try 4 + 6 = 10", "state [10]"]
+BROKEN = [*BODY, "try 4 * 7 = 28", "state [24]"]
+
+
+def traced(lines, text="(8 - 2) * (7 - 3)"):
+    return "\n".join(["<think>", *lines, "</think>", f"<answer>{text}</answer>"])
+
+
+def totals(name, *completions):
+    return [score.total for score in get_reward(name)(completions, GROUP_PROBLEM)]
+
+
+TEXTS = [traced(lines, text) for lines in (WORKS, DETOUR, MISSES, BROKEN, [], WORKS * 3, BROKEN * 60)
+         for text in ("(8 - 2) * (7 - 3)", "(8 - 2) * 4", "8 - 2", "none")]  # fmt: skip
+
+
+@pytest.mark.parametrize("name", TRACED)
+@settings(max_examples=60, deadline=None)
+@given(st.lists(st.one_of(st.sampled_from(TEXTS), st.just("no span"), st.text(max_size=40)), min_size=2, max_size=8))
+def test_in_every_group_a_correct_answer_beats_a_wrong_one(name, group):
+    scores = get_reward(name)(group, GROUP_PROBLEM)
+    right = [score.total for score in scores if score.parts["correct"]]
+    wrong = [score.total for score in scores if not score.parts["correct"]]
+    if right and wrong:
+        assert min(right) > max(wrong)
+    assert all(set(score.parts) == set(scores[0].parts) for score in scores)
+
+
+def test_each_trace_reward_by_hand():
+    """Correct on a short trace, on one with an extra try, without a trace; wrong on a clean trace and a broken one."""
+    group = [traced(WORKS), traced(DETOUR), traced([]), traced(MISSES, "8 - 2"), traced(BROKEN, "8 - 2")]
+    broken = 5 / 7  # its last try is out of the pool, and the state after it not the true one
+    expected = {
+        "trace_outcome": [1, 1, 1, 0.1, 0.1],
+        "trace_dense": [1.5, 1.5, 1, 0.6, 0.1 + 0.5 * broken],
+        "trace_gated": [1.2, 1.2, 1, 0.1, 0.1],
+        "trace_guarded": [1.2, 1.2, 1, 0.1, 0.1 - 0.2 * (1 - broken)],
+        "trace_group": [1.5, 1.5, 1, 0.4, 0.1 + 0.3 * broken],
+        "trace_effort": [1.2, 1.25, 1, 0.1, 0.1],
+        "trace_hardness": [1.4, 1.45, 1, 0.1, 0.1],  # two of five are wrong
+    }
+    assert set(expected) == set(TRACED)
+    for name, values in expected.items():
+        assert totals(name, *group) == pytest.approx(values), name
+
+
+def test_what_each_variant_promises():
+    clean, broken = traced(MISSES, "8 - 2"), traced(BROKEN, "8 - 2")
+    assert totals("trace_dense", clean, broken)[0] > totals("trace_dense", clean, broken)[1]  # ranks wrong traces
+    assert totals("trace_group", clean, broken) == pytest.approx([0.1, 0.1])  # but not in an all-wrong group
+    assert totals("trace_gated", clean, broken) == pytest.approx([0.1, 0.1])
+    hard, easy = [traced(WORKS), clean, clean, clean], [traced(WORKS), traced(WORKS), traced(WORKS), clean]
+    assert totals("trace_hardness", *hard)[0] == pytest.approx(totals("trace_hardness", *easy)[0] + 0.25)
+    again = traced([*BODY, "backtrack", "state [3, 6, 7]", *BODY[3:], *WORKS[5:]])  # the same action again
+    assert totals("trace_effort", again) == totals("trace_effort", traced(WORKS))
+    assert totals("trace_guarded", again)[0] < totals("trace_guarded", traced(WORKS))[0]
+
+
+def test_weights_that_break_the_order_are_refused():
+    with pytest.raises(ValueError, match="below 0.9"):
+        get_reward("trace_dense", {"weight": 0.9})
+    with pytest.raises(ValueError, match="not be negative"):
+        get_reward("trace_gated", {"bonus": -0.1})

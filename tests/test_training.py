@@ -2,6 +2,7 @@
 
 import json
 import os
+import random
 import signal
 from collections import namedtuple
 
@@ -12,11 +13,13 @@ import torch
 from datasets import Dataset
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
+from transformers import PreTrainedTokenizerFast
 from trl import GRPOConfig, GRPOTrainer
 
 import lib.training
 from lib.curriculum import Bandit
-from lib.demonstrations import render_prompt
+from lib.demonstrations import TRACES, render_prompt
 from lib.generation import Sampling, generate
 from lib.model import build_tokenizer, load_policy, new_model, save_policy
 from lib.problem import Problem
@@ -343,6 +346,59 @@ def test_on_policy_the_importance_weight_is_one(tmp_path):
     assert trainer._row["kl"] == pytest.approx(0, abs=1e-6)
 
 
+def test_at_another_temperature_too(tmp_path):
+    """The sampler draws from the policy that is updated: the model at this temperature."""
+    trainer = make_trainer(tmp_path, temperature=1.5)
+    gradient_of_update(trainer)
+    assert trainer._row["importance_max"] == pytest.approx(1, abs=1e-5)
+    assert trainer._row["importance_log"] == pytest.approx(0, abs=1e-5)
+    cold = make_trainer(tmp_path / "cold")
+    gradient_of_update(cold)
+    assert trainer._row["entropy"] > cold._row["entropy"] + 1e-4
+
+
+def bpe_policy():
+    """A tiny policy over a byte-level BPE trained on traces, where a token may reach over the end of `</answer>`."""
+    rng = random.Random(0)
+    problems = [Problem((i + 3, i + 1, 2), 2 * i + 6) for i in range(20)]
+    texts = [TRACES["trace_proof"](problem, rng, 0) + "\n" for problem in problems]
+    bpe = Tokenizer(models.BPE())
+    pieces = Regex(r"[A-Za-z]+|[0-9]| ?[^\sA-Za-z0-9]+\n*|\s+")  # like Qwen's: a line's end joins what stands before it
+    byte_level = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    bpe.pre_tokenizer = pre_tokenizers.Sequence([pre_tokenizers.Split(pieces, "isolated"), byte_level])
+    bpe.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(vocab_size=420, show_progress=False, special_tokens=["<pad>", "<eos>"])
+    bpe.train_from_iterator(texts, trainer)
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=bpe, pad_token="<pad>", eos_token="<eos>")
+    return (new_model(tokenizer, hidden=32, layers=2, heads=2), tokenizer), texts
+
+
+def completion_logp(model, prompt, ids):
+    with torch.inference_mode():
+        logps = model(torch.tensor([prompt + ids])).logits[0].log_softmax(-1)
+    return sum(logps[len(prompt) + t - 1, token].item() for t, token in enumerate(ids))
+
+
+def test_token_ids_go_to_the_update_because_a_cut_text_does_not_lead_back_to_them(tmp_path):
+    """`trace`, Appendix C: tokens around `</answer>` change when the cut text is tokenised again."""
+    (model, tokenizer), texts = bpe_policy()
+    own = build_tokenizer()
+    gaps = []
+    for text in texts:
+        drawn, cut = tokenizer(text).input_ids, text.partition("</answer>")[0] + "</answer>"
+        again = tokenizer(cut).input_ids
+        assert tokenizer.decode(drawn) == text and again != drawn[: len(again)]
+        gaps.append(completion_logp(model, [5], again) - completion_logp(model, [5], drawn))
+        ours = own(text).input_ids  # one token a digit or a tag: what is cut is tokenised as before
+        assert own(cut).input_ids == ours[: len(own(cut).input_ids)]
+    assert np.abs(gaps).min() > 0.05  # of a policy that knows nothing yet; with the ids drawn it is rounding:
+
+    trainer = make_trainer(tmp_path, policy=(model, tokenizer))
+    gradient_of_update(trainer)
+    assert trainer._row["importance_mean"] == pytest.approx(1, abs=1e-5)
+    assert trainer._row["importance_log"] == pytest.approx(0, abs=1e-5)
+
+
 def test_the_mask_holds_the_completion_and_its_end(tmp_path):
     trainer = make_trainer(tmp_path)
     batch = trainer._collate([([5, 6, 7], [8, 9, 1], [-0.1, -0.2, -0.3]), ([5, 6], [4], [-0.4])])
@@ -573,8 +629,9 @@ DEMONSTRATIONS = Dataset.from_list(
 )
 
 
-def sft(folder, epochs=3, rows=DEMONSTRATIONS):
+def sft(folder, epochs=3, rows=DEMONSTRATIONS, end_token=True):
     values = {
+        "end_token": end_token,
         "learning_rate": 1e-2,
         "batch_size": 8,
         "warmup_steps": 2,
@@ -600,7 +657,9 @@ def test_sft_learns_the_completions_and_to_end(tmp_path):
     assert out.finish == ["stop"] * 4
 
 
-def test_sft_batches_learn_the_completion_and_its_end_only(tmp_path, monkeypatch):
+@pytest.mark.parametrize("end_token", [True, False])
+def test_sft_batches_learn_the_completion_and_its_end_only(tmp_path, monkeypatch, end_token):
+    """And without the end token there is none in any batch: TRL would append one by itself."""
     seen = []
     original = lib.training._SFTTrainer.compute_loss
 
@@ -609,13 +668,17 @@ def test_sft_batches_learn_the_completion_and_its_end_only(tmp_path, monkeypatch
         return original(self, model, inputs, *arguments, **options)
 
     monkeypatch.setattr(lib.training._SFTTrainer, "compute_loss", spy)
-    sft(tmp_path, epochs=1)
+    sft(tmp_path, epochs=1, end_token=end_token)
     tokenizer = build_tokenizer()
+    assert any((batch["input_ids"] == tokenizer.eos_token_id).any() for batch in seen) == end_token
     texts = {row["prompt"] + row["completion"]: row["completion"] for row in DEMONSTRATIONS}
     for ids, labels in zip(seen[0]["input_ids"], seen[0]["labels"], strict=True):
         learned = labels[labels != -100].tolist()
-        assert learned[-1] == tokenizer.eos_token_id
-        assert tokenizer.decode(learned[:-1]) == texts[tokenizer.decode(ids, skip_special_tokens=True)]
+        assert (learned[-1] == tokenizer.eos_token_id) == end_token
+        assert (
+            tokenizer.decode(learned[: len(learned) - end_token])
+            == texts[tokenizer.decode(ids, skip_special_tokens=True)]
+        )
 
 
 def test_a_killed_sft_resumes_exactly(tmp_path, monkeypatch):

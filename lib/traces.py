@@ -1,0 +1,172 @@
+"""Structured search traces: their lines, written and read (paper `trace`, Section 3.2).
+
+    state [2, 3, 7, 8]            the pool: the numbers that are left
+    try 8 - 2 = 6                 one operation on two of them; the state behind it holds its result
+    backtrack                     gives the pool up; the next state names the earlier one that the search returns to
+
+Numbers are integers or exact fractions (7/2, without spaces). With provenance a state holds what its numbers were made
+of, `state [3, 6 = 8 - 2, 7]`, so that the last one holds the answer.
+
+A try may also say whether its result is the target: `try 4 * 6 = 24, 24? yes`.
+
+`replay` keeps the true pool: only a try whose operands are in it and whose arithmetic holds moves it. What a trace only
+claims is judged and moves nothing, so a state is worth nothing by being written down.
+"""
+
+import re
+from collections import Counter
+from dataclasses import dataclass
+from fractions import Fraction
+from functools import lru_cache
+from itertools import islice
+from operator import itemgetter
+
+from lib.expression import BinOp, Expr, ExpressionError, Num, evaluate, numbers, parse, render
+from lib.problem import Problem
+
+MAX_LINES = 400  # of a trace
+MAX_LENGTH = 200  # characters of a line: every line is then read in bounded time
+
+_NUMBER = r"-?(?:0|[1-9][0-9]{0,17})(?:/[1-9][0-9]{0,17})?"
+_TRY = re.compile(rf"try +({_NUMBER}) *([-+*/]) *({_NUMBER}) *= *({_NUMBER})(?:, ({_NUMBER})\? (yes|no))?")
+_STATE = re.compile(r"state +\[([^\[\]]+)\]")
+_ITEM = re.compile(rf"({_NUMBER})(?: *= *(.+))?")
+
+HOLDS = {  # whether a op b = c, exactly
+    "+": lambda a, b, c: a + b == c,
+    "-": lambda a, b, c: a - b == c,
+    "*": lambda a, b, c: a * b == c,
+    "/": lambda a, b, c: b != 0 and a == b * c,
+}
+
+Pool = tuple[tuple[int | Fraction, Expr], ...]  # the numbers that are left and what made them, in rising order
+
+
+def full_pool(problem: Problem) -> Pool:
+    """The problem's numbers."""
+    return tuple((n, Num(n)) for n in sorted(problem.nums))
+
+
+def values(pool: Pool) -> tuple:
+    return tuple(value for value, _ in pool)
+
+
+def state_line(pool: Pool, provenance: bool = False) -> str:
+    """The pool; with `provenance` each result as `value = expression`."""
+    made = ["" if isinstance(expr, Num) or not provenance else f" = {render(expr)}" for _, expr in pool]
+    return f"state [{', '.join(f'{value}{how}' for value, how in zip(values(pool), made, strict=True))}]"
+
+
+def try_line(node: BinOp) -> str:
+    """The operation at the root of a tree, on values."""
+    return f"try {evaluate(node.left)} {node.op} {evaluate(node.right)} = {evaluate(node)}"
+
+
+def move(pool: Pool, node: BinOp) -> Pool:
+    """The pool after the operation `node` on two of its members. Raises ValueError if it does not hold them."""
+    made = [expr for _, expr in pool]
+    i = made.index(node.left)
+    j = made.index(node.right, i + 1) if node.left == node.right else made.index(node.right)
+    return _moved(pool, i, j, node.op, evaluate(node))
+
+
+def _moved(pool: Pool, i: int, j: int, op: str, value: int | Fraction) -> Pool:
+    rest = [item for k, item in enumerate(pool) if k not in (i, j)]
+    return tuple(sorted([*rest, (value, BinOp(op, pool[i][1], pool[j][1]))], key=itemgetter(0)))
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """One line and its verdicts. kind: state, try, backtrack, or other (outside the grammar).
+
+    in_pool, arithmetic_ok (what it says of the target included), repeated: of a try. repeated: this action was
+    tried on this pool before, operands of + and * in either order. state_ok: a state is the true pool, or behind a
+    backtrack an earlier one; there is a pool to go back to. What does not apply to a kind is as in a faultless
+    line.
+    """
+
+    kind: str
+    in_pool: bool = True
+    arithmetic_ok: bool = True
+    state_ok: bool = True
+    repeated: bool = False
+
+    @property
+    def valid(self) -> bool:
+        return self.kind != "other" and self.in_pool and self.arithmetic_ok and self.state_ok
+
+
+@dataclass(frozen=True, slots=True)
+class Trace:
+    """lines: each with its verdicts. reached: the true pool at the end is the target alone. solution: what the target
+    was last made by, if it ever was. results: the values that the tries state."""
+
+    lines: tuple[Line, ...]
+    reached: bool
+    solution: Expr | None
+    results: frozenset
+
+
+def replay(text: str, problem: Problem) -> Trace:
+    """Read and judge a trace line by line, the first MAX_LINES; empty lines are skipped. Exact, in linear time."""
+    pools = [full_pool(problem)]  # the true pool on top of those that lead to it
+    goal, lines, tried, results, solution, returning = (problem.target,), [], set(), set(), None, False
+    for text_line in islice(filter(None, map(str.strip, text.split("\n"))), MAX_LINES):
+        short = text_line if len(text_line) <= MAX_LENGTH else ""
+        if action := _TRY.fullmatch(short):
+            op, (a, b, result) = action[2], map(_number, action.group(1, 3, 4))
+            at, holds = _find(values(pools[-1]), a, b), HOLDS[op](a, b, result)
+            if asked := action[5]:
+                holds &= (_number(asked),) == goal and (result == problem.target) == (action[6] == "yes")
+            key = (op, *(sorted((a, b)) if op in "+*" else (a, b)), values(pools[-1]))
+            lines.append(Line("try", at is not None, holds, repeated=key in tried))
+            tried.add(key)
+            results.add(result)
+            if at and holds:
+                pools.append(_moved(pools[-1], *at, op, result))
+                solution = pools[-1][0][1] if values(pools[-1]) == goal else solution
+            returning = False
+        elif state := _STATE.fullmatch(short):
+            depths = range(len(pools), 0, -1) if returning else [len(pools)]
+            depth = next((depth for depth in depths if _names(state[1], pools[depth - 1])), 0)
+            lines.append(Line("state", state_ok=depth > 0))
+            pools, returning = pools[: depth or None], False
+        elif short == "backtrack":
+            lines.append(Line("backtrack", state_ok=len(pools) > 1))
+            pools, returning = pools[:-1] or pools, True
+        else:
+            lines.append(Line("other"))
+    return Trace(tuple(lines), values(pools[-1]) == goal, solution, frozenset(results))
+
+
+def _number(text: str) -> int | Fraction:
+    return Fraction(text) if "/" in text else int(text)
+
+
+def _find(pool: tuple, a: int | Fraction, b: int | Fraction) -> tuple[int, int] | None:
+    """Where a and b stand among the values of a pool, if there are both."""
+    if a not in pool or b not in (*pool[: (i := pool.index(a))], *pool[i + 1 :]):
+        return None
+    return i, pool.index(b, i + 1) if a == b else pool.index(b)
+
+
+def _names(items: str, pool: Pool) -> bool:
+    """Whether a state's items are the pool's values, and what they say they were made of holds and is all there is."""
+    read = [_ITEM.fullmatch(item.strip()) for item in items.split(",")]
+    if None in read or tuple(sorted(_number(item[1]) for item in read)) != values(pool):
+        return False
+    if not any(item[2] for item in read):
+        return True
+    made = [_expression(item[2] or item[1]) for item in read]
+    if any(expr is None or evaluate(expr) != _number(item[1]) for expr, item in zip(made, read, strict=True)):
+        return False
+    return sum(map(numbers, made), Counter()) == sum((numbers(expr) for _, expr in pool), Counter())
+
+
+@lru_cache(maxsize=4096)  # the same ones stand in many states
+def _expression(text: str) -> Expr | None:
+    try:
+        evaluate(expr := parse(text))
+    except (ExpressionError, ZeroDivisionError):
+        return None
+    return expr

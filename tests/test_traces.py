@@ -1,0 +1,203 @@
+"""Traces against hand cases of the paper and a naive replay; hostile text; repair."""
+
+import random
+import time
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from lib.demonstrations import random_expression
+from lib.expression import evaluate, parse
+from lib.problem import Problem
+from lib.traces import Line, full_pool, move, replay, state_line, try_line
+from lib.verifiers import repair, verify_answer, verify_trace
+
+PROBLEM = Problem((8, 2, 7, 3), 24)
+LISTING_1 = """<think>
+state [2, 3, 7, 8]
+try 8 - 2 = 6
+state [3, 6, 7]
+try 7 - 3 = 4
+state [4, 6]
+try 4 * 6 = 24
+state [24]
+</think>
+<answer> (8 - 2) * (7 - 3) </answer>"""
+LISTING_2 = """<think>
+state [8, 27, 47, 79]
+try 79 + 47 = 126
+state [8, 27, 126]
+try 126 - 27 = 99
+state [8, 99]
+try 99 - 8 = 91
+state [91]
+</think>
+<answer> ((126 - 27) - 8) </answer>"""
+
+
+def judged(*lines: str, problem=PROBLEM) -> list[Line]:
+    return list(replay("\n".join(lines), problem).lines)
+
+
+def test_the_papers_listing_1_is_valid_and_grounded():
+    verdict = verify_trace(LISTING_1, PROBLEM)
+    assert [line.kind for line in verdict.lines] == ["state", "try"] * 3 + ["state"]
+    assert all(line.valid and not line.repeated for line in verdict.lines)
+    assert (verdict.status, verdict.reached, verdict.link) == ("correct", True, "original")
+
+
+def test_the_papers_listing_2_is_a_grounding_failure_and_repaired():
+    problem = Problem((79, 8, 27, 47), 91)
+    verdict = verify_trace(LISTING_2, problem)
+    assert all(line.valid for line in verdict.lines)
+    assert (verdict.status, verdict.reached, verdict.link) == ("wrong_numbers", True, "generated")
+    repaired = repair(LISTING_2, problem)
+    assert repaired.startswith(LISTING_2.partition("</think>")[0])
+    assert verify_answer(repaired, problem).expression == parse("79 + 47 - 27 - 8")
+
+
+@pytest.mark.parametrize(
+    "line, fault",
+    [
+        ("try 8 - 5 = 3", Line("try", in_pool=False)),
+        ("try 8 - 8 = 0", Line("try", in_pool=False)),  # there is one 8
+        ("try 8 - 2 = 5", Line("try", arithmetic_ok=False)),
+        ("try 8 / 0 = 1", Line("try", in_pool=False, arithmetic_ok=False)),
+        ("state [2, 3, 7]", Line("state", state_ok=False)),
+        ("state [24]", Line("state", state_ok=False)),
+        ("backtrack", Line("backtrack", state_ok=False)),
+        ("try 8 - 2", Line("other")),
+        ("try 08 - 2 = 6", Line("other")),
+        ("the target is 24", Line("other")),
+    ],
+)
+def test_each_fault_by_hand(line, fault):
+    """And it moves nothing: what is right afterwards is what would have been right without it."""
+    assert judged(line, "state [2, 3, 7, 8]") == [fault, Line("state")]
+
+
+def test_fractions_are_exact():
+    lines = judged("try 2 / 3 = 2/3", "state [2/3, 7, 8]", "try 8 * 2/3 = 16/3", "try 7 + 16/3=37/3", "state [37/3]")
+    assert all(line.valid for line in lines)
+    assert not judged("try 2 / 3 = 6/10")[0].valid
+
+
+def test_a_backtrack_returns_to_any_earlier_state():
+    down = ["try 8 - 2 = 6", "state [3, 6, 7]", "try 7 - 3 = 4", "state [4, 6]", "backtrack"]
+    for back, right in [("[3, 6, 7]", True), ("[2, 3, 7, 8]", True), ("[4, 6]", False), ("[2, 3]", False)]:
+        assert judged(*down, f"state {back}")[-1].state_ok == right
+    assert judged(*down, "try 7 + 3 = 10")[-1].valid  # without a state it goes one step back
+    assert not judged(*down[:-1], "state [3, 6, 7]")[-1].valid  # and without a backtrack nowhere
+
+
+def test_an_action_is_repeated_only_on_the_same_pool():
+    again = judged("try 8 + 2 = 10", "backtrack", "try 2 + 8 = 10")
+    assert [line.repeated for line in again] == [False, False, True]
+    other = judged("try 8 + 2 = 10", "backtrack", "try 7 - 3 = 4", "try 8 + 2 = 10")
+    assert not other[-1].repeated and other[-1].valid
+
+
+def test_provenance_must_hold_and_use_the_numbers():
+    start = ["try 8 - 2 = 6"]
+    for state, right in [
+        ("[3, 6 = 8 - 2, 7]", True),
+        ("[3 = 3, 6 = 8 - 2, 7]", True),
+        ("[3, 6 = 8 + 2, 7]", False),
+        ("[3, 6 = 3 * 2, 7]", False),
+        ("[3, 6 = 8 - 2, 7 = 8 - 1]", False),
+        ("[3, 6 = 8 -, 7]", False),
+    ]:
+        assert judged(*start, f"state {state}")[-1].state_ok == right
+
+
+def test_an_answer_of_neither_numbers_nor_results_is_no_grounding_failure():
+    for answer, link in [("(8 - 2) * 4", "generated"), ("24 + 1", "other"), ("8 - 2", "other"), ("no", "none")]:
+        assert verify_trace(f"{LISTING_1.partition('<answer>')[0]}<answer>{answer}</answer>", PROBLEM).link == link
+    assert verify_trace("<answer>8 * 3 + 7 - 2</answer>", PROBLEM).link == "original"
+
+
+def naive_pools(nums, expr):
+    """The pools on the way to `expr`, as lists of values, by plain recursion."""
+    pools = [sorted(nums)]
+
+    def value(node):
+        if not hasattr(node, "op"):
+            return node.value
+        left, right = value(node.left), value(node.right)
+        result = left // right if node.op == "/" else {"+": left + right, "-": left - right, "*": left * right}[node.op]
+        pool = list(pools[-1])
+        pool.remove(left)
+        pool.remove(right)
+        pools.append(sorted([*pool, result]))
+        return result
+
+    value(expr)
+    return pools
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.lists(st.integers(1, 99), min_size=2, max_size=5), st.integers(0, 10**6))
+def test_what_is_written_is_read_back(nums, seed):
+    """A random walk, written line by line, is valid; its states are those of a naive replay; its end is repaired."""
+    expr = random_expression(nums, random.Random(seed))
+    problem, lines = Problem(tuple(nums), int(evaluate(expr))), []
+    pool = full_pool(problem)
+    made = []
+
+    def walk(node):
+        nonlocal pool
+        if hasattr(node, "op"):
+            walk(node.left)
+            walk(node.right)
+            lines.append(try_line(node))
+            pool = move(pool, node)
+            made.append(state_line(pool))
+            lines.append(state_line(pool, provenance=seed % 2 == 0))
+
+    walk(expr)
+    trace = replay("\n".join(lines), problem)
+    assert all(line.valid for line in trace.lines) and trace.reached
+    assert made == [f"state [{', '.join(map(str, pool))}]" for pool in naive_pools(nums, expr)[1:]]
+    assert verify_answer(repair("\n".join(lines), problem), problem).status == "correct"
+
+
+LINES = [
+    "state [2, 3, 7, 8]",
+    "state [24]",
+    "try 8 - 2 = 6",
+    "try 6 * 4 = 24",
+    "try 7 - 3 = 4",
+    "backtrack",
+    "state [4, 6]",
+]
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.lists(st.one_of(st.sampled_from(LINES), st.text("try state[]0123456789+-*/=, \n", max_size=30)), max_size=12))
+def test_no_text_reaches_the_target_unearned(lines):
+    """Whatever is claimed, a solution uses the problem's numbers and makes the target."""
+    verdict = verify_trace("<think>" + "\n".join(lines), PROBLEM)
+    if verdict.reached:
+        assert verdict.solution is not None
+    if verdict.solution is not None:
+        assert verify_answer(repair("<think>" + "\n".join(lines), PROBLEM), PROBLEM).status == "correct"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "state [" + "1, " * 33_000 + "1]",
+        "try 1 " * 17_000,
+        "try " + "1" * 100_000,
+        "try 8 - 2 = 6\nbacktrack\n" * 4_300,
+        "state [2 = " + "(" * 90 + "2\n" * 900,
+        "state [3, 6 = 8 - 2, 7]\n" * 4_000,
+        "\n" * 100_000,
+        "backtrack" * 11_000,
+    ],
+)
+def test_hostile_text_is_read_in_milliseconds(text):
+    started = time.process_time()
+    verify_trace("<think>" + text, PROBLEM)
+    assert time.process_time() - started < 0.5
