@@ -91,6 +91,14 @@ def test_a_backtrack_returns_to_any_earlier_state():
     assert not judged(*down[:-1], "state [3, 6, 7]")[-1].valid  # and without a backtrack nowhere
 
 
+def test_what_a_try_says_of_the_target_must_be_true():
+    start = ["try 8 - 2 = 6", "try 7 - 3 = 4"]
+    says = [(", 24? yes", "*", 24, True), (", 24? no", "*", 24, False), (", 24? no", "+", 10, True)]
+    says += [(", 24? yes", "+", 10, False), (", 25? no", "*", 24, False), (", 24?", "*", 24, False)]
+    for claim, op, result, right in says:
+        assert judged(*start, f"try 6 {op} 4 = {result}{claim}")[-1].valid == right
+
+
 def test_an_action_is_repeated_only_on_the_same_pool():
     again = judged("try 8 + 2 = 10", "backtrack", "try 2 + 8 = 10")
     assert [line.repeated for line in again] == [False, False, True]
