@@ -20,7 +20,7 @@ from trl import GRPOConfig, GRPOTrainer
 import lib.training
 from lib.curriculum import Bandit
 from lib.demonstrations import TRACES, render_prompt
-from lib.generation import Sampling, generate
+from lib.generation import ENGINES, Sampling, generate
 from lib.model import build_tokenizer, load_policy, new_model, save_policy
 from lib.problem import Problem
 from lib.training import (
@@ -277,7 +277,7 @@ def gradient_of_update(trainer):
 @pytest.mark.filterwarnings("ignore:You are using 'rollout_func'")
 def test_gradient_is_that_of_trls_own_grpo(tmp_path, monkeypatch):
     """TRL's luspo with truncated sequence weights is our policy term, but for leave-one-out's K / (K - 1)."""
-    monkeypatch.setattr(lib.training, "generate", off_policy_generate)
+    monkeypatch.setitem(ENGINES, "transformers", off_policy_generate)
     clip, k = 1.5, 4
     ours = make_trainer(tmp_path / "ours", entropy_coef=0.0, kl_coef=0.0, clip=clip)
     mine = gradient_of_update(ours)
