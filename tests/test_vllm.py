@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from lib import generation
+from lib.demonstrations import render_prompt
 from lib.generation import Sampling, generate, generate_vllm, sample
 from lib.model import load_policy
 from lib.paths import REFERENCE
@@ -43,8 +44,8 @@ def test_greedy_tokens_and_log_probabilities_are_those_of_our_loop(policy):
         for engine in ("transformers", "vllm")
     ]
     pd.testing.assert_frame_equal(both[0], both[1], atol=2e-3)  # the table has thousandths
-    prompts = [tokenizer(text).input_ids for text in ("Numbers: [44, 19, 35]\nTarget: 98\n", "Numbers: [7, 3]\n")]
-    settings = prompts, 2, Sampling(0, max_tokens=60), tokenizer.eos_token_id
+    prompts = [tokenizer(render_prompt(row["nums"], row["target"])).input_ids for row in ROWS]
+    settings = prompts, 2, Sampling(0, max_tokens=80), tokenizer.eos_token_id
     ours, theirs = generate(model, *settings), generate_vllm(model, *settings)
     assert (theirs.ids, theirs.finish) == (ours.ids, ours.finish) and set(ours.finish) == {"stop", "length"}
     for mine, other in zip(ours.policy_logprobs, theirs.policy_logprobs, strict=True):
@@ -69,21 +70,21 @@ def test_sampled_log_probabilities_are_those_of_a_forward_pass(policy, temperatu
                 assert all(map(math.isnan, found))
 
 
-def test_rloo_with_vllm_beside_it_stays_on_policy(policy, tmp_path, monkeypatch):
-    """After every update vLLM has the new weights, the tied output layer too; without them the weight is cut."""
-    settings = RLOOSettings(
-        steps=4, prompts=2, group_size=4, micro_batch=4, max_tokens=40, learning_rate=3e-3, clip=1.5, engine="vllm"
-    )
+def test_rloo_with_vllm_beside_it_stays_on_policy(tmp_path, monkeypatch):
+    """After every update vLLM has the new weights, the tied output layer too; without them the weight falls to zero."""
 
-    def weights(folder):
+    def weights(folder, clip):
+        settings = RLOOSettings(
+            steps=4, prompts=2, group_size=4, micro_batch=4, max_tokens=40, learning_rate=3e-3, clip=clip, engine="vllm"
+        )
         train_rloo(load_policy(REFERENCE / "laptop/sft"), ROWS, get_reward("sparse"), folder, settings)
         return pd.read_csv(folder / "metrics.csv")
 
-    table = weights(tmp_path / "whole")
+    table = weights(tmp_path / "whole", clip=100.0)
     assert table["kl"].iloc[-1] > 1e-3, "the policy must have moved, or there is nothing to hand over"
     assert (table["importance_mean"] - 1).abs().max() < 1e-3 and (table["importance_max"] - 1).abs().max() < 1e-3
     handed_over, real = [], generation.hand_over
-    monkeypatch.setattr(generation, "hand_over", lambda *both: handed_over or handed_over.append(real(*both)))
-    stale = weights(tmp_path / "stale")
-    assert stale["importance_max"].iloc[0] == pytest.approx(1, abs=1e-3)
-    assert (stale["importance_mean"].iloc[1:] - 1).abs().max() > 0.05 and stale["importance_max"].max() == 1.5
+    monkeypatch.setattr(generation, "hand_over", lambda *both: handed_over or handed_over.append([real(*both)]))
+    stale = weights(tmp_path / "stale", clip=0.5)
+    assert stale["importance_max"].iloc[0] == stale["importance_mean"].iloc[0] == 0.5, "capped"
+    assert stale["importance_mean"].iloc[1:].max() < 0.25, "sampled by a policy that is no more"
