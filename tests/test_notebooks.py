@@ -4,7 +4,6 @@ import ast
 import json
 import os
 import re
-import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -16,6 +15,7 @@ import pytest
 from lib.paths import ROOT
 from lib.runs import read_table
 from lib.runs.plan import Project
+from tests.conftest import copy_of_the_repository
 
 NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
 FLOORS = [  # a room imports only rooms on lower floors
@@ -73,12 +73,7 @@ def test_your_own_reward_in_ten_lines(tmp_path):
     section = (ROOT / "README.md").read_text().split("## Your own reward in ten lines")[1].split("\n## ")[0]
     code, entry, command = re.findall(r"```(?:python|yaml|sh)\n(.*?)```", section, re.DOTALL)
     assert len((code + entry + command).strip().splitlines()) <= 14
-    copy = tmp_path / "copy"
-    files = subprocess.run(["git", "ls-files", "-co", "--exclude-standard"], cwd=ROOT, capture_output=True, text=True)
-    for name in files.stdout.splitlines():
-        if (ROOT / name).is_file():
-            (copy / name).parent.mkdir(parents=True, exist_ok=True)
-            shutil.copy(ROOT / name, copy / name)
+    copy = copy_of_the_repository(tmp_path / "copy")
     with (copy / "lib/rewards.py").open("a") as file:
         file.write("\n\n" + code)
     declared = copy / "papermill_runs.yaml"

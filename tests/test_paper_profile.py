@@ -1,20 +1,34 @@
-"""Profile `paper`: every value that a paper states is what its runs resolve to."""
+"""Profile `paper`: every value that a paper states is what its runs resolve to, and its notebooks run.
 
+In the place of the hub's model and data sets stand folders of the same names: a randomly initialised Qwen2 with its
+whole vocabulary of 151,936, a byte-level tokenizer, and rows with the columns and wording of the hub's.
+"""
+
+import json
 import math
+import os
+import subprocess
+import sys
 from inspect import signature
+from pathlib import Path
 
 import pandas as pd
 import pytest
+import torch
+import yaml
+from torch.utils._python_dispatch import TorchDispatchMode
+from transformers import Qwen2Config, Qwen2ForCausalLM, Qwen2Tokenizer
 
-from lib import rewards
+from lib import model, rewards, training
 from lib.curriculum import Bandit
-from lib.demonstrations import HUB_DEMONSTRATIONS
+from lib.demonstrations import HUB_DEMONSTRATIONS, PROMPTS, render_prompt
 from lib.generation import Sampling
 from lib.paths import PAPER
 from lib.problem import HUB, Problem, load
 from lib.runs.plan import Project
 from lib.search import SearchSettings
 from lib.training import RLOOSettings, arguments
+from tests.conftest import copy_of_the_repository
 
 ELSEWHERE = {  # stated, and not the value of a run: a data set's size, a formula, or what "Choices" departs from
     ("ast", "sft_examples"),
@@ -169,3 +183,126 @@ def test_what_a_paper_states_is_what_its_runs_resolve_to(settings, paper):
                 exact = isinstance(expected, (str, bool)) or isinstance(found, list)
                 same = found == (expected if exact else pytest.approx(expected, rel=1e-3))
                 assert same, f"{paper}: {name} is {found}, stated {value}"
+
+
+# --- its notebooks ------------------------------------------------------------------------------------------------
+
+QWEN = {"vocab_size": 151_936, "tie_word_embeddings": True, "num_hidden_layers": 2, "max_position_embeddings": 2048}
+SMALL = QWEN | {"hidden_size": 16, "intermediate_size": 32, "num_attention_heads": 2, "num_key_value_heads": 1}
+
+
+def qwen(**changes):
+    """A randomly initialised Qwen2, and a tokenizer as the hub has it: bytes and the end of the text."""
+    alphabet = sorted(
+        {chr(byte) for byte in range(33, 127)} | {"\u0120", "\u010a"}
+    )  # space and newline as bytes are written
+    vocabulary = {token: i for i, token in enumerate([*alphabet, "<|endoftext|>"])}
+    tokenizer = Qwen2Tokenizer(vocab=vocabulary, merges=[])
+    torch.manual_seed(0)
+    config = Qwen2Config(**SMALL | changes, eos_token_id=tokenizer.eos_token_id, pad_token_id=tokenizer.pad_token_id)
+    return Qwen2ForCausalLM(config), tokenizer
+
+
+def in_the_hubs_place(root: Path) -> None:
+    policy, tokenizer = qwen()
+    policy.save_pretrained(root / "Qwen/Qwen2.5-0.5B")
+    tokenizer.save_pretrained(root / "Qwen/Qwen2.5-0.5B")
+    problems = load("3to4", "train").select(range(40)).to_list()
+    rows = [
+        {"query": render_prompt(**p, name="words"), "completion": f"<answer>{p['target']}</answer>"} for p in problems
+    ]
+    for name, table in ((HUB_DEMONSTRATIONS, rows), (HUB["3to4"], problems)):
+        (root / name).mkdir(parents=True)
+        (root / name / "train.jsonl").write_text("\n".join(map(json.dumps, table)))
+
+
+def test_its_notebooks_run_with_a_qwen_in_the_hubs_place(tmp_path):
+    copy = copy_of_the_repository(tmp_path / "copy")
+    in_the_hubs_place(copy)
+    declared = yaml.safe_load((copy / "papermill_runs.yaml").read_text())
+    notebooks = declared["profiles"]["paper"]["notebooks"]
+    notebooks["03_train_sft"] |= {
+        "batch_size": 4,
+        "eval_demonstrations": 4,
+        "log_every": 1,
+        "eval_every": 2,
+        "max_tokens": 8,
+    }
+    notebooks["04_train_rloo"] |= {"steps": 2, "prompts": 2, "group_size": 4, "micro_batch": 4, "max_tokens": 8}
+    notebooks["04_train_rloo"] |= {"eval_problems": 2, "eval_every": 1, "save_every": 1}
+    notebooks["05_sample_rollouts"] |= {"sets": {"test_50": 2}, "limit": 2, "max_tokens": 8, "engine": "transformers"}
+    (copy / "papermill_runs.yaml").write_text(yaml.safe_dump(declared))
+    command = [sys.executable, "-m", "lib.runs", "make", "paper", "sample_rloo_sparse", "--cores", "2"]
+    environment = os.environ | {"COUNTDOWN_RUNS": str(tmp_path / "runs")}
+    done = subprocess.run(command, cwd=copy, env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
+    runs = tmp_path / "runs/paper"
+    assert json.loads((runs / "sft/run.json").read_text())["parameters"]["init"] == "Qwen/Qwen2.5-0.5B"
+    for run in ("sft", "rloo_sparse"):
+        assert "memory: about " in (runs / run / "log.txt").read_text()
+        policy, tokenizer = model.load_policy(runs / run)
+        assert policy.config.vocab_size == QWEN["vocab_size"]
+        text = PROMPTS["words"].format(nums="1, 2", target=3)
+        assert tokenizer.decode(tokenizer(text).input_ids) == text
+    assert len(pd.read_parquet(runs / "sample_rloo_sparse/generations.parquet")) == 4
+
+
+# --- memory -------------------------------------------------------------------------------------------------------
+
+
+class Largest(TorchDispatchMode):
+    """The most elements that a tensor had which was computed meanwhile."""
+
+    elements = 0
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        out = function(*args, **(kwargs or {}))
+        for tensor in out if isinstance(out, tuple | list) else [out]:
+            if isinstance(tensor, torch.Tensor):
+                self.elements = max(self.elements, tensor.numel())
+        return out
+
+
+def test_logits_are_never_there_for_a_whole_batch(tmp_path):
+    settings = RLOOSettings(steps=1, prompts=2, group_size=8, micro_batch=16, max_tokens=60)
+    rows = load("3to4", "train").select(range(2))
+    trainer = training.RLOOTrainer(*qwen(), rows, rewards.sparse(), tmp_path, settings)
+    (batch,) = trainer._rollouts(training.problems(rows))
+    assert batch["mask"].sum() > 800
+    with Largest() as seen:
+        trainer._compute_loss(trainer.model, batch).backward()
+    weights = QWEN["vocab_size"] * SMALL["hidden_size"]
+    assert weights <= seen.elements < batch["mask"].sum() * QWEN["vocab_size"] / 3
+
+
+def test_the_estimate_is_what_a_forward_pass_keeps():
+    """Of a model whose layers, not whose vocabulary, take the memory: as measured, within a fifth."""
+    policy, _ = qwen(
+        vocab_size=64, hidden_size=128, intermediate_size=512, num_attention_heads=4, num_key_value_heads=2
+    )
+    ids, kept = torch.randint(64, (4, 100)), {}
+
+    def note(tensor):
+        kept[tensor.untyped_storage().data_ptr()] = tensor.untyped_storage().nbytes()
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(note, lambda tensor: tensor):
+        out = policy.base_model(ids)  # held, so that no address is used twice
+    weights = {parameter.untyped_storage().data_ptr() for parameter in policy.parameters()}
+    measured = sum(size for address, size in kept.items() if address not in weights)
+    assert out.last_hidden_state.shape == (4, 100, 128)
+    estimated = model.training_memory(policy, 4, 100, False) - 16 * policy.num_parameters() - 3 * 4 * 400 * 64
+    assert estimated == pytest.approx(measured, rel=0.2)
+
+
+def test_what_cannot_fit_is_refused_before_it_starts(tmp_path, monkeypatch, capsys):
+    for module in (model, training):
+        monkeypatch.setattr(module, "memory_there", lambda: 2**20)
+    rows = load("3to4", "train").select(range(8))
+    with pytest.raises(MemoryError, match="but there are 0.0 GiB: lower micro_batch"):
+        training.train_rloo(qwen(), rows, rewards.sparse(), tmp_path, RLOOSettings(steps=1, prompts=2))
+    assert "GiB at the peak, for 16 texts of " in capsys.readouterr().out
+    assert not (tmp_path / "metrics.csv").exists() and model.fitting(qwen()[0], 12, 100, True) == 1
+    room = model.training_memory(qwen()[0], 4, 100, True) / 0.9
+    monkeypatch.setattr(model, "memory_there", lambda: room + 1)
+    assert model.fitting(qwen()[0], 12, 100, True) == 4
