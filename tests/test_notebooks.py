@@ -54,9 +54,14 @@ def test_every_notebook_runs(everything):
 def test_the_same_seed_gives_the_same_run(everything, tmp_path):
     """Metrics, generations and weights of two headline runs, identical but for timing columns."""
     front_door("headline", tmp_path)
+    assert same_results(tmp_path / "smoke", everything) >= 10
+
+
+def same_results(runs: Path, twins: Path) -> int:
+    """Hold all metrics, generations, weights and tables of `runs` against those of `twins`; how many there were."""
     compared = 0
-    for path in sorted((tmp_path / "smoke").rglob("*")):
-        twin = everything / path.relative_to(tmp_path / "smoke")
+    for path in sorted(runs.rglob("*")):
+        twin = twins / path.relative_to(runs)
         if path.name in ("metrics.csv", "generations.parquet"):
             first, second = (read_table(p).loc[:, lambda t: ~t.columns.str.startswith("seconds")] for p in (path, twin))
             pd.testing.assert_frame_equal(first, second, check_exact=True)
@@ -65,7 +70,7 @@ def test_the_same_seed_gives_the_same_run(everything, tmp_path):
         else:
             continue
         compared += 1
-    assert compared >= 10
+    return compared
 
 
 def test_your_own_reward_in_ten_lines(tmp_path):
