@@ -642,6 +642,16 @@ def sft(folder, epochs=3, rows=DEMONSTRATIONS, end_token=True):
     train_sft(tiny_policy(), rows, folder, SFTSettings(epochs=epochs, **values), DEMONSTRATIONS.select(range(8)))
 
 
+def test_sft_on_a_batch_in_pieces_is_the_same_update(tmp_path, monkeypatch):
+    """Where memory lacks: every token of the batch counts alike, in whichever piece it is."""
+    sft(tmp_path / "whole", epochs=1)
+    monkeypatch.setattr(lib.training, "fitting", lambda *arguments, **options: 2)
+    sft(tmp_path / "pieces", epochs=1)
+    columns = ["step", "loss", "grad_norm", "learning_rate"]
+    whole, pieces = (metrics_of(tmp_path / name)[columns] for name in ("whole", "pieces"))
+    pd.testing.assert_frame_equal(whole, pieces, rtol=1e-3)
+
+
 def test_sft_learns_the_completions_and_to_end(tmp_path):
     sft(tmp_path, epochs=6)
     table = metrics_of(tmp_path)
