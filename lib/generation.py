@@ -214,10 +214,10 @@ def vllm_engine(model):
             load_format="dummy",
             skip_tokenizer_init=True,
             generation_config="vllm",
-            dtype="bfloat16" if model.device.type == "cuda" else "float32",
+            dtype="bfloat16" if torch.cuda.is_available() else "float32",
             max_model_len=min(model.config.max_position_embeddings, LONGEST),
             gpu_memory_utilization=MEMORY_SHARE,
-            enforce_eager=model.device.type == "cpu",
+            enforce_eager=not torch.cuda.is_available(),
             logprobs_mode="processed_logprobs",
             seed=0,
         )
@@ -228,7 +228,7 @@ def hand_over(model, engine) -> None:
     tied = {"lm_head.weight"} if model.config.tie_word_embeddings else set()
     weights = [(name, value.detach()) for name, value in model.state_dict().items() if name not in tied]
     engine.collective_rpc("reload_weights", kwargs={"weights_iterator": iter(weights)})
-    if model.device.type == "cpu":
+    if not torch.cuda.is_available():
         engine.collective_rpc(_repack_head)
     engine.reset_prefix_cache()
 

@@ -134,7 +134,7 @@ def load_tokenizer(path: str | Path) -> PreTrainedTokenizerFast:
 
 
 def load_policy(path: str | Path, dtype: torch.dtype = torch.float32):
-    """Model and tokenizer of a run folder, a checkpoint folder or a hub name.
+    """Model, on the GPU if there is one, and tokenizer of a run folder, a checkpoint folder or a hub name.
 
     Raises FileNotFoundError for a folder without a checkpoint, ValueError for a truncated or damaged one.
     """
@@ -145,4 +145,4 @@ def load_policy(path: str | Path, dtype: torch.dtype = torch.float32):
         raise ValueError(
             f"{checkpoint}/model.safetensors is damaged ({error}); delete the folder and run again what makes it"
         ) from error
-    return model, load_tokenizer(checkpoint)
+    return model.to("cuda" if torch.cuda.is_available() else "cpu"), load_tokenizer(checkpoint)

@@ -45,7 +45,7 @@ from trl.trainer.utils import add_fused_lm_head
 from lib.curriculum import Curriculum
 from lib.demonstrations import render_prompt
 from lib.files import progress, write_table, writing
-from lib.generation import ENGINES, Sampling, sample
+from lib.generation import ENGINES, MEMORY_SHARE, Sampling, sample
 from lib.model import fitting, load_policy, memory_there, save_policy, training_memory
 from lib.problem import Problem, problems
 from lib.verifiers import VERIFIERS
@@ -249,9 +249,10 @@ class Resumable:
             row[f"eval_{name}"] = float(np.mean(scores))
         return row | {"eval_entropy": -table["logprob"].sum() / table["tokens"].sum()}
 
-    def check_memory(self, rows: int, length: int, reference: bool) -> None:
-        """Say how much memory training takes at the most. Raises MemoryError where there is not that much."""
-        needed, there = training_memory(self.model, rows, length, reference), memory_there()
+    def check_memory(self, rows: int, length: int, reference: bool, taken: float = 0.0) -> None:
+        """Say how much memory training takes at the most. Raises MemoryError where there is not that much, less the
+        share that is `taken`."""
+        needed, there = training_memory(self.model, rows, length, reference), (1 - taken) * memory_there()
         said = f"{needed / 2**30:.1f} GiB at the peak, for {rows} texts of {length} tokens at a time"
         print(f"memory: about {said}; {there / 2**30:.1f} GiB are there", flush=True)
         if needed > there:
@@ -606,7 +607,8 @@ def train_rloo(
     trainer = RLOOTrainer(model, tokenizer, in_order, reward, folder, settings, **options)
     asked = max((render_prompt(**row, name=trainer.prompt) for row in in_order), key=len)
     length = len(tokenizer(asked).input_ids) + settings.max_tokens
-    trainer.check_memory(settings.micro_batch, length, reference=bool(settings.kl_coef))
+    taken = MEMORY_SHARE * (settings.engine == "vllm" and torch.cuda.is_available())
+    trainer.check_memory(settings.micro_batch, length, reference=bool(settings.kl_coef), taken=taken)
     trainer.fit(folder, settings.steps, "RLOO", ("reward", "accuracy"))
 
 

@@ -355,6 +355,18 @@ def test_a_partial_analysis_reads_what_is_there(checkout):
     assert sources("figures") == ["train_0.2"]
 
 
+def test_a_profile_may_give_other_parents_and_more_memory(checkout):
+    other = {"mem_mb": 9000, "needs": {"train_0.2": {"init": "train_0.1"}}}
+    checkout.declare(set_in("profiles", "large", value=other))
+    large, laptop = checkout.specs("large"), checkout.specs("laptop")
+    assert list(large["train_0.2"].parents) == ["train_0.1"] and large["base"].declaration.mem_mb == 9000
+    assert list(laptop["train_0.2"].parents) == ["base"] and laptop["base"].declaration.mem_mb == 1500
+    for wrong, message in (({"train_0.3": {}}, "train_0.2"), ({"study": {"init": "base"}}, "sources")):
+        checkout.declare(set_in("profiles", "large", value={"needs": wrong}))
+        with pytest.raises(DeclarationError, match=message):
+            Checkout(checkout.root).check()
+
+
 def test_a_failing_cell_is_named(checkout):
     checkout.declare(set_in("runs", "base", "params", value={"fail": True}))
     said = checkout.call("make", "laptop", "train_0.1", status=1)

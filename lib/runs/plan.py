@@ -53,7 +53,7 @@ class Profile(Strict):
     runs: dict[str, dict[str, Any]] = {}
     offline: bool = False  # needs nothing from the network, and so may not ask it
     mem_mb: int = 0  # of every run, where it is more than the run's own
-    needs: dict[str, dict[str, str | list[str]]] = {}  # other parents for single runs
+    needs: dict[str, dict[str, str]] = {}  # other parents for single runs
 
 
 class Declaration(Strict):
