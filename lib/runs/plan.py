@@ -30,8 +30,9 @@ TABLES = {  # notebook parameters that name an entry of a table in lib/, or seve
     "design": "lib.demonstrations.DEMONSTRATIONS",
     "sets": "lib.problem.EVALUATION_SETS",
     "eval_set": "lib.problem.EVALUATION_SETS",
-    "engine": "lib.generation.ENGINES",
+    "engine": "lib.runs.plan.ENGINES",
 }
+ENGINES = ("transformers", "vllm")  # lib.generation's: to import it takes seconds
 
 
 class DeclarationError(ValueError):
