@@ -44,39 +44,35 @@ def measure(size: str, engine: str) -> pd.Series:
     shape, batch = SIZES[size]
     tokenizer, settings = build_tokenizer(), RLOOSettings(steps=4, **batch, engine=engine)
     torch.manual_seed(0)
+    if cuda := torch.cuda.is_available():
+        torch.cuda.reset_peak_memory_stats()
     model = Qwen2ForCausalLM(Qwen2Config(**shape, tie_word_embeddings=True, eos_token_id=tokenizer.eos_token_id))
-    problems, cuda = load("3to4", "train").select(range(4 * settings.prompts)), torch.cuda.is_available()
+    problems = load("3to4", "train").select(range(4 * settings.prompts))
     with tempfile.TemporaryDirectory() as folder:
         train_rloo((model, tokenizer), problems, get_reward("sparse"), folder, settings)
         table = pd.read_csv(Path(folder) / "metrics.csv")[1:]
-    seconds = (
-        table[[f"seconds_{phase}" for phase in PHASES]].median().rename(lambda name: name.removeprefix("seconds_"))
-    )
-    tokens = settings.prompts * settings.group_size * table["completion_length"].median()
-    work = 8 * model.num_parameters() * tokens / 1e12  # forward and backward pass, and the reference's forward pass
-    return seconds.round(2).combine_first(
-        pd.Series(
-            {
-                "device": torch.cuda.get_device_name() if cuda else "cpu",
-                "engine": engine,
-                "parameters": model.num_parameters(),
-                "rollouts": settings.prompts * settings.group_size,
-                "tokens a rollout": table["completion_length"].median(),
-                "step": round(seconds.sum(), 2),
-                "tokens/s drawn": round(tokens / seconds["generation"]),
-                "tokens/s updated": round(tokens / seconds["update"]),
-                "update TFLOP/s": round(work / seconds["update"], 3),
-                "peak GiB": round(torch.cuda.max_memory_allocated() / 2**30, 1) if cuda else None,
-                "estimated GiB": round(
-                    training_memory(model, settings.micro_batch, 40 + settings.max_tokens, True) / 2**30, 1
-                ),
-                "importance_mean": table["importance_mean"].iloc[-1],
-            }
-        )
-    )
+    seconds = {phase: table[f"seconds_{phase}"].median() for phase in PHASES}
+    rollouts, length = settings.prompts * settings.group_size, table["completion_length"].median()
+    work = 8 * model.num_parameters() * rollouts * length / 1e12  # forward, backward, and the reference's forward pass
+    estimate = training_memory(model, settings.micro_batch, 40 + settings.max_tokens, True)
+    row = {
+        "device": torch.cuda.get_device_name() if cuda else "cpu",
+        "parameters": model.num_parameters(),
+        "rollouts": rollouts,
+        "tokens a rollout": length,
+        "seconds an update": round(sum(seconds.values()), 2),
+        **{f"seconds of {phase}": round(value, 2) for phase, value in seconds.items()},
+        "tokens/s drawn": round(rollouts * length / seconds["generation"]),
+        "tokens/s learned from": round(rollouts * length / seconds["update"]),
+        "TFLOP/s of the update": round(work / seconds["update"], 3),
+        "peak GiB of torch": round(torch.cuda.max_memory_allocated() / 2**30, 1) if cuda else None,
+        "GiB estimated": round(estimate / 2**30, 1),
+        "mean importance weight": round(table["importance_mean"].iloc[-1], 4),
+    }
+    return pd.Series(row)
 
 
-def main(size: str, target: str) -> None:
+def main(size: str = "full", target: str = "") -> None:
     if size == "full" and not torch.cuda.is_available():
         sys.exit(
             "no GPU is here: the full size needs one with 80 GB; `make bench-gpu SIZE=tiny` tries the same on a CPU"
@@ -88,7 +84,9 @@ def main(size: str, target: str) -> None:
         print("vLLM is not installed: measured with our decode loop alone")
     for name, peak in PEAK.items():
         if name in table.loc["device"].iloc[0]:
-            shares = ", ".join(f"{engine} {table.loc['update TFLOP/s', engine] / peak:.0%}" for engine in engines)
+            shares = ", ".join(
+                f"{engine} {table.loc['TFLOP/s of the update', engine] / peak:.0%}" for engine in engines
+            )
             print(f"update, of the {peak} TFLOP/s that the card can: {shares}")
     if target:
         table.rename_axis("quantity").to_csv(target)
