@@ -102,14 +102,15 @@ def plain_solutions(problem: Problem) -> list[Expr]:
     return [tree for tree in solutions(problem) if steps_of(tree) is not None]
 
 
-def near_miss(problem: Problem, rng: random.Random, tries: int = 8) -> Expr:
-    """A wrong attempt as made with an eye on the target: of `tries` random expressions the one that comes nearest."""
-    misses = []
-    while not misses:
-        attempts = [random_expression(problem.nums, rng) for _ in range(tries)]
-        misses = [(abs(evaluate(attempt) - problem.target), i) for i, attempt in enumerate(attempts)]
-        misses = [(gap, i) for gap, i in misses if gap]
-    return attempts[min(misses)[1]]
+def near_misses(problem: Problem, rng: random.Random, count: int, tries: int = 8) -> list[Expr]:
+    """Wrong attempts as made with an eye on the target: of `tries` random expressions for each the `count` that come
+    nearest, in random order, no two the same up to commuting (fewer where so many are not found)."""
+    different: dict[Expr, Expr] = {}
+    while count and not different:
+        drawn = [random_expression(problem.nums, rng) for _ in range(tries * count)]
+        different = {canonical(attempt): attempt for attempt in drawn if evaluate(attempt) != problem.target}
+    nearest = sorted(different.values(), key=lambda attempt: abs(evaluate(attempt) - problem.target))[:count]
+    return rng.sample(nearest, len(nearest))
 
 
 def check(value: int, target: int) -> str:
@@ -123,12 +124,12 @@ def attempt_line(expr: Expr, target: int) -> str:
 
 
 def search(problem: Problem, rng: random.Random, failures: int) -> list[Expr]:
-    """`failures` attempts that miss and one that works. Raises ValueError without a solution among 0 to 999."""
+    """At most `failures` attempts that miss and one that works. Raises ValueError without a solution among 0 to 999."""
     plain = plain_solutions(problem)
     if not plain:
         raise ValueError(f"{problem} has no solution with integer values from 0 to {LARGEST}")
     solution = shuffle_operands(rng.choice(plain), rng)
-    return [*(near_miss(problem, rng) for _ in range(failures)), solution]
+    return [*near_misses(problem, rng, failures), solution]
 
 
 def free_search(problem: Problem, rng: random.Random, failures: int) -> str:
@@ -170,7 +171,7 @@ def program_search(problem: Problem, rng: random.Random, failures: int) -> str:
     """
     attempts = search(problem, rng, failures)
     if rng.random() < UNSOLVED:
-        attempts[-1] = near_miss(problem, rng)
+        [attempts[-1]] = near_misses(problem, rng, 1)
     compact, names, lines = rng.random() < COMPACT, iter(string.ascii_lowercase), []
     for attempt in attempts:
         last = "answer" if attempt is attempts[-1] else None
