@@ -142,11 +142,11 @@ def free_search(problem: Problem, rng: random.Random, failures: int) -> str:
     return "\n".join(["<think>", *lines, "</think>", f"<answer>{render(attempts[-1])}</answer>"])
 
 
-def program_lines(expr: Expr, names: Iterator[str], last: str | None = None) -> list[str]:
-    """A program that computes `expr`, one operation a line in the order of `steps_of`; `last` names the whole value.
+def program_lines(expr: Expr, names: Iterator[str]) -> list[str]:
+    """A program that computes `expr`, one operation a line in the order of `steps_of`.
 
-    >>> program_lines(parse("(44 + 19) + 35"), iter("abc"), "answer")
-    ['a = 44 + 19', 'answer = a + 35']
+    >>> program_lines(parse("(44 + 19) + 35"), iter("abc"))
+    ['a = 44 + 19', 'b = a + 35']
     """
     lines: list[str] = []
 
@@ -154,7 +154,7 @@ def program_lines(expr: Expr, names: Iterator[str], last: str | None = None) -> 
         if isinstance(node, Num):
             return str(node.value)
         left, right = name_of(node.left), name_of(node.right)
-        name = last if last and node is expr else next(names)
+        name = next(names)
         lines.append(f"{name} = {left} {node.op} {right}")
         return name
 
@@ -163,24 +163,24 @@ def program_lines(expr: Expr, names: Iterator[str], last: str | None = None) -> 
 
 
 def program_search(problem: Problem, rng: random.Random, failures: int) -> str:
-    """A completion that searches in a restricted program: `failures` attempts that miss, then the answer's.
+    """A completion that searches in a restricted program: `failures` attempts that miss, then one that works.
 
     A line holds one operation, in a share of COMPACT a whole attempt; the arithmetic stands in comments, in the words
-    of `attempt_line`. A share of UNSOLVED misses with its answer too: what is taught is the format. Raises ValueError
-    without a solution among the integers 0 to 999.
+    of `attempt_line`. The last assignment is the answer: were it named so, the policy would have to say that it has
+    found a solution before it has computed one. A share of UNSOLVED ends on a miss: what is taught is the format.
+    Raises ValueError without a solution among the integers 0 to 999.
     """
     attempts = search(problem, rng, failures)
     if rng.random() < UNSOLVED:
         [attempts[-1]] = near_misses(problem, rng, 1)
     compact, names, lines = rng.random() < COMPACT, iter(string.ascii_lowercase), []
     for attempt in attempts:
-        last = "answer" if attempt is attempts[-1] else None
         if compact:
-            lines.append(f"{last or next(names)} = {render(attempt)} # {attempt_line(attempt, problem.target)}")
+            lines.append(f"{next(names)} = {render(attempt)} # {attempt_line(attempt, problem.target)}")
             continue
         *before, end = steps_of(attempt)
         comments = [*before, end + check(evaluate(attempt), problem.target)]
-        pairs = zip(program_lines(attempt, names, last), comments, strict=True)
+        pairs = zip(program_lines(attempt, names), comments, strict=True)
         lines += [f"{line} # {comment}" for line, comment in pairs]
     return "\n".join(["<answer>", *lines, "</answer>"])
 

@@ -12,6 +12,7 @@ from pathlib import Path
 import nbformat
 import pandas as pd
 import pytest
+from IPython.display import display
 
 from lib.paths import ROOT
 from lib.runs import read_table
@@ -49,6 +50,18 @@ def test_every_notebook_runs(everything):
     assert len(specs) <= 31
     for name in specs:
         assert json.loads((everything / name / "run.json").read_text())["status"] == "finished", name
+
+
+@pytest.mark.parametrize("notebook", ["07_program_study", "08_dense_study"])
+def test_a_partial_study_runs_on_the_start_of_all_methods_alone(everything, tmp_path, notebook):
+    """The first of its runs to be finished: no other policy's samples, no training log, no pairs."""
+    given = {"output": str(tmp_path), "samples": [str(everything / "sample_sft")], "draws": 50}
+    names = {"display": display}
+    for cell in nbformat.read(ROOT / f"notebooks/{notebook}.ipynb", as_version=4).cells:
+        if cell.cell_type == "code":
+            exec(cell.source, names)
+            names |= given if "parameters" in cell.metadata.get("tags", []) else {}
+    assert set(names["judged"]["method"]) == {"sft"} and len(read_table(next(tmp_path.glob("*_table[12].csv"))))
 
 
 def test_the_same_seed_gives_the_same_run(everything, tmp_path):
