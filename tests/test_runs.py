@@ -352,6 +352,14 @@ def test_a_partial_analysis_reads_what_is_there(checkout):
     assert sources("figures") == ["train_0.2"]
 
 
+@pytest.mark.parametrize("group", ["program", "dense", "dense_all"])
+def test_a_studys_group_names_all_that_its_partial_analysis_reads(group):
+    """A partial analysis has nothing made: what its group leaves out, its tables would lack without a word."""
+    plan = Project().plan("smoke", group)
+    studies = [spec for name, spec in plan.specs.items() if spec.declaration.partial]
+    assert studies and all(set(study.parents) <= set(plan.targets) for study in studies)
+
+
 def test_a_failing_cell_is_named(checkout):
     checkout.declare(set_in("runs", "base", "params", value={"fail": True}))
     said = checkout.call("make", "laptop", "train_0.1", status=1)
