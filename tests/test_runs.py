@@ -352,7 +352,7 @@ def test_a_partial_analysis_reads_what_is_there(checkout):
     assert sources("figures") == ["train_0.2"]
 
 
-@pytest.mark.parametrize("group", ["program", "dense", "dense_all"])
+@pytest.mark.parametrize("group", ["program", "dense", "dense_all", "trace"])
 def test_a_studys_group_names_all_that_its_partial_analysis_reads(group):
     """A partial analysis has nothing made: what its group leaves out, its tables would lack without a word."""
     plan = Project().plan("smoke", group)
