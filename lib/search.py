@@ -31,7 +31,6 @@ from lib.environment import (
 from lib.expression import render
 from lib.generation import Sampling, generate
 from lib.problem import Problem
-from lib.verifiers import judge
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -170,37 +169,3 @@ def _game(problem: Problem, path: Path) -> dict:
         "logprob": round(path.logprob, 3),
         "score": round(path.score, 3),
     }
-
-
-# --- what became of it ----------------------------------------------------------------------------
-
-_SETTING = ["set", "beams", "samples", "temperature", "rerank", "weight", "alpha", "beta"]
-
-
-def score(judged: pd.DataFrame) -> pd.Series:
-    """Section 4.1: 1 for a solution, 0.1 for a finished game or an answer that is none, 0 where there is neither."""
-    return judged["correct"].astype(float).where(judged["correct"] | (judged["status"] == "missing"), 0.1)
-
-
-def outcomes(trajectories: pd.DataFrame) -> pd.DataFrame:
-    """One row a search of saved trajectories (`search_table` with the set and the settings), as `judge` leaves it.
-
-    Columns more: pass@1, the game of the best score is a solution; any, one of the games kept is, as the executor sees;
-    score; rejected, the share of sampled tags that name no legal action; repeats, searches of the problem; system, what
-    was searched with: "16/16 +soft T0.9", where rerank and temperature are not the usual ones ("sampled": repeated).
-    """
-    judged = judge(trajectories)
-    games = judged.groupby([*_SETTING, "problem", "sample"], sort=False)["correct"]
-    judged = judged.assign(**{"any": games.transform("any").astype(float)})
-    judged["repeats"] = judged.groupby(_SETTING)["sample"].transform("max") + 1
-    best = judged[judged["rank"] == 0].copy()
-    best["pass@1"], best["score"] = best["correct"].astype(float), score(best)
-    best["rejected"] = best[list(REJECTIONS)].sum(axis=1) / best["sampled"]
-    best["system"] = [_system(row) for row in best.itertuples()]
-    return best
-
-
-def _system(row) -> str:
-    rerank = "" if row.rerank == "none" else f" +{row.rerank}"
-    warmth = "" if row.temperature in (0, 0.6) else f" T{row.temperature:g}"
-    return f"{row.beams}/{row.samples}{rerank}{warmth}{' sampled' if row.repeats > 1 else ''}"

@@ -3,9 +3,7 @@
 import math
 import random
 from collections import Counter
-from dataclasses import asdict
 
-import pandas as pd
 import pytest
 import torch
 
@@ -23,7 +21,7 @@ from lib.environment import (
 from lib.generation import Sampling
 from lib.model import build_tokenizer, new_model
 from lib.problem import Problem
-from lib.search import SearchSettings, outcomes, sample_tags, search, search_table
+from lib.search import SearchSettings, sample_tags, search, search_table
 from lib.verifiers import judge
 
 PROBLEMS = [Problem((2, 3, 7), 13), Problem((10, 7, 3, 1), 24), Problem((5, 5, 5), 30)]
@@ -177,20 +175,6 @@ def test_the_table_holds_every_game_judged_by_the_common_verifier(policy):
     for row in judge(table).itertuples():
         assert row.status in ("correct", "wrong_value")
         assert (row.status == "correct") == (row.states.split("; ")[-1] == str(row.target))
-
-
-def test_outcomes_by_hand():
-    """Two searches of one problem: the best game misses and the second hits; no game at all."""
-    about = {"set": "test_50", **asdict(SearchSettings(rerank="soft", temperature=0.9)), "nums": [2, 3], "target": 6}
-    counts = {"sampled": 16, "unreadable": 3, "number not there": 1, "division by zero": 0, "problem": 0}
-    games = [(0, 0, "2 + 3"), (0, 1, "2 * 3"), (1, 0, None)]
-    rows = [
-        {"sample": sample, "rank": rank, "completion": f"<answer>{made}</answer>" if made else ""}
-        for sample, rank, made in games
-    ]
-    table = outcomes(pd.DataFrame([about | counts | row for row in rows]))
-    assert table[["pass@1", "any", "score", "rejected"]].values.tolist() == [[0, 1, 0.1, 0.25], [0, 0, 0, 0.25]]
-    assert set(table["system"]) == {"16/16 +soft T0.9 sampled"}
 
 
 def test_impossible_budgets_are_refused():
