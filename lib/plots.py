@@ -173,6 +173,12 @@ def reward_ladder(ax, table: pd.DataFrame, correct: float, span: float) -> None:
     ax.set(xlabel="edits to the nearest solution d", ylabel="reward", ylim=(0, correct * 1.08))
 
 
+def points(ax, x, table: pd.DataFrame, mark: str, **look) -> None:
+    """Estimates with their intervals at `x`. Columns estimate, low, high."""
+    spans = [table["estimate"] - table["low"], table["high"] - table["estimate"]]
+    ax.errorbar(x, table["estimate"], yerr=spans, fmt=mark, elinewidth=0.8, **look)
+
+
 def dots(ax, table: pd.DataFrame, title="") -> None:
     """Estimates in rows, the first on top. Columns name, metric (two, a colour each), estimate, low, high, and paper,
     drawn hollow."""

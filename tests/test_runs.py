@@ -352,12 +352,29 @@ def test_a_partial_analysis_reads_what_is_there(checkout):
     assert sources("figures") == ["train_0.2"]
 
 
-@pytest.mark.parametrize("group", ["program", "dense", "dense_all"])
+@pytest.mark.parametrize("group", ["program", "dense", "dense_all", "trace"])
 def test_a_studys_group_names_all_that_its_partial_analysis_reads(group):
     """A partial analysis has nothing made: what its group leaves out, its tables would lack without a word."""
     plan = Project().plan("smoke", group)
     studies = [spec for name, spec in plan.specs.items() if spec.declaration.partial]
     assert studies and all(set(study.parents) <= set(plan.targets) for study in studies)
+
+
+def test_every_method_is_trained_on_as_many_completions():
+    """README, "Choices": the budget of RL is completions sampled, of offline methods those that their pairs cost."""
+    specs = Project().plan("laptop", "everything").specs
+
+    def drawn(name):
+        params = specs[name].params
+        if specs[name].notebook == "11_sample_pairs":
+            return params["problems"] * params["samples"]
+        probes = sum(drawn(parent) for parent in specs[name].parents if parent.endswith("probes"))
+        return params["prompts"] * params["group_size"] * params["steps"] // params["updates"] + probes
+
+    budgets = {name: drawn(name) for name, spec in specs.items() if spec.notebook == "04_train_rloo" or name == "pairs"}
+    exceptions = {"rloo_sparse_200": 4, "rloo_sparse_k16_updates4": 0.24}  # marked as such where they are shown
+    for name, budget in budgets.items():
+        assert budget == pytest.approx(exceptions.get(name, 1) * budgets["rloo_sparse"], rel=0.011), name
 
 
 def test_a_failing_cell_is_named(checkout):
