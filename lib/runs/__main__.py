@@ -91,10 +91,12 @@ def figures(profile: Annotated[str, Argument()] = "laptop", cores: int = CORES) 
         if done.returncode:
             raise RunError(done.stderr.replace("! ", "").strip())
 
-    with ThreadPoolExecutor(cores) as pool:
-        list(pool.map(one, specs))
+    last = {name for name, spec in specs.items() if any(one.declaration.analysis for one in spec.parents.values())}
+    with ThreadPoolExecutor(cores) as pool:  # what reads other analyses comes last
+        list(pool.map(one, specs.keys() - last))
+        list(pool.map(one, last))
     for name in specs:
-        folder = project.runs / "reference" / profile / name
+        folder = specs[name].remade
         for artifact in read_record(folder)["artifacts"]:
             target = FIGURES / Path(artifact).name
             with atomic(target) as temporary:
