@@ -84,7 +84,6 @@ METHODS = {
     "trace_difficulty": Method("Difficulty-aware", "#999933", "s"),
     "trace_effort": Method("Effort-gated", "#882255", "o"),
     "trace_hardness": Method("Effort + hardness", "#661100", "^"),
-    "rloo_sparse_50": Method("RLOO, sparse, 50 updates", "#88CCEE", "s"),
     "rloo_sparse_200": Method("RLOO, sparse, 200 updates", "#6699CC", "P"),
     # agent
     "dpo": Method("Full-answer DPO", "#994455", "v"),
