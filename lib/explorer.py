@@ -140,7 +140,7 @@ def choose(
     if differ or sort == "disagreement":
         share = table.loc[there].groupby("place")["solved"].agg(["min", "max"]).reindex(range(table["place"].max() + 1))
         low, high = share.to_numpy()[table["place"]].T
-        chosen &= ~differ | ((low == 0) & (high > 0))
+        chosen &= (low == 0) & (high > 0) if differ else True
     at = np.flatnonzero(chosen)
     if sort == "as saved":
         return at

@@ -352,6 +352,41 @@ def test_a_partial_analysis_reads_what_is_there(checkout):
     assert sources("figures") == ["train_0.2"]
 
 
+def test_further_seeds_and_an_analysis_of_analyses(checkout):
+    def change(declarations):
+        declarations["runs"]["base"]["seeds"] = [1, 2]
+        declarations["runs"]["train_{rate}"]["seeds"] = [2]
+        declarations["runs"]["study"] |= {"partial": True, "needs": {"sources": ["train_0.2"]}}
+        summary = {"notebook": "study", "analysis": True, "partial": True, "needs": {"sources": ["study", "train_0.1"]}}
+        declarations["runs"]["summary"] = summary
+        declarations["groups"] |= {"some": ["train_0.2_seed2", "train_0.2", "study", "summary"]}
+
+    checkout.declare(change)
+    specs = Project(checkout.root).specs("laptop")
+    assert [name for name in specs if "_seed" in name and name.startswith("base")] == ["base_seed1", "base_seed2"]
+    assert "train_0.1_seed1" not in specs and specs["train_0.1_seed2"].params["seed"] == 2
+    assert list(specs["train_0.1_seed2"].parents) == ["base_seed2"] and list(specs["train_0.1"].parents) == ["base"]
+    assert list(specs["study"].parents) == ["train_0.2", "train_0.2_seed2"]  # pooled by what reads the first
+
+    said = checkout.call("plan", "laptop", "some")
+    assert "6 runs, 0 of them finished" in said and "6 runs of which nothing is recorded" in said
+    assert not (checkout.runs / "laptop").exists()
+    checkout.call("make", "laptop", "some", "--cores", "2")
+    said = checkout.call("plan", "laptop", "train_0.1_seed2")
+    assert re.search(r"train_0.1_seed2 +train +00:\d\d +missing", said) and "about 00:" in said
+
+    # the reference's figures: what reads other analyses is made after them, from them; then all of it as a site
+    checkout.call("publish", "laptop", "some")
+    shutil.rmtree(checkout.runs)
+    assert "has been executed" in checkout.call("report", status=1)
+    checkout.call("figures")
+    table = pd.read_csv(checkout.runs / "reference/laptop/summary/table.csv")
+    assert list(table["sources"]) == ["data/runs/reference/laptop/study"]
+    assert "made figures/site/index.html" in checkout.call("report")
+    index = (checkout.root / "figures/site/index.html").read_text()
+    assert 'href="study.html"' in index and 'href="summary.html"' in index and "data/reference" in index
+
+
 def test_a_failing_cell_is_named(checkout):
     checkout.declare(set_in("runs", "base", "params", value={"fail": True}))
     said = checkout.call("make", "laptop", "train_0.1", status=1)
