@@ -262,4 +262,4 @@ def test_demonstrated_programs_run_and_say_what_they_do():
 
 
 def test_every_style_that_is_demonstrated_has_its_prompt_and_its_verifier():
-    assert set(DEMONSTRATIONS) == set(VERIFIERS) <= set(PROMPTS)
+    assert {name.partition("_")[0] for name in DEMONSTRATIONS} == set(VERIFIERS) <= set(PROMPTS)

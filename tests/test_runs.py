@@ -359,11 +359,15 @@ def test_further_seeds_and_an_analysis_of_analyses(checkout):
         declarations["runs"]["study"] |= {"partial": True, "needs": {"sources": ["train_0.2"]}}
         summary = {"notebook": "study", "analysis": True, "partial": True, "needs": {"sources": ["study", "train_0.1"]}}
         declarations["runs"]["summary"] = summary
-        declarations["groups"] |= {"some": ["train_0.2_seed2", "train_0.2", "study", "summary"]}
+        declarations["groups"] |= {
+            "trained": ["train_*"],
+            "some": ["train_0.2*_seed*", "train_0.2", "study", "summary"],
+        }
 
     checkout.declare(change)
     specs = Project(checkout.root).specs("laptop")
     assert [name for name in specs if "_seed" in name and name.startswith("base")] == ["base_seed1", "base_seed2"]
+    assert set(Project(checkout.root).plan("laptop", "trained").targets) == {"train_0.1", "train_0.2"}
     assert "train_0.1_seed1" not in specs and specs["train_0.1_seed2"].params["seed"] == 2
     assert list(specs["train_0.1_seed2"].parents) == ["base_seed2"] and list(specs["train_0.1"].parents) == ["base"]
     assert list(specs["study"].parents) == ["train_0.2", "train_0.2_seed2"]  # pooled by what reads the first
@@ -385,6 +389,17 @@ def test_further_seeds_and_an_analysis_of_analyses(checkout):
     assert "made figures/site/index.html" in checkout.call("report")
     index = (checkout.root / "figures/site/index.html").read_text()
     assert 'href="study.html"' in index and 'href="summary.html"' in index and "data/reference" in index
+
+
+@pytest.mark.parametrize("group", ["program", "dense", "dense_all"])
+def test_a_studys_group_names_all_that_its_partial_analysis_reads(group):
+    """A partial analysis has nothing made: what its group leaves out, its tables would lack without a word.
+
+    Further seeds are a group of their own."""
+    plan = Project().plan("smoke", group)
+    studies = [spec for name, spec in plan.specs.items() if spec.declaration.partial]
+    read = {name for study in studies for name in study.parents if not re.search(r"_seed\d+$", name)}
+    assert read and read <= set(plan.targets)
 
 
 def test_a_failing_cell_is_named(checkout):

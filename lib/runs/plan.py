@@ -388,13 +388,16 @@ def nearest(name: str, names: Iterable) -> str:
 
 
 def select(patterns: str | list[str], names: Iterable[str], where: str) -> list[str]:
-    """The names that patterns (exact, or in a list with *) stand for, each once. Raises DeclarationError."""
+    """The names that patterns (exact, or in a list with *) stand for, each once. Raises DeclarationError.
+
+    A pattern that does not speak of seeds stands for no further seed: a study's group is its runs of the first.
+    """
     if isinstance(patterns, str):
         known(patterns, names, f"{where}: run")
         return [patterns]
     found = {}
     for pattern in patterns:
-        matches = [name for name in names if fnmatchcase(name, pattern)]
+        matches = [name for name in names if fnmatchcase(name, pattern) and ("_seed" in pattern or "_seed" not in name)]
         if not matches:
             known(pattern, names, f"{where}: run")
         found.update(dict.fromkeys(matches))
