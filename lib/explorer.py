@@ -118,22 +118,14 @@ def attempts(style: str, completion: str, problem: Problem) -> int:
     return 1 + (style == "trace") * sum(line.kind == "backtrack" for line in verify_trace(completion, problem).lines)
 
 
-SORTS = {
-    "as saved": None,
-    "likeliest": "logprob",
-    "shortest": "tokens",
-    "fewest attempts": "attempts",
-    "disagreement": "",
-}
+SORTS = ["as saved", "logprob", "tokens", "attempts", "disagreement"]
 
 
-def choose(
-    table: pd.DataFrame, runs, name: str, statuses, tried: tuple[int, int], differ: bool, sort: str
-) -> np.ndarray:
+def choose(table: pd.DataFrame, runs, name: str, statuses, tried: tuple, differ: bool, sort: str) -> np.ndarray:
     """Positions of the rollouts of some runs on a set with one of some verdicts and `tried` (least, most) attempts.
 
-    differ: only problems that one of these runs has solved and another never. sort: a key of SORTS; "disagreement"
-    begins where the runs' shares of correct completions are furthest apart.
+    differ: only problems that one of these runs has solved and another never. sort: one of SORTS; the likeliest, the
+    fewest, and where the runs' shares of correct completions are furthest apart come first.
     """
     there = ((table["set"] == name) & table["run"].isin(list(runs))).to_numpy()
     chosen = there & table["status"].isin(list(statuses)).to_numpy() & table["attempts"].between(*tried).to_numpy()
@@ -144,8 +136,8 @@ def choose(
     at = np.flatnonzero(chosen)
     if sort == "as saved":
         return at
-    key = low - high if sort == "disagreement" else table[SORTS[sort]].to_numpy()
-    return at[np.argsort(-key[at] if sort == "likeliest" else key[at], kind="stable")]
+    key = low - high if sort == "disagreement" else table[sort].to_numpy() * (-1 if sort == "logprob" else 1)
+    return at[np.argsort(key[at], kind="stable")]
 
 
 def beside(table: pd.DataFrame, position: int, runs: Iterable[str], draw: int = 0) -> list[int]:
@@ -191,16 +183,8 @@ def card(table: pd.DataFrame, position: int, reward: str) -> Html:
     ]
     body = game(row, problem) if row["actions"] else tag("pre", marked(row["completion"], problem, row["style"]))
     look = plots.METHODS.get(method_of(row["run"].split()[0].removeprefix("search_")))
-    border = f"border-color: {look.colour if look else '#999'}"
-    return tag(
-        "div",
-        tag("b", row["run"]),
-        as_table(facts),
-        body,
-        trees(verdict.expression, problem),
-        class_="ro-card",
-        style=border,
-    )
+    parts = [tag("b", row["run"]), as_table(facts), body, trees(verdict.expression, problem)]
+    return tag("div", *parts, class_="ro-card", style=f"border-color: {look.colour if look else '#999'}")
 
 
 def marked(text: str, problem: Problem, style: str) -> Html:
@@ -216,26 +200,21 @@ def marked(text: str, problem: Problem, style: str) -> Html:
 
 def spans(text: str, problem: Problem, style: str) -> Iterator[tuple[int, int, str, bool]]:
     """(start, end, a key of FAULTS or ro-ok, repeated) of every step, in order."""
+
+    def worst(*faults: bool) -> str:
+        return next((look for look, is_so in zip(FAULTS, faults, strict=True) if is_so), "ro-ok")
+
     if style == "trace":
         written = (m for m in re.finditer(r"[^\n]+", text.replace("<think>", "\n" * 7)) if m[0].strip())
         for match, line in zip(written, verify_trace(text, problem).lines, strict=False):
-            faults = [line.kind == "other", not (line.arithmetic_ok and line.state_ok), not line.in_pool]
-            yield (
-                *match.span(),
-                next((look for look, is_so in zip(FAULTS, faults, strict=True) if is_so), "ro-ok"),
-                line.repeated,
-            )
+            look = worst(line.kind == "other", not (line.arithmetic_ok and line.state_ok), not line.in_pool)
+            yield *match.span(), look, line.repeated
         return
     at = 0
     for one in verify_steps(text, problem):  # a step's text has one space around the equals sign
         left, right = map(re.escape, one.text.rsplit(" = ", 1))
         if match := re.compile(rf"(?<![\w.]){left}[ \t]*=[ \t]*{right}(?!\w)").search(text, at):
-            faults = [not one.well_formed, not one.arithmetic_ok, not one.in_pool]
-            yield (
-                *match.span(),
-                next((look for look, is_so in zip(FAULTS, faults, strict=True) if is_so), "ro-ok"),
-                one.repeated,
-            )
+            yield *match.span(), worst(not one.well_formed, not one.arithmetic_ok, not one.in_pool), one.repeated
             at = match.end()
 
 
@@ -261,7 +240,7 @@ def labels(expr: Expr) -> dict[int, str]:
     return found
 
 
-def drawn(names: dict[int, str], differ: set[int], below: int = 0) -> Html:
+def drawn(names: dict[int, str], differ: set[int]) -> Html:
     """A tree of `labels` as SVG, from left to right in order."""
     if len(names) > WIDEST:
         return tag("p", f"{len(names)} nodes are too many to draw")
@@ -288,6 +267,7 @@ def game(row: pd.Series, problem: Problem) -> Html:
     return as_table([("action", "numbers", "solutions left"), *zip(["", *said], numbers_left, left, strict=True)])
 
 
+@lru_cache
 def all_solutions(problem: Problem, most: int = 60) -> Html:
     """How many solutions a problem has, and the first `most` of them."""
     total, texts = count(problem), [render(tree) for tree in islice(solutions(problem), most)]

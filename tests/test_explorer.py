@@ -152,7 +152,7 @@ def test_choosing_and_sorting_is_what_it_says():
     ]
     asked = (table, ("a", "b"), "s", ("missing", "correct"), (1, 3))
     assert explorer.choose(*asked, True, "as saved").tolist() == naive and 0 < len(naive) < len(there)
-    likeliest = explorer.choose(*asked, True, "likeliest")
+    likeliest = explorer.choose(*asked, True, "logprob")
     assert likeliest.tolist() == sorted(naive, key=lambda i: -table["logprob"][i])
     gaps = apart[table["place"].iloc[explorer.choose(*asked, False, "disagreement")]].to_numpy()
     assert (np.diff(gaps) <= 0).all() and gaps[0] > gaps[-1]
