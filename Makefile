@@ -9,12 +9,14 @@ BIN := .venv/bin
 READY := .venv/.installed
 FRONT := $(BIN)/python -m lib.runs
 
-.PHONY: help study test lint figures lab bench status clean-runs
+.PHONY: help study full test lint figures report lab bench status clean-runs
 
 help:
 	@echo "make study       train and evaluate the headline runs on this machine (PROFILE=laptop GROUP=headline)"
+	@echo "make full        every run of the laptop grid; the plan and its time come first"
 	@echo "make test        all tests"
 	@echo "make figures     all figures and tables from the committed reference results, without training"
+	@echo "make report      all analyses as one static site, figures/site/index.html"
 	@echo "make status      which runs are finished, and what made them"
 	@echo "make lab         JupyterLab on the notebooks"
 	@echo "make bench       how fast solver, rewards, generation and training are here"
@@ -24,6 +26,9 @@ help:
 # exec, here and below: a process killed takes those it started with it, and none goes on unseen
 study: $(READY)
 	@exec $(FRONT) make $(PROFILE) $(GROUP) --with-parent $(if $(CORES),--cores $(CORES))
+
+full:
+	@$(MAKE) --no-print-directory study GROUP=full
 
 test: $(READY)
 	@exec $(BIN)/python -m pytest -n $(JOBS) --dist loadfile
@@ -35,6 +40,9 @@ lint: $(READY)
 
 figures: $(READY)
 	@exec $(FRONT) figures $(PROFILE)
+
+report: figures
+	@exec $(FRONT) report $(PROFILE)
 
 status: $(READY)
 	@exec $(FRONT) status $(PROFILE)

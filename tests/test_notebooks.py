@@ -27,7 +27,11 @@ FLOORS = [  # a room imports only rooms on lower floors
     ["model", "generation"],
     ["training", "preference", "search"],
     ["runs", "metrics", "plots"],
+    ["explorer"],
 ]
+INTERACTIVE = {
+    "17_explore_rollouts"
+}  # no run: tests/test_explorer.py moves its widgets, tests/test_browser.py in a browser
 
 
 def front_door(target: str, runs: Path, root: Path = ROOT) -> None:
@@ -46,7 +50,7 @@ def everything(tmp_path_factory) -> Path:
 
 def test_every_notebook_runs(everything):
     specs = Project().plan("smoke", "paths").specs
-    assert {spec.notebook for spec in specs.values()} == {path.stem for path in NOTEBOOKS}
+    assert {spec.notebook for spec in specs.values()} == {path.stem for path in NOTEBOOKS} - INTERACTIVE
     assert len(specs) <= 31
     for name in specs:
         assert json.loads((everything / name / "run.json").read_text())["status"] == "finished", name
