@@ -27,6 +27,22 @@ COMPACT = 0.25  # share of them that write an attempt in one line, not an operat
 PROMPTS = {"free": "Numbers: [{nums}]\nTarget: {target}\n", "pick": PROMPT}
 PROMPTS["program"] = PROMPTS["free"] + "Program\n"
 PROMPTS["trace"] = PROMPTS["free"] + "Trace\n"
+# In words, for a model that reads them: the wording of the public 3-to-4-number data (TinyZero's), which the hub's
+# demonstrations answer, and a request for a program as paper `program` describes it.
+PROMPTS["words"] = (
+    "A conversation between User and Assistant. The user asks a question, and the Assistant solves it. The assistant "
+    "first thinks about the reasoning process in the mind and then provides the user with the answer.\n"
+    "User: Using the numbers [{nums}], create an equation that equals {target}. You can use basic arithmetic "
+    "operations (+, -, *, /) and each number can only be used once. Show your work in <think> </think> tags. And "
+    "return the final answer in <answer> </answer> tags, for example <answer> (1 + 2) / 3 </answer>.\n"
+    "Assistant: Let me solve this step by step.\n"
+)
+PROMPTS["program_words"] = (
+    "User: Using the numbers [{nums}], write a program that computes {target}. One assignment a line, of the form "
+    "variable = operand operator operand: an operand is one of the numbers or an earlier variable, an operator one of "
+    "+, -, *, /. Use each number exactly once; the last line assigns to answer. Return the program in <answer> "
+    "</answer> tags.\nAssistant:\n"
+)
 HUB_DEMONSTRATIONS = "Asap7772/cog_behav_all_strategies"
 
 
