@@ -13,12 +13,14 @@ BIN := .venv/bin
 READY := .venv/.installed
 FRONT := $(BIN)/python -m lib.runs
 
-.PHONY: help study test lint figures lab bench bench-gpu status clean-runs vllm-cpu test-slurm test-resume
+.PHONY: help study full test lint figures report lab bench bench-gpu status clean-runs vllm-cpu test-slurm test-resume
 
 help:
 	@echo "make study       train and evaluate the headline runs on this machine (PROFILE=laptop GROUP=headline)"
+	@echo "make full        every run of the laptop grid; the plan and its time come first"
 	@echo "make test        all tests"
 	@echo "make figures     all figures and tables from the committed reference results, without training"
+	@echo "make report      all analyses as one static site, figures/site/index.html"
 	@echo "make status      which runs are finished, and what made them"
 	@echo "make lab         JupyterLab on the notebooks"
 	@echo "make bench       how fast solver, rewards, generation and training are here"
@@ -33,6 +35,9 @@ help:
 study: $(READY)
 	@exec $(FRONT) make $(PROFILE) $(GROUP) --machine $(MACHINE) --with-parent $(if $(CORES),--cores $(CORES))
 
+full:
+	@$(MAKE) --no-print-directory study GROUP=full
+
 test: $(READY)
 	@exec $(BIN)/python -m pytest -n $(JOBS) --dist loadfile
 
@@ -43,6 +48,9 @@ lint: $(READY)
 
 figures: $(READY)
 	@exec $(FRONT) figures $(PROFILE)
+
+report: figures
+	@exec $(FRONT) report $(PROFILE)
 
 status: $(READY)
 	@exec $(FRONT) status $(PROFILE)

@@ -11,6 +11,7 @@ import numpy as np
 import pandas as pd
 from scipy import stats
 
+from lib.environment import REJECTIONS
 from lib.expression import flattened, parse
 
 STATUSES = ["correct", "wrong_value", "wrong_numbers", "unparseable", "missing"]  # of lib.verifiers.Verdict
@@ -234,6 +235,59 @@ def matched_length(judged: pd.DataFrame, width=16, seed=0) -> pd.DataFrame:
     rank = rows.groupby([*cells, "method"]).cumcount()
     sizes = pd.crosstab(cells, rows["method"]).min(axis=1)
     return rows[rank.to_numpy() < sizes.loc[pd.MultiIndex.from_arrays(cells)].to_numpy()]
+
+
+SEARCH = ["set", "beams", "samples", "temperature", "rerank", "weight", "alpha", "beta"]  # what one is made with
+
+
+def partial_credit(judged: pd.DataFrame) -> pd.Series:
+    """The score of `agent`, Section 4.1: 1 for a solution, 0.1 for a game or an answer that is none, 0 for neither."""
+    return judged["correct"].astype(float).where(judged["correct"] | (judged["status"] == "missing"), 0.1)
+
+
+def searched(judged: pd.DataFrame) -> pd.DataFrame:
+    """Saved searches (of notebook 14, after `judge`), one row each: that of their best game, with columns more.
+
+    pass@1: the game of the best score is a solution. any: one of the games kept is, as the executor sees. score.
+    rejected: share of sampled tags that name no legal action. repeats: searches of the same problem. system: what was
+    searched with, as in "16/16 +soft T0.9 sampled": rerank and temperature where they are not usual, and repeats.
+    """
+    games = judged.groupby([*SEARCH, "problem", "sample"], sort=False)["correct"]
+    repeats = judged.groupby(SEARCH)["sample"].transform("max") + 1
+    best = judged.assign(any=games.transform("any").astype(float), repeats=repeats).query("rank == 0")
+    scores = {"pass@1": best["correct"].astype(float), "score": partial_credit(best)}
+    scores["rejected"] = best[list(REJECTIONS)].sum(axis=1) / best["sampled"]
+    return best.assign(**scores, system=[_system(row) for row in best.itertuples()])
+
+
+def _system(row) -> str:
+    rerank = "" if row.rerank == "none" else f" +{row.rerank}"
+    warmth = "" if row.temperature in (0, 0.6) else f" T{row.temperature:g}"
+    return f"{row.beams}/{row.samples}{rerank}{warmth}{' sampled' if row.repeats > 1 else ''}"
+
+
+def on_front(points: np.ndarray) -> np.ndarray:
+    """Which points no other dominates: is at least as high in every coordinate and higher in one. Shape (..., points,
+    coordinates) to bool (..., points)."""
+    one, other = points[..., :, None, :], points[..., None, :, :]
+    return ~((other >= one).all(axis=-1) & (other > one).any(axis=-1)).any(axis=-1)
+
+
+def front(scores: pd.DataFrame, metrics: list[str], draws=10_000, seed=0) -> pd.DataFrame:
+    """Which methods are on the Pareto front of some metrics: `on front` by their means, and `front`, the share of
+    resamples of the problems in which they are. `scores` as in `estimates`, of one set."""
+    [(_, wide)] = _by_set(scores[metrics])
+    methods = wide[metrics[0]].columns
+    columns = np.stack([wide[metric][methods] for metric in metrics], axis=-1).reshape(len(wide), -1)
+    means = np.vstack([columns.mean(axis=0), _resampled(columns, draws, seed)]).reshape(-1, len(methods), len(metrics))
+    found = np.concatenate([on_front(part) for part in np.array_split(means, draws // 500 + 1)])  # for the memory
+    return pd.DataFrame({"on front": found[0], "front": found[1:].mean(axis=0)}, index=methods)
+
+
+ANSWERS = [  # to claims, the weakest first: the answer to a claim of several comparisons is its weakest
+    *["not run", "one seed", "two seeds"],
+    *["not reproduced", "undecided", "not contradicted", "reproduced"],
+]
 
 
 def answer(low: float, high: float, direction: str, seeds: int) -> str:

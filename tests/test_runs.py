@@ -355,6 +355,45 @@ def test_a_partial_analysis_reads_what_is_there(checkout):
     assert sources("figures") == ["train_0.2"]
 
 
+def test_further_seeds_and_an_analysis_of_analyses(checkout):
+    def change(declarations):
+        declarations["runs"]["base"]["seeds"] = [1, 2]
+        declarations["runs"]["train_{rate}"]["seeds"] = [2]
+        declarations["runs"]["study"] |= {"partial": True, "needs": {"sources": ["train_0.2"]}}
+        summary = {"notebook": "study", "analysis": True, "partial": True, "needs": {"sources": ["study", "train_0.1"]}}
+        declarations["runs"]["summary"] = summary
+        declarations["groups"] |= {
+            "trained": ["train_*"],
+            "some": ["train_0.2*_seed*", "train_0.2", "study", "summary"],
+        }
+
+    checkout.declare(change)
+    specs = Project(checkout.root).specs("laptop")
+    assert [name for name in specs if "_seed" in name and name.startswith("base")] == ["base_seed1", "base_seed2"]
+    assert set(Project(checkout.root).plan("laptop", "trained").targets) == {"train_0.1", "train_0.2"}
+    assert "train_0.1_seed1" not in specs and specs["train_0.1_seed2"].params["seed"] == 2
+    assert list(specs["train_0.1_seed2"].parents) == ["base_seed2"] and list(specs["train_0.1"].parents) == ["base"]
+    assert list(specs["study"].parents) == ["train_0.2", "train_0.2_seed2"]  # pooled by what reads the first
+
+    said = checkout.call("plan", "laptop", "some")
+    assert "6 runs, 0 of them finished" in said and "6 runs of which nothing is recorded" in said
+    assert not (checkout.runs / "laptop").exists()
+    checkout.call("make", "laptop", "some", "--cores", "2")
+    said = checkout.call("plan", "laptop", "train_0.1_seed2")
+    assert re.search(r"train_0.1_seed2 +train +00:\d\d +missing", said) and "about 00:" in said
+
+    # the reference's figures: what reads other analyses is made after them, from them; then all of it as a site
+    checkout.call("publish", "laptop", "some")
+    shutil.rmtree(checkout.runs)
+    assert "has been executed" in checkout.call("report", status=1)
+    checkout.call("figures")
+    table = pd.read_csv(checkout.runs / "reference/laptop/summary/table.csv")
+    assert list(table["sources"]) == ["data/runs/reference/laptop/study"]
+    assert "made figures/site/index.html" in checkout.call("report")
+    index = (checkout.root / "figures/site/index.html").read_text()
+    assert 'href="study.html"' in index and 'href="summary.html"' in index and "data/reference" in index
+
+
 def test_a_profile_may_give_other_parents_and_more_memory(checkout):
     other = {"mem_mb": 9000, "needs": {"train_0.2": {"init": "train_0.1"}}}
     checkout.declare(set_in("profiles", "large", value=other))
@@ -367,12 +406,32 @@ def test_a_profile_may_give_other_parents_and_more_memory(checkout):
             Checkout(checkout.root).check()
 
 
-@pytest.mark.parametrize("group", ["program", "dense", "dense_all"])
+@pytest.mark.parametrize("group", ["program", "dense", "dense_all", "trace"])
 def test_a_studys_group_names_all_that_its_partial_analysis_reads(group):
-    """A partial analysis has nothing made: what its group leaves out, its tables would lack without a word."""
+    """A partial analysis has nothing made: what its group leaves out, its tables would lack without a word.
+
+    Further seeds are a group of their own."""
     plan = Project().plan("smoke", group)
     studies = [spec for name, spec in plan.specs.items() if spec.declaration.partial]
-    assert studies and all(set(study.parents) <= set(plan.targets) for study in studies)
+    read = {name for study in studies for name in study.parents if not re.search(r"_seed\d+$", name)}
+    assert read and read <= set(plan.targets)
+
+
+def test_every_method_is_trained_on_as_many_completions():
+    """README, "Choices": the budget of RL is completions sampled, of offline methods those that their pairs cost."""
+    specs = Project().specs("laptop")
+
+    def drawn(name):
+        params = specs[name].params
+        if specs[name].notebook == "11_sample_pairs":
+            return params["problems"] * params["samples"]
+        probes = sum(drawn(parent) for parent in specs[name].parents if parent.endswith("probes"))
+        return params["prompts"] * params["group_size"] * params["steps"] // params["updates"] + probes
+
+    budgets = {name: drawn(name) for name, spec in specs.items() if spec.notebook == "04_train_rloo" or name == "pairs"}
+    exceptions = {"rloo_sparse_200": 4, "rloo_sparse_k16_updates4": 0.24}  # marked as such where they are shown
+    for name, budget in budgets.items():
+        assert budget == pytest.approx(exceptions.get(name, 1) * budgets["rloo_sparse"], rel=0.011), name
 
 
 def test_a_failing_cell_is_named(checkout):

@@ -1,4 +1,4 @@
-"""`make study`: validate, show the plan, start Snakemake, show what is under way, end with what was made."""
+"""`make study`: validate, show the plan and its time, start Snakemake, show what is under way, name what was made."""
 
 import os
 import signal
@@ -36,24 +36,52 @@ def make(project: Project, profile: str, group: str, cores: int, options: list[s
             raise RunError(f"these runs are being made by process {other}: wait for it, or `kill {other}`")
         lock.truncate(0)
         print(os.getpid(), end="", file=lock, flush=True)
-        waiting = show_plan(plan)
+        seconds = expected(project, plan)
+        waiting = show_plan(plan, seconds, cores)
         if waiting:
             options = ["--config", f"profile={profile}", f"group={group}", *limits(machine, cores), *options]
-            snakemake(project.root, plan, waiting, options)
+            snakemake(project.root, plan, waiting, options, seconds)
     summary(plan, waiting)
 
 
-def show_plan(plan: Plan) -> list[str]:
-    """Print what is to be made, what is finished and what is borrowed; the runs to be made."""
+def expected(project: Project, plan: Plan) -> dict[str, float]:
+    """Seconds that each run takes by what was recorded in the reference and here: its own time, else that of the run of
+    the same notebook with most parameters in common, in proportion to the steps. Without any record it has no entry."""
+    profile = next(iter(plan.specs.values())).profile
+    roots = (project.root / "data/reference" / profile, project.runs / profile)
+    recorded = {
+        path.parent.name: read_record(path.parent) for root in roots for path in sorted(root.glob("*/run.json"))
+    }
+    seconds = {}
+    for run, spec in plan.specs.items():
+        alike = [(name == run, record) for name, record in recorded.items() if record["notebook"] == spec.notebook]
+        if alike:
+            shared = [sum(record["parameters"].get(k) == v for k, v in spec.params.items()) for _, record in alike]
+            best = max(range(len(alike)), key=lambda i: (alike[i][0], shared[i]))
+            record = alike[best][1]
+            steps = [params.get("steps", 1) for params in (spec.params, record["parameters"])]
+            seconds[run] = record["elapsed"] * steps[0] / steps[1]
+    return seconds
+
+
+def show_plan(plan: Plan, seconds: dict[str, float], cores: int) -> list[str]:
+    """Print what is to be made and how long that takes, what is finished and what is borrowed; the runs to be made."""
     states = {run: spec.state for run, spec in plan.specs.items()}
     waiting = [run for run, state in states.items() if state != "done"]
     whole = [spec for spec in plan.specs.values() if not spec.declaration.partial]
     borrowed = {parent for spec in whole for parent in spec.parents} - set(plan.specs)
     print(f"{len(states)} runs, {len(states) - len(waiting)} of them finished")
     for run in waiting:
-        print(f"  {run:32} {plan.specs[run].notebook:24} {states[run]}")
+        took = clock(seconds[run]) if run in seconds else "?"
+        print(f"  {run:32} {plan.specs[run].notebook:24} {took:>8}  {states[run]}")
     for run in sorted(borrowed):
-        print(f"  {run:32} {'from data/reference':24} finished")
+        print(f"  {run:32} {'from data/reference':24} {'':8}  finished")
+    work = sum(seconds[run] * plan.specs[run].declaration.threads for run in waiting if run in seconds)
+    least = max(work / cores, time_left(plan, waiting, seconds))
+    unknown = sum(run not in seconds for run in waiting)
+    if waiting:
+        print(f"about {clock(work)} of one core by the recorded runs, {clock(least)} on {cores}", end="")
+        print(f", and {unknown} runs of which nothing is recorded" if unknown else "")
     sys.stdout.flush()
     return waiting
 
@@ -73,7 +101,7 @@ def summary(plan: Plan, made: list[str]) -> None:
 # --- while runs are made ------------------------------------------------------------------------------------
 
 
-def snakemake(root: Path, plan: Plan, waiting: list[str], options: list[str]) -> None:
+def snakemake(root: Path, plan: Plan, waiting: list[str], options: list[str], seconds: dict[str, float]) -> None:
     """Run Snakemake to its end. Raises RunError with the failed run's message, or Snakemake's last lines."""
     stale = [str(plan.specs[run].folder / "run.json") for run in waiting]
     options = [*OPTIONS.split(), "--forcerun", *stale, *options]
@@ -89,7 +117,7 @@ def snakemake(root: Path, plan: Plan, waiting: list[str], options: list[str]) ->
     said = deque(maxlen=40)
     reader = Thread(target=listen, args=(process.stdout, said), daemon=True)
     try:
-        watch(process, plan, waiting, reader)
+        watch(process, plan, waiting, reader, seconds)
     finally:
         end(process)
     if process.returncode:
@@ -107,12 +135,12 @@ def limits(machine: str, cores: int) -> list[str]:
     return [*profile, "--cores", str(cores), "--resources", *resources]
 
 
-def watch(process: subprocess.Popen, plan: Plan, waiting: list[str], reader: Thread) -> None:
+def watch(process: subprocess.Popen, plan: Plan, waiting: list[str], reader: Thread, seconds: dict[str, float]) -> None:
     """Show what is under way until the process ends: in place on a terminal, else a line now and then."""
     start = time.time()
 
     def view() -> Text:
-        return Text("\n".join(under_way(plan, waiting, start)), no_wrap=True, overflow="ellipsis")
+        return Text("\n".join(under_way(plan, waiting, start, seconds)), no_wrap=True, overflow="ellipsis")
 
     with Live(get_renderable=view, refresh_per_second=2, transient=True) as live:
         reader.start()
@@ -120,7 +148,7 @@ def watch(process: subprocess.Popen, plan: Plan, waiting: list[str], reader: Thr
             with suppress(subprocess.TimeoutExpired):
                 process.wait(timeout=EVERY)
             if process.returncode is None and not live.console.is_terminal:
-                print(" | ".join(under_way(plan, waiting, start)), flush=True)
+                print(" | ".join(under_way(plan, waiting, start, seconds)), flush=True)
         reader.join(timeout=5)
 
 
@@ -142,28 +170,26 @@ def end(process: subprocess.Popen) -> None:
                 process.wait(timeout=10)
 
 
-def under_way(plan: Plan, waiting: list[str], start: float) -> list[str]:
+def under_way(plan: Plan, waiting: list[str], start: float, expected: dict[str, float]) -> list[str]:
     """How far all is, and of each run at work how long it takes so far and the last thing it printed."""
     done = [run for run in waiting if written(plan.specs[run].folder / "run.json") >= start]
     begun = {run: written(plan.specs[run].folder / "spec.json") for run in waiting if run not in done}
     seconds = {run: time.time() - when for run, when in begun.items() if when >= start}
-    left = time_left(plan, begun, seconds)
+    known = all(run in expected for run in begun)
+    left = {run: max(expected[run] - seconds.get(run, 0), 0) for run in begun if run in expected}
     head = f"{clock(time.time() - start)}  {len(done)} of {len(waiting)} runs made"
-    return [head + ("" if left is None else f", about {clock(left)} left")] + [
+    return [head + (f", about {clock(time_left(plan, list(begun), left))} left" if known else "")] + [
         f"{run} {clock(took)}: {last_line(plan.specs[run].folder / 'log.txt') or 'starting'}"
         for run, took in seconds.items()
     ]
 
 
-def time_left(plan: Plan, open_runs: dict[str, float], seconds: dict[str, float]) -> float | None:
-    """The longest way through the open runs by what they took in the reference; None if one is not there."""
+def time_left(plan: Plan, runs: list[str], seconds: dict[str, float]) -> float:
+    """The longest way through runs that are open, by what each still takes."""
     left = {}
-    for run in open_runs:  # parents first
-        record = read_record(plan.specs[run].reference)
-        if record is None:
-            return None
-        own = max(record["elapsed"] - seconds.get(run, 0), 0)
-        left[run] = own + max((left.get(parent, 0) for parent in plan.specs[run].parents), default=0)
+    for run in runs:  # parents first
+        before = max((left.get(parent, 0) for parent in plan.specs[run].parents), default=0)
+        left[run] = seconds.get(run, 0) + before
     return max(left.values(), default=0)
 
 
