@@ -117,6 +117,7 @@ def main() -> None:
         stack.enter_context(slurm(state))
         began = time.monotonic()
         first = study(runs)
+        stack.callback(first.kill)  # whatever happens: it may not outlive its Slurm
         until(lambda: (runs / "smoke/rloo_sparse/spec.json").exists() or first.poll() is not None, 3600)
         job = said("squeue", "-h", "-t", "R", "-o", "%i %k").splitlines()  # %k: the rule and run, as Snakemake says
         killed = next(line.split()[0] for line in job if "rloo_sparse" in line)
