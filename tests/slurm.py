@@ -7,6 +7,7 @@ that is there already is left alone, and nothing is started then.
 import os
 import pwd
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -136,4 +137,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that a polite end stops the daemons too
     main()
