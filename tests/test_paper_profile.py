@@ -1,7 +1,7 @@
 """Profile `paper`: every value that a paper states is what its runs resolve to, and its notebooks run.
 
-In the place of the hub's model and data sets stand folders of the same names: a randomly initialised Qwen2 with its
-whole vocabulary of 151,936, a byte-level tokenizer, and rows with the columns and wording of the hub's.
+In the place of the hub's model and data sets stand folders of the same names: a small randomly initialised
+Qwen2, a byte-level tokenizer, and rows with the columns and wording of the hub's.
 """
 
 import json
@@ -204,10 +204,10 @@ def qwen(**changes):
 
 
 def in_the_hubs_place(root: Path) -> None:
-    policy, tokenizer = qwen()
+    policy, tokenizer = qwen(vocab_size=1000)  # more rows than tokens, as in the hub's
     policy.save_pretrained(root / "Qwen/Qwen2.5-0.5B")
     tokenizer.save_pretrained(root / "Qwen/Qwen2.5-0.5B")
-    problems = load("3to4", "train").select(range(40)).to_list()
+    problems = load("3to4", "train").select(range(12)).to_list()
     rows = [
         {"query": render_prompt(**p, name="words"), "completion": f"<answer>{p['target']}</answer>"} for p in problems
     ]
@@ -241,7 +241,7 @@ def test_its_notebooks_run_with_a_qwen_in_the_hubs_place(tmp_path):
     for run in ("sft", "rloo_sparse"):
         assert "memory: about " in (runs / run / "log.txt").read_text()
         policy, tokenizer = model.load_policy(runs / run)
-        assert policy.config.vocab_size == QWEN["vocab_size"]
+        assert policy.config.vocab_size == 1000 > len(tokenizer)
         text = PROMPTS["words"].format(nums="1, 2", target=3)
         assert tokenizer.decode(tokenizer(text).input_ids) == text
     assert len(pd.read_parquet(runs / "sample_rloo_sparse/generations.parquet")) == 4
