@@ -266,6 +266,30 @@ def _system(row) -> str:
     return f"{row.beams}/{row.samples}{rerank}{warmth}{' sampled' if row.repeats > 1 else ''}"
 
 
+def on_front(points: np.ndarray) -> np.ndarray:
+    """Which points no other dominates: is at least as high in every coordinate and higher in one. Shape (..., points,
+    coordinates) to bool (..., points)."""
+    one, other = points[..., :, None, :], points[..., None, :, :]
+    return ~((other >= one).all(axis=-1) & (other > one).any(axis=-1)).any(axis=-1)
+
+
+def front(scores: pd.DataFrame, metrics: list[str], draws=10_000, seed=0) -> pd.DataFrame:
+    """Which methods are on the Pareto front of some metrics: `on front` by their means, and `front`, the share of
+    resamples of the problems in which they are. `scores` as in `estimates`, of one set."""
+    [(_, wide)] = _by_set(scores[metrics])
+    methods = wide[metrics[0]].columns
+    columns = np.stack([wide[metric][methods] for metric in metrics], axis=-1).reshape(len(wide), -1)
+    means = np.vstack([columns.mean(axis=0), _resampled(columns, draws, seed)]).reshape(-1, len(methods), len(metrics))
+    found = np.concatenate([on_front(part) for part in np.array_split(means, draws // 500 + 1)])  # for the memory
+    return pd.DataFrame({"on front": found[0], "front": found[1:].mean(axis=0)}, index=methods)
+
+
+ANSWERS = [  # to claims, the weakest first: the answer to a claim of several comparisons is its weakest
+    *["not run", "one seed", "two seeds"],
+    *["not reproduced", "undecided", "not contradicted", "reproduced"],
+]
+
+
 def answer(low: float, high: float, direction: str, seeds: int) -> str:
     """What the interval of a paired difference says to a claim that it is "higher" or "lower" than zero, or "equal".
 

@@ -149,7 +149,7 @@ def pass_at_k_curves(ax, table: pd.DataFrame, title="") -> None:
         if whole:
             ax.fill_between(rows["k"], rows["low"], rows["high"], color=look.colour, alpha=0.15, linewidth=0)
     ax.set_xscale("log", base=2)
-    ax.xaxis.set_major_locator(FixedLocator([2**i for i in range(int(table["k"].max()).bit_length())]))
+    ax.xaxis.set_major_locator(FixedLocator([2**i for i in range(int(max(table["k"], default=1)).bit_length())]))
     ax.xaxis.set_minor_locator(NullLocator())
     ax.xaxis.set_major_formatter(ScalarFormatter())
     ax.yaxis.set_major_formatter(PercentFormatter(1, decimals=0))

@@ -21,7 +21,7 @@ import numpy as np
 
 from lib.expression import Expr, Neg, Num
 from lib.problem import Problem
-from lib.solver import is_solvable, solution_forms
+from lib.solver import is_solvable, solution_forms, tree
 from lib.verifiers import CHECKS, Step, Verdict, verify_answer, verify_program, verify_steps, verify_trace
 
 
@@ -301,12 +301,28 @@ def distance_to_solutions(expr: Expr | None, problem: Problem) -> float:
     `solution_forms` holds every commuted form of every solution, so the swaps of Eq. 6 need no recursion: the
     least d_tree is the least number of positions whose labels differ.
     """
+    differing, outside = _differing(expr, problem)
+    return float(differing.min() + outside) if differing.size else inf
+
+
+def nearest_solution(expr: Expr | None, problem: Problem) -> Expr | None:
+    """A solution at that distance, commuted so that just these nodes differ, position by position; None if there is no
+    solution."""
+    differing, _ = _differing(expr, problem)
+    if not differing.size:
+        return None
+    positions, labels = _solutions(problem.key)
+    return tree(positions[:, differing.argmin()].tolist(), list(labels))
+
+
+def _differing(expr: Expr | None, problem: Problem) -> tuple[np.ndarray, int]:
+    """For each form of a solution how many of its positions hold another label than the tree's; and how many of the
+    tree's nodes lie outside all forms."""
     positions, labels = _solutions(problem.key)
     if not positions.size:
-        return inf
+        return np.empty(0, np.uint8), 0
     row, outside = _heap_labels(expr, labels, len(positions))
-    differing = (positions != row[:, None]).view(np.uint8).sum(axis=0, dtype=np.uint8)
-    return float(differing.min() + outside)
+    return (positions != row[:, None]).view(np.uint8).sum(axis=0, dtype=np.uint8), outside
 
 
 @lru_cache(maxsize=256)

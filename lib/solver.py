@@ -290,16 +290,17 @@ def _solve(nums: tuple, target: int | Fraction) -> np.ndarray:
     return _rename(_rows(len(nums), template), _number_labels(numbers))
 
 
-def _tree(row: Sequence[int], numbers: Sequence, i: int = 0) -> Expr:
+def tree(row: Sequence[int], numbers: Sequence, i: int = 0) -> Expr:
+    """The tree below position i of a label row; `numbers`: the problem's different ones, ascending."""
     if row[i] >= FIRST_NUMBER:
         return Num(numbers[row[i] - FIRST_NUMBER])
-    return BinOp(" +-*/"[row[i]], _tree(row, numbers, 2 * i + 1), _tree(row, numbers, 2 * i + 2))
+    return BinOp(" +-*/"[row[i]], tree(row, numbers, 2 * i + 1), tree(row, numbers, 2 * i + 2))
 
 
 def solutions(problem: Problem) -> list[Expr]:
     """All solution trees of a problem, up to commuting + and *, equal numbers merged."""
     numbers = sorted(set(problem.nums))
-    return [_tree(row, numbers) for row in _solve(*problem.key).tolist()]
+    return [tree(row, numbers) for row in _solve(*problem.key).tolist()]
 
 
 def count(problem: Problem) -> int:
@@ -323,7 +324,7 @@ def shortest(nums: Iterable, target: int | Fraction) -> Expr | None:
     if not len(rows):
         return None
     minus, times, divide = ((rows == label).sum(axis=1) for label in (2, 3, 4))
-    return _tree(rows[np.lexsort((minus, times, divide))[0]].tolist(), sorted(set(nums)))
+    return tree(rows[np.lexsort((minus, times, divide))[0]].tolist(), sorted(set(nums)))
 
 
 def solution_forms(problem: Problem) -> np.ndarray:

@@ -375,3 +375,37 @@ def test_searched_by_hand():
     table = metrics.searched(judge(pd.DataFrame(rows)))
     assert table[["pass@1", "any", "score", "rejected"]].values.tolist() == [[0, 1, 0.1, 0.25], [0, 0, 0, 0.25]]
     assert set(table["system"]) == {"16/16 +soft T0.9 sampled"}
+
+
+@given(st.lists(st.tuples(st.integers(0, 4), st.integers(0, 4)), min_size=1, max_size=8))
+def test_the_front_is_what_nothing_dominates(points):
+    def beaten(one):
+        return any(all(b >= a for a, b in zip(one, other, strict=True)) and other != one for other in points)
+
+    assert metrics.on_front(np.array(points)).tolist() == [not beaten(one) for one in points]
+
+
+def test_the_front_over_resampled_problems():
+    rng = np.random.default_rng(0)
+    names = ["method", "run", "set", "problem"]
+    means = {"first": (0.6, 0.5), "covers": (0.3, 0.9), "beaten": (0.2, 0.4), "close": (0.3, 0.9)}
+    rows = {
+        (method, method, "s", problem): (rng.random(2) < mean).astype(float)
+        for method, mean in means.items()
+        for problem in range(200)
+    }
+    scores = pd.DataFrame(rows, index=["pass@1", "pass@16"]).T.rename_axis(names)
+    table = metrics.front(scores, ["pass@1", "pass@16"], draws=600)
+    assert table.loc["first"].tolist() == [True, 1] and table.loc["beaten", "front"] == 0
+    assert 0.2 < table.loc["covers", "front"] + table.loc["close", "front"] <= 2
+    assert table["on front"].tolist() == metrics.on_front(scores.groupby("method").mean().to_numpy()).tolist()
+
+
+def test_answers_are_all_known():
+    asked = [
+        (low, high, direction, seeds)
+        for low, high in [(-1, 1), (1, 2), (-2, -1)]
+        for direction in ("higher", "equal")
+        for seeds in (1, 2, 3)
+    ]
+    assert {metrics.answer(*each) for each in asked} | {"not run"} == set(metrics.ANSWERS)

@@ -2,10 +2,13 @@
 
 import re
 
+import numpy as np
 import pandas as pd
 
-from lib import plots
-from lib.paths import FIGURES, ROOT
+from lib import metrics, plots
+from lib.paths import FIGURES, REFERENCE, ROOT
+from lib.runs import read_table
+from lib.verifiers import judge
 
 README = (ROOT / "README.md").read_text()
 METRICS = ["pass@1", "pass@8", "pass@16", "mean pass@k<=16"]
@@ -27,6 +30,19 @@ def results_table() -> str:
 
 def test_the_results_table_is_the_one_of_the_reference_results():
     assert results_table() in README, "put this into README.md:\n" + results_table()
+
+
+def test_the_figures_are_those_of_the_reference_results():
+    """Judged again: the shares of correct completions that stand in figures/, and in the README by the test above."""
+    table = pd.read_csv(FIGURES / "ast_table1.csv").query("set == 'heldout_1000' and metric == 'pass@1'")
+    assert len(table) >= 3
+    for method, reported in table.set_index("method")["estimate"].items():
+        seeds = [f for f in REFERENCE.glob(f"laptop/sample_{method}*") if metrics.method_of(f.name) == method]
+        shares = []
+        for folder in seeds:
+            judged = judge(read_table(folder / "generations.parquet").query("set == 'heldout_1000'"))
+            shares.append((judged["count"] * judged["correct"]).sum() / judged["count"].sum())
+        assert np.isclose(np.mean(shares), reported, atol=1e-9), method
 
 
 def test_every_make_target_named_exists():

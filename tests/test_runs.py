@@ -4,12 +4,14 @@ import json
 import os
 import re
 import resource
+import select
 import shutil
 import signal
 import subprocess
 import sys
 import time
 from functools import partial
+from importlib.util import find_spec
 from pathlib import Path
 
 import nbformat
@@ -21,6 +23,7 @@ from lib.files import clock, progress
 from lib.paths import ROOT
 from lib.runs import Run, read_table
 from lib.runs.__main__ import distinct
+from lib.runs.front import MACHINES, limits
 from lib.runs.plan import DeclarationError, Project
 from lib.runs.process import gpu
 
@@ -352,17 +355,71 @@ def test_a_partial_analysis_reads_what_is_there(checkout):
     assert sources("figures") == ["train_0.2"]
 
 
+def test_further_seeds_and_an_analysis_of_analyses(checkout):
+    def change(declarations):
+        declarations["runs"]["base"]["seeds"] = [1, 2]
+        declarations["runs"]["train_{rate}"]["seeds"] = [2]
+        declarations["runs"]["study"] |= {"partial": True, "needs": {"sources": ["train_0.2"]}}
+        summary = {"notebook": "study", "analysis": True, "partial": True, "needs": {"sources": ["study", "train_0.1"]}}
+        declarations["runs"]["summary"] = summary
+        declarations["groups"] |= {
+            "trained": ["train_*"],
+            "some": ["train_0.2*_seed*", "train_0.2", "study", "summary"],
+        }
+
+    checkout.declare(change)
+    specs = Project(checkout.root).specs("laptop")
+    assert [name for name in specs if "_seed" in name and name.startswith("base")] == ["base_seed1", "base_seed2"]
+    assert set(Project(checkout.root).plan("laptop", "trained").targets) == {"train_0.1", "train_0.2"}
+    assert "train_0.1_seed1" not in specs and specs["train_0.1_seed2"].params["seed"] == 2
+    assert list(specs["train_0.1_seed2"].parents) == ["base_seed2"] and list(specs["train_0.1"].parents) == ["base"]
+    assert list(specs["study"].parents) == ["train_0.2", "train_0.2_seed2"]  # pooled by what reads the first
+
+    said = checkout.call("plan", "laptop", "some")
+    assert "6 runs, 0 of them finished" in said and "6 runs of which nothing is recorded" in said
+    assert not (checkout.runs / "laptop").exists()
+    checkout.call("make", "laptop", "some", "--cores", "2")
+    said = checkout.call("plan", "laptop", "train_0.1_seed2")
+    assert re.search(r"train_0.1_seed2 +train +00:\d\d +missing", said) and "about 00:" in said
+
+    # the reference's figures: what reads other analyses is made after them, from them; then all of it as a site
+    checkout.call("publish", "laptop", "some")
+    shutil.rmtree(checkout.runs)
+    assert "has been executed" in checkout.call("report", status=1)
+    checkout.call("figures")
+    table = pd.read_csv(checkout.runs / "reference/laptop/summary/table.csv")
+    assert list(table["sources"]) == ["data/runs/reference/laptop/study"]
+    assert "made figures/site/index.html" in checkout.call("report")
+    index = (checkout.root / "figures/site/index.html").read_text()
+    assert 'href="study.html"' in index and 'href="summary.html"' in index and "data/reference" in index
+
+
+def test_a_profile_may_give_other_parents_and_more_memory(checkout):
+    other = {"mem_mb": 9000, "needs": {"train_0.2": {"init": "train_0.1"}}}
+    checkout.declare(set_in("profiles", "large", value=other))
+    large, laptop = checkout.specs("large"), checkout.specs("laptop")
+    assert list(large["train_0.2"].parents) == ["train_0.1"] and large["base"].declaration.mem_mb == 9000
+    assert list(laptop["train_0.2"].parents) == ["base"] and laptop["base"].declaration.mem_mb == 1500
+    for wrong, message in (({"train_0.3": {}}, "train_0.2"), ({"study": {"init": "base"}}, "sources")):
+        checkout.declare(set_in("profiles", "large", value={"needs": wrong}))
+        with pytest.raises(DeclarationError, match=message):
+            Checkout(checkout.root).check()
+
+
 @pytest.mark.parametrize("group", ["program", "dense", "dense_all", "trace"])
 def test_a_studys_group_names_all_that_its_partial_analysis_reads(group):
-    """A partial analysis has nothing made: what its group leaves out, its tables would lack without a word."""
+    """A partial analysis has nothing made: what its group leaves out, its tables would lack without a word.
+
+    Further seeds are a group of their own."""
     plan = Project().plan("smoke", group)
     studies = [spec for name, spec in plan.specs.items() if spec.declaration.partial]
-    assert studies and all(set(study.parents) <= set(plan.targets) for study in studies)
+    read = {name for study in studies for name in study.parents if not re.search(r"_seed\d+$", name)}
+    assert read and read <= set(plan.targets)
 
 
 def test_every_method_is_trained_on_as_many_completions():
     """README, "Choices": the budget of RL is completions sampled, of offline methods those that their pairs cost."""
-    specs = Project().plan("laptop", "everything").specs
+    specs = Project().specs("laptop")
 
     def drawn(name):
         params = specs[name].params
@@ -467,6 +524,72 @@ def test_two_runners_make_one_run_once(checkout):
     assert [process.returncode for process in both] == [0, 0], said
     assert said.count("another process works on it; waiting") == 1
     assert said.count("another process has just finished it") == 1
+
+
+HOLDER = """
+import time
+from lib.runs.process import gpu
+with gpu() as mine:
+    print(mine, flush=True)
+    time.sleep(600)
+"""
+
+
+def test_a_killed_run_frees_its_gpu_and_no_two_share_one(monkeypatch):
+    """Fake devices, a process each: three for two GPUs; the third gets that of the one that is killed."""
+    names = [f"{letter}{os.getpid()}" for letter in "cd"]
+    monkeypatch.setenv("COUNTDOWN_GPUS", ",".join(names))
+    command = [sys.executable, "-c", HOLDER]
+    first, second = (subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True) for _ in range(2))
+    held = {first.stdout.readline().strip(): first, second.stdout.readline().strip(): second}
+    assert set(held) == set(names)
+    third = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True)
+    time.sleep(2)
+    assert third.poll() is None and not select.select([third.stdout], [], [], 0)[0], "it waits"
+    held[names[1]].kill()
+    assert third.stdout.readline().strip() == names[1]
+    for process in (first, second, third):
+        process.kill()
+        process.wait()
+
+
+def test_runs_at_the_same_time_have_different_gpus(checkout, monkeypatch):
+    """Through Snakemake: both trainings at once, each kernel with a device of its own; the analysis has none."""
+    names = [f"{letter}{os.getpid()}" for letter in "ef"]
+    monkeypatch.setenv("COUNTDOWN_GPUS", ",".join(names))
+    see = "import os\nprint('device', os.environ.get('CUDA_VISIBLE_DEVICES', 'none'))\n"
+    for name, parameters, code in (("train", TRAIN, TRAIN_CODE), ("study", STUDY, STUDY_CODE)):
+        write_notebook(checkout.root / f"notebooks/{name}.ipynb", parameters, see + code, TRAIN_END * (name == "train"))
+    checkout.declare(set_in("runs", "train_{rate}", "params", value={"rate": "{rate}", "pause": 1.0}))
+    checkout.call("make", "laptop", "all", "--cores", "2", "--machine", "gpus")
+
+    def device(run):
+        return re.search(r"device (\S+)", (checkout.runs / "laptop" / run / "log.txt").read_text()).group(1)
+
+    starts = {run: pd.Timestamp(checkout.record(run)["started"]) for run in ("train_0.1", "train_0.2")}
+    ends = {run: start + pd.Timedelta(seconds=checkout.record(run)["elapsed"]) for run, start in starts.items()}
+    assert max(starts.values()) < min(ends.values()), "side by side"
+    assert {device("train_0.1"), device("train_0.2")} == set(names) and device("study") == "none"
+
+
+@pytest.mark.parametrize("machine", ["local", "gpus", "slurm", "kubernetes"])
+def test_snakemake_reads_the_profile_of_every_machine(checkout, machine):
+    executor = limits(machine, 2)
+    plugin = yaml.safe_load((MACHINES / machine / "config.yaml").read_text()).get("executor")
+    assert ("--cores" in executor) == (plugin is None)
+    if plugin and not find_spec(f"snakemake_executor_plugin_{plugin}"):
+        pytest.skip(f"the executor {plugin} is not installed (lib/runs/machines/{plugin}/config.yaml says how)")
+    options = [*executor, "--config", "profile=laptop", "group=all", "--dry-run"]
+    done = subprocess.run(
+        [sys.executable, "-m", "snakemake", *options], cwd=checkout.root, capture_output=True, text=True
+    )
+    assert done.returncode == 0 and "train_0.1" in done.stdout, done.stdout + done.stderr
+
+
+def test_an_unknown_machine_is_refused(checkout):
+    assert "machine 'slrum' does not exist: did you mean 'slurm'?" in checkout.call(
+        "make", "laptop", "all", "--machine", "slrum", status=1
+    )
 
 
 def test_each_gpu_is_held_by_one_run(monkeypatch):

@@ -28,16 +28,24 @@ def make(
     group: Annotated[str, Argument(help="a group or a run")],
     options: Annotated[list[str] | None, Argument(help="after --: for Snakemake, as --executor slurm")] = None,
     cores: int = CORES,
+    machine: Annotated[str, Option(help="where: a folder of lib/runs/machines")] = "local",
     with_parent: Annotated[bool, Option(help="end when the caller (make) ends")] = False,
 ) -> None:
     """Make a group's runs (or one run): whatever is not finished yet."""
     if with_parent:
         die_with_parent()
     try:
-        front.make(project, profile, group, cores, options or [])
+        front.make(project, profile, group, cores, options or [], machine)
     except KeyboardInterrupt:
         print("\nstopped; the same command goes on from here", file=sys.stderr)
         raise
+
+
+@app.command()
+def plan(profile: str, group: str, cores: int = CORES) -> None:
+    """What `make` would do: the runs, what is there, and the time by recorded runs. Starts nothing."""
+    asked = project.plan(profile, group)
+    front.show_plan(asked, front.expected(project, asked), cores)
 
 
 @app.command()
@@ -91,15 +99,25 @@ def figures(profile: Annotated[str, Argument()] = "laptop", cores: int = CORES) 
         if done.returncode:
             raise RunError(done.stderr.replace("! ", "").strip())
 
-    with ThreadPoolExecutor(cores) as pool:
-        list(pool.map(one, specs))
+    last = {name for name, spec in specs.items() if any(one.declaration.analysis for one in spec.parents.values())}
+    with ThreadPoolExecutor(cores) as pool:  # what reads other analyses comes last
+        list(pool.map(one, specs.keys() - last))
+        list(pool.map(one, last))
     for name in specs:
-        folder = project.runs / "reference" / profile / name
+        folder = specs[name].remade
         for artifact in read_record(folder)["artifacts"]:
             target = FIGURES / Path(artifact).name
             with atomic(target) as temporary:
                 shutil.copyfile(folder / artifact, temporary)
             print(f"made {shown(target)}")
+
+
+@app.command()
+def report(profile: Annotated[str, Argument()] = "laptop") -> None:
+    """The executed analyses as a static site under figures/site: local ones, else those that `figures` executed."""
+    from lib.runs.report import report  # nbconvert takes a second to import
+
+    print(f"made {shown(report(project, profile))}")
 
 
 @app.command()

@@ -33,7 +33,7 @@ def execute(project: Project, spec: Spec, reference: bool = False) -> None:
     another spec is emptied first. Raises RunError naming the run, the cell and the log.
     """
     parents = parent_folders(spec, reference)
-    folder = project.runs / "reference" / spec.profile / spec.name if reference else spec.folder
+    folder = spec.remade if reference else spec.folder
     folder.mkdir(parents=True, exist_ok=True)
     with locked(folder, spec.name), nullcontext() if spec.declaration.analysis else gpu() as device:
         if not reference and spec.state == "done":
@@ -83,7 +83,8 @@ def parent_folders(spec: Spec, reference: bool) -> dict[str, Path]:
     folders = {}
     for name, parent in spec.parents.items():
         if reference:
-            folder = parent.reference if read_record(parent.reference) else None
+            published = parent.remade if parent.declaration.analysis else parent.reference
+            folder = published if read_record(published) else None
             remedy = f"`make study`, then `python -m lib.runs publish {spec.profile} {name}`"
         else:
             folder = None if spec.declaration.analysis and parent.state != "done" else parent.source

@@ -1,4 +1,4 @@
-"""`make study`: validate, show the plan, start Snakemake, show what is under way, end with what was made."""
+"""`make study`: validate, show the plan and its time, start Snakemake, show what is under way, name what was made."""
 
 import os
 import signal
@@ -10,19 +10,23 @@ from contextlib import suppress
 from pathlib import Path
 from threading import Thread
 
+import yaml
 from rich.live import Live
 from rich.text import Text
 
 from lib.files import clock, shown
-from lib.runs.plan import Plan, Project, read_record
+from lib.runs.plan import Plan, Project, known, read_record
 from lib.runs.process import RunError, die_with_parent, gpus, try_lock
 
+MACHINES = Path(__file__).parent / "machines"  # Snakemake's profiles: where runs are made
 EVERY = 10.0  # seconds between progress lines where there is no terminal to draw on
 OPTIONS = "--quiet all --nocolor --nolock --rerun-incomplete --rerun-triggers params mtime --scheduler greedy"
 
 
-def make(project: Project, profile: str, group: str, cores: int, options: list[str]) -> None:
-    """Make what is not finished of a group. Raises RunError if a run fails or another is at work here."""
+def make(project: Project, profile: str, group: str, cores: int, options: list[str], machine: str = "local") -> None:
+    """Make what is not finished of a group on a machine (a folder of MACHINES). Raises RunError if a run fails or
+    another is at work here."""
+    known(machine, [folder.name for folder in MACHINES.iterdir()], "machine")
     plan = project.plan(profile, group)
     project.runs.mkdir(parents=True, exist_ok=True)
     with (project.runs / ".lock").open("a+") as lock:  # one front door at a time
@@ -32,24 +36,52 @@ def make(project: Project, profile: str, group: str, cores: int, options: list[s
             raise RunError(f"these runs are being made by process {other}: wait for it, or `kill {other}`")
         lock.truncate(0)
         print(os.getpid(), end="", file=lock, flush=True)
-        waiting = show_plan(plan)
+        seconds = expected(project, plan)
+        waiting = show_plan(plan, seconds, cores)
         if waiting:
-            options = ["--cores", str(cores), "--config", f"profile={profile}", f"group={group}", *options]
-            snakemake(project.root, plan, waiting, options)
+            options = ["--config", f"profile={profile}", f"group={group}", *limits(machine, cores), *options]
+            snakemake(project.root, plan, waiting, options, seconds)
     summary(plan, waiting)
 
 
-def show_plan(plan: Plan) -> list[str]:
-    """Print what is to be made, what is finished and what is borrowed; the runs to be made."""
+def expected(project: Project, plan: Plan) -> dict[str, float]:
+    """Seconds that each run takes by what was recorded in the reference and here: its own time, else that of the run of
+    the same notebook with most parameters in common, in proportion to the steps. Without any record it has no entry."""
+    profile = next(iter(plan.specs.values())).profile
+    roots = (project.root / "data/reference" / profile, project.runs / profile)
+    recorded = {
+        path.parent.name: read_record(path.parent) for root in roots for path in sorted(root.glob("*/run.json"))
+    }
+    seconds = {}
+    for run, spec in plan.specs.items():
+        alike = [(name == run, record) for name, record in recorded.items() if record["notebook"] == spec.notebook]
+        if alike:
+            shared = [sum(record["parameters"].get(k) == v for k, v in spec.params.items()) for _, record in alike]
+            best = max(range(len(alike)), key=lambda i: (alike[i][0], shared[i]))
+            record = alike[best][1]
+            steps = [params.get("steps", 1) for params in (spec.params, record["parameters"])]
+            seconds[run] = record["elapsed"] * steps[0] / steps[1]
+    return seconds
+
+
+def show_plan(plan: Plan, seconds: dict[str, float], cores: int) -> list[str]:
+    """Print what is to be made and how long that takes, what is finished and what is borrowed; the runs to be made."""
     states = {run: spec.state for run, spec in plan.specs.items()}
     waiting = [run for run, state in states.items() if state != "done"]
     whole = [spec for spec in plan.specs.values() if not spec.declaration.partial]
     borrowed = {parent for spec in whole for parent in spec.parents} - set(plan.specs)
     print(f"{len(states)} runs, {len(states) - len(waiting)} of them finished")
     for run in waiting:
-        print(f"  {run:32} {plan.specs[run].notebook:24} {states[run]}")
+        took = clock(seconds[run]) if run in seconds else "?"
+        print(f"  {run:32} {plan.specs[run].notebook:24} {took:>8}  {states[run]}")
     for run in sorted(borrowed):
-        print(f"  {run:32} {'from data/reference':24} finished")
+        print(f"  {run:32} {'from data/reference':24} {'':8}  finished")
+    work = sum(seconds[run] * plan.specs[run].declaration.threads for run in waiting if run in seconds)
+    least = max(work / cores, time_left(plan, waiting, seconds))
+    unknown = sum(run not in seconds for run in waiting)
+    if waiting:
+        print(f"about {clock(work)} of one core by the recorded runs, {clock(least)} on {cores}", end="")
+        print(f", and {unknown} runs of which nothing is recorded" if unknown else "")
     sys.stdout.flush()
     return waiting
 
@@ -69,12 +101,10 @@ def summary(plan: Plan, made: list[str]) -> None:
 # --- while runs are made ------------------------------------------------------------------------------------
 
 
-def snakemake(root: Path, plan: Plan, waiting: list[str], options: list[str]) -> None:
+def snakemake(root: Path, plan: Plan, waiting: list[str], options: list[str], seconds: dict[str, float]) -> None:
     """Run Snakemake to its end. Raises RunError with the failed run's message, or Snakemake's last lines."""
-    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2**20
-    resources = [f"mem_mb={memory}", *([f"gpu={len(gpus())}"] if gpus() else [])]
     stale = [str(plan.specs[run].folder / "run.json") for run in waiting]
-    options = [*OPTIONS.split(), "--resources", *resources, "--forcerun", *stale, *options]
+    options = [*OPTIONS.split(), "--forcerun", *stale, *options]
     process = subprocess.Popen(
         [sys.executable, "-m", "snakemake", *options],
         cwd=root,
@@ -87,7 +117,7 @@ def snakemake(root: Path, plan: Plan, waiting: list[str], options: list[str]) ->
     said = deque(maxlen=40)
     reader = Thread(target=listen, args=(process.stdout, said), daemon=True)
     try:
-        watch(process, plan, waiting, reader)
+        watch(process, plan, waiting, reader, seconds)
     finally:
         end(process)
     if process.returncode:
@@ -95,12 +125,22 @@ def snakemake(root: Path, plan: Plan, waiting: list[str], options: list[str]) ->
         raise RunError("\n".join(failures or said or [f"Snakemake ended with status {process.returncode}"]))
 
 
-def watch(process: subprocess.Popen, plan: Plan, waiting: list[str], reader: Thread) -> None:
+def limits(machine: str, cores: int) -> list[str]:
+    """A machine's Snakemake profile, and what this machine has of everything if it is this one that makes the runs."""
+    profile = ["--profile", str(MACHINES / machine)]
+    if "executor" in yaml.safe_load((MACHINES / machine / "config.yaml").read_text()):
+        return profile
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2**20
+    resources = [f"mem_mb={memory}", *([f"gpu={len(gpus())}"] if gpus() else [])]
+    return [*profile, "--cores", str(cores), "--resources", *resources]
+
+
+def watch(process: subprocess.Popen, plan: Plan, waiting: list[str], reader: Thread, seconds: dict[str, float]) -> None:
     """Show what is under way until the process ends: in place on a terminal, else a line now and then."""
     start = time.time()
 
     def view() -> Text:
-        return Text("\n".join(under_way(plan, waiting, start)), no_wrap=True, overflow="ellipsis")
+        return Text("\n".join(under_way(plan, waiting, start, seconds)), no_wrap=True, overflow="ellipsis")
 
     with Live(get_renderable=view, refresh_per_second=2, transient=True) as live:
         reader.start()
@@ -108,7 +148,7 @@ def watch(process: subprocess.Popen, plan: Plan, waiting: list[str], reader: Thr
             with suppress(subprocess.TimeoutExpired):
                 process.wait(timeout=EVERY)
             if process.returncode is None and not live.console.is_terminal:
-                print(" | ".join(under_way(plan, waiting, start)), flush=True)
+                print(" | ".join(under_way(plan, waiting, start, seconds)), flush=True)
         reader.join(timeout=5)
 
 
@@ -130,28 +170,26 @@ def end(process: subprocess.Popen) -> None:
                 process.wait(timeout=10)
 
 
-def under_way(plan: Plan, waiting: list[str], start: float) -> list[str]:
+def under_way(plan: Plan, waiting: list[str], start: float, expected: dict[str, float]) -> list[str]:
     """How far all is, and of each run at work how long it takes so far and the last thing it printed."""
     done = [run for run in waiting if written(plan.specs[run].folder / "run.json") >= start]
     begun = {run: written(plan.specs[run].folder / "spec.json") for run in waiting if run not in done}
     seconds = {run: time.time() - when for run, when in begun.items() if when >= start}
-    left = time_left(plan, begun, seconds)
+    known = all(run in expected for run in begun)
+    left = {run: max(expected[run] - seconds.get(run, 0), 0) for run in begun if run in expected}
     head = f"{clock(time.time() - start)}  {len(done)} of {len(waiting)} runs made"
-    return [head + ("" if left is None else f", about {clock(left)} left")] + [
+    return [head + (f", about {clock(time_left(plan, list(begun), left))} left" if known else "")] + [
         f"{run} {clock(took)}: {last_line(plan.specs[run].folder / 'log.txt') or 'starting'}"
         for run, took in seconds.items()
     ]
 
 
-def time_left(plan: Plan, open_runs: dict[str, float], seconds: dict[str, float]) -> float | None:
-    """The longest way through the open runs by what they took in the reference; None if one is not there."""
+def time_left(plan: Plan, runs: list[str], seconds: dict[str, float]) -> float:
+    """The longest way through runs that are open, by what each still takes."""
     left = {}
-    for run in open_runs:  # parents first
-        record = read_record(plan.specs[run].reference)
-        if record is None:
-            return None
-        own = max(record["elapsed"] - seconds.get(run, 0), 0)
-        left[run] = own + max((left.get(parent, 0) for parent in plan.specs[run].parents), default=0)
+    for run in runs:  # parents first
+        before = max((left.get(parent, 0) for parent in plan.specs[run].parents), default=0)
+        left[run] = seconds.get(run, 0) + before
     return max(left.values(), default=0)
 
 

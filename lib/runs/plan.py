@@ -30,8 +30,9 @@ TABLES = {  # notebook parameters that name an entry of a table in lib/, or seve
     "design": "lib.demonstrations.DEMONSTRATIONS",
     "sets": "lib.problem.EVALUATION_SETS",
     "eval_set": "lib.problem.EVALUATION_SETS",
-    "engine": "lib.generation.ENGINES",
+    "engine": "lib.runs.plan.ENGINES",
 }
+ENGINES = ("transformers", "vllm")  # lib.generation's: to import it takes seconds
 
 
 class DeclarationError(ValueError):
@@ -52,6 +53,8 @@ class Profile(Strict):
     notebooks: dict[str, dict[str, Any]] = {}
     runs: dict[str, dict[str, Any]] = {}
     offline: bool = False  # needs nothing from the network, and so may not ask it
+    mem_mb: int = 0  # of every run, where it is more than the run's own
+    needs: dict[str, dict[str, str]] = {}  # other parents for single runs
 
 
 class Declaration(Strict):
@@ -61,7 +64,12 @@ class Declaration(Strict):
     params: dict[str, Any] = {}
     grid: dict[str, list[Any]] = {}
     needs: dict[str, str | list[str]] = {}  # parameter: the run, or runs, whose folders it gets
-    partial: bool = False  # of an analysis: it reads those of its parents that are finished, and has none made
+    seeds: list[
+        int
+    ] = []  # further seeds: each makes a run <name>_seed<seed>, of parents of that seed where they have it
+    partial: bool = (
+        False  # of an analysis: it reads those of its parents, and of their further seeds, that are finished
+    )
     threads: int = 1
     mem_mb: int = 1500
     analysis: bool = False  # reads results, trains nothing: `make figures` executes it on the reference
@@ -132,6 +140,11 @@ class Spec:
         return "done"
 
     @property
+    def remade(self) -> Path:
+        """Where an analysis is executed on the reference results."""
+        return self.folder.parents[1] / "reference" / self.profile / self.name
+
+    @property
     def in_reference(self) -> bool:
         record = read_record(self.reference)
         return record is not None and record["fingerprint"] == self.fingerprint
@@ -197,6 +210,10 @@ class Project:
         known(profile, self.declarations.profiles, "profile")
         runs = self.expanded()
         self.check_profile(profile, runs)
+        body = self.declarations.profiles[profile]
+        for name, run in runs.items():
+            needs = run.needs | body.needs.get(name, {})
+            runs[name] = run.model_copy(update={"mem_mb": max(run.mem_mb, body.mem_mb), "needs": needs})
         specs = {}
         try:
             for name in TopologicalSorter({name: run.parents for name, run in runs.items()}).static_order():
@@ -224,10 +241,14 @@ class Project:
                 if name in runs:
                     raise DeclarationError(f"{where}: two runs are called {name!r}")
                 runs[name] = declaration.model_copy(update=fill(body, point))
+        for name, declaration in list(runs.items()):
+            runs |= {f"{name}_seed{seed}": again(declaration, seed, runs) for seed in declaration.seeds}
         for name, declaration in runs.items():
             for key, value in declaration.needs.items():
                 found = select(value, runs, f"{YAML}: runs.{name}.needs.{key}")
-                declaration.needs[key] = value if isinstance(value, str) else found
+                if declaration.partial:
+                    found = [each for one in found for each in (one, *(f"{one}_seed{s}" for s in runs[one].seeds))]
+                declaration.needs[key] = value if isinstance(value, str) else list(dict.fromkeys(found))
         return runs
 
     def check_profile(self, profile: str, runs: dict[str, Declaration]) -> None:
@@ -240,6 +261,11 @@ class Project:
         for name in body.notebooks:
             known(name, notebooks, f"{where}.notebooks: notebook")
         select(list(body.runs), runs, f"{where}.runs")
+        select([*body.needs], runs, f"{where}.needs")
+        for name, parents in body.needs.items():
+            for key, value in parents.items():
+                known(key, runs[name].needs, f"{where}.needs.{name}: parameter")
+                select(value, runs, f"{where}.needs.{name}.{key}")
 
     def resolve(self, profile: str, name: str, declaration: Declaration, parents: dict[str, Spec]) -> Spec:
         """Parameters of one run: notebook < profile < profile's notebook < run < profile's run."""
@@ -374,13 +400,16 @@ def nearest(name: str, names: Iterable) -> str:
 
 
 def select(patterns: str | list[str], names: Iterable[str], where: str) -> list[str]:
-    """The names that patterns (exact, or in a list with *) stand for, each once. Raises DeclarationError."""
+    """The names that patterns (exact, or in a list with *) stand for, each once. Raises DeclarationError.
+
+    A pattern that does not speak of seeds stands for no further seed: a study's group is its runs of the first.
+    """
     if isinstance(patterns, str):
         known(patterns, names, f"{where}: run")
         return [patterns]
     found = {}
     for pattern in patterns:
-        matches = [name for name in names if fnmatchcase(name, pattern)]
+        matches = [name for name in names if fnmatchcase(name, pattern) and ("_seed" in pattern or "_seed" not in name)]
         if not matches:
             known(pattern, names, f"{where}: run")
         found.update(dict.fromkeys(matches))
@@ -400,6 +429,15 @@ def fill(value: Any, point: dict[str, Any]) -> Any:
     for key, inner in point.items():
         value = value.replace(f"{{{key}}}", str(inner))
     return value
+
+
+def again(declaration: Declaration, seed: int, runs: dict[str, Declaration]) -> Declaration:
+    """A declaration with another seed, on parents of that seed where they are declared."""
+    needs = {
+        key: f"{parent}_seed{seed}" if parent in runs and seed in runs[parent].seeds else parent
+        for key, parent in declaration.needs.items()
+    }
+    return declaration.model_copy(update={"params": declaration.params | {"seed": seed}, "needs": needs, "seeds": []})
 
 
 def read_record(folder: Path) -> dict | None:
