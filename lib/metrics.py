@@ -11,6 +11,7 @@ import numpy as np
 import pandas as pd
 from scipy import stats
 
+from lib.environment import REJECTIONS
 from lib.expression import flattened, parse
 
 STATUSES = ["correct", "wrong_value", "wrong_numbers", "unparseable", "missing"]  # of lib.verifiers.Verdict
@@ -234,6 +235,35 @@ def matched_length(judged: pd.DataFrame, width=16, seed=0) -> pd.DataFrame:
     rank = rows.groupby([*cells, "method"]).cumcount()
     sizes = pd.crosstab(cells, rows["method"]).min(axis=1)
     return rows[rank.to_numpy() < sizes.loc[pd.MultiIndex.from_arrays(cells)].to_numpy()]
+
+
+SEARCH = ["set", "beams", "samples", "temperature", "rerank", "weight", "alpha", "beta"]  # what one is made with
+
+
+def partial_credit(judged: pd.DataFrame) -> pd.Series:
+    """The score of `agent`, Section 4.1: 1 for a solution, 0.1 for a game or an answer that is none, 0 for neither."""
+    return judged["correct"].astype(float).where(judged["correct"] | (judged["status"] == "missing"), 0.1)
+
+
+def searched(judged: pd.DataFrame) -> pd.DataFrame:
+    """Saved searches (of notebook 14, after `judge`), one row each: that of their best game, with columns more.
+
+    pass@1: the game of the best score is a solution. any: one of the games kept is, as the executor sees. score.
+    rejected: share of sampled tags that name no legal action. repeats: searches of the same problem. system: what was
+    searched with, as in "16/16 +soft T0.9 sampled": rerank and temperature where they are not usual, and repeats.
+    """
+    games = judged.groupby([*SEARCH, "problem", "sample"], sort=False)["correct"]
+    repeats = judged.groupby(SEARCH)["sample"].transform("max") + 1
+    best = judged.assign(any=games.transform("any").astype(float), repeats=repeats).query("rank == 0")
+    scores = {"pass@1": best["correct"].astype(float), "score": partial_credit(best)}
+    scores["rejected"] = best[list(REJECTIONS)].sum(axis=1) / best["sampled"]
+    return best.assign(**scores, system=[_system(row) for row in best.itertuples()])
+
+
+def _system(row) -> str:
+    rerank = "" if row.rerank == "none" else f" +{row.rerank}"
+    warmth = "" if row.temperature in (0, 0.6) else f" T{row.temperature:g}"
+    return f"{row.beams}/{row.samples}{rerank}{warmth}{' sampled' if row.repeats > 1 else ''}"
 
 
 def on_front(points: np.ndarray) -> np.ndarray:

@@ -66,6 +66,36 @@ def new_model(tokenizer, hidden: int = 128, layers: int = 4, heads: int = 4, see
     return Qwen2ForCausalLM(config)
 
 
+def memory_there() -> int:
+    """Bytes of memory of the GPU, or without one of the machine."""
+    if torch.cuda.is_available():
+        return torch.cuda.get_device_properties(0).total_memory
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+
+
+def training_memory(model, rows: int, length: int, reference: bool) -> int:
+    """Estimated bytes at the peak of training on micro-batches of `rows` texts of `length` tokens.
+
+    Weights, their gradients and AdamW's two moments in float32, the frozen `reference`, and what a forward pass keeps
+    for the backward pass: 12 hidden widths, 6 key widths and 4 feed-forward widths a token and layer, in bfloat16 on a
+    GPU.
+    Logits come in tiles of 4,096 tokens by 32,768 words, three of them at a time (TRL's fused head).
+    """
+    config, half = model.config, torch.cuda.is_available()
+    key_width = config.hidden_size // config.num_attention_heads * config.num_key_value_heads
+    kept = config.num_hidden_layers * (12 * config.hidden_size + 6 * key_width + 4 * config.intermediate_size)
+    copies = 4 + 4 + 8 + 4 * reference + 2 * half
+    tiles = 3 * 4 * min(rows * length, 4096) * min(config.vocab_size, 32768)
+    return copies * model.num_parameters() + rows * length * kept * (2 if half else 4) + tiles
+
+
+def fitting(model, batch: int, length: int, reference: bool) -> int:
+    """The most rows, a divisor of `batch`, that one pass can hold in nine tenths of the memory; 1 where none fits."""
+    room = 0.9 * memory_there()
+    sizes = (rows for rows in range(batch, 0, -1) if batch % rows == 0)
+    return next((rows for rows in sizes if training_memory(model, rows, length, reference) <= room), 1)
+
+
 def save_policy(model, tokenizer, folder: str | Path) -> Path:
     """Write a checkpoint so that `folder` is either the old one or the whole new one, never half of it."""
     folder = Path(folder)
@@ -104,7 +134,7 @@ def load_tokenizer(path: str | Path) -> PreTrainedTokenizerFast:
 
 
 def load_policy(path: str | Path, dtype: torch.dtype = torch.float32):
-    """Model and tokenizer of a run folder, a checkpoint folder or a hub name.
+    """Model, on the GPU if there is one, and tokenizer of a run folder, a checkpoint folder or a hub name.
 
     Raises FileNotFoundError for a folder without a checkpoint, ValueError for a truncated or damaged one.
     """
@@ -115,4 +145,4 @@ def load_policy(path: str | Path, dtype: torch.dtype = torch.float32):
         raise ValueError(
             f"{checkpoint}/model.safetensors is damaged ({error}); delete the folder and run again what makes it"
         ) from error
-    return model, load_tokenizer(checkpoint)
+    return model.to("cuda" if torch.cuda.is_available() else "cpu"), load_tokenizer(checkpoint)

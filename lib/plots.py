@@ -149,7 +149,7 @@ def pass_at_k_curves(ax, table: pd.DataFrame, title="") -> None:
         if whole:
             ax.fill_between(rows["k"], rows["low"], rows["high"], color=look.colour, alpha=0.15, linewidth=0)
     ax.set_xscale("log", base=2)
-    ax.xaxis.set_major_locator(FixedLocator([2**i for i in range(int(table["k"].max()).bit_length())]))
+    ax.xaxis.set_major_locator(FixedLocator([2**i for i in range(int(max(table["k"], default=1)).bit_length())]))
     ax.xaxis.set_minor_locator(NullLocator())
     ax.xaxis.set_major_formatter(ScalarFormatter())
     ax.yaxis.set_major_formatter(PercentFormatter(1, decimals=0))
@@ -171,6 +171,12 @@ def reward_ladder(ax, table: pd.DataFrame, correct: float, span: float) -> None:
         ax.plot(rows["distance"], rows["reward"], color=look.colour, marker=look.marker, label=look.label)
     ax.xaxis.set_major_locator(FixedLocator(sorted(table["distance"].unique())))
     ax.set(xlabel="edits to the nearest solution d", ylabel="reward", ylim=(0, correct * 1.08))
+
+
+def points(ax, x, table: pd.DataFrame, mark: str, **look) -> None:
+    """Estimates with their intervals at `x`. Columns estimate, low, high."""
+    spans = [table["estimate"] - table["low"], table["high"] - table["estimate"]]
+    ax.errorbar(x, table["estimate"], yerr=spans, fmt=mark, elinewidth=0.8, **look)
 
 
 def dots(ax, table: pd.DataFrame, title="") -> None:

@@ -16,7 +16,7 @@ from datasets import Dataset, disable_progress_bars, load_dataset
 from trl import DPOConfig, DPOTrainer
 
 from lib.demonstrations import asked, render_prompt
-from lib.model import load_policy
+from lib.model import fitting, load_policy
 from lib.problem import exclude
 from lib.training import Policy, Resumable, arguments, schedule
 
@@ -106,17 +106,24 @@ class PreferenceTrainer(Resumable, DPOTrainer):
         self, model, tokenizer, rows: Dataset, folder: Path, settings: PreferenceSettings, eval_problems, prompt
     ):
         self.settings, self.eval_problems, self.prompt = settings, eval_problems, prompt
+        texts = zip(rows["prompt"], rows["chosen"], rows["rejected"], strict=True)
+        length = max(len(tokenizer(max(asked + a, asked + b, key=len)).input_ids) for asked, a, b in texts) + 1
+        micro_batch = fitting(model, settings.batch_size, 2 * length, reference=True)  # both sides of a pair
         config = DPOConfig(
             **arguments(folder, settings),
             max_steps=settings.steps,
             lr_scheduler_type="constant",
             logging_steps=1,
-            per_device_train_batch_size=settings.batch_size,
+            per_device_train_batch_size=micro_batch,
+            gradient_accumulation_steps=settings.batch_size // micro_batch,
             train_sampling_strategy="sequential",
             max_length=None,
         )
         reference = copy.deepcopy(model).eval().requires_grad_(False)
         super().__init__(model=model, ref_model=reference, args=config, train_dataset=rows, processing_class=tokenizer)
+        self.model_accepts_loss_kwargs = False  # the mean of the micro-batches' losses is the batch's
+        self._rows: list[dict] = []
+        self.check_memory(micro_batch, 2 * length, reference=True)
 
     def _log_ratios(self, model, inputs: dict) -> torch.Tensor:
         """log pi of the completions, chosen above rejected: (2, B)."""
@@ -129,14 +136,16 @@ class PreferenceTrainer(Resumable, DPOTrainer):
             reference = self._log_ratios(self.ref_model, inputs)
         ratios = self._log_ratios(model, inputs) - reference
         lengths = inputs["completion_mask"].sum(-1).view(2, -1)
-        loss, self._row = preference_loss(*ratios, lengths, self.settings.beta, self.settings.loss)
+        loss, row = preference_loss(*ratios, lengths, self.settings.beta, self.settings.loss)
+        self._rows.append(row)
         return loss
 
     def log(self, logs, start_time=None):
         """One row of metrics.csv a step; TRL's own metrics are not kept."""
         if "loss" not in logs:  # the summary at the end
             return
-        row = {"loss": logs["loss"], **self._row, "grad_norm": logs["grad_norm"]}
+        row = {"loss": logs["loss"], **pd.DataFrame(self._rows).mean(), "grad_norm": logs["grad_norm"]}
+        self._rows.clear()
         if len(self.eval_problems) and self.state.global_step % self.settings.eval_every == 0:
             row |= self.held_out()
         self.add(row | {"seconds": round(time.monotonic() - self.began, 2)})

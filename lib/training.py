@@ -8,8 +8,9 @@ checkpoints and the fused log-probabilities are TRL's.
 Where this departs from textbook RLOO (Ahmadian et al., 2024):
 
 * The gradient of a rollout is scaled by the truncated importance weight of the whole sequence, policy over
-  sampler (paper `ast`, Eq. 3). Our sampler is the policy itself: with one update per batch of rollouts the weight
-  is 1 but for rounding. With more (`updates`) the same rollouts are used again by a policy that has moved on.
+  sampler (paper `ast`, Eq. 3). Our sampler is the policy itself, or vLLM with its weights: with one update per batch
+  of rollouts the weight is 1 but for rounding. With more (`updates`) the same rollouts are used again by a policy
+  that has moved on.
 * The KL penalty is a term of the loss (mean per token), not of the reward, and so is an entropy bonus.
 * Token log-probabilities are summed, not averaged over the length; completions cut at the cap count like all
   others.
@@ -44,8 +45,8 @@ from trl.trainer.utils import add_fused_lm_head
 from lib.curriculum import Curriculum
 from lib.demonstrations import render_prompt
 from lib.files import progress, write_table, writing
-from lib.generation import Sampling, generate, sample
-from lib.model import load_policy, save_policy
+from lib.generation import ENGINES, MEMORY_SHARE, Sampling, sample
+from lib.model import fitting, load_policy, memory_there, save_policy, training_memory
 from lib.problem import Problem, problems
 from lib.verifiers import VERIFIERS
 
@@ -89,8 +90,8 @@ class RLOOSettings:
     """Hyperparameters of RLOO. Defaults are those of paper `ast`, but batch and length fit the laptop.
 
     An update takes `prompts` problems, `group_size` rollouts each, in micro-batches of `micro_batch`
-    rollouts. `updates` successive updates, of the `steps` in all, share their rollouts. The policy is the model at
-    `temperature`, in sampling and in the loss alike.
+    rollouts, drawn by `engine`. `updates` successive updates, of the `steps` in all, share their rollouts. The
+    policy is the model at `temperature`, in sampling and in the loss alike.
     """
 
     steps: int = 100
@@ -106,11 +107,14 @@ class RLOOSettings:
     entropy_coef: float = 0.001
     kl_coef: float = 0.001
     micro_batch: int = 16
+    engine: str = "transformers"
     eval_every: int = 10
     save_every: int = 10
     seed: int = 0
 
     def __post_init__(self):
+        if self.engine not in ENGINES:
+            raise ValueError(f"engine={self.engine!r} is not known: choose from {sorted(ENGINES)}")
         if self.group_size < 2:
             raise ValueError(f"group_size={self.group_size}: leave-one-out needs two rollouts of a problem")
         if self.prompts * self.group_size % self.micro_batch:
@@ -245,6 +249,15 @@ class Resumable:
             row[f"eval_{name}"] = float(np.mean(scores))
         return row | {"eval_entropy": -table["logprob"].sum() / table["tokens"].sum()}
 
+    def check_memory(self, rows: int, length: int, reference: bool, taken: float = 0.0) -> None:
+        """Say how much memory training takes at the most. Raises MemoryError where there is not that much, less the
+        share that is `taken`."""
+        needed, there = training_memory(self.model, rows, length, reference), (1 - taken) * memory_there()
+        said = f"{needed / 2**30:.1f} GiB at the peak, for {rows} texts of {length} tokens at a time"
+        print(f"memory: about {said}; {there / 2**30:.1f} GiB are there", flush=True)
+        if needed > there:
+            raise MemoryError(f"training needs about {said}, but there are {there / 2**30:.1f} GiB: lower micro_batch")
+
     def fit(self, folder: Path, steps: int, what: str, shown: tuple[str, ...]) -> None:
         """Train, from the newest whole checkpoint if there is one, and save the policy. `shown`: columns of metrics.csv
         that stand in the progress line."""
@@ -344,12 +357,22 @@ def train_sft(
     disable_progress_bars()  # of every small thing that TRL does to the rows
     if len(rows) < settings.batch_size:
         raise ValueError(f"{len(rows)} demonstrations do not fill one batch of {settings.batch_size}")
+
+    def tokenized(row: dict) -> dict:
+        prompt, completion = (tokenizer(row[side]).input_ids for side in ("prompt", "completion"))
+        completion += [tokenizer.eos_token_id] * settings.end_token
+        return {"input_ids": prompt + completion, "completion_mask": [0] * len(prompt) + [1] * len(completion)}
+
+    rows = rows.map(tokenized, remove_columns=rows.column_names)
+    lengths = np.minimum([len(ids) for ids in rows["input_ids"]], model.config.max_position_embeddings)
+    micro_batch = fitting(model, settings.batch_size, int(lengths.max()), reference=False)
     config = SFTConfig(
         **arguments(folder, settings),
         num_train_epochs=1,  # the order below holds all epochs
         train_sampling_strategy="sequential",
-        per_device_train_batch_size=settings.batch_size,
-        per_device_eval_batch_size=settings.batch_size,
+        per_device_train_batch_size=micro_batch,
+        gradient_accumulation_steps=settings.batch_size // micro_batch,
+        per_device_eval_batch_size=micro_batch,
         warmup_steps=settings.warmup_steps,
         lr_scheduler_type=settings.schedule,
         logging_steps=settings.log_every,
@@ -359,20 +382,14 @@ def train_sft(
         completion_only_loss=True,
         max_length=model.config.max_position_embeddings,
     )
-
-    def tokenized(row: dict) -> dict:
-        prompt, completion = (tokenizer(row[side]).input_ids for side in ("prompt", "completion"))
-        completion += [tokenizer.eos_token_id] * settings.end_token
-        return {"input_ids": prompt + completion, "completion_mask": [0] * len(prompt) + [1] * len(completion)}
-
     trainer = _SFTTrainer(
         model=model,
         args=config,
-        train_dataset=rows.map(tokenized, remove_columns=rows.column_names),
+        train_dataset=rows,
         eval_dataset=None if eval_rows is None else eval_rows.map(tokenized, remove_columns=eval_rows.column_names),
         processing_class=tokenizer,
     )
-    lengths = np.array([len(ids) for ids in trainer.train_dataset["input_ids"]])
+    trainer.check_memory(micro_batch, int(lengths.max()), reference=False)
     order = batches_by_length(lengths, settings.batch_size, settings.epochs, settings.seed)
     trainer.train_dataset = trainer.train_dataset.select(order)
     trainer.fit(folder, len(order) // settings.batch_size, "SFT", ("loss", "token_accuracy"))
@@ -467,7 +484,7 @@ class RLOOTrainer(Resumable, GRPOTrainer):
         generator.manual_seed(settings.seed * 1_000_003 + self.state.global_step)
         sampling = Sampling(settings.temperature, max_tokens=settings.max_tokens)
         with self.accelerator.autocast():
-            out = generate(self.model, prompts, k, sampling, tokenizer.eos_token_id, generator)
+            out = ENGINES[settings.engine](self.model, prompts, k, sampling, tokenizer.eos_token_id, generator)
         sampled = time.perf_counter()
         # 2. score, a group at a time
         texts = tokenizer.batch_decode(out.ids, skip_special_tokens=True)
@@ -588,6 +605,10 @@ def train_rloo(
     order = schedule(len(train_problems), batches * settings.prompts, settings.seed)
     in_order = train_problems.select_columns(["nums", "target"]).select(order)
     trainer = RLOOTrainer(model, tokenizer, in_order, reward, folder, settings, **options)
+    asked = max((render_prompt(**row, name=trainer.prompt) for row in in_order), key=len)
+    length = len(tokenizer(asked).input_ids) + settings.max_tokens
+    taken = MEMORY_SHARE * (settings.engine == "vllm" and torch.cuda.is_available())
+    trainer.check_memory(settings.micro_batch, length, reference=bool(settings.kl_coef), taken=taken)
     trainer.fit(folder, settings.steps, "RLOO", ("reward", "accuracy"))
 
 

@@ -1,5 +1,20 @@
 """Set before anything imports torch: one thread, no network."""
 
 import os
+import shutil
+import subprocess
+from pathlib import Path
 
 os.environ.update(OMP_NUM_THREADS="1", TOKENIZERS_PARALLELISM="false", HF_HUB_OFFLINE="1", HF_HUB_DISABLE_TELEMETRY="1")
+
+
+def copy_of_the_repository(folder: Path) -> Path:
+    """All files that are or could be committed, in `folder`."""
+    from lib.paths import ROOT
+
+    listed = ["git", "ls-files", "-co", "--exclude-standard"]
+    for name in subprocess.run(listed, cwd=ROOT, capture_output=True, text=True, check=True).stdout.splitlines():
+        if (ROOT / name).is_file():
+            (folder / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(ROOT / name, folder / name)
+    return folder

@@ -5,8 +5,9 @@ import pytest
 import torch
 from transformers import Qwen2ForCausalLM
 
-from lib.generation import Sampling, _pick, generate, sample
+from lib.generation import ENGINES, Sampling, _pick, generate, sample
 from lib.model import build_tokenizer, new_model
+from lib.runs import plan
 
 TOKENIZER = build_tokenizer()
 EOS = TOKENIZER.eos_token_id
@@ -122,5 +123,6 @@ def test_sample_gives_one_row_a_completion_and_does_not_depend_on_what_follows(m
 
 
 def test_an_unknown_engine_is_refused(model):
+    assert set(ENGINES) == set(plan.ENGINES)
     with pytest.raises(ValueError, match="engine 'vlm'"):
         sample(model, TOKENIZER, [], 1, Sampling(), 0, engine="vlm")

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from lib import metrics
 from lib.paths import PAPER
+from lib.verifiers import judge
 
 
 def enumerated(n, c, k):
@@ -362,6 +363,18 @@ def test_differences_where_a_method_lacks_a_statistic_or_all():
     assert "only" not in set(found["metric"]) and "pass@1" in set(found["metric"])
     none = metrics.differences(scores, [("rloo_sparse", "nobody")], draws=50)
     assert none.empty and list(none) == list(found)
+
+
+def test_searched_by_hand():
+    """Two searches of one problem: the best game misses and the second hits; no game at all."""
+    about = {"set": "test_50", "problem": 0, "nums": [2, 3], "target": 6, "beams": 16, "samples": 16, "rerank": "soft"}
+    about |= {"temperature": 0.9, "weight": 1.0, "alpha": 0.2, "beta": 0.05, "sampled": 16}
+    about |= {"unreadable": 3, "number not there": 1, "division by zero": 0}
+    games = [(0, 0, "<answer>2 + 3</answer>"), (0, 1, "<answer>2 * 3</answer>"), (1, 0, "")]
+    rows = [about | {"sample": sample, "rank": rank, "completion": game} for sample, rank, game in games]
+    table = metrics.searched(judge(pd.DataFrame(rows)))
+    assert table[["pass@1", "any", "score", "rejected"]].values.tolist() == [[0, 1, 0.1, 0.25], [0, 0, 0, 0.25]]
+    assert set(table["system"]) == {"16/16 +soft T0.9 sampled"}
 
 
 @given(st.lists(st.tuples(st.integers(0, 4), st.integers(0, 4)), min_size=1, max_size=8))

@@ -4,7 +4,6 @@ import ast
 import json
 import os
 import re
-import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -12,10 +11,12 @@ from pathlib import Path
 import nbformat
 import pandas as pd
 import pytest
+from IPython.display import display
 
 from lib.paths import ROOT
 from lib.runs import read_table
 from lib.runs.plan import Project
+from tests.conftest import copy_of_the_repository
 
 NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
 FLOORS = [  # a room imports only rooms on lower floors
@@ -55,12 +56,29 @@ def test_every_notebook_runs(everything):
         assert json.loads((everything / name / "run.json").read_text())["status"] == "finished", name
 
 
+@pytest.mark.parametrize("notebook", ["07_program_study", "08_dense_study"])
+def test_a_partial_study_runs_on_the_start_of_all_methods_alone(everything, tmp_path, notebook):
+    """The first of its runs to be finished: no other policy's samples, no training log, no pairs."""
+    given = {"output": str(tmp_path), "samples": [str(everything / "sample_sft")], "draws": 50}
+    names = {"display": display}
+    for cell in nbformat.read(ROOT / f"notebooks/{notebook}.ipynb", as_version=4).cells:
+        if cell.cell_type == "code":
+            exec(cell.source, names)
+            names |= given if "parameters" in cell.metadata.get("tags", []) else {}
+    assert set(names["judged"]["method"]) == {"sft"} and len(read_table(next(tmp_path.glob("*_table[12].csv"))))
+
+
 def test_the_same_seed_gives_the_same_run(everything, tmp_path):
     """Metrics, generations and weights of two headline runs, identical but for timing columns."""
     front_door("headline", tmp_path)
+    assert same_results(tmp_path / "smoke", everything) >= 10
+
+
+def same_results(runs: Path, twins: Path) -> int:
+    """Hold all metrics, generations, weights and tables of `runs` against those of `twins`; how many there were."""
     compared = 0
-    for path in sorted((tmp_path / "smoke").rglob("*")):
-        twin = everything / path.relative_to(tmp_path / "smoke")
+    for path in sorted(runs.rglob("*")):
+        twin = twins / path.relative_to(runs)
         if path.name in ("metrics.csv", "generations.parquet"):
             first, second = (read_table(p).loc[:, lambda t: ~t.columns.str.startswith("seconds")] for p in (path, twin))
             pd.testing.assert_frame_equal(first, second, check_exact=True)
@@ -69,7 +87,7 @@ def test_the_same_seed_gives_the_same_run(everything, tmp_path):
         else:
             continue
         compared += 1
-    assert compared >= 10
+    return compared
 
 
 def test_your_own_reward_in_ten_lines(tmp_path):
@@ -77,12 +95,7 @@ def test_your_own_reward_in_ten_lines(tmp_path):
     section = (ROOT / "README.md").read_text().split("## Your own reward in ten lines")[1].split("\n## ")[0]
     code, entry, command = re.findall(r"```(?:python|yaml|sh)\n(.*?)```", section, re.DOTALL)
     assert len((code + entry + command).strip().splitlines()) <= 14
-    copy = tmp_path / "copy"
-    files = subprocess.run(["git", "ls-files", "-co", "--exclude-standard"], cwd=ROOT, capture_output=True, text=True)
-    for name in files.stdout.splitlines():
-        if (ROOT / name).is_file():
-            (copy / name).parent.mkdir(parents=True, exist_ok=True)
-            shutil.copy(ROOT / name, copy / name)
+    copy = copy_of_the_repository(tmp_path / "copy")
     with (copy / "lib/rewards.py").open("a") as file:
         file.write("\n\n" + code)
     declared = copy / "papermill_runs.yaml"

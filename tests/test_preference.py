@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from trl import DPOTrainer
 
+import lib.preference
 from lib.preference import (
     PreferenceSettings,
     PreferenceTrainer,
@@ -106,6 +107,16 @@ def test_a_killed_run_resumes_exactly(tmp_path, monkeypatch):
     train(killed)
     pd.testing.assert_frame_equal(metrics_of(killed), metrics_of(tmp_path / "whole"), check_exact=True)
     assert torch.equal(weights_of(killed), weights_of(tmp_path / "whole"))
+
+
+def test_a_batch_in_pieces_is_the_same_update(tmp_path, monkeypatch):
+    """Where memory lacks: four pieces of one pair, with their gradients and metrics averaged."""
+    train(tmp_path / "whole", learning_rate=1e-3)
+    monkeypatch.setattr(lib.preference, "fitting", lambda *arguments, **options: 1)
+    train(tmp_path / "pieces", learning_rate=1e-3)
+    columns = ["loss", "margin", "reward_chosen", "preferred", "grad_norm"]
+    whole, pieces = (metrics_of(tmp_path / name)[columns] for name in ("whole", "pieces"))
+    pd.testing.assert_frame_equal(whole, pieces, rtol=1e-3, atol=1e-5)
 
 
 def completions(*rows):

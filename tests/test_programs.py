@@ -194,7 +194,7 @@ TREES = st.recursive(SOME.map(Num), lambda t: st.builds(BinOp, st.sampled_from("
 def test_a_program_computes_what_its_expression_does(tree, compact):
     """Against the exact trees: as one line, and as one operation a line."""
     names = (f"v{i}" for i in range(20))
-    text = f"answer = {render(tree)}" if compact else "\n".join(program_lines(tree, names, "answer"))
+    text = f"a = {render(tree)}" if compact else "\n".join(program_lines(tree, names))
     try:
         value = evaluate(tree)
     except ZeroDivisionError:

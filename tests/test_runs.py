@@ -4,12 +4,14 @@ import json
 import os
 import re
 import resource
+import select
 import shutil
 import signal
 import subprocess
 import sys
 import time
 from functools import partial
+from importlib.util import find_spec
 from pathlib import Path
 
 import nbformat
@@ -21,6 +23,7 @@ from lib.files import clock, progress
 from lib.paths import ROOT
 from lib.runs import Run, read_table
 from lib.runs.__main__ import distinct
+from lib.runs.front import MACHINES, limits
 from lib.runs.plan import DeclarationError, Project
 from lib.runs.process import gpu
 
@@ -391,7 +394,19 @@ def test_further_seeds_and_an_analysis_of_analyses(checkout):
     assert 'href="study.html"' in index and 'href="summary.html"' in index and "data/reference" in index
 
 
-@pytest.mark.parametrize("group", ["program", "dense", "dense_all"])
+def test_a_profile_may_give_other_parents_and_more_memory(checkout):
+    other = {"mem_mb": 9000, "needs": {"train_0.2": {"init": "train_0.1"}}}
+    checkout.declare(set_in("profiles", "large", value=other))
+    large, laptop = checkout.specs("large"), checkout.specs("laptop")
+    assert list(large["train_0.2"].parents) == ["train_0.1"] and large["base"].declaration.mem_mb == 9000
+    assert list(laptop["train_0.2"].parents) == ["base"] and laptop["base"].declaration.mem_mb == 1500
+    for wrong, message in (({"train_0.3": {}}, "train_0.2"), ({"study": {"init": "base"}}, "sources")):
+        checkout.declare(set_in("profiles", "large", value={"needs": wrong}))
+        with pytest.raises(DeclarationError, match=message):
+            Checkout(checkout.root).check()
+
+
+@pytest.mark.parametrize("group", ["program", "dense", "dense_all", "trace"])
 def test_a_studys_group_names_all_that_its_partial_analysis_reads(group):
     """A partial analysis has nothing made: what its group leaves out, its tables would lack without a word.
 
@@ -400,6 +415,23 @@ def test_a_studys_group_names_all_that_its_partial_analysis_reads(group):
     studies = [spec for name, spec in plan.specs.items() if spec.declaration.partial]
     read = {name for study in studies for name in study.parents if not re.search(r"_seed\d+$", name)}
     assert read and read <= set(plan.targets)
+
+
+def test_every_method_is_trained_on_as_many_completions():
+    """README, "Choices": the budget of RL is completions sampled, of offline methods those that their pairs cost."""
+    specs = Project().specs("laptop")
+
+    def drawn(name):
+        params = specs[name].params
+        if specs[name].notebook == "11_sample_pairs":
+            return params["problems"] * params["samples"]
+        probes = sum(drawn(parent) for parent in specs[name].parents if parent.endswith("probes"))
+        return params["prompts"] * params["group_size"] * params["steps"] // params["updates"] + probes
+
+    budgets = {name: drawn(name) for name, spec in specs.items() if spec.notebook == "04_train_rloo" or name == "pairs"}
+    exceptions = {"rloo_sparse_200": 4, "rloo_sparse_k16_updates4": 0.24}  # marked as such where they are shown
+    for name, budget in budgets.items():
+        assert budget == pytest.approx(exceptions.get(name, 1) * budgets["rloo_sparse"], rel=0.011), name
 
 
 def test_a_failing_cell_is_named(checkout):
@@ -492,6 +524,72 @@ def test_two_runners_make_one_run_once(checkout):
     assert [process.returncode for process in both] == [0, 0], said
     assert said.count("another process works on it; waiting") == 1
     assert said.count("another process has just finished it") == 1
+
+
+HOLDER = """
+import time
+from lib.runs.process import gpu
+with gpu() as mine:
+    print(mine, flush=True)
+    time.sleep(600)
+"""
+
+
+def test_a_killed_run_frees_its_gpu_and_no_two_share_one(monkeypatch):
+    """Fake devices, a process each: three for two GPUs; the third gets that of the one that is killed."""
+    names = [f"{letter}{os.getpid()}" for letter in "cd"]
+    monkeypatch.setenv("COUNTDOWN_GPUS", ",".join(names))
+    command = [sys.executable, "-c", HOLDER]
+    first, second = (subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True) for _ in range(2))
+    held = {first.stdout.readline().strip(): first, second.stdout.readline().strip(): second}
+    assert set(held) == set(names)
+    third = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True)
+    time.sleep(2)
+    assert third.poll() is None and not select.select([third.stdout], [], [], 0)[0], "it waits"
+    held[names[1]].kill()
+    assert third.stdout.readline().strip() == names[1]
+    for process in (first, second, third):
+        process.kill()
+        process.wait()
+
+
+def test_runs_at_the_same_time_have_different_gpus(checkout, monkeypatch):
+    """Through Snakemake: both trainings at once, each kernel with a device of its own; the analysis has none."""
+    names = [f"{letter}{os.getpid()}" for letter in "ef"]
+    monkeypatch.setenv("COUNTDOWN_GPUS", ",".join(names))
+    see = "import os\nprint('device', os.environ.get('CUDA_VISIBLE_DEVICES', 'none'))\n"
+    for name, parameters, code in (("train", TRAIN, TRAIN_CODE), ("study", STUDY, STUDY_CODE)):
+        write_notebook(checkout.root / f"notebooks/{name}.ipynb", parameters, see + code, TRAIN_END * (name == "train"))
+    checkout.declare(set_in("runs", "train_{rate}", "params", value={"rate": "{rate}", "pause": 1.0}))
+    checkout.call("make", "laptop", "all", "--cores", "2", "--machine", "gpus")
+
+    def device(run):
+        return re.search(r"device (\S+)", (checkout.runs / "laptop" / run / "log.txt").read_text()).group(1)
+
+    starts = {run: pd.Timestamp(checkout.record(run)["started"]) for run in ("train_0.1", "train_0.2")}
+    ends = {run: start + pd.Timedelta(seconds=checkout.record(run)["elapsed"]) for run, start in starts.items()}
+    assert max(starts.values()) < min(ends.values()), "side by side"
+    assert {device("train_0.1"), device("train_0.2")} == set(names) and device("study") == "none"
+
+
+@pytest.mark.parametrize("machine", ["local", "gpus", "slurm", "kubernetes"])
+def test_snakemake_reads_the_profile_of_every_machine(checkout, machine):
+    executor = limits(machine, 2)
+    plugin = yaml.safe_load((MACHINES / machine / "config.yaml").read_text()).get("executor")
+    assert ("--cores" in executor) == (plugin is None)
+    if plugin and not find_spec(f"snakemake_executor_plugin_{plugin}"):
+        pytest.skip(f"the executor {plugin} is not installed (lib/runs/machines/{plugin}/config.yaml says how)")
+    options = [*executor, "--config", "profile=laptop", "group=all", "--dry-run"]
+    done = subprocess.run(
+        [sys.executable, "-m", "snakemake", *options], cwd=checkout.root, capture_output=True, text=True
+    )
+    assert done.returncode == 0 and "train_0.1" in done.stdout, done.stdout + done.stderr
+
+
+def test_an_unknown_machine_is_refused(checkout):
+    assert "machine 'slrum' does not exist: did you mean 'slurm'?" in checkout.call(
+        "make", "laptop", "all", "--machine", "slrum", status=1
+    )
 
 
 def test_each_gpu_is_held_by_one_run(monkeypatch):

@@ -20,7 +20,7 @@ from trl import GRPOConfig, GRPOTrainer
 import lib.training
 from lib.curriculum import Bandit
 from lib.demonstrations import TRACES, render_prompt
-from lib.generation import Sampling, generate
+from lib.generation import ENGINES, Sampling, generate
 from lib.model import build_tokenizer, load_policy, new_model, save_policy
 from lib.problem import Problem
 from lib.training import (
@@ -277,7 +277,7 @@ def gradient_of_update(trainer):
 @pytest.mark.filterwarnings("ignore:You are using 'rollout_func'")
 def test_gradient_is_that_of_trls_own_grpo(tmp_path, monkeypatch):
     """TRL's luspo with truncated sequence weights is our policy term, but for leave-one-out's K / (K - 1)."""
-    monkeypatch.setattr(lib.training, "generate", off_policy_generate)
+    monkeypatch.setitem(ENGINES, "transformers", off_policy_generate)
     clip, k = 1.5, 4
     ours = make_trainer(tmp_path / "ours", entropy_coef=0.0, kl_coef=0.0, clip=clip)
     mine = gradient_of_update(ours)
@@ -640,6 +640,16 @@ def sft(folder, epochs=3, rows=DEMONSTRATIONS, end_token=True):
         "save_every": 4,
     }
     train_sft(tiny_policy(), rows, folder, SFTSettings(epochs=epochs, **values), DEMONSTRATIONS.select(range(8)))
+
+
+def test_sft_on_a_batch_in_pieces_is_the_same_update(tmp_path, monkeypatch):
+    """Where memory lacks: every token of the batch counts alike, in whichever piece it is."""
+    sft(tmp_path / "whole", epochs=1)
+    monkeypatch.setattr(lib.training, "fitting", lambda *arguments, **options: 2)
+    sft(tmp_path / "pieces", epochs=1)
+    columns = ["step", "loss", "grad_norm", "learning_rate"]
+    whole, pieces = (metrics_of(tmp_path / name)[columns] for name in ("whole", "pieces"))
+    pd.testing.assert_frame_equal(whole, pieces, rtol=1e-3)
 
 
 def test_sft_learns_the_completions_and_to_end(tmp_path):

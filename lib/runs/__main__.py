@@ -28,13 +28,14 @@ def make(
     group: Annotated[str, Argument(help="a group or a run")],
     options: Annotated[list[str] | None, Argument(help="after --: for Snakemake, as --executor slurm")] = None,
     cores: int = CORES,
+    machine: Annotated[str, Option(help="where: a folder of lib/runs/machines")] = "local",
     with_parent: Annotated[bool, Option(help="end when the caller (make) ends")] = False,
 ) -> None:
     """Make a group's runs (or one run): whatever is not finished yet."""
     if with_parent:
         die_with_parent()
     try:
-        front.make(project, profile, group, cores, options or [])
+        front.make(project, profile, group, cores, options or [], machine)
     except KeyboardInterrupt:
         print("\nstopped; the same command goes on from here", file=sys.stderr)
         raise

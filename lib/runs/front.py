@@ -10,19 +10,23 @@ from contextlib import suppress
 from pathlib import Path
 from threading import Thread
 
+import yaml
 from rich.live import Live
 from rich.text import Text
 
 from lib.files import clock, shown
-from lib.runs.plan import Plan, Project, read_record
+from lib.runs.plan import Plan, Project, known, read_record
 from lib.runs.process import RunError, die_with_parent, gpus, try_lock
 
+MACHINES = Path(__file__).parent / "machines"  # Snakemake's profiles: where runs are made
 EVERY = 10.0  # seconds between progress lines where there is no terminal to draw on
 OPTIONS = "--quiet all --nocolor --nolock --rerun-incomplete --rerun-triggers params mtime --scheduler greedy"
 
 
-def make(project: Project, profile: str, group: str, cores: int, options: list[str]) -> None:
-    """Make what is not finished of a group. Raises RunError if a run fails or another is at work here."""
+def make(project: Project, profile: str, group: str, cores: int, options: list[str], machine: str = "local") -> None:
+    """Make what is not finished of a group on a machine (a folder of MACHINES). Raises RunError if a run fails or
+    another is at work here."""
+    known(machine, [folder.name for folder in MACHINES.iterdir()], "machine")
     plan = project.plan(profile, group)
     project.runs.mkdir(parents=True, exist_ok=True)
     with (project.runs / ".lock").open("a+") as lock:  # one front door at a time
@@ -35,7 +39,7 @@ def make(project: Project, profile: str, group: str, cores: int, options: list[s
         seconds = expected(project, plan)
         waiting = show_plan(plan, seconds, cores)
         if waiting:
-            options = ["--cores", str(cores), "--config", f"profile={profile}", f"group={group}", *options]
+            options = ["--config", f"profile={profile}", f"group={group}", *limits(machine, cores), *options]
             snakemake(project.root, plan, waiting, options, seconds)
     summary(plan, waiting)
 
@@ -99,10 +103,8 @@ def summary(plan: Plan, made: list[str]) -> None:
 
 def snakemake(root: Path, plan: Plan, waiting: list[str], options: list[str], seconds: dict[str, float]) -> None:
     """Run Snakemake to its end. Raises RunError with the failed run's message, or Snakemake's last lines."""
-    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2**20
-    resources = [f"mem_mb={memory}", *([f"gpu={len(gpus())}"] if gpus() else [])]
     stale = [str(plan.specs[run].folder / "run.json") for run in waiting]
-    options = [*OPTIONS.split(), "--resources", *resources, "--forcerun", *stale, *options]
+    options = [*OPTIONS.split(), "--forcerun", *stale, *options]
     process = subprocess.Popen(
         [sys.executable, "-m", "snakemake", *options],
         cwd=root,
@@ -121,6 +123,16 @@ def snakemake(root: Path, plan: Plan, waiting: list[str], options: list[str], se
     if process.returncode:
         failures = [line[2:] for line in said if line.startswith("! ")]
         raise RunError("\n".join(failures or said or [f"Snakemake ended with status {process.returncode}"]))
+
+
+def limits(machine: str, cores: int) -> list[str]:
+    """A machine's Snakemake profile, and what this machine has of everything if it is this one that makes the runs."""
+    profile = ["--profile", str(MACHINES / machine)]
+    if "executor" in yaml.safe_load((MACHINES / machine / "config.yaml").read_text()):
+        return profile
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2**20
+    resources = [f"mem_mb={memory}", *([f"gpu={len(gpus())}"] if gpus() else [])]
+    return [*profile, "--cores", str(cores), "--resources", *resources]
 
 
 def watch(process: subprocess.Popen, plan: Plan, waiting: list[str], reader: Thread, seconds: dict[str, float]) -> None:

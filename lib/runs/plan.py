@@ -30,8 +30,9 @@ TABLES = {  # notebook parameters that name an entry of a table in lib/, or seve
     "design": "lib.demonstrations.DEMONSTRATIONS",
     "sets": "lib.problem.EVALUATION_SETS",
     "eval_set": "lib.problem.EVALUATION_SETS",
-    "engine": "lib.generation.ENGINES",
+    "engine": "lib.runs.plan.ENGINES",
 }
+ENGINES = ("transformers", "vllm")  # lib.generation's: to import it takes seconds
 
 
 class DeclarationError(ValueError):
@@ -52,6 +53,8 @@ class Profile(Strict):
     notebooks: dict[str, dict[str, Any]] = {}
     runs: dict[str, dict[str, Any]] = {}
     offline: bool = False  # needs nothing from the network, and so may not ask it
+    mem_mb: int = 0  # of every run, where it is more than the run's own
+    needs: dict[str, dict[str, str]] = {}  # other parents for single runs
 
 
 class Declaration(Strict):
@@ -207,6 +210,10 @@ class Project:
         known(profile, self.declarations.profiles, "profile")
         runs = self.expanded()
         self.check_profile(profile, runs)
+        body = self.declarations.profiles[profile]
+        for name, run in runs.items():
+            needs = run.needs | body.needs.get(name, {})
+            runs[name] = run.model_copy(update={"mem_mb": max(run.mem_mb, body.mem_mb), "needs": needs})
         specs = {}
         try:
             for name in TopologicalSorter({name: run.parents for name, run in runs.items()}).static_order():
@@ -254,6 +261,11 @@ class Project:
         for name in body.notebooks:
             known(name, notebooks, f"{where}.notebooks: notebook")
         select(list(body.runs), runs, f"{where}.runs")
+        select([*body.needs], runs, f"{where}.needs")
+        for name, parents in body.needs.items():
+            for key, value in parents.items():
+                known(key, runs[name].needs, f"{where}.needs.{name}: parameter")
+                select(value, runs, f"{where}.needs.{name}.{key}")
 
     def resolve(self, profile: str, name: str, declaration: Declaration, parents: dict[str, Spec]) -> Spec:
         """Parameters of one run: notebook < profile < profile's notebook < run < profile's run."""

@@ -54,10 +54,13 @@ def gpus() -> list[str]:
 
 @contextmanager
 def gpu() -> Iterator[str | None]:
-    """Hold one GPU, the first that is free: its number, or None where there are none."""
+    """Hold one GPU, the first that is free: its number, or None where there are none.
+
+    The system drops the lock of a run that is killed. In a Slurm job, which has GPUs to itself, numbers are its own.
+    """
     with ExitStack() as stack:
-        folder, held = Path(tempfile.gettempdir()), None
-        locks = {name: stack.enter_context(open(folder / f"countdown-gpu-{name}", "w")) for name in gpus()}
+        prefix, held = f"{tempfile.gettempdir()}/countdown-gpu-{os.environ.get('SLURM_JOB_ID', '')}", None
+        locks = {name: stack.enter_context(open(f"{prefix}-{name}", "w")) for name in gpus()}
         while locks and held is None:
             held = next((name for name, lock in locks.items() if try_lock(lock)), None)
             if held is None:

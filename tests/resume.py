@@ -1,0 +1,81 @@
+"""Resume under load: the smoke headline, killed again and again at random moments, ends like an undisturbed one.
+
+`make test-resume KILLS=20`. Each time one process of the study, drawn at random (front door, Snakemake, a runner, a
+kernel), gets SIGKILL; then the same command again. At the end all results must be those of a study that ran in peace.
+"""
+
+import os
+import random
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from lib.paths import ROOT
+from tests.test_notebooks import front_door, same_results
+
+SIGNS = ("lib.runs make", "-m snakemake", "lib.runs run", "ipykernel_launcher")
+LONGEST = 30.0  # seconds until a kill
+
+
+def processes(runs: Path) -> list[tuple[str, int]]:
+    """Those of a study: its processes know their runs' folder from the environment."""
+    found = []
+    for entry in Path("/proc").glob("[0-9]*"):
+        try:
+            command = (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode()
+            ours = f"COUNTDOWN_RUNS={runs}\0".encode() in (entry / "environ").read_bytes() + b"\0"
+        except OSError:
+            continue
+        found += [(sign, int(entry.name)) for sign in SIGNS if ours and sign in command]
+    return found
+
+
+def killed_once(runs: Path, rng: random.Random) -> str:
+    """Start the study, kill one of its processes after a while, wait for the rest to end; whom it hit."""
+    command = [sys.executable, "-m", "lib.runs", "make", "smoke", "headline", "--cores", "2"]
+    front = subprocess.Popen(
+        command,
+        cwd=ROOT,
+        env=os.environ | {"COUNTDOWN_RUNS": str(runs)},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+    )
+    when = time.monotonic() + rng.uniform(2, LONGEST)
+    while time.monotonic() < when and front.poll() is None:
+        time.sleep(0.2)
+    there = processes(runs)
+    if front.poll() is not None or not there:
+        front.wait()
+        return "nobody: it had ended"
+    role = rng.choice(sorted({role for role, _ in there}))  # a role first: there are more runners than front doors
+    victim = rng.choice([process for found, process in there if found == role])
+    os.kill(victim, signal.SIGKILL)
+    front.communicate()
+    until = time.monotonic() + 60
+    while processes(runs):
+        assert time.monotonic() < until, f"these go on alone: {processes(runs)}"
+        time.sleep(0.2)
+    return role
+
+
+def main(kills: int, seed: int) -> None:
+    rng = random.Random(seed)
+    with tempfile.TemporaryDirectory(prefix="resume-") as scratch:
+        quiet, killed = Path(scratch) / "quiet", Path(scratch) / "killed"
+        front_door("headline", quiet)
+        for number in range(kills):
+            role = killed_once(killed, rng)
+            done = len(list(killed.glob("smoke/*/run.json")))
+            print(f"kill {number + 1} of {kills}: {role}; {done} runs are finished", flush=True)
+            if role.startswith("nobody"):
+                for path in (killed / "smoke").glob("*/run.json"):  # begin anew, so that every kill hits something
+                    path.unlink()
+        front_door("headline", killed)
+        print(f"seed {seed}: {same_results(killed / 'smoke', quiet / 'smoke')} results are the same as without kills")
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]), int(sys.argv[2]) if len(sys.argv) > 2 else random.SystemRandom().randrange(10**6))

@@ -1,0 +1,308 @@
+"""Profile `paper`: every value that a paper states is what its runs resolve to, and its notebooks run.
+
+In the place of the hub's model and data sets stand folders of the same names: a randomly initialised Qwen2 with its
+whole vocabulary of 151,936, a byte-level tokenizer, and rows with the columns and wording of the hub's.
+"""
+
+import json
+import math
+import os
+import subprocess
+import sys
+from inspect import signature
+from pathlib import Path
+
+import pandas as pd
+import pytest
+import torch
+import yaml
+from torch.utils._python_dispatch import TorchDispatchMode
+from transformers import Qwen2Config, Qwen2ForCausalLM, Qwen2Tokenizer
+
+from lib import model, rewards, training
+from lib.curriculum import Bandit
+from lib.demonstrations import HUB_DEMONSTRATIONS, PROMPTS, render_prompt
+from lib.generation import Sampling
+from lib.paths import PAPER
+from lib.problem import HUB, Problem, load
+from lib.runs.plan import Project
+from lib.search import SearchSettings
+from lib.training import RLOOSettings, arguments
+from tests.conftest import copy_of_the_repository
+
+ELSEWHERE = {  # stated, and not the value of a run: a data set's size, a formula, or what "Choices" departs from
+    ("ast", "sft_examples"),
+    ("program", "target_tolerance"),
+    ("dense", "ipo_log_ratios"),
+    ("dense", "curriculum_difficulty"),
+    ("trace", "sft_gradient_accumulation"),
+}
+RLOO = {
+    "ast": ["rloo_sparse", "rloo_ast_tau2"],
+    "program": ["rloo_sparse_k16", "rloo_program"],
+    "dense": ["rloo_dense", "rloo_curriculum", "rloo_hybrid"],
+    "trace": ["trace_outcome", "trace_dense", "trace_gated"],
+}
+
+
+def common(paper: str, specs) -> dict[str, list]:
+    """The settings that several papers state, under each of their names: the value in every run concerned."""
+    rloo, sft = [specs[name] for name in RLOO[paper]], specs["trace_sft" if paper == "trace" else "sft"].params
+    samples = [specs[f"sample_{name}"].params for name in RLOO[paper] if name not in ("rloo_sparse", "trace_dense")]
+
+    def of(name, runs=rloo):
+        return [getattr(run, "params", run)[name] for run in runs]
+
+    one, other = rewards.sparse()(["<answer>1+2</answer>", "<answer>1-2</answer>"], Problem((1, 2), 3))
+    optimizer = [{"adamw_torch": "AdamW"}[arguments(PAPER, RLOOSettings())["optim"]]]
+    updates = (1000 - sft["eval_demonstrations"]) // sft["batch_size"]
+    return {
+        **{name: of(name) for name in ("group_size", "steps", "learning_rate", "weight_decay", "clip", "max_tokens")},
+        **dict.fromkeys(("entropy_coef", "entropy_coefficient"), of("entropy_coef")),
+        **dict.fromkeys(("kl_coef", "kl_coefficient"), of("kl_coef")),
+        **dict.fromkeys(("prompts", "batch_size"), of("prompts")),
+        **dict.fromkeys(("optimizer", "sft_optimizer"), optimizer),
+        **{
+            f"sft_{name}": [sft[name]] for name in ("learning_rate", "schedule", "weight_decay", "epochs", "batch_size")
+        },
+        "importance_weight_clip": of("clip"),
+        "epochs": of("steps"),
+        "gradient_accumulation_steps": [
+            run.params["prompts"] * run.params["group_size"] / run.params["micro_batch"] for run in rloo
+        ],
+        "max_grad_norm": [RLOOSettings.max_grad_norm],
+        "base_model": [sft["init"]],
+        "sft_demonstrations": [HUB_DEMONSTRATIONS] * (sft["source"] == "hub"),
+        "train_problems": [HUB[run.params["problem_set"]] for run in rloo if run.params["source"] == "hub"],
+        "kl_reference": [run.declaration.needs["init"].removeprefix("trace_") for run in rloo],
+        "train_temperature": of("temperature"),
+        "train_top_p": [Sampling().top_p],
+        "train_top_k": [Sampling().top_k],
+        "temperature": of("temperature", samples),
+        "top_p": of("top_p", samples),
+        "top_k": of("top_k", samples),
+        "sampler": of("engine", samples),
+        "samples_test_50": [sets["test_50"] for sets in of("sets", samples)],
+        "sparse_correct": [one.total],
+        "sparse_span": [other.total],
+        "sft_warmup_ratio": [sft["warmup_steps"] / updates],
+        "sft_rows": [sft["demonstrations"]],
+        "lr_schedule": ["constant"],  # of RLOO: the trainer has no other
+        "schedule": ["constant"],
+        "seeds": [1],  # of a run; the papers have no second one
+    }
+
+
+def special(specs) -> dict[tuple[str, str], list]:
+    """What one paper states alone."""
+
+    def options(name, function):
+        return signature(function).parameters[name].default
+
+    params = {name: spec.params for name, spec in specs.items()}
+    search, levels = SearchSettings(), load("levels", "test").to_pandas()["group"].value_counts()
+    final = next(one for one in params["search_agent_dpo_soft"]["searches"] if one.get("top_k") == 50)
+    budgets = [f"{one['beams']}/{one['samples']}" for one in params["search_agent_sft"]["searches"]]
+    tried = [one for one in params["search_agent_dpo_soft"]["searches"] if "test_50" in one.get("sets", ["test_50"])]
+    temperatures = [t for one in tried for t in pd.Series(one.get("temperature", [])).explode()]
+    sweep = params["search_values"]["searches"][0]
+    right, wrong, none = (
+        rewards.sparse()([text], Problem((1, 2), 3))[0].total
+        for text in ("<answer>1+2</answer>", "<answer>1</answer>", "")
+    )
+    return {
+        **{
+            ("ast", name): [options(name, rewards.ast)]
+            for name in ("lambda_c", "lambda_p", "lambda_a", "exact_numbers")
+        },
+        ("ast", "tau"): [params["rloo_ast_tau2"]["reward_options"]["tau"]],
+        ("ast", "tau_sweep"): [[params[f"rloo_ast_tau{tau}"]["reward_options"]["tau"] for tau in (1, 2, 3, 4)]],
+        ("ast", "think_token_weight"): [params["rloo_ast_tau2"]["think_weight"]],
+        ("ast", "think_token_weight_abandoned"): [params["rloo_ast_tau2_alpha01"]["think_weight"]],
+        ("ast", "max_tokens_3to4"): [params[name]["max_tokens"] for name in ("rloo_sparse", "sample_rloo_sparse")],
+        ("ast", "max_tokens_5to6num"): [params[name]["max_tokens"] for name in ("sample56_sft", "rloo_ast_tau2_5num")],
+        ("ast", "train_problems_5num"): [HUB[params["rloo_ast_tau2_5num"]["problem_set"]]],
+        **{("program", f"weight_{check}"): [weight] for check, weight in rewards.PROGRAM_WEIGHTS.items()},
+        ("dense", "batch_size"): [params["rloo_dense"]["prompts"], params["ipo"]["batch_size"]],
+        ("dense", "lambda_2"): [options("lambda_2", rewards.dense)],
+        ("dense", "curriculum_buckets"): [options("count", Bandit)],
+        ("dense", "bandit_alpha"): [options("alpha", Bandit)],
+        ("dense", "bandit_temperature"): [options("temperature", Bandit)],
+        ("dense", "bandit_final_temperature_proposed"): [
+            params["rloo_curriculum_annealed"]["curriculum_options"]["final_temperature"]
+        ],
+        ("agent", "test_prompts_custom"): [levels.sum()],
+        ("agent", "groups"): [len(levels)],
+        ("agent", "prompts_per_group"): levels.tolist(),
+        ("agent", "budget"): [f"{search.beams}/{search.samples}"],
+        ("agent", "budgets"): [sorted(set(budgets))],
+        ("agent", "final_temperature"): [final["temperature"]],
+        ("agent", "final_top_p"): [final.get("top_p", search.top_p)],
+        ("agent", "final_top_k"): [final["top_k"]],
+        ("agent", "temperature_sweep"): [sorted(temperatures)],
+        ("agent", "value_weight_lambda"): [search.weight],
+        ("agent", "alpha"): [search.alpha, params["agent_actions"]["alpha"]],
+        ("agent", "beta"): [search.beta, params["agent_actions"]["beta"]],
+        ("agent", "beta_sweep"): [sweep["beta"]],
+        ("agent", "score_correct"): [right],
+        ("agent", "score_wrong_value"): [wrong],
+        ("agent", "score_invalid"): [none],
+    }
+
+
+def read(value: str):
+    """A cell of the table: a number, a truth, e to a power, a list of such, or a word."""
+    if ";" in value:
+        return sorted(map(read, value.split(";")))
+    if value.startswith("exp("):
+        return math.exp(read(value[4:-1]))
+    try:
+        return {"true": True}[value] if value == "true" else float(value)
+    except ValueError:
+        return value
+
+
+STATED = pd.read_csv(PAPER / "hyperparameters.csv", dtype=str).query("source == 'stated'")
+
+
+@pytest.fixture(scope="module")
+def settings():
+    specs = Project().specs("paper")
+    shared = {(paper, name): values for paper in RLOO for name, values in common(paper, specs).items()}
+    return shared | special(specs)
+
+
+@pytest.mark.parametrize("paper", STATED["paper"].unique())
+def test_what_a_paper_states_is_what_its_runs_resolve_to(settings, paper):
+    for _, name, value, _ in STATED[STATED["paper"] == paper].itertuples(index=False):
+        if (paper, name) not in ELSEWHERE:
+            values = settings[paper, name]
+            assert values, f"{paper} states {name}, and no run has it"
+            for found in values:
+                expected = read(value)
+                exact = isinstance(expected, (str, bool)) or isinstance(found, list)
+                same = found == (expected if exact else pytest.approx(expected, rel=1e-3))
+                assert same, f"{paper}: {name} is {found}, stated {value}"
+
+
+# --- its notebooks ------------------------------------------------------------------------------------------------
+
+QWEN = {"vocab_size": 151_936, "tie_word_embeddings": True, "num_hidden_layers": 2, "max_position_embeddings": 2048}
+SMALL = QWEN | {"hidden_size": 16, "intermediate_size": 32, "num_attention_heads": 2, "num_key_value_heads": 1}
+
+
+def qwen(**changes):
+    """A randomly initialised Qwen2, and a tokenizer as the hub has it: bytes and the end of the text."""
+    alphabet = sorted(
+        {chr(byte) for byte in range(33, 127)} | {"\u0120", "\u010a"}
+    )  # space and newline as bytes are written
+    vocabulary = {token: i for i, token in enumerate([*alphabet, "<|endoftext|>"])}
+    tokenizer = Qwen2Tokenizer(vocab=vocabulary, merges=[])
+    torch.manual_seed(0)
+    config = Qwen2Config(**SMALL | changes, eos_token_id=tokenizer.eos_token_id, pad_token_id=tokenizer.pad_token_id)
+    return Qwen2ForCausalLM(config), tokenizer
+
+
+def in_the_hubs_place(root: Path) -> None:
+    policy, tokenizer = qwen()
+    policy.save_pretrained(root / "Qwen/Qwen2.5-0.5B")
+    tokenizer.save_pretrained(root / "Qwen/Qwen2.5-0.5B")
+    problems = load("3to4", "train").select(range(40)).to_list()
+    rows = [
+        {"query": render_prompt(**p, name="words"), "completion": f"<answer>{p['target']}</answer>"} for p in problems
+    ]
+    for name, table in ((HUB_DEMONSTRATIONS, rows), (HUB["3to4"], problems)):
+        (root / name).mkdir(parents=True)
+        (root / name / "train.jsonl").write_text("\n".join(map(json.dumps, table)))
+
+
+def test_its_notebooks_run_with_a_qwen_in_the_hubs_place(tmp_path):
+    copy = copy_of_the_repository(tmp_path / "copy")
+    in_the_hubs_place(copy)
+    declared = yaml.safe_load((copy / "papermill_runs.yaml").read_text())
+    notebooks = declared["profiles"]["paper"]["notebooks"]
+    notebooks["03_train_sft"] |= {
+        "batch_size": 4,
+        "eval_demonstrations": 4,
+        "log_every": 1,
+        "eval_every": 2,
+        "max_tokens": 8,
+    }
+    notebooks["04_train_rloo"] |= {"steps": 2, "prompts": 2, "group_size": 4, "micro_batch": 4, "max_tokens": 8}
+    notebooks["04_train_rloo"] |= {"eval_problems": 2, "eval_every": 1, "save_every": 1}
+    notebooks["05_sample_rollouts"] |= {"sets": {"test_50": 2}, "limit": 2, "max_tokens": 8, "engine": "transformers"}
+    (copy / "papermill_runs.yaml").write_text(yaml.safe_dump(declared))
+    command = [sys.executable, "-m", "lib.runs", "make", "paper", "sample_rloo_sparse", "--cores", "2"]
+    environment = os.environ | {"COUNTDOWN_RUNS": str(tmp_path / "runs")}
+    done = subprocess.run(command, cwd=copy, env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
+    runs = tmp_path / "runs/paper"
+    assert json.loads((runs / "sft/run.json").read_text())["parameters"]["init"] == "Qwen/Qwen2.5-0.5B"
+    for run in ("sft", "rloo_sparse"):
+        assert "memory: about " in (runs / run / "log.txt").read_text()
+        policy, tokenizer = model.load_policy(runs / run)
+        assert policy.config.vocab_size == QWEN["vocab_size"]
+        text = PROMPTS["words"].format(nums="1, 2", target=3)
+        assert tokenizer.decode(tokenizer(text).input_ids) == text
+    assert len(pd.read_parquet(runs / "sample_rloo_sparse/generations.parquet")) == 4
+
+
+# --- memory -------------------------------------------------------------------------------------------------------
+
+
+class Largest(TorchDispatchMode):
+    """The most elements that a tensor had which was computed meanwhile."""
+
+    elements = 0
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        out = function(*args, **(kwargs or {}))
+        for tensor in out if isinstance(out, tuple | list) else [out]:
+            if isinstance(tensor, torch.Tensor):
+                self.elements = max(self.elements, tensor.numel())
+        return out
+
+
+def test_logits_are_never_there_for_a_whole_batch(tmp_path):
+    settings = RLOOSettings(steps=1, prompts=2, group_size=8, micro_batch=16, max_tokens=60)
+    rows = load("3to4", "train").select(range(2))
+    trainer = training.RLOOTrainer(*qwen(), rows, rewards.sparse(), tmp_path, settings)
+    (batch,) = trainer._rollouts(training.problems(rows))
+    assert batch["mask"].sum() > 800
+    with Largest() as seen:
+        trainer._compute_loss(trainer.model, batch).backward()
+    weights = QWEN["vocab_size"] * SMALL["hidden_size"]
+    assert weights <= seen.elements < batch["mask"].numel() * QWEN["vocab_size"] / 4
+
+
+def test_the_estimate_is_what_a_forward_pass_keeps():
+    """Of a model whose layers, not whose vocabulary, take the memory: as measured, within a fifth."""
+    policy, _ = qwen(
+        vocab_size=64, hidden_size=128, intermediate_size=512, num_attention_heads=4, num_key_value_heads=2
+    )
+    ids, kept = torch.randint(64, (4, 100)), {}
+
+    def note(tensor):
+        kept[tensor.untyped_storage().data_ptr()] = tensor.untyped_storage().nbytes()
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(note, lambda tensor: tensor):
+        out = policy.base_model(ids)  # held, so that no address is used twice
+    weights = {parameter.untyped_storage().data_ptr() for parameter in policy.parameters()}
+    measured = sum(size for address, size in kept.items() if address not in weights)
+    assert out.last_hidden_state.shape == (4, 100, 128)
+    estimated = model.training_memory(policy, 4, 100, False) - 16 * policy.num_parameters() - 3 * 4 * 400 * 64
+    assert estimated == pytest.approx(measured, rel=0.2)
+
+
+def test_what_cannot_fit_is_refused_before_it_starts(tmp_path, monkeypatch, capsys):
+    for module in (model, training):
+        monkeypatch.setattr(module, "memory_there", lambda: 2**20)
+    rows = load("3to4", "train").select(range(8))
+    with pytest.raises(MemoryError, match="but there are 0.0 GiB: lower micro_batch"):
+        training.train_rloo(qwen(), rows, rewards.sparse(), tmp_path, RLOOSettings(steps=1, prompts=2))
+    assert "GiB at the peak, for 16 texts of " in capsys.readouterr().out
+    assert not (tmp_path / "metrics.csv").exists() and model.fitting(qwen()[0], 12, 100, True) == 1
+    room = model.training_memory(qwen()[0], 4, 100, True) / 0.9
+    monkeypatch.setattr(model, "memory_there", lambda: room + 1)
+    assert model.fitting(qwen()[0], 12, 100, True) == 4

