@@ -357,6 +357,7 @@ def test_a_partial_analysis_reads_what_is_there(checkout):
 
 def test_further_seeds_and_an_analysis_of_analyses(checkout):
     def change(declarations):
+        declarations["profiles"]["laptop"]["runs"] = {"train_0.1": {"steps": 2}}
         declarations["runs"]["base"]["seeds"] = [1, 2]
         declarations["runs"]["train_{rate}"]["seeds"] = [2]
         declarations["runs"]["study"] |= {"partial": True, "needs": {"sources": ["train_0.2"]}}
@@ -372,6 +373,7 @@ def test_further_seeds_and_an_analysis_of_analyses(checkout):
     assert [name for name in specs if "_seed" in name and name.startswith("base")] == ["base_seed1", "base_seed2"]
     assert set(Project(checkout.root).plan("laptop", "trained").targets) == {"train_0.1", "train_0.2"}
     assert "train_0.1_seed1" not in specs and specs["train_0.1_seed2"].params["seed"] == 2
+    assert specs["train_0.1_seed2"].params["steps"] == 2  # what a profile says of a run holds for its further seeds
     assert list(specs["train_0.1_seed2"].parents) == ["base_seed2"] and list(specs["train_0.1"].parents) == ["base"]
     assert list(specs["study"].parents) == ["train_0.2", "train_0.2_seed2"]  # pooled by what reads the first
 

@@ -212,7 +212,11 @@ class Project:
         self.check_profile(profile, runs)
         body = self.declarations.profiles[profile]
         for name, run in runs.items():
-            needs = run.needs | body.needs.get(name, {})
+            first = of_first_seed(name)
+            others = {key: parent + name[len(first) :] for key, parent in body.needs.get(first, {}).items()}
+            needs = run.needs | {
+                key: parent if parent in runs else of_first_seed(parent) for key, parent in others.items()
+            }
             runs[name] = run.model_copy(update={"mem_mb": max(run.mem_mb, body.mem_mb), "needs": needs})
         specs = {}
         try:
@@ -276,7 +280,7 @@ class Project:
             {key: value for key, value in body.params.items() if key in defaults},
             body.notebooks.get(notebook, {}),
             declaration.params,
-            *(params for pattern, params in body.runs.items() if fnmatchcase(name, pattern)),
+            *(body.runs[p] for p in body.runs if fnmatchcase(name, p) or fnmatchcase(of_first_seed(name), p)),
             needs,
         ]
         params = dict(defaults)
@@ -429,6 +433,11 @@ def fill(value: Any, point: dict[str, Any]) -> Any:
     for key, inner in point.items():
         value = value.replace(f"{{{key}}}", str(inner))
     return value
+
+
+def of_first_seed(name: str) -> str:
+    """The run that one with a further seed repeats: what a profile says of it holds for both."""
+    return re.sub(r"_seed\d+$", "", name)
 
 
 def again(declaration: Declaration, seed: int, runs: dict[str, Declaration]) -> Declaration:
