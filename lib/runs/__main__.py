@@ -137,6 +137,8 @@ def publish(profile: str, groups: Annotated[list[str], Argument(help="groups or 
             shutil.copyfile(folder / "metrics.csv", target / "metrics.csv")
         if (folder / "generations.parquet").exists():
             table = distinct(read_table(folder / "generations.parquet"))
+            if "logprob" in table:  # to a hundredth: a tenth of the file
+                table["logprob"] = table["logprob"].round(2).astype("float32")
             with atomic(target / "generations.parquet") as path:
                 table.to_parquet(path, index=False, compression="zstd", compression_level=19)
         if spec.declaration.keep_checkpoint:
