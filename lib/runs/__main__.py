@@ -133,8 +133,9 @@ def publish(profile: str, groups: Annotated[list[str], Argument(help="groups or 
             raise RunError(f"{name} is not finished ({spec.state}): {remedy}")
         shutil.rmtree(target, ignore_errors=True)
         target.mkdir(parents=True)
-        if (folder / "metrics.csv").exists():
-            shutil.copyfile(folder / "metrics.csv", target / "metrics.csv")
+        for file in ("metrics.csv", "trajectories.parquet"):
+            if (folder / file).exists():
+                shutil.copyfile(folder / file, target / file)
         if (folder / "generations.parquet").exists():
             table = distinct(read_table(folder / "generations.parquet"))
             if "logprob" in table:  # to a hundredth: a tenth of the file
