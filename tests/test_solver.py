@@ -40,7 +40,7 @@ def test_number_of_templates(n, count):
 @pytest.mark.parametrize(("n", "functions"), [(3, 68), (4, 1170)])
 def test_templates_are_all_trees_up_to_commuting(n, functions):
     generic = [1009, 2003, 4001, 8009][:n]  # no relation among these but those that hold for all numbers
-    trees = [solver._tree(row, generic) for row in solver._table(n).tolist()]
+    trees = [solver.tree(row, generic) for row in solver._table(n).tolist()]
     assert len({as_tuple(tree) for tree in trees}) == solver.template_count(n)
     assert all(numbers(tree) == dict.fromkeys(generic, 1) for tree in trees)
     assert len({evaluate(tree) for tree in trees}) == functions
@@ -48,7 +48,7 @@ def test_templates_are_all_trees_up_to_commuting(n, functions):
 
 @pytest.mark.parametrize(("n", "count"), [(2, 6), (3, 68), (4, 1260), (5, 32_632)])
 def test_number_of_templates_up_to_associativity(n, count):
-    trees = (solver._tree(row, [1009, 2003, 4001, 8009, 16001][:n]) for row in solver._table(n).tolist())
+    trees = (solver.tree(row, [1009, 2003, 4001, 8009, 16001][:n]) for row in solver._table(n).tolist())
     assert len({flattened(tree) for tree in trees}) == count
 
 
