@@ -1,6 +1,6 @@
 """Rollouts to look at: judged once, chosen by columns, drawn as HTML in which model text is only ever text.
 
-What is not `Html` is escaped when it is put into markup, so a completion cannot become a tag. Notebook 17 puts the
+What is not `Markup` is escaped when it is put into markup, so a completion cannot become a tag. Notebook 17 puts the
 widgets around this.
 """
 
@@ -9,12 +9,12 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from functools import lru_cache
-from html import escape
 from itertools import islice
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
+from markupsafe import Markup, escape
 
 from lib import plots
 from lib.environment import completions, initial, parse_action, render_number, step
@@ -31,33 +31,29 @@ from lib.solver import count, solutions
 from lib.verifiers import VERIFIERS, judge, verify_program, verify_steps, verify_trace
 
 LONGEST, WIDEST = 20_000, 63  # characters of a completion, nodes of a tree that are drawn
-CSS = """<style>
+CSS = Markup("""<style>
 .ro { font: 13px/1.45 sans-serif; color: #222; background: #fff; } .ro td { padding-right: 1em; text-align: left; }
 .ro pre { white-space: pre-wrap; overflow-wrap: anywhere; font: 12px/1.6 monospace; background: #fafafa; }
 .ro-row { display: flex; flex-wrap: wrap; gap: 12px; }
 .ro-card { flex: 1 1 300px; min-width: 300px; border-top: 4px solid; padding: 4px; }
 .ro-ok { background: #cdebd3; } .ro-wrong { background: #f7c6c0; } .ro-pool { background: #fbe3b0; }
 .ro-form { background: #e3d3ee; } .ro-again { border-bottom: 2px dotted #555; }
-</style>"""
+</style>""")
 FAULTS = {"ro-form": "not in the form", "ro-wrong": "wrong arithmetic or state", "ro-pool": "numbers not available"}
 
 
-class Html(str):
-    """Text that is markup."""
+def join(*parts) -> Markup:
+    """The parts one after the other; what is not markup is escaped."""
+    return Markup().join(parts)
 
 
-def join(*parts) -> Html:
-    """The parts one after the other; what is not Html is escaped."""
-    return Html("".join(part if isinstance(part, Html) else escape(str(part)) for part in parts))
-
-
-def tag(name: str, *inside, **attributes) -> Html:
+def tag(name: str, *inside, **attributes) -> Markup:
     """An element. `class_` stands for class, `text_anchor` for text-anchor."""
-    given = "".join(f' {key.rstrip("_").replace("_", "-")}="{escape(str(v))}"' for key, v in attributes.items())
-    return Html(f"<{name}{given}>{join(*inside)}</{name}>")
+    given = "".join(f' {key.rstrip("_").replace("_", "-")}="{escape(v)}"' for key, v in attributes.items())
+    return Markup(f"<{name}{given}>{join(*inside)}</{name}>")
 
 
-def as_table(rows: Iterable[tuple]) -> Html:
+def as_table(rows: Iterable[tuple]) -> Markup:
     return tag("table", *(tag("tr", *(tag("td", cell) for cell in row)) for row in rows))
 
 
@@ -116,9 +112,9 @@ def judged(table: pd.DataFrame, style: str) -> pd.DataFrame:
 
 def attempts(style: str, completion: str, problem: Problem) -> int:
     """The attempts of `verify_steps`, a program's lines that use every number, a trace's ways; a game is one."""
-    if style == "free":
+    if style in ("free", "words"):
         return max((one.attempt + 1 for one in verify_steps(completion, problem)), default=0)
-    if style == "program":
+    if style in ("program", "program_words"):
         made = verify_program(completion, problem).assignments
         return sum(numbers(expr) == Counter(problem.nums) for expr in made)
     return 1 + (style == "trace") * sum(line.kind == "backtrack" for line in verify_trace(completion, problem).lines)
@@ -170,7 +166,7 @@ def line(row) -> str:
     return f"{row.run} · {asked} · {row.status} · {row.attempts} attempts · {row.tokens} tokens"
 
 
-def card(table: pd.DataFrame, position: int, reward: str) -> Html:
+def card(table: pd.DataFrame, position: int, reward: str) -> Markup:
     """One rollout: verdict, text with its steps coloured or the states of a game, trees, what a reward gives for it."""
     row = table.iloc[position]
     group = table[(table["place"] == row["place"]) & (table["run"] == row["run"])]
@@ -193,7 +189,7 @@ def card(table: pd.DataFrame, position: int, reward: str) -> Html:
     return tag("div", *parts, class_="ro-card", style=f"border-color: {look.colour if look else '#999'}")
 
 
-def marked(text: str, problem: Problem, style: str) -> Html:
+def marked(text: str, problem: Problem, style: str) -> Markup:
     """The completion, its steps (a trace's lines) on the colour of their verdict, which a tooltip says too."""
     shown, at, parts = text[:LONGEST], 0, []
     for start, end, look, repeated in spans(shown, problem, style):
@@ -224,7 +220,7 @@ def spans(text: str, problem: Problem, style: str) -> Iterator[tuple[int, int, s
             at = match.end()
 
 
-def trees(expr: Expr | None, problem: Problem) -> Html:
+def trees(expr: Expr | None, problem: Problem) -> Markup:
     """The answer's tree beside the nearest solution's, the nodes that differ in red."""
     nearest = nearest_solution(expr, problem)
     if expr is None or nearest is None:
@@ -246,7 +242,7 @@ def labels(expr: Expr) -> dict[int, str]:
     return found
 
 
-def drawn(names: dict[int, str], differ: set[int]) -> Html:
+def drawn(names: dict[int, str], differ: set[int]) -> Markup:
     """A tree of `labels` as SVG, from left to right in order."""
     if len(names) > WIDEST:
         return tag("p", f"{len(names)} nodes are too many to draw")
@@ -263,7 +259,7 @@ def drawn(names: dict[int, str], differ: set[int]) -> Html:
     return tag("svg", *lines, *marks, *texts, width=max(x.values()) + 18, height=max(y.values()) + 18)
 
 
-def game(row: pd.Series, problem: Problem) -> Html:
+def game(row: pd.Series, problem: Problem) -> Markup:
     """An agent's trajectory state by state, with the solutions that each state leaves."""
     states, said = [initial(problem)], re.findall(r"<pick>[^<>]+</pick>", row["actions"])
     for text in said:
@@ -274,7 +270,7 @@ def game(row: pd.Series, problem: Problem) -> Html:
 
 
 @lru_cache
-def all_solutions(problem: Problem, most: int = 60) -> Html:
+def all_solutions(problem: Problem, most: int = 60) -> Markup:
     """How many solutions a problem has, and the first `most` of them."""
     total, texts = count(problem), [render(tree) for tree in islice(solutions(problem), most)]
     title = f"{total} solutions of {', '.join(map(str, problem.nums))} → {problem.target}, up to commuting"

@@ -121,9 +121,8 @@ def legend(fig, axes) -> None:
         for handle, text in zip(*ax.get_legend_handles_labels(), strict=True):
             entries.setdefault(text, handle)
     names = [method.label for method in METHODS.values() if method.label in entries]
-    fig.legend(
-        [entries[name] for name in names], names, loc="outside upper center", ncols=len(names) if len(names) <= 6 else 4
-    )
+    columns = len(names) if len(names) <= 6 else 4
+    fig.legend([entries[name] for name in names], names, loc="outside upper center", ncols=columns)
 
 
 def save(fig, stem) -> list[Path]:

@@ -213,7 +213,7 @@ def judge_traces(judged: pd.DataFrame) -> pd.DataFrame:
                 float(found.link == "generated"),
                 sum(line.valid for line in found.lines) / max(len(found.lines), 1),
                 float(found.reached),
-                float(verify_answer(repair(text, problem), problem).status == "correct"),
+                float(found.status == "correct" or found.solution is not None),
                 float("*" in trace or " / " in trace),
                 float("*" in answer or "/" in answer),
             ]

@@ -43,7 +43,7 @@ class Reader(HTMLParser):
     def __init__(self, page: str):
         super().__init__(convert_charrefs=True)
         self.tags, self.attributes, self.text, self.open = set(), set(), "", 0
-        self.feed(page)
+        self.feed(str(page))
         self.close()
 
     def handle_starttag(self, tag, attributes):
@@ -79,7 +79,7 @@ def test_model_text_is_only_ever_text(style):
 def test_marked_text_reads_as_it_was_written(words):
     text = "".join(words)
     for style in VERIFIERS:
-        page = Reader("<pre>" + explorer.marked(text, PROBLEM, style) + "</pre>")
+        page = Reader(explorer.tag("pre", explorer.marked(text, PROBLEM, style)))
         assert page.text == text and page.tags <= {"pre", "span"}
 
 

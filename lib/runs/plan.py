@@ -64,12 +64,8 @@ class Declaration(Strict):
     params: dict[str, Any] = {}
     grid: dict[str, list[Any]] = {}
     needs: dict[str, str | list[str]] = {}  # parameter: the run, or runs, whose folders it gets
-    seeds: list[
-        int
-    ] = []  # further seeds: each makes a run <name>_seed<seed>, of parents of that seed where they have it
-    partial: bool = (
-        False  # of an analysis: it reads those of its parents, and of their further seeds, that are finished
-    )
+    seeds: list[int] = []  # each makes a run <name>_seed<seed>, of parents of that seed where they have it
+    partial: bool = False  # of an analysis: it reads what is finished of its parents and of their further seeds
     threads: int = 1
     mem_mb: int = 1500
     analysis: bool = False  # reads results, trains nothing: `make figures` executes it on the reference
