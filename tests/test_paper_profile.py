@@ -81,7 +81,7 @@ def common(paper: str, specs) -> dict[str, list]:
         "temperature": of("temperature", samples),
         "top_p": of("top_p", samples),
         "top_k": of("top_k", samples),
-        "sampler": of("engine", samples),
+        "sampler": of("engine", samples) + of("engine"),
         "samples_test_50": [sets["test_50"] for sets in of("sets", samples)],
         "sparse_correct": [one.total],
         "sparse_span": [other.total],
@@ -229,7 +229,7 @@ def test_its_notebooks_run_with_a_qwen_in_the_hubs_place(tmp_path):
         "max_tokens": 8,
     }
     notebooks["04_train_rloo"] |= {"steps": 2, "prompts": 2, "group_size": 4, "micro_batch": 4, "max_tokens": 8}
-    notebooks["04_train_rloo"] |= {"eval_problems": 2, "eval_every": 1, "save_every": 1}
+    notebooks["04_train_rloo"] |= {"eval_problems": 2, "eval_every": 1, "save_every": 1, "engine": "transformers"}
     notebooks["05_sample_rollouts"] |= {"sets": {"test_50": 2}, "limit": 2, "max_tokens": 8, "engine": "transformers"}
     (copy / "papermill_runs.yaml").write_text(yaml.safe_dump(declared))
     command = [sys.executable, "-m", "lib.runs", "make", "paper", "sample_rloo_sparse", "--cores", "2"]

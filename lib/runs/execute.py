@@ -19,7 +19,7 @@ from traitlets.config import Config
 
 from lib.files import atomic, shown, writing
 from lib.runs.folder import commit_of, versions
-from lib.runs.plan import Project, Spec, digest, lib_digest, read_record
+from lib.runs.plan import ACCEPTED, Project, Spec, digest, lib_digest, read_record
 from lib.runs.process import RunError, gpu, locked
 
 # the kernel's first line: lib.runs.process.die_with_parent, before anything is imported
@@ -106,7 +106,7 @@ def prepare(folder: Path, began: dict) -> None:
             print(f"> {began['run']}: begun with other parameters, code or parents; starts anew", flush=True)
         for path in folder.iterdir():
             shutil.rmtree(path) if path.is_dir() else path.unlink()
-    for name in ("run.json", "artifacts.txt"):
+    for name in ("run.json", "artifacts.txt", ACCEPTED):
         (folder / name).unlink(missing_ok=True)
     with atomic(spec_file) as path:
         path.write_text(as_json(began))

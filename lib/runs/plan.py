@@ -25,6 +25,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from lib.paths import ROOT, RUNS
 
 YAML = "papermill_runs.yaml"
+ACCEPTED = "accepted.json"  # beside run.json: the fingerprint of an edit that changed nothing of the run, and why
 TABLES = {  # notebook parameters that name an entry of a table in lib/, or several
     "prompt": "lib.demonstrations.PROMPTS",
     "design": "lib.demonstrations.DEMONSTRATIONS",
@@ -446,10 +447,13 @@ def again(declaration: Declaration, seed: int, runs: dict[str, Declaration]) -> 
 
 
 def read_record(folder: Path) -> dict | None:
-    """A finished run's run.json, or None. Raises DeclarationError if it is damaged."""
+    """A finished run's run.json, under the fingerprint that was accepted for it, or None. Raises DeclarationError if
+    it is damaged."""
     path = folder / "run.json"
     try:
-        return json.loads(path.read_text())
+        record = json.loads(path.read_text())
+        path = folder / ACCEPTED
+        return record | (json.loads(path.read_text()) if path.exists() else {})
     except FileNotFoundError:
         return None
     except ValueError as error:
