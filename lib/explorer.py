@@ -32,14 +32,16 @@ from lib.verifiers import VERIFIERS, judge, verify_program, verify_steps, verify
 
 LONGEST, WIDEST = 20_000, 63  # characters of a completion, nodes of a tree that are drawn
 CSS = Markup("""<style>
-.ro { font: 13px/1.45 sans-serif; color: #222; background: #fff; } .ro td { padding-right: 1em; text-align: left; }
+.ro { font: 13px/1.45 sans-serif; color: #222; background: #fff; } .ro > p { margin: 4px 0; } .ro > p span { padding: 1px 4px; }
+.ro td { padding: 1px 1em 1px 0; text-align: left; vertical-align: top; } .ro td:first-child { white-space: nowrap; }
 .ro pre { white-space: pre-wrap; overflow-wrap: anywhere; font: 12px/1.6 monospace; background: #fafafa; }
-.ro-row { display: flex; flex-wrap: wrap; gap: 12px; }
+.ro-row { display: flex; flex-wrap: wrap; gap: 12px 24px; } .ro svg, .ro code { display: block; }
 .ro-card { flex: 1 1 300px; min-width: 300px; border-top: 4px solid; padding: 4px; }
 .ro-ok { background: #cdebd3; } .ro-wrong { background: #f7c6c0; } .ro-pool { background: #fbe3b0; }
 .ro-form { background: #e3d3ee; } .ro-again { border-bottom: 2px dotted #555; }
 </style>""")
 FAULTS = {"ro-form": "not in the form", "ro-wrong": "wrong arithmetic or state", "ro-pool": "numbers not available"}
+LOOKS = {"ro-ok": "legal"} | FAULTS | {"ro-again": "repeated"}
 
 
 def join(*parts) -> Markup:
@@ -166,6 +168,14 @@ def line(row) -> str:
     return f"{row.run} · {asked} · {row.status} · {row.attempts} attempts · {row.tokens} tokens"
 
 
+def page(table: pd.DataFrame, positions: list[int], reward: str) -> Markup:
+    """Rollouts on one problem side by side, under what the colours mean and the problem's solutions."""
+    colours = (join(" ", tag("span", what, class_=look)) for look, what in LOOKS.items())
+    cards = (card(table, position, reward) for position in positions)
+    solved = all_solutions(problem_of(table.iloc[positions[0]]))
+    return CSS + tag("div", tag("p", "steps:", *colours), solved, tag("div", *cards, class_="ro-row"), class_="ro")
+
+
 def card(table: pd.DataFrame, position: int, reward: str) -> Markup:
     """One rollout: verdict, text with its steps coloured or the states of a game, trees, what a reward gives for it."""
     row = table.iloc[position]
@@ -193,7 +203,7 @@ def marked(text: str, problem: Problem, style: str) -> Markup:
     """The completion, its steps (a trace's lines) on the colour of their verdict, which a tooltip says too."""
     shown, at, parts = text[:LONGEST], 0, []
     for start, end, look, repeated in spans(shown, problem, style):
-        why = FAULTS.get(look, "legal") + ", repeated" * repeated
+        why = LOOKS[look] + ", repeated" * repeated
         parts += [shown[at:start], tag("span", shown[start:end], class_=look + " ro-again" * repeated, title=why)]
         at = end
     rest = len(text) - len(shown)

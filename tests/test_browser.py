@@ -1,6 +1,7 @@
 """The rollout explorer and the report in a real browser: headless Chromium opens JupyterLab and moves widgets.
 
-Chromium is spoken to in its DevTools protocol. Runs where it is named: COUNTDOWN_BROWSER=chromium make test
+Chromium is spoken to in its DevTools protocol: mouse and keyboard, and JavaScript for what only a pop-up of the
+operating system would show. `make test-browser` takes the README's picture, too.
 """
 
 import base64
@@ -16,19 +17,29 @@ import urllib.request
 from contextlib import contextmanager
 from pathlib import Path
 
-import nbformat
 import pandas as pd
 import pytest
 from websocket import create_connection
 
-from lib.paths import FIGURES, REFERENCE, ROOT
-from lib.runs import report
+from lib import explorer
+from lib.metrics import STATUSES
+from lib.paths import REFERENCE, ROOT
+from lib.problem import Problem
 from lib.runs.plan import Project
-from tests.test_explorer import HOSTILE
+from lib.solver import count
+from tests.conftest import copy_of_the_repository
+from tests.test_explorer import HOSTILE, TAGS
 
-BROWSER = os.environ.get("COUNTDOWN_BROWSER")
-pytestmark = pytest.mark.skipif(BROWSER is None, reason="COUNTDOWN_BROWSER names no Chromium")
-PATIENCE = int(os.environ.get("COUNTDOWN_PATIENCE", "120"))  # seconds for what takes one on a machine that is idle
+NAMES = [os.environ.get("COUNTDOWN_BROWSER", ""), "chromium", "chromium-browser", "google-chrome"]
+BROWSER = next(filter(None, map(shutil.which, NAMES)), None)
+pytestmark = pytest.mark.skipif(
+    BROWSER is None, reason="no Chromium here: apt-get install chromium, or COUNTDOWN_BROWSER=/its/path"
+)
+PATIENCE = int(os.environ.get("COUNTDOWN_PATIENCE", "240"))  # seconds for what takes three on a machine that is idle
+KEYS = {"ArrowRight": (39, ""), "Enter": (13, "\r")}
+# what a user reads: widgets write no-break spaces
+READ = "const read = e => e.innerText.replaceAll('\\u00a0', ' ').trim();"
+SFT, SPARSE, AGENT = "sample_sft (reference)", "sample_rloo_sparse (reference)", "search_agent_sft (reference)"
 
 
 @contextmanager
@@ -47,159 +58,285 @@ def free_port() -> int:
         return sock.getsockname()[1]
 
 
-def until(what):
-    """The first true value of a function; AssertionError when patience is over."""
+def answer(address: str):
+    """What a server says as soon as it is there."""
     end = time.monotonic() + PATIENCE
-    while time.monotonic() < end:
+    while True:
         try:
-            if found := what():
-                return found
-        except (OSError, KeyError):
-            pass
-        time.sleep(0.3)
-    raise AssertionError(f"not within {PATIENCE} s")
+            with urllib.request.urlopen(address, timeout=PATIENCE) as said:
+                return json.load(said)
+        except OSError:
+            assert time.monotonic() < end, f"no answer from {address} within {PATIENCE} s"
+            time.sleep(0.2)
 
 
 class Page:
     """One tab of the browser."""
 
-    def __init__(self, port: int):
-        pages = until(lambda: [p for p in self.fetch(port) if p["type"] == "page"])
+    def __init__(self, port: int, folder: Path):
+        pages = [one for one in answer(f"http://127.0.0.1:{port}/json") if one["type"] == "page"]
         self.socket, self.number = create_connection(pages[0]["webSocketDebuggerUrl"], timeout=PATIENCE), 0
-
-    @staticmethod
-    def fetch(port: int) -> list:
-        with urllib.request.urlopen(f"http://127.0.0.1:{port}/json", timeout=5) as answer:
-            return json.load(answer)
+        self.folder = folder
+        self.call(
+            "Emulation.setFocusEmulationEnabled", enabled=True
+        )  # without focus no notebook is JupyterLab's current
 
     def call(self, method: str, **parameters) -> dict:
         self.number += 1
         self.socket.send(json.dumps({"id": self.number, "method": method, "params": parameters}))
         while True:
             if (said := json.loads(self.socket.recv())).get("id") == self.number:
-                return said["result"]
-
-    def open(self, address: str) -> None:
-        self.call("Page.navigate", url=address)
+                return said.get("result", {})  # none where the page is just being left
 
     def js(self, code: str):
         """The value of an expression."""
-        return self.call("Runtime.evaluate", expression=code, returnByValue=True)["result"].get("value")
+        said = self.call("Runtime.evaluate", expression=f"(() => {{ {READ} return {code} }})()", returnByValue=True)
+        assert "exceptionDetails" not in said, f"{code}: {said}"
+        return said.get("result", {}).get("value")
 
-    def text(self, selector: str = "body") -> str:
+    def until(self, code: str, is_so=bool):
+        """The value of an expression as soon as it is so; AssertionError, with a picture, when patience is over."""
+        end = time.monotonic() + PATIENCE
+        while not is_so(found := self.js(code)):
+            if time.monotonic() > end:
+                self.picture(self.folder / "seen.png")
+                raise AssertionError(f"not within {PATIENCE} s: {code}, now {found!r}; see {self.folder}/seen.png")
+            time.sleep(0.05)
+        return found
+
+    def texts(self, selector: str) -> list[str]:
+        return self.js(f"[...document.querySelectorAll({json.dumps(selector)})].map(read)")
+
+    def click(self, selector: str, text: str | None = None) -> None:
+        """On the middle of the first element of a selector (with a text), as soon as it is there."""
+        named = "true" if text is None else f"read(e) === {json.dumps(text)}"
+        element = f"[...document.querySelectorAll({json.dumps(selector)})].find(e => {named})"
+        self.until(f"{element} !== undefined")
+        self.js(f"{element}.scrollIntoView({{block: 'nearest'}})")
+        x, y = self.js(f"(r => [r.x + r.width / 2, r.y + r.height / 2])({element}.getBoundingClientRect())")
+        for event in ("mouseMoved", "mousePressed", "mouseReleased"):
+            self.call("Input.dispatchMouseEvent", type=event, x=x, y=y, button="left", clickCount=1)
+
+    def press(self, key: str) -> None:
+        code, text = KEYS[key]
+        for event in ("keyDown", "keyUp"):
+            self.call("Input.dispatchKeyEvent", type=event, key=key, windowsVirtualKeyCode=code, text=text)
+
+    def picture(self, path: Path, **clip) -> None:
+        area = {"clip": clip} if clip else {}
+        path.write_bytes(base64.b64decode(self.call("Page.captureScreenshot", **area)["data"]))
+
+    # the explorer's widgets, by their labels
+
+    def widget(self, label: str) -> str:
+        """JavaScript for the widget with this label."""
         return (
-            self.js(f"[...document.querySelectorAll({json.dumps(selector)})].map(e => e.innerText).join('\\n')") or ""
+            "[...document.querySelectorAll('.widget-inline-hbox')]"
+            f".find(e => e.querySelector('label') && read(e.querySelector('label')) === {json.dumps(label)})"
         )
 
-    def choose(self, label: str, options: list[str]) -> None:
-        """Select options of the drop-down or list with this label, as a user would."""
+    def choose(self, label: str, *options: str) -> None:
+        """Options of a drop-down or a list."""
         self.js(
-            f"""(() => {{
-              const box = [...document.querySelectorAll('.widget-inline-hbox')].find(
-                e => e.querySelector('label')?.innerText === {json.dumps(label)});
-              const list = box.querySelector('select');
-              const wanted = {json.dumps(options)};
-              for (const option of list.options) option.selected = wanted.includes(option.innerText.trim());
+            f"""(list => {{
+              for (const option of list.options) option.selected = {json.dumps(options)}.includes(read(option));
               list.dispatchEvent(new Event('change', {{bubbles: true}}));
-            }})()"""
+            }})({self.widget(label)}.querySelector('select'))"""
         )
 
-    def picture(self, path: Path) -> None:
-        path.write_bytes(base64.b64decode(self.call("Page.captureScreenshot")["data"]))
+    def slide(self, label: str, steps: int) -> None:
+        """A slider's first handle some steps to the right, by keyboard."""
+        self.js(f"{self.widget(label)}.querySelector('.noUi-handle').focus()")
+        for _ in range(steps):
+            self.press("ArrowRight")
+
+    def write(self, label: str, text: str) -> None:
+        """Text into a box, in the place of what stands there."""
+        self.js(f"(box => {{ box.focus(); box.select() }})({self.widget(label)}.querySelector('input'))")
+        self.call("Input.insertText", text=text)
+        self.press("Enter")
+
+    def lists(self, tokens: list[int]) -> None:
+        """Wait until the rollouts listed are of so many tokens."""
+        lines = f"[...{self.widget('rollouts')}.querySelectorAll('option')]"
+        self.until(f"{lines}.map(e => /[0-9]+(?= tokens$)/.exec(read(e))[0]).join() === '{','.join(map(str, tokens))}'")
+
+    def shows(self, size: int, *runs: str) -> None:
+        """Wait until so many rollouts are left, and the first of them stands beside those of these runs."""
+        self.until(f"[...document.querySelectorAll('.widget-html-content')].some(e => read(e) === '{size:,} rollouts')")
+        names = "JSON.stringify([...document.querySelectorAll('.ro-card > b')].map(read))"
+        self.until(f"{names} === {json.dumps(json.dumps(runs, separators=(',', ':')))}")
 
 
 @pytest.fixture(scope="module")
 def page(tmp_path_factory):
     port, home = free_port(), tmp_path_factory.mktemp("browser")
-    options = ["--headless=new", "--no-sandbox", "--disable-gpu", "--no-first-run", "--window-size=1500,1700"]
-    where = [f"--remote-debugging-port={port}", "--remote-allow-origins=*", f"--user-data-dir={home}", "about:blank"]
+    options = ["--headless=new", "--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-dev-shm-usage"]
+    options += ["--window-size=1250,1250", "--remote-allow-origins=*", "--disable-background-networking"]
+    where = [f"--remote-debugging-port={port}", f"--user-data-dir={home}", "about:blank"]
     with process(BROWSER, *options, *where, env=os.environ | {"HOME": str(home)}):
-        yield Page(port)
+        yield Page(port, home)
 
 
 @pytest.fixture(scope="module")
 def lab(tmp_path_factory):
-    """JupyterLab on a copy of the notebook and of two reference runs, one of them with hostile completions."""
+    """JupyterLab on the notebook, the reference runs, and a local run that has hostile completions."""
     runs, home, port = tmp_path_factory.mktemp("runs"), tmp_path_factory.mktemp("home"), free_port()
-    for name in ("sample_sft", "sample_rloo_sparse"):
-        folder = shutil.copytree(REFERENCE / "laptop" / name, runs / "seen" / name)
-        table = pd.read_parquet(folder / "generations.parquet").groupby("set").head(200)
-        if name == "sample_sft":
-            first = table[table["set"] == "heldout_1000"].index[: len(HOSTILE)]
-            table.loc[first, "completion"] = HOSTILE
-        table.to_parquet(folder / "generations.parquet")
-    shutil.copytree(REFERENCE / "laptop/sft", runs / "seen/sft")
-    notebook = nbformat.read(ROOT / "notebooks/17_explore_rollouts.ipynb", 4)
-    for cell in notebook.cells:
-        cell.source = cell.source.replace('profile = "laptop"', 'profile = "seen"')
-    nbformat.write(notebook, home / "explore.ipynb")
+    hostile = shutil.copytree(REFERENCE / "laptop/sample_sft", runs / "laptop/hostile")
+    table = pd.read_parquet(hostile / "generations.parquet").query("set == 'heldout_1000'").head(len(HOSTILE))
+    table.assign(completion=HOSTILE).to_parquet(hostile / "generations.parquet")
+    shutil.copy(ROOT / "notebooks/17_explore_rollouts.ipynb", home / "explore.ipynb")
+    news = home / "settings/@jupyterlab/apputils-extension/notification.jupyterlab-settings"
+    news.parent.mkdir(parents=True)
+    news.write_text('{"fetchNews": "false", "checkForUpdates": false}')
     command = [sys.executable, "-m", "jupyterlab", "--no-browser", "--allow-root", "--ip=127.0.0.1", f"--port={port}"]
     command += ["--ServerApp.port_retries=0", "--IdentityProvider.token=", f"--notebook-dir={home}"]
-    command += ["--LabApp.expose_app_in_browser=True"]
-    clean = os.environ | {
-        "COUNTDOWN_RUNS": str(runs),
-        "PYTHONPATH": str(ROOT),
-        "HOME": str(home),
-        "JUPYTER_NO_CONFIG": "1",
-    }
-    with process(*command, cwd=ROOT, env=clean):
+    here = {"COUNTDOWN_RUNS": str(runs), "PYTHONPATH": str(ROOT), "HOME": str(home), "JUPYTER_NO_CONFIG": "1"}
+    here["JUPYTERLAB_SETTINGS_DIR"] = str(home / "settings")
+    with process(*command, cwd=ROOT, env=os.environ | here):
         address = f"http://127.0.0.1:{port}"
-        until(lambda: urllib.request.urlopen(f"{address}/api", timeout=5).status == 200)
+        answer(f"{address}/api")
         yield address
 
 
-def test_the_explorer_in_jupyterlab(lab, page, tmp_path):
-    page.open(f"{lab}/lab/tree/explore.ipynb")
-    until(lambda: page.js("!!document.querySelector('.jp-Notebook .jp-CodeCell')"))
-    for event in ("mousePressed", "mouseReleased"):  # into the notebook: its commands are then enabled
-        page.call("Input.dispatchMouseEvent", type=event, x=900, y=115, button="left", clickCount=1)
-    until(lambda: page.js("window.jupyterapp.commands.isEnabled('notebook:run-all-cells')"))
-    page.js("window.jupyterapp.commands.execute('notebook:run-all-cells')")
-    until(lambda: page.js("document.querySelectorAll('.ro-card').length") == 2)
-    cards = page.text(".ro-card")
-    assert "sample_rloo_sparse" in cards and "sample_sft" in cards and "log-probability" in cards
-    assert page.js("document.querySelectorAll('.ro-card pre span.ro-ok').length") > 0  # coloured steps
-    assert page.js("document.querySelectorAll('.ro-card svg circle').length") > 6  # trees
-
-    page.choose("verdicts", ["correct"])
-    until(lambda: set(re.findall(r"verdict\s+(\w+)", page.text(".ro-card"))) >= {"correct"})
-    assert re.search(r"^[\d,]+ rollouts$", page.text(), re.MULTILINE)
-    if picture := os.environ.get("COUNTDOWN_SCREENSHOT"):
-        page.js("document.querySelector('.ro').scrollIntoView({block: 'end'})")
-        page.picture(Path(picture))
-
-    page.choose("runs", ["sample_sft"])  # the hostile ones come first
-    page.choose("verdicts", ["correct", "wrong_value", "wrong_numbers", "unparseable", "missing"])
-    until(lambda: HOSTILE[0] in page.text(".ro-card pre"))
-    lines = page.js("[...document.querySelectorAll('select')].find(e => e.size === 8).options.length")
-    assert lines == 100
-    for i, hostile in enumerate(HOSTILE[:6]):
-        page.js(
-            f"""(() => {{ const list = [...document.querySelectorAll('select')].find(e => e.size === 8);
-            list.selectedIndex = {i}; list.dispatchEvent(new Event('change', {{bubbles: true}})); }})()"""
-        )
-        until(lambda text=hostile: text in page.text(".ro-card pre"))
-    assert page.js("window.hacked === undefined && !document.querySelector('.ro iframe, .ro img, .ro script')")
-
-    page.js("[...document.querySelectorAll('button')].find(b => b.innerText === 'sample and judge').click()")
-    until(lambda: page.js("document.querySelectorAll('.ro').length") == 2)
-    assert page.js("document.querySelectorAll('.ro')[1].querySelectorAll('.ro-card').length") == 4
-    assert "solutions of 44, 19, 35" in page.text(".ro summary")
+@pytest.fixture(scope="module")
+def explore(lab, page):
+    """The notebook, opened and run."""
+    page.call("Page.navigate", url=f"{lab}/doc/tree/explore.ipynb")
+    page.until(
+        "document.querySelector('#jp-bottom-panel, .jp-StatusBar-Widget')?.innerText.includes('| Idle')"
+    )  # a kernel
+    page.click(".lm-MenuBar-itemLabel", "Run")
+    page.click(".lm-Menu-itemLabel", "Run All Cells")
+    page.until("document.querySelectorAll('.ro-card').length === 2")
+    page.until("document.querySelector('button.widget-button') !== null")
+    return page
 
 
-def test_the_report_in_a_browser(page, monkeypatch, tmp_path):
-    """The index leads to a page with the analysis and its figures."""
-    notebook = nbformat.read(ROOT / "notebooks/06_ast_study.ipynb", 4)
-    figure = base64.b64encode((FIGURES / "ast_fig2_pass_at_k.png").read_bytes()).decode()
-    code = next(cell for cell in notebook.cells if "ast_fig2" in cell.source)
-    code.outputs = [nbformat.v4.new_output("display_data", {"image/png": figure})]
-    nbformat.write(notebook, tmp_path / "notebook.ipynb")
-    shutil.copy(REFERENCE / "laptop/ast_study/run.json", tmp_path)
-    monkeypatch.setattr(report, "FIGURES", tmp_path)
-    monkeypatch.setattr(report, "executed", lambda spec: tmp_path if spec.name == "ast_study" else None)
-    index = report.report(Project(), "laptop")
-    page.open(index.as_uri())
-    until(lambda: "06 · The AST reward" in page.text("td"))
-    page.js("document.querySelector('td a').click()")
-    until(lambda: page.js("document.querySelector('img')?.naturalWidth > 500"))
-    assert "Table 1" in page.text("h2") and page.js("location.pathname").endswith("site/ast_study.html")
+@pytest.fixture(scope="module")
+def table() -> pd.DataFrame:
+    """What the explorer is to show of two runs."""
+    return explorer.load({name: REFERENCE / "laptop" / name.split()[0] for name in (SPARSE, SFT)})
+
+
+def test_what_is_shown_is_what_the_widgets_ask_for(explore, table):
+    page, table = explore, table[table["set"] == "heldout_1000"]
+    page.choose("runs", SPARSE, SFT)
+    page.shows(len(table), SPARSE, SFT)
+    assert all(re.search(r"log-probability\s+-\d+\.\d\d, -0\.\d+ a token", card) for card in page.texts(".ro-card"))
+
+    page.choose("verdicts", "correct")
+    right = table[table["correct"]]
+    page.shows(len(right), SPARSE, SFT)
+    verdict = "document.querySelector('.ro-card td span')"
+    page.until(f"read({verdict}) === 'correct'")
+    assert page.js(f"getComputedStyle({verdict}).backgroundColor") == "rgb(205, 235, 211)"
+    assert page.js("document.querySelectorAll('.ro-card pre span.ro-ok').length") > 1  # coloured steps
+    assert page.js("document.querySelector('.ro-card').querySelectorAll('circle').length") >= 10  # two trees
+    assert re.search(r"reward ast\s+1.000: correct 1, ", page.texts(".ro-card")[0])
+
+    page.slide("attempts", 3)
+    tried = right[right["attempts"] >= 3]
+    page.shows(len(tried), SPARSE, SFT)
+    page.choose("sort", "tokens")
+    page.lists(sorted(tried["tokens"])[:100])
+    page.write("page", "2")
+    page.lists(sorted(tried["tokens"])[100:200])
+
+    rates = table.groupby(["problem", "run"], observed=True)["correct"].max().unstack()
+    differ = rates.nunique(axis=1) == 2
+    page.click(".widget-checkbox input")
+    page.shows(tried["problem"].isin(rates.index[differ]).sum(), SPARSE, SFT)
+    page.click(".widget-checkbox input")
+    page.shows(len(tried), SPARSE, SFT)
+
+
+def test_a_rollout_beside_others_on_its_problem(explore, table):
+    page, table = explore, table[table["set"] == "showcase"]
+    page.choose("verdicts", *STATUSES)
+    page.choose("sort", "as saved")
+    page.choose("set", "showcase")
+    page.choose("runs", SPARSE)
+    page.shows((table["run"] == SPARSE).sum(), SPARSE)
+    page.choose("runs", SPARSE, SFT)
+    page.shows(len(table), SPARSE, SFT)
+    page.click(".widget-select option:nth-child(6)")
+    wanted = table.iloc[5]
+    page.until(f"document.querySelector('.ro-card pre')?.textContent === {json.dumps(wanted['completion'])}")
+    first = page.texts(".ro-card")[0]
+    assert wanted["status"].replace("_", " ") in first and f"{wanted['tokens']}, ended by" in first
+    there = table[(table["run"] == SFT) & (table["problem"] == wanted["problem"])]
+    assert page.js("document.querySelectorAll('.ro-card pre')[1].textContent") == there["completion"].iloc[0]
+    page.slide("draw", 1)
+    page.until(
+        f"document.querySelectorAll('.ro-card pre')[1].textContent === {json.dumps(there['completion'].iloc[1])}"
+    )
+
+    page.choose("reward", "dense")
+    page.until("read(document.querySelector('.ro-card')).includes('reward dense')")
+    assert re.search(r"reward dense\s+-?[\d.]+: correct [01], ", page.texts(".ro-card")[0])
+    page.choose("reward", "ast")
+
+    page.choose("runs", AGENT)  # a game, state by state
+    page.until("document.querySelectorAll('.ro-card table').length === 2")
+    title, *states = page.texts(".ro-card table:last-of-type tr")
+    assert title.split("\t") == ["action", "numbers", "solutions left"]
+    assert all(re.fullmatch(r"<pick>.*</pick>\t[-\d, /]+\t\d+", state) for state in states[1:]), states
+
+
+def test_what_a_model_writes_stays_text(explore):
+    page = explore
+    page.choose("runs", "hostile")
+    page.shows(len(HOSTILE), "hostile")
+    for i, text in enumerate(HOSTILE):
+        page.click(f".widget-select option:nth-child({i + 1})")
+        shown = json.dumps(text[: explorer.LONGEST])
+        page.until(f"document.querySelector('.ro-card pre')?.textContent.startsWith({shown})")
+        tags = page.js("[...new Set([...document.querySelectorAll('.ro *')].map(e => e.tagName.toLowerCase()))]")
+        assert set(tags) <= TAGS | {"details", "summary", "tbody"}
+    assert page.js("window.hacked === undefined")
+    assert page.js("document.querySelector('.ro-card').getBoundingClientRect().height") > 100  # nothing hides the page
+
+
+def test_a_problem_of_your_own(explore):
+    page = explore
+    page.choose("policy", "sft (reference)")
+    page.write("numbers", "3 5 <b> 7")
+    page.click("button", "sample and judge")
+    page.until("document.body.innerText.includes('two to six numbers from 1 to 999, as in: 44 19 35')")
+    page.write("numbers", "3 5 7")
+    page.write("target", "26")
+    page.write("samples", "2")
+    page.click("button", "sample and judge")
+    page.until("document.querySelectorAll('.ro').length === 2")
+    assert page.js("document.querySelectorAll('.ro')[1].querySelectorAll('.ro-card').length") == 2
+    assert f"{count(Problem((3, 5, 7), 26))} solutions of 3, 5, 7 → 26, up to commuting" in page.texts(".ro summary")
+
+
+@pytest.mark.skipif("COUNTDOWN_PICTURE" not in os.environ, reason="the README's picture: make test-browser")
+def test_the_picture_of_the_readme(explore):
+    page = explore
+    page.choose("runs", SFT, SPARSE)
+    page.until("document.querySelectorAll('.ro-card').length === 2")
+    page.js("document.querySelector('.ro').scrollIntoView({block: 'end'})")
+    page.picture(Path(os.environ["COUNTDOWN_PICTURE"]))
+
+
+def test_the_report(page, tmp_path):
+    """`make figures` and `make report`, and every page that the index leads to."""
+    root = copy_of_the_repository(tmp_path / "repository")
+    clean = {key: value for key, value in os.environ.items() if key != "COUNTDOWN_RUNS"}
+    for command in ("figures", "report"):
+        subprocess.run([sys.executable, "-m", "lib.runs", command], cwd=root, env=clean, check=True)
+    page.call("Page.navigate", url=(root / "figures/site/index.html").as_uri())
+    page.until("document.querySelector('h1')?.innerText === 'Countdown study'")
+    links = page.js("[...document.querySelectorAll('td a')].map(a => [read(a), a.href])")
+    analyses = {name for name, spec in Project().specs("laptop").items() if spec.declaration.analysis}
+    assert {Path(address).stem for _, address in links} == {n for n in analyses if (REFERENCE / "laptop" / n).exists()}
+    for title, address in links:
+        page.call("Page.navigate", url=address)
+        page.until(f"read(document.querySelector('h1') ?? document.body).startsWith({json.dumps(title)})")
+        assert page.js("document.querySelectorAll('img').length") > 0, address
+        page.until("[...document.images].every(image => image.naturalWidth > 300)")
+        assert page.js("document.querySelectorAll('.jp-OutputArea table').length") > 0, address
+        assert "Traceback" not in page.js("document.body.innerText")
