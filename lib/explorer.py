@@ -32,7 +32,8 @@ from lib.verifiers import VERIFIERS, judge, verify_program, verify_steps, verify
 
 LONGEST, WIDEST = 20_000, 63  # characters of a completion, nodes of a tree that are drawn
 CSS = Markup("""<style>
-.ro { font: 13px/1.45 sans-serif; color: #222; background: #fff; } .ro > p { margin: 4px 0; } .ro > p span { padding: 1px 4px; }
+.ro { font: 13px/1.45 sans-serif; color: #222; background: #fff; }
+.ro > p { margin: 4px 0; } .ro > p span { padding: 1px 4px; }
 .ro td { padding: 1px 1em 1px 0; text-align: left; vertical-align: top; } .ro td:first-child { white-space: nowrap; }
 .ro pre { white-space: pre-wrap; overflow-wrap: anywhere; font: 12px/1.6 monospace; background: #fafafa; }
 .ro-row { display: flex; flex-wrap: wrap; gap: 12px 24px; } .ro svg, .ro code { display: block; }

@@ -36,9 +36,10 @@ pytestmark = pytest.mark.skipif(
     BROWSER is None, reason="no Chromium here: apt-get install chromium, or COUNTDOWN_BROWSER=/its/path"
 )
 PATIENCE = int(os.environ.get("COUNTDOWN_PATIENCE", "240"))  # seconds for what takes three on a machine that is idle
-KEYS = {"ArrowRight": (39, ""), "Enter": (13, "\r")}
+KEYS = {"ArrowLeft": (37, ""), "ArrowRight": (39, ""), "Enter": (13, "\r")}
 # what a user reads: widgets write no-break spaces
 READ = "const read = e => e.innerText.replaceAll('\\u00a0', ' ').trim();"
+LIST = ".widget-select select:not([multiple])"  # the one of the rollouts
 SFT, SPARSE, AGENT = "sample_sft (reference)", "sample_rloo_sparse (reference)", "search_agent_sft (reference)"
 
 
@@ -145,10 +146,10 @@ class Page:
         )
 
     def slide(self, label: str, steps: int) -> None:
-        """A slider's first handle some steps to the right, by keyboard."""
+        """A slider's first handle some steps up or down, by keyboard."""
         self.js(f"{self.widget(label)}.querySelector('.noUi-handle').focus()")
-        for _ in range(steps):
-            self.press("ArrowRight")
+        for _ in range(abs(steps)):
+            self.press("ArrowRight" if steps > 0 else "ArrowLeft")
 
     def write(self, label: str, text: str) -> None:
         """Text into a box, in the place of what stands there."""
@@ -164,6 +165,10 @@ class Page:
     def shows(self, size: int, *runs: str) -> None:
         """Wait until so many rollouts are left, and the first of them stands beside those of these runs."""
         self.until(f"[...document.querySelectorAll('.widget-html-content')].some(e => read(e) === '{size:,} rollouts')")
+        self.beside(*runs)
+
+    def beside(self, *runs: str) -> None:
+        """Wait until the rollouts shown are those of these runs."""
         names = "JSON.stringify([...document.querySelectorAll('.ro-card > b')].map(read))"
         self.until(f"{names} === {json.dumps(json.dumps(runs, separators=(',', ':')))}")
 
@@ -182,7 +187,7 @@ def page(tmp_path_factory):
 def lab(tmp_path_factory):
     """JupyterLab on the notebook, the reference runs, and a local run that has hostile completions."""
     runs, home, port = tmp_path_factory.mktemp("runs"), tmp_path_factory.mktemp("home"), free_port()
-    hostile = shutil.copytree(REFERENCE / "laptop/sample_sft", runs / "laptop/hostile")
+    hostile = shutil.copytree(REFERENCE / "laptop/sample_sft", runs / "laptop/my_run")
     table = pd.read_parquet(hostile / "generations.parquet").query("set == 'heldout_1000'").head(len(HOSTILE))
     table.assign(completion=HOSTILE).to_parquet(hostile / "generations.parquet")
     shutil.copy(ROOT / "notebooks/17_explore_rollouts.ipynb", home / "explore.ipynb")
@@ -260,17 +265,17 @@ def test_a_rollout_beside_others_on_its_problem(explore, table):
     page.shows((table["run"] == SPARSE).sum(), SPARSE)
     page.choose("runs", SPARSE, SFT)
     page.shows(len(table), SPARSE, SFT)
-    page.click(".widget-select option:nth-child(6)")
+    page.click(f"{LIST} option:nth-child(6)")
     wanted = table.iloc[5]
     page.until(f"document.querySelector('.ro-card pre')?.textContent === {json.dumps(wanted['completion'])}")
     first = page.texts(".ro-card")[0]
     assert wanted["status"].replace("_", " ") in first and f"{wanted['tokens']}, ended by" in first
-    there = table[(table["run"] == SFT) & (table["problem"] == wanted["problem"])]
-    assert page.js("document.querySelectorAll('.ro-card pre')[1].textContent") == there["completion"].iloc[0]
+    there = table.loc[(table["run"] == SFT) & (table["problem"] == wanted["problem"]), "completion"].tolist()
+    assert page.js("document.querySelectorAll('.ro-card pre')[1].textContent") == there[0]
     page.slide("draw", 1)
-    page.until(
-        f"document.querySelectorAll('.ro-card pre')[1].textContent === {json.dumps(there['completion'].iloc[1])}"
-    )
+    page.until(f"document.querySelectorAll('.ro-card pre')[1].textContent === {json.dumps(there[1])}")
+    page.slide("draw", -1)
+    page.until(f"document.querySelectorAll('.ro-card pre')[1].textContent === {json.dumps(there[0])}")
 
     page.choose("reward", "dense")
     page.until("read(document.querySelector('.ro-card')).includes('reward dense')")
@@ -278,18 +283,44 @@ def test_a_rollout_beside_others_on_its_problem(explore, table):
     page.choose("reward", "ast")
 
     page.choose("runs", AGENT)  # a game, state by state
-    page.until("document.querySelectorAll('.ro-card table').length === 2")
+    page.beside(AGENT)
     title, *states = page.texts(".ro-card table:last-of-type tr")
     assert title.split("\t") == ["action", "numbers", "solutions left"]
     assert all(re.fullmatch(r"<pick>.*</pick>\t[-\d, /]+\t\d+", state) for state in states[1:]), states
 
 
+def test_the_picture_of_the_readme(explore, table, tmp_path):
+    """Two answers to a problem that only one of two policies solves, each tree beside the nearest solution's."""
+    page, asked = explore, (["correct"], (0, 99), True, "disagreement")
+    at = explorer.choose(table, [SPARSE, SFT], "heldout_1000", *asked)
+    page.choose("runs", SFT, SPARSE)
+    page.beside(SPARSE, SFT)
+    page.choose("sort", "disagreement")
+    page.choose("verdicts", "correct")
+    page.choose("set", "heldout_1000")
+    page.click(".widget-checkbox input")
+    page.shows(len(at), SPARSE, SFT)
+    page.click(f"{LIST} option:nth-child(8)")
+    page.until(f"document.querySelector('.ro-card pre').textContent === {json.dumps(table.iloc[at[7]]['completion'])}")
+    one, other = page.texts(".ro-card")
+    assert "nearest solution, 0 nodes differ" in one and re.search("nearest solution, [1-7] nodes differ", other)
+    red = "querySelectorAll('circle[fill=\"#f7c6c0\"]').length"
+    assert page.js(f"[...document.querySelectorAll('.ro-card')].map(e => e.{red} > 0)") == [False, True]
+    page.js(f"{page.widget('runs')}.scrollIntoView()")
+    picture = Path(os.environ.get("COUNTDOWN_PICTURE") or tmp_path / "explorer.png")
+    page.picture(picture)
+    assert 20_000 < picture.stat().st_size < 400_000
+    page.click(".widget-checkbox input")
+    page.choose("verdicts", *STATUSES)
+    page.choose("sort", "as saved")
+
+
 def test_what_a_model_writes_stays_text(explore):
     page = explore
-    page.choose("runs", "hostile")
-    page.shows(len(HOSTILE), "hostile")
+    page.choose("runs", "my_run")
+    page.shows(len(HOSTILE), "my_run")
     for i, text in enumerate(HOSTILE):
-        page.click(f".widget-select option:nth-child({i + 1})")
+        page.click(f"{LIST} option:nth-child({i + 1})")
         shown = json.dumps(text[: explorer.LONGEST])
         page.until(f"document.querySelector('.ro-card pre')?.textContent.startsWith({shown})")
         tags = page.js("[...new Set([...document.querySelectorAll('.ro *')].map(e => e.tagName.toLowerCase()))]")
@@ -311,15 +342,6 @@ def test_a_problem_of_your_own(explore):
     page.until("document.querySelectorAll('.ro').length === 2")
     assert page.js("document.querySelectorAll('.ro')[1].querySelectorAll('.ro-card').length") == 2
     assert f"{count(Problem((3, 5, 7), 26))} solutions of 3, 5, 7 → 26, up to commuting" in page.texts(".ro summary")
-
-
-@pytest.mark.skipif("COUNTDOWN_PICTURE" not in os.environ, reason="the README's picture: make test-browser")
-def test_the_picture_of_the_readme(explore):
-    page = explore
-    page.choose("runs", SFT, SPARSE)
-    page.until("document.querySelectorAll('.ro-card').length === 2")
-    page.js("document.querySelector('.ro').scrollIntoView({block: 'end'})")
-    page.picture(Path(os.environ["COUNTDOWN_PICTURE"]))
 
 
 def test_the_report(page, tmp_path):
