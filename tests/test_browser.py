@@ -38,14 +38,15 @@ pytestmark = pytest.mark.skipif(
 PATIENCE = int(os.environ.get("COUNTDOWN_PATIENCE", "240"))  # seconds for what takes three on a machine that is idle
 KEYS = {"ArrowLeft": (37, ""), "ArrowRight": (39, ""), "Enter": (13, "\r")}
 # what a user reads: widgets write no-break spaces
-READ = "const read = e => e.innerText.replaceAll('\\u00a0', ' ').trim();"
+READ = "const read = e => (e?.innerText ?? '').replaceAll('\\u00a0', ' ').trim();"
 LIST = ".widget-select select:not([multiple])"  # the one of the rollouts
 SFT, SPARSE, AGENT = "sample_sft (reference)", "sample_rloo_sparse (reference)", "search_agent_sft (reference)"
 
 
 @contextmanager
-def process(*command, **options):
-    started = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, **options)
+def process(*command, log: Path, **options):
+    with log.open("w") as file:
+        started = subprocess.Popen(command, stdout=file, stderr=file, **options)
     try:
         yield started
     finally:
@@ -179,14 +180,14 @@ def page(tmp_path_factory):
     options = ["--headless=new", "--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-dev-shm-usage"]
     options += ["--window-size=1250,1250", "--remote-allow-origins=*", "--disable-background-networking"]
     where = [f"--remote-debugging-port={port}", f"--user-data-dir={home}", "about:blank"]
-    with process(BROWSER, *options, *where, env=os.environ | {"HOME": str(home)}):
+    with process(BROWSER, *options, *where, log=home / "chromium.log", env=os.environ | {"HOME": str(home)}):
         yield Page(port, home)
 
 
 @pytest.fixture(scope="module")
 def lab(tmp_path_factory):
     """JupyterLab on the notebook, the reference runs, and a local run that has hostile completions."""
-    runs, home, port = tmp_path_factory.mktemp("runs"), tmp_path_factory.mktemp("home"), free_port()
+    runs, home, port = tmp_path_factory.mktemp("runs"), tmp_path_factory.mktemp("lab"), free_port()
     hostile = shutil.copytree(REFERENCE / "laptop/sample_sft", runs / "laptop/my_run")
     table = pd.read_parquet(hostile / "generations.parquet").query("set == 'heldout_1000'").head(len(HOSTILE))
     table.assign(completion=HOSTILE).to_parquet(hostile / "generations.parquet")
@@ -198,7 +199,7 @@ def lab(tmp_path_factory):
     command += ["--ServerApp.port_retries=0", "--IdentityProvider.token=", f"--notebook-dir={home}"]
     here = {"COUNTDOWN_RUNS": str(runs), "PYTHONPATH": str(ROOT), "HOME": str(home), "JUPYTER_NO_CONFIG": "1"}
     here["JUPYTERLAB_SETTINGS_DIR"] = str(home / "settings")
-    with process(*command, cwd=ROOT, env=os.environ | here):
+    with process(*command, log=home / "lab.log", cwd=ROOT, env=os.environ | here):
         address = f"http://127.0.0.1:{port}"
         answer(f"{address}/api")
         yield address
@@ -357,7 +358,7 @@ def test_the_report(page, tmp_path):
     assert {Path(address).stem for _, address in links} == {n for n in analyses if (REFERENCE / "laptop" / n).exists()}
     for title, address in links:
         page.call("Page.navigate", url=address)
-        page.until(f"read(document.querySelector('h1') ?? document.body).startsWith({json.dumps(title)})")
+        page.until(f"read(document.querySelector('h1')).startsWith({json.dumps(title)})")
         assert page.js("document.querySelectorAll('img').length") > 0, address
         page.until("[...document.images].every(image => image.naturalWidth > 300)")
         assert page.js("document.querySelectorAll('.jp-OutputArea table').length") > 0, address
