@@ -119,7 +119,7 @@ class Checkout(Project):
 
 @pytest.fixture
 def checkout(tmp_path: Path) -> Checkout:
-    for name in ("lib/__init__.py", "lib/files.py", "lib/paths.py", "Snakefile"):
+    for name in ("lib/__init__.py", "lib/files.py", "lib/names.py", "lib/paths.py", "Snakefile"):
         (tmp_path / name).parent.mkdir(exist_ok=True)
         shutil.copy(ROOT / name, tmp_path / name)
     shutil.copytree(ROOT / "lib/runs", tmp_path / "lib/runs", ignore=shutil.ignore_patterns("__pycache__"))
