@@ -7,6 +7,7 @@ import sys
 import time
 from collections import deque
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from threading import Thread
 
@@ -113,7 +114,7 @@ def snakemake(root: Path, plan: Plan, waiting: list[str], options: list[str], se
         stderr=subprocess.STDOUT,
         text=True,
         start_new_session=True,  # Ctrl-C reaches the front door alone, which then ends the rest
-        preexec_fn=die_with_parent,
+        preexec_fn=partial(die_with_parent, os.getpid()),
     )
     said = deque(maxlen=1000)
     reader = Thread(target=listen, args=(process.stdout, said), daemon=True)
@@ -123,7 +124,7 @@ def snakemake(root: Path, plan: Plan, waiting: list[str], options: list[str], se
         end(process)
     if process.returncode:
         failures = [line[2:] for line in said if line.startswith("! ")]
-        raise RunError("\n".join(failures or [*said][-40:] or [f"Snakemake ended with status {process.returncode}"]))
+        raise RunError("\n".join(failures or [*said][-40:] + [f"Snakemake ended with status {process.returncode}"]))
 
 
 def limits(machine: str, cores: int) -> list[str]:
