@@ -123,8 +123,9 @@ def snakemake(root: Path, plan: Plan, waiting: list[str], options: list[str], se
     finally:
         end(process)
     if process.returncode:
+        said.append(f"Snakemake ended with status {process.returncode}")
         failures = [line[2:] for line in said if line.startswith("! ")]
-        raise RunError("\n".join(failures or [*said][-40:] + [f"Snakemake ended with status {process.returncode}"]))
+        raise RunError("\n".join(failures or [*said][-40:]))
 
 
 def limits(machine: str, cores: int) -> list[str]:
