@@ -3,13 +3,14 @@
 Every table has the columns named in its function's docstring; its column `method` holds keys of `METHODS`.
 """
 
-import difflib
 from pathlib import Path
 from typing import NamedTuple
 
 import matplotlib.pyplot as plt
 import pandas as pd
 from matplotlib.ticker import FixedLocator, NullLocator, PercentFormatter, ScalarFormatter
+
+from lib.names import nearest
 
 TEXT_WIDTH = 6.5  # inches, the text width of a printed page
 STYLE = {
@@ -98,8 +99,7 @@ METHODS = {
 def style(method: str) -> Method:
     """Label, colour and marker of a method; KeyError naming the nearest known ones if there is none."""
     if method not in METHODS:
-        near = ", ".join(difflib.get_close_matches(method, METHODS, n=3) or METHODS)
-        raise KeyError(f"method {method!r} has no colour; known: {near}. Add it to METHODS in lib/plots.py")
+        raise KeyError(f"method {method!r} has no colour in METHODS of lib/plots.py{nearest(method, METHODS)}")
     return METHODS[method]
 
 

@@ -6,7 +6,6 @@ problem stands in two of them, up to the order of its numbers. Their distributio
 integers solves the problem.
 """
 
-import difflib
 import hashlib
 import json
 from dataclasses import dataclass
@@ -16,6 +15,7 @@ from pathlib import Path
 import pandas as pd
 from datasets import Dataset, load_dataset
 
+from lib.names import nearest
 from lib.paths import PROBLEMS
 
 HUB = {"3to4": "asingh15/countdown_tasks_3to4", "5num": "aelbakry/countdown_5num_tasks"}
@@ -70,8 +70,7 @@ def load(name: str, split: str, source: str = "generated", seed: int = 0, hub: s
 def load_set(name: str) -> Dataset:
     """An evaluation set by its one-word name, a key of EVALUATION_SETS. Raises ProblemSetError naming the nearest."""
     if name not in EVALUATION_SETS:
-        near = difflib.get_close_matches(name, EVALUATION_SETS, 1, 0)[0]
-        raise ProblemSetError(f"there is no evaluation set {name!r}; did you mean {near!r}?")
+        raise ProblemSetError(f"there is no evaluation set {name!r}{nearest(name, EVALUATION_SETS)}")
     return load(*EVALUATION_SETS[name])
 
 

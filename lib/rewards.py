@@ -12,7 +12,6 @@ is named: `dense` is "Enhancing RLOO with Dense Symbolic Rewards and Bandit-Driv
 
 import inspect
 from collections.abc import Callable, Sequence
-from difflib import get_close_matches
 from functools import cache, lru_cache, partial
 from math import exp, inf
 from typing import NamedTuple
@@ -20,6 +19,7 @@ from typing import NamedTuple
 import numpy as np
 
 from lib.expression import Expr, Neg, Num
+from lib.names import nearest
 from lib.problem import Problem
 from lib.solver import is_solvable, solution_forms, tree
 from lib.verifiers import CHECKS, Step, Verdict, verify_answer, verify_program, verify_steps, verify_trace
@@ -49,17 +49,12 @@ def register(name: str) -> Callable:
 def get_reward(name: str, options: dict | None = None) -> Reward:
     """The reward `name` with these options. Raises ValueError that names the nearest reward or option."""
     if name not in REWARDS:
-        raise ValueError(f"unknown reward {name!r}{_nearest(name, REWARDS)}")
+        raise ValueError(f"unknown reward {name!r}{nearest(name, REWARDS)}")
     known = inspect.signature(REWARDS[name]).parameters
     for option in options or {}:
         if option not in known:
-            raise ValueError(f"reward {name!r} has no option {option!r}{_nearest(option, known)}")
+            raise ValueError(f"reward {name!r} has no option {option!r}{nearest(option, known)}")
     return REWARDS[name](**options or {})
-
-
-def _nearest(name: str, known: Sequence[str]) -> str:
-    guess = get_close_matches(name, known, 1, cutoff=0)
-    return f": did you mean {guess[0]!r}? There are {', '.join(known)}." if guess else "; it has none."
 
 
 @register("sparse")

@@ -20,7 +20,7 @@ from tests.conftest import copy_of_the_repository
 
 NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
 FLOORS = [  # a room imports only rooms on lower floors
-    ["paths"],
+    ["paths", "names"],
     ["files", "expression", "problem"],
     ["programs", "traces", "verifiers", "solver"],
     ["rewards", "curriculum", "demonstrations", "environment"],

@@ -119,7 +119,7 @@ class Checkout(Project):
 
 @pytest.fixture
 def checkout(tmp_path: Path) -> Checkout:
-    for name in ("lib/__init__.py", "lib/files.py", "lib/paths.py", "Snakefile"):
+    for name in ("lib/__init__.py", "lib/files.py", "lib/names.py", "lib/paths.py", "Snakefile"):
         (tmp_path / name).parent.mkdir(exist_ok=True)
         shutil.copy(ROOT / name, tmp_path / name)
     shutil.copytree(ROOT / "lib/runs", tmp_path / "lib/runs", ignore=shutil.ignore_patterns("__pycache__"))
@@ -335,6 +335,30 @@ def test_a_study_from_end_to_end(checkout):
     assert "made figures/table.csv" in checkout.call("figures")
     table = pd.read_csv(checkout.root / "figures/table.csv")
     assert list(table["sources"]) == ["data/reference/laptop/train_0.1", "data/reference/laptop/train_0.2"]
+
+
+def test_finished_runs_are_accepted_after_an_edit_that_changes_nothing_of_them(checkout):
+    checkout.call("make", "laptop", "all", "--cores", "2")
+    checkout.call("publish", "laptop", "all")
+    made = checkout.record("train_0.1")
+    notebook = checkout.root / "notebooks/train.ipynb"
+    notebook.write_text(notebook.read_text().replace("steps = ", "shift = 1\\nsteps = "))
+    assert "other notebook code" not in checkout.call("status", "laptop")  # parameters are no code
+    assert checkout.call("status", "laptop").count("other parameters") == 3
+    said = checkout.call("accept", "laptop", "all", "--why", "the new parameter stands at what was fixed")
+    assert said.count("taken") == 6
+    status = checkout.call("status", "laptop")
+    assert status.count("done") == 4, status
+    assert "4 of them finished" in checkout.call("make", "laptop", "all")
+    assert checkout.record("train_0.1") == made
+    assert "the new parameter" in (checkout.root / "data/reference/laptop/train_0.1/accepted.json").read_text()
+
+    # not where a parameter differs, and a run that is made anew is accepted no more
+    checkout.declare(set_in("profiles", "laptop", "runs", value={"train_0.2": {"steps": 4}, "train_0.1": {"shift": 2}}))
+    assert "made with another steps" in checkout.call("accept", "laptop", "train_0.2", "--why", "none", status=1)
+    assert "made with another shift" in checkout.call("accept", "laptop", "train_0.1", "--why", "none", status=1)
+    checkout.call("make", "laptop", "train_0.2")
+    assert not (checkout.runs / "laptop/train_0.2/accepted.json").exists()
 
 
 def test_a_partial_analysis_reads_what_is_there(checkout):

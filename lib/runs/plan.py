@@ -4,7 +4,6 @@ Every mistake is a `DeclarationError` that names the file, the key and the neare
 """
 
 import ast
-import difflib
 import hashlib
 import inspect
 import itertools
@@ -22,6 +21,7 @@ from typing import Any
 import yaml
 from pydantic import BaseModel, ConfigDict, ValidationError
 
+from lib.names import nearest
 from lib.paths import ROOT, RUNS
 
 YAML = "papermill_runs.yaml"
@@ -392,12 +392,6 @@ def known(name: str, names: Iterable, what: str) -> None:
     """Raise DeclarationError with the nearest valid name unless `name` is one of `names`."""
     if name not in names:
         raise DeclarationError(f"{what} {name!r} does not exist{nearest(name, names)}")
-
-
-def nearest(name: str, names: Iterable) -> str:
-    names = [str(other) for other in names]
-    close = difflib.get_close_matches(str(name), names, 1, cutoff=0.5)
-    return f": did you mean {close[0]!r}?" if close else f"; there are: {', '.join(sorted(names)) or 'none'}"
 
 
 def select(patterns: str | list[str], names: Iterable[str], where: str) -> list[str]:
