@@ -34,7 +34,7 @@ help:
 
 # exec, here and below: a process killed takes those it started with it, and none goes on unseen
 study: $(READY)
-	@exec $(FRONT) make $(PROFILE) $(GROUP) --machine $(MACHINE) --with-parent $(if $(CORES),--cores $(CORES))
+	@exec $(FRONT) make $(PROFILE) $(GROUP) --machine $(MACHINE) --parent $$PPID $(if $(CORES),--cores $(CORES))
 
 full:
 	@$(MAKE) --no-print-directory study GROUP=full

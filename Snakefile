@@ -1,13 +1,14 @@
 # One generic rule: a run of papermill_runs.yaml is finished when its run.json is there.
 # `make study` starts this with the right options; by hand:
 #   snakemake --cores 2 --config profile=laptop group=headline --rerun-triggers params mtime
+import os
 import sys
 
 sys.path.insert(0, workflow.basedir)
 from lib.runs.plan import Project
 from lib.runs.process import gpus
 
-project = Project(workflow.basedir)
+project, parent = Project(workflow.basedir), os.getpid()
 plan = project.plan(config["profile"], config["group"])
 made = str(project.runs / config["profile"] / "{run}" / "run.json")
 
@@ -30,6 +31,6 @@ rule run:
     resources:
         mem_mb=lambda wildcards: plan.specs[wildcards.run].declaration.mem_mb,
         gpu=lambda wildcards: int(bool(gpus()) and not plan.specs[wildcards.run].declaration.analysis),
-    # exec: the run must be Snakemake's own child to die with it
+    # exec: the run must be Snakemake's own child to die with it, even if that is while it starts
     shell:
-        "exec {sys.executable} -m lib.runs run {config[profile]} {wildcards.run}"
+        "exec {sys.executable} -m lib.runs run {config[profile]} {wildcards.run} --parent {parent}"

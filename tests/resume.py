@@ -6,6 +6,7 @@ kernel), gets SIGKILL; then the same command again. At the end all results must 
 
 import os
 import random
+import shutil
 import signal
 import subprocess
 import sys
@@ -17,7 +18,7 @@ from lib.paths import ROOT
 from tests.test_notebooks import front_door, same_results
 
 SIGNS = ("lib.runs make", "-m snakemake", "lib.runs run", "ipykernel_launcher")
-LONGEST = 30.0  # seconds until a kill
+SHARE = 0.3  # of the time that a study takes in peace: the longest that one is left alone
 
 
 def processes(runs: Path) -> list[tuple[str, int]]:
@@ -33,8 +34,11 @@ def processes(runs: Path) -> list[tuple[str, int]]:
     return found
 
 
-def killed_once(runs: Path, rng: random.Random) -> str:
-    """Start the study, kill one of its processes after a while, wait for the rest to end; whom it hit."""
+def killed_once(runs: Path, rng: random.Random, longest: float) -> str:
+    """Start the study, kill one of its processes within `longest` seconds, wait for the rest to end.
+
+    Whom it hit; "" if the study had ended before.
+    """
     command = [sys.executable, "-m", "lib.runs", "make", "smoke", "headline", "--cores", "2"]
     front = subprocess.Popen(
         command,
@@ -43,13 +47,14 @@ def killed_once(runs: Path, rng: random.Random) -> str:
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
     )
-    when = time.monotonic() + rng.uniform(2, LONGEST)
+    when = time.monotonic() + rng.uniform(0, longest)
     while time.monotonic() < when and front.poll() is None:
         time.sleep(0.2)
     there = processes(runs)
     if front.poll() is not None or not there:
-        front.wait()
-        return "nobody: it had ended"
+        said = front.communicate()[0].decode()
+        assert front.returncode == 0, said
+        return ""
     role = rng.choice(sorted({role for role, _ in there}))  # a role first: there are more runners than front doors
     victim = rng.choice([process for found, process in there if found == role])
     os.kill(victim, signal.SIGKILL)
@@ -65,14 +70,20 @@ def main(kills: int, seed: int) -> None:
     rng = random.Random(seed)
     with tempfile.TemporaryDirectory(prefix="resume-") as scratch:
         quiet, killed = Path(scratch) / "quiet", Path(scratch) / "killed"
+        began, hits = time.monotonic(), 0
         front_door("headline", quiet)
-        for number in range(kills):
-            role = killed_once(killed, rng)
+        longest = SHARE * (time.monotonic() - began)
+        print(f"a study in peace: {time.monotonic() - began:.0f} s", flush=True)
+        while hits < kills:
+            role = killed_once(killed, rng, longest)
             done = len(list(killed.glob("smoke/*/run.json")))
-            print(f"kill {number + 1} of {kills}: {role}; {done} runs are finished", flush=True)
-            if role.startswith("nobody"):
-                for path in (killed / "smoke").glob("*/run.json"):  # begin anew, so that every kill hits something
-                    path.unlink()
+            if role:
+                hits += 1
+                print(f"kill {hits} of {kills}: {role}; {done} runs are finished", flush=True)
+            else:
+                same = same_results(killed / "smoke", quiet / "smoke")
+                print(f"nobody, it had ended: {same} results are the same; begins anew", flush=True)
+                shutil.rmtree(killed)
         front_door("headline", killed)
         print(f"seed {seed}: {same_results(killed / 'smoke', quiet / 'smoke')} results are the same as without kills")
 

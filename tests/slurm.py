@@ -41,7 +41,8 @@ MinJobAge=3600
 NodeName={host} NodeAddr=127.0.0.1 CPUs={cpus} RealMemory={memory} State=UNKNOWN
 PartitionName=main Nodes={host} Default=YES MaxTime=INFINITE State=UP
 """
-OPTIONS = "--slurm-no-account --slurm-status-command squeue --slurm-init-seconds-before-status-checks 2"
+OPTIONS = "--slurm-status-command squeue --slurm-init-seconds-before-status-checks 2"
+LONGEST = 3600.0  # seconds of a study
 
 
 def install() -> None:
@@ -101,13 +102,19 @@ def until(condition, seconds: float = 300):
     return value
 
 
-def study(runs: Path) -> subprocess.Popen:
-    """The front door on the Slurm profile."""
+def study(runs: Path, stack: ExitStack) -> subprocess.Popen:
+    """The front door on the Slurm profile; whatever happens, it may not outlive its Slurm."""
     resources = ["--default-resources", "slurm_partition=main", "mem_mb=500", "runtime=30"]
     command = [sys.executable, "-m", "lib.runs", "make", "smoke", "headline", "--machine", "slurm", "--"]
-    return subprocess.Popen(
-        [*command, *OPTIONS.split(), *resources], cwd=ROOT, env=os.environ | {"COUNTDOWN_RUNS": str(runs)}
+    process = subprocess.Popen(
+        [*command, *OPTIONS.split(), *resources],
+        cwd=ROOT,
+        env=os.environ | {"COUNTDOWN_RUNS": str(runs)},
+        stderr=subprocess.PIPE,
+        text=True,
     )
+    stack.callback(process.kill)
+    return process
 
 
 def main() -> None:
@@ -117,17 +124,19 @@ def main() -> None:
         state.mkdir()
         stack.enter_context(slurm(state))
         began = time.monotonic()
-        first = study(runs)
-        stack.callback(first.kill)  # whatever happens: it may not outlive its Slurm
-        until(lambda: (runs / "smoke/rloo_sparse/spec.json").exists() or first.poll() is not None, 3600)
+        first = study(runs, stack)
+        until(lambda: (runs / "smoke/rloo_sparse/spec.json").exists() or first.poll() is not None, LONGEST)
         job = said("squeue", "-h", "-t", "R", "-o", "%i %k").splitlines()  # %k: the rule and run, as Snakemake says
         killed = next(line.split()[0] for line in job if "rloo_sparse" in line)
         print(f"scancel {killed}: {job}", flush=True)
         subprocess.run(["scancel", "--signal=KILL", "--full", killed], check=True)
-        assert first.wait() != 0, "a killed job must be noticed"
+        message = first.communicate(timeout=LONGEST)[1]
+        assert first.returncode != 0 and "run smoke rloo_sparse" in message, f"a killed job must be noticed: {message}"
         assert read_record(runs / "smoke/rloo_sparse") is None
         kept = read_record(runs / "smoke/sft")["started"]
-        assert study(runs).wait() == 0
+        second = study(runs, stack)
+        message = second.communicate(timeout=LONGEST)[1]
+        assert second.returncode == 0, message
         names = Project().plan("smoke", "headline").specs
         records = {name: read_record(runs / "smoke" / name) for name in names}
         assert all(record and record["status"] == "finished" for record in records.values())

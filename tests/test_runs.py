@@ -503,6 +503,15 @@ def until(condition, seconds: float = 60):
     raise AssertionError("waited in vain")
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="asks Linux for its end")
+@pytest.mark.parametrize("command", ["run", "make"])
+def test_what_is_orphaned_while_it_starts_ends(checkout, command):
+    gone = subprocess.Popen(["true"])
+    gone.wait()
+    checkout.call(command, "laptop", "base", "--parent", str(gone.pid), status=-signal.SIGKILL)
+    assert not (checkout.runs / "laptop/base").exists()
+
+
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 def test_kill_9_of_any_process_then_the_same_command(checkout):
     checkout.declare(set_in("profiles", "laptop", "runs", value={"train_0.1": {"pause": 0.5, "steps": 100}}))

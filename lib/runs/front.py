@@ -7,6 +7,7 @@ import sys
 import time
 from collections import deque
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from threading import Thread
 
@@ -20,7 +21,8 @@ from lib.runs.process import RunError, die_with_parent, gpus, try_lock
 
 MACHINES = Path(__file__).parent / "machines"  # Snakemake's profiles: where runs are made
 EVERY = 10.0  # seconds between progress lines where there is no terminal to draw on
-OPTIONS = "--quiet all --nocolor --nolock --rerun-incomplete --rerun-triggers params mtime --scheduler greedy"
+QUIET = "--quiet progress host reason --nocolor"  # what is left is shown where a run fails without a word
+OPTIONS = f"{QUIET} --nolock --rerun-incomplete --rerun-triggers params mtime --scheduler greedy"
 
 
 def make(project: Project, profile: str, group: str, cores: int, options: list[str], machine: str = "local") -> None:
@@ -112,17 +114,18 @@ def snakemake(root: Path, plan: Plan, waiting: list[str], options: list[str], se
         stderr=subprocess.STDOUT,
         text=True,
         start_new_session=True,  # Ctrl-C reaches the front door alone, which then ends the rest
-        preexec_fn=die_with_parent,
+        preexec_fn=partial(die_with_parent, os.getpid()),
     )
-    said = deque(maxlen=40)
+    said = deque(maxlen=1000)
     reader = Thread(target=listen, args=(process.stdout, said), daemon=True)
     try:
         watch(process, plan, waiting, reader, seconds)
     finally:
         end(process)
     if process.returncode:
+        said.append(f"Snakemake ended with status {process.returncode}")
         failures = [line[2:] for line in said if line.startswith("! ")]
-        raise RunError("\n".join(failures or said or [f"Snakemake ended with status {process.returncode}"]))
+        raise RunError("\n".join(failures or [*said][-40:]))
 
 
 def limits(machine: str, cores: int) -> list[str]:

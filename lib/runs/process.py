@@ -16,10 +16,15 @@ class RunError(RuntimeError):
     """A run that failed or cannot start, with what to do."""
 
 
-def die_with_parent() -> None:
-    """Ask the system to kill this process when its parent ends, however that ends (Linux only)."""
+def die_with_parent(parent: int = 0) -> None:
+    """Ask the system to kill this process when its parent ends, however that ends (Linux only).
+
+    With the parent's process id it also dies if that has ended before it could ask.
+    """
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
+        if parent and os.getppid() != parent:
+            os.kill(os.getpid(), signal.SIGKILL)
 
 
 def try_lock(file) -> bool:
