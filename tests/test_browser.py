@@ -30,10 +30,9 @@ from lib.solver import count
 from tests.conftest import copy_of_the_repository
 from tests.test_explorer import HOSTILE, TAGS
 
-NAMES = [os.environ.get("COUNTDOWN_BROWSER", ""), "chromium", "chromium-browser", "google-chrome"]
-BROWSER = next(filter(None, map(shutil.which, NAMES)), None)
+BROWSER = shutil.which(os.environ.get("COUNTDOWN_BROWSER", ""))
 pytestmark = pytest.mark.skipif(
-    BROWSER is None, reason="no Chromium here: apt-get install chromium, or COUNTDOWN_BROWSER=/its/path"
+    BROWSER is None, reason="`make test-browser`; it needs Chromium (apt-get install chromium, or BROWSER=/its/path)"
 )
 PATIENCE = int(os.environ.get("COUNTDOWN_PATIENCE", "240"))  # seconds for what takes three on a machine that is idle
 KEYS = {"ArrowLeft": (37, ""), "ArrowRight": (39, ""), "Enter": (13, "\r")}
