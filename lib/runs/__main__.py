@@ -109,7 +109,7 @@ def figures(profile: Annotated[str, Argument()] = "laptop", cores: int = CORES) 
 
     last = {name for name, spec in specs.items() if any(one.declaration.analysis for one in spec.parents.values())}
     with ThreadPoolExecutor(cores) as pool:  # what reads other analyses comes last
-        list(pool.map(one, specs.keys() - last))
+        list(pool.map(one, sorted(specs.keys() - last, key=lambda name: -read_record(specs[name].reference)["elapsed"])))
         list(pool.map(one, last))
     for name in specs:
         folder = specs[name].remade
