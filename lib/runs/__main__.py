@@ -108,8 +108,9 @@ def figures(profile: Annotated[str, Argument()] = "laptop", cores: int = CORES) 
             raise RunError(done.stderr.replace("! ", "").strip())
 
     last = {name for name, spec in specs.items() if any(one.declaration.analysis for one in spec.parents.values())}
+    longest = sorted(specs.keys() - last, key=lambda name: -read_record(specs[name].reference)["elapsed"])
     with ThreadPoolExecutor(cores) as pool:  # what reads other analyses comes last
-        list(pool.map(one, sorted(specs.keys() - last, key=lambda name: -read_record(specs[name].reference)["elapsed"])))
+        list(pool.map(one, longest))
         list(pool.map(one, last))
     for name in specs:
         folder = specs[name].remade
