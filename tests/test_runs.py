@@ -357,6 +357,9 @@ def test_finished_runs_are_accepted_after_an_edit_that_changes_nothing_of_them(c
     checkout.declare(set_in("profiles", "laptop", "runs", value={"train_0.2": {"steps": 4}, "train_0.1": {"shift": 2}}))
     assert "made with another steps" in checkout.call("accept", "laptop", "train_0.2", "--why", "none", status=1)
     assert "made with another shift" in checkout.call("accept", "laptop", "train_0.1", "--why", "none", status=1)
+    checkout.declare(lambda declared: declared["runs"]["train_{rate}"].pop("needs"))
+    assert "made with another base" in checkout.call("accept", "laptop", "train_0.1", "--why", "none", status=1)
+    checkout.declare(set_in("profiles", "laptop", "runs", value={"train_0.2": {"steps": 4}}))
     checkout.call("make", "laptop", "train_0.2")
     assert not (checkout.runs / "laptop/train_0.2/accepted.json").exists()
 

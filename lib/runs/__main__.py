@@ -16,7 +16,7 @@ from lib.files import atomic, clock, read_table, shown
 from lib.paths import FIGURES
 from lib.runs import front
 from lib.runs.folder import commit_of
-from lib.runs.plan import ACCEPTED, DeclarationError, Project, known, lib_digest, read_record, select
+from lib.runs.plan import ACCEPTED, DeclarationError, Project, Spec, known, lib_digest, read_record, select
 from lib.runs.process import RunError, die_with_parent
 
 CORES = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
@@ -132,19 +132,13 @@ def report(profile: Annotated[str, Argument()] = "laptop") -> None:
 @app.command()
 def publish(profile: str, groups: Annotated[list[str], Argument(help="groups or runs")]) -> None:
     """Copy what analyses and other runs need of finished runs to data/reference."""
-    specs = project.specs(profile)
-    patterns = [name for group in groups for name in project.declarations.groups.get(group, [group])]
-    for name in select(patterns, specs, "publish"):
-        spec = specs[name]
+    for spec in asked(profile, groups):
         folder, target = spec.folder, spec.reference
         if spec.state != "done":
-            remedy = f"`python -m lib.runs make {profile} {name}`"
-            raise RunError(f"{name} is not finished ({spec.state}): {remedy}")
+            remedy = f"`python -m lib.runs make {profile} {spec.name}`"
+            raise RunError(f"{spec.name} is not finished ({spec.state}): {remedy}")
         shutil.rmtree(target, ignore_errors=True)
         target.mkdir(parents=True)
-        for file in ("metrics.csv", "trajectories.parquet", "run.json", ACCEPTED):
-            if (folder / file).exists():
-                shutil.copyfile(folder / file, target / file)
         if (folder / "generations.parquet").exists():
             table = distinct(read_table(folder / "generations.parquet"))
             if "logprob" in table:  # to a hundredth: a tenth of the file
@@ -153,6 +147,9 @@ def publish(profile: str, groups: Annotated[list[str], Argument(help="groups or 
                 table.to_parquet(path, index=False, compression="zstd", compression_level=19)
         if spec.declaration.keep_checkpoint:
             shutil.copytree(folder / "checkpoint", target / "checkpoint")
+        for file in ("metrics.csv", "trajectories.parquet", ACCEPTED, "run.json"):  # last what says that all is there
+            if (folder / file).exists():
+                shutil.copyfile(folder / file, target / file)
         size = sum(path.stat().st_size for path in target.rglob("*") if path.is_file())
         print(f"{shown(target)}: {size / 1e6:.2f} MB")
 
@@ -164,22 +161,27 @@ def accept(
     why: Annotated[str, Option(help="how you know that they would come out the same")],
 ) -> None:
     """Keep finished runs after an edit of a notebook that changes nothing of them; says so beside their run.json."""
-    specs = project.specs(profile)
-    patterns = [name for group in groups for name in project.declarations.groups.get(group, [group])]
-    for name in select(patterns, specs, "accept"):
-        spec = specs[name]
+    for spec in asked(profile, groups):
         for folder in (spec.folder, spec.reference):
             record = read_record(folder)
             if record is None or record["fingerprint"] == spec.fingerprint:
                 continue
             before = project.notebook(spec.notebook)[0] | record["parameters"]
             other = [key for key, value in spec.params.items() if before[key] != value]
+            other += [] if spec.declaration.partial else sorted(record["parents"].keys() ^ spec.parents.keys())
             if other:
                 raise RunError(f"{shown(folder)} was made with another {', '.join(other)}: make it again")
             now = {"code": spec.code, "fingerprint": spec.fingerprint, "accepted": why}
             with atomic(folder / ACCEPTED) as path:
                 path.write_text(json.dumps(now | {"accepted_at": commit_of(project.root)[0]}, indent=1) + "\n")
             print(f"{shown(folder)}: taken for a run of the present notebooks")
+
+
+def asked(profile: str, groups: list[str]) -> list[Spec]:
+    """The runs that groups, names and patterns stand for."""
+    specs = project.specs(profile)
+    patterns = [name for group in groups for name in project.declarations.groups.get(group, [group])]
+    return [specs[name] for name in select(patterns, specs, "runs")]
 
 
 def distinct(generations):
