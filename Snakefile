@@ -9,7 +9,7 @@ from lib.runs.plan import Project
 from lib.runs.process import gpus
 
 project, parent = Project(workflow.basedir), os.getpid()
-plan = project.plan(config["profile"], config["group"])
+plan = project.plan(config["profile"], *config["group"].split(","))
 made = str(project.runs / config["profile"] / "{run}" / "run.json")
 
 

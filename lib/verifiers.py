@@ -224,8 +224,7 @@ def judge_traces(judged: pd.DataFrame) -> pd.DataFrame:
 # --- the steps of the reasoning -------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class Step:
+class Step(NamedTuple):
     """One equation of the reasoning.
 
     well_formed: number, operation, number = number. arithmetic_ok: the two sides are equal, exactly.
@@ -302,28 +301,32 @@ def _reasoning(completion: str) -> str:
 
 
 def _equations(text: str) -> Iterator[_Equation]:
-    for match in _EQUATION.finditer(text):
-        left, right = match["left"], match["right"]
-        if right is None or len(left) > MAX_LENGTH:
-            continue
-        if (unclosed := left.count("(") - left.count(")")) > 0:  # (44 + 19 = 63)
-            left = left[unclosed:].lstrip()
-        result = _value(right)
-        if operation := _OPERATION.fullmatch(left):
-            a, op, b = _value(operation[1]), operation[2], _value(operation[3])
-            key = (op, b, a) if op in "+*" and b < a else (op, a, b)
-            yield _Equation(f"{left} = {right}", True, HOLDS[op](a, b, result), key, [a, b], result)
-        elif expression := _expression(left):
-            value, operands = expression
-            key = left.replace(" ", "").replace("\t", "")
-            yield _Equation(f"{left} = {right}", False, value == result, key, operands, result)
+    for left, right in _EQUATION.findall(text):
+        if right and len(left) <= MAX_LENGTH and (equation := _equation(left, right)):
+            yield equation
+
+
+@lru_cache(maxsize=1 << 15)  # rollouts of a problem, and attempts of a rollout, repeat each other
+def _equation(left: str, right: str) -> _Equation | None:
+    """An equation read; None if its left side is no expression."""
+    if (unclosed := left.count("(") - left.count(")")) > 0:  # (44 + 19 = 63)
+        left = left[unclosed:].lstrip()
+    result = _value(right)
+    if operation := _OPERATION.fullmatch(left):
+        a, op, b = _value(operation[1]), operation[2], _value(operation[3])
+        key = (op, b, a) if op in "+*" and b < a else (op, a, b)
+        return _Equation(f"{left} = {right}", True, HOLDS[op](a, b, result), key, [a, b], result)
+    if expression := _expression(left):
+        value, operands = expression
+        key = left.replace(" ", "").replace("\t", "")
+        return _Equation(f"{left} = {right}", False, value == result, key, operands, result)
+    return None
 
 
 def _value(number: str) -> int | Fraction:
     return Fraction(number) if "." in number else int(number)
 
 
-@lru_cache(maxsize=4096)  # a looping policy repeats itself
 def _expression(text: str) -> tuple[Fraction | None, list[int | Fraction]] | None:
     """The value (None: a division by zero) and the operands; None if the text is no expression."""
     try:

@@ -16,11 +16,12 @@ from lib.files import atomic, clock, read_table, shown
 from lib.paths import FIGURES
 from lib.runs import front
 from lib.runs.folder import commit_of
-from lib.runs.plan import ACCEPTED, DeclarationError, Project, Spec, known, lib_digest, read_record, select
+from lib.runs.plan import ACCEPTED, DeclarationError, Project, known, lib_digest, read_record
 from lib.runs.process import RunError, die_with_parent
 
 CORES = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
 Parent = Annotated[int, Option(help="process id of the caller, to end when that ends")]
+Groups = Annotated[list[str], Argument(help="groups or runs")]
 app = Typer(help=__doc__, add_completion=False)
 project = Project()
 
@@ -28,26 +29,26 @@ project = Project()
 @app.command()
 def make(
     profile: str,
-    group: Annotated[str, Argument(help="a group or a run")],
-    options: Annotated[list[str] | None, Argument(help="after --: for Snakemake, as --executor slurm")] = None,
+    groups: Annotated[list[str], Argument(help="groups or runs; after --: for Snakemake, as --executor slurm")],
     cores: int = CORES,
     machine: Annotated[str, Option(help="where: a folder of lib/runs/machines")] = "local",
     parent: Parent = 0,
 ) -> None:
-    """Make a group's runs (or one run): whatever is not finished yet."""
+    """Make the runs of groups, or single runs: whatever is not finished yet."""
     if parent:
         die_with_parent(parent)
     try:
-        front.make(project, profile, group, cores, options or [], machine)
+        first = next((i for i, word in enumerate(groups) if word.startswith("-")), len(groups))
+        front.make(project, profile, groups[:first], cores, groups[first:], machine)
     except KeyboardInterrupt:
         print("\nstopped; the same command goes on from here", file=sys.stderr)
         raise
 
 
 @app.command()
-def plan(profile: str, group: str, cores: int = CORES) -> None:
+def plan(profile: str, groups: Groups, cores: int = CORES) -> None:
     """What `make` would do: the runs, what is there, and the time by recorded runs. Starts nothing."""
-    asked = project.plan(profile, group)
+    asked = project.plan(profile, *groups)
     front.show_plan(asked, front.expected(project, asked), cores)
 
 
@@ -130,9 +131,10 @@ def report(profile: Annotated[str, Argument()] = "laptop") -> None:
 
 
 @app.command()
-def publish(profile: str, groups: Annotated[list[str], Argument(help="groups or runs")]) -> None:
+def publish(profile: str, groups: Groups) -> None:
     """Copy what analyses and other runs need of finished runs to data/reference."""
-    for spec in asked(profile, groups):
+    specs = project.specs(profile)
+    for spec in (specs[name] for name in project.asked(profile, groups)):
         folder, target = spec.folder, spec.reference
         if spec.state != "done":
             remedy = f"`python -m lib.runs make {profile} {spec.name}`"
@@ -157,11 +159,12 @@ def publish(profile: str, groups: Annotated[list[str], Argument(help="groups or 
 @app.command()
 def accept(
     profile: str,
-    groups: Annotated[list[str], Argument(help="groups or runs")],
+    groups: Groups,
     why: Annotated[str, Option(help="how you know that they would come out the same")],
 ) -> None:
     """Keep finished runs after an edit of a notebook that changes nothing of them; says so beside their run.json."""
-    for spec in asked(profile, groups):
+    specs = project.specs(profile)
+    for spec in (specs[name] for name in project.asked(profile, groups)):
         for folder in (spec.folder, spec.reference):
             record = read_record(folder)
             if record is None or record["fingerprint"] == spec.fingerprint:
@@ -175,13 +178,6 @@ def accept(
             with atomic(folder / ACCEPTED) as path:
                 path.write_text(json.dumps(now | {"accepted_at": commit_of(project.root)[0]}, indent=1) + "\n")
             print(f"{shown(folder)}: taken for a run of the present notebooks")
-
-
-def asked(profile: str, groups: list[str]) -> list[Spec]:
-    """The runs that groups, names and patterns stand for."""
-    specs = project.specs(profile)
-    patterns = [name for group in groups for name in project.declarations.groups.get(group, [group])]
-    return [specs[name] for name in select(patterns, specs, "runs")]
 
 
 def distinct(generations):

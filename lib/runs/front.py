@@ -25,11 +25,13 @@ QUIET = "--quiet progress host reason --nocolor"  # what is left is shown where 
 OPTIONS = f"{QUIET} --nolock --rerun-incomplete --rerun-triggers params mtime --scheduler greedy"
 
 
-def make(project: Project, profile: str, group: str, cores: int, options: list[str], machine: str = "local") -> None:
-    """Make what is not finished of a group on a machine (a folder of MACHINES). Raises RunError if a run fails or
-    another is at work here."""
+def make(
+    project: Project, profile: str, groups: list[str], cores: int, options: list[str], machine: str = "local"
+) -> None:
+    """Make what is not finished of groups and runs on a machine (a folder of MACHINES). Raises RunError if a run fails
+    or another is at work here."""
     known(machine, [folder.name for folder in MACHINES.iterdir()], "machine")
-    plan = project.plan(profile, group)
+    plan = project.plan(profile, *groups)
     project.runs.mkdir(parents=True, exist_ok=True)
     with (project.runs / ".lock").open("a+") as lock:  # one front door at a time
         if not try_lock(lock):
@@ -41,7 +43,7 @@ def make(project: Project, profile: str, group: str, cores: int, options: list[s
         seconds = expected(project, plan)
         waiting = show_plan(plan, seconds, cores)
         if waiting:
-            options = ["--config", f"profile={profile}", f"group={group}", *limits(machine, cores), *options]
+            options = ["--config", f"profile={profile}", f"group={','.join(groups)}", *limits(machine, cores), *options]
             snakemake(project.root, plan, waiting, options, seconds)
     summary(plan, waiting)
 

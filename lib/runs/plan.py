@@ -293,17 +293,23 @@ class Project:
         folder, reference = self.runs / profile / name, self.root / "data/reference" / profile / name
         return Spec(profile, name, declaration, params, parents, code, fingerprint, folder, reference)
 
-    def plan(self, profile: str, name: str) -> Plan:
-        """What a group (or one run) takes: made here, but for parents outside it that the reference has.
+    def asked(self, profile: str, names: Iterable[str]) -> list[str]:
+        """The runs that groups, runs and patterns (as in a group) stand for. Raises DeclarationError."""
+        specs, groups = self.specs(profile), self.declarations.groups
+        for name in names:
+            if "*" not in name:
+                known(name, [*groups, *specs], "group or run")
+        patterns = [pattern for name in names for pattern in groups.get(name, [name])]
+        return select(patterns, specs, f"{YAML}: groups")
+
+    def plan(self, profile: str, *names: str) -> Plan:
+        """What groups and runs take: made here, but for parents outside them that the reference has.
 
         The parents of an analysis are always made here: its runs come from one source. A partial one reads those that
         are finished or part of the group.
         """
         self.check()
-        specs, groups = self.specs(profile), self.declarations.groups
-        known(name, [*groups, *specs], "group or run")
-        targets = select(groups.get(name, name), specs, f"{YAML}: groups.{name}")
-        here = set()
+        specs, targets, here = self.specs(profile), self.asked(profile, names), set()
 
         def require(spec: Spec) -> None:
             here.add(spec.name)

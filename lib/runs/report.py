@@ -29,14 +29,15 @@ def report(project: Project, profile: str) -> Path:
     site = FIGURES / "site"
     shutil.rmtree(site, ignore_errors=True)
     site.mkdir(parents=True)
-    rows = []
+    rows, offline = [], dict.fromkeys(("mathjax_url", "require_js_url"), "")  # a page loads nothing from elsewhere
+    exporter = HTMLExporter(exclude_input_prompt=True, exclude_output_prompt=True, **offline)
     for spec in project.specs(profile).values():
         folder = executed(spec)
         if folder is None:
             continue
         notebook = nbformat.read(folder / "notebook.ipynb", as_version=4)
         title = notebook.cells[0].source.splitlines()[0].lstrip("# ")
-        body, _ = HTMLExporter(exclude_input_prompt=True, exclude_output_prompt=True).from_notebook_node(notebook)
+        body, _ = exporter.from_notebook_node(notebook)
         (site / f"{spec.name}.html").write_text(body)
         record, source = read_record(folder), "local runs" if folder == spec.folder else "data/reference"
         cells = [source, (record["commit"] or "")[:7], record["started"][:16], clock(record["elapsed"])]
