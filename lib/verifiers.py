@@ -160,10 +160,10 @@ def judge(table: pd.DataFrame, prompt: str = "free") -> pd.DataFrame:
     and answer, the expression up to commuting: that of `canonical`, rendered ("" if there is none).
 
     prompt: the style of prompt that was completed, a key of VERIFIERS."""
-    verdicts: dict[tuple, tuple[str, bool, str]] = {}
+    verdicts: dict[tuple, tuple[str, bool, str]] = {}  # by answer span, all that these verifiers look at
     rows = []
     for nums, target, completion in zip(table["nums"], table["target"], table["completion"], strict=True):
-        key = (tuple(map(int, nums)), int(target), completion)
+        key = (tuple(map(int, nums)), int(target), answer_span(completion))
         if key not in verdicts:
             verdict = VERIFIERS[prompt](completion, Problem(*key[:2]))
             answer = "" if verdict.expression is None else render(canonical(verdict.expression))
