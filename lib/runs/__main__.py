@@ -4,9 +4,10 @@ import json
 import os
 import shutil
 import signal
-import subprocess
 import sys
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ProcessPoolExecutor
+from functools import partial
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Annotated
 
@@ -102,17 +103,13 @@ def figures(profile: Annotated[str, Argument()] = "laptop", cores: int = CORES) 
         if read_record(parent.reference) and not parent.in_reference:
             print(f"note: the reference run {parent.name} was made with other parameters or notebook code")
 
-    def one(name: str) -> None:
-        command = [sys.executable, "-m", "lib.runs", "run", profile, name, "--reference"]
-        done = subprocess.run(command, cwd=project.root, capture_output=True, text=True)
-        if done.returncode:
-            raise RunError(done.stderr.replace("! ", "").strip())
+    from lib.runs.execute import execute  # here, so that what is forked below need not import it again
 
     last = {name for name, spec in specs.items() if any(one.declaration.analysis for one in spec.parents.values())}
     longest = sorted(specs.keys() - last, key=lambda name: -read_record(specs[name].reference)["elapsed"])
-    with ThreadPoolExecutor(cores) as pool:  # what reads other analyses comes last
-        list(pool.map(one, longest))
-        list(pool.map(one, last))
+    with ProcessPoolExecutor(cores, get_context("fork"), die_with_parent) as pool:
+        for names in (longest, last):  # what reads other analyses comes last
+            list(pool.map(partial(execute, project, reference=True), [specs[name] for name in names]))
     for name in specs:
         folder = specs[name].remade
         for artifact in read_record(folder)["artifacts"]:
