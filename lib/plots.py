@@ -72,6 +72,7 @@ METHODS = {
     "ipo": Method("IPO", "#CC79A7", "v"),
     "rloo_dense": Method("RLOO, dense", "#009E73", "^"),
     "rloo_curriculum": Method("RLOO, curriculum", "#E69F00", "D"),
+    "rloo_curriculum_success": Method("RLOO, own failures", "#6B4C9A", "*"),
     "rloo_hybrid": Method("RLOO, hybrid", "#999933", "P"),
     # trace
     "trace_sft": Method("Trace SFT", "#A9A9A9", "v"),
@@ -205,6 +206,8 @@ def trade_off(ax, table: pd.DataFrame, x: str, y: str, title="") -> None:
         }
         at = rows.loc[[x, y], "estimate"]
         ax.errorbar(*at, **span, color=look.colour, marker=look.marker, label=look.label, elinewidth=0.8)
+    for axis in (ax.xaxis, ax.yaxis):
+        axis.set_major_formatter(PercentFormatter(1))
     ax.set(xlabel=x, ylabel=y, title=title)
 
 
