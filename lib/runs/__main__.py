@@ -6,6 +6,7 @@ import shutil
 import signal
 import sys
 from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
 from functools import partial
 from multiprocessing import get_context
 from pathlib import Path
@@ -107,9 +108,12 @@ def figures(profile: Annotated[str, Argument()] = "laptop", cores: int = CORES) 
 
     last = {name for name, spec in specs.items() if any(one.declaration.analysis for one in spec.parents.values())}
     longest = sorted(specs.keys() - last, key=lambda name: -read_record(specs[name].reference)["elapsed"])
-    with ProcessPoolExecutor(cores, get_context("fork"), die_with_parent) as pool:
-        for names in (longest, last):  # what reads other analyses comes last
-            list(pool.map(partial(execute, project, reference=True), [specs[name] for name in names]))
+    try:
+        with ProcessPoolExecutor(cores, get_context("fork"), die_with_parent) as pool:
+            for names in (longest, last):  # what reads other analyses comes last
+                list(pool.map(partial(execute, project, reference=True), [specs[name] for name in names]))
+    except BrokenProcessPool as error:
+        raise RunError("an analysis was killed; most often the memory was full: `figures --cores 1`") from error
     for name in specs:
         folder = specs[name].remade
         for artifact in read_record(folder)["artifacts"]:
