@@ -206,7 +206,7 @@ def trade_off(ax, table: pd.DataFrame, x: str, y: str, title="") -> None:
         }
         at = rows.loc[[x, y], "estimate"]
         ax.errorbar(*at, **span, color=look.colour, marker=look.marker, label=look.label, elinewidth=0.8)
-    for axis in (ax.xaxis, ax.yaxis):
+    for axis in [axis for axis, metric in ((ax.xaxis, x), (ax.yaxis, y)) if metric.startswith("pass@")]:
         axis.set_major_formatter(lambda share, _: f"{100 * share:.3g}%")  # half a percent where ticks are that near
     ax.set(xlabel=x, ylabel=y, title=title)
 
