@@ -1,8 +1,8 @@
 """Numbers in, numbers out: pass@k, intervals over problems, what the completions look like.
 
 A problem is the unit of every statement: its samples stand or fall together, so intervals resample problems
-(a cluster bootstrap) and two methods are compared problem by problem on the same resamples. Seeds are too few
-to resample; they are shown one by one, with a t interval across them.
+(a cluster bootstrap) and two methods are compared problem by problem on the same resamples. Where a method has
+several runs (seeds) these are resampled, too: what a statement says of the method is then beyond the luck of one run.
 """
 
 import re
@@ -77,33 +77,59 @@ def bootstrap(values, baseline=None, draws=10_000, seed=0, confidence=0.95) -> p
     """Mean over problems with its percentile bootstrap interval; with `baseline`, of the paired difference.
 
     `values`: a frame (or series) with one row a problem and one column a statistic; every statistic sees the
-    same resampled problems. `baseline`: the same problems and statistics of another method, subtracted
-    problem by problem. Returns one row a statistic with columns estimate, low, high, n_problems. Raises
-    ValueError on missing values or unequal problems.
+    same resampled problems. With an index of problem and run there is a row for each of both: runs are resampled
+    as well, and a problem that a run lacks is left out. `baseline`: the same problems and statistics of another
+    method, subtracted problem by problem, and run by run where there are as many. Returns one row a statistic with
+    columns estimate, low, high, n_problems. Raises ValueError on missing values or unequal problems.
     """
+    sides = [_by_run(values), *([] if baseline is None else [_by_run(baseline)])]
+    problems, statistics = sides[0][0].index, sides[0][0].columns
+    if any(set(side[0].index) != set(problems) or list(side[0]) != list(statistics) for side in sides):
+        raise ValueError("a paired difference needs the same problems and statistics on both sides")
+    arrays = [np.stack([run.loc[problems] for run in side]).astype(float) for side in sides]
+    if not arrays[0].size or any(np.isnan(array).any() for array in arrays):
+        raise ValueError(f"cannot resample {len(problems)} problems with missing scores: too few samples?")
+    means = [array.mean(axis=(0, 1)) for array in arrays]
+    drawn = [_resampled(array, draws, seed) for array in arrays]
+    for other, resampled in zip(means[1:], drawn[1:], strict=True):
+        means[0], drawn[0] = means[0] - other, drawn[0] - resampled
+    tail = (1 - confidence) / 2
+    low, high = np.quantile(drawn[0], [tail, 1 - tail], axis=0)
+    return pd.DataFrame({"estimate": means[0], "low": low, "high": high, "n_problems": len(problems)}, statistics)
+
+
+def _by_run(values) -> list[pd.DataFrame]:
+    """A frame a run, of the problems that all runs have."""
     values = pd.DataFrame(values)
-    if baseline is not None:
-        baseline = pd.DataFrame(baseline)
-        if set(values.index) != set(baseline.index) or list(values) != list(baseline):
-            raise ValueError("a paired difference needs the same problems and statistics on both sides")
-        values = values - baseline.loc[values.index]
-    if values.empty or values.isna().any(axis=None):
-        raise ValueError(f"cannot resample {len(values)} problems with missing scores: too few samples?")
-    array, tail = values.to_numpy(float), (1 - confidence) / 2
-    low, high = np.quantile(_resampled(array, draws, seed), [tail, 1 - tail], axis=0)
-    columns = {"estimate": array.mean(axis=0), "low": low, "high": high, "n_problems": len(values)}
-    return pd.DataFrame(columns, index=values.columns)
+    if "run" not in values.index.names:
+        return [values]
+    runs = [run.droplevel("run") for _, run in values.groupby(level="run")]
+    shared = runs[0].index[np.logical_and.reduce([runs[0].index.isin(run.index) for run in runs])]
+    return [run.loc[shared] for run in runs]
 
 
 def _resampled(array: np.ndarray, draws: int, seed: int) -> np.ndarray:
-    """Means of the columns of `array` (problems, statistics) over resampled problems: (draws, statistics)."""
-    problems, rng, means = len(array), np.random.default_rng(seed), []
+    """Means over resampled problems, and over resampled runs if there are several: (draws, statistics).
+
+    `array`: (runs, problems, statistics), or (problems, statistics) of one run. Equal seeds resample equal problems,
+    and of equally many runs the same ones. Of three runs two are drawn with replacement: three would make the spread of
+    their mean a third too small (Rao and Wu 1988).
+    """
+    array = array if array.ndim == 3 else array[None]
+    (runs, problems, _), means = array.shape, []
+    rng, of_runs = np.random.default_rng(seed), np.random.default_rng([seed, 1])
     for start in range(0, draws, 1000):  # a chunk of resamples is a matrix of problem weights
         rows = min(1000, draws - start)
-        picks = rng.integers(problems, size=(rows, problems)) + problems * np.arange(rows)[:, None]
-        weights = np.bincount(picks.ravel(), minlength=rows * problems).reshape(rows, problems)
-        means.append(weights @ array / problems)
+        weights = _weights(rng, rows, problems, problems)
+        shares = _weights(of_runs, rows, runs, runs - 1) if runs > 1 else np.ones((rows, 1))
+        means.append(sum(shares[:, [i]] * (weights @ array[i]) for i in range(runs)))
     return np.concatenate(means)
+
+
+def _weights(rng: np.random.Generator, draws: int, units: int, size: int) -> np.ndarray:
+    """The share that each unit has of `size` units drawn with replacement: (draws, units)."""
+    picks = rng.integers(units, size=(draws, size)) + units * np.arange(draws)[:, None]
+    return np.bincount(picks.ravel(), minlength=draws * units).reshape(draws, units) / size
 
 
 def crossover_draws(challenger, baseline, draws=10_000, seed=0) -> np.ndarray:
@@ -118,11 +144,11 @@ def crossover_draws(challenger, baseline, draws=10_000, seed=0) -> np.ndarray:
 def estimates(scores: pd.DataFrame, draws=10_000, seed=0) -> pd.DataFrame:
     """Every method's mean over problems on every set, all methods of a set on the same resamples.
 
-    `scores`: of `problem_scores`, indexed by method, run, set, problem; a method's runs (seeds) are averaged
-    problem by problem. Columns set, method, metric, estimate, low, high, n_problems.
+    `scores`: of `problem_scores`, indexed by method, run, set, problem; a method's runs are its seeds.
+    Columns set, method, metric, estimate, low, high, n_problems.
     """
-    tables = {name: bootstrap(wide, draws=draws, seed=seed) for name, wide in _by_set(scores)}
-    table = pd.concat(tables).rename_axis(["set", "metric", "method"]).reset_index()
+    tables = {(name, runs): bootstrap(wide, draws=draws, seed=seed) for name, runs, wide in _by_set(scores)}
+    table = pd.concat(tables).rename_axis(["set", "runs", "metric", "method"]).reset_index()
     return table[["set", "method", "metric", "estimate", "low", "high", "n_problems"]]
 
 
@@ -131,23 +157,35 @@ def differences(scores: pd.DataFrame, pairs, draws=10_000, seed=0) -> pd.DataFra
 
     `scores` as in `estimates`. Columns set, method, baseline, metric, estimate, low, high, n_problems.
     """
-    tables = {}
-    for name, wide in _by_set(scores):
+    sides, tables = {}, {}
+    for name, _, wide in _by_set(scores):
+        for method in wide.columns.unique("method"):
+            sides[name, method] = wide.xs(method, axis=1, level="method")
+    for name in scores.index.unique("set"):
         for method, baseline in pairs:
-            if {method, baseline} <= set(wide.columns.get_level_values("method")):
-                sides = [wide.xs(side, axis=1, level="method") for side in (method, baseline)]
-                both = sides[0].columns.intersection(sides[1].columns)  # the samples reach
-                tables[name, method, baseline] = bootstrap(*(side[both] for side in sides), draws=draws, seed=seed)
+            if (name, method) in sides and (name, baseline) in sides:
+                ours, theirs = sides[name, method], sides[name, baseline]
+                both = ours.columns.intersection(theirs.columns)  # the samples reach
+                tables[name, method, baseline] = bootstrap(ours[both], theirs[both], draws=draws, seed=seed)
     if not tables:
         return pd.DataFrame(columns=["set", "method", "baseline", "metric", "estimate", "low", "high", "n_problems"])
     return pd.concat(tables).rename_axis(["set", "method", "baseline", "metric"]).reset_index()
 
 
 def _by_set(scores: pd.DataFrame):
-    """(set, its problems in rows and (metric, method) in columns), without what the samples do not reach."""
-    means = scores.groupby(["set", "problem", "method"]).mean().rename_axis("metric", axis=1)
-    for name in means.index.unique("set"):
-        yield name, means.loc[name].unstack("method").dropna(axis=1, how="all")
+    """(set, number of runs, the scores there of the methods with so many runs: problems and runs in rows, (metric,
+    method) in columns), without what the samples do not reach."""
+    table = scores.rename_axis("metric", axis=1).sort_index()
+    keys = table.index.droplevel("problem").unique().to_frame(index=False)
+    keys["seed"] = keys.groupby(["set", "method"]).cumcount()
+    keys["runs"] = keys.groupby(["set", "method"])["run"].transform("size")
+    for (name, runs), part in keys.groupby(["set", "runs"]):
+        seeds = part.set_index(["method", "run"])["seed"]
+        here = table.xs(name, level="set")
+        here = here[here.index.droplevel("problem").isin(seeds.index)].reset_index()
+        here["run"] = seeds.loc[pd.MultiIndex.from_frame(here[["method", "run"]])].to_numpy()
+        wide = here.set_index(["problem", "run", "method"]).rename_axis("metric", axis=1).unstack("method")
+        yield name, runs, wide.dropna(axis=1, how="all")
 
 
 def across_seeds(estimates, confidence=0.95) -> tuple[float, float, float]:
@@ -276,7 +314,7 @@ def on_front(points: np.ndarray) -> np.ndarray:
 def front(scores: pd.DataFrame, metrics: list[str], draws=10_000, seed=0) -> pd.DataFrame:
     """Which methods are on the Pareto front of some metrics: `on front` by their means, and `front`, the share of
     resamples of the problems in which they are. `scores` as in `estimates`, of one set."""
-    [(_, wide)] = _by_set(scores[metrics])
+    wide = scores[metrics].groupby(["problem", "method"]).mean().unstack("method")
     methods = wide[metrics[0]].columns
     columns = np.stack([wide[metric][methods] for metric in metrics], axis=-1).reshape(len(wide), -1)
     means = np.vstack([columns.mean(axis=0), _resampled(columns, draws, seed)]).reshape(-1, len(methods), len(metrics))

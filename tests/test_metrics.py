@@ -213,9 +213,43 @@ def test_estimates_and_differences_agree_with_the_table_by_hand():
     assert set(gap["method"]) == {"rloo_sparse"} and len(gap) == 3
     assert gap.loc["pass@1", "estimate"] == pytest.approx(share["rloo_sparse"] - share["sft"])
     runs = judged.assign(hit=judged["status"] == "correct").groupby(["run", "problem"])["hit"].mean().unstack("run")
-    by_hand = runs[["rloo_sparse_a", "rloo_sparse_b"]].mean(axis=1) - runs[["sft_a", "sft_b"]].mean(axis=1)
-    expected = metrics.bootstrap(by_hand, draws=500).iloc[0]
-    assert gap.loc["pass@1", ["low", "high"]].tolist() == pytest.approx(expected[["low", "high"]].tolist())
+    by_run = [(runs[f"rloo_sparse_{run}"] - runs[f"sft_{run}"]).to_numpy() for run in "ab"]
+    problems = np.random.default_rng(0).integers(60, size=(500, 60))
+    chosen = np.random.default_rng([0, 1]).integers(2, size=(500, 1))
+    naive = [np.mean([by_run[i][some] for i in of]) for some, of in zip(problems, chosen, strict=True)]
+    assert gap.loc["pass@1", ["low", "high"]].tolist() == pytest.approx(np.quantile(naive, [0.025, 0.975]).tolist())
+
+
+def of_runs(values) -> pd.Series:
+    """(runs, problems) as a series by problem and run."""
+    return pd.DataFrame(values).rename_axis("run").rename_axis("problem", axis=1).stack()
+
+
+def test_the_bootstrap_of_several_runs():
+    rng = np.random.default_rng(0)
+    one = rng.random(200)
+    alone, thrice = metrics.bootstrap(pd.Series(one)), metrics.bootstrap(of_runs([one, one, one]))
+    pd.testing.assert_frame_equal(alone, thrice)  # runs that agree tell nothing more
+    spread = metrics.bootstrap(of_runs([one - 0.1, one, one + 0.1])).iloc[0]
+    assert spread["low"] < alone["low"].item() - 0.03 and spread["high"] > alone["high"].item() + 0.03
+    assert spread["estimate"] == pytest.approx(one.mean())
+    paired = metrics.bootstrap(of_runs([one - 0.1, one, one + 0.1]), of_runs([one - 0.2, one - 0.1, one])).iloc[0]
+    assert paired[["estimate", "low", "high"]].tolist() == pytest.approx([0.1] * 3)  # run beside run
+    mixed = metrics.bootstrap(of_runs([one, one, one]), pd.Series(one)).iloc[0]  # three runs against one
+    assert mixed[["estimate", "low", "high"]].tolist() == pytest.approx([0] * 3)
+    lacking = metrics.bootstrap(of_runs([one, one]).drop(index=(1, 7))).iloc[0]
+    assert lacking["n_problems"] == 199
+
+
+def test_the_interval_over_runs_covers_a_method_beyond_its_runs():
+    rng, covered, narrow = np.random.default_rng(1), 0, 0
+    for seed in range(200):
+        runs = 0.5 + rng.normal(0, 0.02, (4, 1)) + rng.normal(0, 0.2, (4, 100))
+        wide, average = of_runs(runs), pd.Series(runs.mean(axis=0))
+        intervals = [metrics.bootstrap(values, draws=400, seed=seed).iloc[0] for values in (wide, average)]
+        hits = [row["low"] <= 0.5 <= row["high"] for row in intervals]
+        covered, narrow = covered + hits[0], narrow + hits[1]
+    assert covered > 0.88 * 200 > narrow
 
 
 def test_methods_of_a_set_must_answer_the_same_problems():
