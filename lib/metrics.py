@@ -202,9 +202,9 @@ def diagnostics(judged: pd.DataFrame, by=("set", "method")) -> pd.DataFrame:
     """What the completions look like, one row a group of `by`.
 
     Columns: `samples`; `distinct completions` and `distinct correct answers` (up to commuting, as the verifier renders
-    them) a problem; the share of each verifier status; `tokens`, the mean length; `at cap`, the share cut off by the
-    token limit. Needs columns problem, completion, status, answer, tokens, finish (and `count` where equal completions
-    are merged).
+    them) a problem, of each run by itself where there is a column `run`; the share of each verifier status; `tokens`,
+    the mean length; `at cap`, the share cut off by the token limit. Needs columns problem, completion, status, answer,
+    tokens, finish (and `count` where equal completions are merged).
     """
     weight, by = _weight(judged), list(by)
     flags = {status: judged["status"] == status for status in STATUSES}
@@ -212,9 +212,10 @@ def diagnostics(judged: pd.DataFrame, by=("set", "method")) -> pd.DataFrame:
     sums = judged[by].assign(samples=weight, **{name: flag * weight for name, flag in flags.items()})
     table = sums.groupby(by).sum()
     table[list(flags)] = table[list(flags)].div(table["samples"], axis=0)
-    problems = judged.groupby(by)["problem"].nunique()
-    distinct = judged.drop_duplicates([*by, "problem", "completion"]).groupby(by).size()
-    correct = judged[judged["status"] == "correct"].drop_duplicates([*by, "problem", "answer"])
+    cell = [*by, "problem", *judged.columns.intersection(["run"])]  # a run has as many samples as any other
+    problems = judged.drop_duplicates(cell).groupby(by).size()
+    distinct = judged.drop_duplicates([*cell, "completion"]).groupby(by).size()
+    correct = judged[judged["status"] == "correct"].drop_duplicates([*cell, "answer"])
     answers = correct.groupby(by).size().reindex(table.index, fill_value=0)
     table.insert(1, "distinct completions", distinct / problems)
     table.insert(2, "distinct correct answers", answers / problems)

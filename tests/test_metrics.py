@@ -115,6 +115,12 @@ def test_diagnostics_by_hand(table):
     assert row["tokens"] == 100 / 8 and row["at cap"] == 1 / 8
 
 
+def test_diagnostics_of_two_seeds_are_those_of_one(table):
+    seeds = pd.concat([table.assign(run=name) for name in ("sample_sft", "sample_sft_seed1")])
+    one, two = (metrics.diagnostics(rows).loc[("test", "sft")] for rows in (table, seeds))
+    assert two["samples"] == 2 * one["samples"] and two.drop("samples").equals(one.drop("samples"))
+
+
 def test_diagnostics_without_a_correct_answer(table):
     wrong = table[table["status"] != "correct"]
     assert metrics.diagnostics(wrong).loc[("test", "sft"), "distinct correct answers"] == 0
