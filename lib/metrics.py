@@ -6,6 +6,7 @@ several runs (seeds) these are resampled, too: what a statement says of the meth
 """
 
 import re
+from functools import reduce
 
 import numpy as np
 import pandas as pd
@@ -89,13 +90,13 @@ def bootstrap(values, baseline=None, draws=10_000, seed=0, confidence=0.95) -> p
     arrays = [np.stack([run.loc[problems] for run in side]).astype(float) for side in sides]
     if not arrays[0].size or any(np.isnan(array).any() for array in arrays):
         raise ValueError(f"cannot resample {len(problems)} problems with missing scores: too few samples?")
-    means = [array.mean(axis=(0, 1)) for array in arrays]
-    drawn = [_resampled(array, draws, seed) for array in arrays]
-    for other, resampled in zip(means[1:], drawn[1:], strict=True):
-        means[0], drawn[0] = means[0] - other, drawn[0] - resampled
-    tail = (1 - confidence) / 2
-    low, high = np.quantile(drawn[0], [tail, 1 - tail], axis=0)
-    return pd.DataFrame({"estimate": means[0], "low": low, "high": high, "n_problems": len(problems)}, statistics)
+    if len({len(array) for array in arrays} - {1}) < 2:  # run beside run, or each beside the only one
+        arrays = [arrays[0] - sum(arrays[1:])]
+    estimate, drawn = arrays[0].mean(axis=(0, 1)), _resampled(arrays[0], draws, seed)
+    for other in arrays[1:]:
+        estimate, drawn = estimate - other.mean(axis=(0, 1)), drawn - _resampled(other, draws, seed)
+    low, high = np.quantile(drawn, [(1 - confidence) / 2, (1 + confidence) / 2], axis=0)
+    return pd.DataFrame({"estimate": estimate, "low": low, "high": high, "n_problems": len(problems)}, statistics)
 
 
 def _by_run(values) -> list[pd.DataFrame]:
@@ -104,7 +105,7 @@ def _by_run(values) -> list[pd.DataFrame]:
     if "run" not in values.index.names:
         return [values]
     runs = [run.droplevel("run") for _, run in values.groupby(level="run")]
-    shared = runs[0].index[np.logical_and.reduce([runs[0].index.isin(run.index) for run in runs])]
+    shared = reduce(pd.Index.intersection, (run.index for run in runs))
     return [run.loc[shared] for run in runs]
 
 
@@ -112,8 +113,8 @@ def _resampled(array: np.ndarray, draws: int, seed: int) -> np.ndarray:
     """Means over resampled problems, and over resampled runs if there are several: (draws, statistics).
 
     `array`: (runs, problems, statistics), or (problems, statistics) of one run. Equal seeds resample equal problems,
-    and of equally many runs the same ones. Of three runs two are drawn with replacement: three would make the spread of
-    their mean a third too small (Rao and Wu 1988).
+    and of equally many runs the same ones. Of three runs two are drawn with replacement: three would make the
+    variance of their mean a third too small (Rao and Wu 1988).
     """
     array = array if array.ndim == 3 else array[None]
     (runs, problems, _), means = array.shape, []
@@ -175,16 +176,11 @@ def differences(scores: pd.DataFrame, pairs, draws=10_000, seed=0) -> pd.DataFra
 def _by_set(scores: pd.DataFrame):
     """(set, number of runs, the scores there of the methods with so many runs: problems and runs in rows, (metric,
     method) in columns), without what the samples do not reach."""
-    table = scores.rename_axis("metric", axis=1).sort_index()
-    keys = table.index.droplevel("problem").unique().to_frame(index=False)
-    keys["seed"] = keys.groupby(["set", "method"]).cumcount()
-    keys["runs"] = keys.groupby(["set", "method"])["run"].transform("size")
-    for (name, runs), part in keys.groupby(["set", "runs"]):
-        seeds = part.set_index(["method", "run"])["seed"]
-        here = table.xs(name, level="set")
-        here = here[here.index.droplevel("problem").isin(seeds.index)].reset_index()
-        here["run"] = seeds.loc[pd.MultiIndex.from_frame(here[["method", "run"]])].to_numpy()
-        wide = here.set_index(["problem", "run", "method"]).rename_axis("metric", axis=1).unstack("method")
+    table = scores.rename_axis("metric", axis=1).reset_index("run")
+    names = table.groupby(["set", "method"])["run"]
+    table["run"], number = names.transform(lambda run: run.factorize(sort=True)[0]), names.transform("nunique")
+    for (name, runs), part in table.groupby(["set", number]):
+        wide = part.set_index("run", append=True).droplevel("set").unstack("method")
         yield name, runs, wide.dropna(axis=1, how="all")
 
 

@@ -376,7 +376,7 @@ def test_a_partial_analysis_reads_what_is_there(checkout):
     checkout.call("make", "laptop", "some", "--cores", "2")
     assert sources("data/runs/laptop/study") == ["train_0.2"] and not (checkout.runs / "laptop/train_0.1").exists()
     checkout.call("publish", "laptop", "some")
-    checkout.call("make", "laptop", "train_0.1", "study", "--cores", "2")  # train_0.2 is finished, train_0.1 asked for
+    checkout.call("make", "laptop", "train_0.1", "study", "--cores", "2", "--", "--keep-going")  # train_0.2 is finished
     assert sources("data/runs/laptop/study") == ["train_0.1", "train_0.2"]
     checkout.call("figures")
     assert sources("figures") == ["train_0.2"]
@@ -421,6 +421,8 @@ def test_further_seeds_and_an_analysis_of_analyses(checkout):
     assert "made figures/site/index.html" in checkout.call("report")
     index = (checkout.root / "figures/site/index.html").read_text()
     assert 'href="study.html"' in index and 'href="summary.html"' in index and "data/reference" in index
+    pages = [page.read_text() for page in (checkout.root / "figures/site").glob("*.html")]
+    assert len(pages) == 3 and not any(re.search(r'<(script|link)[^>]*(src|href)="(https?:)?//', page) for page in pages)
 
 
 def test_a_profile_may_give_other_parents_and_more_memory(checkout):

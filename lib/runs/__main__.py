@@ -8,6 +8,7 @@ import sys
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from functools import partial
+from itertools import takewhile
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Annotated
@@ -40,8 +41,8 @@ def make(
     if parent:
         die_with_parent(parent)
     try:
-        first = next((i for i, word in enumerate(groups) if word.startswith("-")), len(groups))
-        front.make(project, profile, groups[:first], cores, groups[first:], machine)
+        names = [*takewhile(lambda word: not word.startswith("-"), groups)]
+        front.make(project, profile, names, cores, groups[len(names) :], machine)
     except KeyboardInterrupt:
         print("\nstopped; the same command goes on from here", file=sys.stderr)
         raise
