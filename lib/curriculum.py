@@ -106,8 +106,8 @@ class MixedSuccess(Curriculum):
     always or never succeeds gives groups without signal. Difficulties that are no failure rates raise ValueError.
     """
 
-    def __init__(self, problems, difficulty, *data, **options):
-        super().__init__(problems, difficulty, *data, **options)
+    def __init__(self, problems, difficulty, *data, count=6):
+        super().__init__(problems, difficulty, *data, count=count)
         mixed = difficulty * (1 - difficulty)
         if np.min(mixed) < 0 or not np.any(mixed):
             raise ValueError("mixed success needs failure rates, some of them between 0 and 1: name a run of probes")

@@ -225,7 +225,7 @@ def distractor(pool: Pool, target: int, tried: set[tuple], kind: str, rng: rando
     """A failing branch of a search: operations from `pool` down to one number that is not the target, none of `tried`.
 
     The best of 8 draws: "any", the first; "near", the one that ends nearest to the target; "dead", one whose first
-    operation leaves the target out of reach. [] if none of them will do.
+    operation leaves the target out of reach, where one is drawn. [] if none of them will do.
     """
     found, start = [], [expr for _, expr in pool]
     for draw in range(8):

@@ -67,7 +67,12 @@ def find(profile: str, *files: str) -> dict[str, Path]:
     """Runs of a profile, here and in the reference, that have one of some files: name, with the source, to folder."""
     roots = {"": RUNS / profile, " (reference)": REFERENCE / profile}
     records = [(source, record.parent) for source, root in roots.items() for record in sorted(root.glob("*/run.json"))]
-    return {folder.name + source: folder for source, folder in records if any((folder / f).exists() for f in files)}
+    found = {folder.name + source: folder for source, folder in records if any((folder / f).exists() for f in files)}
+    if not found:
+        raise FileNotFoundError(
+            f"no run of profile {profile!r} has {' or '.join(files)}: `make study PROFILE={profile}`"
+        )
+    return found
 
 
 def parameters(folder: Path) -> dict:
@@ -218,7 +223,9 @@ def spans(text: str, problem: Problem, style: str) -> Iterator[tuple[int, int, s
         return next((look for look, is_so in zip(FAULTS, faults, strict=True) if is_so), "ro-ok")
 
     if style == "trace":
-        written = (m for m in re.finditer(r"[^\n]+", text.replace("<think>", "\n" * 7)) if m[0].strip())
+        before, think, rest = text.partition("<think>")  # what is no reasoning becomes white space of the same length
+        blank = " " * len(before) + "\n" * len(think) + rest if think and "</think>" not in before else text
+        written = (m for m in re.finditer(r"[^\n]+", blank.replace("<think>", "\n" * 7)) if m[0].strip())
         for match, line in zip(written, verify_trace(text, problem).lines, strict=False):
             look = worst(line.kind == "other", not (line.arithmetic_ok and line.state_ok), not line.in_pool)
             yield *match.span(), look, line.repeated
@@ -302,6 +309,6 @@ def live(folder: Path, typed: str, target: int, n: int, seed: int) -> pd.DataFra
     if (style := given.get("prompt", "free")) == "pick":
         table = search_table(*policy(folder), rows, SearchSettings(beams=n, samples=n), seed)
     else:
-        sampling = Sampling(0.6, top_p=0.95, top_k=20, max_tokens=given["max_tokens"])
+        sampling = Sampling(0.6, top_p=0.95, top_k=20, max_tokens=given.get("max_tokens", 160))
         table = sample(*policy(folder), rows, n, sampling, seed, style)
     return judged(table, style).assign(run=folder.name, place=0)

@@ -14,8 +14,7 @@ from scipy import stats
 
 from lib.environment import REJECTIONS
 from lib.expression import flattened, parse
-
-STATUSES = ["correct", "wrong_value", "wrong_numbers", "unparseable", "missing"]  # of lib.verifiers.Verdict
+from lib.verifiers import STATUSES
 
 
 def pass_at_k(n, c, k) -> np.ndarray:

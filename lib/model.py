@@ -97,7 +97,7 @@ def fitting(model, batch: int, length: int, reference: bool) -> int:
 
 
 def save_policy(model, tokenizer, folder: str | Path) -> Path:
-    """Write a checkpoint so that `folder` is either the old one or the whole new one, never half of it."""
+    """Write a checkpoint, whole before it takes the place of an old one: what a kill leaves is never half a new one."""
     folder = Path(folder)
     fresh = folder.with_name(folder.name + ".tmp")
     shutil.rmtree(fresh, ignore_errors=True)

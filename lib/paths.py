@@ -11,3 +11,5 @@ PAPER = DATA / "paper"
 REFERENCE = DATA / "reference"
 FIGURES = ROOT / "figures"
 RUNS = Path(os.environ.get("COUNTDOWN_RUNS") or DATA / "runs").resolve()
+if "COUNTDOWN_RUNS" in os.environ:  # what is started from here works in other folders
+    os.environ["COUNTDOWN_RUNS"] = str(RUNS)

@@ -214,17 +214,16 @@ def trade_off(ax, table: pd.DataFrame, x: str, y: str, title="") -> None:
 def training_curves(axes, table: pd.DataFrame, smooth=5) -> None:
     """One panel a quantity, over training steps. Columns method, step, quantity, value; first quantity first.
 
-    Faint: each step; strong: the mean of the last `smooth` rows.
+    Faint: each step, the mean of a method's runs; strong: the mean of the last `smooth` steps.
     """
     quantities = list(dict.fromkeys(table["quantity"]))
     for ax, quantity in zip(axes, quantities, strict=False):
         for method in _ordered(table):
             look = style(method)
             chosen = (table["quantity"] == quantity) & (table["method"] == method)
-            rows = table[chosen].dropna(subset="value").sort_values("step")
-            ax.plot(rows["step"], rows["value"], color=look.colour, alpha=0.25, linewidth=0.7)
-            mean = rows["value"].rolling(smooth, min_periods=1).mean()
-            ax.plot(rows["step"], mean, color=look.colour, label=look.label)
+            values = table[chosen].dropna(subset="value").groupby("step")["value"].mean()
+            ax.plot(values, color=look.colour, alpha=0.25, linewidth=0.7)
+            ax.plot(values.rolling(smooth, min_periods=1).mean(), color=look.colour, label=look.label)
         ax.set(title=quantity, xlabel="step")
     for ax in axes[len(quantities) :]:
         ax.set_visible(False)

@@ -21,7 +21,7 @@ import numpy as np
 from lib.expression import Expr, Neg, Num
 from lib.names import nearest
 from lib.problem import Problem
-from lib.solver import is_solvable, solution_forms, tree
+from lib.solver import FIRST_NUMBER, is_solvable, solution_forms, tree
 from lib.verifiers import CHECKS, Step, Verdict, verify_answer, verify_program, verify_steps, verify_trace
 
 
@@ -286,7 +286,7 @@ def _indicators(verdict: Verdict, exact_numbers: bool) -> dict[str, float]:
 
 # The labels of solver.solution_forms: 0 for no node, these, and 6 + i for the i-th smallest distinct number.
 _LABELS = {"+": 1, "-": 2, "*": 3, "/": 4}
-_NEG_LABEL, _FIRST_NUMBER, _FOREIGN = 5, 6, 255
+_NEG_LABEL, _FOREIGN = 5, 255
 
 
 def distance_to_solutions(expr: Expr | None, problem: Problem) -> float:
@@ -297,7 +297,7 @@ def distance_to_solutions(expr: Expr | None, problem: Problem) -> float:
     least d_tree is the least number of positions whose labels differ.
     """
     differing, outside = _differing(expr, problem)
-    return float(differing.min() + outside) if differing.size else inf
+    return float(int(differing.min()) + outside) if differing.size else inf  # in uint8 the sum would wrap around
 
 
 def nearest_solution(expr: Expr | None, problem: Problem) -> Expr | None:
@@ -325,7 +325,7 @@ def _solutions(key: tuple) -> tuple[np.ndarray, dict]:
     """solution_forms as (positions, forms), so that sums over positions run along the forms; the label of each
     number."""
     positions = np.ascontiguousarray(solution_forms(Problem(*key)).T)
-    return positions, {number: _FIRST_NUMBER + i for i, number in enumerate(sorted(set(key[0])))}
+    return positions, {number: FIRST_NUMBER + i for i, number in enumerate(sorted(set(key[0])))}
 
 
 def _heap_labels(expr: Expr | None, labels: dict, width: int) -> tuple[np.ndarray, int]:

@@ -571,7 +571,7 @@ class RLOOTrainer(Resumable, GRPOTrainer):
             return
         seconds = self._seconds | {"seconds_update": time.perf_counter() - self._scored}
         row = {"loss": logs["loss"], **self._row, "grad_norm": logs["grad_norm"]}
-        if self.eval_problems is not None and self.state.global_step % self.settings.eval_every == 0:
+        if self.eval_problems and self.state.global_step % self.settings.eval_every == 0:
             row |= self.held_out()
         self.add(row | {name: round(value, 3) for name, value in seconds.items()})
 

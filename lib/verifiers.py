@@ -30,7 +30,7 @@ from lib.problem import Problem
 from lib.programs import ExecutionError, ParseError, run_program
 from lib.traces import HOLDS, Line, replay
 
-STATUSES = ("correct", "wrong_value", "wrong_numbers", "unparseable", "missing")
+STATUSES = ["correct", "wrong_value", "wrong_numbers", "unparseable", "missing"]
 CHECKS = ("format", "parse", "execution", "numbers", "target")  # of a program, each presupposing the ones before
 MAX_LENGTH = 100  # characters of an equation's left side
 MAX_STEPS = 400  # equations read in one completion: the longest cap leaves no room for more of them

@@ -22,11 +22,11 @@ import pytest
 from websocket import create_connection
 
 from lib import explorer
-from lib.metrics import STATUSES
 from lib.paths import REFERENCE, ROOT
 from lib.problem import Problem
 from lib.runs.plan import Project
 from lib.solver import count
+from lib.verifiers import STATUSES
 from tests.conftest import copy_of_the_repository
 from tests.test_explorer import HOSTILE, TAGS
 

@@ -97,6 +97,8 @@ def test_steps_stand_on_the_colour_of_their_verdict():
     looks = [(trace[start:end], look) for start, end, look, _ in explorer.spans(trace, PROBLEM, "trace")]
     wanted = ["ro-ok", "ro-wrong", "ro-pool", "ro-form", "ro-ok"]
     assert looks == list(zip(trace.split("\n")[1:-1], wanted, strict=True))
+    behind = [(start, end, look) for start, end, look, _ in explorer.spans(f"well\nyes {trace}", PROBLEM, "trace")]
+    assert [(f"well\nyes {trace}"[start:end], look) for start, end, look in behind] == looks
 
 
 @settings(max_examples=60, deadline=None)

@@ -78,6 +78,11 @@ def test_the_distance_is_the_minimum_over_every_permutation(n, count):
             assert distance_to_solutions(tree, problem) == min(distance(tree, solution) for solution in reference)
 
 
+def test_a_tree_of_more_nodes_than_a_byte_counts_is_far_away():
+    tree = parse("-" * 250 + "(44 + 19 - 35)")
+    assert distance_to_solutions(tree, PAPER) == min(distance(tree, s) for s in literal_solutions(PAPER)) > 250
+
+
 def test_one_representative_a_solution_is_not_enough():
     """Why the minimum runs over commuted forms: Eq. 6 swaps only where both operators agree."""
     tree, problem = parse("35 - (44 + 19)"), PAPER

@@ -23,7 +23,7 @@ from lib.files import clock, progress
 from lib.paths import ROOT
 from lib.runs import Run, read_table
 from lib.runs.__main__ import distinct
-from lib.runs.front import MACHINES, limits
+from lib.runs.front import MACHINES, limits, time_left
 from lib.runs.plan import DeclarationError, Project
 from lib.runs.process import gpu
 
@@ -210,7 +210,12 @@ def test_unknown_reward_and_option_are_refused(checkout):
 
 @pytest.mark.parametrize(
     ("curriculum", "options", "message"),
-    [("bandid", {}, "run base: curriculum 'bandid'.*'bandit'"), ("bandit", {"alfa": 1}, "option .*'alfa'.*'alpha'")],
+    [
+        ("bandid", {}, "run base: curriculum 'bandid'.*'bandit'"),
+        ("bandit", {"alfa": 1}, "option .*'alfa'.*'alpha'"),
+        ("bandit", {"data": 1}, "option .*'data'"),
+        ("mixed", {"cuont": 4}, "option .*'cuont'.*'count'"),
+    ],
 )
 def test_unknown_curriculum_and_option_are_refused(checkout, curriculum, options, message):
     write_notebook(checkout.root / "notebooks/base.ipynb", BASE + '\ncurriculum = ""\ncurriculum_options = {}')
@@ -225,10 +230,11 @@ def test_unknown_curriculum_and_option_are_refused(checkout, curriculum, options
         ("prompt", "fre", "run base: prompt 'fre'.*'free'"),
         ("engine", "transformer", "run base: engine 'transformer'.*'transformers'"),
         ("sets", {"heldout_100": 4}, "run base: sets 'heldout_100'.*'heldout_1000'"),
+        ("eval_rewards", ["sparse", "progam"], "run base: eval_rewards 'progam'.*'program'"),
     ],
 )
 def test_unknown_prompt_engine_and_set_are_refused(checkout, parameter, wrong, message):
-    defaults = 'prompt = "free"\nengine = "transformers"\nsets = {"test_50": 4}'
+    defaults = 'prompt = "free"\nengine = "transformers"\nsets = {"test_50": 4}\neval_rewards = ["sparse"]'
     write_notebook(checkout.root / "notebooks/base.ipynb", f"{BASE}\n{defaults}")
     checkout.declare(set_in("runs", "base", "params", value={parameter: wrong}))
     with pytest.raises(DeclarationError, match=message):
@@ -335,6 +341,24 @@ def test_a_study_from_end_to_end(checkout):
     assert "made figures/table.csv" in checkout.call("figures")
     table = pd.read_csv(checkout.root / "figures/table.csv")
     assert list(table["sources"]) == ["data/reference/laptop/train_0.1", "data/reference/laptop/train_0.2"]
+
+    # a parent whose checkpoint is not published is made again, and an analysis of nothing says so
+    shutil.rmtree(checkout.runs)
+    children = {"child": {"notebook": "train", "needs": {"init": "train_0.1"}}}
+    partial_study = DECLARATIONS["runs"]["study"] | {"partial": True}
+    checkout.declare(set_in("runs", value=DECLARATIONS["runs"] | children | {"partial": partial_study}))
+    said = checkout.call("plan", "laptop", "child")
+    assert re.search(r"train_0.1 .* missing", said) and re.search(r"base +from data/reference", said)
+    said = checkout.call("make", "laptop", "partial", status=1)
+    assert "partial has nothing to read" in said and "make laptop train_0.1 partial" in said
+    assert "no group or run is named" in checkout.call("make", "laptop", "--", "--keep-going", status=1)
+
+
+def test_the_time_left_is_the_longest_way_or_a_share_of_the_work(checkout):
+    plan = checkout.plan("laptop", "all")
+    seconds = {"base": 1, "train_0.1": 100, "train_0.2": 100, "study": 1}
+    assert [time_left(plan, list(seconds), seconds, cores) for cores in (1, 2, 8)] == [202, 102, 102]
+    assert time_left(plan, [], {}, 2) == 0
 
 
 def test_finished_runs_are_accepted_after_an_edit_that_changes_nothing_of_them(checkout):

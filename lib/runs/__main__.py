@@ -42,6 +42,8 @@ def make(
         die_with_parent(parent)
     try:
         names = [*takewhile(lambda word: not word.startswith("-"), groups)]
+        if not names:
+            raise DeclarationError("no group or run is named before the options for Snakemake")
         front.make(project, profile, names, cores, groups[len(names) :], machine)
     except KeyboardInterrupt:
         print("\nstopped; the same command goes on from here", file=sys.stderr)

@@ -72,7 +72,9 @@ def execute(project: Project, spec: Spec, reference: bool = False) -> None:
             "status": "finished",
             "started": started.isoformat(timespec="seconds"),
             "elapsed": round(time.monotonic() - clock, 1),
-            "peak_memory_mb": round(peak / (2**20 if sys.platform == "darwin" else 2**10)),  # the kernel's
+            "peak_memory_mb": round(
+                peak / (2**20 if sys.platform == "darwin" else 2**10)
+            ),  # of the largest kernel so far
         }
         with atomic(folder / "run.json") as path:
             path.write_text(as_json(began | ended))
@@ -87,7 +89,8 @@ def parent_folders(spec: Spec, reference: bool) -> dict[str, Path]:
             folder = published if read_record(published) else None
             remedy = f"`make study`, then `python -m lib.runs publish {spec.profile} {name}`"
         else:
-            folder = None if spec.declaration.analysis and parent.state != "done" else parent.source
+            lent = parent.lent and not spec.declaration.analysis
+            folder = parent.folder if parent.state == "done" else parent.reference if lent else None
             remedy = f"`python -m lib.runs make {spec.profile} {name}`"
         if folder is None and spec.declaration.partial:
             continue
@@ -95,6 +98,11 @@ def parent_folders(spec: Spec, reference: bool) -> dict[str, Path]:
             where = "in data/reference" if reference else "there"
             raise RunError(f"{spec.name} needs {name}, which is not {where}: {remedy}")
         folders[name] = folder
+    if spec.parents and not folders:
+        named = f"`python -m lib.runs make {spec.profile} {next(iter(spec.parents))} {spec.name}`"
+        raise RunError(
+            f"{spec.name} has nothing to read: no run that it compares is finished; ask for some too: {named}"
+        )
     return folders
 
 

@@ -44,7 +44,7 @@ def make(
         waiting = show_plan(plan, seconds, cores)
         if waiting:
             options = ["--config", f"profile={profile}", f"group={','.join(groups)}", *limits(machine, cores), *options]
-            snakemake(project.root, plan, waiting, options, seconds)
+            snakemake(project.root, plan, waiting, options, seconds, cores)
     summary(plan, waiting)
 
 
@@ -80,11 +80,10 @@ def show_plan(plan: Plan, seconds: dict[str, float], cores: int) -> list[str]:
         print(f"  {run:32} {plan.specs[run].notebook:24} {took:>8}  {states[run]}")
     for run in sorted(borrowed):
         print(f"  {run:32} {'from data/reference':24} {'':8}  finished")
-    work = sum(seconds[run] * plan.specs[run].declaration.threads for run in waiting if run in seconds)
-    least = max(work / cores, time_left(plan, waiting, seconds))
     unknown = sum(run not in seconds for run in waiting)
     if waiting:
-        print(f"about {clock(work)} of one core by the recorded runs, {clock(least)} on {cores}", end="")
+        one, all_of_them = (clock(time_left(plan, waiting, seconds, n)) for n in (1, cores))
+        print(f"about {one} of one core by the recorded runs, {all_of_them} on {cores}", end="")
         print(f", and {unknown} runs of which nothing is recorded" if unknown else "")
     sys.stdout.flush()
     return waiting
@@ -105,7 +104,9 @@ def summary(plan: Plan, made: list[str]) -> None:
 # --- while runs are made ------------------------------------------------------------------------------------
 
 
-def snakemake(root: Path, plan: Plan, waiting: list[str], options: list[str], seconds: dict[str, float]) -> None:
+def snakemake(
+    root: Path, plan: Plan, waiting: list[str], options: list[str], seconds: dict[str, float], cores: int
+) -> None:
     """Run Snakemake to its end. Raises RunError with the failed run's message, or Snakemake's last lines."""
     stale = [str(plan.specs[run].folder / "run.json") for run in waiting]
     options = [*OPTIONS.split(), "--forcerun", *stale, *options]
@@ -121,7 +122,7 @@ def snakemake(root: Path, plan: Plan, waiting: list[str], options: list[str], se
     said = deque(maxlen=1000)
     reader = Thread(target=listen, args=(process.stdout, said), daemon=True)
     try:
-        watch(process, plan, waiting, reader, seconds)
+        watch(process, plan, waiting, reader, seconds, cores)
     finally:
         end(process)
     if process.returncode:
@@ -140,12 +141,14 @@ def limits(machine: str, cores: int) -> list[str]:
     return [*profile, "--cores", str(cores), "--resources", *resources]
 
 
-def watch(process: subprocess.Popen, plan: Plan, waiting: list[str], reader: Thread, seconds: dict[str, float]) -> None:
+def watch(
+    process: subprocess.Popen, plan: Plan, waiting: list[str], reader: Thread, seconds: dict[str, float], cores: int
+) -> None:
     """Show what is under way until the process ends: in place on a terminal, else a line now and then."""
     start = time.time()
 
     def view() -> Text:
-        return Text("\n".join(under_way(plan, waiting, start, seconds)), no_wrap=True, overflow="ellipsis")
+        return Text("\n".join(under_way(plan, waiting, start, seconds, cores)), no_wrap=True, overflow="ellipsis")
 
     with Live(get_renderable=view, refresh_per_second=2, transient=True) as live:
         reader.start()
@@ -153,7 +156,7 @@ def watch(process: subprocess.Popen, plan: Plan, waiting: list[str], reader: Thr
             with suppress(subprocess.TimeoutExpired):
                 process.wait(timeout=EVERY)
             if process.returncode is None and not live.console.is_terminal:
-                print(" | ".join(under_way(plan, waiting, start, seconds)), flush=True)
+                print(" | ".join(under_way(plan, waiting, start, seconds, cores)), flush=True)
         reader.join(timeout=5)
 
 
@@ -175,7 +178,7 @@ def end(process: subprocess.Popen) -> None:
                 process.wait(timeout=10)
 
 
-def under_way(plan: Plan, waiting: list[str], start: float, expected: dict[str, float]) -> list[str]:
+def under_way(plan: Plan, waiting: list[str], start: float, expected: dict[str, float], cores: int) -> list[str]:
     """How far all is, and of each run at work how long it takes so far and the last thing it printed."""
     done = [run for run in waiting if written(plan.specs[run].folder / "run.json") >= start]
     begun = {run: written(plan.specs[run].folder / "spec.json") for run in waiting if run not in done}
@@ -183,19 +186,21 @@ def under_way(plan: Plan, waiting: list[str], start: float, expected: dict[str, 
     known = all(run in expected for run in begun)
     left = {run: max(expected[run] - seconds.get(run, 0), 0) for run in begun if run in expected}
     head = f"{clock(time.time() - start)}  {len(done)} of {len(waiting)} runs made"
-    return [head + (f", about {clock(time_left(plan, list(begun), left))} left" if known else "")] + [
+    return [head + (f", about {clock(time_left(plan, list(begun), left, cores))} left" if known else "")] + [
         f"{run} {clock(took)}: {last_line(plan.specs[run].folder / 'log.txt') or 'starting'}"
         for run, took in seconds.items()
     ]
 
 
-def time_left(plan: Plan, runs: list[str], seconds: dict[str, float]) -> float:
-    """The longest way through runs that are open, by what each still takes."""
+def time_left(plan: Plan, runs: list[str], seconds: dict[str, float], cores: int) -> float:
+    """What runs that are open still take by what each does: the longest way through them, or their share of the
+    cores."""
+    work = sum(seconds.get(run, 0) * plan.specs[run].declaration.threads for run in runs)
     left = {}
     for run in runs:  # parents first
         before = max((left.get(parent, 0) for parent in plan.specs[run].parents), default=0)
         left[run] = seconds.get(run, 0) + before
-    return max(left.values(), default=0)
+    return max(work / cores, *left.values()) if left else 0
 
 
 def last_line(path: Path) -> str:

@@ -31,6 +31,7 @@ TABLES = {  # notebook parameters that name an entry of a table in lib/, or seve
     "design": "lib.demonstrations.DEMONSTRATIONS",
     "sets": "lib.problem.EVALUATION_SETS",
     "eval_set": "lib.problem.EVALUATION_SETS",
+    "eval_rewards": "lib.rewards.REWARDS",
     "engine": "lib.runs.plan.ENGINES",
 }
 ENGINES = ("transformers", "vllm")  # lib.generation's: to import it takes seconds
@@ -148,10 +149,17 @@ class Spec:
 
     @property
     def source(self) -> Path | None:
-        """The folder of a finished run, as a parent of others: local, else reference, else None."""
+        """The folder of a finished run: local, else reference, else None."""
         if self.state == "done":
             return self.folder
         return self.reference if self.in_reference else None
+
+    @property
+    def lent(self) -> bool:
+        """Whether it is not finished here, but the reference has what its children read: no checkpoint is published
+        unless its run says so."""
+        whole = self.declaration.keep_checkpoint or (self.reference / "generations.parquet").exists()
+        return whole and self.source == self.reference
 
 
 @dataclass(frozen=True)
@@ -314,7 +322,7 @@ class Project:
         def require(spec: Spec) -> None:
             here.add(spec.name)
             for parent in spec.parents.values():
-                borrowed = parent.source == parent.reference and not spec.declaration.analysis
+                borrowed = parent.lent and not spec.declaration.analysis
                 left_out = spec.declaration.partial and parent.state != "done"
                 if parent.name not in here and not borrowed and not left_out:
                     require(parent)
@@ -375,7 +383,8 @@ def check_names(params: dict[str, Any], defaults: dict[str, Any], where: str) ->
         from lib.curriculum import CURRICULA
 
         known(params["curriculum"], CURRICULA, f"{where}: curriculum")
-        options = inspect.signature(CURRICULA[params["curriculum"]]).parameters
+        accepted = inspect.signature(CURRICULA[params["curriculum"]]).parameters.items()
+        options = [name for name, option in accepted if option.default is not option.empty]
         for option in params["curriculum_options"]:
             known(option, options, f"{where}: option of curriculum {params['curriculum']}")
     for key, table in TABLES.items():

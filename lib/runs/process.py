@@ -61,10 +61,11 @@ def gpus() -> list[str]:
 def gpu() -> Iterator[str | None]:
     """Hold one GPU, the first that is free: its number, or None where there are none.
 
-    The system drops the lock of a run that is killed. In a Slurm job, which has GPUs to itself, numbers are its own.
+    The system drops the lock of a run that is killed. Other people's runs are not seen. In a Slurm job, which has GPUs
+    to itself, numbers are its own.
     """
     with ExitStack() as stack:
-        prefix, held = f"{tempfile.gettempdir()}/countdown-gpu-{os.environ.get('SLURM_JOB_ID', '')}", None
+        prefix, held = f"{tempfile.gettempdir()}/countdown-gpu-{os.getuid()}-{os.environ.get('SLURM_JOB_ID', '')}", None
         locks = {name: stack.enter_context(open(f"{prefix}-{name}", "w")) for name in gpus()}
         while locks and held is None:
             held = next((name for name, lock in locks.items() if try_lock(lock)), None)

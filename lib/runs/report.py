@@ -27,14 +27,15 @@ def report(project: Project, profile: str) -> Path:
     Raises RunError if none has been executed.
     """
     site = FIGURES / "site"
+    specs = [spec for spec in project.specs(profile).values() if executed(spec)]
+    if not specs:
+        raise RunError(f"no analysis of profile {profile} has been executed: `make study`, or `make figures`")
     shutil.rmtree(site, ignore_errors=True)
     site.mkdir(parents=True)
     rows, offline = [], dict.fromkeys(("mathjax_url", "require_js_url"), "")  # a page loads nothing from elsewhere
     exporter = HTMLExporter(exclude_input_prompt=True, exclude_output_prompt=True, **offline)
-    for spec in project.specs(profile).values():
+    for spec in specs:
         folder = executed(spec)
-        if folder is None:
-            continue
         notebook = nbformat.read(folder / "notebook.ipynb", as_version=4)
         title = notebook.cells[0].source.splitlines()[0].lstrip("# ")
         body, _ = exporter.from_notebook_node(notebook)
@@ -43,8 +44,6 @@ def report(project: Project, profile: str) -> Path:
         cells = [source, (record["commit"] or "")[:7], record["started"][:16], clock(record["elapsed"])]
         link = f'<a href="{spec.name}.html">{html.escape(title)}</a> ({spec.name})'
         rows.append((title, f"<tr><td>{link}" + "".join(f"<td>{html.escape(cell)}" for cell in cells)))
-    if not rows:
-        raise RunError(f"no analysis of profile {profile} has been executed: `make study`, or `make figures`")
     index = site / "index.html"
     index.write_text(PAGE.format(profile=profile, rows="\n".join(row for _, row in sorted(rows))))
     return index
