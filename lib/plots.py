@@ -87,6 +87,7 @@ METHODS = {
     "trace_effort": Method("Effort-gated", "#882255", "o"),
     "trace_hardness": Method("Effort + hardness", "#661100", "^"),
     "rloo_sparse_200": Method("RLOO, sparse, 200 updates", "#6699CC", "P"),
+    "rloo_ast_200": Method("AST τ=2, 200 updates", "#004488", "P"),
     # agent
     "dpo": Method("Full-answer DPO", "#994455", "v"),
     "agent_sft": Method("State-action SFT", "#A9A9A9", "s"),
