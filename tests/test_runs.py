@@ -485,15 +485,10 @@ def test_every_method_is_trained_on_as_many_completions():
         return params["prompts"] * params["group_size"] * params["steps"] // params["updates"] + probes
 
     budgets = {name: drawn(name) for name, spec in specs.items() if spec.notebook == "04_train_rloo" or name == "pairs"}
-    exceptions = {
-        "rloo_sparse_200": 4,
-        "rloo_ast_200": 4,
-        "rloo_sparse_k16_updates4": 0.24,
-    }  # marked as such where they are shown
+    more = {"rloo_sparse_200": 4, "rloo_ast_200": 4, "rloo_sparse_k16_updates4": 0.24}  # as their names say
     for name, budget in budgets.items():
-        assert budget == pytest.approx(
-            exceptions.get(name.partition("_seed")[0], 1) * budgets["rloo_sparse"], rel=0.011
-        ), name
+        times = more.get(name.partition("_seed")[0], 1)
+        assert budget == pytest.approx(times * budgets["rloo_sparse"], rel=0.011), name
 
 
 def test_a_failing_cell_is_named(checkout):
