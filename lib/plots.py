@@ -75,17 +75,17 @@ METHODS = {
     "rloo_curriculum_success": Method("RLOO, own failures", "#6B4C9A", "*"),
     "rloo_hybrid": Method("RLOO, hybrid", "#999933", "P"),
     # trace
-    "trace_sft": Method("Trace SFT", "#A9A9A9", "v"),
-    "trace_outcome": Method("Outcome only", "#D55E00", "D"),
-    "trace_dense": Method("Dense validity", "#009E73", "s"),
-    "trace_gated": Method("Success-gated", "#0072B2", "o"),
-    "trace_entropy": Method("Gated, more entropy", "#56B4E9", "P"),
-    "trace_guarded": Method("Penalty-guarded", "#332288", "X"),
-    "trace_explore": Method("Outcome only, explore", "#E69F00", "o"),
-    "trace_group": Method("Group-aware", "#CC79A7", "X"),
-    "trace_difficulty": Method("Difficulty-aware", "#999933", "s"),
-    "trace_effort": Method("Effort-gated", "#882255", "o"),
-    "trace_hardness": Method("Effort + hardness", "#661100", "^"),
+    "trace_sft": Method("SFT on traces", "#A9A9A9", "v"),
+    "trace_outcome": Method("Trace, outcome", "#D55E00", "D"),
+    "trace_dense": Method("Trace, validity", "#009E73", "s"),
+    "trace_gated": Method("Trace, gated", "#0072B2", "o"),
+    "trace_entropy": Method("Trace, gated, entropy", "#56B4E9", "P"),
+    "trace_guarded": Method("Trace, guarded", "#332288", "X"),
+    "trace_explore": Method("Trace, explore", "#E69F00", "o"),
+    "trace_group": Method("Trace, group-aware", "#CC79A7", "X"),
+    "trace_difficulty": Method("Trace, difficulty", "#999933", "s"),
+    "trace_effort": Method("Trace, effort", "#882255", "o"),
+    "trace_hardness": Method("Trace, effort + hardness", "#661100", "^"),
     "rloo_sparse_200": Method("RLOO, sparse, 200 updates", "#6699CC", "P"),
     "rloo_ast_200": Method("AST τ=2, 200 updates", "#004488", "P"),
     # agent
@@ -124,7 +124,8 @@ def legend(fig, axes) -> None:
             entries.setdefault(text, handle)
     names = [method.label for method in METHODS.values() if method.label in entries]
     columns = len(names) if len(names) <= 6 else 4
-    fig.legend([entries[name] for name in names], names, loc="outside upper center", ncols=columns)
+    small = {"fontsize": 6, "handlelength": 1.5, "columnspacing": 1.5} if len(names) > 16 else {}
+    fig.legend([entries[name] for name in names], names, loc="outside upper center", ncols=columns, **small)
 
 
 def save(fig, stem) -> list[Path]:
