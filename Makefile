@@ -86,7 +86,8 @@ test-resume: $(READY)
 # Only what the runner makes: COUNTDOWN_RUNS may be a disk that holds other things.
 clean-runs: PROFILES = laptop paper smoke
 clean-runs:
-	cd "$${COUNTDOWN_RUNS:-data/runs}" && rm -rf $(PROFILES) reference scratch solutions .lock
+	@test ! -d "$${COUNTDOWN_RUNS:-data/runs}" || { cd "$${COUNTDOWN_RUNS:-data/runs}" && \
+	rm -rf $(PROFILES) reference scratch solutions .lock; }
 
 # The stamp is written last: an installation that was cut off is taken up again.
 $(READY): pyproject.toml constraints.txt

@@ -72,9 +72,8 @@ def execute(project: Project, spec: Spec, reference: bool = False) -> None:
             "status": "finished",
             "started": started.isoformat(timespec="seconds"),
             "elapsed": round(time.monotonic() - clock, 1),
-            "peak_memory_mb": round(
-                peak / (2**20 if sys.platform == "darwin" else 2**10)
-            ),  # of the largest kernel so far
+            # of the largest kernel so far, which macOS counts in bytes
+            "peak_memory_mb": round(peak / (2**20 if sys.platform == "darwin" else 2**10)),
         }
         with atomic(folder / "run.json") as path:
             path.write_text(as_json(began | ended))
