@@ -173,9 +173,23 @@ def nodes(expr: Expr | None) -> Iterator[Expr]:
             stack.extend(reversed(children(node)))
 
 
+def leaves(expr: Expr) -> list:
+    """The numbers in an expression, in no order."""
+    found, stack = [], [expr]
+    while stack:
+        node = stack.pop()
+        if isinstance(node, BinOp):
+            stack += (node.left, node.right)
+        elif isinstance(node, Neg):
+            stack.append(node.child)
+        else:
+            found.append(node.value)
+    return found
+
+
 def numbers(expr: Expr) -> Counter:
     """The multiset of the numbers in an expression."""
-    return Counter([node.value for node in nodes(expr) if isinstance(node, Num)])
+    return Counter(leaves(expr))
 
 
 def render(expr: Expr) -> str:

@@ -48,7 +48,7 @@ def full_pool(problem: Problem) -> Pool:
 
 
 def values(pool: Pool) -> tuple:
-    return tuple(value for value, _ in pool)
+    return tuple(map(itemgetter(0), pool))
 
 
 def state_line(pool: Pool, provenance: bool = False) -> str:
@@ -152,18 +152,26 @@ def _find(pool: tuple, a: int | Fraction, b: int | Fraction) -> tuple[int, int] 
 
 def _names(items: str, pool: Pool) -> bool:
     """Whether a state's items are the pool's values, and what they say they were made of holds and is all there is."""
-    read = [_ITEM.fullmatch(item.strip()) for item in items.split(",")]
-    if None in read or tuple(sorted(_number(item[1]) for item in read)) != values(pool):
+    read = _items(items)
+    if values(read) != values(pool):
         return False
-    if not any(item[2] for item in read):
+    if not any(how for _, _, how in read):
         return True
-    made = [_expression(item[2] or item[1]) for item in read]
-    if any(expr is None or evaluate(expr) != _number(item[1]) for expr, item in zip(made, read, strict=True)):
+    made = [_expression(how or text) for _, text, how in read]
+    if any(expr is None or evaluate(expr) != value for expr, value in zip(made, values(read), strict=True)):
         return False
     return sum(map(numbers, made), Counter()) == sum((numbers(expr) for _, expr in pool), Counter())
 
 
-@lru_cache(maxsize=4096)  # the same ones stand in many states
+@lru_cache(maxsize=4096)  # the same states, and the same items, stand in many traces
+def _items(items: str) -> tuple[tuple[int | Fraction, str, str], ...]:
+    """Value, text and what it was made of ("" if it does not say) of each item of a state, in rising order; nothing
+    where one is no item."""
+    read = [_ITEM.fullmatch(item.strip()) for item in items.split(",")]
+    return () if None in read else tuple(sorted((_number(item[1]), item[1], item[2] or "") for item in read))
+
+
+@lru_cache(maxsize=4096)
 def _expression(text: str) -> Expr | None:
     try:
         evaluate(expr := parse(text))

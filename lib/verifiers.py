@@ -22,6 +22,7 @@ from lib.expression import (
     Num,
     canonical,
     evaluate,
+    leaves,
     numbers,
     parse,
     render,
@@ -67,7 +68,7 @@ def verify_answer(completion: str, problem: Problem) -> Verdict:
         expression = parse(span)
     except ExpressionError:
         return Verdict("unparseable")
-    if numbers(expression) != Counter(problem.nums):
+    if sorted(leaves(expression)) != sorted(problem.nums):
         return Verdict("wrong_numbers", expression)
     try:
         value = evaluate(expression)
@@ -105,7 +106,7 @@ def verify_program(completion: str, problem: Problem) -> ProgramVerdict:
         return ProgramVerdict("unparseable", passed=2)
     made = tuple(value.expression for value in assignments)
     status, passed = "correct", 5
-    if numbers(final.expression) != Counter(problem.nums):
+    if sorted(leaves(final.expression)) != sorted(problem.nums):
         status, passed = "wrong_numbers", 3
     elif final.value != problem.target:
         status, passed = "wrong_value", 4
@@ -130,10 +131,11 @@ class TraceVerdict(Verdict):
 def verify_trace(completion: str, problem: Problem) -> TraceVerdict:
     """The verdicts on a structured search trace, line by line, on its answer, and on the link between the two."""
     verdict, trace, link = verify_answer(completion, problem), replay(_reasoning(completion), problem), "none"
-    if verdict.expression is not None:
+    if verdict.status == "wrong_numbers":
         foreign = numbers(verdict.expression) - Counter(problem.nums)
         link = "generated" if foreign and set(foreign) <= trace.results else "other"
-        link = link if verdict.status == "wrong_numbers" else "original"
+    elif verdict.expression is not None:
+        link = "original"
     parts = (verdict.status, verdict.expression, verdict.value)
     return TraceVerdict(*parts, trace.lines, trace.reached, trace.solution, link)
 
