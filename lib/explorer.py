@@ -106,13 +106,7 @@ def read_judged(folder: Path) -> pd.DataFrame:
 def judged(table: pd.DataFrame, style: str) -> pd.DataFrame:
     """Completions of a prompt style with verdicts and attempts; of the saved columns those that are not there."""
     table = judge(table, style if style in VERIFIERS else "free").assign(style=style)
-    defaults = {
-        "set": "typed",
-        "count": 1,
-        "finish": "stop",
-        "actions": "",
-        "logprob": np.nan,
-    }  # a search may find no game
+    defaults = {"set": "typed", "finish": "stop", "actions": "", "logprob": np.nan}  # a search may find no game
     asked = zip(table["nums"], table["target"], table["completion"], strict=True)
     tried = [attempts(style, text, Problem(tuple(map(int, nums)), int(target))) for nums, target, text in asked]
     return table.assign(attempts=tried, **{key: value for key, value in defaults.items() if key not in table})

@@ -63,6 +63,8 @@ METHODS = {
     "rloo_ast_tau2_alpha01": Method("AST τ=2, think × 0.1", "#44AA99", "o"),
     "rloo_sparse_5num": Method("RLOO, sparse, 5 numbers", "#AA4499", "s"),
     "rloo_ast_tau2_5num": Method("AST τ=2, 5 numbers", "#117733", "D"),
+    "rloo_sparse_200": Method("RLOO, sparse, 200 updates", "#6699CC", "P"),
+    "rloo_ast_200": Method("AST τ=2, 200 updates", "#004488", "P"),
     # program
     "sft_program": Method("SFT on programs", "#BBBBBB", "D"),
     "rloo_sparse_k16": Method("RLOO, sparse, K=16", "#AA4400", "P"),
@@ -86,8 +88,6 @@ METHODS = {
     "trace_difficulty": Method("Trace, difficulty", "#999933", "s"),
     "trace_effort": Method("Trace, effort", "#882255", "o"),
     "trace_hardness": Method("Trace, effort + hardness", "#661100", "^"),
-    "rloo_sparse_200": Method("RLOO, sparse, 200 updates", "#6699CC", "P"),
-    "rloo_ast_200": Method("AST τ=2, 200 updates", "#004488", "P"),
     # agent
     "dpo": Method("Full-answer DPO", "#994455", "v"),
     "agent_sft": Method("State-action SFT", "#A9A9A9", "s"),

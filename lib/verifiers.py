@@ -158,8 +158,9 @@ VERIFIERS = {  # by prompt style: what its answer span holds
 
 
 def judge(table: pd.DataFrame, prompt: str = "free") -> pd.DataFrame:
-    """Saved generations (columns nums, target, completion) with three columns more: status, correct (bool),
-    and answer, the expression up to commuting: that of `canonical`, rendered ("" if there is none).
+    """Saved generations (columns nums, target, completion) with four columns more: status, correct (bool), answer, the
+    expression up to commuting: that of `canonical`, rendered ("" if there is none); and count, how many equal
+    completions a row stands for (1 where the table does not say: a run beside published ones).
 
     prompt: the style of prompt that was completed, a key of VERIFIERS."""
     verdicts: dict[tuple, tuple[str, bool, str]] = {}  # by answer span, all that these verifiers look at
@@ -171,8 +172,9 @@ def judge(table: pd.DataFrame, prompt: str = "free") -> pd.DataFrame:
             answer = "" if verdict.expression is None else render(canonical(verdict.expression))
             verdicts[key] = (verdict.status, verdict.status == "correct", answer)
         rows.append(verdicts[key])
-    columns = ["status", "correct", "answer"]
-    return table.assign(**pd.DataFrame(rows, columns=columns, index=table.index))
+    verdict = pd.DataFrame(rows, columns=["status", "correct", "answer"], index=table.index)
+    count = table["count"].fillna(1).astype(int) if "count" in table else 1
+    return table.assign(**verdict, count=count)
 
 
 def judge_steps(judged: pd.DataFrame) -> pd.DataFrame:

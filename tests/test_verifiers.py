@@ -91,7 +91,7 @@ def test_no_text_makes_the_verifiers_raise(text, wrapped):
     verify_steps(text, PAPER)
 
 
-def test_judge_adds_three_columns_and_keeps_the_rows():
+def test_judge_adds_its_columns_and_keeps_the_rows():
     completions = ["<answer>35 + 19 + 44</answer>", "<answer>44</answer>", "<answer>?</answer>", "nothing"]
     table = pd.DataFrame(
         {
@@ -116,6 +116,15 @@ def test_judge_writes_commuted_answers_alike_and_others_not():
     first, commuted, other, minus, swapped = judge(pd.DataFrame(rows))["answer"]
     assert first == commuted != other
     assert minus != swapped
+
+
+def test_a_row_stands_for_one_completion_unless_it_says_more():
+    """A local run's samples are a row each, published ones merge equal ones: an analysis may read both."""
+    rows = [{"nums": [1, 2], "target": 3, "completion": "<answer>1 + 2</answer>"}]
+    local, published = pd.DataFrame(rows), pd.DataFrame(rows).assign(count=5)
+    assert judge(local)["count"].tolist() == [1]
+    both = judge(pd.concat([local, published], ignore_index=True))
+    assert both["count"].tolist() == [1, 5] and both["count"].dtype == int
 
 
 def test_judge_takes_an_empty_table():
