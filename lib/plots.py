@@ -63,7 +63,7 @@ METHODS = {
     "rloo_ast_tau2_alpha01": Method("AST τ=2, think × 0.1", "#44AA99", "o"),
     "rloo_sparse_5num": Method("RLOO, sparse, 5 numbers", "#AA4499", "s"),
     "rloo_ast_tau2_5num": Method("AST τ=2, 5 numbers", "#117733", "D"),
-    "rloo_sparse_200": Method("RLOO, sparse, 200 updates", "#6699CC", "P"),
+    "rloo_sparse_200": Method("RLOO, sparse, 200 updates", "#8C2D04", "P"),
     "rloo_ast_200": Method("AST τ=2, 200 updates", "#004488", "P"),
     # program
     "sft_program": Method("SFT on programs", "#BBBBBB", "D"),
@@ -117,13 +117,13 @@ def figure(rows=1, cols=1, width=TEXT_WIDTH, height=2.5, **options):
 
 
 def legend(fig, axes) -> None:
-    """One row of entries above all panels, each method once, in the order of METHODS."""
+    """Entries above all panels, each method once, in the order of METHODS: in one row if there is room."""
     entries = {}
     for ax in axes:
         for handle, text in zip(*ax.get_legend_handles_labels(), strict=True):
             entries.setdefault(text, handle)
     names = [method.label for method in METHODS.values() if method.label in entries]
-    columns = len(names) if len(names) <= 6 else 4
+    columns = 4 if len(names) > 6 else 3 if len("".join(names)) > 60 else len(names)
     small = {"fontsize": 6, "handlelength": 1.5, "columnspacing": 1.5} if len(names) > 16 else {}
     fig.legend([entries[name] for name in names], names, loc="outside upper center", ncols=columns, **small)
 
