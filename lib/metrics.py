@@ -263,6 +263,7 @@ def matched_length(judged: pd.DataFrame, width=16, seed=0) -> pd.DataFrame:
     random from those with more: what a method finds beyond the others is then no matter of length. A row a completion;
     seeds are matched one by one."""
     rows = judged.loc[judged.index.repeat(_weight(judged))].drop(columns="count", errors="ignore")
+    rows = rows.sort_values(["run", "set", "problem", "completion"])  # published and local rows are drawn alike
     rows = rows.sample(frac=1, random_state=seed)
     seeds = rows["run"].str.extract(r"_seed(\d+)$", expand=False).fillna("0")
     cells = [rows["set"], rows["problem"], rows["tokens"] // width, seeds.rename("seed")]

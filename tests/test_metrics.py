@@ -392,8 +392,11 @@ def test_matched_length():
     assert metrics.matched_length(rows, width=16, seed=0).equals(kept)
     seeds = searched([*of("a", [1, 1], "a_seed0"), *of("b", [1, 1], "b_seed1")])
     assert metrics.matched_length(seeds).empty  # a seed is matched with the same seed
-    merged = rows.assign(count=3)
-    assert len(metrics.matched_length(merged)) == 3 * len(kept) and "count" not in metrics.matched_length(merged)
+    merged = metrics.matched_length(rows.assign(count=3))
+    each = pd.concat([rows.iloc[::-1]] * 3, ignore_index=True)  # the same completions, a row of its own for each
+    apart = metrics.matched_length(each)
+    assert len(merged) == 3 * len(kept)
+    pd.testing.assert_frame_equal(merged.reset_index(drop=True), apart.reset_index(drop=True))
 
 
 def test_differences_where_a_method_lacks_a_statistic_or_all():
