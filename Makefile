@@ -20,7 +20,7 @@ help:
 	@echo "make study       train and evaluate the headline runs on this machine (PROFILE=laptop GROUP=headline)"
 	@echo "make full        every run of the laptop grid; the plan and its time come first"
 	@echo "make test        all tests"
-	@echo "make figures     all figures and tables from the committed reference results, without training"
+	@echo "make figures     all figures and tables from the committed reference results, without training (GROUP=headline: its own)"
 	@echo "make report      all analyses as one static site, figures/site/index.html"
 	@echo "make status      which runs are finished, and what made them"
 	@echo "make lab         JupyterLab on the notebooks"
@@ -49,7 +49,7 @@ lint: $(READY)
 	@$(BIN)/nbstripout --verify notebooks/*.ipynb
 
 figures: $(READY)
-	@exec $(FRONT) figures $(PROFILE)
+	@exec $(FRONT) figures $(PROFILE) $(if $(filter file,$(origin GROUP)),,$(GROUP))
 
 report: figures
 	@exec $(FRONT) report $(PROFILE)

@@ -338,7 +338,9 @@ def test_a_study_from_end_to_end(checkout):
     assert "from data/reference" in checkout.call("make", "laptop", "train_0.1")
     assert checkout.record("train_0.1")["parameters"]["init"] == "data/reference/laptop/base"
     assert not (checkout.runs / "laptop/base").exists()
-    assert "made figures/table.csv" in checkout.call("figures")
+    assert "did you mean 'study'" in checkout.call("figures", "laptop", "studi", status=1)
+    assert "train_0.1 holds none" in checkout.call("figures", "laptop", "train_0.1", status=1)
+    assert "made figures/table.csv" in checkout.call("figures", "laptop", "study")
     table = pd.read_csv(checkout.root / "figures/table.csv")
     assert list(table["sources"]) == ["data/reference/laptop/train_0.1", "data/reference/laptop/train_0.2"]
 
@@ -439,7 +441,7 @@ def test_further_seeds_and_an_analysis_of_analyses(checkout):
     checkout.call("publish", "laptop", "some")
     shutil.rmtree(checkout.runs)
     assert "has been executed" in checkout.call("report", status=1)
-    checkout.call("figures")
+    checkout.call("figures", "laptop", "summary")  # and what it reads
     table = pd.read_csv(checkout.runs / "reference/laptop/summary/table.csv")
     assert list(table["sources"]) == ["data/runs/reference/laptop/study"]
     assert "made figures/site/index.html" in checkout.call("report")

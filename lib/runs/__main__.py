@@ -95,11 +95,20 @@ def check() -> None:
 
 
 @app.command()
-def figures(profile: Annotated[str, Argument()] = "laptop", cores: int = CORES) -> None:
-    """All figures and tables again from the reference results, without training: those of every published analysis."""
+def figures(
+    profile: Annotated[str, Argument()] = "laptop",
+    groups: Annotated[list[str], Argument(help="analyses, or groups with some; all without", show_default=False)] = (),
+    cores: int = CORES,
+) -> None:
+    """Figures and tables again from the reference results, without training: those of published analyses."""
     project.check()
-    analyses = {name: spec for name, spec in project.specs(profile).items() if spec.declaration.analysis}
+    every = project.specs(profile)
+    asked = [every[name] for name in project.asked(profile, groups or ["*"])]
+    read = [parent for spec in asked if spec.declaration.analysis for parent in spec.parents.values()]
+    analyses = {spec.name: spec for spec in (*asked, *read) if spec.declaration.analysis}  # what they read comes along
     specs = {name: spec for name, spec in analyses.items() if read_record(spec.reference)}
+    if not analyses:
+        raise RunError(f"figures are drawn by analyses, and {' '.join(groups)} holds none: try `make figures` for all")
     if not specs:
         remedy = f"`make study`, then `python -m lib.runs publish {profile} headline`"
         raise RunError(f"no analysis is in data/reference/{profile}, neither {' nor '.join(analyses)}: {remedy}")
