@@ -447,12 +447,13 @@ def of_first_seed(name: str) -> str:
 
 
 def again(declaration: Declaration, seed: int, runs: dict[str, Declaration]) -> Declaration:
-    """A declaration with another seed, on parents of that seed where they are declared."""
+    """A declaration with another seed, on parents of that seed where they are declared; its checkpoint stays here."""
     needs = {
         key: f"{parent}_seed{seed}" if parent in runs and seed in runs[parent].seeds else parent
         for key, parent in declaration.needs.items()
     }
-    return declaration.model_copy(update={"params": declaration.params | {"seed": seed}, "needs": needs, "seeds": []})
+    own = {"params": declaration.params | {"seed": seed}, "needs": needs, "seeds": [], "keep_checkpoint": False}
+    return declaration.model_copy(update=own)
 
 
 def read_record(folder: Path) -> dict | None:
