@@ -185,6 +185,12 @@ def set_in(*path, value):
         (set_in("runs", "base", "params", value={"steps": True}), "steps is True, a bool.*expects a int"),
         (set_in("runs", "base", "params", value={"output": "x"}), "output is set by the runner"),
         (set_in("runs", "a/b", value={"notebook": "base"}), "'a/b' is no name for a folder"),
+        (set_in("runs", "..", value={"notebook": "base"}), "'..' is no name for a folder"),
+        (set_in("runs", ".", value={"notebook": "base"}), "'.' is no name for a folder"),
+        (set_in("runs", ".base", value={"notebook": "base"}), "'.base' is no name for a folder"),
+        (set_in("profiles", "..", value={}), "'..' is no name for a folder of runs"),
+        (set_in("profiles", "a/b", value={}), "'a/b' is no name for a folder of runs"),
+        (set_in("profiles", "reference", value={}), "'reference' is no name for a folder of runs"),
     ],
 )
 def test_refused_with_the_nearest_name(checkout, change, message):
@@ -584,6 +590,25 @@ def test_a_polite_end_leaves_nothing_behind(checkout):
     front.send_signal(signal.SIGINT)
     assert "the same command goes on from here" in front.communicate(timeout=60)[0]
     until(lambda: sys.platform != "linux" or not processes(checkout.root), 5)
+
+
+def test_a_folder_that_is_not_the_runs_own_is_never_emptied(checkout):
+    folder = checkout.runs / "laptop/base"
+    folder.mkdir(parents=True)
+    (folder / ".spec.json.123").write_text("{")  # what a kill leaves of the first write
+    checkout.call("run", "laptop", "base")
+    (folder / "spec.json").unlink()
+    (folder / "run.json").unlink()
+    (folder / "checkpoint/thesis.txt").write_text("years")
+    said = checkout.call("run", "laptop", "base", status=1)
+    assert "data/runs/laptop/base/checkpoint was not made by run base, whose folder it lies in: move it away" in said
+    for strange in ("{", "{}", '{"profile": "laptop", "run": "study"}', "[]"):
+        (folder / "spec.json").write_text(strange)
+        assert "was not made by run base" in checkout.call("run", "laptop", "base", status=1)
+    assert (folder / "checkpoint/thesis.txt").read_text() == "years"
+    (folder / "spec.json").write_text('{"profile": "laptop", "run": "base"}')  # begun with other parameters
+    assert "starts anew" in checkout.call("run", "laptop", "base")
+    assert not (folder / "checkpoint/thesis.txt").exists() and checkout.record("base")["status"] == "finished"
 
 
 def test_two_runners_make_one_run_once(checkout):

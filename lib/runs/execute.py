@@ -106,17 +106,35 @@ def parent_folders(spec: Spec, reference: bool) -> dict[str, Path]:
 
 
 def prepare(folder: Path, began: dict) -> None:
-    """Empty a folder that was begun with another spec; write this one's."""
-    spec_file = folder / "spec.json"
-    if not spec_file.exists() or spec_file.read_text() != as_json(began):
-        if spec_file.exists():
+    """Empty a folder that this run began with another spec; write this one's.
+
+    Nothing is deleted where no spec.json says that the folder is this run's. Raises RunError naming what lies there.
+    """
+    spec_file, there = folder / "spec.json", as_json(began)
+    before = spec_file.read_text(errors="replace") if spec_file.exists() else ""
+    if before != there:
+        held = [path for path in sorted(folder.iterdir()) if not path.name.startswith(".spec.json.")]  # half-written
+        if held and not written_for(began, before):
+            strange = shown(next((path for path in held if path != spec_file), spec_file))
+            raise RunError(f"{strange} was not made by run {began['run']}, whose folder it lies in: move it away")
+        if held:
             print(f"> {began['run']}: begun with other parameters, code or parents; starts anew", flush=True)
-        for path in folder.iterdir():
-            shutil.rmtree(path) if path.is_dir() else path.unlink()
+        for path in held:
+            if path != spec_file:  # it stays to the last: if this is cut off, the folder is still known as the run's
+                shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink()
     for name in ("run.json", "artifacts.txt", ACCEPTED):
         (folder / name).unlink(missing_ok=True)
     with atomic(spec_file) as path:
-        path.write_text(as_json(began))
+        path.write_text(there)
+
+
+def written_for(began: dict, text: str) -> bool:
+    """Whether the text of a spec.json is that of the same run."""
+    try:
+        spec = json.loads(text)
+        return all(spec[key] == began[key] for key in ("profile", "run"))
+    except (ValueError, KeyError, TypeError):
+        return False
 
 
 def as_json(record: dict) -> str:

@@ -34,6 +34,8 @@ TABLES = {  # notebook parameters that name an entry of a table in lib/, or seve
     "eval_rewards": "lib.rewards.REWARDS",
     "engine": "lib.runs.plan.ENGINES",
 }
+PLAIN = re.compile(r"(?!\.)[A-Za-z0-9_.+-]+")  # a folder's name that leads nowhere else, and is not hidden
+RESERVED = ("reference", "scratch", "solutions")  # folders beside those of the profiles
 ENGINES = ("transformers", "vllm")  # lib.generation's: to import it takes seconds
 
 
@@ -245,7 +247,7 @@ class Project:
             for values in itertools.product(*declaration.grid.values()):
                 point = dict(zip(declaration.grid, values, strict=True))
                 name = str(fill(template, point))
-                if not re.fullmatch(r"[A-Za-z0-9_.+-]+", name):
+                if not PLAIN.fullmatch(name):
                     raise DeclarationError(f"{where}: {name!r} is no name for a folder")
                 if name in runs:
                     raise DeclarationError(f"{where}: two runs are called {name!r}")
@@ -263,6 +265,8 @@ class Project:
     def check_profile(self, profile: str, runs: dict[str, Declaration]) -> None:
         """Every name in a profile must mean something: a parameter of some notebook, a notebook, a run."""
         where, body = f"{YAML}: profiles.{profile}", self.declarations.profiles[profile]
+        if not PLAIN.fullmatch(profile) or profile in RESERVED:
+            raise DeclarationError(f"{where}: {profile!r} is no name for a folder of runs")
         notebooks = {declaration.notebook for declaration in runs.values()}
         parameters = {parameter for name in notebooks for parameter in self.notebook(name)[0]}
         for parameter in body.params:
