@@ -120,7 +120,7 @@ $(READY): pyproject.toml requirements.txt
 	$(if $(filter cpu default,$(TORCH)),,$(error TORCH is cpu or default, not $(TORCH)))
 	@echo "Step 1/3: a Python environment of its own, in .venv"
 	@test -x $(BIN)/python && $(BIN)/python -m pip --version >/dev/null 2>&1 || $(PYTHON) -m venv --clear .venv
-	@find .venv -name '*.dist-info' ! -exec test -e '{}/RECORD' \; -prune -exec rm -rf '{}' +
+	@find .venv/lib/python3*/site-packages -maxdepth 1 -name '*.dist-info' ! -exec test -e '{}/RECORD' \; -prune -exec rm -rf '{}' +
 	@$(PIP) 'pip>=25'
 ifeq ($(TORCH),cpu)
 	@echo "Step 2/3: PyTorch, $(PINNED), its build for machines without a GPU (200 MB)"
