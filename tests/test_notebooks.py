@@ -27,7 +27,8 @@ FLOORS = [  # a room imports only rooms on lower floors
     ["rewards", "curriculum", "demonstrations", "environment"],
     ["model", "generation"],
     ["training", "preference", "search"],
-    ["runs", "metrics", "plots"],
+    ["runs", "judging", "metrics", "intervals", "plots"],
+    ["claims"],
     ["explorer"],
 ]
 INTERACTIVE = {

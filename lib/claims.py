@@ -1,0 +1,114 @@
+"""What the papers claim, asked of our numbers: data/paper/claims.csv says beforehand what is compared, here it is answered.
+
+A claim is a contrast of methods (`lib.intervals`) on one set and one metric, with a direction: A above B; above it by a
+factor; its change from its own start above that of B; above each of several; or one method against a bound. Answers:
+
+reproduced             the interval lies on the claimed side
+not reproduced         it lies on the other side; of "equal", beyond the margin
+equivalent             of "equal" and "zero": it lies within the margin
+paper's size excluded  it holds zero, and the paper's effect lies beyond it: here the effect is smaller, if there is any
+undecided              it holds zero, or reaches over the margin, and no more can be said
+one seed               one of the methods was trained once: nothing is decided, whatever the interval
+not run                there are no such runs
+"""
+
+from collections.abc import Mapping
+
+import numpy as np
+import pandas as pd
+
+from lib.intervals import contrasts
+from lib.paths import PAPER
+
+ANSWERS = [  # the weakest first: a claim of several comparisons has the weakest of their answers
+    *["not run", "one seed", "not reproduced", "paper's size excluded", "undecided", "equivalent", "reproduced"],
+]
+DIRECTIONS = ["higher", "lower", "highest", "lowest", "equal", "zero"]
+PER = {"percent": 100, "percentage points": 100, "of 800": 800, "problems of 50": 50}  # units of results.csv
+
+
+def planned(paper: str | None = None) -> pd.DataFrame:
+    """The claims of one paper, or all, as data/paper/claims.csv plans them. Raises ValueError naming a claim that says too
+    little. Columns id, paper, section, claim, and what is compared:
+
+    runs: A;B for A minus B, A;B;C for A minus each other (direction highest, lowest) or each alone (zero), A for A alone.
+    starts: the policies that A and B began from, where their changes are compared. metric, set: ours; problem_set,
+    paper_metric: the paper's, where they differ. bound: taken off; factor: of B; margin: within which equal is equal.
+    """
+    table = pd.read_csv(PAPER / "claims.csv").fillna({"starts": "", "bound": 0.0, "factor": 1.0})
+    for row in table.itertuples():
+        if row.direction not in DIRECTIONS:
+            raise ValueError(f"claims.csv, {row.id}: direction {row.direction!r} is none of {', '.join(DIRECTIONS)}")
+        if row.direction in ("equal", "zero") and not row.margin > 0:
+            raise ValueError(f"claims.csv, {row.id}: {row.direction!r} needs a margin within which it holds")
+    return table if paper is None else table[table["paper"] == paper].reset_index(drop=True)
+
+
+def comparisons(claim) -> list[dict[str, float]]:
+    """The contrasts that a row of `planned` asks for, as weights of methods."""
+    first, *others = claim.runs.split(";")
+    if claim.direction == "zero" or not others:
+        return [{method: 1.0} for method in (first, *others)]
+    if len(others) > 1 and claim.direction not in ("highest", "lowest"):
+        raise ValueError(f"claims.csv, {claim.id}: {claim.direction!r} compares two methods, not {claim.runs}")
+    started = zip(claim.starts.split(";"), (-1.0, 1.0), strict=True) if claim.starts else ()
+    asked = []
+    for other in others:
+        weights = pd.Series([1.0, -claim.factor], [first, other])
+        for start, sign in started:
+            weights = weights.add(pd.Series({start: sign}), fill_value=0.0)
+        asked.append(weights[weights != 0].to_dict())
+    return asked
+
+
+def answer(low: float, high: float, direction: str, seeds: int, theirs=np.nan, margin=np.nan) -> str:
+    """What the interval of a contrast says to a claim (above). theirs: the paper's value of it; NaN where it has none."""
+    if seeds < 2:
+        return "one seed"
+    if direction in ("equal", "zero"):
+        if -margin < low and high < margin:
+            return "equivalent"
+        return "not reproduced" if low > margin or high < -margin else "undecided"
+    if direction in ("lower", "lowest"):
+        low, high, theirs = -high, -low, -theirs
+    if low > 0 or high < 0:
+        return "reproduced" if low > 0 else "not reproduced"
+    return "paper's size excluded" if theirs > high else "undecided"
+
+
+def evaluate(asked: pd.DataFrame, scores: pd.DataFrame, ready: Mapping[str, tuple] | None = None) -> pd.DataFrame:
+    """The answers to `asked`, rows of `planned`.
+
+    `scores`: of all methods of the study, as `lib.intervals` takes them; training logs as `of_logs` makes them.
+    ready: by claim, the (estimate, low, high, seeds) of what is no contrast of means, such as a crossover.
+    One row a claim: that of its weakest comparison, with estimate, low, high, n_problems, seeds; theirs, the paper's value;
+    against, the baseline of that comparison; comparisons, how many it rests on; answer.
+    """
+    paper = pd.read_csv(PAPER / "results.csv")
+    paper["value"] /= paper["unit"].map(PER).fillna(1)
+    paper = paper.drop_duplicates(["paper", "method", "set", "metric"]).set_index(["paper", "method", "set", "metric"])
+    rows = []
+    for claim in asked.itertuples():
+        found, wanted = [], comparisons(claim)
+        here = (
+            scores.loc[scores.index.isin([claim.set], level="set"), [claim.metric]] if claim.metric in scores else None
+        )
+        table = None if here is None else contrasts(here, dict(enumerate(wanted))).set_index("contrast")
+        for i, weights in enumerate(wanted):
+            keys = [(claim.paper, m, claim.problem_set, claim.paper_metric) for m in weights]
+            theirs = paper["value"].reindex(keys).to_numpy() @ [*weights.values()] - claim.bound
+            row = {"against": [*weights][1] if len(weights) > 1 else "", "theirs": theirs, "answer": "not run"}
+            if ready and claim.id in ready:
+                row |= dict(zip(("estimate", "low", "high", "seeds"), ready[claim.id], strict=True))
+            elif table is not None and i in table.index:
+                one = table.loc[i]
+                row |= (one[["estimate", "low", "high"]].astype(float) - claim.bound).to_dict()
+                row |= {"n_problems": one["n_problems"], "seeds": one["runs"]}
+            if "low" in row:
+                limits = (row["low"], row["high"], claim.direction, row["seeds"], theirs, claim.margin)
+                row["answer"] = answer(*limits)
+            found.append(row)
+        weakest = min(found, key=lambda row: ANSWERS.index(row["answer"]))
+        rows.append({"id": claim.id, "comparisons": len(wanted)} | weakest)
+    columns = ["estimate", "low", "high", "n_problems", "seeds", "theirs", "against", "comparisons", "answer"]
+    return asked.merge(pd.DataFrame(rows, columns=["id", *columns]), on="id")

@@ -1,0 +1,189 @@
+"""From folders of runs to judged tables: who wrote what, and what it is worth.
+
+A run's own record (run.json) says its method, its seed and the style of prompt that was completed, so no text can be
+judged by the rules of another style. Verdicts are kept below the runs, under the hash of the file that was judged and of
+the code that judged it: ten analyses judge a file once, and a changed verifier judges anew. What cannot be kept there is
+judged again, nothing else changes.
+"""
+
+import hashlib
+import inspect
+import json
+from functools import cache
+from pathlib import Path
+
+import pandas as pd
+
+from lib import expression, problem, programs, traces, verifiers
+from lib.expression import canonical, numbers, render
+from lib.files import read_table, shown, write_table
+from lib.names import nearest
+from lib.paths import ROOT, RUNS
+from lib.problem import Problem
+from lib.verifiers import VERIFIERS, answer_span, verify_program, verify_steps, verify_trace
+
+KEPT = RUNS / ".verdicts"
+TEXTS = ["nums", "target", "completion"]  # heavy: read where they are asked for
+ANSWER = ["status", "correct", "answer"]
+STEPS = ["equations", "true", "distinct", "signs", "legal", "lost", "attempts"]
+PROGRAM = ["passed", "assignments", "complete"]
+TRACE = ["goes_on", "ungrounded", "valid_lines", "reached", "repaired", "trace_muldiv", "answer_muldiv"]
+
+
+def folders(patterns) -> list[Path]:
+    """Finished runs: folders, or patterns of them such as "data/reference/laptop/sample/sft_*/*", from the repository's
+    root. Raises FileNotFoundError for one that fits no finished run."""
+    found = []
+    for pattern in [patterns] if isinstance(patterns, str | Path) else patterns:
+        inside = Path(pattern).relative_to(ROOT) if Path(pattern).is_relative_to(ROOT) else Path(pattern)
+        base = Path(inside.anchor) if inside.is_absolute() else ROOT
+        some = [path.parent for path in sorted(base.glob(str(inside.relative_to(inside.anchor) / "run.json")))]
+        if not some:
+            raise FileNotFoundError(f"{pattern}: no finished run there (no run.json); `make status` lists the runs")
+        found += some
+    return list(dict.fromkeys(found))
+
+
+def record(folder: Path) -> dict:
+    """A run's run.json. Raises ValueError naming it where it does not say who wrote what."""
+    path = Path(folder) / "run.json"
+    try:
+        found = json.loads(path.read_text())
+        return {key: found[key] for key in ("run", "method", "seed", "parameters")} | found
+    except (ValueError, KeyError) as error:
+        raise ValueError(f"{shown(path)} is damaged or old ({error!r}): make this run anew") from error
+
+
+def samples(patterns, sets=None, looks=("answer",), texts=False) -> pd.DataFrame:
+    """All generations of some sampling runs, judged: a row a different completion of a problem, there are `count` of it.
+
+    Columns run, method, seed, style, set, problem, tokens, logprob, finish, count, those of each look (`judge`), and with
+    `texts` nums, target, completion. sets: keep these evaluation sets only.
+    """
+    return _judged(patterns, "generations.parquet", sets, looks, texts)
+
+
+def games(patterns, sets=None, texts=False) -> pd.DataFrame:
+    """All games that some searches kept (notebook 16), judged: as `samples`, with the columns of `lib.search`."""
+    return _judged(patterns, "trajectories.parquet", sets, ("answer",), texts)
+
+
+def logs(patterns) -> pd.DataFrame:
+    """Training logs (metrics.csv), a row a step, with run, method and seed in front."""
+    tables = [pd.DataFrame(columns=["run", "method", "seed", "step"])]
+    for folder in folders(patterns):
+        names, table = record(folder), read_table(folder / "metrics.csv")
+        who = pd.DataFrame({key: names[key] for key in ("run", "method", "seed")}, table.index)
+        tables.append(pd.concat([who, table], axis=1))
+    return pd.concat(tables, ignore_index=True).infer_objects()
+
+
+def judge(table: pd.DataFrame, style: str = "free", look: str = "answer") -> pd.DataFrame:
+    """Saved generations (columns nums, target, completion, and finish for a trace) with the columns of a look more.
+
+    style: of the prompt that was completed, a key of VERIFIERS. Looks:
+    answer: status; correct (bool); answer, the expression up to commuting, by `canonical` ("": there is none).
+    steps, of the free reasoning: equations that `verify_steps` reads; how many of them are true, how many distinct; its
+    equals signs (what there was to read); legal, the share of legal steps; lost, the steps reach the target and the answer
+    is wrong; attempts, how often the numbers are used afresh.
+    program: checks passed (an expression in free text is read as the one line `answer = ...`); assignments; complete,
+    those of its values that use every number once.
+    trace: goes_on, there is more behind the answer, or it was cut there (nan: none is closed); ungrounded, the answer uses
+    generated values; valid_lines, their share (0 without lines); reached, the trace ends at the target; repaired, correct
+    as it is or by `repair`; * or / stands in the trace, in the answer.
+    """
+    if style not in VERIFIERS:
+        raise ValueError(f"no verifier for prompt style {style!r}{nearest(style, VERIFIERS)}")
+    columns, read = LOOKS[look]
+    finish = table["finish"] if "finish" in table else [""] * len(table)
+    known, rows = {}, []
+    for nums, target, text, end in zip(table["nums"], table["target"], table["completion"], finish, strict=True):
+        asked = (tuple(map(int, nums)), int(target))
+        key = (*asked, answer_span(text)) if look == "answer" else (*asked, text, end)
+        if key not in known:
+            known[key] = read(text, Problem(*asked), style, end)
+        rows.append(known[key])
+    return table.assign(**pd.DataFrame(rows, columns=columns, index=table.index))
+
+
+def _answer(text, problem, style, _):
+    verdict = VERIFIERS[style](text, problem)
+    written = "" if verdict.expression is None else render(canonical(verdict.expression))
+    return verdict.status, verdict.status == "correct", written
+
+
+def _steps(text, problem, style, _):
+    steps, true = verify_steps(text, problem), VERIFIERS[style](text, problem).status == "correct"
+    legal, reached = [step.legal for step in steps], (problem.target,)
+    lost = not true and any(step.legal and step.pool == reached for step in steps)
+    counted = (len(steps), sum(step.arithmetic_ok for step in steps), sum(not step.repeated for step in steps))
+    signs = verifiers._reasoning(text).count("=")
+    return *counted, signs, sum(legal) / max(len(legal), 1), float(lost), steps[-1].attempt + 1 if steps else 0
+
+
+def _program(text, problem, style, _):
+    if not style.startswith("program"):
+        text = text.replace("<answer>", "<answer>answer = ")
+    verdict, given = verify_program(text, problem), sorted(problem.nums)
+    whole = [made for made in verdict.assignments if sorted(numbers(made).elements()) == given]
+    return verdict.passed, len(verdict.assignments), len(whole)
+
+
+def _trace(text, problem, _, finish):
+    found, (before, closed, behind) = verify_trace(text, problem), text.partition("</answer>")
+    trace, _, answer = before.partition("<answer>")
+    return (
+        float(bool(behind.strip()) or finish == "length") if closed else float("nan"),
+        float(found.link == "generated"),
+        sum(line.valid for line in found.lines) / max(len(found.lines), 1),
+        float(found.reached),
+        float(found.status == "correct" or found.solution is not None),
+        float("*" in trace or " / " in trace),
+        float("*" in answer or "/" in answer),
+    )
+
+
+LOOKS = {
+    "answer": (ANSWER, _answer),
+    "steps": (STEPS, _steps),
+    "program": (PROGRAM, _program),
+    "trace": (TRACE, _trace),
+}
+
+
+def _judged(patterns, file, sets, looks, texts) -> pd.DataFrame:
+    about = ["run", "method", "seed", "style", "set", "problem"]
+    tables = [pd.DataFrame(columns=about + [column for look in looks for column in LOOKS[look][0]])]
+    for folder in folders(patterns):
+        path, names = folder / file, record(folder)
+        style, table = names["parameters"].get("prompt_style", "free"), read_table(path)
+        table = table if texts else table.drop(columns=TEXTS)
+        verdicts = [_verdicts(path, style, look) for look in looks]
+        who = pd.DataFrame({key: names[key] for key in about[:3]} | {"style": style}, table.index)
+        table = pd.concat([who, table, *verdicts], axis=1)
+        tables.append(table if sets is None else table[table["set"].isin(sets)])
+    return pd.concat(tables[1:] or tables, ignore_index=True)
+
+
+def _verdicts(path: Path, style: str, look: str) -> pd.DataFrame:
+    """The columns of a look, a row a row of the file: as they were kept, or judged and kept."""
+    content = hashlib.blake2b(path.read_bytes(), digest_size=16).hexdigest()
+    kept = KEPT / f"{content}-{_code()}-{style}-{look}.parquet"
+    try:
+        return read_table(kept)
+    except (FileNotFoundError, ValueError):  # none, or a damaged one
+        columns, _ = LOOKS[look]
+        verdicts = judge(read_table(path), style, look)[columns]
+    try:
+        write_table(verdicts, kept)
+    except OSError:  # a folder of others, a full disk: judged again next time
+        pass
+    return verdicts
+
+
+@cache
+def _code() -> str:
+    """The hash of all code that a verdict comes from."""
+    here = inspect.getmodule(_code)
+    text = "".join(inspect.getsource(module) for module in (expression, problem, programs, traces, verifiers, here))
+    return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()

@@ -1,0 +1,104 @@
+"""Every kind of claim, answered from scores whose truth is known; and the file of claims itself."""
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from lib import claims
+
+NAN = float("nan")
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "direction", "seeds", "theirs", "margin", "expected"),
+    [
+        (0.01, 0.05, "higher", 3, NAN, NAN, "reproduced"),
+        (0.01, 0.05, "lower", 3, NAN, NAN, "not reproduced"),
+        (-0.05, -0.01, "lowest", 3, NAN, NAN, "reproduced"),
+        (-0.05, -0.01, "highest", 2, NAN, NAN, "not reproduced"),
+        (-0.01, 0.05, "higher", 3, NAN, NAN, "undecided"),
+        (-0.01, 0.05, "higher", 3, 0.04, NAN, "undecided"),
+        (-0.01, 0.05, "higher", 3, 0.06, NAN, "paper's size excluded"),
+        (-0.05, 0.01, "lower", 3, -0.06, NAN, "paper's size excluded"),
+        (-0.05, 0.01, "lower", 3, 0.06, NAN, "undecided"),  # theirs is on the other side
+        (0.0, 0.0, "lower", 3, NAN, NAN, "undecided"),  # the same answers on every problem
+        (-0.01, 0.02, "equal", 3, NAN, 0.03, "equivalent"),
+        (0.01, 0.02, "equal", 3, NAN, 0.03, "equivalent"),  # told apart, and of no size
+        (-0.01, 0.04, "equal", 3, NAN, 0.03, "undecided"),
+        (0.04, 0.06, "equal", 3, NAN, 0.03, "not reproduced"),
+        (-0.06, -0.04, "zero", 3, NAN, 0.03, "not reproduced"),
+        (0.01, 0.05, "higher", 1, 0.9, NAN, "one seed"),
+    ],
+)
+def test_answer(low, high, direction, seeds, theirs, margin, expected):
+    assert claims.answer(low, high, direction, seeds, theirs, margin) == expected
+    assert expected in claims.ANSWERS
+
+
+def scores(levels, runs=3, problems=400, seed=0):
+    """Scores of methods with the same problems: their level, the problem's difficulty, runs that differ by .005."""
+    rng, parts = np.random.default_rng(seed), {}
+    hard = rng.normal(0, 0.2, problems)
+    for method, level in levels.items():
+        for run in range(runs if not isinstance(level, tuple) else level[1]):
+            mean = level[0] if isinstance(level, tuple) else level
+            parts[method, run, "heldout_1000"] = pd.Series(
+                mean + hard + rng.normal(0, 0.005) + rng.normal(0, 0.05, problems)
+            )
+    return pd.concat(parts, names=["method", "seed", "set", "problem"]).to_frame("pass@1")
+
+
+def asked(**about):
+    row = {"id": "ast-1", "paper": "ast", "runs": "rloo/a;rloo/b", "starts": "", "metric": "pass@1"}
+    row |= {"set": "heldout_1000", "direction": "higher", "bound": 0.0, "factor": 1.0, "margin": NAN}
+    return pd.DataFrame([row | {"problem_set": "test_50", "paper_metric": "pass@1"} | about])
+
+
+def answered(levels, **about):
+    return claims.evaluate(asked(**about), scores(levels)).iloc[0]
+
+
+def test_a_lead_a_factor_and_a_bound():
+    levels = {"rloo/a": 0.5, "rloo/b": 0.3}
+    row = answered(levels)
+    assert row["answer"] == "reproduced" and row["estimate"] == pytest.approx(0.2, abs=0.02)
+    assert row[["against", "seeds", "n_problems", "comparisons"]].tolist() == ["rloo/b", 3, 400, 1]
+    assert answered(levels, factor=2)["answer"] == "not reproduced"  # .5 is not double .3
+    assert answered(levels | {"rloo/a": 0.7}, factor=2)["answer"] == "reproduced"
+    assert answered(levels, runs="rloo/b", direction="lower", bound=0.4)["answer"] == "reproduced"
+    assert answered(levels, runs="rloo/a", direction="lower", bound=0.4)["answer"] == "not reproduced"
+
+
+def test_changes_from_each_ones_own_start():
+    levels = {"rloo/a": 0.3, "rloo/b": 0.5, "sft/a": 0.1, "sft/b": 0.45}
+    assert answered(levels)["answer"] == "not reproduced"
+    row = answered(levels, starts="sft/a;sft/b")  # .2 against .05
+    assert row["answer"] == "reproduced" and row["estimate"] == pytest.approx(0.15, abs=0.03)
+    row = answered(levels, starts="sft/a;sft/a")  # the same start: cancels
+    assert row["estimate"] == pytest.approx(-0.2, abs=0.03)
+
+
+def test_the_weakest_of_several_comparisons_answers():
+    levels = {"rloo/a": 0.5, "rloo/b": 0.3, "rloo/c": 0.7, "rloo/d": (0.2, 1)}
+    row = answered(levels, runs="rloo/a;rloo/b;rloo/c", direction="highest")
+    assert row[["answer", "against", "comparisons"]].tolist() == ["not reproduced", "rloo/c", 2]
+    assert answered(levels, runs="rloo/c;rloo/a;rloo/b", direction="highest")["answer"] == "reproduced"
+    assert answered(levels, runs="rloo/c;rloo/a;rloo/d", direction="highest")["answer"] == "one seed"
+    assert answered(levels, runs="rloo/c;rloo/a;rloo/nobody", direction="highest")["answer"] == "not run"
+    with pytest.raises(ValueError, match="'higher' compares two methods"):
+        answered(levels, runs="rloo/a;rloo/b;rloo/c")
+
+
+def test_equal_and_zero():
+    levels = {"rloo/a": 0.5, "rloo/b": 0.5, "rloo/c": 0.0}
+    assert answered(levels, direction="equal", margin=0.05)["answer"] == "equivalent"
+    assert answered(levels, direction="equal", margin=0.001)["answer"] == "undecided"
+    assert answered(levels, runs="rloo/c", direction="zero", margin=0.1)["answer"] == "equivalent"
+    assert answered(levels, runs="rloo/c;rloo/a", direction="zero", margin=0.1)["answer"] == "not reproduced"
+
+
+def test_what_is_no_contrast_of_means_is_handed_in():
+    row = claims.evaluate(asked(metric="crossover"), scores({"rloo/a": 0.5}), {"ast-1": (-3.0, -5.0, -1.0, 3)}).iloc[0]
+    assert row[["estimate", "answer"]].tolist() == [-3.0, "not reproduced"]
+    assert answered({"rloo/a": 0.5}, metric="crossover")["answer"] == "not run"
+    assert answered({"rloo/a": 0.5, "rloo/b": 0.5}, set="test_50")["answer"] == "not run"

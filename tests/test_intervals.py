@@ -1,0 +1,167 @@
+"""The one rule of intervals: by hand, and by simulation on data like ours (16 samples of a problem, some runs)."""
+
+from itertools import pairwise
+
+import numpy as np
+import pandas as pd
+import pytest
+from scipy import stats
+
+from lib import intervals
+
+KEYS = ["method", "seed", "set", "problem"]
+
+
+def scores_of(tables, metric="pass@1", name="s"):
+    """A frame of scores from (runs, problems) arrays by method."""
+    parts = {
+        (method, seed, name): pd.Series(row)
+        for method, table in tables.items()
+        for seed, row in enumerate(np.atleast_2d(table))
+    }
+    return pd.concat(parts, names=KEYS).dropna().to_frame(metric)
+
+
+def simulated(rng, methods, runs, problems, noise, repetitions):
+    """Scores (repetitions, methods, runs, problems): problems differ in difficulty, runs by `noise`, 16 samples of each
+    (their mean taken as normal). And the mean that they all have in truth."""
+    hard = rng.random((repetitions, 1, 1, problems), dtype=np.float32) < 0.5
+    chance = np.where(hard, 0.15, 0.65) + rng.normal(0, noise, (repetitions, methods, runs, 1))
+    spread = np.sqrt(chance * (1 - chance) / 16, dtype=np.float32)
+    return chance + spread * rng.standard_normal(chance.shape, dtype=np.float32), 0.4
+
+
+def halves(values):
+    """Half-widths of the first method's mean, and of its difference from the second, all of them being one pool."""
+    *_, methods, runs, problems = values.shape
+    pool, freedom = np.maximum(0, intervals.net_variance(values).mean(axis=-1)), methods * (runs - 1)
+    gaps = values[:, 0].mean(axis=1) - values[:, 1].mean(axis=1)
+    for of_problems, share in ((values[:, 0].mean(axis=1), 1), (gaps, 2)):
+        mean, variance = of_problems.mean(axis=-1), of_problems.var(axis=-1, ddof=1) / problems
+        yield mean, intervals.half_width(variance, problems, [(share * pool / runs, freedom)])
+
+
+GRID = [(runs, noise, problems) for runs in (3, 5, 8) for noise in (0.0, 0.01, 0.02) for problems in (200, 1000)]
+
+
+@pytest.mark.parametrize(("runs", "noise", "problems"), GRID)
+def test_the_interval_covers_the_truth(runs, noise, problems):
+    """Asked is 95%; 1,000 repetitions tell it within 1.4 points. Four methods of one trainer, as our studies have."""
+    values, truth = simulated(np.random.default_rng([runs, problems, int(100 * noise)]), 4, runs, problems, noise, 1000)
+    (mean, half), (gap, width) = halves(values)
+    alone, paired = np.mean(np.abs(mean - truth) <= half), np.mean(np.abs(gap) <= width)
+    assert 0.93 <= alone <= 0.97 and 0.93 <= paired <= 0.98, (alone, paired)
+
+
+def test_identical_methods_are_seldom_told_apart():
+    told = []
+    for cell, (runs, noise, problems) in enumerate(GRID):
+        values, _ = simulated(np.random.default_rng(cell), 4, runs, problems, noise, 300)
+        _, (gap, width) = halves(values)
+        told.append(np.mean(np.abs(gap) > width))
+    assert np.mean(told) <= 0.055, told  # 5% asked, 5,400 pairs: a standard error of .3 points
+
+
+@pytest.mark.parametrize("runs", [3, 5, 8])
+def test_training_logs_are_covered_by_the_same_rule(runs):
+    """Numbers of whole runs: the variance between runs alone."""
+    values = np.random.default_rng(runs).normal(1, 0.2, (4000, 4, runs, 1))
+    means, pool = values.mean(axis=(2, 3)), intervals.net_variance(values).mean(axis=1)
+    freedom = 4 * (runs - 1)
+    alone = np.abs(means[:, 0] - 1) <= intervals.half_width(0, 1, [(pool / runs, freedom)])
+    gap = np.abs(means[:, 0] - means[:, 1]) <= intervals.half_width(0, 1, [(2 * pool / runs, freedom)])
+    assert 0.94 <= alone.mean() <= 0.96 and 0.94 <= gap.mean() <= 0.96
+
+
+def test_frames_and_arrays_follow_one_rule():
+    values, _ = simulated(np.random.default_rng(0), 3, 4, 60, 0.05, 1)
+    scores = scores_of({f"rloo/{name}": table for name, table in zip("abc", values[0], strict=True)})
+    (mean, half), (gap, width) = (next(zip(*found, strict=True)) for found in halves(values))
+    one = intervals.estimates(scores).set_index("method").loc["rloo/a"]
+    assert one[["estimate", "low", "high"]].tolist() == pytest.approx([mean, mean - half, mean + half])
+    assert one[["n_problems", "runs"]].tolist() == [60, 4]
+    two = intervals.differences(scores, [("rloo/a", "rloo/b")]).iloc[0]
+    assert two[["estimate", "low", "high"]].tolist() == pytest.approx([gap, gap - width, gap + width])
+
+
+def test_one_run_by_hand():
+    """The interval speaks of problems only: Student's t over them."""
+    row = intervals.estimates(scores_of({"sft/a": [0.0, 0.5, 1.0, 0.5]})).iloc[0]
+    half = stats.t.ppf(0.975, 3) * np.std([0, 0.5, 1, 0.5], ddof=1) / 2
+    assert row[["estimate", "low", "high"]].tolist() == pytest.approx([0.5, 0.5 - half, 0.5 + half])
+    assert row[["n_problems", "runs"]].tolist() == [4, 1]
+
+
+def test_a_log_by_hand():
+    table = pd.DataFrame({"method": "rloo/a", "seed": [0, 1, 2], "kl": [1.0, 2.0, 3.0]})
+    row = intervals.estimates(intervals.of_logs(table.set_index(["method", "seed"]))).iloc[0]
+    half = 4.302653 / np.sqrt(3)  # t of two degrees of freedom, standard deviation 1
+    assert row[["estimate", "low", "high"]].tolist() == pytest.approx([2, 2 - half, 2 + half], abs=1e-5)
+    assert row["set"] == "training"
+    alone = intervals.estimates(intervals.of_logs(table[:1].set_index(["method", "seed"]))).iloc[0]
+    assert alone["estimate"] == 1 and np.isnan(alone["low"])  # one run's number says nothing of others
+
+
+def test_the_variance_between_runs_is_unbiased():
+    rng = np.random.default_rng(0)
+    for noise in (0.0, 0.05):
+        shifts = (
+            rng.normal(0, noise, (4000, 3, 1)) + rng.normal(0, 0.3, (4000, 1, 50)) + rng.normal(0, 0.2, (4000, 3, 50))
+        )
+        assert intervals.net_variance(shifts).mean() == pytest.approx(noise**2, abs=1e-4)
+
+
+def test_trainers_have_variances_of_their_own_and_systems_of_a_policy_count_once():
+    rng = np.random.default_rng(0)
+    base = rng.random(300)
+    wild = base + np.array([[-0.1], [0.0], [0.1]])
+    calm = np.stack([base] * 3)
+    apart = intervals.estimates(scores_of({"sft/a": calm, "rloo/a": wild})).set_index("method")
+    widths = apart["high"] - apart["low"]
+    assert widths["rloo/a"] > 3 * widths["sft/a"]
+    pooled = intervals.estimates(scores_of({"rloo/b": calm, "rloo/a": wild})).set_index("method")
+    assert pooled.loc["rloo/b", "high"] - pooled.loc["rloo/b", "low"] > 2 * widths["sft/a"]
+    systems = {"sft/pick 1/8": wild, "sft/pick 16/16": wild}
+    once, twice = (intervals.estimates(scores_of(some)).iloc[0] for some in (dict([*systems.items()][:1]), systems))
+    assert twice["high"] == pytest.approx(once["high"])  # no degree of freedom was won
+
+
+def test_pairing_is_by_problem_and_only_where_all_runs_have_scores():
+    rng = np.random.default_rng(3)
+    base = rng.beta(0.5, 0.5, size=400)
+    better = base + rng.normal(0.03, 0.05, size=400)
+    scores = scores_of({"sft/a": base, "rloo/a": better}).sample(frac=1, random_state=0)
+    gap = intervals.differences(scores, [("rloo/a", "sft/a")]).iloc[0]
+    singles = intervals.estimates(scores)
+    unpaired = np.hypot(*(singles["high"] - singles["low"]))
+    assert gap["estimate"] == pytest.approx((better - base).mean()) and gap["high"] - gap["low"] < unpaired / 4
+    lacking = scores.drop(index=[("rloo/a", 0, "s", 7)])
+    gap = intervals.differences(lacking, [("rloo/a", "sft/a"), ("rloo/a", "rloo/nobody")])
+    assert gap["n_problems"].tolist() == [399]
+    assert intervals.differences(scores, [("rloo/nobody", "sft/a")]).empty
+
+
+def test_contrasts_by_hand():
+    """A factor and a change from a start are weights."""
+    rng = np.random.default_rng(1)
+    a, b, start = rng.random((3, 50))
+    scores = scores_of({"rloo/a": a, "rloo/b": b, "sft/s": start})
+    asked = {"double": {"rloo/a": 1, "rloo/b": -2}, "changes": {"rloo/a": 1, "rloo/b": -1, "sft/s": 0.5}}
+    found = intervals.contrasts(scores, asked).set_index("contrast")
+    for name, values in (("double", a - 2 * b), ("changes", a - b + start / 2)):
+        half = stats.t.ppf(0.975, 49) * values.std(ddof=1) / np.sqrt(50)
+        row = found.loc[name, ["estimate", "low", "high"]].tolist()
+        assert row == pytest.approx([values.mean(), values.mean() - half, values.mean() + half])
+
+
+def test_more_problems_and_more_runs_make_an_interval_narrower():
+    rng = np.random.default_rng(0)
+    values, _ = simulated(rng, 4, 8, 1000, 0.02, 1)
+
+    def width(runs, problems):
+        tables = {f"rloo/{name}": table[:runs, :problems] for name, table in zip("abcd", values[0], strict=True)}
+        row = intervals.estimates(scores_of(tables)).iloc[0]
+        return row["high"] - row["low"]
+
+    for steps in (pairwise([width(3, 100), width(3, 1000)]), pairwise([width(3, 1000), width(8, 1000)])):
+        assert all(wide > narrow for wide, narrow in steps)

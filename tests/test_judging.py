@@ -1,0 +1,141 @@
+"""Judged tables from run folders: who, in which style, and verdicts that are kept as long as they are true."""
+
+import json
+
+import pandas as pd
+import pytest
+
+from lib import judging
+from lib.files import read_table, write_table
+
+GIVEN = {"set": "test_50", "problem": 0, "nums": [44, 19, 35], "target": 98}
+MEASURED = {"tokens": 9, "logprob": -1.5, "finish": "stop", "count": 2}
+
+
+@pytest.fixture(autouse=True)
+def kept(tmp_path, monkeypatch):
+    monkeypatch.setattr(judging, "KEPT", tmp_path / "verdicts")
+    return tmp_path / "verdicts"
+
+
+@pytest.fixture
+def made(tmp_path):
+    """A function that makes a finished run's folder."""
+
+    def make(name, texts, style="free", seed=0, method="sft/free", file="generations.parquet"):
+        folder = tmp_path / "runs" / name / str(seed)
+        rows = [GIVEN | MEASURED | {"completion": text} for text in texts]
+        write_table(pd.DataFrame(rows), folder / file)
+        record = {"run": name, "method": method, "seed": seed, "parameters": {"prompt_style": style}}
+        (folder / "run.json").write_text(json.dumps(record))
+        return folder
+
+    return make
+
+
+RIGHT, PROGRAM = "<answer>44 + 19 + 35</answer>", "<answer>a = 44 + 19\nb = a + 35</answer>"
+
+
+def test_samples_hold_who_what_and_the_verdict(made, tmp_path):
+    made("sample/sft_free", [RIGHT, "nothing"])
+    made("sample/rloo_sparse", [RIGHT], seed=1, method="rloo/sparse")
+    table = judging.samples([f"{tmp_path}/runs/sample/*/*"])
+    assert table["method"].tolist() == ["rloo/sparse", "sft/free", "sft/free"]
+    assert table["seed"].tolist() == [1, 0, 0] and table["count"].tolist() == [2, 2, 2]
+    assert table["status"].tolist() == ["correct", "correct", "missing"]
+    assert table["answer"].tolist()[1:] == ["19 + 44 + 35", ""] or table["answer"].tolist()[1] != ""
+    assert not set(judging.TEXTS) & set(table)
+    assert judging.samples(tmp_path / "runs/sample/sft_free/0", sets=["heldout_1000"]).empty
+    assert set(judging.TEXTS) < set(judging.samples(tmp_path / "runs/sample/sft_free/0", texts=True))
+
+
+def test_the_style_is_that_of_the_run(made):
+    program = made("sample/sft_program", [PROGRAM], style="program", method="sft/program")
+    free = made("sample/sft_free", [PROGRAM])
+    assert judging.samples([program, free])["status"].tolist() == ["correct", "unparseable"]
+    with pytest.raises(ValueError, match="no verifier for prompt style 'programm'.*'program'"):
+        judging.samples(made("sample/other", [PROGRAM], style="programm"))
+
+
+def test_verdicts_are_kept_by_file_and_by_code(made, kept, monkeypatch):
+    folder, judged = made("sample/sft_free", [RIGHT]), []
+    judge = judging.judge
+    monkeypatch.setattr(judging, "judge", lambda *args: judged.append(args) or judge(*args))
+    first, again = judging.samples(folder), judging.samples(folder)
+    pd.testing.assert_frame_equal(first, again)
+    assert len(judged) == 1 and len(list(kept.iterdir())) == 1
+    made("sample/sft_free", ["nothing"])  # another file in its place
+    assert judging.samples(folder)["status"].tolist() == ["missing"] and len(judged) == 2
+    monkeypatch.setattr(judging, "_code", lambda: "changed")
+    judging.samples(folder)
+    assert len(judged) == 3
+    next(kept.glob("*changed*")).write_bytes(b"torn")  # a damaged one is judged again
+    assert judging.samples(folder)["status"].tolist() == ["missing"] and len(judged) == 4
+    assert read_table(next(kept.glob("*changed*")))["status"].tolist() == ["missing"]
+
+
+def test_a_folder_that_cannot_be_written_is_judged_all_the_same(made, kept):
+    kept.write_text("no folder")  # not even root writes into this
+    folder = made("sample/sft_free", [RIGHT])
+    assert judging.samples(folder)["correct"].tolist() == [True]
+    assert kept.read_text() == "no folder"
+
+
+def test_missing_and_damaged_runs_are_named(made, tmp_path):
+    with pytest.raises(FileNotFoundError, match=r"nobody/\*: no finished run there"):
+        judging.samples([tmp_path / "runs/nobody/*"])
+    folder = made("sample/sft_free", [RIGHT])
+    (folder / "run.json").write_text('{"run": "sample/sft_free"}')
+    with pytest.raises(ValueError, match=r"run.json is damaged or old .*method"):
+        judging.samples(folder)
+
+
+def test_no_folders_give_an_empty_table(made):
+    table = judging.samples([], looks=("answer", "trace"))
+    assert table.empty and {"method", "seed", "set", "status", "goes_on"} <= set(table)
+    assert judging.logs([]).empty
+
+
+def test_logs(made, tmp_path):
+    for seed in (0, 1):
+        folder = made("rloo/sparse", [RIGHT], seed=seed, method="rloo/sparse")
+        write_table(pd.DataFrame({"step": [1, 2], "kl": [0.0, 0.1 + seed]}), folder / "metrics.csv")
+    log = judging.logs(f"{tmp_path}/runs/rloo/*/*")
+    assert log.columns.tolist() == ["run", "method", "seed", "step", "kl"]
+    assert log["seed"].tolist() == [0, 0, 1, 1] and log["kl"].tolist() == [0, 0.1, 0, 1.1]
+
+
+def look(text, name, style="free", finish="stop", nums=(44, 19, 35), target=98):
+    row = {"nums": list(nums), "target": target, "completion": text, "finish": finish}
+    return judging.judge(pd.DataFrame([row]), style, name).iloc[0]
+
+
+def test_the_look_at_steps_by_hand():
+    text = "<think>44 + 19 = 63, 63 + 35 = 98\n44 + 19 = 62</think><answer>44 + 19</answer>"
+    row = look(text, "steps")
+    assert row[["equations", "true", "distinct", "signs"]].tolist() == [3, 2, 2, 3]
+    assert row["legal"] == pytest.approx(2 / 3) and row["lost"] == 1 and row["attempts"] == 2
+    assert look("no", "steps")[judging.STEPS].tolist() == [0, 0, 0, 0, 0, 0, 0]
+    assert look(text.replace("44 + 19</a", "44 + 19 + 35</a"), "steps")["lost"] == 0
+
+
+def test_the_look_at_programs_by_hand():
+    assert look(PROGRAM, "program", "program")[judging.PROGRAM].tolist() == [5, 2, 1]
+    assert look(RIGHT, "program")[judging.PROGRAM].tolist() == [5, 1, 1]  # read as one line of a program
+    assert look("<answer>44 + 19</answer>", "program")["passed"] == 3
+    assert look("nothing", "program")[judging.PROGRAM].tolist() == [0, 0, 0]
+
+
+def test_the_look_at_traces_by_hand():
+    """The paper's Listing 2: every line holds, the answer uses a value that the trace made."""
+    lines = ["state [8, 27, 47, 79]", "try 79 + 47 = 126", "state [8, 27, 126]", "try 126 - 27 = 99"]
+    lines += ["state [8, 99]", "try 99 - 8 = 91", "state [91]"]
+    text = "\n".join(["<think>", *lines, "</think>", "<answer>((126 - 27) - 8)</answer>"])
+    asked = {"nums": (79, 8, 27, 47), "target": 91}
+    assert look(text, "trace", "trace", **asked)[judging.TRACE].tolist() == [0, 1, 1, 1, 1, 0, 0]
+    assert look(text + " more", "trace", "trace", **asked)["goes_on"] == 1
+    assert look(text, "trace", "trace", "length", **asked)["goes_on"] == 1
+    open_end = look(text.partition("</answer>")[0], "trace", "trace", **asked)
+    assert pd.isna(open_end["goes_on"]) and open_end["reached"] == 1
+    times = look("<think>try 8 * 79 = 632</think><answer>79 / 8</answer>", "trace", "trace", **asked)
+    assert times[["trace_muldiv", "answer_muldiv", "reached"]].tolist() == [1, 1, 0]
