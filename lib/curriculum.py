@@ -10,12 +10,12 @@ import numpy as np
 from scipy.special import softmax
 
 from lib.problem import Problem
-from lib.solver import annotate
+from lib.solver import count_all
 
 
 def solution_difficulty(problems: Sequence[Problem]) -> np.ndarray:
     """d(x) = -log(|S(x)| + 1): the fewer solutions, the harder. Shape (problems,)."""
-    return -np.log(annotate(problems) + 1.0)
+    return -np.log(count_all(problems) + 1.0)
 
 
 def buckets(difficulty: np.ndarray, count: int, seed: int) -> np.ndarray:

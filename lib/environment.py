@@ -6,7 +6,7 @@ numbers are kept sorted and (a, b, +) is the same action as (b, a, +): equal sta
 
 Every number must be used: a solvable state of n numbers is always n - 1 actions from its end (`d_min`). So in Eq. 9
 alpha tells solvable from unsolvable successors only; those of a state that can be solved are ranked by their number of
-completions.
+solutions (`count_solutions`).
 """
 
 import re
@@ -18,10 +18,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from lib.expression import BinOp, Expr, Num, render
+from lib.expression import BinOp, Expr, Num
 from lib.problem import Problem
-from lib.solver import annotate
-from lib.verifiers import Verdict, verify_answer
+from lib.solver import count_all
 
 PROMPT = "Numbers: [{nums}]\nTarget: {target}\nPick\n"
 REJECTIONS = ("unreadable", "number not there", "division by zero")
@@ -90,11 +89,6 @@ def _result(move: Action) -> Number:
     return value.numerator if value.denominator == 1 else value
 
 
-def reward(state: State) -> int:
-    """R of Eq. 4: 1 where the target is all that is left."""
-    return int(state.nums == (state.target,))
-
-
 # --- text -----------------------------------------------------------------------------------------
 
 
@@ -145,11 +139,6 @@ def expression(problem: Problem, history: Sequence[Action]) -> Expr:
     return tree
 
 
-def verify_game(problem: Problem, history: Sequence[Action]) -> Verdict:
-    """The verdict on a finished game, by the verifier that judges every study's answers."""
-    return verify_answer(f"<answer>{render(expression(problem, history))}</answer>", problem)
-
-
 def moves_of(tree: Expr) -> Iterator[Action]:
     """The actions that build an expression, innermost and left first."""
 
@@ -168,13 +157,13 @@ def moves_of(tree: Expr) -> Iterator[Action]:
 # --- exact values ---------------------------------------------------------------------------------
 
 
-def completions(states: Sequence[State]) -> np.ndarray:
+def count_solutions(states: Sequence[State]) -> np.ndarray:
     """c(s) of each state: its solution trees up to commuting, int64. V*(s) is c(s) > 0 (Eq. 6 and 7).
 
     Equal states are solved once, all together in one batch.
     """
     keys = list(dict.fromkeys(state.key for state in states))
-    found = dict(zip(keys, annotate([Problem(*key) for key in keys]).tolist(), strict=True))
+    found = dict(zip(keys, count_all([Problem(*key) for key in keys]).tolist(), strict=True))
     return np.array([found[state.key] for state in states], np.int64)
 
 
@@ -188,7 +177,7 @@ def q_values(successors: Sequence[State], kind: str, alpha: float = 0.2, beta: f
         return np.zeros(len(successors))
     if kind not in ("binary", "soft"):
         raise ValueError(f"value {kind!r} is not known: use 'none', 'binary' or 'soft'")
-    counts = completions(successors)
+    counts = count_solutions(successors)
     if kind == "binary":
         return (counts > 0).astype(float)
     d_min = np.array([len(state.nums) - 1 for state in successors])

@@ -17,7 +17,8 @@ import pandas as pd
 from markupsafe import Markup, escape
 
 from lib import plots
-from lib.environment import completions, initial, parse_action, render_number, step
+from lib.distance import nearest_solution
+from lib.environment import count_solutions, initial, parse_action, render_number, step
 from lib.expression import Expr, Neg, Num, children, numbers, render
 from lib.files import read_table
 from lib.generation import Sampling, sample
@@ -25,10 +26,11 @@ from lib.metrics import method_of
 from lib.model import load_policy
 from lib.paths import REFERENCE, RUNS
 from lib.problem import Problem
-from lib.rewards import get_reward, nearest_solution
+from lib.rewards import get_reward
 from lib.search import SearchSettings, search_table
 from lib.solver import count, solutions
-from lib.verifiers import VERIFIERS, judge, verify_program, verify_steps, verify_trace
+from lib.steps import verify_steps
+from lib.verifiers import VERIFIERS, judge, verify_program, verify_trace
 
 LONGEST, WIDEST = 20_000, 63  # characters of a completion, nodes of a tree that are drawn
 CSS = Markup("""<style>
@@ -217,19 +219,12 @@ def spans(text: str, problem: Problem, style: str) -> Iterator[tuple[int, int, s
         return next((look for look, is_so in zip(FAULTS, faults, strict=True) if is_so), "ro-ok")
 
     if style == "trace":
-        before, think, rest = text.partition("<think>")  # what is no reasoning becomes white space of the same length
-        blank = " " * len(before) + "\n" * len(think) + rest if think and "</think>" not in before else text
-        written = (m for m in re.finditer(r"[^\n]+", blank.replace("<think>", "\n" * 7)) if m[0].strip())
-        for match, line in zip(written, verify_trace(text, problem).lines, strict=False):
+        for line in verify_trace(text, problem).lines:
             look = worst(line.kind == "other", not (line.arithmetic_ok and line.state_ok), not line.in_pool)
-            yield *match.span(), look, line.repeated
+            yield *line.span, look, line.repeated
         return
-    at = 0
-    for one in verify_steps(text, problem):  # a step's text has one space around the equals sign
-        left, right = map(re.escape, one.text.rsplit(" = ", 1))
-        if match := re.compile(rf"(?<![\w.]){left}[ \t]*=[ \t]*{right}(?!\w)").search(text, at):
-            yield *match.span(), worst(not one.well_formed, not one.arithmetic_ok, not one.in_pool), one.repeated
-            at = match.end()
+    for one in verify_steps(text, problem):
+        yield *one.span, worst(not one.well_formed, not one.arithmetic_ok, not one.in_pool), one.repeated
 
 
 def trees(expr: Expr | None, problem: Problem) -> Markup:
@@ -276,7 +271,7 @@ def game(row: pd.Series, problem: Problem) -> Markup:
     states, said = [initial(problem)], re.findall(r"<pick>[^<>]+</pick>", row["actions"])
     for text in said:
         states.append(step(states[-1], parse_action(text, states[-1])))
-    left = [tag("span", c, class_="ro-ok" if c else "ro-wrong") for c in completions(states)]
+    left = [tag("span", c, class_="ro-ok" if c else "ro-wrong") for c in count_solutions(states)]
     numbers_left = [", ".join(map(render_number, state.nums)) for state in states]
     return as_table([("action", "numbers", "solutions left"), *zip(["", *said], numbers_left, left, strict=True)])
 

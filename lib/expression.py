@@ -1,4 +1,4 @@
-"""Exact arithmetic trees: read, evaluate, write, compare.
+"""Exact arithmetic trees: read, evaluate, write, bring into one form.
 
 The grammar: ASCII digits without leading zeros, `+ - * / ( )`, and white space (space, tab, newline, carriage
 return). Binary operators associate to the left; a sign binds tighter than any of them, so `-2 * 3` is
@@ -26,6 +26,13 @@ _DECIMAL_TOKEN = re.compile(r"[0-9]+(?:\.[0-9]+)?|[^ \t\n\r]")
 _DIGITS = frozenset("0123456789")
 _SIGN = "sign"  # a unary minus on the stack of operators
 _PRECEDENCE = {"(": 0, "+": 1, "-": 1, "*": 2, "/": 2, _SIGN: 3}
+
+HOLDS = {  # whether a op b = c, exactly
+    "+": lambda a, b, c: a + b == c,
+    "-": lambda a, b, c: a - b == c,
+    "*": lambda a, b, c: a * b == c,
+    "/": lambda a, b, c: b != 0 and a == b * c,
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -246,24 +253,3 @@ def _terms(expr: Expr, ops: str, inverse: bool) -> list[str]:
     if isinstance(expr, BinOp) and expr.op in ops:
         return _terms(expr.left, ops, inverse) + _terms(expr.right, ops, inverse ^ (expr.op == ops[1]))
     return [ops[inverse] + flattened(expr)]
-
-
-def _label(expr: Expr) -> object:
-    match expr:
-        case Num(value):
-            return value
-        case Neg():
-            return _SIGN
-    return expr.op
-
-
-def distance(a: Expr | None, b: Expr | None) -> int:
-    """d_tree of `ast` (Eq. 6): the nodes that differ when two trees are laid on each other root to root,
-    where either may swap the operands of a shared + or *. None is the empty tree."""
-    if a is None or b is None:
-        return sum(1 for _ in nodes(a)) + sum(1 for _ in nodes(b))
-    (a_left, a_right), (b_left, b_right) = children(a), children(b)
-    cost = distance(a_left, b_left) + distance(a_right, b_right)
-    if isinstance(a, BinOp) and isinstance(b, BinOp) and a.op == b.op and a.op in "+*":
-        cost = min(cost, distance(a_left, b_right) + distance(a_right, b_left))
-    return cost + (_label(a) != _label(b))

@@ -12,17 +12,19 @@ is named: `dense` is "Enhancing RLOO with Dense Symbolic Rewards and Bandit-Driv
 
 import inspect
 from collections.abc import Callable, Sequence
-from functools import cache, lru_cache, partial
-from math import exp, inf
+from functools import cache, partial
+from math import exp
 from typing import NamedTuple
 
 import numpy as np
 
-from lib.expression import Expr, Neg, Num
+from lib.distance import distance_to_solutions
+from lib.expression import Expr
 from lib.names import nearest
 from lib.problem import Problem
-from lib.solver import FIRST_NUMBER, is_solvable, solution_forms, tree
-from lib.verifiers import CHECKS, Step, Verdict, verify_answer, verify_program, verify_steps, verify_trace
+from lib.solver import is_solvable
+from lib.steps import Step, verify_steps
+from lib.verifiers import CHECKS, Verdict, verify_answer, verify_program, verify_trace
 
 
 class Score(NamedTuple):
@@ -71,7 +73,7 @@ def sparse(lambda_c: float = 1.0, lambda_p: float = 0.1) -> Reward:
 
 
 @register("ast")
-def ast(
+def ast_distance(
     lambda_c: float = 1.0,
     lambda_p: float = 0.1,
     lambda_a: float = 0.5,
@@ -282,69 +284,3 @@ def _indicators(verdict: Verdict, exact_numbers: bool) -> dict[str, float]:
         "valid": float(verdict.status in valid),
         "wrong_numbers": float(verdict.status == "wrong_numbers"),
     }
-
-
-# The labels of solver.solution_forms: 0 for no node, these, and 6 + i for the i-th smallest distinct number.
-_LABELS = {"+": 1, "-": 2, "*": 3, "/": 4}
-_NEG_LABEL, _FOREIGN = 5, 255
-
-
-def distance_to_solutions(expr: Expr | None, problem: Problem) -> float:
-    """d of Eq. 5: the least d_tree (Eq. 6) from an expression, or from the empty tree None, to a solution of the
-    problem; infinite if it has none.
-
-    `solution_forms` holds every commuted form of every solution, so the swaps of Eq. 6 need no recursion: the
-    least d_tree is the least number of positions whose labels differ.
-    """
-    differing, outside = _differing(expr, problem)
-    return float(int(differing.min()) + outside) if differing.size else inf  # in uint8 the sum would wrap around
-
-
-def nearest_solution(expr: Expr | None, problem: Problem) -> Expr | None:
-    """A solution at that distance, commuted so that just these nodes differ, position by position; None if there is no
-    solution."""
-    differing, _ = _differing(expr, problem)
-    if not differing.size:
-        return None
-    positions, labels = _solutions(problem.key)
-    return tree(positions[:, differing.argmin()].tolist(), list(labels))
-
-
-def _differing(expr: Expr | None, problem: Problem) -> tuple[np.ndarray, int]:
-    """For each form of a solution how many of its positions hold another label than the tree's; and how many of the
-    tree's nodes lie outside all forms."""
-    positions, labels = _solutions(problem.key)
-    if not positions.size:
-        return np.empty(0, np.uint8), 0
-    row, outside = _heap_labels(expr, labels, len(positions))
-    return (positions != row[:, None]).view(np.uint8).sum(axis=0, dtype=np.uint8), outside
-
-
-@lru_cache(maxsize=256)
-def _solutions(key: tuple) -> tuple[np.ndarray, dict]:
-    """solution_forms as (positions, forms), so that sums over positions run along the forms; the label of each
-    number."""
-    positions = np.ascontiguousarray(solution_forms(Problem(*key)).T)
-    return positions, {number: FIRST_NUMBER + i for i, number in enumerate(sorted(set(key[0])))}
-
-
-def _heap_labels(expr: Expr | None, labels: dict, width: int) -> tuple[np.ndarray, int]:
-    """A tree laid out as in `solution_forms`, uint8 (width,), and how many of its nodes lie outside. A number
-    that is not in `labels` gets a label that matches nothing."""
-    row, outside = bytearray(width), 0
-    stack = [(expr, 0)] if expr else []
-    while stack:
-        node, at = stack.pop()
-        if isinstance(node, Num):
-            label = labels.get(node.value, _FOREIGN)
-        elif isinstance(node, Neg):
-            label = _NEG_LABEL
-            stack.append((node.child, 2 * at + 1))
-        else:
-            label = _LABELS[node.op]
-            stack += ((node.left, 2 * at + 1), (node.right, 2 * at + 2))
-        if at < width:
-            row[at] = label
-        else:
-            outside += 1
-    return np.frombuffer(row, np.uint8), outside

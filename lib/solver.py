@@ -13,30 +13,26 @@ and different ones different doubles as long as |n1 * d2| < 2**52. Problems beyo
 numbers below 100 and a target up to 100 is) take the same way in Python integers and Fractions.
 
 A tree as a row of labels: position 0 is the root, 2i+1 and 2i+2 are the children of position i; a label is 0 for empty,
-1 to 4 for + - * /, 5 for a unary minus (never in a solution), 6+i for the i-th smallest distinct number.
+1 to 4 for + - * /, 5 for a unary minus (never in a solution), 6+i for the i-th smallest distinct number; `label`.
 """
 
-import fcntl
-import hashlib
-import os
 from collections.abc import Iterable, Iterator, Sequence
 from fractions import Fraction
 from functools import lru_cache
 from itertools import combinations
 from math import comb
-from pathlib import Path
 
 import numpy as np
 
-from lib.expression import BinOp, Expr, Num
+from lib.expression import BinOp, Expr, Neg, Num
 from lib.files import progress
-from lib.paths import RUNS
 from lib.problem import Problem
 
 MAX_NUMBERS = 6
-FIRST_NUMBER = 6  # the label of the smallest number
+LABEL = {"+": 1, "-": 2, "*": 3, "/": 4, Neg: 5}
+FIRST_NUMBER, FOREIGN = 6, 255  # the labels of the smallest number, and of a number that the problem does not have
 # The six operations of a (left, right) split, in the order of template ids: l+r, l-r, r-l, l*r, l/r, r/l.
-LABELS = np.array([1, 2, 2, 3, 4, 4], np.uint8)
+SPLIT_LABELS = np.array([1, 2, 2, 3, 4, 4], np.uint8)
 REVERSED = np.array([False, False, True, False, False, True])
 # Problems evaluated together, by numbers (measured: larger arrays fall out of the caches).
 BATCH = {2: 8192, 3: 2048, 4: 128, 5: 4, 6: 1}
@@ -99,13 +95,13 @@ def _decode(n: int, ids: np.ndarray) -> np.ndarray:
         for parts in splits:
             chosen = np.flatnonzero((ids >= start) & (ids < start + np.prod(shape)))
             operation, *below = np.unravel_index(ids[chosen] - start, shape)
-            rows[chosen, 0] = LABELS[operation]
+            rows[chosen, 0] = SPLIT_LABELS[operation]
             for is_right, part, template in zip((False, True), parts, below, strict=True):
                 names = np.r_[:FIRST_NUMBER, FIRST_NUMBER + np.array(part)].astype(np.uint8)
                 for side in (0, 1):
                     mine = (REVERSED[operation] ^ is_right) == side
                     at = np.ix_(chosen[mine], _child_positions(len(part), side))
-                    rows[at] = names[_rows(len(part), template[mine])]
+                    rows[at] = names[label_rows(len(part), template[mine])]
             start += np.prod(shape)
     return rows
 
@@ -115,7 +111,8 @@ def _table(n: int) -> np.ndarray:
     return _decode(n, np.arange(template_count(n)))
 
 
-def _rows(n: int, ids: np.ndarray) -> np.ndarray:
+def label_rows(n: int, ids: np.ndarray) -> np.ndarray:
+    """The label rows of templates over n slots, uint8 (len(ids), 2**n - 1), with label 6 + i for slot i."""
     return _table(n)[ids] if n < MAX_NUMBERS else _decode(n, ids)  # the table for six would take 460 MB
 
 
@@ -233,7 +230,7 @@ def _merge_equal_numbers(nums: np.ndarray, problem: np.ndarray, template: np.nda
     if not repeats.any():
         return problem, template
     at = np.flatnonzero(repeats)
-    rows = _rename(_rows(nums.shape[1], template[at]), _number_labels(nums[problem[at]]))
+    rows = _rename(label_rows(nums.shape[1], template[at]), _slot_labels(nums[problem[at]]))
     _, first = np.unique(_mix(problem[at].astype(np.uint64)) + _tree_keys(rows), return_index=True)
     keep = ~repeats
     keep[at[first]] = True
@@ -261,7 +258,7 @@ def _commutative(labels: np.ndarray) -> np.ndarray:
     return (labels == 1) | (labels == 3)
 
 
-def _number_labels(nums: np.ndarray) -> np.ndarray:
+def _slot_labels(nums: np.ndarray) -> np.ndarray:
     """For sorted nums (..., n): the label of each slot's number, equal numbers sharing one."""
     steps = np.diff(nums, axis=-1, prepend=nums[..., :1]) != 0
     return (FIRST_NUMBER + np.cumsum(steps, axis=-1)).astype(np.uint8)
@@ -277,17 +274,27 @@ def _rename(rows: np.ndarray, labels: np.ndarray) -> np.ndarray:
 # --- one problem ----------------------------------------------------------------------------------
 
 
-_REMEMBERED: dict[tuple, np.ndarray] = {}  # template ids by problem key, see `remember`
-
-
 @lru_cache(maxsize=4096)
 def _solve(nums: tuple, target: int | Fraction) -> np.ndarray:
     """Label rows (solutions, 2**n - 1) of the problem with these sorted nums."""
     numbers = np.array(nums, object)
-    template = _REMEMBERED.get((nums, target))
-    if template is None:
-        _, template = enumerate_solutions(numbers[None], np.array([target], object))
-    return _rename(_rows(len(nums), template), _number_labels(numbers))
+    _, template = enumerate_solutions(numbers[None], np.array([target], object))
+    return _rename(label_rows(len(nums), template), _slot_labels(numbers))
+
+
+def number_labels(nums: Iterable) -> dict:
+    """The label of each different number of a problem, in ascending order."""
+    return {number: FIRST_NUMBER + i for i, number in enumerate(sorted(set(nums)))}
+
+
+def label(node: Expr, numbers: dict) -> int:
+    """What stands for a node in a label row; `numbers`: of `number_labels`."""
+    match node:
+        case Num(value):
+            return numbers.get(value, FOREIGN)
+        case Neg():
+            return LABEL[Neg]
+    return LABEL[node.op]
 
 
 def tree(row: Sequence[int], numbers: Sequence, i: int = 0) -> Expr:
@@ -311,20 +318,6 @@ def count(problem: Problem) -> int:
 def is_solvable(nums: Iterable, target: int | Fraction) -> bool:
     """Whether some expression that uses each number once equals the target. Integers or Fractions."""
     return len(_solve(tuple(sorted(nums)), target)) > 0
-
-
-def shortest(nums: Iterable, target: int | Fraction) -> Expr | None:
-    """The solution with the simplest sufficient operators, None if there is no solution.
-
-    Every number must be used, so all solutions are equally long. "Shortest" (`agent`, Table 3) is read as the fewest
-    divisions, then the fewest multiplications, then the fewest subtractions: + and - before * before /.
-    """
-    nums = tuple(sorted(nums))
-    rows = _solve(nums, target)
-    if not len(rows):
-        return None
-    minus, times, divide = ((rows == label).sum(axis=1) for label in (2, 3, 4))
-    return tree(rows[np.lexsort((minus, times, divide))[0]].tolist(), sorted(set(nums)))
 
 
 def solution_forms(problem: Problem) -> np.ndarray:
@@ -360,56 +353,28 @@ def _swap(width: int, at: int) -> np.ndarray:
 # --- data sets ------------------------------------------------------------------------------------
 
 
-def annotate(problems: Sequence[Problem]) -> np.ndarray:
+def count_all(problems: Sequence[Problem]) -> np.ndarray:
     """The exact number of solutions of each problem, int64 (problems,). What takes long prints a progress line."""
-    return np.array([len(template) for template in _all_solutions(problems)], np.int64)
-
-
-def remember(problems: Sequence[Problem], folder: Path = RUNS / "solutions") -> None:
-    """Solve problems of five or six numbers once for all runs: from here on the functions above look them up.
-
-    The solutions lie in one file of `folder` a list of problems, named by these and by this module's code. Whoever
-    comes while another process writes it waits; it is written whole or not at all.
-    """
-    keys = [problem.key for problem in problems]
-    name = hashlib.sha256(Path(__file__).read_bytes() + repr(keys).encode()).hexdigest()[:16]
-    folder.mkdir(parents=True, exist_ok=True)
-    path, unfinished = folder / f"{name}.npz", folder / f".{name}.npz"
-    with (folder / f"{name}.lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        if not path.exists():
-            found = _all_solutions(problems)
-            np.savez_compressed(unfinished, counts=[len(v) for v in found], templates=np.concatenate(found))
-            os.replace(unfinished, path)
-    with np.load(path) as stored:
-        templates = np.split(stored["templates"], np.cumsum(stored["counts"])[:-1])
-    _REMEMBERED.update(zip(keys, templates, strict=True))
-    _solve.cache_clear()
-
-
-def _all_solutions(problems: Sequence[Problem]) -> list[np.ndarray]:
-    """The template ids of each problem's solutions, int32."""
-    found = [np.empty(0, np.int32)] * len(problems)
+    counts = np.zeros(len(problems), np.int64)
     with progress(None, len(problems), "problems solved") as line:
         for where, nums, targets in _blocks(problems, 512):
-            problem, template = enumerate_solutions(nums, targets)
-            ends = np.cumsum(np.bincount(problem, minlength=len(where)))
-            for at, templates in zip(where, np.split(template.astype(np.int32), ends[:-1]), strict=True):
-                found[at] = templates
+            problem, _ = enumerate_solutions(nums, targets)
+            counts[where] = np.bincount(problem, minlength=len(where))
             line.update(len(where))
-    return found
+    return counts
 
 
 def levels(problems: Sequence[Problem]) -> list[str | None]:
     """The difficulty group L1 to L9 of each problem (`agent`, Table 3), None where the table has no place for it.
 
-    "Uses only" and "without" speak of the simplest operators that suffice (see `shortest`); "unique solutions" are all
-    solution trees, as `count` counts them. So the paper's own examples (Table 7) fall into the groups it names.
+    "Uses only" and "without" speak of the simplest operators that suffice, + and - before * before /: every number must
+    be used, so all solutions are equally long. "Unique solutions" are all solution trees, as `count` counts them. So
+    the paper's own examples (Table 7) fall into the groups it names.
     """
     groups = np.full(len(problems), None, object)
     for where, nums, targets in _blocks(problems):
         problem, template = enumerate_solutions(nums, targets)
-        rows, counts = _rows(nums.shape[1], template), np.bincount(problem, minlength=len(where))
+        rows, counts = label_rows(nums.shape[1], template), np.bincount(problem, minlength=len(where))
         operators = np.where((rows == 4).any(axis=1), 2, (rows == 3).any(axis=1))
         simplest = np.full(len(where), 3)  # 0: + and - suffice, 1: * is needed, 2: / is needed, 3: unsolvable
         np.minimum.at(simplest, problem, operators)
@@ -417,26 +382,6 @@ def levels(problems: Sequence[Problem]) -> list[str | None]:
             groups[where[simplest == operator]] = few
             groups[where[(simplest == operator) & (counts >= threshold)]] = many
     return groups.tolist()
-
-
-def solvable_in_integers(nums: np.ndarray, targets: np.ndarray) -> np.ndarray:
-    """Which problems, integer nums (problems, n) and targets (problems,), have a solution whose intermediate
-    results are all integers: what the public 3-4-number data was searched for. bool (problems,).
-
-    For targets from 0 up negative ones are never needed: turned differences, (b - a) for (a - b), take the
-    signs up to the root."""
-    problem, template = enumerate_solutions(nums, targets)
-    rows = _rows(nums.shape[1], template)
-    names = np.pad(np.sort(nums, axis=1), [(0, 0), (FIRST_NUMBER, 0)]).astype(float)  # a label's value
-    values = names[problem[:, None], rows]
-    whole = np.ones(len(rows), bool)
-    for i in reversed(range(rows.shape[1] // 2)):
-        left, right = values[:, 2 * i + 1], values[:, 2 * i + 2]
-        quotient = np.divide(left, right, out=np.full_like(left, np.nan), where=right != 0)
-        results = [left + right, left - right, left * right, quotient]
-        values[:, i] = np.select([rows[:, i] == label for label in (1, 2, 3, 4)], results, values[:, i])
-        whole &= values[:, i] == np.floor(values[:, i])
-    return np.bincount(problem[whole], minlength=len(nums)) > 0
 
 
 def _blocks(problems: Sequence[Problem], size: int = 8192) -> Iterator[tuple]:

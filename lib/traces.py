@@ -15,13 +15,14 @@ claims is judged and moves nothing, so a state is worth nothing by being written
 
 import re
 from collections import Counter
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass, field
 from fractions import Fraction
 from functools import lru_cache
 from itertools import islice
 from operator import itemgetter
 
-from lib.expression import BinOp, Expr, ExpressionError, Num, evaluate, numbers, parse, render
+from lib.expression import HOLDS, BinOp, Expr, ExpressionError, Num, evaluate, numbers, parse, render
 from lib.problem import Problem
 
 MAX_LINES = 400  # of a trace
@@ -31,13 +32,7 @@ _NUMBER = r"-?(?:0|[1-9][0-9]{0,17})(?:/[1-9][0-9]{0,17})?"
 _TRY = re.compile(rf"try +({_NUMBER}) *([-+*/]) *({_NUMBER}) *= *({_NUMBER})(?:, ({_NUMBER})\? (yes|no))?")
 _STATE = re.compile(r"state +\[([^\[\]]+)\]")
 _ITEM = re.compile(rf"({_NUMBER})(?: *= *(.+))?")
-
-HOLDS = {  # whether a op b = c, exactly
-    "+": lambda a, b, c: a + b == c,
-    "-": lambda a, b, c: a - b == c,
-    "*": lambda a, b, c: a * b == c,
-    "/": lambda a, b, c: b != 0 and a == b * c,
-}
+_LINE = re.compile("[^\n]+")
 
 Pool = tuple[tuple[int | Fraction, Expr], ...]  # the numbers that are left and what made them, in rising order
 
@@ -82,7 +77,7 @@ class Line:
     in_pool, arithmetic_ok (what it says of the target included), repeated: of a try. repeated: this action was
     tried on this pool before, operands of + and * in either order. state_ok: a state is the true pool, or behind a
     backtrack an earlier one; there is a pool to go back to. What does not apply to a kind is as in a faultless
-    line.
+    line. span: where it stands in the completion, (start, end).
     """
 
     kind: str
@@ -90,6 +85,7 @@ class Line:
     arithmetic_ok: bool = True
     state_ok: bool = True
     repeated: bool = False
+    span: tuple[int, int] = field(default=(0, 0), compare=False)
 
     @property
     def valid(self) -> bool:
@@ -107,19 +103,43 @@ class Trace:
     results: frozenset
 
 
-def replay(text: str, problem: Problem) -> Trace:
-    """Read and judge a trace line by line, the first MAX_LINES; empty lines are skipped. Exact, in linear time."""
+def reasoning(completion: str) -> list[tuple[int, int]]:
+    """Where the text of the think blocks stands, [(start, end), ...]. The first block may have been opened in the
+    prompt, and one that is not closed ends at the answer."""
+    blocks, start = [], 0
+    *closed, last = completion.split("</think>")
+    for block in [*closed, last.partition("<answer>")[0]]:
+        if (opened := block.find("<think>")) >= 0:
+            blocks.append((start + opened + len("<think>"), start + len(block)))
+        elif start == 0:
+            blocks.append((0, len(block)))
+        start += len(block) + len("</think>")
+    return blocks
+
+
+def _lines(completion: str) -> Iterator[tuple[str, tuple[int, int]]]:
+    """The lines of the reasoning that are not empty, without white space around them, and the span of each."""
+    for block in reasoning(completion):
+        for match in _LINE.finditer(completion, *block):
+            if line := match[0].strip():
+                start = match.start() + match[0].index(line)
+                yield line, (start, start + len(line))
+
+
+def replay(completion: str, problem: Problem) -> Trace:
+    """Read and judge the trace in the think blocks (in all of a text without any) line by line, the first MAX_LINES.
+    Exact, in linear time."""
     pools = [full_pool(problem)]  # the true pool on top of those that lead to it
     goal, lines, tried, results, solution, returning = (problem.target,), [], set(), set(), None, False
-    for text_line in islice(filter(None, map(str.strip, text.split("\n"))), MAX_LINES):
-        short = text_line if len(text_line) <= MAX_LENGTH else ""
+    for line, span in islice(_lines(completion), MAX_LINES):
+        short = line if len(line) <= MAX_LENGTH else ""
         if action := _TRY.fullmatch(short):
             op, (a, b, result) = action[2], map(_number, action.group(1, 3, 4))
             at, holds = _find(values(pools[-1]), a, b), HOLDS[op](a, b, result)
             if asked := action[5]:
                 holds &= (_number(asked),) == goal and (result == problem.target) == (action[6] == "yes")
             key = (op, *(sorted((a, b)) if op in "+*" else (a, b)), values(pools[-1]))
-            lines.append(Line("try", at is not None, holds, repeated=key in tried))
+            lines.append(Line("try", at is not None, holds, repeated=key in tried, span=span))
             tried.add(key)
             results.add(result)
             if at and holds:
@@ -129,13 +149,13 @@ def replay(text: str, problem: Problem) -> Trace:
         elif state := _STATE.fullmatch(short):
             depths = range(len(pools), 0, -1) if returning else [len(pools)]
             depth = next((depth for depth in depths if _names(state[1], pools[depth - 1])), 0)
-            lines.append(Line("state", state_ok=depth > 0))
+            lines.append(Line("state", state_ok=depth > 0, span=span))
             pools, returning = pools[: depth or None], False
         elif short == "backtrack":
-            lines.append(Line("backtrack", state_ok=len(pools) > 1))
+            lines.append(Line("backtrack", state_ok=len(pools) > 1, span=span))
             pools, returning = pools[:-1] or pools, True
         else:
-            lines.append(Line("other"))
+            lines.append(Line("other", span=span))
     return Trace(tuple(lines), values(pools[-1]) == goal, solution, frozenset(results))
 
 

@@ -1,40 +1,23 @@
-"""What a completion is worth by exact arithmetic: its answer, its program, and each equation of its reasoning.
+"""What a completion is worth by exact arithmetic: its answer, its program, its trace. Text in, verdict out.
 
 Completions are hostile: nothing is ever passed to `eval`, each text is read once, in linear time, and an answer
 is evaluated only after it is known to hold exactly the given numbers.
 """
 
-import re
 from collections import Counter
-from collections.abc import Iterator
 from dataclasses import dataclass
 from fractions import Fraction
-from functools import lru_cache
-from itertools import islice
-from typing import NamedTuple
 
 import pandas as pd
 
-from lib.expression import (
-    Expr,
-    ExpressionError,
-    Neg,
-    Num,
-    canonical,
-    evaluate,
-    leaves,
-    numbers,
-    parse,
-    render,
-)
+from lib.expression import Expr, ExpressionError, canonical, evaluate, leaves, numbers, parse, render
 from lib.problem import Problem
 from lib.programs import ExecutionError, ParseError, run_program
-from lib.traces import HOLDS, Line, replay
+from lib.steps import verify_steps
+from lib.traces import Line, reasoning, replay
 
 STATUSES = ["correct", "wrong_value", "wrong_numbers", "unparseable", "missing"]
 CHECKS = ("format", "parse", "execution", "numbers", "target")  # of a program, each presupposing the ones before
-MAX_LENGTH = 100  # characters of an equation's left side
-MAX_STEPS = 400  # equations read in one completion: the longest cap leaves no room for more of them
 
 # --- the answer -----------------------------------------------------------------------------------
 
@@ -130,7 +113,7 @@ class TraceVerdict(Verdict):
 
 def verify_trace(completion: str, problem: Problem) -> TraceVerdict:
     """The verdicts on a structured search trace, line by line, on its answer, and on the link between the two."""
-    verdict, trace, link = verify_answer(completion, problem), replay(_reasoning(completion), problem), "none"
+    verdict, trace, link = verify_answer(completion, problem), replay(completion, problem), "none"
     if verdict.status == "wrong_numbers":
         foreign = numbers(verdict.expression) - Counter(problem.nums)
         link = "generated" if foreign and set(foreign) <= trace.results else "other"
@@ -145,7 +128,8 @@ def repair(completion: str, problem: Problem) -> str:
     solution = verify_trace(completion, problem).solution
     if solution is None:
         return completion
-    return f"<think>{_reasoning(completion)}</think>\n<answer>{render(solution)}</answer>"
+    trace = "\n".join(completion[start:end] for start, end in reasoning(completion))
+    return f"<think>{trace}</think>\n<answer>{render(solution)}</answer>"
 
 
 VERIFIERS = {  # by prompt style: what its answer span holds
@@ -189,7 +173,7 @@ def judge_steps(judged: pd.DataFrame) -> pd.DataFrame:
             true, distinct = (
                 sum(flags) for flags in ((s.arithmetic_ok for s in steps), (not s.repeated for s in steps))
             )
-            known[key] = [len(steps), true, distinct, _reasoning(completion).count("=")]
+            known[key] = [len(steps), true, distinct, sum(completion.count("=", *b) for b in reasoning(completion))]
         rows.append(known[key])
     columns = ["equations", "true", "distinct", "signs"]
     return judged.assign(**pd.DataFrame(rows, columns=columns, index=judged.index, dtype=int))
@@ -223,143 +207,3 @@ def judge_traces(judged: pd.DataFrame) -> pd.DataFrame:
             ]
         rows.append(known[key])
     return judged.join(pd.DataFrame(rows, columns=TRACE_COLUMNS, index=judged.index))
-
-
-# --- the steps of the reasoning -------------------------------------------------------------------
-
-
-class Step(NamedTuple):
-    """One equation of the reasoning.
-
-    well_formed: number, operation, number = number. arithmetic_ok: the two sides are equal, exactly.
-    in_pool: the operands are available. repeated: the completion has this operation earlier (operands of + and
-    * in either order; an ill-formed one: the same but for spaces). attempt: which attempt it is in, from 0.
-    """
-
-    text: str
-    well_formed: bool
-    arithmetic_ok: bool
-    in_pool: bool
-    repeated: bool
-    attempt: int
-    pool: tuple
-
-    @property
-    def legal(self) -> bool:
-        """Whether it is one operation on available numbers, and holds (`dense`, Section 3.4)."""
-        return self.well_formed and self.arithmetic_ok and self.in_pool
-
-
-# Quantifiers are possessive: what is read is never given back, so a text is scanned once. The equation's right
-# side is optional only so that an expression without one is passed over as a whole.
-_NUMBER = r"-?(?:0|[1-9][0-9]{0,17}+)(?:\.[0-9]{1,18}+)?+"
-_TERM = rf"(?:-?\([ \t]*+){{0,8}}+{_NUMBER}(?:[ \t]*+\))*+"
-_EQUATION = re.compile(
-    rf"(?<![\w.^*/+])(?P<left>{_TERM}(?:[ \t]*+[-+*/][ \t]*+{_TERM})++)"
-    rf"(?:[ \t]*+=[ \t]*+(?P<right>{_NUMBER})(?![\w^%]|\.[0-9]|[ \t]*+[-+*/][ \t]*+[-(]?[0-9]))?+"
-)
-_OPERATION = re.compile(rf"({_NUMBER})[ \t]*+([-+*/])[ \t]*+({_NUMBER})")
-
-
-class _Equation(NamedTuple):
-    text: str
-    well_formed: bool
-    holds: bool
-    operation: object  # equal for operations that are equal up to commuting
-    operands: list[int | Fraction]
-    result: int | Fraction
-
-
-def verify_steps(completion: str, problem: Problem) -> list[Step]:
-    """Every equation of the completion's reasoning, in order, the first MAX_STEPS of them.
-
-    An equation is an expression of at most MAX_LENGTH characters, `=`, and a single number, on one line and
-    with any text around it; decimals are read exactly. Of `a + b = c + d = e` only `c + d = e` is one.
-
-    The pool starts as the problem's numbers. A step whose operands are in it takes them out and puts its
-    stated result in, right or wrong: a slip counts once, not again in each step that builds on it. A step whose
-    operands are not in the pool, but are among the problem's numbers, starts a new attempt with a full pool.
-    Any other step leaves the pool as it is. Neither a new line nor a check (`98? no`) starts one: a text may write
-    a step a line, or check half an attempt.
-    """
-    pool, attempt, seen, steps = list(problem.nums), 0, set(), []
-    for equation in islice(_equations(_reasoning(completion)), MAX_STEPS):
-        rest = _without(pool, equation.operands)
-        if rest is None and (rest := _without(problem.nums, equation.operands)) is not None:
-            attempt += 1
-        if rest is not None:
-            pool = [*rest, equation.result]
-        repeated = equation.operation in seen
-        seen.add(equation.operation)
-        verdicts = (equation.well_formed, equation.holds, rest is not None, repeated)
-        steps.append(Step(equation.text, *verdicts, attempt, tuple(pool)))
-    return steps
-
-
-def _reasoning(completion: str) -> str:
-    """The text of the think blocks. The first may have been opened in the prompt, and one that is not closed
-    ends at the answer."""
-    *closed, last = completion.split("</think>")
-    blocks = [block.partition("<think>") for block in [*closed, last.partition("<answer>")[0]]]
-    return "\n".join(inside if tag else before for i, (before, tag, inside) in enumerate(blocks) if tag or i == 0)
-
-
-def _equations(text: str) -> Iterator[_Equation]:
-    for left, right in _EQUATION.findall(text):
-        if right and len(left) <= MAX_LENGTH and (equation := _equation(left, right)):
-            yield equation
-
-
-@lru_cache(maxsize=1 << 15)  # rollouts of a problem, and attempts of a rollout, repeat each other
-def _equation(left: str, right: str) -> _Equation | None:
-    """An equation read; None if its left side is no expression."""
-    if (unclosed := left.count("(") - left.count(")")) > 0:  # (44 + 19 = 63)
-        left = left[unclosed:].lstrip()
-    result = _value(right)
-    if operation := _OPERATION.fullmatch(left):
-        a, op, b = _value(operation[1]), operation[2], _value(operation[3])
-        key = (op, b, a) if op in "+*" and b < a else (op, a, b)
-        return _Equation(f"{left} = {right}", True, HOLDS[op](a, b, result), key, [a, b], result)
-    if expression := _expression(left):
-        value, operands = expression
-        key = left.replace(" ", "").replace("\t", "")
-        return _Equation(f"{left} = {right}", False, value == result, key, operands, result)
-    return None
-
-
-def _value(number: str) -> int | Fraction:
-    return Fraction(number) if "." in number else int(number)
-
-
-def _expression(text: str) -> tuple[Fraction | None, list[int | Fraction]] | None:
-    """The value (None: a division by zero) and the operands; None if the text is no expression."""
-    try:
-        expr = parse(text, decimals=True)
-    except ExpressionError:
-        return None
-    try:
-        return evaluate(expr), _operands(expr)
-    except ZeroDivisionError:
-        return None, _operands(expr)
-
-
-def _operands(expr: Expr) -> list[int | Fraction]:
-    """The numbers of an expression, with their signs: results in the pool may be negative."""
-    match expr:
-        case Num(value):
-            return [value]
-        case Neg(Num(value)):
-            return [-value]
-        case Neg(child):
-            return _operands(child)
-    return _operands(expr.left) + _operands(expr.right)
-
-
-def _without(pool, operands: list) -> list | None:
-    """The pool with the operands taken out, or None if they are not all in it."""
-    rest = list(pool)
-    for operand in operands:
-        if operand not in rest:
-            return None
-        rest.remove(operand)
-    return rest

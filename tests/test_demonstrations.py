@@ -24,12 +24,13 @@ from lib.demonstrations import (
     steps_of,
     worked_expression,
 )
-from lib.environment import initial, parse_action, render_state, reward, step
+from lib.environment import initial, parse_action, render_state, step
 from lib.expression import evaluate, numbers, parse
 from lib.model import build_tokenizer
 from lib.problem import Problem, evaluation_keys, load
 from lib.solver import is_solvable
-from lib.verifiers import TraceVerdict, verify_answer, verify_steps, verify_trace
+from lib.steps import verify_steps
+from lib.verifiers import TraceVerdict, verify_answer, verify_trace
 
 
 def test_the_prompt_is_what_the_readme_shows():
@@ -144,7 +145,7 @@ def test_state_action_rows_win_the_game_one_tag_at_a_time():
             shown = next(rows)
             assert shown["prompt"] == render_state(state)
             state = step(state, parse_action(shown["completion"], state))
-        assert reward(state)
+        assert state.nums == (state.target,)
     assert next(rows, None) is None
 
 

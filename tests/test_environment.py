@@ -14,7 +14,7 @@ from lib.environment import (
     Action,
     State,
     action,
-    completions,
+    count_solutions,
     expression,
     initial,
     legal_actions,
@@ -23,14 +23,13 @@ from lib.environment import (
     q_values,
     render_action,
     render_state,
-    reward,
     step,
-    verify_game,
 )
-from lib.expression import evaluate
+from lib.expression import evaluate, render
 from lib.model import build_tokenizer
 from lib.problem import Problem
 from lib.solver import count, solutions
+from lib.verifiers import verify_answer
 
 numbers = st.one_of(st.integers(-12, 40), st.fractions(-3, 9, max_denominator=6)).map(
     lambda q: int(q) if q == int(q) else q
@@ -40,6 +39,16 @@ states = st.builds(
     st.lists(numbers, min_size=2, max_size=3),
     st.integers(1, 30),
 )
+
+
+def reward(state: State) -> int:
+    """R of Eq. 4: 1 where the target is all that is left."""
+    return int(state.nums == (state.target,))
+
+
+def verify_game(problem: Problem, history):
+    """The verdict on a finished game, by the verifier that judges every study's answers."""
+    return verify_answer(f"<answer>{render(expression(problem, history))}</answer>", problem)
 
 
 def solvable(state: State) -> bool:
@@ -168,7 +177,7 @@ def test_prompts_and_tags_survive_the_tokenizer():
 @settings(max_examples=30, deadline=None)
 def test_proposition_31(some):
     """V* is plain recursion's, and the maximum of Q_bin over the legal actions (Eq. 8)."""
-    assert (completions(some) > 0).tolist() == list(map(solvable, some))
+    assert (count_solutions(some) > 0).tolist() == list(map(solvable, some))
     for state in some:
         successors = [step(state, move) for move in legal_actions(state)]
         q = q_values(successors, "binary")
@@ -197,7 +206,7 @@ def shortest_game(state: State) -> float:
 
 def test_values_by_hand():
     done, wrong, open_ = State((24,), 24), State((23,), 24), State((1, 23), 24)
-    assert completions([done, wrong, open_, done]).tolist() == [1, 0, 1, 1]
+    assert count_solutions([done, wrong, open_, done]).tolist() == [1, 0, 1, 1]
     assert q_values([done, wrong, open_], "soft", 0.2, 0.05).tolist() == pytest.approx(
         [1 + 0.05 * math.log(2), 0, 0.8 + 0.05 * math.log(2)]
     )

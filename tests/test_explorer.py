@@ -2,7 +2,6 @@
 
 import json
 from html.parser import HTMLParser
-from random import Random
 
 import nbformat
 import numpy as np
@@ -12,12 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lib import explorer
-from lib.demonstrations import random_expression
 from lib.expression import parse
 from lib.paths import MODELS, ROOT
 from lib.problem import Problem
-from lib.rewards import REWARDS, distance_to_solutions, nearest_solution
-from lib.solver import solutions
+from lib.rewards import REWARDS
 from lib.verifiers import VERIFIERS
 
 PROBLEM = Problem((44, 19, 35), 98)
@@ -99,23 +96,6 @@ def test_steps_stand_on_the_colour_of_their_verdict():
     assert looks == list(zip(trace.split("\n")[1:-1], wanted, strict=True))
     behind = [(start, end, look) for start, end, look, _ in explorer.spans(f"well\nyes {trace}", PROBLEM, "trace")]
     assert [(f"well\nyes {trace}"[start:end], look) for start, end, look in behind] == looks
-
-
-@settings(max_examples=60, deadline=None)
-@given(st.integers(0, 10**6))
-def test_the_nearest_solution_differs_in_as_many_nodes_as_the_reward_counts(seed):
-    rng = Random(seed)
-    nums = tuple(rng.randrange(1, 12) for _ in range(rng.choice([3, 4])))
-    problem = Problem(nums, rng.randrange(1, 60))
-    answer = random_expression(nums if rng.random() < 0.8 else (*nums, 5), rng)
-    nearest = nearest_solution(answer, problem)
-    if not solutions(problem):
-        assert nearest is None
-        return
-    mine, theirs = explorer.labels(answer), explorer.labels(nearest)
-    differ = sum(mine.get(at) != theirs.get(at) for at in mine.keys() | theirs.keys())
-    assert differ == distance_to_solutions(answer, problem)
-    assert distance_to_solutions(nearest, problem) == 0
 
 
 def test_trees_mark_what_differs():

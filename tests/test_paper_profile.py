@@ -112,7 +112,7 @@ def special(specs) -> dict[tuple[str, str], list]:
     )
     return {
         **{
-            ("ast", name): [options(name, rewards.ast)]
+            ("ast", name): [options(name, rewards.ast_distance)]
             for name in ("lambda_c", "lambda_p", "lambda_a", "exact_numbers")
         },
         ("ast", "tau"): [params["rloo_ast_tau2"]["reward_options"]["tau"]],

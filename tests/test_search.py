@@ -10,12 +10,11 @@ import torch
 import lib.search
 from lib.environment import (
     REJECTIONS,
-    completions,
+    count_solutions,
     initial,
     legal_actions,
     q_values,
     render_action,
-    reward,
     step,
 )
 from lib.generation import Sampling
@@ -96,13 +95,13 @@ def test_lemma_32_where_no_good_prefix_is_lost(policy):
     problem, samples, trials = PROBLEMS[2], 3, 600
     chances, level = [], {initial(problem)}
     for _ in range(2):
-        good = {state: [m for m in legal_actions(state) if completions([step(state, m)])[0]] for state in level}
+        good = {state: [m for m in legal_actions(state) if count_solutions([step(state, m)])[0]] for state in level}
         chances.append(min(sum(known_policy(s)[render_action(m)] for m in moves) for s, moves in good.items()))
         level = {step(state, move) for state, moves in good.items() for move in moves}
     bound = math.prod(1 - (1 - p) ** samples for p in chances)
     assert bound == pytest.approx(0.25, abs=0.01)
     found = [
-        any(reward(path.state) for path in paths)
+        any(path.state.nums == (path.state.target,) for path in paths)
         for paths, _ in run([problem] * trials, beams=1, samples=samples, rerank="binary", weight=100)
     ]
     assert sum(found) / trials >= bound - 2 * (bound * (1 - bound) / trials) ** 0.5
@@ -119,7 +118,7 @@ def test_lemma_32_fails_where_a_good_prefix_can_be_pruned(monkeypatch):
 
     monkeypatch.setattr(lib.search, "sample_tags", draw)
     rates = [
-        sum(bool(reward(paths[0].state)) for paths, _ in run([Problem((2, 3), 5)] * 2000, beams=1, samples=8, **value))
+        sum(paths[0].state.nums == (5,) for paths, _ in run([Problem((2, 3), 5)] * 2000, beams=1, samples=8, **value))
         / 2000
         for value in ({}, {"rerank": "binary"})
     ]

@@ -1,9 +1,7 @@
 """The solver against enumeration, known counts and the literal definitions."""
 
-import subprocess
-import sys
 from fractions import Fraction
-from itertools import combinations, product
+from itertools import product
 
 import numpy as np
 import pytest
@@ -13,7 +11,6 @@ from hypothesis import strategies as st
 
 from lib import problem, solver
 from lib.expression import BinOp, Num, evaluate, flattened, numbers
-from lib.paths import ROOT
 from lib.problem import Problem
 
 SYMBOLS = {"+": 1, "-": 2, "*": 3, "/": 4}
@@ -118,14 +115,14 @@ def test_sums_of_n_numbers(n, double_factorial):
 
 def test_counts_have_the_known_quantiles():
     train = problem.problems(problem.load("3to4", "train"))[:6000]
-    counts, size = solver.annotate(train), np.array([len(p.nums) for p in train])
+    counts, size = solver.count_all(train), np.array([len(p.nums) for p in train])
     assert np.quantile(counts[size == 3], [0.5, 0.95]).tolist() == [5, 5]
     assert np.quantile(counts[size == 4], [0.5, 0.95]).tolist() == [5, 33]
 
 
 def test_batches_agree_with_single_problems():
     mixed = held_out(5, 5) + held_out(3, 60) + held_out(4, 160) + [Problem((2, 2, 4), 100), Problem((7,), 7)]
-    assert solver.annotate(mixed).tolist() == [solver.count(p) for p in mixed]
+    assert solver.count_all(mixed).tolist() == [solver.count(p) for p in mixed]
 
 
 def test_pure_sums_and_differences():
@@ -170,19 +167,9 @@ def test_forms_are_the_closure_under_commuting(p):
     assert set(map(tuple, forms.tolist())) == expected
 
 
-def test_shortest_uses_the_simplest_sufficient_operators():
-    used = lambda expr: set() if isinstance(expr, Num) else {expr.op} | used(expr.left) | used(expr.right)  # noqa: E731
-    assert used(solver.shortest([44, 19, 35], 98)) == {"+"}
-    assert used(solver.shortest([2, 2, 3], 7)) == {"+"}
-    assert used(solver.shortest([2, 2, 1], 3)) == {"+", "-"}  # 2 * 2 - 1, 2 / 2 + ... are there too
-    assert used(solver.shortest([24, 92, 65, 5], 37)) == {"+", "-", "*"}
-    assert used(solver.shortest([78, 68, 73], 2)) == {"+", "/"}
-    assert solver.shortest([1, 1], 100) is None
-
-
 def test_states_may_hold_fractions():
     assert solver.is_solvable([Fraction(1, 3), 3], 1)
-    assert evaluate(solver.shortest([Fraction(8, 3), 3, 8], 0)) == 0
+    assert evaluate(solver.solutions(Problem((Fraction(8, 3), 3, 8), 0))[0]) == 0
     assert not solver.is_solvable([Fraction(1, 3), 3], 2)
 
 
@@ -205,69 +192,3 @@ def test_levels_follow_table_3():
             assert len(p.nums) == n and low <= len(trees) <= high
             assert any("/" not in tree for tree in trees) == (needed != "/")
             assert any("/" not in tree and "*" not in tree for tree in trees) == (needed == "")
-
-
-def test_solvable_in_integers_equals_a_search():
-    def search(pool, target):
-        if len(pool) == 1:
-            return pool[0] == target
-        for i, j in combinations(range(len(pool)), 2):
-            rest = [pool[k] for k in range(len(pool)) if k not in (i, j)]
-            low, high = sorted((pool[i], pool[j]))
-            results = [low + high, high - low, low * high] + ([high // low] if low and high % low == 0 else [])
-            if low and high == 0:
-                results.append(0)
-            if any(search([*rest, value], target) for value in {*results, *([0] if low == 0 < high else [])}):
-                return True
-        return False
-
-    rng = np.random.default_rng(1)
-    nums, targets = rng.integers(1, 30, (300, 4)), rng.integers(1, 101, 300)
-    found = solver.solvable_in_integers(nums, targets)
-    assert found.tolist() == [search(row, t) for row, t in zip(nums.tolist(), targets.tolist(), strict=True)]
-    assert 0 < found.sum() < 300
-    needs_fraction = np.array([[1, 3, 4, 6]])  # 6 / (1 - 3 / 4) = 24
-    assert (
-        solver.count(Problem((1, 3, 4, 6), 24)) and not solver.solvable_in_integers(needs_fraction, np.array([24]))[0]
-    )
-
-
-@pytest.fixture
-def forgetful():
-    """Nothing remembered before or after."""
-    solver._REMEMBERED.clear()
-    solver._solve.cache_clear()
-    yield
-    solver._REMEMBERED.clear()
-    solver._solve.cache_clear()
-
-
-def test_what_is_remembered_is_what_is_solved(tmp_path, forgetful, monkeypatch):
-    some = [*held_out(5, 6), Problem((7, 7, 3, 7, 9), 50), Problem((2, 2, 2, 2, 2), 99), *held_out(3, 2)]
-    expected = [solver.solutions(p) for p in some]
-    assert not expected[7]  # a problem without solutions has its place
-    solver.remember(some, tmp_path)
-    monkeypatch.setattr(solver, "enumerate_solutions", None)  # from here on nothing is solved
-    assert [solver.solutions(p) for p in some] == expected
-    solver._REMEMBERED.clear()
-    solver.remember(some, tmp_path)  # as another process would: from the file
-    assert [solver.solutions(p) for p in some] == expected
-    assert len(list(tmp_path.glob("*.npz"))) == 1
-    with pytest.raises(TypeError):
-        solver.remember(some[:2], tmp_path)  # other problems are not in it
-
-
-def test_parallel_runs_solve_once(tmp_path):
-    """The second process waits for the first, and an unfinished file of a killed one is no obstacle."""
-    code = (
-        "import sys, pathlib\nfrom lib import problem, solver\n"
-        "real = solver.enumerate_solutions\n"
-        "def counted(*a):\n    print('solved', flush=True)\n    return real(*a)\n"
-        "solver.enumerate_solutions = counted\n"
-        "some = problem.problems(problem.load('5num', 'heldout_1000'))[:4]\n"
-        f"solver.remember(some, pathlib.Path({str(tmp_path)!r}))\nprint(sum(map(solver.count, some)))"
-    )
-    runs = [subprocess.Popen([sys.executable, "-c", code], cwd=ROOT, stdout=subprocess.PIPE, text=True) for _ in "ab"]
-    said = [run.communicate(timeout=120)[0].split() for run in runs]
-    assert all(run.returncode == 0 for run in runs)
-    assert sorted(map(len, said)) == [1, 2] and said[0][-1] == said[1][-1]

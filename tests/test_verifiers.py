@@ -1,8 +1,6 @@
-"""The verdict on an answer and on every step of the reasoning, on honest and on hostile completions."""
+"""The verdict on an answer, on honest and on hostile completions; whole tables judged."""
 
 import json
-import random
-import time
 from fractions import Fraction
 from itertools import pairwise
 
@@ -12,11 +10,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lib.demonstrations import free_search
 from lib.expression import parse
 from lib.paths import DATA
 from lib.problem import Problem
-from lib.verifiers import STATUSES, Verdict, answer_span, judge, judge_steps, verify_answer, verify_steps
+from lib.steps import verify_steps
+from lib.verifiers import STATUSES, Verdict, answer_span, judge, judge_steps, verify_answer
 
 CASES = [json.loads(line) for line in (DATA / "verifier_cases.jsonl").read_text().splitlines()]
 SCORES = {"correct": 1.0, "missing": 0.0}  # any other status: 0.1
@@ -132,219 +130,11 @@ def test_judge_takes_an_empty_table():
     assert len(judged) == 0 and {"status", "correct", "answer"} <= set(judged.columns)
 
 
-# --- the steps ------------------------------------------------------------------------------------
-
-
-def flags(step) -> str:
-    """A step in brief: F(ormed) A(rithmetic) P(ool) R(epeated), a dash where not, and the attempt."""
-    values = (step.well_formed, step.arithmetic_ok, step.in_pool, step.repeated)
-    return "".join(c if v else "-" for c, v in zip("FAPR", values, strict=True)) + str(step.attempt)
-
-
-def steps(text: str, nums=(81, 8, 3)) -> list[tuple[str, str]]:
-    return [(step.text, flags(step)) for step in verify_steps(text, Problem(nums, 35))]
-
-
-C5 = """<think>
-Let me look for 35 with these numbers.
-
-The larger numbers first:
-81 - 8 = 73
-73 - 3 = 70
-70 is too far from 35
-
-Another approach:
-8 * 3 = 24
-24 + 81 = 105
-105 - 7 = 108 (too far)
-
-With division:
-81 / 3 = 27
-27 + 8 = 35
-
-That is it. Once more:
-81 / 3 = 27
-27 + 8 = 35
-</think>
-
-<answer> (81 / 3 + 8) </answer>"""
-
-
-def test_the_rollout_of_appendix_c5():
-    assert steps(C5) == [
-        ("81 - 8 = 73", "FAP-0"),
-        ("73 - 3 = 70", "FAP-0"),
-        ("8 * 3 = 24", "FAP-1"),
-        ("24 + 81 = 105", "FAP-1"),
-        ("105 - 7 = 108", "F---1"),  # the wrong step of the paper; 7 is nowhere
-        ("81 / 3 = 27", "FAP-2"),
-        ("27 + 8 = 35", "FAP-2"),
-        ("81 / 3 = 27", "FAPR3"),
-        ("27 + 8 = 35", "FAPR3"),
-    ]
-    assert verify_answer(C5, Problem((81, 8, 3), 35)).status == "correct"
-
-
-def test_the_check_behind_an_attempt_is_no_equation():
-    text = "<think>\n81 - 8 = 73, 73 - 3 = 70, 35? no\n81 / 3 = 27, 27 + 8 = 35, 35? yes\n</think>"
-    assert [step for step, _ in steps(text)] == ["81 - 8 = 73", "73 - 3 = 70", "81 / 3 = 27", "27 + 8 = 35"]
-    demonstration = free_search(Problem((81, 8, 3), 35), random.Random(0), failures=2)
-    assert demonstration.count("35? no") == 2 and len(steps(demonstration)) == 6 == demonstration.count("=")
-
-
 def test_judge_steps_by_hand():
-    texts = [C5, "<think>8 + 3 = 11, 3 + 8 = 12, 81 - 8 =? 73</think>", "nothing"]
+    c5 = "<think>\n81 - 8 = 73\n73 - 3 = 70\n105 - 7 = 108 (too far)\n81 / 3 = 27\n81 / 3 = 27\n</think>"
+    texts = [c5, "<think>8 + 3 = 11, 3 + 8 = 12, 81 - 8 =? 73</think>", "nothing"]
     table = pd.DataFrame({"nums": [[81, 8, 3]] * 3, "target": 35, "completion": texts}, index=[4, 2, 9])
     judged = judge_steps(table)
     columns = ["equations", "true", "distinct", "signs"]
-    assert judged[columns].to_numpy().tolist() == [[9, 8, 7, 9], [2, 1, 1, 3], [0, 0, 0, 0]]
+    assert judged[columns].to_numpy().tolist() == [[5, 4, 4, 5], [2, 1, 1, 3], [0, 0, 0, 0]]
     assert list(judged.index) == [4, 2, 9] and len(judge_steps(table[:0])) == 0
-
-
-def test_one_attempt_a_line():
-    text = (
-        "<think>\n44 + 19 = 63, 63 * 35 = 2205\n44 + 19 = 63, 63 + 35 = 98\n</think>\n<answer>(44 + 19) + 35</answer>"
-    )
-    assert steps(text, (44, 19, 35)) == [
-        ("44 + 19 = 63", "FAP-0"),
-        ("63 * 35 = 2205", "FAP-0"),
-        ("44 + 19 = 63", "FAPR1"),
-        ("63 + 35 = 98", "FAP-1"),
-    ]
-
-
-@pytest.mark.parametrize(
-    "text, expected",
-    [
-        ("First: 81 - 8 = 73.", [("81 - 8 = 73", "FAP-0")]),
-        ("(81 - 8 = 73)", [("81 - 8 = 73", "FAP-0")]),
-        ("( 81 - 8 = 73 )", [("81 - 8 = 73", "FAP-0")]),
-        ("1) 81-8=73; 2. 73-3=70", [("81-8 = 73", "FAP-0"), ("73-3 = 70", "FAP-0")]),
-        ("- 81 - 8 = 73 -> 73 + 3 = 76!", [("81 - 8 = 73", "FAP-0"), ("73 + 3 = 76", "FAP-0")]),
-        ("8 + 3 = 11 - too small", [("8 + 3 = 11", "FAP-0")]),
-        ("3 - 8 = -5, -5 + 81 = 76", [("3 - 8 = -5", "FAP-0"), ("-5 + 81 = 76", "FAP-0")]),
-        ("81 / 3 = 27.0", [("81 / 3 = 27.0", "FAP-0")]),
-        ("27 / 2 = 13.5", [("27 / 2 = 13.5", "FA--0")]),
-        ("81 / 8 = 10.12", [("81 / 8 = 10.12", "F-P-0")]),  # no tolerance
-        ("0.1 + 0.2 = 0.3", [("0.1 + 0.2 = 0.3", "FA--0")]),
-        ("8 / 0 = 0", [("8 / 0 = 0", "F---0")]),
-        # ill-formed: more than one operation, or parentheses
-        ("81 + 8 + 3 = 92", [("81 + 8 + 3 = 92", "-AP-0")]),
-        ("81 + 8 - 3 = 92", [("81 + 8 - 3 = 92", "--P-0")]),
-        ("(81 + 8) * 3 = 267", [("(81 + 8) * 3 = 267", "-AP-0")]),
-        ("( 8 - (81) ) = -73", [("( 8 - (81) ) = -73", "-AP-0")]),
-        ("so (8 + 3) / (3 - 3) = 0", [("(8 + 3) / (3 - 3) = 0", "----0")]),
-        ("-8 + 81 + 3 = 76", [("-8 + 81 + 3 = 76", "-A--0")]),  # -8 is not in the pool
-        # of a chain of equations, the last
-        ("81 + 8 = 89 - 3 = 86", [("89 - 3 = 86", "FA--0")]),
-        ("81 - 8 = 73 = 73", [("81 - 8 = 73", "FAP-0")]),
-        # no equations
-        *[
-            (text, [])
-            for text in (
-                "81 - 8 = ?",
-                "81 - 8 =? 73",
-                "81 - 8 ≈ 73",
-                "81 - 8 == 73",
-                "81 - 8 != 73",
-                "73 = 81 - 8",
-                "81 = 81",
-                "-5 = -5",
-                "81 - 8\n= 73",
-                "2 ** 3 = 8",
-                "2**3 + 1 = 9",
-                "6 // 4 = 1",
-                "5 + 06 = 11",
-                "x2 + 3 = 5",
-                "3 + 4 = 7x",
-                "3 + 4 = 7.1.2",
-                "3 + ４ = 7",
-                "1 + 1 = " + "2" * 19,
-                "1 + " * 60 + "1 = 61",  # longer than a step may be
-            )
-        ],
-    ],
-)
-def test_what_is_an_equation(text, expected):
-    assert steps(text) == expected
-
-
-@pytest.mark.parametrize(
-    "text, expected",
-    [
-        ("81 - 8 = 70, 70 + 3 = 73", "F-P-0 FAP-0"),  # a slip counts once: its result goes on
-        ("81 - 8 = 73, 81 - 3 = 78", "FAP-0 FAP-1"),  # 81 is spent, so a new attempt
-        ("81 - 8 = 73, 73 + 8 = 81", "FAP-0 FA--0"),  # 73 and 8 are neither in the pool nor both given
-        ("81 + 7 = 88, 88 - 7 = 81, 81 - 8 = 73", "FA--0 FA--0 FAP-0"),  # foreign numbers change no pool
-        ("8 + 8 = 16", "FA--0"),  # given once
-        ("8 + 3 = 11, 3 + 8 = 11, 8 - 3 = 5, 3 - 8 = -5", "FAP-0 FAPR1 FAP-2 FAP-3"),
-        ("8 * 3 = 24, 3 * 8 = 25", "FAP-0 F-PR1"),  # the operation is repeated, whatever its result
-        ("8 + 81 + 3 = 92, 8+81+3 = 92", "-AP-0 -APR1"),
-    ],
-)
-def test_pool_attempts_and_repetition(text, expected):
-    assert " ".join(flag for _, flag in steps(text)) == expected
-
-
-def test_equal_numbers_are_available_as_often_as_given():
-    assert [flag for _, flag in steps("8 + 8 = 16, 16 + 8 = 24", (8, 8))] == ["FAP-0", "FA--0"]
-    assert [flag for _, flag in steps("8 + 8 = 16, 16 + 8 = 24", (8, 8, 8))] == ["FAP-0", "FAP-0"]
-
-
-@pytest.mark.parametrize(
-    "completion, found",
-    [
-        ("<think>8 + 3 = 11</think>8 - 3 = 5<answer>1 + 1 = 2</answer>", ["8 + 3 = 11"]),
-        ("8 + 3 = 11</think>8 - 3 = 5", ["8 + 3 = 11"]),  # opened in the prompt
-        ("8 + 3 = 11\n<think>8 - 3 = 5", ["8 - 3 = 5"]),  # never closed
-        ("<think>8 + 3 = 11<answer>8 - 3 = 5</answer>", ["8 + 3 = 11"]),
-        ("8 + 3 = 11<answer>8 - 3 = 5</answer>", ["8 + 3 = 11"]),  # no tag of thinking at all
-        ("<think>8 + 3 = 11</think> 8 - 3 = 5 <think>8 * 3 = 24</think>", ["8 + 3 = 11", "8 * 3 = 24"]),
-        ("<think>8 + 3 = 11</think> 8 - 3 = 5 <think>8 * 3 = 24", ["8 + 3 = 11", "8 * 3 = 24"]),
-        ("<think>8 + 3 =</think><think>11</think>", []),  # blocks do not run together
-        ("", []),
-    ],
-)
-def test_where_the_reasoning_is(completion, found):
-    assert [text for text, _ in steps(completion)] == found
-
-
-@given(st.integers(-99, 99), st.sampled_from("+-*/"), st.integers(-99, 99), st.integers(-200, 200))
-def test_arithmetic_is_checked_exactly(a, op, b, c):
-    (step,) = verify_steps(f"{a} {op} {b} = {c}", Problem((a, b), 0))
-    assert step.well_formed and step.in_pool
-    value = Fraction(a, b) if op == "/" and b else {"+": a + b, "-": a - b, "*": a * b, "/": None}[op]
-    assert step.arithmetic_ok == (value == c)
-
-
-# --- hostile length -------------------------------------------------------------------------------
-
-LENGTH = 100_000
-REPEATED = [
-    "1+", "1 ", "1 + 1 = ", "1+1=2,", "1+1+1=3,", "=", "1=", "1", "-1", "1.", "(", ")", "( ", "(1", "1)", "1+(", "(1)",
-    "-", "-(", "- ", "+", " ", "\n", "1\n", "1\t", "1+1=1-((((", "((((((((1+1))))))))=2 ", "1 + " * 24 + "1 = 25\n",
-    "1+" * 300 + "1=3,", "9/7*" * 20 + "1=3,", "<answer>", "</answer>", "<answer></answer>", "</answer><answer>",
-    "<", "<think>", "</think>", "<think></think>", "<answer>1+1</answer>", "é", "\0",
-]  # fmt: skip
-HOSTILE = {
-    **{f"{piece[:20]!r}...": piece * (LENGTH // len(piece)) for piece in REPEATED},
-    "different equations": "\n".join(f"{i} + {i + 1} = {2 * i + 1}" for i in range(5_300)),
-    "different chains": "\n".join(f"{i} + 1 + 2 + 3 + 4 + 5 + 6 = {i + 21}" for i in range(2_700)),
-    "spaces before =": "1 + 1" + " " * (LENGTH - 7) + "=2",
-    "digits after =": "1 + 1 = " + "2" * (LENGTH - 8),
-    "balanced parentheses": "(" * (LENGTH // 2) + "1" + ")" * (LENGTH // 2),
-}
-
-
-@pytest.mark.parametrize("text", HOSTILE.values(), ids=HOSTILE.keys())
-@pytest.mark.parametrize("wrapped", [False, True], ids=["bare", "in tags"])
-def test_hostile_length_takes_linear_time(text, wrapped):
-    """The aim is 50 ms for 100,000 characters. The bound is wide because machines are shared, and far below
-    the minutes that quadratic time takes; the output (pytest -rP) shows the time taken."""
-    text = f"<think>{text}</think><answer>{text}</answer>" if wrapped else text
-    start = time.process_time()
-    verify_answer(text, PAPER)
-    verify_steps(text, PAPER)
-    seconds = time.process_time() - start
-    print(f"{1000 * seconds:.1f} ms")
-    assert seconds < 0.5

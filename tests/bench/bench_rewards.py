@@ -4,9 +4,10 @@ literally: the least recursive distance over every commuted form of every soluti
 import random
 import time
 
-from lib import rewards, solver
+from lib import distance, solver
 from lib.demonstrations import random_expression, shuffle_operands
-from lib.expression import BinOp, distance, parse, render
+from lib.distance import tree_distance
+from lib.expression import BinOp, parse, render
 from lib.problem import load, problems
 from lib.rewards import get_reward
 from lib.solver import solutions
@@ -31,7 +32,7 @@ def groups(n: int, count: int) -> list:
 
 def forget() -> None:
     """Empty the caches of single problems (not the tables that all problems share)."""
-    for cached in (solver._solve, solver._forms, rewards._solutions):
+    for cached in (solver._solve, solver._forms, distance._solutions):
         cached.cache_clear()
 
 
@@ -46,7 +47,7 @@ def literal(completion: str, problem) -> int:
         return [BinOp(tree.op, a, b) for a, b in pairs + swapped]
 
     answer = parse(completion.split("<answer>")[1].removesuffix("</answer>"))
-    return min(distance(answer, form) for solution in solutions(problem) for form in forms(solution))
+    return min(tree_distance(answer, form) for solution in solutions(problem) for form in forms(solution))
 
 
 def microseconds(function, work, rollouts: int) -> float:

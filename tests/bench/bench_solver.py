@@ -70,7 +70,7 @@ def main() -> None:
         print(f"{n:7} {rate:12,.0f} {required:>10} {naive:>9} {ratio:>7} {len(found) / count:21.1f}", flush=True)
 
     data = solvable_problems(3, 245_157) + solvable_problems(4, 245_157)
-    print(f"annotate {len(data):,} problems of 3 and 4 numbers: {seconds(solver.annotate, data):.1f} s")
+    print(f"count_all {len(data):,} problems of 3 and 4 numbers: {seconds(solver.count_all, data):.1f} s")
 
     fours = solvable_problems(4, 2000)
     solver._solve.cache_clear()
