@@ -1,4 +1,5 @@
-"""What the papers claim, asked of our numbers: data/paper/claims.csv says beforehand what is compared, here it is answered.
+"""What the papers claim, asked of our numbers: data/paper/claims.csv says beforehand what is compared, here it is
+answered.
 
 A claim is a contrast of methods (`lib.intervals`) on one set and one metric, with a direction: A above B; above it by a
 factor; its change from its own start above that of B; above each of several; or one method against a bound. Answers:
@@ -28,12 +29,14 @@ PER = {"percent": 100, "percentage points": 100, "of 800": 800, "problems of 50"
 
 
 def planned(paper: str | None = None) -> pd.DataFrame:
-    """The claims of one paper, or all, as data/paper/claims.csv plans them. Raises ValueError naming a claim that says too
-    little. Columns id, paper, section, claim, and what is compared:
+    """The claims of one paper, or all, as data/paper/claims.csv plans them. Raises ValueError naming a claim that
+    says too little. Columns id, paper, section, claim, and what is compared:
 
-    runs: A;B for A minus B, A;B;C for A minus each other (direction highest, lowest) or each alone (zero), A for A alone.
+    runs: A;B for A minus B, A;B;C for A minus each other (direction highest, lowest) or each alone (zero), A for A
+    alone.
     starts: the policies that A and B began from, where their changes are compared. metric, set: ours; problem_set,
     paper_metric: the paper's, where they differ. bound: taken off; factor: of B; margin: within which equal is equal.
+
     """
     table = pd.read_csv(PAPER / "claims.csv").fillna({"starts": "", "bound": 0.0, "factor": 1.0})
     for row in table.itertuples():
@@ -51,18 +54,16 @@ def comparisons(claim) -> list[dict[str, float]]:
         return [{method: 1.0} for method in (first, *others)]
     if len(others) > 1 and claim.direction not in ("highest", "lowest"):
         raise ValueError(f"claims.csv, {claim.id}: {claim.direction!r} compares two methods, not {claim.runs}")
-    started = zip(claim.starts.split(";"), (-1.0, 1.0), strict=True) if claim.starts else ()
-    asked = []
-    for other in others:
-        weights = pd.Series([1.0, -claim.factor], [first, other])
-        for start, sign in started:
-            weights = weights.add(pd.Series({start: sign}), fill_value=0.0)
-        asked.append(weights[weights != 0].to_dict())
-    return asked
+    asked = [{first: 1.0, other: -claim.factor} for other in others]
+    if claim.starts:  # A - A's start - (B - B's start)
+        for start, sign in zip(claim.starts.split(";"), (-1.0, 1.0), strict=True):
+            asked[0][start] = asked[0].get(start, 0.0) + sign
+    return [{method: weight for method, weight in weights.items() if weight} for weights in asked]
 
 
 def answer(low: float, high: float, direction: str, seeds: int, theirs=np.nan, margin=np.nan) -> str:
-    """What the interval of a contrast says to a claim (above). theirs: the paper's value of it; NaN where it has none."""
+    """What the interval of a contrast says to a claim (above). theirs: the paper's value of it; NaN where it has
+    none."""
     if seeds < 2:
         return "one seed"
     if direction in ("equal", "zero"):
@@ -81,8 +82,8 @@ def evaluate(asked: pd.DataFrame, scores: pd.DataFrame, ready: Mapping[str, tupl
 
     `scores`: of all methods of the study, as `lib.intervals` takes them; training logs as `of_logs` makes them.
     ready: by claim, the (estimate, low, high, seeds) of what is no contrast of means, such as a crossover.
-    One row a claim: that of its weakest comparison, with estimate, low, high, n_problems, seeds; theirs, the paper's value;
-    against, the baseline of that comparison; comparisons, how many it rests on; answer.
+    One row a claim: that of its weakest comparison, with estimate, low, high, n_problems, seeds; theirs, the paper's
+    value; against, the baseline of that comparison; comparisons, how many it rests on; answer.
     """
     paper = pd.read_csv(PAPER / "results.csv")
     paper["value"] /= paper["unit"].map(PER).fillna(1)

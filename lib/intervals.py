@@ -1,17 +1,18 @@
 r"""One rule for every interval here: of a mean, of a paired difference, of any contrast, and of training logs.
 
-A score $x_{rp}$ is that of a run r (a seed) on a problem p. What is said of a method holds beyond its problems and beyond
-its runs, so a contrast $\sum_m w_m \bar x_m$ of methods has the variance
+A score $x_{rp}$ is that of a run r (a seed) on a problem p. What is said of a method holds beyond its problems and
+beyond its runs, so a contrast $\sum_m w_m \bar x_m$ of methods has the variance
 
 $$\frac{\mathrm{Var}_p(\sum_m w_m \bar x_{m\cdot p})}{P} + \sum_m \frac{w_m^2}{n_m} \hat\sigma^2_{T(m)}, \qquad
 \hat\sigma^2_T = \max\Big(0, \frac{\sum_m (n_m - 1)(s_m^2 - e_m^2)}{\sum_m (n_m - 1)}\Big)$$
 
-First, problems: differences are taken within each, which is what pairing means. Second, runs: $s_m^2$ is the variance of
-the means of m's runs, $e_m^2$ the part of it that the finite problems make anyway (the interaction of a two-way table, over
-P; it stands in the first term already). Three runs say little of their own variance; so it is pooled over the methods of a
-study that one trainer T made ("rloo" of "rloo/sparse": SFT's runs differ far less than RLOO's). Each part has Student's t
-of its own degrees of freedom, and the half-widths add in quadrature. Simulated, 93 to 97% of such intervals hold the truth
-(tests/test_intervals.py). A method with one run adds nothing to the second part: its interval speaks of problems only.
+First, problems: differences are taken within each, which is what pairing means. Second, runs: $s_m^2$ is the variance
+of the means of m's runs, $e_m^2$ the part of it that the finite problems make anyway (the interaction of a two-way
+table, over P; it stands in the first term already). Three runs say little of their own variance; so it is pooled over
+the methods of a study that one trainer T made ("rloo" of "rloo/sparse": SFT's runs differ far less than RLOO's). Each
+part has Student's t of its own degrees of freedom, and the half-widths add in quadrature. Simulated, 93 to 97% of
+such intervals hold the truth (tests/test_intervals.py). A method with one run adds nothing to the second part: its
+interval speaks of problems only.
 """
 
 from collections.abc import Iterable, Mapping
@@ -27,8 +28,8 @@ def estimates(scores: pd.DataFrame, confidence=0.95) -> pd.DataFrame:
     """Every method's mean on every set.
 
     `scores`: a column a statistic, indexed by method, seed, set, problem; all methods of a study, as they share one
-    variance between runs. A system of one policy ("sft/pick 16/16") is that policy's run. Problems that a run has no score
-    for are left out. Columns set, method, metric, estimate, low, high, n_problems, runs.
+    variance between runs. A system of one policy ("sft/pick 16/16") is that policy's run. Problems that a run has no
+    score for are left out. Columns set, method, metric, estimate, low, high, n_problems, runs.
     """
     methods = {method: {method: 1.0} for method in scores.index.unique("method")}
     return contrasts(scores, methods, confidence).rename(columns={"contrast": "method"})
@@ -45,11 +46,11 @@ def differences(scores: pd.DataFrame, pairs: Iterable[tuple[str, str]], confiden
 
 
 def contrasts(scores: pd.DataFrame, weights: Mapping[object, Mapping[str, float]], confidence=0.95) -> pd.DataFrame:
-    """Weighted sums of methods' means: `weights` by name, then by method. A factor is a weight: A - 2 B is above zero where
-    A is more than double B.
+    """Weighted sums of methods' means: `weights` by name, then by method. A factor is a weight: A - 2 B is above zero
+    where A is more than double B.
 
-    `scores` as in `estimates`. One row a set, a contrast whose methods all are there, and a metric; columns set, contrast,
-    metric, estimate, low, high, n_problems, runs (the fewest of its methods).
+    `scores` as in `estimates`. One row a set, a contrast whose methods all are there, and a metric; columns set,
+    contrast, metric, estimate, low, high, n_problems, runs (the fewest of its methods).
     """
     rows = []
     for name, part in scores.groupby("set", sort=False):
@@ -64,7 +65,8 @@ def contrasts(scores: pd.DataFrame, weights: Mapping[object, Mapping[str, float]
 
 
 def of_logs(values: pd.DataFrame) -> pd.DataFrame:
-    """Scores of a training log, for the functions above. `values`: numbers of whole runs, indexed by method and seed."""
+    """Scores of a training log, for the functions above. `values`: numbers of whole runs, indexed by method and
+    seed."""
     keys = [*values.index.names, "set", "problem"]
     return (
         values.assign(set="training", problem=0)
@@ -93,8 +95,8 @@ def net_variance(values: np.ndarray) -> np.ndarray:
 
 
 def _between_runs(tables: Mapping[str, np.ndarray]) -> dict[str, tuple[float, int]]:
-    """Each trainer's variance between runs and its degrees of freedom. Systems of one policy are the same runs: they count
-    once."""
+    """Each trainer's variance between runs and its degrees of freedom. Systems of one policy are the same runs: they
+    count once."""
     policies: dict[tuple[str, str], list[tuple[float, int]]] = {}
     for method, values in tables.items():
         whole, policy = values[:, ~np.isnan(values).any(axis=0)], method.split(" ")[0]

@@ -1,14 +1,15 @@
 """From folders of runs to judged tables: who wrote what, and what it is worth.
 
 A run's own record (run.json) says its method, its seed and the style of prompt that was completed, so no text can be
-judged by the rules of another style. Verdicts are kept below the runs, under the hash of the file that was judged and of
-the code that judged it: ten analyses judge a file once, and a changed verifier judges anew. What cannot be kept there is
-judged again, nothing else changes.
+judged by the rules of another style. Verdicts are kept below the runs, under the hash of the file that was judged and
+of the code that judged it: ten analyses judge a file once, and a changed verifier judges anew. What cannot be kept
+there is judged again, nothing else changes.
 """
 
 import hashlib
 import inspect
 import json
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
 
@@ -55,10 +56,11 @@ def record(folder: Path) -> dict:
 
 
 def samples(patterns, sets=None, looks=("answer",), texts=False) -> pd.DataFrame:
-    """All generations of some sampling runs, judged: a row a different completion of a problem, there are `count` of it.
+    """All generations of some sampling runs, judged: a row a different completion of a problem, there are `count` of
+    it.
 
-    Columns run, method, seed, style, set, problem, tokens, logprob, finish, count, those of each look (`judge`), and with
-    `texts` nums, target, completion. sets: keep these evaluation sets only.
+    Columns run, method, seed, style, set, problem, tokens, logprob, finish, count, those of each look (`judge`), and
+    with `texts` nums, target, completion. sets: keep these evaluation sets only.
     """
     return _judged(patterns, "generations.parquet", sets, looks, texts)
 
@@ -84,13 +86,13 @@ def judge(table: pd.DataFrame, style: str = "free", look: str = "answer") -> pd.
     style: of the prompt that was completed, a key of VERIFIERS. Looks:
     answer: status; correct (bool); answer, the expression up to commuting, by `canonical` ("": there is none).
     steps, of the free reasoning: equations that `verify_steps` reads; how many of them are true, how many distinct; its
-    equals signs (what there was to read); legal, the share of legal steps; lost, the steps reach the target and the answer
-    is wrong; attempts, how often the numbers are used afresh.
+    equals signs (what there was to read); legal, the share of legal steps; lost, the steps reach the target and the
+    answer is wrong; attempts, how often the numbers are used afresh.
     program: checks passed (an expression in free text is read as the one line `answer = ...`); assignments; complete,
     those of its values that use every number once.
-    trace: goes_on, there is more behind the answer, or it was cut there (nan: none is closed); ungrounded, the answer uses
-    generated values; valid_lines, their share (0 without lines); reached, the trace ends at the target; repaired, correct
-    as it is or by `repair`; * or / stands in the trace, in the answer.
+    trace: goes_on, there is more behind the answer, or it was cut there (nan: none is closed); ungrounded, the answer
+    uses generated values; valid_lines, their share (0 without lines); reached, the trace ends at the target;
+    repaired, correct as it is or by `repair`; * or / stands in the trace, in the answer.
     """
     if style not in VERIFIERS:
         raise ValueError(f"no verifier for prompt style {style!r}{nearest(style, VERIFIERS)}")
@@ -174,10 +176,8 @@ def _verdicts(path: Path, style: str, look: str) -> pd.DataFrame:
     except (FileNotFoundError, ValueError):  # none, or a damaged one
         columns, _ = LOOKS[look]
         verdicts = judge(read_table(path), style, look)[columns]
-    try:
+    with suppress(OSError):  # a folder of others, a full disk: judged again next time
         write_table(verdicts, kept)
-    except OSError:  # a folder of others, a full disk: judged again next time
-        pass
     return verdicts
 
 
