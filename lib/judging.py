@@ -15,13 +15,15 @@ from pathlib import Path
 
 import pandas as pd
 
-from lib import expression, problem, programs, traces, verifiers
+from lib import expression, problem, programs, steps, traces, verifiers
 from lib.expression import canonical, numbers, render
 from lib.files import read_table, shown, write_table
 from lib.names import nearest
 from lib.paths import ROOT, RUNS
 from lib.problem import Problem
-from lib.verifiers import VERIFIERS, answer_span, verify_program, verify_steps, verify_trace
+from lib.steps import verify_steps
+from lib.traces import reasoning
+from lib.verifiers import VERIFIERS, answer_span, verify_program, verify_trace
 
 KEPT = RUNS / ".verdicts"
 TEXTS = ["nums", "target", "completion"]  # heavy: read where they are asked for
@@ -115,12 +117,12 @@ def _answer(text, problem, style, _):
 
 
 def _steps(text, problem, style, _):
-    steps, true = verify_steps(text, problem), VERIFIERS[style](text, problem).status == "correct"
-    legal, reached = [step.legal for step in steps], (problem.target,)
-    lost = not true and any(step.legal and step.pool == reached for step in steps)
-    counted = (len(steps), sum(step.arithmetic_ok for step in steps), sum(not step.repeated for step in steps))
-    signs = verifiers._reasoning(text).count("=")
-    return *counted, signs, sum(legal) / max(len(legal), 1), float(lost), steps[-1].attempt + 1 if steps else 0
+    found, true = verify_steps(text, problem), VERIFIERS[style](text, problem).status == "correct"
+    legal, reached = [step.legal for step in found], (problem.target,)
+    lost = not true and any(step.legal and step.pool == reached for step in found)
+    counted = (len(found), sum(step.arithmetic_ok for step in found), sum(not step.repeated for step in found))
+    signs = sum(text.count("=", *block) for block in reasoning(text))
+    return *counted, signs, sum(legal) / max(len(legal), 1), float(lost), found[-1].attempt + 1 if found else 0
 
 
 def _program(text, problem, style, _):
@@ -184,6 +186,6 @@ def _verdicts(path: Path, style: str, look: str) -> pd.DataFrame:
 @cache
 def _code() -> str:
     """The hash of all code that a verdict comes from."""
-    here = inspect.getmodule(_code)
-    text = "".join(inspect.getsource(module) for module in (expression, problem, programs, traces, verifiers, here))
+    rooms = (expression, problem, programs, steps, traces, verifiers, inspect.getmodule(_code))
+    text = "".join(inspect.getsource(room) for room in rooms)
     return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()

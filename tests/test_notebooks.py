@@ -23,7 +23,8 @@ NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
 FLOORS = [  # a room imports only rooms on lower floors
     ["paths", "names"],
     ["files", "expression", "problem"],
-    ["programs", "traces", "verifiers", "solver"],
+    ["programs", "traces", "steps", "verifiers", "solver"],
+    ["distance"],
     ["rewards", "curriculum", "demonstrations", "environment"],
     ["model", "generation"],
     ["training", "preference", "search"],
@@ -137,6 +138,7 @@ def test_imports_run_down_the_floors():
                 same = {below, room} in (
                     {"verifiers", "programs"},
                     {"verifiers", "traces"},
+                    {"verifiers", "steps"},
                     {"demonstrations", "environment"},
                     {"model", "generation"},
                     {"preference", "training"},
