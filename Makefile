@@ -62,7 +62,7 @@ lint: $(READY)
 	@$(BIN)/nbstripout --verify notebooks/*.ipynb
 
 types: $(READY)
-	@$(PIP) -c requirements.txt -e '.[types]'
+	@PYTHONWARNINGS=ignore $(PIP) -c requirements.txt -e '.[types]'
 	@$(BIN)/pyright
 
 figures: $(READY)
@@ -137,6 +137,6 @@ else
 	@$(PIP) -c requirements.txt $(PINNED)
 endif
 	@echo "Step 3/3: everything else, some 150 packages of 300 MB in all: two to five minutes without a word"
-	@$(PIP) -c requirements.txt -e '.[test]'
+	@PYTHONWARNINGS=ignore $(PIP) -c requirements.txt -e '.[test]'
 	@touch $(READY)
 	@echo "Installed."
