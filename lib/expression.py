@@ -194,6 +194,18 @@ def leaves(expr: Expr) -> list:
     return found
 
 
+def operands(expr: Expr) -> list[int | Fraction]:
+    """The numbers of an expression from left to right, with their signs: of `119 - -40` they are 119 and -40."""
+    match expr:
+        case Num(value):
+            return [value]
+        case Neg(Num(value)):
+            return [-value]
+        case Neg(child):
+            return operands(child)
+    return operands(expr.left) + operands(expr.right)
+
+
 def numbers(expr: Expr) -> Counter:
     """The multiset of the numbers in an expression."""
     return Counter(leaves(expr))

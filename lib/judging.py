@@ -120,7 +120,8 @@ def _steps(text, problem, style, _):
     found, true = verify_steps(text, problem), VERIFIERS[style](text, problem).status == "correct"
     legal, reached = [step.legal for step in found], (problem.target,)
     lost = not true and any(step.legal and step.pool == reached for step in found)
-    counted = (len(found), sum(step.arithmetic_ok for step in found), sum(not step.repeated for step in found))
+    read = [step for step in found if not step.malformed]
+    counted = (len(read), sum(step.arithmetic_ok for step in read), sum(not step.repeated for step in read))
     signs = sum(text.count("=", *block) for block in reasoning(text))
     return *counted, signs, sum(legal) / max(len(legal), 1), float(lost), found[-1].attempt + 1 if found else 0
 

@@ -4,8 +4,9 @@
     answer = a + 35
 
 A line is `name = expression`. An expression holds integers in ASCII digits, names bound on earlier lines, `+ - * /`,
-signs and parentheses; what follows a `#` is a comment. Each line is checked token by token, then parsed with Python's
-`ast`, and its tree is walked here, in exact rationals. A name may be bound again and then has its new value.
+signs and parentheses; what follows a `#` is a comment, which may stand alone on a line. White space is space, tab and
+carriage return. Each line is checked token by token, then parsed with Python's `ast`, and its tree is walked here, in
+exact rationals. A name may be bound again and then has its new value.
 
 Every value carries the expression over literals that computes it, its names replaced by what they stand for. The
 numbers it consumed are that expression's: a value that is used twice consumes its numbers twice, one that the final
@@ -86,10 +87,11 @@ def parse_program(text: str) -> list[tuple[int, str, ast.expr]]:
     """Line number (from 1), name and tree of each assignment. Raises ParseError."""
     if len(text) > MAX_LENGTH:
         raise ParseError(f"more than {MAX_LENGTH} characters")
-    lines = [(i, line) for i, line in enumerate(text.split("\n"), 1) if line.strip()]
-    if not lines:
-        raise ParseError("no line")
-    return [_parse_line(i, line.partition("#")[0].strip(" \t\r")) for i, line in lines]
+    lines = [(i, line.partition("#")[0].strip(" \t\r")) for i, line in enumerate(text.split("\n"), 1)]
+    assignments = [_parse_line(i, line) for i, line in lines if line]
+    if not assignments:
+        raise ParseError("no assignment")
+    return assignments
 
 
 def _parse_line(number: int, line: str) -> tuple[int, str, ast.expr]:

@@ -3,7 +3,9 @@
     44 + 19 = 63, 63 * 35 = 2205
     so 44 + 19 = 63 and 63 + 35 = 98
 
-Everything is exact, and read once: 100,000 hostile characters take as long as 100,000 harmless ones.
+An equals sign beside arithmetic that is no such equation (`44 + = 63`, `60 ** 2 = 3600`, `98 = 44 + 19 + 35`,
+`48 - 43 == 5`) is a malformed step, which `dense` penalises too: misspelling hides no fault. Words, and signs other
+than ASCII, are prose. Everything is exact, and read once, in linear time.
 """
 
 import re
@@ -13,21 +15,22 @@ from functools import lru_cache
 from itertools import islice
 from typing import NamedTuple
 
-from lib.expression import HOLDS, Expr, ExpressionError, Neg, Num, evaluate, parse
+from lib.expression import HOLDS, ExpressionError, evaluate, operands, parse
 from lib.problem import Problem
 from lib.traces import reasoning
 
 MAX_LENGTH = 100  # characters of an equation's left side
-MAX_STEPS = 400  # equations read in one completion: the longest cap leaves no room for more of them
+MAX_STEPS = 1000  # read in one completion: 4,096 tokens, the longest cap, hold fewer
 
 
 class Step(NamedTuple):
-    """One equation of the reasoning.
+    """One equation of the reasoning, or what was meant as one.
 
     well_formed: number, operation, number = number. arithmetic_ok: the two sides are equal, exactly.
     in_pool: the operands are available. repeated: the completion has this operation earlier (operands of + and
     * in either order; an ill-formed one: the same but for spaces). attempt: which attempt it is in, from 0. pool: the
-    numbers available after it. span: where it stands in the completion, (start, end).
+    numbers available after it. span: where it stands in the completion, (start, end). malformed: no equation at all, so
+    none of well_formed, arithmetic_ok and in_pool.
     """
 
     text: str
@@ -38,6 +41,7 @@ class Step(NamedTuple):
     attempt: int
     pool: tuple
     span: tuple[int, int]
+    malformed: bool
 
     @property
     def legal(self) -> bool:
@@ -50,9 +54,11 @@ class Step(NamedTuple):
 _NUMBER = r"-?(?:0|[1-9][0-9]{0,17}+)(?:\.[0-9]{1,18}+)?+"
 _TERM = rf"(?:-?\([ \t]*+){{0,8}}+{_NUMBER}(?:[ \t]*+\))*+"
 _EQUATION = re.compile(
-    rf"(?<![\w.^*/+])(?P<left>{_TERM}(?:[ \t]*+[-+*/][ \t]*+{_TERM})++)"
+    rf"(?<![\w.^*/+])(?<!\w-)(?P<left>{_TERM}(?:[ \t]*+[-+*/][ \t]*+{_TERM})++)"
     rf"(?:[ \t]*+=[ \t]*+(?P<right>{_NUMBER})(?![\w^%]|\.[0-9]|[ \t]*+[-+*/][ \t]*+[-(]?[0-9]))?+"
 )
+_RUN = re.compile(r"[-+*/^().=0-9 \t]++")  # the characters of an equation, as many as follow each other
+_ARITHMETIC = re.compile(r"[0-9)][ \t]*+[-+*/^]")
 _OPERATION = re.compile(rf"({_NUMBER})[ \t]*+([-+*/])[ \t]*+({_NUMBER})")
 
 
@@ -61,13 +67,13 @@ class _Equation(NamedTuple):
     well_formed: bool
     holds: bool
     operation: object  # equal for operations that are equal up to commuting
-    operands: list[int | Fraction]
+    operands: list[int | Fraction] | None  # None: malformed
     result: int | Fraction
     skipped: int  # characters before it that were taken for its beginning
 
 
 def verify_steps(completion: str, problem: Problem) -> list[Step]:
-    """Every equation of the completion's reasoning, in order, the first MAX_STEPS of them.
+    """Every equation of the completion's reasoning, malformed ones included, in order, the first MAX_STEPS of them.
 
     An equation is an expression of at most MAX_LENGTH characters, `=`, and a single number, on one line and
     with any text around it; decimals are read exactly. Of `a + b = c + d = e` only `c + d = e` is one.
@@ -88,17 +94,26 @@ def verify_steps(completion: str, problem: Problem) -> list[Step]:
         repeated = equation.operation in seen
         seen.add(equation.operation)
         verdicts = (equation.well_formed, equation.holds, rest is not None, repeated)
-        steps.append(Step(equation.text, *verdicts, attempt, tuple(pool), span))
+        steps.append(Step(equation.text, *verdicts, attempt, tuple(pool), span, equation.operands is None))
     return steps
 
 
 def _equations(completion: str) -> Iterator[tuple[tuple[int, int], _Equation]]:
-    """The equations of the reasoning, each behind its span."""
+    """The equations of the reasoning, each behind its span; malformed ones too, but for what the text's end cut off."""
     for block in reasoning(completion):
-        for match in _EQUATION.finditer(completion, *block):
-            left, right = match.group("left", "right")
-            if right and len(left) <= MAX_LENGTH and (equation := _equation(left, right)):
-                yield (match.start() + equation.skipped, match.end()), equation
+        for run in _RUN.finditer(completion, *block):
+            (start, end), read = run.span(), False
+            if "=" not in run[0]:
+                continue
+            for match in _EQUATION.finditer(completion, start, min(end + 1, block[1])):  # sees what follows the run
+                left, right = match.group("left", "right")
+                if right and len(left) <= MAX_LENGTH and (equation := _equation(left, right)):
+                    read = True
+                    yield (match.start() + equation.skipped, match.end()), equation
+            if not read and end < len(completion) and _ARITHMETIC.search(run[0]):
+                text = run[0].strip()
+                start += run[0].index(text)
+                yield (start, start + len(text)), _Equation(text, False, False, text.replace(" ", ""), None, 0, 0)
 
 
 @lru_cache(maxsize=1 << 15)  # rollouts of a problem, and attempts of a rollout, repeat each other
@@ -131,25 +146,15 @@ def _expression(text: str) -> tuple[Fraction | None, list[int | Fraction]] | Non
     except ExpressionError:
         return None
     try:
-        return evaluate(expr), _operands(expr)
+        return evaluate(expr), operands(expr)
     except ZeroDivisionError:
-        return None, _operands(expr)
+        return None, operands(expr)
 
 
-def _operands(expr: Expr) -> list[int | Fraction]:
-    """The numbers of an expression, with their signs: results in the pool may be negative."""
-    match expr:
-        case Num(value):
-            return [value]
-        case Neg(Num(value)):
-            return [-value]
-        case Neg(child):
-            return _operands(child)
-    return _operands(expr.left) + _operands(expr.right)
-
-
-def _without(pool, operands: list) -> list | None:
+def _without(pool, operands: list | None) -> list | None:
     """The pool with the operands taken out, or None if they are not all in it."""
+    if operands is None:
+        return None
     rest = list(pool)
     for operand in operands:
         if operand not in rest:

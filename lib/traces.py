@@ -10,7 +10,9 @@ of, `state [3, 6 = 8 - 2, 7]`, so that the last one holds the answer.
 A try may also say whether its result is the target: `try 4 * 6 = 24, 24? yes`.
 
 `replay` keeps the true pool: only a try whose operands are in it and whose arithmetic holds moves it. What a trace only
-claims is judged and moves nothing, so a state is worth nothing by being written down.
+claims is judged and moves nothing, so a state is worth nothing by being written down. A slip therefore costs its own
+line and what is built on it, no more: a `backtrack` behind it gives up the pool that was only claimed. A move without
+its state line is no fault: every try is judged by the true pool anyway.
 """
 
 import re
@@ -25,7 +27,7 @@ from operator import itemgetter
 from lib.expression import HOLDS, BinOp, Expr, ExpressionError, Num, evaluate, numbers, parse, render
 from lib.problem import Problem
 
-MAX_LINES = 400  # of a trace
+MAX_LINES = 1000  # of a trace: 4,096 tokens, the longest cap, hold fewer tries and states
 MAX_LENGTH = 200  # characters of a line: every line is then read in bounded time
 
 _NUMBER = r"-?(?:0|[1-9][0-9]{0,17})(?:/[1-9][0-9]{0,17})?"
@@ -74,10 +76,11 @@ def _moved(pool: Pool, i: int, j: int, op: str, value: int | Fraction) -> Pool:
 class Line:
     """One line and its verdicts. kind: state, try, backtrack, or other (outside the grammar).
 
-    in_pool, arithmetic_ok (what it says of the target included), repeated: of a try. repeated: this action was
-    tried on this pool before, operands of + and * in either order. state_ok: a state is the true pool, or behind a
-    backtrack an earlier one; there is a pool to go back to. What does not apply to a kind is as in a faultless
-    line. span: where it stands in the completion, (start, end).
+    in_pool, arithmetic_ok (what it says of the target included): of a try. state_ok: a state is the true pool, or
+    behind a backtrack an earlier one; there is a pool to go back to. repeated: a try does on the same pool what was
+    done there before, operands of + and * in either order (to correct a slip is no repetition); a valid state follows
+    one with no try and no backtrack between. What does not apply to a kind is as in a faultless line. span: where it
+    stands in the completion, (start, end).
     """
 
     kind: str
@@ -129,8 +132,9 @@ def _lines(completion: str) -> Iterator[tuple[str, tuple[int, int]]]:
 def replay(completion: str, problem: Problem) -> Trace:
     """Read and judge the trace in the think blocks (in all of a text without any) line by line, the first MAX_LINES.
     Exact, in linear time."""
-    pools = [full_pool(problem)]  # the true pool on top of those that lead to it
-    goal, lines, tried, results, solution, returning = (problem.target,), [], set(), set(), None, False
+    pools, claimed = [full_pool(problem)], 0  # the true pool on top of those that lead to it; false ones above it
+    goal, lines, tried, results, solution = (problem.target,), [], {}, set(), None
+    returning = stated = False  # the last line was a backtrack; the pool has been stated since the last action
     for line, span in islice(_lines(completion), MAX_LINES):
         short = line if len(line) <= MAX_LENGTH else ""
         if action := _TRY.fullmatch(short):
@@ -139,21 +143,24 @@ def replay(completion: str, problem: Problem) -> Trace:
             if asked := action[5]:
                 holds &= (_number(asked),) == goal and (result == problem.target) == (action[6] == "yes")
             key = (op, *(sorted((a, b)) if op in "+*" else (a, b)), values(pools[-1]))
-            lines.append(Line("try", at is not None, holds, repeated=key in tried, span=span))
-            tried.add(key)
+            right, before = bool(at and holds), tried.get(key)
+            lines.append(Line("try", at is not None, holds, repeated=before or before == right, span=span))
+            tried[key] = before or right
             results.add(result)
-            if at and holds:
+            if right:
                 pools.append(_moved(pools[-1], *at, op, result))
                 solution = pools[-1][0][1] if values(pools[-1]) == goal else solution
-            returning = False
+            claimed, returning, stated = 0 if right else claimed + 1, False, False
         elif state := _STATE.fullmatch(short):
             depths = range(len(pools), 0, -1) if returning else [len(pools)]
             depth = next((depth for depth in depths if _names(state[1], pools[depth - 1])), 0)
-            lines.append(Line("state", state_ok=depth > 0, span=span))
+            lines.append(Line("state", state_ok=depth > 0, repeated=stated and depth > 0, span=span))
             pools, returning = pools[: depth or None], False
+            claimed, stated = (0, True) if depth else (claimed, stated)
         elif short == "backtrack":
-            lines.append(Line("backtrack", state_ok=len(pools) > 1, span=span))
-            pools, returning = pools[:-1] or pools, True
+            lines.append(Line("backtrack", state_ok=claimed > 0 or len(pools) > 1, span=span))
+            pools, claimed = pools if claimed else pools[:-1] or pools, max(claimed - 1, 0)
+            returning, stated = True, False
         else:
             lines.append(Line("other", span=span))
     return Trace(tuple(lines), values(pools[-1]) == goal, solution, frozenset(results))

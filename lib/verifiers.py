@@ -10,7 +10,7 @@ from fractions import Fraction
 
 import pandas as pd
 
-from lib.expression import Expr, ExpressionError, canonical, evaluate, leaves, numbers, parse, render
+from lib.expression import Expr, ExpressionError, canonical, evaluate, leaves, operands, parse, render
 from lib.problem import Problem
 from lib.programs import ExecutionError, ParseError, run_program
 from lib.steps import verify_steps
@@ -115,7 +115,9 @@ def verify_trace(completion: str, problem: Problem) -> TraceVerdict:
     """The verdicts on a structured search trace, line by line, on its answer, and on the link between the two."""
     verdict, trace, link = verify_answer(completion, problem), replay(completion, problem), "none"
     if verdict.status == "wrong_numbers":
-        foreign = numbers(verdict.expression) - Counter(problem.nums)
+        signed = operands(verdict.expression)
+        used = (n if n in trace.results else abs(n) for n in signed)  # -40 is a result, or 40 negated
+        foreign = Counter(used) - Counter(problem.nums)
         link = "generated" if foreign and set(foreign) <= trace.results else "other"
     elif verdict.expression is not None:
         link = "original"
@@ -169,7 +171,7 @@ def judge_steps(judged: pd.DataFrame) -> pd.DataFrame:
     for nums, target, completion in zip(judged["nums"], judged["target"], judged["completion"], strict=True):
         key = (tuple(map(int, nums)), int(target), completion)
         if key not in known:
-            steps = verify_steps(completion, Problem(*key[:2]))
+            steps = [step for step in verify_steps(completion, Problem(*key[:2])) if not step.malformed]
             true, distinct = (
                 sum(flags) for flags in ((s.arithmetic_ok for s in steps), (not s.repeated for s in steps))
             )

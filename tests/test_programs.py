@@ -69,6 +69,7 @@ def test_no_answer_earns_nothing_and_the_last_span_counts():
         ("a = 1\na = a + 97", 98),  # a name bound again
         ("\n\n  a = 98 \t\r\n\n", 98),
         ("a = 98 # 97, says the comment", 98),
+        ("# a line may be a comment only\na = 97\n  # so\nb = a + 1\n#", 98),
         ("a = 7 / 2 / 3 + -(-(+1))", Fraction(13, 6)),
         ("a = 1 / 3\nanswer = a * 3", 1),
         ("a = 2 - 3 - 4 * 5 / (1 + 1)", -11),
@@ -129,7 +130,7 @@ NOT_IN_THE_LANGUAGE = [
         "a = 44)",
         "a = ()",
         "a = \\\n44",
-        "# 44",
+        "# 44\n\f",  # a form feed is no white space
         "lambda = 4",
     ],
     *["a = 1" + "0" * 30, "a = (yield)", "a = await 4", "def a(): pass", "a = 44 +\n19", "a == 44", "pass", "a", ""],
@@ -142,6 +143,11 @@ def test_what_is_not_in_the_language_does_not_parse(program):
     with pytest.raises(ParseError):
         run_program(program)
     assert earned("a = 44 + 19 + 35\n" + program) == pytest.approx(0.05 if program else 1.0)
+
+
+def test_a_program_of_comments_has_no_value():
+    with pytest.raises(ParseError, match="no assignment"):
+        run_program("# 98\n\n# nothing")
 
 
 @pytest.mark.parametrize("program", UNRUNNABLE)

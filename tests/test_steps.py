@@ -110,35 +110,38 @@ def test_one_attempt_a_line():
         # of a chain of equations, the last
         ("81 + 8 = 89 - 3 = 86", [("89 - 3 = 86", "FA--0")]),
         ("81 - 8 = 73 = 73", [("81 - 8 = 73", "FAP-0")]),
-        # no equations
+        # no equation, and nothing that was meant as one
         *[
             (text, [])
-            for text in (
-                "81 - 8 = ?",
-                "81 - 8 =? 73",
-                "81 - 8 ≈ 73",
-                "81 - 8 == 73",
-                "81 - 8 != 73",
-                "73 = 81 - 8",
-                "81 = 81",
-                "-5 = -5",
-                "81 - 8\n= 73",
-                "2 ** 3 = 8",
-                "2**3 + 1 = 9",
-                "6 // 4 = 1",
-                "5 + 06 = 11",
-                "x2 + 3 = 5",
-                "3 + 4 = 7x",
-                "3 + 4 = 7.1.2",
-                "3 + ４ = 7",
-                "1 + 1 = " + "2" * 19,
-                "1 + " * 60 + "1 = 61",  # longer than a step may be
-            )
+            for text in ("81 - 8 ≈ 73.", "81 - 8 != 73.", "81 = 81.", "-5 = -5.", "81 - 8\n= 73.", "3 + ４ = 7.")
         ],
+        ("we want 98 = target, x = -5.", []),
+        ("81 - 8 = 73, 73 - 3 =", [("81 - 8 = 73", "FAP-0")]),  # cut off by the cap
     ],
 )
 def test_what_is_an_equation(text, expected):
     assert steps(text) == expected
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "48 - 43 == 5", "60 ** 2 = 3600", "44 + = 63", "98 = 44 + 19 + 35", "80 - 80 =", "81 - 8 =", "73 = 81 - 8",
+        "2**3 + 1 = 9", "6 // 4 = 1", "5 + 06 = 11", "3 + 4 = 7.1.2", "1 + 1 = " + "2" * 19, "1 + " * 60 + "1 = 61",
+    ],
+)  # fmt: skip
+def test_what_was_meant_as_an_equation_is_a_malformed_step(text):
+    """It is no prose: a policy could hide its faults by misspelling. It changes no pool and starts no attempt."""
+    said = f"<think>first {text}, then 81 - 8 = 73 and again {text}</think>"
+    assert steps(said) == [(text, "----0"), ("81 - 8 = 73", "FAP-0"), (text, "---R0")]
+    assert [step.malformed for step in verify_steps(said, Problem((81, 8, 3), 35))] == [True, False, True]
+
+
+@pytest.mark.parametrize(
+    "text, shown", [("3 + 4 = 7x", "3 + 4 = 7"), ("x-3 + 2 = 5", "-3 + 2 = 5"), ("2 + 3 =? 5", "2 + 3 =")]
+)
+def test_a_part_of_something_else_is_no_equation(text, shown):
+    assert steps(f"{text}, so") == [(shown, "----0")]
 
 
 @pytest.mark.parametrize(
@@ -173,7 +176,7 @@ def test_equal_numbers_are_available_as_often_as_given():
         ("8 + 3 = 11<answer>8 - 3 = 5</answer>", ["8 + 3 = 11"]),  # no tag of thinking at all
         ("<think>8 + 3 = 11</think> 8 - 3 = 5 <think>8 * 3 = 24</think>", ["8 + 3 = 11", "8 * 3 = 24"]),
         ("<think>8 + 3 = 11</think> 8 - 3 = 5 <think>8 * 3 = 24", ["8 + 3 = 11", "8 * 3 = 24"]),
-        ("<think>8 + 3 =</think><think>11</think>", []),  # blocks do not run together
+        ("<think>8 + 3 =</think><think>11</think>", ["8 + 3 ="]),  # blocks do not run together
         ("", []),
     ],
 )

@@ -106,6 +106,46 @@ def test_an_action_is_repeated_only_on_the_same_pool():
     assert not other[-1].repeated and other[-1].valid
 
 
+def test_a_slip_that_is_given_up_costs_nothing_behind_it():
+    """The failed try moved nothing, so the backtrack gives up the pool that it claimed and not the true one."""
+    lines = ["try 6 * 22 = 132", "state [94, 132]", "try 94 + 132 = 886", "state [226]", "backtrack", "state [94, 132]"]
+    trace = replay("\n".join([*lines, "try 132 - 94 = 38", "state [38]"]), Problem((6, 22, 94), 38))
+    assert [line.valid for line in trace.lines] == [True, True, False, False, True, True, True, True]
+    assert trace.reached and trace.solution == parse("6 * 22 - 94")
+
+
+def test_each_backtrack_gives_up_one_claimed_pool_before_a_true_one():
+    down = ["try 8 - 2 = 6", "state [3, 6, 7]", "try 7 - 3 = 5", "state [5, 6]", "try 5 + 6 = 11", "state [11]"]
+    back = judged(*down, "backtrack", "backtrack", "try 7 - 3 = 4")
+    assert [line.valid for line in back[-3:]] == [True, True, True]  # on [3, 6, 7], the pool of the last sound line
+    further = judged(*down, "backtrack", "backtrack", "backtrack", "try 7 - 3 = 4", "state [2, 4, 8]")
+    assert [line.valid for line in further[-2:]] == [True, True]  # on the whole pool
+    again = judged(*down[:4], "try 7 - 3 = 4", "state [4, 6]", "backtrack", "state [3, 6, 7]")
+    assert all(line.valid for line in again[4:])  # the slip corrected, its claim is over
+    assert judged("try 8 - 2 = 5", "backtrack", "state [2, 3, 7, 8]")[1:] == [Line("backtrack"), Line("state")]
+
+
+def test_to_correct_a_slip_is_no_repetition():
+    slip, right = "try 8 * 2 = 17", "try 8 * 2 = 16"
+    assert [line.repeated for line in judged(slip, right)] == [False, False]
+    assert [line.repeated for line in judged(slip, slip, right)] == [False, True, False]
+    assert [line.repeated for line in judged(right, "backtrack", slip)] == [False, False, True]
+
+
+def test_a_state_said_again_is_a_repetition():
+    """What `trace` names as the collapse of proof-only traces: state lines repeated without a try."""
+    root = "state [2, 3, 7, 8]"
+    assert [line.repeated for line in judged(*[root] * 30)] == [False] + [True] * 29
+    assert not any(line.repeated for line in judged(root, "try 8 - 5 = 3", root, "try 8 - 2 = 6", "backtrack", root))
+    assert judged(root, "state [2, 3]", "hm", root)[-1].repeated
+
+
+def test_a_line_knows_where_it_stands():
+    text = "so\n<think>\n state [2, 3, 7, 8] \n\ntry 8 - 2 = 6\r\n</think> no <think>backtrack\n<answer>1</answer>"
+    lines = [text[slice(*line.span)] for line in replay(text, PROBLEM).lines]
+    assert lines == ["state [2, 3, 7, 8]", "try 8 - 2 = 6", "backtrack"]
+
+
 def test_provenance_must_hold_and_use_the_numbers():
     start = ["try 8 - 2 = 6"]
     for state, right in [
@@ -123,6 +163,12 @@ def test_an_answer_of_neither_numbers_nor_results_is_no_grounding_failure():
     for answer, link in [("(8 - 2) * 4", "generated"), ("24 + 1", "other"), ("8 - 2", "other"), ("no", "none")]:
         assert verify_trace(f"{LISTING_1.partition('<answer>')[0]}<answer>{answer}</answer>", PROBLEM).link == link
     assert verify_trace("<answer>8 * 3 + 7 - 2</answer>", PROBLEM).link == "original"
+
+
+def test_a_generated_value_may_be_negative():
+    problem, made = Problem((48, 51, 88, 68), 159), "<think>try 68 + 51 = 119\ntry 48 - 88 = -40</think>"
+    for answer, link in [("119 - -40", "generated"), ("119 + 40", "other"), ("119 - -48", "generated")]:
+        assert verify_trace(f"{made}<answer>{answer}</answer>", problem).link == link
 
 
 def naive_pools(nums, expr):
