@@ -1,6 +1,6 @@
 """Rollouts to look at: judged once, chosen by columns, drawn as HTML in which model text is only ever text.
 
-What is not `Markup` is escaped when it is put into markup, so a completion cannot become a tag. Notebook 17 puts the
+What is not `Markup` is escaped when it is put into markup, so a completion cannot become a tag. Notebook 91 puts the
 widgets around this.
 """
 
@@ -22,7 +22,7 @@ from lib.environment import count_solutions, initial, parse_action, render_numbe
 from lib.expression import Expr, Neg, Num, children, numbers, render
 from lib.files import read_table
 from lib.generation import Sampling, sample
-from lib.metrics import method_of
+from lib.metrics import told
 from lib.model import load_policy
 from lib.paths import REFERENCE, RUNS
 from lib.problem import Problem
@@ -68,8 +68,12 @@ def as_table(rows: Iterable[tuple]) -> Markup:
 def find(profile: str, *files: str) -> dict[str, Path]:
     """Runs of a profile, here and in the reference, that have one of some files: name, with the source, to folder."""
     roots = {"": RUNS / profile, " (reference)": REFERENCE / profile}
-    records = [(source, record.parent) for source, root in roots.items() for record in sorted(root.glob("*/run.json"))]
-    found = {folder.name + source: folder for source, folder in records if any((folder / f).exists() for f in files)}
+    records = [(root, source, path.parent) for source, root in roots.items() for path in sorted(root.rglob("run.json"))]
+    found = {
+        folder.relative_to(root).as_posix() + source: folder
+        for root, source, folder in records
+        if any((folder / file).exists() for file in files)
+    }
     if not found:
         raise FileNotFoundError(
             f"no run of profile {profile!r} has {' or '.join(files)}: `make study PROFILE={profile}`"
@@ -99,10 +103,10 @@ def load(runs: dict[str, Path]) -> pd.DataFrame:
 @lru_cache
 def read_judged(folder: Path) -> pd.DataFrame:
     """What one run wrote, `judged`."""
-    game = folder / "trajectories.parquet"
+    game, method = folder / "trajectories.parquet", told(folder)["method"]
     if game.exists():
-        return judged(read_table(game), "pick")
-    return judged(read_table(folder / "generations.parquet"), parameters(folder)["prompt"])
+        return judged(read_table(game), "pick").assign(method=method)
+    return judged(read_table(folder / "generations.parquet"), parameters(folder)["prompt_style"]).assign(method=method)
 
 
 def judged(table: pd.DataFrame, style: str) -> pd.DataFrame:
@@ -196,7 +200,7 @@ def card(table: pd.DataFrame, position: int, reward: str) -> Markup:
         (f"reward {reward}", f"{score.total:.3f}: " + ", ".join(f"{k} {v:.3g}" for k, v in score.parts.items())),
     ]
     body = game(row, problem) if row["actions"] else tag("pre", marked(row["completion"], problem, row["style"]))
-    look = plots.METHODS.get(method_of(row["run"].split()[0].removeprefix("search_")))
+    look = plots.METHODS.get(row.get("method"))
     parts = [tag("b", row["run"]), as_table(facts), body, trees(verdict.expression, problem)]
     return tag("div", *parts, class_="ro-card", style=f"border-color: {look.colour if look else '#999'}")
 
@@ -295,9 +299,9 @@ def live(folder: Path, typed: str, target: int, n: int, seed: int) -> pd.DataFra
     if not 2 <= len(words) <= 6 or not all(re.fullmatch("[1-9][0-9]{0,2}", word) for word in words):
         raise ValueError("two to six numbers from 1 to 999, as in: 44 19 35")
     rows, given = [{"nums": list(map(int, words)), "target": target}], parameters(folder)
-    if (style := given.get("prompt", "free")) == "pick":
+    if (style := given.get("prompt_style", "free")) == "pick":
         table = search_table(*policy(folder), rows, SearchSettings(beams=n, samples=n), seed)
     else:
         sampling = Sampling(0.6, top_p=0.95, top_k=20, max_tokens=given.get("max_tokens", 160))
         table = sample(*policy(folder), rows, n, sampling, seed, style)
-    return judged(table, style).assign(run=folder.name, place=0)
+    return judged(table, style).assign(**told(folder), place=0)

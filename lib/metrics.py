@@ -5,7 +5,7 @@ A problem is the unit of every statement: its samples stand or fall together, so
 several runs (seeds) these are resampled, too: what a statement says of the method is then beyond the luck of one run.
 """
 
-import re
+import json
 from functools import reduce
 
 import numpy as np
@@ -14,6 +14,7 @@ from scipy import stats
 
 from lib.environment import REJECTIONS
 from lib.expression import flattened, parse
+from lib.paths import ROOT
 from lib.verifiers import STATUSES
 
 
@@ -265,8 +266,7 @@ def matched_length(judged: pd.DataFrame, width=16, seed=0) -> pd.DataFrame:
     rows = judged.loc[judged.index.repeat(_weight(judged))].drop(columns="count", errors="ignore")
     rows = rows.sort_values(["run", "set", "problem", "completion"])  # published and local rows are drawn alike
     rows = rows.sample(frac=1, random_state=seed)
-    seeds = rows["run"].str.extract(r"_seed(\d+)$", expand=False).fillna("0")
-    cells = [rows["set"], rows["problem"], rows["tokens"] // width, seeds.rename("seed")]
+    cells = [rows["set"], rows["problem"], rows["tokens"] // width, rows["seed"]]
     rank = rows.groupby([*cells, "method"]).cumcount()
     sizes = pd.crosstab(cells, rows["method"]).min(axis=1)
     return rows[rank.to_numpy() < sizes.loc[pd.MultiIndex.from_arrays(cells)].to_numpy()]
@@ -281,7 +281,7 @@ def partial_credit(judged: pd.DataFrame) -> pd.Series:
 
 
 def searched(judged: pd.DataFrame) -> pd.DataFrame:
-    """Saved searches (of notebook 14, after `judge`), one row each: that of their best game, with columns more.
+    """Saved searches (of notebook 16, after `judge`), one row each: that of their best game, with columns more.
 
     pass@1: the game of the best score is a solution. any: one of the games kept is, as the executor sees. score.
     rejected: share of sampled tags that name no legal action. repeats: searches of the same problem. system: what was
@@ -350,10 +350,10 @@ def as_text(table: pd.DataFrame, signed=False, scale=100, digits=1) -> pd.Series
     return pd.Series([f"{one} [{one}, {one}]".format(*row) for row in rows], index=table.index, dtype=object)
 
 
-def method_of(run: str) -> str:
-    """The method that a run's folder name stands for: `sample_rloo_sparse_seed1` is `rloo_sparse`, and so is
-    `sample56_rloo_sparse`."""
-    return re.sub(r"^sample\d*_|_seed\d+$", "", run)
+def told(folder) -> dict:
+    """What the run.json in a run's folder says of it: run (kind/name/seed), method and seed, for `assign`."""
+    record = json.loads((ROOT / folder / "run.json").read_text())
+    return {"method": record["method"], "run": f"{record['run']}/{record['seed']}", "seed": record["seed"]}
 
 
 def _weight(judged: pd.DataFrame) -> pd.Series:

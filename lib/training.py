@@ -9,8 +9,8 @@ Where this departs from textbook RLOO (Ahmadian et al., 2024):
 
 * The gradient of a rollout is scaled by the truncated importance weight of the whole sequence, policy over
   sampler (paper `ast`, Eq. 3). Our sampler is the policy itself, or vLLM with its weights: with one update per batch
-  of rollouts the weight is 1 but for rounding. With more (`updates`) the same rollouts are used again by a policy
-  that has moved on.
+  of rollouts the weight is 1 but for rounding. With more (`num_iterations`) the same rollouts are used again by a
+  policy that has moved on.
 * The KL penalty is a term of the loss (mean per token), not of the reward, and so is an entropy bonus.
 * Token log-probabilities are summed, not averaged over the length; completions cut at the cap count like all
   others.
@@ -89,21 +89,21 @@ class SFTSettings:
 class RLOOSettings:
     """Hyperparameters of RLOO. Defaults are those of paper `ast`, but batch and length fit the laptop.
 
-    An update takes `prompts` problems, `group_size` rollouts each, in micro-batches of `micro_batch`
-    rollouts, drawn by `engine`. `updates` successive updates, of the `steps` in all, share their rollouts. The
+    An update takes `problems_per_step` problems, `group_size` rollouts each, in micro-batches of `micro_batch`
+    rollouts, drawn by `engine`. `num_iterations` successive updates, of the `steps` in all, share their rollouts. The
     policy is the model at `temperature`, in sampling and in the loss alike.
     """
 
     steps: int = 100
-    prompts: int = 24
+    problems_per_step: int = 24
     group_size: int = 8
-    updates: int = 1
+    num_iterations: int = 1
     max_tokens: int = 160
     temperature: float = 1.0
     learning_rate: float = 1e-5
     weight_decay: float = 1e-4
     max_grad_norm: float = 1.0
-    clip: float = 100.0
+    importance_cap: float = 100.0
     entropy_coef: float = 0.001
     kl_coef: float = 0.001
     micro_batch: int = 16
@@ -117,15 +117,15 @@ class RLOOSettings:
             raise ValueError(f"engine={self.engine!r} is not known: choose from {sorted(ENGINES)}")
         if self.group_size < 2:
             raise ValueError(f"group_size={self.group_size}: leave-one-out needs two rollouts of a problem")
-        if self.prompts * self.group_size % self.micro_batch:
+        if self.problems_per_step * self.group_size % self.micro_batch:
             raise ValueError(
                 f"micro_batch={self.micro_batch} does not divide the "
-                f"{self.prompts * self.group_size} rollouts of an update (prompts * group_size)"
+                f"{self.problems_per_step * self.group_size} rollouts of an update (problems_per_step * group_size)"
             )
-        if self.steps % self.updates or self.save_every % self.updates:
+        if self.steps % self.num_iterations or self.save_every % self.num_iterations:
             raise ValueError(
-                f"updates={self.updates} does not divide steps={self.steps} and save_every={self.save_every}: "
-                "a run ends, and resumes, between two batches of rollouts"
+                f"num_iterations={self.num_iterations} does not divide steps={self.steps} and "
+                f"save_every={self.save_every}: a run ends, and resumes, between two batches of rollouts"
             )
 
 
@@ -146,7 +146,7 @@ def rloo_loss(
     advantages: torch.Tensor,
     mask: torch.Tensor,
     *,
-    clip: float,
+    importance_cap: float,
     entropy_coef: float = 0.0,
     kl_coef: float = 0.0,
     ref_logps: torch.Tensor | None = None,
@@ -157,7 +157,7 @@ def rloo_loss(
     """The loss of `ast` (Eq. 2 and 3) with entropy bonus and KL penalty, and its metrics.
 
         loss  = -1/samples sum_i rho_i A_i sum_t w_it log pi_it  -  entropy_coef H  +  kl_coef KL
-        rho_i = min(exp(sum_t log pi_it - sum_t log mu_it), clip), without gradient
+        rho_i = min(exp(sum_t log pi_it - sum_t log mu_it), c), without gradient
 
     logps (log pi) and entropies carry the gradient; sampler_logps (log mu), ref_logps, token_weights (w)
     don't, all (B, T); mask (B, T) is 1 on completion tokens; advantages (B,). H and KL are means over
@@ -171,7 +171,7 @@ def rloo_loss(
     samples = samples or len(logps)
     tokens = tokens or int(mask.sum())
     log_rho = ((logps.detach() - sampler_logps) * mask).sum(-1)
-    rho = log_rho.exp().clamp(max=clip)
+    rho = log_rho.exp().clamp(max=importance_cap)
     weights = mask if token_weights is None else mask * token_weights
     policy = -(rho * advantages * (logps * weights).sum(-1)).sum() / samples
     entropy = (entropies * mask).sum() / tokens
@@ -401,10 +401,10 @@ def train_sft(
 class RLOOTrainer(Resumable, GRPOTrainer):
     """RLOO of paper `ast`: our rollouts and `rloo_loss` in TRL's GRPOTrainer. See the module's docstring.
 
-    `train_problems` are those of the whole run in order, `settings.prompts` a batch of rollouts; a `curriculum` draws
-    its own instead, and its state is part of a checkpoint. `prompt`: its style, which also says how an answer is
-    verified for the accuracy. The frozen reference is the policy as it is given here; it costs a forward pass, and at
-    kl_coef 0 is left out (there is no column kl then).
+    `train_problems` are those of the whole run in order, `settings.problems_per_step` a batch of rollouts; a
+    `curriculum` draws its own instead, and its state is part of a checkpoint. `prompt`: its style, which also says how
+    an answer is verified for the accuracy. The frozen reference is the policy as it is given here; it costs a forward
+    pass, and at kl_coef 0 is left out (there is no column kl then).
     """
 
     def __init__(
@@ -432,10 +432,10 @@ class RLOOTrainer(Resumable, GRPOTrainer):
             lr_scheduler_type="constant",
             logging_steps=1,
             num_generations=settings.group_size,
-            num_iterations=settings.updates,
+            num_iterations=settings.num_iterations,
             temperature=settings.temperature,
             per_device_train_batch_size=settings.micro_batch,
-            gradient_accumulation_steps=settings.prompts * settings.group_size // settings.micro_batch,
+            gradient_accumulation_steps=settings.problems_per_step * settings.group_size // settings.micro_batch,
             shuffle_dataset=False,
         )
         super().__init__(
@@ -451,9 +451,11 @@ class RLOOTrainer(Resumable, GRPOTrainer):
     def _prepare_inputs(self, rows: list[dict]) -> dict:
         """The micro-batch of this accumulation step; an update's first samples and scores its rollouts."""
         accumulation = self.args.gradient_accumulation_steps
-        turn = self._step % (accumulation * self.settings.updates)
+        turn = self._step % (accumulation * self.settings.num_iterations)
         if turn == 0 and self.curriculum:
-            self._micro_batches = self._rollouts(self.curriculum.draw(self.settings.prompts, self.state.global_step))
+            self._micro_batches = self._rollouts(
+                self.curriculum.draw(self.settings.problems_per_step, self.state.global_step)
+            )
         elif turn == 0:  # TRL hands over each problem K times
             self._micro_batches = self._rollouts(problems(pd.DataFrame(rows[:: self.settings.group_size])))
         elif turn % accumulation == 0:  # a further update on the same rollouts
@@ -500,8 +502,8 @@ class RLOOTrainer(Resumable, GRPOTrainer):
             **{f"reward_{name}": value for name, value in parts.items()},
             "accuracy": float(np.mean(correct)),
             "completion_length": float(np.mean([len(ids) for ids in out.ids])),
-            "clipped": out.finish.count("length") / len(texts),
-            "no_signal": (rewards == rewards[:, :1]).all(-1).float().mean().item(),
+            "truncated": out.finish.count("length") / len(texts),
+            "frac_zero_std": (rewards == rewards[:, :1]).all(-1).float().mean().item(),
         }
         if self.curriculum:
             self._row |= self.curriculum.learn(advantages.abs().view(-1, k).mean(-1).tolist())
@@ -557,7 +559,7 @@ class RLOOTrainer(Resumable, GRPOTrainer):
         if self.reference is not None:
             with torch.no_grad():
                 ref_logps, _ = self._logps(self.reference, *text)
-        coefficients = {name: getattr(self.settings, name) for name in ("clip", "entropy_coef", "kl_coef")}
+        coefficients = {name: getattr(self.settings, name) for name in ("importance_cap", "entropy_coef", "kl_coef")}
         logps, entropies = self._logps(model, *text)
         loss, metrics = rloo_loss(logps, entropies, ref_logps=ref_logps, **coefficients, **terms)
         for name, value in metrics.items():
@@ -593,7 +595,7 @@ def train_rloo(
     """Train on `train_problems` (columns nums, target) with `reward`; the policy goes to `folder`/checkpoint.
 
     metrics.csv, a row a step: loss, reward, reward_<part>, accuracy (the verifier's, apart from the
-    reward), completion_length, clipped (share cut at the cap), no_signal (share of groups whose rewards
+    reward), completion_length, truncated (share cut at the cap), frac_zero_std (share of groups whose rewards
     are all equal), entropy, importance_mean, importance_max, importance_log (mean of its log, not
     capped), kl, grad_norm, seconds_generation, seconds_reward, seconds_update. `options` are
     RLOOTrainer's. With `eval_problems`: eval_accuracy and eval_<name> of each of `eval_rewards`, and
@@ -601,8 +603,8 @@ def train_rloo(
     that was interrupted resumes from `folder`/trainer.
     """
     folder, (model, tokenizer) = Path(folder), _load(policy)
-    batches = settings.steps // settings.updates
-    order = schedule(len(train_problems), batches * settings.prompts, settings.seed)
+    batches = settings.steps // settings.num_iterations
+    order = schedule(len(train_problems), batches * settings.problems_per_step, settings.seed)
     in_order = train_problems.select_columns(["nums", "target"]).select(order)
     trainer = RLOOTrainer(model, tokenizer, in_order, reward, folder, settings, **options)
     asked = max((render_prompt(**row, name=trainer.prompt) for row in in_order), key=len)

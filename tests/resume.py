@@ -76,7 +76,7 @@ def main(kills: int, seed: int) -> None:
         print(f"a study in peace: {time.monotonic() - began:.0f} s", flush=True)
         while hits < kills:
             role = killed_once(killed, rng, longest)
-            done = len(list(killed.glob("smoke/*/run.json")))
+            done = len(list(killed.glob("smoke/*/*/*/run.json")))
             if role:
                 hits += 1
                 print(f"kill {hits} of {kills}: {role}; {done} runs are finished", flush=True)

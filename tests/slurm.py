@@ -125,22 +125,24 @@ def main() -> None:
         stack.enter_context(slurm(state))
         began = time.monotonic()
         first = study(runs, stack)
-        until(lambda: (runs / "smoke/rloo_sparse/spec.json").exists() or first.poll() is not None, LONGEST)
+        until(lambda: (runs / "smoke/rloo/sparse_200/0/spec.json").exists() or first.poll() is not None, LONGEST)
         job = said("squeue", "-h", "-t", "R", "-o", "%i %k").splitlines()  # %k: the rule and run, as Snakemake says
-        killed = next(line.split()[0] for line in job if "rloo_sparse" in line)
+        killed = next(line.split()[0] for line in job if "rloo/sparse_200" in line)
         print(f"scancel {killed}: {job}", flush=True)
         subprocess.run(["scancel", "--signal=KILL", "--full", killed], check=True)
         message = first.communicate(timeout=LONGEST)[1]
-        assert first.returncode != 0 and "run smoke rloo_sparse" in message, f"a killed job must be noticed: {message}"
-        assert read_record(runs / "smoke/rloo_sparse") is None
-        kept = read_record(runs / "smoke/sft")["started"]
+        assert first.returncode != 0 and "run smoke rloo/sparse_200/0" in message, (
+            f"a killed job must be noticed: {message}"
+        )
+        assert read_record(runs / "smoke/rloo/sparse_200/0") is None
+        kept = read_record(runs / "smoke/sft/free/0")["started"]
         second = study(runs, stack)
         message = second.communicate(timeout=LONGEST)[1]
         assert second.returncode == 0, message
         names = Project().plan("smoke", "headline").specs
         records = {name: read_record(runs / "smoke" / name) for name in names}
         assert all(record and record["status"] == "finished" for record in records.values())
-        assert records["sft"]["started"] == kept, "a finished run is kept"
+        assert records["sft/free/0"]["started"] == kept, "a finished run is kept"
         assert said("squeue", "-h") == "", "no job is left"
         print(f"{len(records)} runs through Slurm, one job killed, in {time.monotonic() - began:.0f} s")
 

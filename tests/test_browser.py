@@ -39,7 +39,11 @@ KEYS = {"ArrowLeft": (37, ""), "ArrowRight": (39, ""), "Enter": (13, "\r")}
 # what a user reads: widgets write no-break spaces
 READ = "const read = e => (e?.innerText ?? '').replaceAll('\\u00a0', ' ').trim();"
 LIST = ".widget-select select:not([multiple])"  # the one of the rollouts
-SFT, SPARSE, AGENT = "sample_sft (reference)", "sample_rloo_sparse (reference)", "search_agent_sft (reference)"
+SFT, SPARSE, AGENT = (
+    "sample/sft_free/0 (reference)",
+    "sample/rloo_sparse/0 (reference)",
+    "search/sft_pick/0 (reference)",
+)
 
 
 @contextmanager
@@ -187,10 +191,10 @@ def page(tmp_path_factory):
 def lab(tmp_path_factory):
     """JupyterLab on the notebook, the reference runs, and a local run that has hostile completions."""
     runs, home, port = tmp_path_factory.mktemp("runs"), tmp_path_factory.mktemp("lab"), free_port()
-    hostile = shutil.copytree(REFERENCE / "laptop/sample_sft", runs / "laptop/my_run")
+    hostile = shutil.copytree(REFERENCE / "laptop/sample/sft_free/0", runs / "laptop/my_run")
     table = pd.read_parquet(hostile / "generations.parquet").query("set == 'heldout_1000'").head(len(HOSTILE))
     table.assign(completion=HOSTILE).to_parquet(hostile / "generations.parquet")
-    shutil.copy(ROOT / "notebooks/17_explore_rollouts.ipynb", home / "explore.ipynb")
+    shutil.copy(ROOT / "notebooks/91_explore_rollouts.ipynb", home / "explore.ipynb")
     news = home / "settings/@jupyterlab/apputils-extension/notification.jupyterlab-settings"
     news.parent.mkdir(parents=True)
     news.write_text('{"fetchNews": "false", "checkForUpdates": false}')
@@ -329,7 +333,7 @@ def test_what_a_model_writes_stays_text(explore):
 
 def test_a_problem_of_your_own(explore):
     page = explore
-    page.choose("policy", "sft (reference)")
+    page.choose("policy", "sft/free/0 (reference)")
     page.write("numbers", "3 5 <b> 7")
     page.click("button", "sample and judge")
     page.until("document.body.innerText.includes('two to six numbers from 1 to 999, as in: 44 19 35')")

@@ -149,22 +149,23 @@ def project(tmp_path, monkeypatch):
     def write(name, parameters, file=None, table=None):
         folder = tmp_path / "laptop" / name
         folder.mkdir(parents=True)
-        (folder / "run.json").write_text(json.dumps({"parameters": parameters}))
+        about = {"run": name, "method": name, "seed": 0}
+        (folder / "run.json").write_text(json.dumps(about | {"parameters": parameters}))
         if table is None:
             (folder / "checkpoint").symlink_to(MODELS / "base-1m")
         else:
             table.drop(columns=["status", "correct", "answer", "attempts", "run", "place"]).to_parquet(folder / file)
 
-    write("sample_sft", {"prompt": "free"}, "generations.parquet", rollouts([RIGHT, *HOSTILE, RIGHT[:60]]))
-    write("sample_rloo_sparse", {"prompt": "free"}, "generations.parquet", rollouts(["<answer>44</answer>"] * 3))
+    write("sample_sft", {"prompt_style": "free"}, "generations.parquet", rollouts([RIGHT, *HOSTILE, RIGHT[:60]]))
+    write("sample_rloo_sparse", {"prompt_style": "free"}, "generations.parquet", rollouts(["<answer>44</answer>"] * 3))
     played = {"actions": "<pick>19, 44, +</pick><pick>35, 63, +</pick>", "states": "35, 63; 98"}
     write("search_agent_sft", {}, "trajectories.parquet", rollouts(["<answer>44 + 19 + 35</answer>"], "pick", **played))
-    write("sft", {"prompt": "free", "max_tokens": 8})
-    write("agent_sft", {"prompt": "pick", "max_tokens": 8})
+    write("sft", {"prompt_style": "free", "max_tokens": 8})
+    write("agent_sft", {"prompt_style": "pick", "max_tokens": 8})
 
 
 def test_the_notebook_shows_what_its_widgets_ask_for(project):
-    notebook = nbformat.read(ROOT / "notebooks/17_explore_rollouts.ipynb", 4)
+    notebook = nbformat.read(ROOT / "notebooks/91_explore_rollouts.ipynb", 4)
     cells = [cell.source for cell in notebook.cells if cell.cell_type == "code"]
     at: dict = {}
     for cell in cells:

@@ -1,5 +1,6 @@
 """pass@k against enumeration, the bootstrap against theory, diagnostics against a table counted by hand."""
 
+import json
 from itertools import combinations
 from math import comb
 
@@ -66,23 +67,23 @@ def test_the_papers_crossover_lies_between_its_reported_points():
     results = pd.read_csv(PAPER / "results.csv").query("paper == 'ast' and table == 'Table 1'")
     table = results.pivot(index="method", columns="metric", values="value")[["pass@1", "pass@8", "pass@16"]]
     second = 2  # of the three points: k = 8
-    assert metrics.crossover(table.loc["rloo_ast_tau2"], table.loc["rloo_sparse"]) == second
+    assert metrics.crossover(table.loc["rloo/ast_tau2"], table.loc["rloo/sparse"]) == second
 
 
 def judged(rows):
     names = ["method", "run", "set", "problem", "completion", "answer", "status", "tokens", "finish"]
-    return pd.DataFrame(rows, columns=names)
+    return pd.DataFrame(rows, columns=names).assign(seed=0)
 
 
 ROWS = [
-    ("sft", "sample_sft", "test", 0, "a", "1 + 2", "correct", 10, "stop"),
-    ("sft", "sample_sft", "test", 0, "a", "1 + 2", "correct", 10, "stop"),
-    ("sft", "sample_sft", "test", 0, "b", "1 + 2", "correct", 20, "stop"),
-    ("sft", "sample_sft", "test", 0, "c", "", "missing", 40, "length"),
-    ("sft", "sample_sft", "test", 1, "d", "3 * 4", "wrong_value", 5, "stop"),
-    ("sft", "sample_sft", "test", 1, "d", "3 * 4", "wrong_value", 5, "stop"),
-    ("sft", "sample_sft", "test", 1, "e", "3 + 3", "wrong_numbers", 5, "stop"),
-    ("sft", "sample_sft", "test", 1, "f", "2 * 6", "correct", 5, "stop"),
+    ("sft/free", "sample_sft", "test", 0, "a", "1 + 2", "correct", 10, "stop"),
+    ("sft/free", "sample_sft", "test", 0, "a", "1 + 2", "correct", 10, "stop"),
+    ("sft/free", "sample_sft", "test", 0, "b", "1 + 2", "correct", 20, "stop"),
+    ("sft/free", "sample_sft", "test", 0, "c", "", "missing", 40, "length"),
+    ("sft/free", "sample_sft", "test", 1, "d", "3 * 4", "wrong_value", 5, "stop"),
+    ("sft/free", "sample_sft", "test", 1, "d", "3 * 4", "wrong_value", 5, "stop"),
+    ("sft/free", "sample_sft", "test", 1, "e", "3 + 3", "wrong_numbers", 5, "stop"),
+    ("sft/free", "sample_sft", "test", 1, "f", "2 * 6", "correct", 5, "stop"),
 ]
 
 
@@ -97,7 +98,7 @@ def table(request):
 
 def test_counts_and_scores(table):
     counts = metrics.counts(table)
-    assert counts.loc[("sft", "sample_sft", "test")].to_dict("list") == {"n": [4, 4], "c": [3, 1]}
+    assert counts.loc[("sft/free", "sample_sft", "test")].to_dict("list") == {"n": [4, 4], "c": [3, 1]}
     scores = metrics.problem_scores(counts, ks=(1, 2, 8), mean_to=(2, 16))
     assert list(scores) == ["pass@1", "pass@2", "pass@8", "mean pass@k<=2", "mean pass@k<=16"]
     np.testing.assert_allclose(scores["pass@1"], [3 / 4, 1 / 4])
@@ -107,7 +108,7 @@ def test_counts_and_scores(table):
 
 
 def test_diagnostics_by_hand(table):
-    row = metrics.diagnostics(table).loc[("test", "sft")]
+    row = metrics.diagnostics(table).loc[("test", "sft/free")]
     assert row["samples"] == 8
     assert row["distinct completions"] == 3  # a b c, d e f
     assert row["distinct correct answers"] == 1  # "1 + 2" twice written, "2 * 6"
@@ -117,13 +118,13 @@ def test_diagnostics_by_hand(table):
 
 def test_diagnostics_of_two_seeds_are_those_of_one(table):
     seeds = pd.concat([table.assign(run=name) for name in ("sample_sft", "sample_sft_seed1")])
-    one, two = (metrics.diagnostics(rows).loc[("test", "sft")] for rows in (table, seeds))
+    one, two = (metrics.diagnostics(rows).loc[("test", "sft/free")] for rows in (table, seeds))
     assert two["samples"] == 2 * one["samples"] and two.drop("samples").equals(one.drop("samples"))
 
 
 def test_diagnostics_without_a_correct_answer(table):
     wrong = table[table["status"] != "correct"]
-    assert metrics.diagnostics(wrong).loc[("test", "sft"), "distinct correct answers"] == 0
+    assert metrics.diagnostics(wrong).loc[("test", "sft/free"), "distinct correct answers"] == 0
 
 
 def test_bootstrap_interval_matches_the_normal_one():
@@ -192,7 +193,7 @@ def test_bootstrap_refuses_unequal_problems_and_gaps():
 def two_methods(seed=0, problems=60, runs=("a", "b")):
     """Judged completions of two methods, four samples a problem, two runs (seeds) each."""
     rng, rows = np.random.default_rng(seed), []
-    for method, shift in [("sft", 0.0), ("rloo_sparse", 0.2)]:
+    for method, shift in [("sft/free", 0.0), ("rloo/sparse", 0.2)]:
         for run in runs:
             correct = rng.random((problems, 4)) < np.linspace(0.1, 0.7, problems)[:, None] + shift
             rows += [
@@ -214,12 +215,12 @@ def test_estimates_and_differences_agree_with_the_table_by_hand():
         assert row["n_problems"] == 60
     assert set(table.index.get_level_values("metric")) == {"pass@1", "pass@4", "mean pass@k<=2"}  # no pass@8
 
-    pairs = [("rloo_sparse", "sft"), ("ipo", "sft")]  # nobody ran ipo
+    pairs = [("rloo/sparse", "sft/free"), ("preference/ipo", "sft/free")]  # nobody ran ipo
     gap = metrics.differences(scores, pairs, draws=500).set_index("metric")
-    assert set(gap["method"]) == {"rloo_sparse"} and len(gap) == 3
-    assert gap.loc["pass@1", "estimate"] == pytest.approx(share["rloo_sparse"] - share["sft"])
+    assert set(gap["method"]) == {"rloo/sparse"} and len(gap) == 3
+    assert gap.loc["pass@1", "estimate"] == pytest.approx(share["rloo/sparse"] - share["sft/free"])
     runs = judged.assign(hit=judged["status"] == "correct").groupby(["run", "problem"])["hit"].mean().unstack("run")
-    by_run = [(runs[f"rloo_sparse_{run}"] - runs[f"sft_{run}"]).to_numpy() for run in "ab"]
+    by_run = [(runs[f"rloo/sparse_{run}"] - runs[f"sft/free_{run}"]).to_numpy() for run in "ab"]
     problems = np.random.default_rng(0).integers(60, size=(500, 60))
     chosen = np.random.default_rng([0, 1]).integers(2, size=(500, 1))
     naive = [np.mean([by_run[i][some] for i in of]) for some, of in zip(problems, chosen, strict=True)]
@@ -261,7 +262,7 @@ def test_the_interval_over_runs_covers_a_method_beyond_its_runs():
 def test_methods_of_a_set_must_answer_the_same_problems():
     judged = two_methods()
     scores = metrics.problem_scores(metrics.counts(judged), ks=(1,), mean_to=())
-    lost = scores.drop(index=[key for key in scores.index if key[0] == "sft" and key[3] == 7])
+    lost = scores.drop(index=[key for key in scores.index if key[0] == "sft/free" and key[3] == 7])
     with pytest.raises(ValueError, match="missing scores"):
         metrics.estimates(lost, draws=100)
 
@@ -273,17 +274,10 @@ def test_across_seeds():
     assert metrics.across_seeds([0.4])[0] == 0.4 and np.isnan(metrics.across_seeds([0.4])[1:]).all()
 
 
-@pytest.mark.parametrize(
-    ("run", "method"),
-    [
-        ("sample_sft", "sft"),
-        ("sample56_sft_seed2", "sft"),
-        ("sample_rloo_ast_tau2_seed1", "rloo_ast_tau2"),
-        ("rloo_sparse", "rloo_sparse"),
-    ],
-)
-def test_method_of_a_run(run, method):
-    assert metrics.method_of(run) == method
+def test_what_a_run_is_stands_in_its_record(tmp_path):
+    record = {"run": "sample/numbers56_sft_free", "method": "sft/free", "seed": 2, "profile": "laptop"}
+    (tmp_path / "run.json").write_text(json.dumps(record))
+    assert metrics.told(tmp_path) == {"run": "sample/numbers56_sft_free/2", "method": "sft/free", "seed": 2}
 
 
 @pytest.mark.parametrize(
@@ -350,7 +344,7 @@ NAMES = ["method", "run", "set", "problem"]
 
 def searched(rows):
     names = [*NAMES, "completion", "answer", "status", "tokens", "equations", "true", "distinct", "signs"]
-    return pd.DataFrame(rows, columns=names)
+    return pd.DataFrame(rows, columns=names).assign(seed=0)
 
 
 SEARCHED = [
@@ -390,7 +384,7 @@ def test_matched_length():
     classes = kept.groupby("method")["tokens"].agg(lambda tokens: sorted(n // 16 for n in tokens))
     assert classes["a"] == classes["b"] == [0, 1]
     assert metrics.matched_length(rows, width=16, seed=0).equals(kept)
-    seeds = searched([*of("a", [1, 1], "a_seed0"), *of("b", [1, 1], "b_seed1")])
+    seeds = searched([*of("a", [1, 1]), *of("b", [1, 1])]).assign(seed=[0, 0, 1, 1])
     assert metrics.matched_length(seeds).empty  # a seed is matched with the same seed
     merged = metrics.matched_length(rows.assign(count=3))
     each = pd.concat([rows.iloc[::-1]] * 3, ignore_index=True)  # the same completions, a row of its own for each
@@ -401,10 +395,10 @@ def test_matched_length():
 
 def test_differences_where_a_method_lacks_a_statistic_or_all():
     scores = metrics.problem_scores(metrics.counts(two_methods()), ks=(1,), mean_to=())
-    scores["only"] = scores["pass@1"].where(scores.index.get_level_values("method") == "sft")
-    found = metrics.differences(scores, [("rloo_sparse", "sft")], draws=50)
+    scores["only"] = scores["pass@1"].where(scores.index.get_level_values("method") == "sft/free")
+    found = metrics.differences(scores, [("rloo/sparse", "sft/free")], draws=50)
     assert "only" not in set(found["metric"]) and "pass@1" in set(found["metric"])
-    none = metrics.differences(scores, [("rloo_sparse", "nobody")], draws=50)
+    none = metrics.differences(scores, [("rloo/sparse", "nobody")], draws=50)
     assert none.empty and list(none) == list(found)
 
 

@@ -38,17 +38,18 @@ ELSEWHERE = {  # stated, and not the value of a run: a data set's size, a formul
     ("trace", "sft_gradient_accumulation"),
 }
 RLOO = {
-    "ast": ["rloo_sparse", "rloo_ast_tau2"],
-    "program": ["rloo_sparse_k16", "rloo_program"],
-    "dense": ["rloo_dense", "rloo_curriculum", "rloo_hybrid"],
-    "trace": ["trace_outcome", "trace_dense", "trace_gated"],
+    "ast": ["rloo/sparse", "rloo/ast_tau2"],
+    "program": ["rloo/sparse_k16", "rloo/program"],
+    "dense": ["rloo/dense", "rloo/curriculum", "rloo/hybrid"],
+    "trace": ["rloo/trace_outcome", "rloo/trace_dense", "rloo/trace_gated"],
 }
 
 
 def common(paper: str, specs) -> dict[str, list]:
     """The settings that several papers state, under each of their names: the value in every run concerned."""
-    rloo, sft = [specs[name] for name in RLOO[paper]], specs["trace_sft" if paper == "trace" else "sft"].params
-    samples = [specs[f"sample_{name}"].params for name in RLOO[paper] if name not in ("rloo_sparse", "trace_dense")]
+    rloo, sft = [specs[name] for name in RLOO[paper]], specs["sft/trace" if paper == "trace" else "sft/free"].params
+    left_out = ("rloo/sparse", "rloo/trace_dense")
+    samples = [specs["sample/" + name.replace("/", "_")].params for name in RLOO[paper] if name not in left_out]
 
     def of(name, runs=rloo):
         return [getattr(run, "params", run)[name] for run in runs]
@@ -57,24 +58,25 @@ def common(paper: str, specs) -> dict[str, list]:
     optimizer = [{"adamw_torch": "AdamW"}[arguments(PAPER, RLOOSettings())["optim"]]]
     updates = (1000 - sft["eval_demonstrations"]) // sft["batch_size"]
     return {
-        **{name: of(name) for name in ("group_size", "steps", "learning_rate", "weight_decay", "clip", "max_tokens")},
+        **{name: of(name) for name in ("group_size", "steps", "learning_rate", "weight_decay", "max_tokens")},
+        "clip": of("importance_cap"),
         **dict.fromkeys(("entropy_coef", "entropy_coefficient"), of("entropy_coef")),
         **dict.fromkeys(("kl_coef", "kl_coefficient"), of("kl_coef")),
-        **dict.fromkeys(("prompts", "batch_size"), of("prompts")),
+        **dict.fromkeys(("prompts", "batch_size"), of("problems_per_step")),
         **dict.fromkeys(("optimizer", "sft_optimizer"), optimizer),
         **{
             f"sft_{name}": [sft[name]] for name in ("learning_rate", "schedule", "weight_decay", "epochs", "batch_size")
         },
-        "importance_weight_clip": of("clip"),
+        "importance_weight_clip": of("importance_cap"),
         "epochs": of("steps"),
         "gradient_accumulation_steps": [
-            run.params["prompts"] * run.params["group_size"] / run.params["micro_batch"] for run in rloo
+            run.params["problems_per_step"] * run.params["group_size"] / run.params["micro_batch"] for run in rloo
         ],
         "max_grad_norm": [RLOOSettings.max_grad_norm],
         "base_model": [sft["init"]],
         "sft_demonstrations": [HUB_DEMONSTRATIONS] * (sft["source"] == "hub"),
         "train_problems": [HUB[run.params["problem_set"]] for run in rloo if run.params["source"] == "hub"],
-        "kl_reference": [run.declaration.needs["init"].removeprefix("trace_") for run in rloo],
+        "kl_reference": [run.declaration.needs["init"].rpartition("/")[0] for run in rloo],
         "train_temperature": of("temperature"),
         "train_top_p": [Sampling().top_p],
         "train_top_k": [Sampling().top_k],
@@ -101,11 +103,13 @@ def special(specs) -> dict[tuple[str, str], list]:
 
     params = {name: spec.params for name, spec in specs.items()}
     search, levels = SearchSettings(), load("levels", "test").to_pandas()["group"].value_counts()
-    final = next(one for one in params["search_agent_dpo_soft"]["searches"] if one.get("top_k") == 50)
-    budgets = [f"{one['beams']}/{one['samples']}" for one in params["search_agent_sft"]["searches"]]
-    tried = [one for one in params["search_agent_dpo_soft"]["searches"] if "test_50" in one.get("sets", ["test_50"])]
+    final = next(one for one in params["search/preference_agent_soft"]["searches"] if one.get("top_k") == 50)
+    budgets = [f"{one['beams']}/{one['samples']}" for one in params["search/sft_pick"]["searches"]]
+    tried = [
+        one for one in params["search/preference_agent_soft"]["searches"] if "test_50" in one.get("sets", ["test_50"])
+    ]
     temperatures = [t for one in tried for t in pd.Series(one.get("temperature", [])).explode()]
-    sweep = params["search_values"]["searches"][0]
+    sweep = params["search/values"]["searches"][0]
     right, wrong, none = (
         rewards.sparse()([text], Problem((1, 2), 3))[0].total
         for text in ("<answer>1+2</answer>", "<answer>1</answer>", "")
@@ -115,21 +119,23 @@ def special(specs) -> dict[tuple[str, str], list]:
             ("ast", name): [options(name, rewards.ast_distance)]
             for name in ("lambda_c", "lambda_p", "lambda_a", "exact_numbers")
         },
-        ("ast", "tau"): [params["rloo_ast_tau2"]["reward_options"]["tau"]],
-        ("ast", "tau_sweep"): [[params[f"rloo_ast_tau{tau}"]["reward_options"]["tau"] for tau in (1, 2, 3, 4)]],
-        ("ast", "think_token_weight"): [params["rloo_ast_tau2"]["think_weight"]],
-        ("ast", "think_token_weight_abandoned"): [params["rloo_ast_tau2_alpha01"]["think_weight"]],
-        ("ast", "max_tokens_3to4"): [params[name]["max_tokens"] for name in ("rloo_sparse", "sample_rloo_sparse")],
-        ("ast", "max_tokens_5to6num"): [params[name]["max_tokens"] for name in ("sample56_sft", "rloo_ast_tau2_5num")],
-        ("ast", "train_problems_5num"): [HUB[params["rloo_ast_tau2_5num"]["problem_set"]]],
+        ("ast", "tau"): [params["rloo/ast_tau2"]["reward_options"]["tau"]],
+        ("ast", "tau_sweep"): [[params[f"rloo/ast_tau{tau}"]["reward_options"]["tau"] for tau in (1, 2, 3, 4)]],
+        ("ast", "think_token_weight"): [params["rloo/ast_tau2"]["think_weight"]],
+        ("ast", "think_token_weight_abandoned"): [params["rloo/ast_tau2_alpha01"]["think_weight"]],
+        ("ast", "max_tokens_3to4"): [params[name]["max_tokens"] for name in ("rloo/sparse", "sample/rloo_sparse")],
+        ("ast", "max_tokens_5to6num"): [
+            params[name]["max_tokens"] for name in ("sample/numbers56_sft_free", "rloo/ast_tau2_5num")
+        ],
+        ("ast", "train_problems_5num"): [HUB[params["rloo/ast_tau2_5num"]["problem_set"]]],
         **{("program", f"weight_{check}"): [weight] for check, weight in rewards.PROGRAM_WEIGHTS.items()},
-        ("dense", "batch_size"): [params["rloo_dense"]["prompts"], params["ipo"]["batch_size"]],
+        ("dense", "batch_size"): [params["rloo/dense"]["problems_per_step"], params["preference/ipo"]["batch_size"]],
         ("dense", "lambda_2"): [options("lambda_2", rewards.dense)],
         ("dense", "curriculum_buckets"): [options("count", Bandit)],
         ("dense", "bandit_alpha"): [options("alpha", Bandit)],
         ("dense", "bandit_temperature"): [options("temperature", Bandit)],
         ("dense", "bandit_final_temperature_proposed"): [
-            params["rloo_curriculum_annealed"]["curriculum_options"]["final_temperature"]
+            params["rloo/curriculum_annealed"]["curriculum_options"]["final_temperature"]
         ],
         ("agent", "test_prompts_custom"): [levels.sum()],
         ("agent", "groups"): [len(levels)],
@@ -141,8 +147,8 @@ def special(specs) -> dict[tuple[str, str], list]:
         ("agent", "final_top_k"): [final["top_k"]],
         ("agent", "temperature_sweep"): [sorted(temperatures)],
         ("agent", "value_weight_lambda"): [search.weight],
-        ("agent", "alpha"): [search.alpha, params["agent_actions"]["alpha"]],
-        ("agent", "beta"): [search.beta, params["agent_actions"]["beta"]],
+        ("agent", "alpha"): [search.alpha, params["actions/pick"]["alpha"]],
+        ("agent", "beta"): [search.beta, params["actions/pick"]["beta"]],
         ("agent", "beta_sweep"): [sweep["beta"]],
         ("agent", "score_correct"): [right],
         ("agent", "score_wrong_value"): [wrong],
@@ -167,7 +173,7 @@ STATED = pd.read_csv(PAPER / "hyperparameters.csv", dtype=str).query("source == 
 
 @pytest.fixture(scope="module")
 def settings():
-    specs = Project().specs("paper")
+    specs = {spec.run: spec for spec in reversed(Project().specs("paper").values())}  # of the first seed
     shared = {(paper, name): values for paper in RLOO for name, values in common(paper, specs).items()}
     return shared | special(specs)
 
@@ -221,30 +227,36 @@ def test_its_notebooks_run_with_a_qwen_in_the_hubs_place(tmp_path):
     in_the_hubs_place(copy)
     declared = yaml.safe_load((copy / "papermill_runs.yaml").read_text())
     notebooks = declared["profiles"]["paper"]["notebooks"]
-    notebooks["03_train_sft"] |= {
+    notebooks["10_train_sft"] |= {
         "batch_size": 4,
         "eval_demonstrations": 4,
         "log_every": 1,
         "eval_every": 2,
         "max_tokens": 8,
     }
-    notebooks["04_train_rloo"] |= {"steps": 2, "prompts": 2, "group_size": 4, "micro_batch": 4, "max_tokens": 8}
-    notebooks["04_train_rloo"] |= {"eval_problems": 2, "eval_every": 1, "save_every": 1, "engine": "transformers"}
-    notebooks["05_sample_rollouts"] |= {"sets": {"test_50": 2}, "limit": 2, "max_tokens": 8, "engine": "transformers"}
+    notebooks["11_train_rloo"] |= {
+        "steps": 2,
+        "problems_per_step": 2,
+        "group_size": 4,
+        "micro_batch": 4,
+        "max_tokens": 8,
+    }
+    notebooks["11_train_rloo"] |= {"eval_problems": 2, "eval_every": 1, "save_every": 1, "engine": "transformers"}
+    notebooks["15_sample_rollouts"] |= {"sets": {"test_50": 2}, "limit": 2, "max_tokens": 8, "engine": "transformers"}
     (copy / "papermill_runs.yaml").write_text(yaml.safe_dump(declared))
-    command = [sys.executable, "-m", "lib.runs", "make", "paper", "sample_rloo_sparse", "--cores", "2"]
+    command = [sys.executable, "-m", "lib.runs", "make", "paper", "sample/rloo_sparse", "--cores", "2"]
     environment = os.environ | {"COUNTDOWN_RUNS": str(tmp_path / "runs")}
     done = subprocess.run(command, cwd=copy, env=environment, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
     runs = tmp_path / "runs/paper"
-    assert json.loads((runs / "sft/run.json").read_text())["parameters"]["init"] == "Qwen/Qwen2.5-0.5B"
-    for run in ("sft", "rloo_sparse"):
+    assert json.loads((runs / "sft/free/0/run.json").read_text())["parameters"]["init"] == "Qwen/Qwen2.5-0.5B"
+    for run in ("sft/free/0", "rloo/sparse/0"):
         assert "memory: about " in (runs / run / "log.txt").read_text()
         policy, tokenizer = model.load_policy(runs / run)
         assert policy.config.vocab_size == 1000 > len(tokenizer)
         text = PROMPTS["words"].format(nums="1, 2", target=3)
         assert tokenizer.decode(tokenizer(text).input_ids) == text
-    assert len(pd.read_parquet(runs / "sample_rloo_sparse/generations.parquet")) == 4
+    assert len(pd.read_parquet(runs / "sample/rloo_sparse/0/generations.parquet")) == 4
 
 
 # --- memory -------------------------------------------------------------------------------------------------------
@@ -264,7 +276,7 @@ class Largest(TorchDispatchMode):
 
 
 def test_logits_are_never_there_for_a_whole_batch(tmp_path):
-    settings = RLOOSettings(steps=1, prompts=2, group_size=8, micro_batch=16, max_tokens=60)
+    settings = RLOOSettings(steps=1, problems_per_step=2, group_size=8, micro_batch=16, max_tokens=60)
     rows = load("3to4", "train").select(range(2))
     trainer = training.RLOOTrainer(*qwen(), rows, rewards.sparse(), tmp_path, settings)
     (batch,) = trainer._rollouts(training.problems(rows))
@@ -300,7 +312,7 @@ def test_what_cannot_fit_is_refused_before_it_starts(tmp_path, monkeypatch, caps
         monkeypatch.setattr(module, "memory_there", lambda: 2**20)
     rows = load("3to4", "train").select(range(8))
     with pytest.raises(MemoryError, match="but there are 0.0 GiB: lower micro_batch"):
-        training.train_rloo(qwen(), rows, rewards.sparse(), tmp_path, RLOOSettings(steps=1, prompts=2))
+        training.train_rloo(qwen(), rows, rewards.sparse(), tmp_path, RLOOSettings(steps=1, problems_per_step=2))
     assert "GiB at the peak, for 16 texts of " in capsys.readouterr().out
     assert not (tmp_path / "metrics.csv").exists() and model.fitting(qwen()[0], 12, 100, True) == 1
     room = model.training_memory(qwen()[0], 4, 100, True) / 0.9

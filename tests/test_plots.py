@@ -1,5 +1,7 @@
 """Figures: files of equal bytes, one look a method, and the transcribed numbers that stand beside ours."""
 
+import re
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -15,7 +17,7 @@ def close_figures():
     plt.close("all")
 
 
-def curves(**methods):
+def curves(methods):
     rows = [
         {"method": name, "k": k, "estimate": 1 - (1 - p) ** k, "low": 0.9 * p, "high": 1.0}
         for name, p in methods.items()
@@ -26,7 +28,7 @@ def curves(**methods):
 
 def draw(folder):
     fig, axes = plots.figure(1, 2)
-    plots.pass_at_k_curves(axes[0], curves(rloo_sparse=0.5, sft=0.3), "held out")
+    plots.pass_at_k_curves(axes[0], curves({"rloo/sparse": 0.5, "sft/free": 0.3}), "held out")
     plots.legend(fig, axes)
     return plots.save(fig, folder / "figure")
 
@@ -43,22 +45,22 @@ def test_every_method_looks_different():
     looks = [(method.colour, method.marker) for method in plots.METHODS.values()]
     assert len(set(looks)) == len(looks)
     assert len({method.label for method in plots.METHODS.values()}) == len(plots.METHODS)
-    main = [name for name in plots.METHODS if not name.startswith(("trace_", "agent_", "full_"))]
-    for family in (main, [m for m in plots.METHODS if m.startswith("trace_")]):
+    main = [name for name in plots.METHODS if not re.search("/trace|/agent|sft/[pd]i", name)]
+    for family in (main, [m for m in plots.METHODS if "/trace" in m]):
         assert len({plots.METHODS[name].colour for name in family}) == len(family)
 
 
 def test_unknown_method_names_the_nearest():
-    with pytest.raises(KeyError, match=r"rloo_ast_tau5.*lib/plots\.py: did you mean 'rloo_ast_tau[1-4]'"):
-        plots.pass_at_k_curves(plots.figure()[1], curves(rloo_ast_tau5=0.5))
+    with pytest.raises(KeyError, match=r"rloo/ast_tau5.*lib/plots\.py: did you mean 'rloo/ast_tau[1-4]'"):
+        plots.pass_at_k_curves(plots.figure()[1], curves({"rloo/ast_tau5": 0.5}))
 
 
 def test_pass_at_k_curves_draw_the_table():
     ax = plots.figure()[1]
-    table = curves(rloo_ast_tau2=0.4, sft=0.2)
+    table = curves({"rloo/ast_tau2": 0.4, "sft/free": 0.2})
     plots.pass_at_k_curves(ax, table.sample(frac=1, random_state=0))
     sft, ast = ax.get_lines()  # in the order of METHODS, whatever the table's
-    assert sft.get_color() == plots.METHODS["sft"].colour and ast.get_label() == "AST τ=2"
+    assert sft.get_color() == plots.METHODS["sft/free"].colour and ast.get_label() == "AST τ=2"
     np.testing.assert_array_equal(ast.get_xdata(), np.arange(1, 17))
     np.testing.assert_allclose(ast.get_ydata(), 1 - 0.6 ** np.arange(1, 17))
     assert list(ax.get_xticks()) == [1, 2, 4, 8, 16] and len(ax.collections) == 2
@@ -67,21 +69,21 @@ def test_pass_at_k_curves_draw_the_table():
 
 def test_reported_points_are_dotted_and_have_no_band():
     ax = plots.figure()[1]
-    plots.pass_at_k_curves(ax, pd.DataFrame({"method": "sft", "k": [1, 8, 16], "estimate": [0.3, 0.7, 0.8]}))
+    plots.pass_at_k_curves(ax, pd.DataFrame({"method": "sft/free", "k": [1, 8, 16], "estimate": [0.3, 0.7, 0.8]}))
     assert ax.get_lines()[0].get_linestyle() == ":" and not ax.collections
 
 
 def test_legend_names_each_method_once():
     fig, axes = plots.figure(1, 2)
     for ax in axes:
-        plots.pass_at_k_curves(ax, curves(rloo_sparse=0.5, sft=0.3))
+        plots.pass_at_k_curves(ax, curves({"rloo/sparse": 0.5, "sft/free": 0.3}))
     plots.legend(fig, axes)
     assert [text.get_text() for text in fig.legends[0].get_texts()] == ["SFT", "RLOO, sparse"]
 
 
 def test_reward_ladder():
     ax = plots.figure()[1]
-    table = pd.DataFrame({"method": "rloo_ast_tau2", "distance": [3, 1, 2], "reward": [0.2, 0.4, 0.3]})
+    table = pd.DataFrame({"method": "rloo/ast_tau2", "distance": [3, 1, 2], "reward": [0.2, 0.4, 0.3]})
     plots.reward_ladder(ax, table, correct=1.0, span=0.1)
     *ends, rung = ax.get_lines()
     assert [line.get_ydata()[0] for line in ends] == [1.0, 0.1]
@@ -91,7 +93,7 @@ def test_reward_ladder():
 def test_training_curves():
     _, axes = plots.figure(1, 3)
     rows = [
-        {"method": "rloo_sparse", "step": step, "quantity": name, "value": value}
+        {"method": "rloo/sparse", "step": step, "quantity": name, "value": value}
         for name in ("reward", "KL")
         for step, value in [(0, 0.0), (10, 1.0), (20, np.nan), (30, 2.0)]
     ]
@@ -110,7 +112,7 @@ def test_paper_tables():
     table = results.query("paper == 'ast' and table == 'Table 1'").pivot(
         index="method", columns="metric", values="value"
     )
-    gap = (table.loc["rloo_ast_tau2"] - table.loc["rloo_sparse"]).round(2)
+    gap = (table.loc["rloo/ast_tau2"] - table.loc["rloo/sparse"]).round(2)
     stated = results.query("table == 'Figure 2' and unit == 'percentage points'").set_index("metric")["value"]
     assert gap[stated.index].tolist() == stated.tolist()  # the text's differences are its table's
     shares = results.query("unit == 'percent'")["value"]
@@ -139,8 +141,8 @@ def test_dots_stand_at_their_values_in_the_order_of_the_table():
 
 def test_trade_off():
     ax = plots.figure()[1]
-    rows = [("sft", "x", 1.0, 0.5, 1.5), ("sft", "y", 3.0, 2.0, 5.0), ("rloo_sparse", "x", 2.0, 2.0, 2.0)]
-    rows += [("rloo_sparse", "y", 4.0, 3.0, 4.5), ("sft", "other", 0, 0, 0)]
+    rows = [("sft/free", "x", 1.0, 0.5, 1.5), ("sft/free", "y", 3.0, 2.0, 5.0), ("rloo/sparse", "x", 2.0, 2.0, 2.0)]
+    rows += [("rloo/sparse", "y", 4.0, 3.0, 4.5), ("sft/free", "other", 0, 0, 0)]
     table = pd.DataFrame(rows, columns=["method", "metric", "estimate", "low", "high"])
     plots.trade_off(ax, table, "x", "y")
     points = [container.lines[0] for container in ax.containers]

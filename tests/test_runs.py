@@ -24,13 +24,13 @@ from lib.paths import ROOT
 from lib.runs import Run, read_table
 from lib.runs.__main__ import distinct
 from lib.runs.front import MACHINES, limits, time_left
-from lib.runs.plan import DeclarationError, Project
+from lib.runs.plan import DeclarationError, Project, digest, read_record
 from lib.runs.process import gpu
 
 TRAIN = """
 output = "data/runs/scratch/train"  # where results go
 seed = 0
-init = "data/runs/laptop/base"  # the run to start from
+init = "data/runs/laptop/t/base/0"  # the run to start from
 steps = 3
 rate = 1e-3  # learning rate
 pause = 0.0  # seconds a step
@@ -70,14 +70,14 @@ run.footer()
 DECLARATIONS = {
     "profiles": {"laptop": {}, "smoke": {"notebooks": {"train": {"steps": 1}}}},
     "runs": {
-        "base": {"notebook": "base", "keep_checkpoint": True},
-        "train_{rate}": {
+        "t/base": {"notebook": "base", "keep_checkpoint": True},
+        "t/train_{rate}": {
             "notebook": "train",
             "grid": {"rate": [0.1, 0.2]},
             "params": {"rate": "{rate}"},
-            "needs": {"init": "base"},
+            "needs": {"init": "t/base"},
         },
-        "study": {"notebook": "study", "analysis": True, "needs": {"sources": ["train_*"]}},
+        "t/study": {"notebook": "study", "analysis": True, "needs": {"sources": ["t/train_*"]}},
     },
     "groups": {"all": ["*"]},
 }
@@ -111,10 +111,13 @@ class Checkout(Project):
         return said
 
     def record(self, run: str, profile: str = "laptop") -> dict:
-        return json.loads((self.runs / profile / run / "run.json").read_text())
+        return json.loads((self.folder(run, profile) / "run.json").read_text())
 
     def value(self, run: str) -> str:
-        return (self.runs / "laptop" / run / "value.txt").read_text()
+        return (self.folder(run) / "value.txt").read_text()
+
+    def folder(self, run: str, profile: str = "laptop") -> Path:
+        return self.runs / profile / "t" / run / "0"
 
 
 @pytest.fixture
@@ -149,9 +152,9 @@ def set_in(*path, value):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (set_in("runs", "base", "params", value={"rat": 0.1}), "run base: parameter of base 'rat'.*'rate'"),
-        (set_in("runs", "base", "notebook", value="bas"), "notebook 'bas'.*'base'"),
-        (set_in("runs", "base", "note", value="base"), "runs.base.note: unknown key.*'notebook'"),
+        (set_in("runs", "t/base", "params", value={"rat": 0.1}), "run t/base/0: parameter of base 'rat'.*'rate'"),
+        (set_in("runs", "t/base", "notebook", value="bas"), "notebook 'bas'.*'base'"),
+        (set_in("runs", "t/base", "note", value="base"), "runs.t/base.note: unknown key.*'notebook'"),
         (set_in("profiles", "smoke", "param", value={}), "profiles.smoke.param: unknown key.*'params'"),
         (set_in("group", value={}), "group: unknown key.*'groups'"),
         (
@@ -159,35 +162,35 @@ def set_in(*path, value):
             "profiles.smoke.params: parameter 'sted'.*'seed'",
         ),
         (set_in("profiles", "smoke", "notebooks", value={"trai": {}}), "notebook 'trai'.*'train'"),
-        (set_in("profiles", "smoke", "runs", value={"stud": {}}), "profiles.smoke.runs: run 'stud'.*'study'"),
+        (set_in("profiles", "smoke", "runs", value={"stud": {}}), "profiles.smoke.runs: run 'stud'.*'t/study'"),
         (
             set_in("profiles", "smoke", "notebooks", "train", value={"stepz": 1}),
             "profile smoke.*'stepz'.*'steps'",
         ),
-        (set_in("groups", "all", value=["stdy"]), "groups.all: run 'stdy'.*'study'"),
-        (set_in("runs", "study", "needs", value={"sources": ["trian_0.1"]}), "'trian_0.1'.*'train_0.1'"),
-        (set_in("runs", "study", "needs", value={"sorces": ["base"]}), "'sorces'.*'sources'"),
+        (set_in("groups", "all", value=["stdy"]), "groups.all: run 'stdy'.*'t/study'"),
+        (set_in("runs", "t/study", "needs", value={"sources": ["t/trian_0.1"]}), "'t/trian_0.1'.*'t/train_0.1'"),
+        (set_in("runs", "t/study", "needs", value={"sorces": ["t/base"]}), "'sorces'.*'sources'"),
         (
-            set_in("runs", "study", "needs", value={"sources": "base"}),
-            "sources is 'base', a str.*expects a list",
+            set_in("runs", "t/study", "needs", value={"sources": "t/base"}),
+            "sources is 't/base/0', a str.*expects a list",
         ),
-        (set_in("runs", "base", "needs", value={"fail": "study"}), "cycle in needs: .*base -> "),
+        (set_in("runs", "t/base", "needs", value={"fail": "t/study"}), "cycle in needs: .*t/base/0 -> "),
         (
-            set_in("runs", "train_{rate}", "grid", value={"rate": [0.1, 0.1]}),
-            "two runs are called 'train_0.1'",
+            set_in("runs", "t/train_{rate}", "grid", value={"rate": [0.1, 0.1]}),
+            "two runs are called 't/train_0.1/0'",
         ),
-        (set_in("runs", "train_{rate}", "grid", "depth", value=[1]), r"grid.depth: \{depth\} stands nowhere"),
+        (set_in("runs", "t/train_{rate}", "grid", "depth", value=[1]), r"grid.depth: \{depth\} stands nowhere"),
         (
-            set_in("runs", "train_{rate}", "params", value={"rate": "a{rate}"}),
+            set_in("runs", "t/train_{rate}", "params", value={"rate": "a{rate}"}),
             "rate is 'a0.1', a str.*expects a float",
         ),
-        (set_in("runs", "base", "params", value={"steps": 1.5}), "steps is 1.5, a float.*expects a int"),
-        (set_in("runs", "base", "params", value={"steps": True}), "steps is True, a bool.*expects a int"),
-        (set_in("runs", "base", "params", value={"output": "x"}), "output is set by the runner"),
-        (set_in("runs", "a/b", value={"notebook": "base"}), "'a/b' is no name for a folder"),
-        (set_in("runs", "..", value={"notebook": "base"}), "'..' is no name for a folder"),
-        (set_in("runs", ".", value={"notebook": "base"}), "'.' is no name for a folder"),
-        (set_in("runs", ".base", value={"notebook": "base"}), "'.base' is no name for a folder"),
+        (set_in("runs", "t/base", "params", value={"steps": 1.5}), "steps is 1.5, a float.*expects a int"),
+        (set_in("runs", "t/base", "params", value={"steps": True}), "steps is True, a bool.*expects a int"),
+        (set_in("runs", "t/base", "params", value={"output": "x"}), "output is set by the runner"),
+        (set_in("runs", "a", value={"notebook": "base"}), "'a' is no name of a run"),
+        (set_in("runs", "t/..", value={"notebook": "base"}), "'t/..' is no name of a run"),
+        (set_in("runs", "t/.", value={"notebook": "base"}), "'t/.' is no name of a run"),
+        (set_in("runs", "t/.base", value={"notebook": "base"}), "'t/.base' is no name of a run"),
         (set_in("profiles", "..", value={}), "'..' is no name for a folder of runs"),
         (set_in("profiles", "a/b", value={}), "'a/b' is no name for a folder of runs"),
         (set_in("profiles", "reference", value={}), "'reference' is no name for a folder of runs"),
@@ -209,15 +212,15 @@ def test_unknown_profile_and_group_are_refused(checkout):
 
 def test_unknown_reward_and_option_are_refused(checkout):
     write_notebook(checkout.root / "notebooks/base.ipynb", BASE + '\nreward = "sparse"\nreward_options = {}')
-    checkout.declare(set_in("runs", "base", "params", value={"reward": "sparce"}))
-    with pytest.raises(DeclarationError, match="run base.*sparce.*sparse"):
+    checkout.declare(set_in("runs", "t/base", "params", value={"reward": "sparce"}))
+    with pytest.raises(DeclarationError, match="run t/base/0.*sparce.*sparse"):
         checkout.check()
 
 
 @pytest.mark.parametrize(
     ("curriculum", "options", "message"),
     [
-        ("bandid", {}, "run base: curriculum 'bandid'.*'bandit'"),
+        ("bandid", {}, "run t/base/0: curriculum 'bandid'.*'bandit'"),
         ("bandit", {"alfa": 1}, "option .*'alfa'.*'alpha'"),
         ("bandit", {"data": 1}, "option .*'data'"),
         ("mixed", {"cuont": 4}, "option .*'cuont'.*'count'"),
@@ -225,7 +228,9 @@ def test_unknown_reward_and_option_are_refused(checkout):
 )
 def test_unknown_curriculum_and_option_are_refused(checkout, curriculum, options, message):
     write_notebook(checkout.root / "notebooks/base.ipynb", BASE + '\ncurriculum = ""\ncurriculum_options = {}')
-    checkout.declare(set_in("runs", "base", "params", value={"curriculum": curriculum, "curriculum_options": options}))
+    checkout.declare(
+        set_in("runs", "t/base", "params", value={"curriculum": curriculum, "curriculum_options": options})
+    )
     with pytest.raises(DeclarationError, match=message):
         checkout.check()
 
@@ -233,16 +238,16 @@ def test_unknown_curriculum_and_option_are_refused(checkout, curriculum, options
 @pytest.mark.parametrize(
     ("parameter", "wrong", "message"),
     [
-        ("prompt", "fre", "run base: prompt 'fre'.*'free'"),
-        ("engine", "transformer", "run base: engine 'transformer'.*'transformers'"),
-        ("sets", {"heldout_100": 4}, "run base: sets 'heldout_100'.*'heldout_1000'"),
-        ("eval_rewards", ["sparse", "progam"], "run base: eval_rewards 'progam'.*'program'"),
+        ("prompt_style", "fre", "run t/base/0: prompt_style 'fre'.*'free'"),
+        ("engine", "transformer", "run t/base/0: engine 'transformer'.*'transformers'"),
+        ("sets", {"heldout_100": 4}, "run t/base/0: sets 'heldout_100'.*'heldout_1000'"),
+        ("eval_rewards", ["sparse", "progam"], "run t/base/0: eval_rewards 'progam'.*'program'"),
     ],
 )
 def test_unknown_prompt_engine_and_set_are_refused(checkout, parameter, wrong, message):
-    defaults = 'prompt = "free"\nengine = "transformers"\nsets = {"test_50": 4}\neval_rewards = ["sparse"]'
+    defaults = 'prompt_style = "free"\nengine = "transformers"\nsets = {"test_50": 4}\neval_rewards = ["sparse"]'
     write_notebook(checkout.root / "notebooks/base.ipynb", f"{BASE}\n{defaults}")
-    checkout.declare(set_in("runs", "base", "params", value={parameter: wrong}))
+    checkout.declare(set_in("runs", "t/base", "params", value={parameter: wrong}))
     with pytest.raises(DeclarationError, match=message):
         checkout.check()
 
@@ -281,28 +286,28 @@ def test_numbers_in_yaml(checkout):
     text = (checkout.root / "papermill_runs.yaml").read_text()
     (checkout.root / "papermill_runs.yaml").write_text(text.replace("- 0.1\n", "- 3e-4\n").replace("- 0.2\n", "- 2\n"))
     specs = checkout.specs("laptop")
-    assert specs["train_0.0003"].params["rate"] == 3e-4
-    assert type(specs["train_2"].params["rate"]) is float
+    assert specs["t/train_0.0003/0"].params["rate"] == 3e-4
+    assert type(specs["t/train_2/0"].params["rate"]) is float
 
 
 def test_grid_layers_and_fingerprints(checkout):
     def change(declarations):
         declarations["profiles"]["smoke"] = {
-            "params": {"steps": 7, "seed": 5},
+            "params": {"steps": 7},
             "notebooks": {"train": {"steps": 8, "rate": 9.0}},
-            "runs": {"*_0.2": {"pause": 1.0}},
+            "runs": {"*_0.2": {"pause": 1.0}, "t/base": {"rate": 0.25}},
         }
 
     checkout.declare(change)
     smoke, laptop = checkout.specs("smoke"), checkout.specs("laptop")
-    assert list(smoke) == ["base", "train_0.1", "train_0.2", "study"]
-    assert smoke["base"].params["steps"] == 7 and smoke["study"].params == {"seed": 5}
-    expected = {"seed": 5, "steps": 8, "rate": 0.2, "pause": 1.0, "fail": False}
-    assert smoke["train_0.2"].params == expected
-    assert smoke["study"].declaration.needs == {"sources": ["train_0.1", "train_0.2"]}
+    assert list(smoke) == ["t/base/0", "t/train_0.1/0", "t/train_0.2/0", "t/study/0"]
+    assert smoke["t/base/0"].params["steps"] == 7 and smoke["t/study/0"].params == {"seed": 0}
+    expected = {"seed": 0, "steps": 8, "rate": 0.2, "pause": 1.0, "fail": False}
+    assert smoke["t/train_0.2/0"].params == expected
+    assert smoke["t/study/0"].declaration.needs == {"sources": ["t/train_0.1/0", "t/train_0.2/0"]}
     before = {name: spec.fingerprint for name, spec in laptop.items()}
     changed = Checkout(checkout.root)
-    changed.declare(set_in("runs", "base", "params", value={"steps": 2}))
+    changed.declare(set_in("runs", "t/base", "params", value={"steps": 2}))
     after = {name: spec.fingerprint for name, spec in changed.specs("laptop").items()}
     assert all(before[name] != after[name] for name in before), "a change reaches all descendants"
 
@@ -312,18 +317,18 @@ def test_grid_layers_and_fingerprints(checkout):
 
 def test_a_study_from_end_to_end(checkout):
     said = checkout.call("make", "laptop", "all", "--cores", "2")
-    assert "where the time went" in said and said.strip().endswith("made data/runs/laptop/study/table.csv")
+    assert "where the time went" in said and said.strip().endswith("made data/runs/laptop/t/study/0/table.csv")
     record = checkout.record("train_0.1")
     assert record["status"] == "finished" and record["seed"] == 0 and record["peak_memory_mb"] > 10
-    assert record["parameters"]["init"] == "data/runs/laptop/base"
-    assert set(record["parents"]) == {"base"} and record["versions"]["papermill"]
+    assert record["parameters"]["init"] == "data/runs/laptop/t/base/0"
+    assert set(record["parents"]) == {"t/base/0"} and record["versions"]["papermill"]
     assert checkout.value("train_0.1") == "base 1x0.5 3x0.1"
 
     # nothing changed, nothing runs; one parameter changed: that run and its children alone
     assert "4 of them finished" in checkout.call("make", "laptop", "all")
     made = {run: checkout.record(run)["started"] for run in ("base", "train_0.1", "train_0.2", "study")}
     time.sleep(1)
-    checkout.declare(set_in("profiles", "laptop", "runs", value={"train_0.2": {"steps": 4}}))
+    checkout.declare(set_in("profiles", "laptop", "runs", value={"t/train_0.2": {"steps": 4}}))
     said = checkout.call("make", "laptop", "all", "--cores", "2")
     assert "train_0.2: begun with other parameters" in said
     again = {run for run in made if checkout.record(run)["started"] != made[run]}
@@ -336,135 +341,136 @@ def test_a_study_from_end_to_end(checkout):
 
     # published, the runs serve as parents elsewhere, and figures need no training
     assert "no analysis is in data/reference/laptop" in checkout.call("figures", status=1)
-    checkout.call("publish", "laptop", "study")
+    checkout.call("publish", "laptop", "t/study")
     said = checkout.call("figures", status=1)
-    assert "study needs train_0.1, which is not in data/reference" in said and "publish laptop train_0.1" in said
+    assert (
+        "t/study/0 needs t/train_0.1/0, which is not in data/reference" in said
+        and "publish laptop t/train_0.1/0" in said
+    )
     checkout.call("publish", "laptop", "all")
     shutil.rmtree(checkout.runs)
-    assert "from data/reference" in checkout.call("make", "laptop", "train_0.1")
-    assert checkout.record("train_0.1")["parameters"]["init"] == "data/reference/laptop/base"
-    assert not (checkout.runs / "laptop/base").exists()
-    assert "did you mean 'study'" in checkout.call("figures", "laptop", "studi", status=1)
-    assert "train_0.1 holds none" in checkout.call("figures", "laptop", "train_0.1", status=1)
-    assert "made figures/table.csv" in checkout.call("figures", "laptop", "study")
+    assert "from data/reference" in checkout.call("make", "laptop", "t/train_0.1")
+    assert checkout.record("train_0.1")["parameters"]["init"] == "data/reference/laptop/t/base/0"
+    assert not (checkout.runs / "laptop/t/base/0").exists()
+    assert "did you mean 't/study'" in checkout.call("figures", "laptop", "t/studi", status=1)
+    assert "t/train_0.1 holds none" in checkout.call("figures", "laptop", "t/train_0.1", status=1)
+    assert "made figures/table.csv" in checkout.call("figures", "laptop", "t/study")
     table = pd.read_csv(checkout.root / "figures/table.csv")
-    assert list(table["sources"]) == ["data/reference/laptop/train_0.1", "data/reference/laptop/train_0.2"]
+    assert list(table["sources"]) == ["data/reference/laptop/t/train_0.1/0", "data/reference/laptop/t/train_0.2/0"]
 
     # a parent whose checkpoint is not published is made again, and an analysis of nothing says so
     shutil.rmtree(checkout.runs)
-    children = {"child": {"notebook": "train", "needs": {"init": "train_0.1"}}}
-    partial_study = DECLARATIONS["runs"]["study"] | {"partial": True}
-    checkout.declare(set_in("runs", value=DECLARATIONS["runs"] | children | {"partial": partial_study}))
-    said = checkout.call("plan", "laptop", "child")
-    assert re.search(r"train_0.1 .* missing", said) and re.search(r"base +from data/reference", said)
-    said = checkout.call("make", "laptop", "partial", status=1)
-    assert "partial has nothing to read" in said and "make laptop train_0.1 partial" in said
+    children = {"t/child": {"notebook": "train", "needs": {"init": "t/train_0.1"}}}
+    partial_study = DECLARATIONS["runs"]["t/study"] | {"allow_missing": True}
+    checkout.declare(set_in("runs", value=DECLARATIONS["runs"] | children | {"t/part": partial_study}))
+    said = checkout.call("plan", "laptop", "t/child")
+    assert re.search(r"train_0.1 .* missing", said) and re.search(r"base/0 +from data/reference", said)
+    said = checkout.call("make", "laptop", "t/part", status=1)
+    assert "t/part/0 has nothing to read" in said and "make laptop t/train_0.1/0 t/part/0" in said
     assert "no group or run is named" in checkout.call("make", "laptop", "--", "--keep-going", status=1)
 
 
 def test_the_time_left_is_the_longest_way_or_a_share_of_the_work(checkout):
     plan = checkout.plan("laptop", "all")
-    seconds = {"base": 1, "train_0.1": 100, "train_0.2": 100, "study": 1}
+    seconds = {"t/base/0": 1, "t/train_0.1/0": 100, "t/train_0.2/0": 100, "t/study/0": 1}
     assert [time_left(plan, list(seconds), seconds, cores) for cores in (1, 2, 8)] == [202, 102, 102]
     assert time_left(plan, [], {}, 2) == 0
 
 
-def test_finished_runs_are_accepted_after_an_edit_that_changes_nothing_of_them(checkout):
+def test_published_runs_are_stamped_after_an_edit_that_changes_nothing_of_them(checkout):
     checkout.call("make", "laptop", "all", "--cores", "2")
     checkout.call("publish", "laptop", "all")
-    made = checkout.record("train_0.1")
     notebook = checkout.root / "notebooks/train.ipynb"
     notebook.write_text(notebook.read_text().replace("steps = ", "shift = 1\\nsteps = "))
-    assert "other notebook code" not in checkout.call("status", "laptop")  # parameters are no code
-    assert checkout.call("status", "laptop").count("other parameters") == 3
-    said = checkout.call("accept", "laptop", "all", "--why", "the new parameter stands at what was fixed")
-    assert said.count("taken") == 6
-    status = checkout.call("status", "laptop")
-    assert status.count("done") == 4, status
-    assert "4 of them finished" in checkout.call("make", "laptop", "all")
-    assert checkout.record("train_0.1") == made
-    assert "the new parameter" in (checkout.root / "data/reference/laptop/train_0.1/accepted.json").read_text()
+    changed = Checkout(checkout.root)
+    assert not changed.specs("laptop")["t/train_0.1/0"].in_reference
+    checkout.call("stamp", "laptop", "all")
+    assert all(spec.in_reference for spec in changed.specs("laptop").values())
+    records = {spec.name: read_record(spec.reference) for spec in changed.specs("laptop").values()}
+    for name, record in records.items():
+        folders = {parent: changed.specs("laptop")[parent].reference for parent in record["parents"]}
+        assert record["parents"] == {name: digest(folder / "run.json") for name, folder in folders.items()}, name
 
-    # not where a parameter differs, and a run that is made anew is accepted no more
-    checkout.declare(set_in("profiles", "laptop", "runs", value={"train_0.2": {"steps": 4}, "train_0.1": {"shift": 2}}))
-    assert "made with another steps" in checkout.call("accept", "laptop", "train_0.2", "--why", "none", status=1)
-    assert "made with another shift" in checkout.call("accept", "laptop", "train_0.1", "--why", "none", status=1)
-    checkout.declare(lambda declared: declared["runs"]["train_{rate}"].pop("needs"))
-    assert "made with another base" in checkout.call("accept", "laptop", "train_0.1", "--why", "none", status=1)
-    checkout.declare(set_in("profiles", "laptop", "runs", value={"train_0.2": {"steps": 4}}))
-    checkout.call("make", "laptop", "train_0.2")
-    assert not (checkout.runs / "laptop/train_0.2/accepted.json").exists()
+    # not where a parameter differs
+    checkout.declare(set_in("profiles", "laptop", "runs", value={"t/train_0.1": {"shift": 2}}))
+    assert "made with another shift" in checkout.call("stamp", "laptop", "t/train_0.1", status=1)
 
 
 def test_a_partial_analysis_reads_what_is_there(checkout):
     def sources(folder) -> list:
-        return [Path(source).name for source in pd.read_csv(checkout.root / folder / "table.csv")["sources"]]
+        return [Path(source).parent.name for source in pd.read_csv(checkout.root / folder / "table.csv")["sources"]]
 
     def change(declarations):
-        declarations["runs"]["study"]["partial"] = True
-        declarations["groups"]["some"] = ["train_0.2", "study"]
+        declarations["runs"]["t/study"]["allow_missing"] = True
+        declarations["groups"]["some"] = ["t/train_0.2", "t/study"]
 
     checkout.declare(change)
     checkout.call("make", "laptop", "some", "--cores", "2")
-    assert sources("data/runs/laptop/study") == ["train_0.2"] and not (checkout.runs / "laptop/train_0.1").exists()
+    assert (
+        sources("data/runs/laptop/t/study/0") == ["train_0.2"] and not (checkout.runs / "laptop/t/train_0.1/0").exists()
+    )
     checkout.call("publish", "laptop", "some")
-    checkout.call("make", "laptop", "train_0.1", "study", "--cores", "2", "--", "--keep-going")  # train_0.2 is finished
-    assert sources("data/runs/laptop/study") == ["train_0.1", "train_0.2"]
+    checkout.call(
+        "make", "laptop", "t/train_0.1", "t/study", "--cores", "2", "--", "--keep-going"
+    )  # train_0.2 is finished
+    assert sources("data/runs/laptop/t/study/0") == ["train_0.1", "train_0.2"]
     checkout.call("figures")
     assert sources("figures") == ["train_0.2"]
 
 
 def test_further_seeds_and_an_analysis_of_analyses(checkout):
     def change(declarations):
-        declarations["profiles"]["laptop"]["runs"] = {"train_0.1": {"steps": 2}}
-        declarations["runs"]["base"]["seeds"] = [1, 2]
-        declarations["runs"]["train_{rate}"]["seeds"] = [2]
-        declarations["runs"]["study"] |= {"partial": True, "needs": {"sources": ["train_0.2"]}}
-        summary = {"notebook": "study", "analysis": True, "partial": True, "needs": {"sources": ["study", "train_0.1"]}}
-        declarations["runs"]["summary"] = summary
+        runs = declarations["runs"]
+        declarations["profiles"]["laptop"]["runs"] = {"t/train_0.1": {"steps": 2}}
+        runs["t/base"]["grid"] = {"seed": [0, 1, 2]}
+        runs["t/train_{rate}"]["grid"]["seed"] = [0, 2]
+        runs["t/study"] |= {"allow_missing": True, "needs": {"sources": ["t/train_0.2"]}}
+        runs["t/summary"] = runs["t/study"] | {"needs": {"sources": ["t/study", "t/train_0.1"]}}
         declarations["groups"] |= {
-            "trained": ["train_*"],
-            "some": ["train_0.2*_seed*", "train_0.2", "study", "summary"],
+            "trained": ["t/train_*"],
+            "some": ["t/train_0.2/2", "t/train_0.2", "t/study", "t/summary"],
         }
 
     checkout.declare(change)
     specs = Project(checkout.root).specs("laptop")
-    assert [name for name in specs if "_seed" in name and name.startswith("base")] == ["base_seed1", "base_seed2"]
-    assert set(Project(checkout.root).plan("laptop", "trained").targets) == {"train_0.1", "train_0.2"}
-    assert "train_0.1_seed1" not in specs and specs["train_0.1_seed2"].params["seed"] == 2
-    assert specs["train_0.1_seed2"].params["steps"] == 2  # what a profile says of a run holds for its further seeds
-    assert list(specs["train_0.1_seed2"].parents) == ["base_seed2"] and list(specs["train_0.1"].parents) == ["base"]
-    assert list(specs["study"].parents) == ["train_0.2", "train_0.2_seed2"]  # pooled by what reads the first
+    assert [name for name in specs if name.startswith("t/base")] == ["t/base/0", "t/base/1", "t/base/2"]
+    assert set(Project(checkout.root).plan("laptop", "trained").targets) == {"t/train_0.1/0", "t/train_0.2/0"}
+    assert "t/train_0.1/1" not in specs and specs["t/train_0.1/2"].params["seed"] == 2
+    assert specs["t/train_0.1/2"].params["steps"] == 2  # what a profile says of a run holds for all its seeds
+    assert list(specs["t/train_0.1/2"].parents) == ["t/base/2"] and list(specs["t/train_0.1/0"].parents) == ["t/base/0"]
+    assert list(specs["t/study/0"].parents) == ["t/train_0.2/0", "t/train_0.2/2"]  # pooled by what reads the first
+    kept = {name: spec.declaration.keep_checkpoint for name, spec in specs.items() if "base" in name}
+    assert kept == {"t/base/0": True, "t/base/1": False, "t/base/2": False}
 
     said = checkout.call("plan", "laptop", "some")
     assert "6 runs, 0 of them finished" in said and "6 runs of which nothing is recorded" in said
     assert not (checkout.runs / "laptop").exists()
     checkout.call("make", "laptop", "some", "--cores", "2")
-    said = checkout.call("plan", "laptop", "train_0.1_seed2")
-    assert re.search(r"train_0.1_seed2 +train +00:\d\d +missing", said) and "about 00:" in said
+    said = checkout.call("plan", "laptop", "t/train_0.1/2")
+    assert re.search(r"train_0.1/2 +train +00:\d\d +missing", said) and "about 00:" in said
 
     # the reference's figures: what reads other analyses is made after them, from them; then all of it as a site
     checkout.call("publish", "laptop", "some")
     shutil.rmtree(checkout.runs)
     assert "has been executed" in checkout.call("report", status=1)
-    checkout.call("figures", "laptop", "summary")  # and what it reads
-    table = pd.read_csv(checkout.runs / "reference/laptop/summary/table.csv")
-    assert list(table["sources"]) == ["data/runs/reference/laptop/study"]
+    checkout.call("figures", "laptop", "t/summary")  # and what it reads
+    table = pd.read_csv(checkout.runs / "reference/laptop/t/summary/0/table.csv")
+    assert list(table["sources"]) == ["data/runs/reference/laptop/t/study/0"]
     assert "made figures/site/index.html" in checkout.call("report")
     index = (checkout.root / "figures/site/index.html").read_text()
-    assert 'href="study.html"' in index and 'href="summary.html"' in index and "data/reference" in index
+    assert 'href="t-study-0.html"' in index and 'href="t-summary-0.html"' in index and "data/reference" in index
     pages = [page.read_text() for page in (checkout.root / "figures/site").glob("*.html")]
     elsewhere = re.compile(r'<(script|link)[^>]*(src|href)="(https?:)?//')
     assert len(pages) == 3 and not any(map(elsewhere.search, pages))
 
 
 def test_a_profile_may_give_other_parents_and_more_memory(checkout):
-    other = {"mem_mb": 9000, "needs": {"train_0.2": {"init": "train_0.1"}}}
+    other = {"mem_mb": 9000, "needs": {"t/train_0.2": {"init": "t/train_0.1"}}}
     checkout.declare(set_in("profiles", "large", value=other))
     large, laptop = checkout.specs("large"), checkout.specs("laptop")
-    assert list(large["train_0.2"].parents) == ["train_0.1"] and large["base"].declaration.mem_mb == 9000
-    assert list(laptop["train_0.2"].parents) == ["base"] and laptop["base"].declaration.mem_mb == 1500
-    for wrong, message in (({"train_0.3": {}}, "train_0.2"), ({"study": {"init": "base"}}, "sources")):
+    assert list(large["t/train_0.2/0"].parents) == ["t/train_0.1/0"] and large["t/base/0"].declaration.mem_mb == 9000
+    assert list(laptop["t/train_0.2/0"].parents) == ["t/base/0"] and laptop["t/base/0"].declaration.mem_mb == 1500
+    for wrong, message in (({"t/train_0.3": {}}, "t/train_0.2"), ({"t/study": {"init": "t/base"}}, "sources")):
         checkout.declare(set_in("profiles", "large", value={"needs": wrong}))
         with pytest.raises(DeclarationError, match=message):
             Checkout(checkout.root).check()
@@ -476,8 +482,8 @@ def test_a_studys_group_names_all_that_its_partial_analysis_reads(group):
 
     Further seeds are a group of their own."""
     plan = Project().plan("smoke", group)
-    studies = [spec for name, spec in plan.specs.items() if spec.declaration.partial]
-    read = {name for study in studies for name in study.parents if not re.search(r"_seed\d+$", name)}
+    studies = [spec for name, spec in plan.specs.items() if spec.declaration.allow_missing]
+    read = {name for study in studies for name in study.parents if name.endswith(("/0", "/100"))}
     assert read and read <= set(plan.targets)
 
 
@@ -487,28 +493,32 @@ def test_every_method_is_trained_on_as_many_completions():
 
     def drawn(name):
         params = specs[name].params
-        if specs[name].notebook == "11_sample_pairs":
+        if specs[name].notebook == "12_sample_pairs":
             return params["problems"] * params["samples"]
-        probes = sum(drawn(parent) for parent in specs[name].parents if parent.endswith("probes"))
-        return params["prompts"] * params["group_size"] * params["steps"] // params["updates"] + probes
+        probes = sum(drawn(parent) for parent in specs[name].parents if "probes" in parent)
+        return params["problems_per_step"] * params["group_size"] * params["steps"] // params["num_iterations"] + probes
 
-    budgets = {name: drawn(name) for name, spec in specs.items() if spec.notebook == "04_train_rloo" or name == "pairs"}
-    more = {"rloo_sparse_200": 4, "rloo_ast_200": 4, "rloo_sparse_k16_updates4": 0.24}  # as their names say
+    budgets = {
+        name: drawn(name)
+        for name, spec in specs.items()
+        if spec.notebook == "11_train_rloo" or name.startswith("pairs/free")
+    }
+    more = {"rloo/sparse_200": 4, "rloo/ast_200": 4, "rloo/sparse_k16_updates4": 0.24}  # as their names say
     for name, budget in budgets.items():
-        times = more.get(name.partition("_seed")[0], 1)
-        assert budget == pytest.approx(times * budgets["rloo_sparse"], rel=0.011), name
+        times = more.get(name.rpartition("/")[0], 1)
+        assert budget == pytest.approx(times * budgets["rloo/sparse/0"], rel=0.011), name
 
 
 def test_a_failing_cell_is_named(checkout):
-    checkout.declare(set_in("runs", "base", "params", value={"fail": True}))
-    said = checkout.call("make", "laptop", "train_0.1", status=1)
-    last = said[said.index("! run base") :]
-    assert "run base (laptop) failed in the cell that starts with `init = 'none'`" in last
+    checkout.declare(set_in("runs", "t/base", "params", value={"fail": True}))
+    said = checkout.call("make", "laptop", "t/train_0.1", status=1)
+    last = said[said.index("! run t/base") :]
+    assert "run t/base/0 (laptop) failed in the cell that starts with `init = 'none'`" in last
     assert "ArithmeticError: the loss is gone" in last
-    assert last.strip().endswith("log: data/runs/laptop/base/notebook.ipynb")
-    assert not (checkout.runs / "laptop/base/run.json").exists()
-    said = checkout.call("run", "laptop", "train_0.1", status=1)
-    assert "train_0.1 needs base, which is not there: `python -m lib.runs make laptop base`" in said
+    assert last.strip().endswith("log: data/runs/laptop/t/base/0/notebook.ipynb")
+    assert not (checkout.runs / "laptop/t/base/0/run.json").exists()
+    said = checkout.call("run", "laptop", "t/train_0.1/0", status=1)
+    assert "t/train_0.1/0 needs t/base/0, which is not there: `python -m lib.runs make laptop t/base/0`" in said
 
 
 def processes(folder: Path) -> dict[str, int]:
@@ -548,20 +558,20 @@ def test_what_is_orphaned_while_it_starts_ends(checkout, command):
     gone = subprocess.Popen(["true"])
     gone.wait()
     checkout.call(command, "laptop", "base", "--parent", str(gone.pid), status=-signal.SIGKILL)
-    assert not (checkout.runs / "laptop/base").exists()
+    assert not (checkout.runs / "laptop/t/base/0").exists()
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 def test_kill_9_of_any_process_then_the_same_command(checkout):
-    checkout.declare(set_in("profiles", "laptop", "runs", value={"train_0.1": {"pause": 0.5, "steps": 100}}))
-    step = checkout.runs / "laptop/train_0.1/checkpoint/step.txt"
+    checkout.declare(set_in("profiles", "laptop", "runs", value={"t/train_0.1": {"pause": 0.5, "steps": 100}}))
+    step = checkout.runs / "laptop/t/train_0.1/0/checkpoint/step.txt"
     started = None
     for role in ("kernel", "runner", "snakemake", "front"):
         before = int(step.read_text()) if step.exists() else 0
-        front = checkout.start("make", "laptop", "train_0.1")
+        front = checkout.start("make", "laptop", "t/train_0.1")
         until(lambda before=before: step.exists() and int(step.read_text()) > before)
         if role == "kernel":
-            said = checkout.call("make", "laptop", "train_0.1", status=1)
+            said = checkout.call("make", "laptop", "t/train_0.1", status=1)
             assert f"these runs are being made by process {front.pid}" in said
         os.kill(processes(checkout.root)[role], signal.SIGKILL)
         said = front.communicate(timeout=60)[0]
@@ -573,46 +583,50 @@ def test_kill_9_of_any_process_then_the_same_command(checkout):
         assert checkout.record("base")["started"] == started, "a finished run is kept"
 
     (checkout.root / ".snakemake/locks").mkdir(exist_ok=True)
-    (checkout.root / ".snakemake/locks/0.output.lock").write_text("data/runs/laptop/train_0.1/run.json\n")
+    (checkout.root / ".snakemake/locks/0.output.lock").write_text("data/runs/laptop/t/train_0.1/0/run.json\n")
     step.write_text("99")
-    checkout.call("make", "laptop", "train_0.1")
+    checkout.call("make", "laptop", "t/train_0.1")
     assert checkout.value("train_0.1") == "base 1x0.5 100x0.1"
     assert "starts at step 99" in (step.parent.parent / "log.txt").read_text(), "resumed, not begun anew"
     assert checkout.record("base")["started"] == started
 
 
 def test_a_polite_end_leaves_nothing_behind(checkout):
-    checkout.declare(set_in("profiles", "laptop", "runs", value={"base": {"pause": 0.5, "steps": 100}}))
+    checkout.declare(set_in("profiles", "laptop", "runs", value={"t/base": {"pause": 0.5, "steps": 100}}))
     # a terminal's Ctrl-C: not ignored, as it is by what a script starts in the background
     heed = partial(signal.signal, signal.SIGINT, signal.SIG_DFL)
-    front = checkout.start("make", "laptop", "base", preexec_fn=heed)
-    until(lambda: (checkout.runs / "laptop/base/checkpoint/step.txt").exists())
+    front = checkout.start("make", "laptop", "t/base", preexec_fn=heed)
+    until(lambda: (checkout.runs / "laptop/t/base/0/checkpoint/step.txt").exists())
     front.send_signal(signal.SIGINT)
     assert "the same command goes on from here" in front.communicate(timeout=60)[0]
     until(lambda: sys.platform != "linux" or not processes(checkout.root), 5)
 
 
 def test_a_folder_that_is_not_the_runs_own_is_never_emptied(checkout):
-    folder = checkout.runs / "laptop/base"
+    folder = checkout.runs / "laptop/t/base/0"
     folder.mkdir(parents=True)
     (folder / ".spec.json.123").write_text("{")  # what a kill leaves of the first write
-    checkout.call("run", "laptop", "base")
+    checkout.call("run", "laptop", "t/base/0")
     (folder / "spec.json").unlink()
     (folder / "run.json").unlink()
     (folder / "checkpoint/thesis.txt").write_text("years")
-    said = checkout.call("run", "laptop", "base", status=1)
-    assert "data/runs/laptop/base/checkpoint was not made by run base, whose folder it lies in: move it away" in said
-    for strange in ("{", "{}", '{"profile": "laptop", "run": "study"}', "[]"):
+    said = checkout.call("run", "laptop", "t/base/0", status=1)
+    assert (
+        "data/runs/laptop/t/base/0/checkpoint was not made by run t/base, whose folder it lies in: move it away" in said
+    )
+    for strange in ("{", "{}", '{"profile": "laptop", "run": "t/study", "seed": 0}', "[]"):
         (folder / "spec.json").write_text(strange)
-        assert "was not made by run base" in checkout.call("run", "laptop", "base", status=1)
+        assert "was not made by run t/base" in checkout.call("run", "laptop", "t/base/0", status=1)
     assert (folder / "checkpoint/thesis.txt").read_text() == "years"
-    (folder / "spec.json").write_text('{"profile": "laptop", "run": "base"}')  # begun with other parameters
-    assert "starts anew" in checkout.call("run", "laptop", "base")
+    (folder / "spec.json").write_text(
+        '{"profile": "laptop", "run": "t/base", "seed": 0}'
+    )  # begun with other parameters
+    assert "starts anew" in checkout.call("run", "laptop", "t/base/0")
     assert not (folder / "checkpoint/thesis.txt").exists() and checkout.record("base")["status"] == "finished"
 
 
 def test_two_runners_make_one_run_once(checkout):
-    both = [checkout.start("run", "laptop", "base") for _ in range(2)]
+    both = [checkout.start("run", "laptop", "t/base/0") for _ in range(2)]
     said = "".join(process.communicate(timeout=60)[0] for process in both)
     assert [process.returncode for process in both] == [0, 0], said
     assert said.count("another process works on it; waiting") == 1
@@ -653,11 +667,11 @@ def test_runs_at_the_same_time_have_different_gpus(checkout, monkeypatch):
     see = "import os\nprint('device', os.environ.get('CUDA_VISIBLE_DEVICES', 'none'))\n"
     for name, parameters, code in (("train", TRAIN, TRAIN_CODE), ("study", STUDY, STUDY_CODE)):
         write_notebook(checkout.root / f"notebooks/{name}.ipynb", parameters, see + code, TRAIN_END * (name == "train"))
-    checkout.declare(set_in("runs", "train_{rate}", "params", value={"rate": "{rate}", "pause": 1.0}))
+    checkout.declare(set_in("runs", "t/train_{rate}", "params", value={"rate": "{rate}", "pause": 1.0}))
     checkout.call("make", "laptop", "all", "--cores", "2", "--machine", "gpus")
 
     def device(run):
-        return re.search(r"device (\S+)", (checkout.runs / "laptop" / run / "log.txt").read_text()).group(1)
+        return re.search(r"device (\S+)", (checkout.folder(run) / "log.txt").read_text()).group(1)
 
     starts = {run: pd.Timestamp(checkout.record(run)["started"]) for run in ("train_0.1", "train_0.2")}
     ends = {run: start + pd.Timedelta(seconds=checkout.record(run)["elapsed"]) for run, start in starts.items()}

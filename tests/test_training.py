@@ -66,7 +66,7 @@ def odds(completions, problem):
 def quick(**changes):
     values = {
         "steps": 4,
-        "prompts": 4,
+        "problems_per_step": 4,
         "group_size": 4,
         "max_tokens": 12,
         "micro_batch": 4,
@@ -174,7 +174,7 @@ def test_gradient_is_that_of_the_formula(clip, weighted):
         sampler,
         advantages,
         mask,
-        clip=clip,
+        importance_cap=clip,
         entropy_coef=0.3,
         kl_coef=0.7,
         ref_logps=log_probs(ref, tokens),
@@ -188,7 +188,7 @@ def test_gradient_is_that_of_the_formula(clip, weighted):
 def test_weights_of_tokens_touch_the_policy_term_only():
     logits, ref, tokens, mask, sampler, weights, _ = random_batch()
     arguments = (log_probs(logits, tokens), entropies_of(logits), sampler)
-    options = {"clip": 100.0, "entropy_coef": 0.3, "kl_coef": 0.7, "ref_logps": log_probs(ref, tokens)}
+    options = {"importance_cap": 100.0, "entropy_coef": 0.3, "kl_coef": 0.7, "ref_logps": log_probs(ref, tokens)}
     nothing_to_learn = torch.zeros(B, dtype=torch.float64)
     plain, metrics = rloo_loss(*arguments, nothing_to_learn, mask, **options)
     weighted, same = rloo_loss(*arguments, nothing_to_learn, mask, token_weights=weights, **options)
@@ -212,7 +212,7 @@ def test_expected_kl_gradient_is_the_gradient_of_kl():
             logps.detach(),
             zero[0],
             column,
-            clip=1.0,
+            importance_cap=1.0,
             kl_coef=1.0,
             ref_logps=log_q[token].view(1, 1),
         )
@@ -226,7 +226,7 @@ def test_the_importance_weight_has_no_gradient_and_is_truncated():
     logps = torch.tensor([[-1.0, -1.0], [-1.0, -1.0]], requires_grad=True)
     sampler = torch.tensor([[-2.0, -2.0], [-9.0, -9.0]])  # log ratios 2 and 16
     ones = torch.ones(2, 2)
-    loss, metrics = rloo_loss(logps, torch.zeros(2, 2), sampler, torch.ones(2), ones, clip=100.0)
+    loss, metrics = rloo_loss(logps, torch.zeros(2, 2), sampler, torch.ones(2), ones, importance_cap=100.0)
     loss.backward()
     e2 = float(np.exp(2))
     assert torch.allclose(logps.grad, torch.tensor([[-e2 / 2] * 2, [-50.0] * 2]))
@@ -237,7 +237,7 @@ def test_the_importance_weight_has_no_gradient_and_is_truncated():
 def test_micro_batches_add_up_to_the_update():
     logits, ref, tokens, mask, sampler, weights, advantages = random_batch()
     tensors = [log_probs(logits, tokens), entropies_of(logits), sampler, advantages, mask]
-    options = {"clip": 2.0, "entropy_coef": 0.3, "kl_coef": 0.7}
+    options = {"importance_cap": 2.0, "entropy_coef": 0.3, "kl_coef": 0.7}
     whole, metrics = rloo_loss(*tensors, ref_logps=log_probs(ref, tokens), token_weights=weights, **options)
     parts = [
         rloo_loss(
@@ -268,7 +268,7 @@ def off_policy_generate(*arguments):
 
 def gradient_of_update(trainer):
     trainer.model.train().zero_grad()
-    batches = trainer._rollouts(lib.training.problems(PROBLEMS.select(range(trainer.settings.prompts))))
+    batches = trainer._rollouts(lib.training.problems(PROBLEMS.select(range(trainer.settings.problems_per_step))))
     for batch in batches:
         trainer._compute_loss(trainer.model, batch).backward()
     return gradient(trainer.model)
@@ -279,7 +279,7 @@ def test_gradient_is_that_of_trls_own_grpo(tmp_path, monkeypatch):
     """TRL's luspo with truncated sequence weights is our policy term, but for leave-one-out's K / (K - 1)."""
     monkeypatch.setitem(ENGINES, "transformers", off_policy_generate)
     clip, k = 1.5, 4
-    ours = make_trainer(tmp_path / "ours", entropy_coef=0.0, kl_coef=0.0, clip=clip)
+    ours = make_trainer(tmp_path / "ours", entropy_coef=0.0, kl_coef=0.0, importance_cap=clip)
     mine = gradient_of_update(ours)
     assert ours._row["importance_max"] == clip
 
@@ -426,7 +426,7 @@ def rloo(folder, reward=odds, curriculum=None, **changes):
 
 
 def test_rloo_raises_a_trivial_reward(tmp_path):
-    rloo(tmp_path, steps=20, prompts=8, micro_batch=16, save_every=20, eval_every=10)
+    rloo(tmp_path, steps=20, problems_per_step=8, micro_batch=16, save_every=20, eval_every=10)
     table = metrics_of(tmp_path)
     assert table["step"].tolist() == list(range(1, 21))
     assert table["reward"].head(3).mean() < 0.05 and table["reward"].tail(3).mean() > 0.3
@@ -529,28 +529,28 @@ def test_the_seed_decides_the_run(tmp_path):
 
 
 def test_every_step_draws_anew(tmp_path):
-    train_rloo(tiny_policy(), PROBLEMS.select([0]), odds, tmp_path, quick(prompts=1, learning_rate=0.0))
+    train_rloo(tiny_policy(), PROBLEMS.select([0]), odds, tmp_path, quick(problems_per_step=1, learning_rate=0.0))
     assert metrics_of(tmp_path)["entropy"].nunique() == 4
 
 
 def test_several_updates_share_their_rollouts(tmp_path):
     """Two batches of rollouts in four updates: fresh ones have weight 1, the same again under a moved policy not."""
-    rloo(tmp_path, steps=4, updates=2, learning_rate=1e-2)
+    rloo(tmp_path, steps=4, num_iterations=2, learning_rate=1e-2)
     table = metrics_of(tmp_path)
-    sampled = table[["reward", "completion_length", "no_signal"]]
+    sampled = table[["reward", "completion_length", "frac_zero_std"]]
     assert sampled.iloc[0].equals(sampled.iloc[1]) and sampled.iloc[2].equals(sampled.iloc[3])
     assert not sampled.iloc[1].equals(sampled.iloc[2])
     assert table["importance_mean"].iloc[[0, 2]].tolist() == pytest.approx([1, 1], abs=1e-4)
     assert (table["importance_mean"].iloc[[1, 3]] - 1).abs().min() > 1e-3
-    with pytest.raises(ValueError, match="updates=3 does not divide"):
-        quick(steps=4, updates=3)
+    with pytest.raises(ValueError, match="num_iterations=3 does not divide"):
+        quick(steps=4, num_iterations=3)
 
 
 def test_several_updates_resume_exactly(tmp_path):
-    rloo(tmp_path / "whole", steps=6, updates=2)
+    rloo(tmp_path / "whole", steps=6, num_iterations=2)
     killed = tmp_path / "killed"
-    assert run_in_child(lambda: rloo(killed, killed_at_call(4 * 2 + 2), steps=6, updates=2)) == signal.SIGKILL
-    rloo(killed, steps=6, updates=2)
+    assert run_in_child(lambda: rloo(killed, killed_at_call(4 * 2 + 2), steps=6, num_iterations=2)) == signal.SIGKILL
+    rloo(killed, steps=6, num_iterations=2)
     pd.testing.assert_frame_equal(metrics_of(killed), metrics_of(tmp_path / "whole"), check_exact=True)
     assert torch.equal(weights_of(killed), weights_of(tmp_path / "whole"))
 

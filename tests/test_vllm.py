@@ -28,7 +28,7 @@ ROWS = load("3to4", "validation_200").select(range(8))
 @pytest.fixture(scope="module")
 def policy():
     """The committed SFT policy: its embeddings are tied to its output layer."""
-    model, tokenizer = load_policy(REFERENCE / "laptop/sft")
+    model, tokenizer = load_policy(REFERENCE / "laptop/sft/free/0")
     assert model.config.tie_word_embeddings
     return model.eval(), tokenizer
 
@@ -77,9 +77,16 @@ def test_rloo_with_vllm_beside_it_stays_on_policy(tmp_path, monkeypatch):
 
     def weights(folder, clip):
         settings = RLOOSettings(
-            steps=4, prompts=2, group_size=4, micro_batch=4, max_tokens=40, learning_rate=3e-3, clip=clip, engine="vllm"
+            steps=4,
+            problems_per_step=2,
+            group_size=4,
+            micro_batch=4,
+            max_tokens=40,
+            learning_rate=3e-3,
+            importance_cap=clip,
+            engine="vllm",
         )
-        train_rloo(load_policy(REFERENCE / "laptop/sft"), ROWS, get_reward("sparse"), folder, settings)
+        train_rloo(load_policy(REFERENCE / "laptop/sft/free/0"), ROWS, get_reward("sparse"), folder, settings)
         return pd.read_csv(folder / "metrics.csv")
 
     table = weights(tmp_path / "whole", clip=100.0)
@@ -96,12 +103,12 @@ def test_the_rloo_notebook_with_vllm_stays_on_policy(tmp_path):
     """A run of profile smoke through the real runner, in a copy whose declarations say `engine: vllm`."""
     copy = copy_of_the_repository(tmp_path / "copy")
     declared = copy / "papermill_runs.yaml"
-    settings = "04_train_rloo: { steps: 2, "
+    settings = "11_train_rloo: { steps: 2, "
     assert settings in declared.read_text()
     declared.write_text(
-        declared.read_text().replace(settings, "04_train_rloo: { engine: vllm, learning_rate: 3e-3, steps: 3, ", 1)
+        declared.read_text().replace(settings, "11_train_rloo: { engine: vllm, learning_rate: 3e-3, steps: 3, ", 1)
     )
-    front_door("rloo_sparse", tmp_path / "runs", root=copy)
-    table = pd.read_csv(tmp_path / "runs/smoke/rloo_sparse/metrics.csv")
+    front_door("rloo/sparse", tmp_path / "runs", root=copy)
+    table = pd.read_csv(tmp_path / "runs/smoke/rloo/sparse/0/metrics.csv")
     assert table["kl"].iloc[-1] > 1e-3, "the policy must have moved"
     assert (table["importance_mean"] - 1).abs().max() < 1e-3 and (table["importance_max"] - 1).abs().max() < 1e-3

@@ -1,6 +1,5 @@
 """The front door: make runs, look at them, publish their results."""
 
-import json
 import os
 import shutil
 import signal
@@ -18,8 +17,7 @@ from typer import Argument, Option, Typer
 from lib.files import atomic, clock, read_table, shown
 from lib.paths import FIGURES
 from lib.runs import front
-from lib.runs.folder import commit_of
-from lib.runs.plan import ACCEPTED, DeclarationError, Project, known, lib_digest, read_record
+from lib.runs.plan import DeclarationError, Project, as_json, digest, lib_digest, read_record
 from lib.runs.process import RunError, die_with_parent
 
 CORES = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
@@ -68,9 +66,8 @@ def run(
     from lib.runs.execute import execute  # papermill takes a second to import
 
     die_with_parent(parent)
-    specs = project.specs(profile)
-    known(run, specs, "run")
-    execute(project, specs[run], reference)
+    [name] = project.asked(profile, [run])
+    execute(project, project.specs(profile)[name], reference)
 
 
 @app.command()
@@ -84,7 +81,7 @@ def status(profile: Annotated[str, Argument()] = "laptop") -> None:
         if record is None and spec.in_reference:
             state += ", in the reference"
         made = f"{record['started'][:16]}  {clock(record['elapsed']):>8}" if record else ""
-        print(f"{name:32} {state:32} {made}")
+        print(f"{name:36} {state:36} {made}")
 
 
 @app.command()
@@ -162,7 +159,7 @@ def publish(profile: str, groups: Groups) -> None:
                 table.to_parquet(path, index=False, compression="zstd", compression_level=19)
         if spec.declaration.keep_checkpoint:
             shutil.copytree(folder / "checkpoint", target / "checkpoint")
-        for file in ("metrics.csv", "trajectories.parquet", ACCEPTED, "run.json"):  # last what says that all is there
+        for file in ("metrics.csv", "trajectories.parquet", "run.json"):  # last what says that all is there
             if (folder / file).exists():
                 shutil.copyfile(folder / file, target / file)
         size = sum(path.stat().st_size for path in target.rglob("*") if path.is_file())
@@ -170,27 +167,24 @@ def publish(profile: str, groups: Groups) -> None:
 
 
 @app.command()
-def accept(
-    profile: str,
-    groups: Groups,
-    why: Annotated[str, Option(help="how you know that they would come out the same")],
-) -> None:
-    """Keep finished runs after an edit of a notebook that changes nothing of them; says so beside their run.json."""
-    specs = project.specs(profile)
-    for spec in (specs[name] for name in project.asked(profile, groups)):
-        for folder in (spec.folder, spec.reference):
-            record = read_record(folder)
-            if record is None or record["fingerprint"] == spec.fingerprint:
-                continue
-            before = project.notebook(spec.notebook)[0] | record["parameters"]
-            other = [key for key, value in spec.params.items() if before[key] != value]
-            other += [] if spec.declaration.partial else sorted(record["parents"].keys() ^ spec.parents.keys())
-            if other:
-                raise RunError(f"{shown(folder)} was made with another {', '.join(other)}: make it again")
-            now = {"code": spec.code, "fingerprint": spec.fingerprint, "accepted": why}
-            with atomic(folder / ACCEPTED) as path:
-                path.write_text(json.dumps(now | {"accepted_at": commit_of(project.root)[0]}, indent=1) + "\n")
-            print(f"{shown(folder)}: taken for a run of the present notebooks")
+def stamp(profile: str, groups: Groups) -> None:
+    """Published runs become runs of the present notebooks, where parameters are the same: after an edit that changes
+    none of their results."""
+    specs, before = project.specs(profile), {}
+    for spec in specs.values():  # parents first, whose run.json changes
+        record, path = read_record(spec.reference), spec.reference / "run.json"
+        if record is None:
+            continue
+        before[spec.name] = digest(path)
+        if spec.name in project.asked(profile, groups):
+            old = project.notebook(spec.notebook)[0] | record["parameters"]
+            if other := [key for key, value in spec.params.items() if old[key] != value]:
+                raise RunError(f"{shown(spec.reference)} was made with another {', '.join(other)}: make it again")
+            record |= {"code": spec.code, "fingerprint": spec.fingerprint}
+        parents = {name: digest(specs[name].reference / "run.json") for name in record["parents"] if name in before}
+        record["parents"] |= {name: new for name, new in parents.items() if record["parents"][name] == before[name]}
+        with atomic(path) as temporary:
+            temporary.write_text(as_json(record))
 
 
 def distinct(generations):

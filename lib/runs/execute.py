@@ -18,8 +18,8 @@ from papermill.exceptions import strip_color
 from traitlets.config import Config
 
 from lib.files import atomic, shown, writing
-from lib.runs.folder import commit_of, versions
-from lib.runs.plan import ACCEPTED, Project, Spec, digest, lib_digest, read_record
+from lib.runs.folder import commit_of, processor, versions
+from lib.runs.plan import Project, Spec, as_json, digest, lib_digest, read_record
 from lib.runs.process import RunError, gpu, locked
 
 # the kernel's first line: lib.runs.process.die_with_parent, before anything is imported
@@ -48,7 +48,9 @@ def execute(project: Project, spec: Spec, reference: bool = False) -> None:
         }
         began = {
             "profile": spec.profile,
-            "run": spec.name,
+            "run": spec.run,
+            "method": spec.method,
+            "seed": spec.params["seed"],
             "notebook": spec.notebook,
             "code": spec.code,
             "fingerprint": spec.fingerprint,
@@ -61,12 +63,12 @@ def execute(project: Project, spec: Spec, reference: bool = False) -> None:
         commit, dirty = commit_of(project.root)
         artifacts, peak = folder / "artifacts.txt", resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss
         ended = {
-            "seed": spec.params["seed"],
             "threads": spec.declaration.threads,
             "commit": commit,
             "dirty": dirty,
             "lib": lib_digest(project.root),
             "python": platform.python_version(),
+            "cpu": processor(),
             "versions": versions(),
             "artifacts": artifacts.read_text().splitlines() if artifacts.exists() else [],
             "status": "finished",
@@ -91,7 +93,7 @@ def parent_folders(spec: Spec, reference: bool) -> dict[str, Path]:
             lent = parent.lent and not spec.declaration.analysis
             folder = parent.folder if parent.state == "done" else parent.reference if lent else None
             remedy = f"`python -m lib.runs make {spec.profile} {name}`"
-        if folder is None and spec.declaration.partial:
+        if folder is None and spec.declaration.allow_missing:
             continue
         if folder is None:
             where = "in data/reference" if reference else "there"
@@ -122,7 +124,7 @@ def prepare(folder: Path, began: dict) -> None:
         for path in held:
             if path != spec_file:  # it stays to the last: if this is cut off, the folder is still known as the run's
                 shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink()
-    for name in ("run.json", "artifacts.txt", ACCEPTED):
+    for name in ("run.json", "artifacts.txt"):
         (folder / name).unlink(missing_ok=True)
     with atomic(spec_file) as path:
         path.write_text(there)
@@ -132,13 +134,9 @@ def written_for(began: dict, text: str) -> bool:
     """Whether the text of a spec.json is that of the same run."""
     try:
         spec = json.loads(text)
-        return all(spec[key] == began[key] for key in ("profile", "run"))
+        return all(spec[key] == began[key] for key in ("profile", "run", "seed"))
     except (ValueError, KeyError, TypeError):
         return False
-
-
-def as_json(record: dict) -> str:
-    return json.dumps(record, indent=1) + "\n"
 
 
 def run_notebook(project: Project, spec: Spec, folder: Path, parameters: dict, device: str | None) -> None:

@@ -54,7 +54,9 @@ def expected(project: Project, plan: Plan) -> dict[str, float]:
     profile = next(iter(plan.specs.values())).profile
     roots = (project.root / "data/reference" / profile, project.runs / profile)
     recorded = {
-        path.parent.name: read_record(path.parent) for root in roots for path in sorted(root.glob("*/run.json"))
+        str(path.parent.relative_to(root)): read_record(path.parent)
+        for root in roots
+        for path in sorted(root.glob("*/*/*/run.json"))
     }
     seconds = {}
     for run, spec in plan.specs.items():
@@ -72,14 +74,14 @@ def show_plan(plan: Plan, seconds: dict[str, float], cores: int) -> list[str]:
     """Print what is to be made and how long that takes, what is finished and what is borrowed; the runs to be made."""
     states = {run: spec.state for run, spec in plan.specs.items()}
     waiting = [run for run, state in states.items() if state != "done"]
-    whole = [spec for spec in plan.specs.values() if not spec.declaration.partial]
+    whole = [spec for spec in plan.specs.values() if not spec.declaration.allow_missing]
     borrowed = {parent for spec in whole for parent in spec.parents} - set(plan.specs)
     print(f"{len(states)} runs, {len(states) - len(waiting)} of them finished")
     for run in waiting:
         took = clock(seconds[run]) if run in seconds else "?"
-        print(f"  {run:32} {plan.specs[run].notebook:24} {took:>8}  {states[run]}")
+        print(f"  {run:36} {plan.specs[run].notebook:24} {took:>8}  {states[run]}")
     for run in sorted(borrowed):
-        print(f"  {run:32} {'from data/reference':24} {'':8}  finished")
+        print(f"  {run:36} {'from data/reference':24} {'':8}  finished")
     unknown = sum(run not in seconds for run in waiting)
     if waiting:
         one, all_of_them = (clock(time_left(plan, waiting, seconds, n)) for n in (1, cores))
@@ -95,7 +97,7 @@ def summary(plan: Plan, made: list[str]) -> None:
     if made:
         print("where the time went")
     for run in made:
-        print(f"  {run:32} {clock(records[run]['elapsed']):>8} {records[run]['peak_memory_mb']:>6} MB")
+        print(f"  {run:36} {clock(records[run]['elapsed']):>8} {records[run]['peak_memory_mb']:>6} MB")
     for run, spec in plan.specs.items():
         for artifact in records[run]["artifacts"]:
             print(f"made {shown(spec.folder / artifact)}")

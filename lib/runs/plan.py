@@ -25,9 +25,8 @@ from lib.names import nearest
 from lib.paths import ROOT, RUNS
 
 YAML = "papermill_runs.yaml"
-ACCEPTED = "accepted.json"  # beside run.json: the fingerprint of an edit that changed nothing of the run, and why
 TABLES = {  # notebook parameters that name an entry of a table in lib/, or several
-    "prompt": "lib.demonstrations.PROMPTS",
+    "prompt_style": "lib.demonstrations.PROMPTS",
     "design": "lib.demonstrations.DEMONSTRATIONS",
     "sets": "lib.problem.EVALUATION_SETS",
     "eval_set": "lib.problem.EVALUATION_SETS",
@@ -35,6 +34,8 @@ TABLES = {  # notebook parameters that name an entry of a table in lib/, or seve
     "engine": "lib.runs.plan.ENGINES",
 }
 PLAIN = re.compile(r"(?!\.)[A-Za-z0-9_.+-]+")  # a folder's name that leads nowhere else, and is not hidden
+NAME = re.compile(rf"{PLAIN.pattern}/{PLAIN.pattern}")  # of a run: kind/name
+EVALUATIONS = ("sample", "search")  # kinds of runs that tell of the policy they are given, not of one they make
 RESERVED = ("reference", "scratch", "solutions")  # folders beside those of the profiles
 ENGINES = ("transformers", "vllm")  # lib.generation's: to import it takes seconds
 
@@ -62,18 +63,20 @@ class Profile(Strict):
 
 
 class Declaration(Strict):
-    """One run, or one for each element of the product of `grid`, whose keys stand as {key} in the others."""
+    """One run, or one for each element of the product of `grid`, whose keys stand as {key} in the others.
+
+    `seed` of the grid is the notebook's parameter; the first is the one that a name without a seed stands for.
+    """
 
     notebook: str
     params: dict[str, Any] = {}
     grid: dict[str, list[Any]] = {}
     needs: dict[str, str | list[str]] = {}  # parameter: the run, or runs, whose folders it gets
-    seeds: list[int] = []  # each makes a run <name>_seed<seed>, of parents of that seed where they have it
-    partial: bool = False  # of an analysis: it reads what is finished of its parents and of their further seeds
+    allow_missing: bool = False  # of an analysis: it reads what is finished of its parents, of all their seeds
     threads: int = 1
     mem_mb: int = 1500
     analysis: bool = False  # reads results, trains nothing: `make figures` executes it on the reference
-    keep_checkpoint: bool = False  # others start from it: published with the reference results
+    keep_checkpoint: bool = False  # others start from it: that of the first seed is published
 
     @property
     def parents(self) -> list[str]:
@@ -111,7 +114,8 @@ class Spec:
     """One resolved run. Equal fingerprints: same notebook code, parameters and ancestors."""
 
     profile: str
-    name: str
+    name: str  # kind/name/seed
+    method: str  # the run, without its seed, that made the policy of which this run tells
     declaration: Declaration
     params: dict[str, Any]  # all of the notebook's parameters but `output` and those that name parents
     parents: dict[str, "Spec"]
@@ -119,6 +123,11 @@ class Spec:
     fingerprint: str
     folder: Path  # where it is made
     reference: Path  # where its published results lie
+
+    @property
+    def run(self) -> str:
+        """kind/name"""
+        return self.name.rpartition("/")[0]
 
     @property
     def notebook(self) -> str:
@@ -133,7 +142,7 @@ class Spec:
         if record["fingerprint"] != self.fingerprint:
             return "other notebook code" if record["code"] != self.code else "other parameters"
         for name, parent in self.parents.items():
-            if self.declaration.partial and parent.state != "done" and name not in record["parents"]:
+            if self.declaration.allow_missing and parent.state != "done" and name not in record["parents"]:
                 continue
             if parent.source is None or record["parents"].get(name) != digest(parent.source / "run.json"):
                 return f"{name} made anew"
@@ -142,7 +151,7 @@ class Spec:
     @property
     def remade(self) -> Path:
         """Where an analysis is executed on the reference results."""
-        return self.folder.parents[1] / "reference" / self.profile / self.name
+        return self.folder.parents[3] / "reference" / self.profile / self.name
 
     @property
     def in_reference(self) -> bool:
@@ -175,7 +184,9 @@ class Plan:
         """The parents' run.json, made here or borrowed from the reference."""
         spec = self.specs[run]
         made = {name: parent.folder for name, parent in spec.parents.items() if name in self.specs}
-        borrowed = {} if spec.declaration.partial else {name: parent.reference for name, parent in spec.parents.items()}
+        borrowed = (
+            {} if spec.declaration.allow_missing else {name: parent.reference for name, parent in spec.parents.items()}
+        )
         return [str(folder / "run.json") for folder in (borrowed | made).values()]
 
     def height(self, run: str) -> int:
@@ -219,12 +230,9 @@ class Project:
         self.check_profile(profile, runs)
         body = self.declarations.profiles[profile]
         for name, run in runs.items():
-            first = of_first_seed(name)
-            others = {key: parent + name[len(first) :] for key, parent in body.needs.get(first, {}).items()}
-            needs = run.needs | {
-                key: parent if parent in runs else of_first_seed(parent) for key, parent in others.items()
-            }
-            runs[name] = run.model_copy(update={"mem_mb": max(run.mem_mb, body.mem_mb), "needs": needs})
+            run_name, seed = split(name)
+            others = {key: of_seed(parent, seed, runs) for key, parent in body.needs.get(run_name, {}).items()}
+            runs[name] = run.model_copy(update={"mem_mb": max(run.mem_mb, body.mem_mb), "needs": run.needs | others})
         specs = {}
         try:
             for name in TopologicalSorter({name: run.parents for name, run in runs.items()}).static_order():
@@ -236,30 +244,35 @@ class Project:
         return specs
 
     def expanded(self) -> dict[str, Declaration]:
-        """Declarations by run name, with grids multiplied out and parents looked up."""
+        """Declarations by kind/name/seed, with grids multiplied out and parents looked up."""
         runs = {}
         for template, declaration in self.declarations.runs.items():
             where = f"{YAML}: runs.{template}"
-            body = declaration.model_dump(include={"params", "needs"})
-            for key in declaration.grid:
-                if f"{{{key}}}" not in json.dumps(body):
+            body, grid = declaration.model_dump(include={"params", "needs"}), declaration.grid
+            for key in grid:
+                if f"{{{key}}}" not in json.dumps(body) and key != "seed":
                     raise DeclarationError(f"{where}.grid.{key}: {{{key}}} stands nowhere in params or needs")
-            for values in itertools.product(*declaration.grid.values()):
-                point = dict(zip(declaration.grid, values, strict=True))
-                name = str(fill(template, point))
-                if not PLAIN.fullmatch(name):
-                    raise DeclarationError(f"{where}: {name!r} is no name for a folder")
-                if name in runs:
-                    raise DeclarationError(f"{where}: two runs are called {name!r}")
-                runs[name] = declaration.model_copy(update=fill(body, point))
-        for name, declaration in list(runs.items()):
-            runs |= {f"{name}_seed{seed}": again(declaration, seed, runs) for seed in declaration.seeds}
+            for values in itertools.product(*grid.values()):
+                point = dict(zip(grid, values, strict=True))
+                name = str(fill(template, {key: str(value).replace("/", "_") for key, value in point.items()}))
+                if not NAME.fullmatch(name):
+                    raise DeclarationError(f"{where}: {name!r} is no name of a run, which is kind/name")
+                update = fill(body, point)
+                update["params"] |= {key: value for key, value in point.items() if key == "seed"}
+                seed = (self.notebook(declaration.notebook)[0] | update["params"])["seed"]
+                if type(seed) is not int or seed < 0:
+                    raise DeclarationError(f"{where}: seed is {seed!r}, and must be a whole number from 0")
+                if f"{name}/{seed}" in runs:
+                    raise DeclarationError(f"{where}: two runs are called '{name}/{seed}'")
+                update["keep_checkpoint"] = declaration.keep_checkpoint and seed == grid.get("seed", [seed])[0]
+                runs[f"{name}/{seed}"] = declaration.model_copy(update=update)
         for name, declaration in runs.items():
             for key, value in declaration.needs.items():
-                found = select(value, runs, f"{YAML}: runs.{name}.needs.{key}")
-                if declaration.partial:
-                    found = [each for one in found for each in (one, *(f"{one}_seed{s}" for s in runs[one].seeds))]
-                declaration.needs[key] = value if isinstance(value, str) else list(dict.fromkeys(found))
+                where = f"{YAML}: runs.{name}.needs.{key}"
+                if isinstance(value, str):
+                    declaration.needs[key] = of_seed(value, split(name)[1], runs, where)
+                else:
+                    declaration.needs[key] = select(value, runs, where, seeds=declaration.allow_missing)
         return runs
 
     def check_profile(self, profile: str, runs: dict[str, Declaration]) -> None:
@@ -274,11 +287,11 @@ class Project:
         for name in body.notebooks:
             known(name, notebooks, f"{where}.notebooks: notebook")
         select(list(body.runs), runs, f"{where}.runs")
-        select([*body.needs], runs, f"{where}.needs")
         for name, parents in body.needs.items():
-            for key, value in parents.items():
-                known(key, runs[name].needs, f"{where}.needs.{name}: parameter")
-                select(value, runs, f"{where}.needs.{name}.{key}")
+            for run in select([name], runs, f"{where}.needs"):
+                for key, value in parents.items():
+                    known(key, runs[run].needs, f"{where}.needs.{name}: parameter")
+                    of_seed(value, "0", runs, f"{where}.needs.{name}.{key}")
 
     def resolve(self, profile: str, name: str, declaration: Declaration, parents: dict[str, Spec]) -> Spec:
         """Parameters of one run: notebook < profile < profile's notebook < run < profile's run."""
@@ -289,7 +302,7 @@ class Project:
             {key: value for key, value in body.params.items() if key in defaults},
             body.notebooks.get(notebook, {}),
             declaration.params,
-            *(body.runs[p] for p in body.runs if fnmatchcase(name, p) or fnmatchcase(of_first_seed(name), p)),
+            *(params for pattern, params in body.runs.items() if fits(name, pattern)),
             needs,
         ]
         params = dict(defaults)
@@ -298,19 +311,23 @@ class Project:
             params[key] = fit(value, defaults[key], f"{where}: {key}")
         if params["output"] != defaults["output"]:
             raise DeclarationError(f"{where}: output is set by the runner")
+        if str(params["seed"]) != split(name)[1]:
+            raise DeclarationError(f"{where}: seed is set by the run: grid: {{ seed: [0, 1] }}, or its own params")
         params = {key: value for key, value in params.items() if key != "output" and key not in needs}
         check_names(params, defaults, where)
         ancestors = {parent: spec.fingerprint for parent, spec in parents.items()}
         fingerprint = digest([notebook, code, params, needs, ancestors])
         folder, reference = self.runs / profile / name, self.root / "data/reference" / profile / name
-        return Spec(profile, name, declaration, params, parents, code, fingerprint, folder, reference)
+        evaluated = needs.get("policy") if name.startswith(EVALUATIONS) else None
+        method = parents[evaluated].method if evaluated else split(name)[0]
+        return Spec(profile, name, method, declaration, params, parents, code, fingerprint, folder, reference)
 
     def asked(self, profile: str, names: Iterable[str]) -> list[str]:
         """The runs that groups, runs and patterns (as in a group) stand for. Raises DeclarationError."""
         specs, groups = self.specs(profile), self.declarations.groups
         for name in names:
             if "*" not in name:
-                known(name, [*groups, *specs], "group or run")
+                known(name, [*groups, *{spec.run: None for spec in specs.values()}, *specs], "group or run")
         patterns = [pattern for name in names for pattern in groups.get(name, [name])]
         return select(patterns, specs, f"{YAML}: groups")
 
@@ -327,7 +344,7 @@ class Project:
             here.add(spec.name)
             for parent in spec.parents.values():
                 borrowed = parent.lent and not spec.declaration.analysis
-                left_out = spec.declaration.partial and parent.state != "done"
+                left_out = spec.declaration.allow_missing and parent.state != "done"
                 if parent.name not in here and not borrowed and not left_out:
                     require(parent)
 
@@ -413,21 +430,40 @@ def known(name: str, names: Iterable, what: str) -> None:
         raise DeclarationError(f"{what} {name!r} does not exist{nearest(name, names)}")
 
 
-def select(patterns: str | list[str], names: Iterable[str], where: str) -> list[str]:
-    """The names that patterns (exact, or in a list with *) stand for, each once. Raises DeclarationError.
+def split(name: str) -> tuple[str, str]:
+    """kind/name/seed -> kind/name and seed."""
+    run, _, seed = name.rpartition("/")
+    return run, seed
 
-    A pattern that does not speak of seeds stands for no further seed: a study's group is its runs of the first.
+
+def fits(name: str, pattern: str) -> bool:
+    """Whether kind/name/seed is one of the runs that a pattern means: of any seed, unless it says which."""
+    return fnmatchcase(name if pattern.count("/") == 2 else split(name)[0], pattern)
+
+
+def select(patterns: list[str], runs: Iterable[str], where: str, seeds: bool = False) -> list[str]:
+    """The runs that patterns (exact, or with *) stand for, each once. Raises DeclarationError.
+
+    A pattern of kind/name stands for the first seed of each run, or with `seeds` for all of them; kind/name/seed for
+    what it says.
     """
-    if isinstance(patterns, str):
-        known(patterns, names, f"{where}: run")
-        return [patterns]
     found = {}
     for pattern in patterns:
-        matches = [name for name in names if fnmatchcase(name, pattern) and ("_seed" in pattern or "_seed" not in name)]
+        matches = [name for name in runs if fits(name, pattern)]
         if not matches:
-            known(pattern, names, f"{where}: run")
+            known(pattern, dict.fromkeys(split(name)[0] for name in runs), f"{where}: run")
+        if not seeds and pattern.count("/") < 2:
+            firsts = {}
+            for name in matches:
+                firsts.setdefault(split(name)[0], name)
+            matches = firsts.values()
         found.update(dict.fromkeys(matches))
     return list(found)
+
+
+def of_seed(run: str, seed: str, runs: Iterable[str], where: str = YAML) -> str:
+    """The run of a name, kind/name or kind/name/seed: with this seed if there is one, else its first."""
+    return f"{run}/{seed}" if f"{run}/{seed}" in runs else select([run], runs, where)[0]
 
 
 def fill(value: Any, point: dict[str, Any]) -> Any:
@@ -445,33 +481,20 @@ def fill(value: Any, point: dict[str, Any]) -> Any:
     return value
 
 
-def of_first_seed(name: str) -> str:
-    """The run that one with a further seed repeats: what a profile says of it holds for both."""
-    return re.sub(r"_seed\d+$", "", name)
-
-
-def again(declaration: Declaration, seed: int, runs: dict[str, Declaration]) -> Declaration:
-    """A declaration with another seed, on parents of that seed where they are declared; its checkpoint stays here."""
-    needs = {
-        key: f"{parent}_seed{seed}" if parent in runs and seed in runs[parent].seeds else parent
-        for key, parent in declaration.needs.items()
-    }
-    own = {"params": declaration.params | {"seed": seed}, "needs": needs, "seeds": [], "keep_checkpoint": False}
-    return declaration.model_copy(update=own)
-
-
 def read_record(folder: Path) -> dict | None:
-    """A finished run's run.json, under the fingerprint that was accepted for it, or None. Raises DeclarationError if
-    it is damaged."""
+    """A finished run's run.json, or None. Raises DeclarationError if it is damaged."""
     path = folder / "run.json"
     try:
-        record = json.loads(path.read_text())
-        path = folder / ACCEPTED
-        return record | (json.loads(path.read_text()) if path.exists() else {})
+        return json.loads(path.read_text())
     except FileNotFoundError:
         return None
     except ValueError as error:
         raise DeclarationError(f"{path} is damaged ({error}): delete the folder and start again") from error
+
+
+def as_json(record: dict) -> str:
+    """As run.json and spec.json are written."""
+    return json.dumps(record, indent=1) + "\n"
 
 
 def digest(value: Any) -> str:

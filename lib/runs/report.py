@@ -39,10 +39,11 @@ def report(project: Project, profile: str) -> Path:
         notebook = nbformat.read(folder / "notebook.ipynb", as_version=4)
         title = notebook.cells[0].source.splitlines()[0].lstrip("# ")
         body, _ = exporter.from_notebook_node(notebook)
-        (site / f"{spec.name}.html").write_text(body)
+        page = spec.name.replace("/", "-") + ".html"
+        (site / page).write_text(body)
         record, source = read_record(folder), "local runs" if folder == spec.folder else "data/reference"
         cells = [source, (record["commit"] or "")[:7], record["started"][:16], clock(record["elapsed"])]
-        link = f'<a href="{spec.name}.html">{html.escape(title)}</a> ({spec.name})'
+        link = f'<a href="{page}">{html.escape(title)}</a> ({spec.name})'
         rows.append((title, f"<tr><td>{link}" + "".join(f"<td>{html.escape(cell)}" for cell in cells)))
     index = site / "index.html"
     index.write_text(PAGE.format(profile=profile, rows="\n".join(row for _, row in sorted(rows))))

@@ -14,7 +14,7 @@ PROMPTS, GROUP = 24, 8
 
 
 def main() -> None:
-    model, tokenizer = load_policy(REFERENCE / "laptop" / "sft")
+    model, tokenizer = load_policy(REFERENCE / "laptop/sft/free/0")
     rows = load("3to4", "validation_200").select(range(PROMPTS))
     prompts = [tokenizer(render_prompt(row["nums"], row["target"])).input_ids for row in rows]
     repeated = {"input_ids": [prompt for prompt in prompts for _ in range(GROUP)]}

@@ -31,10 +31,10 @@ FULL = {  # Qwen/Qwen2.5-0.5B's config.json
     "max_position_embeddings": 32_768,
 }
 SIZES = {
-    "full": (FULL, {"prompts": 128, "group_size": 8, "micro_batch": 8, "max_tokens": 1024}),
+    "full": (FULL, {"problems_per_step": 128, "group_size": 8, "micro_batch": 8, "max_tokens": 1024}),
     "tiny": (
         FULL | {"vocab_size": 2000, "hidden_size": 28, "intermediate_size": 76, "num_hidden_layers": 2},
-        {"prompts": 2, "group_size": 4, "micro_batch": 4, "max_tokens": 24},
+        {"problems_per_step": 2, "group_size": 4, "micro_batch": 4, "max_tokens": 24},
     ),
 }
 
@@ -47,12 +47,12 @@ def measure(size: str, engine: str) -> pd.Series:
     if cuda := torch.cuda.is_available():
         torch.cuda.reset_peak_memory_stats()
     model = Qwen2ForCausalLM(Qwen2Config(**shape, tie_word_embeddings=True, eos_token_id=tokenizer.eos_token_id))
-    problems = load("3to4", "train").select(range(4 * settings.prompts))
+    problems = load("3to4", "train").select(range(4 * settings.problems_per_step))
     with tempfile.TemporaryDirectory() as folder:
         train_rloo((model, tokenizer), problems, get_reward("sparse"), folder, settings)
         table = pd.read_csv(Path(folder) / "metrics.csv")[1:]
     seconds = {phase: table[f"seconds_{phase}"].median() for phase in PHASES}
-    rollouts, length = settings.prompts * settings.group_size, table["completion_length"].median()
+    rollouts, length = settings.problems_per_step * settings.group_size, table["completion_length"].median()
     work = 8 * model.num_parameters() * rollouts * length / 1e12  # forward, backward, and the reference's forward pass
     estimate = training_memory(model, settings.micro_batch, 40 + settings.max_tokens, True)
     row = {

@@ -15,9 +15,9 @@ COUNT = 32
 
 
 def main() -> None:
-    folder = REFERENCE / "laptop" / "agent_sft"
+    folder = REFERENCE / "laptop/sft/pick/0"
     if not folder.exists():
-        print("search: needs the reference run agent_sft, which is not published yet")
+        print("search: needs the reference run sft/pick, which is not published yet")
         return
     model, tokenizer = load_policy(folder)
     rows = [p for p in problems(load("3to4", "validation_200")) if len(p.nums) == 4][:COUNT]

@@ -76,7 +76,7 @@ def theirs(policy: Path, problems, reward, settings: RLOOSettings, folder: Path)
             logging_steps=1,
             num_generations=settings.group_size,
             per_device_train_batch_size=settings.micro_batch,
-            gradient_accumulation_steps=settings.prompts * settings.group_size // settings.micro_batch,
+            gradient_accumulation_steps=settings.problems_per_step * settings.group_size // settings.micro_batch,
             max_completion_length=settings.max_tokens,
             beta=settings.kl_coef,
         ),
@@ -102,7 +102,7 @@ def main():
             table = run(policy, problems, reward, settings, Path(scratch) / name)
             results[name] = table[1:].assign(step=table[PHASES].sum(axis=1)).median()
     table = pd.DataFrame(results).T[["step", *PHASES, "completion_length"]]
-    rollouts = settings.prompts * settings.group_size
+    rollouts = settings.problems_per_step * settings.group_size
     print(f"{rollouts} rollouts a step, cap {settings.max_tokens}, threads: {torch.get_num_threads()}; seconds:")
     print(table.round(2).to_string())
     print(f"ratio ours / TRL's: {table['step'].iloc[0] / table['step'].iloc[1]:.2f}")
