@@ -1,99 +1,83 @@
-"""Rollouts to look at: judged once, chosen by columns, drawn as HTML in which model text is only ever text.
+"""Rollouts to look at: found, judged, chosen by columns, drawn with the markup of explorer.html.
 
-What is not `Markup` is escaped when it is put into markup, so a completion cannot become a tag. Notebook 91 puts the
-widgets around this.
+Jinja escapes whatever is put into markup, so a completion cannot become a tag. Notebook 91 puts the widgets around
+this.
 """
 
-import json
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator
+from fractions import Fraction
 from functools import lru_cache
 from itertools import islice
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
-from markupsafe import Markup, escape
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
-from lib import plots
+from lib import judging
 from lib.distance import nearest_solution
 from lib.environment import count_solutions, initial, parse_action, render_number, step
 from lib.expression import Expr, Neg, Num, children, numbers, render
-from lib.files import read_table
-from lib.generation import Sampling, sample
-from lib.metrics import told
-from lib.model import load_policy
-from lib.paths import REFERENCE, RUNS
+from lib.paths import DATA, REFERENCE, RUNS
 from lib.problem import Problem
 from lib.rewards import get_reward
-from lib.search import SearchSettings, search_table
 from lib.solver import count, solutions
 from lib.steps import verify_steps
-from lib.verifiers import VERIFIERS, judge, verify_program, verify_trace
+from lib.verifiers import VERIFIERS, verify_program, verify_trace
 
 LONGEST, WIDEST = 20_000, 63  # characters of a completion, nodes of a tree that are drawn
-CSS = Markup("""<style>
-.ro { font: 13px/1.45 sans-serif; color: #222; background: #fff; }
-.ro > p { margin: 4px 0; } .ro > p span { padding: 1px 4px; }
-.ro td { padding: 1px 1em 1px 0; text-align: left; vertical-align: top; } .ro td:first-child { white-space: nowrap; }
-.ro pre { white-space: pre-wrap; overflow-wrap: anywhere; font: 12px/1.6 monospace; background: #fafafa; }
-.ro-row { display: flex; flex-wrap: wrap; gap: 12px 24px; } .ro svg, .ro code { display: block; }
-.ro-card { flex: 1 1 300px; min-width: 300px; border-top: 4px solid; padding: 4px; }
-.ro-ok { background: #cdebd3; } .ro-wrong { background: #f7c6c0; } .ro-pool { background: #fbe3b0; }
-.ro-form { background: #e3d3ee; } .ro-again { border-bottom: 2px dotted #555; }
-</style>""")
 FAULTS = {"ro-form": "not in the form", "ro-wrong": "wrong arithmetic or state", "ro-pool": "numbers not available"}
 LOOKS = {"ro-ok": "legal"} | FAULTS | {"ro-again": "repeated"}
+OWN = "its own"  # the reward that a policy was trained with
+SORTS = ["disagreement", "as saved", "logprob", "tokens", "attempts"]
 
-
-def join(*parts) -> Markup:
-    """The parts one after the other; what is not markup is escaped."""
-    return Markup().join(parts)
-
-
-def tag(name: str, *inside, **attributes) -> Markup:
-    """An element. `class_` stands for class, `text_anchor` for text-anchor."""
-    given = "".join(f' {key.rstrip("_").replace("_", "-")}="{escape(v)}"' for key, v in attributes.items())
-    return Markup(f"<{name}{given}>{join(*inside)}</{name}>")
-
-
-def as_table(rows: Iterable[tuple]) -> Markup:
-    return tag("table", *(tag("tr", *(tag("td", cell) for cell in row)) for row in rows))
-
+_environment = Environment(autoescape=True, trim_blocks=True, undefined=StrictUndefined)
+_environment.loader = FileSystemLoader(Path(__file__).parent)
+markup = _environment.get_template("explorer.html").module  # its macros: each gives markup
 
 # --- loading and choosing -------------------------------------------------------------------------
 
 
 def find(profile: str, *files: str) -> dict[str, Path]:
-    """Runs of a profile, here and in the reference, that have one of some files: name, with the source, to folder."""
-    roots = {"": RUNS / profile, " (reference)": REFERENCE / profile}
-    records = [(root, source, path.parent) for source, root in roots.items() for path in sorted(root.rglob("run.json"))]
-    found = {
-        folder.relative_to(root).as_posix() + source: folder
-        for root, source, folder in records
-        if any((folder / file).exists() for file in files)
-    }
+    """Finished runs of a profile that have one of some files, name to folder: samples first, in the order of methods.
+
+    Names are kind/name/seed; of a run made here they end in "(yours)". FileNotFoundError where there is none."""
+    found = {}
+    for root, source in ((REFERENCE / profile, ""), (RUNS / profile, " (yours)")):
+        for folder in (path.parent for path in sorted(root.rglob("run.json"))):
+            if any((folder / file).exists() for file in files):
+                found[folder.relative_to(root).as_posix() + source] = folder
     if not found:
-        raise FileNotFoundError(
-            f"no run of profile {profile!r} has {' or '.join(files)}: `make study PROFILE={profile}`"
-        )
-    return found
+        wanted = " or ".join(files)
+        raise FileNotFoundError(f"no run of profile {profile!r} has {wanted}: `make study PROFILE={profile}`")
+    rank = {method: i for i, method in enumerate(_methods().index)}
+    at = {name: rank.get(record(folder)["method"], len(rank)) for name, folder in found.items()}
+    return {name: found[name] for name in sorted(found, key=lambda name: (not name.startswith("sample/"), at[name]))}
 
 
-def parameters(folder: Path) -> dict:
-    """What a run was made with."""
-    return json.loads((folder / "run.json").read_text())["parameters"]
+record = lru_cache(judging.record)  # what made a run: its run.json
+
+
+def title(folder: Path) -> str:
+    """A run as people call it: its method's label, and the seed."""
+    method = record(folder)["method"]
+    return f"{_methods()['label'].get(method, method)}, seed {record(folder)['seed']}"
+
+
+@lru_cache
+def _methods() -> pd.DataFrame:
+    return pd.read_csv(DATA / "methods.csv").set_index("method")
 
 
 def load(runs: dict[str, Path]) -> pd.DataFrame:
-    """All completions and finished games of some runs, a row each; equal ones are once there where they are saved so.
+    """All completions and finished games of some runs, a row each, with its verdict; equal completions are once there.
 
-    Beside the saved columns those of `judged`; run; place (the number of the problem); solved: the share of its run's
-    completions of the problem that are correct.
-    """
-    table = pd.concat([read_judged(folder).assign(run=name) for name, folder in runs.items()], ignore_index=True)
-    table = table.astype(dict.fromkeys(("run", "set", "status", "style"), "category"))
+    Columns of `lib.judging`; run (its name here) and folder; place, the number of the problem; solved, the share of its
+    run's completions of the problem that are correct."""
+    table = pd.concat([_read(folder).assign(run=run) for run, folder in runs.items()], ignore_index=True)
+    table = table.astype(dict.fromkeys(("run", "folder", "set", "status", "style"), "category"))
     place = table.groupby(["set", "problem"], observed=True).ngroup()
     sums = table[["run"]].assign(place=place, n=table["count"], c=table["count"] * table["correct"])
     sums = sums.groupby(["run", "place"], observed=True)[["n", "c"]].transform("sum")
@@ -101,119 +85,145 @@ def load(runs: dict[str, Path]) -> pd.DataFrame:
 
 
 @lru_cache
-def read_judged(folder: Path) -> pd.DataFrame:
-    """What one run wrote, `judged`."""
-    game, method = folder / "trajectories.parquet", told(folder)["method"]
-    if game.exists():
-        return judged(read_table(game), "pick").assign(method=method)
-    return judged(read_table(folder / "generations.parquet"), parameters(folder)["prompt_style"]).assign(method=method)
+def _read(folder: Path) -> pd.DataFrame:
+    if (folder / "trajectories.parquet").exists():
+        return complete(judging.games(folder, texts=True).assign(style="pick"), folder)
+    return complete(judging.samples(folder, texts=True), folder)
 
 
-def judged(table: pd.DataFrame, style: str) -> pd.DataFrame:
-    """Completions of a prompt style with verdicts and attempts; of the saved columns those that are not there."""
-    table = judge(table, style if style in VERIFIERS else "free").assign(style=style)
-    defaults = {"set": "typed", "finish": "stop", "actions": "", "logprob": np.nan}  # a search may find no game
-    asked = zip(table["nums"], table["target"], table["completion"], strict=True)
-    tried = [attempts(style, text, Problem(tuple(map(int, nums)), int(target))) for nums, target, text in asked]
-    return table.assign(attempts=tried, **{key: value for key, value in defaults.items() if key not in table})
+def complete(table: pd.DataFrame, folder: Path) -> pd.DataFrame:
+    """Judged rows of a run with the columns that only some kinds of runs have."""
+    given = {"set": "typed", "finish": "stop", "actions": "", "logprob": np.nan, "count": 1}
+    return table.assign(folder=str(folder), **{key: value for key, value in given.items() if key not in table})
 
 
+@lru_cache(maxsize=1 << 18)
 def attempts(style: str, completion: str, problem: Problem) -> int:
-    """The attempts of `verify_steps`, a program's lines that use every number, a trace's ways; a game is one."""
-    if style in ("free", "words"):
-        return max((one.attempt + 1 for one in verify_steps(completion, problem)), default=0)
-    if style in ("program", "program_words"):
+    """The attempts of `verify_steps`; of a program its lines that use every number."""
+    if style.startswith("program"):
         made = verify_program(completion, problem).assignments
         return sum(numbers(expr) == Counter(problem.nums) for expr in made)
-    return 1 + (style == "trace") * sum(line.kind == "backtrack" for line in verify_trace(completion, problem).lines)
+    return max((one.attempt + 1 for one in verify_steps(completion, problem)), default=0)
 
 
-SORTS = ["as saved", "logprob", "tokens", "attempts", "disagreement"]
+def tried(rows: pd.DataFrame) -> np.ndarray:
+    """The attempts of each rollout, int64."""
+    asked = zip(rows["style"], rows["completion"], rows["nums"], rows["target"], strict=True)
+    return np.array([attempts(style, text, _problem(nums, to)) for style, text, nums, to in asked], np.int64)
 
 
-def choose(table: pd.DataFrame, runs, name: str, statuses, tried: tuple, differ: bool, sort: str) -> np.ndarray:
-    """Positions of the rollouts of some runs on a set with one of some verdicts and `tried` (least, most) attempts.
+def choose(table: pd.DataFrame, runs, name: str, statuses, least: int, differ: bool, sort: str) -> np.ndarray:
+    """Positions of the rollouts of some runs on a set with one of some verdicts and at least so many attempts.
 
-    differ: only problems that one of these runs has solved and another never. sort: one of SORTS; the likeliest, the
-    fewest, and where the runs' shares of correct completions are furthest apart come first.
-    """
+    differ: only problems that one of these runs has solved and another never. sort: one of SORTS; first come those
+    whose runs' shares of correct completions are furthest apart, the likeliest, and the fewest tokens or attempts."""
     there = ((table["set"] == name) & table["run"].isin(list(runs))).to_numpy()
-    chosen = there & table["status"].isin(list(statuses)).to_numpy() & table["attempts"].between(*tried).to_numpy()
+    chosen = there & table["status"].isin(list(statuses)).to_numpy()
     if differ or sort == "disagreement":
         share = table.loc[there].groupby("place")["solved"].agg(["min", "max"]).reindex(range(table["place"].max() + 1))
         low, high = share.to_numpy()[table["place"]].T
         chosen &= (low == 0) & (high > 0) if differ else True
     at = np.flatnonzero(chosen)
+    if least or sort == "attempts":  # they take a second a run: not before they are asked for
+        counts = tried(table.iloc[at])
+        at, counts = at[counts >= least], counts[counts >= least]
     if sort == "as saved":
         return at
-    key = low - high if sort == "disagreement" else table[sort].to_numpy() * (-1 if sort == "logprob" else 1)
-    return at[np.argsort(key[at], kind="stable")]
+    key = counts if sort == "attempts" else low[at] - high[at] if sort == "disagreement" else table[sort].to_numpy()[at]
+    return at[np.argsort(-key if sort == "logprob" else key, kind="stable")]
 
 
-def beside(table: pd.DataFrame, position: int, runs: Iterable[str], draw: int = 0) -> list[int]:
-    """For each run a rollout on the problem of the one at `position`: of its own run this one, of the others their
-    first, or the `draw`-th after it."""
+def beside(table: pd.DataFrame, position: int, runs: Iterable[str], kept: np.ndarray, draw: int = 0) -> list[int]:
+    """For each run a rollout on the problem of the one at `position`: of its own run this one, of the others the first
+    of those `kept` by a filter, else their first; or the `draw`-th after it."""
     here, found = np.flatnonzero((table["place"] == table["place"].iloc[position]).to_numpy()), []
     for run in runs:
         mine = here[(table["run"].iloc[here] == run).to_numpy()]
-        start = np.flatnonzero(mine == position)
-        found += mine[[(start.sum() + draw) % len(mine)]].tolist() if len(mine) else []
+        first = mine == position if position in mine else np.isin(mine, kept)
+        found += mine[[(first.argmax() + draw) % len(mine)]].tolist() if len(mine) else []
     return found
 
 
 # --- one rollout ----------------------------------------------------------------------------------
 
 
-def problem_of(row) -> Problem:
-    return Problem(tuple(map(int, row["nums"])), int(row["target"]))
+def _problem(nums: Iterable[int], target: int) -> Problem:
+    return Problem(tuple(map(int, nums)), int(target))
 
 
-def line(row) -> str:
+def line(row: pd.Series) -> str:
     """A rollout in a list: nothing that a model wrote."""
-    asked = f"{', '.join(map(str, row.nums))} → {row.target}"
-    return f"{row.run} · {asked} · {row.status} · {row.attempts} attempts · {row.tokens} tokens"
+    asked = f"{', '.join(map(str, row['nums']))} → {row['target']}"
+    count = attempts(row["style"], row["completion"], _problem(row["nums"], row["target"]))
+    return f"{title(Path(row['folder']))} · {asked} · {row['status']} · {count} attempts · {row['tokens']} tokens"
 
 
-def page(table: pd.DataFrame, positions: list[int], reward: str) -> Markup:
+def page(table: pd.DataFrame, positions: list[int], reward: str = OWN) -> str:
     """Rollouts on one problem side by side, under what the colours mean and the problem's solutions."""
-    colours = (join(" ", tag("span", what, class_=look)) for look, what in LOOKS.items())
-    cards = (card(table, position, reward) for position in positions)
-    solved = all_solutions(problem_of(table.iloc[positions[0]]))
-    return CSS + tag("div", tag("p", "steps:", *colours), solved, tag("div", *cards, class_="ro-row"), class_="ro")
+    row = table.iloc[positions[0]]
+    solved = _solved(_problem(row["nums"], row["target"]))
+    return str(markup.page([card(table, position, reward) for position in positions], LOOKS, solved))
 
 
-def card(table: pd.DataFrame, position: int, reward: str) -> Markup:
-    """One rollout: verdict, text with its steps coloured or the states of a game, trees, what a reward gives for it."""
+def card(table: pd.DataFrame, position: int, reward: str = OWN) -> dict:
+    """What explorer.html shows of a rollout: verdict, text in coloured pieces or a game's states, trees, its reward."""
     row = table.iloc[position]
     group = table[(table["place"] == row["place"]) & (table["run"] == row["run"])]
-    problem, texts = problem_of(row), group.loc[group.index.repeat(group["count"]), "completion"].tolist()
+    problem, folder, drawn = _problem(row["nums"], row["target"]), Path(row["folder"]), group["count"].sum()
     verdict = VERIFIERS.get(row["style"], VERIFIERS["free"])(row["completion"], problem)
-    score = get_reward(reward)(texts, problem)[texts.index(row["completion"])]  # to some rewards the group matters
-    status = tag("span", row["status"].replace("_", " "), class_="ro-ok" if row["correct"] else "ro-wrong")
     right = (group["count"] * group["correct"]).sum()
     facts = [
-        ("verdict", join(status, "" if verdict.value is None else f", value {verdict.value}")),
+        scored(group, row, problem, reward),
         ("log-probability", f"{row['logprob']:.2f}, {row['logprob'] / max(row['tokens'], 1):.3f} a token"),
         ("tokens", f"{row['tokens']}, ended by {'the cap' if row['finish'] == 'length' else 'itself'}"),
-        ("attempts", row["attempts"]),
-        ("group", f"drawn {row['count']} times of {group['count'].sum()}, {right} of them correct"),
-        (f"reward {reward}", f"{score.total:.3f}: " + ", ".join(f"{k} {v:.3g}" for k, v in score.parts.items())),
+        ("attempts", attempts(row["style"], row["completion"], problem)),
+        ("group", f"drawn {row['count']} times of {drawn}, {right} of them correct"),
     ]
-    body = game(row, problem) if row["actions"] else tag("pre", marked(row["completion"], problem, row["style"]))
-    look = plots.METHODS.get(row.get("method"))
-    parts = [tag("b", row["run"]), as_table(facts), body, trees(verdict.expression, problem)]
-    return tag("div", *parts, class_="ro-card", style=f"border-color: {look.colour if look else '#999'}")
+    return {
+        "title": title(folder),
+        "run": row["run"],
+        "colour": _methods()["colour"].get(record(folder)["method"], "#999999"),
+        "status": row["status"].replace("_", " "),
+        "correct": row["correct"],
+        "value": verdict.value,
+        "facts": facts,
+        "states": list(states(row["actions"], problem)) if row["actions"] else [],
+        "pieces": list(pieces(row["completion"], problem, row["style"])),
+        "trees": trees(verdict.expression, problem),
+    }
 
 
-def marked(text: str, problem: Problem, style: str) -> Markup:
-    """The completion, its steps (a trace's lines) on the colour of their verdict, which a tooltip says too."""
-    shown, at, parts = text[:LONGEST], 0, []
+def scored(group: pd.DataFrame, row: pd.Series, problem: Problem, reward: str) -> tuple[str, str]:
+    """A reward's name and what it gives for a rollout among its group, which matters to some rewards."""
+    name, options = own_reward(Path(row["folder"]), row["style"]) if reward == OWN else (reward, {})
+    said = ", ".join([name, *(f"{key} {value}" for key, value in options.items())])
+    if name.startswith("program") != row["style"].startswith("program"):
+        return f"reward {said}", "is not made for what this completion holds"
+    texts = group.loc[group.index.repeat(group["count"]), "completion"].tolist()
+    score = get_reward(name, options)(texts, problem)[texts.index(row["completion"])]
+    return f"reward {said}", f"{score.total:.3f}: " + ", ".join(f"{key} {v:.3g}" for key, v in score.parts.items())
+
+
+@lru_cache
+def own_reward(folder: Path, style: str) -> tuple[str, dict]:
+    """The reward that the policy of a run was trained with, and its options; of others the one that reads its style."""
+    made, root = record(folder), folder.parents[2]
+    trained = root / made["method"] / str(made["seed"])
+    given = record(trained)["parameters"] if (trained / "run.json").exists() else {}
+    plain = "program" if style.startswith("program") else "trace_outcome" if style == "trace" else "sparse"
+    return given.get("reward", plain), given.get("reward_options", {})
+
+
+def pieces(text: str, problem: Problem, style: str) -> Iterator[tuple[str, str, str]]:
+    """The completion cut into (text, look, why): its steps (a trace's lines) on the colour of their verdict."""
+    shown, at = text[:LONGEST], 0
     for start, end, look, repeated in spans(shown, problem, style):
-        why = LOOKS[look] + ", repeated" * repeated
-        parts += [shown[at:start], tag("span", shown[start:end], class_=look + " ro-again" * repeated, title=why)]
+        yield shown[at:start], "", ""
+        yield shown[start:end], look + " ro-again" * repeated, LOOKS[look] + ", repeated" * repeated
         at = end
-    rest = len(text) - len(shown)
-    return join(*parts, shown[at:], f"\n… {rest:,} more characters" if rest else "")
+    yield shown[at:], "", ""
+    if len(text) > LONGEST:
+        yield f"\n… {len(text) - LONGEST:,} more characters", "", ""
 
 
 def spans(text: str, problem: Problem, style: str) -> Iterator[tuple[int, int, str, bool]]:
@@ -223,24 +233,24 @@ def spans(text: str, problem: Problem, style: str) -> Iterator[tuple[int, int, s
         return next((look for look, is_so in zip(FAULTS, faults, strict=True) if is_so), "ro-ok")
 
     if style == "trace":
-        for line in verify_trace(text, problem).lines:
-            look = worst(line.kind == "other", not (line.arithmetic_ok and line.state_ok), not line.in_pool)
-            yield *line.span, look, line.repeated
-        return
-    for one in verify_steps(text, problem):
-        yield *one.span, worst(not one.well_formed, not one.arithmetic_ok, not one.in_pool), one.repeated
+        for one in verify_trace(text, problem).lines:
+            false = not (one.arithmetic_ok and one.state_ok)
+            yield *one.span, worst(one.kind == "other", false, not one.in_pool), one.repeated
+    else:
+        for one in verify_steps(text, problem):
+            yield *one.span, worst(not one.well_formed, not one.arithmetic_ok, not one.in_pool), one.repeated
 
 
-def trees(expr: Expr | None, problem: Problem) -> Markup:
-    """The answer's tree beside the nearest solution's, the nodes that differ in red."""
+def trees(expr: Expr | None, problem: Problem) -> list[tuple[str, dict]] | str:
+    """The answer's tree beside the nearest solution's, with the nodes that differ; or why there is none."""
     nearest = nearest_solution(expr, problem)
     if expr is None or nearest is None:
-        return tag("p", "no tree to draw" if expr is None else "the problem has no solution")
-    mine, theirs = labels(expr), labels(nearest)
-    differ = {at for at in mine.keys() | theirs.keys() if mine.get(at) != theirs.get(at)}
-    sides = {"answer": (expr, mine), f"nearest solution, {len(differ)} nodes differ": (nearest, theirs)}
-    drawings = (tag("div", title, drawn(at, differ), tag("code", render(of))) for title, (of, at) in sides.items())
-    return tag("div", *drawings, class_="ro-row")
+        return "no tree to draw" if expr is None else "the problem has no solution"
+    differ = {at for at, _ in labels(expr).items() ^ labels(nearest).items()}
+    if not differ:
+        return [("answer, a solution", drawing(expr))]
+    what = f"nearest solution, {len(differ)} node{'s' * (len(differ) > 1)} differ{'s' * (len(differ) == 1)}"
+    return [("answer", drawing(expr, differ)), (what, drawing(nearest, differ))]
 
 
 def labels(expr: Expr) -> dict[int, str]:
@@ -253,55 +263,31 @@ def labels(expr: Expr) -> dict[int, str]:
     return found
 
 
-def drawn(names: dict[int, str], differ: set[int]) -> Markup:
-    """A tree of `labels` as SVG, from left to right in order."""
+def drawing(expr: Expr, differ: Iterable[int] = ()) -> dict:
+    """Where explorer.html draws a tree's nodes, from left to right in order, those of `differ` (`labels`) in red."""
+    names, text = labels(expr), render(expr)
     if len(names) > WIDEST:
-        return tag("p", f"{len(names)} nodes are too many to draw")
-
-    def in_order(at: int) -> list[int]:
-        return [*in_order(2 * at + 1), at, *in_order(2 * at + 2)] if at in names else []
-
-    x = {at: 18 + 26 * i for i, at in enumerate(in_order(0))}
-    y = {at: 34 * (at + 1).bit_length() - 18 for at in x}
-    ups = [(at, (at - 1) // 2) for at in x if at]
-    lines = [tag("line", x1=x[at], y1=y[at], x2=x[up], y2=y[up], stroke="#999") for at, up in ups]
-    marks = [tag("circle", cx=x[at], cy=y[at], r=13, fill="#f7c6c0" if at in differ else "#eee") for at in x]
-    texts = [tag("text", names[at], x=x[at], y=y[at] + 4, text_anchor="middle", font_size=12) for at in x]
-    return tag("svg", *lines, *marks, *texts, width=max(x.values()) + 18, height=max(y.values()) + 18)
+        return {"nodes": [], "size": len(names), "text": text}
+    in_order = sorted(names, key=lambda at: Fraction(2 * at + 3, 1 << (at + 1).bit_length()))
+    place = {at: (18 + 26 * i, 34 * (at + 1).bit_length() - 18) for i, at in enumerate(in_order)}
+    nodes = [(*place[at], names[at], at in differ) for at in in_order]
+    edges = [(*place[at], *place[(at - 1) // 2]) for at in in_order if at]
+    width, height = np.max(list(place.values()), axis=0) + 18
+    return {"nodes": nodes, "edges": edges, "text": text, "width": width, "height": height}
 
 
-def game(row: pd.Series, problem: Problem) -> Markup:
-    """An agent's trajectory state by state, with the solutions that each state leaves."""
-    states, said = [initial(problem)], re.findall(r"<pick>[^<>]+</pick>", row["actions"])
+def states(actions: str, problem: Problem) -> Iterator[tuple[str, str, int]]:
+    """An agent's game: each action, the numbers behind it, the solutions that they leave."""
+    passed, said = [initial(problem)], re.findall(r"<pick>[^<>]+</pick>", actions)
     for text in said:
-        states.append(step(states[-1], parse_action(text, states[-1])))
-    left = [tag("span", c, class_="ro-ok" if c else "ro-wrong") for c in count_solutions(states)]
-    numbers_left = [", ".join(map(render_number, state.nums)) for state in states]
-    return as_table([("action", "numbers", "solutions left"), *zip(["", *said], numbers_left, left, strict=True)])
+        passed.append(step(passed[-1], parse_action(text, passed[-1])))
+    left = [", ".join(map(render_number, state.nums)) for state in passed]
+    return zip(["", *said], left, count_solutions(passed).tolist(), strict=True)
 
 
 @lru_cache
-def all_solutions(problem: Problem, most: int = 60) -> Markup:
-    """How many solutions a problem has, and the first `most` of them."""
-    total, texts = count(problem), [render(tree) for tree in islice(solutions(problem), most)]
-    title = f"{total} solutions of {', '.join(map(str, problem.nums))} → {problem.target}, up to commuting"
-    return tag("details", tag("summary", title), tag("pre", "\n".join([*texts, "…" * (total > most)])))
-
-
-policy = lru_cache(maxsize=2)(load_policy)
-
-
-def live(folder: Path, typed: str, target: int, n: int, seed: int) -> pd.DataFrame:
-    """`n` rollouts of a run's policy on a problem as typed, in the form of `load`; of the agent a search of budget n/n.
-
-    Raises ValueError where that is no problem."""
-    words = re.split(r"[\s,;]+", typed.strip())
-    if not 2 <= len(words) <= 6 or not all(re.fullmatch("[1-9][0-9]{0,2}", word) for word in words):
-        raise ValueError("two to six numbers from 1 to 999, as in: 44 19 35")
-    rows, given = [{"nums": list(map(int, words)), "target": target}], parameters(folder)
-    if (style := given.get("prompt_style", "free")) == "pick":
-        table = search_table(*policy(folder), rows, SearchSettings(beams=n, samples=n), seed)
-    else:
-        sampling = Sampling(0.6, top_p=0.95, top_k=20, max_tokens=given.get("max_tokens", 160))
-        table = sample(*policy(folder), rows, n, sampling, seed, style)
-    return judged(table, style).assign(**told(folder), place=0)
+def _solved(problem: Problem, most: int = 60) -> dict[str, str]:
+    """A problem, how many solutions it has, and the first `most` of them."""
+    name, total = f"{', '.join(map(str, problem.nums))} → {problem.target}", count(problem)
+    texts = [render(tree) for tree in islice(solutions(problem), most)] + ["…"] * (total > most)
+    return {"title": name, "summary": f"{total} solutions of {name}, up to commuting", "text": "\n".join(texts)}

@@ -38,12 +38,9 @@ PATIENCE = int(os.environ.get("COUNTDOWN_PATIENCE", "240"))  # seconds for what 
 KEYS = {"ArrowLeft": (37, ""), "ArrowRight": (39, ""), "Enter": (13, "\r")}
 # what a user reads: widgets write no-break spaces
 READ = "const read = e => (e?.innerText ?? '').replaceAll('\\u00a0', ' ').trim();"
-LIST = ".widget-select select:not([multiple])"  # the one of the rollouts
-SFT, SPARSE, AGENT = (
-    "sample/sft_free/0 (reference)",
-    "sample/rloo_sparse/0 (reference)",
-    "search/sft_pick/0 (reference)",
-)
+SFT, SPARSE, AGENT = "sample/sft_free/0", "sample/rloo_sparse/0", "search/sft_pick/0"
+HEADLINE = [SFT, "sample/rloo_sparse_200/0", "sample/rloo_ast_200/0"]
+MINE = "sample/my_run/0 (yours)"
 
 
 @contextmanager
@@ -149,6 +146,30 @@ class Page:
             }})({self.widget(label)}.querySelector('select'))"""
         )
 
+    def runs(self, *names: str) -> None:
+        """Take away the runs that are shown; search for others by name, and add them."""
+        while self.texts("div.jupyter-widget-tag"):
+            left = len(self.texts("div.jupyter-widget-tag"))
+            self.click("div.jupyter-widget-tag .close, div.jupyter-widget-tag i")
+            self.until(f"document.querySelectorAll('div.jupyter-widget-tag').length < {left}")
+        for count, name in enumerate(names, 1):
+            self.write("search", name)
+            options = f"[...{self.widget('runs')}.querySelectorAll('option')].map(read)"
+            self.until(f"{options}.every(text => text.includes({json.dumps(name)}))")
+            self.choose("runs", next(text for text in self.js(options) if text.endswith(f"· {name}")))
+            self.until(f"document.querySelectorAll('div.jupyter-widget-tag').length === {count}")
+            self.write("search", "")
+            self.until(f"{options}.length > 20")  # the whole list again
+
+    def rollout(self, position: int) -> None:
+        """Choose a rollout of the list."""
+        self.click(f".{self.mark('rollouts')} option:nth-child({position})")
+
+    def mark(self, label: str) -> str:
+        """A class that a widget's select gets, to be found by."""
+        self.js(f"{self.widget(label)}.querySelector('select').classList.add('the-{label}')")
+        return f"the-{label}"
+
     def slide(self, label: str, steps: int) -> None:
         """A slider's first handle some steps up or down, by keyboard."""
         self.js(f"{self.widget(label)}.querySelector('.noUi-handle').focus()")
@@ -168,12 +189,12 @@ class Page:
 
     def shows(self, size: int, *runs: str) -> None:
         """Wait until so many rollouts are left, and the first of them stands beside those of these runs."""
-        self.until(f"[...document.querySelectorAll('.widget-html-content')].some(e => read(e) === '{size:,} rollouts')")
+        self.until(f"[...document.querySelectorAll('.widget-label')].some(e => read(e) === '{size:,} rollouts')")
         self.beside(*runs)
 
     def beside(self, *runs: str) -> None:
         """Wait until the rollouts shown are those of these runs."""
-        names = "JSON.stringify([...document.querySelectorAll('.ro-card > b')].map(read))"
+        names = "JSON.stringify([...document.querySelectorAll('.ro-card > small')].map(read))"
         self.until(f"{names} === {json.dumps(json.dumps(runs, separators=(',', ':')))}")
 
 
@@ -191,7 +212,7 @@ def page(tmp_path_factory):
 def lab(tmp_path_factory):
     """JupyterLab on the notebook, the reference runs, and a local run that has hostile completions."""
     runs, home, port = tmp_path_factory.mktemp("runs"), tmp_path_factory.mktemp("lab"), free_port()
-    hostile = shutil.copytree(REFERENCE / "laptop/sample/sft_free/0", runs / "laptop/my_run")
+    hostile = shutil.copytree(REFERENCE / "laptop" / SFT, runs / "laptop/sample/my_run/0")
     table = pd.read_parquet(hostile / "generations.parquet").query("set == 'heldout_1000'").head(len(HOSTILE))
     table.assign(completion=HOSTILE).to_parquet(hostile / "generations.parquet")
     shutil.copy(ROOT / "notebooks/91_explore_rollouts.ipynb", home / "explore.ipynb")
@@ -215,20 +236,35 @@ def explore(lab, page):
     page.until("document.querySelector('#jp-bottom-panel')?.innerText.includes('| Idle')")  # else nothing would run
     page.click(".lm-MenuBar-itemLabel", "Run")
     page.click(".lm-Menu-itemLabel", "Run All Cells")
-    page.until("document.querySelectorAll('.ro-card').length === 2")
-    page.until("document.querySelector('button.widget-button') !== null")
+    page.until("document.querySelectorAll('.ro-card').length === 3")
     return page
 
 
 @pytest.fixture(scope="module")
 def table() -> pd.DataFrame:
     """What the explorer is to show of two runs."""
-    return explorer.load({name: REFERENCE / "laptop" / name.split()[0] for name in (SPARSE, SFT)})
+    return explorer.load({name: REFERENCE / "laptop" / name for name in (SPARSE, SFT)})
+
+
+def test_it_opens_on_the_headline_with_its_code_hidden(explore):
+    page = explore
+    page.beside(*HEADLINE)
+    assert "missing" not in page.texts(".ro-card td span")
+    rewards = [re.search(r"reward (\w+)", card)[1] for card in page.texts(".ro-card")]
+    assert rewards == ["sparse", "sparse", "ast"]  # each policy's own
+    assert len(page.texts("div.jupyter-widget-tag")) == 3
+    shown = "[...document.querySelectorAll('.jp-CodeCell .jp-InputArea-editor')].filter(e => e.offsetHeight > 0).length"
+    assert page.js(shown) <= 1  # the parameters
+    page.runs()
+    page.until("[...document.querySelectorAll('.widget-label')].some(e => read(e) === 'choose a run in the list')")
+    assert page.js("document.querySelectorAll('.ro-card').length") == 0
 
 
 def test_what_is_shown_is_what_the_widgets_ask_for(explore, table):
     page, table = explore, table[table["set"] == "heldout_1000"]
-    page.choose("runs", SPARSE, SFT)
+    page.runs(SPARSE, SFT)
+    page.choose("verdicts", *STATUSES)
+    page.choose("sort", "as saved")
     page.shows(len(table), SPARSE, SFT)
     assert all(re.search(r"log-probability\s+-\d+\.\d\d, -0\.\d+ a token", card) for card in page.texts(".ro-card"))
 
@@ -239,11 +275,11 @@ def test_what_is_shown_is_what_the_widgets_ask_for(explore, table):
     page.until(f"read({verdict}) === 'correct'")
     assert page.js(f"getComputedStyle({verdict}).backgroundColor") == "rgb(205, 235, 211)"
     assert page.js("document.querySelectorAll('.ro-card pre span.ro-ok').length") > 1  # coloured steps
-    assert page.js("document.querySelector('.ro-card').querySelectorAll('circle').length") >= 10  # two trees
-    assert re.search(r"reward ast\s+1.000: correct 1, ", page.texts(".ro-card")[0])
+    assert page.js("document.querySelector('.ro-card').querySelectorAll('circle').length") >= 5  # its tree
+    assert re.search(r"reward sparse\s+1.000: correct 1, ", page.texts(".ro-card")[0])
 
     page.slide("attempts", 3)
-    tried = right[right["attempts"] >= 3]
+    tried = right[explorer.tried(right) >= 3]
     page.shows(len(tried), SPARSE, SFT)
     page.choose("sort", "tokens")
     page.lists(sorted(tried["tokens"])[:100])
@@ -256,6 +292,8 @@ def test_what_is_shown_is_what_the_widgets_ask_for(explore, table):
     page.shows(tried["problem"].isin(rates.index[differ]).sum(), SPARSE, SFT)
     page.click(".widget-checkbox input")
     page.shows(len(tried), SPARSE, SFT)
+    page.slide("attempts", -3)
+    page.shows(len(right), SPARSE, SFT)
 
 
 def test_a_rollout_beside_others_on_its_problem(explore, table):
@@ -263,11 +301,11 @@ def test_a_rollout_beside_others_on_its_problem(explore, table):
     page.choose("verdicts", *STATUSES)
     page.choose("sort", "as saved")
     page.choose("set", "showcase")
-    page.choose("runs", SPARSE)
+    page.runs(SPARSE)
     page.shows((table["run"] == SPARSE).sum(), SPARSE)
-    page.choose("runs", SPARSE, SFT)
+    page.runs(SPARSE, SFT)
     page.shows(len(table), SPARSE, SFT)
-    page.click(f"{LIST} option:nth-child(6)")
+    page.rollout(6)
     wanted = table.iloc[5]
     page.until(f"document.querySelector('.ro-card pre')?.textContent === {json.dumps(wanted['completion'])}")
     first = page.texts(".ro-card")[0]
@@ -282,9 +320,9 @@ def test_a_rollout_beside_others_on_its_problem(explore, table):
     page.choose("reward", "dense")
     page.until("read(document.querySelector('.ro-card')).includes('reward dense')")
     assert re.search(r"reward dense\s+-?[\d.]+: correct [01], ", page.texts(".ro-card")[0])
-    page.choose("reward", "ast")
+    page.choose("reward", explorer.OWN)
 
-    page.choose("runs", AGENT)  # a game, state by state
+    page.runs(AGENT)  # a game, state by state
     page.beside(AGENT)
     title, *states = page.texts(".ro-card table:last-of-type tr")
     assert title.split("\t") == ["action", "numbers", "solutions left"]
@@ -293,22 +331,22 @@ def test_a_rollout_beside_others_on_its_problem(explore, table):
 
 def test_the_picture_of_the_readme(explore, table, tmp_path):
     """Two answers to a problem that only one of two policies solves, each tree beside the nearest solution's."""
-    page, asked = explore, (["correct"], (0, 99), True, "disagreement")
+    page, asked = explore, (["correct"], 0, True, "disagreement")
     at = explorer.choose(table, [SPARSE, SFT], "heldout_1000", *asked)
-    page.choose("runs", SFT, SPARSE)
+    page.runs(SPARSE, SFT)
     page.beside(SPARSE, SFT)
     page.choose("sort", "disagreement")
     page.choose("verdicts", "correct")
     page.choose("set", "heldout_1000")
     page.click(".widget-checkbox input")
     page.shows(len(at), SPARSE, SFT)
-    page.click(f"{LIST} option:nth-child(8)")
+    page.rollout(8)
     page.until(f"document.querySelector('.ro-card pre').textContent === {json.dumps(table.iloc[at[7]]['completion'])}")
     one, other = page.texts(".ro-card")
-    assert "nearest solution, 0 nodes differ" in one and re.search("nearest solution, [1-7] nodes differ", other)
+    assert "answer, a solution" in one and re.search("nearest solution, [1-7] nodes? differ", other)
     red = "querySelectorAll('circle[fill=\"#f7c6c0\"]').length"
     assert page.js(f"[...document.querySelectorAll('.ro-card')].map(e => e.{red} > 0)") == [False, True]
-    page.js(f"{page.widget('runs')}.scrollIntoView()")
+    page.js(f"{page.widget('search')}.scrollIntoView()")
     picture = Path(os.environ.get("COUNTDOWN_PICTURE") or tmp_path / "explorer.png")
     page.picture(picture)
     assert 20_000 < picture.stat().st_size < 400_000
@@ -319,10 +357,10 @@ def test_the_picture_of_the_readme(explore, table, tmp_path):
 
 def test_what_a_model_writes_stays_text(explore):
     page = explore
-    page.choose("runs", "my_run")
-    page.shows(len(HOSTILE), "my_run")
+    page.runs(MINE)
+    page.shows(len(HOSTILE), MINE)
     for i, text in enumerate(HOSTILE):
-        page.click(f"{LIST} option:nth-child({i + 1})")
+        page.rollout(i + 1)
         shown = json.dumps(text[: explorer.LONGEST])
         page.until(f"document.querySelector('.ro-card pre')?.textContent.startsWith({shown})")
         tags = page.js("[...new Set([...document.querySelectorAll('.ro *')].map(e => e.tagName.toLowerCase()))]")
@@ -333,7 +371,8 @@ def test_what_a_model_writes_stays_text(explore):
 
 def test_a_problem_of_your_own(explore):
     page = explore
-    page.choose("policy", "sft/free/0 (reference)")
+    page.click(".lm-TabBar-tabLabel", "ask a policy")
+    page.choose("policy", "SFT, seed 0 · sft/free/0")
     page.write("numbers", "3 5 <b> 7")
     page.click("button", "sample and judge")
     page.until("document.body.innerText.includes('two to six numbers from 1 to 999, as in: 44 19 35')")

@@ -1,7 +1,11 @@
 """Rollouts as the explorer shows them: model text stays text, filters and trees say what is so."""
 
 import json
+import subprocess
+import sys
 from html.parser import HTMLParser
+from pathlib import Path
+from random import Random
 
 import nbformat
 import numpy as np
@@ -10,11 +14,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lib import explorer
+from lib import explorer, judging
+from lib.demonstrations import random_expression
+from lib.distance import distance_to_solutions, nearest_solution
 from lib.expression import parse
 from lib.paths import MODELS, ROOT
 from lib.problem import Problem
 from lib.rewards import REWARDS
+from lib.solver import solutions
 from lib.verifiers import VERIFIERS
 
 PROBLEM = Problem((44, 19, 35), 98)
@@ -31,7 +38,8 @@ HOSTILE = [
     "<think>" + "1 + 1 = 2, " * 20_000 + "</think>",
     "<answer>" + "-" * 100 + "1</answer>",
 ]
-TAGS = {"table", "tr", "td", "span", "pre", "div", "b", "p", "code", "svg", "line", "circle", "text"}
+TAGS = {"table", "tr", "td", "span", "pre", "div", "b", "p", "code", "svg", "line", "circle", "text", "small"}
+PAGE = TAGS | {"style", "details", "summary"}
 
 
 class Reader(HTMLParser):
@@ -55,20 +63,38 @@ class Reader(HTMLParser):
         self.text += data if self.open else ""
 
 
-def rollouts(texts, style="free", **more) -> pd.DataFrame:
-    rows = [{"problem": 0, "nums": [44, 19, 35], "target": 98, "completion": text} for text in texts]
+def made(folder: Path, method="sft/free", **parameters) -> Path:
+    """A run's folder, with what made it."""
+    folder.mkdir(parents=True)
+    name = "/".join(folder.parts[-3:-1])
+    record = {"run": name, "method": method, "seed": 0, "parameters": parameters}
+    (folder / "run.json").write_text(json.dumps(record))
+    return folder
+
+
+def rollouts(texts, folder: Path, style="free", **more) -> pd.DataFrame:
+    rows = [{"problem": 0, "nums": [44, 19, 35], "target": 98, "completion": text, "count": 1} for text in texts]
     table = pd.DataFrame(rows).assign(tokens=7, logprob=-3.5, finish="stop", set="test_50")
-    return explorer.judged(table, style).assign(run="sample_sft", place=0, **more)
+    table = judging.judge(table, style if style in VERIFIERS else "free").assign(style=style)
+    return explorer.complete(table, folder).assign(run="sample/sft_free/0", place=0, **more)
 
 
 @pytest.mark.parametrize("style", [*VERIFIERS, "pick"])
-def test_model_text_is_only_ever_text(style):
-    table = rollouts(HOSTILE, style)
+def test_model_text_is_only_ever_text(style, tmp_path):
+    table = rollouts(HOSTILE, made(tmp_path / "laptop/sample/sft_free/0"), style)
     for position, text in enumerate(HOSTILE):
-        page = Reader(explorer.card(table, position, "ast"))
-        assert page.tags <= TAGS
+        page = Reader(explorer.page(table, [position], "program" if style.startswith("program") else "ast"))
+        assert page.tags <= PAGE
         assert not any(name.startswith(("on", "href", "src")) for name in page.attributes)
-        assert page.text.startswith(text[: explorer.LONGEST])
+        assert page.text.endswith(text) or page.text.split("60? no")[-1].count(text[: explorer.LONGEST])
+
+
+def test_whatever_is_shown_is_escaped(tmp_path):
+    """Not only completions: a method's name and an agent's tags come from files, too."""
+    folder = made(tmp_path / "laptop/sample/x/0", method="<script>1</script>")
+    table = rollouts(["<answer>44</answer>"], folder).assign(run="<b>", status="<i>", actions="")
+    page = explorer.page(table, [0])
+    assert "&lt;script&gt;1" in page and "&lt;b&gt;" in page and "&lt;i&gt;" in page and "<script" not in page
 
 
 @settings(max_examples=50, deadline=None)
@@ -76,7 +102,8 @@ def test_model_text_is_only_ever_text(style):
 def test_marked_text_reads_as_it_was_written(words):
     text = "".join(words)
     for style in VERIFIERS:
-        page = Reader(explorer.tag("pre", explorer.marked(text, PROBLEM, style)))
+        shown = explorer.markup.marked(explorer.pieces(text, PROBLEM, style))
+        page = Reader(f"<pre>{shown}</pre>")
         assert page.text == text and page.tags <= {"pre", "span"}
 
 
@@ -98,13 +125,35 @@ def test_steps_stand_on_the_colour_of_their_verdict():
     assert [(f"well\nyes {trace}"[start:end], look) for start, end, look in behind] == looks
 
 
+@settings(max_examples=60, deadline=None)
+@given(st.integers(0, 10**6))
+def test_the_nearest_solution_differs_in_as_many_nodes_as_the_reward_counts(seed):
+    rng = Random(seed)
+    nums = tuple(rng.randrange(1, 12) for _ in range(rng.choice([3, 4])))
+    problem = Problem(nums, rng.randrange(1, 60))
+    answer = random_expression(nums if rng.random() < 0.8 else (*nums, 5), rng)
+    nearest = nearest_solution(answer, problem)
+    if not solutions(problem):
+        assert nearest is None
+        return
+    mine, theirs = explorer.labels(answer), explorer.labels(nearest)
+    differ = sum(mine.get(at) != theirs.get(at) for at in mine.keys() | theirs.keys())
+    assert differ == distance_to_solutions(answer, problem)
+    assert distance_to_solutions(nearest, problem) == 0
+
+
 def test_trees_mark_what_differs():
-    page = explorer.trees(parse("35 + 19 - 44"), PROBLEM)
-    assert "nearest solution, 1 nodes differ" in page and page.count("#f7c6c0") == 2  # the operator, on both sides
+    page = drawn("35 + 19 - 44", PROBLEM)
+    assert "nearest solution, 1 node differs" in page and page.count("#f7c6c0") == 2  # the operator, on both sides
+    page = drawn("35 + 19 + 44", PROBLEM)
+    assert "answer, a solution" in page and "nearest" not in page and page.count("<svg") == 1
     assert "no tree" in explorer.trees(None, PROBLEM)
-    assert "no solution" in explorer.trees(parse("1 + 1"), Problem((1, 1), 9))
-    long = parse(" + ".join(["1"] * 100))
-    assert "too many" in explorer.trees(long, PROBLEM)
+    assert "no solution" in drawn("1 + 1", Problem((1, 1), 9))
+    assert "199 nodes are too many" in drawn(" + ".join(["1"] * 100), PROBLEM)
+
+
+def drawn(text: str, problem: Problem) -> str:
+    return str(explorer.markup.trees(explorer.trees(parse(text), problem)))
 
 
 def test_choosing_and_sorting_is_what_it_says():
@@ -116,10 +165,15 @@ def test_choosing_and_sorting_is_what_it_says():
             "set": rng.choice(["s", "t"], size),
             "place": rng.integers(0, 40, size),
             "status": rng.choice(["correct", "missing", "wrong_value"], size, p=[0.1, 0.5, 0.4]),
-            "attempts": rng.integers(0, 5, size),
             "logprob": rng.normal(size=size),
+            "nums": [[44, 19, 35]] * size,
+            "target": 98,
+            "style": "free",
+            "completion": [f"{RIGHT.splitlines()[1]}, " * n + "1 + 1 = 2" for n in range(5)] * (size // 5),
         }
     )
+    counts = explorer.tried(table)
+    assert set(counts) >= {1, 2, 4}
     table["place"] += 40 * (table["set"] == "t")
     right = table["status"] == "correct"
     table["solved"] = right.groupby([table["run"], table["place"]]).transform("mean")
@@ -130,66 +184,125 @@ def test_choosing_and_sorting_is_what_it_says():
     naive = [
         i
         for i, row in there.iterrows()
-        if row["status"] in ("missing", "correct") and 1 <= row["attempts"] <= 3 and row["place"] in split
+        if row["status"] in ("missing", "correct") and counts[i] >= 2 and row["place"] in split
     ]
-    asked = (table, ("a", "b"), "s", ("missing", "correct"), (1, 3))
+    asked = (table, ("a", "b"), "s", ("missing", "correct"), 2)
     assert explorer.choose(*asked, True, "as saved").tolist() == naive and 0 < len(naive) < len(there)
     likeliest = explorer.choose(*asked, True, "logprob")
     assert likeliest.tolist() == sorted(naive, key=lambda i: -table["logprob"][i])
+    fewest = explorer.choose(*asked, True, "attempts")
+    assert fewest.tolist() == sorted(naive, key=lambda i: counts[i])
     gaps = apart[table["place"].iloc[explorer.choose(*asked, False, "disagreement")]].to_numpy()
     assert (np.diff(gaps) <= 0).all() and gaps[0] > gaps[-1]
 
 
+def test_beside_a_rollout_stand_those_that_the_filter_keeps():
+    table = pd.DataFrame({"run": [*"aaabbb"], "place": 0})
+    kept = np.array([2, 4, 5])
+    assert explorer.beside(table, 2, "ab", kept) == [2, 4]
+    assert explorer.beside(table, 2, "ab", kept, draw=1) == [0, 5]
+    assert explorer.beside(table, 4, "ba", np.array([4])) == [4, 0]  # of the other the filter keeps none: its first
+
+
 @pytest.fixture
 def project(tmp_path, monkeypatch):
-    """Runs of a profile of two policies and of the agent, and two checkpoints of the base model."""
-    monkeypatch.setattr(explorer, "RUNS", tmp_path)
-    monkeypatch.setattr(explorer, "REFERENCE", tmp_path / "nowhere")
+    """Runs of a profile: two policies sampled, the agent's search, and two checkpoints of the base model."""
+    monkeypatch.setattr(judging, "KEPT", tmp_path / "verdicts")
+    monkeypatch.setattr(explorer, "RUNS", tmp_path / "runs")
+    monkeypatch.setattr(explorer, "REFERENCE", tmp_path / "reference")
 
-    def write(name, parameters, file=None, table=None):
-        folder = tmp_path / "laptop" / name
-        folder.mkdir(parents=True)
-        about = {"run": name, "method": name, "seed": 0}
-        (folder / "run.json").write_text(json.dumps(about | {"parameters": parameters}))
-        if table is None:
+    def write(root, name, texts=None, file="generations.parquet", method="sft/free", more=None, **parameters):
+        folder = made(tmp_path / root / "laptop" / name, method, **parameters)
+        if texts is None:
             (folder / "checkpoint").symlink_to(MODELS / "base-1m")
         else:
-            table.drop(columns=["status", "correct", "answer", "attempts", "run", "place"]).to_parquet(folder / file)
+            table = rollouts(texts, folder, **(more or {}))
+            given = ["status", "correct", "answer", "run", "place", "folder", "style"] + ["count"] * (file[0] == "t")
+            table.drop(columns=given).to_parquet(folder / file)
 
-    write("sample_sft", {"prompt_style": "free"}, "generations.parquet", rollouts([RIGHT, *HOSTILE, RIGHT[:60]]))
-    write("sample_rloo_sparse", {"prompt_style": "free"}, "generations.parquet", rollouts(["<answer>44</answer>"] * 3))
+    write("reference", "sample/sft_free/0", [RIGHT, *HOSTILE, RIGHT[:60]], prompt_style="free")
+    write("runs", "sample/sft_free/0", ["<answer>44</answer>"] * 3, prompt_style="free", method="rloo/ast_tau2")
     played = {"actions": "<pick>19, 44, +</pick><pick>35, 63, +</pick>", "states": "35, 63; 98"}
-    write("search_agent_sft", {}, "trajectories.parquet", rollouts(["<answer>44 + 19 + 35</answer>"], "pick", **played))
-    write("sft", {"prompt_style": "free", "max_tokens": 8})
-    write("agent_sft", {"prompt_style": "pick", "max_tokens": 8})
+    game = {"file": "trajectories.parquet", "method": "sft/pick", "more": played}
+    write("reference", "search/sft_pick/0", ["<answer>44 + 19 + 35</answer>"], **game)
+    write("reference", "rloo/ast_tau2/0", method="rloo/ast_tau2", prompt_style="free", max_tokens=8)
+    write("reference", "sft/pick/0", method="sft/pick", prompt_style="pick", max_tokens=8)
+
+
+def test_the_own_reward_of_a_policy_is_the_one_that_trained_it(tmp_path):
+    sampled = made(tmp_path / "sample/rloo_ast_tau2/0", "rloo/ast_tau2")
+    assert explorer.own_reward(sampled, "free") == ("sparse", {})  # its training is not there
+    explorer.own_reward.cache_clear()
+    made(tmp_path / "rloo/ast_tau2/0", "rloo/ast_tau2", reward="ast", reward_options={"tau": 3})
+    assert explorer.own_reward(sampled, "free") == ("ast", {"tau": 3})
+    program = rollouts(["<answer>\na = 44 + 19 + 35\n</answer>"], made(tmp_path / "sample/sft_program/0"), "program")
+    shown = explorer.page(program, [0])
+    assert "reward program" in shown and "1.000: format 1" in shown  # a correct program is worth a program's reward
+    assert "is not made for what this completion holds" in explorer.page(program, [0], "ast")
+
+
+def test_opening_the_explorer_loads_no_torch():
+    code = "import lib.explorer, sys; sys.exit('torch' in sys.modules or 'matplotlib' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], cwd=ROOT).returncode == 0
+
+
+def opened() -> dict:
+    """The names of notebook 91 when all of its cells have run."""
+    notebook, names = nbformat.read(ROOT / "notebooks/91_explore_rollouts.ipynb", 4), {}
+    for cell in notebook.cells:
+        if cell.cell_type == "code":
+            exec(cell.source, names)
+    return names
+
+
+def test_the_notebook_opens_on_the_headline_and_hides_its_code():
+    at = opened()
+    assert at["chosen"].value == at["runs"] and len(at["runs"]) == 3
+    assert at["view"].value.count('class="ro-card"') == 3
+    assert "missing" not in at["verdicts"].value and "missing" not in at["rollouts"].options[0][0]
+    cells = [c for c in nbformat.read(ROOT / "notebooks/91_explore_rollouts.ipynb", 4).cells if c.cell_type == "code"]
+    shown = [cell for cell in cells if not cell.metadata.get("jupyter", {}).get("source_hidden")]
+    assert [cell.metadata.get("tags") for cell in shown] == [["parameters"]]
+    assert "display(tabs)" in cells[-1].source  # where Run All Cells ends, the explorer stands
 
 
 def test_the_notebook_shows_what_its_widgets_ask_for(project):
-    notebook = nbformat.read(ROOT / "notebooks/91_explore_rollouts.ipynb", 4)
-    cells = [cell.source for cell in notebook.cells if cell.cell_type == "code"]
-    at: dict = {}
-    for cell in cells:
-        exec(cell, at)
+    at = opened()
     shown = at["view"]
-    assert list(at["found"]) == ["sample_rloo_sparse", "sample_sft", "search_agent_sft"]
-    assert at["said"].value == f"{5 + len(HOSTILE)} rollouts" and len(at["rollouts"].options) == 5 + len(HOSTILE)
+    assert list(at["found"]) == ["sample/sft_free/0", "sample/sft_free/0 (yours)", "search/sft_pick/0"]
+    assert at["chosen"].value == ["sample/sft_free/0"]
+    everything = 2 + len(HOSTILE)
+    at["verdicts"].value = at["STATUSES"]
+    assert at["said"].value == f"{everything} rollouts" and len(at["rollouts"].options) == everything
+
+    at["search"].value = "Ast YOURS"
+    assert [name for _, name in at["listed"].options] == ["sample/sft_free/0 (yours)"]
+    said = []
+    at["said"].observe(lambda change: said.append(change["new"]), "value")
+    at["listed"].value = "sample/sft_free/0 (yours)"
+    assert at["chosen"].value == ["sample/sft_free/0", "sample/sft_free/0 (yours)"]
+    assert said[0] == "loading sample/sft_free/0, sample/sft_free/0 (yours) ..." and at["listed"].value is None
     assert shown.value.count('class="ro-card"') == 2  # side by side
+    at["search"].value = ""
+    assert len(at["listed"].options) == 3
 
     at["verdicts"].value = ("correct",)
     assert at["said"].value == "2 rollouts" and "98? yes" in shown.value and "<script>" not in shown.value
-    at["tried"].value = (2, 9)
+    at["least"].value = 2
     assert at["said"].value == "1 rollouts"
-    at["verdicts"].value, at["tried"].value = at["STATUSES"], (0, 10**6)
+    at["verdicts"].value, at["least"].value = at["STATUSES"], 0
     before = shown.value
     at["draw"].value = 1
     assert shown.value != before
     at["differ"].value = True
-    assert at["said"].value == f"{5 + len(HOSTILE)} rollouts"
-    at["chosen_runs"].value = ("sample_rloo_sparse",)
+    assert at["said"].value == f"{everything + 3} rollouts"
+    at["chosen"].value = ["sample/sft_free/0 (yours)"]
     assert at["said"].value == "0 rollouts" and shown.value == ""
+    at["chosen"].value = []
+    assert at["said"].value == "choose a run in the list" and at["state"]["table"] is None
 
     at["differ"].value = False
-    at["chosen_runs"].value = ("search_agent_sft",)
+    at["chosen"].value = ["search/sft_pick/0"]
     assert "<pick>" not in shown.value
     assert "&lt;pick&gt;35, 63, +&lt;/pick&gt;" in shown.value
     for name in REWARDS:
@@ -203,4 +316,11 @@ def test_the_notebook_shows_what_its_widgets_ask_for(project):
         assert at["judged"].value.count('class="ro-card"') >= 1 and "solutions of 44, 19, 35" in at["judged"].value
     at["typed"].value = "44 <b> 35"
     at["go"].click()
-    assert at["judged"].value == "<p>two to six numbers from 1 to 999, as in: 44 19 35</p>"
+    assert at["judged"].value == "" and at["answered"].value == "two to six numbers from 1 to 999, as in: 44 19 35"
+
+
+def test_a_damaged_run_is_said_and_shows_nothing(project):
+    at = opened()
+    (at["found"]["sample/sft_free/0 (yours)"] / "generations.parquet").write_bytes(b"PAR1")
+    at["chosen"].value = ["sample/sft_free/0 (yours)"]
+    assert "is damaged" in at["said"].value and at["view"].value == "" and at["rollouts"].options == ()
