@@ -152,12 +152,12 @@ class Page:
             left = len(self.texts("div.jupyter-widget-tag"))
             self.click("div.jupyter-widget-tag .close, div.jupyter-widget-tag i")
             self.until(f"document.querySelectorAll('div.jupyter-widget-tag').length < {left}")
-        for count, name in enumerate(names, 1):
+        for size, name in enumerate(names, 1):
             self.write("search", name)
             options = f"[...{self.widget('runs')}.querySelectorAll('option')].map(read)"
             self.until(f"{options}.every(text => text.includes({json.dumps(name)}))")
             self.choose("runs", next(text for text in self.js(options) if text.endswith(f"· {name}")))
-            self.until(f"document.querySelectorAll('div.jupyter-widget-tag').length === {count}")
+            self.until(f"document.querySelectorAll('div.jupyter-widget-tag').length === {size}")
             self.write("search", "")
             self.until(f"{options}.length > 20")  # the whole list again
 
