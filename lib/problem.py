@@ -9,6 +9,7 @@ integers solves the problem.
 import hashlib
 import json
 from dataclasses import dataclass
+from fractions import Fraction
 from functools import lru_cache
 from pathlib import Path
 
@@ -33,12 +34,23 @@ EVALUATION_SETS = {  # as figures and tables call them: (name, split)
 }
 
 
+NUMBERS = {int, Fraction}
+
+
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """Reach `target` with every number of `nums` used once. The agent's states may hold Fractions."""
+    """Reach `target` with every number of `nums` used once. Whole numbers; the agent's states may hold Fractions.
 
-    nums: tuple[int, ...]
-    target: int
+    Raises TypeError for anything else."""
+
+    nums: tuple[int | Fraction, ...]
+    target: int | Fraction
+
+    def __post_init__(self):
+        if type(self.nums) is not tuple or not self.nums or not {*map(type, self.nums), type(self.target)} <= NUMBERS:
+            raise TypeError(
+                f"a problem is a tuple of whole numbers and a whole target, not {self.nums!r}, {self.target!r}"
+            )
 
     @property
     def key(self) -> tuple[tuple[int, ...], int]:

@@ -3,17 +3,20 @@
     reward = get_reward("ast", {"tau": 2.0})
     scores = reward(completions, problem)  # one group: the completions of one problem
 
-A factory registered with `@register("name")` takes the reward's options and returns that function. `Score.parts`
-are logged beside the total, so every completion gets the same parts.
+A factory registered with `@register("name")` takes the reward's options and returns that function. `Score.parts` are
+logged beside the total, so every completion gets the same parts. A reward of one's own may stand anywhere: in a
+notebook, or in a file that its name points to, as in `reward: my_rewards.py:closer` in papermill_runs.yaml.
 
 Equations are those of "Dense Rewards for RLVR on Countdown via ASTs" (Elbakry, 2026), short `ast`, unless another paper
 is named: `dense` is "Enhancing RLOO with Dense Symbolic Rewards and Bandit-Driven Curricula" (Sangpisit, Thawornbut).
 """
 
 import inspect
+import runpy
 from collections.abc import Callable, Sequence
-from functools import cache, partial
-from math import exp
+from functools import cache, partial, wraps
+from itertools import groupby
+from math import exp, isfinite
 from typing import NamedTuple
 
 import numpy as np
@@ -21,10 +24,13 @@ import numpy as np
 from lib.distance import distance_to_solutions
 from lib.expression import Expr
 from lib.names import nearest
+from lib.paths import ROOT
 from lib.problem import Problem
 from lib.solver import is_solvable
 from lib.steps import Step, verify_steps
-from lib.verifiers import CHECKS, Verdict, verify_answer, verify_program, verify_trace
+from lib.verifiers import CHECKS, TraceVerdict, Verdict, verify_answer, verify_program, verify_trace
+
+KINDS = {float: "a number", int: "a whole number", bool: "true or false", str: "a text"}
 
 
 class Score(NamedTuple):
@@ -49,14 +55,65 @@ def register(name: str) -> Callable:
 
 
 def get_reward(name: str, options: dict | None = None) -> Reward:
-    """The reward `name` with these options. Raises ValueError that names the nearest reward or option."""
-    if name not in REWARDS:
-        raise ValueError(f"unknown reward {name!r}{nearest(name, REWARDS)}")
-    known = inspect.signature(REWARDS[name]).parameters
-    for option in options or {}:
+    """The reward `name`, or `file.py:name` (from the repository's root), with these options.
+
+    Raises ValueError that names the nearest reward or option, or what an option must be by its annotation. The reward
+    raises TypeError for one text in place of a list of them.
+    """
+    file, _, short = name.rpartition(":")
+    if file:
+        _run(file)
+    if short not in REWARDS:
+        raise ValueError(f"unknown reward {name!r}{nearest(short, REWARDS)}")
+    known = inspect.signature(REWARDS[short]).parameters
+    for option, value in (options or {}).items():
         if option not in known:
             raise ValueError(f"reward {name!r} has no option {option!r}{nearest(option, known)}")
-    return REWARDS[name](**options or {})
+        if not _fits(value, kind := known[option].annotation):
+            raise ValueError(f"reward {name!r}: {option} is {KINDS[kind]}, not {value!r}")
+    reward = REWARDS[short](**options or {})
+
+    @wraps(reward)
+    def checked(completions: Sequence[str], problem: Problem) -> list[Score]:
+        if isinstance(completions, str):
+            raise TypeError("a reward takes a list of completions, the group of one problem, not a single text")
+        return reward(completions, problem)
+
+    checked.__name__ = short
+    return checked
+
+
+@cache
+def _run(file: str) -> None:
+    """Run a file for what it registers."""
+    if not (ROOT / file).is_file():
+        raise ValueError(f"there is no file {file} to take a reward from")
+    runpy.run_path(str(ROOT / file))
+
+
+def _fits(value: object, kind: type) -> bool:
+    if kind is float:
+        return isinstance(value, int | float) and not isinstance(value, bool) and isfinite(value)
+    return kind not in KINDS or type(value) is kind
+
+
+def as_trl(reward: Reward) -> Callable[..., list[float]]:
+    """The reward as TRL's trainers call it: `GRPOTrainer(reward_funcs=as_trl(get_reward("ast")), ...)`.
+
+    The data set has columns nums and target beside the prompts, which may be texts or messages; completions of a
+    problem follow each other, as in TRL's batches, and are its group."""
+
+    @wraps(reward)
+    def totals(prompts: list, completions: list, nums: list, target: list, **_) -> list[float]:
+        texts = [text if isinstance(text, str) else text[-1]["content"] for text in completions]
+        earned = []
+        for _, group in groupby(zip(prompts, nums, target, texts, strict=True), key=lambda row: row[:3]):
+            rows = list(group)
+            problem = Problem(tuple(map(int, rows[0][1])), int(rows[0][2]))
+            earned += [score.total for score in reward([text for *_, text in rows], problem)]
+        return earned
+
+    return totals
 
 
 @register("sparse")
@@ -136,17 +193,21 @@ def dense(lambda_1: float = 0.05, lambda_2: float = 0.05, lambda_3: float = 0.0,
 
     A step of `verify_steps` is legal if it reads `a op b = c`, holds, and takes its operands from the pool; else it is
     invalid. It makes progress if it is legal, like every step of its attempt before it, and its pool can still reach
-    the target. aggregate "share": R are shares of the completion's different steps, so at any length a correct answer
-    earns at least 1 - lambda_2, any other completion at most 0.1 + lambda_1 + lambda_3. "count", the literal reading:
-    R are counts of all steps, and enough legal ones are worth more than a correct answer.
+    the target. The paper leaves open what R sums. aggregate:
+    "bounded": c / (c + n - 1) for c different steps, where a solution of n numbers needs n - 1. Each R is its own
+    number in [0, 1), grows with each step, and at any length a correct answer beats any other.
+    "share": c by the number of different steps, as in all runs published so far. With it R_legal + R_invalid = 1, so
+    lambda_1 and lambda_2 are one number: (.05, .1) and (.1, .05) differ by a constant for whoever writes a step.
+    "count": c of all steps, the literal reading; enough legal steps are worth more than a correct answer.
 
-    Parts: correct, answer, valid as for "sparse"; legal, invalid, progress (the R); steps (how many count). Raises
-    ValueError for another aggregate, a negative lambda, or shares that could close the gap of 0.9 between the two.
+    But with "count" a correct answer earns at least 1 - lambda_2, any other at most 0.1 + lambda_1 + lambda_3. Parts:
+    correct, answer, valid as for "sparse"; legal, invalid, progress (the R); steps (how many count). Raises ValueError
+    for another aggregate, a negative lambda, or lambdas that could close the gap of 0.9 between the two.
     """
-    if aggregate not in ("share", "count"):
-        raise ValueError(f"aggregate must be 'share' or 'count': {aggregate!r}")
+    if aggregate not in ("bounded", "share", "count"):
+        raise ValueError(f"aggregate must be 'bounded', 'share' or 'count': {aggregate!r}")
     lambdas = (lambda_1, lambda_2, lambda_3)
-    if min(lambdas) < 0 or (aggregate == "share" and sum(lambdas) >= 0.9):
+    if min(lambdas) < 0 or (aggregate != "count" and sum(lambdas) >= 0.9):
         raise ValueError(f"lambdas must not be negative, and sum to less than 0.9: {lambdas}")
     terminal = sparse()
 
@@ -159,10 +220,10 @@ def dense(lambda_1: float = 0.05, lambda_2: float = 0.05, lambda_3: float = 0.0,
     def shaped(score: Score, steps: list[Step], problem: Problem) -> Score:
         progress = _progress(steps, problem) if lambda_3 else [False] * len(steps)
         counted = [i for i, step in enumerate(steps) if aggregate == "count" or not step.repeated]
-        unit = 1 if aggregate == "count" else max(len(counted), 1)
         legal, forward = sum(steps[i].legal for i in counted), sum(progress[i] for i in counted)
         sums = {"legal": legal, "invalid": len(counted) - legal, "progress": forward}
-        parts = {name: value / unit for name, value in sums.items()}
+        whole = {"count": 1, "share": max(len(counted), 1)}
+        parts = {name: c / whole.get(aggregate, max(c + len(problem.nums) - 1, 1)) for name, c in sums.items()}
         shaping = lambda_1 * parts["legal"] - lambda_2 * parts["invalid"] + lambda_3 * parts["progress"]
         return Score(score.total + shaping, score.parts | parts | {"steps": float(len(counted))})
 
@@ -179,18 +240,20 @@ def _progress(steps: list[Step], problem: Problem) -> list[bool]:
     return progress
 
 
-def _traced(
+def traced(
     validity: float = 0.0,
     bonus: float = 0.0,
     penalty: float = 0.0,
     effort: float = 0.0,
     hardness: float = 0.0,
     mixed_groups: bool = False,
+    strict: bool = False,
 ) -> Reward:
-    """The sparse reward with what `verify_trace` says added: the family of `trace`, Table 1, which gives no weights.
+    """The sparse reward with what `verify_trace` says added: the family of `trace`, Table 1 (TRACE_REWARDS).
 
     + validity x share of valid lines (with mixed_groups only where a completion of the group is correct)
-    - penalty x share of faulty lines (not valid, or a repeated action)
+    - penalty x share of faulty lines (not valid, or a repeated action; with strict also a repeated state and every line
+      outside the think block, and without any line the share is 1)
     and of a correct answer whose trace ends at the target
     + bonus + effort x min(extra / 4, 1) + hardness x share of the group that is wrong,
     where extra are the different valid tries beyond those that a solution needs.
@@ -202,17 +265,21 @@ def _traced(
         raise ValueError(f"weights must not be negative, and validity + penalty below 0.9: {validity}, {penalty}")
     terminal = sparse()
 
+    def faulty(verdict: TraceVerdict) -> float:
+        faults = [not line.valid or (line.repeated and (strict or line.kind == "try")) for line in verdict.lines]
+        faults += [True] * verdict.outside if strict else []
+        return sum(faults) / len(faults) if faults else float(strict)
+
     def reward(completions: Sequence[str], problem: Problem) -> list[Score]:
         scores = terminal(completions, problem)
         wrong = 1 - np.mean([score.parts["correct"] for score in scores])
         shaped = []
         for score, text in zip(scores, completions, strict=True):
             verdict = verify_trace(text, problem)
-            count, tries = max(len(verdict.lines), 1), [line for line in verdict.lines if line.kind == "try"]
-            new = sum(line.valid and not line.repeated for line in tries)
+            new = sum(line.kind == "try" and line.valid and not line.repeated for line in verdict.lines)
             parts = {
-                "validity": sum(line.valid for line in verdict.lines) / count,
-                "faults": sum(not line.valid or line.repeated for line in verdict.lines) / count,
+                "validity": sum(line.valid for line in verdict.lines) / max(len(verdict.lines), 1),
+                "faults": faulty(verdict),
                 "reached": float(verdict.reached),
                 "extra": float(max(new - len(problem.nums) + 1, 0)),
                 "ungrounded": float(verdict.link == "generated"),
@@ -227,52 +294,29 @@ def _traced(
     return reward
 
 
-@register("trace_outcome")
-def trace_outcome() -> Reward:
-    """Outcome-only structured RLOO (final-only): structured traces can improve under the sparse final verifier alone.
-
-    With larger groups, a higher temperature and a stronger entropy bonus (run trace_explore): these can expand coverage
-    without changing rewards. With problems drawn by `lib.curriculum.MixedSuccess`: run trace_difficulty."""
-    return _traced()
-
-
-@register("trace_dense")
-def trace_dense(weight: float = 0.5) -> Reward:
-    """Dense validity (process-v1): rewards for valid transitions and matching states improve credit assignment."""
-    return _traced(validity=weight)
-
-
-@register("trace_gated")
-def trace_gated(bonus: float = 0.2) -> Reward:
-    """Success-gated bonus (process-v2): process credit should apply only when the strict final answer is right.
-
-    With a stronger entropy bonus (run trace_entropy): that can recover the diversity which shaping loses."""
-    return _traced(bonus=bonus)
-
-
-@register("trace_guarded")
-def trace_guarded(bonus: float = 0.2, penalty: float = 0.2) -> Reward:
-    """Penalty-guarded (process-v3; the paper leaves its hypothesis out, ours): a price for invalid lines and repeated
-    actions keeps the gated bonus from being earned by sloppy traces."""
-    return _traced(bonus=bonus, penalty=penalty)
-
-
-@register("trace_group")
-def trace_group(bonus: float = 0.2, weight: float = 0.3) -> Reward:
-    """Group-aware bonus (process-v4): all-wrong groups should stay outcome-only: wrong traces are not ranked."""
-    return _traced(bonus=bonus, validity=weight, mixed_groups=True)
-
-
-@register("trace_effort")
-def trace_effort(bonus: float = 0.2, effort: float = 0.2) -> Reward:
-    """Effort-gated bonus (process-v5): right traces with extra unique valid effort should win over short ones."""
-    return _traced(bonus=bonus, effort=effort)
-
-
-@register("trace_hardness")
-def trace_hardness(bonus: float = 0.2, effort: float = 0.2, hardness: float = 0.5) -> Reward:
-    """Effort + hardness (process-v6): right samples of hard prompts need a larger margin over wrong ones."""
-    return _traced(bonus=bonus, effort=effort, hardness=hardness)
+TRACE_REWARDS = {  # `trace`, Table 1: the weights of `traced` (ours: the paper gives none), and the paper's hypothesis
+    "trace_outcome": ({}, "final-only: structured traces can improve under the sparse final verifier alone"),
+    "trace_dense": ({"validity": 0.5}, "process-v1: valid transitions and matching states improve credit assignment"),
+    "trace_gated": ({"bonus": 0.2}, "process-v2: process credit should apply only where the final answer is right"),
+    # v3's hypothesis is ours, the paper leaves it out. Its published run, without strict, learnt to close the think
+    # block at once and to write behind it, in 99.9% of its completions: no line, no fault. strict makes that a fault.
+    "trace_guarded": (
+        {"bonus": 0.2, "penalty": 0.2},
+        "process-v3: a price for faults keeps sloppy traces from the bonus",
+    ),
+    "trace_group": (
+        {"bonus": 0.2, "validity": 0.3, "mixed_groups": True},
+        "process-v4: all-wrong groups should stay outcome-only, so that wrong traces are not ranked",
+    ),
+    "trace_effort": ({"bonus": 0.2, "effort": 0.2}, "process-v5: right traces with extra valid effort should win"),
+    "trace_hardness": (
+        {"bonus": 0.2, "effort": 0.2, "hardness": 0.5},
+        "process-v6: right samples of hard prompts need a larger margin over wrong ones",
+    ),
+}
+for _name, (_weights, _hypothesis) in TRACE_REWARDS.items():
+    REWARDS[_name] = partial(traced, **_weights)
+    REWARDS[_name].__doc__ = _hypothesis
 
 
 def _indicators(verdict: Verdict, exact_numbers: bool) -> dict[str, float]:

@@ -108,7 +108,9 @@ class Trace:
 
 def reasoning(completion: str) -> list[tuple[int, int]]:
     """Where the text of the think blocks stands, [(start, end), ...]. The first block may have been opened in the
-    prompt, and one that is not closed ends at the answer."""
+    prompt, and one that is not closed ends at the answer. Raises TypeError for what is no text."""
+    if not isinstance(completion, str):
+        raise TypeError(f"a completion is a text, not {type(completion).__name__}")
     blocks, start = [], 0
     *closed, last = completion.split("</think>")
     for block in [*closed, last.partition("<answer>")[0]]:

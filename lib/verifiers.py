@@ -4,6 +4,7 @@ Completions are hostile: nothing is ever passed to `eval`, each text is read onc
 is evaluated only after it is known to hold exactly the given numbers.
 """
 
+import re
 from collections import Counter
 from dataclasses import dataclass
 from fractions import Fraction
@@ -17,6 +18,7 @@ from lib.steps import verify_steps
 from lib.traces import Line, reasoning, replay
 
 STATUSES = ["correct", "wrong_value", "wrong_numbers", "unparseable", "missing"]
+_NO_TRACE = re.compile("</?think>|<answer>[^<]*</answer>")
 CHECKS = ("format", "parse", "execution", "numbers", "target")  # of a program, each presupposing the ones before
 
 # --- the answer -----------------------------------------------------------------------------------
@@ -34,7 +36,10 @@ class Verdict:
 
 def answer_span(completion: str) -> str | None:
     """The text of the last innermost complete span: an `<answer>` and the `</answer>` after it with neither
-    tag between them. An `<answer>` that is never closed swallows nothing. None if there is no such span."""
+    tag between them. An `<answer>` that is never closed swallows nothing. None if there is no such span. Raises
+    TypeError for what is no text."""
+    if not isinstance(completion, str):
+        raise TypeError(f"a completion is a text, not {type(completion).__name__}")
     start = completion.rfind("<answer>", 0, max(completion.rfind("</answer>"), 0))
     if start < 0:
         return None
@@ -102,13 +107,15 @@ class TraceVerdict(Verdict):
     of (solution), and where the answer's numbers come from (link).
 
     link: "original" (exactly the problem's numbers), "generated" (all that are not left are results of the trace: a
-    grounding failure, as in `trace`, Listing 2), "other", or "none" (no expression).
+    grounding failure, as in `trace`, Listing 2), "other", or "none" (no expression). outside: how many lines stand
+    neither in a think block nor in an answer span.
     """
 
     lines: tuple[Line, ...] = ()
     reached: bool = False
     solution: Expr | None = None
     link: str = "none"
+    outside: int = 0
 
 
 def verify_trace(completion: str, problem: Problem) -> TraceVerdict:
@@ -122,7 +129,16 @@ def verify_trace(completion: str, problem: Problem) -> TraceVerdict:
     elif verdict.expression is not None:
         link = "original"
     parts = (verdict.status, verdict.expression, verdict.value)
-    return TraceVerdict(*parts, trace.lines, trace.reached, trace.solution, link)
+    return TraceVerdict(*parts, trace.lines, trace.reached, trace.solution, link, _outside(completion))
+
+
+def _outside(completion: str) -> int:
+    rest, at = [], 0
+    for start, end in reasoning(completion):
+        rest.append(completion[at:start])
+        at = end
+    lines = _NO_TRACE.sub("\n", "\n".join([*rest, completion[at:]])).split("\n")
+    return sum(bool(line.strip()) for line in lines)
 
 
 def repair(completion: str, problem: Problem) -> str:

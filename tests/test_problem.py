@@ -3,6 +3,7 @@
 import json
 import shutil
 import tempfile
+from fractions import Fraction
 from itertools import combinations
 
 import datasets
@@ -109,6 +110,18 @@ def test_every_quoted_problem_is_solvable(sets):
 
 def test_evaluation_keys_hold_all_sets_but_train(sets):
     assert problem.evaluation_keys() == {p.key for n, rows in sets.items() if "train" not in n for p in rows}
+
+
+@pytest.mark.parametrize(
+    "given", [(("a", 2), 5), ((1.5, 2), 3), ([1, 2], 3), ((), 3), ((1, 2), "3"), ((1, 2), 3.0), ((True, 2), 3)]
+)
+def test_what_is_no_problem_is_refused(given):
+    with pytest.raises(TypeError, match="tuple of whole numbers and a whole target"):
+        Problem(*given)
+
+
+def test_a_state_of_the_agent_may_hold_fractions():
+    assert solver.count(Problem((Fraction(1, 2), 4), 2)) == 1
 
 
 def test_load_gives_lists_of_int():

@@ -10,11 +10,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from lib import rewards
 from lib.distance import distance_to_solutions
 from lib.expression import evaluate, parse
 from lib.paths import DATA
 from lib.problem import Problem
-from lib.rewards import REWARDS, get_reward
+from lib.rewards import REWARDS, as_trl, get_reward
 
 CASES = [json.loads(line) for line in (DATA / "verifier_cases.jsonl").read_text().splitlines()]
 PAPER = Problem((44, 19, 35), 98)
@@ -91,13 +92,70 @@ def test_scores_stand_in_the_order_of_the_completions():
         ("sparse", {"tau": 2}, "no option 'tau'"),
         ("ast", {"lambda_a": 0.9}, "lambda_a must be below"),
         ("ast", {"tau": 0}, "tau must be positive"),
-        ("dense", {"aggregate": "sum"}, "aggregate must be 'share' or 'count'"),
+        ("ast", {"tau": "two"}, "tau is a number, not 'two'"),
+        ("ast", {"tau": True}, "tau is a number, not True"),
+        ("ast", {"lambda_a": float("nan")}, "lambda_a is a number, not nan"),
+        ("ast", {"exact_numbers": 1}, "exact_numbers is true or false, not 1"),
+        ("dense", {"aggregate": 3}, "aggregate is a text, not 3"),
+        ("dense", {"aggregate": "sum"}, "aggregate must be 'bounded', 'share' or 'count'"),
         ("dense", {"lambda_1": 0.8, "lambda_2": 0.1}, "lambdas must not be negative, and sum to less than 0.9"),
+        ("dense", {"aggregate": "bounded", "lambda_3": 0.9}, "lambdas must not be negative"),
+        ("trace_guarded", {"strict": "yes"}, "strict is true or false"),
+        ("nowhere.py:mine", {}, "no file nowhere.py"),
     ],
 )
 def test_mistakes_are_refused_before_anything_is_scored(name, options, message):
     with pytest.raises(ValueError, match=message):
         get_reward(name, options)
+
+
+def test_one_text_in_place_of_a_group_is_refused():
+    with pytest.raises(TypeError, match="list of completions"):
+        get_reward("sparse")(answer("44 + 19 + 35"), PAPER)
+    for name in REWARDS:
+        with pytest.raises(TypeError, match="a completion is a text, not NoneType"):
+            get_reward(name)([None], PAPER)
+
+
+OWN = """
+from lib.rewards import Score, register
+
+@register("short_answers")
+def short_answers(most: int = 10):
+    return lambda texts, problem: [Score(float(len(text) <= most), {}) for text in texts]
+"""
+
+
+def test_a_reward_may_stand_in_a_file_of_ones_own(tmp_path, monkeypatch):
+    (tmp_path / "own.py").write_text(OWN)
+    monkeypatch.setattr(rewards, "ROOT", tmp_path)
+    monkeypatch.setattr(rewards, "REWARDS", dict(REWARDS))
+    reward = get_reward("own.py:short_answers", {"most": 3})
+    assert [score.total for score in reward(["abc", "abcd"], PAPER)] == [1, 0]
+    with pytest.raises(ValueError, match="did you mean 'short_answers'"):
+        get_reward("own.py:short_answer")
+    with pytest.raises(ValueError, match="most is a whole number"):
+        get_reward("own.py:short_answers", {"most": 3.5})
+
+
+def test_a_reward_as_trl_calls_it():
+    """By keyword, with columns of the data set and more; a group's members follow each other, texts or messages."""
+    other = Problem((2, 3), 6)
+    texts = [answer("44 + 19 + 35"), answer("44 + 19 - 35"), answer("2 * 3"), "none"]
+    columns = {"nums": [[44, 19, 35]] * 2 + [[2, 3]] * 2, "target": [98, 98, 6, 6]}
+    ours = [score.total for part, p in ((texts[:2], PAPER), (texts[2:], other)) for score in get_reward("ast")(part, p)]
+    reward = as_trl(get_reward("ast"))
+    assert reward.__name__ == "ast"
+    assert (
+        reward(prompts=["a", "a", "b", "b"], completions=texts, completion_ids=[], trainer_state=None, **columns)
+        == ours
+    )
+    messages = [[{"role": "assistant", "content": text}] for text in texts]
+    assert reward(prompts=[[{}]] * 4, completions=messages, **columns) == ours
+    hard = as_trl(get_reward("trace_hardness"))  # here the group counts
+    right = f"<think>try 2 * 3 = 6</think>{answer('2 * 3')}"
+    asked = {"prompts": ["b"] * 2, "nums": [[2, 3]] * 2, "target": [6, 6]}
+    assert hard(completions=[right, "none"], **asked)[0] > hard(completions=[right, right], **asked)[0]
 
 
 # --- the dense process reward -----------------------------------------------------------------------------------------
@@ -161,6 +219,36 @@ def test_every_correct_answer_beats_every_other_at_any_length(some, others, lamb
     assert wrong.total < right.total
 
 
+@settings(max_examples=200, deadline=None)
+@given(LINES, LINES, LAMBDAS)
+def test_bounded_sums_keep_the_order_at_any_length(some, others, lambdas):
+    lambdas |= {"aggregate": "bounded"}
+    right, wrong = dense(think(*some, final="44 + 19 + 35"), **lambdas), dense(think(*others), **lambdas)
+    assert right.total > 1 - lambdas["lambda_2"] - 1e-9
+    assert wrong.total < right.total
+    assert all(0 <= score.parts[name] < 1 for score in (right, wrong) for name in ("legal", "invalid", "progress"))
+
+
+def test_bounded_sums_are_two_numbers_and_shares_are_one():
+    """A legal step more leaves R_invalid alone; by shares whoever gains in one loses in the other."""
+    few, more = think("44 + 19 = 63, 1 + 1 = 3"), think("44 + 19 = 63, 63 + 35 = 98, 1 + 1 = 3")
+    for aggregate, (legal, legal_too), (invalid, invalid_too) in [
+        ("bounded", (1 / 3, 2 / 4), (1 / 3, 1 / 3)),
+        ("share", (1 / 2, 2 / 3), (1 / 2, 1 / 3)),
+        ("count", (1, 2), (1, 1)),
+    ]:
+        one, two = dense(few, aggregate=aggregate).parts, dense(more, aggregate=aggregate).parts
+        assert [one["legal"], two["legal"]] == pytest.approx([legal, legal_too])
+        assert [one["invalid"], two["invalid"]] == pytest.approx([invalid, invalid_too])
+
+    def gap(text, aggregate):  # between the pair of the published sweep
+        one, other = {"lambda_1": 0.05, "lambda_2": 0.1}, {"lambda_1": 0.1, "lambda_2": 0.05}
+        return dense(text, aggregate=aggregate, **one).total - dense(text, aggregate=aggregate, **other).total
+
+    assert gap(few, "share") == pytest.approx(gap(more, "share"))  # a placebo: the two differ by a constant
+    assert gap(few, "bounded") != pytest.approx(gap(more, "bounded"))
+
+
 def test_counted_steps_can_be_farmed_and_shares_cannot():
     """Legal first steps without end, one repeated or many different ones, against a solution of two steps."""
     right = think("44 + 19 = 63, 63 + 35 = 98", final="44 + 19 + 35")
@@ -182,10 +270,10 @@ def test_without_lambdas_it_is_the_sparse_reward(lines):
 
 
 def test_the_dense_reward_answers_hostile_text_at_once():
-    began = time.perf_counter()
+    began = time.process_time()
     for unit in ("44 + 19 = 63, ", "999999999999999999 * 44 = 1\n", "((((44 + ", "4"):
         dense(think(unit * (100_000 // len(unit))), lambda_3=0.1)
-    assert time.perf_counter() - began < 4
+    assert time.process_time() - began < 4
 
 
 # --- `trace`, Table 1 ---------------------------------------------------------------------------------------
@@ -253,8 +341,32 @@ def test_what_each_variant_promises():
     assert totals("trace_guarded", again)[0] < totals("trace_guarded", traced(WORKS))[0]
 
 
+def test_strictly_guarded_nothing_is_hidden_from_the_faults():
+    """The published run closed its think block at once and wrote behind it, where no line is read."""
+
+    def faults(text, **options):
+        return get_reward("trace_guarded", options)([text], GROUP_PROBLEM)[0].parts["faults"]
+
+    solved = "<answer>(8 - 2) * (7 - 3)</answer>"
+    behind = "\n".join(["</think>", *WORKS, "</think>", solved])
+    for text, loose, strict in [
+        (traced(WORKS), 0, 0),
+        (behind, 0, 1),
+        (solved, 0, 1),
+        ("", 0, 1),
+        (traced(WORKS) + "\nand so on", 0, 1 / 8),
+        ("well\n" + traced(WORKS) + "\n\n", 0, 1 / 8),
+        (traced([BODY[0]] * 4), 0, 3 / 4),
+        (traced(BROKEN), 2 / 7, 2 / 7),
+    ]:
+        assert faults(text) == pytest.approx(loose) and faults(text, strict=True) == pytest.approx(strict)
+    order = [traced(WORKS), behind, traced(MISSES, "8 - 2"), traced([], "8 - 2")]
+    totals = [score.total for score in get_reward("trace_guarded", {"strict": True})(order, GROUP_PROBLEM)]
+    assert totals == pytest.approx([1.2, 0.8, 0.1, -0.1])
+
+
 def test_weights_that_break_the_order_are_refused():
     with pytest.raises(ValueError, match="below 0.9"):
-        get_reward("trace_dense", {"weight": 0.9})
+        get_reward("trace_dense", {"validity": 0.9})
     with pytest.raises(ValueError, match="not be negative"):
         get_reward("trace_gated", {"bonus": -0.1})

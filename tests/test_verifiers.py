@@ -14,7 +14,7 @@ from lib.expression import parse
 from lib.paths import DATA
 from lib.problem import Problem
 from lib.steps import verify_steps
-from lib.verifiers import STATUSES, Verdict, answer_span, judge, judge_steps, verify_answer
+from lib.verifiers import STATUSES, VERIFIERS, Verdict, answer_span, judge, judge_steps, verify_answer, verify_trace
 
 CASES = [json.loads(line) for line in (DATA / "verifier_cases.jsonl").read_text().splitlines()]
 SCORES = {"correct": 1.0, "missing": 0.0}  # any other status: 0.1
@@ -87,6 +87,13 @@ def test_no_text_makes_the_verifiers_raise(text, wrapped):
     text = f"<think>{text}</think><answer>{text}</answer>" if wrapped else text
     assert verify_answer(text, PAPER).status in STATUSES
     verify_steps(text, PAPER)
+
+
+@pytest.mark.parametrize("text", [None, b"<answer>1</answer>", 7])
+@pytest.mark.parametrize("verify", [*VERIFIERS.values(), verify_trace, verify_steps])
+def test_what_is_no_text_is_refused(verify, text):
+    with pytest.raises(TypeError, match=f"a completion is a text, not {type(text).__name__}"):
+        verify(text, PAPER)
 
 
 def test_judge_adds_its_columns_and_keeps_the_rows():
