@@ -34,11 +34,13 @@ def planned(paper: str | None = None) -> pd.DataFrame:
 
     runs: A;B for A minus B, A;B;C for A minus each other (direction highest, lowest) or each alone (zero), A for A
     alone.
-    starts: the policies that A and B began from, where their changes are compared. metric, set: ours; problem_set,
-    paper_metric: the paper's, where they differ. bound: taken off; factor: of B; margin: within which equal is equal.
-
+    starts: the policies that A and B began from, where their changes are compared. bound: taken off; factor: of B;
+    margin: within which equal is equal. metric, set: ours; problem_set, paper_metric, paper_runs: the paper's, filled
+    in where they are the same. note: what is censored, selected or chosen.
     """
-    table = pd.read_csv(PAPER / "claims.csv").fillna({"starts": "", "bound": 0.0, "factor": 1.0})
+    table = pd.read_csv(PAPER / "claims.csv").fillna({"starts": "", "note": "", "bound": 0.0, "factor": 1.0})
+    for column in ("metric", "runs"):
+        table[f"paper_{column}"] = table[f"paper_{column}"].fillna(table[column])
     for row in table.itertuples():
         if row.direction not in DIRECTIONS:
             raise ValueError(f"claims.csv, {row.id}: direction {row.direction!r} is none of {', '.join(DIRECTIONS)}")
@@ -47,15 +49,18 @@ def planned(paper: str | None = None) -> pd.DataFrame:
     return table if paper is None else table[table["paper"] == paper].reset_index(drop=True)
 
 
-def comparisons(claim) -> list[dict[str, float]]:
-    """The contrasts that a row of `planned` asks for, as weights of methods."""
-    first, *others = claim.runs.split(";")
+def comparisons(claim, theirs=False) -> list[dict[str, float]]:
+    """The contrasts that a row of `planned` asks for, as weights of methods. theirs: as the paper made them, where all
+    policies of a study began from one."""
+    first, *others = (claim.paper_runs if theirs else claim.runs).split(";")
+    if claim.metric.startswith("slope of "):  # over all their runs, one number
+        return [dict.fromkeys((first, *others), 1.0)]
     if claim.direction == "zero" or not others:
         return [{method: 1.0} for method in (first, *others)]
     if len(others) > 1 and claim.direction not in ("highest", "lowest"):
         raise ValueError(f"claims.csv, {claim.id}: {claim.direction!r} compares two methods, not {claim.runs}")
     asked = [{first: 1.0, other: -claim.factor} for other in others]
-    if claim.starts:  # A - A's start - (B - B's start)
+    if claim.starts and not theirs:  # A - A's start - (B - B's start)
         for start, sign in zip(claim.starts.split(";"), (-1.0, 1.0), strict=True):
             asked[0][start] = asked[0].get(start, 0.0) + sign
     return [{method: weight for method, weight in weights.items() if weight} for weights in asked]
@@ -90,14 +95,16 @@ def evaluate(asked: pd.DataFrame, scores: pd.DataFrame, ready: Mapping[str, tupl
     paper = paper.drop_duplicates(["paper", "method", "set", "metric"]).set_index(["paper", "method", "set", "metric"])
     rows = []
     for claim in asked.itertuples():
-        found, wanted = [], comparisons(claim)
+        found, wanted, reported = [], comparisons(claim), comparisons(claim, theirs=True)
         here = (
             scores.loc[scores.index.isin([claim.set], level="set"), [claim.metric]] if claim.metric in scores else None
         )
         table = None if here is None else contrasts(here, dict(enumerate(wanted))).set_index("contrast")
         for i, weights in enumerate(wanted):
-            keys = [(claim.paper, m, claim.problem_set, claim.paper_metric) for m in weights]
-            theirs = paper["value"].reindex(keys).to_numpy() @ [*weights.values()] - claim.bound
+            keys = [(claim.paper, method, claim.problem_set, claim.paper_metric) for method in reported[i]]
+            theirs = paper["value"].reindex(keys).to_numpy() @ [*reported[i].values()] - claim.bound
+            if (lead := (claim.paper, " - ".join(reported[i]), *keys[0][2:])) in paper.index:
+                theirs = paper["value"][lead]  # the paper says the difference alone
             row = {"against": [*weights][1] if len(weights) > 1 else "", "theirs": theirs, "answer": "not run"}
             if ready and claim.id in ready:
                 row |= dict(zip(("estimate", "low", "high", "seeds"), ready[claim.id], strict=True))

@@ -1,6 +1,5 @@
-"""pass@k against enumeration, the bootstrap against theory, diagnostics against a table counted by hand."""
+"""pass@k against enumeration, scores and diagnostics against tables counted by hand."""
 
-import json
 from itertools import combinations
 from math import comb
 
@@ -11,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lib import metrics
+from lib.judging import judge
 from lib.paths import PAPER
-from lib.verifiers import judge
 
 
 def enumerated(n, c, k):
@@ -70,35 +69,25 @@ def test_the_papers_crossover_lies_between_its_reported_points():
     assert metrics.crossover(table.loc["rloo/ast_tau2"], table.loc["rloo/sparse"]) == second
 
 
-def judged(rows):
-    names = ["method", "run", "set", "problem", "completion", "answer", "status", "tokens", "finish"]
-    return pd.DataFrame(rows, columns=names).assign(seed=0)
-
-
+NAMES = ["method", "run", "seed", "set", "problem", "completion", "answer", "status", "tokens", "finish", "count"]
 ROWS = [
-    ("sft/free", "sample_sft", "test", 0, "a", "1 + 2", "correct", 10, "stop"),
-    ("sft/free", "sample_sft", "test", 0, "a", "1 + 2", "correct", 10, "stop"),
-    ("sft/free", "sample_sft", "test", 0, "b", "1 + 2", "correct", 20, "stop"),
-    ("sft/free", "sample_sft", "test", 0, "c", "", "missing", 40, "length"),
-    ("sft/free", "sample_sft", "test", 1, "d", "3 * 4", "wrong_value", 5, "stop"),
-    ("sft/free", "sample_sft", "test", 1, "d", "3 * 4", "wrong_value", 5, "stop"),
-    ("sft/free", "sample_sft", "test", 1, "e", "3 + 3", "wrong_numbers", 5, "stop"),
-    ("sft/free", "sample_sft", "test", 1, "f", "2 * 6", "correct", 5, "stop"),
+    ("sft/free", "sample/sft_free", 0, "test", 0, "a", "1 + 2", "correct", 10, "stop", 2),
+    ("sft/free", "sample/sft_free", 0, "test", 0, "b", "1 + 2", "correct", 20, "stop", 1),
+    ("sft/free", "sample/sft_free", 0, "test", 0, "c", "", "missing", 40, "length", 1),
+    ("sft/free", "sample/sft_free", 0, "test", 1, "d", "3 * 4", "wrong_value", 5, "stop", 2),
+    ("sft/free", "sample/sft_free", 0, "test", 1, "e", "3 + 3", "wrong_numbers", 5, "stop", 1),
+    ("sft/free", "sample/sft_free", 0, "test", 1, "f", "2 * 6", "correct", 5, "stop", 1),
 ]
 
 
-@pytest.fixture(params=["every completion a row", "equal completions merged"])
-def table(request):
-    rows = judged(ROWS)
-    if request.param.startswith("equal"):
-        rows = rows.groupby(list(rows), dropna=False).size().rename("count").reset_index()
-        assert len(rows) == 6
-    return rows
+def judged(rows, **columns):
+    table = pd.DataFrame(rows, columns=NAMES).assign(style="free", **columns)
+    return table.assign(correct=table["status"] == "correct")
 
 
-def test_counts_and_scores(table):
-    counts = metrics.counts(table)
-    assert counts.loc[("sft/free", "sample_sft", "test")].to_dict("list") == {"n": [4, 4], "c": [3, 1]}
+def test_counts_and_scores():
+    counts = metrics.counts(judged(ROWS))
+    assert counts.index.names == metrics.KEYS and counts.to_dict("list") == {"n": [4, 4], "c": [3, 1]}
     scores = metrics.problem_scores(counts, ks=(1, 2, 8), mean_to=(2, 16))
     assert list(scores) == ["pass@1", "pass@2", "pass@8", "mean pass@k<=2", "mean pass@k<=16"]
     np.testing.assert_allclose(scores["pass@1"], [3 / 4, 1 / 4])
@@ -107,201 +96,132 @@ def test_counts_and_scores(table):
     assert scores[["pass@8", "mean pass@k<=16"]].isna().all(axis=None)  # four samples say nothing about eight
 
 
-def test_diagnostics_by_hand(table):
-    row = metrics.diagnostics(table).loc[("test", "sft/free")]
-    assert row["samples"] == 8
-    assert row["distinct completions"] == 3  # a b c, d e f
-    assert row["distinct correct answers"] == 1  # "1 + 2" twice written, "2 * 6"
-    assert row[metrics.STATUSES].tolist() == [4 / 8, 2 / 8, 1 / 8, 0, 1 / 8]
-    assert row["tokens"] == 100 / 8 and row["at cap"] == 1 / 8
+def test_text_scores_and_diagnostics_by_hand():
+    first, second = metrics.text_scores(judged(ROWS)).to_dict("records")
+    assert first["correct"] == 3 / 4 and second["wrong_value"] == 1 / 2 and first["missing"] == 1 / 4
+    assert first["tokens"] == 20 and first["at cap"] == 1 / 4 and second["at cap"] == 0
+    assert first["distinct completions"] == second["distinct completions"] == 3
+    assert first["distinct correct answers"] == 1  # "1 + 2" twice written
+    both = pd.concat([judged(ROWS), judged(ROWS).assign(seed=1)])
+    one, two = (metrics.diagnostics(rows).loc[("test", "sft/free")] for rows in (judged(ROWS), both))
+    assert one["samples"] == 8 and two["samples"] == 16 and two.drop("samples").equals(one.drop("samples"))
+    assert one[metrics.STATUSES].tolist() == [4 / 8, 2 / 8, 1 / 8, 0, 1 / 8]
+    none = metrics.text_scores(judged([row for row in ROWS if row[7] != "correct"]))
+    assert none["distinct correct answers"].tolist() == [0, 0]
 
 
-def test_diagnostics_of_two_seeds_are_those_of_one(table):
-    seeds = pd.concat([table.assign(run=name) for name in ("sample_sft", "sample_sft_seed1")])
-    one, two = (metrics.diagnostics(rows).loc[("test", "sft/free")] for rows in (table, seeds))
-    assert two["samples"] == 2 * one["samples"] and two.drop("samples").equals(one.drop("samples"))
+def test_the_spread_of_the_step_reward_where_all_fail():
+    rows = [(*ROWS[2][:5], text, "", "missing", 9, "stop", 1) for text in "ab"]
+    steps = {"equations": [1, 1], "legal": [1.0, 0.0], "lost": 0.0, "attempts": 1}
+    row = metrics.text_scores(judged(rows, **steps)).iloc[0]
+    assert row["legal"] == 0.5 and row["step reward spread"] == pytest.approx(0.05)  # +.05 and -.05
+    steps["equations"] = [1, 0]  # without a step there is nothing to pay for
+    assert metrics.text_scores(judged(rows, **steps)).iloc[0]["step reward spread"] == pytest.approx(0.025)
+    rows[0] = (*ROWS[0][:10], 1)
+    assert metrics.text_scores(judged(rows, **steps))["step reward spread"].isna().all()
 
 
-def test_diagnostics_without_a_correct_answer(table):
-    wrong = table[table["status"] != "correct"]
-    assert metrics.diagnostics(wrong).loc[("test", "sft/free"), "distinct correct answers"] == 0
+def test_the_checks_of_programs_by_hand():
+    looks = {"passed": [5, 5, 0, 4, 3, 5], "assignments": [1, 2, 0, 2, 1, 1], "complete": [1, 1, 0, 1, 0, 1]}
+    table = judged(ROWS, **looks, attempts=7).assign(style="program")
+    first, second = metrics.text_scores(table).to_dict("records")
+    assert first["parse"] == 3 / 4 and first["reward"] == 3 / 4 and first["lost at format"] == 1 / 4
+    assert second["reward"] == pytest.approx((0.5 * 2 + 0.3 + 1) / 4)
+    assert second["lost at target"] == pytest.approx(0.25) and second["lost at numbers"] == pytest.approx(0.175)
+    assert first["lost in meaning - lost in form"] == -1 / 4 and first["attempts"] == 3 / 4
+    assert first["one line"] == 1 / 2 and second["one line"] == 1 / 2
+    free = metrics.text_scores(judged(ROWS, **looks, attempts=7))
+    assert free["one line"].isna().all() and (free["attempts"] == 7).all()
 
 
-def test_bootstrap_interval_matches_the_normal_one():
-    values = np.random.default_rng(0).random(1000)
-    row = metrics.bootstrap(values).iloc[0]
-    half = 1.96 * values.std() / np.sqrt(1000)
-    assert row["estimate"] == pytest.approx(values.mean())
-    assert row["low"] == pytest.approx(values.mean() - half, abs=0.1 * half)
-    assert row["high"] == pytest.approx(values.mean() + half, abs=0.1 * half)
+def test_a_look_may_say_nothing_of_a_completion():
+    table = judged(ROWS, **{"goes_on": [1.0, 0.0, float("nan"), float("nan"), float("nan"), float("nan")]})
+    scores = metrics.text_scores(table)["goes_on"].tolist()
+    assert scores[0] == pytest.approx(2 / 3) and np.isnan(scores[1])
 
 
-def test_bootstrap_covers_the_truth():
-    rng, truth, covered = np.random.default_rng(1), 0.3, 0
-    for seed in range(300):
-        problems = rng.beta(0.6, 1.4, size=120)  # mean 0.3, problems differ in difficulty
-        row = metrics.bootstrap(rng.binomial(16, problems) / 16, draws=500, seed=seed).iloc[0]
-        covered += row["low"] <= truth <= row["high"]
-    assert 0.91 <= covered / 300 <= 0.98
-
-
-def test_samples_of_a_problem_are_no_independent_evidence():
-    """The interval follows the number of problems; taking the 16 samples as independent would be too sure."""
-    rng = np.random.default_rng(2)
-    correct = rng.random((200, 16)) < rng.beta(0.3, 0.3, size=(200, 1))
-    width = {
-        name: np.diff(metrics.bootstrap(values)[["low", "high"]].iloc[0])[0]
-        for name, values in [("problems", correct.mean(axis=1)), ("samples", correct.ravel())]
-    }
-    assert width["problems"] > 2 * width["samples"]
-
-
-def test_paired_interval_is_narrower_where_problems_decide():
-    rng = np.random.default_rng(3)
-    base = pd.Series(rng.beta(0.5, 0.5, size=400))
-    better = (base + rng.normal(0.03, 0.05, size=400)).rename(base.name)
-    paired = metrics.bootstrap(better, base).iloc[0]
-    alone = [metrics.bootstrap(values, seed=seed).iloc[0] for seed, values in enumerate([better, base])]
-    unpaired = np.hypot(*[row["high"] - row["low"] for row in alone])
-    assert paired["estimate"] == pytest.approx(alone[0]["estimate"] - alone[1]["estimate"])
-    assert paired["high"] - paired["low"] < unpaired / 4
-    assert paired["low"] > 0
-
-
-def test_pairing_is_by_problem_not_by_position():
-    values = pd.Series([0.1, 0.5, 0.9], index=[3, 1, 2])
-    row = metrics.bootstrap(values, values.sort_index()).iloc[0]
-    assert row[["estimate", "low", "high"]].tolist() == [0, 0, 0]
-
-
-def test_bootstrap_is_deterministic_and_shares_resamples():
-    values = pd.DataFrame(np.random.default_rng(4).random((50, 2)), columns=["a", "b"])
-    first = metrics.bootstrap(values, draws=2500, seed=7)
-    pd.testing.assert_frame_equal(first, metrics.bootstrap(values, draws=2500, seed=7))
-    pd.testing.assert_frame_equal(first.loc[["b"]], metrics.bootstrap(values[["b"]], draws=2500, seed=7))
-    assert not first.equals(metrics.bootstrap(values, draws=2500, seed=8))
-
-
-def test_bootstrap_refuses_unequal_problems_and_gaps():
-    values = pd.Series([0.1, 0.2])
-    with pytest.raises(ValueError, match="same problems"):
-        metrics.bootstrap(values, pd.Series([0.1, 0.2, 0.3]))
-    with pytest.raises(ValueError, match="missing scores"):
-        metrics.bootstrap(pd.Series([0.1, np.nan]))
-
-
-def two_methods(seed=0, problems=60, runs=("a", "b")):
-    """Judged completions of two methods, four samples a problem, two runs (seeds) each."""
-    rng, rows = np.random.default_rng(seed), []
-    for method, shift in [("sft/free", 0.0), ("rloo/sparse", 0.2)]:
-        for run in runs:
-            correct = rng.random((problems, 4)) < np.linspace(0.1, 0.7, problems)[:, None] + shift
-            rows += [
-                (method, f"{method}_{run}", "test", i, "correct" if hit else "missing")
-                for i, hits in enumerate(correct)
-                for hit in hits
-            ]
-    return pd.DataFrame(rows, columns=["method", "run", "set", "problem", "status"])
-
-
-def test_estimates_and_differences_agree_with_the_table_by_hand():
-    judged = two_methods()
-    scores = metrics.problem_scores(metrics.counts(judged), ks=(1, 4, 8), mean_to=(2,))
-    table = metrics.estimates(scores, draws=500).set_index(["set", "method", "metric"])
-    share = (judged["status"] == "correct").groupby(judged["method"]).mean()
-    for method in share.index:
-        row = table.loc[("test", method, "pass@1")]
-        assert row["estimate"] == pytest.approx(share[method]) and row["low"] < row["estimate"] < row["high"]
-        assert row["n_problems"] == 60
-    assert set(table.index.get_level_values("metric")) == {"pass@1", "pass@4", "mean pass@k<=2"}  # no pass@8
-
-    pairs = [("rloo/sparse", "sft/free"), ("preference/ipo", "sft/free")]  # nobody ran ipo
-    gap = metrics.differences(scores, pairs, draws=500).set_index("metric")
-    assert set(gap["method"]) == {"rloo/sparse"} and len(gap) == 3
-    assert gap.loc["pass@1", "estimate"] == pytest.approx(share["rloo/sparse"] - share["sft/free"])
-    runs = judged.assign(hit=judged["status"] == "correct").groupby(["run", "problem"])["hit"].mean().unstack("run")
-    by_run = [(runs[f"rloo/sparse_{run}"] - runs[f"sft/free_{run}"]).to_numpy() for run in "ab"]
-    problems = np.random.default_rng(0).integers(60, size=(500, 60))
-    chosen = np.random.default_rng([0, 1]).integers(2, size=(500, 1))
-    naive = [np.mean([by_run[i][some] for i in of]) for some, of in zip(problems, chosen, strict=True)]
-    assert gap.loc["pass@1", ["low", "high"]].tolist() == pytest.approx(np.quantile(naive, [0.025, 0.975]).tolist())
-
-
-def of_runs(values) -> pd.Series:
-    """(runs, problems) as a series by problem and run."""
-    return pd.DataFrame(values).rename_axis("run").rename_axis("problem", axis=1).stack()
-
-
-def test_the_bootstrap_of_several_runs():
+def test_share_is_a_ratio_of_totals_with_its_interval():
     rng = np.random.default_rng(0)
-    one = rng.random(200)
-    alone, thrice = metrics.bootstrap(pd.Series(one)), metrics.bootstrap(of_runs([one, one, one]))
-    pd.testing.assert_frame_equal(alone, thrice)  # runs that agree tell nothing more
-    spread = metrics.bootstrap(of_runs([one - 0.1, one, one + 0.1])).iloc[0]
-    assert spread["low"] < alone["low"].item() - 0.03 and spread["high"] > alone["high"].item() + 0.03
-    assert spread["estimate"] == pytest.approx(one.mean())
-    paired = metrics.bootstrap(of_runs([one - 0.1, one, one + 0.1]), of_runs([one - 0.2, one - 0.1, one])).iloc[0]
-    assert paired[["estimate", "low", "high"]].tolist() == pytest.approx([0.1] * 3)  # run beside run
-    mixed = metrics.bootstrap(of_runs([one, one, one]), pd.Series(one)).iloc[0]  # three runs against one
-    assert mixed[["estimate", "low", "high"]].tolist() == pytest.approx([0] * 3)
-    lacking = metrics.bootstrap(of_runs([one, one]).drop(index=(1, 7))).iloc[0]
-    assert lacking["n_problems"] == 199
+    index = pd.MultiIndex.from_product([["m"], [0, 1], ["s"], range(400)], names=metrics.KEYS)
+    whole = pd.Series(rng.poisson(20 * rng.gamma(1, size=800)), index, dtype=float)
+    part = pd.Series(rng.binomial(whole.astype(int), rng.beta(1, 5, size=800)), index, dtype=float)
+    score = metrics.share(part, whole)
+    for run in (0, 1):
+        mine = [values.xs(run, level="seed").to_numpy() for values in (part, whole, score)]
+        assert mine[2].mean() == pytest.approx(mine[0].sum() / mine[1].sum())
+        picks = rng.integers(400, size=(4000, 400))
+        direct = np.std(mine[0][picks].sum(axis=1) / mine[1][picks].sum(axis=1))
+        assert mine[2].std(ddof=1) / 20 == pytest.approx(direct, rel=0.1)
+    assert metrics.share(0 * part, 0 * whole).isna().all()
 
 
-def test_the_interval_over_runs_covers_a_method_beyond_its_runs():
-    rng, covered, narrow = np.random.default_rng(1), 0, 0
-    for seed in range(200):
-        runs = 0.5 + rng.normal(0, 0.02, (4, 1)) + rng.normal(0, 0.2, (4, 100))
-        wide, average = of_runs(runs), pd.Series(runs.mean(axis=0))
-        intervals = [metrics.bootstrap(values, draws=400, seed=seed).iloc[0] for values in (wide, average)]
-        hits = [row["low"] <= 0.5 <= row["high"] for row in intervals]
-        covered, narrow = covered + hits[0], narrow + hits[1]
-    assert covered > 0.88 * 200 > narrow
+def searched(rows, merged=True):
+    names = ["method", "run", "seed", "set", "problem", "completion", "answer", "status", "tokens"]
+    table = pd.DataFrame(rows, columns=[*names, "equations", "true", "distinct", "signs", "count"])
+    return table.assign(correct=table["status"] == "correct")
 
 
-def test_methods_of_a_set_must_answer_the_same_problems():
-    judged = two_methods()
-    scores = metrics.problem_scores(metrics.counts(judged), ks=(1,), mean_to=())
-    lost = scores.drop(index=[key for key in scores.index if key[0] == "sft/free" and key[3] == 7])
-    with pytest.raises(ValueError, match="missing scores"):
-        metrics.estimates(lost, draws=100)
+def test_exploration_by_hand():
+    rows = [
+        ("a", "r", 0, "s", 0, "t1", "1 + (2 + 3)", "correct", 10, 4, 3, 3, 4, 2),
+        ("a", "r", 0, "s", 0, "t2", "3 + (1 + 2)", "correct", 20, 2, 2, 2, 5, 1),
+        ("a", "r", 0, "s", 0, "t3", "3 * (1 + 1)", "wrong_numbers", 40, 0, 0, 0, 1, 1),
+        ("a", "r", 0, "s", 1, "t4", "", "missing", 40, 10, 10, 5, 10, 1),
+    ]
+    scores = metrics.exploration(searched(rows)).loc[("a", 0, "s")]
+    means = scores.mean()
+    assert scores["equations per response"].tolist() == [10 / 4, 10]
+    assert scores["distinct equations per response"].tolist() == [8 / 4, 5]
+    assert means["repeated equations"] == pytest.approx(7 / 20)
+    assert means["correct equations"] == pytest.approx(18 / 20)
+    assert means["recovery"] == pytest.approx(2 / 3)
+    assert means["equations read"] == pytest.approx(20 / 24)
+    assert scores["wrong_numbers"].tolist() == [1 / 4, 0] and scores["tokens per response"].tolist() == [20, 40]
+    assert scores["distinct completions"].tolist() == [3, 1]
+    assert scores["distinct correct solutions"].tolist() == [2, 0]
+    assert scores["distinct up to associativity"].tolist() == [1, 0]
 
 
-def test_across_seeds():
-    mean, low, high = metrics.across_seeds([1.0, 2.0, 3.0])
-    half = 4.302653 / np.sqrt(3)  # t quantile of two degrees of freedom, standard deviation 1
-    assert (mean, low, high) == pytest.approx((2, 2 - half, 2 + half), abs=1e-5)
-    assert metrics.across_seeds([0.4])[0] == 0.4 and np.isnan(metrics.across_seeds([0.4])[1:]).all()
+def test_matched_length():
+    def of(method, lengths, seed=0):
+        return [(method, method, seed, "s", 0, f"{method}{i}", "", "", n, 0, 0, 0, 0, 1) for i, n in enumerate(lengths)]
+
+    rows = searched([*of("a", [1, 2, 3, 20, 40]), *of("b", [5, 21, 22, 60])])
+    kept = metrics.matched_length(rows, width=16)
+    classes = kept.groupby("method")["tokens"].agg(lambda tokens: sorted(n // 16 for n in tokens))
+    assert classes["a"] == classes["b"] == [0, 1] and (kept["count"] == 1).all()
+    assert metrics.matched_length(rows, width=16, seed=0).equals(kept)
+    assert metrics.matched_length(searched([*of("a", [1, 1], 0), *of("b", [1, 1], 1)])).empty  # seed with seed
+    assert len(metrics.matched_length(rows.assign(count=3))) == 3 * len(kept)
 
 
-def test_what_a_run_is_stands_in_its_record(tmp_path):
-    record = {"run": "sample/numbers56_sft_free", "method": "sft/free", "seed": 2, "profile": "laptop"}
-    (tmp_path / "run.json").write_text(json.dumps(record))
-    assert metrics.told(tmp_path) == {"run": "sample/numbers56_sft_free/2", "method": "sft/free", "seed": 2}
+def test_what_a_log_says_by_hand():
+    steps = {"step": range(1, 11), "kl": np.arange(10.0), "bucket0": 0.5, "bucket1": np.linspace(0.5, 0.9, 10)}
+    log = pd.DataFrame({"method": "rloo/a", "seed": 0} | steps)
+    wanted = ["change of kl", "late change of kl", "late kl", "highest kl", "highest largest share", "late nothing"]
+    found = metrics.log_scores(log, [*wanted, "pass@1"]).loc[("rloo/a", 0)]
+    # first fifth 0 and 1, last 8 and 9; of the second half 5..9 the first 5, the last 9
+    assert found.to_dict() == pytest.approx(
+        {"change of kl": 8, "late change of kl": 4, "late kl": 8.5, "highest kl": 9, "highest largest share": 1.8}
+    )
+    gaps = log.assign(kl=log["kl"].where(log["step"] % 2 == 0))  # measured every other step: 1 3 5 7 9
+    assert metrics.log_scores(gaps, wanted).loc[("rloo/a", 0), "change of kl"] == 8
 
 
-@pytest.mark.parametrize(
-    ("low", "high", "direction", "seeds", "expected"),
-    [
-        (0.01, 0.05, "higher", 3, "reproduced"),
-        (0.01, 0.05, "lower", 3, "not reproduced"),
-        (-0.05, -0.01, "lower", 3, "reproduced"),
-        (-0.05, -0.01, "higher", 3, "not reproduced"),
-        (-0.01, 0.05, "higher", 3, "undecided"),
-        (0.0, 0.0, "lower", 3, "undecided"),  # the same answers on every problem
-        (-0.01, 0.05, "equal", 3, "not contradicted"),
-        (0.01, 0.05, "equal", 3, "not reproduced"),
-        (0.01, 0.05, "higher", 1, "one seed"),
-        (0.01, 0.05, "higher", 2, "two seeds"),
-    ],
-)
-def test_answer(low, high, direction, seeds, expected):
-    assert metrics.answer(low, high, direction, seeds) == expected
-
-
-def test_answer_knows_no_other_direction():
-    with pytest.raises(ValueError, match="'highest'"):
-        metrics.answer(0, 1, "highest", 3)
+def test_searched_by_hand():
+    """Two searches of one problem: the best game misses and the second hits; no game at all."""
+    about = {"run": "search/sft_pick", "seed": 0, "set": "test_50", "problem": 0, "nums": [2, 3], "target": 6}
+    about |= {"beams": 16, "samples": 16, "rerank": "soft", "temperature": 0.9, "weight": 4.0, "alpha": 0.2}
+    about |= {"beta": 0.05, "sampled": 16, "unreadable": 3, "number not there": 1, "division by zero": 0}
+    games = [(0, 0, "<answer>2 + 3</answer>"), (0, 1, "<answer>2 * 3</answer>"), (1, 0, "")]
+    rows = [about | {"sample": sample, "rank": rank, "completion": game} for sample, rank, game in games]
+    table = metrics.searched(judge(pd.DataFrame(rows)))
+    assert table[["pass@1", "any", "score", "rejected"]].values.tolist() == [[0, 1, 0.1, 0.25], [0, 0, 0, 0.25]]
+    assert set(table["system"]) == {"16/16 +soft T0.9 λ=4 sampled"}
+    usual = pd.DataFrame(rows).assign(weight=1.0, temperature=0.6).query("sample == 0")
+    assert set(metrics.searched(judge(usual))["system"]) == {"16/16 +soft"}
+    plain = usual.assign(rerank="none", weight=2.0)  # no value, so its weight is none of its name
+    assert set(metrics.searched(judge(plain))["system"]) == {"16/16"}
 
 
 def test_intervals_as_text():
@@ -323,97 +243,6 @@ def test_crossover_draws():
     assert (drawn == metrics.crossover_draws(noisy, baseline, draws=500)).all()
 
 
-def test_share_is_a_ratio_of_totals_with_its_interval():
-    rng = np.random.default_rng(0)
-    index = pd.MultiIndex.from_product([["m"], ["r1", "r2"], ["s"], range(400)], names=NAMES)
-    whole = pd.Series(rng.poisson(20 * rng.gamma(1, size=800)), index, dtype=float)
-    part = pd.Series(rng.binomial(whole.astype(int), rng.beta(1, 5, size=800)), index, dtype=float)
-    score = metrics.share(part, whole)
-    for run in ("r1", "r2"):
-        mine = [values.xs(run, level="run").to_numpy() for values in (part, whole, score)]
-        assert mine[2].mean() == pytest.approx(mine[0].sum() / mine[1].sum())
-        picks = rng.integers(400, size=(4000, 400))
-        direct = np.quantile(mine[0][picks].sum(axis=1) / mine[1][picks].sum(axis=1), [0.025, 0.975])
-        found = metrics.bootstrap(pd.Series(mine[2]), draws=4000).iloc[0]
-        np.testing.assert_allclose(found[["low", "high"]].astype(float), direct, atol=0.15 * np.ptp(direct))
-    assert metrics.share(0 * part, 0 * whole).isna().all()
-
-
-NAMES = ["method", "run", "set", "problem"]
-
-
-def searched(rows):
-    names = [*NAMES, "completion", "answer", "status", "tokens", "equations", "true", "distinct", "signs"]
-    return pd.DataFrame(rows, columns=names).assign(seed=0)
-
-
-SEARCHED = [
-    ("a", "r", "s", 0, "t1", "1 + (2 + 3)", "correct", 10, 4, 3, 3, 4),
-    ("a", "r", "s", 0, "t1", "1 + (2 + 3)", "correct", 10, 4, 3, 3, 4),
-    ("a", "r", "s", 0, "t2", "3 + (1 + 2)", "correct", 20, 2, 2, 2, 5),
-    ("a", "r", "s", 0, "t3", "3 * (1 + 1)", "wrong_numbers", 40, 0, 0, 0, 1),
-    ("a", "r", "s", 1, "t4", "", "missing", 40, 10, 10, 5, 10),
-]
-
-
-@pytest.mark.parametrize("merged", [False, True])
-def test_exploration_by_hand(merged):
-    rows = searched(SEARCHED)
-    if merged:
-        rows = rows.groupby(list(rows)).size().rename("count").reset_index()
-    scores = metrics.exploration(rows).loc[("a", "r", "s")]
-    means = scores.mean()
-    assert scores["equations per response"].tolist() == [10 / 4, 10]
-    assert scores["distinct equations per response"].tolist() == [8 / 4, 5]
-    assert means["repeated equations"] == pytest.approx(7 / 20)
-    assert means["correct equations"] == pytest.approx(18 / 20)
-    assert means["recovery"] == pytest.approx(2 / 3)
-    assert means["equations read"] == pytest.approx(20 / 24)
-    assert scores["wrong_numbers"].tolist() == [1 / 4, 0] and scores["tokens per response"].tolist() == [20, 40]
-    assert scores["distinct completions"].tolist() == [3, 1]
-    assert scores["distinct correct solutions"].tolist() == [2, 0]
-    assert scores["distinct up to associativity"].tolist() == [1, 0]
-
-
-def test_matched_length():
-    def of(method, lengths, run="r"):
-        return [(method, run, "s", 0, f"{method}{i}", "", "missing", n, 0, 0, 0, 0) for i, n in enumerate(lengths)]
-
-    rows = searched([*of("a", [1, 2, 3, 20, 40]), *of("b", [5, 21, 22, 60])])
-    kept = metrics.matched_length(rows, width=16)
-    classes = kept.groupby("method")["tokens"].agg(lambda tokens: sorted(n // 16 for n in tokens))
-    assert classes["a"] == classes["b"] == [0, 1]
-    assert metrics.matched_length(rows, width=16, seed=0).equals(kept)
-    seeds = searched([*of("a", [1, 1]), *of("b", [1, 1])]).assign(seed=[0, 0, 1, 1])
-    assert metrics.matched_length(seeds).empty  # a seed is matched with the same seed
-    merged = metrics.matched_length(rows.assign(count=3))
-    each = pd.concat([rows.iloc[::-1]] * 3, ignore_index=True)  # the same completions, a row of its own for each
-    apart = metrics.matched_length(each)
-    assert len(merged) == 3 * len(kept)
-    pd.testing.assert_frame_equal(merged.reset_index(drop=True), apart.reset_index(drop=True))
-
-
-def test_differences_where_a_method_lacks_a_statistic_or_all():
-    scores = metrics.problem_scores(metrics.counts(two_methods()), ks=(1,), mean_to=())
-    scores["only"] = scores["pass@1"].where(scores.index.get_level_values("method") == "sft/free")
-    found = metrics.differences(scores, [("rloo/sparse", "sft/free")], draws=50)
-    assert "only" not in set(found["metric"]) and "pass@1" in set(found["metric"])
-    none = metrics.differences(scores, [("rloo/sparse", "nobody")], draws=50)
-    assert none.empty and list(none) == list(found)
-
-
-def test_searched_by_hand():
-    """Two searches of one problem: the best game misses and the second hits; no game at all."""
-    about = {"set": "test_50", "problem": 0, "nums": [2, 3], "target": 6, "beams": 16, "samples": 16, "rerank": "soft"}
-    about |= {"temperature": 0.9, "weight": 1.0, "alpha": 0.2, "beta": 0.05, "sampled": 16}
-    about |= {"unreadable": 3, "number not there": 1, "division by zero": 0}
-    games = [(0, 0, "<answer>2 + 3</answer>"), (0, 1, "<answer>2 * 3</answer>"), (1, 0, "")]
-    rows = [about | {"sample": sample, "rank": rank, "completion": game} for sample, rank, game in games]
-    table = metrics.searched(judge(pd.DataFrame(rows)))
-    assert table[["pass@1", "any", "score", "rejected"]].values.tolist() == [[0, 1, 0.1, 0.25], [0, 0, 0, 0.25]]
-    assert set(table["system"]) == {"16/16 +soft T0.9 sampled"}
-
-
 @given(st.lists(st.tuples(st.integers(0, 4), st.integers(0, 4)), min_size=1, max_size=8))
 def test_the_front_is_what_nothing_dominates(points):
     def beaten(one):
@@ -424,25 +253,14 @@ def test_the_front_is_what_nothing_dominates(points):
 
 def test_the_front_over_resampled_problems():
     rng = np.random.default_rng(0)
-    names = ["method", "run", "set", "problem"]
     means = {"first": (0.6, 0.5), "covers": (0.3, 0.9), "beaten": (0.2, 0.4), "close": (0.3, 0.9)}
     rows = {
-        (method, method, "s", problem): (rng.random(2) < mean).astype(float)
+        (method, 0, "s", problem): (rng.random(2) < mean).astype(float)
         for method, mean in means.items()
         for problem in range(200)
     }
-    scores = pd.DataFrame(rows, index=["pass@1", "pass@16"]).T.rename_axis(names)
+    scores = pd.DataFrame(rows, index=["pass@1", "pass@16"]).T.rename_axis(metrics.KEYS)
     table = metrics.front(scores, ["pass@1", "pass@16"], draws=600)
     assert table.loc["first"].tolist() == [True, 1] and table.loc["beaten", "front"] == 0
     assert 0.2 < table.loc["covers", "front"] + table.loc["close", "front"] <= 2
     assert table["on front"].tolist() == metrics.on_front(scores.groupby("method").mean().to_numpy()).tolist()
-
-
-def test_answers_are_all_known():
-    asked = [
-        (low, high, direction, seeds)
-        for low, high in [(-1, 1), (1, 2), (-2, -1)]
-        for direction in ("higher", "equal")
-        for seeds in (1, 2, 3)
-    ]
-    assert {metrics.answer(*each) for each in asked} | {"not run"} == set(metrics.ANSWERS)

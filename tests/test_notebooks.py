@@ -23,12 +23,13 @@ NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
 FLOORS = [  # a room imports only rooms on lower floors
     ["paths", "names"],
     ["files", "expression", "problem"],
-    ["programs", "traces", "steps", "verifiers", "solver"],
+    ["programs", "traces", "solver"],
+    ["steps", "verifiers"],
     ["distance"],
-    ["rewards", "curriculum", "demonstrations", "environment"],
+    ["rewards", "curriculum", "demonstrations", "environment", "judging"],
     ["model", "generation"],
     ["training", "preference", "search"],
-    ["runs", "judging", "metrics", "intervals", "plots"],
+    ["runs", "metrics", "intervals", "plots"],
     ["claims"],
     ["explorer"],
 ]
