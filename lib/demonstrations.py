@@ -1,4 +1,4 @@
-"""What supervised training imitates: prompts, search demonstrations, and the base model's pre-training text.
+"""What supervised training imitates: search demonstrations, and the base model's pre-training text.
 
 Every generator takes a `random.Random`, so a row is a function of its seed alone. Demonstrated arithmetic stays among
 the integers 0 to 999, which is what the base model is taught; the verifier knows no such limit.
@@ -13,10 +13,11 @@ from functools import cache, lru_cache
 
 import datasets
 
-from lib.environment import PROMPT, initial, moves_of, render_action, render_state, step
+from lib.environment import initial, moves_of, render_action, render_state, step
 from lib.expression import BinOp, Expr, Num, canonical, evaluate, parse, render
 from lib.problem import Problem, evaluation_keys, exclude
 from lib.problem import problems as as_problems
+from lib.prompts import render_prompt
 from lib.solver import is_solvable, solutions
 from lib.traces import Pool, full_pool, move, state_line, try_line, values
 from lib.verifiers import verify_trace
@@ -24,37 +25,13 @@ from lib.verifiers import verify_trace
 LARGEST = 999
 UNSOLVED = 0.25  # share of the program demonstrations whose answer misses the target
 COMPACT = 0.25  # share of them that write an attempt in one line, not an operation
-PROMPTS = {"free": "Numbers: [{nums}]\nTarget: {target}\n", "pick": PROMPT}
-PROMPTS["program"] = PROMPTS["free"] + "Program\n"
-PROMPTS["trace"] = PROMPTS["free"] + "Trace\n"
-# In words, for a model that reads them: the wording of the public 3-to-4-number data (TinyZero's), which the hub's
-# demonstrations answer, and a request for a program as paper `program` describes it.
-PROMPTS["words"] = (
-    "A conversation between User and Assistant. The user asks a question, and the Assistant solves it. The assistant "
-    "first thinks about the reasoning process in the mind and then provides the user with the answer.\n"
-    "User: Using the numbers [{nums}], create an equation that equals {target}. You can use basic arithmetic "
-    "operations (+, -, *, /) and each number can only be used once. Show your work in <think> </think> tags. And "
-    "return the final answer in <answer> </answer> tags, for example <answer> (1 + 2) / 3 </answer>.\n"
-    "Assistant: Let me solve this step by step.\n"
-)
-PROMPTS["program_words"] = (
-    "User: Using the numbers [{nums}], write a program that computes {target}. One assignment a line, of the form "
-    "variable = operand operator operand: an operand is one of the numbers or an earlier variable, an operator one of "
-    "+, -, *, /. Use each number exactly once; the last line assigns to answer. Return the program in <answer> "
-    "</answer> tags.\nAssistant:\n"
-)
 HUB_DEMONSTRATIONS = "Asap7772/cog_behav_all_strategies"
-
-
-def render_prompt(nums, target: int, name: str = "free") -> str:
-    """The text a policy is given for one problem, in the prompt style `name` (a key of `PROMPTS`)."""
-    return PROMPTS[name].format(nums=", ".join(map(str, nums)), target=target)
 
 
 # --- arithmetic steps -------------------------------------------------------------------------------------------------
 
 
-def apply(op: str, a: int, b: int) -> int | None:
+def bounded(op: str, a: int, b: int) -> int | None:
     """`a op b` if it is an integer from 0 to `LARGEST`, else None."""
     if op == "/":
         return a // b if b and a % b == 0 else None
@@ -74,7 +51,7 @@ def steps_of(expr: Expr) -> list[str] | None:
         if isinstance(node, Num):
             return node.value
         left, right = value_of(node.left), value_of(node.right)
-        value = None if left is None or right is None else apply(node.op, left, right)
+        value = None if left is None or right is None else bounded(node.op, left, right)
         steps.append(f"{left} {node.op} {right} = {value}")
         return value
 
@@ -103,7 +80,7 @@ def random_end(start: Sequence[Expr], rng: random.Random) -> Expr:
         i, j = rng.sample(range(len(pool)), 2)
         (left, a), (right, b) = pool[i], pool[j]
         op = rng.choice("+-*/")
-        value = apply(op, a, b)
+        value = bounded(op, a, b)
         if value is not None:
             pool = [item for k, item in enumerate(pool) if k not in (i, j)] + [(BinOp(op, left, right), value)]
     return pool[0][0]
@@ -129,17 +106,17 @@ def near_misses(problem: Problem, rng: random.Random, count: int, tries: int = 8
     return rng.sample(nearest, len(nearest))
 
 
-def check(value: int, target: int) -> str:
+def check_suffix(value: int, target: int) -> str:
     """What a search asks of the value it has reached: `", 98? no"`; no equation, so no verifier counts it as a step."""
     return f", {target}? {'yes' if value == target else 'no'}"
 
 
 def attempt_line(expr: Expr, target: int) -> str:
     """One attempt as a search writes it: its equations, separated by commas, and whether their value is the target."""
-    return ", ".join(steps_of(expr)) + check(evaluate(expr), target)
+    return ", ".join(steps_of(expr)) + check_suffix(evaluate(expr), target)
 
 
-def search(problem: Problem, rng: random.Random, failures: int) -> list[Expr]:
+def draw_attempts(problem: Problem, rng: random.Random, failures: int) -> list[Expr]:
     """At most `failures` attempts that miss and one that works. Raises ValueError without a solution among 0 to 999."""
     plain = plain_solutions(problem)
     if not plain:
@@ -153,7 +130,7 @@ def free_search(problem: Problem, rng: random.Random, failures: int) -> str:
 
     One attempt a line, as `attempt_line` writes it. Raises ValueError without a solution among the integers 0 to 999.
     """
-    attempts = search(problem, rng, failures)
+    attempts = draw_attempts(problem, rng, failures)
     lines = [attempt_line(attempt, problem.target) for attempt in attempts]
     return "\n".join(["<think>", *lines, "</think>", f"<answer>{render(attempts[-1])}</answer>"])
 
@@ -186,7 +163,7 @@ def program_search(problem: Problem, rng: random.Random, failures: int) -> str:
     found a solution before it has computed one. A share of UNSOLVED ends on a miss: what is taught is the format.
     Raises ValueError without a solution among the integers 0 to 999.
     """
-    attempts = search(problem, rng, failures)
+    attempts = draw_attempts(problem, rng, failures)
     if rng.random() < UNSOLVED:
         [attempts[-1]] = near_misses(problem, rng, 1)
     compact, names, lines = rng.random() < COMPACT, iter(string.ascii_lowercase), []
@@ -195,7 +172,7 @@ def program_search(problem: Problem, rng: random.Random, failures: int) -> str:
             lines.append(f"{next(names)} = {render(attempt)} # {attempt_line(attempt, problem.target)}")
             continue
         *before, end = steps_of(attempt)
-        comments = [*before, end + check(evaluate(attempt), problem.target)]
+        comments = [*before, end + check_suffix(evaluate(attempt), problem.target)]
         pairs = zip(program_lines(attempt, names), comments, strict=True)
         lines += [f"{line} # {comment}" for line, comment in pairs]
     return "\n".join(["<answer>", *lines, "</answer>"])
@@ -265,7 +242,7 @@ class TraceDesign:
         """One completion, checked by `verify_trace`. Raises ValueError without a solution among the integers 0 to 999,
         and for a row that the verifier finds a fault in."""
         rng = random.Random(str(problem.key)) if self.canonical else rng
-        *missed, solution = search(problem, rng, failures if self.converted else 0)
+        *missed, solution = draw_attempts(problem, rng, failures if self.converted else 0)
         if self.canonical:
             solution = min(plain_solutions(problem), key=render)
         branches = max(1, min(failures, self.most)) if rng.random() < self.backtracks else 0
@@ -301,7 +278,7 @@ class TraceDesign:
             returns = ["backtrack", state_line(pool, self.provenance)] if branch else []
             for nodes, behind in ((branch, returns), ([node], [])):
                 for _, done, after in walk(pool, nodes):
-                    asks = check(evaluate(done), problem.target) if self.checked and len(after) == 1 else ""
+                    asks = check_suffix(evaluate(done), problem.target) if self.checked and len(after) == 1 else ""
                     lines += [try_line(done) + asks, state_line(after, self.provenance)]
                 lines += behind
             pool = move(pool, node)
@@ -340,21 +317,21 @@ def load_demonstrations(
     problems: datasets.Dataset,
     most_failures: int,
     seed: int,
-    prompt: str = "free",
+    prompt_style: str = "free",
     design: str = "free",
     hub: str = HUB_DEMONSTRATIONS,
 ) -> datasets.Dataset:
     """Rows `prompt`, `completion` for supervised fine-tuning.
 
-    `generated`: one demonstration by `design` (a key of DEMONSTRATIONS) behind the prompt of style `prompt` for each of
-    `problems`, with 0 to `most_failures` failing attempts, uniformly; a design of several variants writes as many rows,
-    of the first problems. With prompt "pick" the states and actions of one solution instead.
+    `generated`: one demonstration by `design` (a key of DEMONSTRATIONS) behind the prompt of style `prompt_style` for
+    each of `problems`, with 0 to `most_failures` failing attempts, uniformly; a design of several variants writes as
+    many rows, of the first problems. In style "pick" the states and actions of one solution instead.
     `hub`: the demonstrations that the papers use (columns `query`, `completion`), or those of another hub name or local
     folder `hub`. Rows of evaluation problems are dropped. Raises ValueError for an unknown source or an unreadable
     query.
     """
     if source == "hub":
-        rows = datasets.load_dataset(hub, split="train").map(asked, load_from_cache_file=False)
+        rows = datasets.load_dataset(hub, split="train").map(query_problem, load_from_cache_file=False)
         return exclude(rows).rename_column("query", "prompt").select_columns(["prompt", "completion"])
     if source != "generated":
         raise ValueError(f"demonstration source {source!r} is not known: use 'generated' or 'hub'")
@@ -365,21 +342,21 @@ def load_demonstrations(
         rng, problem = random.Random(f"{seed}/{index}"), candidates[index // variants]
         if not plain_solutions(problem):
             continue
-        if prompt == "pick":
+        if prompt_style == "pick":
             rows += action_rows(problem, rng)
         else:
             completion = DEMONSTRATIONS[design](problem, rng, failures=rng.randint(0, most_failures))
-            rows.append({"prompt": render_prompt(problem.nums, problem.target, prompt), "completion": completion})
+            rows.append({"prompt": render_prompt(problem.nums, problem.target, prompt_style), "completion": completion})
     print(f"{len(rows):,} demonstrations; the other problems have no solution among the integers 0 to {LARGEST}")
     return datasets.Dataset.from_list(rows)
 
 
-def asked(row: dict) -> dict:
+def query_problem(row: dict) -> dict:
     """The numbers and the target that a hub demonstration's query asks about."""
-    asked = re.search(r"\[(\d+(?:,? +\d+)*)\].*?equals? (\d+)", row["query"], re.DOTALL)
-    if asked is None:
+    found = re.search(r"\[(\d+(?:,? +\d+)*)\].*?equals? (\d+)", row["query"], re.DOTALL)
+    if found is None:
         raise ValueError(f"no numbers and target can be read in the demonstration query {row['query'][:200]!r}")
-    return {"nums": [int(n) for n in re.findall(r"\d+", asked[1])], "target": int(asked[2])}
+    return {"nums": [int(n) for n in re.findall(r"\d+", found[1])], "target": int(found[2])}
 
 
 # --- pre-training text ------------------------------------------------------------------------------------------------
@@ -410,7 +387,7 @@ def equation(op: str, rng: random.Random, test: bool = False) -> str:
         a, b = rng.randint(0, largest), rng.randint(0, largest)
         if op == "-" and a < b:
             a, b = b, a
-        value = apply(op, a, b)
+        value = bounded(op, a, b)
         if value is not None and held_out(a, b) == test:
             return f"{a} {op} {b} = {value}"
 
@@ -428,7 +405,7 @@ def comparison(rng: random.Random) -> str:
         while value == target:
             same_tens, same_units = target // 10 * 10 + rng.randint(0, 9), rng.randint(0, 9) * 10 + target % 10
             value = rng.choice([rng.randint(0, LARGEST), same_tens, same_units])
-    return f"{value}{check(value, target)}"
+    return f"{value}{check_suffix(value, target)}"
 
 
 def worked_expression(rng: random.Random, most_lines: int) -> str:
@@ -456,7 +433,7 @@ def state_walk(rng: random.Random) -> str:
         while len(pool) > 1:
             i, j = rng.sample(range(len(pool)), 2)
             op = rng.choice("+-*/")
-            value = apply(op, pool[i], pool[j])
+            value = bounded(op, pool[i], pool[j])
             if value is not None:
                 lines.append(f"try {pool[i]} {op} {pool[j]} = {value}")
                 pool = sorted([*(n for k, n in enumerate(pool) if k not in (i, j)), value])

@@ -20,9 +20,9 @@ import numpy as np
 
 from lib.expression import BinOp, Expr, Num
 from lib.problem import Problem
+from lib.prompts import render_prompt
 from lib.solver import count_all
 
-PROMPT = "Numbers: [{nums}]\nTarget: {target}\nPick\n"
 REJECTIONS = ("unreadable", "number not there", "division by zero")
 Number = int | Fraction  # whole numbers are always int
 
@@ -99,7 +99,7 @@ def render_number(number: Number) -> str:
 
 def render_state(state: State) -> str:
     """The prompt p(s): numbers left and target, nothing of the history."""
-    return PROMPT.format(nums=", ".join(map(render_number, state.nums)), target=state.target)
+    return render_prompt([render_number(n) for n in state.nums], state.target, "pick")
 
 
 def render_action(move: Action) -> str:

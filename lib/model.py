@@ -66,7 +66,7 @@ def new_model(tokenizer, hidden: int = 128, layers: int = 4, heads: int = 4, see
     return Qwen2ForCausalLM(config)
 
 
-def memory_there() -> int:
+def machine_memory() -> int:
     """Bytes of memory of the GPU, or without one of the machine."""
     if torch.cuda.is_available():
         return torch.cuda.get_device_properties(0).total_memory
@@ -89,9 +89,9 @@ def training_memory(model, rows: int, length: int, reference: bool) -> int:
     return copies * model.num_parameters() + rows * length * kept * (2 if half else 4) + tiles
 
 
-def fitting(model, batch: int, length: int, reference: bool) -> int:
+def max_micro_batch(model, batch: int, length: int, reference: bool) -> int:
     """The most rows, a divisor of `batch`, that one pass can hold in nine tenths of the memory; 1 where none fits."""
-    room = 0.9 * memory_there()
+    room = 0.9 * machine_memory()
     sizes = (rows for rows in range(batch, 0, -1) if batch % rows == 0)
     return next((rows for rows in sizes if training_memory(model, rows, length, reference) <= room), 1)
 

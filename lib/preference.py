@@ -11,64 +11,39 @@ from pathlib import Path
 
 import pandas as pd
 import torch
-import torch.nn.functional as F
 from datasets import Dataset, disable_progress_bars, load_dataset
 from trl import DPOConfig, DPOTrainer
 
-from lib.demonstrations import asked, render_prompt
-from lib.model import fitting, load_policy
+from lib.demonstrations import query_problem
+from lib.losses import PREFERENCE, preference_loss
+from lib.model import load_policy, max_micro_batch
 from lib.problem import exclude
+from lib.prompts import render_prompt
+from lib.settings import Settings
 from lib.training import Policy, Resumable, arguments, schedule
 
 HUB_PAIRS = "asingh15/countdown_tasks_3to4-dpo"
-LOSSES = ("ipo", "ipo_mean", "dpo")
 
 
 @dataclass(frozen=True, kw_only=True)
-class PreferenceSettings:
-    """Hyperparameters of preference optimisation; `loss` is one of LOSSES, `batch_size` counts pairs."""
+class PreferenceSettings(Settings):
+    """Hyperparameters of preference optimisation; `loss` is one of lib.losses.PREFERENCE, `batch_size` counts pairs."""
 
-    loss: str = "ipo"
-    beta: float = 0.1
-    steps: int = 100
-    batch_size: int = 24
-    learning_rate: float = 1e-5
-    weight_decay: float = 1e-4
-    max_grad_norm: float = 1.0
-    max_tokens: int = 160
-    eval_every: int = 10
-    save_every: int = 10
-    seed: int = 0
+    loss: str
+    beta: float
+    steps: int
+    batch_size: int
+    learning_rate: float
+    weight_decay: float
+    max_grad_norm: float
+    max_tokens: int
+    eval_every: int
+    save_every: int
+    seed: int
 
     def __post_init__(self):
-        if self.loss not in LOSSES or self.beta <= 0:
-            raise ValueError(f"loss={self.loss!r}, beta={self.beta}: the loss is one of {LOSSES}, beta is positive")
-
-
-def preference_loss(
-    chosen: torch.Tensor, rejected: torch.Tensor, lengths: torch.Tensor, beta: float, loss: str = "ipo"
-) -> tuple[torch.Tensor, dict[str, float]]:
-    """Eq. 3 and its relatives, averaged over pairs, and their metrics.
-
-        ipo       (h - 1 / (2 beta))^2,  h = chosen - rejected
-        ipo_mean  the same with each log-ratio divided by its completion's length (TRL's "ipo")
-        dpo       -log sigmoid(beta h)
-
-    chosen, rejected: log pi / pi_ref of whole completions, (B,); lengths: their tokens, (2, B). Metrics: Eq. 2's
-    rewards of both sides and their margin (means), and preferred, the share of pairs with a positive margin.
-    """
-    units = lengths if loss == "ipo_mean" else (1, 1)
-    gap = chosen / units[0] - rejected / units[1]
-    each = -F.logsigmoid(beta * gap) if loss == "dpo" else (gap - 1 / (2 * beta)) ** 2
-    rewards = beta * torch.stack([chosen, rejected]).detach()
-    margin = rewards[0] - rewards[1]
-    metrics = {
-        "reward_chosen": rewards[0].mean().item(),
-        "reward_rejected": rewards[1].mean().item(),
-        "margin": margin.mean().item(),
-        "preferred": (margin > 0).float().mean().item(),
-    }
-    return each.mean(), metrics
+        if self.loss not in PREFERENCE or self.beta <= 0:
+            raise ValueError(f"loss={self.loss!r}, beta={self.beta}: the loss is one of {PREFERENCE}, beta is positive")
 
 
 def preference_pairs(judged: pd.DataFrame, most: int, seed: int) -> Dataset:
@@ -92,7 +67,7 @@ def preference_pairs(judged: pd.DataFrame, most: int, seed: int) -> Dataset:
 def hub_pairs(hub: str = HUB_PAIRS) -> Dataset:
     """The hub's preference pairs (columns query, response_ws, response_ls), or those of another hub name or local
     folder, as rows prompt, chosen, rejected; without those of evaluation problems."""
-    rows = exclude(load_dataset(hub, split="train").map(asked, load_from_cache_file=False))
+    rows = exclude(load_dataset(hub, split="train").map(query_problem, load_from_cache_file=False))
     names = {"query": "prompt", "response_ws": "chosen", "response_ls": "rejected"}
     return rows.rename_columns(names).select_columns(list(names.values()))
 
@@ -103,12 +78,12 @@ class PreferenceTrainer(Resumable, DPOTrainer):
     eval_rewards = {}  # noqa: RUF012
 
     def __init__(
-        self, model, tokenizer, rows: Dataset, folder: Path, settings: PreferenceSettings, eval_problems, prompt
+        self, model, tokenizer, rows: Dataset, folder: Path, settings: PreferenceSettings, eval_problems, prompt_style
     ):
-        self.settings, self.eval_problems, self.prompt = settings, eval_problems, prompt
+        self.settings, self.eval_problems, self.prompt_style = settings, eval_problems, prompt_style
         texts = zip(rows["prompt"], rows["chosen"], rows["rejected"], strict=True)
-        length = max(len(tokenizer(max(asked + a, asked + b, key=len)).input_ids) for asked, a, b in texts) + 1
-        micro_batch = fitting(model, settings.batch_size, 2 * length, reference=True)  # both sides of a pair
+        length = max(len(tokenizer(max(prompt + a, prompt + b, key=len)).input_ids) for prompt, a, b in texts) + 1
+        micro_batch = max_micro_batch(model, settings.batch_size, 2 * length, reference=True)  # both sides of a pair
         config = DPOConfig(
             **arguments(folder, settings),
             max_steps=settings.steps,
@@ -157,7 +132,7 @@ def train_preference(
     folder: str | Path,
     settings: PreferenceSettings,
     eval_problems: Dataset,
-    prompt: str = "free",
+    prompt_style: str = "free",
 ) -> None:
     """Train on `pairs` (chosen, rejected, and nums and target or a prompt); the policy goes to `folder`/checkpoint.
 
@@ -170,8 +145,8 @@ def train_preference(
     folder, (model, tokenizer) = Path(folder), policy if isinstance(policy, tuple) else load_policy(policy)
     disable_progress_bars()  # of every small thing that TRL does to the rows
     if "prompt" not in pairs.column_names:
-        pairs = pairs.map(lambda row: {"prompt": render_prompt(row["nums"], row["target"], prompt)})
+        pairs = pairs.map(lambda row: {"prompt": render_prompt(row["nums"], row["target"], prompt_style)})
     order = schedule(len(pairs), settings.steps * settings.batch_size, settings.seed)
     rows = pairs.select_columns(["prompt", "chosen", "rejected"]).select(order)
-    trainer = PreferenceTrainer(model, tokenizer, rows, folder, settings, eval_problems, prompt)
+    trainer = PreferenceTrainer(model, tokenizer, rows, folder, settings, eval_problems, prompt_style)
     trainer.fit(folder, settings.steps, settings.loss.upper(), ("loss", "margin"))

@@ -11,7 +11,7 @@ method to compare others with.
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import NamedTuple
 
 import pandas as pd
@@ -54,7 +54,7 @@ class SearchSettings:
 
     @property
     def sampling(self) -> Sampling:
-        return Sampling(self.temperature, self.top_p, self.top_k, self.max_tokens)
+        return Sampling.of(asdict(self))
 
 
 class Path(NamedTuple):

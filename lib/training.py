@@ -43,11 +43,13 @@ from trl import GRPOConfig, GRPOTrainer, SFTConfig, SFTTrainer
 from trl.trainer.utils import add_fused_lm_head
 
 from lib.curriculum import Curriculum
-from lib.demonstrations import render_prompt
 from lib.files import progress, write_table, writing
 from lib.generation import ENGINES, MEMORY_SHARE, Sampling, sample
-from lib.model import fitting, load_policy, memory_there, save_policy, training_memory
+from lib.losses import leave_one_out, rloo_loss
+from lib.model import load_policy, machine_memory, max_micro_batch, save_policy, training_memory
 from lib.problem import Problem, problems
+from lib.prompts import render_prompt
+from lib.settings import Settings
 from lib.verifiers import VERIFIERS
 
 if not trl.__version__.startswith("1.16."):
@@ -62,22 +64,22 @@ TokenWeights = Callable[[list[int]], Sequence[float]]  # a completion's token id
 
 
 @dataclass(frozen=True, kw_only=True)
-class SFTSettings:
+class SFTSettings(Settings):
     """Hyperparameters of supervised fine-tuning; `schedule` is transformers' name of one. Without `end_token` a
     completion is taught without its end."""
 
     learning_rate: float
-    epochs: int = 1
-    batch_size: int = 64
-    warmup_steps: int = 20
-    schedule: str = "cosine"
-    end_token: bool = True
-    weight_decay: float = 1e-4
-    max_grad_norm: float = 1.0
-    log_every: int = 10
-    eval_every: int = 50
-    save_every: int = 50
-    seed: int = 0
+    epochs: int
+    batch_size: int
+    warmup_steps: int
+    schedule: str
+    end_token: bool
+    weight_decay: float
+    max_grad_norm: float
+    log_every: int
+    eval_every: int
+    save_every: int
+    seed: int
 
     def __post_init__(self):
         for name in ("eval_every", "save_every"):
@@ -86,109 +88,59 @@ class SFTSettings:
 
 
 @dataclass(frozen=True, kw_only=True)
-class RLOOSettings:
-    """Hyperparameters of RLOO. Defaults are those of paper `ast`, but batch and length fit the laptop.
+class RLOOSettings(Settings):
+    """Hyperparameters of RLOO.
 
-    An update takes `problems_per_step` problems, `group_size` rollouts each, in micro-batches of `micro_batch`
-    rollouts, drawn by `engine`. `num_iterations` successive updates, of the `steps` in all, share their rollouts. The
-    policy is the model at `temperature`, in sampling and in the loss alike.
+    An update takes `problems_per_step` problems, `group_size` rollouts each, drawn by `engine`, in micro-batches of at
+    most `micro_batch` rollouts. `num_iterations` successive updates, of the `steps` in all, share their rollouts. The
+    policy is the model at `temperature`, in sampling and in the loss alike. A rollout whose advantage is 0 has no
+    policy gradient: a random `idle_share` of these rollouts stands for all of them in entropy and KL, and a random
+    `reference_share` of what is left in KL. Both estimates stay unbiased; shares of 1 leave nothing out.
     """
 
-    steps: int = 100
-    problems_per_step: int = 24
-    group_size: int = 8
-    num_iterations: int = 1
-    max_tokens: int = 160
-    temperature: float = 1.0
-    learning_rate: float = 1e-5
-    weight_decay: float = 1e-4
-    max_grad_norm: float = 1.0
-    importance_cap: float = 100.0
-    entropy_coef: float = 0.001
-    kl_coef: float = 0.001
-    micro_batch: int = 16
-    engine: str = "transformers"
-    eval_every: int = 10
-    save_every: int = 10
-    seed: int = 0
+    steps: int
+    problems_per_step: int
+    group_size: int
+    num_iterations: int
+    max_tokens: int
+    temperature: float
+    learning_rate: float
+    weight_decay: float
+    max_grad_norm: float
+    importance_cap: float
+    entropy_coef: float
+    kl_coef: float
+    idle_share: float
+    reference_share: float
+    micro_batch: int
+    engine: str
+    eval_every: int
+    save_every: int
+    seed: int
+
+    @property
+    def rollouts(self) -> int:
+        """Of an update."""
+        return self.problems_per_step * self.group_size
 
     def __post_init__(self):
         if self.engine not in ENGINES:
             raise ValueError(f"engine={self.engine!r} is not known: choose from {sorted(ENGINES)}")
         if self.group_size < 2:
             raise ValueError(f"group_size={self.group_size}: leave-one-out needs two rollouts of a problem")
-        if self.problems_per_step * self.group_size % self.micro_batch:
+        if self.rollouts % self.micro_batch:
             raise ValueError(
-                f"micro_batch={self.micro_batch} does not divide the "
-                f"{self.problems_per_step * self.group_size} rollouts of an update (problems_per_step * group_size)"
+                f"micro_batch={self.micro_batch} does not divide the {self.rollouts} rollouts of an update "
+                "(problems_per_step * group_size)"
             )
         if self.steps % self.num_iterations or self.save_every % self.num_iterations:
             raise ValueError(
                 f"num_iterations={self.num_iterations} does not divide steps={self.steps} and "
                 f"save_every={self.save_every}: a run ends, and resumes, between two batches of rollouts"
             )
-
-
-# --- the estimator ------------------------------------------------------------------------------------------
-
-
-def leave_one_out(rewards: torch.Tensor) -> torch.Tensor:
-    """A_i = r_i - mean of the group's other rewards (`ast` Eq. 1); argument and result (groups, K), K > 1."""
-    k = rewards.shape[-1]
-    shifted = rewards - rewards[..., :1]  # makes equal rewards exact zeros, and so their advantages
-    return (shifted - shifted.mean(-1, keepdim=True)) * (k / (k - 1))
-
-
-def rloo_loss(
-    logps: torch.Tensor,
-    entropies: torch.Tensor,
-    sampler_logps: torch.Tensor,
-    advantages: torch.Tensor,
-    mask: torch.Tensor,
-    *,
-    importance_cap: float,
-    entropy_coef: float = 0.0,
-    kl_coef: float = 0.0,
-    ref_logps: torch.Tensor | None = None,
-    token_weights: torch.Tensor | None = None,
-    samples: int | None = None,
-    tokens: int | None = None,
-) -> tuple[torch.Tensor, dict[str, float]]:
-    """The loss of `ast` (Eq. 2 and 3) with entropy bonus and KL penalty, and its metrics.
-
-        loss  = -1/samples sum_i rho_i A_i sum_t w_it log pi_it  -  entropy_coef H  +  kl_coef KL
-        rho_i = min(exp(sum_t log pi_it - sum_t log mu_it), c), without gradient
-
-    logps (log pi) and entropies carry the gradient; sampler_logps (log mu), ref_logps, token_weights (w)
-    don't, all (B, T); mask (B, T) is 1 on completion tokens; advantages (B,). H and KL are means over
-    completion tokens. KL is the k3 estimate times pi / stop_gradient(pi), which is 1: without this factor the
-    gradient is not that of KL.
-
-    For a micro-batch, `samples` and `tokens` are the rollouts and completion tokens of the whole update:
-    losses and metrics of the micro-batches then add up to those of the update (but importance_max, of which
-    take the maximum).
-    """
-    samples = samples or len(logps)
-    tokens = tokens or int(mask.sum())
-    log_rho = ((logps.detach() - sampler_logps) * mask).sum(-1)
-    rho = log_rho.exp().clamp(max=importance_cap)
-    weights = mask if token_weights is None else mask * token_weights
-    policy = -(rho * advantages * (logps * weights).sum(-1)).sum() / samples
-    entropy = (entropies * mask).sum() / tokens
-    loss = policy - entropy_coef * entropy
-    metrics = {
-        "entropy": entropy.item(),
-        "importance_mean": rho.sum().item() / samples,
-        "importance_max": rho.max().item(),
-        "importance_log": log_rho.sum().item() / samples,
-    }
-    if ref_logps is not None:
-        lead = ref_logps - logps
-        k3 = lead.exp() - lead - 1
-        kl = (k3 * (logps - logps.detach()).exp() * mask).sum() / tokens
-        loss = loss + kl_coef * kl
-        metrics["kl"] = kl.item()
-    return loss, metrics
+        for name in ("idle_share", "reference_share"):
+            if not 0 < getattr(self, name) <= 1:
+                raise ValueError(f"{name}={getattr(self, name)}: a share is above 0 and at most 1")
 
 
 # --- what all trainers write -------------------------------------------------------------------------------
@@ -234,14 +186,14 @@ class Resumable:
 
     def is_correct(self, completion: str, problem: Problem) -> bool:
         """The word of the verifier that belongs to this style of prompt."""
-        return VERIFIERS[self.prompt](completion, problem).status == "correct"
+        return VERIFIERS[self.prompt_style](completion, problem).status == "correct"
 
     def held_out(self) -> dict[str, float]:
         """eval_accuracy and the mean of each of `eval_rewards` for one completion a problem of `eval_problems`, at
         temperature 1 and a fixed seed; eval_entropy, nats a token: the mean of -log pi over the tokens drawn."""
         sampling, rows = Sampling(max_tokens=self.settings.max_tokens), self.eval_problems
         with self.accelerator.autocast():
-            table = sample(self.model, self.processing_class, rows, 1, sampling, self.args.seed, self.prompt)
+            table = sample(self.model, self.processing_class, rows, 1, sampling, self.args.seed, self.prompt_style)
         answered = list(zip(table["completion"], problems(rows), strict=True))
         row = {"eval_accuracy": float(np.mean([self.is_correct(text, problem) for text, problem in answered]))}
         for name, reward in self.eval_rewards.items():
@@ -252,11 +204,11 @@ class Resumable:
     def check_memory(self, rows: int, length: int, reference: bool, taken: float = 0.0) -> None:
         """Say how much memory training takes at the most. Raises MemoryError where there is not that much, less the
         share that is `taken`."""
-        needed, there = training_memory(self.model, rows, length, reference), (1 - taken) * memory_there()
+        needed, room = training_memory(self.model, rows, length, reference), (1 - taken) * machine_memory()
         said = f"{needed / 2**30:.1f} GiB at the peak, for {rows} texts of {length} tokens at a time"
-        print(f"memory: about {said}; {there / 2**30:.1f} GiB are there", flush=True)
-        if needed > there:
-            raise MemoryError(f"training needs about {said}, but there are {there / 2**30:.1f} GiB: lower micro_batch")
+        print(f"memory: about {said}; {room / 2**30:.1f} GiB are there", flush=True)
+        if needed > room:
+            raise MemoryError(f"training needs about {said}, but there are {room / 2**30:.1f} GiB: lower micro_batch")
 
     def fit(self, folder: Path, steps: int, what: str, shown: tuple[str, ...]) -> None:
         """Train, from the newest whole checkpoint if there is one, and save the policy. `shown`: columns of metrics.csv
@@ -278,7 +230,7 @@ class Resumable:
         """Write metrics.csv, a row a step, and say how far training is."""
         table = log.sort_index(axis=1).groupby("step", as_index=False).first()
         write_table(table, self.folder / "metrics.csv")
-        self.line.set_postfix(table.iloc[-1][self.shown], refresh=False)
+        self.line.set_postfix(table[self.shown].ffill().iloc[-1], refresh=False)  # a last row may hold eval_* alone
         self.line.update(self.state.global_step - self.line.n)
 
 
@@ -365,7 +317,7 @@ def train_sft(
 
     rows = rows.map(tokenized, remove_columns=rows.column_names)
     lengths = np.minimum([len(ids) for ids in rows["input_ids"]], model.config.max_position_embeddings)
-    micro_batch = fitting(model, settings.batch_size, int(lengths.max()), reference=False)
+    micro_batch = max_micro_batch(model, settings.batch_size, int(lengths.max()), reference=False)
     config = SFTConfig(
         **arguments(folder, settings),
         num_train_epochs=1,  # the order below holds all epochs
@@ -402,9 +354,9 @@ class RLOOTrainer(Resumable, GRPOTrainer):
     """RLOO of paper `ast`: our rollouts and `rloo_loss` in TRL's GRPOTrainer. See the module's docstring.
 
     `train_problems` are those of the whole run in order, `settings.problems_per_step` a batch of rollouts; a
-    `curriculum` draws its own instead, and its state is part of a checkpoint. `prompt`: its style, which also says how
-    an answer is verified for the accuracy. The frozen reference is the policy as it is given here; it costs a forward
-    pass, and at kl_coef 0 is left out (there is no column kl then).
+    `curriculum` draws its own instead, and its state is part of a checkpoint. `prompt_style` also says how an answer
+    is verified for the accuracy. The frozen reference is the policy as it is given here; it costs a forward pass, and
+    at kl_coef 0 is left out (there is no column kl then).
     """
 
     def __init__(
@@ -418,11 +370,11 @@ class RLOOTrainer(Resumable, GRPOTrainer):
         *,
         eval_problems: Dataset | None = None,
         eval_rewards: dict[str, Reward] | None = None,
-        prompt: str = "free",
+        prompt_style: str = "free",
         token_weights: TokenWeights | None = None,
         curriculum: Curriculum | None = None,
     ):
-        self.settings, self.reward, self.prompt, self.curriculum = settings, reward, prompt, curriculum
+        self.settings, self.reward, self.prompt_style, self.curriculum = settings, reward, prompt_style, curriculum
         self.eval_problems, self.eval_rewards = eval_problems, eval_rewards or {}
         self.token_weights = token_weights
         self.reference = copy.deepcopy(model).eval().requires_grad_(False) if settings.kl_coef else None
@@ -435,12 +387,12 @@ class RLOOTrainer(Resumable, GRPOTrainer):
             num_iterations=settings.num_iterations,
             temperature=settings.temperature,
             per_device_train_batch_size=settings.micro_batch,
-            gradient_accumulation_steps=settings.problems_per_step * settings.group_size // settings.micro_batch,
+            gradient_accumulation_steps=settings.rollouts // settings.micro_batch,
             shuffle_dataset=False,
         )
         super().__init__(
             model=model,
-            reward_funcs=[reward],
+            reward_funcs=[reward],  # TRL refuses to start without; ours is called in _rollouts, with a whole group
             args=config,
             train_dataset=train_problems,
             processing_class=tokenizer,
@@ -453,9 +405,8 @@ class RLOOTrainer(Resumable, GRPOTrainer):
         accumulation = self.args.gradient_accumulation_steps
         turn = self._step % (accumulation * self.settings.num_iterations)
         if turn == 0 and self.curriculum:
-            self._micro_batches = self._rollouts(
-                self.curriculum.draw(self.settings.problems_per_step, self.state.global_step)
-            )
+            drawn = self.curriculum.draw(self.settings.problems_per_step, self.state.global_step)
+            self._micro_batches = self._rollouts(drawn)
         elif turn == 0:  # TRL hands over each problem K times
             self._micro_batches = self._rollouts(problems(pd.DataFrame(rows[:: self.settings.group_size])))
         elif turn % accumulation == 0:  # a further update on the same rollouts
@@ -481,10 +432,10 @@ class RLOOTrainer(Resumable, GRPOTrainer):
         settings, k, tokenizer = self.settings, self.settings.group_size, self.processing_class
         # 1. sample, seeded by the step alone: a resumed run draws what the uninterrupted one would have drawn
         began = time.perf_counter()
-        prompts = [tokenizer(render_prompt(p.nums, p.target, self.prompt)).input_ids for p in batch]
+        prompts = [tokenizer(render_prompt(p.nums, p.target, self.prompt_style)).input_ids for p in batch]
         generator = torch.Generator(self.model.device)
         generator.manual_seed(settings.seed * 1_000_003 + self.state.global_step)
-        sampling = Sampling(settings.temperature, max_tokens=settings.max_tokens)
+        sampling = Sampling(temperature=settings.temperature, max_tokens=settings.max_tokens)
         with self.accelerator.autocast():
             out = ENGINES[settings.engine](self.model, prompts, k, sampling, tokenizer.eos_token_id, generator)
         sampled = time.perf_counter()
@@ -510,15 +461,36 @@ class RLOOTrainer(Resumable, GRPOTrainer):
         self._sampled = dict(self._row)
         self._seconds = {"seconds_generation": sampled - began, "seconds_reward": self._scored - sampled}
         # 4. lay out
-        lengths = [len(prompts[i // k]) + len(ids) for i, ids in enumerate(out.ids)]
-        order = sorted(range(len(lengths)), key=lengths.__getitem__)
-        whole = {"samples": len(order), "tokens": sum(map(len, out.ids))}
+        lengths = np.array([len(prompts[i // k]) + len(ids) for i, ids in enumerate(out.ids)])
+        rows, weights, ref_weights = self._differentiated(advantages.cpu().numpy())
+        whole = {"samples": len(lengths), "tokens": sum(map(len, out.ids))}
         micro_batches = []
-        for start in range(0, len(order), settings.micro_batch):
-            chunk = order[start : start + settings.micro_batch]
+        for chosen in np.array_split(np.argsort(lengths[rows], kind="stable"), self.args.gradient_accumulation_steps):
+            chunk = rows[chosen]
             tensors = self._collate([(prompts[i // k], out.ids[i], out.logprobs[i]) for i in chunk])
-            micro_batches.append(tensors | whole | {"advantages": advantages[chunk]})
+            for name, values in (("row_weights", weights), ("ref_weights", ref_weights)):
+                tensors[name] = torch.as_tensor(values[chosen], dtype=torch.float32, device=advantages.device)
+            micro_batches.append(tensors | whole | {"advantages": advantages[torch.as_tensor(chunk)]})
         return micro_batches
+
+    def _differentiated(self, advantages: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """The rollouts of an update that a gradient is taken of, in ascending order; how many each stands for in
+        entropy and metrics; and in KL, where the reference reads only those above 0.
+
+        All whose advantage (N,) is not 0, and a random share of the others, at least so many that no micro-batch is
+        empty; drawn from [seed, step] alone. Each draw is uniform, so with these weights sums over all keep their mean.
+        """
+        settings, rng = self.settings, np.random.default_rng([self.settings.seed, self.state.global_step])
+        live, idle = np.flatnonzero(advantages), rng.permutation(np.flatnonzero(advantages == 0))
+        kept = max(math.ceil(settings.idle_share * len(idle)), self.args.gradient_accumulation_steps - len(live))
+        idle = idle[:kept]
+        weights = np.ones(len(advantages))
+        weights[idle] = (len(advantages) - len(live)) / max(len(idle), 1)
+        rows = np.sort(np.concatenate([live, idle]))
+        read = math.ceil(settings.reference_share * len(rows))
+        ref_weights = np.zeros(len(rows))
+        ref_weights[rng.permutation(len(rows))[:read]] = len(rows) / read
+        return rows, weights[rows], weights[rows] * ref_weights
 
     def _collate(self, rollouts: list[tuple[list[int], list[int], list[float]]]) -> dict[str, torch.Tensor]:
         """(prompt ids, completion ids, log mu) of rollouts -> tensors, padded on the right to the longest.
@@ -554,18 +526,28 @@ class RLOOTrainer(Resumable, GRPOTrainer):
 
     def _compute_loss(self, model, inputs: dict) -> torch.Tensor:
         """The micro-batch's share of the loss; shares add up: no division by the accumulation steps."""
-        terms, ref_logps = dict(inputs), None
-        text = terms.pop("ids"), terms.pop("attention"), terms["mask"].shape[1]
+        terms = dict(inputs)
+        text = terms.pop("ids"), terms.pop("attention")
+        logps, entropies = self._logps(model, *text, terms["mask"].shape[1])
         if self.reference is not None:
-            with torch.no_grad():
-                ref_logps, _ = self._logps(self.reference, *text)
+            terms["ref_logps"] = self._reference_logps(logps.detach(), *text, terms["ref_weights"] > 0)
         coefficients = {name: getattr(self.settings, name) for name in ("importance_cap", "entropy_coef", "kl_coef")}
-        logps, entropies = self._logps(model, *text)
-        loss, metrics = rloo_loss(logps, entropies, ref_logps=ref_logps, **coefficients, **terms)
+        loss, metrics = rloo_loss(logps, entropies, **coefficients, **terms)
         for name, value in metrics.items():
             so_far = self._row.get(name, 0.0)
             self._row[name] = max(so_far, value) if name == "importance_max" else so_far + value
         return loss
+
+    def _reference_logps(self, logps, ids, attention, read) -> torch.Tensor:
+        """log pi of the frozen reference for the rows to `read`, the policy's own elsewhere: (B, T)."""
+        result = logps.clone()
+        if read.any():
+            longest = int(attention[read].sum(-1).max())
+            with torch.no_grad():
+                result[read, : longest - 1], _ = self._logps(
+                    self.reference, ids[read, :longest], attention[read, :longest], longest - 1
+                )
+        return result
 
     def log(self, logs, start_time=None):
         """One row of metrics.csv a step, without TRL's own metrics."""
@@ -607,8 +589,8 @@ def train_rloo(
     order = schedule(len(train_problems), batches * settings.problems_per_step, settings.seed)
     in_order = train_problems.select_columns(["nums", "target"]).select(order)
     trainer = RLOOTrainer(model, tokenizer, in_order, reward, folder, settings, **options)
-    asked = max((render_prompt(**row, name=trainer.prompt) for row in in_order), key=len)
-    length = len(tokenizer(asked).input_ids) + settings.max_tokens
+    longest = max((render_prompt(**row, style=trainer.prompt_style) for row in in_order), key=len)
+    length = len(tokenizer(longest).input_ids) + settings.max_tokens
     taken = MEMORY_SHARE * (settings.engine == "vllm" and torch.cuda.is_available())
     trainer.check_memory(settings.micro_batch, length, reference=bool(settings.kl_coef), taken=taken)
     trainer.fit(folder, settings.steps, "RLOO", ("reward", "accuracy"))

@@ -19,7 +19,6 @@ from lib.demonstrations import (
     load_demonstrations,
     plain_solutions,
     random_expression,
-    render_prompt,
     state_walk,
     steps_of,
     worked_expression,
@@ -28,6 +27,7 @@ from lib.environment import initial, parse_action, render_state, step
 from lib.expression import evaluate, numbers, parse
 from lib.model import build_tokenizer
 from lib.problem import Problem, evaluation_keys, load
+from lib.prompts import render_prompt
 from lib.solver import is_solvable
 from lib.steps import verify_steps
 from lib.verifiers import TraceVerdict, verify_answer, verify_trace
@@ -135,7 +135,7 @@ def test_generated_demonstrations_hold_no_evaluation_problem(capsys):
 
 def test_state_action_rows_win_the_game_one_tag_at_a_time():
     problems = load("3to4", "train").select(range(20))
-    rows = iter(load_demonstrations("generated", problems, most_failures=2, seed=0, prompt="pick"))
+    rows = iter(load_demonstrations("generated", problems, most_failures=2, seed=0, prompt_style="pick"))
     for row in problems:
         problem = Problem(tuple(row["nums"]), row["target"])
         if not plain_solutions(problem):
@@ -174,7 +174,7 @@ def test_an_unknown_source_is_refused():
 def traces(design: str, count=40) -> list[tuple[Problem, str, TraceVerdict]]:
     """Completions by a design of Table 6, as they are checked: without the faults that one of them has on purpose."""
     problems = load("3to4", "train", seed=0).select(range(count))
-    rows = load_demonstrations("generated", problems, 2, seed=0, prompt="trace", design=design)
+    rows = load_demonstrations("generated", problems, 2, seed=0, prompt_style="trace", design=design)
     found = []
     for row in rows:
         asked = Problem(*(ast.literal_eval(line.partition(": ")[2]) for line in row["prompt"].split("\n")[:2]))

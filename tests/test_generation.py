@@ -94,8 +94,11 @@ def test_shared_rows_change_the_cost_and_not_the_draws(model, monkeypatch):
 
 def test_cuts_keep_the_likely_tokens_and_their_proportions():
     logits = torch.log(torch.tensor([[0.5, 0.3, 0.15, 0.05]])).repeat(20_000, 1)
-    generator = torch.Generator().manual_seed(0)
-    count = lambda **cut: torch.bincount(_pick(logits, Sampling(**cut), generator), minlength=4) / 20_000  # noqa: E731
+    uniform = torch.rand(20_000, generator=torch.Generator().manual_seed(0))
+
+    def count(**cut):
+        return torch.bincount(_pick(logits, Sampling(max_tokens=1, **cut), uniform), minlength=4) / 20_000
+
     torch.testing.assert_close(count(), torch.tensor([0.5, 0.3, 0.15, 0.05]), atol=0.015, rtol=0)
     torch.testing.assert_close(count(top_k=2), torch.tensor([0.625, 0.375, 0, 0]), atol=0.015, rtol=0)
     torch.testing.assert_close(count(top_p=0.6), torch.tensor([0.625, 0.375, 0, 0]), atol=0.015, rtol=0)
@@ -105,24 +108,39 @@ def test_cuts_keep_the_likely_tokens_and_their_proportions():
 @pytest.mark.parametrize("wrong", [{"temperature": -1}, {"top_p": 0}, {"top_k": -1}, {"max_tokens": 0}])
 def test_impossible_settings_are_refused(wrong):
     with pytest.raises(ValueError, match="impossible"):
-        Sampling(**wrong)
+        Sampling(**{"max_tokens": 1} | wrong)
 
 
-def test_sample_gives_one_row_a_completion_and_does_not_depend_on_what_follows(model):
-    problems = [
-        {"nums": [44, 19, 35], "target": 98},
-        {"nums": [1, 2, 3, 4], "target": 10},
-        {"nums": [5, 6, 7], "target": 18},
-    ]
-    table = sample(model, TOKENIZER, problems, 4, Sampling(max_tokens=12), seed=0, batch=4)
-    assert len(table) == 12 and list(table["sample"]) == [0, 1, 2, 3] * 3
-    assert table.groupby("problem").nums.first().tolist() == [p["nums"] for p in problems]
-    assert (table.tokens <= 12).all() and (table.logprob <= 0).all()
-    shorter = sample(model, TOKENIZER, problems[:2], 4, Sampling(max_tokens=12), seed=0, batch=4)
-    assert shorter.equals(table[:8])
+PROBLEMS = [
+    {"nums": [44, 19, 35], "target": 98},
+    {"nums": [1, 2, 3, 4], "target": 10},
+    {"nums": [5, 6, 7], "target": 18},
+]
+
+
+def test_sample_gives_a_row_a_different_completion_and_how_often_it_came(model):
+    table = sample(model, TOKENIZER, PROBLEMS, 40, Sampling(max_tokens=2), seed=0)
+    assert list(table) == ["problem", "nums", "target", "completion", "tokens", "logprob", "finish", "count"]
+    assert table.groupby("problem").nums.first().tolist() == [p["nums"] for p in PROBLEMS]
+    assert table.groupby("problem")["count"].sum().tolist() == [40] * 3 and table["count"].max() > 1
+    assert not table.duplicated(["problem", "completion", "tokens", "finish"]).any()
+    assert (table.tokens <= 2).all() and (table.logprob <= 0).all()
+    assert table["logprob"].dtype == "float32"
+    assert (table["logprob"].astype(float) * 100 % 1).round(3).isin([0, 1]).all()
+
+
+def test_a_completion_depends_on_its_seed_and_place_alone(model):
+    """Not on how many are drawn at once, on what follows, or on who watches."""
+    draw = lambda rows, **options: sample(model, TOKENIZER, rows, 4, Sampling(max_tokens=12), seed=0, **options)  # noqa: E731
+    table = draw(PROBLEMS)
+    for batch in (1, 4, 8):
+        pd.testing.assert_frame_equal(draw(PROBLEMS, batch=batch), table, atol=0.011)
+    pd.testing.assert_frame_equal(draw(PROBLEMS, progress=lambda batches, total, what: list(batches)), table)
+    pd.testing.assert_frame_equal(draw(PROBLEMS[:2], batch=4), table[table.problem < 2], atol=0.011)
+    assert not sample(model, TOKENIZER, PROBLEMS, 4, Sampling(max_tokens=12), seed=1).equals(table)
 
 
 def test_an_unknown_engine_is_refused(model):
     assert set(ENGINES) == set(plan.ENGINES)
     with pytest.raises(ValueError, match="engine 'vlm'"):
-        sample(model, TOKENIZER, [], 1, Sampling(), 0, engine="vlm")
+        sample(model, TOKENIZER, [], 1, Sampling(max_tokens=1), 0, engine="vlm")

@@ -7,9 +7,9 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lib.demonstrations import render_prompt
 from lib.model import build_tokenizer, load_policy, load_tokenizer, new_model, save_policy
 from lib.paths import MODELS
+from lib.prompts import render_prompt
 
 FORMATS = {
     "free text": "<think>\n44 + 19 = 63, 63 + 35 = 98, 98? yes\n</think>\n<answer>44 + 19 + 35</answer>",

@@ -21,14 +21,16 @@ from transformers import Qwen2Config, Qwen2ForCausalLM, Qwen2Tokenizer
 
 from lib import model, rewards, training
 from lib.curriculum import Bandit
-from lib.demonstrations import HUB_DEMONSTRATIONS, PROMPTS, render_prompt
+from lib.demonstrations import HUB_DEMONSTRATIONS
 from lib.generation import Sampling
 from lib.paths import PAPER
 from lib.problem import HUB, Problem, load
+from lib.prompts import PROMPTS, render_prompt
 from lib.runs.plan import Project
 from lib.search import SearchSettings
-from lib.training import RLOOSettings, arguments
+from lib.training import arguments
 from tests.conftest import copy_of_the_repository
+from tests.test_training import quick
 
 ELSEWHERE = {  # stated, and not the value of a run: a data set's size, a formula, or what "Choices" departs from
     ("ast", "sft_examples"),
@@ -55,7 +57,7 @@ def common(paper: str, specs) -> dict[str, list]:
         return [getattr(run, "params", run)[name] for run in runs]
 
     one, other = rewards.sparse()(["<answer>1+2</answer>", "<answer>1-2</answer>"], Problem((1, 2), 3))
-    optimizer = [{"adamw_torch": "AdamW"}[arguments(PAPER, RLOOSettings())["optim"]]]
+    optimizer = [{"adamw_torch": "AdamW"}[arguments(PAPER, quick())["optim"]]]
     updates = (1000 - sft["eval_demonstrations"]) // sft["batch_size"]
     return {
         **{name: of(name) for name in ("group_size", "steps", "learning_rate", "weight_decay", "max_tokens")},
@@ -72,14 +74,14 @@ def common(paper: str, specs) -> dict[str, list]:
         "gradient_accumulation_steps": [
             run.params["problems_per_step"] * run.params["group_size"] / run.params["micro_batch"] for run in rloo
         ],
-        "max_grad_norm": [RLOOSettings.max_grad_norm],
+        "max_grad_norm": [quick().max_grad_norm],
         "base_model": [sft["init"]],
         "sft_demonstrations": [HUB_DEMONSTRATIONS] * (sft["source"] == "hub"),
         "train_problems": [HUB[run.params["problem_set"]] for run in rloo if run.params["source"] == "hub"],
-        "kl_reference": [run.declaration.needs["init"].rpartition("/")[0] for run in rloo],
+        "kl_reference": [run.declaration.needs["init"].partition("/")[0] for run in rloo],
         "train_temperature": of("temperature"),
-        "train_top_p": [Sampling().top_p],
-        "train_top_k": [Sampling().top_k],
+        "train_top_p": [Sampling(max_tokens=1).top_p],
+        "train_top_k": [Sampling(max_tokens=1).top_k],
         "temperature": of("temperature", samples),
         "top_p": of("top_p", samples),
         "top_k": of("top_k", samples),
@@ -215,7 +217,7 @@ def in_the_hubs_place(root: Path) -> None:
     tokenizer.save_pretrained(root / "Qwen/Qwen2.5-0.5B")
     problems = load("3to4", "train").select(range(12)).to_list()
     rows = [
-        {"query": render_prompt(**p, name="words"), "completion": f"<answer>{p['target']}</answer>"} for p in problems
+        {"query": render_prompt(**p, style="words"), "completion": f"<answer>{p['target']}</answer>"} for p in problems
     ]
     for name, table in ((HUB_DEMONSTRATIONS, rows), (HUB["3to4"], problems)):
         (root / name).mkdir(parents=True)
@@ -276,7 +278,7 @@ class Largest(TorchDispatchMode):
 
 
 def test_logits_are_never_there_for_a_whole_batch(tmp_path):
-    settings = RLOOSettings(steps=1, problems_per_step=2, group_size=8, micro_batch=16, max_tokens=60)
+    settings = quick(steps=1, problems_per_step=2, group_size=8, micro_batch=16, max_tokens=60, idle_share=1.0)
     rows = load("3to4", "train").select(range(2))
     trainer = training.RLOOTrainer(*qwen(), rows, rewards.sparse(), tmp_path, settings)
     (batch,) = trainer._rollouts(training.problems(rows))
@@ -309,12 +311,12 @@ def test_the_estimate_is_what_a_forward_pass_keeps():
 
 def test_what_cannot_fit_is_refused_before_it_starts(tmp_path, monkeypatch, capsys):
     for module in (model, training):
-        monkeypatch.setattr(module, "memory_there", lambda: 2**20)
+        monkeypatch.setattr(module, "machine_memory", lambda: 2**20)
     rows = load("3to4", "train").select(range(8))
     with pytest.raises(MemoryError, match="but there are 0.0 GiB: lower micro_batch"):
-        training.train_rloo(qwen(), rows, rewards.sparse(), tmp_path, RLOOSettings(steps=1, problems_per_step=2))
-    assert "GiB at the peak, for 16 texts of " in capsys.readouterr().out
-    assert not (tmp_path / "metrics.csv").exists() and model.fitting(qwen()[0], 12, 100, True) == 1
+        training.train_rloo(qwen(), rows, rewards.sparse(), tmp_path, quick(steps=1, problems_per_step=2))
+    assert "GiB at the peak, for 4 texts of " in capsys.readouterr().out
+    assert not (tmp_path / "metrics.csv").exists() and model.max_micro_batch(qwen()[0], 12, 100, True) == 1
     room = model.training_memory(qwen()[0], 4, 100, True) / 0.9
-    monkeypatch.setattr(model, "memory_there", lambda: room + 1)
-    assert model.fitting(qwen()[0], 12, 100, True) == 4
+    monkeypatch.setattr(model, "machine_memory", lambda: room + 1)
+    assert model.max_micro_batch(qwen()[0], 12, 100, True) == 4

@@ -13,11 +13,11 @@ from hypothesis import strategies as st
 from trl import DPOTrainer
 
 import lib.preference
+from lib.losses import preference_loss
 from lib.preference import (
     PreferenceSettings,
     PreferenceTrainer,
     hub_pairs,
-    preference_loss,
     preference_pairs,
     train_preference,
 )
@@ -35,10 +35,26 @@ PAIRS = Dataset.from_list(
 )
 
 
+def settings_of(**changes):
+    values = {
+        "loss": "ipo",
+        "beta": 0.1,
+        "steps": 6,
+        "batch_size": 4,
+        "learning_rate": 1e-2,
+        "weight_decay": 1e-4,
+        "max_grad_norm": 1.0,
+        "max_tokens": 8,
+        "eval_every": 2,
+        "save_every": 2,
+        "seed": 0,
+    }
+    return PreferenceSettings(**values | changes)
+
+
 def train(folder, steps=6, pairs=PAIRS, **changes):
-    values = {"batch_size": 4, "learning_rate": 1e-2, "eval_every": 2, "save_every": 2, "max_tokens": 8} | changes
     held_out = load_set("validation_200").select(range(2))
-    train_preference(tiny_policy(), pairs, folder, PreferenceSettings(steps=steps, **values), held_out)
+    train_preference(tiny_policy(), pairs, folder, settings_of(steps=steps, **changes), held_out)
 
 
 def test_ipo_by_hand():
@@ -65,7 +81,7 @@ def test_ipo_wants_its_margin_and_no_more(ratio, beta):
 @pytest.mark.parametrize("loss, theirs", [("dpo", "sigmoid"), ("ipo_mean", "ipo")])
 def test_options_are_trls_own_losses(tmp_path, loss, theirs):
     """The same trainer and batch, after updates that took the policy away from its reference."""
-    one_step = PreferenceSettings(loss=loss, steps=1, batch_size=4)
+    one_step = settings_of(loss=loss, steps=1)
     rows = PAIRS.map(lambda row: {"prompt": "?"}).select_columns(["prompt", "chosen", "rejected"])
     trainer = PreferenceTrainer(*tiny_policy(), rows, tmp_path, one_step, None, "free")
     trainer.loss_types = [theirs]
@@ -112,7 +128,7 @@ def test_a_killed_run_resumes_exactly(tmp_path, monkeypatch):
 def test_a_batch_in_pieces_is_the_same_update(tmp_path, monkeypatch):
     """Where memory lacks: four pieces of one pair, with their gradients and metrics averaged."""
     train(tmp_path / "whole", learning_rate=1e-3)
-    monkeypatch.setattr(lib.preference, "fitting", lambda *arguments, **options: 1)
+    monkeypatch.setattr(lib.preference, "max_micro_batch", lambda *arguments, **options: 1)
     train(tmp_path / "pieces", learning_rate=1e-3)
     columns = ["loss", "margin", "reward_chosen", "preferred", "grad_norm"]
     whole, pieces = (metrics_of(tmp_path / name)[columns] for name in ("whole", "pieces"))
@@ -146,7 +162,7 @@ def test_no_pair_is_an_error(tmp_path):
     with pytest.raises(ValueError, match="no pair to learn from"):
         train(tmp_path, pairs=preference_pairs(completions((0, RIGHT, "stop")), 4, 0))
     with pytest.raises(ValueError, match="loss='ipoo'"):
-        PreferenceSettings(loss="ipoo")
+        settings_of(loss="ipoo")
 
 
 def test_hub_pairs_are_read_without_evaluation_problems(tmp_path, capsys):

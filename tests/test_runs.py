@@ -22,7 +22,6 @@ import yaml
 from lib.files import clock, progress
 from lib.paths import ROOT
 from lib.runs import Run, read_table
-from lib.runs.__main__ import distinct
 from lib.runs.front import MACHINES, limits, time_left
 from lib.runs.plan import DeclarationError, Project, digest, read_record
 from lib.runs.process import gpu
@@ -748,18 +747,6 @@ def test_a_full_disk_keeps_the_old_file_and_leaves_no_half_one(tmp_path, name):
         full_disk_write(run, name)
     assert read_table(old)["x"].tolist() == [1]
     assert [path.name for path in tmp_path.iterdir()] == [name]
-
-
-def test_equal_completions_are_stored_once():
-    rows = [(0, 0, "a"), (0, 1, "b"), (0, 2, "a"), (1, 0, "a")]
-    table = pd.DataFrame(rows, columns=["problem", "sample", "completion"]).assign(nums=[[1]] * 4, finish="stop")
-    once = distinct(table)
-    assert list(zip(once["problem"], once["completion"], once["count"], strict=True)) == [
-        (0, "a", 2),
-        (0, "b", 1),
-        (1, "a", 1),
-    ]
-    assert "sample" not in once
 
 
 def test_a_progress_line_takes_up_where_a_resumed_loop_does(capsys):

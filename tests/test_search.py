@@ -141,7 +141,7 @@ def untrained():
 def test_a_tags_log_probability_is_the_models_at_temperature_1_with_the_end_token(untrained):
     model, tokenizer = untrained
     state = initial(PROBLEMS[0])
-    sampling = Sampling(0.5, 0.9, 10, max_tokens=400)
+    sampling = Sampling(temperature=0.5, top_p=0.9, top_k=10, max_tokens=400)
     [drawn] = sample_tags(model, tokenizer, [state], 6, sampling, torch.Generator().manual_seed(0))
     prompt = tokenizer(lib.search.render_state(state)).input_ids
     ended = [tag for tag in drawn if tag[0]]

@@ -1,10 +1,12 @@
 """The RLOO loss against hand-written gradients and TRL's own GRPO; exact resuming; that training trains."""
 
+import itertools
 import json
 import os
 import random
 import signal
 from collections import namedtuple
+from types import SimpleNamespace
 
 import numpy as np
 import pandas as pd
@@ -19,18 +21,18 @@ from trl import GRPOConfig, GRPOTrainer
 
 import lib.training
 from lib.curriculum import Bandit
-from lib.demonstrations import TRACES, render_prompt
+from lib.demonstrations import TRACES
 from lib.generation import ENGINES, Sampling, generate
+from lib.losses import LARGEST_LEAD, leave_one_out, rloo_loss
 from lib.model import build_tokenizer, load_policy, new_model, save_policy
 from lib.problem import Problem
+from lib.prompts import render_prompt
 from lib.training import (
     RLOOSettings,
     RLOOTrainer,
     SFTSettings,
     batches_by_length,
     latest_checkpoint,
-    leave_one_out,
-    rloo_loss,
     schedule,
     train_rloo,
     train_sft,
@@ -68,11 +70,24 @@ def quick(**changes):
         "steps": 4,
         "problems_per_step": 4,
         "group_size": 4,
+        "num_iterations": 1,
         "max_tokens": 12,
-        "micro_batch": 4,
+        "temperature": 1.0,
         "learning_rate": 1e-2,
+        "weight_decay": 1e-4,
+        "max_grad_norm": 1.0,
+        "importance_cap": 100.0,
+        "entropy_coef": 0.001,
+        "kl_coef": 0.001,
+        "idle_share": 0.5,
+        "reference_share": 0.5,
+        "micro_batch": 4,
+        "engine": "transformers",
+        "eval_every": 2,
+        "save_every": 2,
+        "seed": 0,
     }
-    return RLOOSettings(**values | {"save_every": 2, "eval_every": 2} | changes)
+    return RLOOSettings(**values | changes)
 
 
 def make_trainer(folder, policy=None, **options):
@@ -268,8 +283,9 @@ def off_policy_generate(*arguments):
 
 def gradient_of_update(trainer):
     trainer.model.train().zero_grad()
-    batches = trainer._rollouts(lib.training.problems(PROBLEMS.select(range(trainer.settings.problems_per_step))))
-    for batch in batches:
+    drawn = lib.training.problems(PROBLEMS.select(range(trainer.settings.problems_per_step)))
+    trainer._micro_batches = trainer._rollouts(drawn)
+    for batch in trainer._micro_batches:
         trainer._compute_loss(trainer.model, batch).backward()
     return gradient(trainer.model)
 
@@ -355,6 +371,106 @@ def test_at_another_temperature_too(tmp_path):
     cold = make_trainer(tmp_path / "cold")
     gradient_of_update(cold)
     assert trainer._row["entropy"] > cold._row["entropy"] + 1e-4
+
+
+def signs(completions, problem):
+    """A reward that about half of the groups agree on."""
+    return [Score(float("1" in text), {}) for text in completions]
+
+
+def differentiated_update(folder, reward=signs, seed=0, **changes):
+    """Gradient and metrics of the first update, at advantages that are 0 for some rollouts and not for others."""
+    trainer = make_trainer(folder, policy=tiny_policy(3), seed=seed, **changes)
+    trainer.reward = reward
+    with torch.no_grad():
+        for parameter in trainer.model.parameters():  # away from its reference, so that there is a KL
+            parameter.add_(0.05 * torch.randn(parameter.shape, generator=torch.Generator().manual_seed(1)))
+    return gradient_of_update(trainer), trainer
+
+
+def test_rollouts_without_advantage_need_no_policy_gradient(tmp_path):
+    """Left out, the gradient is the full one within rounding, of a quarter of the rollouts fewer at the least."""
+    coefficients = {"entropy_coef": 0.0, "kl_coef": 0.0, "group_size": 4, "problems_per_step": 8}
+    whole, all_of_them = differentiated_update(tmp_path / "a", idle_share=1.0, **coefficients)
+    part, trainer = differentiated_update(tmp_path / "b", idle_share=1e-9, **coefficients)
+    assert relative(part, whole) < 2e-6
+    rows = [sum(len(batch["mask"]) for batch in one._micro_batches or []) for one in (all_of_them, trainer)]
+    assert rows[0] == 32 and 8 <= rows[1] <= 24
+
+
+@pytest.mark.parametrize("shares", [{"idle_share": 0.3}, {"reference_share": 0.3}])
+def test_shares_leave_entropy_and_kl_unbiased(tmp_path, shares):
+    """Over many draws of the rows, weights and so sums over all rollouts have the mean of the full computation."""
+    trainer = make_trainer(tmp_path, micro_batch=16, **{"idle_share": 1.0, "reference_share": 1.0} | shares)
+    advantages = np.array([0.0, 1.0, -1.0, 0.0, 0.0, 0.0, 2.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0])
+    stands_for, reads = np.zeros(16), np.zeros(16)
+    for step in range(4000):
+        trainer.state.global_step = step
+        rows, weights, ref_weights = trainer._differentiated(advantages)
+        assert {1, 2, 6} <= set(rows.tolist()) and weights.sum() == pytest.approx(16)
+        assert weights[np.isin(rows, [1, 2, 6])].tolist() == [1, 1, 1]
+        stands_for[rows] += weights / 4000
+        reads[rows] += ref_weights / 4000
+    assert stands_for == pytest.approx(np.ones(16), abs=0.15)
+    assert reads == pytest.approx(np.ones(16), abs=0.15)
+
+
+def test_weighted_rows_stand_for_others_in_entropy_and_kl_alone():
+    """Every choice of two of five rows as those that are kept, each of the two with weight 5 / 2, averages to all."""
+    logits, ref, tokens, mask, sampler, _, _ = random_batch()
+    tensors = [log_probs(logits, tokens), entropies_of(logits), sampler, torch.zeros(B, dtype=torch.float64), mask]
+    options = {"importance_cap": 2.0, "entropy_coef": 0.3, "kl_coef": 0.7}
+    ref_logps = log_probs(ref, tokens)
+    whole, metrics = rloo_loss(*tensors, ref_logps=ref_logps, **options)
+    (expected,) = torch.autograd.grad(whole, logits, retain_graph=True)
+    found, mean = torch.zeros_like(expected), dict.fromkeys(metrics, 0.0)
+    for pair in itertools.combinations(range(B), 2):
+        rows, weights = list(pair), torch.full((2,), B / 2, dtype=torch.float64)
+        options |= {"samples": B, "tokens": int(mask.sum()), "row_weights": weights, "ref_weights": weights}
+        loss, part = rloo_loss(*(x[rows] for x in tensors), ref_logps=ref_logps[rows], **options)
+        found += torch.autograd.grad(loss, logits, retain_graph=True)[0] / 10
+        mean = {name: mean[name] + value / 10 for name, value in part.items()}
+    assert relative(found, expected) < 1e-10
+    for name in ("entropy", "kl", "importance_mean", "importance_log"):
+        assert mean[name] == pytest.approx(metrics[name])
+
+
+def test_shares_of_one_are_the_full_computation(tmp_path):
+    """As it stood before there were shares: every rollout, and the reference for each, in micro-batches by length."""
+    mine, trainer = differentiated_update(tmp_path, idle_share=1.0, reference_share=1.0)
+    batches = trainer._micro_batches
+    assert sum(len(batch["mask"]) for batch in batches) == 16
+    assert all((batch[name] == 1).all() for batch in batches for name in ("row_weights", "ref_weights"))
+    trainer.model.zero_grad()
+    tokens = sum(batch["mask"].sum() for batch in batches)
+    for batch in batches:
+        text = batch["ids"], batch["attention"], batch["mask"].shape[1]
+        logps, entropies = trainer._logps(trainer.model, *text)
+        with torch.no_grad():
+            ref_logps, _ = trainer._logps(trainer.reference, *text)
+        lead = ref_logps - logps
+        k3 = (lead.exp() - lead - 1) * (logps - logps.detach()).exp()
+        rho = ((logps.detach() - batch["sampler_logps"]) * batch["mask"]).sum(-1).exp().clamp(max=100)
+        policy = -(rho * batch["advantages"] * (logps * batch["mask"]).sum(-1)).sum() / 16
+        loss = policy - 0.001 * (entropies * batch["mask"]).sum() / tokens + 0.001 * (k3 * batch["mask"]).sum() / tokens
+        loss.backward()
+    assert relative(mine, gradient(trainer.model)) < 1e-6
+
+
+def test_a_token_that_the_policy_gave_up_does_not_swamp_kl():
+    """The reference finds it exp(20) times as probable: k3 would say 5e8 and leave rounding of 30 in its gradient."""
+    logps = torch.tensor([[-21.0, -1.0]], requires_grad=True)
+    one = torch.ones(1, 2)
+    loss, metrics = rloo_loss(
+        *(logps, torch.zeros(1, 2), logps.detach(), torch.zeros(1), one),
+        importance_cap=1.0,
+        kl_coef=1.0,
+        ref_logps=torch.tensor([[-1.0, -1.5]]),
+    )
+    loss.backward()
+    assert logps.grad.tolist() == [[-10.0, 0.25]]  # log(pi / ref) of both, over two tokens
+    half = np.exp(-0.5) + 0.5 - 1
+    assert metrics["kl"] == pytest.approx((np.exp(LARGEST_LEAD) - LARGEST_LEAD - 1 + half) / 2, rel=1e-5)
 
 
 def bpe_policy():
@@ -478,6 +594,16 @@ def bandit():
     return Bandit(lib.training.problems(PROBLEMS), np.arange(24.0), 6, 0, temperature=0.02)
 
 
+def test_the_progress_line_shows_the_last_value_of_each_column(tmp_path):
+    """Behind the last loss may stand a row that holds eval_loss alone."""
+    told = []
+    line = SimpleNamespace(set_postfix=lambda row, refresh: told.append(dict(row)), update=lambda steps: None, n=0)
+    trainer = SimpleNamespace(folder=tmp_path, line=line, shown=["loss"], state=SimpleNamespace(global_step=3))
+    log = pd.DataFrame([{"step": 2, "loss": 0.5}, {"step": 3, "eval_loss": 0.7}])
+    lib.training.Resumable.write_metrics(trainer, log)
+    assert told == [{"loss": 0.5}]
+
+
 def test_a_killed_run_with_a_bandit_resumes_exactly(tmp_path):
     rloo(tmp_path / "whole", steps=6, curriculum=bandit())
     killed = tmp_path / "killed"
@@ -556,7 +682,7 @@ def test_several_updates_resume_exactly(tmp_path):
 
 
 def test_accuracy_is_that_of_the_prompts_verifier(tmp_path):
-    trainer = make_trainer(tmp_path, prompt="program")
+    trainer = make_trainer(tmp_path, prompt_style="program")
     problem = Problem((1, 2, 3), 6)
     assert trainer.is_correct("<answer>a = 1 + 2 + 3</answer>", problem)
     assert not trainer.is_correct("<answer>1 + 2 + 3</answer>", problem)
@@ -582,13 +708,13 @@ def test_a_checkpoint_counts_only_when_whole(tmp_path):
 
 def test_settings_refuse_what_cannot_be():
     with pytest.raises(TypeError, match="learning_rat"):
-        RLOOSettings(learning_rat=1e-4)
+        quick(learning_rat=1e-4)
     with pytest.raises(ValueError, match="group_size=1"):
-        RLOOSettings(group_size=1)
+        quick(group_size=1)
     with pytest.raises(ValueError, match="micro_batch=5 does not divide the 16"):
         quick(micro_batch=5)
-    with pytest.raises(ValueError, match="save_every=15"):
-        SFTSettings(learning_rate=1e-3, save_every=15)
+    with pytest.raises(ValueError, match="save_every=15 is not a multiple"):
+        sft_settings(save_every=15)
 
 
 def test_a_full_disk_is_named(tmp_path, monkeypatch):
@@ -629,23 +755,32 @@ DEMONSTRATIONS = Dataset.from_list(
 )
 
 
-def sft(folder, epochs=3, rows=DEMONSTRATIONS, end_token=True):
+def sft_settings(**changes):
     values = {
-        "end_token": end_token,
         "learning_rate": 1e-2,
+        "epochs": 3,
         "batch_size": 8,
         "warmup_steps": 2,
+        "schedule": "cosine",
+        "end_token": True,
+        "weight_decay": 1e-4,
+        "max_grad_norm": 1.0,
         "log_every": 2,
         "eval_every": 4,
         "save_every": 4,
+        "seed": 0,
     }
-    train_sft(tiny_policy(), rows, folder, SFTSettings(epochs=epochs, **values), DEMONSTRATIONS.select(range(8)))
+    return SFTSettings(**values | changes)
+
+
+def sft(folder, rows=DEMONSTRATIONS, **changes):
+    train_sft(tiny_policy(), rows, folder, sft_settings(**changes), DEMONSTRATIONS.select(range(8)))
 
 
 def test_sft_on_a_batch_in_pieces_is_the_same_update(tmp_path, monkeypatch):
     """Where memory lacks: every token of the batch counts alike, in whichever piece it is."""
     sft(tmp_path / "whole", epochs=1)
-    monkeypatch.setattr(lib.training, "fitting", lambda *arguments, **options: 2)
+    monkeypatch.setattr(lib.training, "max_micro_batch", lambda *arguments, **options: 2)
     sft(tmp_path / "pieces", epochs=1)
     columns = ["step", "loss", "grad_norm", "learning_rate"]
     whole, pieces = (metrics_of(tmp_path / name)[columns] for name in ("whole", "pieces"))

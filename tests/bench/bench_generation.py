@@ -4,11 +4,11 @@ import time
 
 import torch
 
-from lib.demonstrations import render_prompt
 from lib.generation import Sampling, generate
 from lib.model import load_policy
 from lib.paths import REFERENCE
 from lib.problem import load
+from lib.prompts import render_prompt
 
 PROMPTS, GROUP = 24, 8
 
@@ -25,7 +25,7 @@ def main() -> None:
 
         def ours(seed, temperature=temperature, cuts=cuts):
             generator = torch.Generator().manual_seed(seed)
-            sampling = Sampling(temperature, max_tokens=160, **cuts)
+            sampling = Sampling(temperature=temperature, max_tokens=160, **cuts)
             return generate(model, prompts, GROUP, sampling, tokenizer.eos_token_id, generator)
 
         def theirs(seed, temperature=temperature, cuts=cuts):

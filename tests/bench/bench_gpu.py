@@ -17,7 +17,8 @@ from transformers import Qwen2Config, Qwen2ForCausalLM
 from lib.model import build_tokenizer, training_memory
 from lib.problem import load
 from lib.rewards import get_reward
-from lib.training import RLOOSettings, train_rloo
+from lib.training import train_rloo
+from tests.test_training import quick
 
 PHASES = ["generation", "reward", "update"]
 PEAK = {"H100": 989, "H200": 989, "A100": 312}  # dense bfloat16 TFLOP/s that the maker states
@@ -42,7 +43,7 @@ SIZES = {
 def measure(size: str, engine: str) -> pd.Series:
     """The median update of three, after a first one; tokens are those of completions."""
     shape, batch = SIZES[size]
-    tokenizer, settings = build_tokenizer(), RLOOSettings(steps=4, **batch, engine=engine)
+    tokenizer, settings = build_tokenizer(), quick(steps=4, **batch, engine=engine, idle_share=1.0, reference_share=1.0)
     torch.manual_seed(0)
     if cuda := torch.cuda.is_available():
         torch.cuda.reset_peak_memory_stats()

@@ -14,9 +14,9 @@ import torch
 from transformers import PrinterCallback, TrainerCallback
 from trl import RLOOConfig, RLOOTrainer
 
-from lib.demonstrations import render_prompt
 from lib.model import build_tokenizer, load_policy, new_model, save_policy
 from lib.problem import Problem, load
+from lib.prompts import render_prompt
 from lib.rewards import get_reward
 from lib.training import RLOOSettings, arguments, train_rloo
 

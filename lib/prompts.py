@@ -1,0 +1,35 @@
+"""What a policy is asked: one text a problem, in one of several styles."""
+
+from collections.abc import Sequence
+
+PROMPTS = {  # by style
+    "free": "Numbers: [{nums}]\nTarget: {target}\n",
+    "program": "Numbers: [{nums}]\nTarget: {target}\nProgram\n",
+    "trace": "Numbers: [{nums}]\nTarget: {target}\nTrace\n",
+    "pick": "Numbers: [{nums}]\nTarget: {target}\nPick\n",
+    # In words, for a model that reads them: the wording of the public 3-to-4-number data (TinyZero's), which the hub's
+    # demonstrations answer, and a request for a program as paper `program` describes it.
+    "words": (
+        "A conversation between User and Assistant. The user asks a question, and the Assistant solves it. The "
+        "assistant first thinks about the reasoning process in the mind and then provides the user with the answer.\n"
+        "User: Using the numbers [{nums}], create an equation that equals {target}. You can use basic arithmetic "
+        "operations (+, -, *, /) and each number can only be used once. Show your work in <think> </think> tags. And "
+        "return the final answer in <answer> </answer> tags, for example <answer> (1 + 2) / 3 </answer>.\n"
+        "Assistant: Let me solve this step by step.\n"
+    ),
+    "program_words": (
+        "User: Using the numbers [{nums}], write a program that computes {target}. One assignment a line, of the form "
+        "variable = operand operator operand: an operand is one of the numbers or an earlier variable, an operator one "
+        "of +, -, *, /. Use each number exactly once; the last line assigns to answer. Return the program in <answer> "
+        "</answer> tags.\nAssistant:\n"
+    ),
+}
+
+
+def render_prompt(nums: Sequence, target: int, style: str = "free") -> str:
+    """The text that a policy is given for one problem, in a style of `PROMPTS`.
+
+    >>> render_prompt((44, 19, 35), 98)
+    'Numbers: [44, 19, 35]\\nTarget: 98\\n'
+    """
+    return PROMPTS[style].format(nums=", ".join(map(str, nums)), target=target)
