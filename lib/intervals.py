@@ -19,7 +19,7 @@ from collections.abc import Iterable, Mapping
 
 import numpy as np
 import pandas as pd
-from scipy import stats
+from scipy.special import stdtrit  # Student's t; scipy.stats takes a second to import
 
 COLUMNS = ["estimate", "low", "high", "n_problems", "runs"]
 
@@ -79,8 +79,8 @@ def half_width(of_problems, problems: int, of_runs=(), confidence=0.95):
     """Half the interval's width. of_problems: variance of the mean over the problems; of_runs: (variance, degrees of
     freedom) of each trainer's part. Arrays are taken elementwise."""
     quantile = (1 + confidence) / 2
-    squares = [stats.t.ppf(quantile, problems - 1) ** 2 * of_problems] if problems > 1 else [0.0]
-    return np.sqrt(sum(squares + [stats.t.ppf(quantile, freedom) ** 2 * variance for variance, freedom in of_runs]))
+    squares = [stdtrit(problems - 1, quantile) ** 2 * of_problems] if problems > 1 else [0.0]
+    return np.sqrt(sum(squares + [stdtrit(freedom, quantile) ** 2 * variance for variance, freedom in of_runs]))
 
 
 def net_variance(values: np.ndarray) -> np.ndarray:

@@ -6,18 +6,23 @@ problem stands in two of them, up to the order of its numbers. Their distributio
 integers solves the problem.
 """
 
+from __future__ import annotations
+
 import hashlib
 import json
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import lru_cache
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pandas as pd
-from datasets import Dataset, load_dataset
 
 from lib.names import nearest
 from lib.paths import PROBLEMS
+
+if TYPE_CHECKING:  # to import it takes longer than to judge a file; those who ask for a set import it then
+    from datasets import Dataset
 
 HUB = {"3to4": "asingh15/countdown_tasks_3to4", "5num": "aelbakry/countdown_5num_tasks"}
 
@@ -70,6 +75,8 @@ def load(name: str, split: str, source: str = "generated", seed: int = 0, hub: s
     sets. A seed other than 0 shuffles a train split; the order of an evaluation set is fixed. Raises
     ProblemSetError; never falls back from one source to the other.
     """
+    from datasets import Dataset
+
     if source == "generated":
         rows = Dataset.from_pandas(read(PROBLEMS, name, split), preserve_index=False)
     elif source == "hub":
@@ -89,6 +96,8 @@ def load_set(name: str) -> Dataset:
 def _from_hub(repository: str | None, name: str, split: str) -> Dataset:
     if repository is None:
         raise ProblemSetError(f"no hub set is known for {name!r} (known: {', '.join(HUB)}); use source='generated'")
+    from datasets import load_dataset
+
     try:
         rows = load_dataset(repository, split=split)
     except Exception as error:

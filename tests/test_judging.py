@@ -1,12 +1,15 @@
 """Judged tables from run folders: who, in which style, and verdicts that are kept as long as they are true."""
 
 import json
+import subprocess
+import sys
 
 import pandas as pd
 import pytest
 
 from lib import judging
 from lib.files import read_table, write_table
+from lib.paths import ROOT
 
 GIVEN = {"set": "test_50", "problem": 0, "nums": [44, 19, 35], "target": 98}
 MEASURED = {"tokens": 9, "logprob": -1.5, "finish": "stop", "count": 2}
@@ -139,3 +142,11 @@ def test_the_look_at_traces_by_hand():
     assert pd.isna(open_end["goes_on"]) and open_end["reached"] == 1
     times = look("<think>try 8 * 79 = 632</think><answer>79 / 8</answer>", "trace", "trace", **asked)
     assert times[["trace_muldiv", "answer_muldiv", "reached"]].tolist() == [1, 1, 0]
+
+
+@pytest.mark.parametrize("room", ["verifiers", "judging", "metrics", "explorer"])
+def test_what_judges_texts_starts_without_what_trains(room):
+    """Seconds of every kernel that only reads results, and of everybody who tries a verifier in a shell."""
+    heavy = "{'torch', 'transformers', 'trl', 'datasets', 'scipy.stats', 'matplotlib'}"
+    code = f"import sys, lib.{room}; print(sorted({heavy} & set(sys.modules)))"
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT).stdout == "[]\n"
