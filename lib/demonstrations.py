@@ -130,7 +130,19 @@ def free_search(problem: Problem, rng: random.Random, failures: int) -> str:
 
     One attempt a line, as `attempt_line` writes it. Raises ValueError without a solution among the integers 0 to 999.
     """
-    attempts = draw_attempts(problem, rng, failures)
+    return _written(draw_attempts(problem, rng, failures), problem)
+
+
+def given_up(problem: Problem, rng: random.Random) -> str:
+    """A search that ends without success: three or four near misses, the last of them as the answer.
+
+    It teaches a policy to close: one that has seen searches of any length, but each with a happy end, goes on to the
+    cap on what it cannot solve.
+    """
+    return _written(near_misses(problem, rng, rng.randint(3, 4)), problem)
+
+
+def _written(attempts: list[Expr], problem: Problem) -> str:
     lines = [attempt_line(attempt, problem.target) for attempt in attempts]
     return "\n".join(["<think>", *lines, "</think>", f"<answer>{render(attempts[-1])}</answer>"])
 
@@ -319,13 +331,15 @@ def load_demonstrations(
     seed: int,
     prompt_style: str = "free",
     design: str = "free",
+    give_up: float = 0.0,
     hub: str = HUB_DEMONSTRATIONS,
 ) -> datasets.Dataset:
     """Rows `prompt`, `completion` for supervised fine-tuning.
 
     `generated`: one demonstration by `design` (a key of DEMONSTRATIONS) behind the prompt of style `prompt_style` for
     each of `problems`, with 0 to `most_failures` failing attempts, uniformly; a design of several variants writes as
-    many rows, of the first problems. In style "pick" the states and actions of one solution instead.
+    many rows, of the first problems. A share `give_up` of design "free" is `given_up`. In style "pick" the states and
+    actions of one solution instead.
     `hub`: the demonstrations that the papers use (columns `query`, `completion`), or those of another hub name or local
     folder `hub`. Rows of evaluation problems are dropped. Raises ValueError for an unknown source or an unreadable
     query.
@@ -333,6 +347,8 @@ def load_demonstrations(
     if source == "hub":
         rows = datasets.load_dataset(hub, split="train").map(query_problem, load_from_cache_file=False)
         return exclude(rows).rename_column("query", "prompt").select_columns(["prompt", "completion"])
+    if give_up and design != "free":
+        raise ValueError(f"give_up={give_up}: demonstrations of design {design!r} never give up")
     if source != "generated":
         raise ValueError(f"demonstration source {source!r} is not known: use 'generated' or 'hub'")
 
@@ -345,7 +361,10 @@ def load_demonstrations(
         if prompt_style == "pick":
             rows += action_rows(problem, rng)
         else:
-            completion = DEMONSTRATIONS[design](problem, rng, failures=rng.randint(0, most_failures))
+            if give_up and rng.random() < give_up:
+                completion = given_up(problem, rng)
+            else:
+                completion = DEMONSTRATIONS[design](problem, rng, failures=rng.randint(0, most_failures))
             rows.append({"prompt": render_prompt(problem.nums, problem.target, prompt_style), "completion": completion})
     print(f"{len(rows):,} demonstrations; the other problems have no solution among the integers 0 to {LARGEST}")
     return datasets.Dataset.from_list(rows)

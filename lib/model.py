@@ -12,6 +12,7 @@ import os
 import re
 import shutil
 import string
+from contextlib import contextmanager
 from pathlib import Path
 
 import torch
@@ -90,7 +91,11 @@ def training_memory(model, rows: int, length: int, reference: bool) -> int:
 
 
 def max_micro_batch(model, batch: int, length: int, reference: bool) -> int:
-    """The most rows, a divisor of `batch`, that one pass can hold in nine tenths of the memory; 1 where none fits."""
+    """The most rows, a divisor of `batch`, that one pass can hold in nine tenths of the memory; 1 where none fits.
+
+    accelerate's `find_executable_batch_size` tries, and tries less after an out-of-memory exception: a CPU raises none,
+    the process is killed. So this one estimates.
+    """
     room = 0.9 * machine_memory()
     sizes = (rows for rows in range(batch, 0, -1) if batch % rows == 0)
     return next((rows for rows in sizes if training_memory(model, rows, length, reference) <= room), 1)
@@ -128,21 +133,39 @@ def load_tokenizer(path: str | Path) -> PreTrainedTokenizerFast:
     """The tokenizer of a checkpoint: its `tokenizer/` folder if there is one, else what `AutoTokenizer` gives."""
     checkpoint = checkpoint_of(path)
     own = Path(checkpoint) / "tokenizer"
-    if own.is_dir():
-        return PreTrainedTokenizerFast.from_pretrained(own)
-    return AutoTokenizer.from_pretrained(checkpoint)
+    with _said_with_remedy(checkpoint, "tokenizer/"):
+        if own.is_dir():
+            return PreTrainedTokenizerFast.from_pretrained(own)
+        if Path(checkpoint).is_dir() and not any(Path(checkpoint).glob("*token*")):
+            raise FileNotFoundError("there is no tokenizer")  # transformers would make an empty one
+        return AutoTokenizer.from_pretrained(checkpoint)
 
 
 def load_policy(path: str | Path, dtype: torch.dtype = torch.float32):
     """Model, on the GPU if there is one, and tokenizer of a run folder, a checkpoint folder or a hub name.
 
-    Raises FileNotFoundError for a folder without a checkpoint, ValueError for a truncated or damaged one.
+    Raises FileNotFoundError for a folder without a checkpoint, ValueError for one with a file missing, cut or damaged,
+    or with weights that are not numbers.
     """
     checkpoint = checkpoint_of(path)
-    try:
+    with _said_with_remedy(checkpoint, "config.json and model.safetensors"):
         model = AutoModelForCausalLM.from_pretrained(checkpoint, dtype=dtype)
-    except (SafetensorError, EOFError) as error:
-        raise ValueError(
-            f"{checkpoint}/model.safetensors is damaged ({error}); delete the folder and run again what makes it"
-        ) from error
+        wrong = [name for name, weights in model.named_parameters() if not weights.isfinite().all()]
+        if wrong:
+            raise ValueError(f"weights that are not finite, in {wrong[0]} first")
     return model.to("cuda" if torch.cuda.is_available() else "cpu"), load_tokenizer(checkpoint)
+
+
+@contextmanager
+def _said_with_remedy(checkpoint: str, files: str):
+    """What goes wrong while these files of a folder are read, as a ValueError that names them and says what to do."""
+    try:
+        yield
+    except (SafetensorError, EOFError, OSError, ValueError, TypeError, KeyError, AttributeError) as error:
+        if not Path(checkpoint).is_dir():  # a hub's name: its own words say more
+            raise
+        reason = " ".join(str(error).split())[:300]
+        raise ValueError(
+            f"{checkpoint}: {files} cannot be used, a file is missing or damaged ({reason}); delete the folder and "
+            "make the run anew"
+        ) from error

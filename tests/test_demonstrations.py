@@ -1,6 +1,7 @@
 """Whatever is imitated is true: demonstrations end in a right answer, equations hold, evaluation problems stay out."""
 
 import ast
+import hashlib
 import json
 import random
 import re
@@ -133,6 +134,38 @@ def test_generated_demonstrations_hold_no_evaluation_problem(capsys):
     assert rows["completion"] == again["completion"]
 
 
+def test_a_share_gives_up_and_answers_its_last_near_miss():
+    problems = load("3to4", "train").select(range(60))
+    rows = load_demonstrations("generated", problems, 2, seed=0, give_up=0.5)
+    ends = []
+    for row, text in zip(problems, rows["completion"], strict=True):
+        problem, lines = Problem(tuple(row["nums"]), row["target"]), text.split("\n")[1:-2]
+        ends.append(verify_answer(text, problem).status)
+        if ends[-1] == "wrong_value":
+            assert 1 <= len(lines) <= 4 and all(line.endswith("? no") for line in lines)
+            assert steps_of(parse(re.search("<answer>(.*)</answer>", text)[1])) == lines[-1].split(", ")[:-1]
+    assert set(ends) == {"correct", "wrong_value"} and 20 <= ends.count("wrong_value") <= 40
+    same = load_demonstrations("generated", problems, 2, seed=0)
+    assert same.to_list() == load_demonstrations("generated", problems, 2, seed=0, give_up=0.0).to_list()
+    with pytest.raises(ValueError, match="never give up"):
+        load_demonstrations("generated", problems, 2, 0, design="program", give_up=0.1)
+
+
+def test_demonstrations_stay_what_they_were():
+    """The checkpoints that are published were trained on rows like these, known by their hash."""
+    problems = load("3to4", "train", seed=0).select(range(40))
+    texts = {
+        design: "".join(load_demonstrations("generated", problems, 2, 0, style, design)["completion"])
+        for design, style in (("free", "free"), ("program", "program"), ("trace_light", "trace"))
+    }
+    found = {design: hashlib.blake2b(text.encode(), digest_size=8).hexdigest() for design, text in texts.items()}
+    assert found == {
+        "free": "ce8fcd4cefc03029",
+        "program": "76e2f76a77e2e872",
+        "trace_light": "5d29e807bba8d599",
+    }
+
+
 def test_state_action_rows_win_the_game_one_tag_at_a_time():
     problems = load("3to4", "train").select(range(20))
     rows = iter(load_demonstrations("generated", problems, most_failures=2, seed=0, prompt_style="pick"))
@@ -177,8 +210,8 @@ def traces(design: str, count=40) -> list[tuple[Problem, str, TraceVerdict]]:
     rows = load_demonstrations("generated", problems, 2, seed=0, prompt_style="trace", design=design)
     found = []
     for row in rows:
-        asked = Problem(*(ast.literal_eval(line.partition(": ")[2]) for line in row["prompt"].split("\n")[:2]))
-        problem = Problem(tuple(asked.nums), asked.target)
+        nums, target = (ast.literal_eval(line.partition(": ")[2]) for line in row["prompt"].split("\n")[:2])
+        problem = Problem(tuple(nums), target)
         text = re.sub("<.*?>", lambda tag: tag[0].lower(), row["completion"]).replace(f" = {problem.target}</", "</")
         found.append((problem, row["completion"], verify_trace(text, problem)))
     return found

@@ -1,11 +1,15 @@
 """The tokenizer loses nothing, and a checkpoint comes back as it was saved or says what is wrong."""
 
+import re
+import shutil
 import string
+from pathlib import Path
 
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from safetensors.torch import load_file, save_file
 
 from lib.model import build_tokenizer, load_policy, load_tokenizer, new_model, save_policy
 from lib.paths import MODELS
@@ -68,11 +72,31 @@ def test_a_folder_without_a_checkpoint_is_an_error_not_a_hub_name(tmp_path):
         load_policy("data/runs/nowhere")
 
 
-def test_a_truncated_checkpoint_names_the_file_and_the_remedy(saved, tmp_path):
+def cut(path, by=100):
+    path.write_bytes(path.read_bytes()[:-by])
+
+
+def poison(path):
+    weights = load_file(path)
+    weights["model.norm.weight"][0] = float("nan")
+    save_file(weights, path, metadata={"format": "pt"})
+
+
+DAMAGE = {
+    "weights are cut": ("model.safetensors", cut, "model.safetensors"),
+    "weights are missing": ("model.safetensors", Path.unlink, "model.safetensors"),
+    "weights are not numbers": ("model.safetensors", poison, "not finite, in model.norm.weight"),
+    "config is cut": ("config.json", cut, "config.json"),
+    "tokenizer is cut": ("tokenizer/tokenizer.json", cut, "tokenizer/"),
+    "tokenizer is missing": ("tokenizer", shutil.rmtree, "tokenizer/"),
+}
+
+
+@pytest.mark.parametrize("file, damage, named", DAMAGE.values(), ids=DAMAGE)
+def test_a_damaged_checkpoint_names_the_file_and_the_remedy(saved, tmp_path, file, damage, named):
     folder = save_policy(saved[0], TOKENIZER, tmp_path / "checkpoint")
-    weights = folder / "model.safetensors"
-    weights.write_bytes(weights.read_bytes()[:-100])
-    with pytest.raises(ValueError, match=r"model\.safetensors is damaged.*run again"):
+    damage(folder / file)
+    with pytest.raises(ValueError, match=rf"{re.escape(str(folder))}: .*{named}.*make the run anew"):
         load_policy(folder)
 
 
