@@ -200,7 +200,10 @@ def scored(group: pd.DataFrame, row: pd.Series, problem: Problem, reward: str) -
     if name.startswith("program") != row["style"].startswith("program"):
         return f"reward {said}", "is not made for what this completion holds"
     texts = group.loc[group.index.repeat(group["count"]), "completion"].tolist()
-    score = get_reward(name, options)(texts, problem)[texts.index(row["completion"])]
+    try:
+        score = get_reward(name, options)(texts, problem)[texts.index(row["completion"])]
+    except ValueError as error:  # a reward that is not there any more, say
+        return f"reward {said}", str(error)
     return f"reward {said}", f"{score.total:.3f}: " + ", ".join(f"{key} {v:.3g}" for key, v in score.parts.items())
 
 

@@ -239,6 +239,8 @@ def test_the_own_reward_of_a_policy_is_the_one_that_trained_it(tmp_path):
     shown = explorer.page(program, [0])
     assert "reward program" in shown and "1.000: format 1" in shown  # a correct program is worth a program's reward
     assert "is not made for what this completion holds" in explorer.page(program, [0], "ast")
+    gone = made(tmp_path / "rloo/gone/0", "rloo/gone", reward="my_rewards.py:gone")
+    assert "there is no file my_rewards.py" in explorer.page(rollouts(["<answer>44</answer>"], gone), [0])
 
 
 def test_opening_the_explorer_loads_no_torch():
@@ -253,6 +255,20 @@ def opened() -> dict:
         if cell.cell_type == "code":
             exec(cell.source, names)
     return names
+
+
+def test_the_tour_shows_what_the_ast_reward_changes(monkeypatch):
+    """Notebook 00, run as it stands: near misses, so that the columns differ, and no raw dictionary."""
+    monkeypatch.chdir(ROOT)
+    names = {"display": lambda *shown: None}
+    for cell in nbformat.read(ROOT / "notebooks/00_follow_one_completion.ipynb", 4).cells:
+        if cell.cell_type == "code":
+            exec(cell.source, names)
+    table = names["table"]
+    wrong = table[table["status"] == "wrong_value"]
+    assert (table["status"] == "missing").mean() < 0.5 and (table["status"] == "correct").any()
+    assert wrong["sparse advantage"].nunique() == 1 and wrong["ast advantage"].nunique() > 1
+    assert "in this group" in names["show_tau"](0.5).to_html()
 
 
 def test_the_notebook_opens_on_the_headline_and_hides_its_code():
