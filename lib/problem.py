@@ -1,33 +1,39 @@
 """A countdown problem and its data sets.
 
-The sets are made by notebook 01 and committed under data/problems/ as parquet files with a manifest; no
-problem stands in two of them, up to the order of its numbers. Their distribution is that of the public
-3-4-number data: a target from 10 to 100, numbers from 1 to 99, redrawn until a search over non-negative
-integers solves the problem.
+The sets are made by notebook 01 and committed under data/problems/ as parquet files with a manifest; no problem stands
+in two of them, up to the order of its numbers. Their distribution is that of the public 3-4-number data: a target from
+10 to 100, numbers from 1 to 99, redrawn until a search over non-negative integers solves the problem.
+
+Problems of one's own are a CSV file with columns nums ("44 19 35") and target (98). Its path may stand wherever a set's
+name stands, for training or for evaluation, and the same filter keeps the two apart (`from_csv`).
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
+import re
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import pandas as pd
-
 from lib.names import nearest
-from lib.paths import PROBLEMS
+from lib.paths import PROBLEMS, ROOT
 
-if TYPE_CHECKING:  # to import it takes longer than to judge a file; those who ask for a set import it then
+if TYPE_CHECKING:  # a second and a half to import: the verifiers need a Problem only
+    import pandas as pd
     from datasets import Dataset
 
 HUB = {"3to4": "asingh15/countdown_tasks_3to4", "5num": "aelbakry/countdown_5num_tasks"}
 
+_NUMS = re.compile(r"\[?[1-9][0-9]{0,17}(?:[ ,;]+[1-9][0-9]{0,17}){1,5}\]?")
+_TARGET = re.compile("-?[0-9]{1,18}")
+
 EVALUATION_SETS = {  # as figures and tables call them: (name, split)
     "validation_200": ("3to4", "validation_200"),
+    "validation": ("3to4", "validation"),
     "test_50": ("3to4", "test_50"),
     "heldout_400": ("3to4", "heldout_400"),
     "heldout_1000": ("3to4", "heldout_1000"),
@@ -52,10 +58,8 @@ class Problem:
     target: int | Fraction
 
     def __post_init__(self):
-        if type(self.nums) is not tuple or not self.nums or not {*map(type, self.nums), type(self.target)} <= NUMBERS:
-            raise TypeError(
-                f"a problem is a tuple of whole numbers and a whole target, not {self.nums!r}, {self.target!r}"
-            )
+        if type(self.nums) is not tuple or not self.nums or not {*map(type, (*self.nums, self.target))} <= NUMBERS:
+            raise TypeError(f"a problem is a tuple of whole numbers and a whole target: {self.nums!r}, {self.target!r}")
 
     @property
     def key(self) -> tuple[tuple[int, ...], int]:
@@ -70,15 +74,16 @@ class ProblemSetError(Exception):
 def load(name: str, split: str, source: str = "generated", seed: int = 0, hub: str | None = None) -> Dataset:
     """A problem set with columns nums (list[int]), target (int) and, for "levels", group (L1 to L9).
 
-    source "generated": the committed set, its hash verified. source "hub": split `split` of the hub set that
-    the papers name (HUB), or of the hub name or local folder `hub`, without the problems of our evaluation
-    sets. A seed other than 0 shuffles a train split; the order of an evaluation set is fixed. Raises
-    ProblemSetError; never falls back from one source to the other.
+    source "generated": the committed set, its hash verified, or the CSV file `name`. source "hub": split `split` of the
+    hub set that the papers name (HUB), or of the hub name or local folder `hub`, without the problems of our evaluation
+    sets. A seed other than 0 shuffles a train split; the order of an evaluation set is fixed. Raises ProblemSetError;
+    never falls back from one source to the other.
     """
     from datasets import Dataset
 
     if source == "generated":
-        rows = Dataset.from_pandas(read(PROBLEMS, name, split), preserve_index=False)
+        table = from_csv(name, split == "train") if name.endswith(".csv") else read(PROBLEMS, name, split)
+        rows = Dataset.from_pandas(table, preserve_index=False)
     elif source == "hub":
         rows = exclude(_from_hub(hub or HUB.get(name), name, split))
     else:
@@ -87,17 +92,47 @@ def load(name: str, split: str, source: str = "generated", seed: int = 0, hub: s
 
 
 def load_set(name: str) -> Dataset:
-    """An evaluation set by its one-word name, a key of EVALUATION_SETS. Raises ProblemSetError naming the nearest."""
+    """An evaluation set by its one-word name, a key of EVALUATION_SETS, or by the path of a CSV file. Raises
+    ProblemSetError naming the nearest."""
+    if name.endswith(".csv"):
+        return load(name, "test")
     if name not in EVALUATION_SETS:
         raise ProblemSetError(f"there is no evaluation set {name!r}{nearest(name, EVALUATION_SETS)}")
     return load(*EVALUATION_SETS[name])
 
 
+def from_csv(path: str | Path, train: bool) -> pd.DataFrame:
+    """Problems of one's own, columns nums and target: for training those in no evaluation set of ours, for evaluation
+    those in none of our training sets, each once up to the order of its numbers. Prints how many were dropped.
+
+    path: from the repository's root, or absolute; columns nums, two to six whole numbers from 1 with spaces or commas
+    between, and target. Raises ProblemSetError naming the line.
+    """
+    import pandas as pd
+
+    try:
+        table = pd.read_csv(ROOT / path, dtype=str, keep_default_na=False)
+    except (OSError, ValueError) as error:
+        raise ProblemSetError(f"{path} cannot be read as a CSV file: {error}") from error
+    if missing := {"nums", "target"} - set(table.columns):
+        raise ProblemSetError(f"{path} has no column {', '.join(sorted(missing))}")
+    found = {}
+    for line, nums, target in zip(range(2, len(table) + 2), table["nums"], table["target"], strict=True):
+        if not (_NUMS.fullmatch(nums.strip()) and _TARGET.fullmatch(target.strip())):
+            raise ProblemSetError(f'{path}, line {line}: {nums!r}, {target!r} is no problem; write "44 19 35",98')
+        own = Problem(tuple(map(int, re.findall("[0-9]+", nums))), int(target))
+        found.setdefault(own.key, own)
+    kept = [own for key, own in found.items() if key not in (evaluation_keys() if train else training_keys())]
+    ours = "an evaluation" if train else "a training"
+    print(f"{path}: {len(kept):,} of {len(table):,} problems; the others stand in {ours} set of ours, or twice")
+    return pd.DataFrame({"nums": [list(own.nums) for own in kept], "target": [own.target for own in kept]})
+
+
 def _from_hub(repository: str | None, name: str, split: str) -> Dataset:
-    if repository is None:
-        raise ProblemSetError(f"no hub set is known for {name!r} (known: {', '.join(HUB)}); use source='generated'")
     from datasets import load_dataset
 
+    if repository is None:
+        raise ProblemSetError(f"no hub set is known for {name!r} (known: {', '.join(HUB)}); use source='generated'")
     try:
         rows = load_dataset(repository, split=split)
     except Exception as error:
@@ -118,8 +153,18 @@ def problems(rows: Dataset | pd.DataFrame) -> list[Problem]:
 @lru_cache
 def evaluation_keys() -> frozenset:
     """The keys of all problems of every evaluation set: all sets but the train splits."""
+    return _keys(lambda split: split != "train")
+
+
+@lru_cache
+def training_keys() -> frozenset:
+    """The keys of all problems of the train splits."""
+    return _keys(lambda split: split == "train")
+
+
+def _keys(wanted) -> frozenset:
     sets = (name.split("/") for name in _manifest(PROBLEMS))
-    return frozenset(p.key for name, split in sets if split != "train" for p in problems(read(PROBLEMS, name, split)))
+    return frozenset(p.key for name, split in sets if wanted(split) for p in problems(read(PROBLEMS, name, split)))
 
 
 def exclude(rows: Dataset | pd.DataFrame):
@@ -128,7 +173,7 @@ def exclude(rows: Dataset | pd.DataFrame):
     held_out = evaluation_keys()
     keep = [i for i, p in enumerate(problems(rows)) if p.key not in held_out]
     print(f"{len(rows) - len(keep):,} of {len(rows):,} rows dropped: their problems are in an evaluation set")
-    return rows.iloc[keep].reset_index(drop=True) if isinstance(rows, pd.DataFrame) else rows.select(keep)
+    return rows.iloc[keep].reset_index(drop=True) if hasattr(rows, "iloc") else rows.select(keep)
 
 
 # --- files ----------------------------------------------------------------------------------------
@@ -161,6 +206,8 @@ def _manifest(folder: Path) -> dict:
 
 def read(folder: Path, name: str, split: str) -> pd.DataFrame:
     """A problem set of `folder`, its content checked against the manifest. Raises ProblemSetError."""
+    import pandas as pd
+
     manifest = _manifest(folder)
     if (entry := manifest.get(f"{name}/{split}")) is None:
         raise ProblemSetError(f"there is no problem set {name}/{split}; there are {', '.join(manifest)}")

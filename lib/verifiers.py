@@ -8,14 +8,16 @@ import re
 from collections import Counter
 from dataclasses import dataclass
 from fractions import Fraction
-
-import pandas as pd
+from typing import TYPE_CHECKING
 
 from lib.expression import Expr, ExpressionError, canonical, evaluate, leaves, operands, parse, render
 from lib.problem import Problem
 from lib.programs import ExecutionError, ParseError, run_program
 from lib.steps import verify_steps
 from lib.traces import Line, reasoning, replay
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 STATUSES = ["correct", "wrong_value", "wrong_numbers", "unparseable", "missing"]
 _NO_TRACE = re.compile("</?think>|<answer>[^<]*</answer>")
@@ -159,12 +161,14 @@ VERIFIERS = {  # by prompt style: what its answer span holds
 }
 
 
-def judge(table: pd.DataFrame, prompt: str = "free") -> pd.DataFrame:
+def judge(table: "pd.DataFrame", prompt: str = "free") -> "pd.DataFrame":
     """Saved generations (columns nums, target, completion) with four columns more: status, correct (bool), answer, the
     expression up to commuting: that of `canonical`, rendered ("" if there is none); and count, how many equal
     completions a row stands for (1 where the table does not say: a run beside published ones).
 
     prompt: the style of prompt that was completed, a key of VERIFIERS."""
+    import pandas as pd
+
     verdicts: dict[tuple, tuple[str, bool, str]] = {}  # by answer span, all that these verifiers look at
     rows = []
     for nums, target, completion in zip(table["nums"], table["target"], table["completion"], strict=True):
@@ -179,9 +183,11 @@ def judge(table: pd.DataFrame, prompt: str = "free") -> pd.DataFrame:
     return table.assign(**verdict, count=count)
 
 
-def judge_steps(judged: pd.DataFrame) -> pd.DataFrame:
+def judge_steps(judged: "pd.DataFrame") -> "pd.DataFrame":
     """Generations with four columns more, of each completion's reasoning: equations (that `verify_steps` reads), true
     (those that hold), distinct (those not repeated), signs (its equals signs: what there was to be read)."""
+    import pandas as pd
+
     known: dict[tuple, list[int]] = {}
     rows = []
     for nums, target, completion in zip(judged["nums"], judged["target"], judged["completion"], strict=True):
@@ -200,10 +206,12 @@ def judge_steps(judged: pd.DataFrame) -> pd.DataFrame:
 TRACE_COLUMNS = ["goes_on", "ungrounded", "valid_lines", "reached", "repaired", "trace_muldiv", "answer_muldiv"]
 
 
-def judge_traces(judged: pd.DataFrame) -> pd.DataFrame:
+def judge_traces(judged: "pd.DataFrame") -> "pd.DataFrame":
     """Generations with TRACE_COLUMNS more, floats: there is more behind the answer, or it was cut there (nan: no answer
     is closed); the answer uses generated values; share of valid lines (0 without lines); the trace ends at the target;
     correct, as it is or by `repair`; * or / stands in the trace, in the answer."""
+    import pandas as pd
+
     known: dict[tuple, list[float]] = {}
     rows = []
     for nums, target, text, finish in zip(

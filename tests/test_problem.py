@@ -2,6 +2,8 @@
 
 import json
 import shutil
+import subprocess
+import sys
 import tempfile
 from fractions import Fraction
 from itertools import combinations
@@ -17,11 +19,12 @@ from traitlets.config import Config
 from lib import problem, solver
 from lib.paths import PROBLEMS, ROOT
 from lib.problem import Problem, ProblemSetError
+from lib.runs.plan import DeclarationError, check_names
 
 SIZES = {
     "showcase/test": 14, "3to4/test_50": 50, "3to4/validation_200": 200, "3to4/heldout_400": 400,
     "3to4/heldout_1000": 1000, "3to4/train": 50_000, "5num/test_50": 50, "5num/heldout_1000": 1000,
-    "5num/train": 14_950, "6num/test_50": 50, "levels/test": 576,
+    "5num/train": 14_950, "6num/test_50": 50, "levels/test": 576, "3to4/validation": 1000,
 }  # fmt: skip
 
 
@@ -54,6 +57,7 @@ def test_mixture_and_ranges(sets):
     threes = {name: sum(len(p.nums) == 3 for p in rows) for name, rows in sets.items()}
     assert threes["3to4/test_50"] == 24
     assert threes["3to4/validation_200"] == 100
+    assert threes["3to4/validation"] == 500
     assert threes["3to4/heldout_400"] == 200
     assert threes["3to4/heldout_1000"] == 500
     assert threes["3to4/train"] == 24_800
@@ -145,6 +149,66 @@ def copy(tmp_path, monkeypatch):
     return folder
 
 
+def test_problems_of_ones_own_come_from_a_csv(tmp_path, capsys):
+    """Evaluated on without what we train on, trained on without what we evaluate on; nothing committed changes."""
+    before = (PROBLEMS / "manifest.json").read_bytes()
+    trained, held_out = problem.load("3to4", "train")[0], problem.load_set("heldout_1000")[0]
+    rows = [((3, 5, 7), 26), ((7, 3, 5), 26), ((1, 2, 300, 4, 5, 6), 700), ((8, 9), -1)]
+    rows += [(row["nums"][::-1], row["target"]) for row in (trained, held_out)]
+    lines = [f'"{", ".join(map(str, nums))}",{target},note' for nums, target in rows]
+    path = tmp_path / "own.csv"
+    path.write_text("\n".join(["nums,target,why", *lines, "[4 6], 24 ,brackets", ""]))
+    evaluated, learnt = problem.load_set(str(path)), problem.load(str(path), "train")
+    mine = [Problem((3, 5, 7), 26), Problem((1, 2, 300, 4, 5, 6), 700), Problem((8, 9), -1)]
+    assert problem.problems(evaluated) == [
+        *mine,
+        Problem(tuple(held_out["nums"][::-1]), held_out["target"]),
+        Problem((4, 6), 24),
+    ]
+    assert problem.problems(learnt) == [
+        *mine,
+        Problem(tuple(trained["nums"][::-1]), trained["target"]),
+        Problem((4, 6), 24),
+    ]
+    assert "5 of 7 problems; the others stand in a training set of ours, or twice" in capsys.readouterr().out
+    assert (PROBLEMS / "manifest.json").read_bytes() == before
+    params = {"sets": {str(path): 4}, "eval_set": str(path)}
+    check_names(params, {"sets": {}, "eval_set": ""}, "here")
+    with pytest.raises(DeclarationError, match=r"none\.csv"):
+        check_names({"eval_set": "none.csv"}, {"eval_set": ""}, "here")
+
+
+@pytest.mark.parametrize(
+    "line, message",
+    [
+        ("1.5 2,3", "line 3: '1.5 2', '3' is no problem"),
+        ("44,98", "line 3"),
+        ("1 2 3 4 5 6 7,28", "line 3"),
+        ("-4 2,3", "line 3"),
+        ("4 2,six", "line 3"),
+        ("4 2,", "line 3"),
+        ("4 2,3.0", "line 3"),
+    ],
+)
+def test_a_csv_line_that_is_no_problem_is_named(tmp_path, line, message):
+    (tmp_path / "own.csv").write_text(f"nums,target\n3 5 7,26\n{line}\n")
+    with pytest.raises(ProblemSetError, match=message):
+        problem.load_set(str(tmp_path / "own.csv"))
+
+
+def test_a_csv_that_is_none_is_refused(tmp_path):
+    with pytest.raises(ProblemSetError, match="cannot be read as a CSV file"):
+        problem.load_set(str(tmp_path / "own.csv"))
+    (tmp_path / "own.csv").write_text("numbers,target\n")
+    with pytest.raises(ProblemSetError, match="no column nums"):
+        problem.load_set(str(tmp_path / "own.csv"))
+
+
+def test_a_problem_is_imported_without_what_reads_tables():
+    code = "import sys, lib.rewards; print(sorted({'pandas', 'datasets', 'torch'} & set(sys.modules)))"
+    assert subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True).stdout == "[]\n"
+
+
 def test_a_changed_file_is_refused(copy):
     path = copy / "3to4-test_50.parquet"
     rows = pd.read_parquet(path)
@@ -215,7 +279,6 @@ def test_notebook_makes_the_committed_evaluation_sets(tmp_path):
             config=Config({"KernelManager": {"transport": "ipc", "ip": f"{sockets}/s"}}),
         )
     made, committed = (json.loads((f / "manifest.json").read_text()) for f in (output, PROBLEMS))
-    assert {n: e for n, e in made.items() if "train" not in n} == {
-        n: e for n, e in committed.items() if "train" not in n
-    }
+    behind = ("3to4/train", "5num/train", "3to4/validation")  # drawn behind the training sets, or these themselves
+    assert {n: e for n, e in made.items() if n not in behind} == {n: e for n, e in committed.items() if n not in behind}
     assert len(problem.read(output, "3to4", "train")) == 100
