@@ -51,7 +51,7 @@ full:
 	@$(MAKE) --no-print-directory study GROUP=full
 
 test: $(READY)
-	@exec $(BIN)/python -m pytest -n $(JOBS) --dist loadfile --ignore tests/test_install.py
+	@exec $(BIN)/python -m pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder --ignore tests/test_install.py
 
 test-install: $(READY)
 	@exec $(BIN)/python -m pytest -n $(JOBS) -rs tests/test_install.py

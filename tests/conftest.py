@@ -18,3 +18,11 @@ def copy_of_the_repository(folder: Path) -> Path:
             (folder / name).parent.mkdir(parents=True, exist_ok=True)
             shutil.copy(ROOT / name, folder / name)
     return folder
+
+
+# The longest files first, with --dist loadfile --no-loadscope-reorder: else one worker is left alone with them at the end.
+LONGEST = "test_notebooks", "test_runs", "test_paper_profile", "test_readme", "test_training", "test_explorer"
+
+
+def pytest_collection_modifyitems(items):
+    items.sort(key=lambda item: LONGEST.index(item.path.stem) if item.path.stem in LONGEST else len(LONGEST))
