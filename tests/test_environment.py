@@ -157,10 +157,10 @@ def test_parsing_is_strict_and_names_the_fault(text, found):
 
 
 def test_hostile_tags_cost_nothing():
-    state, began = State((5, 7), 35), time.perf_counter()
+    state, began = State((5, 7), 35), time.process_time()
     for text in ("<pick>" + "9" * 100_000, "<pick>" * 20_000, "<pick>5" + ", 7" * 50_000, "-" * 100_000):
         assert parse_action(text, state) == "unreadable"
-    assert time.perf_counter() - began < 0.05
+    assert time.process_time() - began < 0.5
 
 
 def test_prompts_and_tags_survive_the_tokenizer():

@@ -251,6 +251,14 @@ def test_the_front_is_what_nothing_dominates(points):
     assert metrics.on_front(np.array(points)).tolist() == [not beaten(one) for one in points]
 
 
+def test_partial_credit_by_hand():
+    """`agent`, Section 4.1: any game or answer but a right one earns a tenth, none at all nothing."""
+    statuses = ["correct", "wrong_value", "wrong_numbers", "unparseable", "missing"]
+    judged = pd.DataFrame({"status": statuses, "correct": [True] + [False] * 4}, index=[3, 1, 4, 0, 2])
+    credit = metrics.partial_credit(judged)
+    assert credit.tolist() == [1, 0.1, 0.1, 0.1, 0] and credit.index.tolist() == judged.index.tolist()
+
+
 def test_the_front_over_resampled_problems():
     rng = np.random.default_rng(0)
     means = {"first": (0.6, 0.5), "covers": (0.3, 0.9), "beaten": (0.2, 0.4), "close": (0.3, 0.9)}
