@@ -25,6 +25,7 @@ ANSWERS = [  # the weakest first: a claim of several comparisons has the weakest
     *["not run", "one seed", "not reproduced", "paper's size excluded", "undecided", "equivalent", "reproduced"],
 ]
 DIRECTIONS = ["higher", "lower", "highest", "lowest", "equal", "zero"]
+COLUMNS = ["estimate", "low", "high", "n_problems", "seeds", "theirs", "against", "comparisons", "answer"]  # an answer
 PER = {"percent": 100, "percentage points": 100, "of 800": 800, "problems of 50": 50}  # units of results.csv
 
 
@@ -118,5 +119,4 @@ def evaluate(asked: pd.DataFrame, scores: pd.DataFrame, ready: Mapping[str, tupl
             found.append(row)
         weakest = min(found, key=lambda row: ANSWERS.index(row["answer"]))
         rows.append({"id": claim.id, "comparisons": len(wanted)} | weakest)
-    columns = ["estimate", "low", "high", "n_problems", "seeds", "theirs", "against", "comparisons", "answer"]
-    return asked.merge(pd.DataFrame(rows, columns=["id", *columns]), on="id")
+    return asked.merge(pd.DataFrame(rows, columns=["id", *COLUMNS]), on="id")

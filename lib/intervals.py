@@ -75,6 +75,13 @@ def of_logs(values: pd.DataFrame) -> pd.DataFrame:
     )
 
 
+def slope(x, y, confidence=0.95) -> tuple[float, float, float, int]:
+    """Least squares' slope of y on x over whole runs, with its t interval, and the number of runs."""
+    fit = stats.linregress(np.asarray(x, float), np.asarray(y, float))
+    half = stats.t.ppf((1 + confidence) / 2, len(x) - 2) * fit.stderr
+    return fit.slope, fit.slope - half, fit.slope + half, len(x)
+
+
 def half_width(of_problems, problems: int, of_runs=(), confidence=0.95):
     """Half the interval's width. of_problems: variance of the mean over the problems; of_runs: (variance, degrees of
     freedom) of each trainer's part. Arrays are taken elementwise."""
