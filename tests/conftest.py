@@ -21,7 +21,7 @@ def copy_of_the_repository(folder: Path) -> Path:
 
 
 # The longest files first, with --dist loadfile --no-loadscope-reorder: else one worker is left alone with them at the end.
-LONGEST = "test_notebooks", "test_runs", "test_paper_profile", "test_readme", "test_training", "test_explorer"
+LONGEST = "test_notebooks", "test_runs", "test_paper_profile", "test_contributing", "test_training", "test_explorer"
 
 
 def pytest_collection_modifyitems(items):

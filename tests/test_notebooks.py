@@ -3,7 +3,6 @@
 import ast
 import json
 import os
-import re
 import shutil
 import subprocess
 import sys
@@ -17,7 +16,6 @@ from IPython.display import display
 from lib.paths import ROOT
 from lib.runs import read_table
 from lib.runs.plan import Project
-from tests.conftest import copy_of_the_repository
 
 NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
 FLOORS = [  # a room imports only rooms on lower floors
@@ -98,23 +96,6 @@ def same_results(runs: Path, twins: Path) -> int:
             continue
         compared += 1
     return compared
-
-
-def test_your_own_reward_in_ten_lines(tmp_path):
-    """What the README's section says, done to a copy: a function, an entry, a command."""
-    section = (ROOT / "README.md").read_text().split("## Your own reward in ten lines")[1].split("\n## ")[0]
-    code, entry, command = re.findall(r"```(?:python|yaml|sh)\n(.*?)```", section, re.DOTALL)
-    assert len((code + entry + command).strip().splitlines()) <= 14
-    copy = copy_of_the_repository(tmp_path / "copy")
-    with (copy / "lib/rewards.py").open("a") as file:
-        file.write("\n\n" + code)
-    declared = copy / "papermill_runs.yaml"
-    declared.write_text(declared.read_text().replace("\nruns:\n", "\nruns:\n" + entry, 1))
-    target = re.search(r"GROUP=(\S+)", command).group(1)
-    front_door(target, tmp_path / "runs", root=copy)
-    metrics = read_table(tmp_path / "runs/smoke" / target / "0/metrics.csv")
-    part = re.search(r'"(\w+)":', code).group(1)
-    assert f"reward_{part}" in metrics
 
 
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)

@@ -1,64 +1,195 @@
-"""The README's numbers are those of figures/, and its commands exist."""
+"""The documents say what is so: the README's numbers are those of figures/, its commands, links and tree exist.
+
+`python -m tests.test_readme` writes the numbers of figures/ into README.md; sentences stay as they are.
+"""
 
 import re
 
-import numpy as np
 import pandas as pd
+import pytest
 
-from lib import plots
-from lib.paths import FIGURES, REFERENCE, ROOT
-from lib.runs import read_table
-from lib.verifiers import judge
+from lib.paths import DATA, FIGURES, PAPER, PROBLEMS, ROOT
 
-README = (ROOT / "README.md").read_text()
-METRICS = ["pass@1", "pass@8", "pass@16", "mean pass@k<=16"]
+README = ROOT / "README.md"
+DOCUMENTS = [ROOT / name for name in ("README.md", "CONTRIBUTING.md", "data/README.md", "figures/README.md")]
+DOCUMENTS.append(ROOT / "lib/runs/README.md")
+THEIRS = {"rloo/sparse_200": "rloo/sparse", "rloo/ast_200": "rloo/ast_tau2"}  # the same methods, trained longer
+OPEN = ("undecided", "one seed", "two seeds", "not run")  # answers to a claim that decide nothing
 
 
-def results_table() -> str:
-    """The README's results table, from the CSV that the analysis of the reference results wrote."""
-    table = pd.read_csv(FIGURES / "ast_table1.csv").query("set == 'heldout_1000'").set_index(["method", "metric"])
-    lines = ["| method | " + " | ".join(METRICS) + " |", "|---" * (len(METRICS) + 1) + "|"]
-    for method in dict.fromkeys(table.index.get_level_values("method")):
-        cells = [plots.label(method)]
-        for metric in METRICS:
-            row = table.loc[(method, metric)]
-            ours, low, high, paper = 100 * row[["estimate", "low", "high", "paper"]].astype(float)
-            cells.append(f"{ours:.1f} [{low:.1f}, {high:.1f}] ({paper:.1f})")
-        lines.append("| " + " | ".join(cells) + " |")
+def cell(ours: pd.Series, paper: pd.DataFrame) -> str:
+    """An estimate in percent with its interval, and the paper's number if it has one."""
+    text = "{:.1f} [{:.1f}, {:.1f}]".format(*(100 * ours[["estimate", "low", "high"]].astype(float)))
+    return f"{text} ({paper['value'].iloc[0]:.1f})" if len(paper) else text
+
+
+def results(text: str) -> str:
+    """The results table with the numbers of figures/: a row's method is the one of its label; of the agent's search
+    (label, budget) one sample is the game with the best score, sixteen are any of those that it keeps."""
+    methods = pd.read_csv(DATA / "methods.csv").set_index("label")["method"]
+    ours = pd.read_csv(FIGURES / "grand_pass_at_k.csv").query("set == 'heldout_1000'").set_index(["method", "metric"])
+    games = pd.read_csv(FIGURES / "agent_table4.csv").query("set == 'heldout_1000'").set_index(["method", "metric"])
+    paper = pd.read_csv(PAPER / "results.csv").query("set == 'test_50'")
+    lines = []
+    for line in text.strip().splitlines():
+        study, label, *_, sentence = (part.strip() for part in line.strip("|").split("|"))
+        plain, _, budget = label.rpartition(", ")
+        if label in methods:
+            method, theirs = methods[label], THEIRS.get(methods[label], methods[label])
+            one, sixteen = (
+                cell(ours.loc[(method, f"pass@{k}")], said(paper, study, theirs, f"pass@{k}")) for k in (1, 16)
+            )
+        elif plain in methods:
+            method = f"{methods[plain]} {budget}"
+            one = cell(games.loc[(method, "pass@1")], paper[:0])
+            sixteen = cell(games.loc[(method, "any")], said(paper, study, method, "pass@1"))
+        else:
+            lines.append(line)
+            continue
+        lines.append(f"| {study} | {label} | {one} | {sixteen} | {sentence} |")
     return "\n".join(lines)
 
 
-def test_the_results_table_is_the_one_of_the_reference_results():
-    assert results_table() in README, "put this into README.md:\n" + results_table()
+def said(paper: pd.DataFrame, study: str, method: str, metric: str) -> pd.DataFrame:
+    """What a study's paper reports of a method: of several tables the first."""
+    by = {"all": "ast"}.get(study, study.strip("`"))
+    return paper[(paper["paper"] == by) & (paper["method"] == method) & (paper["metric"] == metric)]
 
 
-def test_the_figures_are_those_of_the_reference_results():
-    """Judged again: the shares of correct completions that stand in figures/, and in the README by the test above."""
-    table = pd.read_csv(FIGURES / "ast_table1.csv").query("set == 'heldout_1000' and metric == 'pass@1'")
-    assert len(table) >= 3
-    for method, reported in table.set_index("method")["estimate"].items():
-        seeds = REFERENCE.glob(f"laptop/sample/{method.replace('/', '_')}/*")
-        shares = []
-        for folder in seeds:
-            judged = judge(read_table(folder / "generations.parquet").query("set == 'heldout_1000'"))
-            shares.append((judged["count"] * judged["correct"]).sum() / judged["count"].sum())
-        assert np.isclose(np.mean(shares), reported, atol=1e-9), method
+def claims(_: str) -> str:
+    """How many claims of each paper were answered in which way."""
+    table = pd.read_csv(FIGURES / "grand_claims.csv")
+    answers = table["answer"].where(~table["answer"].isin(OPEN), "open")
+    counts = pd.crosstab(table["paper"], answers).reindex(["ast", "program", "dense", "trace", "agent"])
+    order = ["reproduced", "equivalent", "not contradicted", "not reproduced", "paper's size excluded"]
+    kinds = [name for name in order if name in counts] + sorted(set(counts) - {*order, "open"}) + ["open"]
+    head = [f"| claims | {' | '.join(kinds)} |", "|---" * (len(kinds) + 1) + "|"]
+    rows = [
+        f"| `{paper}` | {' | '.join(map(str, row))} |"
+        for paper, row in zip(counts.index, counts[kinds].values, strict=True)
+    ]
+    return "\n".join(head + rows)
 
 
-def test_every_make_target_named_exists():
+def refreshed(text: str) -> str:
+    """The README with its generated parts as figures/ has them."""
+    for name, write in (("claims", claims), ("results", results)):
+        begin, end = f"<!-- {name}: begin -->\n", f"\n<!-- {name}: end -->"
+        before, rest = text.split(begin)
+        inside, behind = rest.split(end)
+        text = before + begin + write(inside) + end + behind
+    return text
+
+
+def test_the_readme_has_the_numbers_of_the_figures():
+    text = README.read_text()
+    assert refreshed(text) == text, "`.venv/bin/python -m tests.test_readme` writes them into README.md"
+
+
+def test_the_readme_is_short():
+    text = README.read_text()
+    words = [word for word in text.split() if re.search(r"\w", word)]
+    assert len(words) <= 1500 and text.count("\n") <= 185
+
+
+@pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: path.relative_to(ROOT).as_posix())
+def test_every_make_target_named_exists(path):
     targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
-    named = set(re.findall(r"(?:`|^)make ([a-z-]+)", README, re.MULTILINE))
-    assert {"study", "test", "figures"} <= named <= targets, named - targets
+    named = set(re.findall(r"(?:`|^)make ([a-z-]+)", path.read_text(), re.MULTILINE))
+    assert named <= targets, named - targets
+    assert path != README or {"study", "test", "figures"} <= named
 
 
-def test_every_room_and_notebook_stands_in_the_tree():
-    tree = README.split("```\nnotebooks/")[1].split("```")[0]
-    for path in (ROOT / "lib").glob("*.py"):
-        assert path.name in tree or path.name == "__init__.py"
-    for path in (ROOT / "notebooks").glob("*.ipynb"):
-        assert path.stem in tree
+@pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: path.relative_to(ROOT).as_posix())
+def test_every_link_leads_somewhere(path):
+    for address in re.findall(r"\]\(([^)]+)\)", path.read_text()):
+        file, _, heading = address.partition("#")
+        target = (path.parent / file).resolve() if file else path
+        assert target.exists(), f"{path.name}: {address}"
+        headings = (
+            [
+                re.sub(r"[^\w -]", "", line.lstrip("# ")).lower().replace(" ", "-")
+                for line in target.read_text().splitlines()
+                if line.startswith("#")
+            ]
+            if heading
+            else [""]
+        )
+        assert heading in headings, f"{path.name}: {address}"
 
 
-def test_every_figure_shown_is_there():
-    for path in re.findall(r"!\[[^\]]*\]\(([^)]+)\)", README):
-        assert (ROOT / path).is_file(), path
+@pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: path.relative_to(ROOT).as_posix())
+def test_every_file_named_is_there(path):
+    """Whatever stands in code marks and looks like a committed file: from the root, or from the document's folder."""
+    for name in re.findall(
+        r"`((?:lib|data|tests|notebooks|figures|paper|models|problems|reference)/[\w/.-]+)`", path.read_text()
+    ):
+        if not name.startswith(("data/runs", "notebooks/70_")):  # yours
+            assert (ROOT / name).exists() or (path.parent / name).exists(), f"{path.name}: {name}"
+
+
+def tree() -> tuple[list[str], dict[str, list[str]]]:
+    """The README's tree: what stands in the root, and in each of its folders."""
+    top, inside = [], {}
+    for line in README.read_text().split("\n## The tree\n")[1].split("```")[1].strip().splitlines():
+        names = [name.strip() for name in re.split(r"  +", line.strip())[0].split(",")]
+        if line.startswith("  "):
+            inside.setdefault(top[-1], []).extend(names)
+        else:
+            top += names
+    return top, inside
+
+
+def test_the_tree_is_the_one_that_is_there():
+    top, inside = tree()
+    assert all((ROOT / name).exists() for name in top)
+    assert inside["notebooks/"] == [path.stem for path in sorted((ROOT / "notebooks").glob("*.ipynb"))]
+    files = {path.name for path in (ROOT / "lib").iterdir() if path.suffix in (".py", ".html")}
+    assert set(inside["lib/"]) == files - {"__init__.py"} | {"runs/"}
+
+
+def test_rooms_import_only_from_rooms_above_them_in_the_tree():
+    _, inside = tree()
+    rooms = [name.removesuffix(".py").strip("/") for name in inside["lib/"]]
+    for height, room in enumerate(rooms):
+        for path in (ROOT / "lib").glob(f"{room}.py"):
+            text = path.read_text()
+            imported = re.findall(r"^ *from lib\.(\w+)[\w.]* import", text, re.MULTILINE)
+            imported += [
+                name
+                for names in re.findall(r"^ *from lib import (.+)", text, re.MULTILINE)
+                for name in names.split(", ")
+            ]
+            assert set(imported) <= set(rooms[:height]), f"{path.name}: {set(imported) - set(rooms[:height])}"
+
+
+def test_every_figure_stands_in_the_gallery():
+    gallery = (FIGURES / "README.md").read_text()
+    for path in FIGURES.glob("*.png"):
+        assert f"({path.name})" in gallery, path.name
+
+
+def test_the_data_card_counts_the_problems():
+    manifest = pd.read_json(PROBLEMS / "manifest.json", orient="index")["rows"]
+    card = (DATA / "README.md").read_text()
+    for name, rows in manifest.items():
+        label = {"3to4/train": "`3to4` train", "5num/train": "`5num` train"}.get(name, f"`{name.split('/')[1]}`")
+        label = f"`{name.split('/')[0]}`" if name.endswith("/test") else label
+        if not name.startswith(("5num/t", "5num/h", "6num")) or name == "5num/train":
+            assert re.search(rf"{re.escape(label)}.*\| {rows:,} \|", card), name
+
+
+@pytest.mark.parametrize(
+    "name, columns", [("choices", ["study", "choice", "what", "why"]), ("tried", ["date", "tried", "seen", "instead"])]
+)
+def test_the_tables_of_choices_are_whole(name, columns):
+    table = pd.read_csv(PAPER / f"{name}.csv", keep_default_na=False)
+    assert list(table) == columns and (table != "").all(axis=None)
+    if name == "choices":
+        assert set(table["study"]) <= set(pd.read_csv(DATA / "methods.csv")["study"])
+        assert not table.duplicated(["study", "choice"]).any()
+
+
+if __name__ == "__main__":
+    README.write_text(refreshed(README.read_text()))
+    print("README.md has the numbers of figures/")

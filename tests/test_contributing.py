@@ -1,0 +1,80 @@
+"""What README and CONTRIBUTING tell a newcomer to do, done to a copy of the repository, word for word."""
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import nbformat
+import pytest
+
+from lib.files import read_table
+from lib.paths import ROOT
+from tests.conftest import copy_of_the_repository
+
+BLOCK = re.compile(r"```(python|yaml|sh|csv)\n(.*?)```", re.DOTALL)
+
+
+@pytest.fixture(scope="module")
+def copy(tmp_path_factory) -> Path:
+    return copy_of_the_repository(tmp_path_factory.mktemp("newcomer") / "copy")
+
+
+def told(document: str, heading: str) -> dict[str, str]:
+    """The code of a section: language to text."""
+    section = (ROOT / document).read_text().split(f"\n## {heading}\n")[1].split("\n## ")[0]
+    return dict(BLOCK.findall(section))
+
+
+def declare(copy: Path, entry: str) -> None:
+    declared = copy / "papermill_runs.yaml"
+    declared.write_text(declared.read_text().replace("\nruns:\n", "\nruns:\n" + entry, 1))
+
+
+def make(copy: Path, command: str) -> Path:
+    """What the command's `make study GROUP=...` does, in profile smoke; the folder of its run of seed 0."""
+    target = re.search(r"GROUP=(\S+)", command)[1]
+    front = [sys.executable, "-m", "lib.runs", "make", "smoke", target, "--cores", "2"]
+    here = {key: value for key, value in os.environ.items() if not key.startswith("COUNTDOWN")}
+    done = subprocess.run(front, cwd=copy, env=here, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-4000:]
+    return copy / "data/runs/smoke" / target / "0"
+
+
+def test_your_own_reward_in_ten_lines(copy):
+    parts = told("README.md", "Your own reward in ten lines")
+    assert len("".join(parts.values()).strip().splitlines()) <= 14
+    with (copy / "lib/rewards.py").open("a") as file:
+        file.write("\n\n" + parts["python"])
+    declare(copy, parts["yaml"])
+    part = re.search(r'"(\w+)":', parts["python"])[1]
+    assert f"reward_{part}" in read_table(make(copy, parts["sh"]) / "metrics.csv")
+
+
+def test_a_new_study_notebook(copy):
+    parts = told("CONTRIBUTING.md", "A new study notebook")
+    cells = [nbformat.v4.new_code_cell(text.strip()) for text in parts["python"].split("# %%\n")[1:]]
+    cells[1].metadata["tags"] = ["parameters"]
+    notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_markdown_cell("# 70 · Two policies"), *cells])
+    notebook.metadata["kernelspec"] = {"display_name": "Python 3", "language": "python", "name": "python3"}
+    declare(copy, parts["yaml"])
+    name = re.search(r"notebook: (\w+)", parts["yaml"])[1]
+    nbformat.write(notebook, copy / f"notebooks/{name}.ipynb")
+    table = read_table(make(copy, parts["sh"]) / "two_policies.csv")
+    assert set(table["method"]) == {"sft/free", "rloo/sparse"} and set(table["metric"]) == {"pass@1", "pass@4"}
+
+    names: dict = {}  # and by hand, on the committed results
+    for cell in cells[:3]:
+        exec(cell.source, names)
+    assert set(names["table"]["n_problems"]) == {1000} and set(names["table"]["runs"]) == {3}
+
+
+def test_problems_of_your_own(copy):
+    parts = told("CONTRIBUTING.md", "Problems of your own")
+    (copy / "my_problems.csv").write_text(parts["csv"])
+    declare(copy, parts["yaml"])
+    rows = read_table(make(copy, parts["sh"]) / "generations.parquet")
+    asked = [f"{' '.join(map(str, nums))},{target}" for nums, target in zip(rows["nums"], rows["target"], strict=True)]
+    assert set(asked) == set(parts["csv"].split("\n")[1:-1]) and set(rows["set"]) == {"my_problems.csv"}
+    assert rows.groupby("problem")["count"].sum().eq(4).all()
