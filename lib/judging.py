@@ -72,9 +72,11 @@ def games(patterns, sets=None, texts=False) -> pd.DataFrame:
     return _judged(patterns, "trajectories.parquet", sets, ("answer",), texts)
 
 
-def logs(patterns) -> pd.DataFrame:
-    """Training logs (metrics.csv), a row a step, with run, method and seed in front."""
-    tables = [pd.DataFrame(columns=["run", "method", "seed", "step"])]
+def logs(patterns, columns=()) -> pd.DataFrame:
+    """Training logs (metrics.csv), a row a step, with run, method and seed in front; `columns` are there even where no
+    run measured them."""
+    empty = pd.DataFrame(columns=["run", "method", "seed", "step", *columns], dtype=float)
+    tables = [empty.astype({"run": str, "method": str})]
     for folder in folders(patterns):
         names, table = record(folder), read_table(folder / "metrics.csv")
         who = pd.DataFrame({key: names[key] for key in ("run", "method", "seed")}, table.index)

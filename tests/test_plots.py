@@ -1,14 +1,13 @@
 """Figures: files of equal bytes, one look a method, and the transcribed numbers that stand beside ours."""
 
-import re
-
 import numpy as np
 import pandas as pd
 import pytest
 from matplotlib import pyplot as plt
+from matplotlib.collections import PolyCollection
 
 from lib import plots
-from lib.paths import PAPER
+from lib.paths import DATA, PAPER
 
 
 @pytest.fixture(autouse=True)
@@ -17,7 +16,7 @@ def close_figures():
     plt.close("all")
 
 
-def curves(methods):
+def curves(**methods):
     rows = [
         {"method": name, "k": k, "estimate": 1 - (1 - p) ** k, "low": 0.9 * p, "high": 1.0}
         for name, p in methods.items()
@@ -28,7 +27,7 @@ def curves(methods):
 
 def draw(folder):
     fig, axes = plots.figure(1, 2)
-    plots.pass_at_k_curves(axes[0], curves({"rloo/sparse": 0.5, "sft/free": 0.3}), "held out")
+    plots.pass_at_k_curves(axes[0], curves(**{"rloo/sparse": 0.5, "sft/free": 0.3}), "held out")
     plots.legend(fig, axes)
     return plots.save(fig, folder / "figure")
 
@@ -42,66 +41,94 @@ def test_save_writes_both_files_with_the_same_bytes_every_time(tmp_path):
 
 
 def test_every_method_looks_different():
-    looks = [(method.colour, method.marker) for method in plots.METHODS.values()]
-    assert len(set(looks)) == len(looks)
-    assert len({method.label for method in plots.METHODS.values()}) == len(plots.METHODS)
-    main = [name for name in plots.METHODS if not re.search("/trace|/agent|sft/[pd]i", name)]
-    for family in (main, [m for m in plots.METHODS if "/trace" in m]):
-        assert len({plots.METHODS[name].colour for name in family}) == len(family)
+    known = plots.methods()
+    assert len({(method.colour, method.marker) for method in known.values()}) == len(known)
+    assert len({method.label for method in known.values()}) == len(known)
+    table = pd.read_csv(DATA / "methods.csv")
+    assert set(table["trainer"]) == {"sft", "rloo", "preference"}
+    assert set(table["study"]) == {"all", "ast", "program", "dense", "trace", "agent"}
 
 
-def test_unknown_method_names_the_nearest():
-    with pytest.raises(KeyError, match=r"rloo/ast_tau5.*lib/plots\.py: did you mean 'rloo/ast_tau[1-4]'"):
-        plots.pass_at_k_curves(plots.figure()[1], curves({"rloo/ast_tau5": 0.5}))
+def test_an_unknown_method_gets_a_look_of_its_own_and_keeps_it():
+    listed = len(pd.read_csv(DATA / "methods.csv"))
+    mine, other = plots.look("rloo/mine"), plots.look("rloo/other")
+    assert mine.label == "rloo/mine" and mine.colour != other.colour and plots.look("rloo/mine") == mine
+    plots.pass_at_k_curves(plots.figure()[1], curves(**{"rloo/mine": 0.5, "sft/free": 0.4}))
+    assert plots.ordered(["rloo/other", "rloo/mine", "rloo/sparse", "sft/free", "rloo/mine"]) == [
+        *["sft/free", "rloo/sparse"],
+        *["rloo/mine", "rloo/other"],
+    ]
+    many = [plots.look(f"rloo/mine{i}") for i in range(36)]
+    assert len({(method.colour, method.marker) for method in many}) == 36 and len(plots.methods()) >= listed + 38
+
+
+def test_a_search_system_looks_like_its_policy_and_is_written_with_its_budget():
+    policy, system = plots.look("preference/agent_soft"), plots.look("preference/agent_soft 16/16 T0.9")
+    assert system == policy._replace(label="Action DPO, Q soft 16/16 T0.9")
 
 
 def test_pass_at_k_curves_draw_the_table():
     ax = plots.figure()[1]
-    table = curves({"rloo/ast_tau2": 0.4, "sft/free": 0.2})
+    table = curves(**{"rloo/ast_tau2": 0.4, "sft/free": 0.2})
     plots.pass_at_k_curves(ax, table.sample(frac=1, random_state=0))
-    sft, ast = ax.get_lines()  # in the order of METHODS, whatever the table's
-    assert sft.get_color() == plots.METHODS["sft/free"].colour and ast.get_label() == "AST τ=2"
+    sft, ast = ax.get_lines()  # in the order of the table of methods, whatever this table's
+    assert sft.get_color() == plots.look("sft/free").colour and ast.get_label() == "AST τ=2"
     np.testing.assert_array_equal(ast.get_xdata(), np.arange(1, 17))
     np.testing.assert_allclose(ast.get_ydata(), 1 - 0.6 ** np.arange(1, 17))
     assert list(ax.get_xticks()) == [1, 2, 4, 8, 16] and len(ax.collections) == 2
     assert [tick.get_text() for tick in ax.get_xticklabels()] == ["1", "2", "4", "8", "16"]
 
 
-def test_reported_points_are_dotted_and_have_no_band():
+def test_bars_of_few_problems_stand_side_by_side():
+    ax = plots.figure()[1]
+    plots.pass_at_k_curves(ax, curves(**{"rloo/sparse": 0.5, "sft/free": 0.3}), band=False)
+    assert not any(isinstance(collection, PolyCollection) for collection in ax.collections)
+    at = [container.lines[0].get_xdata() for container in ax.containers]
+    assert len(at[0]) == 5 and all(one < two for one, two in zip(*at, strict=True))
+
+
+def test_what_a_paper_reports_is_hollow_and_not_joined():
     ax = plots.figure()[1]
     plots.pass_at_k_curves(ax, pd.DataFrame({"method": "sft/free", "k": [1, 8, 16], "estimate": [0.3, 0.7, 0.8]}))
-    assert ax.get_lines()[0].get_linestyle() == ":" and not ax.collections
+    (line,) = ax.get_lines()
+    assert line.get_linestyle() == "None" and line.get_markerfacecolor() == "none" and not ax.collections
+    assert list(line.get_xdata()) == [1, 8, 16]
 
 
-def test_legend_names_each_method_once():
-    fig, axes = plots.figure(1, 2)
-    for ax in axes:
-        plots.pass_at_k_curves(ax, curves({"rloo/sparse": 0.5, "sft/free": 0.3}))
-    plots.legend(fig, axes)
-    assert [text.get_text() for text in fig.legends[0].get_texts()] == ["SFT", "RLOO, sparse"]
+def test_legend_names_each_method_once_and_never_covers_a_panel():
+    for many in (2, 7):
+        fig, axes = plots.figure(1, 2)
+        for ax in axes:
+            plots.pass_at_k_curves(ax, curves(**{f"rloo/{i}": 0.5 for i in range(many)}))
+        plots.legend(fig, axes)
+        assert [text.get_text() for text in fig.legends[0].get_texts()] == [f"rloo/{i}" for i in range(many)]
+        fig.draw_without_rendering()
+        box = fig.legends[0].get_window_extent()
+        assert not any(box.overlaps(ax.get_tightbbox()) for ax in axes)
 
 
-def test_reward_ladder():
-    ax = plots.figure()[1]
-    table = pd.DataFrame({"method": "rloo/ast_tau2", "distance": [3, 1, 2], "reward": [0.2, 0.4, 0.3]})
-    plots.reward_ladder(ax, table, correct=1.0, span=0.1)
-    *ends, rung = ax.get_lines()
-    assert [line.get_ydata()[0] for line in ends] == [1.0, 0.1]
-    assert list(rung.get_xdata()) == [1, 2, 3] and list(rung.get_ydata()) == [0.4, 0.3, 0.2]
+def test_the_title_stands_above_the_panels():
+    fig, ax = plots.figure(title="RL sharpens")
+    ax.set_title("held out")
+    fig.draw_without_rendering()
+    assert not fig._suptitle.get_window_extent().overlaps(ax.title.get_window_extent())
 
 
 def test_training_curves():
     _, axes = plots.figure(1, 3)
     rows = [
-        {"method": "rloo/sparse", "step": step, "quantity": name, "value": value}
-        for name in ("reward", "KL")
-        for step, value in [(0, 0.0), (10, 1.0), (20, np.nan), (30, 2.0)]
+        {"method": "rloo/sparse", "seed": seed, "step": step, "quantity": name, "value": value + seed}
+        for name in ("reward", "groups without signal")
+        for seed in (0, 1)
+        for step, value in [(0, 0.0), (10, 3.0), (20, np.nan), (30, 6.0)]
     ]
-    plots.training_curves(axes, pd.DataFrame(rows), smooth=2)
-    assert [ax.get_title(loc="left") for ax in axes[:2]] == ["reward", "KL"] and not axes[2].get_visible()
-    faint, strong = axes[0].get_lines()
-    assert list(faint.get_xdata()) == [0, 10, 30]  # measured every few steps it is still one line
-    assert list(strong.get_ydata()) == [0, 0.5, 1.5]
+    plots.training_curves(axes, pd.DataFrame(rows), smooth=3, shares=["groups without signal"])
+    assert [ax.get_title(loc="left") for ax in axes[:2]] == ["reward", "groups without signal"]
+    assert not axes[2].get_visible()
+    *runs, mean = axes[0].get_lines()
+    assert len(runs) == 2 and list(mean.get_xdata()) == [0, 10, 30]  # measured every few steps it is still one line
+    assert list(mean.get_ydata()) == [2, 3.5, 5]  # each with its neighbours: the curve is not late
+    assert axes[1].yaxis.get_major_formatter()(0.125, 0) == "12.5%"
 
 
 def test_paper_tables():
@@ -127,25 +154,46 @@ def test_paper_tables():
 
 
 def test_dots_stand_at_their_values_in_the_order_of_the_table():
-    rows = [("first", "pass@1", 0.2, 0.1), ("first", "pass@16", 0.6, 0.5), ("second", "pass@1", 0.3, 0.4)]
+    rows = [("first", "pass@1", 0.2, 0.1), ("first", "pass@16", 0.6, 0.5), ("second", "pass@1", 0.3, np.nan)]
     table = pd.DataFrame(rows, columns=["name", "metric", "estimate", "paper"])
     _, ax = plots.figure()
     plots.dots(ax, table.assign(low=table["estimate"] - 0.1, high=table["estimate"] + 0.2))
     assert [tick.get_text() for tick in ax.get_yticklabels()] == ["first", "second"] and ax.yaxis_inverted()
     hollow = {line.get_label(): line for line in ax.get_lines() if line.get_label().endswith("paper")}
-    assert hollow["pass@1, paper"].get_xydata().tolist() == [[0.1, 0], [0.4, 1]]
-    assert hollow["pass@16, paper"].get_xydata().tolist() == [[0.5, 0]]
+    assert hollow["pass@1, paper"].get_xydata()[0].round(9).tolist() == [0.1, -0.1]
+    assert hollow["pass@16, paper"].get_xydata().round(9).tolist() == [[0.5, 0.1]]
     (span,) = ax.containers[1].lines[2]
-    assert span.get_segments()[0].round(9).tolist() == [[0.5, 0], [0.8, 0]]
+    assert span.get_segments()[0].round(9).tolist() == [[0.5, 0.1], [0.8, 0.1]]
+
+
+def ends():
+    rows = [("sft/free", "x", 1.0, 0.5, 1.5), ("sft/free", "y", 3.0, 2.0, 5.0), ("rloo/sparse", "x", 2.0, 1.0, 2.0)]
+    rows += [("rloo/sparse", "y", 4.0, 3.0, 4.5), ("sft/free", "other", 0, 0, 0)]
+    return pd.DataFrame(rows, columns=["method", "metric", "estimate", "low", "high"])
 
 
 def test_trade_off():
     ax = plots.figure()[1]
-    rows = [("sft/free", "x", 1.0, 0.5, 1.5), ("sft/free", "y", 3.0, 2.0, 5.0), ("rloo/sparse", "x", 2.0, 2.0, 2.0)]
-    rows += [("rloo/sparse", "y", 4.0, 3.0, 4.5), ("sft/free", "other", 0, 0, 0)]
-    table = pd.DataFrame(rows, columns=["method", "metric", "estimate", "low", "high"])
-    plots.trade_off(ax, table, "x", "y")
+    plots.trade_off(ax, ends(), "x", "y")
     points = [container.lines[0] for container in ax.containers]
     assert [(p.get_xdata()[0], p.get_ydata()[0], p.get_marker()) for p in points] == [(1, 3, "o"), (2, 4, "s")]
     bars = ax.containers[0].lines[2]  # x, then y
     assert [bar.get_segments()[0].tolist() for bar in bars] == [[[0.5, 3], [1.5, 3]], [[1, 2], [1, 5]]]
+
+
+def test_no_interval_stands_without_its_point():
+    ax = plots.figure()[1]
+    plots.trade_off(ax, ends(), "x", "y", limits={"x": (0, 1.6), "y": (0, 5)})  # sparse is at 2, its bar begins at 1
+    assert [container.get_label() for container in ax.containers] == ["SFT"] and ax.get_xlim() == (0, 1.6)
+
+
+def test_names_of_points_stand_clear_of_each_other():
+    _, ax = plots.figure()
+    names = [f"rloo/variant {i}" for i in range(6)]
+    rows = [(name, axis, 0.5 + 0.01 * i) for i, name in enumerate(names) for axis in "xy"]
+    plots.trade_off(ax, pd.DataFrame(rows, columns=["method", "metric", "estimate"]), "x", "y")
+    plots.name_points(ax)
+    ax.figure.draw_without_rendering()
+    boxes = [text.get_window_extent() for text in ax.texts]
+    assert len(boxes) == 6
+    assert not any(one.overlaps(two) for i, one in enumerate(boxes) for two in boxes[:i])

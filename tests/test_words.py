@@ -1,0 +1,36 @@
+"""Numbers as words: what a sentence or a title says is what its row says."""
+
+import pandas as pd
+import pytest
+
+from lib import words
+
+ROWS = [("a", 0.028, -0.013, 0.055, 3), ("b", 0.102, 0.083, 0.121, 3), ("c", -0.05, -0.06, -0.04, 1)]
+GAPS = pd.DataFrame(ROWS, columns=["method", "estimate", "low", "high", "runs"]).assign(baseline="sft/free")
+
+
+def test_pick_finds_the_one_row():
+    assert words.pick(GAPS, method="b", baseline="sft/free")["estimate"] == 0.102
+    assert words.pick(GAPS, method="d") is None
+    with pytest.raises(LookupError, match="3 rows"):
+        words.pick(GAPS, baseline="sft/free")
+
+
+def test_said():
+    first, _, last = (words.pick(GAPS, method=method) for method in "abc")
+    assert words.said(first) == "+2.8 points [-1.3, +5.5]"
+    assert words.said(last) == "-5.0 points [-6.0, -4.0], one seed"
+    assert words.said(first.drop("baseline"), " equations", scale=1, digits=2) == "0.03 equations [-0.01, 0.06]"
+    assert words.level(first.drop("baseline")) == "2.8% [-1.3, 5.5]"
+    assert words.said(None) == "not run"
+
+
+def test_compared():
+    found = [words.compared(row, "more", "fewer", "as many") for _, row in GAPS.iterrows()]
+    assert found == ["as many", "more", "fewer"] and words.compared(None, "", "", "") == "not run"
+
+
+def test_the_papers_number_stands_in_parentheses():
+    ours = pd.Series(["1.0", "2.0"])
+    assert words.beside(ours, pd.Series([57.81, float("nan")])).tolist() == ["1.0 (57.8)", "2.0"]
+    assert words.beside(ours, pd.Series([3.75, -1]), signed=True).tolist() == ["1.0 (+3.8)", "2.0 (-1.0)"]
