@@ -38,12 +38,11 @@ class Curriculum:
     than buckets.
     """
 
-    state: list[float] = ()  # what was learned
-
     def __init__(self, problems: Sequence[Problem], difficulty: np.ndarray, steps: int, seed: int, count: int = 6):
         if not 1 <= count <= len(problems):
             raise ValueError(f"{len(problems)} problems do not fill {count} buckets")
         self.problems, self.steps, self.seed, self.count = problems, steps, seed, count
+        self.state: list[float] = []  # what was learned
         bucket = buckets(difficulty, count, seed)
         self.members = [np.flatnonzero(bucket == k) for k in range(count)]
 

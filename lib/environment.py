@@ -43,11 +43,11 @@ class State:
     """The numbers left, in ascending order, the target, and the actions so far (Eq. 1)."""
 
     nums: tuple[Number, ...]
-    target: int
+    target: Number
     history: tuple[Action, ...] = ()
 
     @property
-    def key(self) -> tuple[tuple[Number, ...], int]:
+    def key(self) -> tuple[tuple[Number, ...], Number]:
         """What decides all that can follow: the state without its history."""
         return self.nums, self.target
 
@@ -123,7 +123,8 @@ def parse_action(text: str, state: State) -> Action | str:
         left.remove(operand)
     if tag[3] == "/" and not b:
         return "division by zero"
-    return action(*(n.numerator if n.denominator == 1 else n for n in (a, b)), tag[3])
+    a, b = (n.numerator if n.denominator == 1 else n for n in (a, b))
+    return action(a, b, tag[3])
 
 
 def expression(problem: Problem, history: Sequence[Action]) -> Expr:
@@ -145,6 +146,7 @@ def moves_of(tree: Expr) -> Iterator[Action]:
     def value_of(node: Expr) -> Iterator[Action]:
         if isinstance(node, Num):
             return node.value
+        assert isinstance(node, BinOp), "no game negates a number"
         left = yield from value_of(node.left)
         right = yield from value_of(node.right)
         move = action(left, right, node.op)

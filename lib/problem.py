@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from lib.names import nearest
 from lib.paths import PROBLEMS, ROOT
@@ -62,7 +62,7 @@ class Problem:
             raise TypeError(f"a problem is a tuple of whole numbers and a whole target: {self.nums!r}, {self.target!r}")
 
     @property
-    def key(self) -> tuple[tuple[int, ...], int]:
+    def key(self) -> tuple[tuple[int | Fraction, ...], int | Fraction]:
         """What two problems share when they differ in the order of their numbers only."""
         return tuple(sorted(self.nums)), self.target
 
@@ -167,7 +167,7 @@ def _keys(wanted) -> frozenset:
     return frozenset(p.key for name, split in sets if wanted(split) for p in problems(read(PROBLEMS, name, split)))
 
 
-def exclude(rows: Dataset | pd.DataFrame):
+def exclude(rows: Any) -> Any:
     """The rows (Dataset or data frame with nums, target) whose problem is in no evaluation set. Prints how
     many were dropped."""
     held_out = evaluation_keys()

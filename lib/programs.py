@@ -17,7 +17,7 @@ import ast
 import operator
 import re
 from fractions import Fraction
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from lib.expression import MAX_DIGITS, MAX_NODES, BinOp, Expr, Neg, Num
 
@@ -99,7 +99,7 @@ def _parse_line(number: int, line: str) -> tuple[int, str, ast.expr]:
     if not _LINE.fullmatch(line):
         raise ParseError(f"line {number} is no assignment of numbers, names, + - * / and parentheses")
     try:
-        statement = ast.parse(line).body[0]
+        statement: Any = ast.parse(line).body[0]  # an assignment to a name: the pattern sees to that
     except SyntaxError as error:
         raise ParseError(f"line {number}: {error.msg}") from error
     for node in ast.walk(statement.value):
@@ -111,8 +111,8 @@ def _parse_line(number: int, line: str) -> tuple[int, str, ast.expr]:
 def _compute(tree: ast.expr, bound: dict[str, Value]) -> Value:
     """Raises ExecutionError and ZeroDivisionError."""
     match tree:
-        case ast.Constant():
-            return Value(tree.value, Num(tree.value), 1)
+        case ast.Constant(value=int(number)):
+            return Value(number, Num(number), 1)
         case ast.Name():
             if tree.id not in bound:
                 raise ExecutionError(f"{tree.id} is not bound")
@@ -122,6 +122,7 @@ def _compute(tree: ast.expr, bound: dict[str, Value]) -> Value:
         case ast.UnaryOp():
             value, expression, nodes = _compute(tree.operand, bound)
             return _small(Value(-value, Neg(expression), nodes + 1))
+    assert isinstance(tree, ast.BinOp)
     left, right, op = _compute(tree.left, bound), _compute(tree.right, bound), _OPERATIONS[type(tree.op)]
     nodes = left.nodes + right.nodes + 1
     return _small(Value(_COMPUTE[op](left.value, right.value), BinOp(op, left.expression, right.expression), nodes))

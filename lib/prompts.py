@@ -1,6 +1,7 @@
 """What a policy is asked: one text a problem, in one of several styles."""
 
 from collections.abc import Sequence
+from fractions import Fraction
 
 PROMPTS = {  # by style
     "free": "Numbers: [{nums}]\nTarget: {target}\n",
@@ -26,7 +27,7 @@ PROMPTS = {  # by style
 }
 
 
-def render_prompt(nums: Sequence, target: int, style: str = "free") -> str:
+def render_prompt(nums: Sequence, target: int | Fraction, style: str = "free") -> str:
     """The text that a policy is given for one problem, in a style of `PROMPTS`.
 
     >>> render_prompt((44, 19, 35), 98)

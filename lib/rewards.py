@@ -171,7 +171,7 @@ def ast_distance(
     return reward
 
 
-PROGRAM_WEIGHTS = dict(zip(CHECKS, (0.05, 0.10, 0.15, 0.20, 0.50), strict=True))
+PROGRAM_WEIGHTS: dict[str, float] = dict(zip(CHECKS, (0.05, 0.10, 0.15, 0.20, 0.50), strict=True))
 
 
 @register("program")

@@ -122,7 +122,7 @@ def _ratio(numerator: np.ndarray, denominator: np.ndarray) -> np.ndarray:
     """The quotients, nan (which equals nothing) for 0/0; Fractions where the arrays hold Python integers."""
     if numerator.dtype != object:
         return numerator / denominator
-    return np.frompyfunc(lambda p, q: Fraction(p, q) if q else float("nan"), 2, 1)(numerator, denominator)
+    return np.frompyfunc(lambda p, q: Fraction(p, q) if q else float("nan"), 2, 1)(numerator, denominator)  # pyright: ignore[reportReturnType]
 
 
 def _combine(left: tuple, right: tuple) -> tuple[np.ndarray, np.ndarray]:

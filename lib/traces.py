@@ -17,7 +17,7 @@ its state line is no fault: every try is judged by the true pool anyway.
 
 import re
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
 from functools import lru_cache
@@ -44,7 +44,7 @@ def full_pool(problem: Problem) -> Pool:
     return tuple((n, Num(n)) for n in sorted(problem.nums))
 
 
-def values(pool: Pool) -> tuple:
+def values(pool: Sequence[tuple]) -> tuple:
     return tuple(map(itemgetter(0), pool))
 
 
@@ -149,7 +149,7 @@ def replay(completion: str, problem: Problem) -> Trace:
             lines.append(Line("try", at is not None, holds, repeated=before or before == right, span=span))
             tried[key] = before or right
             results.add(result)
-            if right:
+            if at and right:
                 pools.append(_moved(pools[-1], *at, op, result))
                 solution = pools[-1][0][1] if values(pools[-1]) == goal else solution
             claimed, returning, stated = 0 if right else claimed + 1, False, False
@@ -186,8 +186,8 @@ def _names(items: str, pool: Pool) -> bool:
         return False
     if not any(how for _, _, how in read):
         return True
-    made = [_expression(how or text) for _, text, how in read]
-    if any(expr is None or evaluate(expr) != value for expr, value in zip(made, values(read), strict=True)):
+    made = [expr for _, text, how in read if (expr := _expression(how or text))]
+    if len(made) < len(read) or any(evaluate(expr) != value for expr, value in zip(made, values(read), strict=True)):
         return False
     return sum(map(numbers, made), Counter()) == sum((numbers(expr) for _, expr in pool), Counter())
 
@@ -196,8 +196,9 @@ def _names(items: str, pool: Pool) -> bool:
 def _items(items: str) -> tuple[tuple[int | Fraction, str, str], ...]:
     """Value, text and what it was made of ("" if it does not say) of each item of a state, in rising order; nothing
     where one is no item."""
-    read = [_ITEM.fullmatch(item.strip()) for item in items.split(",")]
-    return () if None in read else tuple(sorted((_number(item[1]), item[1], item[2] or "") for item in read))
+    said = items.split(",")
+    read = [item for text in said if (item := _ITEM.fullmatch(text.strip()))]
+    return tuple(sorted((_number(i[1]), i[1], i[2] or "") for i in read)) if len(read) == len(said) else ()
 
 
 @lru_cache(maxsize=4096)

@@ -123,7 +123,7 @@ class TraceVerdict(Verdict):
 def verify_trace(completion: str, problem: Problem) -> TraceVerdict:
     """The verdicts on a structured search trace, line by line, on its answer, and on the link between the two."""
     verdict, trace, link = verify_answer(completion, problem), replay(completion, problem), "none"
-    if verdict.status == "wrong_numbers":
+    if verdict.status == "wrong_numbers" and verdict.expression is not None:
         signed = operands(verdict.expression)
         used = (n if n in trace.results else abs(n) for n in signed)  # -40 is a result, or 40 negated
         foreign = Counter(used) - Counter(problem.nums)
