@@ -77,9 +77,12 @@ def of_logs(values: pd.DataFrame) -> pd.DataFrame:
 
 def slope(x, y, confidence=0.95) -> tuple[float, float, float, int]:
     """Least squares' slope of y on x over whole runs, with its t interval, and the number of runs."""
-    fit = stats.linregress(np.asarray(x, float), np.asarray(y, float))
-    half = stats.t.ppf((1 + confidence) / 2, len(x) - 2) * fit.stderr
-    return fit.slope, fit.slope - half, fit.slope + half, len(x)
+    x, y = np.asarray(x, float), np.asarray(y, float)
+    centred, freedom = x - x.mean(), len(x) - 2
+    estimate = centred @ y / (centred @ centred)
+    rest = y - y.mean() - estimate * centred
+    half = stdtrit(freedom, (1 + confidence) / 2) * np.sqrt(rest @ rest / freedom / (centred @ centred))
+    return estimate, estimate - half, estimate + half, len(x)
 
 
 def half_width(of_problems, problems: int, of_runs=(), confidence=0.95):

@@ -49,7 +49,7 @@ class PreferenceSettings(Settings):
 def preference_pairs(judged: pd.DataFrame, most: int, seed: int) -> Dataset:
     """Rows nums, target, chosen, rejected: correct against incorrect completions of the same problem.
 
-    `judged`: of `lib.verifiers.judge`, with columns problem and finish. Only different completions count that ended by
+    `judged`: of `lib.judging.judge`, with columns problem and finish. Only different completions count that ended by
     themselves; both kinds are shuffled, and each stands in one pair, at most `most` pairs a problem.
     """
     whole = judged[judged["finish"] == "stop"].drop_duplicates(["problem", "completion"])

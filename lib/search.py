@@ -136,7 +136,7 @@ def search_table(
 
     One row a finished game; a search that finished none has one row of rank 0 with empty texts. Columns: problem (its
     index), nums, target, sample (the repeat), rank (0 is the best score), completion (the answer that the game has
-    built, for `lib.verifiers.judge`), actions, states (after each action), logprob, score, and of the whole search, the
+    built, for `lib.judging.judge`), actions, states (after each action), logprob, score, and of the whole search, the
     same in all its rows: sampled, each of REJECTIONS, tokens, seconds (its share of those it was searched with).
     """
     asked = [(i, sample, row) for i, row in enumerate(rows) for sample in range(repeats)]

@@ -10,14 +10,13 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import TYPE_CHECKING
 
-from lib.expression import Expr, ExpressionError, canonical, evaluate, leaves, operands, parse, render
+from lib.expression import Expr, ExpressionError, evaluate, leaves, operands, parse, render
 from lib.problem import Problem
 from lib.programs import ExecutionError, ParseError, run_program
-from lib.steps import verify_steps
 from lib.traces import Line, reasoning, replay
 
 if TYPE_CHECKING:
-    import pandas as pd
+    pass
 
 STATUSES = ["correct", "wrong_value", "wrong_numbers", "unparseable", "missing"]
 _NO_TRACE = re.compile("</?think>|<answer>[^<]*</answer>")
@@ -159,77 +158,3 @@ VERIFIERS = {  # by prompt style: what its answer span holds
     "program_words": verify_program,
     "trace": verify_answer,
 }
-
-
-def judge(table: "pd.DataFrame", prompt: str = "free") -> "pd.DataFrame":
-    """Saved generations (columns nums, target, completion) with four columns more: status, correct (bool), answer, the
-    expression up to commuting: that of `canonical`, rendered ("" if there is none); and count, how many equal
-    completions a row stands for (1 where the table does not say: a run beside published ones).
-
-    prompt: the style of prompt that was completed, a key of VERIFIERS."""
-    import pandas as pd
-
-    verdicts: dict[tuple, tuple[str, bool, str]] = {}  # by answer span, all that these verifiers look at
-    rows = []
-    for nums, target, completion in zip(table["nums"], table["target"], table["completion"], strict=True):
-        key = (tuple(map(int, nums)), int(target), answer_span(completion))
-        if key not in verdicts:
-            verdict = VERIFIERS[prompt](completion, Problem(*key[:2]))
-            answer = "" if verdict.expression is None else render(canonical(verdict.expression))
-            verdicts[key] = (verdict.status, verdict.status == "correct", answer)
-        rows.append(verdicts[key])
-    verdict = pd.DataFrame(rows, columns=["status", "correct", "answer"], index=table.index)
-    count = table["count"].fillna(1).astype(int) if "count" in table else 1
-    return table.assign(**verdict, count=count)
-
-
-def judge_steps(judged: "pd.DataFrame") -> "pd.DataFrame":
-    """Generations with four columns more, of each completion's reasoning: equations (that `verify_steps` reads), true
-    (those that hold), distinct (those not repeated), signs (its equals signs: what there was to be read)."""
-    import pandas as pd
-
-    known: dict[tuple, list[int]] = {}
-    rows = []
-    for nums, target, completion in zip(judged["nums"], judged["target"], judged["completion"], strict=True):
-        key = (tuple(map(int, nums)), int(target), completion)
-        if key not in known:
-            steps = [step for step in verify_steps(completion, Problem(*key[:2])) if not step.malformed]
-            true, distinct = (
-                sum(flags) for flags in ((s.arithmetic_ok for s in steps), (not s.repeated for s in steps))
-            )
-            known[key] = [len(steps), true, distinct, sum(completion.count("=", *b) for b in reasoning(completion))]
-        rows.append(known[key])
-    columns = ["equations", "true", "distinct", "signs"]
-    return judged.assign(**pd.DataFrame(rows, columns=columns, index=judged.index, dtype=int))
-
-
-TRACE_COLUMNS = ["goes_on", "ungrounded", "valid_lines", "reached", "repaired", "trace_muldiv", "answer_muldiv"]
-
-
-def judge_traces(judged: "pd.DataFrame") -> "pd.DataFrame":
-    """Generations with TRACE_COLUMNS more, floats: there is more behind the answer, or it was cut there (nan: no answer
-    is closed); the answer uses generated values; share of valid lines (0 without lines); the trace ends at the target;
-    correct, as it is or by `repair`; * or / stands in the trace, in the answer."""
-    import pandas as pd
-
-    known: dict[tuple, list[float]] = {}
-    rows = []
-    for nums, target, text, finish in zip(
-        *(judged[c] for c in ("nums", "target", "completion", "finish")), strict=True
-    ):
-        key = (tuple(map(int, nums)), int(target), text, finish)
-        if key not in known:
-            problem = Problem(*key[:2])
-            found, (before, closed, behind) = verify_trace(text, problem), text.partition("</answer>")
-            trace, _, answer = before.partition("<answer>")
-            known[key] = [
-                float(bool(behind.strip()) or finish == "length") if closed else float("nan"),
-                float(found.link == "generated"),
-                sum(line.valid for line in found.lines) / max(len(found.lines), 1),
-                float(found.reached),
-                float(found.status == "correct" or found.solution is not None),
-                float("*" in trace or " / " in trace),
-                float("*" in answer or "/" in answer),
-            ]
-        rows.append(known[key])
-    return judged.join(pd.DataFrame(rows, columns=TRACE_COLUMNS, index=judged.index))

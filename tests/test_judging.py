@@ -4,6 +4,7 @@ import json
 import subprocess
 import sys
 
+import numpy as np
 import pandas as pd
 import pytest
 
@@ -150,3 +151,45 @@ def test_what_judges_texts_starts_without_what_trains(room):
     heavy = "{'torch', 'transformers', 'trl', 'datasets', 'scipy.stats', 'matplotlib'}"
     code = f"import sys, lib.{room}; print(sorted({heavy} & set(sys.modules)))"
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT).stdout == "[]\n"
+
+
+def test_judge_adds_its_columns_and_keeps_the_rows():
+    completions = ["<answer>35 + 19 + 44</answer>", "<answer>44</answer>", "<answer>?</answer>", "nothing"]
+    table = pd.DataFrame(
+        {
+            "nums": [np.array([44, 19, 35])] * 4 + [[1, 2]],  # arrays as read from parquet, or lists
+            "target": [98] * 4 + [3],
+            "completion": [*completions, "<answer>1 + 2</answer>"],
+        },
+        index=[7, 5, 3, 1, 0],
+    )
+    judged = judging.judge(table)
+    assert judged["status"].tolist() == ["correct", "wrong_numbers", "unparseable", "missing", "correct"]
+    assert judged["correct"].tolist() == [True, False, False, False, True]
+    assert judged["correct"].dtype == bool
+    assert judged["answer"].tolist()[1:] == ["44", "", "", "1 + 2"]
+    assert judged.index.tolist() == table.index.tolist()
+    assert list(table.columns) == ["nums", "target", "completion"]
+
+
+def test_judge_writes_commuted_answers_alike_and_others_not():
+    answers = ["(44 + 19) + 35", "35 + (19 + 44)", "44 + (19 + 35)", "44 - 19 + 35", "19 - 44 + 35"]
+    rows = [{"nums": [44, 19, 35], "target": 98, "completion": f"<answer>{a}</answer>"} for a in answers]
+    first, commuted, other, minus, swapped = judging.judge(pd.DataFrame(rows))["answer"]
+    assert first == commuted != other
+    assert minus != swapped
+
+
+def test_judge_takes_an_empty_table():
+    judged = judging.judge(pd.DataFrame({"nums": [], "target": [], "completion": []}))
+    assert len(judged) == 0 and {"status", "correct", "answer"} <= set(judged.columns)
+
+
+def test_judge_steps_by_hand():
+    c5 = "<think>\n81 - 8 = 73\n73 - 3 = 70\n105 - 7 = 108 (too far)\n81 / 3 = 27\n81 / 3 = 27\n</think>"
+    texts = [c5, "<think>8 + 3 = 11, 3 + 8 = 12, 81 - 8 =? 73</think>", "nothing"]
+    table = pd.DataFrame({"nums": [[81, 8, 3]] * 3, "target": 35, "completion": texts}, index=[4, 2, 9])
+    judged = judging.judge(table, look="steps")
+    columns = ["equations", "true", "distinct", "signs"]
+    assert judged[columns].to_numpy().tolist() == [[5, 4, 4, 5], [2, 1, 1, 3], [0, 0, 0, 0]]
+    assert list(judged.index) == [4, 2, 9] and len(judging.judge(table[:0], look="steps")) == 0

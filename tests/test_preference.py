@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from trl import DPOTrainer
 
 import lib.preference
+from lib.judging import judge
 from lib.losses import preference_loss
 from lib.preference import (
     PreferenceSettings,
@@ -22,7 +23,6 @@ from lib.preference import (
     train_preference,
 )
 from lib.problem import load_set
-from lib.verifiers import judge
 from tests.test_training import metrics_of, run_in_child, tiny_policy, weights_of
 
 RIGHT, LONG, WRONG = (

@@ -12,12 +12,13 @@ from hypothesis import strategies as st
 
 from lib.demonstrations import DEMONSTRATIONS, UNSOLVED, program_lines, program_search
 from lib.expression import BinOp, ExpressionError, Num, evaluate, numbers, parse, render
+from lib.judging import judge
 from lib.model import build_tokenizer
 from lib.problem import Problem, load, problems
 from lib.programs import ExecutionError, ParseError, run_program
 from lib.prompts import PROMPTS
 from lib.rewards import get_reward
-from lib.verifiers import CHECKS, VERIFIERS, answer_span, judge, verify_answer, verify_program
+from lib.verifiers import CHECKS, VERIFIERS, answer_span, verify_answer, verify_program
 
 PAPER = Problem((44, 19, 35), 98)
 

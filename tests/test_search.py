@@ -18,10 +18,10 @@ from lib.environment import (
     step,
 )
 from lib.generation import Sampling
+from lib.judging import judge
 from lib.model import build_tokenizer, new_model
 from lib.problem import Problem
 from lib.search import SearchSettings, sample_tags, search, search_table
-from lib.verifiers import judge
 
 PROBLEMS = [Problem((2, 3, 7), 13), Problem((10, 7, 3, 1), 24), Problem((5, 5, 5), 30)]
 FAULTY = {"<pick>99, 98, +</pick>": 0.05, "pick": 0.05}  # of every state's probability

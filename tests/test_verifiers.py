@@ -4,8 +4,6 @@ import json
 from fractions import Fraction
 from itertools import pairwise
 
-import numpy as np
-import pandas as pd
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -14,7 +12,7 @@ from lib.expression import parse
 from lib.paths import DATA
 from lib.problem import Problem
 from lib.steps import verify_steps
-from lib.verifiers import STATUSES, VERIFIERS, Verdict, answer_span, judge, judge_steps, verify_answer, verify_trace
+from lib.verifiers import STATUSES, VERIFIERS, Verdict, answer_span, verify_answer, verify_trace
 
 CASES = [json.loads(line) for line in (DATA / "verifier_cases.jsonl").read_text().splitlines()]
 SCORES = {"correct": 1.0, "missing": 0.0}  # any other status: 0.1
@@ -94,54 +92,3 @@ def test_no_text_makes_the_verifiers_raise(text, wrapped):
 def test_what_is_no_text_is_refused(verify, text):
     with pytest.raises(TypeError, match=f"a completion is a text, not {type(text).__name__}"):
         verify(text, PAPER)
-
-
-def test_judge_adds_its_columns_and_keeps_the_rows():
-    completions = ["<answer>35 + 19 + 44</answer>", "<answer>44</answer>", "<answer>?</answer>", "nothing"]
-    table = pd.DataFrame(
-        {
-            "nums": [np.array([44, 19, 35])] * 4 + [[1, 2]],  # arrays as read from parquet, or lists
-            "target": [98] * 4 + [3],
-            "completion": [*completions, "<answer>1 + 2</answer>"],
-        },
-        index=[7, 5, 3, 1, 0],
-    )
-    judged = judge(table)
-    assert judged["status"].tolist() == ["correct", "wrong_numbers", "unparseable", "missing", "correct"]
-    assert judged["correct"].tolist() == [True, False, False, False, True]
-    assert judged["correct"].dtype == bool
-    assert judged["answer"].tolist()[1:] == ["44", "", "", "1 + 2"]
-    assert judged.index.tolist() == table.index.tolist()
-    assert list(table.columns) == ["nums", "target", "completion"]
-
-
-def test_judge_writes_commuted_answers_alike_and_others_not():
-    answers = ["(44 + 19) + 35", "35 + (19 + 44)", "44 + (19 + 35)", "44 - 19 + 35", "19 - 44 + 35"]
-    rows = [{"nums": [44, 19, 35], "target": 98, "completion": f"<answer>{a}</answer>"} for a in answers]
-    first, commuted, other, minus, swapped = judge(pd.DataFrame(rows))["answer"]
-    assert first == commuted != other
-    assert minus != swapped
-
-
-def test_a_row_stands_for_one_completion_unless_it_says_more():
-    """A local run's samples are a row each, published ones merge equal ones: an analysis may read both."""
-    rows = [{"nums": [1, 2], "target": 3, "completion": "<answer>1 + 2</answer>"}]
-    local, published = pd.DataFrame(rows), pd.DataFrame(rows).assign(count=5)
-    assert judge(local)["count"].tolist() == [1]
-    both = judge(pd.concat([local, published], ignore_index=True))
-    assert both["count"].tolist() == [1, 5] and both["count"].dtype == int
-
-
-def test_judge_takes_an_empty_table():
-    judged = judge(pd.DataFrame({"nums": [], "target": [], "completion": []}))
-    assert len(judged) == 0 and {"status", "correct", "answer"} <= set(judged.columns)
-
-
-def test_judge_steps_by_hand():
-    c5 = "<think>\n81 - 8 = 73\n73 - 3 = 70\n105 - 7 = 108 (too far)\n81 / 3 = 27\n81 / 3 = 27\n</think>"
-    texts = [c5, "<think>8 + 3 = 11, 3 + 8 = 12, 81 - 8 =? 73</think>", "nothing"]
-    table = pd.DataFrame({"nums": [[81, 8, 3]] * 3, "target": 35, "completion": texts}, index=[4, 2, 9])
-    judged = judge_steps(table)
-    columns = ["equations", "true", "distinct", "signs"]
-    assert judged[columns].to_numpy().tolist() == [[5, 4, 4, 5], [2, 1, 1, 3], [0, 0, 0, 0]]
-    assert list(judged.index) == [4, 2, 9] and len(judge_steps(table[:0])) == 0
