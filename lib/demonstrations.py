@@ -15,7 +15,7 @@ import datasets
 
 from lib.environment import initial, moves_of, render_action, render_state, step
 from lib.expression import BinOp, Expr, Num, canonical, evaluate, parse, render
-from lib.problem import Problem, evaluation_keys, exclude
+from lib.problem import Problem, exclude, keys
 from lib.problem import problems as as_problems
 from lib.prompts import render_prompt
 from lib.solver import is_solvable, solutions
@@ -437,7 +437,7 @@ def worked_expression(rng: random.Random, most_lines: int) -> str:
         nums = random_numbers(rng)
         expressions = [random_expression(nums, rng) for _ in range(rng.randint(1, most_lines))]
         *before, target = (int(evaluate(expr)) for expr in expressions)
-        shown = any(Problem(tuple(nums), value).key in evaluation_keys() for value in [*before, target])
+        shown = any(Problem(tuple(nums), value).key in keys("evaluation") for value in [*before, target])
         if not shown and target not in before:
             break
     attempts = [attempt_line(expr, target) for expr in expressions]
@@ -457,5 +457,5 @@ def state_walk(rng: random.Random) -> str:
                 lines.append(f"try {pool[i]} {op} {pool[j]} = {value}")
                 pool = sorted([*(n for k, n in enumerate(pool) if k not in (i, j)), value])
                 lines.append(f"state [{', '.join(map(str, pool))}]")
-        if Problem(tuple(nums), pool[0]).key not in evaluation_keys():
+        if Problem(tuple(nums), pool[0]).key not in keys("evaluation"):
             return "\n".join(lines)

@@ -122,7 +122,7 @@ def from_csv(path: str | Path, train: bool) -> pd.DataFrame:
             raise ProblemSetError(f'{path}, line {line}: {nums!r}, {target!r} is no problem; write "44 19 35",98')
         own = Problem(tuple(map(int, re.findall("[0-9]+", nums))), int(target))
         found.setdefault(own.key, own)
-    kept = [own for key, own in found.items() if key not in (evaluation_keys() if train else training_keys())]
+    kept = [own for key, own in found.items() if key not in (keys("evaluation" if train else "train"))]
     ours = "an evaluation" if train else "a training"
     print(f"{path}: {len(kept):,} of {len(table):,} problems; the others stand in {ours} set of ours, or twice")
     return pd.DataFrame({"nums": [list(own.nums) for own in kept], "target": [own.target for own in kept]})
@@ -151,26 +151,17 @@ def problems(rows: Dataset | pd.DataFrame) -> list[Problem]:
 
 
 @lru_cache
-def evaluation_keys() -> frozenset:
-    """The keys of all problems of every evaluation set: all sets but the train splits."""
-    return _keys(lambda split: split != "train")
-
-
-@lru_cache
-def training_keys() -> frozenset:
-    """The keys of all problems of the train splits."""
-    return _keys(lambda split: split == "train")
-
-
-def _keys(wanted) -> frozenset:
-    sets = (name.split("/") for name in _manifest(PROBLEMS))
-    return frozenset(p.key for name, split in sets if wanted(split) for p in problems(read(PROBLEMS, name, split)))
+def keys(split: str) -> frozenset:
+    """The keys of all problems of split "train", or of the evaluation sets ("evaluation"): every other split."""
+    sets = [name.split("/") for name in _manifest(PROBLEMS)]
+    chosen = [problems(read(PROBLEMS, *each)) for each in sets if (each[1] == "train") == (split == "train")]
+    return frozenset(problem.key for some in chosen for problem in some)
 
 
 def exclude(rows: Any) -> Any:
     """The rows (Dataset or data frame with nums, target) whose problem is in no evaluation set. Prints how
     many were dropped."""
-    held_out = evaluation_keys()
+    held_out = keys("evaluation")
     keep = [i for i, p in enumerate(problems(rows)) if p.key not in held_out]
     print(f"{len(rows) - len(keep):,} of {len(rows):,} rows dropped: their problems are in an evaluation set")
     return rows.iloc[keep].reset_index(drop=True) if hasattr(rows, "iloc") else rows.select(keep)
@@ -179,18 +170,7 @@ def exclude(rows: Any) -> Any:
 # --- files ----------------------------------------------------------------------------------------
 
 
-def write(folder: Path, name: str, split: str, rows: pd.DataFrame, seed: int) -> None:
-    """Store a problem set in `folder` and enter it in the folder's manifest."""
-    folder.mkdir(parents=True, exist_ok=True)
-    path = folder / "manifest.json"
-    manifest = json.loads(path.read_text()) if path.exists() else {}
-    file = f"{name}-{split}.parquet"
-    rows.to_parquet(folder / file, compression="zstd", index=False)
-    manifest[f"{name}/{split}"] = {"file": file, "rows": len(rows), "sha256": _digest(rows), "seed": seed}
-    path.write_text(json.dumps(manifest, indent=1) + "\n")
-
-
-def _digest(rows: pd.DataFrame) -> str:
+def digest(rows: pd.DataFrame) -> str:
     """sha256 of the content, whatever the parquet file's encoding: one JSON line a row, columns in order."""
     columns = [[list(map(int, v)) for v in rows[c]] if c == "nums" else rows[c].tolist() for c in rows.columns]
     lines = (json.dumps(row, separators=(",", ":")) for row in zip(*columns, strict=True))
@@ -216,6 +196,6 @@ def read(folder: Path, name: str, split: str) -> pd.DataFrame:
         rows = pd.read_parquet(path)
     except Exception as error:
         raise ProblemSetError(f"{path} cannot be read ({error}): restore it with `git checkout`") from error
-    if _digest(rows) != entry["sha256"]:
+    if digest(rows) != entry["sha256"]:
         raise ProblemSetError(f"{path} is not the set of {folder / 'manifest.json'}: restore it with `git checkout`")
     return rows

@@ -27,7 +27,7 @@ from lib.demonstrations import (
 from lib.environment import initial, parse_action, render_state, step
 from lib.expression import evaluate, numbers, parse
 from lib.model import build_tokenizer
-from lib.problem import Problem, evaluation_keys, load
+from lib.problem import Problem, keys, load
 from lib.prompts import render_prompt
 from lib.solver import is_solvable
 from lib.steps import verify_steps
@@ -101,7 +101,7 @@ def test_worked_expressions_use_every_number_and_show_no_evaluation_problem():
         values = [int(line.rpartition(" = ")[2].partition(",")[0]) for line in lines]
         assert 1 <= len(lines) <= 3 and values[-1] == target and target not in values[:-1]
         assert [line.rpartition(f", {target}? ")[2] for line in lines] == ["no"] * (len(lines) - 1) + ["yes"]
-        assert not any(Problem(nums, value).key in evaluation_keys() for value in values)
+        assert not any(Problem(nums, value).key in keys("evaluation") for value in values)
 
 
 def test_state_walks_move_as_they_say():

@@ -109,11 +109,11 @@ def test_solvable_in_integers_equals_a_search(solvable_in_integers):
 
 def test_every_quoted_problem_is_solvable(sets):
     assert all(solver.count(p) for p in sets["showcase/test"])
-    assert Problem((35, 44, 19), 98).key in problem.evaluation_keys()
+    assert Problem((35, 44, 19), 98).key in problem.keys("evaluation")
 
 
-def test_evaluation_keys_hold_all_sets_but_train(sets):
-    assert problem.evaluation_keys() == {p.key for n, rows in sets.items() if "train" not in n for p in rows}
+def test_keys_hold_all_sets_but_train(sets):
+    assert problem.keys("evaluation") == {p.key for n, rows in sets.items() if "train" not in n for p in rows}
 
 
 @pytest.mark.parametrize(
