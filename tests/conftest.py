@@ -20,7 +20,7 @@ def copy_of_the_repository(folder: Path) -> Path:
     return folder
 
 
-# The longest files first, with --dist loadfile --no-loadscope-reorder: else one worker is left alone with them at the end.
+# The longest files first (--dist loadfile --no-loadscope-reorder), lest one worker is left alone with them at the end.
 LONGEST = "test_notebooks", "test_runs", "test_paper_profile", "test_contributing", "test_training", "test_explorer"
 
 
