@@ -27,7 +27,7 @@ FLOORS = [  # a room imports only rooms on lower floors
     ["rewards", "curriculum", "demonstrations", "environment", "judging"],
     ["model", "generation"],
     ["training", "preference", "search"],
-    ["runs", "metrics", "intervals", "plots"],
+    ["runs", "metrics", "intervals", "plots", "words"],
     ["claims"],
     ["explorer"],
 ]
@@ -99,11 +99,12 @@ def same_results(runs: Path, twins: Path) -> int:
 
 
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
-def test_notebooks_are_thin_and_stripped(path):
+def test_notebooks_are_stripped_and_readable(path):
     notebook = nbformat.read(path, as_version=4)
     cells = [cell for cell in notebook.cells if cell.cell_type == "code"]
     assert not any(cell.outputs or cell.execution_count for cell in cells)
-    assert len(notebook.cells) <= 30
+    if "20" <= path.stem[:2] <= "90":
+        assert not [line for cell in notebook.cells for line in cell.source.splitlines() if len(line) > 100]
     assert notebook.cells[0].source.startswith(f"# {path.stem[:2]} · ")
 
 
