@@ -34,6 +34,7 @@ from tests.test_training import quick
 
 ELSEWHERE = {  # stated, and not the value of a run: a data set's size, a formula, or what "Choices" departs from
     ("ast", "sft_examples"),
+    ("program", "initial_policy"),  # the hub's; ours is an SFT run of the same settings
     ("program", "target_tolerance"),
     ("dense", "ipo_log_ratios"),
     ("dense", "curriculum_difficulty"),
@@ -91,6 +92,7 @@ def common(paper: str, specs) -> dict[str, list]:
         "sparse_span": [other.total],
         "sft_warmup_ratio": [sft["warmup_steps"] / updates],
         "sft_rows": [sft["demonstrations"]],
+        "sft_test_rows": [sft["eval_demonstrations"]],
         "lr_schedule": ["constant"],  # of RLOO: the trainer has no other
         "schedule": ["constant"],
         "seeds": [1],  # of a run; the papers have no second one
