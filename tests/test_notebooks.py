@@ -19,7 +19,7 @@ from lib.runs.plan import Project
 
 NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
 FLOORS = [  # a room imports only rooms on lower floors
-    ["paths", "names"],
+    ["paths", "names", "prompts", "losses", "settings"],
     ["files", "expression", "problem"],
     ["programs", "traces", "solver"],
     ["steps", "verifiers"],
