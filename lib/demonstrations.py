@@ -1,4 +1,4 @@
-"""What supervised training imitates: search demonstrations, and the base model's pre-training text.
+"""What supervised training imitates: demonstrations of a search.
 
 Every generator takes a `random.Random`, so a row is a function of its seed alone. Demonstrated arithmetic stays among
 the integers 0 to 999, which is what the base model is taught; the verifier knows no such limit.
@@ -9,13 +9,13 @@ import re
 import string
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import cache, lru_cache
+from functools import lru_cache
 
 import datasets
 
 from lib.environment import initial, moves_of, render_action, render_state, step
 from lib.expression import BinOp, Expr, Num, canonical, evaluate, parse, render
-from lib.problem import Problem, exclude, keys
+from lib.problem import Problem, exclude
 from lib.problem import problems as as_problems
 from lib.prompts import render_prompt
 from lib.solver import is_solvable, solutions
@@ -376,86 +376,3 @@ def query_problem(row: dict) -> dict:
     if found is None:
         raise ValueError(f"no numbers and target can be read in the demonstration query {row['query'][:200]!r}")
     return {"nums": [int(n) for n in re.findall(r"\d+", found[1])], "target": int(found[2])}
-
-
-# --- pre-training text ------------------------------------------------------------------------------------------------
-
-
-@cache
-def products() -> list[tuple[int, int]]:
-    """Every pair of positive integers whose product is at most 999."""
-    return [(a, b) for a in range(1, LARGEST + 1) for b in range(1, LARGEST // a + 1)]
-
-
-def held_out(a: int, b: int) -> bool:
-    """Whether the sum or difference of `a` and `b` is kept out of the arithmetic lines, to measure what generalises."""
-    return (a * 1009 + b) % 50 == 0
-
-
-def equation(op: str, rng: random.Random, test: bool = False) -> str:
-    """One line `a op b = c`, operands and result from 0 to 999; with `test`, a sum or difference never trained on.
-
-    Half of the sums and differences have small operands, where Countdown's numbers lie. Products and quotients come
-    from the 7,069 pairs with a product of at most 999: a table too small to hold any out.
-    """
-    if op in "*/":
-        a, b = rng.choice(products())
-        return f"{a} * {b} = {a * b}" if op == "*" else f"{a * b} / {a} = {b}"
-    while True:
-        largest = LARGEST if test or rng.random() < 0.5 else 130
-        a, b = rng.randint(0, largest), rng.randint(0, largest)
-        if op == "-" and a < b:
-            a, b = b, a
-        value = bounded(op, a, b)
-        if value is not None and held_out(a, b) == test:
-            return f"{a} {op} {b} = {value}"
-
-
-def random_numbers(rng: random.Random) -> list[int]:
-    """Three to five numbers as Countdown draws them."""
-    return [rng.randint(1, 99) for _ in range(rng.choice((3, 3, 4, 4, 5)))]
-
-
-def comparison(rng: random.Random) -> str:
-    """One line `a, b? yes` or `no`, half and half: is a value the target? Unequal pairs mostly share a digit."""
-    target = rng.randint(1, 100)
-    value = target
-    if rng.random() < 0.5:
-        while value == target:
-            same_tens, same_units = target // 10 * 10 + rng.randint(0, 9), rng.randint(0, 9) * 10 + target % 10
-            value = rng.choice([rng.randint(0, LARGEST), same_tens, same_units])
-    return f"{value}{check_suffix(value, target)}"
-
-
-def worked_expression(rng: random.Random, most_lines: int) -> str:
-    """A problem, one to `most_lines` random expressions worked out over its numbers, and the last one as the answer.
-
-    The last value is announced as the target and every line is checked against it, but nothing aims at it. A row that
-    would show a solution of an evaluation problem is drawn again.
-    """
-    while True:
-        nums = random_numbers(rng)
-        expressions = [random_expression(nums, rng) for _ in range(rng.randint(1, most_lines))]
-        *before, target = (int(evaluate(expr)) for expr in expressions)
-        shown = any(Problem(tuple(nums), value).key in keys("evaluation") for value in [*before, target])
-        if not shown and target not in before:
-            break
-    attempts = [attempt_line(expr, target) for expr in expressions]
-    return render_prompt(nums, target) + "\n".join([*attempts, f"<answer>{render(expressions[-1])}</answer>"])
-
-
-def state_walk(rng: random.Random) -> str:
-    """Random moves through the states of a problem, in the notation of search traces, with the pool kept sorted."""
-    while True:
-        pool = nums = sorted(random_numbers(rng))
-        lines = [f"state [{', '.join(map(str, pool))}]"]
-        while len(pool) > 1:
-            i, j = rng.sample(range(len(pool)), 2)
-            op = rng.choice("+-*/")
-            value = bounded(op, pool[i], pool[j])
-            if value is not None:
-                lines.append(f"try {pool[i]} {op} {pool[j]} = {value}")
-                pool = sorted([*(n for k, n in enumerate(pool) if k not in (i, j)), value])
-                lines.append(f"state [{', '.join(map(str, pool))}]")
-        if Problem(tuple(nums), pool[0]).key not in keys("evaluation"):
-            return "\n".join(lines)
