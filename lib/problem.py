@@ -43,8 +43,6 @@ EVALUATION_SETS = {  # as figures and tables call them: (name, split)
     "levels": ("levels", "test"),
     "showcase": ("showcase", "test"),
 }
-
-
 NUMBERS = {int, Fraction}
 
 
@@ -122,7 +120,7 @@ def from_csv(path: str | Path, train: bool) -> pd.DataFrame:
             raise ProblemSetError(f'{path}, line {line}: {nums!r}, {target!r} is no problem; write "44 19 35",98')
         own = Problem(tuple(map(int, re.findall("[0-9]+", nums))), int(target))
         found.setdefault(own.key, own)
-    kept = [own for key, own in found.items() if key not in (keys("evaluation" if train else "train"))]
+    kept = [own for key, own in found.items() if key not in keys("evaluation" if train else "train")]
     ours = "an evaluation" if train else "a training"
     print(f"{path}: {len(kept):,} of {len(table):,} problems; the others stand in {ours} set of ours, or twice")
     return pd.DataFrame({"nums": [list(own.nums) for own in kept], "target": [own.target for own in kept]})

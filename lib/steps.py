@@ -123,40 +123,32 @@ def _equation(left: str, right: str) -> _Equation | None:
     if (unclosed := left.count("(") - left.count(")")) > 0:  # (44 + 19 = 63)
         left = left[unclosed:].lstrip()
     skipped = length - len(left)
-    result = _value(right)
+    text, result = f"{left} = {right}", _value(right)
     if operation := _OPERATION.fullmatch(left):
         a, op, b = _value(operation[1]), operation[2], _value(operation[3])
         key = (op, b, a) if op in "+*" and b < a else (op, a, b)
-        return _Equation(f"{left} = {right}", True, HOLDS[op](a, b, result), key, [a, b], result, skipped)
-    if expression := _expression(left):
-        value, operands = expression
-        key = left.replace(" ", "").replace("\t", "")
-        return _Equation(f"{left} = {right}", False, value == result, key, operands, result, skipped)
-    return None
+        return _Equation(text, True, HOLDS[op](a, b, result), key, [a, b], result, skipped)
+    try:
+        expr = parse(left, decimals=True)
+        holds = evaluate(expr) == result
+    except ExpressionError:
+        return None
+    except ZeroDivisionError:
+        holds = False
+    key = left.replace(" ", "").replace("\t", "")
+    return _Equation(text, False, holds, key, operands(expr), result, skipped)
 
 
 def _value(number: str) -> int | Fraction:
     return Fraction(number) if "." in number else int(number)
 
 
-def _expression(text: str) -> tuple[Fraction | None, list[int | Fraction]] | None:
-    """The value (None: a division by zero) and the operands; None if the text is no expression."""
-    try:
-        expr = parse(text, decimals=True)
-    except ExpressionError:
-        return None
-    try:
-        return evaluate(expr), operands(expr)
-    except ZeroDivisionError:
-        return None, operands(expr)
-
-
-def _without(pool, operands: list | None) -> list | None:
-    """The pool with the operands taken out, or None if they are not all in it."""
-    if operands is None:
+def _without(pool, taken: list | None) -> list | None:
+    """The pool with these operands taken out, or None if they are not all in it."""
+    if taken is None:
         return None
     rest = list(pool)
-    for operand in operands:
+    for operand in taken:
         if operand not in rest:
             return None
         rest.remove(operand)

@@ -8,15 +8,11 @@ import re
 from collections import Counter
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import TYPE_CHECKING
 
 from lib.expression import Expr, ExpressionError, evaluate, leaves, operands, parse, render
 from lib.problem import Problem
 from lib.programs import ExecutionError, ParseError, run_program
 from lib.traces import Line, reasoning, replay
-
-if TYPE_CHECKING:
-    pass
 
 STATUSES = ["correct", "wrong_value", "wrong_numbers", "unparseable", "missing"]
 _NO_TRACE = re.compile("</?think>|<answer>[^<]*</answer>")
