@@ -28,13 +28,19 @@ from lib.steps import verify_steps
 from lib.verifiers import VERIFIERS, verify_program, verify_trace
 
 LONGEST, WIDEST = 20_000, 63  # characters of a completion, nodes of a tree that are drawn
-FAULTS = {"ro-form": "not in the form", "ro-wrong": "wrong arithmetic or state", "ro-pool": "numbers not available"}
-LOOKS = {"ro-ok": "legal"} | FAULTS | {"ro-again": "repeated"}
+LOOKS = {
+    "ro-ok": "legal",
+    "ro-form": "not in the form",
+    "ro-wrong": "wrong arithmetic or state",
+    "ro-pool": "numbers not available",
+    "ro-again": "repeated",
+}
 OWN = "its own"  # the reward that a policy was trained with
 SORTS = ["disagreement", "as saved", "logprob", "tokens", "attempts"]
 
 _environment = Environment(autoescape=True, trim_blocks=True, undefined=StrictUndefined)
 _environment.loader = FileSystemLoader(Path(__file__).parent)
+_environment.globals["looks"] = LOOKS
 markup = _environment.get_template("explorer.html").module  # its macros: each gives markup
 
 # --- loading and choosing -------------------------------------------------------------------------
@@ -160,33 +166,24 @@ def line(row: pd.Series) -> str:
 
 def page(table: pd.DataFrame, positions: list[int], reward: str = OWN) -> str:
     """Rollouts on one problem side by side, under what the colours mean and the problem's solutions."""
-    row = table.iloc[positions[0]]
-    solved = _solved(_problem(row["nums"], row["target"]))
-    return str(markup.page([card(table, position, reward) for position in positions], LOOKS, solved))
+    problem = _problem(*table.iloc[positions[0]][["nums", "target"]])
+    return str(markup.page([card(table, one, reward) for one in positions], problem, *_solved(problem)))
 
 
 def card(table: pd.DataFrame, position: int, reward: str = OWN) -> dict:
     """What explorer.html shows of a rollout: verdict, text in coloured pieces or a game's states, trees, its reward."""
     row = table.iloc[position]
     group = table[(table["place"] == row["place"]) & (table["run"] == row["run"])]
-    problem, folder, drawn = _problem(row["nums"], row["target"]), Path(row["folder"]), group["count"].sum()
+    problem, folder = _problem(row["nums"], row["target"]), Path(row["folder"])
     verdict = VERIFIERS.get(row["style"], VERIFIERS["free"])(row["completion"], problem)
-    right = (group["count"] * group["correct"]).sum()
-    facts = [
-        scored(group, row, problem, reward),
-        ("log-probability", f"{row['logprob']:.2f}, {row['logprob'] / max(row['tokens'], 1):.3f} a token"),
-        ("tokens", f"{row['tokens']}, ended by {'the cap' if row['finish'] == 'length' else 'itself'}"),
-        ("attempts", attempts(row["style"], row["completion"], problem)),
-        ("group", f"drawn {row['count']} times of {drawn}, {right} of them correct"),
-    ]
-    return {
+    return row.to_dict() | {
         "title": title(folder),
-        "run": row["run"],
         "colour": _methods()["colour"].get(record(folder)["method"], "#999999"),
-        "status": row["status"].replace("_", " "),
-        "correct": row["correct"],
         "value": verdict.value,
-        "facts": facts,
+        "scored": scored(group, row, problem, reward),
+        "attempts": attempts(row["style"], row["completion"], problem),
+        "drawn": group["count"].sum(),
+        "right": (group["count"] * group["correct"]).sum(),
         "states": list(states(row["actions"], problem)) if row["actions"] else [],
         "pieces": list(pieces(row["completion"], problem, row["style"])),
         "trees": trees(verdict.expression, problem),
@@ -217,31 +214,19 @@ def own_reward(folder: Path, style: str) -> tuple[str, dict]:
     return given.get("reward", plain), given.get("reward_options", {})
 
 
-def pieces(text: str, problem: Problem, style: str) -> Iterator[tuple[str, str, str]]:
-    """The completion cut into (text, look, why): its steps (a trace's lines) on the colour of their verdict."""
+def pieces(text: str, problem: Problem, style: str) -> Iterator[tuple[str, str]]:
+    """The completion cut into (text, look), where steps and lines of a trace have LOOKS."""
     shown, at = text[:LONGEST], 0
-    for start, end, look, repeated in spans(shown, problem, style):
-        yield shown[at:start], "", ""
-        yield shown[start:end], look + " ro-again" * repeated, LOOKS[look] + ", repeated" * repeated
-        at = end
-    yield shown[at:], "", ""
+    for one in verify_trace(shown, problem).lines if style == "trace" else verify_steps(shown, problem):
+        formed = getattr(one, "well_formed", True) and getattr(one, "kind", "") != "other"
+        holds = one.arithmetic_ok and getattr(one, "state_ok", True)
+        look = "ro-form" if not formed else "ro-wrong" if not holds else "ro-ok" if one.in_pool else "ro-pool"
+        yield shown[at : one.span[0]], ""
+        yield shown[slice(*one.span)], look + " ro-again" * one.repeated
+        at = one.span[1]
+    yield shown[at:], ""
     if len(text) > LONGEST:
-        yield f"\n… {len(text) - LONGEST:,} more characters", "", ""
-
-
-def spans(text: str, problem: Problem, style: str) -> Iterator[tuple[int, int, str, bool]]:
-    """(start, end, a key of FAULTS or ro-ok, repeated) of every step, in order."""
-
-    def worst(*faults: bool) -> str:
-        return next((look for look, is_so in zip(FAULTS, faults, strict=True) if is_so), "ro-ok")
-
-    if style == "trace":
-        for one in verify_trace(text, problem).lines:
-            false = not (one.arithmetic_ok and one.state_ok)
-            yield *one.span, worst(one.kind == "other", false, not one.in_pool), one.repeated
-    else:
-        for one in verify_steps(text, problem):
-            yield *one.span, worst(not one.well_formed, not one.arithmetic_ok, not one.in_pool), one.repeated
+        yield f"\n… {len(text) - LONGEST:,} more characters", ""
 
 
 def trees(expr: Expr | None, problem: Problem) -> list[tuple[str, dict]] | str:
@@ -289,8 +274,6 @@ def states(actions: str, problem: Problem) -> Iterator[tuple[str, str, int]]:
 
 
 @lru_cache
-def _solved(problem: Problem, most: int = 60) -> dict[str, str]:
-    """A problem, how many solutions it has, and the first `most` of them."""
-    name, total = f"{', '.join(map(str, problem.nums))} → {problem.target}", count(problem)
-    texts = [render(tree) for tree in islice(solutions(problem), most)] + ["…"] * (total > most)
-    return {"title": name, "summary": f"{total} solutions of {name}, up to commuting", "text": "\n".join(texts)}
+def _solved(problem: Problem, most: int = 60) -> tuple[int, list[str]]:
+    """How many solutions a problem has, and the first `most` of them."""
+    return count(problem), [render(tree) for tree in islice(solutions(problem), most)]

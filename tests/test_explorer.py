@@ -107,22 +107,23 @@ def test_marked_text_reads_as_it_was_written(words):
         assert page.text == text and page.tags <= {"pre", "span"}
 
 
+def looks(text: str, style: str) -> list[tuple[str, str]]:
+    return [(piece, look) for piece, look in explorer.pieces(text, PROBLEM, style) if look]
+
+
 def test_steps_stand_on_the_colour_of_their_verdict():
     text = "<think>44 + 19 = 63, 63 + 35 = 99, 7 + 7 = 14, 1 + 2 + 3 = 6, 44 + 19=63</think>"
-    found = [(text[start:end], look, again) for start, end, look, again in explorer.spans(text, PROBLEM, "free")]
-    assert found == [
-        ("44 + 19 = 63", "ro-ok", False),
-        ("63 + 35 = 99", "ro-wrong", False),
-        ("7 + 7 = 14", "ro-pool", False),
-        ("1 + 2 + 3 = 6", "ro-form", False),
-        ("44 + 19=63", "ro-ok", True),
+    assert looks(text, "free") == [
+        ("44 + 19 = 63", "ro-ok"),
+        ("63 + 35 = 99", "ro-wrong"),
+        ("7 + 7 = 14", "ro-pool"),
+        ("1 + 2 + 3 = 6", "ro-form"),
+        ("44 + 19=63", "ro-ok ro-again"),
     ]
     trace = "<think>\nstate [19, 35, 44]\ntry 44 + 19 = 64\ntry 9 + 9 = 18\nhm\ntry 44 + 19 = 63\n</think>"
-    looks = [(trace[start:end], look) for start, end, look, _ in explorer.spans(trace, PROBLEM, "trace")]
     wanted = ["ro-ok", "ro-wrong", "ro-pool", "ro-form", "ro-ok"]
-    assert looks == list(zip(trace.split("\n")[1:-1], wanted, strict=True))
-    behind = [(start, end, look) for start, end, look, _ in explorer.spans(f"well\nyes {trace}", PROBLEM, "trace")]
-    assert [(f"well\nyes {trace}"[start:end], look) for start, end, look in behind] == looks
+    assert looks(trace, "trace") == list(zip(trace.split("\n")[1:-1], wanted, strict=True))
+    assert looks(f"well\nyes {trace}", "trace") == looks(trace, "trace")
 
 
 @settings(max_examples=60, deadline=None)
