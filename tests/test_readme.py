@@ -24,6 +24,13 @@ def cell(ours: pd.Series, paper: pd.DataFrame) -> str:
     return f"{text} ({paper['value'].iloc[0]:.1f})" if len(paper) else text
 
 
+def row(table: pd.DataFrame, method: str, metric: str) -> pd.Series:
+    assert (method, metric) in table.index, (
+        f"figures/ is older than the methods' names, {method} is not there: `make figures`"
+    )
+    return table.loc[(method, metric)]
+
+
 def results(text: str) -> str:
     """The results table with the numbers of figures/: a row's method is the one of its label; of the agent's search
     (label, budget) one sample is the game with the best score, sixteen are any of those that it keeps."""
@@ -38,12 +45,12 @@ def results(text: str) -> str:
         if label in methods:
             method, theirs = methods[label], THEIRS.get(methods[label], methods[label])
             one, sixteen = (
-                cell(ours.loc[(method, f"pass@{k}")], said(paper, study, theirs, f"pass@{k}")) for k in (1, 16)
+                cell(row(ours, method, f"pass@{k}"), said(paper, study, theirs, f"pass@{k}")) for k in (1, 16)
             )
         elif plain in methods:
             method = f"{methods[plain]} {budget}"
-            one = cell(games.loc[(method, "pass@1")], paper[:0])
-            sixteen = cell(games.loc[(method, "any")], said(paper, study, method, "pass@1"))
+            one = cell(row(games, method, "pass@1"), paper[:0])
+            sixteen = cell(row(games, method, "any"), said(paper, study, method, "pass@1"))
         else:
             lines.append(line)
             continue
@@ -144,7 +151,7 @@ def test_the_tree_is_the_one_that_is_there():
     top, inside = tree()
     assert all((ROOT / name).exists() for name in top)
     assert inside["notebooks/"] == [path.stem for path in sorted((ROOT / "notebooks").glob("*.ipynb"))]
-    files = {path.name for path in (ROOT / "lib").iterdir() if path.suffix in (".py", ".html")}
+    files = {path.name for path in (ROOT / "lib").iterdir() if path.suffix in (".py", ".html", ".mplstyle")}
     assert set(inside["lib/"]) == files - {"__init__.py"} | {"runs/"}
 
 
