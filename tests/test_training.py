@@ -27,6 +27,7 @@ from lib.losses import LARGEST_LEAD, leave_one_out, rloo_loss
 from lib.model import build_tokenizer, load_policy, new_model, save_policy
 from lib.problem import Problem
 from lib.prompts import render_prompt
+from lib.rewards import as_trl, get_reward
 from lib.training import (
     RLOOSettings,
     RLOOTrainer,
@@ -853,3 +854,15 @@ def test_a_policy_is_taken_from_a_folder_too(tmp_path):
     assert not torch.equal(weights_of(tmp_path / "sft"), weights_of(tmp_path / "rloo"))
     with pytest.raises(FileNotFoundError, match="no checkpoint"):
         train_rloo(tmp_path / "nothing", PROBLEMS, odds, tmp_path / "rloo", quick(steps=1))
+
+
+def test_trls_own_trainer_takes_our_rewards(tmp_path):
+    """By `as_trl`, also one that looks at the whole group; the data set has the problem beside the prompt."""
+    model, tokenizer = tiny_policy()
+    rows = PROBLEMS.map(lambda row: {"prompt": render_prompt(row["nums"], row["target"])})
+    options = {"max_steps": 1, "per_device_train_batch_size": 4, "num_generations": 4, "max_completion_length": 8}
+    config = GRPOConfig(str(tmp_path), use_cpu=True, save_strategy="no", report_to=[], logging_steps=1, **options)
+    rewards = [as_trl(get_reward(name)) for name in ("ast", "trace_hardness")]
+    theirs = GRPOTrainer(model, rewards, config, rows, processing_class=tokenizer)
+    theirs.train()
+    assert {"rewards/ast/mean", "rewards/trace_hardness/mean"} <= set(theirs.state.log_history[0])
