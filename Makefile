@@ -29,7 +29,7 @@ help:
 	@echo "make test        all tests"
 	@echo "make figures     all figures and tables from the committed reference results, without training (GROUP=headline: its own)"
 	@echo "make report      all analyses as one static site, figures/site/index.html"
-	@echo "make status      which runs are finished, and what made them"
+	@echo "make status      which runs are finished, and what made them (GROUP=headline: those of a group)"
 	@echo "make lab         JupyterLab on the notebooks"
 	@echo "make bench       how fast solver, rewards, generation and training are here"
 	@echo "make bench-gpu   seconds of the papers' RLOO update at full size, on a GPU (SIZE=tiny tries it on a CPU)"
@@ -45,7 +45,7 @@ help:
 
 # exec, here and below: a process killed takes those it started with it, and none goes on unseen
 study: $(READY)
-	@exec $(FRONT) make $(PROFILE) $(GROUP) --machine $(MACHINE) --parent $$PPID $(if $(CORES),--cores $(CORES))
+	@COUNTDOWN_PARENT=$$PPID exec $(FRONT) make $(PROFILE) $(GROUP) --machine $(MACHINE) $(if $(CORES),--cores $(CORES))
 
 full:
 	@$(MAKE) --no-print-directory study GROUP=full
@@ -72,10 +72,10 @@ report: figures
 	@exec $(FRONT) report $(PROFILE)
 
 status: $(READY)
-	@exec $(FRONT) status $(PROFILE)
+	@exec $(FRONT) status $(PROFILE) $(if $(filter file,$(origin GROUP)),,$(GROUP))
 
 lab: $(READY)
-	@exec $(BIN)/jupyter lab notebooks
+	@exec $(BIN)/jupyter lab $(if $(filter 0,$(shell id -u)),--allow-root) notebooks
 
 bench: $(READY)
 	@exec $(BIN)/python -m tests.bench
@@ -103,7 +103,7 @@ test-resume: $(READY)
 clean-runs: PROFILES = laptop paper smoke
 clean-runs:
 	@test ! -d "$${COUNTDOWN_RUNS:-data/runs}" || { cd "$${COUNTDOWN_RUNS:-data/runs}" && \
-	rm -rf $(PROFILES) reference scratch solutions .lock; }
+	rm -rf $(PROFILES) reference scratch solutions .verdicts .cache .lock; }
 
 # requirements.txt pins what `make` and conda install, for every Python, machine and system at once (UPGRADE=--upgrade: the
 # newest versions). The tool that makes it has an environment of its own: pins that fit nothing any more can be made anew.

@@ -1,36 +1,36 @@
-# One generic rule: a run of papermill_runs.yaml is finished when its run.json is there.
-# `make study` starts this with the right options; by hand:
-#   snakemake --cores 2 --config profile=laptop group=headline --rerun-triggers params mtime
+# One generic rule: a run of papermill_runs.yaml is finished when its run.json is there. lib/runs/plan.py says which have to
+# be made, and `make study` gives them to this; by hand:
+#   snakemake --cores 2 --forceall --config profile=laptop runs=sft/free/0,sample/sft_free/0
 import os
 import sys
 
 sys.path.insert(0, workflow.basedir)
-from lib.runs.plan import Project
-from lib.runs.process import gpus
+from lib.runs.plan import Plan, Project
+from lib.runs.process import PARENT, gpus
 
-project, parent = Project(workflow.basedir), os.getpid()
-plan = project.plan(config["profile"], *config["group"].split(","))
+os.environ[PARENT] = str(os.getpid())
+project, waiting = Project(workflow.basedir), config["runs"].split(",")
+specs = project.specs(config["profile"])
+plan = Plan({run: specs[run] for run in specs if run in waiting}, waiting)
 made = str(project.runs / config["profile"] / "{run}" / "run.json")
 
 
 rule all:
     input:
-        expand(made, run=plan.targets),
+        expand(made, run=waiting),
 
 
 rule run:
-    # The notebook file is no input: saving it in JupyterLab would make hours of training again.
+    # ancient: when a parent's record was written is nobody's business, as clocks differ.
     input:
-        lambda wildcards: plan.inputs(wildcards.run),
+        lambda wildcards: [ancient(made.format(run=run)) for run in specs[wildcards.run].parents if run in plan.specs],
     output:
         made,
-    params:
-        fingerprint=lambda wildcards: plan.specs[wildcards.run].fingerprint,
     priority: lambda wildcards: plan.height(wildcards.run)
-    threads: lambda wildcards: plan.specs[wildcards.run].declaration.threads
+    threads: lambda wildcards: specs[wildcards.run].declaration.threads
     resources:
-        mem_mb=lambda wildcards: plan.specs[wildcards.run].declaration.mem_mb,
-        gpu=lambda wildcards: int(bool(gpus()) and not plan.specs[wildcards.run].declaration.analysis),
+        mem_mb=lambda wildcards: specs[wildcards.run].declaration.mem_mb,
+        gpu=lambda wildcards: int(bool(gpus()) and not specs[wildcards.run].study),
     # exec: the run must be Snakemake's own child to die with it, even if that is while it starts
     shell:
-        "exec {sys.executable} -m lib.runs run {config[profile]} {wildcards.run} --parent {parent}"
+        "exec {sys.executable:q} -m lib.runs run {config[profile]} {wildcards.run}"

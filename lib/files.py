@@ -1,5 +1,7 @@
-"""Files that are whole or not there, and the line that says how far a long loop is."""
+"""Paths, files that are whole or not there, the nearest name, and the line that says how far a long loop is."""
 
+import difflib
+import json
 import os
 import sys
 from collections.abc import Iterable, Iterator
@@ -9,7 +11,23 @@ from pathlib import Path
 import pandas as pd
 from tqdm import tqdm
 
-from lib.paths import ROOT, RUNS
+ROOT = Path(__file__).resolve().parent.parent
+DATA = ROOT / "data"
+PROBLEMS = DATA / "problems"
+MODELS = DATA / "models"
+PAPER = DATA / "paper"
+REFERENCE = DATA / "reference"
+FIGURES = ROOT / "figures"
+RUNS = Path(os.environ.get("COUNTDOWN_RUNS") or DATA / "runs").resolve()  # the variable moves the runs
+if "COUNTDOWN_RUNS" in os.environ:  # what is started from here works in other folders
+    os.environ["COUNTDOWN_RUNS"] = str(RUNS)
+
+
+def nearest(name: str, known: Iterable) -> str:
+    """The end of an error message: the nearest known name, or all of them where none is near."""
+    names = [str(other) for other in known]
+    close = difflib.get_close_matches(str(name), names, 1, cutoff=0.5)
+    return f": did you mean {close[0]!r}?" if close else f"; there are: {', '.join(sorted(names)) or 'none'}"
 
 
 @contextmanager
@@ -42,7 +60,7 @@ def write_table(table: pd.DataFrame, path: Path) -> Path:
     """Write a table as .parquet (zstd) or .csv, whole or not at all. Raises OSError on a full disk."""
     with atomic(path) as temporary:
         if path.suffix == ".parquet":
-            table.to_parquet(temporary, index=False, compression="zstd", compression_level=12)
+            table.to_parquet(temporary, index=False, compression="zstd", compression_level=19)
         elif path.suffix == ".csv":
             table.to_csv(temporary, index=False)
         else:
@@ -51,22 +69,25 @@ def write_table(table: pd.DataFrame, path: Path) -> Path:
 
 
 def read_table(path: str | Path) -> pd.DataFrame:
-    """Read .parquet or .csv. Raises FileNotFoundError, or ValueError if it is damaged, with what to do."""
+    """Read .parquet or .csv. Raises FileNotFoundError, or ValueError if it is damaged or not as its run.json says, with
+    what to do."""
     path = ROOT / path
-    remedy = (
-        f"restore it with `git checkout -- {shown(path)}`"
-        if path.is_relative_to(ROOT) and not path.is_relative_to(RUNS)
-        else f"delete the folder {shown(path.parent)} and give the same command again: this run is made anew"
-    )
+    published = path.is_relative_to(ROOT) and not path.is_relative_to(RUNS)
+    again = f"delete the folder {shown(path.parent)} and give the same command again: this run is made anew"
+    remedy = f"restore it with `git checkout -- {shown(path)}`" if published else again
     if not path.exists():
         raise FileNotFoundError(f"{shown(path)} is missing: {remedy}")
     try:
+        record = path.with_name("run.json")
+        size = json.loads(record.read_text()).get("files", {}).get(path.name) if record.exists() else None
+        if size not in (None, path.stat().st_size):
+            raise ValueError(f"it was written with {size:,} bytes and has {path.stat().st_size:,}")
         if path.suffix == ".parquet":
             return pd.read_parquet(path)
         if not path.read_bytes().endswith(b"\n"):
             raise ValueError("it ends in the middle of a line")
         return pd.read_csv(path, float_precision="round_trip")
-    except (OSError, ValueError) as error:  # pyarrow's ArrowInvalid and pandas' parser errors are ValueErrors
+    except (OSError, ValueError, AttributeError) as error:  # pyarrow's and pandas' errors are ValueErrors
         raise ValueError(f"{shown(path)} is damaged ({error}): {remedy}") from error
 
 

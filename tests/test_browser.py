@@ -394,7 +394,7 @@ def test_the_report(page, tmp_path):
     page.call("Page.navigate", url=(root / "figures/site/index.html").as_uri())
     page.until("document.querySelector('h1')?.innerText === 'Countdown study'")
     links = page.js("[...document.querySelectorAll('td a')].map(a => [read(a), a.href])")
-    analyses = {name for name, spec in Project().specs("laptop").items() if spec.declaration.analysis}
+    analyses = {name for name, spec in Project().specs("laptop").items() if spec.study}
     assert {Path(address).stem for _, address in links} == {n for n in analyses if (REFERENCE / "laptop" / n).exists()}
     for title, address in links:
         page.call("Page.navigate", url=address)

@@ -1,6 +1,7 @@
 """Runs through the real runner: papermill, kernels and Snakemake on tiny notebooks in a scratch checkout."""
 
 import json
+import math
 import os
 import re
 import resource
@@ -22,9 +23,11 @@ import yaml
 from lib.files import clock, progress
 from lib.paths import ROOT
 from lib.runs import Run, read_table
-from lib.runs.front import MACHINES, limits, time_left
-from lib.runs.plan import DeclarationError, Project, digest, read_record
-from lib.runs.process import gpu
+from lib.runs.folder import provenance
+from lib.runs.front import MACHINES, View, limits, time_left
+from lib.runs.parameters import check
+from lib.runs.plan import RECORD, DeclarationError, Project, digest, read_record
+from lib.runs.process import PARENT, gpu
 
 TRAIN = """
 output = "data/runs/scratch/train"  # where results go
@@ -76,7 +79,7 @@ DECLARATIONS = {
             "params": {"rate": "{rate}"},
             "needs": {"init": "t/base"},
         },
-        "t/study": {"notebook": "study", "analysis": True, "needs": {"sources": ["t/train_*"]}},
+        "study/study": {"notebook": "study", "needs": {"sources": ["t/train_*"]}},
     },
     "groups": {"all": ["*"]},
 }
@@ -116,12 +119,12 @@ class Checkout(Project):
         return (self.folder(run) / "value.txt").read_text()
 
     def folder(self, run: str, profile: str = "laptop") -> Path:
-        return self.runs / profile / "t" / run / "0"
+        return self.runs / profile / ("study" if run == "study" else "t") / run / "0"
 
 
 @pytest.fixture
 def checkout(tmp_path: Path) -> Checkout:
-    for name in ("lib/__init__.py", "lib/files.py", "lib/names.py", "lib/paths.py", "Snakefile"):
+    for name in ("lib/__init__.py", "lib/files.py", "Snakefile"):
         (tmp_path / name).parent.mkdir(exist_ok=True)
         shutil.copy(ROOT / name, tmp_path / name)
     shutil.copytree(ROOT / "lib/runs", tmp_path / "lib/runs", ignore=shutil.ignore_patterns("__pycache__"))
@@ -161,19 +164,19 @@ def set_in(*path, value):
             "profiles.smoke.params: parameter 'sted'.*'seed'",
         ),
         (set_in("profiles", "smoke", "notebooks", value={"trai": {}}), "notebook 'trai'.*'train'"),
-        (set_in("profiles", "smoke", "runs", value={"stud": {}}), "profiles.smoke.runs: run 'stud'.*'t/study'"),
+        (set_in("profiles", "smoke", "runs", value={"stud": {}}), "profiles.smoke.runs: run 'stud'.*'study/study'"),
         (
             set_in("profiles", "smoke", "notebooks", "train", value={"stepz": 1}),
             "profile smoke.*'stepz'.*'steps'",
         ),
-        (set_in("groups", "all", value=["stdy"]), "groups.all: run 'stdy'.*'t/study'"),
-        (set_in("runs", "t/study", "needs", value={"sources": ["t/trian_0.1"]}), "'t/trian_0.1'.*'t/train_0.1'"),
-        (set_in("runs", "t/study", "needs", value={"sorces": ["t/base"]}), "'sorces'.*'sources'"),
+        (set_in("groups", "all", value=["stdy"]), "groups.all: run 'stdy'.*'study/study'"),
+        (set_in("runs", "study/study", "needs", value={"sources": ["t/trian_0.1"]}), "'t/trian_0.1'.*'t/train_0.1'"),
+        (set_in("runs", "study/study", "needs", value={"sorces": ["t/base"]}), "'sorces'.*'sources'"),
         (
-            set_in("runs", "t/study", "needs", value={"sources": "t/base"}),
+            set_in("runs", "study/study", "needs", value={"sources": "t/base"}),
             "sources is 't/base/0', a str.*expects a list",
         ),
-        (set_in("runs", "t/base", "needs", value={"fail": "t/study"}), "cycle in needs: .*t/base/0 -> "),
+        (set_in("runs", "t/base", "needs", value={"fail": "study/study"}), "cycle in needs: .*t/base/0 -> "),
         (
             set_in("runs", "t/train_{rate}", "grid", value={"rate": [0.1, 0.1]}),
             "two runs are called 't/train_0.1/0'",
@@ -219,7 +222,7 @@ def test_unknown_reward_and_option_are_refused(checkout):
 @pytest.mark.parametrize(
     ("curriculum", "options", "message"),
     [
-        ("bandid", {}, "run t/base/0: curriculum 'bandid'.*'bandit'"),
+        ("bandid", {}, "run t/base/0: curriculum is 'bandid'.*'bandit'"),
         ("bandit", {"alfa": 1}, "option .*'alfa'.*'alpha'"),
         ("bandit", {"data": 1}, "option .*'data'"),
         ("mixed", {"cuont": 4}, "option .*'cuont'.*'count'"),
@@ -237,10 +240,10 @@ def test_unknown_curriculum_and_option_are_refused(checkout, curriculum, options
 @pytest.mark.parametrize(
     ("parameter", "wrong", "message"),
     [
-        ("prompt_style", "fre", "run t/base/0: prompt_style 'fre'.*'free'"),
-        ("engine", "transformer", "run t/base/0: engine 'transformer'.*'transformers'"),
-        ("sets", {"heldout_100": 4}, "run t/base/0: sets 'heldout_100'.*'heldout_1000'"),
-        ("eval_rewards", ["sparse", "progam"], "run t/base/0: eval_rewards 'progam'.*'program'"),
+        ("prompt_style", "fre", "run t/base/0: prompt_style is 'fre'.*'free'"),
+        ("engine", "transformer", "run t/base/0: engine is 'transformer'.*'transformers'"),
+        ("sets", {"heldout_100": 4}, "run t/base/0: sets.* is 'heldout_100'.*'heldout_1000'"),
+        ("eval_rewards", ["sparse", "progam"], "run t/base/0: eval_rewards.1 is 'progam'.*'program'"),
     ],
 )
 def test_unknown_prompt_engine_and_set_are_refused(checkout, parameter, wrong, message):
@@ -249,6 +252,84 @@ def test_unknown_prompt_engine_and_set_are_refused(checkout, parameter, wrong, m
     checkout.declare(set_in("runs", "t/base", "params", value={parameter: wrong}))
     with pytest.raises(DeclarationError, match=message):
         checkout.check()
+
+
+IMPOSSIBLE = {
+    "learning_rate": [math.nan, -1.0, math.inf, 0.0],
+    "temperature": [-1.0, math.nan, math.inf],
+    "group_size": [0, 1, -2],
+    "max_tokens": [0, 10**9],
+    "eval_problems": [-1, 5000],
+    "seed": [-1],
+    "limit": [-3],
+    "importance_cap": [0.0],
+    "think_weight": [math.nan],
+    "kl_coef": [math.inf],
+    "weight_decay": [-1.0],
+    "problem_set": ["4num", "6num"],
+    "source": ["hubb"],
+    "sets": [{"test_50": 0}, {"test_50": "three"}, {}],
+    "reward_options": [{"tau": "two"}, {"tau": None}],
+}
+COUNTS = ["steps", "save_every", "eval_every", "problems_per_step", "micro_batch", "num_iterations", "draws"]
+IMPOSSIBLE |= {name: [0, -5, 10**21] for name in COUNTS}
+
+
+@pytest.mark.parametrize(("name", "value"), [(name, value) for name, values in IMPOSSIBLE.items() for value in values])
+def test_an_impossible_value_is_refused_before_the_start_and_by_hand(tmp_path, name, value):
+    whole = {"reward": "ast", "eval_set": "validation_200", "steps": 4, "save_every": 2, "temperature": 1.0}
+    whole |= {"problems_per_step": 2, "group_size": 4, "micro_batch": 4, "num_iterations": 1, "name": "x"}
+    check(whole | {"reward_options": {"tau": 2}})
+    with pytest.raises(ValueError, match="tau" if name == "reward_options" else name):
+        check(whole | {name: value})
+    with pytest.raises(ValueError, match="tau" if name == "reward_options" else name):
+        Run(tmp_path / "run", globals() | whole | {name: value})
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"micro_batch": 3}, "micro_batch is 3: it does not divide a step's 8 rollouts"),
+        ({"num_iterations": 3}, "num_iterations is 3: it does not divide"),
+        ({"temperature": 0.0}, "temperature is 0"),
+    ],
+)
+def test_values_that_do_not_fit_each_other_are_refused(change, message):
+    whole = {"steps": 4, "save_every": 2, "temperature": 1.0, "problems_per_step": 2, "group_size": 4, "micro_batch": 4}
+    with pytest.raises(ValueError, match=message):
+        check(whole | {"num_iterations": 1} | change)
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [("threads", 0), ("threads", -1), ("mem_mb", -5), ("mem_mb", 99999999), ("grid", {"seed": [1, 1]})],
+)
+def test_impossible_resources_and_seeds_are_refused(checkout, key, value):
+    checkout.declare(set_in("runs", "t/base", key, value=value))
+    with pytest.raises(DeclarationError, match=rf"runs.t/base.*{'two runs' if key == 'grid' else key}"):
+        checkout.check()
+
+
+@pytest.mark.parametrize("seed", [-1, "one"])
+def test_an_impossible_seed_is_refused(checkout, seed):
+    checkout.declare(set_in("runs", "t/base", "grid", value={"seed": [0, seed]}))
+    with pytest.raises(DeclarationError, match="t/base: seed is"):
+        checkout.check()
+
+
+def test_a_study_without_runs_is_refused(checkout):
+    checkout.declare(set_in("runs", "study/study", "needs", value={}))
+    with pytest.raises(DeclarationError, match="runs.study/study: a study reads other runs"):
+        checkout.check()
+
+
+@pytest.mark.parametrize("content", [b"", b"- a\n- b\n", b"\xff\xfe\x00", b"runs: [", None])
+def test_a_yaml_that_is_none_is_answered_in_a_sentence(checkout, content):
+    path = checkout.root / "papermill_runs.yaml"
+    path.unlink() if content is None else path.write_bytes(content)
+    for command in (["check"], ["status"], ["make", "laptop", "all"]):
+        said = checkout.call(*command, status=1)
+        assert said.startswith("! papermill_runs.yaml") and "Traceback" not in said
 
 
 @pytest.mark.parametrize(
@@ -299,11 +380,11 @@ def test_grid_layers_and_fingerprints(checkout):
 
     checkout.declare(change)
     smoke, laptop = checkout.specs("smoke"), checkout.specs("laptop")
-    assert list(smoke) == ["t/base/0", "t/train_0.1/0", "t/train_0.2/0", "t/study/0"]
-    assert smoke["t/base/0"].params["steps"] == 7 and smoke["t/study/0"].params == {"seed": 0}
+    assert list(smoke) == ["t/base/0", "t/train_0.1/0", "t/train_0.2/0", "study/study/0"]
+    assert smoke["t/base/0"].params["steps"] == 7 and smoke["study/study/0"].params == {"seed": 0}
     expected = {"seed": 0, "steps": 8, "rate": 0.2, "pause": 1.0, "fail": False}
     assert smoke["t/train_0.2/0"].params == expected
-    assert smoke["t/study/0"].declaration.needs == {"sources": ["t/train_0.1/0", "t/train_0.2/0"]}
+    assert smoke["study/study/0"].declaration.needs == {"sources": ["t/train_0.1/0", "t/train_0.2/0"]}
     before = {name: spec.fingerprint for name, spec in laptop.items()}
     changed = Checkout(checkout.root)
     changed.declare(set_in("runs", "t/base", "params", value={"steps": 2}))
@@ -316,7 +397,8 @@ def test_grid_layers_and_fingerprints(checkout):
 
 def test_a_study_from_end_to_end(checkout):
     said = checkout.call("make", "laptop", "all", "--cores", "2")
-    assert "where the time went" in said and said.strip().endswith("made data/runs/laptop/t/study/0/table.csv")
+    assert "where the time went" in said and re.search(r"t +3 runs", said)
+    assert said.strip().endswith("made 1 figures and tables of study/study in data/runs/laptop/study/study/0")
     record = checkout.record("train_0.1")
     assert record["status"] == "finished" and record["seed"] == 0 and record["peak_memory_mb"] > 10
     assert record["parameters"]["init"] == "data/runs/laptop/t/base/0"
@@ -329,49 +411,66 @@ def test_a_study_from_end_to_end(checkout):
     time.sleep(1)
     checkout.declare(set_in("profiles", "laptop", "runs", value={"t/train_0.2": {"steps": 4}}))
     said = checkout.call("make", "laptop", "all", "--cores", "2")
-    assert "train_0.2: begun with other parameters" in said
+    assert "train_0.2/0: begun with other parameters" in said
     again = {run for run in made if checkout.record(run)["started"] != made[run]}
     assert again == {"train_0.2", "study"}
     assert checkout.value("train_0.2").endswith("4x0.2")
 
     # a change in lib/ is shown and makes nothing again
-    (checkout.root / "lib/paths.py").open("a").write("# changed\n")
-    assert checkout.call("status", "laptop").count("done, by other code in lib/") == 4
+    (checkout.root / "lib/files.py").open("a").write("# changed\n")
+    said = checkout.call("status", "laptop")
+    assert said.count("done, by other code in lib/") == 4 and re.match(r"t +3 runs: 3 done\n", said)
+    assert checkout.call("status", "laptop", "t/base").count("\n") == 3  # the kind, and its run
+
+    # a record that is cut, or not one: named, its run is made again, and no other is in its way
+    for text in ("{", "{}", "[]"):
+        (checkout.folder("base") / "run.json").write_text(text)
+        said = checkout.call("status", "laptop")
+        assert (
+            re.search(r"t/base/0 +damaged run.json", said)
+            and said.count("t/base/0 is not finished") == 2
+            and "3 to be made again" in said
+        )
+    (checkout.folder("base") / "metrics.csv").write_text("step\n")  # ends with a line, but not its last
+    with pytest.raises(ValueError, match="metrics.csv is damaged .it was written with 7 bytes and has 5"):
+        (checkout.folder("base") / "run.json").write_text('{"files": {"metrics.csv": 7}}')
+        read_table(checkout.folder("base") / "metrics.csv")
+    checkout.call("make", "laptop", "all", "--cores", "2")
+    shutil.rmtree(checkout.folder("base") / "checkpoint")
+    assert re.search(r"t/base/0 +checkpoint/step.txt is gone", checkout.call("status", "laptop"))
+    said = checkout.call("run", "laptop", "t/train_0.1", status=1)
+    assert "t/train_0.1/0 needs t/base/0, which is not finished (checkpoint/step.txt is gone)" in said
+    checkout.call("make", "laptop", "all", "--cores", "2")
 
     # published, the runs serve as parents elsewhere, and figures need no training
-    assert "no analysis is in data/reference/laptop" in checkout.call("figures", status=1)
-    checkout.call("publish", "laptop", "t/study")
+    assert "no study is in data/reference/laptop" in checkout.call("figures", status=1)
+    checkout.call("publish", "laptop", "study/study")
     said = checkout.call("figures", status=1)
-    assert (
-        "t/study/0 needs t/train_0.1/0, which is not in data/reference" in said
-        and "publish laptop t/train_0.1/0" in said
-    )
+    assert "study/study/0 has nothing to read" in said
     checkout.call("publish", "laptop", "all")
     shutil.rmtree(checkout.runs)
-    assert "from data/reference" in checkout.call("make", "laptop", "t/train_0.1")
-    assert checkout.record("train_0.1")["parameters"]["init"] == "data/reference/laptop/t/base/0"
-    assert not (checkout.runs / "laptop/t/base/0").exists()
-    assert "did you mean 't/study'" in checkout.call("figures", "laptop", "t/studi", status=1)
+    said = checkout.call("restore", "laptop", "all")
+    assert "t/base/0: done" in said and "t/train_0.1/0: not published, or without what others need" in said
+    assert "t/base/0: stays as it is here, done" in checkout.call("restore", "laptop", "t/base")
+    before = checkout.record("base")
+    assert "2 runs, 1 of them finished" in checkout.call("make", "laptop", "t/train_0.1")
+    assert checkout.record("base") == before and checkout.value("train_0.1").startswith("base 3x")
+    assert "did you mean 'study/study'" in checkout.call("figures", "laptop", "study/studi", status=1)
     assert "t/train_0.1 holds none" in checkout.call("figures", "laptop", "t/train_0.1", status=1)
-    assert "made figures/table.csv" in checkout.call("figures", "laptop", "t/study")
+    said = checkout.call("figures", "laptop", "study/study")
+    assert "study/study: executing study\nstudy/study: made 1 files in figures, 00:" in said
     table = pd.read_csv(checkout.root / "figures/table.csv")
     assert list(table["sources"]) == ["data/reference/laptop/t/train_0.1/0", "data/reference/laptop/t/train_0.2/0"]
 
-    # a parent whose checkpoint is not published is made again, and an analysis of nothing says so
     shutil.rmtree(checkout.runs)
-    children = {"t/child": {"notebook": "train", "needs": {"init": "t/train_0.1"}}}
-    partial_study = DECLARATIONS["runs"]["t/study"] | {"allow_missing": True}
-    checkout.declare(set_in("runs", value=DECLARATIONS["runs"] | children | {"t/part": partial_study}))
-    said = checkout.call("plan", "laptop", "t/child")
-    assert re.search(r"train_0.1 .* missing", said) and re.search(r"base/0 +from data/reference", said)
-    said = checkout.call("make", "laptop", "t/part", status=1)
-    assert "t/part/0 has nothing to read" in said and "make laptop t/train_0.1/0 t/part/0" in said
+    said = checkout.call("make", "laptop", "study/study", status=1)
+    assert "study/study/0 has nothing to read" in said and "make laptop t/train_0.1/0 study/study/0" in said
     assert "no group or run is named" in checkout.call("make", "laptop", "--", "--keep-going", status=1)
 
 
 def test_the_time_left_is_the_longest_way_or_a_share_of_the_work(checkout):
     plan = checkout.plan("laptop", "all")
-    seconds = {"t/base/0": 1, "t/train_0.1/0": 100, "t/train_0.2/0": 100, "t/study/0": 1}
+    seconds = {"t/base/0": 1, "t/train_0.1/0": 100, "t/train_0.2/0": 100, "study/study/0": 1}
     assert [time_left(plan, list(seconds), seconds, cores) for cores in (1, 2, 8)] == [202, 102, 102]
     assert time_left(plan, [], {}, 2) == 0
 
@@ -381,14 +480,14 @@ def test_published_runs_are_stamped_after_an_edit_that_changes_nothing_of_them(c
     checkout.call("publish", "laptop", "all")
     notebook = checkout.root / "notebooks/train.ipynb"
     notebook.write_text(notebook.read_text().replace("steps = ", "shift = 1\\nsteps = "))
-    changed = Checkout(checkout.root)
-    assert not changed.specs("laptop")["t/train_0.1/0"].in_reference
+    specs = Checkout(checkout.root).specs("laptop")
+    records = {name: read_record(spec.reference) for name, spec in specs.items()}
+    assert [name for name, spec in specs.items() if records[name]["fingerprint"] != spec.fingerprint] == list(specs)[1:]
     checkout.call("stamp", "laptop", "all")
-    assert all(spec.in_reference for spec in changed.specs("laptop").values())
-    records = {spec.name: read_record(spec.reference) for spec in changed.specs("laptop").values()}
-    for name, record in records.items():
-        folders = {parent: changed.specs("laptop")[parent].reference for parent in record["parents"]}
-        assert record["parents"] == {name: digest(folder / "run.json") for name, folder in folders.items()}, name
+    for name, spec in specs.items():
+        record = read_record(spec.reference)
+        assert record["fingerprint"] == spec.fingerprint
+        assert record["parents"] == {one: digest(specs[one].reference / "run.json") for one in spec.parents}, name
 
     # not where a parameter differs
     checkout.declare(set_in("profiles", "laptop", "runs", value={"t/train_0.1": {"shift": 2}}))
@@ -400,19 +499,19 @@ def test_a_partial_analysis_reads_what_is_there(checkout):
         return [Path(source).parent.name for source in pd.read_csv(checkout.root / folder / "table.csv")["sources"]]
 
     def change(declarations):
-        declarations["runs"]["t/study"]["allow_missing"] = True
-        declarations["groups"]["some"] = ["t/train_0.2", "t/study"]
+        declarations["groups"]["some"] = ["t/train_0.2", "study/study"]
 
     checkout.declare(change)
     checkout.call("make", "laptop", "some", "--cores", "2")
     assert (
-        sources("data/runs/laptop/t/study/0") == ["train_0.2"] and not (checkout.runs / "laptop/t/train_0.1/0").exists()
+        sources("data/runs/laptop/study/study/0") == ["train_0.2"]
+        and not (checkout.runs / "laptop/t/train_0.1/0").exists()
     )
     checkout.call("publish", "laptop", "some")
     checkout.call(
-        "make", "laptop", "t/train_0.1", "t/study", "--cores", "2", "--", "--keep-going"
+        "make", "laptop", "t/train_0.1", "study/study", "--cores", "2", "--", "--keep-going"
     )  # train_0.2 is finished
-    assert sources("data/runs/laptop/t/study/0") == ["train_0.1", "train_0.2"]
+    assert sources("data/runs/laptop/study/study/0") == ["train_0.1", "train_0.2"]
     checkout.call("figures")
     assert sources("figures") == ["train_0.2"]
 
@@ -423,11 +522,11 @@ def test_further_seeds_and_an_analysis_of_analyses(checkout):
         declarations["profiles"]["laptop"]["runs"] = {"t/train_0.1": {"steps": 2}}
         runs["t/base"]["grid"] = {"seed": [0, 1, 2]}
         runs["t/train_{rate}"]["grid"]["seed"] = [0, 2]
-        runs["t/study"] |= {"allow_missing": True, "needs": {"sources": ["t/train_0.2"]}}
-        runs["t/summary"] = runs["t/study"] | {"needs": {"sources": ["t/study", "t/train_0.1"]}}
+        runs["study/study"]["needs"] = {"sources": ["t/train_0.2"]}
+        runs["study/summary"] = runs["study/study"] | {"needs": {"sources": ["study/study", "t/train_0.1"]}}
         declarations["groups"] |= {
             "trained": ["t/train_*"],
-            "some": ["t/train_0.2/2", "t/train_0.2", "t/study", "t/summary"],
+            "some": ["t/train_0.2/2", "t/train_0.2", "study/study", "study/summary"],
         }
 
     checkout.declare(change)
@@ -437,12 +536,13 @@ def test_further_seeds_and_an_analysis_of_analyses(checkout):
     assert "t/train_0.1/1" not in specs and specs["t/train_0.1/2"].params["seed"] == 2
     assert specs["t/train_0.1/2"].params["steps"] == 2  # what a profile says of a run holds for all its seeds
     assert list(specs["t/train_0.1/2"].parents) == ["t/base/2"] and list(specs["t/train_0.1/0"].parents) == ["t/base/0"]
-    assert list(specs["t/study/0"].parents) == ["t/train_0.2/0", "t/train_0.2/2"]  # pooled by what reads the first
+    assert list(specs["study/study/0"].parents) == ["t/train_0.2/0", "t/train_0.2/2"]  # pooled by what reads the first
     kept = {name: spec.declaration.keep_checkpoint for name, spec in specs.items() if "base" in name}
     assert kept == {"t/base/0": True, "t/base/1": False, "t/base/2": False}
 
     said = checkout.call("plan", "laptop", "some")
-    assert "6 runs, 0 of them finished" in said and "6 runs of which nothing is recorded" in said
+    assert "6 runs, 0 of them finished" in said and "how long they take is not recorded yet" in said
+    assert "00:00" not in said
     assert not (checkout.runs / "laptop").exists()
     checkout.call("make", "laptop", "some", "--cores", "2")
     said = checkout.call("plan", "laptop", "t/train_0.1/2")
@@ -452,36 +552,39 @@ def test_further_seeds_and_an_analysis_of_analyses(checkout):
     checkout.call("publish", "laptop", "some")
     shutil.rmtree(checkout.runs)
     assert "has been executed" in checkout.call("report", status=1)
-    checkout.call("figures", "laptop", "t/summary")  # and what it reads
-    table = pd.read_csv(checkout.runs / "reference/laptop/t/summary/0/table.csv")
-    assert list(table["sources"]) == ["data/runs/reference/laptop/t/study/0"]
+    checkout.call("figures", "laptop", "study/summary")  # and what it reads
+    table = pd.read_csv(checkout.runs / "reference/laptop/study/summary/0/table.csv")
+    assert list(table["sources"]) == ["data/runs/reference/laptop/study/study/0"]
     assert "made figures/site/index.html" in checkout.call("report")
     index = (checkout.root / "figures/site/index.html").read_text()
-    assert 'href="t-study-0.html"' in index and 'href="t-summary-0.html"' in index and "data/reference" in index
+    assert 'href="study-study-0.html"' in index and 'href="study-summary-0.html"' in index and "data/reference" in index
     pages = [page.read_text() for page in (checkout.root / "figures/site").glob("*.html")]
     elsewhere = re.compile(r'<(script|link)[^>]*(src|href)="(https?:)?//')
     assert len(pages) == 3 and not any(map(elsewhere.search, pages))
 
 
 def test_a_profile_may_give_other_parents_and_more_memory(checkout):
-    other = {"mem_mb": 9000, "needs": {"t/train_0.2": {"init": "t/train_0.1"}}}
+    other = {"mem_mb": 9000, "runs": {"t/train_0.2": {"init": "t/train_0.1"}}}
     checkout.declare(set_in("profiles", "large", value=other))
     large, laptop = checkout.specs("large"), checkout.specs("laptop")
     assert list(large["t/train_0.2/0"].parents) == ["t/train_0.1/0"] and large["t/base/0"].declaration.mem_mb == 9000
     assert list(laptop["t/train_0.2/0"].parents) == ["t/base/0"] and laptop["t/base/0"].declaration.mem_mb == 1500
-    for wrong, message in (({"t/train_0.3": {}}, "t/train_0.2"), ({"t/study": {"init": "t/base"}}, "sources")):
-        checkout.declare(set_in("profiles", "large", value={"needs": wrong}))
+    for wrong, message in (
+        ({"t/train_0.3": {}}, "t/train_0.2"),
+        ({"study/study": {"init": "t/base"}}, "parameter of study"),
+    ):
+        checkout.declare(set_in("profiles", "large", value={"runs": wrong}))
         with pytest.raises(DeclarationError, match=message):
             Checkout(checkout.root).check()
 
 
-@pytest.mark.parametrize("group", ["program", "dense", "dense_all", "trace", "agent"])
+@pytest.mark.parametrize("group", ["program", "dense_all", "trace", "agent"])
 def test_a_studys_group_names_all_that_its_partial_analysis_reads(group):
     """A partial analysis has nothing made: what its group leaves out, its tables would lack without a word.
 
     Further seeds are a group of their own."""
     plan = Project().plan("smoke", group)
-    studies = [spec for name, spec in plan.specs.items() if spec.declaration.allow_missing]
+    studies = [spec for name, spec in plan.specs.items() if spec.study]
     read = {name for study in studies for name in study.parents if name.endswith(("/0", "/100"))}
     assert read and read <= set(plan.targets)
 
@@ -514,10 +617,14 @@ def test_a_failing_cell_is_named(checkout):
     last = said[said.index("! run t/base") :]
     assert "run t/base/0 (laptop) failed in the cell that starts with `init = 'none'`" in last
     assert "ArithmeticError: the loss is gone" in last
-    assert last.strip().endswith("log: data/runs/laptop/t/base/0/notebook.ipynb")
+    assert "! log: data/runs/laptop/t/base/0/notebook.ipynb" in last
+    assert last.strip().endswith("! 1 failed: t/base/0; the same command goes on from there")
     assert not (checkout.runs / "laptop/t/base/0/run.json").exists()
     said = checkout.call("run", "laptop", "t/train_0.1/0", status=1)
-    assert "t/train_0.1/0 needs t/base/0, which is not there: `python -m lib.runs make laptop t/base/0`" in said
+    assert (
+        "t/train_0.1/0 needs t/base/0, which is not finished (unfinished): `python -m lib.runs make laptop t/base/0`"
+        in said
+    )
 
 
 def processes(folder: Path) -> dict[str, int]:
@@ -556,12 +663,13 @@ def until(condition, seconds: float = 60):
 def test_what_is_orphaned_while_it_starts_ends(checkout, command):
     gone = subprocess.Popen(["true"])
     gone.wait()
-    checkout.call(command, "laptop", "base", "--parent", str(gone.pid), status=-signal.SIGKILL)
+    process = checkout.start(command, "laptop", "t/base", env=os.environ | {PARENT: str(gone.pid)})
+    assert process.wait(timeout=60) == -signal.SIGKILL
     assert not (checkout.runs / "laptop/t/base/0").exists()
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
-def test_kill_9_of_any_process_then_the_same_command(checkout):
+def test_kill_9_of_any_process_then_the_same_command(checkout, monkeypatch):
     checkout.declare(set_in("profiles", "laptop", "runs", value={"t/train_0.1": {"pause": 0.5, "steps": 100}}))
     step = checkout.runs / "laptop/t/train_0.1/0/checkpoint/step.txt"
     started = None
@@ -577,6 +685,13 @@ def test_kill_9_of_any_process_then_the_same_command(checkout):
         until(lambda: not processes(checkout.root))  # none goes on alone
         assert front.returncode == (-signal.SIGKILL if role == "front" else 1), said
         assert role != "kernel" or "its kernel died" in said
+        if role == "runner":
+            assert (
+                "! run t/train_0.1/0 was killed" in said
+                and "Traceback" not in said
+                and "CalledProcessError" not in said
+            )
+            assert said.strip().endswith("! 1 failed: t/train_0.1/0; the same command goes on from there")
         assert not (step.parent.parent / "run.json").exists()
         started = started or checkout.record("base")["started"]
         assert checkout.record("base")["started"] == started, "a finished run is kept"
@@ -588,15 +703,18 @@ def test_kill_9_of_any_process_then_the_same_command(checkout):
     assert checkout.value("train_0.1") == "base 1x0.5 100x0.1"
     assert "starts at step 99" in (step.parent.parent / "log.txt").read_text(), "resumed, not begun anew"
     assert checkout.record("base")["started"] == started
+    # the log is that of the last stretch, and elapsed that of all: each of the four took at least one step
+    assert checkout.record("train_0.1")["elapsed"] > 4 * 0.5 + 0.5
 
 
-def test_a_polite_end_leaves_nothing_behind(checkout):
+@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM])
+def test_a_polite_end_leaves_nothing_behind(checkout, how):
     checkout.declare(set_in("profiles", "laptop", "runs", value={"t/base": {"pause": 0.5, "steps": 100}}))
     # a terminal's Ctrl-C: not ignored, as it is by what a script starts in the background
     heed = partial(signal.signal, signal.SIGINT, signal.SIG_DFL)
     front = checkout.start("make", "laptop", "t/base", preexec_fn=heed)
     until(lambda: (checkout.runs / "laptop/t/base/0/checkpoint/step.txt").exists())
-    front.send_signal(signal.SIGINT)
+    front.send_signal(how)
     assert "the same command goes on from here" in front.communicate(timeout=60)[0]
     until(lambda: sys.platform != "linux" or not processes(checkout.root), 5)
 
@@ -611,17 +729,77 @@ def test_a_folder_that_is_not_the_runs_own_is_never_emptied(checkout):
     (folder / "checkpoint/thesis.txt").write_text("years")
     said = checkout.call("run", "laptop", "t/base/0", status=1)
     assert (
-        "data/runs/laptop/t/base/0/checkpoint was not made by run t/base, whose folder it lies in: move it away" in said
+        "data/runs/laptop/t/base/0/checkpoint was not made by run t/base/0, whose folder it lies in: move it away"
+        in said
     )
-    for strange in ("{", "{}", '{"profile": "laptop", "run": "t/study", "seed": 0}', "[]"):
+    for strange in ("{", "{}", '{"profile": "laptop", "run": "study/study", "seed": 0}', "[]"):
         (folder / "spec.json").write_text(strange)
-        assert "was not made by run t/base" in checkout.call("run", "laptop", "t/base/0", status=1)
+        assert "was not made by run t/base/0" in checkout.call("run", "laptop", "t/base/0", status=1)
     assert (folder / "checkpoint/thesis.txt").read_text() == "years"
     (folder / "spec.json").write_text(
         '{"profile": "laptop", "run": "t/base", "seed": 0}'
     )  # begun with other parameters
     assert "starts anew" in checkout.call("run", "laptop", "t/base/0")
     assert not (folder / "checkpoint/thesis.txt").exists() and checkout.record("base")["status"] == "finished"
+
+
+def test_a_hostile_machine(checkout, tmp_path):
+    """A folder with spaces and umlauts, a home that cannot be written, a parent's record from the future, no git."""
+    moved = Checkout(checkout.root.rename(tmp_path.parent / f"{tmp_path.name} größer als 'sonst'"))
+    env = os.environ | {"HOME": "/proc/none", "PYTHONPATH": ""}
+    env.pop("XDG_CACHE_HOME", None)
+
+    def make(*runs):
+        process = moved.start("make", "laptop", *runs, env=env)
+        said = process.communicate(timeout=120)[0]
+        assert process.returncode == 0, said
+
+    make("t/base")
+    os.utime(moved.folder("base") / "run.json", (time.time() + 86400,) * 2)
+    make("all")
+    assert moved.record("train_0.1")["commit"] is None and moved.record("study")["status"] == "finished"
+
+
+def test_jupyterlabs_outputs_make_no_run_dirty(tmp_path):
+    def git(*arguments):
+        subprocess.run(["git", "-C", tmp_path, "-c", "user.name=a", "-c", "user.email=b", *arguments], check=True)
+
+    notebook = tmp_path / "größe 1.ipynb"
+    git("init", "-q")
+    nbformat.write(nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell("1 + 1")]), notebook)
+    (tmp_path / "code.py").write_text("a = 1\n")
+    git("add", "-A")
+    git("commit", "-qm", "first")
+    assert provenance(tmp_path)["commit"] and not provenance(tmp_path)["dirty"]
+    saved = nbformat.read(notebook, 4)
+    saved.cells[0].outputs, saved.cells[0].execution_count = [nbformat.v4.new_output("stream", text="2")], 7
+    nbformat.write(saved, notebook)
+    assert not provenance(tmp_path)["dirty"]
+    saved.cells[0].source = "1 + 2"
+    nbformat.write(saved, notebook)
+    assert provenance(tmp_path)["dirty"]
+    git("checkout", "-q", ".")
+    (tmp_path / "code.py").write_text("a = 2\n")
+    assert provenance(tmp_path)["dirty"]
+
+
+def test_the_view_learns_from_the_pace_and_shows_plain_text(checkout):
+    plan = checkout.plan("laptop", "all")
+    waiting = list(plan.specs)
+    view = View(plan, waiting, {run: 100.0 for run in waiting if run != "study/study/0"}, 1)
+    assert view.lines()[0].endswith("0 of 4 runs made, Snakemake is starting")
+    folder = checkout.folder("base")
+    folder.mkdir(parents=True)
+    (folder / "spent.txt").write_text("60.0 1\n")
+    (folder / "log.txt").write_text("\x1b[31mRLOO step 3/10\x1b[0m\x07, 01:00 elapsed, 02:20 left\n\n")
+    head, line = view.lines()
+    assert line == "t/base/0 01:00: RLOO step 3/10, 01:00 elapsed, 02:20 left"
+    # 200 s for 100: it still takes 140 s, and those behind it 200 s each
+    assert head.endswith("0 of 4 runs made, about 09:00 left and 1 runs of unknown length")
+    (folder / "run.json").write_text(json.dumps({key: {} for key in RECORD} | {"elapsed": 50}))
+    assert "1 of 4 runs made, about 01:40 left" in view.lines()[0]  # half of what was recorded
+    view.failed["t/train_0.1/0"] = None
+    assert "1 failed, about 00:50 left" in view.lines()[0]
 
 
 def test_two_runners_make_one_run_once(checkout):
@@ -634,7 +812,7 @@ def test_two_runners_make_one_run_once(checkout):
 
 HOLDER = """
 import time
-from lib.runs.process import gpu
+from lib.runs.process import PARENT, gpu
 with gpu() as mine:
     print(mine, flush=True)
     time.sleep(600)
@@ -685,7 +863,7 @@ def test_snakemake_reads_the_profile_of_every_machine(checkout, machine):
     assert ("--cores" in executor) == (plugin is None)
     if plugin and not find_spec(f"snakemake_executor_plugin_{plugin}"):
         pytest.skip(f"the executor {plugin} is not installed (lib/runs/machines/{plugin}/config.yaml says how)")
-    options = [*executor, "--config", "profile=laptop", "group=all", "--dry-run"]
+    options = [*executor, "--config", "profile=laptop", "runs=t/base/0,t/train_0.1/0", "--dry-run"]
     done = subprocess.run(
         [sys.executable, "-m", "snakemake", *options], cwd=checkout.root, capture_output=True, text=True
     )

@@ -4,9 +4,9 @@ import os
 import shutil
 import signal
 import sys
-from concurrent.futures import ProcessPoolExecutor
+from collections import Counter
+from concurrent.futures import ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
-from functools import partial
 from itertools import takewhile
 from multiprocessing import get_context
 from pathlib import Path
@@ -14,16 +14,15 @@ from typing import Annotated
 
 from typer import Argument, Option, Typer
 
-from lib.files import atomic, clock, read_table, shown
-from lib.paths import FIGURES
+from lib.files import FIGURES, atomic, clock, shown
 from lib.runs import front
-from lib.runs.plan import DeclarationError, Project, as_json, digest, lib_digest, read_record
-from lib.runs.process import RunError, die_with_parent
+from lib.runs.plan import DeclarationError, Project, Spec, as_json, digest, lib_digest, read_record
+from lib.runs.process import PARENT, RunError, die_with_parent
 
 CORES = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-Parent = Annotated[int, Option(help="process id of the caller, to end when that ends")]
 Groups = Annotated[list[str], Argument(help="groups or runs")]
-app = Typer(help=__doc__, add_completion=False)
+Some = Annotated[list[str], Argument(help="groups or runs; all without", show_default=False)]
+app = Typer(help=__doc__, add_completion=False, pretty_exceptions_enable=False)
 project = Project()
 
 
@@ -33,11 +32,8 @@ def make(
     groups: Annotated[list[str], Argument(help="groups or runs; after --: for Snakemake, as --executor slurm")],
     cores: int = CORES,
     machine: Annotated[str, Option(help="where: a folder of lib/runs/machines")] = "local",
-    parent: Parent = 0,
 ) -> None:
     """Make the runs of groups, or single runs: whatever is not finished yet."""
-    if parent:
-        die_with_parent(parent)
     try:
         names = [*takewhile(lambda word: not word.startswith("-"), groups)]
         if not names:
@@ -56,32 +52,35 @@ def plan(profile: str, groups: Groups, cores: int = CORES) -> None:
 
 
 @app.command()
-def run(
-    profile: str,
-    run: str,
-    reference: Annotated[bool, Option(help="on the reference results")] = False,
-    parent: Parent = 0,
-) -> None:
+def run(profile: str, run: str) -> None:
     """Execute one run here and now (what Snakemake calls)."""
     from lib.runs.execute import execute  # papermill takes a second to import
 
-    die_with_parent(parent)
     [name] = project.asked(profile, [run])
-    execute(project, project.specs(profile)[name], reference)
+    execute(project, project.specs(profile)[name])
 
 
 @app.command()
-def status(profile: Annotated[str, Argument()] = "laptop") -> None:
-    """One line a run: its state, what made it, how long it took."""
-    code = lib_digest(project.root)
-    for name, spec in project.specs(profile).items():
-        record, state = read_record(spec.folder), spec.state
-        if state == "done" and record["lib"] != code:
-            state = "done, by other code in lib/"
-        if record is None and spec.in_reference:
-            state += ", in the reference"
-        made = f"{record['started'][:16]}  {clock(record['elapsed']):>8}" if record else ""
-        print(f"{name:36} {state:36} {made}")
+def status(profile: Annotated[str, Argument()] = "laptop", groups: Some = ()) -> None:
+    """How many runs of each kind are in which state, then a line a run: of groups, or of all that were begun."""
+    asked = [project.specs(profile)[name] for name in project.asked(profile, groups or ["*/*/*"])]
+    states, code, lines = {spec.name: spec.state for spec in asked}, lib_digest(project.root), []
+    for spec in asked:
+        state, when = states[spec.name], ""
+        if state == "done":
+            record = read_record(spec.folder)
+            state += ", by other code in lib/" if record["lib"] != code else ""
+            when = f"{record['started'][:16]}  {clock(record['elapsed']):>8}"
+        if groups or state != "missing":
+            lines.append(f"{spec.name:36} {state:32} {when}".rstrip())
+    for kind in dict.fromkeys(spec.name.partition("/")[0] for spec in asked):
+        of_kind = [states[spec.name] for spec in asked if spec.name.startswith(f"{kind}/")]
+        plain = ("done", "missing", "unfinished")
+        found = Counter(state if state in plain else "to be made again" for state in of_kind)
+        published = sum((spec.reference / "run.json").exists() for spec in asked if spec.name.startswith(f"{kind}/"))
+        counts = ", ".join(f"{number} {state}" for state, number in found.most_common())
+        print(f"{kind:12} {found.total():>4} runs: {counts}" + (f"; {published} published" if published else ""))
+    print("\n".join(["", *lines]) if lines else "\nnone of them was begun here")
 
 
 @app.command()
@@ -92,49 +91,46 @@ def check() -> None:
 
 
 @app.command()
-def figures(
-    profile: Annotated[str, Argument()] = "laptop",
-    groups: Annotated[list[str], Argument(help="analyses, or groups with some; all without", show_default=False)] = (),
-    cores: int = CORES,
-) -> None:
-    """Figures and tables again from the reference results, without training: those of published analyses."""
-    project.check()
-    every = project.specs(profile)
-    asked = [every[name] for name in project.asked(profile, groups or ["*"])]
-    read = [parent for spec in asked if spec.declaration.analysis for parent in spec.parents.values()]
-    analyses = {spec.name: spec for spec in (*asked, *read) if spec.declaration.analysis}  # what they read comes along
-    specs = {name: spec for name, spec in analyses.items() if read_record(spec.reference)}
-    if not analyses:
-        raise RunError(f"figures are drawn by analyses, and {' '.join(groups)} holds none: try `make figures` for all")
+def figures(profile: Annotated[str, Argument()] = "laptop", groups: Some = (), cores: int = CORES) -> None:
+    """Figures and tables again from the reference results, without training: those of published studies."""
+    published = Project(project.root, published=True)
+    published.check()
+    every = published.specs(profile)
+    asked = [every[name] for name in published.asked(profile, groups or ["study/*"])]
+    studies = {spec.name: spec for one in asked for spec in (one, *one.parents.values()) if one.study and spec.study}
+    specs = {name: spec for name, spec in studies.items() if (spec.reference / "run.json").exists()}
+    if not studies:
+        raise RunError(f"figures are drawn by studies, and {' '.join(groups)} holds none: try `make figures` for all")
     if not specs:
         remedy = f"`make study`, then `python -m lib.runs publish {profile} headline`"
-        raise RunError(f"no analysis is in data/reference/{profile}, neither {' nor '.join(analyses)}: {remedy}")
-    for parent in {name: parent for spec in specs.values() for name, parent in spec.parents.items()}.values():
-        if read_record(parent.reference) and not parent.in_reference:
-            print(f"note: the reference run {parent.name} was made with other parameters or notebook code")
-
-    from lib.runs.execute import execute  # here, so that what is forked below need not import it again
-
-    last = {name for name, spec in specs.items() if any(one.declaration.analysis for one in spec.parents.values())}
+        raise RunError(f"no study is in data/reference/{profile}, neither {' nor '.join(studies)}: {remedy}")
+    last = {name for name, spec in specs.items() if any(one.study for one in spec.parents.values())}
     longest = sorted(specs.keys() - last, key=lambda name: -read_record(specs[name].reference)["elapsed"])
     try:
         with ProcessPoolExecutor(cores, get_context("fork"), die_with_parent) as pool:
-            for names in (longest, last):  # what reads other analyses comes last
-                list(pool.map(partial(execute, project, reference=True), [specs[name] for name in names]))
+            for names in (longest, last):  # what reads other studies comes last
+                for made in as_completed([pool.submit(draw, published, specs[name]) for name in names]):
+                    print(made.result(), flush=True)
     except BrokenProcessPool as error:
-        raise RunError("an analysis was killed; most often the memory was full: `figures --cores 1`") from error
-    for name in specs:
-        folder = specs[name].remade
-        for artifact in read_record(folder)["artifacts"]:
-            target = FIGURES / Path(artifact).name
-            with atomic(target) as temporary:
-                shutil.copyfile(folder / artifact, temporary)
-            print(f"made {shown(target)}")
+        raise RunError("a study was killed, most often as the memory was full: `figures --cores 1`") from error
+
+
+def draw(published: Project, spec: Spec) -> str:
+    """Make a study from what is published and put its figures and tables into figures/; what that took."""
+    from lib.runs.execute import execute
+
+    print(f"{spec.run}: executing {spec.notebook}", flush=True)
+    execute(published, spec)
+    record = read_record(spec.folder)
+    for artifact in record["artifacts"]:
+        with atomic(FIGURES / Path(artifact).name) as temporary:
+            shutil.copyfile(spec.folder / artifact, temporary)
+    return f"{spec.run}: made {len(record['artifacts'])} files in {shown(FIGURES)}, {clock(record['elapsed'])}"
 
 
 @app.command()
 def report(profile: Annotated[str, Argument()] = "laptop") -> None:
-    """The executed analyses as a static site under figures/site: local ones, else those that `figures` executed."""
+    """The executed studies as a static site under figures/site: local ones, else those that `figures` executed."""
     from lib.runs.report import report  # nbconvert takes a second to import
 
     print(f"made {shown(report(project, profile))}")
@@ -142,39 +138,54 @@ def report(profile: Annotated[str, Argument()] = "laptop") -> None:
 
 @app.command()
 def publish(profile: str, groups: Groups) -> None:
-    """Copy what analyses and other runs need of finished runs to data/reference."""
-    specs = project.specs(profile)
-    for spec in (specs[name] for name in project.asked(profile, groups)):
-        folder, target = spec.folder, spec.reference
-        if spec.state != "done":
+    """Copy what studies and other runs need of finished runs to data/reference."""
+    for spec in (project.specs(profile)[name] for name in project.asked(profile, groups)):
+        if (state := spec.state) != "done":
             remedy = f"`python -m lib.runs make {profile} {spec.name}`"
-            raise RunError(f"{spec.name} is not finished ({spec.state}): {remedy}")
-        shutil.rmtree(target, ignore_errors=True)
-        target.mkdir(parents=True)
-        if (folder / "generations.parquet").exists():
-            table = read_table(folder / "generations.parquet")
-            with atomic(target / "generations.parquet") as path:
-                table.to_parquet(path, index=False, compression="zstd", compression_level=19)
+            raise RunError(f"{spec.name} is not finished ({state}): {remedy}")
+        shutil.rmtree(spec.reference, ignore_errors=True)
         if spec.declaration.keep_checkpoint:
-            shutil.copytree(folder / "checkpoint", target / "checkpoint")
-        for file in ("metrics.csv", "trajectories.parquet", "run.json"):  # last what says that all is there
-            if (folder / file).exists():
-                shutil.copyfile(folder / file, target / file)
-        size = sum(path.stat().st_size for path in target.rglob("*") if path.is_file())
-        print(f"{shown(target)}: {size / 1e6:.2f} MB")
+            shutil.copytree(spec.folder / "checkpoint", spec.reference / "checkpoint")
+        spec.reference.mkdir(parents=True, exist_ok=True)
+        for file in (
+            "generations.parquet",
+            "metrics.csv",
+            "trajectories.parquet",
+            "run.json",
+        ):  # last, that all is there
+            if (spec.folder / file).exists():
+                shutil.copyfile(spec.folder / file, spec.reference / file)
+        size = sum(path.stat().st_size for path in spec.reference.rglob("*") if path.is_file())
+        print(f"{shown(spec.reference)}: {size / 1e6:.2f} MB")
+
+
+@app.command()
+def restore(profile: str, groups: Groups) -> None:
+    """Copy published runs that are not here to data/runs, where they count as finished: those that were published
+    whole, with what others read or start from."""
+    for spec in (project.specs(profile)[name] for name in project.asked(profile, groups)):
+        record, held = read_record(spec.reference), ("checkpoint", "generations.parquet", "trajectories.parquet")
+        if record is None or not any((spec.reference / name).exists() for name in held):
+            print(f"{spec.name}: not published, or without what others need of it")
+        elif spec.folder.exists() and any(spec.folder.iterdir()):
+            print(f"{spec.name}: stays as it is here, {spec.state}")
+        else:
+            shutil.copytree(spec.reference, spec.folder, dirs_exist_ok=True)
+            (spec.folder / "spec.json").write_text(as_json({key: record[key] for key in ("profile", "run", "seed")}))
+            print(f"{spec.name}: {spec.state}")
 
 
 @app.command()
 def stamp(profile: str, groups: Groups) -> None:
     """Published runs become runs of the present notebooks, where parameters are the same: after an edit that changes
     none of their results."""
-    specs, before = project.specs(profile), {}
+    specs, asked, before = project.specs(profile), project.asked(profile, groups), {}
     for spec in specs.values():  # parents first, whose run.json changes
         record, path = read_record(spec.reference), spec.reference / "run.json"
         if record is None:
             continue
         before[spec.name] = digest(path)
-        if spec.name in project.asked(profile, groups):
+        if spec.name in asked:
             old = project.notebook(spec.notebook)[0] | record["parameters"]
             if other := [key for key, value in spec.params.items() if old[key] != value]:
                 raise RunError(f"{shown(spec.reference)} was made with another {', '.join(other)}: make it again")
@@ -186,7 +197,9 @@ def stamp(profile: str, groups: Groups) -> None:
 
 
 if __name__ == "__main__":
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that a polite end cleans up
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # a polite end says and does what Ctrl-C does
+    if PARENT in os.environ:
+        die_with_parent(int(os.environ.pop(PARENT)))
     try:
         app()
     except (DeclarationError, RunError, OSError) as error:

@@ -2,15 +2,16 @@
 
 import json
 import os
-import platform
 import resource
 import shutil
 import sys
 import tempfile
 import time
-from contextlib import nullcontext
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
 from datetime import UTC, datetime
 from pathlib import Path
+from threading import Event, Thread
 
 from nbclient.exceptions import DeadKernelError
 from papermill import PapermillExecutionError, execute_notebook
@@ -18,33 +19,34 @@ from papermill.exceptions import strip_color
 from traitlets.config import Config
 
 from lib.files import atomic, shown, writing
-from lib.runs.folder import commit_of, processor, versions
+from lib.runs.folder import provenance
 from lib.runs.plan import Project, Spec, as_json, digest, lib_digest, read_record
 from lib.runs.process import RunError, gpu, locked
 
 # the kernel's first line: lib.runs.process.die_with_parent, before anything is imported
 DIE_WITH_PARENT = ["--IPKernelApp.exec_lines=__import__('ctypes').CDLL(None).prctl(1, 9)"]
+OURS = ("spec.json", "run.json", "spent.txt", "log.txt", "notebook.ipynb")  # the runner's files beside the notebook's
+PULSE = 5.0  # seconds between two notes of the time spent
 
 
-def execute(project: Project, spec: Spec, reference: bool = False) -> None:
-    """Make one run; with `reference` from the reference results as parents, in data/runs/reference.
+def execute(project: Project, spec: Spec) -> None:
+    """Make one run in its folder.
 
     A folder half-made by the same spec is resumed: a checkpoint its notebook finds there is its own. One of
     another spec is emptied first. Raises RunError naming the run, the cell and the log.
     """
-    parents = parent_folders(spec, reference)
-    folder = spec.remade if reference else spec.folder
+    parents, folder = parent_folders(project, spec), spec.folder
     folder.mkdir(parents=True, exist_ok=True)
-    with locked(folder, spec.name), nullcontext() if spec.declaration.analysis else gpu() as device:
-        if not reference and spec.state == "done":
+    with locked(folder, spec.name), nullcontext() if spec.study else gpu() as device:
+        if not project.published and spec.state == "done":
             print(f"> {spec.name}: another process has just finished it", flush=True)
             return
-        shown_parents = {name: shown(path) for name, path in parents.items()}
         needs = {
-            key: shown_parents[value]
+            key: shown(parents[value])
             if isinstance(value, str)
-            else [shown_parents[name] for name in value if name in parents]
+            else [shown(parents[one]) for one in value if one in parents]
             for key, value in spec.declaration.needs.items()
+            if not isinstance(value, str) or value in parents
         }
         began = {
             "profile": spec.profile,
@@ -58,22 +60,20 @@ def execute(project: Project, spec: Spec, reference: bool = False) -> None:
             "parents": {name: digest(path / "run.json") for name, path in parents.items()},
         }
         prepare(folder, began)
-        started, clock = datetime.now(UTC), time.monotonic()
-        run_notebook(project, spec, folder, began["parameters"], device)
-        commit, dirty = commit_of(project.root)
+        started = datetime.now(UTC)
+        with spending(folder) as spent:
+            run_notebook(project, spec, began["parameters"], device)
         artifacts, peak = folder / "artifacts.txt", resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss
+        files = sorted(path.relative_to(folder).as_posix() for path in folder.rglob("[!.]*") if path.is_file())
         ended = {
             "threads": spec.declaration.threads,
-            "commit": commit,
-            "dirty": dirty,
+            **provenance(project.root),
             "lib": lib_digest(project.root),
-            "python": platform.python_version(),
-            "cpu": processor(),
-            "versions": versions(),
             "artifacts": artifacts.read_text().splitlines() if artifacts.exists() else [],
+            "files": {name: (folder / name).stat().st_size for name in files if name not in OURS},
             "status": "finished",
             "started": started.isoformat(timespec="seconds"),
-            "elapsed": round(time.monotonic() - clock, 1),
+            "elapsed": round(spent(), 1),  # all stretches of a run that was resumed
             # of the largest kernel so far, which macOS counts in bytes
             "peak_memory_mb": round(peak / (2**20 if sys.platform == "darwin" else 2**10)),
         }
@@ -81,30 +81,22 @@ def execute(project: Project, spec: Spec, reference: bool = False) -> None:
             path.write_text(as_json(began | ended))
 
 
-def parent_folders(spec: Spec, reference: bool) -> dict[str, Path]:
-    """Folders of the finished parents, those of an analysis from one source. Raises RunError if one is missing."""
-    folders = {}
+def parent_folders(project: Project, spec: Spec) -> dict[str, Path]:
+    """Folders of the finished parents. Raises RunError if one is missing; a study reads those that are there."""
+    found = {}
     for name, parent in spec.parents.items():
-        if reference:
-            published = parent.remade if parent.declaration.analysis else parent.reference
-            folder = published if read_record(published) else None
-            remedy = f"`make study`, then `python -m lib.runs publish {spec.profile} {name}`"
-        else:
-            lent = parent.lent and not spec.declaration.analysis
-            folder = parent.folder if parent.state == "done" else parent.reference if lent else None
+        state = "done" if project.published and read_record(parent.folder) else parent.state
+        if state == "done":
+            found[name] = parent.folder
+        elif not spec.study:
             remedy = f"`python -m lib.runs make {spec.profile} {name}`"
-        if folder is None and spec.declaration.allow_missing:
-            continue
-        if folder is None:
-            where = "in data/reference" if reference else "there"
-            raise RunError(f"{spec.name} needs {name}, which is not {where}: {remedy}")
-        folders[name] = folder
-    if spec.parents and not folders:
-        named = f"`python -m lib.runs make {spec.profile} {next(iter(spec.parents))} {spec.name}`"
+            raise RunError(f"{spec.name} needs {name}, which is not finished ({state}): {remedy}")
+    if spec.parents and not found:
+        remedy = f"`python -m lib.runs make {spec.profile} {next(iter(spec.parents))} {spec.name}`"
         raise RunError(
-            f"{spec.name} has nothing to read: no run that it compares is finished; ask for some too: {named}"
+            f"{spec.name} has nothing to read: no run that it compares is finished; ask for some too: {remedy}"
         )
-    return folders
+    return found
 
 
 def prepare(folder: Path, began: dict) -> None:
@@ -112,20 +104,20 @@ def prepare(folder: Path, began: dict) -> None:
 
     Nothing is deleted where no spec.json says that the folder is this run's. Raises RunError naming what lies there.
     """
-    spec_file, there = folder / "spec.json", as_json(began)
+    spec_file, there, name = folder / "spec.json", as_json(began), f"{began['run']}/{began['seed']}"
     before = spec_file.read_text(errors="replace") if spec_file.exists() else ""
     if before != there:
         held = [path for path in sorted(folder.iterdir()) if not path.name.startswith(".spec.json.")]  # half-written
         if held and not written_for(began, before):
             strange = shown(next((path for path in held if path != spec_file), spec_file))
-            raise RunError(f"{strange} was not made by run {began['run']}, whose folder it lies in: move it away")
+            raise RunError(f"{strange} was not made by run {name}, whose folder it lies in: move it away")
         if held:
-            print(f"> {began['run']}: begun with other parameters, code or parents; starts anew", flush=True)
+            print(f"> {name}: begun with other parameters, code or parents; starts anew", flush=True)
         for path in held:
             if path != spec_file:  # it stays to the last: if this is cut off, the folder is still known as the run's
                 shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink()
-    for name in ("run.json", "artifacts.txt"):
-        (folder / name).unlink(missing_ok=True)
+    for old in ("run.json", "artifacts.txt"):
+        (folder / old).unlink(missing_ok=True)
     with atomic(spec_file) as path:
         path.write_text(there)
 
@@ -139,13 +131,41 @@ def written_for(began: dict, text: str) -> bool:
         return False
 
 
-def run_notebook(project: Project, spec: Spec, folder: Path, parameters: dict, device: str | None) -> None:
+@contextmanager
+def spending(folder: Path) -> Iterator:
+    """Note the seconds spent in spent.txt every few seconds, so that a resumed run adds them up; yields what says them.
+
+    A pulse stands behind them, different each time: who looks on sees that the run is at work.
+    """
+    file, clock, over = folder / "spent.txt", time.monotonic(), Event()
+    before = float((file.read_text().split() or [0])[0]) if file.exists() else 0.0
+
+    def spent() -> float:
+        return before + time.monotonic() - clock
+
+    def note() -> None:
+        while True:
+            with atomic(file) as path:
+                path.write_text(f"{spent():.1f} {time.time_ns()}\n")
+            if over.wait(PULSE):
+                return
+
+    thread = Thread(target=note, daemon=True)
+    thread.start()
+    try:
+        yield spent
+    finally:
+        over.set()
+        thread.join()
+
+
+def run_notebook(project: Project, spec: Spec, parameters: dict, device: str | None) -> None:
     """Papermill, with the kernel over IPC in a short directory of its own: no open port, no collision."""
-    executed = folder / "notebook.ipynb"
+    executed = spec.folder / "notebook.ipynb"
     with (
         writing(executed),
         tempfile.TemporaryDirectory(prefix="run-", dir="/tmp") as short,
-        (folder / "log.txt").open("w") as log,
+        (spec.folder / "log.txt").open("w") as log,
     ):
         os.environ.update(environment(project, spec, short, device))
         try:
@@ -174,6 +194,7 @@ def environment(project: Project, spec: Spec, short: str, device: str | None) ->
         "PYTHONPATH": os.pathsep.join([str(project.root), *filter(None, [os.environ.get("PYTHONPATH")])]),
         "COUNTDOWN_ROOT": str(project.root),  # Run checks that lib is this checkout's
         "IPYTHONDIR": short,  # nobody's start-up files, nobody's history
+        "JUPYTER_RUNTIME_DIR": short,  # nothing is written to a home
         "TOKENIZERS_PARALLELISM": "false",
         "MPLBACKEND": "module://matplotlib_inline.backend_inline",
         "SOURCE_DATE_EPOCH": "0",  # no dates in PDFs

@@ -1,29 +1,34 @@
 """A run as its notebook sees it: a folder, what it made, and a footer that says what made it."""
 
+import json
 import os
 import platform
 import subprocess
+from collections.abc import Mapping
 from importlib.metadata import distributions
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 
-from lib.files import shown, write_table
-from lib.paths import ROOT
+from lib.files import ROOT, shown, write_table
+from lib.runs.parameters import FIELDS, check
 
 PACKAGES = {"torch", "transformers", "trl", "datasets", "numpy", "pandas", "scipy", "papermill", "snakemake", "vllm"}
 
 
 class Run:
-    """The folder of one run, made if need be.
+    """The folder of one run, made if need be: `run = Run(output, globals())` below a notebook's parameters.
 
-    The repository's root becomes the working directory: relative paths mean the same in JupyterLab and here.
+    `given`: the parameters, among other names; ValueError says which cannot be. The repository's root becomes the
+    working directory: relative paths mean the same in JupyterLab and here.
     """
 
-    def __init__(self, output: str | Path):
+    def __init__(self, output: str | Path, given: Mapping[str, Any] | None = None):
         here = os.environ.get("COUNTDOWN_ROOT", ROOT)  # set by the runner
         if Path(here) != ROOT:
             raise RuntimeError(f"lib was imported from {ROOT} but this run belongs to {here}: unset PYTHONPATH")
+        check({name: value for name, value in (given or {}).items() if name in FIELDS or name.endswith("_options")})
         os.chdir(ROOT)
         self.folder = ROOT / output
         self.folder.mkdir(parents=True, exist_ok=True)
@@ -36,7 +41,7 @@ class Run:
         return write_table(table, self / name)
 
     def report(self, *paths: str | Path) -> None:
-        """Name the figures and tables this run made: the front door shows them at its end."""
+        """Name the figures and tables this run made: `make figures` puts them into figures/."""
         with (self / "artifacts.txt").open("a") as file:
             for path in paths:
                 print(Path(path).relative_to(self.folder), file=file)
@@ -44,35 +49,48 @@ class Run:
 
     def footer(self) -> None:
         """The notebook's last cell: what made these results."""
-        commit, dirty = commit_of(ROOT)
+        made = provenance(ROOT)
         print(f"run      {shown(self.folder)}")
-        print(f"commit   {commit or 'not in git'}{' with changes' if dirty else ''}")
-        print(f"python   {platform.python_version()} on {platform.system()} {platform.machine()}")
-        print("packages " + ", ".join(f"{name} {number}" for name, number in versions().items()))
+        print(f"commit   {made['commit'] or 'not in git'}{' with changes' if made['dirty'] else ''}")
+        print(f"python   {made['python']} on {platform.system()} {platform.machine()}, {made['cpu']}")
+        print("packages " + ", ".join(f"{name} {number}" for name, number in made["versions"].items()))
 
 
-def versions() -> dict[str, str]:
-    """Installed versions of the packages that results depend on."""
-    return dict(sorted((found.name, found.version) for found in distributions() if found.name in PACKAGES))
+def provenance(root: Path) -> dict[str, Any]:
+    """What makes results here: commit, whether tracked files differ from it, Python, processor and packages.
 
-
-def processor() -> str | None:
-    """The model of this machine's processor: equal seeds repeat a run bit by bit on one kind only."""
+    Equal seeds repeat a run bit by bit on one kind of processor only.
+    """
     try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-    except OSError:
-        lines = []
-    named = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
-    return next(named, platform.processor() or None)
+        commit, dirty = git(root, "rev-parse", "HEAD").strip(), changed(root)
+    except (OSError, ValueError, subprocess.CalledProcessError):  # no git, or not in git
+        commit, dirty = None, False
+    cpu = Path("/proc/cpuinfo").read_text().splitlines() if Path("/proc/cpuinfo").exists() else []
+    named = (line.partition(":")[2].strip() for line in cpu if line.startswith("model name"))
+    found = {one.name: one.version for one in distributions() if one.name in PACKAGES}
+    return {
+        "commit": commit,
+        "dirty": dirty,
+        "python": platform.python_version(),
+        "cpu": next(named, platform.processor() or None),
+        "versions": dict(sorted(found.items())),
+    }
 
 
-def commit_of(root: Path) -> tuple[str | None, bool]:
-    """The commit checked out and whether tracked files differ from it; (None, False) outside git."""
+def git(root: Path, *arguments: str) -> str:
+    return subprocess.run(["git", "-C", root, *arguments], capture_output=True, text=True, check=True).stdout
 
-    def git(*arguments: str) -> str:
-        return subprocess.run(["git", "-C", root, *arguments], capture_output=True, text=True, check=True).stdout
 
-    try:
-        return git("rev-parse", "HEAD").strip(), bool(git("status", "--porcelain", "--untracked-files=no"))
-    except (OSError, subprocess.CalledProcessError):
-        return None, False
+def changed(root: Path) -> bool:
+    """Whether tracked files differ from the commit: of notebooks their cells, not the outputs that JupyterLab saves."""
+
+    def cells(text: str) -> list:
+        return [(cell["cell_type"], "".join(cell["source"])) for cell in json.loads(text)["cells"]]
+
+    for name in git(root, "-c", "core.quotepath=off", "diff", "--name-only", "--relative", "HEAD").splitlines():
+        path = root / name
+        if path.suffix != ".ipynb" or not path.exists():
+            return True
+        if cells(path.read_text()) != cells(git(root, "show", f"HEAD:./{name}")):
+            return True
+    return False

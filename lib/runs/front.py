@@ -1,6 +1,7 @@
 """`make study`: validate, show the plan and its time, start Snakemake, show what is under way, name what was made."""
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -8,7 +9,9 @@ import time
 from collections import deque
 from contextlib import suppress
 from functools import partial
+from itertools import groupby
 from pathlib import Path
+from statistics import median
 from threading import Thread
 
 import yaml
@@ -16,20 +19,22 @@ from rich.live import Live
 from rich.text import Text
 
 from lib.files import clock, shown
-from lib.runs.plan import Plan, Project, known, read_record
+from lib.runs.plan import DeclarationError, Plan, Project, known, read_record
 from lib.runs.process import RunError, die_with_parent, gpus, try_lock
 
 MACHINES = Path(__file__).parent / "machines"  # Snakemake's profiles: where runs are made
 EVERY = 10.0  # seconds between progress lines where there is no terminal to draw on
-QUIET = "--quiet progress host reason --nocolor"  # what is left is shown where a run fails without a word
-OPTIONS = f"{QUIET} --nolock --rerun-incomplete --rerun-triggers params mtime --scheduler greedy"
+OPTIONS = "--quiet progress host reason --nocolor --nolock --rerun-incomplete --forceall --scheduler greedy"
+CONTROL = re.compile(
+    r"\x1b\[[0-9;?]*[ -/]*[@-~]|[\x00-\x08\x0b-\x1f\x7f]"
+)  # colours and cursors, for no terminal to obey
 
 
 def make(
     project: Project, profile: str, groups: list[str], cores: int, options: list[str], machine: str = "local"
 ) -> None:
     """Make what is not finished of groups and runs on a machine (a folder of MACHINES). Raises RunError if a run fails
-    or another is at work here."""
+    or another front door is at work here."""
     known(machine, [folder.name for folder in MACHINES.iterdir()], "machine")
     plan = project.plan(profile, *groups)
     project.runs.mkdir(parents=True, exist_ok=True)
@@ -43,94 +48,113 @@ def make(
         seconds = expected(project, plan)
         waiting = show_plan(plan, seconds, cores)
         if waiting:
-            options = ["--config", f"profile={profile}", f"group={','.join(groups)}", *limits(machine, cores), *options]
-            snakemake(project.root, plan, waiting, options, seconds, cores)
+            config = ["--config", f"profile={profile}", f"runs={','.join(waiting)}"]
+            snakemake(project, plan, View(plan, waiting, seconds, cores), [*config, *limits(machine, cores), *options])
     summary(plan, waiting)
 
 
 def expected(project: Project, plan: Plan) -> dict[str, float]:
     """Seconds that each run takes by what was recorded in the reference and here: its own time, else that of the run of
     the same notebook with most parameters in common, in proportion to the steps. Without any record it has no entry."""
-    profile = next(iter(plan.specs.values())).profile
-    roots = (project.root / "data/reference" / profile, project.runs / profile)
-    recorded = {
-        str(path.parent.relative_to(root)): read_record(path.parent)
-        for root in roots
-        for path in sorted(root.glob("*/*/*/run.json"))
-    }
-    seconds = {}
+    profile, recorded, seconds = next(iter(plan.specs.values())).profile, {}, {}
+    for root in (project.root / "data/reference" / profile, project.runs / profile):
+        for path in sorted(root.glob("*/*/*/run.json")):
+            with suppress(DeclarationError):  # a damaged one: its own state says so
+                recorded[path.parent.relative_to(root).as_posix()] = read_record(path.parent)
     for run, spec in plan.specs.items():
-        alike = [(name == run, record) for name, record in recorded.items() if record["notebook"] == spec.notebook]
+        alike = {
+            (name == run, sum(record["parameters"].get(k) == v for k, v in spec.params.items()), name): record
+            for name, record in recorded.items()
+            if record["notebook"] == spec.notebook
+        }
         if alike:
-            shared = [sum(record["parameters"].get(k) == v for k, v in spec.params.items()) for _, record in alike]
-            best = max(range(len(alike)), key=lambda i: (alike[i][0], shared[i]))
-            record = alike[best][1]
-            steps = [params.get("steps", 1) for params in (spec.params, record["parameters"])]
-            seconds[run] = record["elapsed"] * steps[0] / steps[1]
+            record = alike[max(alike)]
+            seconds[run] = record["elapsed"] * spec.params.get("steps", 1) / record["parameters"].get("steps", 1)
     return seconds
 
 
 def show_plan(plan: Plan, seconds: dict[str, float], cores: int) -> list[str]:
-    """Print what is to be made and how long that takes, what is finished and what is borrowed; the runs to be made."""
+    """Print what is to be made and how long that takes; the runs to be made."""
     states = {run: spec.state for run, spec in plan.specs.items()}
-    waiting = [run for run, state in states.items() if state != "done"]
-    whole = [spec for spec in plan.specs.values() if not spec.declaration.allow_missing]
-    borrowed = {parent for spec in whole for parent in spec.parents} - set(plan.specs)
+    waiting = []
+    for run, spec in plan.specs.items():  # parents first; a study that was finished without them reads what comes now
+        if states[run] != "done" or any(parent in waiting for parent in spec.parents):
+            waiting.append(run)
     print(f"{len(states)} runs, {len(states) - len(waiting)} of them finished")
     for run in waiting:
         took = clock(seconds[run]) if run in seconds else "?"
         print(f"  {run:36} {plan.specs[run].notebook:24} {took:>8}  {states[run]}")
-    for run in sorted(borrowed):
-        print(f"  {run:36} {'from data/reference':24} {'':8}  finished")
     unknown = sum(run not in seconds for run in waiting)
-    if waiting:
+    if unknown < len(waiting):
         one, all_of_them = (clock(time_left(plan, waiting, seconds, n)) for n in (1, cores))
         print(f"about {one} of one core by the recorded runs, {all_of_them} on {cores}", end="")
         print(f", and {unknown} runs of which nothing is recorded" if unknown else "")
+    elif waiting:
+        print("how long they take is not recorded yet")
     sys.stdout.flush()
     return waiting
 
 
 def summary(plan: Plan, made: list[str]) -> None:
-    """Where the time went, and the figures and tables."""
+    """Where the time went, by kinds of runs, and where results lie: of each study its summary, if it wrote one."""
     records = {run: read_record(spec.folder) for run, spec in plan.specs.items()}
     if made:
         print("where the time went")
-    for run in made:
-        print(f"  {run:36} {clock(records[run]['elapsed']):>8} {records[run]['peak_memory_mb']:>6} MB")
+    for kind, runs in groupby(sorted(made), lambda run: run.partition("/")[0]):
+        of_kind = [records[run] for run in runs]
+        took, memory = sum(one["elapsed"] for one in of_kind), max(one["peak_memory_mb"] for one in of_kind)
+        print(f"  {kind:12} {len(of_kind):>4} runs {clock(took):>9}, at most {memory} MB")
     for run, spec in plan.specs.items():
-        for artifact in records[run]["artifacts"]:
-            print(f"made {shown(spec.folder / artifact)}")
+        if artifacts := records[run]["artifacts"]:
+            print(f"made {len(artifacts)} figures and tables of {spec.run} in {shown(spec.folder)}")
+        if (spec.folder / "summary.md").exists():
+            print((spec.folder / "summary.md").read_text())
 
 
 # --- while runs are made ------------------------------------------------------------------------------------
 
 
-def snakemake(
-    root: Path, plan: Plan, waiting: list[str], options: list[str], seconds: dict[str, float], cores: int
-) -> None:
-    """Run Snakemake to its end. Raises RunError with the failed run's message, or Snakemake's last lines."""
-    stale = [str(plan.specs[run].folder / "run.json") for run in waiting]
-    options = [*OPTIONS.split(), "--forcerun", *stale, *options]
+def snakemake(project: Project, plan: Plan, view: "View", options: list[str]) -> None:
+    """Run Snakemake to its end. Raises RunError with the failed runs, or Snakemake's last lines."""
     process = subprocess.Popen(
-        [sys.executable, "-m", "snakemake", *options],
-        cwd=root,
+        [sys.executable, "-m", "snakemake", *OPTIONS.split(), *options],
+        cwd=project.root,
+        env=os.environ | cache(project.runs),
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
+        errors="replace",
         start_new_session=True,  # Ctrl-C reaches the front door alone, which then ends the rest
         preexec_fn=partial(die_with_parent, os.getpid()),
     )
     said = deque(maxlen=1000)
-    reader = Thread(target=listen, args=(process.stdout, said), daemon=True)
+    reader = Thread(target=listen, args=(process.stdout, said, plan, view.failed), daemon=True)
     try:
-        watch(process, plan, waiting, reader, seconds, cores)
+        with Live(get_renderable=view, refresh_per_second=2, transient=True) as live:
+            reader.start()
+            while process.poll() is None:
+                with suppress(subprocess.TimeoutExpired):
+                    process.wait(timeout=EVERY)
+                if process.returncode is None and not live.console.is_terminal:
+                    print(" | ".join(view.lines()), flush=True)
+            reader.join(timeout=5)
     finally:
         end(process)
+    if view.failed:
+        raise RunError(f"{len(view.failed)} failed: {', '.join(view.failed)}; the same command goes on from there")
     if process.returncode:
-        said.append(f"Snakemake ended with status {process.returncode}")
-        failures = [line[2:] for line in said if line.startswith("! ")]
-        raise RunError("\n".join(failures or [*said][-40:]))
+        raise RunError("\n".join([*said, f"Snakemake ended with status {process.returncode}"][-40:]))
+
+
+def cache(runs: Path) -> dict[str, str]:
+    """Where Snakemake keeps its cache, as a variable, where the home cannot be written."""
+    usual = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    try:
+        usual.mkdir(parents=True, exist_ok=True)
+        writable = os.access(usual, os.W_OK)
+    except OSError:
+        writable = False
+    return {} if writable else {"XDG_CACHE_HOME": str(runs / ".cache")}
 
 
 def limits(machine: str, cores: int) -> list[str]:
@@ -143,32 +167,24 @@ def limits(machine: str, cores: int) -> list[str]:
     return [*profile, "--cores", str(cores), "--resources", *resources]
 
 
-def watch(
-    process: subprocess.Popen, plan: Plan, waiting: list[str], reader: Thread, seconds: dict[str, float], cores: int
-) -> None:
-    """Show what is under way until the process ends: in place on a terminal, else a line now and then."""
-    start = time.time()
-
-    def view() -> Text:
-        return Text("\n".join(under_way(plan, waiting, start, seconds, cores)), no_wrap=True, overflow="ellipsis")
-
-    with Live(get_renderable=view, refresh_per_second=2, transient=True) as live:
-        reader.start()
-        while process.poll() is None:
-            with suppress(subprocess.TimeoutExpired):
-                process.wait(timeout=EVERY)
-            if process.returncode is None and not live.console.is_terminal:
-                print(" | ".join(under_way(plan, waiting, start, seconds, cores)), flush=True)
-        reader.join(timeout=5)
-
-
-def listen(stream, said: deque) -> None:
-    """Pass on what runs say to people ("> "), keep the rest for the case of a failure."""
+def listen(stream, said: deque, plan: Plan, failed: dict[str, None]) -> None:
+    """Pass on at once what runs say to people ("> ") and why they failed ("! "), and name those that were killed before
+    they could say it; keep the rest for the case that Snakemake itself fails."""
+    folders, error = {str(spec.folder / "run.json"): run for run, spec in plan.specs.items()}, False
     for line in map(str.rstrip, stream):
+        said.append(line)
+        error = line.startswith("Error in rule") or (error and line.startswith(" "))
         if line.startswith("> "):
             print(line[2:], flush=True)
-        elif line:
-            said.append(line)
+        elif line.startswith("! "):
+            print(line, flush=True)
+            failed |= {run: None for run in plan.specs if line.startswith(f"! run {run} ")}
+        elif error and line.strip().startswith("output: "):
+            run = folders.get(line.partition("output: ")[2].removesuffix(" (corrupted)"))
+            if run and run not in failed:
+                failed[run] = None
+                log = shown(plan.specs[run].folder / "log.txt")
+                print(f"! run {run} was killed, most often as the memory was full\n! log: {log}", flush=True)
 
 
 def end(process: subprocess.Popen) -> None:
@@ -180,18 +196,62 @@ def end(process: subprocess.Popen) -> None:
                 process.wait(timeout=10)
 
 
-def under_way(plan: Plan, waiting: list[str], start: float, expected: dict[str, float], cores: int) -> list[str]:
-    """How far all is, and of each run at work how long it takes so far and the last thing it printed."""
-    done = [run for run in waiting if written(plan.specs[run].folder / "run.json") >= start]
-    begun = {run: written(plan.specs[run].folder / "spec.json") for run in waiting if run not in done}
-    seconds = {run: time.time() - when for run, when in begun.items() if when >= start}
-    known = all(run in expected for run in begun)
-    left = {run: max(expected[run] - seconds.get(run, 0), 0) for run in begun if run in expected}
-    head = f"{clock(time.time() - start)}  {len(done)} of {len(waiting)} runs made"
-    return [head + (f", about {clock(time_left(plan, list(begun), left, cores))} left" if known else "")] + [
-        f"{run} {clock(took)}: {last_line(plan.specs[run].folder / 'log.txt') or 'starting'}"
-        for run, took in seconds.items()
-    ]
+class View:
+    """How far a study is, by what runs write into their folders. No clock but this process's own is asked."""
+
+    def __init__(self, plan: Plan, waiting: list[str], expected: dict[str, float], cores: int):
+        self.plan, self.waiting, self.expected, self.cores = plan, waiting, expected, cores
+        self.start, self.failed = time.monotonic(), {}
+        self.before = {run: (self.stamp(run), self.pulse(run)) for run in waiting}
+
+    def stamp(self, run: str) -> int:
+        """Which run.json lies there, 0 if none."""
+        with suppress(OSError):
+            return (self.plan.specs[run].folder / "run.json").stat().st_mtime_ns
+        return 0
+
+    def pulse(self, run: str) -> str:
+        """What a run at work last noted: the seconds spent, and a number that is never twice the same."""
+        with suppress(OSError):
+            return (self.plan.specs[run].folder / "spent.txt").read_text()
+        return ""
+
+    def __call__(self) -> Text:
+        return Text("\n".join(self.lines()), no_wrap=True, overflow="ellipsis")
+
+    def lines(self) -> list[str]:
+        """How far all is, and of each run at work how long it takes so far and the last thing it printed."""
+        done = [run for run in self.waiting if self.stamp(run) not in (0, self.before[run][0])]
+        left = [run for run in self.waiting if run not in done and run not in self.failed]
+        work = {run: float(self.pulse(run).split()[0]) for run in left if self.pulse(run) != self.before[run][1]}
+        last = {run: last_line(self.plan.specs[run].folder / "log.txt") for run in work}
+        head = f"{clock(time.monotonic() - self.start)}  {len(done)} of {len(self.waiting)} runs made"
+        head += f", {len(self.failed)} failed" if self.failed else ""
+        if not work and not done:
+            head += ", Snakemake is starting"
+        elif any(run in self.expected for run in left):
+            unknown = sum(run not in self.expected for run in left)
+            head += f", about {clock(self.time_left(done, left, work, last))} left"
+            head += f" and {unknown} runs of unknown length" if unknown else ""
+        return [head, *(f"{run} {clock(took)}: {last[run] or 'starting'}" for run, took in work.items())]
+
+    def time_left(self, done: list[str], left: list[str], work: dict[str, float], last: dict[str, str]) -> float:
+        """Seconds by the recorded ones, corrected by the pace of the runs that are made now."""
+        ends = {run: found[1] for run in work if (found := re.search(r"([\d:]+) left$", last[run]))}
+        ends = {
+            run: sum(60**i * int(n) for i, n in enumerate(reversed(text.split(":"))) if n) for run, text in ends.items()
+        }
+        paces = [
+            read_record(self.plan.specs[run].folder)["elapsed"] / self.expected[run]
+            for run in done
+            if self.expected.get(run)
+        ]
+        paces += [max((work[run] + ends[run]) / self.expected[run], 1) for run in ends if self.expected.get(run)]
+        pace = median(paces) if paces else 1
+        seconds = {run: max(self.expected[run] * pace - work.get(run, 0), 0) for run in left if run in self.expected}
+        return time_left(
+            self.plan, left, seconds | {run: max(n, seconds.get(run, 0)) for run, n in ends.items()}, self.cores
+        )
 
 
 def time_left(plan: Plan, runs: list[str], seconds: dict[str, float], cores: int) -> float:
@@ -206,19 +266,11 @@ def time_left(plan: Plan, runs: list[str], seconds: dict[str, float], cores: int
 
 
 def last_line(path: Path) -> str:
-    """The last line a notebook printed."""
+    """The last line a notebook printed, as plain text."""
     try:
         with path.open("rb") as file:
             file.seek(max(path.stat().st_size - 4096, 0))
             lines = file.read().decode(errors="replace").replace("\r", "\n").splitlines()
     except OSError:
         return ""
-    return next((line.strip() for line in reversed(lines) if line.strip()), "")
-
-
-def written(path: Path) -> float:
-    """When a file was last written; 0 if it is not there."""
-    try:
-        return path.stat().st_mtime
-    except OSError:
-        return 0.0
+    return next((text for line in reversed(lines) if (text := CONTROL.sub("", line).strip())), "")

@@ -1,12 +1,11 @@
-"""papermill_runs.yaml: read, checked and resolved, before anything starts.
+"""papermill_runs.yaml: read, checked and resolved, before anything starts; and what is finished of it.
 
-Every mistake is a `DeclarationError` that names the file, the key and the nearest valid name.
+Every mistake is a `DeclarationError` that names the file, the key and the nearest valid name. What is stale is decided
+here alone, by hashes: clocks do not matter.
 """
 
 import ast
 import hashlib
-import inspect
-import itertools
 import json
 import re
 from collections.abc import Iterable
@@ -14,34 +13,26 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from functools import cache, cached_property
 from graphlib import CycleError, TopologicalSorter
-from importlib import import_module
+from itertools import chain, product
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import yaml
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from lib.names import nearest
-from lib.paths import ROOT, RUNS
+from lib.files import ROOT, RUNS, nearest, shown
+from lib.runs.parameters import check
 
 YAML = "papermill_runs.yaml"
-TABLES = {  # notebook parameters that name an entry of a table in lib/, or several
-    "prompt_style": "lib.prompts.PROMPTS",
-    "design": "lib.demonstrations.DEMONSTRATIONS",
-    "sets": "lib.problem.EVALUATION_SETS",
-    "eval_set": "lib.problem.EVALUATION_SETS",
-    "eval_rewards": "lib.rewards.REWARDS",
-    "engine": "lib.runs.plan.ENGINES",
-}
-PLAIN = re.compile(r"(?!\.)[A-Za-z0-9_.+-]+")  # a folder's name that leads nowhere else, and is not hidden
-NAME = re.compile(rf"{PLAIN.pattern}/{PLAIN.pattern}")  # of a run: kind/name
-EVALUATIONS = ("sample", "search")  # kinds of runs that tell of the policy they are given, not of one they make
+PLAIN = r"(?!\.)[A-Za-z0-9_.+-]+"  # a folder's name that leads nowhere else, and is not hidden
 RESERVED = ("reference", "scratch", "solutions")  # folders beside those of the profiles
-ENGINES = ("transformers", "vllm")  # lib.generation's: to import it takes seconds
+STUDY = "study/"  # the kind of runs that read results and train nothing: `make figures` executes them
+EVALUATIONS = ("sample/", "search/")  # kinds of runs that tell of the policy they are given, not of one they make
+RECORD = {"run", "method", "seed", "notebook", "code", "fingerprint", "parameters", "parents", "elapsed"}  # what is one
 
 
 class DeclarationError(ValueError):
-    """A mistake in papermill_runs.yaml, in a notebook's parameters cell or on the command line."""
+    """A mistake in papermill_runs.yaml, in a notebook's parameters cell, in a record or on the command line."""
 
 
 # --- what the YAML holds ------------------------------------------------------------------------------------
@@ -52,14 +43,14 @@ class Strict(BaseModel):
 
 
 class Profile(Strict):
-    """Named parameter sets: for every notebook that has the parameter, for one notebook, for single runs."""
+    """Named parameter sets: for every notebook that has the parameter, for one notebook, for single runs (also other
+    parents)."""
 
     params: dict[str, Any] = {}
     notebooks: dict[str, dict[str, Any]] = {}
     runs: dict[str, dict[str, Any]] = {}
     offline: bool = False  # needs nothing from the network, and so may not ask it
     mem_mb: int = 0  # of every run, where it is more than the run's own
-    needs: dict[str, dict[str, str]] = {}  # other parents for single runs
 
 
 class Declaration(Strict):
@@ -72,17 +63,14 @@ class Declaration(Strict):
     params: dict[str, Any] = {}
     grid: dict[str, list[Any]] = {}
     needs: dict[str, str | list[str]] = {}  # parameter: the run, or runs, whose folders it gets
-    allow_missing: bool = False  # of an analysis: it reads what is finished of its parents, of all their seeds
-    threads: int = 1
-    mem_mb: int = 1500
-    analysis: bool = False  # reads results, trains nothing: `make figures` executes it on the reference
+    threads: Annotated[int, Field(ge=1, le=1024)] = 1
+    mem_mb: Annotated[int, Field(ge=100, le=4_000_000)] = 1500
     keep_checkpoint: bool = False  # others start from it: that of the first seed is published
 
     @property
     def parents(self) -> list[str]:
         """All runs in `needs`, in order, each once."""
-        lists = ([value] if isinstance(value, str) else value for value in self.needs.values())
-        return list(dict.fromkeys(itertools.chain.from_iterable(lists)))
+        return list(dict.fromkeys(chain(*([run] if isinstance(run, str) else run for run in self.needs.values()))))
 
 
 class Declarations(Strict):
@@ -121,73 +109,56 @@ class Spec:
     parents: dict[str, "Spec"]
     code: str
     fingerprint: str
-    folder: Path  # where it is made
+    folder: Path  # where it is made, or read
     reference: Path  # where its published results lie
 
     @property
     def run(self) -> str:
         """kind/name"""
-        return self.name.rpartition("/")[0]
+        return split(self.name)[0]
 
     @property
     def notebook(self) -> str:
         return self.declaration.notebook
 
     @property
+    def study(self) -> bool:
+        """Whether it reads results alone: those of its parents that are finished, of all their seeds."""
+        return self.name.startswith(STUDY)
+
+    @property
     def state(self) -> str:
         """done, missing, unfinished, or why a finished run has to be made again."""
-        record = read_record(self.folder)
+        try:
+            record = read_record(self.folder)
+        except DeclarationError:
+            return "damaged run.json"
         if record is None:
             return "unfinished" if (self.folder / "spec.json").exists() else "missing"
         if record["fingerprint"] != self.fingerprint:
             return "other notebook code" if record["code"] != self.code else "other parameters"
+        made_here = (self.folder / "log.txt").exists()  # a restored run holds what is published of it
+        for name, size in record.get("files", {}).items() if made_here else ():
+            path = self.folder / name
+            if not path.exists() or path.stat().st_size != size:
+                return f"{name} is {'damaged' if path.exists() else 'gone'}"
         for name, parent in self.parents.items():
-            if self.declaration.allow_missing and parent.state != "done" and name not in record["parents"]:
+            finished = parent.state == "done"
+            if self.study and not finished and name not in record["parents"]:
                 continue
-            if parent.source is None or record["parents"].get(name) != digest(parent.source / "run.json"):
-                return f"{name} made anew"
+            here = [parent.folder / "run.json"] * finished
+            there = [path for path in [parent.reference / "run.json"] if path.exists()]  # of a run that was restored
+            if record["parents"].get(name) not in map(digest, here + there):
+                return f"{name} made anew" if finished else f"{name} is not finished"
         return "done"
-
-    @property
-    def remade(self) -> Path:
-        """Where an analysis is executed on the reference results."""
-        return self.folder.parents[3] / "reference" / self.profile / self.name
-
-    @property
-    def in_reference(self) -> bool:
-        record = read_record(self.reference)
-        return record is not None and record["fingerprint"] == self.fingerprint
-
-    @property
-    def source(self) -> Path | None:
-        """The folder of a finished run: local, else reference, else None."""
-        if self.state == "done":
-            return self.folder
-        return self.reference if self.in_reference else None
-
-    @property
-    def lent(self) -> bool:
-        """Whether it is not finished here, but the reference has what its children read: no checkpoint is published
-        unless its run says so."""
-        whole = self.declaration.keep_checkpoint or (self.reference / "generations.parquet").exists()
-        return whole and self.source == self.reference
 
 
 @dataclass(frozen=True)
 class Plan:
-    """Runs to be made here, parents first, and those of them that were asked for."""
+    """Runs to be made, parents first, and those of them that were asked for."""
 
     specs: dict[str, Spec]
     targets: list[str]
-
-    def inputs(self, run: str) -> list[str]:
-        """The parents' run.json, made here or borrowed from the reference."""
-        spec = self.specs[run]
-        made = {name: parent.folder for name, parent in spec.parents.items() if name in self.specs}
-        borrowed = (
-            {} if spec.declaration.allow_missing else {name: parent.reference for name, parent in spec.parents.items()}
-        )
-        return [str(folder / "run.json") for folder in (borrowed | made).values()]
 
     def height(self, run: str) -> int:
         """How many runs must follow it, one after the other: what has most behind it is started first."""
@@ -196,16 +167,26 @@ class Plan:
 
 
 class Project:
-    """A checkout: its declarations, its runs and its reference results."""
+    """A checkout: its declarations, its runs and its reference results.
 
-    def __init__(self, root: Path = ROOT):
-        self.root = Path(root)
+    `published`: runs are read where they are published, and studies made of them, in data/runs/reference.
+    """
+
+    def __init__(self, root: Path = ROOT, published: bool = False):
+        self.root, self.published = Path(root), published
         self.runs = RUNS if self.root == ROOT else self.root / "data/runs"
 
     @cached_property
     def declarations(self) -> Declarations:
         try:
-            return Declarations.model_validate(yaml.load((self.root / YAML).read_text(), Loader=Loader))
+            found = yaml.load((self.root / YAML).read_text(encoding="utf-8"), Loader=Loader)
+            if not isinstance(found, dict):
+                raise DeclarationError(
+                    f"{YAML} holds no profiles, runs and groups: `git checkout {YAML}`, or write them"
+                )
+            return Declarations.model_validate(found)
+        except (OSError, UnicodeDecodeError) as error:
+            raise DeclarationError(f"{YAML} cannot be read ({error}): `git checkout {YAML}`") from error
         except yaml.YAMLError as error:
             raise DeclarationError(f"{YAML}: {error}") from error
         except ValidationError as error:
@@ -226,14 +207,19 @@ class Project:
     def specs(self, profile: str) -> dict[str, Spec]:
         """All runs of a profile, parents first."""
         known(profile, self.declarations.profiles, "profile")
-        runs = self.expanded()
+        runs, specs = self.expanded(), {}
         self.check_profile(profile, runs)
-        body = self.declarations.profiles[profile]
-        for name, run in runs.items():
-            run_name, seed = split(name)
-            others = {key: of_seed(parent, seed, runs) for key, parent in body.needs.get(run_name, {}).items()}
-            runs[name] = run.model_copy(update={"mem_mb": max(run.mem_mb, body.mem_mb), "needs": run.needs | others})
-        specs = {}
+        for name, run in runs.items():  # what the profile says of it, parents among it
+            body = self.declarations.profiles[profile]
+            said = {
+                key: value
+                for pattern, given in body.runs.items()
+                if fits(name, pattern)
+                for key, value in given.items()
+            }
+            needs = {key: of_seed(said.pop(key), split(name)[1], runs) for key in run.needs.keys() & said.keys()}
+            update = {"needs": run.needs | needs, "params": run.params | said, "mem_mb": max(run.mem_mb, body.mem_mb)}
+            runs[name] = run.model_copy(update=update)
         try:
             for name in TopologicalSorter({name: run.parents for name, run in runs.items()}).static_order():
                 parents = {parent: specs[parent] for parent in runs[name].parents}
@@ -249,13 +235,15 @@ class Project:
         for template, declaration in self.declarations.runs.items():
             where = f"{YAML}: runs.{template}"
             body, grid = declaration.model_dump(include={"params", "needs"}), declaration.grid
+            if template.startswith(STUDY) and not declaration.needs:
+                raise DeclarationError(f"{where}: a study reads other runs: its needs must say which")
             for key in grid:
                 if f"{{{key}}}" not in json.dumps(body) and key != "seed":
                     raise DeclarationError(f"{where}.grid.{key}: {{{key}}} stands nowhere in params or needs")
-            for values in itertools.product(*grid.values()):
+            for values in product(*grid.values()):
                 point = dict(zip(grid, values, strict=True))
                 name = str(fill(template, {key: str(value).replace("/", "_") for key, value in point.items()}))
-                if not NAME.fullmatch(name):
+                if not re.fullmatch(f"{PLAIN}/{PLAIN}", name):
                     raise DeclarationError(f"{where}: {name!r} is no name of a run, which is kind/name")
                 update = fill(body, point)
                 update["params"] |= {key: value for key, value in point.items() if key == "seed"}
@@ -272,13 +260,13 @@ class Project:
                 if isinstance(value, str):
                     declaration.needs[key] = of_seed(value, split(name)[1], runs, where)
                 else:
-                    declaration.needs[key] = select(value, runs, where, seeds=declaration.allow_missing)
+                    declaration.needs[key] = select(value, runs, where, seeds=name.startswith(STUDY))
         return runs
 
     def check_profile(self, profile: str, runs: dict[str, Declaration]) -> None:
         """Every name in a profile must mean something: a parameter of some notebook, a notebook, a run."""
         where, body = f"{YAML}: profiles.{profile}", self.declarations.profiles[profile]
-        if not PLAIN.fullmatch(profile) or profile in RESERVED:
+        if not re.fullmatch(PLAIN, profile) or profile in RESERVED:
             raise DeclarationError(f"{where}: {profile!r} is no name for a folder of runs")
         notebooks = {declaration.notebook for declaration in runs.values()}
         parameters = {parameter for name in notebooks for parameter in self.notebook(name)[0]}
@@ -287,11 +275,6 @@ class Project:
         for name in body.notebooks:
             known(name, notebooks, f"{where}.notebooks: notebook")
         select(list(body.runs), runs, f"{where}.runs")
-        for name, parents in body.needs.items():
-            for run in select([name], runs, f"{where}.needs"):
-                for key, value in parents.items():
-                    known(key, runs[run].needs, f"{where}.needs.{name}: parameter")
-                    of_seed(value, "0", runs, f"{where}.needs.{name}.{key}")
 
     def resolve(self, profile: str, name: str, declaration: Declaration, parents: dict[str, Spec]) -> Spec:
         """Parameters of one run: notebook < profile < profile's notebook < run < profile's run."""
@@ -302,24 +285,28 @@ class Project:
             {key: value for key, value in body.params.items() if key in defaults},
             body.notebooks.get(notebook, {}),
             declaration.params,
-            *(params for pattern, params in body.runs.items() if fits(name, pattern)),
             needs,
         ]
         params = dict(defaults)
-        for key, value in itertools.chain.from_iterable(layer.items() for layer in layers):
+        for key, value in chain.from_iterable(layer.items() for layer in layers):
             known(key, params, f"{where}: parameter of {notebook}")
-            params[key] = fit(value, defaults[key], f"{where}: {key}")
+            params[key] = typed(value, defaults[key], f"{where}: {key}")
         if params["output"] != defaults["output"]:
             raise DeclarationError(f"{where}: output is set by the runner")
         if str(params["seed"]) != split(name)[1]:
             raise DeclarationError(f"{where}: seed is set by the run: grid: {{ seed: [0, 1] }}, or its own params")
         params = {key: value for key, value in params.items() if key != "output" and key not in needs}
-        check_names(params, defaults, where)
+        try:
+            check(params, defaults)
+        except ValueError as error:
+            raise DeclarationError(f"{where}: {error}") from error
         ancestors = {parent: spec.fingerprint for parent, spec in parents.items()}
         fingerprint = digest([notebook, code, params, needs, ancestors])
-        folder, reference = self.runs / profile / name, self.root / "data/reference" / profile / name
         evaluated = needs.get("policy") if name.startswith(EVALUATIONS) else None
         method = parents[evaluated].method if evaluated else split(name)[0]
+        reference = folder = self.root / "data/reference" / profile / name
+        if name.startswith(STUDY) or not self.published:
+            folder = self.runs / ("reference" if self.published else ".") / profile / name
         return Spec(profile, name, method, declaration, params, parents, code, fingerprint, folder, reference)
 
     def asked(self, profile: str, names: Iterable[str]) -> list[str]:
@@ -327,30 +314,24 @@ class Project:
         specs, groups = self.specs(profile), self.declarations.groups
         for name in names:
             if "*" not in name:
-                known(name, [*groups, *{spec.run: None for spec in specs.values()}, *specs], "group or run")
-        patterns = [pattern for name in names for pattern in groups.get(name, [name])]
-        return select(patterns, specs, f"{YAML}: groups")
+                known(name, [*groups, *(spec.run for spec in specs.values()), *specs], "group or run")
+        return select([pattern for name in names for pattern in groups.get(name, [name])], specs, f"{YAML}: groups")
 
     def plan(self, profile: str, *names: str) -> Plan:
-        """What groups and runs take: made here, but for parents outside them that the reference has.
-
-        The parents of an analysis are always made here: its runs come from one source. A partial one reads those that
-        are finished or part of the group.
-        """
+        """What groups and runs take, with all that they rest on. A study goes without those of its parents that are
+        neither finished nor part of the group."""
         self.check()
-        specs, targets, here = self.specs(profile), self.asked(profile, names), set()
+        specs, targets, wanted = self.specs(profile), self.asked(profile, names), set()
 
         def require(spec: Spec) -> None:
-            here.add(spec.name)
-            for parent in spec.parents.values():
-                borrowed = parent.lent and not spec.declaration.analysis
-                left_out = spec.declaration.allow_missing and parent.state != "done"
-                if parent.name not in here and not borrowed and not left_out:
+            wanted.add(spec.name)
+            for parent in spec.parents.values() if spec.state != "done" else ():
+                if parent.name not in wanted and not (spec.study and parent.state != "done"):
                     require(parent)
 
         for target in targets:
             require(specs[target])
-        return Plan({run: spec for run, spec in specs.items() if run in here}, targets)
+        return Plan({run: spec for run, spec in specs.items() if run in wanted}, targets)
 
 
 # --- how it is read and checked -----------------------------------------------------------------------------
@@ -381,7 +362,7 @@ def read_notebook(path: Path) -> tuple[dict[str, Any], str]:
     return defaults, digest(["".join(cell["source"]) for cell in cells if cell is not tagged[0]])
 
 
-def fit(value: Any, default: Any, where: str) -> Any:
+def typed(value: Any, default: Any, where: str) -> Any:
     """The value in the type of the notebook's default; None takes anything. Raises DeclarationError."""
     if default is None or type(value) is type(default):
         return value
@@ -389,32 +370,6 @@ def fit(value: Any, default: Any, where: str) -> Any:
         return float(value)
     expected = type(default).__name__
     raise DeclarationError(f"{where} is {value!r}, a {type(value).__name__}; the notebook expects a {expected}")
-
-
-def check_names(params: dict[str, Any], defaults: dict[str, Any], where: str) -> None:
-    """Refuse a reward or a curriculum, or an option of one, and an entry of one of TABLES that does not exist."""
-    if "reward" in params:
-        from lib.rewards import get_reward
-
-        try:
-            get_reward(params["reward"], params.get("reward_options", {}))
-        except (TypeError, ValueError) as error:
-            raise DeclarationError(f"{where}: {error}") from error
-    if params.get("curriculum"):
-        from lib.curriculum import CURRICULA
-
-        known(params["curriculum"], CURRICULA, f"{where}: curriculum")
-        accepted = inspect.signature(CURRICULA[params["curriculum"]]).parameters.items()
-        options = [name for name, option in accepted if option.default is not option.empty]
-        for option in params["curriculum_options"]:
-            known(option, options, f"{where}: option of curriculum {params['curriculum']}")
-    for key, table in TABLES.items():
-        if key in params and params[key] != defaults[key]:  # a default is right: torch need not be imported for it
-            module, _, name = table.rpartition(".")
-            for value in [params[key]] if isinstance(params[key], str) else params[key]:
-                if key in ("sets", "eval_set") and value.endswith(".csv") and (ROOT / value).is_file():
-                    continue  # problems of one's own
-                known(value, getattr(import_module(module), name), f"{where}: {key}")
 
 
 def describe(error: dict) -> str:
@@ -428,7 +383,7 @@ def describe(error: dict) -> str:
 
 def known(name: str, names: Iterable, what: str) -> None:
     """Raise DeclarationError with the nearest valid name unless `name` is one of `names`."""
-    if name not in names:
+    if name not in (names := list(names)):
         raise DeclarationError(f"{what} {name!r} does not exist{nearest(name, names)}")
 
 
@@ -455,10 +410,7 @@ def select(patterns: list[str], runs: Iterable[str], where: str, seeds: bool = F
         if not matches:
             known(pattern, dict.fromkeys(split(name)[0] for name in runs), f"{where}: run")
         if not seeds and pattern.count("/") < 2:
-            firsts = {}
-            for name in matches:
-                firsts.setdefault(split(name)[0], name)
-            matches = firsts.values()
+            matches = list({split(name)[0]: name for name in reversed(matches)}.values())[::-1]
         found.update(dict.fromkeys(matches))
     return list(found)
 
@@ -487,11 +439,16 @@ def read_record(folder: Path) -> dict | None:
     """A finished run's run.json, or None. Raises DeclarationError if it is damaged."""
     path = folder / "run.json"
     try:
-        return json.loads(path.read_text())
+        record = json.loads(path.read_text())
+        if missing := RECORD - set(record):
+            raise ValueError(f"it has no {', '.join(sorted(missing))}")
+        return record
     except FileNotFoundError:
         return None
-    except ValueError as error:
-        raise DeclarationError(f"{path} is damaged ({error}): delete the folder and start again") from error
+    except (ValueError, TypeError) as error:
+        published = path.is_relative_to(ROOT) and not path.is_relative_to(RUNS)
+        remedy = f"`git checkout -- {shown(path)}`" if published else "the same command makes this run again"
+        raise DeclarationError(f"{shown(path)} is damaged ({error}): {remedy}") from error
 
 
 def as_json(record: dict) -> str:

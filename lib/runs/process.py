@@ -11,6 +11,8 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
+PARENT = "COUNTDOWN_PARENT"  # the process id of who starts another, in the environment
+
 
 class RunError(RuntimeError):
     """A run that failed or cannot start, with what to do."""

@@ -1,0 +1,104 @@
+"""What a notebook's parameters may be, in one table: `check` holds the grid to it, and `Run` what is run by hand."""
+
+import json
+from collections.abc import Mapping
+from importlib import import_module
+from inspect import signature
+from typing import Annotated, Any, Literal
+
+from pydantic import AfterValidator, ConfigDict, Field, ValidationError, ValidationInfo, create_model
+
+from lib.files import PROBLEMS, ROOT, nearest
+
+
+def table(path: str) -> dict:
+    """A table of lib/, as module.NAME; imported late, as it may need torch."""
+    module, _, name = path.partition(".")
+    return getattr(import_module(f"lib.{module}"), name)
+
+
+def own(value: str) -> bool:
+    """Whether it is a file of problems, where the name of a set may stand."""
+    return value.endswith(".csv") and (ROOT / value).is_file()
+
+
+def entry(path: str) -> Any:
+    """A key of a table, "" for none, or a CSV of problems of one's own; a notebook's default needs no look."""
+
+    def known(value: str, info: ValidationInfo) -> str:
+        usual = not value or (info.context or {}).get(info.field_name) == value or own(value)
+        if not usual and value not in table(path):
+            raise ValueError(f"there is no such entry in {path}{nearest(value, table(path))}")
+        return value
+
+    return Annotated[str, AfterValidator(known)]
+
+
+Count, Whole = Annotated[int, Field(ge=1, le=10**6)], Annotated[int, Field(ge=0, le=10**6)]
+Positive, Weight = Annotated[float, Field(gt=0, le=1e6)], Annotated[float, Field(ge=0, le=1e6)]  # finite, so no nan
+SET = entry("problem.EVALUATION_SETS")
+BOUNDS = [  # a parameter that is not here may be anything of its default's type
+    (Count, "steps epochs batch_size batch demonstrations problems problems_per_step num_iterations micro_batch"),
+    (Count, "log_every save_every eval_every draws"),
+    (Count | list | str, "samples"),  # of an analysis: folders
+    (Annotated[int, Field(ge=2, le=10**5)], "group_size"),  # leave-one-out needs another rollout
+    (Annotated[int, Field(ge=1, le=8192)], "max_tokens"),
+    (Whole, "seed eval_problems eval_demonstrations warmup_steps limit top_k"),
+    (Positive, "learning_rate importance_cap beta"),
+    (Weight, "temperature weight_decay entropy_coef kl_coef think_weight alpha"),
+    (Annotated[float, Field(gt=0, le=1)], "top_p"),
+    (Literal["generated", "hub"], "source"),
+    (Literal["transformers", "vllm"], "engine"),
+    (Literal["ipo", "ipo_mean", "dpo"], "loss"),
+    (Literal["cosine", "linear", "constant"], "schedule"),
+    (entry("problem.HUB"), "problem_set"),
+    (entry("prompts.PROMPTS"), "prompt_style"),
+    (entry("demonstrations.DEMONSTRATIONS"), "design"),
+    (entry("rewards.REWARDS"), "reward"),
+    (entry("curriculum.CURRICULA"), "curriculum"),
+    (list[entry("rewards.REWARDS")], "eval_rewards"),
+    (SET, "eval_set primary_set"),
+    (Annotated[dict[SET, Count] | list[SET], Field(min_length=1)], "sets"),
+]
+FIELDS = {name: (kind, None) for kind, names in BOUNDS for name in names.split()}
+Parameters = create_model("Parameters", __config__=ConfigDict(strict=True, extra="ignore"), **FIELDS)
+
+
+def check(given: Mapping[str, Any], defaults: Mapping[str, Any] | None = None) -> None:
+    """Raise ValueError with a sentence for each parameter that cannot be. What is no plain value is passed over."""
+    plain = {name: value for name, value in given.items() if isinstance(value, int | float | str | list | dict)}
+    try:
+        Parameters.model_validate(plain, context=defaults)
+    except ValidationError as error:
+        first = {e["loc"][0]: e for e in reversed(error.errors())}.values()  # of each parameter
+        said = [(dict.fromkeys((e["loc"][0], e["loc"][-1])), e["input"], e["msg"]) for e in first]
+        told = (
+            f"{'.'.join(map(str, at))} is {value!r}: {why.removeprefix('Value error, ')}" for at, value, why in said
+        )
+        raise ValueError("; ".join(told)) from error
+    for kind, path in (("reward", "rewards.REWARDS"), ("curriculum", "curriculum.CURRICULA")):
+        if plain.get(kind):
+            options(plain[kind], plain.get(f"{kind}_options", {}), table(path))
+    if {"problems_per_step", "group_size", "micro_batch"} <= plain.keys():  # RLOO
+        if (rollouts := plain["problems_per_step"] * plain["group_size"]) % plain["micro_batch"]:
+            raise ValueError(f"micro_batch is {plain['micro_batch']}: it does not divide a step's {rollouts} rollouts")
+        if any(plain[name] % plain["num_iterations"] for name in ("steps", "save_every")):
+            raise ValueError(f"num_iterations is {plain['num_iterations']}: it does not divide steps and save_every")
+        if not plain["temperature"]:
+            raise ValueError("temperature is 0, and training draws at random")
+    if plain.get("eval_set") and (asked := plain.get("eval_problems", 0)) and not own(plain["eval_set"]):
+        held = json.loads((PROBLEMS / "manifest.json").read_text())
+        if asked > (rows := held["/".join(table("problem.EVALUATION_SETS")[plain["eval_set"]])]["rows"]):
+            raise ValueError(f"eval_problems is {asked}, and {plain['eval_set']} has {rows}")
+
+
+def options(name: str, given: dict[str, Any], entries: dict) -> None:
+    """Raise ValueError for an option that the entry of a table does not have, or of another type than its default."""
+    found = signature(entries[name]).parameters.values()
+    defaults = {one.name: one.default for one in found if one.default is not one.empty}
+    for option, value in given.items():
+        if option not in defaults:
+            raise ValueError(f"{name} has no option {option!r}{nearest(option, defaults)}")
+        kind, default = type(value), type(defaults[option])
+        if kind is not default and (kind, default) != (int, float):
+            raise ValueError(f"option {option} of {name} is {value!r}, and must be a {default.__name__}")
