@@ -149,7 +149,7 @@ def exploration(judged: pd.DataFrame) -> pd.DataFrame:
         "equations read": share(sums["equations"], sums["signs"]),
         "tokens per response": sums["tokens"] / sums["n"],
         "wrong_numbers": sums["wrong_numbers"] / sums["n"],
-        "distinct completions": judged.groupby(KEYS).size(),
+        "distinct completions": judged.assign(row=judged.index).groupby(KEYS)["row"].nunique(),
         "distinct correct solutions": found["answer"],
         "distinct up to associativity": found["shape"],
     }
