@@ -37,7 +37,7 @@ help:
 	@echo "make test-browser the explorer and the report in headless Chromium (BROWSER=chromium); takes the README's picture"
 	@echo "make test-install whether the pins resolve on the package index, with every Python at hand"
 	@echo "make test-slurm  the headline in miniature through a real Slurm on this machine (Debian, as root)"
-	@echo "make test-resume the headline in miniature, killed KILLS=20 times at random moments"
+	@echo "make test-resume the headline in miniature, killed KILLS=20 times at random moments (GROUP=paths: every notebook)"
 	@echo "make lint        ruff, and that notebooks are committed without outputs"
 	@echo "make types       pyright's basic mode on lib/"
 	@echo "make lock        the pins made anew from pyproject.toml (UPGRADE=--upgrade: the newest versions)"
@@ -97,7 +97,7 @@ test-slurm: $(READY)
 	@exec $(BIN)/python -m tests.slurm
 
 test-resume: $(READY)
-	@exec $(BIN)/python -m tests.resume $(KILLS)
+	@exec $(BIN)/python -m tests.resume $(KILLS) $(GROUP)
 
 # Only what the runner makes: COUNTDOWN_RUNS may be a disk that holds other things.
 clean-runs: PROFILES = laptop paper smoke

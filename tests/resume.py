@@ -1,6 +1,6 @@
-"""Resume under load: the smoke headline, killed again and again at random moments, ends like an undisturbed one.
+"""Resume under load: a group in miniature, killed again and again at random moments, ends like an undisturbed one.
 
-`make test-resume KILLS=20`. Each time one process of the study, drawn at random (front door, Snakemake, a runner, a
+`make test-resume KILLS=20 GROUP=paths`. Each time one process of the study, drawn at random (front door, Snakemake, a runner, a
 kernel), gets SIGKILL; then the same command again. At the end all results must be those of a study that ran in peace.
 """
 
@@ -34,12 +34,12 @@ def processes(runs: Path) -> list[tuple[str, int]]:
     return found
 
 
-def killed_once(runs: Path, rng: random.Random, longest: float) -> str:
+def killed_once(group: str, runs: Path, rng: random.Random, longest: float) -> str:
     """Start the study, kill one of its processes within `longest` seconds, wait for the rest to end.
 
     Whom it hit; "" if the study had ended before.
     """
-    command = [sys.executable, "-m", "lib.runs", "make", "smoke", "headline", "--cores", "2"]
+    command = [sys.executable, "-m", "lib.runs", "make", "smoke", group, "--cores", "2"]
     front = subprocess.Popen(
         command,
         cwd=ROOT,
@@ -66,16 +66,16 @@ def killed_once(runs: Path, rng: random.Random, longest: float) -> str:
     return role
 
 
-def main(kills: int, seed: int) -> None:
+def main(kills: int, group: str, seed: int) -> None:
     rng = random.Random(seed)
     with tempfile.TemporaryDirectory(prefix="resume-") as scratch:
         quiet, killed = Path(scratch) / "quiet", Path(scratch) / "killed"
         began, hits = time.monotonic(), 0
-        front_door("headline", quiet)
+        front_door(group, quiet)
         longest = SHARE * (time.monotonic() - began)
         print(f"a study in peace: {time.monotonic() - began:.0f} s", flush=True)
         while hits < kills:
-            role = killed_once(killed, rng, longest)
+            role = killed_once(group, killed, rng, longest)
             done = len(list(killed.glob("smoke/*/*/*/run.json")))
             if role:
                 hits += 1
@@ -84,9 +84,9 @@ def main(kills: int, seed: int) -> None:
                 same = same_results(killed / "smoke", quiet / "smoke")
                 print(f"nobody, it had ended: {same} results are the same; begins anew", flush=True)
                 shutil.rmtree(killed)
-        front_door("headline", killed)
+        front_door(group, killed)
         print(f"seed {seed}: {same_results(killed / 'smoke', quiet / 'smoke')} results are the same as without kills")
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]), int(sys.argv[2]) if len(sys.argv) > 2 else random.SystemRandom().randrange(10**6))
+    main(int(sys.argv[1]), sys.argv[2], int(sys.argv[3]) if len(sys.argv) > 3 else random.SystemRandom().randrange(10**6))
