@@ -18,8 +18,8 @@ from collections.abc import Mapping
 import numpy as np
 import pandas as pd
 
+from lib.files import PAPER
 from lib.intervals import contrasts
-from lib.paths import PAPER
 
 ANSWERS = [  # the weakest first: a claim of several comparisons has the weakest of their answers
     *["not run", "one seed", "not reproduced", "paper's size excluded", "undecided", "equivalent", "reproduced"],

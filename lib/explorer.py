@@ -20,7 +20,7 @@ from lib import judging
 from lib.distance import nearest_solution
 from lib.environment import count_solutions, initial, parse_action, render_number, step
 from lib.expression import Expr, Neg, Num, children, numbers, render
-from lib.paths import DATA, REFERENCE, RUNS
+from lib.files import DATA, REFERENCE, RUNS
 from lib.problem import Problem
 from lib.rewards import get_reward
 from lib.solver import count, solutions

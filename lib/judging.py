@@ -17,9 +17,7 @@ import pandas as pd
 
 from lib import expression, problem, programs, steps, traces, verifiers
 from lib.expression import canonical, numbers, render
-from lib.files import read_table, shown, write_table
-from lib.names import nearest
-from lib.paths import ROOT, RUNS
+from lib.files import ROOT, RUNS, nearest, read_table, shown, write_table
 from lib.problem import Problem
 from lib.steps import verify_steps
 from lib.traces import reasoning

@@ -15,7 +15,7 @@ import numpy as np
 import pandas as pd
 from matplotlib.patheffects import withStroke
 
-from lib.paths import DATA
+from lib.files import DATA
 
 TEXT_WIDTH = 6.5  # inches, the text width of a printed page
 FREE = ["#17A2B8", "#B8860B", "#8C564B", "#D6336C", "#4C6B22", "#5F3DC4"]  # colours of no listed method

@@ -19,8 +19,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from lib.names import nearest
-from lib.paths import PROBLEMS, ROOT
+from lib.files import PROBLEMS, ROOT, nearest
 
 if TYPE_CHECKING:  # a second and a half to import: the verifiers need a Problem only
     import pandas as pd

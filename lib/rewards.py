@@ -23,8 +23,7 @@ import numpy as np
 
 from lib.distance import distance_to_solutions
 from lib.expression import Expr
-from lib.names import nearest
-from lib.paths import ROOT
+from lib.files import ROOT, nearest
 from lib.problem import Problem
 from lib.solver import is_solvable
 from lib.steps import Step, verify_steps

@@ -10,7 +10,7 @@ os.environ.update(OMP_NUM_THREADS="1", TOKENIZERS_PARALLELISM="false", HF_HUB_OF
 
 def copy_of_the_repository(folder: Path) -> Path:
     """All files that are or could be committed, in `folder`."""
-    from lib.paths import ROOT
+    from lib.files import ROOT
 
     listed = ["git", "ls-files", "-co", "--exclude-standard"]
     for name in subprocess.run(listed, cwd=ROOT, capture_output=True, text=True, check=True).stdout.splitlines():

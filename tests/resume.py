@@ -1,7 +1,8 @@
 """Resume under load: a group in miniature, killed again and again at random moments, ends like an undisturbed one.
 
-`make test-resume KILLS=20 GROUP=paths`. Each time one process of the study, drawn at random (front door, Snakemake, a runner, a
-kernel), gets SIGKILL; then the same command again. At the end all results must be those of a study that ran in peace.
+`make test-resume KILLS=20 GROUP=paths`. Each time one process of the study, drawn at random (front door, Snakemake, a
+runner, a kernel), gets SIGKILL; then the same command again. At the end all results must be those of a study that ran
+in peace.
 """
 
 import os
@@ -14,7 +15,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from lib.paths import ROOT
+from lib.files import ROOT
 from tests.test_notebooks import front_door, same_results
 
 SIGNS = ("lib.runs make", "-m snakemake", "lib.runs run", "ipykernel_launcher")
@@ -89,4 +90,6 @@ def main(kills: int, group: str, seed: int) -> None:
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]), sys.argv[2], int(sys.argv[3]) if len(sys.argv) > 3 else random.SystemRandom().randrange(10**6))
+    main(
+        int(sys.argv[1]), sys.argv[2], int(sys.argv[3]) if len(sys.argv) > 3 else random.SystemRandom().randrange(10**6)
+    )

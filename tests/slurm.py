@@ -15,7 +15,7 @@ import time
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
-from lib.paths import ROOT
+from lib.files import ROOT
 from lib.runs.plan import Project, read_record
 
 CONF = Path("/etc/slurm/slurm.conf")  # where a job looks for it

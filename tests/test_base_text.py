@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from lib.expression import evaluate, numbers, parse
-from lib.paths import ROOT
+from lib.files import ROOT
 from lib.problem import Problem, keys
 
 

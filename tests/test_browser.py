@@ -22,7 +22,7 @@ import pytest
 from websocket import create_connection
 
 from lib import explorer
-from lib.paths import REFERENCE, ROOT
+from lib.files import REFERENCE, ROOT
 from lib.problem import Problem
 from lib.runs.plan import Project
 from lib.solver import count

@@ -5,7 +5,7 @@ import pandas as pd
 import pytest
 
 from lib import claims
-from lib.paths import PAPER, ROOT
+from lib.files import PAPER, ROOT
 from lib.problem import EVALUATION_SETS
 
 NAN = float("nan")

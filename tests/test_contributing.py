@@ -9,8 +9,7 @@ from pathlib import Path
 import nbformat
 import pytest
 
-from lib.files import read_table
-from lib.paths import ROOT
+from lib.files import ROOT, read_table
 from tests.conftest import copy_of_the_repository
 
 BLOCK = re.compile(r"```(python|yaml|sh|csv)\n(.*?)```", re.DOTALL)

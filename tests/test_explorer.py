@@ -18,7 +18,7 @@ from lib import explorer, judging
 from lib.demonstrations import random_expression
 from lib.distance import distance_to_solutions, nearest_solution
 from lib.expression import parse
-from lib.paths import MODELS, ROOT
+from lib.files import MODELS, ROOT
 from lib.problem import Problem
 from lib.rewards import REWARDS
 from lib.solver import solutions

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from lib.paths import ROOT
+from lib.files import ROOT
 
 FILES = "pyproject.toml", "requirements.txt", "lib/__init__.py", "lib/runs/__init__.py"
 PLACES = Path.home() / ".pyenv/versions", Path.home() / ".local/share/uv/python"

@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lib import metrics
+from lib.files import PAPER
 from lib.judging import judge
-from lib.paths import PAPER
 
 
 def enumerated(n, c, k):

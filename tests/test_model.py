@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from safetensors.torch import load_file, save_file
 
+from lib.files import MODELS
 from lib.model import build_tokenizer, load_policy, load_tokenizer, new_model, save_policy
-from lib.paths import MODELS
 from lib.prompts import render_prompt
 
 FORMATS = {

@@ -13,14 +13,14 @@ import pandas as pd
 import pytest
 from IPython.display import display
 
-from lib.paths import ROOT
+from lib.files import ROOT
 from lib.runs import read_table
 from lib.runs.plan import Project
 
 NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
 FLOORS = [  # a room imports only rooms on lower floors
-    ["paths", "names", "prompts", "losses", "settings"],
-    ["files", "expression", "problem"],
+    ["files", "prompts", "losses", "settings"],
+    ["paths", "names", "expression", "problem"],
     ["programs", "traces", "solver"],
     ["steps", "verifiers"],
     ["distance"],

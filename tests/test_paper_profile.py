@@ -22,8 +22,8 @@ from transformers import Qwen2Config, Qwen2ForCausalLM, Qwen2Tokenizer
 from lib import model, rewards, training
 from lib.curriculum import Bandit
 from lib.demonstrations import HUB_DEMONSTRATIONS
+from lib.files import PAPER
 from lib.generation import Sampling
-from lib.paths import PAPER
 from lib.problem import HUB, Problem, load
 from lib.prompts import PROMPTS, render_prompt
 from lib.runs.plan import Project

@@ -7,7 +7,7 @@ from matplotlib import pyplot as plt
 from matplotlib.collections import PolyCollection
 
 from lib import plots
-from lib.paths import DATA, PAPER
+from lib.files import DATA, PAPER
 
 
 @pytest.fixture(autouse=True)

@@ -17,7 +17,7 @@ import pytest
 from traitlets.config import Config
 
 from lib import problem, solver
-from lib.paths import PROBLEMS, ROOT
+from lib.files import PROBLEMS, ROOT
 from lib.problem import Problem, ProblemSetError
 from lib.runs.plan import DeclarationError, check_names
 

@@ -9,7 +9,7 @@ import pandas as pd
 import pytest
 
 from lib.claims import ANSWERS
-from lib.paths import DATA, FIGURES, PAPER, PROBLEMS, ROOT
+from lib.files import DATA, FIGURES, PAPER, PROBLEMS, ROOT
 
 README = ROOT / "README.md"
 DOCUMENTS = [ROOT / name for name in ("README.md", "CONTRIBUTING.md", "data/README.md", "figures/README.md")]

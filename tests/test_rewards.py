@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from lib import rewards
 from lib.distance import distance_to_solutions
 from lib.expression import evaluate, parse
-from lib.paths import DATA
+from lib.files import DATA
 from lib.problem import Problem
 from lib.rewards import REWARDS, as_trl, get_reward
 

@@ -20,8 +20,7 @@ import pandas as pd
 import pytest
 import yaml
 
-from lib.files import clock, progress
-from lib.paths import ROOT
+from lib.files import ROOT, clock, progress
 from lib.runs import Run, read_table
 from lib.runs.folder import provenance
 from lib.runs.front import MACHINES, View, limits, time_left

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lib.expression import parse
-from lib.paths import DATA
+from lib.files import DATA
 from lib.problem import Problem
 from lib.steps import verify_steps
 from lib.verifiers import STATUSES, VERIFIERS, Verdict, answer_span, verify_answer, verify_trace

@@ -9,9 +9,9 @@ import pytest
 import torch
 
 from lib import generation
+from lib.files import REFERENCE
 from lib.generation import Sampling, generate, generate_vllm, sample
 from lib.model import load_policy
-from lib.paths import REFERENCE
 from lib.problem import load
 from lib.prompts import render_prompt
 from lib.rewards import get_reward

@@ -4,9 +4,9 @@ import time
 
 import torch
 
+from lib.files import REFERENCE
 from lib.generation import Sampling, generate
 from lib.model import load_policy
-from lib.paths import REFERENCE
 from lib.problem import load
 from lib.prompts import render_prompt
 

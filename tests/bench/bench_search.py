@@ -5,9 +5,9 @@ import time
 import torch
 
 import lib.search
+from lib.files import REFERENCE
 from lib.generation import generate
 from lib.model import load_policy
-from lib.paths import REFERENCE
 from lib.problem import load, problems
 from lib.search import SearchSettings, search
 
