@@ -104,7 +104,8 @@ def evaluate(asked: pd.DataFrame, scores: pd.DataFrame, ready: Mapping[str, tupl
         for i, weights in enumerate(wanted):
             keys = [(claim.paper, method, claim.problem_set, claim.paper_metric) for method in reported[i]]
             theirs = paper["value"].reindex(keys).to_numpy() @ [*reported[i].values()] - claim.bound
-            if (lead := (claim.paper, " - ".join(reported[i]), *keys[0][2:])) in paper.index:
+            lead = (claim.paper, " - ".join(reported[i]), *keys[0][2:])
+            if len(keys) > 1 and lead in paper.index:
                 theirs = paper["value"][lead]  # the paper says the difference alone
             row = {"against": [*weights][1] if len(weights) > 1 else "", "theirs": theirs, "answer": "not run"}
             if ready and claim.id in ready:
