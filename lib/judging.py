@@ -162,23 +162,23 @@ def _judged(patterns, file, sets, looks, texts) -> pd.DataFrame:
     for folder in folders(patterns):
         path, names = folder / file, record(folder)
         style, table = names["parameters"].get("prompt_style", "free"), read_table(path)
-        table = table if texts else table.drop(columns=TEXTS)
-        verdicts = [_verdicts(path, style, look) for look in looks]
         who = pd.DataFrame({key: names[key] for key in about[:3]} | {"style": style}, table.index)
-        table = pd.concat([who, table, *verdicts], axis=1)
-        tables.append(table if sets is None else table[table["set"].isin(sets)])
+        content = hashlib.blake2b(path.read_bytes(), digest_size=16).hexdigest()
+        for name, rows in table.groupby("set", sort=False) if "set" in table else [("all", table)]:
+            if sets is None or name in sets:
+                verdicts = [_verdicts(f"{content}-{name}", rows, style, look) for look in looks]
+                shown = rows if texts else rows.drop(columns=TEXTS)
+                tables.append(pd.concat([who.loc[rows.index], shown, *verdicts], axis=1))
     return pd.concat(tables[1:] or tables, ignore_index=True)
 
 
-def _verdicts(path: Path, style: str, look: str) -> pd.DataFrame:
-    """The columns of a look, a row a row of the file: as they were kept, or judged and kept."""
-    content = hashlib.blake2b(path.read_bytes(), digest_size=16).hexdigest()
-    kept = KEPT / f"{content}-{_code()}-{style}-{look}.parquet"
+def _verdicts(content: str, rows: pd.DataFrame, style: str, look: str) -> pd.DataFrame:
+    """The columns of a look, as they were kept for this content and this code, or judged and kept."""
+    kept, (columns, _) = KEPT / f"{content}-{_code()}-{style}-{look}.parquet", LOOKS[look]
     try:
-        return read_table(kept)
+        return read_table(kept).set_axis(rows.index)
     except (FileNotFoundError, ValueError):  # none, or a damaged one
-        columns, _ = LOOKS[look]
-        verdicts = judge(read_table(path), style, look)[columns]
+        verdicts = judge(rows, style, look)[columns]
     with suppress(OSError):  # a folder of others, a full disk: judged again next time
         write_table(verdicts, kept)
     return verdicts
