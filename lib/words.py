@@ -24,7 +24,7 @@ def said(row, unit=" points", scale=100.0, digits=1) -> str:
         return "not run"
     sign = "+" if "baseline" in row.index else ""
     value, low, high = (f"{scale * row[end]:{sign}.{digits}f}" for end in ("estimate", "low", "high"))
-    return f"{value}{unit} [{low}, {high}]" + (", one seed" if row.get("runs", 0) == 1 else "")
+    return f"{value}{unit} [{low}, {high}]" + (" (one seed)" if row.get("runs", 0) == 1 else "")
 
 
 def level(row) -> str:

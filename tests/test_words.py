@@ -19,7 +19,7 @@ def test_pick_finds_the_one_row():
 def test_said():
     first, _, last = (words.pick(GAPS, method=method) for method in "abc")
     assert words.said(first) == "+2.8 points [-1.3, +5.5]"
-    assert words.said(last) == "-5.0 points [-6.0, -4.0], one seed"
+    assert words.said(last) == "-5.0 points [-6.0, -4.0] (one seed)"
     assert words.said(first.drop("baseline"), " equations", scale=1, digits=2) == "0.03 equations [-0.01, 0.06]"
     assert words.level(first.drop("baseline")) == "2.8% [-1.3, 5.5]"
     assert words.said(None) == "not run"
