@@ -20,7 +20,7 @@ from lib.runs.plan import Project
 NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
 FLOORS = [  # a room imports only rooms on lower floors
     ["files", "prompts", "losses", "settings"],
-    ["paths", "names", "expression", "problem"],
+    ["expression", "problem"],
     ["programs", "traces", "solver"],
     ["steps", "verifiers"],
     ["distance"],

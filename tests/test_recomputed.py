@@ -14,7 +14,7 @@ import pytest
 from scipy import stats
 
 from lib import claims, intervals, judging, metrics
-from lib.paths import FIGURES, ROOT
+from lib.files import FIGURES, ROOT
 
 LAPTOP = ROOT / "data/reference/laptop"
 OPERATIONS = {ast.Add: add, ast.Sub: sub, ast.Mult: mul, ast.Div: truediv}

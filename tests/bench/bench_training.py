@@ -15,9 +15,9 @@ from transformers import PrinterCallback, TrainerCallback
 from trl import RLOOConfig
 from trl import RLOOTrainer as TRLTrainer
 
+from lib.files import REFERENCE
 from lib.generation import ENGINES, generate
 from lib.model import load_policy
-from lib.paths import REFERENCE
 from lib.problem import Problem, load
 from lib.prompts import render_prompt
 from lib.rewards import get_reward
