@@ -19,7 +19,7 @@ from traitlets.config import Config
 from lib import problem, solver
 from lib.files import PROBLEMS, ROOT
 from lib.problem import Problem, ProblemSetError
-from lib.runs.plan import DeclarationError, check_names
+from lib.runs.parameters import check
 
 SIZES = {
     "showcase/test": 14, "3to4/test_50": 50, "3to4/validation_200": 200, "3to4/heldout_400": 400,
@@ -172,10 +172,9 @@ def test_problems_of_ones_own_come_from_a_csv(tmp_path, capsys):
     ]
     assert "5 of 7 problems; the others stand in a training set of ours, or twice" in capsys.readouterr().out
     assert (PROBLEMS / "manifest.json").read_bytes() == before
-    params = {"sets": {str(path): 4}, "eval_set": str(path)}
-    check_names(params, {"sets": {}, "eval_set": ""}, "here")
-    with pytest.raises(DeclarationError, match=r"none\.csv"):
-        check_names({"eval_set": "none.csv"}, {"eval_set": ""}, "here")
+    check({"sets": {str(path): 4}, "eval_set": str(path), "problem_set": str(path)})
+    with pytest.raises(ValueError, match=r"none\.csv"):
+        check({"eval_set": "none.csv"})
 
 
 @pytest.mark.parametrize(

@@ -16,6 +16,7 @@ from lib.expression import evaluate, parse
 from lib.files import DATA
 from lib.problem import Problem
 from lib.rewards import REWARDS, as_trl, get_reward
+from lib.runs import parameters
 
 CASES = [json.loads(line) for line in (DATA / "verifier_cases.jsonl").read_text().splitlines()]
 PAPER = Problem((44, 19, 35), 98)
@@ -132,6 +133,10 @@ def test_a_reward_may_stand_in_a_file_of_ones_own(tmp_path, monkeypatch):
     monkeypatch.setattr(rewards, "REWARDS", dict(REWARDS))
     reward = get_reward("own.py:short_answers", {"most": 3})
     assert [score.total for score in reward(["abc", "abcd"], PAPER)] == [1, 0]
+    monkeypatch.setattr(parameters, "ROOT", tmp_path)
+    parameters.check({"reward": "own.py:short_answers", "reward_options": {"most": 3}})
+    with pytest.raises(ValueError, match="nowhere.py:mine"):
+        parameters.check({"reward": "nowhere.py:mine"})
     with pytest.raises(ValueError, match="did you mean 'short_answers'"):
         get_reward("own.py:short_answer")
     with pytest.raises(ValueError, match="most is a whole number"):

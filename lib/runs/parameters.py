@@ -18,8 +18,9 @@ def table(path: str) -> dict:
 
 
 def own(value: str) -> bool:
-    """Whether it is a file of problems, where the name of a set may stand."""
-    return value.endswith(".csv") and (ROOT / value).is_file()
+    """Whether it is a file of problems, which may stand for a set, or `file.py:name`, which may stand for a reward."""
+    file = value if value.endswith(".csv") else value.rpartition(":")[0]
+    return file.endswith((".csv", ".py")) and (ROOT / file).is_file()
 
 
 def entry(path: str) -> Any:
@@ -76,9 +77,12 @@ def check(given: Mapping[str, Any], defaults: Mapping[str, Any] | None = None) -
             f"{'.'.join(map(str, at))} is {value!r}: {why.removeprefix('Value error, ')}" for at, value, why in said
         )
         raise ValueError("; ".join(told)) from error
-    for kind, path in (("reward", "rewards.REWARDS"), ("curriculum", "curriculum.CURRICULA")):
-        if plain.get(kind):
-            options(plain[kind], plain.get(f"{kind}_options", {}), table(path))
+    if plain.get("reward"):
+        from lib.rewards import get_reward
+
+        get_reward(plain["reward"], plain.get("reward_options", {}))
+    if plain.get("curriculum"):
+        options(plain["curriculum"], plain.get("curriculum_options", {}), table("curriculum.CURRICULA"))
     if {"problems_per_step", "group_size", "micro_batch"} <= plain.keys():  # RLOO
         if (rollouts := plain["problems_per_step"] * plain["group_size"]) % plain["micro_batch"]:
             raise ValueError(f"micro_batch is {plain['micro_batch']}: it does not divide a step's {rollouts} rollouts")
