@@ -1,5 +1,7 @@
 """Paths, files that are whole or not there, the nearest name, and the line that says how far a long loop is."""
 
+from __future__ import annotations
+
 import difflib
 import json
 import os
@@ -7,9 +9,12 @@ import sys
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-import pandas as pd
 from tqdm import tqdm
+
+if TYPE_CHECKING:  # half a second to import: paths and names are wanted where no table is
+    import pandas as pd
 
 ROOT = Path(__file__).resolve().parent.parent
 DATA = ROOT / "data"
@@ -71,6 +76,8 @@ def write_table(table: pd.DataFrame, path: Path) -> Path:
 def read_table(path: str | Path) -> pd.DataFrame:
     """Read .parquet or .csv. Raises FileNotFoundError, or ValueError if it is damaged or not as its run.json says, with
     what to do."""
+    import pandas as pd
+
     path = ROOT / path
     published = path.is_relative_to(ROOT) and not path.is_relative_to(RUNS)
     again = f"delete the folder {shown(path.parent)} and give the same command again: this run is made anew"

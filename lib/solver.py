@@ -25,6 +25,7 @@ from math import comb
 import numpy as np
 
 from lib.expression import BinOp, Expr, Neg, Num
+from lib.files import progress
 from lib.problem import Problem
 
 MAX_NUMBERS = 6
@@ -354,8 +355,6 @@ def _swap(width: int, at: int) -> np.ndarray:
 
 def count_all(problems: Sequence[Problem]) -> np.ndarray:
     """The exact number of solutions of each problem, int64 (problems,). What takes long prints a progress line."""
-    from lib.files import progress  # it imports pandas, which no reward needs
-
     counts = np.zeros(len(problems), np.int64)
     with progress(None, len(problems), "problems solved") as line:
         for where, nums, targets in _blocks(problems, 512):
