@@ -180,6 +180,7 @@ def generate(
     eos_id: int,
     generator: torch.Generator | None = None,
     share: bool = False,
+    choices: list[list[tuple[int, ...]]] | None = None,
 ) -> Rollouts:
     """Draw `n` completions of each prompt (a list of token ids) with the model's own forward pass.
 
@@ -187,8 +188,10 @@ def generate(
     With `share` the completions of a prompt are one row as long as their tokens are the same: each is drawn as before,
     on its own, but what they have in common is computed once. It pays for many short completions. A completion's
     random numbers are drawn from `generator` at the start, before those of the completions behind it: they depend
-    neither on how long others are nor on how many follow.
+    neither on how long others are nor on how many follow. With `choices` a completion is one of those of its prompt
+    (token ids with the end token): whatever else is masked where it is drawn; log-probabilities stay the policy's own.
     """
+    continued = [_continuations(some) for some in choices or []]
     device, longest, rows = model.device, max(map(len, prompts)), len(prompts) * n
     source = generator.device if generator else device
     uniform = torch.rand(rows, sampling.max_tokens, generator=generator, device=source).to(device)
@@ -227,7 +230,14 @@ def generate(
         for step in range(sampling.max_tokens):
             logits = (logits[row] if share else logits).float()
             scaled = logits / (sampling.temperature or 1.0)
-            token = _pick(scaled, sampling, uniform[active, step])
+            drawn_from = scaled
+            if choices:
+                prefixes = zip((active // n).tolist(), tokens[active, :step].tolist(), strict=True)
+                allowed = torch.full_like(scaled, -torch.inf)
+                for one, (prompt, prefix) in zip(allowed, prefixes, strict=True):
+                    one[continued[prompt][tuple(prefix)]] = 0
+                drawn_from = scaled + allowed
+            token = _pick(drawn_from, sampling, uniform[active, step])
             tokens[active, step] = token
             behaviour[active, step] = scaled.log_softmax(-1).gather(-1, token[:, None]).squeeze(-1)
             if policy is not behaviour:
@@ -264,6 +274,15 @@ def generate(
                 past_key_values=cache,
             ).logits[:, -1]
     return _collect(tokens, behaviour, policy, lengths, ended)
+
+
+def _continuations(choices: list[tuple[int, ...]]) -> dict[tuple[int, ...], list[int]]:
+    """Which tokens may follow each beginning of these texts."""
+    found: dict[tuple[int, ...], set[int]] = {}
+    for ids in choices:
+        for i, token in enumerate(ids):
+            found.setdefault(ids[:i], set()).add(token)
+    return {prefix: sorted(tokens) for prefix, tokens in found.items()}
 
 
 def _collect(tokens, behaviour, policy, lengths, ended) -> Rollouts:

@@ -22,6 +22,7 @@ from lib.environment import (
     State,
     expression,
     initial,
+    legal_actions,
     parse_action,
     q_values,
     render_action,
@@ -47,6 +48,7 @@ class SearchSettings:
     weight: float = 1.0
     alpha: float = 0.2
     beta: float = 0.05
+    legal_only: bool = False  # tags that name no legal action cannot be drawn
 
     def __post_init__(self):
         if min(self.beams, self.samples) < 1:
@@ -66,16 +68,27 @@ class Path(NamedTuple):
 
 
 def sample_tags(
-    model, tokenizer, states: Sequence[State], n: int, sampling: Sampling, generator: torch.Generator, batch: int = 4096
+    model,
+    tokenizer,
+    states: Sequence[State],
+    n: int,
+    sampling: Sampling,
+    generator: torch.Generator,
+    batch: int = 4096,
+    legal_only: bool = False,
 ) -> list[list[tuple[str, float, int]]]:
     """`n` action tags of each state: (text, log-probability, tokens), end token included, at temperature 1 and uncut.
 
-    At most `batch` tags are drawn at once. A tag cut at the length cap keeps no text, so that it is unreadable.
+    At most `batch` tags are drawn at once. With `legal_only` numbers that are not there are masked, and whatever else
+    the environment would reject; the log-probability stays the policy's own. A tag cut at the length cap keeps no text,
+    so that it is unreadable.
     """
     tags, eos = [], tokenizer.eos_token_id
     for start in range(0, len(states), max(1, batch // n)):
         prompts = tokenizer([render_state(state) for state in states[start : start + max(1, batch // n)]]).input_ids
-        out = generate(model, prompts, n, sampling, eos, generator, share=True)
+        chosen = states[start : start + len(prompts)]
+        choices = [legal_tags(tokenizer, state) for state in chosen] if legal_only else None
+        out = generate(model, prompts, n, sampling, eos, generator, share=True, choices=choices)
         kinds = list(dict.fromkeys(map(tuple, out.ids)))
         texts = dict(zip(kinds, tokenizer.batch_decode([ids[:-1] for ids in kinds]), strict=True))
         drawn = [
@@ -86,6 +99,13 @@ def sample_tags(
     return tags
 
 
+def legal_tags(tokenizer, state: State) -> list[tuple[int, ...]]:
+    """The token ids of every tag that names a legal action, end token included; + and * in either order."""
+    moves = legal_actions(state)
+    moves += [move._replace(a=move.b, b=move.a) for move in moves if move.op in "+*"]
+    return [(*ids, tokenizer.eos_token_id) for ids in tokenizer(list(map(render_action, moves))).input_ids]
+
+
 def search(
     model, tokenizer, problems: Sequence[Problem], settings: SearchSettings, generator: torch.Generator
 ) -> list[tuple[list[Path], Counter]]:
@@ -94,7 +114,8 @@ def search(
     tallies = [Counter() for _ in problems]
     while active := [(i, path) for i, paths in enumerate(beams) for path in paths if not path.state.terminal]:
         states = [path.state for _, path in active]
-        drawn = sample_tags(model, tokenizer, states, settings.samples, settings.sampling, generator)
+        how = {"legal_only": True} if settings.legal_only else {}
+        drawn = sample_tags(model, tokenizer, states, settings.samples, settings.sampling, generator, **how)
         found: list[dict] = [{} for _ in problems]
         for (i, path), tags in zip(active, drawn, strict=True):
             tallies[i].update(sampled=len(tags), tokens=sum(tokens for *_, tokens in tags))

@@ -13,6 +13,7 @@ from lib.environment import (
     count_solutions,
     initial,
     legal_actions,
+    parse_action,
     q_values,
     render_action,
     step,
@@ -151,6 +152,20 @@ def test_a_tags_log_probability_is_the_models_at_temperature_1_with_the_end_toke
         assert len(ids) == tokens
         assert logprob == pytest.approx(logits.gather(-1, torch.tensor(ids)[:, None]).sum().item(), abs=1e-3)
     assert ended
+
+
+def test_with_legal_tags_alone_an_untrained_policy_finishes_every_game(untrained):
+    """Every tag is read and legal, each can come, and its log-probability is the policy's, not the mask's."""
+    model, tokenizer = untrained
+    settings = SearchSettings(beams=2, samples=8, legal_only=True)
+    generator = torch.Generator().manual_seed(0)
+    for paths, tally in search(model, tokenizer, PROBLEMS, settings, generator):
+        assert paths and not any(tally[reason] for reason in REJECTIONS)
+    state = initial(PROBLEMS[0])
+    plain = Sampling(max_tokens=32)
+    [drawn] = sample_tags(model, tokenizer, [state], 600, plain, generator, legal_only=True)
+    assert {parse_action(text, state) for text, *_ in drawn} == set(legal_actions(state))
+    assert max(logprob for _, logprob, _ in drawn) < -20  # of an untrained policy, that has no such habit
 
 
 def test_an_untrained_policy_finishes_nothing_and_the_table_says_so(untrained):

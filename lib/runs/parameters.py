@@ -40,14 +40,15 @@ Positive, Weight = Annotated[float, Field(gt=0, le=1e6)], Annotated[float, Field
 SET = entry("problem.EVALUATION_SETS")
 BOUNDS = [  # a parameter that is not here may be anything of its default's type
     (Count, "steps epochs batch_size batch demonstrations problems problems_per_step num_iterations micro_batch"),
-    (Count, "log_every save_every eval_every draws"),
+    (Count, "log_every save_every eval_every draws rows width shards worked_lines test_lines threads"),
     (Count | list | str, "samples"),  # of an analysis: folders
     (Annotated[int, Field(ge=2, le=10**5)], "group_size"),  # leave-one-out needs another rollout
     (Annotated[int, Field(ge=1, le=8192)], "max_tokens"),
     (Whole, "seed eval_problems eval_demonstrations warmup_steps limit top_k"),
-    (Positive, "learning_rate importance_cap beta"),
+    (Positive, "learning_rate importance_cap max_grad_norm beta muon_lr adam_lr"),
     (Weight, "temperature weight_decay entropy_coef kl_coef think_weight alpha"),
-    (Annotated[float, Field(gt=0, le=1)], "top_p"),
+    (Annotated[float, Field(gt=0, le=1)], "top_p idle_share reference_share"),
+    (Annotated[float, Field(ge=0, le=1)], "give_up"),
     (Literal["generated", "hub"], "source"),
     (Literal["transformers", "vllm"], "engine"),
     (Literal["ipo", "ipo_mean", "dpo"], "loss"),
