@@ -1,7 +1,7 @@
 """Figures from tidy tables: numbers in, axes out. One style, one look a method in all studies.
 
 Every table has the columns named in its function's docstring. Its column `method` holds names of
-data/methods.csv, a search system's with its budget behind it (`preference/action_soft 16/16`); a method that is
+data/methods.csv, a search system's with its budget behind it (`preference/agent_soft 16/16`); a method that is
 not listed there, a reward of your own, gets the next free colour and is written by its own name. What a paper
 reports is hollow and stands alone: a line would suggest values between that nobody reported.
 """
