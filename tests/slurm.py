@@ -131,7 +131,7 @@ def main() -> None:
         print(f"scancel {killed}: {job}", flush=True)
         subprocess.run(["scancel", "--signal=KILL", "--full", killed], check=True)
         message = first.communicate(timeout=LONGEST)[1]
-        assert first.returncode != 0 and "run smoke rloo/sparse_200/0" in message, (
+        assert first.returncode != 0 and "failed: rloo/sparse_200/0" in message, (
             f"a killed job must be noticed: {message}"
         )
         assert read_record(runs / "smoke/rloo/sparse_200/0") is None
