@@ -107,8 +107,8 @@ def summary(plan: Plan, made: list[str]) -> None:
     for run, spec in plan.specs.items():
         if artifacts := records[run]["artifacts"]:
             print(f"made {len(artifacts)} figures and tables of {spec.run} in {shown(spec.folder)}")
-        if (spec.folder / "summary.md").exists():
-            print((spec.folder / "summary.md").read_text())
+        if (told := spec.folder / "summary.md").exists() and told.read_text().strip():
+            print(told.read_text().strip())
 
 
 # --- while runs are made ------------------------------------------------------------------------------------
