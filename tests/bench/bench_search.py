@@ -23,8 +23,8 @@ def main() -> None:
     rows = [p for p in problems(load("3to4", "validation_200")) if len(p.nums) == 4][:COUNT]
     print(f"search: {COUNT} problems of four numbers, the laptop's state-action policy")
 
-    def unshared(*arguments, share):
-        return generate(*arguments, share=False)
+    def unshared(*arguments, share, **options):
+        return generate(*arguments, share=False, **options)
 
     for beams, samples in ((1, 8), (16, 16), (32, 32)):
         rates = {}
