@@ -5,7 +5,7 @@ import pytest
 import torch
 from transformers import Qwen2ForCausalLM
 
-from lib.generation import ENGINES, Sampling, _pick, generate, sample
+from lib.generation import ENGINES, RECENT, Sampling, _pick, generate, sample
 from lib.model import build_tokenizer, new_model
 from lib.runs import parameters
 
@@ -39,6 +39,19 @@ def test_greedy_tokens_are_those_of_generate(model, share):
         )
         theirs = out[0, len(prompt) :].tolist()
         assert ours.ids[2 * i] == ours.ids[2 * i + 1] == theirs
+
+
+def test_grouped_keys_are_shared_by_the_right_heads():
+    """As in Qwen2.5: two query heads read one key head; more columns than one piece of the cache holds."""
+    config = new_model(TOKENIZER, hidden=32, layers=2, heads=4).config
+    config.num_key_value_heads, config.tie_word_embeddings, config.initializer_range = 2, False, 0.25
+    torch.manual_seed(1)
+    model = Qwen2ForCausalLM(config).eval()
+    ours = generate(model, PROMPTS, 2, Sampling(max_tokens=3 * RECENT, temperature=0), EOS)
+    for i, prompt in enumerate(PROMPTS):
+        options = {"max_new_tokens": 3 * RECENT, "do_sample": False, "pad_token_id": 0, "eos_token_id": EOS}
+        assert ours.ids[2 * i + 1] == model.generate(torch.tensor([prompt]), **options)[0, len(prompt) :].tolist()
+    assert max(map(len, ours.ids)) > RECENT
 
 
 @pytest.mark.parametrize("share", [False, True])
