@@ -32,13 +32,13 @@ def declare(copy: Path, entry: str) -> None:
 
 
 def make(copy: Path, command: str) -> Path:
-    """What the command's `make study GROUP=...` does, in profile smoke; the folder of its run of seed 0."""
-    target = re.search(r"GROUP=(\S+)", command)[1]
-    front = [sys.executable, "-m", "lib.runs", "make", "smoke", target, "--cores", "2"]
+    """What the command's `make study GROUP=...` does, in profile smoke; the folder of its last run of seed 0."""
+    targets = re.search(r'GROUP="?([^"\n]+)', command)[1].split()
+    front = [sys.executable, "-m", "lib.runs", "make", "smoke", *targets, "--cores", "2"]
     here = {key: value for key, value in os.environ.items() if not key.startswith("COUNTDOWN")}
     done = subprocess.run(front, cwd=copy, env=here, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-4000:]
-    return copy / "data/runs/smoke" / target / "0"
+    return copy / "data/runs/smoke" / targets[-1] / "0"
 
 
 def test_your_own_reward_in_ten_lines(copy):
