@@ -13,7 +13,7 @@ from functools import lru_cache
 
 import datasets
 
-from lib.environment import initial, moves_of, render_action, render_state, step
+from lib.environment import Number, initial, moves_of, render_action, render_state, step
 from lib.expression import BinOp, Expr, Num, canonical, evaluate, parse, render
 from lib.problem import Problem, exclude
 from lib.problem import problems as as_problems
@@ -31,7 +31,7 @@ HUB_DEMONSTRATIONS = "Asap7772/cog_behav_all_strategies"
 # --- arithmetic steps -------------------------------------------------------------------------------------------------
 
 
-def bounded(op: str, a: int, b: int) -> int | None:
+def bounded(op: str, a: Number, b: Number) -> Number | None:
     """`a op b` if it is an integer from 0 to `LARGEST`, else None."""
     if op == "/":
         return a // b if b and a % b == 0 else None
@@ -47,9 +47,10 @@ def steps_of(expr: Expr) -> list[str] | None:
     """
     steps: list[str] = []
 
-    def value_of(node: Expr) -> int | None:
+    def value_of(node: Expr) -> Number | None:
         if isinstance(node, Num):
             return node.value
+        assert isinstance(node, BinOp)
         left, right = value_of(node.left), value_of(node.right)
         value = None if left is None or right is None else bounded(node.op, left, right)
         steps.append(f"{left} {node.op} {right} = {value}")
@@ -58,10 +59,18 @@ def steps_of(expr: Expr) -> list[str] | None:
     return None if value_of(expr) is None else steps
 
 
+def _plain_steps(expr: Expr) -> list[str]:
+    """`steps_of` of an expression that is known to keep to the integers 0..999."""
+    steps = steps_of(expr)
+    assert steps is not None, render(expr)
+    return steps
+
+
 def shuffle_operands(expr: Expr, rng: random.Random) -> Expr:
     """The same expression with the operands of each + and * in random order."""
     if isinstance(expr, Num):
         return expr
+    assert isinstance(expr, BinOp)
     pair = [shuffle_operands(expr.left, rng), shuffle_operands(expr.right, rng)]
     if expr.op in "+*":
         rng.shuffle(pair)
@@ -106,14 +115,14 @@ def near_misses(problem: Problem, rng: random.Random, count: int, tries: int = 8
     return rng.sample(nearest, len(nearest))
 
 
-def check_suffix(value: int, target: int) -> str:
+def check_suffix(value: Number, target: Number) -> str:
     """What a search asks of the value it has reached: `", 98? no"`; no equation, so no verifier counts it as a step."""
     return f", {target}? {'yes' if value == target else 'no'}"
 
 
-def attempt_line(expr: Expr, target: int) -> str:
+def attempt_line(expr: Expr, target: Number) -> str:
     """One attempt as a search writes it: its equations, separated by commas, and whether their value is the target."""
-    return ", ".join(steps_of(expr)) + check_suffix(evaluate(expr), target)
+    return ", ".join(_plain_steps(expr)) + check_suffix(evaluate(expr), target)
 
 
 def draw_attempts(problem: Problem, rng: random.Random, failures: int) -> list[Expr]:
@@ -158,6 +167,7 @@ def program_lines(expr: Expr, names: Iterator[str]) -> list[str]:
     def name_of(node: Expr) -> str:
         if isinstance(node, Num):
             return str(node.value)
+        assert isinstance(node, BinOp)
         left, right = name_of(node.left), name_of(node.right)
         name = next(names)
         lines.append(f"{name} = {left} {node.op} {right}")
@@ -183,7 +193,7 @@ def program_search(problem: Problem, rng: random.Random, failures: int) -> str:
         if compact:
             lines.append(f"{next(names)} = {render(attempt)} # {attempt_line(attempt, problem.target)}")
             continue
-        *before, end = steps_of(attempt)
+        *before, end = _plain_steps(attempt)
         comments = [*before, end + check_suffix(evaluate(attempt), problem.target)]
         pairs = zip(program_lines(attempt, names), comments, strict=True)
         lines += [f"{line} # {comment}" for line, comment in pairs]
@@ -195,7 +205,10 @@ def program_search(problem: Problem, rng: random.Random, failures: int) -> str:
 
 def operations(expr: Expr, start: Sequence[Expr]) -> list[BinOp]:
     """The operations that make `expr` of the members of `start`, innermost and left first."""
-    return [] if expr in start else [*operations(expr.left, start), *operations(expr.right, start), expr]
+    if expr in start:
+        return []
+    assert isinstance(expr, BinOp)
+    return [*operations(expr.left, start), *operations(expr.right, start), expr]
 
 
 def walk(pool: Pool, nodes: Sequence[BinOp]) -> Iterator[tuple[Pool, BinOp, Pool]]:
@@ -210,7 +223,7 @@ def actions(pool: Pool, nodes: Sequence[BinOp]) -> set[tuple]:
     return {(canonical(parse(try_line(node)[4:].partition(" =")[0])), values(at)) for at, node, _ in walk(pool, nodes)}
 
 
-def distractor(pool: Pool, target: int, tried: set[tuple], kind: str, rng: random.Random) -> list[BinOp]:
+def distractor(pool: Pool, target: Number, tried: set[tuple], kind: str, rng: random.Random) -> list[BinOp]:
     """A failing branch of a search: operations from `pool` down to one number that is not the target, none of `tried`.
 
     The best of 8 draws: "any", the first; "near", the one that ends nearest to the target; "dead", one whose first
@@ -275,7 +288,9 @@ class TraceDesign:
         return text
 
     def _converted(self, problem: Problem, attempts: list[Expr]) -> list[str]:
-        bodies = [[state_line(full_pool(problem)), *(f"try {step}" for step in steps_of(expr))] for expr in attempts]
+        bodies = [
+            [state_line(full_pool(problem)), *(f"try {step}" for step in _plain_steps(expr))] for expr in attempts
+        ]
         return [line for body in bodies for line in ["backtrack", *body]][1:]
 
     def _depth_first(self, problem: Problem, solution: Expr, branches: int, rng: random.Random) -> list[str]:

@@ -18,7 +18,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from lib import judging
 from lib.distance import nearest_solution
-from lib.environment import count_solutions, initial, parse_action, render_number, step
+from lib.environment import Action, count_solutions, initial, parse_action, render_number, step
 from lib.expression import Expr, Neg, Num, children, numbers, render
 from lib.files import DATA, REFERENCE, RUNS
 from lib.problem import Problem
@@ -167,7 +167,8 @@ def line(row: pd.Series) -> str:
 def page(table: pd.DataFrame, positions: list[int], reward: str = OWN) -> str:
     """Rollouts on one problem side by side, under what the colours mean and the problem's solutions."""
     problem = _problem(*table.iloc[positions[0]][["nums", "target"]])
-    return str(markup.page([card(table, one, reward) for one in positions], problem, *_solved(problem)))
+    cards = [card(table, one, reward) for one in positions]
+    return str(markup.page(cards, problem, *_solved(problem)))  # pyright: ignore[reportAttributeAccessIssue]
 
 
 def card(table: pd.DataFrame, position: int, reward: str = OWN) -> dict:
@@ -268,7 +269,9 @@ def states(actions: str, problem: Problem) -> Iterator[tuple[str, str, int]]:
     """An agent's game: each action, the numbers behind it, the solutions that they leave."""
     passed, said = [initial(problem)], re.findall(r"<pick>[^<>]+</pick>", actions)
     for text in said:
-        passed.append(step(passed[-1], parse_action(text, passed[-1])))
+        action = parse_action(text, passed[-1])
+        assert isinstance(action, Action), action  # it was played
+        passed.append(step(passed[-1], action))
     left = [", ".join(map(render_number, state.nums)) for state in passed]
     return zip(["", *said], left, count_solutions(passed).tolist(), strict=True)
 

@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable
 from contextlib import contextmanager, redirect_stdout
 from dataclasses import dataclass, field
+from typing import Any
 from weakref import WeakKeyDictionary
 
 import pandas as pd
@@ -210,7 +211,7 @@ def generate(
     active = torch.arange(rows, device=device)  # the completions that are still drawn
     row = torch.arange(len(prompts), device=device).repeat_interleave(n)  # of the batch, for each active completion
 
-    cache = Cache(layers=[_Layer(model.config.num_key_value_heads) for _ in range(model.config.num_hidden_layers)])
+    cache: Any = Cache(layers=[_Layer(model.config.num_key_value_heads) for _ in range(model.config.num_hidden_layers)])
     with _decoding(model):
         logits = model(
             input_ids=ids, attention_mask=seen.long(), position_ids=position, past_key_values=cache, logits_to_keep=1

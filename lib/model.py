@@ -153,7 +153,8 @@ def load_policy(path: str | Path, dtype: torch.dtype = torch.float32):
         wrong = [name for name, weights in model.named_parameters() if not weights.isfinite().all()]
         if wrong:
             raise ValueError(f"weights that are not finite, in {wrong[0]} first")
-    return model.to("cuda" if torch.cuda.is_available() else "cpu"), load_tokenizer(checkpoint)
+    model.to("cuda" if torch.cuda.is_available() else "cpu")  # pyright: ignore[reportArgumentType]
+    return model, load_tokenizer(checkpoint)
 
 
 @contextmanager

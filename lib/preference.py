@@ -109,9 +109,9 @@ class PreferenceTrainer(Resumable, DPOTrainer):
     def _compute_loss(self, model, inputs: dict, return_outputs=False) -> torch.Tensor:
         with torch.no_grad():
             reference = self._log_ratios(self.ref_model, inputs)
-        ratios = self._log_ratios(model, inputs) - reference
+        chosen, rejected = self._log_ratios(model, inputs) - reference
         lengths = inputs["completion_mask"].sum(-1).view(2, -1)
-        loss, row = preference_loss(*ratios, lengths, self.settings.beta, self.settings.loss)
+        loss, row = preference_loss(chosen, rejected, lengths, self.settings.beta, self.settings.loss)
         self._rows.append(row)
         return loss
 

@@ -30,6 +30,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -172,10 +173,24 @@ class Resumable:
     """What our trainers share. A checkpoint counts once its last file, `complete.json` with the sizes of all others,
     is written. It keeps the trainer's log, from which metrics.csv is written: a resumed run cuts that back."""
 
+    # of the trainer that this is mixed into
+    args: Any
+    state: Any
+    model: Any
+    processing_class: Any
+    accelerator: Any
+    train: Any
+    remove_callback: Any
+    train_dataset: Any
+    settings: Any
+    prompt_style: str
+    eval_problems: Any
+    eval_rewards: dict[str, Reward]
+
     def _save_checkpoint(self, model, trial):
         folder = Path(self.args.output_dir) / f"checkpoint-{self.state.global_step}"
         with writing(folder, RuntimeError, SafetensorError):  # a full disk has three faces
-            super()._save_checkpoint(model, trial)
+            super()._save_checkpoint(model, trial)  # pyright: ignore[reportAttributeAccessIssue]
             (folder / "complete.json").write_text(json.dumps(_sizes(folder)))
 
     def create_model_card(self, *args, **kwargs):
@@ -223,14 +238,16 @@ class Resumable:
 
     def add(self, row: dict) -> None:
         """Add a row of our own to the log and so to metrics.csv; TRL's metrics are left out."""
-        transformers.Trainer.log(self, row)
+        transformers.Trainer.log(self, row)  # pyright: ignore[reportArgumentType]
         self.write_metrics(pd.DataFrame(self.state.log_history).drop(columns="epoch"))
 
     def write_metrics(self, log: pd.DataFrame) -> None:
         """Write metrics.csv, a row a step, and say how far training is."""
         table = log.sort_index(axis=1).groupby("step", as_index=False).first()
         write_table(table, self.folder / "metrics.csv")
-        self.line.set_postfix(table[self.shown].ffill().iloc[-1], refresh=False)  # a last row may hold eval_* alone
+        self.line.set_postfix(
+            dict(table[self.shown].ffill().iloc[-1]), refresh=False
+        )  # a last row may hold eval_* alone
         self.line.update(self.state.global_step - self.line.n)
 
 
@@ -517,7 +534,7 @@ class RLOOTrainer(Resumable, GRPOTrainer):
             tensors["token_weights"] = behind_prompt(self.token_weights(ids) for _, ids, _ in rollouts)
         return tensors
 
-    def _logps(self, model, ids, attention, length: int) -> tuple[torch.Tensor, torch.Tensor | None]:
+    def _logps(self, model, ids, attention, length: int) -> tuple[torch.Tensor, Any]:
         """log pi of the last `length` tokens, and entropies (but of the reference): (B, length)."""
         logps, entropies, _ = self._get_per_token_logps_and_entropies(
             model, ids, attention, logits_to_keep=length, compute_entropy=model is not self.reference
@@ -589,7 +606,7 @@ def train_rloo(
     order = schedule(len(train_problems), batches * settings.problems_per_step, settings.seed)
     in_order = train_problems.select_columns(["nums", "target"]).select(order)
     trainer = RLOOTrainer(model, tokenizer, in_order, reward, folder, settings, **options)
-    longest = max((render_prompt(**row, style=trainer.prompt_style) for row in in_order), key=len)
+    longest = max((render_prompt(p.nums, p.target, trainer.prompt_style) for p in problems(in_order)), key=len)
     length = len(tokenizer(longest).input_ids) + settings.max_tokens
     taken = MEMORY_SHARE * (settings.engine == "vllm" and torch.cuda.is_available())
     trainer.check_memory(settings.micro_batch, length, reference=bool(settings.kl_coef), taken=taken)
