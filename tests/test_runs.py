@@ -648,6 +648,14 @@ def processes(folder: Path) -> dict[str, int]:
     return found
 
 
+def command_of(entry: Path) -> str:
+    """The command line of a process, by its folder in /proc."""
+    try:
+        return (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode()
+    except OSError:
+        return ""
+
+
 def until(condition, seconds: float = 60):
     """Wait for a condition; its value."""
     for _ in range(int(seconds / 0.1)):
@@ -667,6 +675,7 @@ def test_what_is_orphaned_while_it_starts_ends(checkout, command):
     assert not (checkout.runs / "laptop/t/base/0").exists()
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 def test_kill_9_of_any_process_then_the_same_command(checkout, monkeypatch):
     checkout.declare(set_in("profiles", "laptop", "runs", value={"t/train_0.1": {"pause": 0.5, "steps": 100}}))
@@ -706,6 +715,7 @@ def test_kill_9_of_any_process_then_the_same_command(checkout, monkeypatch):
     assert checkout.record("train_0.1")["elapsed"] > 4 * 0.5 + 0.5
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM])
 def test_a_polite_end_leaves_nothing_behind(checkout, how):
     checkout.declare(set_in("profiles", "laptop", "runs", value={"t/base": {"pause": 0.5, "steps": 100}}))
@@ -742,6 +752,7 @@ def test_a_folder_that_is_not_the_runs_own_is_never_emptied(checkout):
     assert not (folder / "checkpoint/thesis.txt").exists() and checkout.record("base")["status"] == "finished"
 
 
+@pytest.mark.slow
 def test_a_hostile_machine(checkout, tmp_path):
     """A folder with spaces and umlauts, a home that cannot be written, a parent's record from the future, no git."""
     moved = Checkout(checkout.root.rename(tmp_path.parent / f"{tmp_path.name} größer als 'sonst'"))
@@ -801,6 +812,33 @@ def test_the_view_learns_from_the_pace_and_shows_plain_text(checkout):
     assert "1 failed, about 00:50 left" in view.lines()[0]
 
 
+@pytest.mark.slow
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+def test_a_killed_kernel_is_named_while_its_sibling_works_on(checkout):
+    pauses = {"t/train_0.1": {"pause": 0.5, "steps": 1000}, "t/train_0.2": {"pause": 0.5, "steps": 1000}}
+    checkout.declare(set_in("profiles", "laptop", "runs", value=pauses))
+    front = checkout.start("make", "laptop", "t/train_*", "--cores", "2")
+    steps = [checkout.folder(run) / "checkpoint/step.txt" for run in ("train_0.1", "train_0.2")]
+    until(lambda: all(step.exists() for step in steps))
+    kernels = [
+        int(entry.name)
+        for entry in Path("/proc").glob("[0-9]*")
+        if "ipykernel_launcher" in command_of(entry) and os.readlink(entry / "cwd") == str(checkout.root)
+    ]
+    assert len(kernels) == 2
+    os.kill(kernels[0], signal.SIGKILL)
+    said = next(line for line in front.stdout if line.startswith("! run t/train_0."))
+    assert front.poll() is None and "failed in the cell" in said  # the other one is still at work
+    front.send_signal(signal.SIGTERM)
+    front.communicate(timeout=60)
+
+
+def test_jupyterlab_starts_as_root_too():
+    command = ["make", "-n", "-o", ".venv/.installed", "lab"]
+    said = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    assert ("--allow-root" in said) == (os.getuid() == 0)
+
+
 def test_two_runners_make_one_run_once(checkout):
     both = [checkout.start("run", "laptop", "t/base/0") for _ in range(2)]
     said = "".join(process.communicate(timeout=60)[0] for process in both)
@@ -818,6 +856,7 @@ with gpu() as mine:
 """
 
 
+@pytest.mark.slow
 def test_a_killed_run_frees_its_gpu_and_no_two_share_one(monkeypatch):
     """Fake devices, a process each: three for two GPUs; the third gets that of the one that is killed."""
     names = [f"{letter}{os.getpid()}" for letter in "cd"]
@@ -836,6 +875,7 @@ def test_a_killed_run_frees_its_gpu_and_no_two_share_one(monkeypatch):
         process.wait()
 
 
+@pytest.mark.slow
 def test_runs_at_the_same_time_have_different_gpus(checkout, monkeypatch):
     """Through Snakemake: both trainings at once, each kernel with a device of its own; the analysis has none."""
     names = [f"{letter}{os.getpid()}" for letter in "ef"]
