@@ -163,12 +163,13 @@ def _judged(patterns, file, sets, looks, texts) -> pd.DataFrame:
         path, names = folder / file, record(folder)
         style, table = names["parameters"].get("prompt_style", "free"), read_table(path)
         who = pd.DataFrame({key: names[key] for key in about[:3]} | {"style": style}, table.index)
+        saved = table.columns if texts else table.columns.drop(TEXTS)
+        tables[0] = tables[0].reindex(columns=tables[0].columns.union([*saved], sort=False))  # of no row, too
         content = hashlib.blake2b(path.read_bytes(), digest_size=16).hexdigest()
         for name, rows in table.groupby("set", sort=False) if "set" in table else [("all", table)]:
             if sets is None or name in sets:
                 verdicts = [_verdicts(f"{content}-{name}", rows, style, look) for look in looks]
-                shown = rows if texts else rows.drop(columns=TEXTS)
-                tables.append(pd.concat([who.loc[rows.index], shown, *verdicts], axis=1))
+                tables.append(pd.concat([who.loc[rows.index], rows[saved], *verdicts], axis=1))
     return pd.concat(tables[1:] or tables, ignore_index=True)
 
 

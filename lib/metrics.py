@@ -222,7 +222,7 @@ def searched(games: pd.DataFrame) -> pd.DataFrame:
     best = games.assign(any=solved.astype(float), repeats=repeats).query("rank == 0")
     scores = {"pass@1": best["correct"].astype(float), "score": partial_credit(best)}
     scores["rejected"] = best[list(REJECTIONS)].sum(axis=1) / best["sampled"]
-    return best.assign(**scores, system=[_system(row) for row in best.itertuples()])
+    return best.assign(**scores, system=pd.Series(map(_system, best.itertuples()), best.index, dtype="str"))
 
 
 def _system(row) -> str:

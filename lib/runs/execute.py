@@ -26,7 +26,7 @@ from lib.runs.process import RunError, gpu, locked
 # the kernel's first line: lib.runs.process.die_with_parent, before anything is imported
 DIE_WITH_PARENT = ["--IPKernelApp.exec_lines=__import__('ctypes').CDLL(None).prctl(1, 9)"]
 OURS = ("spec.json", "run.json", "spent.txt", "log.txt", "notebook.ipynb")  # the runner's files beside the notebook's
-PULSE = 5.0  # seconds between two notes of the time spent
+PULSE = 1.0  # seconds between two notes of the time spent: what a kill can lose of it
 
 
 def execute(project: Project, spec: Spec) -> None:
