@@ -21,7 +21,7 @@ READY := .venv/.installed
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 FRONT := $(BIN)/python -m lib.runs
 
-.PHONY: help study full test lint figures report lab bench bench-gpu status clean-runs vllm-cpu test-browser test-slurm test-resume test-install lock types
+.PHONY: help study full test lint figures report lab bench bench-gpu status clean-runs vllm-cpu test-browser test-slurm test-resume test-notebooks test-install lock types
 
 help:
 	@echo "make study       train and evaluate the headline runs on this machine (PROFILE=laptop GROUP=headline)"
@@ -38,6 +38,7 @@ help:
 	@echo "make test-install whether the pins resolve on the package index, with every Python at hand"
 	@echo "make test-slurm  the headline in miniature through a real Slurm on this machine (Debian, as root)"
 	@echo "make test-resume the headline in miniature, killed KILLS=20 times at random moments (GROUP=paths: every notebook)"
+	@echo "make test-notebooks every notebook top to bottom with its own parameters; half an hour"
 	@echo "make lint        ruff, and that notebooks are committed without outputs"
 	@echo "make types       pyright's basic mode on lib/"
 	@echo "make lock        the pins made anew from pyproject.toml (UPGRADE=--upgrade: the newest versions)"
@@ -95,6 +96,9 @@ test-browser: $(READY)
 test-slurm: $(READY)
 	$(PIP) --no-deps snakemake-executor-plugin-slurm==2.8.0 snakemake-executor-plugin-slurm-jobstep==0.6.1
 	@exec $(BIN)/python -m tests.slurm
+
+test-notebooks: $(READY)
+	@exec $(BIN)/python -m tests.run_all
 
 test-resume: $(READY)
 	@exec $(BIN)/python -m tests.resume $(KILLS) $(GROUP)
