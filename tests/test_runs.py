@@ -744,6 +744,8 @@ def test_a_folder_that_is_not_the_runs_own_is_never_emptied(checkout):
     for strange in ("{", "{}", '{"profile": "laptop", "run": "study/study", "seed": 0}', "[]"):
         (folder / "spec.json").write_text(strange)
         assert "was not made by run t/base/0" in checkout.call("run", "laptop", "t/base/0", status=1)
+    said = checkout.call("make", "laptop", "t/base", status=1)
+    assert "was not made by run t/base/0" in said and "killed" not in said and "1 failed: t/base/0" in said
     assert (folder / "checkpoint/thesis.txt").read_text() == "years"
     (folder / "spec.json").write_text(
         '{"profile": "laptop", "run": "t/base", "seed": 0}'

@@ -178,7 +178,7 @@ def listen(stream, said: deque, plan: Plan, failed: dict[str, None]) -> None:
             print(line[2:], flush=True)
         elif line.startswith("! "):
             print(line, flush=True)
-            failed |= {run: None for run in plan.specs if line.startswith(f"! run {run} ")}
+            failed |= {run: None for run in plan.specs if re.search(rf"(^! |\brun ){re.escape(run)}(?![\w/])", line)}
         elif error and line.strip().startswith("output: "):
             run = folders.get(line.partition("output: ")[2].removesuffix(" (corrupted)"))
             if run and run not in failed:
