@@ -85,8 +85,8 @@ def sample_tags(
     """
     tags, eos = [], tokenizer.eos_token_id
     for start in range(0, len(states), max(1, batch // n)):
-        prompts = tokenizer([render_state(state) for state in states[start : start + max(1, batch // n)]]).input_ids
-        chosen = states[start : start + len(prompts)]
+        chosen = states[start : start + max(1, batch // n)]
+        prompts = tokenizer([render_state(state) for state in chosen]).input_ids
         choices = [legal_tags(tokenizer, state) for state in chosen] if legal_only else None
         out = generate(model, prompts, n, sampling, eos, generator, share=True, choices=choices)
         kinds = list(dict.fromkeys(map(tuple, out.ids)))
@@ -114,8 +114,8 @@ def search(
     tallies = [Counter() for _ in problems]
     while active := [(i, path) for i, paths in enumerate(beams) for path in paths if not path.state.terminal]:
         states = [path.state for _, path in active]
-        how = {"legal_only": True} if settings.legal_only else {}
-        drawn = sample_tags(model, tokenizer, states, settings.samples, settings.sampling, generator, **how)
+        asked = (states, settings.samples, settings.sampling, generator)
+        drawn = sample_tags(model, tokenizer, *asked, legal_only=settings.legal_only)
         found: list[dict] = [{} for _ in problems]
         for (i, path), tags in zip(active, drawn, strict=True):
             tallies[i].update(sampled=len(tags), tokens=sum(tokens for *_, tokens in tags))

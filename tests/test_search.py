@@ -39,7 +39,7 @@ def known_policy(state) -> dict[str, float]:
 def policy(monkeypatch):
     """`search` draws from `known_policy`; each tag counts five tokens."""
 
-    def draw(model, tokenizer, states, n, sampling, generator):
+    def draw(model, tokenizer, states, n, sampling, generator, legal_only):
         drawn = []
         for state in states:
             tags = known_policy(state)
@@ -112,7 +112,7 @@ def test_lemma_32_fails_where_a_good_prefix_can_be_pruned(monkeypatch):
     """One step, p = .3, K = 8, B = 1: the bound says .94. But the likelier bad action, once sampled, takes the beam."""
     tags = {"<pick>2, 3, +</pick>": 0.3, "<pick>2, 3, *</pick>": 0.7}
 
-    def draw(model, tokenizer, states, n, sampling, generator):
+    def draw(model, tokenizer, states, n, sampling, generator, legal_only):
         picks = torch.multinomial(torch.tensor([0.3, 0.7]), n * len(states), replacement=True, generator=generator)
         drawn = [(tag, math.log(tags[tag]), 5) for tag in (list(tags)[i] for i in picks)]
         return [drawn[i : i + n] for i in range(0, len(drawn), n)]

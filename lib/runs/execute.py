@@ -133,7 +133,7 @@ def written_for(began: dict, text: str) -> bool:
 
 @contextmanager
 def spending(folder: Path) -> Iterator:
-    """Note the seconds spent in spent.txt every few seconds, so that a resumed run adds them up; yields what says them.
+    """Note the seconds spent in spent.txt every PULSE, so that a resumed run adds them up; yields what says them.
 
     A pulse stands behind them, different each time: who looks on sees that the run is at work.
     """
