@@ -35,18 +35,17 @@ def planned(paper: str | None = None) -> pd.DataFrame:
 
     runs: A;B for A minus B, A;B;C for A minus each other (direction highest, lowest) or each alone (zero), A for A
     alone.
-    starts: the policies that A and B began from, where their changes are compared. bound: taken off; factor: of B;
-    margin: within which equal is equal. metric, set: ours; problem_set, paper_metric, paper_runs: the paper's, filled
-    in where they are the same. note: what is censored, selected or chosen.
+    starts: the policies that A and B began from, where their changes are compared. bound: taken off; factor: of B, or
+    of its change; margin: within which equal is equal. metric, set: ours; problem_set, paper_metric, paper_runs: the
+    paper's, filled in where they are the same. note: what is censored, selected or chosen.
     """
     table = pd.read_csv(PAPER / "claims.csv").fillna({"starts": "", "note": "", "bound": 0.0, "factor": 1.0})
     for column in ("metric", "runs"):
         table[f"paper_{column}"] = table[f"paper_{column}"].fillna(table[column])
-    for row in table.itertuples():
-        if row.direction not in DIRECTIONS:
-            raise ValueError(f"claims.csv, {row.id}: direction {row.direction!r} is none of {', '.join(DIRECTIONS)}")
-        if row.direction in ("equal", "zero") and not row.margin > 0:
-            raise ValueError(f"claims.csv, {row.id}: {row.direction!r} needs a margin within which it holds")
+    for row in table[~table["direction"].isin(DIRECTIONS)].itertuples():
+        raise ValueError(f"claims.csv, {row.id}: direction {row.direction!r} is none of {', '.join(DIRECTIONS)}")
+    for row in table[table["direction"].isin(["equal", "zero"]) & ~(table["margin"] > 0)].itertuples():
+        raise ValueError(f"claims.csv, {row.id}: {row.direction!r} needs a margin within which it holds")
     return table if paper is None else table[table["paper"] == paper].reset_index(drop=True)
 
 
@@ -61,8 +60,8 @@ def comparisons(claim, theirs=False) -> list[dict[str, float]]:
     if len(others) > 1 and claim.direction not in ("highest", "lowest"):
         raise ValueError(f"claims.csv, {claim.id}: {claim.direction!r} compares two methods, not {claim.runs}")
     asked = [{first: 1.0, other: -claim.factor} for other in others]
-    if claim.starts and not theirs:  # A - A's start - (B - B's start)
-        for start, sign in zip(claim.starts.split(";"), (-1.0, 1.0), strict=True):
+    if claim.starts and not theirs:  # A - A's start - factor (B - B's start)
+        for start, sign in zip(claim.starts.split(";"), (-1.0, claim.factor), strict=True):
             asked[0][start] = asked[0].get(start, 0.0) + sign
     return [{method: weight for method, weight in weights.items() if weight} for weights in asked]
 
@@ -94,30 +93,31 @@ def evaluate(asked: pd.DataFrame, scores: pd.DataFrame, ready: Mapping[str, tupl
     paper = pd.read_csv(PAPER / "results.csv")
     paper["value"] /= paper["unit"].map(PER).fillna(1)
     paper = paper.drop_duplicates(["paper", "method", "set", "metric"]).set_index(["paper", "method", "set", "metric"])
-    rows = []
-    for claim in asked.itertuples():
-        found, wanted, reported = [], comparisons(claim), comparisons(claim, theirs=True)
-        here = (
-            scores.loc[scores.index.isin([claim.set], level="set"), [claim.metric]] if claim.metric in scores else None
-        )
-        table = None if here is None else contrasts(here, dict(enumerate(wanted))).set_index("contrast")
-        for i, weights in enumerate(wanted):
-            keys = [(claim.paper, method, claim.problem_set, claim.paper_metric) for method in reported[i]]
-            theirs = paper["value"].reindex(keys).to_numpy() @ [*reported[i].values()] - claim.bound
-            lead = (claim.paper, " - ".join(reported[i]), *keys[0][2:])
-            if len(keys) > 1 and lead in paper.index:
-                theirs = paper["value"][lead]  # the paper says the difference alone
-            row = {"against": [*weights][1] if len(weights) > 1 else "", "theirs": theirs, "answer": "not run"}
-            if ready and claim.id in ready:
-                row |= dict(zip(("estimate", "low", "high", "seeds"), ready[claim.id], strict=True))
-            elif table is not None and i in table.index:
-                one = table.loc[i]
-                row |= (one[["estimate", "low", "high"]].astype(float) - claim.bound).to_dict()
-                row |= {"n_problems": one["n_problems"], "seeds": one["runs"]}
-            if "low" in row:
-                limits = (row["low"], row["high"], claim.direction, row["seeds"], theirs, claim.margin)
-                row["answer"] = answer(*limits)
-            found.append(row)
-        weakest = min(found, key=lambda row: ANSWERS.index(row["answer"]))
-        rows.append({"id": claim.id, "comparisons": len(wanted)} | weakest)
+    rows = [_weakest(claim, paper["value"], scores, ready or {}) for claim in asked.itertuples()]
     return asked.merge(pd.DataFrame(rows, columns=["id", *COLUMNS]), on="id")
+
+
+def _weakest(claim, paper: pd.Series, scores: pd.DataFrame, ready: Mapping[str, tuple]) -> dict:
+    """The weakest answer among the comparisons of one claim, as `evaluate` returns it."""
+    found, wanted, reported = [], comparisons(claim), comparisons(claim, theirs=True)
+    ours = {}
+    if claim.metric in scores:
+        here = scores.loc[scores.index.isin([claim.set], level="set"), [claim.metric]]
+        ours = contrasts(here, dict(enumerate(wanted))).set_index("contrast").to_dict("index")
+    for i, weights in enumerate(wanted):
+        keys = [(claim.paper, method, claim.problem_set, claim.paper_metric) for method in reported[i]]
+        theirs = paper.reindex(keys).to_numpy() @ [*reported[i].values()] - claim.bound
+        lead = (claim.paper, " - ".join(reported[i]), *keys[0][2:])
+        if len(keys) > 1 and lead in paper.index:
+            theirs = paper[lead]  # the paper says the difference alone
+        row: dict = {"against": [*weights][1] if len(weights) > 1 else "", "theirs": theirs, "answer": "not run"}
+        if claim.id in ready:
+            row |= dict(zip(("estimate", "low", "high", "seeds"), ready[claim.id], strict=True))
+        elif i in ours:
+            row |= {end: ours[i][end] - claim.bound for end in ("estimate", "low", "high")}
+            row |= {"n_problems": ours[i]["n_problems"], "seeds": ours[i]["runs"]}
+        if "low" in row:
+            row["answer"] = answer(row["low"], row["high"], claim.direction, row["seeds"], theirs, claim.margin)
+        found.append(row)
+    weakest = min(found, key=lambda row: ANSWERS.index(row["answer"]))
+    return {"id": claim.id, "comparisons": len(wanted)} | weakest

@@ -7,14 +7,14 @@ the integers 0 to 999, which is what the base model is taught; the verifier know
 import random
 import re
 import string
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from functools import lru_cache
-
-import datasets
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache, partial
+from operator import itemgetter
+from typing import TYPE_CHECKING
 
 from lib.environment import Number, initial, moves_of, render_action, render_state, step
-from lib.expression import BinOp, Expr, Num, canonical, evaluate, parse, render
+from lib.expression import BinOp, Expr, Num, canonical, evaluate, render
 from lib.problem import Problem, exclude
 from lib.problem import problems as as_problems
 from lib.prompts import render_prompt
@@ -22,13 +22,13 @@ from lib.solver import is_solvable, solutions
 from lib.traces import Pool, full_pool, move, state_line, try_line, values
 from lib.verifiers import verify_trace
 
+if TYPE_CHECKING:  # as in lib.problem
+    from datasets import Dataset
+
 LARGEST = 999
 UNSOLVED = 0.25  # share of the program demonstrations whose answer misses the target
 COMPACT = 0.25  # share of them that write an attempt in one line, not an operation
 HUB_DEMONSTRATIONS = "Asap7772/cog_behav_all_strategies"
-
-
-# --- arithmetic steps -------------------------------------------------------------------------------------------------
 
 
 def bounded(op: str, a: Number, b: Number) -> Number | None:
@@ -66,6 +66,14 @@ def _plain_steps(expr: Expr) -> list[str]:
     return steps
 
 
+def operations(expr: Expr, start: Sequence[Expr] = ()) -> list[BinOp]:
+    """The operations that make `expr` of numbers and the members of `start`, innermost and left first."""
+    if isinstance(expr, Num) or expr in start:
+        return []
+    assert isinstance(expr, BinOp)
+    return [*operations(expr.left, start), *operations(expr.right, start), expr]
+
+
 def shuffle_operands(expr: Expr, rng: random.Random) -> Expr:
     """The same expression with the operands of each + and * in random order."""
     if isinstance(expr, Num):
@@ -84,15 +92,20 @@ def random_expression(nums, rng: random.Random) -> Expr:
 
 def random_end(start: Sequence[Expr], rng: random.Random) -> Expr:
     """What random operations make of a whole pool of expressions, if every value stays an integer from 0 to 999."""
-    pool = [(expr, int(evaluate(expr))) for expr in start]
-    while len(pool) > 1:
-        i, j = rng.sample(range(len(pool)), 2)
-        (left, a), (right, b) = pool[i], pool[j]
-        op = rng.choice("+-*/")
-        value = bounded(op, a, b)
+    return _random_end([(expr, int(evaluate(expr))) for expr in start], rng)[0]
+
+
+def _random_end(pool: list[tuple[Expr, Number]], rng: random.Random) -> tuple[Expr, Number]:
+    """The same with values, of a pool with values."""
+    while (left := len(pool)) > 1:
+        i, j = rng.randrange(left), rng.randrange(left - 1)
+        j = left - 1 if j == i else j  # as rng.sample(range(left), 2) draws them, in a third of its time
+        op = "+-*/"[rng.randrange(4)]
+        value = bounded(op, pool[i][1], pool[j][1])
         if value is not None:
-            pool = [item for k, item in enumerate(pool) if k not in (i, j)] + [(BinOp(op, left, right), value)]
-    return pool[0][0]
+            made = BinOp(op, pool[i][0], pool[j][0])
+            pool = [item for k, item in enumerate(pool) if k not in (i, j)] + [(made, value)]
+    return pool[0]
 
 
 # --- supervised demonstrations ----------------------------------------------------------------------------------------
@@ -107,11 +120,13 @@ def plain_solutions(problem: Problem) -> list[Expr]:
 def near_misses(problem: Problem, rng: random.Random, count: int, tries: int = 8) -> list[Expr]:
     """Wrong attempts as made with an eye on the target: of `tries` random expressions for each the `count` that come
     nearest, in random order, no two the same up to commuting (fewer where so many are not found)."""
-    different: dict[Expr, Expr] = {}
+    start: list[tuple[Expr, Number]] = [(Num(n), n) for n in problem.nums]
+    different: dict[Expr, tuple[Number, Expr]] = {}
     while count and not different:
-        drawn = [random_expression(problem.nums, rng) for _ in range(tries * count)]
-        different = {canonical(attempt): attempt for attempt in drawn if evaluate(attempt) != problem.target}
-    nearest = sorted(different.values(), key=lambda attempt: abs(evaluate(attempt) - problem.target))[:count]
+        drawn = [_random_end(start, rng) for _ in range(tries * count)]
+        gaps = [(abs(value - problem.target), attempt) for attempt, value in drawn]
+        different = {canonical(attempt): (gap, attempt) for gap, attempt in gaps if gap}
+    nearest = [attempt for _, attempt in sorted(different.values(), key=itemgetter(0))[:count]]
     return rng.sample(nearest, len(nearest))
 
 
@@ -125,8 +140,15 @@ def attempt_line(expr: Expr, target: Number) -> str:
     return ", ".join(_plain_steps(expr)) + check_suffix(evaluate(expr), target)
 
 
-def draw_attempts(problem: Problem, rng: random.Random, failures: int) -> list[Expr]:
-    """At most `failures` attempts that miss and one that works. Raises ValueError without a solution among 0 to 999."""
+def draw_attempts(problem: Problem, rng: random.Random, failures: int, solved: bool = True) -> list[Expr]:
+    """At most `failures` attempts that miss and one that works, or if not `solved` one more that misses: a search that
+    gives up, and answers its last attempt.
+
+    It teaches a policy to close: one that has seen searches of any length, but each with a happy end, goes on to the
+    cap on what it cannot solve. Raises ValueError without a solution among the integers 0 to 999.
+    """
+    if not solved:
+        return near_misses(problem, rng, failures + 1)
     plain = plain_solutions(problem)
     if not plain:
         raise ValueError(f"{problem} has no solution with integer values from 0 to {LARGEST}")
@@ -134,24 +156,10 @@ def draw_attempts(problem: Problem, rng: random.Random, failures: int) -> list[E
     return [*near_misses(problem, rng, failures), solution]
 
 
-def free_search(problem: Problem, rng: random.Random, failures: int) -> str:
-    """A completion that searches in plain arithmetic: `failures` attempts that miss, one that works, the answer.
-
-    One attempt a line, as `attempt_line` writes it. Raises ValueError without a solution among the integers 0 to 999.
-    """
-    return _written(draw_attempts(problem, rng, failures), problem)
-
-
-def given_up(problem: Problem, rng: random.Random) -> str:
-    """A search that ends without success: three or four near misses, the last of them as the answer.
-
-    It teaches a policy to close: one that has seen searches of any length, but each with a happy end, goes on to the
-    cap on what it cannot solve.
-    """
-    return _written(near_misses(problem, rng, rng.randint(3, 4)), problem)
-
-
-def _written(attempts: list[Expr], problem: Problem) -> str:
+def free_search(problem: Problem, rng: random.Random, failures: int, solved: bool = True) -> str:
+    """A completion that searches in plain arithmetic: what `draw_attempts` draws, one attempt a line as `attempt_line`
+    writes it, and the last one as the answer."""
+    attempts = draw_attempts(problem, rng, failures, solved)
     lines = [attempt_line(attempt, problem.target) for attempt in attempts]
     return "\n".join(["<think>", *lines, "</think>", f"<answer>{render(attempts[-1])}</answer>"])
 
@@ -162,34 +170,30 @@ def program_lines(expr: Expr, names: Iterator[str]) -> list[str]:
     >>> program_lines(parse("(44 + 19) + 35"), iter("abc"))
     ['a = 44 + 19', 'b = a + 35']
     """
-    lines: list[str] = []
-
-    def name_of(node: Expr) -> str:
-        if isinstance(node, Num):
-            return str(node.value)
-        assert isinstance(node, BinOp)
-        left, right = name_of(node.left), name_of(node.right)
-        name = next(names)
+    lines, made = [], {}
+    for node in operations(expr):
+        left, right = (made.get(id(side)) or render(side) for side in (node.left, node.right))
+        made[id(node)] = name = next(names)
         lines.append(f"{name} = {left} {node.op} {right}")
-        return name
-
-    name_of(expr)
     return lines
 
 
-def program_search(problem: Problem, rng: random.Random, failures: int) -> str:
-    """A completion that searches in a restricted program: `failures` attempts that miss, then one that works.
+def program_search(
+    problem: Problem, rng: random.Random, failures: int, solved: bool | None = None, fresh: bool = False
+) -> str:
+    """A completion that searches in a restricted program: what `draw_attempts` draws, the last attempt as its value.
 
     A line holds one operation, in a share of COMPACT a whole attempt; the arithmetic stands in comments, in the words
     of `attempt_line`. The last assignment is the answer: were it named so, the policy would have to say that it has
-    found a solution before it has computed one. A share of UNSOLVED ends on a miss: what is taught is the format.
-    Raises ValueError without a solution among the integers 0 to 999.
+    found a solution before it has computed one. Where `solved` does not say it, a share of UNSOLVED ends on a miss.
+    fresh: every attempt names its values from a on.
     """
-    attempts = draw_attempts(problem, rng, failures)
-    if rng.random() < UNSOLVED:
+    attempts = draw_attempts(problem, rng, failures, solved is not False)
+    if solved is None and rng.random() < UNSOLVED:
         [attempts[-1]] = near_misses(problem, rng, 1)
     compact, names, lines = rng.random() < COMPACT, iter(string.ascii_lowercase), []
     for attempt in attempts:
+        names = iter(string.ascii_lowercase) if fresh else names
         if compact:
             lines.append(f"{next(names)} = {render(attempt)} # {attempt_line(attempt, problem.target)}")
             continue
@@ -203,14 +207,6 @@ def program_search(problem: Problem, rng: random.Random, failures: int) -> str:
 # --- structured search traces -----------------------------------------------------------------------------------------
 
 
-def operations(expr: Expr, start: Sequence[Expr]) -> list[BinOp]:
-    """The operations that make `expr` of the members of `start`, innermost and left first."""
-    if expr in start:
-        return []
-    assert isinstance(expr, BinOp)
-    return [*operations(expr.left, start), *operations(expr.right, start), expr]
-
-
 def walk(pool: Pool, nodes: Sequence[BinOp]) -> Iterator[tuple[Pool, BinOp, Pool]]:
     """(pool, operation, pool behind it) of one operation after the other."""
     for node in nodes:
@@ -220,7 +216,8 @@ def walk(pool: Pool, nodes: Sequence[BinOp]) -> Iterator[tuple[Pool, BinOp, Pool
 
 def actions(pool: Pool, nodes: Sequence[BinOp]) -> set[tuple]:
     """What may be tried only once: operations on values, up to commuting, each with the values of its pool."""
-    return {(canonical(parse(try_line(node)[4:].partition(" =")[0])), values(at)) for at, node, _ in walk(pool, nodes)}
+    tried = ((values(at), node.op, evaluate(node.left), evaluate(node.right)) for at, node, _ in walk(pool, nodes))
+    return {(at, op, *(sorted((a, b)) if op in "+*" else (a, b))) for at, op, a, b in tried}
 
 
 def distractor(pool: Pool, target: Number, tried: set[tuple], kind: str, rng: random.Random) -> list[BinOp]:
@@ -247,9 +244,10 @@ class TraceDesign:
     solutions, and the same failing branches. backtracks: share of rows that search depth-first through failing
     branches (of kind `branch`, see `distractor`) before they find on, 1 to `most` of them: a branch starts where two or
     three numbers are left, and ends in the search's return there. direct: share of rows that are an answer alone.
-    converted: attempts of a free search, each from the first state on, their later states left out. faulty: tags in
-    capitals, and "= target" in the answer. checked: a try that leaves one number says whether it is the target, as free
-    searches do. provenance: states hold what their numbers were made of.
+    restarts: instead of that the attempts of a free search, each from the first state on; only such a search can give
+    up. stated: it says the states behind its tries, and tries nothing twice. faulty: tags in capitals, and "= target"
+    in the answer. checked: a try that leaves one number says whether it is the target, as free searches do. provenance:
+    states hold what their numbers were made of.
     """
 
     variants: int = 1
@@ -258,63 +256,74 @@ class TraceDesign:
     most: int = 2
     branch: str = "any"
     direct: float = 0.0
-    converted: bool = False
+    restarts: bool = False
+    stated: bool = True
     faulty: bool = False
     checked: bool = False
     provenance: bool = False
 
-    def __call__(self, problem: Problem, rng: random.Random, failures: int) -> str:
+    def __call__(self, problem: Problem, rng: random.Random, failures: int, solved: bool = True) -> str:
         """One completion, checked by `verify_trace`. Raises ValueError without a solution among the integers 0 to 999,
-        and for a row that the verifier finds a fault in."""
+        for a row that the verifier finds a fault in, and for a design that cannot give up."""
+        if not (solved or self.restarts):
+            raise ValueError("traces of this design never give up")
         rng = random.Random(str(problem.key)) if self.canonical else rng
-        *missed, solution = draw_attempts(problem, rng, failures if self.converted else 0)
+        *missed, last = draw_attempts(problem, rng, failures if self.restarts else 0, solved)
         if self.canonical:
-            solution = min(plain_solutions(problem), key=render)
+            last = min(plain_solutions(problem), key=render)
         branches = max(1, min(failures, self.most)) if rng.random() < self.backtracks else 0
         if rng.random() < self.direct:
             lines = []
-        elif self.converted:
-            lines = self._converted(problem, [*missed, solution])
+        elif self.restarts:
+            lines = self._restarting(problem, missed, last)
         else:
-            lines = self._depth_first(problem, solution, branches, rng)
-        text = "\n".join([*(["<think>", *lines, "</think>"] if lines else []), f"<answer>{render(solution)}</answer>"])
+            lines = self._depth_first(problem, last, branches, rng)
+        text = "\n".join([*(["<think>", *lines, "</think>"] if lines else []), f"<answer>{render(last)}</answer>"])
         verdict = verify_trace(text, problem)
-        faultless = all(line.valid and not line.repeated for line in verdict.lines) and (verdict.reached or not lines)
-        if verdict.status != "correct" or not (faultless or (self.converted and verdict.reached)):
+        faultless = all(line.valid and not (line.repeated and self.stated) for line in verdict.lines)
+        ends = ("correct", lines != []) if solved else ("wrong_value", False)
+        if not faultless or (verdict.status, verdict.reached) != ends:
             raise ValueError(f"a demonstration of {problem} does not hold: {verdict}\n{text}")
         if self.faulty:
             text = text.replace("</answer>", f" = {problem.target}</answer>")
             text = re.sub("<.*?>", lambda tag: tag[0].upper(), text)
         return text
 
-    def _converted(self, problem: Problem, attempts: list[Expr]) -> list[str]:
-        bodies = [
-            [state_line(full_pool(problem)), *(f"try {step}" for step in _plain_steps(expr))] for expr in attempts
-        ]
-        return [line for body in bodies for line in ["backtrack", *body]][1:]
+    def _restarting(self, problem: Problem, missed: list[Expr], last: Expr) -> list[str]:
+        pool = full_pool(problem)
+        tried, lines = actions(pool, operations(last)), []
+        for attempt in [*missed, last]:
+            nodes = operations(attempt)
+            if attempt is last or not (self.stated and tried & actions(pool, nodes)):
+                tried |= actions(pool, nodes)
+                lines += ["backtrack", state_line(pool, self.provenance), *self._walked(pool, nodes, problem.target)]
+        return lines[1:]
+
+    def _walked(self, pool: Pool, nodes: Sequence[BinOp], target: Number) -> list[str]:
+        """The lines of one operation after the other."""
+        lines = []
+        for _, node, after in walk(pool, nodes):
+            asks = check_suffix(evaluate(node), target) if self.checked and len(after) == 1 else ""
+            lines += [try_line(node) + asks, *([state_line(after, self.provenance)] if self.stated else [])]
+        return lines
 
     def _depth_first(self, problem: Problem, solution: Expr, branches: int, rng: random.Random) -> list[str]:
-        pool = full_pool(problem)
-        path = operations(solution, [expr for _, expr in pool])
-        tried, late = actions(pool, path), range(max(len(path) - 2, 0), len(path))
+        full = full_pool(problem)
+        path = operations(solution)
+        tried, late = actions(full, path), range(max(len(path) - 2, 0), len(path))
         at = rng.sample(late, min(branches, len(late)))
-        lines = [state_line(pool)]
-        for i, node in enumerate(path):
-            branch = distractor(pool, problem.target, tried, self.branch, rng) if i in at else []
-            tried |= actions(pool, branch)
-            returns = ["backtrack", state_line(pool, self.provenance)] if branch else []
-            for nodes, behind in ((branch, returns), ([node], [])):
-                for _, done, after in walk(pool, nodes):
-                    asks = check_suffix(evaluate(done), problem.target) if self.checked and len(after) == 1 else ""
-                    lines += [try_line(done) + asks, state_line(after, self.provenance)]
-                lines += behind
-            pool = move(pool, node)
+        lines = [state_line(full)]
+        for i, (pool, node, _) in enumerate(walk(full, path)):
+            if i in at and (branch := distractor(pool, problem.target, tried, self.branch, rng)):
+                tried |= actions(pool, branch)
+                lines += [*self._walked(pool, branch, problem.target), "backtrack", state_line(pool, self.provenance)]
+            lines += self._walked(pool, [node], problem.target)
         return lines
 
 
-TRACES = {  # Table 6 in its order; the best one with provenance last
-    "trace_smoke": TraceDesign(converted=True, faulty=True),
-    "trace_expression": TraceDesign(converted=True),
+TRACES = {  # Table 6 in its order; the best one with provenance; a free search as a trace, none of the paper's
+    "trace_smoke": TraceDesign(restarts=True, stated=False, faulty=True),
+    "trace_expression": TraceDesign(restarts=True, stated=False),
     "trace_proof": TraceDesign(),
     "trace_backtrack": TraceDesign(backtracks=1),  # without and with the end token
     "trace_proof_augmented": TraceDesign(variants=8),
@@ -325,8 +334,15 @@ TRACES = {  # Table 6 in its order; the best one with provenance last
     "trace_mixed": TraceDesign(variants=4, direct=1 / 3, backtracks=0.15, most=1, branch="dead"),
     "trace_light": TraceDesign(variants=4, backtracks=0.15, most=1, branch="dead"),
     "trace_provenance": TraceDesign(variants=4, backtracks=0.15, most=1, branch="dead", provenance=True),
+    "trace_search": TraceDesign(restarts=True, checked=True),
+    "trace_search_provenance": TraceDesign(restarts=True, checked=True, provenance=True),
 }
-DEMONSTRATIONS = {"free": free_search, "program": program_search, **TRACES}  # how a demonstration is written
+DEMONSTRATIONS: dict[str, Callable[..., str]] = {  # how a demonstration is written
+    "free": free_search,
+    "program": program_search,
+    "program_fresh": partial(program_search, fresh=True),
+    **TRACES,
+}
 
 
 def action_rows(problem: Problem, rng: random.Random) -> list[dict]:
@@ -341,33 +357,37 @@ def action_rows(problem: Problem, rng: random.Random) -> list[dict]:
 
 def load_demonstrations(
     source: str,
-    problems: datasets.Dataset,
+    problems: "Dataset",
     most_failures: int,
     seed: int,
     prompt_style: str = "free",
     design: str = "free",
     give_up: float = 0.0,
+    checked: bool = False,
     hub: str = HUB_DEMONSTRATIONS,
-) -> datasets.Dataset:
+) -> "Dataset":
     """Rows `prompt`, `completion` for supervised fine-tuning.
 
     `generated`: one demonstration by `design` (a key of DEMONSTRATIONS) behind the prompt of style `prompt_style` for
     each of `problems`, with 0 to `most_failures` failing attempts, uniformly; a design of several variants writes as
-    many rows, of the first problems. A share `give_up` of design "free" is `given_up`. In style "pick" the states and
-    actions of one solution instead.
+    many rows, of the first problems. A share `give_up` gives up (`draw_attempts`), an attempt later than
+    others would have found it.
+    Traces that are `checked` ask at every try that leaves one number, whatever their design says. In style "pick" the
+    states and actions of one solution instead.
     `hub`: the demonstrations that the papers use (columns `query`, `completion`), or those of another hub name or local
     folder `hub`. Rows of evaluation problems are dropped. Raises ValueError for an unknown source or an unreadable
     query.
     """
+    from datasets import Dataset, load_dataset
+
     if source == "hub":
-        rows = datasets.load_dataset(hub, split="train").map(query_problem, load_from_cache_file=False)
+        rows = load_dataset(hub, split="train").map(query_problem, load_from_cache_file=False)
         return exclude(rows).rename_column("query", "prompt").select_columns(["prompt", "completion"])
-    if give_up and design != "free":
-        raise ValueError(f"give_up={give_up}: demonstrations of design {design!r} never give up")
     if source != "generated":
         raise ValueError(f"demonstration source {source!r} is not known: use 'generated' or 'hub'")
 
-    rows, variants = [], getattr(DEMONSTRATIONS[design], "variants", 1)
+    write = replace(TRACES[design], checked=True) if checked else DEMONSTRATIONS[design]
+    rows, variants = [], getattr(write, "variants", 1)
     candidates = as_problems(exclude(problems))
     for index in range(len(candidates)):
         rng, problem = random.Random(f"{seed}/{index}"), candidates[index // variants]
@@ -376,13 +396,12 @@ def load_demonstrations(
         if prompt_style == "pick":
             rows += action_rows(problem, rng)
         else:
-            if give_up and rng.random() < give_up:
-                completion = given_up(problem, rng)
-            else:
-                completion = DEMONSTRATIONS[design](problem, rng, failures=rng.randint(0, most_failures))
+            ends = {"solved": rng.random() >= give_up} if give_up else {}
+            failures = rng.randint(0, most_failures) + (not ends.get("solved", True))
+            completion = write(problem, rng, failures, **ends)
             rows.append({"prompt": render_prompt(problem.nums, problem.target, prompt_style), "completion": completion})
     print(f"{len(rows):,} demonstrations; the other problems have no solution among the integers 0 to {LARGEST}")
-    return datasets.Dataset.from_list(rows)
+    return Dataset.from_list(rows)
 
 
 def query_problem(row: dict) -> dict:

@@ -24,6 +24,7 @@ from lib.prompts import render_prompt
 from lib.solver import count_all
 
 REJECTIONS = ("unreadable", "number not there", "division by zero")
+VERDICTS = (" no", " yes")  # what a value policy says of a state, one token each
 Number = int | Fraction  # whole numbers are always int
 
 _NUMBER = r"-?(?:0|[1-9][0-9]{0,17})(?:\|[1-9][0-9]{0,17})?"
@@ -97,9 +98,9 @@ def render_number(number: Number) -> str:
     return str(number).replace("/", "|")
 
 
-def render_state(state: State) -> str:
-    """The prompt p(s): numbers left and target, nothing of the history."""
-    return render_prompt([render_number(n) for n in state.nums], state.target, "pick")
+def render_state(state: State, style: str = "pick") -> str:
+    """The prompt p(s): numbers left and target, nothing of the history. Style "value" asks for one of VERDICTS."""
+    return render_prompt([render_number(n) for n in state.nums], state.target, style)
 
 
 def render_action(move: Action) -> str:
@@ -172,13 +173,16 @@ def count_solutions(states: Sequence[State]) -> np.ndarray:
 def q_values(successors: Sequence[State], kind: str, alpha: float = 0.2, beta: float = 0.05) -> np.ndarray:
     """Q(s, a) for the successors s' = T(s, a) of any actions, float64.
 
-    kind "none": 0. "binary": Q_bin = V*(s') (Eq. 7). "soft": Q_soft = 1 - alpha d_min(s') + beta log(1 + c(s')) where
-    s' can be solved, else 0 (Eq. 9). Raises ValueError for another kind.
+    kind "none": 0. "executor": 1 for a game that is won, all that is known without a solver, else 0. "binary": Q_bin =
+    V*(s') (Eq. 7). "soft": Q_soft = 1 - alpha d_min(s') + beta log(1 + c(s')) where s' can be solved, else 0 (Eq. 9).
+    Raises ValueError for another kind.
     """
     if kind == "none":
         return np.zeros(len(successors))
+    if kind == "executor":
+        return np.array([state.nums == (state.target,) for state in successors], float)
     if kind not in ("binary", "soft"):
-        raise ValueError(f"value {kind!r} is not known: use 'none', 'binary' or 'soft'")
+        raise ValueError(f"value {kind!r} is not known: use 'none', 'executor', 'binary' or 'soft'")
     counts = count_solutions(successors)
     if kind == "binary":
         return (counts > 0).astype(float)

@@ -23,16 +23,18 @@ MODELS = DATA / "models"
 PAPER = DATA / "paper"
 REFERENCE = DATA / "reference"
 FIGURES = ROOT / "figures"
+PINNED = os.environ.get("MKL_CBWR") == "COMPATIBLE"  # `make BITWISE=1`: the same kernels on every x86 machine
 RUNS = Path(os.environ.get("COUNTDOWN_RUNS") or DATA / "runs").resolve()  # the variable moves the runs
 if "COUNTDOWN_RUNS" in os.environ:  # what is started from here works in other folders
     os.environ["COUNTDOWN_RUNS"] = str(RUNS)
 
 
 def nearest(name: str, known: Iterable) -> str:
-    """The end of an error message: the nearest known name, or all of them where none is near."""
-    names = [str(other) for other in known]
+    """The end of an error message: the nearest known name, or where none is near all of them, the first thirty."""
+    names = list(dict.fromkeys(map(str, known)))
     close = difflib.get_close_matches(str(name), names, 1, cutoff=0.5)
-    return f": did you mean {close[0]!r}?" if close else f"; there are: {', '.join(sorted(names)) or 'none'}"
+    more = f" and {len(names) - 30} more" if len(names) > 30 else ""
+    return f": did you mean {close[0]!r}?" if close else f"; there are: {', '.join(names[:30]) or 'none'}{more}"
 
 
 @contextmanager
@@ -79,14 +81,12 @@ def read_table(path: str | Path) -> pd.DataFrame:
     import pandas as pd
 
     path = ROOT / path
-    published = path.is_relative_to(ROOT) and not path.is_relative_to(RUNS)
-    again = f"delete the folder {shown(path.parent)} and give the same command again: this run is made anew"
-    remedy = f"restore it with `git checkout -- {shown(path)}`" if published else again
+    record = path.with_name("run.json")
     if not path.exists():
-        raise FileNotFoundError(f"{shown(path)} is missing: {remedy}")
-    try:
-        record = path.with_name("run.json")
+        raise FileNotFoundError(f"{shown(path)} is missing: {remedy(path)}")
+    with reading(record):
         size = json.loads(record.read_text()).get("files", {}).get(path.name) if record.exists() else None
+    with reading(path):
         if size not in (None, path.stat().st_size):
             raise ValueError(f"it was written with {size:,} bytes and has {path.stat().st_size:,}")
         if path.suffix == ".parquet":
@@ -94,8 +94,22 @@ def read_table(path: str | Path) -> pd.DataFrame:
         if not path.read_bytes().endswith(b"\n"):
             raise ValueError("it ends in the middle of a line")
         return pd.read_csv(path, float_precision="round_trip")
-    except (OSError, ValueError, AttributeError) as error:  # pyarrow's and pandas' errors are ValueErrors
-        raise ValueError(f"{shown(path)} is damaged ({error}): {remedy}") from error
+
+
+@contextmanager
+def reading(path: Path) -> Iterator[None]:
+    """Turn what goes wrong in reading a run's file into a ValueError with its name and what to do."""
+    try:
+        yield
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:  # pyarrow's, pandas', another content
+        raise ValueError(f"{shown(path)} is damaged ({error}): {remedy(path)}") from error
+
+
+def remedy(path: Path) -> str:
+    """What brings a run's file back: git where it is published, else the run."""
+    if path.is_relative_to(ROOT) and not path.is_relative_to(RUNS):
+        return f"restore it with `git checkout -- {shown(path)}`"
+    return f"delete the folder {shown(path.parent)} and give the same command again: this run is made anew"
 
 
 def shown(path: Path) -> str:

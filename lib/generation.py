@@ -12,15 +12,11 @@ from collections import Counter
 from collections.abc import Callable, Iterable
 from contextlib import contextmanager, redirect_stdout
 from dataclasses import dataclass, field
-from typing import Any
 from weakref import WeakKeyDictionary
 
 import pandas as pd
 import torch
-from transformers import AttentionInterface, AttentionMaskInterface
-from transformers.cache_utils import Cache, DynamicLayer
-from transformers.integrations.sdpa_attention import sdpa_attention_forward
-from transformers.masking_utils import sdpa_mask
+import torch.nn.functional as F
 
 from lib.prompts import render_prompt
 from lib.settings import Settings
@@ -59,100 +55,153 @@ class Rollouts:
     finish: list[str] = field(default_factory=list)
 
 
-RECENT = 16  # columns of keys and values in the piece that grows
+COLUMNS = 32  # of keys and values in a piece
+AT_ONCE = 512  # completions, on a CPU
 
 
 # --- our decode loop --------------------------------------------------------------------------------------------------
 
 
-class _Layer(DynamicLayer):
-    """Keys and values of one layer for the rows that are still drawn, in two pieces (rows * key heads, tokens, width).
+class _Decoder:
+    """The layers of a Qwen2 for one more token a row, in few operations.
 
-    The attention of one new token does little but read them, and on a CPU it reads a tensor without gaps more than
-    twice as fast as a part of a larger one. So new columns go to a piece of RECENT columns, and when that is full both
-    become one; rows that ended are filled with the last ones, so that those left are the first.
+    Weights of products over the same input stand in one matrix, which takes up the norm's weights in front of it and
+    the scale of attention. Queries and keys hold the two halves that a rotation mixes side by side: it is one product
+    of complex numbers. Under autocast products are in its type, all else in float32. Raises ValueError for a model
+    that is no Qwen2.
     """
 
-    def __init__(self, heads: int):
-        super().__init__()
-        self.heads, self.rows, self.filled = heads, 0, 0
-        self.old: list[torch.Tensor] = []  # keys, values
-        self.recent: list[torch.Tensor] = []
+    def __init__(self, model, longest: int):
+        config, base = model.config, model.base_model
+        if config.model_type != "qwen2":
+            raise ValueError(f"engine transformers decodes models of type qwen2, not {config.model_type}: choose vllm")
+        device = model.device.type
+        self.model, self.eps = model, config.rms_norm_eps
+        self.dtype = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else model.dtype
+        self.heads, self.key_heads = config.num_attention_heads, config.num_key_value_heads
+        self.width = base.layers[0].self_attn.head_dim
+        turn = torch.stack(base.rotary_emb(base.norm.weight.float(), torch.arange(longest, device=model.device)[None]))
+        self.turn = torch.complex(*turn[:, 0, :, : self.width // 2].float())[:, None]
+        self.layers = [self._joined(layer) for layer in base.layers]
+        self.head = (model.get_output_embeddings().weight * base.norm.weight).to(self.dtype)
 
-    def update(self, key_states: torch.Tensor, value_states: torch.Tensor, *args, **kwargs):
-        """Add a column, or first the prompts' columns. `_attend` takes the layer itself as keys and values."""
-        new = [states.flatten(0, 1) for states in (key_states, value_states)]
-        if not self.old:
-            self.rows, self.old = len(key_states), new
-            return key_states, value_states
-        if not self.recent or self.filled == RECENT:
-            if self.recent:
-                self.old = [torch.cat(pieces, 1) for pieces in zip(self.active(self.old), self.read(), strict=True)]
-            self.recent = [piece.new_empty(len(piece), RECENT, piece.shape[-1]) for piece in self.old]
-            self.filled = 0
-        for piece, states in zip(self.active(self.recent), new, strict=True):
-            piece[:, self.filled : self.filled + 1] = states
-        self.filled += 1
-        return self, self
+    def _joined(self, layer) -> list[torch.Tensor]:
+        attention, mlp = layer.self_attn, layer.mlp
+        parts = attention.q_proj, attention.k_proj, attention.v_proj
+        weights, biases = [part.weight for part in parts], [part.bias for part in parts]
+        for i, scale in ((0, self.width**-0.5), (1, 1.0)):
+            weights[i] = self.side_by_side(weights[i].t() * scale).t()
+            biases[i] = self.side_by_side(biases[i] * scale)
+        joined = [
+            torch.cat(weights) * layer.input_layernorm.weight,
+            torch.cat(biases),
+            attention.o_proj.weight,
+            torch.cat([mlp.gate_proj.weight, mlp.up_proj.weight]) * layer.post_attention_layernorm.weight,
+            mlp.down_proj.weight,
+        ]
+        return [part.to(self.dtype) for part in joined]
 
-    def active(self, pieces: list[torch.Tensor]) -> list[torch.Tensor]:
-        return [piece[: self.rows * self.heads] for piece in pieces]
+    def side_by_side(self, states: torch.Tensor) -> torch.Tensor:
+        """The last dimension, heads of (first half, second half), with the pairs that a rotation mixes together."""
+        return states.unflatten(-1, (-1, 2, self.width // 2)).transpose(-1, -2).flatten(-3)
 
-    def read(self) -> list[torch.Tensor]:
-        """Keys and values of the recent columns that are filled."""
-        return [piece[:, : self.filled] for piece in self.active(self.recent)]
+    def norm(self, x: torch.Tensor) -> torch.Tensor:
+        return (x * (x.square().mean(-1, keepdim=True) + self.eps).rsqrt()).to(self.dtype)
+
+    def __call__(self, tokens: torch.Tensor, waves: list["_Wave"]) -> torch.Tensor:
+        """Logits (rows, vocabulary) after one more token (rows,) of each row of the waves."""
+        with torch.autocast(tokens.device.type, enabled=False):
+            x = self.model.get_input_embeddings()(tokens)
+            turn = self.turn[torch.cat([wave.add_column() for wave in waves])]
+            sizes = [wave.rows for wave in waves]
+            for i, (joined, bias, out, up, down) in enumerate(self.layers):
+                states = F.linear(self.norm(x), joined, bias).unflatten(-1, (-1, self.width))
+                turned, values = states.split([self.heads + self.key_heads, self.key_heads], 1)
+                turned = torch.view_as_real(torch.view_as_complex(turned.float().unflatten(-1, (-1, 2))) * turn)
+                parts = turned.flatten(-2).to(self.dtype).split([self.heads, self.key_heads], 1)
+                rows = zip(waves, *(part.split(sizes) for part in (*parts, values)), strict=True)
+                x = x + F.linear(torch.cat([wave.attend(i, *states) for wave, *states in rows]), out)
+                gate, value = F.linear(self.norm(x), up).chunk(2, -1)
+                x = x + F.linear(F.silu(gate) * value, down)
+            return F.linear(self.norm(x), self.head).float()
+
+
+class _Wave:
+    """Rows that began together, with their keys and values in pieces (2 * layers, rows, key heads, tokens, width).
+
+    The attention of one new token does little but read them, and on a CPU it reads a tensor without gaps more than
+    twice as fast as a part of a larger one. So the prompts are the first piece, then come pieces of COLUMNS tokens, the
+    last of which has room; rows that ended are filled with the last ones, so that those left are the first.
+    """
+
+    def __init__(self, decoder: _Decoder, prompts: list[list[int]]):
+        model, longest = decoder.model, max(map(len, prompts))
+        ids = torch.tensor([[0] * (longest - len(prompt)) + prompt for prompt in prompts], device=model.device)
+        lengths = torch.tensor([len(prompt) for prompt in prompts], device=model.device)
+        seen = torch.arange(longest, device=model.device) >= longest - lengths[:, None]  # all end in the same column
+        position = (seen.cumsum(-1) - 1).clamp(min=0)
+        out = model.base_model(ids, attention_mask=seen.long(), position_ids=position, use_cache=True)
+        self.logits = model.get_output_embeddings()(out.last_hidden_state[:, -1]).float()
+        pieces = [part for layer in out.past_key_values.layers for part in (layer.keys, layer.values)]
+        pieces[::2] = [decoder.side_by_side(keys) for keys in pieces[::2]]
+        self.pieces = [torch.stack(pieces).to(decoder.dtype)]
+        self.rows, self.next, self.room = len(prompts), lengths, 0
+        self.bias = None if seen.all() else torch.zeros(seen.shape, device=model.device).masked_fill(~seen, -torch.inf)
 
     def select(self, rows: torch.Tensor) -> None:
         """Go on with these rows, in this order, any number of times each."""
-        for pieces in (self.old, self.recent):
-            pieces[:] = [piece.unflatten(0, (-1, self.heads))[rows].flatten(0, 1) for piece in pieces]
+        self.pieces = [piece[:, rows] for piece in self.pieces]
+        self.next, self.bias = self.next[rows], None if self.bias is None else self.bias[rows]
         self.rows = len(rows)
 
-    def drop(self, holes: torch.Tensor, fillers: torch.Tensor, left: int) -> None:
-        """Go on with the first `left` rows, after `fillers` have been put into `holes`."""
-        for piece in [*self.old, *self.recent]:
-            rows = piece.unflatten(0, (-1, self.heads))
-            rows[holes] = rows[fillers]
-        self.rows = left
+    def keep(self, stay: torch.Tensor) -> torch.Tensor:
+        """Go on with the rows that `stay` (rows,); which of the old ones now stand where."""
+        kept = stay.nonzero().squeeze(-1)
+        order = torch.arange(len(kept), device=stay.device)
+        holes, fillers = (~stay[: len(kept)]).nonzero().squeeze(-1), kept[kept >= len(kept)]
+        order[holes] = fillers
+        for piece in self.pieces:
+            piece[:, holes] = piece[:, fillers]
+        self.next, self.bias = self.next[order], None if self.bias is None else self.bias[order]
+        self.rows = len(kept)
+        return order
 
-    def get_seq_length(self) -> int:
-        return self.old[0].shape[1] + self.filled if self.old else 0
+    def add_column(self) -> torch.Tensor:
+        """Make room for one more token a row; its position (rows,)."""
+        if not self.room:
+            layers, _, heads, _, width = self.pieces[0].shape
+            self.pieces.append(self.pieces[0].new_empty(layers, self.rows, heads, COLUMNS, width))
+            self.room = COLUMNS
+        self.room -= 1
+        self.next = self.next + 1
+        return self.next - 1
 
-
-def _attend(module, query, key, value, attention_mask, scaling, **options):
-    """Attention as transformers calls it: of one new token to a `_Layer`, or of the prompts to themselves.
-
-    attention_mask of a token: what to add to its scores of the prompts' columns, (rows, 1, 1, columns); None for
-    prompts of one length.
-    """
-    if not isinstance(key, _Layer):
-        return sdpa_attention_forward(module, query, key, value, attention_mask, scaling=scaling, **options)
-    rows, heads, _, width = query.shape
-    asked = query.reshape(rows * key.heads, heads // key.heads, width)  # those that share keys stand together
-    keys, values = zip(key.active(key.old), key.read(), strict=True)
-    scores = torch.cat([torch.bmm(asked, piece.transpose(1, 2)) for piece in keys], -1).mul_(scaling)
-    if attention_mask is not None:
-        scores.view(rows, heads, -1)[..., : attention_mask.shape[-1]] += attention_mask[:, 0]
-    weights = scores.softmax(-1).to(values[0].dtype)
-    result = torch.bmm(weights[..., : -key.filled], values[0]) + torch.bmm(weights[..., -key.filled :], values[1])
-    return result.view(rows, 1, heads, width), None
-
-
-AttentionInterface.register("lib_decode", _attend)
-AttentionMaskInterface.register("lib_decode", sdpa_mask)
+    def attend(self, layer: int, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
+        """Attention of the new tokens, query (rows, heads, width), to all columns, their own key and value (rows, key
+        heads, width) among them: (rows, heads * width)."""
+        pieces = [piece[2 * layer : 2 * layer + 2, : self.rows].flatten(1, 2) for piece in self.pieces]
+        pieces[-1] = pieces[-1][:, :, : COLUMNS - self.room]
+        pieces[-1][0, :, -1], pieces[-1][1, :, -1] = key.flatten(0, 1), value.flatten(0, 1)
+        asked = query.reshape(len(pieces[0][0]), -1, query.shape[-1])  # those that share keys stand together
+        scores = torch.cat([torch.bmm(asked, piece[0].transpose(1, 2)) for piece in pieces], -1).float()
+        if self.bias is not None:
+            scores.view(self.rows, -1, scores.shape[-1])[..., : self.bias.shape[-1]] += self.bias[:, None]
+        weights = scores.softmax(-1).to(query.dtype).split([piece.shape[2] for piece in pieces], -1)
+        read = torch.bmm(weights[0], pieces[0][1])
+        for part, piece in zip(weights[1:], pieces[1:], strict=True):
+            read.baddbmm_(part, piece[1])
+        return read.view(self.rows, -1)
 
 
 @contextmanager
-def _decoding(model):
-    """`model` with our attention, in inference mode and evaluation mode; as it was afterwards."""
-    before, training = model.config._attn_implementation, model.training
-    model.set_attn_implementation("lib_decode")
+def _inference(model):
+    """`model` in inference mode and evaluation mode; as it was afterwards."""
+    training = model.training
     model.eval()
     try:
         with torch.inference_mode():
             yield
     finally:
-        model.set_attn_implementation(before)
         model.train(training)
 
 
@@ -161,6 +210,10 @@ def _pick(logits: torch.Tensor, sampling: Sampling, uniform: torch.Tensor) -> to
     probability passes the row's number of `uniform` (rows,), which is at least 0 and below 1."""
     if sampling.temperature == 0:
         return logits.argmax(-1)
+    if sampling.top_p < 1:  # a token that passes top_p alone is the only one left: no need to sort such a row
+        largest, result = logits.softmax(-1).max(-1)
+        open_ = (largest < sampling.top_p).nonzero().squeeze(-1)
+        logits, uniform = logits[open_], uniform[open_]
     tokens = None
     if sampling.top_k or sampling.top_p < 1:
         logits, tokens = logits.topk(min(sampling.top_k or logits.shape[-1], logits.shape[-1]), dim=-1)
@@ -170,7 +223,8 @@ def _pick(logits: torch.Tensor, sampling: Sampling, uniform: torch.Tensor) -> to
     mass = mass.cumsum(-1)
     passed = mass > uniform[:, None] * mass[:, -1:]
     choice = passed.int().argmax(-1, keepdim=True)
-    return (choice if tokens is None else tokens.gather(-1, choice)).squeeze(-1)
+    choice = (choice if tokens is None else tokens.gather(-1, choice)).squeeze(-1)
+    return result.index_copy_(0, open_, choice) if sampling.top_p < 1 else choice
 
 
 def generate(
@@ -182,60 +236,54 @@ def generate(
     generator: torch.Generator | None = None,
     share: bool = False,
     choices: list[list[tuple[int, ...]]] | None = None,
+    batch: int | None = None,
 ) -> Rollouts:
-    """Draw `n` completions of each prompt (a list of token ids) with the model's own forward pass.
+    """Draw `n` completions of each prompt (a list of token ids) from a Qwen2, in the places of about `batch` rows.
 
-    A prompt is read once and its keys and values are shared out to its n rows; rows that have ended leave the batch.
-    With `share` the completions of a prompt are one row as long as their tokens are the same: each is drawn as before,
-    on its own, but what they have in common is computed once. It pays for many short completions. A completion's
-    random numbers are drawn from `generator` at the start, before those of the completions behind it: they depend
-    neither on how long others are nor on how many follow. With `choices` a completion is one of those of its prompt
-    (token ids with the end token): whatever else is masked where it is drawn; log-probabilities stay the policy's own.
+    A prompt is read once and its keys and values are shared out to its n rows; rows that have ended leave, and when a
+    quarter of the places is free, waiting prompts take them. With `share` the completions of a prompt are one row as
+    long as their tokens are the same: each is drawn as before, on its own, but what they have in common is computed
+    once; all begin at once. It pays for many short completions. A completion's random numbers are drawn from
+    `generator` at the start, before those of the completions behind it: they depend neither on how long others are nor
+    on how many follow or are drawn at once. With `choices` a completion is one of those of its prompt (token ids with
+    the end token): whatever else is masked where it is drawn; log-probabilities stay the policy's own.
     """
     continued = [_continuations(some) for some in choices or []]
-    device, longest, rows = model.device, max(map(len, prompts)), len(prompts) * n
+    device, rows = model.device, len(prompts) * n
+    places = rows if share else batch or (AT_ONCE if device.type == "cpu" else rows)
     source = generator.device if generator else device
     uniform = torch.rand(rows, sampling.max_tokens, generator=generator, device=source).to(device)
     uniform *= 1 - 2**-23  # so that rounding never carries one to the end of all probability
-    ids = torch.zeros(len(prompts), longest, dtype=torch.long, device=device)
-    seen = torch.zeros(len(prompts), longest, dtype=torch.bool, device=device)
-    for i, prompt in enumerate(prompts):  # padded on the left, so that every row ends in the same column
-        ids[i, longest - len(prompt) :] = torch.tensor(prompt, device=device)
-        seen[i, longest - len(prompt) :] = True
-    position = (seen.cumsum(-1) - 1).clamp(min=0)
     tokens = torch.full((rows, sampling.max_tokens), eos_id, device=device)
     behaviour = torch.zeros(rows, sampling.max_tokens, device=device)
     policy = behaviour if sampling.temperature == 1 else torch.zeros_like(behaviour)
     lengths = torch.full((rows,), sampling.max_tokens, device=device)
     ended = torch.zeros(rows, dtype=torch.bool, device=device)
-    active = torch.arange(rows, device=device)  # the completions that are still drawn
-    row = torch.arange(len(prompts), device=device).repeat_interleave(n)  # of the batch, for each active completion
 
-    cache: Any = Cache(layers=[_Layer(model.config.num_key_value_heads) for _ in range(model.config.num_hidden_layers)])
-    with _decoding(model):
-        logits = model(
-            input_ids=ids, attention_mask=seen.long(), position_ids=position, past_key_values=cache, logits_to_keep=1
-        ).logits[:, -1]
-        position = position[:, -1:]
-        bias = None if seen.all() else torch.zeros_like(seen, dtype=logits.dtype).masked_fill(~seen, -torch.inf)
-        state = [position] if bias is None else [position, bias[:, None, None]]
-
-        def select(rows: torch.Tensor) -> None:
-            for layer in cache.layers:
-                layer.select(rows)
-            state[:] = [part[rows] for part in state]
-
-        if not share:  # each its own
-            select(row)
-            logits = logits[row]
-        for step in range(sampling.max_tokens):
-            logits = (logits[row] if share else logits).float()
+    begun, waves = 0, []  # of the prompts
+    active = step = row = tokens.new_empty(0)  # of each completion that is drawn: which, its step, its row of the batch
+    logits = behaviour.new_empty(0, model.config.vocab_size)
+    with _inference(model):
+        decoder = _Decoder(model, max(map(len, prompts)) + sampling.max_tokens)
+        while begun < len(prompts) or len(active):
+            free = places - len(active)
+            if begun < len(prompts) and (not len(active) or 4 * (free - free % n) >= places):
+                some = prompts[begun : begun + max(free // n, 1)]
+                fresh = torch.arange(begun * n, (begun + len(some)) * n, device=device)
+                row = (fresh - begun * n) // n
+                wave = _Wave(decoder, some)
+                logits = torch.cat([logits, wave.logits[row]])
+                if not share:  # each its own row
+                    wave.select(row)
+                active, step = torch.cat([active, fresh]), torch.cat([step, torch.zeros_like(fresh)])
+                waves.append(wave)
+                begun += len(some)
             scaled = logits / (sampling.temperature or 1.0)
             drawn_from = scaled
             if choices:
-                prefixes = zip((active // n).tolist(), tokens[active, :step].tolist(), strict=True)
+                prefixes = [tokens[i, :k].tolist() for i, k in zip(active, step, strict=True)]
                 allowed = torch.full_like(scaled, -torch.inf)
-                for one, (prompt, prefix) in zip(allowed, prefixes, strict=True):
+                for one, prompt, prefix in zip(allowed, (active // n).tolist(), prefixes, strict=True):
                     one[continued[prompt][tuple(prefix)]] = 0
                 drawn_from = scaled + allowed
             token = _pick(drawn_from, sampling, uniform[active, step])
@@ -243,37 +291,35 @@ def generate(
             behaviour[active, step] = scaled.log_softmax(-1).gather(-1, token[:, None]).squeeze(-1)
             if policy is not behaviour:
                 policy[active, step] = logits.log_softmax(-1).gather(-1, token[:, None]).squeeze(-1)
+            step = step + 1
             stops = token == eos_id
-            lengths[active[stops]] = step + 1
+            lengths[active[stops]] = step[stops]
             ended[active[stops]] = True
-            if step + 1 == sampling.max_tokens:
-                break
-            if stops.any():
-                keep = (~stops).nonzero().squeeze(-1)
-                if not len(keep):
-                    break
+            over = stops | (step == sampling.max_tokens)
+            if over.any():
                 if share:
-                    active, token, row = active[keep], token[keep], row[keep]
-                else:  # the last rows take the places of those that have ended
-                    left = len(keep)
-                    holes, fillers = stops[:left].nonzero().squeeze(-1), keep[keep >= left]
-                    for part in [active, token, *state]:
-                        part[holes] = part[fillers]
-                    for layer in cache.layers:
-                        layer.drop(holes, fillers, left)
-                    active, token, state = active[:left], token[:left], [part[:left] for part in state]
+                    keep = (~over).nonzero().squeeze(-1)
+                    row = row[keep]
+                else:
+                    stay, start = (~over).split([wave.rows for wave in waves]), 0
+                    orders = []
+                    for wave, part in zip(waves, stay, strict=True):
+                        orders.append(wave.keep(part) + start)
+                        start += len(part)
+                    keep = torch.cat(orders)
+                    waves = [wave for wave in waves if wave.rows]
+                active, step, token = active[keep], step[keep], token[keep]
+            if not len(active):
+                logits = logits[:0]
+                continue
             if share:
                 branches, row = torch.unique(row * logits.shape[-1] + token, return_inverse=True)
                 parents, token = branches // logits.shape[-1], branches % logits.shape[-1]
-                if len(parents) != len(state[0]) or (parents != torch.arange(len(parents), device=device)).any():
-                    select(parents)
-            state[0] = state[0] + 1
-            logits = model(
-                input_ids=token[:, None],
-                attention_mask=state[1] if len(state) > 1 else None,
-                position_ids=state[0],
-                past_key_values=cache,
-            ).logits[:, -1]
+                if len(parents) != waves[0].rows or (parents != torch.arange(len(parents), device=device)).any():
+                    waves[0].select(parents)
+            logits = decoder(token, waves)
+            if share:
+                logits = logits[row]
     return _collect(tokens, behaviour, policy, lengths, ended)
 
 

@@ -9,15 +9,17 @@ there is judged again, nothing else changes.
 import hashlib
 import inspect
 import json
+import sys
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
 
+import numpy as np
 import pandas as pd
 
 from lib import expression, problem, programs, steps, traces, verifiers
 from lib.expression import canonical, numbers, render
-from lib.files import ROOT, RUNS, nearest, read_table, shown, write_table
+from lib.files import ROOT, RUNS, atomic, nearest, read_table, reading
 from lib.problem import Problem
 from lib.steps import verify_steps
 from lib.traces import reasoning
@@ -47,12 +49,10 @@ def folders(patterns) -> list[Path]:
 
 def record(folder: Path) -> dict:
     """A run's run.json. Raises ValueError naming it where it does not say who wrote what."""
-    path = Path(folder) / "run.json"
-    try:
+    path = ROOT / folder / "run.json"
+    with reading(path):
         found = json.loads(path.read_text())
         return {key: found[key] for key in ("run", "method", "seed", "parameters")} | found
-    except (ValueError, KeyError) as error:
-        raise ValueError(f"{shown(path)} is damaged or old ({error!r}): make this run anew") from error
 
 
 def samples(patterns, sets=None, looks=("answer",), texts=False) -> pd.DataFrame:
@@ -102,12 +102,13 @@ def judge(table: pd.DataFrame, style: str = "free", look: str = "answer") -> pd.
     finish = table["finish"] if "finish" in table else [""] * len(table)
     known, rows = {}, []
     for nums, target, text, end in zip(table["nums"], table["target"], table["completion"], finish, strict=True):
-        asked = (tuple(map(int, nums)), int(target))
+        asked = (tuple(np.asarray(nums).tolist()), int(target))
         key = (*asked, answer_span(text)) if look == "answer" else (*asked, text, end)
         if key not in known:
             known[key] = read(text, Problem(*asked), style, end)
         rows.append(known[key])
-    return table.assign(**pd.DataFrame(rows, columns=columns, index=table.index))
+    found = pd.DataFrame(rows, columns=columns, index=table.index)
+    return table.assign(**{name: found[name] for name in columns})
 
 
 def _answer(text, problem, style, _):
@@ -118,12 +119,12 @@ def _answer(text, problem, style, _):
 
 def _steps(text, problem, style, _):
     found, true = verify_steps(text, problem), VERIFIERS[style](text, problem).status == "correct"
-    legal, reached = [step.legal for step in found], (problem.target,)
-    lost = not true and any(step.legal and step.pool == reached for step in found)
+    legal, reached = [step for step in found if step.legal], (problem.target,)
+    lost = not true and any(step.pool == reached for step in legal)
     read = [step for step in found if not step.malformed]
     counted = (len(read), sum(step.arithmetic_ok for step in read), sum(not step.repeated for step in read))
     signs = sum(text.count("=", *block) for block in reasoning(text))
-    return *counted, signs, sum(legal) / max(len(legal), 1), float(lost), found[-1].attempt + 1 if found else 0
+    return *counted, signs, len(legal) / max(len(found), 1), float(lost), found[-1].attempt + 1 if found else 0
 
 
 def _program(text, problem, style, _):
@@ -180,14 +181,14 @@ def _verdicts(content: str, rows: pd.DataFrame, style: str, look: str) -> pd.Dat
         return read_table(kept).set_axis(rows.index)
     except (FileNotFoundError, ValueError):  # none, or a damaged one
         verdicts = judge(rows, style, look)[columns]
-    with suppress(OSError):  # a folder of others, a full disk: judged again next time
-        write_table(verdicts, kept)
+    with suppress(OSError), atomic(kept) as temporary:  # a folder of others, a full disk: judged again next time
+        verdicts.to_parquet(temporary, index=False)
     return verdicts
 
 
 @cache
 def _code() -> str:
     """The hash of all code that a verdict comes from."""
-    rooms = (expression, problem, programs, steps, traces, verifiers, inspect.getmodule(_code))
+    rooms = (expression, problem, programs, steps, traces, verifiers, sys.modules[__name__])
     text = "".join(inspect.getsource(room) for room in rooms)
     return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()

@@ -1,7 +1,11 @@
-"""The losses of training as pure functions of log-probabilities: RLOO, and those of preference optimisation.
+"""The losses of training as pure functions of log-probabilities: RLOO, and those of preference optimisation; and what a
+rollout is worth beside the others of its group.
 
-Equations are those of `ast` (Eq. 1 to 3) and of `dense` (Eq. 2 and 3).
+Equations are those of `ast` (Eq. 1 to 3) and of `dense` (Eq. 2 and 3); advantages that keep coverage name their source.
 """
+
+from collections.abc import Callable
+from math import comb
 
 import torch
 import torch.nn.functional as F
@@ -15,6 +19,90 @@ def leave_one_out(rewards: torch.Tensor) -> torch.Tensor:
     k = rewards.shape[-1]
     shifted = rewards - rewards[..., :1]  # makes equal rewards exact zeros, and so their advantages
     return (shifted - shifted.mean(-1, keepdim=True)) * (k / (k - 1))
+
+
+def pass_at_k(rewards: torch.Tensor, k: int) -> torch.Tensor:
+    """Pass@k policy optimisation (arXiv 2505.15201) with a leave-one-out baseline; argument and result (groups, K),
+    1 <= k < K.
+
+        A_i = k (mean_J max(r_i, r_J) - mean_J' max r_J'),  J: any k - 1 of the group's others, J': any k of them
+
+    mean_i A_i grad log pi(y_i) is an unbiased estimate of the gradient of E[max of k rewards], which is pass@k where
+    rewards are 0 and 1: the first term is the paper's, K times its k/K for what is right and (k/K) rho(K-1, c, k-1) for
+    what is wrong; the second knows nothing of y_i. What k others do anyway earns nothing. At k = 1 this is Eq. 1.
+    """
+    if k == 1:
+        return leave_one_out(rewards)
+    n = rewards.shape[-1]
+    below = rewards - rewards.max(-1, keepdim=True).values  # makes what k others do anyway exact zeros
+    which = torch.arange(n - 1) + (torch.arange(n - 1) >= torch.arange(n)[:, None])  # the others of each
+    others = below[..., which].sort(-1).values
+
+    def highest(values: torch.Tensor, size: int) -> torch.Tensor:
+        """Mean over all choices of `size` of these sorted values of the highest."""
+        return values @ values.new_tensor([comb(j, size - 1) / comb(n - 1, size) for j in range(n - 1)])
+
+    return k * (highest(others.maximum(below[..., None]), k - 1) - highest(others, k))
+
+
+def pass_at_k_normalised(right: torch.Tensor, k: int) -> torch.Tensor:
+    """The analytical advantage of pass@k training (arXiv 2508.10751); argument (bool) and result (groups, K),
+    1 <= k <= K.
+
+        A = (1 - rho) / s if right, else (1 - rho - C(K-c-1, k-1) / C(K-1, k-1)) / s,  s^2 = rho (1 - rho)
+
+    of c right rollouts, rho = 1 - C(K-c, k) / C(K, k): groups of k are worth 1 where one in them is right, their
+    advantage is divided by its standard deviation, and a rollout has the mean of its groups'. It sums to 0.
+    """
+    n, c = right.shape[-1], right.sum(-1, keepdim=True)
+    lost = torch.tensor([comb(n - c, k) / comb(n, k) for c in range(n + 1)], device=right.device)[c]  # 1 - rho
+    beside = [comb(n - c - 1, k - 1) / comb(n - 1, k - 1) for c in range(n)]  # one that is wrong: its others are, too
+    centred = lost - torch.tensor([*beside, 0.0], device=right.device)[c] * ~right
+    return torch.where((lost > 0) & (lost < 1), centred / (lost * (1 - lost)).sqrt(), 0.0)
+
+
+ADVANTAGES: dict[str, Callable[[torch.Tensor, torch.Tensor, int], torch.Tensor]] = {  # of rewards, what is right, k
+    "leave_one_out": lambda rewards, right, k: leave_one_out(rewards),
+    "pass_at_k": lambda rewards, right, k: pass_at_k(rewards, min(k, rewards.shape[-1] - 1)),
+    "pass_at_k_normalised": lambda rewards, right, k: pass_at_k_normalised(right, min(k, right.shape[-1])),
+}
+
+
+def advantages_of(
+    rewards: torch.Tensor,
+    right: torch.Tensor,
+    logps: torch.Tensor,
+    kept: torch.Tensor,
+    *,
+    advantage: str = "leave_one_out",
+    k: int = 1,
+    positive_weight: float = 1.0,
+    unlikeliness: float = 0.0,
+    smoothing: float = 0.0,
+) -> torch.Tensor:
+    """The advantages of an update's rollouts, (groups, K) like the arguments: rewards; right (bool); logps, log mu of
+    whole completions in nats; kept (bool). What is not kept has advantage 0 and is nobody's baseline, as if it had not
+    been drawn; so has one that is left alone.
+
+    advantage: of ADVANTAGES, with its k. Before it, for what is right alone, smoothing takes `smoothing` log mu off the
+    reward (differential smoothing, arXiv 2511.19942), and unlikeliness multiplies it by 1 - unlikeliness rank / K, rank
+    of the others being less likely (arXiv 2506.02355). Behind it, what is positive counts `positive_weight` (negative
+    reinforcement, arXiv 2506.01347).
+    """
+
+    def of(rewards: torch.Tensor, right: torch.Tensor, logps: torch.Tensor) -> torch.Tensor:
+        rank = (logps[..., None] > logps[..., None, :]).sum(-1)
+        rewards = rewards * (1 - unlikeliness * right * rank / logps.shape[-1]) - smoothing * right * logps
+        found = ADVANTAGES[advantage](rewards, right, k)
+        return torch.where(found > 0, positive_weight * found, found)
+
+    if kept.all():
+        return of(rewards, right, logps)
+    result = torch.zeros_like(rewards)
+    for group, keep in enumerate(kept):
+        if keep.sum() > 1:
+            result[group, keep] = of(*(values[group, keep][None] for values in (rewards, right, logps)))[0]
+    return result
 
 
 def rloo_loss(

@@ -89,7 +89,7 @@ def text_scores(judged: pd.DataFrame) -> pd.DataFrame:
     found = judged[judged["correct"].astype(bool)].groupby(KEYS)["answer"].nunique()
     scores["distinct correct answers"] = found.reindex(scores.index, fill_value=0)
     if "legal" in judged:
-        spread = np.sqrt(np.maximum(0, scores.pop("squared") - scores.pop("paid") ** 2))
+        spread = (scores.pop("squared") - scores.pop("paid") ** 2).clip(lower=0) ** 0.5
         scores["step reward spread"] = spread.where(scores["correct"] == 0)
     return scores.astype(float)
 
@@ -173,8 +173,9 @@ def log_scores(logs: pd.DataFrame, wanted: Iterable[str]) -> pd.DataFrame:
     """Numbers of whole training runs, by method and seed, for `lib.intervals.of_logs`.
 
     `logs`: of `lib.judging.logs`. wanted, of a column x: "change of x", its mean over the last fifth of the steps that
-    measured it less that over the first; "late change of x", the same of the second half; "late x", the mean over the
-    last fifth; "highest x". "largest share": the bandit's likeliest bucket, times uniform.
+    measured it less that over the first; "growth of x", the same of the logarithms of these means, for what differs
+    between runs in proportion to its size; "late change of x", the change in the second half; "late x", the mean over
+    the last fifth; "highest x". "largest share": the bandit's likeliest bucket, times uniform.
     """
     buckets = logs.filter(regex=r"^bucket\d+$")
     if len(buckets.columns):
@@ -182,6 +183,7 @@ def log_scores(logs: pd.DataFrame, wanted: Iterable[str]) -> pd.DataFrame:
     kinds = {
         "late change of ": lambda x: _change(x[len(x) // 2 :]),
         "change of ": _change,
+        "growth of ": lambda x: np.log(_ends(x)[1] / _ends(x)[0]),
         "late ": lambda x: x[-len(x) // 5 :].mean(),
         "highest ": lambda x: x.max(),
     }
@@ -195,12 +197,18 @@ def log_scores(logs: pd.DataFrame, wanted: Iterable[str]) -> pd.DataFrame:
 
 
 def _change(x: np.ndarray) -> float:
-    """Mean of the last fifth less that of the first."""
+    first, last = _ends(x)
+    return last - first
+
+
+def _ends(x: np.ndarray) -> tuple[float, float]:
+    """Means of the first fifth and of the last."""
     fifth = -(-len(x) // 5)
-    return x[-fifth:].mean() - x[:fifth].mean()
+    return x[:fifth].mean(), x[-fifth:].mean()
 
 
-SEARCH = ["set", "beams", "samples", "temperature", "rerank", "weight", "alpha", "beta"]  # what one is made with
+# what a search is made with
+SEARCH = ["set", "beams", "samples", "temperature", "rerank", "weight", "alpha", "beta", "cascade"]
 
 
 def partial_credit(judged: pd.DataFrame) -> pd.Series:
@@ -216,54 +224,49 @@ def searched(games: pd.DataFrame) -> pd.DataFrame:
     target stands in the prompt. score. rejected: share of sampled tags that name no legal action. repeats: searches
     of the same problem. system: what was searched with, as in "16/16 +soft T0.9 λ=4 sampled", the usual left out.
     """
+    games = games.assign(cascade=games["cascade"].fillna("") if "cascade" in games else "")
     run = ["run", "seed", *SEARCH]
     solved = games.groupby([*run, "problem", "sample"], sort=False)["correct"].transform("any")
     repeats = games.groupby(run)["sample"].transform("max") + 1
     best = games.assign(any=solved.astype(float), repeats=repeats).query("rank == 0")
     scores = {"pass@1": best["correct"].astype(float), "score": partial_credit(best)}
     scores["rejected"] = best[list(REJECTIONS)].sum(axis=1) / best["sampled"]
-    return best.assign(**scores, system=pd.Series(map(_system, best.itertuples()), best.index, dtype="str"))
+    systems = [_system(row) for row in best.itertuples()]
+    return best.assign(**scores, system=pd.Series(systems, best.index, dtype="str"))
 
 
 def _system(row) -> str:
-    parts = [f"{row.beams}/{row.samples}", "" if row.rerank == "none" else f"+{row.rerank}"]
+    parts = [row.cascade or f"{row.beams}/{row.samples}", "" if row.rerank == "none" else f"+{row.rerank}"]
     parts.append("" if row.temperature in (0, 0.6) else f"T{row.temperature:g}")
-    if row.rerank == "soft":
-        usual = {"λ": (row.weight, 1.0), "α": (row.alpha, 0.2), "β": (row.beta, 0.05)}
-        parts += [f"{name}={value:g}" for name, (value, standard) in usual.items() if value != standard]
+    usual = {"λ": (row.weight, 1.0), "α": (row.alpha, 0.2), "β": (row.beta, 0.05)}
+    spoken = {"none": "", "soft": "λαβ"}.get(row.rerank, "λ")
+    parts += [f"{name}={value:g}" for name, (value, standard) in usual.items() if name in spoken and value != standard]
     return " ".join(filter(None, [*parts, "sampled" if row.repeats > 1 else ""]))
 
 
-def crossover(challenger, baseline) -> int | None:
-    """K* of `ast`, Table 2: the smallest k at which the challenger's pass@k is above the baseline's, or None.
-
-    Both are curves over k = 1, 2, ...; only point estimates decide, so read it beside the paired interval.
-    """
-    above = np.flatnonzero(np.asarray(challenger) > np.asarray(baseline))
-    return int(above[0]) + 1 if len(above) else None
-
-
 def crossover_draws(challenger, baseline, draws=10_000, seed=0) -> np.ndarray:
-    """`crossover` of two curves over k = 1, 2, ... (frames: the same problems in rows, a column a k): first as it
-    stands, then on each resample of the problems. 1 + the largest k stands for none. Paired: the same seed resamples
-    the same problems."""
+    """K* of `ast`, Table 2: the smallest k at which the challenger's mean pass@k is above the baseline's, 1 + the
+    largest k for none. First as it stands, then on each of `draws` resamples of the problems.
+
+    Both: the same problems in rows, a column each of k = 1, 2, ... Paired: the same seed resamples the same problems.
+    """
     gaps = np.asarray(challenger) - np.asarray(baseline)
     above = np.vstack([gaps.mean(axis=0), resampled(gaps, draws, seed)]) > 0
     return np.where(above.any(axis=1), above.argmax(axis=1), above.shape[1]) + 1
 
 
 def crossovers(scores: pd.DataFrame, pairs: Iterable[tuple[str, str]], draws=10_000, seed=0) -> pd.DataFrame:
-    """`crossover` of each (challenger, baseline) on every set that has both, with its 95% interval over resampled
-    problems; one more than the largest k stands for none. A method's runs count as one.
+    """K* (`crossover_draws`) of each (challenger, baseline) on every set that has both, with its 95% interval over
+    resampled problems. A method's runs count as one.
 
     `scores`: of `problem_scores` with pass@1, pass@2, ... Columns set, method, baseline, estimate, low, high.
     """
     curves = scores.filter(regex=r"^pass@\d+$").groupby(["set", "method", "problem"]).mean()
-    curves = curves[sorted(curves, key=lambda name: int(name.removeprefix("pass@")))]
-    there, rows = curves.index.droplevel("problem").unique(), []
-    for name, pair in product(there.unique("set"), pairs):
+    curves = curves[sorted(curves, key=lambda name: int(str(name).removeprefix("pass@")))]
+    there, rows = {key: part.dropna(axis=1, how="all") for key, part in curves.groupby(["set", "method"])}, []
+    for name, pair in product(curves.index.unique("set"), pairs):
         if all((name, method) in there for method in pair):
-            one, other = (curves.loc[name, method].dropna(axis=1, how="all") for method in pair)
+            one, other = (there[name, method] for method in pair)
             both = one.columns.intersection(other.columns, sort=False)
             found = crossover_draws(one[both], other[both], draws, seed)
             rows.append((name, *pair, found[0], *np.quantile(found[1:], [0.025, 0.975], method="nearest")))
@@ -286,7 +289,7 @@ def on_front(points: np.ndarray) -> np.ndarray:
     """Which points no other dominates: is at least as high in every coordinate and higher in one. Shape (..., points,
     coordinates) to bool (..., points)."""
     one, other = points[..., :, None, :], points[..., None, :, :]
-    return ~((other >= one).all(axis=-1) & (other > one).any(axis=-1)).any(axis=-1)
+    return np.logical_not(((other >= one).all(axis=-1) & (other > one).any(axis=-1)).any(axis=-1))
 
 
 def front(scores: pd.DataFrame, metrics: list[str], draws=2000, seed=0) -> pd.DataFrame:

@@ -12,8 +12,10 @@ import os
 import re
 import shutil
 import string
+from collections.abc import Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import torch
 from safetensors import SafetensorError
@@ -145,16 +147,42 @@ def load_policy(path: str | Path, dtype: torch.dtype = torch.float32):
     """Model, on the GPU if there is one, and tokenizer of a run folder, a checkpoint folder or a hub name.
 
     Raises FileNotFoundError for a folder without a checkpoint, ValueError for one with a file missing, cut or damaged,
-    or with weights that are not numbers.
+    with weights that are not numbers, or without some that the model has.
     """
     checkpoint = checkpoint_of(path)
     with _said_with_remedy(checkpoint, "config.json and model.safetensors"):
-        model = AutoModelForCausalLM.from_pretrained(checkpoint, dtype=dtype)
+        loaded: Any = AutoModelForCausalLM.from_pretrained(checkpoint, dtype=dtype, output_loading_info=True)
+        model, told = loaded
+        if told["missing_keys"]:  # drawn at random instead
+            raise ValueError(f"there is no {min(told['missing_keys'])}")
         wrong = [name for name, weights in model.named_parameters() if not weights.isfinite().all()]
         if wrong:
             raise ValueError(f"weights that are not finite, in {wrong[0]} first")
-    model.to("cuda" if torch.cuda.is_available() else "cpu")  # pyright: ignore[reportArgumentType]
+    model.to("cuda" if torch.cuda.is_available() else "cpu")
     return model, load_tokenizer(checkpoint)
+
+
+def mix_policies(shares: Mapping[str | Path, float]):
+    """Model and tokenizer with the weights sum_p share_p theta_p of policies p, paths as `load_policy` takes them.
+
+    Shares 1 - alpha and alpha of a policy and of one trained from it: WiSE-FT (arXiv 2109.01903), for reasoning (arXiv
+    2504.10478); equal shares of several: their mean (arXiv 2203.05482). A policy of share 0 is not read, so one of
+    share 1 is given back bit for bit. Raises ValueError for shares that do not add up to 1, and for policies of
+    different shapes or tokenizers.
+    """
+    if abs(sum(shares.values()) - 1) > 1e-6:
+        raise ValueError(f"shares of a mixture add up to 1, not {sum(shares.values())}: {dict(shares)}")
+    (model, tokenizer), *others = (load_policy(path) for path, share in shares.items() if share)
+    share, *rest = (share for share in shares.values() if share)
+    mixed = {name: share * weights for name, weights in model.state_dict().items()}
+    for (other, words), share in zip(others, rest, strict=True):
+        theirs = other.state_dict()
+        shapes = [{name: weights.shape for name, weights in one.items()} for one in (theirs, mixed)]
+        if words.get_vocab() != tokenizer.get_vocab() or shapes[0] != shapes[1]:
+            raise ValueError(f"policies of one shape and one tokenizer can be mixed, not {', '.join(map(str, shares))}")
+        mixed = {name: weights + share * theirs[name] for name, weights in mixed.items()}
+    model.load_state_dict(mixed)
+    return model, tokenizer
 
 
 @contextmanager
@@ -162,7 +190,7 @@ def _said_with_remedy(checkpoint: str, files: str):
     """What goes wrong while these files of a folder are read, as a ValueError that names them and says what to do."""
     try:
         yield
-    except (SafetensorError, EOFError, OSError, ValueError, TypeError, KeyError, AttributeError) as error:
+    except (SafetensorError, EOFError, OSError, ValueError, TypeError, KeyError, AttributeError, RuntimeError) as error:
         if not Path(checkpoint).is_dir():  # a hub's name: its own words say more
             raise
         reason = " ".join(str(error).split())[:300]

@@ -6,6 +6,7 @@ not listed there, a reward of your own, gets the next free colour and is written
 reports is hollow and stands alone: a line would suggest values between that nobody reported.
 """
 
+from base64 import b64encode
 from functools import cache
 from pathlib import Path
 from typing import NamedTuple
@@ -13,6 +14,7 @@ from typing import NamedTuple
 import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
+from IPython.display import Image, display
 from matplotlib.patheffects import withStroke
 
 from lib.files import DATA
@@ -35,8 +37,8 @@ def methods() -> dict[str, Method]:
 
     The colours are Okabe and Ito's and Paul Tol's "muted" ones, told apart with every common colour vision.
     """
-    table = pd.read_csv(DATA / "methods.csv", index_col="method")
-    return {row.Index: Method(row.label, row.colour, row.marker) for row in table.itertuples()}
+    table = pd.read_csv(DATA / "methods.csv", usecols=["method", "label", "colour", "marker"])
+    return {name: Method(*drawn) for name, *drawn in table.itertuples(index=False, name=None)}
 
 
 def look(method: str) -> Method:
@@ -83,10 +85,18 @@ def legend(fig, axes, beside=None) -> None:
 
 
 def save(fig, stem) -> list[Path]:
-    """Write `stem`.png and `stem`.pdf, without dates: equal figures give equal bytes. Returns the paths."""
+    """Write `stem`.png and `stem`.pdf, without dates: equal figures give equal bytes. Returns the paths.
+
+    The notebook shows the file, with its titles for those who cannot see it; the figure is not drawn once more.
+    """
     paths = [Path(f"{stem}.png"), Path(f"{stem}.pdf")]
     fig.savefig(paths[0], dpi=200, metadata={"Software": None})
     fig.savefig(paths[1], metadata={"CreationDate": None, "Creator": None, "Producer": None})
+    plt.close(fig)
+    titles = [fig.get_suptitle(), *(ax.get_title(loc="left") for ax in fig.axes)]
+    picture = b64encode(paths[0].read_bytes()).decode()
+    width = round(100 * fig.get_figwidth())
+    display(Image(url=f"data:image/png;base64,{picture}", width=width, alt=". ".join(filter(None, titles))))
     return paths
 
 

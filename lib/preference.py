@@ -27,10 +27,13 @@ HUB_PAIRS = "asingh15/countdown_tasks_3to4-dpo"
 
 @dataclass(frozen=True, kw_only=True)
 class PreferenceSettings(Settings):
-    """Hyperparameters of preference optimisation; `loss` is one of lib.losses.PREFERENCE, `batch_size` counts pairs."""
+    """Hyperparameters of preference optimisation; `loss` is one of lib.losses.PREFERENCE, `batch_size` counts pairs.
+
+    To it comes nll_coef times -log pi of the chosen completion, mean per token (Iterative RPO, arXiv 2404.19733)."""
 
     loss: str
     beta: float
+    nll_coef: float
     steps: int
     batch_size: int
     learning_rate: float
@@ -109,9 +112,13 @@ class PreferenceTrainer(Resumable, DPOTrainer):
     def _compute_loss(self, model, inputs: dict, return_outputs=False) -> torch.Tensor:
         with torch.no_grad():
             reference = self._log_ratios(self.ref_model, inputs)
-        chosen, rejected = self._log_ratios(model, inputs) - reference
+        logps = self._log_ratios(model, inputs)
+        chosen, rejected = logps - reference
         lengths = inputs["completion_mask"].sum(-1).view(2, -1)
         loss, row = preference_loss(chosen, rejected, lengths, self.settings.beta, self.settings.loss)
+        if self.settings.nll_coef:
+            nll = -(logps[0] / lengths[0]).mean()
+            loss, row = loss + self.settings.nll_coef * nll, row | {"nll": nll.item()}
         self._rows.append(row)
         return loss
 
@@ -137,8 +144,9 @@ def train_preference(
     """Train on `pairs` (chosen, rejected, and nums and target or a prompt); the policy goes to `folder`/checkpoint.
 
     Pairs come in one random permutation after another, `steps` batches in all. metrics.csv, a row a step: loss, what
-    `preference_loss` returns, grad_norm, seconds; every `eval_every` steps eval_accuracy and eval_entropy, if there are
-    `eval_problems`. A run that was interrupted resumes from `folder`/trainer. Raises ValueError where there is no pair.
+    `preference_loss` returns, nll where it counts, grad_norm, seconds; every `eval_every` steps eval_accuracy and
+    eval_entropy, if there are `eval_problems`. A run that was interrupted resumes from `folder`/trainer. Raises
+    ValueError where there is no pair.
     """
     if not len(pairs):
         raise ValueError("there is no pair to learn from: no problem has both a correct and an incorrect completion")

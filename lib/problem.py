@@ -4,8 +4,9 @@ The sets are made by notebook 01 and committed under data/problems/ as parquet f
 in two of them, up to the order of its numbers. Their distribution is that of the public 3-4-number data: a target from
 10 to 100, numbers from 1 to 99, redrawn until a search over non-negative integers solves the problem.
 
-Problems of one's own are a CSV file with columns nums ("44 19 35") and target (98). Its path may stand wherever a set's
-name stands, for training or for evaluation, and the same filter keeps the two apart (`from_csv`).
+Problems of others are a file or a set of the hub: columns nums and target ("44 19 35", 98), or the rows of
+reasoning-gym's Countdown, whose metadata hold numbers and target. A file's path or a hub's name may stand where a set's
+name stands for training, a file's also for evaluation, and one filter keeps the two apart (`admitted`).
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ if TYPE_CHECKING:  # a second and a half to import: the verifiers need a Problem
 
 HUB = {"3to4": "asingh15/countdown_tasks_3to4", "5num": "aelbakry/countdown_5num_tasks"}
 
+FILES = (".csv", ".jsonl", ".parquet")  # of problems of one's own
 _NUMS = re.compile(r"\[?[1-9][0-9]{0,17}(?:[ ,;]+[1-9][0-9]{0,17}){1,5}\]?")
 _TARGET = re.compile("-?[0-9]{1,18}")
 
@@ -64,82 +66,111 @@ class Problem:
         return tuple(sorted(self.nums)), self.target
 
 
-class ProblemSetError(Exception):
+class ProblemSetError(ValueError):
     """A problem set that is unknown, missing, or not what the manifest says."""
 
 
-def load(name: str, split: str, source: str = "generated", seed: int = 0, hub: str | None = None) -> Dataset:
+def load(name: str, split: str, source: str = "generated", seed: int = 0) -> Dataset:
     """A problem set with columns nums (list[int]), target (int) and, for "levels", group (L1 to L9).
 
-    source "generated": the committed set, its hash verified, or the CSV file `name`. source "hub": split `split` of the
-    hub set that the papers name (HUB), or of the hub name or local folder `hub`, without the problems of our evaluation
-    sets. A seed other than 0 shuffles a train split; the order of an evaluation set is fixed. Raises ProblemSetError;
-    never falls back from one source to the other.
+    source "generated": the committed set, its hash verified, or the problems of the file `name`. source "hub": split
+    `split` of the hub set that the papers name (HUB), of the hub's owner/name, or of a local folder. What is not ours
+    is `admitted`. A seed other than 0 shuffles a train split; the order of an evaluation set is fixed. Raises
+    ProblemSetError; never falls back from one source to the other.
     """
     from datasets import Dataset
 
-    if source == "generated":
-        table = from_csv(name, split == "train") if name.endswith(".csv") else read(PROBLEMS, name, split)
-        rows = Dataset.from_pandas(table, preserve_index=False)
-    elif source == "hub":
-        rows = exclude(_from_hub(hub or HUB.get(name), name, split))
-    else:
+    if source not in ("generated", "hub"):
         raise ProblemSetError(f"source {source!r}: use 'generated' or 'hub'")
+    if source == "hub":
+        table = admitted(from_hub(name, split), name, split == "train")
+    else:
+        own = name.endswith(FILES)
+        table = admitted(from_file(name), name, split == "train") if own else read(PROBLEMS, name, split)
+    rows = Dataset.from_pandas(table, preserve_index=False)
     return rows.shuffle(seed=seed) if seed and split == "train" else rows
 
 
 def load_set(name: str) -> Dataset:
-    """An evaluation set by its one-word name, a key of EVALUATION_SETS, or by the path of a CSV file. Raises
+    """An evaluation set by its one-word name, a key of EVALUATION_SETS, or by the path of a file. Raises
     ProblemSetError naming the nearest."""
-    if name.endswith(".csv"):
+    if name.endswith(FILES):
         return load(name, "test")
     if name not in EVALUATION_SETS:
         raise ProblemSetError(f"there is no evaluation set {name!r}{nearest(name, EVALUATION_SETS)}")
     return load(*EVALUATION_SETS[name])
 
 
-def from_csv(path: str | Path, train: bool) -> pd.DataFrame:
-    """Problems of one's own, columns nums and target: for training those in no evaluation set of ours, for evaluation
-    those in none of our training sets, each once up to the order of its numbers. Prints how many were dropped.
+def from_file(path: str | Path) -> list[Problem]:
+    """The problems of a .csv, .jsonl or .parquet file, as it has them.
 
-    path: from the repository's root, or absolute; columns nums, two to six whole numbers from 1 with spaces or commas
-    between, and target. Raises ProblemSetError naming the line.
+    path: from the repository's root, or absolute. Columns nums (two to six whole numbers from 1: a list, or a text with
+    spaces or commas between) and target, or metadata with numbers and target. Raises ProblemSetError naming the line.
     """
     import pandas as pd
 
+    suffix, ahead = Path(path).suffix, {".csv": 2, ".jsonl": 1}  # what number the first row's line has
     try:
-        table = pd.read_csv(ROOT / path, dtype=str, keep_default_na=False)
+        if suffix == ".csv":
+            table = pd.read_csv(ROOT / path, dtype=str, keep_default_na=False)
+        elif suffix == ".jsonl":
+            table = pd.DataFrame([json.loads(line) for line in (ROOT / path).read_text().splitlines()])
+        else:
+            table = pd.read_parquet(ROOT / path)
     except (OSError, ValueError) as error:
-        raise ProblemSetError(f"{path} cannot be read as a CSV file: {error}") from error
-    if missing := {"nums", "target"} - set(table.columns):
-        raise ProblemSetError(f"{path} has no column {', '.join(sorted(missing))}")
-    found = {}
-    for line, nums, target in zip(range(2, len(table) + 2), table["nums"], table["target"], strict=True):
-        if not (_NUMS.fullmatch(nums.strip()) and _TARGET.fullmatch(target.strip())):
-            raise ProblemSetError(f'{path}, line {line}: {nums!r}, {target!r} is no problem; write "44 19 35",98')
-        own = Problem(tuple(map(int, re.findall("[0-9]+", nums))), int(target))
-        found.setdefault(own.key, own)
-    kept = [own for key, own in found.items() if key not in keys("evaluation" if train else "train")]
-    ours = "an evaluation" if train else "a training"
-    print(f"{path}: {len(kept):,} of {len(table):,} problems; the others stand in {ours} set of ours, or twice")
-    return pd.DataFrame({"nums": [list(own.nums) for own in kept], "target": [own.target for own in kept]})
+        raise ProblemSetError(f"{path} cannot be read as a {suffix} file of problems: {error}") from error
+    return _own(table, str(path), "line" if suffix in ahead else "row", ahead.get(suffix, 0))
 
 
-def _from_hub(repository: str | None, name: str, split: str) -> Dataset:
+def from_hub(name: str, split: str) -> list[Problem]:
+    """The problems of a hub set (owner/name, or a key of HUB), as `from_file` reads them. Raises ProblemSetError."""
     from datasets import load_dataset
 
-    if repository is None:
+    if (repository := HUB.get(name, name if "/" in name else None)) is None:
         raise ProblemSetError(f"no hub set is known for {name!r} (known: {', '.join(HUB)}); use source='generated'")
     try:
-        rows = load_dataset(repository, split=split)
+        rows: Any = load_dataset(repository, split=split)
     except Exception as error:
         raise ProblemSetError(
             f"hub set {repository!r}, split {split!r} cannot be loaded ({type(error).__name__}: {error}). "
             "It needs network access and HF_HUB_OFFLINE unset; or choose source='generated'."
         ) from error
-    if missing := {"nums", "target"} - set(rows.column_names):
-        raise ProblemSetError(f"hub set {repository!r} has no column {', '.join(sorted(missing))}")
-    return rows.select_columns(["nums", "target"])
+    return _own(rows.to_pandas(), f"hub set {repository!r}", "row", 0)
+
+
+def admitted(found: list[Problem], name: str, train: bool) -> pd.DataFrame:
+    """Those that may be used, columns nums and target: for training what is in no evaluation set of ours, for
+    evaluation what is in none of our training sets, each once up to the order of its numbers. Prints how many remain.
+    """
+    import pandas as pd
+
+    first, taken = {}, keys("evaluation" if train else "train")
+    for own in found:
+        first.setdefault(own.key, own)
+    kept = [own for key, own in first.items() if key not in taken]
+    ours = "an evaluation" if train else "a training"
+    if not kept:
+        raise ProblemSetError(f"{name}: no problem is left of {len(found):,}: all stand in {ours} set of ours")
+    print(f"{name}: {len(kept):,} of {len(found):,} problems; the others stand in {ours} set of ours, or twice")
+    return pd.DataFrame({"nums": [list(own.nums) for own in kept], "target": [own.target for own in kept]})
+
+
+def _own(table: pd.DataFrame, where: str, unit: str, first: int) -> list[Problem]:
+    """The rows of others as Problems. Raises ProblemSetError for a column that is missing or a row that is none."""
+    if "metadata" in table and "nums" not in table:  # reasoning-gym's, on the hub as text
+        held = [json.loads(row) if isinstance(row, str) else row for row in table["metadata"]]
+        rows = [(row.get("numbers"), row.get("target")) for row in held]
+    elif missing := {"nums", "target"} - set(table.columns):
+        raise ProblemSetError(f"{where} has no column {', '.join(sorted(missing))}")
+    else:
+        rows = [*zip(table["nums"], table["target"], strict=True)]
+    found = []
+    for line, (nums, target) in enumerate(rows, first):
+        text = nums if isinstance(nums, str) else " ".join(map(str, [] if nums is None else nums))
+        if not (_NUMS.fullmatch(text.strip()) and _TARGET.fullmatch(str(target).strip())):
+            raise ProblemSetError(f'{where}, {unit} {line}: {nums!r}, {target!r} is no problem; write "44 19 35",98')
+        found.append(Problem(tuple(map(int, re.findall("[0-9]+", text))), int(target)))
+    return found
 
 
 def problems(rows: Dataset | pd.DataFrame) -> list[Problem]:

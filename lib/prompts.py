@@ -8,6 +8,7 @@ PROMPTS = {  # by style
     "program": "Numbers: [{nums}]\nTarget: {target}\nProgram\n",
     "trace": "Numbers: [{nums}]\nTarget: {target}\nTrace\n",
     "pick": "Numbers: [{nums}]\nTarget: {target}\nPick\n",
+    "value": "Numbers: [{nums}]\nTarget: {target}?",  # of a state: can the target be made?
     # In words, for a model that reads them: the wording of the public 3-to-4-number data (TinyZero's), which the hub's
     # demonstrations answer, and a request for a program as paper `program` describes it.
     "words": (

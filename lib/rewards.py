@@ -25,6 +25,7 @@ from lib.distance import distance_to_solutions
 from lib.expression import Expr
 from lib.files import ROOT, nearest
 from lib.problem import Problem
+from lib.prompts import render_prompt
 from lib.solver import is_solvable
 from lib.steps import Step, verify_steps
 from lib.verifiers import CHECKS, TraceVerdict, Verdict, verify_answer, verify_program, verify_trace
@@ -57,7 +58,7 @@ def get_reward(name: str, options: dict | None = None) -> Reward:
     """The reward `name`, or `file.py:name` (from the repository's root), with these options.
 
     Raises ValueError that names the nearest reward or option, or what an option must be by its annotation. The reward
-    raises TypeError for one text in place of a list of them.
+    raises TypeError for one text in place of a list of them, and for a problem that is no `Problem`.
     """
     file, _, short = name.rpartition(":")
     if file:
@@ -76,6 +77,8 @@ def get_reward(name: str, options: dict | None = None) -> Reward:
     def checked(completions: Sequence[str], problem: Problem) -> list[Score]:
         if isinstance(completions, str):
             raise TypeError("a reward takes a list of completions, the group of one problem, not a single text")
+        if not isinstance(problem, Problem):
+            raise TypeError(f"a reward takes a lib.problem.Problem(nums=(...), target=...), not {problem!r:.80}")
         return reward(completions, problem)
 
     checked.__name__ = short
@@ -113,6 +116,28 @@ def as_trl(reward: Reward) -> Callable[..., list[float]]:
         return earned
 
     return totals
+
+
+def from_trl(function: Callable[..., list], style: str = "free", messages: bool = False) -> Reward:
+    """The way back: a TRL reward function as a reward for our trainers, to be given to `train_rloo` or registered.
+
+    It is called with a group at a time: prompts in this style of PROMPTS, completions (with `messages` as TRL's
+    conversational data sets have them), the columns nums and target, trainer_state (None), log_metric and log_extra. A
+    None counts 0, what it logs becomes a part. Our rollouts are text here, so there are no completion_ids.
+    """
+
+    def reward(completions: Sequence[str], problem: Problem) -> list[Score]:
+        size, parts, texts = len(completions), {}, [*completions]
+        prompts = [render_prompt(problem.nums, problem.target, style)] * size
+        if messages:
+            prompts = [[{"role": "user", "content": text}] for text in prompts]
+            texts = [[{"role": "assistant", "content": text}] for text in texts]
+        columns = {"nums": [list(problem.nums)] * size, "target": [problem.target] * size}
+        logs = {"trainer_state": None, "log_metric": parts.__setitem__, "log_extra": lambda column, values: None}
+        earned = function(prompts=prompts, completions=texts, **columns, **logs)
+        return [Score(float(total or 0.0), dict(parts)) for total in earned]
+
+    return reward
 
 
 @register("sparse")

@@ -5,20 +5,24 @@ action are dropped and counted. Games that have come to the same state are one: 
 likeliest stays. Tags of one state share their computation as long as they begin alike.
 
 Reranking by exact values asks the solver at test time: it says what a perfect value function would add, and is no
-method to compare others with.
+method to compare others with. A learned value is one: a policy that says of a state whether it can be solved.
 """
 
+import re
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
+from itertools import groupby
 from typing import NamedTuple
 
+import numpy as np
 import pandas as pd
 import torch
 
 from lib.environment import (
     REJECTIONS,
+    VERDICTS,
     State,
     expression,
     initial,
@@ -33,10 +37,17 @@ from lib.expression import render
 from lib.generation import Sampling, generate
 from lib.problem import Problem
 
+Value = Callable[[Sequence[State]], np.ndarray]  # states to V, float64
+
 
 @dataclass(frozen=True, kw_only=True)
 class SearchSettings:
-    """Budget B/K, how tags are drawn, and Eq. 10's value: rerank none, binary or soft (`q_values`), lambda `weight`."""
+    """Budget B/K, how tags are drawn, and Eq. 10's value: rerank none, executor, binary or soft (`q_values`) or learned
+    (`learned_values`), lambda `weight`.
+
+    cascade: budgets in place of B/K, as "16 x 1/1, 16/16": sixteen single games, one after the other, then a search; a
+    problem goes through them until a game is won.
+    """
 
     beams: int = 16
     samples: int = 16
@@ -49,10 +60,22 @@ class SearchSettings:
     alpha: float = 0.2
     beta: float = 0.05
     legal_only: bool = False  # tags that name no legal action cannot be drawn
+    cascade: str = ""
 
     def __post_init__(self):
-        if min(self.beams, self.samples) < 1:
-            raise ValueError(f"budget {self.beams}/{self.samples}: at least one path and one sample are needed")
+        if any(min(budget) < 1 for budget in self.budgets):
+            said = self.cascade or f"{self.beams}/{self.samples}"
+            raise ValueError(f"budget {said}: at least one path and one sample are needed")
+
+    @property
+    def budgets(self) -> list[tuple[int, int]]:
+        """B/K of one search after the other, of which the cascade may take the first only."""
+        if not self.cascade:
+            return [(self.beams, self.samples)]
+        stages = [re.fullmatch(r"(?:(\d+) x )?(\d+)/(\d+)", stage) for stage in self.cascade.split(", ")]
+        if not all(stages):
+            raise ValueError(f"cascade={self.cascade!r} is no row of budgets as '16 x 1/1, 16/16'")
+        return [(int(one[2]), int(one[3])) for one in stages if one for _ in range(int(one[1] or 1))]
 
     @property
     def sampling(self) -> Sampling:
@@ -106,10 +129,38 @@ def legal_tags(tokenizer, state: State) -> list[tuple[int, ...]]:
     return [(*ids, tokenizer.eos_token_id) for ids in tokenizer(list(map(render_action, moves))).input_ids]
 
 
+def learned_values(model, tokenizer, states: Sequence[State], batch: int = 2048) -> np.ndarray:
+    """V(s) of each state by a value policy, float64: P(yes) / (P(yes) + P(no)) of the token behind its prompt.
+
+    A state of one number is won or lost, as the executor sees. Equal states are read once, and together with others
+    whose prompts are as long, at most `batch`: nothing is padded.
+    """
+    values = {state.key: float(state.nums == (state.target,)) for state in states}
+    prompts = {state.key: render_state(state, "value") for state in states if not state.terminal}
+    read = [*zip(prompts, map(tokenizer.encode, prompts.values()), strict=True)]
+    verdicts = model.get_output_embeddings().weight[[tokenizer.encode(word)[0] for word in VERDICTS]]
+    for _, alike in groupby(sorted(read, key=lambda one: len(one[1])), lambda one: len(one[1])):
+        keys, ids = zip(*alike, strict=True)
+        with torch.inference_mode():
+            parts = torch.tensor(ids, device=model.device).split(batch)
+            last = [model.base_model(part, use_cache=False).last_hidden_state[:, -1] for part in parts]
+            said = (torch.cat(last) @ verdicts.T).float().softmax(-1)[:, 1]
+        values.update(zip(keys, said.tolist(), strict=True))
+    return np.array([values[state.key] for state in states])
+
+
 def search(
-    model, tokenizer, problems: Sequence[Problem], settings: SearchSettings, generator: torch.Generator
+    model,
+    tokenizer,
+    problems: Sequence[Problem],
+    settings: SearchSettings,
+    generator: torch.Generator,
+    value: Value | None = None,
 ) -> list[tuple[list[Path], Counter]]:
-    """Of each problem its finished games, best first, at most B, and a tally: sampled, tokens, each of REJECTIONS."""
+    """Of each problem its finished games, best first, at most B, and a tally: sampled, tokens, each of REJECTIONS,
+    valued (unfinished states that the value policy was asked about). `value` is that of rerank "learned"."""
+    if settings.rerank == "learned" and value is None:
+        raise ValueError("rerank is 'learned', and there is no value policy to ask: name one, as `value`")
     beams = [[Path(initial(problem), 0.0, 0.0)] for problem in problems]
     tallies = [Counter() for _ in problems]
     while active := [(i, path) for i, paths in enumerate(beams) for path in paths if not path.state.terminal]:
@@ -129,15 +180,40 @@ def search(
                     found[i][successor.key] = Path(successor, total, total)
         for i in {i for i, _ in active}:
             beams[i] = list(found[i].values())
-        _rank([beams[i] for i in {i for i, _ in active}], settings)
+            tallies[i]["valued"] += sum(settings.rerank == "learned" and not path.state.terminal for path in beams[i])
+        _rank([beams[i] for i in {i for i, _ in active}], settings, value)
     return list(zip(beams, tallies, strict=True))
 
 
-def _rank(beams: list[list[Path]], settings: SearchSettings) -> None:
-    """Score every path by Eq. 10, all in one call of the solver, and keep the best of each problem, best first."""
-    values = iter(
-        q_values([path.state for paths in beams for path in paths], settings.rerank, settings.alpha, settings.beta)
-    )
+def cascade(
+    model,
+    tokenizer,
+    problems: Sequence[Problem],
+    settings: SearchSettings,
+    generator: torch.Generator,
+    value: Value | None = None,
+) -> list[tuple[list[Path], Counter]]:
+    """As `search`, with the `budgets` of `settings` in turn: of each problem the games of its last search, and a tally
+    of all. A problem whose target a game has reached is won, which the executor sees without a solver."""
+    games: list[list[Path]] = [[] for _ in problems]
+    tallies, left = [Counter() for _ in problems], list(range(len(problems)))
+    for beams, samples in settings.budgets:
+        budget = replace(settings, beams=beams, samples=samples)
+        searched = search(model, tokenizer, [problems[i] for i in left], budget, generator, value)
+        for i, (paths, tally) in zip(left, searched, strict=True):
+            games[i] = paths
+            tallies[i].update(tally)
+        left = [i for i in left if not any(path.state.nums == (problems[i].target,) for path in games[i])]
+    return list(zip(games, tallies, strict=True))
+
+
+def _rank(beams: list[list[Path]], settings: SearchSettings, value: Value | None) -> None:
+    """Score every path by Eq. 10, all in one call of solver or value policy; keep the best of each problem in order."""
+    states = [path.state for paths in beams for path in paths]
+    if settings.rerank == "learned" and value is not None:
+        values = iter(value(states))
+    else:
+        values = iter(q_values(states, settings.rerank, settings.alpha, settings.beta))
     for paths in beams:
         scored = [path._replace(score=path.logprob + settings.weight * next(values)) for path in paths]
         paths[:] = sorted(scored, key=lambda path: -path.score)[: settings.beams]
@@ -152,13 +228,15 @@ def search_table(
     repeats: int = 1,
     together: int = 16,
     progress: Callable[[Iterable, int, str], Iterable] = lambda batches, total, what: batches,
+    value: Value | None = None,
 ) -> pd.DataFrame:
     """Search every problem of `rows` (nums, target) `repeats` times, `together` at once: the table that is saved.
 
     One row a finished game; a search that finished none has one row of rank 0 with empty texts. Columns: problem (its
     index), nums, target, sample (the repeat), rank (0 is the best score), completion (the answer that the game has
     built, for `lib.judging.judge`), actions, states (after each action), logprob, score, and of the whole search, the
-    same in all its rows: sampled, each of REJECTIONS, tokens, seconds (its share of those it was searched with).
+    same in all its rows: sampled, each of REJECTIONS, tokens, valued (states), seconds (its share of those it was
+    searched with).
     """
     asked = [(i, sample, row) for i, row in enumerate(rows) for sample in range(repeats)]
     table = []
@@ -168,10 +246,11 @@ def search_table(
         problems = [Problem(tuple(map(int, row["nums"])), int(row["target"])) for *_, row in chunk]
         generator = torch.Generator(model.device).manual_seed(seed * 1_000_003 + start)
         began = time.perf_counter()
-        searched = search(model, tokenizer, problems, settings, generator)
+        searched = cascade(model, tokenizer, problems, settings, generator, value)
         seconds = (time.perf_counter() - began) / len(chunk)
         for (i, sample, _), problem, (paths, tally) in zip(chunk, problems, searched, strict=True):
-            counts = {name: tally[name] for name in ("sampled", *REJECTIONS, "tokens")} | {"seconds": round(seconds, 4)}
+            counts: dict[str, float] = {name: tally[name] for name in ("sampled", *REJECTIONS, "tokens", "valued")}
+            counts["seconds"] = round(seconds, 4)
             about = {"problem": i, "nums": list(problem.nums), "target": problem.target, "sample": sample}
             games = [_game(problem, path) for path in paths] or [dict.fromkeys(("completion", "actions", "states"), "")]
             table += [about | {"rank": rank} | game | counts for rank, game in enumerate(games)]

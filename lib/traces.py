@@ -138,13 +138,13 @@ def replay(completion: str, problem: Problem) -> Trace:
     goal, lines, tried, results, solution = (problem.target,), [], {}, set(), None
     returning = stated = False  # the last line was a backtrack; the pool has been stated since the last action
     for line, span in islice(_lines(completion), MAX_LINES):
-        short = line if len(line) <= MAX_LENGTH else ""
+        short, pool = line if len(line) <= MAX_LENGTH else "", values(pools[-1])
         if action := _TRY.fullmatch(short):
             op, (a, b, result) = action[2], map(_number, action.group(1, 3, 4))
-            at, holds = _find(values(pools[-1]), a, b), HOLDS[op](a, b, result)
+            at, holds = _find(pool, a, b), HOLDS[op](a, b, result)
             if asked := action[5]:
                 holds &= (_number(asked),) == goal and (result == problem.target) == (action[6] == "yes")
-            key = (op, *(sorted((a, b)) if op in "+*" else (a, b)), values(pools[-1]))
+            key = (op, *(sorted((a, b)) if op in "+*" else (a, b)), pool)
             right, before = bool(at and holds), tried.get(key)
             lines.append(Line("try", at is not None, holds, repeated=before or before == right, span=span))
             tried[key] = before or right

@@ -1,8 +1,8 @@
 """Supervised fine-tuning and RLOO, on TRL's trainers.
 
 `train_sft` is TRL's SFTTrainer. `train_rloo` is a subclass of TRL's GRPOTrainer that replaces two of its
-parts: where the rollouts of an update come from (`_prepare_inputs`: our decode loop, and a reward that sees a
-whole group), and the loss (`_compute_loss`: `rloo_loss`). Optimiser, gradient accumulation, clipping,
+parts: where the rollouts of an update come from (`_rollouts`: our decode loop, and a reward that sees a
+whole group), and the loss (`_differentiate`: `rloo_loss`, micro-batch by micro-batch). Optimiser, clipping,
 checkpoints and the fused log-probabilities are TRL's.
 
 Where this departs from textbook RLOO (Ahmadian et al., 2024):
@@ -13,7 +13,7 @@ Where this departs from textbook RLOO (Ahmadian et al., 2024):
   policy that has moved on.
 * The KL penalty is a term of the loss (mean per token), not of the reward, and so is an entropy bonus.
 * Token log-probabilities are summed, not averaged over the length; completions cut at the cap count like all
-  others.
+  others, unless `mask_truncated` takes them out of the policy gradient and the baseline (DAPO, arXiv 2503.14476).
 * Advantages are not divided by the group's standard deviation, and there is no PPO clipping.
 * A token's log-probability can carry a weight; importance weight, entropy and KL ignore it.
 
@@ -25,9 +25,10 @@ and the same weights.
 import copy
 import json
 import math
+import os
 import shutil
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -40,13 +41,15 @@ import trl
 from datasets import Dataset, disable_progress_bars
 from safetensors import SafetensorError
 from torch.nn.utils.rnn import pad_sequence
+from torch.optim.swa_utils import AveragedModel
+from transformers import DynamicCache
 from trl import GRPOConfig, GRPOTrainer, SFTConfig, SFTTrainer
 from trl.trainer.utils import add_fused_lm_head
 
 from lib.curriculum import Curriculum
-from lib.files import progress, write_table, writing
+from lib.files import PINNED, progress, shown, write_table, writing
 from lib.generation import ENGINES, MEMORY_SHARE, Sampling, sample
-from lib.losses import leave_one_out, rloo_loss
+from lib.losses import ADVANTAGES, advantages_of, rloo_loss
 from lib.model import load_policy, machine_memory, max_micro_batch, save_policy, training_memory
 from lib.problem import Problem, problems
 from lib.prompts import render_prompt
@@ -97,6 +100,13 @@ class RLOOSettings(Settings):
     policy is the model at `temperature`, in sampling and in the loss alike. A rollout whose advantage is 0 has no
     policy gradient: a random `idle_share` of these rollouts stands for all of them in entropy and KL, and a random
     `reference_share` of what is left in KL. Both estimates stay unbiased; shares of 1 leave nothing out.
+
+    The learning rate rises in the first `warmup_steps` updates, is constant, and falls to 0 in the last `decay_steps`.
+    The policy that is saved is the mean of the weights behind update `average_from` and each one after it; of the last
+    update alone where that is 0.
+
+    From `advantage` to `smoothing`: see `advantages_of`; its k goes from `pass_k` to `pass_k_end` over the run. With
+    `mask_truncated` rollouts cut at the cap are not kept: they have no advantage, and stand in entropy and KL alone.
     """
 
     steps: int
@@ -106,6 +116,9 @@ class RLOOSettings(Settings):
     max_tokens: int
     temperature: float
     learning_rate: float
+    warmup_steps: int
+    decay_steps: int
+    average_from: int
     weight_decay: float
     max_grad_norm: float
     importance_cap: float
@@ -113,6 +126,13 @@ class RLOOSettings(Settings):
     kl_coef: float
     idle_share: float
     reference_share: float
+    advantage: str
+    pass_k: int
+    pass_k_end: int
+    positive_weight: float
+    unlikeliness: float
+    smoothing: float
+    mask_truncated: bool
     micro_batch: int
     engine: str
     eval_every: int
@@ -124,11 +144,29 @@ class RLOOSettings(Settings):
         """Of an update."""
         return self.problems_per_step * self.group_size
 
+    def shaping(self, step: int) -> dict[str, Any]:
+        """The options of `advantages_of` in update `step`, from 0."""
+        k = round(np.interp(step, [0, max(self.steps - 1, 1)], [self.pass_k, self.pass_k_end]))
+        names = ("advantage", "positive_weight", "unlikeliness", "smoothing")
+        return {name: getattr(self, name) for name in names} | {"k": k}
+
     def __post_init__(self):
         if self.engine not in ENGINES:
             raise ValueError(f"engine={self.engine!r} is not known: choose from {sorted(ENGINES)}")
         if self.group_size < 2:
             raise ValueError(f"group_size={self.group_size}: leave-one-out needs two rollouts of a problem")
+        if self.advantage not in ADVANTAGES:
+            raise ValueError(f"advantage={self.advantage!r} is not known: choose from {sorted(ADVANTAGES)}")
+        ks, room = (self.pass_k, self.pass_k_end), 2 if self.advantage == "leave_one_out" else self.group_size
+        if not 1 <= min(ks) <= max(ks) < room:
+            raise ValueError(
+                f"pass_k, pass_k_end={ks}: {self.advantage} in groups of {self.group_size} has 1 to {room - 1}"
+            )
+        if self.warmup_steps + self.decay_steps > self.steps or self.average_from > self.steps:
+            raise ValueError(
+                f"steps={self.steps} cannot hold warmup_steps={self.warmup_steps} and decay_steps={self.decay_steps}, "
+                f"or end before average_from={self.average_from}"
+            )
         if self.rollouts % self.micro_batch:
             raise ValueError(
                 f"micro_batch={self.micro_batch} does not divide the {self.rollouts} rollouts of an update "
@@ -234,7 +272,11 @@ class Resumable:
         transformers.logging.disable_progress_bar()  # a bar for every file written
         with progress(None, steps, f"{what} step", _step(checkpoint) if checkpoint else 0) as self.line:
             self.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
-        save_policy(self.model, self.processing_class, folder / "checkpoint")
+        save_policy(self.policy(), self.processing_class, folder / "checkpoint")
+
+    def policy(self):
+        """The model to save."""
+        return self.model
 
     def add(self, row: dict) -> None:
         """Add a row of our own to the log and so to metrics.csv; TRL's metrics are left out."""
@@ -259,7 +301,7 @@ def arguments(folder: Path, settings) -> dict:
         "weight_decay": settings.weight_decay,
         "max_grad_norm": settings.max_grad_norm,
         "seed": settings.seed,
-        "optim": "adamw_torch",
+        "optim": "adamw_torch_fused" if PINNED else "adamw_torch",  # MKL's square root differs between machines
         "save_strategy": "steps",
         "save_steps": settings.save_every,
         "save_total_limit": 2,
@@ -269,7 +311,9 @@ def arguments(folder: Path, settings) -> dict:
         "dataloader_pin_memory": False,
         "logging_nan_inf_filter": False,  # a loss that is not a number shall be seen
         "log_level": "error",
-        "report_to": "none",
+        "report_to": os.environ.get("COUNTDOWN_REPORT_TO", "none"),  # "trackio": the rows of metrics.csv there too
+        "project": "countdown",
+        "run_name": shown(folder),
         "disable_tqdm": True,
     }
 
@@ -398,13 +442,14 @@ class RLOOTrainer(Resumable, GRPOTrainer):
         config = GRPOConfig(
             **arguments(folder, settings),
             max_steps=settings.steps,
-            lr_scheduler_type="constant",
+            lr_scheduler_type="warmup_stable_decay",
+            lr_scheduler_kwargs={"num_decay_steps": settings.decay_steps, "decay_type": "linear"},
+            warmup_steps=settings.warmup_steps,
             logging_steps=1,
             num_generations=settings.group_size,
             num_iterations=settings.num_iterations,
             temperature=settings.temperature,
-            per_device_train_batch_size=settings.micro_batch,
-            gradient_accumulation_steps=settings.rollouts // settings.micro_batch,
+            per_device_train_batch_size=settings.rollouts,
             shuffle_dataset=False,
         )
         super().__init__(
@@ -416,36 +461,42 @@ class RLOOTrainer(Resumable, GRPOTrainer):
         )
         if self.reference is not None:
             add_fused_lm_head(self.reference.to(self.model.device))
+        self.average = AveragedModel(self.model) if settings.average_from else None
 
-    def _prepare_inputs(self, rows: list[dict]) -> dict:
-        """The micro-batch of this accumulation step; an update's first samples and scores its rollouts."""
-        accumulation = self.args.gradient_accumulation_steps
-        turn = self._step % (accumulation * self.settings.num_iterations)
-        if turn == 0 and self.curriculum:
-            drawn = self.curriculum.draw(self.settings.problems_per_step, self.state.global_step)
-            self._micro_batches = self._rollouts(drawn)
-        elif turn == 0:  # TRL hands over each problem K times
-            self._micro_batches = self._rollouts(problems(pd.DataFrame(rows[:: self.settings.group_size])))
-        elif turn % accumulation == 0:  # a further update on the same rollouts
-            self._row, self._scored = dict(self._sampled), time.perf_counter()
-            self._seconds = dict.fromkeys(self._seconds, 0.0)
-        return self._micro_batches[turn % accumulation]
+    def training_step(self, model, inputs: list[dict], num_items_in_batch=None) -> torch.Tensor:
+        """An update on rollouts of the problems `inputs`, or a further one on those of the last update; its loss."""
+        if self.state.global_step % self.settings.num_iterations == 0:
+            if self.curriculum:
+                drawn = self.curriculum.draw(self.settings.problems_per_step, self.state.global_step)
+            else:  # TRL hands over each problem K times
+                drawn = problems(pd.DataFrame(inputs[:: self.settings.group_size]))
+            self._rollouts(drawn)
+        else:
+            self._seconds, self._scored = dict.fromkeys(self._seconds, 0.0), time.perf_counter()
+        return self._differentiate(model.train())
 
     def _save_checkpoint(self, model, trial):
-        if self.curriculum:
-            path = Path(self.args.output_dir) / f"checkpoint-{self.state.global_step}" / "curriculum.json"
-            with writing(path):
-                path.parent.mkdir(parents=True, exist_ok=True)
-                path.write_text(json.dumps(self.curriculum.state))
+        folder = Path(self.args.output_dir) / f"checkpoint-{self.state.global_step}"
+        with writing(folder):
+            folder.mkdir(parents=True, exist_ok=True)
+            if self.curriculum:
+                (folder / "curriculum.json").write_text(json.dumps(self.curriculum.state))
+            if self.average:
+                torch.save(self.average.state_dict(), folder / "average.pt")
         super()._save_checkpoint(model, trial)
 
     def _load_from_checkpoint(self, checkpoint, model=None):
         super()._load_from_checkpoint(checkpoint, model)
         if self.curriculum:
             self.curriculum.state = json.loads((Path(checkpoint) / "curriculum.json").read_text())
+        if self.average:
+            self.average.load_state_dict(torch.load(Path(checkpoint) / "average.pt"))
 
-    def _rollouts(self, batch: list[Problem]) -> list[dict]:
-        """Sample and score a group of rollouts a problem; micro-batches by length, to save padding."""
+    def policy(self):
+        return self.average.module if self.average else self.model
+
+    def _rollouts(self, batch: list[Problem]) -> None:
+        """Sample, score and lay out a group of rollouts a problem; micro-batches by length, to save padding."""
         settings, k, tokenizer = self.settings, self.settings.group_size, self.processing_class
         # 1. sample, seeded by the step alone: a resumed run draws what the uninterrupted one would have drawn
         began = time.perf_counter()
@@ -460,47 +511,53 @@ class RLOOTrainer(Resumable, GRPOTrainer):
         texts = tokenizer.batch_decode(out.ids, skip_special_tokens=True)
         scores = [self.reward(texts[i * k : i * k + k], problem) for i, problem in enumerate(batch)]
         rewards = torch.tensor([[score.total for score in group] for group in scores])
-        advantages = leave_one_out(rewards).flatten().to(self.model.device)
         correct = [self.is_correct(text, batch[i // k]) for i, text in enumerate(texts)]
+        kept = [not settings.mask_truncated or finish != "length" for finish in out.finish]
+        known = (torch.tensor(row).view(-1, k) for row in (correct, [sum(row) for row in out.logprobs], kept))
+        of_groups = advantages_of(rewards, *known, **settings.shaping(self.state.global_step))
+        advantages = of_groups.flatten().to(self.model.device)
         self._scored = time.perf_counter()
         # 3. note the metrics
         parts = pd.DataFrame([score.parts for group in scores for score in group]).mean()
-        self._row = {
+        self._sampled = {
             "reward": rewards.mean().item(),
             **{f"reward_{name}": value for name, value in parts.items()},
             "accuracy": float(np.mean(correct)),
             "completion_length": float(np.mean([len(ids) for ids in out.ids])),
             "truncated": out.finish.count("length") / len(texts),
-            "frac_zero_std": (rewards == rewards[:, :1]).all(-1).float().mean().item(),
+            "frac_zero_std": (of_groups == 0).all(-1).float().mean().item(),
         }
         if self.curriculum:
-            self._row |= self.curriculum.learn(advantages.abs().view(-1, k).mean(-1).tolist())
-        self._sampled = dict(self._row)
+            self._sampled |= self.curriculum.learn(advantages.abs().view(-1, k).mean(-1).tolist())
         self._seconds = {"seconds_generation": sampled - began, "seconds_reward": self._scored - sampled}
-        # 4. lay out
-        lengths = np.array([len(prompts[i // k]) + len(ids) for i, ids in enumerate(out.ids)])
+        # 4. lay out; the reference never changes, so it reads a rollout once for all updates on it
+        self._prompts = {"ids": self._padded(ids[:-1] for ids in prompts)}
+        self._prompts["attention"] = self._padded([1] * (len(ids) - 1) for ids in prompts)
+        with torch.no_grad():
+            frozen = None if self.reference is None else self._read_prompts(self.reference)
         rows, weights, ref_weights = self._differentiated(advantages.cpu().numpy())
-        whole = {"samples": len(lengths), "tokens": sum(map(len, out.ids))}
-        micro_batches = []
-        for chosen in np.array_split(np.argsort(lengths[rows], kind="stable"), self.args.gradient_accumulation_steps):
-            chunk = rows[chosen]
-            tensors = self._collate([(prompts[i // k], out.ids[i], out.logprobs[i]) for i in chunk])
+        lengths = np.array([len(ids) for ids in out.ids])
+        self._micro_batches = []
+        pieces = math.ceil(len(rows) / settings.micro_batch)
+        for chosen in np.array_split(np.argsort(lengths[rows], kind="stable"), pieces):
+            some: dict = self._collate(
+                [(i // k, prompts[i // k][-1], out.ids[i], out.logprobs[i]) for i in rows[chosen]]
+            )
             for name, values in (("row_weights", weights), ("ref_weights", ref_weights)):
-                tensors[name] = torch.as_tensor(values[chosen], dtype=torch.float32, device=advantages.device)
-            micro_batches.append(tensors | whole | {"advantages": advantages[torch.as_tensor(chunk)]})
-        return micro_batches
+                some[name] = torch.as_tensor(values[chosen], dtype=torch.float32, device=advantages.device)
+            some |= {"samples": len(lengths), "tokens": lengths.sum(), "advantages": advantages[rows[chosen]]}
+            self._micro_batches.append(some | self._reference_logps(frozen, some))
 
     def _differentiated(self, advantages: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """The rollouts of an update that a gradient is taken of, in ascending order; how many each stands for in
         entropy and metrics; and in KL, where the reference reads only those above 0.
 
-        All whose advantage (N,) is not 0, and a random share of the others, at least so many that no micro-batch is
-        empty; drawn from [seed, step] alone. Each draw is uniform, so with these weights sums over all keep their mean.
+        All whose advantage (N,) is not 0, and a random share of the others, drawn from [seed, step] alone. Each draw is
+        uniform, so with these weights sums over all keep their mean.
         """
         settings, rng = self.settings, np.random.default_rng([self.settings.seed, self.state.global_step])
         live, idle = np.flatnonzero(advantages), rng.permutation(np.flatnonzero(advantages == 0))
-        kept = max(math.ceil(settings.idle_share * len(idle)), self.args.gradient_accumulation_steps - len(live))
-        idle = idle[:kept]
+        idle = idle[: math.ceil(settings.idle_share * len(idle))]
         weights = np.ones(len(advantages))
         weights[idle] = (len(advantages) - len(live)) / max(len(idle), 1)
         rows = np.sort(np.concatenate([live, idle]))
@@ -509,67 +566,97 @@ class RLOOTrainer(Resumable, GRPOTrainer):
         ref_weights[rng.permutation(len(rows))[:read]] = len(rows) / read
         return rows, weights[rows], weights[rows] * ref_weights
 
-    def _collate(self, rollouts: list[tuple[list[int], list[int], list[float]]]) -> dict[str, torch.Tensor]:
-        """(prompt ids, completion ids, log mu) of rollouts -> tensors, padded on the right to the longest.
+    def _padded(self, rows: Iterable) -> torch.Tensor:
+        """Rows of numbers, padded on the right with 0 to the longest."""
+        return pad_sequence([torch.as_tensor(row) for row in rows], batch_first=True).to(self.model.device)
 
-        ids, attention: (B, T + 1). mask, sampler_logps, token_weights: (B, T), where column t belongs to the
-        prediction of token t + 1, and is 0 on prompts.
+    def _collate(self, rollouts: list[tuple[int, int, list[int], list[float]]]) -> dict[str, torch.Tensor]:
+        """(index of the prompt, its last token, completion ids, log mu) of rollouts -> tensors.
+
+        prompt: (B,), an index of `_prompts`. ids (what is read), labels (the completion), mask, sampler_logps and
+        token_weights: (B, T), padded on the right; column t belongs to the prediction of the completion's token t.
         """
-
-        def padded(rows) -> torch.Tensor:
-            rows = [torch.as_tensor(row) for row in rows]
-            return pad_sequence(rows, batch_first=True).to(self.model.device)
-
-        def behind_prompt(values) -> torch.Tensor:
-            pairs = zip(rollouts, values, strict=True)
-            return padded([0.0] * (len(prompt) - 1) + list(row) for (prompt, _, _), row in pairs)
-
+        which, last, ids, logps = zip(*rollouts, strict=True)
         tensors = {
-            "ids": padded(prompt + completion for prompt, completion, _ in rollouts),
-            "attention": padded([1] * (len(prompt) + len(completion)) for prompt, completion, _ in rollouts),
-            "mask": behind_prompt([1.0] * len(completion) for _, completion, _ in rollouts),
-            "sampler_logps": behind_prompt(logps for _, _, logps in rollouts),
+            "prompt": torch.tensor(which, device=self.model.device),
+            "ids": self._padded([token, *row[:-1]] for token, row in zip(last, ids, strict=True)),
+            "labels": self._padded(ids),
+            "mask": self._padded([1.0] * len(row) for row in ids),
+            "sampler_logps": self._padded(logps),
         }
         if self.token_weights is not None:
-            tensors["token_weights"] = behind_prompt(self.token_weights(ids) for _, ids, _ in rollouts)
+            tensors["token_weights"] = self._padded(map(self.token_weights, ids)).float()
         return tensors
 
-    def _logps(self, model, ids, attention, length: int) -> tuple[torch.Tensor, Any]:
-        """log pi of the last `length` tokens, and entropies (but of the reference): (B, length)."""
-        logps, entropies, _ = self._get_per_token_logps_and_entropies(
-            model, ids, attention, logits_to_keep=length, compute_entropy=model is not self.reference
-        )
-        return logps, entropies
+    def _read_prompts(self, model, which: slice = slice(None)) -> list[torch.Tensor]:
+        """Keys and values of prompts of the update but for their last tokens: of every layer (prompts, heads, P,
+        width)."""
+        ids, attention = self._prompts["ids"][which], self._prompts["attention"][which]
+        with self.accelerator.autocast():
+            cache = model.base_model(ids, attention_mask=attention, use_cache=True)
+        return [part for layer in cache.past_key_values.layers for part in (layer.keys, layer.values)]
 
-    def _compute_loss(self, model, inputs: dict) -> torch.Tensor:
-        """The micro-batch's share of the loss; shares add up: no division by the accumulation steps."""
-        terms = dict(inputs)
-        text = terms.pop("ids"), terms.pop("attention")
-        logps, entropies = self._logps(model, *text, terms["mask"].shape[1])
-        if self.reference is not None:
-            terms["ref_logps"] = self._reference_logps(logps.detach(), *text, terms["ref_weights"] > 0)
-        coefficients = {name: getattr(self.settings, name) for name in ("importance_cap", "entropy_coef", "kl_coef")}
-        loss, metrics = rloo_loss(logps, entropies, **coefficients, **terms)
-        for name, value in metrics.items():
-            so_far = self._row.get(name, 0.0)
-            self._row[name] = max(so_far, value) if name == "importance_max" else so_far + value
-        return loss
+    def _logps(self, model, read: list[torch.Tensor], rows: dict) -> tuple[torch.Tensor, Any]:
+        """log pi of the completions behind prompts that are `read`, and entropies (but of the reference): (B, T)."""
+        own = [part[rows["prompt"]] for part in read]
+        seen, mask = self._prompts["attention"][rows["prompt"]], rows["mask"].long()
+        with self.accelerator.autocast():
+            out = model(
+                rows["ids"],
+                attention_mask=torch.cat([seen, mask], 1),
+                position_ids=seen.sum(-1, keepdim=True) + torch.arange(mask.shape[1], device=mask.device),
+                past_key_values=DynamicCache(zip(own[::2], own[1::2], strict=True)),
+                shift_labels=rows["labels"].masked_fill(mask == 0, -100),
+                fused_lm_head=True,
+            )
+        return out.log_probs, out.entropy
 
-    def _reference_logps(self, logps, ids, attention, read) -> torch.Tensor:
-        """log pi of the frozen reference for the rows to `read`, the policy's own elsewhere: (B, T)."""
-        result = logps.clone()
+    def _reference_logps(self, frozen: list[torch.Tensor] | None, batch: dict) -> dict[str, torch.Tensor]:
+        """ref_logps, log pi of the frozen reference (B, T): 0 but in rows with a weight, which alone it reads."""
+        if frozen is None:
+            return {}
+        result, read = torch.zeros_like(batch["sampler_logps"]), batch["ref_weights"] > 0
         if read.any():
-            longest = int(attention[read].sum(-1).max())
+            longest = int(batch["mask"][read].sum(-1).max())
+            rows = {name: batch[name][read, :longest] for name in ("ids", "labels", "mask")}
+            rows["prompt"] = batch["prompt"][read]
             with torch.no_grad():
-                result[read, : longest - 1], _ = self._logps(
-                    self.reference, ids[read, :longest], attention[read, :longest], longest - 1
-                )
-        return result
+                result[read, :longest], _ = self._logps(self.reference, frozen, rows)
+        return {"ref_logps": result}
+
+    def _differentiate(self, model) -> torch.Tensor:
+        """Add the gradient of the update's loss to the model's parameters; the loss.
+
+        A prompt is read for all its completions. Micro-batches take its keys and values as leaves, and what they add to
+        the gradients of these goes through the prompts at last, as many at a time as there are rows in a micro-batch.
+        """
+        coefficients = {name: getattr(self.settings, name) for name in ("importance_cap", "entropy_coef", "kl_coef")}
+        with torch.no_grad():
+            leaves = self._read_prompts(model)
+        for leaf in leaves:
+            leaf.requires_grad_()
+        self._row, total = dict(self._sampled), torch.zeros((), device=model.device)
+        for batch in self._micro_batches:
+            logps, entropies = self._logps(model, leaves, batch)
+            terms = {name: value for name, value in batch.items() if name not in ("prompt", "ids", "labels")}
+            loss, metrics = rloo_loss(logps, entropies, **coefficients, **terms)
+            self.accelerator.backward(loss)
+            total += loss.detach()
+            for name, value in metrics.items():
+                so_far = self._row.get(name, 0.0)
+                self._row[name] = max(so_far, value) if name == "importance_max" else so_far + value
+        for start in range(0, len(self._prompts["ids"]), self.settings.micro_batch):
+            some = slice(start, start + self.settings.micro_batch)
+            gradients = [leaf.grad[some] for leaf in leaves]  # pyright: ignore[reportOptionalSubscript]
+            torch.autograd.backward(self._read_prompts(model, some), gradients)
+        return total
 
     def log(self, logs, start_time=None):
         """One row of metrics.csv a step, without TRL's own metrics."""
         if "loss" not in logs:  # the summary at the end
             return
+        if self.average and self.state.global_step >= self.settings.average_from:
+            self.average.update_parameters(self.model)
         seconds = self._seconds | {"seconds_update": time.perf_counter() - self._scored}
         row = {"loss": logs["loss"], **self._row, "grad_norm": logs["grad_norm"]}
         if self.eval_problems and self.state.global_step % self.settings.eval_every == 0:
@@ -594,9 +681,9 @@ def train_rloo(
     """Train on `train_problems` (columns nums, target) with `reward`; the policy goes to `folder`/checkpoint.
 
     metrics.csv, a row a step: loss, reward, reward_<part>, accuracy (the verifier's, apart from the
-    reward), completion_length, truncated (share cut at the cap), frac_zero_std (share of groups whose rewards
-    are all equal), entropy, importance_mean, importance_max, importance_log (mean of its log, not
-    capped), kl, grad_norm, seconds_generation, seconds_reward, seconds_update. `options` are
+    reward), completion_length, truncated (share cut at the cap), frac_zero_std (share of groups without
+    an advantage, as their rewards are all equal), entropy, importance_mean, importance_max, importance_log
+    (mean of its log, not capped), kl, grad_norm, seconds_generation, seconds_reward, seconds_update. `options` are
     RLOOTrainer's. With `eval_problems`: eval_accuracy and eval_<name> of each of `eval_rewards`, and
     eval_entropy, every `eval_every` steps. With a curriculum: bucket<k>, how probable bucket k was. A run
     that was interrupted resumes from `folder`/trainer.

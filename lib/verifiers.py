@@ -5,9 +5,9 @@ is evaluated only after it is known to hold exactly the given numbers.
 """
 
 import re
-from collections import Counter
 from dataclasses import dataclass
 from fractions import Fraction
+from functools import lru_cache
 
 from lib.expression import Expr, ExpressionError, evaluate, leaves, operands, parse, render
 from lib.problem import Problem
@@ -44,11 +44,21 @@ def answer_span(completion: str) -> str | None:
     return completion[start : completion.find("</answer>", start)]
 
 
+def asked_span(completion: str, problem: Problem) -> str | None:
+    """`answer_span`, for a verdict. Raises TypeError for what is no `Problem`."""
+    if not isinstance(problem, Problem):
+        raise TypeError(f"a completion is judged on a Problem, not on {type(problem).__name__}")
+    return answer_span(completion)
+
+
 def verify_answer(completion: str, problem: Problem) -> Verdict:
     """The verdict on a completion's answer span: each number exactly once, the target hit exactly."""
-    span = answer_span(completion)
-    if span is None:
-        return Verdict("missing")
+    span = asked_span(completion, problem)
+    return Verdict("missing") if span is None else _verdict(span, problem)
+
+
+@lru_cache(maxsize=1 << 12)  # the samples of a problem repeat each other's answers
+def _verdict(span: str, problem: Problem) -> Verdict:
     try:
         expression = parse(span)
     except ExpressionError:
@@ -80,7 +90,7 @@ def verify_program(completion: str, problem: Problem) -> ProgramVerdict:
     a = 44 + 19 has used 44 and 19 twice, which is legal only if both are given twice); what the final value does not
     rest on consumes nothing, so a program may try and drop. A program that cannot be run is "unparseable".
     """
-    span = answer_span(completion)
+    span = asked_span(completion, problem)
     if span is None:
         return ProgramVerdict("missing")
     try:
@@ -120,9 +130,11 @@ def verify_trace(completion: str, problem: Problem) -> TraceVerdict:
     verdict, trace, link = verify_answer(completion, problem), replay(completion, problem), "none"
     if verdict.status == "wrong_numbers" and verdict.expression is not None:
         signed = operands(verdict.expression)
-        used = (n if n in trace.results else abs(n) for n in signed)  # -40 is a result, or 40 negated
-        foreign = Counter(used) - Counter(problem.nums)
-        link = "generated" if foreign and set(foreign) <= trace.results else "other"
+        foreign = [n if n in trace.results else abs(n) for n in signed]  # -40 is a result, or 40 negated
+        for given in problem.nums:
+            if given in foreign:
+                foreign.remove(given)
+        link = "generated" if foreign and trace.results.issuperset(foreign) else "other"
     elif verdict.expression is not None:
         link = "original"
     parts = (verdict.status, verdict.expression, verdict.value)

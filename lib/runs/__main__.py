@@ -8,7 +8,7 @@ from collections import Counter
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
 from itertools import takewhile
-from multiprocessing import get_context
+from multiprocessing import active_children, get_context
 from pathlib import Path
 from typing import Annotated
 
@@ -16,12 +16,16 @@ from typer import Argument, Option, Typer
 
 from lib.files import FIGURES, atomic, clock, shown
 from lib.runs import front
-from lib.runs.plan import DeclarationError, Project, Spec, as_json, digest, lib_digest, read_record
+from lib.runs.folder import processor
+from lib.runs.plan import DeclarationError, Plan, Project, Spec, as_json, digest, lib_digest, read_record
 from lib.runs.process import PARENT, RunError, die_with_parent
 
-CORES = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+CORES = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+PUBLISHED = (  # run.json last, that all is there
+    *("generations.parquet", "metrics.csv", "trajectories.parquet", "calibration.parquet", "run.json"),
+)
 Groups = Annotated[list[str], Argument(help="groups or runs")]
-Some = Annotated[list[str], Argument(help="groups or runs; all without", show_default=False)]
+Some = Annotated[list[str] | None, Argument(help="groups or runs; all without", show_default=False)]
 app = Typer(help=__doc__, add_completion=False, pretty_exceptions_enable=False)
 project = Project()
 
@@ -61,15 +65,17 @@ def run(profile: str, run: str) -> None:
 
 
 @app.command()
-def status(profile: Annotated[str, Argument()] = "laptop", groups: Some = ()) -> None:
+def status(profile: Annotated[str, Argument()] = "cpu", groups: Some = None) -> None:
     """How many runs of each kind are in which state, then a line a run: of groups, or of all that were begun."""
     asked = [project.specs(profile)[name] for name in project.asked(profile, groups or ["*/*/*"])]
     states, code, lines = {spec.name: spec.state for spec in asked}, lib_digest(project.root), []
+    here = processor()
     for spec in asked:
         state, when = states[spec.name], ""
         if state == "done":
             record = read_record(spec.folder)
             state += ", by other code in lib/" if record["lib"] != code else ""
+            state += ", on another processor" if record.get("cpu") not in (None, here) else ""
             when = f"{record['started'][:16]}  {clock(record['elapsed']):>8}"
         if groups or state != "missing":
             lines.append(f"{spec.name:36} {state:32} {when}".rstrip())
@@ -81,6 +87,8 @@ def status(profile: Annotated[str, Argument()] = "laptop", groups: Some = ()) ->
         counts = ", ".join(f"{number} {state}" for state, number in found.most_common())
         print(f"{kind:12} {found.total():>4} runs: {counts}" + (f"; {published} published" if published else ""))
     print("\n".join(["", *lines]) if lines else "\nnone of them was begun here")
+    if any("on another processor" in line for line in lines):
+        print("\nequal seeds repeat bit by bit on one kind of processor: here these runs would be other draws")
 
 
 @app.command()
@@ -91,7 +99,7 @@ def check() -> None:
 
 
 @app.command()
-def figures(profile: Annotated[str, Argument()] = "laptop", groups: Some = (), cores: int = CORES) -> None:
+def figures(profile: Annotated[str, Argument()] = "laptop", groups: Some = None, cores: int = CORES) -> None:
     """Figures and tables again from the reference results, without training: those of published studies."""
     published = Project(project.root, published=True)
     published.check()
@@ -100,25 +108,48 @@ def figures(profile: Annotated[str, Argument()] = "laptop", groups: Some = (), c
     studies = {spec.name: spec for one in asked for spec in (one, *one.parents.values()) if one.study and spec.study}
     specs = {name: spec for name, spec in studies.items() if (spec.reference / "run.json").exists()}
     if not studies:
-        raise RunError(f"figures are drawn by studies, and {' '.join(groups)} holds none: try `make figures` for all")
+        raise RunError(
+            f"figures are drawn by studies, and {' '.join(groups or [])} holds none: try `make figures` for all"
+        )
     if not specs:
         remedy = f"`make study`, then `python -m lib.runs publish {profile} headline`"
         raise RunError(f"no study is in data/reference/{profile}, neither {' nor '.join(studies)}: {remedy}")
+    if failed := draw_all(published, specs, cores):
+        raise RunError(f"{len(failed)} of {len(specs)} studies failed, the others are drawn: {', '.join(failed)}")
+
+
+def draw_all(published: Project, specs: dict[str, Spec], cores: int) -> list[str]:
+    """Draw studies side by side, the longest first, and say why some fail; these. What reads another study comes last,
+    and not at all where that one failed."""
     last = {name for name, spec in specs.items() if any(one.study for one in spec.parents.values())}
-    longest = sorted(specs.keys() - last, key=lambda name: -read_record(specs[name].reference)["elapsed"])
+    seconds, failed = front.expected(published, Plan(specs, [])), []
+    longest = sorted(specs.keys() - last, key=lambda name: -seconds.get(name, 0))
     try:
         with ProcessPoolExecutor(cores, get_context("fork"), die_with_parent) as pool:
-            for names in (longest, last):  # what reads other studies comes last
-                for made in as_completed([pool.submit(draw, published, specs[name]) for name in names]):
-                    print(made.result(), flush=True)
+            try:
+                for names in (longest, last):
+                    tasks = {pool.submit(draw, published, specs[name], [*failed]): name for name in names}
+                    for made in as_completed(tasks):
+                        try:
+                            print(made.result(), flush=True)
+                        except (DeclarationError, RunError, OSError) as error:
+                            failed.append(name := tasks[made])
+                            tell(error if name in str(error) else f"{name}: {error}")
+            except KeyboardInterrupt:
+                for worker in active_children():  # the pool would wait for them
+                    worker.kill()
+                raise
     except BrokenProcessPool as error:
         raise RunError("a study was killed, most often as the memory was full: `figures --cores 1`") from error
+    return failed
 
 
-def draw(published: Project, spec: Spec) -> str:
+def draw(published: Project, spec: Spec, failed: list[str]) -> str:
     """Make a study from what is published and put its figures and tables into figures/; what that took."""
     from lib.runs.execute import execute
 
+    if missing := [name for name in failed if name in spec.parents]:
+        raise RunError(f"{spec.name} is not drawn: it reads {', '.join(missing)}")
     print(f"{spec.run}: executing {spec.notebook}", flush=True)
     execute(published, spec)
     record = read_record(spec.folder)
@@ -147,12 +178,7 @@ def publish(profile: str, groups: Groups) -> None:
         if spec.declaration.keep_checkpoint:
             shutil.copytree(spec.folder / "checkpoint", spec.reference / "checkpoint")
         spec.reference.mkdir(parents=True, exist_ok=True)
-        for file in (
-            "generations.parquet",
-            "metrics.csv",
-            "trajectories.parquet",
-            "run.json",
-        ):  # last, that all is there
+        for file in PUBLISHED:
             if (spec.folder / file).exists():
                 shutil.copyfile(spec.folder / file, spec.reference / file)
         size = sum(path.stat().st_size for path in spec.reference.rglob("*") if path.is_file())
@@ -165,7 +191,7 @@ def restore(profile: str, groups: Groups) -> None:
     whole, with what others read or start from."""
     for spec in (project.specs(profile)[name] for name in project.asked(profile, groups)):
         record, held = read_record(spec.reference), ("checkpoint", "generations.parquet", "trajectories.parquet")
-        if record is None or not any((spec.reference / name).exists() for name in held):
+        if not record or not any((spec.reference / name).exists() for name in held):
             print(f"{spec.name}: not published, or without what others need of it")
         elif spec.folder.exists() and any(spec.folder.iterdir()):
             print(f"{spec.name}: stays as it is here, {spec.state}")
@@ -176,13 +202,21 @@ def restore(profile: str, groups: Groups) -> None:
 
 
 @app.command()
+def record(profile: str, method: str, cores: int = CORES) -> None:
+    """Make an entry of RECORDS.md, a method of five seeds, and fill in its line."""
+    from lib.runs.record import record  # what judges takes a second to import
+
+    print(record(project, profile, method, cores))
+
+
+@app.command()
 def stamp(profile: str, groups: Groups) -> None:
     """Published runs become runs of the present notebooks, where parameters are the same: after an edit that changes
-    none of their results."""
+    none of their results. Records from before sizes were noted get those of what is published."""
     specs, asked, before = project.specs(profile), project.asked(profile, groups), {}
     for spec in specs.values():  # parents first, whose run.json changes
         record, path = read_record(spec.reference), spec.reference / "run.json"
-        if record is None:
+        if not record:
             continue
         before[spec.name] = digest(path)
         if spec.name in asked:
@@ -190,10 +224,16 @@ def stamp(profile: str, groups: Groups) -> None:
             if other := [key for key, value in spec.params.items() if old[key] != value]:
                 raise RunError(f"{shown(spec.reference)} was made with another {', '.join(other)}: make it again")
             record |= {"code": spec.code, "fingerprint": spec.fingerprint}
+            there = [spec.reference / name for name in PUBLISHED[:-1] if (spec.reference / name).exists()]
+            record.setdefault("files", {file.name: file.stat().st_size for file in there})
         parents = {name: digest(specs[name].reference / "run.json") for name in record["parents"] if name in before}
         record["parents"] |= {name: new for name, new in parents.items() if record["parents"][name] == before[name]}
         with atomic(path) as temporary:
             temporary.write_text(as_json(record))
+
+
+def tell(error: Exception | str) -> None:
+    print("\n".join(f"! {line}" for line in str(error).splitlines()), file=sys.stderr, flush=True)
 
 
 if __name__ == "__main__":
@@ -203,5 +243,5 @@ if __name__ == "__main__":
     try:
         app()
     except (DeclarationError, RunError, OSError) as error:
-        print("\n".join(f"! {line}" for line in str(error).splitlines()), file=sys.stderr, flush=True)
+        tell(error)
         sys.exit(1)

@@ -21,7 +21,7 @@ from traitlets.config import Config
 from lib.files import atomic, shown, writing
 from lib.runs.folder import provenance
 from lib.runs.plan import Project, Spec, as_json, digest, lib_digest, read_record
-from lib.runs.process import RunError, gpu, locked
+from lib.runs.process import RunError, caches, gpu, locked
 
 # the kernel's first line: lib.runs.process.die_with_parent, before anything is imported
 DIE_WITH_PARENT = ["--IPKernelApp.exec_lines=__import__('ctypes').CDLL(None).prctl(1, 9)"]
@@ -190,6 +190,7 @@ def environment(project: Project, spec: Spec, short: str, device: str | None) ->
     """What a kernel's environment has to say; `short` is its own directory."""
     threads = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
     return {
+        **caches(project.runs),
         **dict.fromkeys(threads, str(spec.declaration.threads)),
         "PYTHONPATH": os.pathsep.join([str(project.root), *filter(None, [os.environ.get("PYTHONPATH")])]),
         "COUNTDOWN_ROOT": str(project.root),  # Run checks that lib is this checkout's

@@ -1,5 +1,7 @@
 """A run as its notebook sees it: a folder, what it made, and a footer that says what made it."""
 
+from __future__ import annotations
+
 import json
 import os
 import platform
@@ -7,12 +9,13 @@ import subprocess
 from collections.abc import Mapping
 from importlib.metadata import distributions
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import pandas as pd
-
-from lib.files import ROOT, shown, write_table
+from lib.files import PINNED, ROOT, shown, write_table
 from lib.runs.parameters import FIELDS, check
+
+if TYPE_CHECKING:  # the front door writes no table
+    import pandas as pd
 
 PACKAGES = {"torch", "transformers", "trl", "datasets", "numpy", "pandas", "scipy", "papermill", "snakemake", "vllm"}
 
@@ -57,24 +60,34 @@ class Run:
 
 
 def provenance(root: Path) -> dict[str, Any]:
-    """What makes results here: commit, whether tracked files differ from it, Python, processor and packages.
+    """What makes results here: commit, whether tracked files differ from it, Python, processor, kernels and packages.
 
-    Equal seeds repeat a run bit by bit on one kind of processor only.
+    Equal seeds repeat a run bit by bit on one kind of processor and one kind of kernels ("pinned" by `make BITWISE=1`).
     """
     try:
         commit, dirty = git(root, "rev-parse", "HEAD").strip(), changed(root)
     except (OSError, ValueError, subprocess.CalledProcessError):  # no git, or not in git
         commit, dirty = None, False
-    cpu = Path("/proc/cpuinfo").read_text().splitlines() if Path("/proc/cpuinfo").exists() else []
-    named = (line.partition(":")[2].strip() for line in cpu if line.startswith("model name"))
     found = {one.name: one.version for one in distributions() if one.name in PACKAGES}
     return {
         "commit": commit,
         "dirty": dirty,
         "python": platform.python_version(),
-        "cpu": next(named, platform.processor() or None),
+        "cpu": processor(),
+        "kernels": "pinned" if PINNED else "native",
         "versions": dict(sorted(found.items())),
     }
+
+
+def processor() -> str | None:
+    """The processor's name, where the system says it with family and model: one name may cover several kinds."""
+    cpuinfo = Path("/proc/cpuinfo")
+    first = cpuinfo.read_text().partition("\n\n")[0] if cpuinfo.exists() else ""
+    said = dict(line.split("\t: ", 1) for line in first.replace("\t\t", "\t").splitlines() if "\t: " in line)
+    known = {"model name": "{}", "cpu family": "family {}", "model": "model {}"}
+    return (
+        ", ".join(form.format(said[key]) for key, form in known.items() if key in said) or platform.processor() or None
+    )
 
 
 def git(root: Path, *arguments: str) -> str:

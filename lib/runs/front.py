@@ -20,7 +20,7 @@ from rich.text import Text
 
 from lib.files import clock, shown
 from lib.runs.plan import DeclarationError, Plan, Project, known, read_record
-from lib.runs.process import RunError, die_with_parent, gpus, try_lock
+from lib.runs.process import RunError, caches, die_with_parent, gpus, try_lock
 
 MACHINES = Path(__file__).parent / "machines"  # Snakemake's profiles: where runs are made
 EVERY = 10.0  # seconds between progress lines where there is no terminal to draw on
@@ -119,7 +119,7 @@ def snakemake(project: Project, plan: Plan, view: "View", options: list[str]) ->
     process = subprocess.Popen(
         [sys.executable, "-m", "snakemake", *OPTIONS.split(), *options],
         cwd=project.root,
-        env=os.environ | cache(project.runs),
+        env=os.environ | caches(project.runs),
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
@@ -144,17 +144,6 @@ def snakemake(project: Project, plan: Plan, view: "View", options: list[str]) ->
         raise RunError(f"{len(view.failed)} failed: {', '.join(view.failed)}; the same command goes on from there")
     if process.returncode:
         raise RunError("\n".join([*said, f"Snakemake ended with status {process.returncode}"][-40:]))
-
-
-def cache(runs: Path) -> dict[str, str]:
-    """Where Snakemake keeps its cache, as a variable, where the home cannot be written."""
-    usual = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    try:
-        usual.mkdir(parents=True, exist_ok=True)
-        writable = os.access(usual, os.W_OK)
-    except OSError:
-        writable = False
-    return {} if writable else {"XDG_CACHE_HOME": str(runs / ".cache")}
 
 
 def limits(machine: str, cores: int) -> list[str]:
@@ -236,22 +225,19 @@ class View:
         return [head, *(f"{run} {clock(took)}: {last[run] or 'starting'}" for run, took in work.items())]
 
     def time_left(self, done: list[str], left: list[str], work: dict[str, float], last: dict[str, str]) -> float:
-        """Seconds by the recorded ones, corrected by the pace of the runs that are made now."""
-        ends = {run: found[1] for run in work if (found := re.search(r"([\d:]+) left$", last[run]))}
-        ends = {
-            run: sum(60**i * int(n) for i, n in enumerate(reversed(text.split(":"))) if n) for run, text in ends.items()
-        }
-        paces = [
-            read_record(self.plan.specs[run].folder)["elapsed"] / self.expected[run]
-            for run in done
-            if self.expected.get(run)
-        ]
-        paces += [max((work[run] + ends[run]) / self.expected[run], 1) for run in ends if self.expected.get(run)]
+        """Seconds by the recorded ones, corrected by the pace of the runs that were made since; a run at work takes no
+        less than it says itself."""
+        known = [run for run in done if self.expected.get(run)]
+        paces = [read_record(self.plan.specs[run].folder)["elapsed"] / self.expected[run] for run in known]
         pace = median(paces) if paces else 1
-        seconds = {run: max(self.expected[run] * pace - work.get(run, 0), 0) for run in left if run in self.expected}
-        return time_left(
-            self.plan, left, seconds | {run: max(n, seconds.get(run, 0)) for run, n in ends.items()}, self.cores
-        )
+        own = {run: re.search(r"([\d:]+) left$", line) for run, line in last.items()}
+        said = {run: seconds_of(found[1]) for run, found in own.items() if found}
+        seconds = {
+            run: max(self.expected[run] * pace - work.get(run, 0), said.get(run, 0))
+            for run in left
+            if run in self.expected
+        }
+        return time_left(self.plan, left, seconds, self.cores)
 
 
 def time_left(plan: Plan, runs: list[str], seconds: dict[str, float], cores: int) -> float:
@@ -263,6 +249,11 @@ def time_left(plan: Plan, runs: list[str], seconds: dict[str, float], cores: int
         before = max((left.get(parent, 0) for parent in plan.specs[run].parents), default=0)
         left[run] = seconds.get(run, 0) + before
     return max(work / cores, *left.values()) if left else 0
+
+
+def seconds_of(said: str) -> int:
+    """A `clock` read back: "01:15" -> 75."""
+    return sum(60**i * int(part) for i, part in enumerate(reversed(said.split(":"))))
 
 
 def last_line(path: Path) -> str:

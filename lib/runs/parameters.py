@@ -1,6 +1,7 @@
 """What a notebook's parameters may be, in one table: `check` holds the grid to it, and `Run` what is run by hand."""
 
 import json
+import re
 from collections.abc import Mapping
 from importlib import import_module
 from inspect import signature
@@ -11,7 +12,7 @@ from pydantic import AfterValidator, ConfigDict, Field, ValidationError, Validat
 from lib.files import PROBLEMS, ROOT, nearest
 
 
-def table(path: str) -> dict:
+def table(path: str) -> Any:
     """A table of lib/, as module.NAME; imported late, as it may need torch."""
     module, _, name = path.partition(".")
     return getattr(import_module(f"lib.{module}"), name)
@@ -19,8 +20,9 @@ def table(path: str) -> dict:
 
 def own(value: str) -> bool:
     """Whether it is a file of problems, which may stand for a set, or `file.py:name`, which may stand for a reward."""
-    file = value if value.endswith(".csv") else value.rpartition(":")[0]
-    return file.endswith((".csv", ".py")) and (ROOT / file).is_file()
+    files = table("problem.FILES")
+    file = value if value.endswith(files) else value.rpartition(":")[0]
+    return file.endswith((*files, ".py")) and (ROOT / file).is_file()
 
 
 def entry(path: str) -> Any:
@@ -28,6 +30,7 @@ def entry(path: str) -> Any:
 
     def known(value: str, info: ValidationInfo) -> str:
         usual = not value or (info.context or {}).get(info.field_name) == value or own(value)
+        usual = usual or (info.field_name == "problem_set" and bool(ON_HUB.fullmatch(value)))
         if not usual and value not in table(path):
             raise ValueError(f"there is no such entry in {path}{nearest(value, table(path))}")
         return value
@@ -37,19 +40,26 @@ def entry(path: str) -> Any:
 
 Count, Whole = Annotated[int, Field(ge=1, le=10**6)], Annotated[int, Field(ge=0, le=10**6)]
 Positive, Weight = Annotated[float, Field(gt=0, le=1e6)], Annotated[float, Field(ge=0, le=1e6)]  # finite, so no nan
+ON_HUB = re.compile(r"[\w-][\w.-]*/[\w.-]+")  # owner/name
 SET = entry("problem.EVALUATION_SETS")
 BOUNDS = [  # a parameter that is not here may be anything of its default's type
     (Count, "steps epochs batch_size batch demonstrations problems problems_per_step num_iterations micro_batch"),
-    (Count, "log_every save_every eval_every draws rows width shards worked_lines test_lines threads"),
+    (
+        Count,
+        "log_every save_every eval_every draws rows width shards worked_lines test_lines threads pass_k pass_k_end",
+    ),
     (Count | list | str, "samples"),  # of an analysis: folders
     (Annotated[int, Field(ge=2, le=10**5)], "group_size"),  # leave-one-out needs another rollout
     (Annotated[int, Field(ge=1, le=8192)], "max_tokens"),
-    (Whole, "seed eval_problems eval_demonstrations warmup_steps limit top_k"),
+    (Whole, "seed eval_problems eval_demonstrations warmup_steps decay_steps average_from limit top_k most_failures"),
+    (Whole, "skip"),
     (Positive, "learning_rate importance_cap max_grad_norm beta muon_lr adam_lr"),
-    (Weight, "temperature weight_decay entropy_coef kl_coef think_weight alpha"),
+    (Weight, "temperature weight_decay entropy_coef kl_coef nll_coef think_weight alpha positive_weight smoothing"),
     (Annotated[float, Field(gt=0, le=1)], "top_p idle_share reference_share"),
-    (Annotated[float, Field(ge=0, le=1)], "give_up"),
+    (Annotated[float, Field(ge=0, le=1)], "give_up unlikeliness"),
     (Literal["generated", "hub"], "source"),
+    (list, "searches"),
+    (str, "value"),
     (Literal["transformers", "vllm"], "engine"),
     (Literal["ipo", "ipo_mean", "dpo"], "loss"),
     (Literal["cosine", "linear", "constant"], "schedule"),
@@ -57,23 +67,25 @@ BOUNDS = [  # a parameter that is not here may be anything of its default's type
     (entry("prompts.PROMPTS"), "prompt_style"),
     (entry("demonstrations.DEMONSTRATIONS"), "design"),
     (entry("rewards.REWARDS"), "reward"),
+    (entry("losses.ADVANTAGES"), "advantage"),
     (entry("curriculum.CURRICULA"), "curriculum"),
     (list[entry("rewards.REWARDS")], "eval_rewards"),
     (SET, "eval_set primary_set"),
     (Annotated[dict[SET, Count] | list[SET], Field(min_length=1)], "sets"),
 ]
-FIELDS = {name: (kind, None) for kind, names in BOUNDS for name in names.split()}
+FIELDS: dict[str, Any] = {name: (kind, None) for kind, names in BOUNDS for name in names.split()}
 Parameters = create_model("Parameters", __config__=ConfigDict(strict=True, extra="ignore"), **FIELDS)
 
 
 def check(given: Mapping[str, Any], defaults: Mapping[str, Any] | None = None) -> None:
     """Raise ValueError with a sentence for each parameter that cannot be. What is no plain value is passed over."""
-    plain = {name: value for name, value in given.items() if isinstance(value, int | float | str | list | dict)}
+    plain: dict[str, Any] = {name: v for name, v in given.items() if isinstance(v, int | float | str | list | dict)}
     try:
         Parameters.model_validate(plain, context=defaults)
     except ValidationError as error:
         first = {e["loc"][0]: e for e in reversed(error.errors())}.values()  # of each parameter
-        said = [(dict.fromkeys((e["loc"][0], e["loc"][-1])), e["input"], e["msg"]) for e in first]
+        places = [([part for part in e["loc"] if part != "[key]"], e) for e in first]
+        said = [(dict.fromkeys((at[0], at[-1])), e["input"], e["msg"]) for at, e in places]
         told = (
             f"{'.'.join(map(str, at))} is {value!r}: {why.removeprefix('Value error, ')}" for at, value, why in said
         )
@@ -84,13 +96,26 @@ def check(given: Mapping[str, Any], defaults: Mapping[str, Any] | None = None) -
         get_reward(plain["reward"], plain.get("reward_options", {}))
     if plain.get("curriculum"):
         options(plain["curriculum"], plain.get("curriculum_options", {}), table("curriculum.CURRICULA"))
+    if ON_HUB.fullmatch(name := plain.get("problem_set", "")) and plain.get("source") != "hub" and not own(name):
+        raise ValueError(f"problem_set is {name!r}: a set of the hub needs source: hub")
     if {"problems_per_step", "group_size", "micro_batch"} <= plain.keys():  # RLOO
         if (rollouts := plain["problems_per_step"] * plain["group_size"]) % plain["micro_batch"]:
             raise ValueError(f"micro_batch is {plain['micro_batch']}: it does not divide a step's {rollouts} rollouts")
         if any(plain[name] % plain["num_iterations"] for name in ("steps", "save_every")):
             raise ValueError(f"num_iterations is {plain['num_iterations']}: it does not divide steps and save_every")
+        for late in ("average_from", "warmup_steps", "decay_steps"):
+            if plain.get(late, 0) > plain["steps"]:
+                raise ValueError(f"{late} is {plain[late]}, and steps is {plain['steps']}")
+        for one in ("pass_k", "pass_k_end"):
+            if plain.get(one, 1) >= plain["group_size"]:
+                raise ValueError(f"{one} is {plain[one]}: a rollout has {plain['group_size'] - 1} others in its group")
         if not plain["temperature"]:
             raise ValueError("temperature is 0, and training draws at random")
+    points = [point for point in plain.get("searches", []) if isinstance(point, dict)]  # of an analysis: folders
+    if points and any("learned" in point.get("rerank", "") for point in points) != bool(plain.get("value")):
+        raise ValueError(
+            f"value is {plain.get('value', '')!r}: searches with rerank learned need one, and no others do"
+        )
     if plain.get("eval_set") and (asked := plain.get("eval_problems", 0)) and not own(plain["eval_set"]):
         held = json.loads((PROBLEMS / "manifest.json").read_text())
         if asked > (rows := held["/".join(table("problem.EVALUATION_SETS")[plain["eval_set"]])]["rows"]):

@@ -7,8 +7,9 @@ here alone, by hashes: clocks do not matter.
 import ast
 import hashlib
 import json
+import os
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from functools import cache, cached_property
@@ -24,7 +25,7 @@ from lib.files import ROOT, RUNS, nearest, shown
 from lib.runs.parameters import check
 
 YAML = "papermill_runs.yaml"
-PLAIN = r"(?!\.)[A-Za-z0-9_.+-]+"  # a folder's name that leads nowhere else, and is not hidden
+PLAIN = r"(?![.-])[A-Za-z0-9_.+-]+"  # a folder's name that leads nowhere else, is not hidden, and no option
 RESERVED = ("reference", "scratch", "solutions")  # folders beside those of the profiles
 STUDY = "study/"  # the kind of runs that read results and train nothing: `make figures` executes them
 EVALUATIONS = ("sample/", "search/")  # kinds of runs that tell of the policy they are given, not of one they make
@@ -61,11 +62,11 @@ class Declaration(Strict):
 
     notebook: str
     params: dict[str, Any] = {}
-    grid: dict[str, list[Any]] = {}
+    grid: dict[str, Annotated[list[Any], Field(min_length=1)]] = {}
     needs: dict[str, str | list[str]] = {}  # parameter: the run, or runs, whose folders it gets
     threads: Annotated[int, Field(ge=1, le=1024)] = 1
     mem_mb: Annotated[int, Field(ge=100, le=4_000_000)] = 1500
-    keep_checkpoint: bool = False  # others start from it: that of the first seed is published
+    keep_checkpoint: bool = False  # others start from it: it is published
 
     @property
     def parents(self) -> list[str]:
@@ -79,7 +80,10 @@ class Declarations(Strict):
     groups: dict[str, list[str]]
 
 
-class Loader(yaml.SafeLoader):
+QUICK: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # libyaml where there is one: a tenth of the time
+
+
+class Loader(QUICK):
     """YAML 1.2's floats (3e-4 is a number) and no key twice."""
 
     def construct_mapping(self, node, deep=False):
@@ -99,7 +103,7 @@ Loader.add_implicit_resolver("tag:yaml.org,2002:float", FLOAT, list("-+.01234567
 
 @dataclass(frozen=True)
 class Spec:
-    """One resolved run. Equal fingerprints: same notebook code, parameters and ancestors."""
+    """One resolved run. Equal fingerprints: same notebook code, parameters, files that these name, and ancestors."""
 
     profile: str
     name: str  # kind/name/seed
@@ -133,10 +137,10 @@ class Spec:
             record = read_record(self.folder)
         except DeclarationError:
             return "damaged run.json"
-        if record is None:
+        if not record:
             return "unfinished" if (self.folder / "spec.json").exists() else "missing"
         if record["fingerprint"] != self.fingerprint:
-            return "other notebook code" if record["code"] != self.code else "other parameters"
+            return "other notebook code" if record["code"] != self.code else "other parameters or files"
         made_here = (self.folder / "log.txt").exists()  # a restored run holds what is published of it
         for name, size in record.get("files", {}).items() if made_here else ():
             path = self.folder / name
@@ -201,6 +205,10 @@ class Project:
         for profile in self.declarations.profiles:
             specs = self.specs(profile)
             for group, names in self.declarations.groups.items():
+                if not re.fullmatch(PLAIN, group):
+                    raise DeclarationError(f"{YAML}: groups.{group}: {group!r} is no name of a group (no / in it)")
+                if not names:
+                    raise DeclarationError(f"{YAML}: groups.{group}: it names no run: say which, or leave it out")
                 select(names, specs, f"{YAML}: groups.{group}")
 
     @cache  # noqa: B019
@@ -235,24 +243,27 @@ class Project:
         for template, declaration in self.declarations.runs.items():
             where = f"{YAML}: runs.{template}"
             body, grid = declaration.model_dump(include={"params", "needs"}), declaration.grid
-            if template.startswith(STUDY) and not declaration.needs:
+            if template.startswith(STUDY) and not declaration.parents:
                 raise DeclarationError(f"{where}: a study reads other runs: its needs must say which")
             for key in grid:
                 if f"{{{key}}}" not in json.dumps(body) and key != "seed":
                     raise DeclarationError(f"{where}.grid.{key}: {{{key}}} stands nowhere in params or needs")
+            for key in declaration.params.keys() & (declaration.needs.keys() | grid.keys() & {"seed"}):
+                raise DeclarationError(f"{where}: {key} stands in params, and again in needs or grid")
             for values in product(*grid.values()):
                 point = dict(zip(grid, values, strict=True))
                 name = str(fill(template, {key: str(value).replace("/", "_") for key, value in point.items()}))
                 if not re.fullmatch(f"{PLAIN}/{PLAIN}", name):
                     raise DeclarationError(f"{where}: {name!r} is no name of a run, which is kind/name")
                 update = fill(body, point)
+                for key in re.findall(r"{\w+}", json.dumps(update)):
+                    raise DeclarationError(f"{where}: {key} is no key of its grid{nearest(key, grid)}")
                 update["params"] |= {key: value for key, value in point.items() if key == "seed"}
                 seed = (self.notebook(declaration.notebook)[0] | update["params"])["seed"]
                 if type(seed) is not int or seed < 0:
                     raise DeclarationError(f"{where}: seed is {seed!r}, and must be a whole number from 0")
                 if f"{name}/{seed}" in runs:
                     raise DeclarationError(f"{where}: two runs are called '{name}/{seed}'")
-                update["keep_checkpoint"] = declaration.keep_checkpoint and seed == grid.get("seed", [seed])[0]
                 runs[f"{name}/{seed}"] = declaration.model_copy(update=update)
         for name, declaration in runs.items():
             for key, value in declaration.needs.items():
@@ -297,13 +308,14 @@ class Project:
             raise DeclarationError(f"{where}: seed is set by the run: grid: {{ seed: [0, 1] }}, or its own params")
         params = {key: value for key, value in params.items() if key != "output" and key not in needs}
         try:
-            check(params, defaults)
+            check(params | needs, defaults)
         except ValueError as error:
             raise DeclarationError(f"{where}: {error}") from error
         ancestors = {parent: spec.fingerprint for parent, spec in parents.items()}
-        fingerprint = digest([notebook, code, params, needs, ancestors])
+        files = named_files(params, self.root)
+        fingerprint = digest([notebook, code, params, needs, ancestors, *filter(None, [files])])
         evaluated = needs.get("policy") if name.startswith(EVALUATIONS) else None
-        method = parents[evaluated].method if evaluated else split(name)[0]
+        method = parents[evaluated].method if isinstance(evaluated, str) else split(name)[0]
         reference = folder = self.root / "data/reference" / profile / name
         if name.startswith(STUDY) or not self.published:
             folder = self.runs / ("reference" if self.published else ".") / profile / name
@@ -372,7 +384,7 @@ def typed(value: Any, default: Any, where: str) -> Any:
     raise DeclarationError(f"{where} is {value!r}, a {type(value).__name__}; the notebook expects a {expected}")
 
 
-def describe(error: dict) -> str:
+def describe(error: Mapping[str, Any]) -> str:
     """One of pydantic's errors, with the nearest valid key where one is unknown."""
     *path, last = location = [str(part) for part in error["loc"]]
     model = {"profiles": Profile, "runs": Declaration}.get(location[0]) if len(location) > 2 else Declarations
@@ -435,8 +447,17 @@ def fill(value: Any, point: dict[str, Any]) -> Any:
     return value
 
 
-def read_record(folder: Path) -> dict | None:
-    """A finished run's run.json, or None. Raises DeclarationError if it is damaged."""
+def named_files(params: Any, root: Path) -> dict[str, str]:
+    """A hash of each file that parameters name (problems of one's own, or the file of a reward)."""
+    if isinstance(params, dict | list):
+        inside = chain(params, params.values()) if isinstance(params, dict) else params
+        return {name: made for value in inside for name, made in named_files(value, root).items()}
+    names = (params, params.rpartition(":")[0]) if isinstance(params, str) else ()
+    return {name: digest(root / name) for name in names if "." in name and os.path.isfile(root / name)}
+
+
+def read_record(folder: Path) -> dict:
+    """A finished run's run.json; empty for a run that is not finished. Raises DeclarationError if it is damaged."""
     path = folder / "run.json"
     try:
         record = json.loads(path.read_text())
@@ -444,7 +465,7 @@ def read_record(folder: Path) -> dict | None:
             raise ValueError(f"it has no {', '.join(sorted(missing))}")
         return record
     except FileNotFoundError:
-        return None
+        return {}
     except (ValueError, TypeError) as error:
         published = path.is_relative_to(ROOT) and not path.is_relative_to(RUNS)
         remedy = f"`git checkout -- {shown(path)}`" if published else "the same command makes this run again"

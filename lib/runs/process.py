@@ -29,6 +29,18 @@ def die_with_parent(parent: int = 0) -> None:
             os.kill(os.getpid(), signal.SIGKILL)
 
 
+def caches(runs: Path) -> dict[str, str]:
+    """Variables that keep Snakemake and Matplotlib out of a home that cannot be written."""
+    usual = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    try:
+        usual.mkdir(parents=True, exist_ok=True)
+        writable = os.access(usual, os.W_OK)
+    except OSError:
+        writable = False
+    here = runs / ".cache"
+    return {} if writable else {"XDG_CACHE_HOME": str(here), "MPLCONFIGDIR": str(here / "matplotlib")}
+
+
 def try_lock(file) -> bool:
     """Lock an open file if nobody else does. The system drops the lock when its holder dies."""
     try:

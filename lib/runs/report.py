@@ -33,7 +33,7 @@ def report(project: Project, profile: str) -> Path:
     shutil.rmtree(site, ignore_errors=True)
     for spec in project.specs(profile).values():
         here = spec.folder if spec.state == "done" else published[spec.name].folder
-        if not spec.study or (record := read_record(here)) is None:
+        if not spec.study or not (record := read_record(here)):
             continue
         notebook, page = nbformat.read(here / "notebook.ipynb", as_version=4), spec.name.replace("/", "-") + ".html"
         site.mkdir(parents=True, exist_ok=True)
