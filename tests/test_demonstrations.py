@@ -26,7 +26,7 @@ from lib.problem import Problem, load
 from lib.prompts import render_prompt
 from lib.solver import is_solvable
 from lib.steps import verify_steps
-from lib.verifiers import TraceVerdict, verify_answer, verify_trace
+from lib.verifiers import VERIFIERS, TraceVerdict, verify_answer, verify_trace
 
 
 def test_the_prompt_is_what_the_readme_shows():
@@ -79,21 +79,65 @@ def test_generated_demonstrations_hold_no_evaluation_problem(capsys):
     assert rows["completion"] == again["completion"]
 
 
-def test_a_share_gives_up_and_answers_its_last_near_miss():
+@pytest.mark.parametrize("design, style", [("free", "free"), ("program", "program"), ("trace_search", "trace")])
+def test_a_share_gives_up_and_answers_its_last_near_miss(design, style):
     problems = load("3to4", "train").select(range(60))
-    rows = load_demonstrations("generated", problems, 2, seed=0, give_up=0.5)
-    ends = []
+    rows = load_demonstrations("generated", problems, 2, 0, style, design, give_up=0.5)
+    ends, attempts = [], []
     for row, text in zip(problems, rows["completion"], strict=True):
-        problem, lines = Problem(tuple(row["nums"]), row["target"]), text.split("\n")[1:-2]
-        ends.append(verify_answer(text, problem).status)
+        problem = Problem(tuple(row["nums"]), row["target"])
+        ends.append(VERIFIERS[style](text, problem).status)
+        asked = re.findall(r"\? (yes|no)", text)
+        assert asked == ["no"] * (len(asked) - 1) + ["yes" if ends[-1] == "correct" else "no"]
         if ends[-1] == "wrong_value":
-            assert 1 <= len(lines) <= 4 and all(line.endswith("? no") for line in lines)
-            assert steps_of(parse(re.search("<answer>(.*)</answer>", text)[1])) == lines[-1].split(", ")[:-1]
+            attempts.append(len(asked))
     assert set(ends) == {"correct", "wrong_value"} and 20 <= ends.count("wrong_value") <= 40
+    assert set(attempts) <= {1, 2, 3, 4} and np.mean(attempts) > 2.5
+
+
+def test_a_free_search_that_gives_up_answers_its_last_line():
+    for i, row in enumerate(load("3to4", "train").select(range(20))):
+        text = free_search(Problem(tuple(row["nums"]), row["target"]), random.Random(i), 2, solved=False)
+        *_, last = text.split("\n")[1:-2]
+        assert steps_of(parse(re.search("<answer>(.*)</answer>", text)[1])) == last.split(", ")[:-1]
+
+
+def test_proofs_never_give_up():
+    with pytest.raises(ValueError, match="never give up"):
+        load_demonstrations("generated", load("3to4", "train").select(range(9)), 2, 0, "trace", "trace_proof", 1.0)
+
+
+def test_no_share_that_gives_up_leaves_the_rows_as_they_were():
+    problems = load("3to4", "train").select(range(20))
     same = load_demonstrations("generated", problems, 2, seed=0)
     assert same.to_list() == load_demonstrations("generated", problems, 2, seed=0, give_up=0.0).to_list()
-    with pytest.raises(ValueError, match="never give up"):
-        load_demonstrations("generated", problems, 2, 0, design="program", give_up=0.1)
+
+
+def test_checked_traces_say_at_every_end_whether_it_is_the_target():
+    problems = load("3to4", "train").select(range(40))
+    plain, checked = (
+        load_demonstrations("generated", problems, 2, 0, "trace", "trace_backtrack", checked=said)["completion"]
+        for said in (False, True)
+    )
+    assert [re.sub(r", \d+\? (yes|no)", "", text) for text in checked] == list(plain)
+    for row, text in zip(problems, checked, strict=True):
+        tries = re.findall(r"try .* = (\d+)(, .*)?\nstate \[(.*)\]", text)
+        assert tries
+        for value, said, state in tries:
+            wanted = f", {row['target']}? {'yes' if int(value) == row['target'] else 'no'}"
+            assert said == ("" if "," in state else wanted)
+
+
+def test_a_searching_trace_begins_each_attempt_with_all_numbers_and_tries_nothing_twice():
+    searching = 0
+    for problem, text, verdict in traces("trace_search"):
+        full = f"state [{', '.join(map(str, sorted(problem.nums)))}]"
+        first, *later = text.split("backtrack\n")
+        assert first.startswith(f"<think>\n{full}\n") and all(part.startswith(f"{full}\n") for part in later)
+        assert all(part.count("try") == len(problem.nums) - 1 for part in (first, *later))
+        assert not any(line.repeated for line in verdict.lines)
+        searching += bool(later)
+    assert searching > 20
 
 
 def test_demonstrations_stay_what_they_were():
@@ -172,7 +216,7 @@ def test_every_row_of_every_trace_design_passes_both_verifiers(design):
         assert all(line.valid for line in verdict.lines)
         if verdict.lines:
             assert verdict.reached and verdict.lines[0].kind == "state"
-        if not TRACES[design].converted:
+        if TRACES[design].stated:
             assert not any(line.repeated for line in verdict.lines)
         assert verify_answer(text, problem).status == ("missing" if design == "trace_smoke" else "correct")
         ids = tokenizer(text).input_ids
@@ -223,7 +267,8 @@ def test_dead_branches_lead_where_the_target_is_out_of_reach():
     assert len(out_of_reach) >= 40 and np.mean(out_of_reach) > 0.9
 
 
-def test_provenance_holds_the_answer():
-    for _, text, _ in traces("trace_provenance"):
+@pytest.mark.parametrize("design", ["trace_provenance", "trace_search_provenance"])
+def test_provenance_holds_the_answer(design):
+    for _, text, _ in traces(design):
         last = [line for line in text.splitlines() if line.startswith("state ")][-1]
         assert last.partition(" = ")[2] == re.search("<answer>(.*)</answer>", text)[1] + "]"

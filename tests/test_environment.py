@@ -211,6 +211,7 @@ def test_values_by_hand():
         [1 + 0.05 * math.log(2), 0, 0.8 + 0.05 * math.log(2)]
     )
     assert q_values([done, wrong], "none").tolist() == [0, 0]
+    assert q_values([done, wrong, open_], "executor").tolist() == [1, 0, 0]
     with pytest.raises(ValueError, match="'hard'"):
         q_values([done], "hard")
 

@@ -5,7 +5,7 @@ import pytest
 import torch
 from transformers import Qwen2ForCausalLM
 
-from lib.generation import ENGINES, RECENT, Sampling, _pick, generate, sample
+from lib.generation import COLUMNS, ENGINES, Sampling, _Decoder, _pick, generate, sample
 from lib.model import build_tokenizer, new_model
 from lib.runs import parameters
 
@@ -47,11 +47,11 @@ def test_grouped_keys_are_shared_by_the_right_heads():
     config.num_key_value_heads, config.tie_word_embeddings, config.initializer_range = 2, False, 0.25
     torch.manual_seed(1)
     model = Qwen2ForCausalLM(config).eval()
-    ours = generate(model, PROMPTS, 2, Sampling(max_tokens=3 * RECENT, temperature=0), EOS)
+    ours = generate(model, PROMPTS, 2, Sampling(max_tokens=3 * COLUMNS, temperature=0), EOS)
     for i, prompt in enumerate(PROMPTS):
-        options = {"max_new_tokens": 3 * RECENT, "do_sample": False, "pad_token_id": 0, "eos_token_id": EOS}
+        options = {"max_new_tokens": 3 * COLUMNS, "do_sample": False, "pad_token_id": 0, "eos_token_id": EOS}
         assert ours.ids[2 * i + 1] == model.generate(torch.tensor([prompt]), **options)[0, len(prompt) :].tolist()
-    assert max(map(len, ours.ids)) > RECENT
+    assert max(map(len, ours.ids)) > COLUMNS
 
 
 @pytest.mark.parametrize("share", [False, True])
@@ -87,22 +87,41 @@ def test_the_same_seed_draws_the_same_and_the_mode_is_left_as_it_was(model):
 def test_shared_rows_change_the_cost_and_not_the_draws(model, monkeypatch):
     """Completions that share a row are drawn on their own: frequencies of the first three tokens, both ways."""
     steps = []
-    forward = type(model).forward
+    decode = _Decoder.__call__
 
-    def counted(self, input_ids, **options):
-        steps.append(len(input_ids))
-        return forward(self, input_ids=input_ids, **options)
+    def counted(self, tokens, waves):
+        steps.append(len(tokens))
+        return decode(self, tokens, waves)
 
-    monkeypatch.setattr(type(model), "forward", counted)
+    monkeypatch.setattr(_Decoder, "__call__", counted)
     shares, costs = [], []
     for share in (False, True):
         steps.clear()
         drawn = [tuple(ids) for ids in draw(model, n=3000, share=share, max_tokens=3).ids[:3000]]
         shares.append(pd.Series(drawn).value_counts() / 3000)
-        costs.append(sum(steps[1:]))  # without the prompts
+        costs.append(sum(steps))
     both = pd.concat(shares, axis=1).fillna(0)
     assert (both["count"].iloc[:, 0] - both["count"].iloc[:, 1]).abs().max() < 0.04
     assert costs[1] < costs[0] / 3
+
+
+def test_waiting_prompts_take_the_places_of_ended_completions_and_draw_the_same(model, monkeypatch):
+    seen = []
+    decode = _Decoder.__call__
+
+    def noted(self, tokens, waves):
+        seen.append((len(tokens), len(waves)))
+        return decode(self, tokens, waves)
+
+    monkeypatch.setattr(_Decoder, "__call__", noted)
+    asked = PROMPTS * 4, 8, Sampling(max_tokens=40), EOS
+    whole = generate(model, *asked, torch.Generator().manual_seed(0))
+    for batch in (8, 24):
+        seen.clear()
+        again = generate(model, *asked, torch.Generator().manual_seed(0), batch=batch)
+        assert again.ids == whole.ids and again.finish == whole.finish
+        assert max(rows for rows, _ in seen) <= batch
+        assert batch == 8 or max(waves for _, waves in seen) > 1, "prompts must begin while others are still drawn"
 
 
 def test_cuts_keep_the_likely_tokens_and_their_proportions():

@@ -88,9 +88,12 @@ def test_missing_and_damaged_runs_are_named(made, tmp_path):
     with pytest.raises(FileNotFoundError, match=r"nobody/\*: no finished run there"):
         judging.samples([tmp_path / "runs/nobody/*"])
     folder = made("sample/sft_free", [RIGHT])
-    (folder / "run.json").write_text('{"run": "sample/sft_free"}')
-    with pytest.raises(ValueError, match=r"run.json is damaged or old .*method"):
-        judging.samples(folder)
+    for text, why in ('{"run": "sample/sft_free"}', "method"), ("[]", "list"), ("{", "Expecting"):
+        (folder / "run.json").write_text(text)
+        with pytest.raises(ValueError, match=rf"run.json is damaged .*{why}.*this run is made anew"):
+            judging.samples(folder)
+    with pytest.raises(ValueError, match=r"run.json is damaged .*this run is made anew"):
+        read_table(folder / "generations.parquet")
 
 
 def test_no_folders_give_an_empty_table(made):

@@ -55,18 +55,22 @@ def test_pass_at_k_refuses_what_it_cannot_estimate(n, c, k):
         metrics.pass_at_k(n, c, k)
 
 
+def crossover(challenger, baseline) -> int:
+    return metrics.crossover_draws([challenger], [baseline], draws=1)[0]
+
+
 def test_crossover():
     baseline = [0.5, 0.6, 0.7, 0.8]
-    assert metrics.crossover([0.4, 0.6, 0.71, 0.7], baseline) == 3  # equal is not above
-    assert metrics.crossover([0.6, 0.5, 0.5, 0.5], baseline) == 1
-    assert metrics.crossover(baseline, baseline) is None
+    assert crossover([0.4, 0.6, 0.71, 0.7], baseline) == 3  # equal is not above
+    assert crossover([0.6, 0.5, 0.5, 0.5], baseline) == 1
+    assert crossover(baseline, baseline) == 5  # none: one beyond the last
 
 
 def test_the_papers_crossover_lies_between_its_reported_points():
     results = pd.read_csv(PAPER / "results.csv").query("paper == 'ast' and table == 'Table 1'")
     table = results.pivot(index="method", columns="metric", values="value")[["pass@1", "pass@8", "pass@16"]]
     second = 2  # of the three points: k = 8
-    assert metrics.crossover(table.loc["rloo/ast_tau2"], table.loc["rloo/sparse"]) == second
+    assert crossover(table.loc["rloo/ast_tau2"], table.loc["rloo/sparse"]) == second
 
 
 NAMES = ["method", "run", "seed", "set", "problem", "completion", "answer", "status", "tokens", "finish", "count"]
@@ -200,12 +204,12 @@ def test_matched_length():
 def test_what_a_log_says_by_hand():
     steps = {"step": range(1, 11), "kl": np.arange(10.0), "bucket0": 0.5, "bucket1": np.linspace(0.5, 0.9, 10)}
     log = pd.DataFrame({"method": "rloo/a", "seed": 0} | steps)
-    wanted = ["change of kl", "late change of kl", "late kl", "highest kl", "highest largest share", "late nothing"]
+    wanted = ["change of kl", "growth of kl", "late change of kl", "late kl", "highest kl", "late nothing"]
+    wanted += ["highest largest share"]
     found = metrics.log_scores(log, [*wanted, "pass@1"]).loc[("rloo/a", 0)]
     # first fifth 0 and 1, last 8 and 9; of the second half 5..9 the first 5, the last 9
-    assert found.to_dict() == pytest.approx(
-        {"change of kl": 8, "late change of kl": 4, "late kl": 8.5, "highest kl": 9, "highest largest share": 1.8}
-    )
+    by_hand = {"change of kl": 8, "growth of kl": np.log(8.5 / 0.5), "late change of kl": 4, "late kl": 8.5}
+    assert found.to_dict() == pytest.approx(by_hand | {"highest kl": 9, "highest largest share": 1.8})
     gaps = log.assign(kl=log["kl"].where(log["step"] % 2 == 0))  # measured every other step: 1 3 5 7 9
     assert metrics.log_scores(gaps, wanted).loc[("rloo/a", 0), "change of kl"] == 8
 
@@ -224,6 +228,7 @@ def test_searched_by_hand():
     assert set(metrics.searched(judge(usual))["system"]) == {"16/16 +soft"}
     plain = usual.assign(rerank="none", weight=2.0)  # no value, so its weight is none of its name
     assert set(metrics.searched(judge(plain))["system"]) == {"16/16"}
+    assert set(metrics.searched(judge(plain.assign(rerank="learned")))["system"]) == {"16/16 +learned λ=2"}
 
 
 def test_intervals_as_text():
@@ -240,7 +245,7 @@ def test_crossover_draws():
     assert set(metrics.crossover_draws(later, baseline, draws=50)) == {4}
     noisy = baseline + rng.normal(0, 1, size=(200, 8))
     drawn = metrics.crossover_draws(noisy, baseline, draws=500)
-    assert drawn[0] == (metrics.crossover(noisy.mean(axis=0), baseline.mean(axis=0)) or 9)
+    assert drawn[0] == crossover(noisy.mean(axis=0), baseline.mean(axis=0))
     assert len(drawn) == 501 and len(set(drawn)) > 3
     assert (drawn == metrics.crossover_draws(noisy, baseline, draws=500)).all()
 

@@ -1,5 +1,6 @@
 """The tokenizer loses nothing, and a checkpoint comes back as it was saved or says what is wrong."""
 
+import json
 import re
 import shutil
 import string
@@ -12,7 +13,7 @@ from hypothesis import strategies as st
 from safetensors.torch import load_file, save_file
 
 from lib.files import MODELS
-from lib.model import build_tokenizer, load_policy, load_tokenizer, new_model, save_policy
+from lib.model import build_tokenizer, load_policy, load_tokenizer, mix_policies, new_model, save_policy
 from lib.prompts import render_prompt
 
 FORMATS = {
@@ -82,10 +83,23 @@ def poison(path):
     save_file(weights, path, metadata={"format": "pt"})
 
 
+def lose(path):
+    weights = load_file(path)
+    del weights["model.norm.weight"]
+    save_file(weights, path, metadata={"format": "pt"})
+
+
+def widen(path):
+    config = json.loads(path.read_text())
+    path.write_text(json.dumps(config | {"intermediate_size": 2 * config["intermediate_size"]}))
+
+
 DAMAGE = {
     "weights are cut": ("model.safetensors", cut, "model.safetensors"),
     "weights are missing": ("model.safetensors", Path.unlink, "model.safetensors"),
     "weights are not numbers": ("model.safetensors", poison, "not finite, in model.norm.weight"),
+    "a weight is missing": ("model.safetensors", lose, "there is no model.norm.weight"),
+    "config is of another model": ("config.json", widen, "config.json and model.safetensors"),
     "config is cut": ("config.json", cut, "config.json"),
     "tokenizer is cut": ("tokenizer/tokenizer.json", cut, "tokenizer/"),
     "tokenizer is missing": ("tokenizer", shutil.rmtree, "tokenizer/"),
@@ -105,3 +119,27 @@ def test_the_committed_base_model_is_what_the_code_makes():
     assert tokenizer.get_vocab() == TOKENIZER.get_vocab()
     assert 0.8e6 < model.num_parameters() < 1.1e6
     assert sum(f.stat().st_size for f in (MODELS / "base-1m").rglob("*") if f.is_file()) < 4 * 2**20
+
+
+def test_mixed_weights_are_the_sum_of_shares(tmp_path):
+    models = [new_model(TOKENIZER, hidden=32, layers=1, heads=2, seed=seed) for seed in range(3)]
+    paths = [save_policy(model, TOKENIZER, tmp_path / str(i)) for i, model in enumerate(models)]
+    for shares in ([1.0, 0.0, 0.0], [0.0, 1.0, 0.0]):  # an end is that policy, bit for bit
+        mixed, _ = mix_policies(dict(zip(paths, shares, strict=True)))
+        end = models[shares.index(1)].state_dict()
+        assert all(torch.equal(weights, end[name]) for name, weights in mixed.state_dict().items())
+    mixed, tokenizer = mix_policies(dict(zip(paths, [0.5, 0.2, 0.3], strict=True)))
+    first, second, third = (model.state_dict() for model in models)
+    for name, weights in mixed.state_dict().items():
+        assert torch.allclose(weights, 0.5 * first[name] + 0.2 * second[name] + 0.3 * third[name], atol=1e-7)
+    again, _ = load_policy(save_policy(mixed, tokenizer, tmp_path / "mixed"))
+    assert again(torch.tensor([[5, 6]])).logits.equal(mixed(torch.tensor([[5, 6]])).logits)
+
+
+def test_what_cannot_be_mixed_is_refused(tmp_path):
+    small, wide = (new_model(TOKENIZER, hidden=hidden, layers=1, heads=2) for hidden in (32, 64))
+    paths = [save_policy(model, TOKENIZER, tmp_path / str(i)) for i, model in enumerate((small, wide))]
+    with pytest.raises(ValueError, match="of one shape"):
+        mix_policies(dict.fromkeys(paths, 0.5))
+    with pytest.raises(ValueError, match="add up to 1"):
+        mix_policies(dict.fromkeys(paths, 0.6))

@@ -241,7 +241,7 @@ def test_its_notebooks_run_with_a_qwen_in_the_hubs_place(tmp_path):
     notebooks["11_train_rloo"] |= {
         "steps": 2,
         "problems_per_step": 2,
-        "group_size": 4,
+        "group_size": 8,
         "micro_batch": 4,
         "max_tokens": 8,
     }
@@ -283,10 +283,11 @@ def test_logits_are_never_there_for_a_whole_batch(tmp_path):
     settings = quick(steps=1, problems_per_step=2, group_size=8, micro_batch=16, max_tokens=60, idle_share=1.0)
     rows = load("3to4", "train").select(range(2))
     trainer = training.RLOOTrainer(*qwen(), rows, rewards.sparse(), tmp_path, settings)
-    (batch,) = trainer._rollouts(training.problems(rows))
+    trainer._rollouts(training.problems(rows))
+    (batch,) = trainer._micro_batches
     assert batch["mask"].sum() > 800
     with Largest() as seen:
-        trainer._compute_loss(trainer.model, batch).backward()
+        trainer._differentiate(trainer.model)
     weights = QWEN["vocab_size"] * SMALL["hidden_size"]
     assert weights <= seen.elements < batch["mask"].numel() * QWEN["vocab_size"] / 4
 

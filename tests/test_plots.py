@@ -40,13 +40,23 @@ def test_save_writes_both_files_with_the_same_bytes_every_time(tmp_path):
     assert b"CreationDate" not in first[1] and b"Software" not in first[0]
 
 
+def test_the_picture_in_a_notebook_says_its_titles(tmp_path, monkeypatch):
+    shown = []
+    monkeypatch.setattr(plots, "display", shown.append)
+    fig, ax = plots.figure(title="More is <better>")
+    ax.set_title("held out")
+    plots.save(fig, tmp_path / "figure")
+    assert 'alt="More is &lt;better&gt;. held out"' in shown[0]._repr_html_()
+    assert not plt.get_fignums()  # it is not drawn once more
+
+
 def test_every_method_looks_different():
     known = plots.methods()
     assert len({(method.colour, method.marker) for method in known.values()}) == len(known)
     assert len({method.label for method in known.values()}) == len(known)
     table = pd.read_csv(DATA / "methods.csv")
-    assert set(table["trainer"]) == {"sft", "rloo", "preference"}
-    assert set(table["study"]) == {"all", "ast", "program", "dense", "trace", "agent"}
+    assert set(table["trainer"]) == {"sft", "rloo", "preference", "mix"}
+    assert set(table["study"]) == {"all", "screen", "ast", "program", "dense", "trace", "agent", "coverage"}
 
 
 def test_an_unknown_method_gets_a_look_of_its_own_and_keeps_it():

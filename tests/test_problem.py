@@ -173,6 +173,11 @@ def test_problems_of_ones_own_come_from_a_csv(tmp_path, capsys):
     assert "5 of 7 problems; the others stand in a training set of ours, or twice" in capsys.readouterr().out
     assert (PROBLEMS / "manifest.json").read_bytes() == before
     check({"sets": {str(path): 4}, "eval_set": str(path), "problem_set": str(path)})
+    check({"problem_set": "someone/countdown", "source": "hub"})
+    with pytest.raises(ValueError, match="a set of the hub needs source: hub"):
+        check({"problem_set": "someone/countdown", "source": "generated"})
+    with pytest.raises(ValueError, match="no such entry"):
+        check({"eval_set": "someone/countdown"})
     with pytest.raises(ValueError, match=r"none\.csv"):
         check({"eval_set": "none.csv"})
 
@@ -195,8 +200,15 @@ def test_a_csv_line_that_is_no_problem_is_named(tmp_path, line, message):
         problem.load_set(str(tmp_path / "own.csv"))
 
 
+def test_a_file_of_which_no_problem_may_be_used_is_refused(tmp_path):
+    taken = problem.problems(problem.load_set("test_50"))[0]
+    (tmp_path / "own.csv").write_text(f"nums,target\n{' '.join(map(str, taken.nums))},{taken.target}\n")
+    with pytest.raises(ProblemSetError, match="no problem is left of 1: all stand in an evaluation set"):
+        problem.load(str(tmp_path / "own.csv"), "train")
+
+
 def test_a_csv_that_is_none_is_refused(tmp_path):
-    with pytest.raises(ProblemSetError, match="cannot be read as a CSV file"):
+    with pytest.raises(ProblemSetError, match=r"cannot be read as a \.csv file"):
         problem.load_set(str(tmp_path / "own.csv"))
     (tmp_path / "own.csv").write_text("numbers,target\n")
     with pytest.raises(ProblemSetError, match="no column nums"):
@@ -243,19 +255,19 @@ def test_hub_rows_are_filtered_against_evaluation_sets(tmp_path, monkeypatch, ca
     rows = {"nums": [[44, 19, 35], held_out["nums"][::-1], [1, 2, 3]], "target": [98, held_out["target"], 6]}
     (tmp_path / "hub").mkdir()
     pd.DataFrame(rows | {"extra": ["a", "b", "c"]}).to_parquet(tmp_path / "hub" / "train.parquet")
-    loaded = problem.load("3to4", "train", source="hub", hub=str(tmp_path / "hub"))
+    loaded = problem.load(str(tmp_path / "hub"), "train", source="hub")
     assert problem.problems(loaded) == [Problem((1, 2, 3), 6)]
     assert loaded.column_names == ["nums", "target"]
-    assert "2 of 3 rows dropped" in capsys.readouterr().out
+    assert "1 of 3 problems; the others stand in an evaluation set" in capsys.readouterr().out
 
 
 def test_a_hub_set_that_cannot_be_loaded_is_an_error(tmp_path, monkeypatch):
     monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "cache")
     with pytest.raises(ProblemSetError, match=r"cannot be loaded .* source='generated'"):
-        problem.load("3to4", "train", source="hub", hub=str(tmp_path / "nothing"))
+        problem.load(str(tmp_path / "nothing"), "train", source="hub")
     pd.DataFrame({"query": ["a"]}).to_parquet(tmp_path / "train.parquet")
     with pytest.raises(ProblemSetError, match="has no column nums, target"):
-        problem.load("3to4", "train", source="hub", hub=str(tmp_path))
+        problem.load(str(tmp_path), "train", source="hub")
 
 
 def test_exclude_takes_tables_too(capsys):

@@ -247,15 +247,17 @@ def test_any_text_gets_a_verdict_whose_checks_are_nested(text):
 # --- demonstrations -------------------------------------------------------------------------------
 
 
-def test_demonstrated_programs_run_and_say_what_they_do():
+@pytest.mark.parametrize("fresh", [False, True])
+def test_demonstrated_programs_run_and_say_what_they_do(fresh):
     verdicts, lengths, tokenizer = [], [], build_tokenizer()
     for i, problem in enumerate(problems(load("3to4", "train").select(range(200)))):
         try:
-            text = program_search(problem, random.Random(i), failures=i % 2)
+            text = program_search(problem, random.Random(i), failures=i % 2, fresh=fresh)
         except ValueError:
             continue  # no solution among 0 to 999
         verdict = verify_program(text, problem)
         assert verdict.passed == 5 if "yes" in text else verdict.passed == 4
+        assert text.count("\na = ") == (text.count("?") if fresh else 1)
         attempts = [e for e in verdict.assignments if numbers(e) == Counter(problem.nums)]
         assert len(attempts) == 1 + i % 2 == text.count("?")
         for line, expr in zip(text.split("\n")[1:-1], verdict.assignments, strict=True):

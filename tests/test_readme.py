@@ -13,7 +13,8 @@ from lib.files import DATA, FIGURES, PAPER, PROBLEMS, ROOT
 
 README = ROOT / "README.md"
 DOCUMENTS = [ROOT / name for name in ("README.md", "CONTRIBUTING.md", "data/README.md", "figures/README.md")]
-DOCUMENTS.append(ROOT / "lib/runs/README.md")
+DOCUMENTS += [ROOT / name for name in ("RECORDS.md", "lib/runs/README.md", "environments/countdown/README.md")]
+DOCUMENTS += [ROOT / f"data/{name}/README.md" for name in ("models", "problems", "reference")]
 THEIRS = {"rloo/sparse_200": "rloo/sparse", "rloo/ast_200": "rloo/ast_tau2"}  # the same methods, trained longer
 OPEN = ("undecided", "one seed", "not run")  # answers to a claim that decide nothing
 
@@ -66,9 +67,13 @@ def said(paper: pd.DataFrame, study: str, method: str, metric: str) -> pd.DataFr
 
 def claims(_: str) -> str:
     """How many claims of each paper were answered in which way."""
-    table = pd.read_csv(FIGURES / "grand_claims.csv")
+    table = pd.read_csv(FIGURES / "grand_claims.csv").query("paper != 'coverage'")  # of another profile
+    table = pd.concat([table, pd.read_csv(FIGURES / "coverage_claims.csv")])
     answers = table["answer"].where(~table["answer"].isin(OPEN), "open")
-    counts = pd.crosstab(table["paper"], answers).reindex(["ast", "program", "dense", "trace", "agent"])
+    counts = pd.crosstab(table["paper"], answers)
+    counts = counts.loc[
+        [name for name in ("ast", "program", "dense", "trace", "agent", "coverage") if name in counts.index]
+    ]
     kinds = [name for name in [*ANSWERS[::-1], "open"] if name in counts]
     head = [f"| claims | {' | '.join(kinds)} |", "|---" * (len(kinds) + 1) + "|"]
     rows = [

@@ -75,13 +75,15 @@ def interval(weights, tables):
     for method, x in tables.items():
         rest = x - x.mean(axis=0) - x.mean(axis=1, keepdims=True) + x.mean()
         made = (rest**2).sum() / ((len(x) - 1) * max(problems - 1, 1)) / problems if problems > 1 else 0
-        pools.setdefault(method.split("/")[0], []).append((x.mean(axis=1).var(ddof=1) - made, len(x) - 1))
-    square = (stats.t.ppf(0.975, problems - 1) * stats.sem(values)) ** 2 if problems > 1 else 0
+        pools.setdefault(method.split("/")[0], []).append((x.mean(axis=1).var(ddof=1), made, len(x) - 1))
+    first = stats.t.ppf(0.975, problems - 1) ** 2 if problems > 1 else 0
+    square = first * stats.sem(values) ** 2 if problems > 1 else 0
     for kind, pool in pools.items():
-        freedom = sum(f for _, f in pool)
-        variance = max(0, sum(v * f for v, f in pool) / freedom)
+        freedom = sum(f for *_, f in pool)
+        seen, made = (sum(part[i] * part[2] for part in pool) / freedom for i in (0, 1))
+        second = stats.t.ppf(0.975, freedom) ** 2
         share = sum(w**2 / len(tables[m]) for m, w in weights.items() if m.split("/")[0] == kind)
-        square += stats.t.ppf(0.975, freedom) ** 2 * variance * share
+        square += share * max(0, seen - made) * (second + (second - first) * made / seen)
     return values.mean() + np.array([0, -1, 1]) * np.sqrt(square)
 
 

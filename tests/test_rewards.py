@@ -9,13 +9,14 @@ from itertools import permutations
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from trl.rewards import think_format_reward
 
 from lib import rewards
 from lib.distance import distance_to_solutions
 from lib.expression import evaluate, parse
 from lib.files import DATA
 from lib.problem import Problem
-from lib.rewards import REWARDS, as_trl, get_reward
+from lib.rewards import REWARDS, Score, as_trl, from_trl, get_reward
 from lib.runs import parameters
 
 CASES = [json.loads(line) for line in (DATA / "verifier_cases.jsonl").read_text().splitlines()]
@@ -118,6 +119,11 @@ def test_one_text_in_place_of_a_group_is_refused():
             get_reward(name)([None], PAPER)
 
 
+def test_a_problem_that_is_a_row_of_a_data_set_is_refused():
+    with pytest.raises(TypeError, match=r"takes a lib.problem.Problem\(nums=.*not {'nums'"):
+        get_reward("sparse")([answer("44 + 19 + 35")], {"nums": [44, 19, 35], "target": 98})
+
+
 OWN = """
 from lib.rewards import Score, register
 
@@ -161,6 +167,29 @@ def test_a_reward_as_trl_calls_it():
     right = f"<think>try 2 * 3 = 6</think>{answer('2 * 3')}"
     asked = {"prompts": ["b"] * 2, "nums": [[2, 3]] * 2, "target": [6, 6]}
     assert hard(completions=[right, "none"], **asked)[0] > hard(completions=[right, right], **asked)[0]
+
+
+@pytest.mark.parametrize("name", ["ast", "trace_hardness"])
+def test_a_reward_there_and_back_is_the_same(name):
+    """Also one that looks at the whole group."""
+    texts, reward = [answer("44 + 19 + 35"), answer("44 + 19 - 35"), "none"], get_reward(name)
+    back = from_trl(as_trl(reward))
+    assert [score.total for score in back(texts, PAPER)] == [score.total for score in reward(texts, PAPER)]
+    assert back(texts, PAPER) == from_trl(as_trl(reward), messages=True)(texts, PAPER)
+
+
+def test_a_reward_of_trls_in_our_place():
+    """Its own functions read messages; a None counts nothing, and what is logged becomes a part."""
+    texts = ["<think>1</think>2", "no thought"]
+    assert from_trl(think_format_reward, messages=True)(texts, PAPER) == [Score(1.0, {}), Score(0.0, {})]
+
+    def brief(prompts, completions, nums, target, log_metric, log_extra, **_):
+        assert prompts == ["Numbers: [44, 19, 35]\nTarget: 98\n"] * 2 and (nums[0], target[1]) == ([44, 19, 35], 98)
+        log_extra("length", [*map(len, completions)])
+        log_metric("shortest", min(map(len, completions)))
+        return [None, 2]
+
+    assert from_trl(brief)(texts, PAPER) == [Score(0.0, {"shortest": 10}), Score(2.0, {"shortest": 10})]
 
 
 # --- the dense process reward -----------------------------------------------------------------------------------------

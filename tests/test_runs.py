@@ -12,6 +12,7 @@ import subprocess
 import sys
 import time
 from functools import partial
+from importlib.metadata import version
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -20,7 +21,7 @@ import pandas as pd
 import pytest
 import yaml
 
-from lib.files import ROOT, clock, progress
+from lib.files import ROOT, clock, nearest, progress
 from lib.runs import Run, read_table
 from lib.runs.folder import provenance
 from lib.runs.front import MACHINES, View, limits, time_left
@@ -121,6 +122,12 @@ class Checkout(Project):
         return self.runs / profile / ("study" if run == "study" else "t") / run / "0"
 
 
+def test_a_name_that_is_near_no_other_is_answered_by_few():
+    names = [f"rloo/run_{i}/{seed}" for i in range(20) for seed in range(3)]
+    said = nearest("zzzz", ["headline", *names, *names])
+    assert said.startswith("; there are: headline, rloo/run_0/0, ") and said.endswith(" and 31 more")
+
+
 @pytest.fixture
 def checkout(tmp_path: Path) -> Checkout:
     for name in ("lib/__init__.py", "lib/files.py", "Snakefile"):
@@ -181,6 +188,10 @@ def set_in(*path, value):
             "two runs are called 't/train_0.1/0'",
         ),
         (set_in("runs", "t/train_{rate}", "grid", "depth", value=[1]), r"grid.depth: \{depth\} stands nowhere"),
+        (set_in("runs", "t/train_{rate}", "grid", value={"rate": []}), "grid.rate"),
+        (set_in("runs", "t/train_{rate}", "params", "depth", value="{rat}"), r"\{rat\} is no key of its grid.*rate"),
+        (set_in("runs", "t/train_{rate}", "params", "init", value="x"), "init stands in params, and again in needs"),
+        (set_in("runs", "study/study", "needs", value={"sources": []}), "its needs must say which"),
         (
             set_in("runs", "t/train_{rate}", "params", value={"rate": "a{rate}"}),
             "rate is 'a0.1', a str.*expects a float",
@@ -192,6 +203,10 @@ def set_in(*path, value):
         (set_in("runs", "t/..", value={"notebook": "base"}), "'t/..' is no name of a run"),
         (set_in("runs", "t/.", value={"notebook": "base"}), "'t/.' is no name of a run"),
         (set_in("runs", "t/.base", value={"notebook": "base"}), "'t/.base' is no name of a run"),
+        (set_in("runs", "-t/base", value={"notebook": "base"}), "'-t/base' is no name of a run"),
+        (set_in("groups", "none", value=[]), "groups.none: it names no run"),
+        (set_in("groups", "t/base", value=["t/base"]), "'t/base' is no name of a group"),
+        (set_in("groups", "-all", value=["t/base"]), "'-all' is no name of a group"),
         (set_in("profiles", "..", value={}), "'..' is no name for a folder of runs"),
         (set_in("profiles", "a/b", value={}), "'a/b' is no name for a folder of runs"),
         (set_in("profiles", "reference", value={}), "'reference' is no name for a folder of runs"),
@@ -241,7 +256,7 @@ def test_unknown_curriculum_and_option_are_refused(checkout, curriculum, options
     [
         ("prompt_style", "fre", "run t/base/0: prompt_style is 'fre'.*'free'"),
         ("engine", "transformer", "run t/base/0: engine is 'transformer'.*'transformers'"),
-        ("sets", {"heldout_100": 4}, "run t/base/0: sets.* is 'heldout_100'.*'heldout_1000'"),
+        ("sets", {"heldout_100": 4}, "run t/base/0: sets.heldout_100 is 'heldout_100'.*'heldout_1000'"),
         ("eval_rewards", ["sparse", "progam"], "run t/base/0: eval_rewards.1 is 'progam'.*'program'"),
     ],
 )
@@ -291,6 +306,9 @@ def test_an_impossible_value_is_refused_before_the_start_and_by_hand(tmp_path, n
         ({"micro_batch": 3}, "micro_batch is 3: it does not divide a step's 8 rollouts"),
         ({"num_iterations": 3}, "num_iterations is 3: it does not divide"),
         ({"temperature": 0.0}, "temperature is 0"),
+        ({"average_from": 5}, "average_from is 5, and steps is 4"),
+        ({"decay_steps": 5}, "decay_steps is 5, and steps is 4"),
+        ({"most_failures": -1}, "most_failures"),
     ],
 )
 def test_values_that_do_not_fit_each_other_are_refused(change, message):
@@ -391,6 +409,29 @@ def test_grid_layers_and_fingerprints(checkout):
     assert all(before[name] != after[name] for name in before), "a change reaches all descendants"
 
 
+def test_a_run_is_stale_when_a_file_that_it_names_changes(checkout):
+    """Problems of one's own, the file of a reward: the parameters hold their names alone."""
+    write_notebook(checkout.root / "notebooks/base.ipynb", BASE + "\nmine = {}\nrule = ''", TRAIN_CODE)
+    params = {"mine": {"my problems.csv": 4}, "rule": "my_rewards.py:brief"}
+    checkout.declare(set_in("runs", "t/base", "params", value=params))
+
+    def now(files: dict[str, str]):
+        for name, text in files.items():
+            (checkout.root / name).write_text(text)
+        return Project(checkout.root).specs("laptop")["t/base/0"]
+
+    without, files = now({}).fingerprint, {"my problems.csv": "nums,target\n1 2,3\n", "my_rewards.py": "1"}
+    seen = [without, now(files).fingerprint]
+    checkout.call("run", "laptop", "t/base")
+    assert now({}).state == "done"
+    for name in files:
+        changed = now({name: files[name] + " "})
+        seen.append(changed.fingerprint)
+        assert changed.state == "other parameters or files"
+        assert now(files).state == "done"
+    assert len(set(seen)) == 4, "each file counts, and so does that there is one"
+
+
 # -- executed --------------------------------------------------------------------------------------
 
 
@@ -467,6 +508,47 @@ def test_a_study_from_end_to_end(checkout):
     assert "no group or run is named" in checkout.call("make", "laptop", "--", "--keep-going", status=1)
 
 
+def published_runs(checkout, *studies: tuple[str, list[str]]) -> Path:
+    """Declare studies and what they read, and publish empty records of all that, as if it had been made; the folder."""
+
+    def change(declarations):
+        notebook = {"notebook": "study"}
+        declarations["runs"] |= {f"study/{name}": notebook | {"needs": {"sources": reads}} for name, reads in studies}
+        del declarations["runs"]["study/study"]
+
+    checkout.declare(change)
+    reference = checkout.root / "data/reference/laptop"
+    for name in ("t/train_0.1", "t/train_0.2", *(f"study/{name}" for name, _ in studies)):
+        (reference / name / "0").mkdir(parents=True)
+        record = {key: {} for key in RECORD} | {"run": name, "notebook": "study", "elapsed": 1}
+        (reference / name / "0/run.json").write_text(json.dumps(record))
+    return reference
+
+
+def test_figures_of_the_other_studies_are_drawn_when_a_published_record_is_cut(checkout):
+    reads = ("one", ["t/train_0.1"]), ("other", ["t/train_0.2"]), ("both", ["study/one", "study/other"])
+    reference = published_runs(checkout, *reads)
+    (reference / "study/other/0/run.json").write_text("{")  # which only says that this study is published
+    cut = reference / "t/train_0.1/0/run.json"
+    cut.write_text(cut.read_text()[:50])
+    said, cut = checkout.call("figures", status=1), cut.relative_to(checkout.root)
+    assert re.search(rf"^! study/one/0: {cut} is damaged .*: `git checkout -- {cut}`$", said, re.M)
+    assert "study/other: made 1 files in figures" in said and (checkout.root / "figures/table.csv").exists()
+    assert "! study/both/0 is not drawn: it reads study/one/0\n" in said
+    assert said.endswith("! 2 of 3 studies failed, the others are drawn: study/one/0, study/both/0\n")
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+def test_a_polite_end_of_figures_waits_for_no_study(checkout):
+    published_runs(checkout, ("one", ["t/train_0.1"]))
+    write_notebook(checkout.root / "notebooks/study.ipynb", STUDY, "import time; time.sleep(600)")
+    process = checkout.start("figures")
+    until(lambda: "kernel" in processes(checkout.root))
+    process.terminate()
+    assert process.wait(timeout=20)
+    until(lambda: not processes(checkout.root))
+
+
 def test_the_time_left_is_the_longest_way_or_a_share_of_the_work(checkout):
     plan = checkout.plan("laptop", "all")
     seconds = {"t/base/0": 1, "t/train_0.1/0": 100, "t/train_0.2/0": 100, "study/study/0": 1}
@@ -491,6 +573,20 @@ def test_published_runs_are_stamped_after_an_edit_that_changes_nothing_of_them(c
     # not where a parameter differs
     checkout.declare(set_in("profiles", "laptop", "runs", value={"t/train_0.1": {"shift": 2}}))
     assert "made with another shift" in checkout.call("stamp", "laptop", "t/train_0.1", status=1)
+
+
+def test_a_stamp_notes_the_sizes_that_an_old_record_lacks(checkout):
+    spec = checkout.specs("laptop")["t/base/0"]
+    table = spec.reference / "metrics.csv"
+    table.parent.mkdir(parents=True)
+    table.write_text("step\n0\n1\n")
+    old = {key: {} for key in RECORD} | {"parameters": spec.params}
+    (spec.reference / "run.json").write_text(json.dumps(old))
+    checkout.call("stamp", "laptop", "t/base")
+    assert len(read_table(table)) == 2
+    table.write_text("step\n0\n")  # cut at the end of a line
+    with pytest.raises(ValueError, match=r"metrics.csv is damaged .it was written with 9 bytes and has 7"):
+        read_table(table)
 
 
 def test_a_partial_analysis_reads_what_is_there(checkout):
@@ -536,8 +632,8 @@ def test_further_seeds_and_an_analysis_of_analyses(checkout):
     assert specs["t/train_0.1/2"].params["steps"] == 2  # what a profile says of a run holds for all its seeds
     assert list(specs["t/train_0.1/2"].parents) == ["t/base/2"] and list(specs["t/train_0.1/0"].parents) == ["t/base/0"]
     assert list(specs["study/study/0"].parents) == ["t/train_0.2/0", "t/train_0.2/2"]  # pooled by what reads the first
-    kept = {name: spec.declaration.keep_checkpoint for name, spec in specs.items() if "base" in name}
-    assert kept == {"t/base/0": True, "t/base/1": False, "t/base/2": False}
+    kept = {name for name, spec in specs.items() if spec.declaration.keep_checkpoint}
+    assert kept == {"t/base/0", "t/base/1", "t/base/2"}
 
     said = checkout.call("plan", "laptop", "some")
     assert "6 runs, 0 of them finished" in said and "how long they take is not recorded yet" in said
@@ -759,7 +855,9 @@ def test_a_hostile_machine(checkout, tmp_path):
     """A folder with spaces and umlauts, a home that cannot be written, a parent's record from the future, no git."""
     moved = Checkout(checkout.root.rename(tmp_path.parent / f"{tmp_path.name} größer als 'sonst'"))
     env = os.environ | {"HOME": "/proc/none", "PYTHONPATH": ""}
-    env.pop("XDG_CACHE_HOME", None)
+    for name in ("XDG_CACHE_HOME", "MPLCONFIGDIR"):
+        env.pop(name, None)
+    write_notebook(moved.root / "notebooks/study.ipynb", STUDY, STUDY_CODE, "import matplotlib.pyplot")
 
     def make(*runs):
         process = moved.start("make", "laptop", *runs, env=env)
@@ -770,6 +868,42 @@ def test_a_hostile_machine(checkout, tmp_path):
     os.utime(moved.folder("base") / "run.json", (time.time() + 86400,) * 2)
     make("all")
     assert moved.record("train_0.1")["commit"] is None and moved.record("study")["status"] == "finished"
+    said = (moved.folder("study") / "log.txt").read_text()
+    assert "run      data" in said and "temporary cache" not in said  # Matplotlib's, which would be made in every run
+
+
+def test_status_says_which_runs_another_processor_made(checkout):
+    checkout.call("run", "laptop", "t/base")
+    path = checkout.folder("base") / "run.json"
+    made = json.loads(path.read_text())
+    assert made["kernels"] == "native" and "another processor" not in checkout.call("status", "laptop")
+    for cpu, told in (("i486", True), (None, False)):
+        path.write_text(json.dumps(made | {"cpu": cpu}))
+        assert ("done, on another processor" in checkout.call("status", "laptop")) == told
+
+
+PROBE = """
+import hashlib, numpy, torch
+torch.manual_seed(0)
+x = torch.randn(64, 128)
+made = [x @ x.T, x.exp(), x.log_softmax(-1), torch.nn.functional.scaled_dot_product_attention(x, x, x)]
+made.append(torch.from_numpy(numpy.exp(x.double().numpy())))
+print(torch.backends.cpu.get_cpu_capability(), hashlib.sha256(b"".join(t.numpy().tobytes() for t in made)).hexdigest())
+"""
+
+
+@pytest.mark.skipif(version("torch") != "2.13.0+cpu", reason="the number is that of one build")
+def test_bitwise_pins_the_kernels():
+    """The number was found on an AMD Zen 4 and, emulated, on an Intel Haswell; without pins each has one of its own."""
+    if " avx2 " not in Path("/proc/cpuinfo").read_text():
+        pytest.skip("the kernels are pinned to AVX2")
+    said = subprocess.run(
+        ["make", "-n", "-o", ".venv/.installed", "study", "BITWISE=1"], cwd=ROOT, capture_output=True, text=True
+    ).stdout
+    pins = dict(re.findall("([A-Z_]+)=([^ ]*)", said.partition("exec env")[2].partition(" -m ")[0]))
+    environment = os.environ | pins | {"OMP_NUM_THREADS": "1"}
+    found = subprocess.run([sys.executable, "-c", PROBE], env=environment, capture_output=True, text=True).stdout
+    assert found.split()[0] == "AVX2" and found.split()[1].startswith("b93e75477d307f2f")
 
 
 def test_jupyterlabs_outputs_make_no_run_dirty(tmp_path):
@@ -806,8 +940,10 @@ def test_the_view_learns_from_the_pace_and_shows_plain_text(checkout):
     (folder / "log.txt").write_text("\x1b[31mRLOO step 3/10\x1b[0m\x07, 01:00 elapsed, 02:20 left\n\n")
     head, line = view.lines()
     assert line == "t/base/0 01:00: RLOO step 3/10, 01:00 elapsed, 02:20 left"
-    # 200 s for 100: it still takes 140 s, and those behind it 200 s each
-    assert head.endswith("0 of 4 runs made, about 09:00 left and 1 runs of unknown length")
+    # of its 100 s it would still take 40, but says itself that it takes 140; those behind it 100 each
+    assert head.endswith("0 of 4 runs made, about 05:40 left and 1 runs of unknown length")
+    (folder / "log.txt").write_text("RLOO step 9/10, 01:00 elapsed, 00:20 left\n")
+    assert "0 of 4 runs made, about 04:00 left" in view.lines()[0]
     (folder / "run.json").write_text(json.dumps({key: {} for key in RECORD} | {"elapsed": 50}))
     assert "1 of 4 runs made, about 01:40 left" in view.lines()[0]  # half of what was recorded
     view.failed["t/train_0.1/0"] = None
@@ -835,10 +971,23 @@ def test_a_killed_kernel_is_named_while_its_sibling_works_on(checkout):
     front.communicate(timeout=60)
 
 
-def test_jupyterlab_starts_as_root_too():
-    command = ["make", "-n", "-o", ".venv/.installed", "lab"]
-    said = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout
-    assert ("--allow-root" in said) == (os.getuid() == 0)
+def test_jupyterlab_starts_as_root_and_where_the_home_cannot_be_written(tmp_path):
+    (tmp_path / "jupyter").write_text("#!/bin/sh\necho $HOME, $@\n")
+    (tmp_path / "jupyter").chmod(0o755)
+    ready = f"{tmp_path}/.installed"
+    command = ["make", "-s", "-o", ready, "lab", f"BIN={tmp_path}", f"READY={ready}"]  # -s: else it names its folder
+    for home, there in (tmp_path, tmp_path), ("/proc/none", ROOT / "data/runs/.home"):
+        env = os.environ | {"HOME": str(home)}
+        said = subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True, check=True).stdout
+        assert said == f"{there}, lab {'--allow-root ' * (os.getuid() == 0)}notebooks\n"
+
+
+def test_clean_runs_takes_the_runs_of_every_profile_and_nothing_else(tmp_path):
+    for name in (*Project().declarations.profiles, "mine"):
+        (tmp_path / name / "rloo").mkdir(parents=True)
+    env = os.environ | {"COUNTDOWN_RUNS": str(tmp_path)}
+    subprocess.run(["make", "clean-runs"], cwd=ROOT, env=env, capture_output=True, check=True)
+    assert [path.name for path in tmp_path.iterdir()] == ["mine"]
 
 
 def test_two_runners_make_one_run_once(checkout):

@@ -3,26 +3,35 @@
 import math
 import random
 from collections import Counter
+from dataclasses import asdict
+from fractions import Fraction
+from functools import partial
 
+import numpy as np
+import pandas as pd
 import pytest
 import torch
 
 import lib.search
+from lib import metrics
 from lib.environment import (
     REJECTIONS,
+    State,
     count_solutions,
     initial,
     legal_actions,
     parse_action,
     q_values,
     render_action,
+    render_state,
     step,
 )
 from lib.generation import Sampling
 from lib.judging import judge
 from lib.model import build_tokenizer, new_model
 from lib.problem import Problem
-from lib.search import SearchSettings, sample_tags, search, search_table
+from lib.runs.parameters import check
+from lib.search import SearchSettings, cascade, learned_values, sample_tags, search, search_table
 
 PROBLEMS = [Problem((2, 3, 7), 13), Problem((10, 7, 3, 1), 24), Problem((5, 5, 5), 30)]
 FAULTY = {"<pick>99, 98, +</pick>": 0.05, "pick": 0.05}  # of every state's probability
@@ -50,12 +59,17 @@ def policy(monkeypatch):
     monkeypatch.setattr(lib.search, "sample_tags", draw)
 
 
-def run(problems, seed=0, **settings):
+def run(problems, seed=0, value=None, **settings):
     generator = torch.Generator().manual_seed(seed)
-    return search(None, None, problems, SearchSettings(**settings), generator)
+    return search(None, None, problems, SearchSettings(**settings), generator, value)
 
 
-@pytest.mark.parametrize("rerank", ["none", "binary", "soft"])
+def any_value(states):
+    """A value of each state, known and of no sense."""
+    return np.array([random.Random(f"value of {state.key}").random() for state in states])
+
+
+@pytest.mark.parametrize("rerank", ["none", "executor", "binary", "soft", "learned"])
 def test_a_wide_search_is_exhaustive_search(policy, rerank):
     """So many samples that every tag is drawn: then the beam is the B best of all games, level by level (Eq. 10)."""
     problem, beams, weight = PROBLEMS[0], 5, 1.5
@@ -67,10 +81,11 @@ def test_a_wide_search_is_exhaustive_search(policy, rerank):
                 successor, total = step(state, move), logprob + math.log(known_policy(state)[render_action(move)])
                 if successor.key not in reached or reached[successor.key][1] < total:
                     reached[successor.key] = successor, total
-        q = q_values([state for state, _ in reached.values()], rerank)
+        states = [state for state, _ in reached.values()]
+        q = any_value(states) if rerank == "learned" else q_values(states, rerank)
         score = {key: reached[key][1] + weight * value for key, value in zip(reached, q, strict=True)}
         level = {key: reached[key] for key in sorted(score, key=score.get, reverse=True)[:beams]}
-    [(paths, tally)] = run([problem], beams=beams, samples=40_000, rerank=rerank, weight=weight)
+    [(paths, tally)] = run([problem], value=any_value, beams=beams, samples=40_000, rerank=rerank, weight=weight)
     assert [path.state.key for path in paths] == list(level)
     for path, (_, logprob) in zip(paths, level.values(), strict=True):
         assert path.logprob == pytest.approx(logprob)
@@ -129,6 +144,52 @@ def test_lemma_32_fails_where_a_good_prefix_can_be_pruned(monkeypatch):
     assert rates[1] == pytest.approx(bound, abs=0.02)
 
 
+def test_a_learned_value_that_is_exact_is_the_solvers(policy):
+    exact = partial(q_values, kind="binary")
+    for settings in ({"beams": 1, "samples": 8}, {"beams": 4, "samples": 8, "weight": 1000.0}):
+        learned = run(PROBLEMS, value=exact, rerank="learned", **settings)
+        assert [paths for paths, _ in learned] == [paths for paths, _ in run(PROBLEMS, rerank="binary", **settings)]
+
+
+def test_a_value_is_asked_of_unfinished_states_once_and_counted(policy):
+    asked = []
+
+    def value(states):
+        asked.extend(states)
+        return any_value(states)
+
+    found = run(PROBLEMS, value=value, beams=3, samples=7, rerank="learned")
+    open_ = Counter(state.target for state in asked if not state.terminal)
+    assert [tally["valued"] for _, tally in found] == [open_[problem.target] for problem in PROBLEMS]
+    assert len({state.key for state in asked}) == len(asked)
+    assert not any(tally["valued"] for _, tally in run(PROBLEMS, beams=3, samples=7))
+
+
+def test_searches_by_a_learned_value_repeat_and_cascade(policy):
+    settings = {"beams": 4, "samples": 8, "rerank": "learned"}
+    one = run(PROBLEMS, seed=3, value=any_value, **settings)
+    assert (
+        one
+        == run(PROBLEMS, seed=3, value=any_value, **settings)
+        != run(PROBLEMS, seed=3, **settings | {"rerank": "none"})
+    )
+    row = SearchSettings(cascade="4/8", rerank="learned")
+    assert cascade(None, None, PROBLEMS, row, torch.Generator().manual_seed(3), any_value) == one
+
+
+def test_a_learned_value_without_a_policy_is_refused_and_a_policy_without_a_use():
+    with pytest.raises(ValueError, match="no value policy to ask"):
+        run(PROBLEMS, rerank="learned")
+    for searches, value in (
+        ([{"rerank": ["none", "learned"]}], ""),
+        ([{"rerank": "binary"}, {"beams": 1}], "sft/value/0"),
+    ):
+        with pytest.raises(ValueError, match="rerank learned need"):
+            check({"searches": searches, "value": value})
+    check({"searches": [{"rerank": ["none", "learned"]}, {"beams": 1}], "value": "sft/value/0"})
+    check({"searches": ["data/runs/laptop/search/*/*"]})  # an analysis
+
+
 # --- with a model ---------------------------------------------------------------------------------
 
 
@@ -168,6 +229,43 @@ def test_with_legal_tags_alone_an_untrained_policy_finishes_every_game(untrained
     assert max(logprob for _, logprob, _ in drawn) < -20  # of an untrained policy, that has no such habit
 
 
+def test_a_value_is_the_share_of_yes_in_the_next_token(untrained):
+    """Against one plain forward pass a state; whatever stands beside it, and in whatever order."""
+    model, tokenizer = untrained
+    open_ = [State((2, 3), 6), State((-8, Fraction(5, 3), 19), 98), State((1, 2, 3, 4), 24), State((10, 20), 30)]
+    states = [*open_, State((24,), 24), State((23,), 24), open_[1]]
+    expected = []
+    for state in open_:
+        prompt = render_state(state, "value")
+        assert prompt.endswith(f"Target: {state.target}?") and tokenizer.decode(tokenizer(prompt).input_ids) == prompt
+        chances = model(input_ids=tokenizer(prompt, return_tensors="pt").input_ids).logits[0, -1].softmax(-1)
+        no, yes = (chances[token].item() for token in tokenizer.convert_tokens_to_ids([" no", " yes"]))
+        expected.append(yes / (yes + no))
+    expected += [1.0, 0.0, expected[1]]
+    assert len(set(expected)) == 6
+    for batch in (1, 2, 2048):
+        assert learned_values(model, tokenizer, states, batch) == pytest.approx(expected, abs=1e-5)
+    assert learned_values(model, tokenizer, states[::-1])[::-1] == pytest.approx(expected, abs=1e-5)
+    assert learned_values(model, tokenizer, states[4:6]).tolist() == [1, 0] and not len(learned_values(*untrained, []))
+
+
+def test_with_a_value_policy_games_are_legal_and_come_again(untrained):
+    settings = SearchSettings(cascade="2 x 1/1, 2/8", rerank="learned", legal_only=True)
+    found = [
+        cascade(*untrained, PROBLEMS, settings, torch.Generator().manual_seed(0), partial(learned_values, *untrained))
+        for _ in range(2)
+    ]
+    assert found[0] == found[1]
+    for problem, (paths, tally) in zip(PROBLEMS, found[0], strict=True):
+        assert paths and tally["valued"] and not any(tally[reason] for reason in REJECTIONS)
+        for path in paths:
+            state = initial(problem)
+            for move in path.state.history:
+                assert move in legal_actions(state)
+                state = step(state, move)
+            assert path.score == pytest.approx(path.logprob + (state.nums == (problem.target,)))
+
+
 def test_an_untrained_policy_finishes_nothing_and_the_table_says_so(untrained):
     rows = [{"nums": list(p.nums), "target": p.target} for p in PROBLEMS]
     table = search_table(*untrained, rows, SearchSettings(beams=2, samples=4, max_tokens=6), seed=0, repeats=2)
@@ -191,6 +289,51 @@ def test_the_table_holds_every_game_judged_by_the_common_verifier(policy):
         assert (row.status == "correct") == (row.states.split("; ")[-1] == str(row.target))
 
 
-def test_impossible_budgets_are_refused():
+def test_a_cascade_of_one_budget_is_a_search(policy):
+    for budget in ("1/1", "4/8"):
+        beams, samples = map(int, budget.split("/"))
+        generator = torch.Generator().manual_seed(3)
+        found = cascade(None, None, PROBLEMS, SearchSettings(cascade=budget), generator)
+        assert found == run(PROBLEMS, seed=3, beams=beams, samples=samples)
+
+
+def test_a_cascade_goes_on_with_what_is_not_won_and_counts_all_it_drew(policy):
+    """By hand: single games until one is won, then a search of those left, from the same stream of draws."""
+    problems = [
+        Problem(nums, target) for nums in ((3, 5), (2, 9), (4, 6)) for target in (sum(nums), nums[0] * nums[1], 997)
+    ]
+    settings = SearchSettings(cascade="3 x 1/1, 4/8")
+    found = cascade(None, None, problems, settings, torch.Generator().manual_seed(0))
+    generator, left, spent, last = torch.Generator().manual_seed(0), list(range(len(problems))), Counter(), {}
+    tried = Counter()
+    for beams, samples in ((1, 1), (1, 1), (1, 1), (4, 8)):
+        asked = [problems[i] for i in left]
+        settings = SearchSettings(beams=beams, samples=samples)
+        for i, (paths, tally) in zip(left, search(None, None, asked, settings, generator), strict=True):
+            last[i], spent[i], tried[i] = paths, spent[i] + tally["tokens"], tried[i] + 1
+        left = [i for i in left if problems[i].target not in [x for path in last[i] for x in path.state.nums]]
+    assert [paths for paths, _ in found] == [last[i] for i in range(len(problems))]
+    assert [tally["tokens"] for _, tally in found] == [spent[i] for i in range(len(problems))]
+    assert len(set(tried.values())) > 1 and max(tried.values()) == 4  # some are won early, some never
+
+
+def test_searches_of_a_cascade_are_one_system_of_their_own(policy):
+    class Anywhere:
+        device = "cpu"
+
+    rows = [{"nums": list(p.nums), "target": p.target} for p in PROBLEMS]
+    tables = []
+    for settings in (SearchSettings(beams=4, samples=8), SearchSettings(cascade="2 x 1/1, 4/8")):
+        table = search_table(Anywhere, None, rows, settings, seed=1)
+        tables.append(table.assign(run="r", method="m", seed=0, set="s", **asdict(settings)))
+    tables[0] = tables[0].drop(columns="cascade")  # as published before there were any
+    best = metrics.searched(judge(pd.concat(tables)))
+    assert set(best["system"]) == {"4/8", "2 x 1/1, 4/8"} and len(best) == 2 * len(PROBLEMS)
+
+
+@pytest.mark.parametrize("wrong", ["16/16;32/32", "x 1/1", "0/4", "1/1,2/2"])
+def test_impossible_budgets_are_refused(wrong):
     with pytest.raises(ValueError, match="0/4"):
         SearchSettings(beams=0, samples=4)
+    with pytest.raises(ValueError, match="budget"):
+        SearchSettings(cascade=wrong)

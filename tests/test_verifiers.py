@@ -92,3 +92,10 @@ def test_no_text_makes_the_verifiers_raise(text, wrapped):
 def test_what_is_no_text_is_refused(verify, text):
     with pytest.raises(TypeError, match=f"a completion is a text, not {type(text).__name__}"):
         verify(text, PAPER)
+
+
+@pytest.mark.parametrize("problem", [None, 98, {"nums": [1, 2], "target": 3}, ((1, 2), 3)])
+@pytest.mark.parametrize("verify", [*VERIFIERS.values(), verify_trace])
+def test_only_a_problem_is_answered(verify, problem):
+    with pytest.raises(TypeError, match=f"a completion is judged on a Problem, not on {type(problem).__name__}"):
+        verify("<answer>1 + 2</answer>", problem)

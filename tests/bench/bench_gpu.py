@@ -1,12 +1,18 @@
-"""Seconds of the paper's RLOO update at full size, by phase, on a GPU: `make bench-gpu`; `SIZE=tiny` tries it on a CPU.
+"""Seconds and memory of profile `paper`'s RLOO update at full size, by phase: `make bench-gpu`, on a GPU of 80 GB.
 
-The model is a randomly initialised Qwen2.5-0.5B (0.49 billion parameters, 151,936 words), an update 128 problems x 8
-rollouts of at most 1,024 tokens. Random weights end a text once in 150,000 tokens: every rollout is as long as it may
-be, which is the most that an update can cost. Prompts are our own tokenizer's, about 40 tokens.
+The settings are those of the profile's rloo/sparse, the model is a randomly initialised Qwen2.5-0.5B (0.49 billion
+parameters, 151,936 words). Random weights end a text once in 150,000 tokens: every rollout is as long as it may be,
+which is the most that an update can cost. Prompts are our own tokenizer's, about 40 tokens.
+
+SIZE=gpu24: the update of profile `gpu24`, on a card of 16 to 24 GB. SIZE=cpu: one update of the full model with few and
+short rollouts in the memory of an ordinary machine, saved checkpoint and policy included; what breaks at that size
+breaks there first. SIZE=tiny: the same code in seconds.
 """
 
+import resource
 import sys
 import tempfile
+import time
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -14,11 +20,12 @@ import pandas as pd
 import torch
 from transformers import Qwen2Config, Qwen2ForCausalLM
 
+from lib.generation import ENGINES
 from lib.model import build_tokenizer, training_memory
 from lib.problem import load
 from lib.rewards import get_reward
-from lib.training import train_rloo
-from tests.test_training import quick
+from lib.runs.plan import Project
+from lib.training import RLOOSettings, train_rloo
 
 PHASES = ["generation", "reward", "update"]
 PEAK = {"H100": 989, "H200": 989, "A100": 312}  # dense bfloat16 TFLOP/s that the maker states
@@ -31,27 +38,36 @@ FULL = {  # Qwen/Qwen2.5-0.5B's config.json
     "num_key_value_heads": 2,
     "max_position_embeddings": 32_768,
 }
-SIZES = {
-    "full": (FULL, {"problems_per_step": 128, "group_size": 8, "micro_batch": 8, "max_tokens": 1024}),
+SIZES = {  # shape, the profile whose settings an update has, what it has of its own
+    "full": (FULL, "paper", {"steps": 4}),
+    "gpu24": (FULL, "gpu24", {"steps": 4}),
+    "cpu": (FULL, "paper", {"steps": 1, "problems_per_step": 2, "group_size": 2, "micro_batch": 2, "max_tokens": 48}),
     "tiny": (
         FULL | {"vocab_size": 2000, "hidden_size": 28, "intermediate_size": 76, "num_hidden_layers": 2},
-        {"problems_per_step": 2, "group_size": 4, "micro_batch": 4, "max_tokens": 24},
+        "paper",
+        {"steps": 4, "problems_per_step": 2, "group_size": 4, "micro_batch": 4, "max_tokens": 24},
     ),
 }
 
 
 def measure(size: str, engine: str) -> pd.Series:
-    """The median update of three, after a first one; tokens are those of completions."""
-    shape, batch = SIZES[size]
-    tokenizer, settings = build_tokenizer(), quick(steps=4, **batch, engine=engine, idle_share=1.0, reference_share=1.0)
+    """The median update, but for the first where there are several; tokens are those of completions."""
+    shape, profile, own = SIZES[size]
+    own |= {"engine": engine, "eval_every": 1, "save_every": own["steps"]}
+    settings = RLOOSettings.of(Project().specs(profile)["rloo/sparse/0"].params | own)
+    tokenizer = build_tokenizer()
     torch.manual_seed(0)
     if cuda := torch.cuda.is_available():
         torch.cuda.reset_peak_memory_stats()
     model = Qwen2ForCausalLM(Qwen2Config(**shape, tie_word_embeddings=True, eos_token_id=tokenizer.eos_token_id))
-    problems = load("3to4", "train").select(range(4 * settings.problems_per_step))
+    problems = load("3to4", "train").select(range(settings.steps * settings.problems_per_step))
+    began, spent = time.perf_counter(), time.process_time()
     with tempfile.TemporaryDirectory() as folder:
         train_rloo((model, tokenizer), problems, get_reward("sparse"), folder, settings)
-        table = pd.read_csv(Path(folder) / "metrics.csv")[1:]
+        table = pd.read_csv(Path(folder) / "metrics.csv").tail(max(settings.steps - 1, 1))
+        saved = sum(path.stat().st_size for path in Path(folder).rglob("*") if path.is_file())
+    whole, spent = time.perf_counter() - began, time.process_time() - spent
+    process = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / (2**30 if sys.platform == "darwin" else 2**20)
     seconds = {phase: table[f"seconds_{phase}"].median() for phase in PHASES}
     rollouts, length = settings.problems_per_step * settings.group_size, table["completion_length"].median()
     work = 8 * model.num_parameters() * rollouts * length / 1e12  # forward, backward, and the reference's forward pass
@@ -66,19 +82,20 @@ def measure(size: str, engine: str) -> pd.Series:
         "tokens/s drawn": round(rollouts * length / seconds["generation"]),
         "tokens/s learned from": round(rollouts * length / seconds["update"]),
         "TFLOP/s of the update": round(work / seconds["update"], 3),
-        "peak GiB of torch": round(torch.cuda.max_memory_allocated() / 2**30, 1) if cuda else None,
+        "seconds in all": round(whole, 1),
+        "CPU seconds in all": round(spent, 1),  # other work on the machine does not count
+        "GiB at the peak": round(torch.cuda.max_memory_allocated() / 2**30 if cuda else process, 1),
         "GiB estimated": round(estimate / 2**30, 1),
+        "GiB saved": round(saved / 2**30, 1),
         "mean importance weight": round(table["importance_mean"].iloc[-1], 4),
     }
     return pd.Series(row)
 
 
 def main(size: str = "full", target: str = "") -> None:
-    if size == "full" and not torch.cuda.is_available():
-        sys.exit(
-            "no GPU is here: the full size needs one with 80 GB; `make bench-gpu SIZE=tiny` tries the same on a CPU"
-        )
-    engines = ["transformers", *(["vllm"] if find_spec("vllm") else [])]
+    if size in ("full", "gpu24") and not torch.cuda.is_available():
+        sys.exit(f"no GPU is here, and size {size} needs one; `make bench-gpu SIZE=cpu` tries the model on a CPU")
+    engines = [name for name in ENGINES if name != "vllm" or (find_spec("vllm") and size != "cpu")]
     table = pd.DataFrame({engine: measure(size, engine) for engine in engines})
     print(table.to_string())
     if "vllm" not in engines:

@@ -1,6 +1,8 @@
-"""Problems and tokens a second of the agent's search, beside one without shared prefixes, one thread."""
+"""Problems and tokens a second of the agent's search, beside one without shared prefixes and one that asks a value at
+every step, one thread."""
 
 import time
+from functools import partial
 
 import torch
 
@@ -9,7 +11,7 @@ from lib.files import REFERENCE
 from lib.generation import generate
 from lib.model import load_policy
 from lib.problem import load, problems
-from lib.search import SearchSettings, search
+from lib.search import SearchSettings, learned_values, search
 
 COUNT = 32
 
@@ -20,6 +22,7 @@ def main() -> None:
         print("search: needs the reference run sft/pick, which is not published yet")
         return
     model, tokenizer = load_policy(folder)
+    value = partial(learned_values, model, tokenizer)  # any policy takes as long
     rows = [p for p in problems(load("3to4", "validation_200")) if len(p.nums) == 4][:COUNT]
     print(f"search: {COUNT} problems of four numbers, the laptop's state-action policy")
 
@@ -27,17 +30,22 @@ def main() -> None:
         return generate(*arguments, share=False, **options)
 
     for beams, samples in ((1, 8), (16, 16), (32, 32)):
-        rates = {}
-        for name, draw in (("ours", generate), ("unshared", unshared)):
+        rates, took = {}, {}
+        for name, draw, rerank in (
+            ("ours", generate, "none"),
+            ("unshared", unshared, "none"),
+            ("valued", generate, "learned"),
+        ):
             lib.search.generate = draw
-            began = time.perf_counter()
-            settings, generator = SearchSettings(beams=beams, samples=samples), torch.Generator().manual_seed(0)
-            found = search(model, tokenizer, rows, settings, generator)
-            seconds = time.perf_counter() - began
+            settings = SearchSettings(beams=beams, samples=samples, rerank=rerank)
+            began, generator = time.process_time(), torch.Generator().manual_seed(0)
+            found = search(model, tokenizer, rows, settings, generator, value)
+            took[name] = seconds = time.process_time() - began
             tokens = sum(tally["tokens"] for _, tally in found)
             rates[name] = f"{name} {COUNT / seconds:5.1f} problems/s {tokens / seconds:8,.0f} tokens/s"
         lib.search.generate = generate
-        print(f"  budget {f'{beams}/{samples}':6}  {'   '.join(rates.values())}")
+        ratio = f"a value costs {took['valued'] / took['ours'] - 1:+.0%}"
+        print(f"  budget {f'{beams}/{samples}':6}  {'   '.join(rates.values())}   {ratio}")
 
 
 if __name__ == "__main__":

@@ -22,6 +22,7 @@ from lib.problem import Problem, load
 from lib.prompts import render_prompt
 from lib.rewards import get_reward
 from lib.training import RLOOSettings, RLOOTrainer, arguments
+from tests.bench import history
 from tests.test_training import quick
 
 STEPS = 4  # the first is not counted
@@ -125,7 +126,12 @@ def main():
     print(f"{settings.rollouts} rollouts a step, cap {settings.max_tokens}, threads: {torch.get_num_threads()}")
     print("core-seconds a step; mean length; share of groups with equal rewards:")
     print(table.round(2).to_string())
-    print(f"TRL's takes {table['step'].iloc[1] / table['step'].iloc[0]:.2f} times as long (2.06 at commit 4466187)")
+    step = table["step"]
+    print(f"TRL's takes {step.iloc[1] / step.iloc[0]:.2f} times as long (2.06 at commit {history.COMMIT})")
+    names = ("steps", "problems_per_step", "group_size", "max_tokens", "micro_batch", "learning_rate")
+    before = history.then(history.UPDATE, POLICY.resolve(), *(getattr(settings, name) for name in names))
+    if before:
+        print(f"the code of commit {history.COMMIT} takes {before:.2f}: {before / step.iloc[0]:.2f} times as long")
 
 
 if __name__ == "__main__":

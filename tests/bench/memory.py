@@ -1,0 +1,52 @@
+"""`python -m tests.bench.memory gpu24 22`: the memory that a profile's training runs are predicted to take on a GPU.
+
+By `lib.model.training_memory`, as a run says it before it trains, for the real shape of Qwen2.5-0.5B and prompts of
+PROMPT tokens at most. The second number is the GiB of the card. RLOO's micro-batch is the profile's own; SFT and
+preference training take the largest that fits. Nothing is allocated.
+"""
+
+import sys
+from unittest.mock import patch
+
+import pandas as pd
+import torch
+from transformers import Qwen2Config, Qwen2ForCausalLM
+
+import lib.model
+from lib.generation import MEMORY_SHARE
+from lib.runs.plan import Project
+from tests.bench.bench_gpu import FULL
+
+PROMPT = 200  # tokens of the longest prompt, that of style `words`
+TRAINERS = {"10_train_sft": "SFT", "11_train_rloo": "RLOO", "13_train_preference": "preference"}
+
+
+def predicted(profile: str, card: float) -> pd.DataFrame:
+    """A row a training run: trainer, rows and tokens of a micro-batch, accumulation steps, GiB, and the GiB that are
+    there (where vLLM draws, it holds its share of the card)."""
+    with torch.device("meta"):
+        model = Qwen2ForCausalLM(Qwen2Config(**FULL, tie_word_embeddings=True))
+    rows = []
+    with (
+        patch.object(torch.cuda, "is_available", lambda: True),
+        patch.object(lib.model, "machine_memory", lambda: card * 2**30),
+    ):
+        for spec in Project().specs(profile).values():
+            if spec.notebook not in TRAINERS:
+                continue
+            trainer, params = TRAINERS[spec.notebook], spec.params
+            length = PROMPT + params.get("max_tokens", 1024)
+            texts = 2 * length if trainer == "preference" else length  # both sides of a pair
+            reference, batch = trainer != "SFT", params.get("batch_size", 0)
+            fitted = params.get("micro_batch") or lib.model.max_micro_batch(model, batch, texts, reference)
+            whole = batch or params["problems_per_step"] * params["group_size"]
+            needed = lib.model.training_memory(model, fitted, texts, reference) / 2**30
+            there = card * (1 - MEMORY_SHARE * (params.get("engine") == "vllm"))
+            rows.append((spec.name, trainer, fitted, texts, whole // fitted, needed, there))
+    columns = ["run", "trainer", "rows", "tokens", "accumulation", "GiB", "there"]
+    return pd.DataFrame(rows, columns=columns).set_index("run")
+
+
+if __name__ == "__main__":
+    table = predicted(sys.argv[1], float(sys.argv[2]))
+    print(table.round(1).to_string())

@@ -1,0 +1,155 @@
+"""Advantages of a group: unbiased where they say so, by enumeration; else by hand."""
+
+from itertools import combinations, product
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from lib.losses import ADVANTAGES, advantages_of, leave_one_out, pass_at_k, pass_at_k_normalised
+from lib.metrics import pass_at_k as share_of_k
+
+LOGITS = torch.tensor([0.3, -0.8, 0.1, 0.9], dtype=torch.float64)  # a policy over four texts
+N = 4
+
+
+def expected_gradient(estimate) -> torch.Tensor:
+    """The mean over all groups of N texts of mean_i A_i grad log pi(y_i), with A = estimate(texts)."""
+    logits = LOGITS.clone().requires_grad_()
+    logps = logits.log_softmax(-1)
+    total = 0.0
+    for texts in product(range(4), repeat=N):
+        chance = logps[list(texts)].sum().exp().detach()
+        total = total + chance * (estimate(torch.tensor(texts)) * logps[list(texts)]).mean()
+    return torch.autograd.grad(total, logits)[0]
+
+
+def gradient_of_best_of(rewards, k) -> torch.Tensor:
+    """Of the literal expectation: the chance of each k texts times the highest of their rewards."""
+    logits = LOGITS.clone().requires_grad_()
+    p = logits.softmax(-1)
+    value = sum(p[list(texts)].prod() * max(rewards[list(texts)]) for texts in product(range(4), repeat=k))
+    return torch.autograd.grad(value, logits)[0]
+
+
+@pytest.mark.parametrize("k", [1, 2, 3])
+@pytest.mark.parametrize("rewards", [[1, 0, 0, 0], [0, 1, 1, 0], [1, 0.1, 0, -0.4]])
+def test_pass_at_k_is_the_gradient_of_the_best_of_k(rewards, k):
+    rewards = torch.tensor(rewards, dtype=torch.float64)
+    found = expected_gradient(lambda texts: pass_at_k(rewards[texts][None], k)[0])
+    assert torch.allclose(found, gradient_of_best_of(rewards, k), atol=1e-12)
+
+
+def test_the_baseline_changes_no_mean_and_less_noise():
+    """Against the estimator as it stands in the paper, k/n (1 or rho(n-1, c, k-1)), on the same groups."""
+    rewards, k = torch.tensor([1.0, 0, 1, 0], dtype=torch.float64), 3
+
+    def plain(texts):
+        c = int(rewards[texts].sum())
+        wrong = share_of_k(N - 1, min(c, N - 1), k - 1) if c < N else 0.0  # of those that are wrong
+        return k * torch.where(rewards[texts] == 1, 1.0, float(wrong))
+
+    def ours(texts):
+        return pass_at_k(rewards[texts][None], k)[0]
+
+    assert torch.allclose(expected_gradient(plain), expected_gradient(ours), atol=1e-12)
+    groups = [torch.tensor(texts) for texts in product(range(4), repeat=N)]
+    assert sum(ours(g).square().sum() for g in groups) < 0.2 * sum(plain(g).square().sum() for g in groups)
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.lists(st.integers(-3, 3), min_size=3, max_size=7), st.integers(2, 6))
+def test_pass_at_k_against_all_choices_of_others(rewards, k):
+    k = min(k, len(rewards) - 1)
+    values = torch.tensor([rewards], dtype=torch.float64)
+    expected = []
+    for i, reward in enumerate(rewards):
+        others = rewards[:i] + rewards[i + 1 :]
+        with_it = [max(reward, *some) for some in combinations(others, k - 1)]
+        without = [max(some) for some in combinations(others, k)]
+        expected.append(k * (sum(with_it) / len(with_it) - sum(without) / len(without)))
+    assert torch.allclose(pass_at_k(values, k), torch.tensor([expected], dtype=torch.float64))
+
+
+@pytest.mark.parametrize("k", [1, 2, 5])
+def test_what_the_others_do_anyway_is_exactly_zero(k):
+    """So no gradient of it is computed."""
+    assert (pass_at_k(torch.full((2, 8), 0.1), k) == 0).all()
+    mostly = torch.tensor([[0.0, 1, 0, 1, 1, 1, 0, 1]])
+    assert (pass_at_k(mostly, 4) == 0).all() and (pass_at_k(mostly, 3) != 0).all()  # three are wrong
+
+
+def test_pass_at_one_is_leave_one_out():
+    rewards = torch.randn(5, 8, generator=torch.Generator().manual_seed(0))
+    assert torch.equal(pass_at_k(rewards, 1), leave_one_out(rewards))
+
+
+@pytest.mark.parametrize("k", [1, 2, 4, 6])
+@pytest.mark.parametrize("c", range(7))
+def test_normalised_is_the_mean_over_the_groups_of_k(c, k):
+    """Every group of k of six, worth 1 or 0, its advantage by mean and deviation over them, a rollout's by its own."""
+    right = torch.arange(6) < c
+    worth = {some: float(right[list(some)].any()) for some in combinations(range(6), k)}
+    mean = sum(worth.values()) / len(worth)
+    spread = (mean * (1 - mean)) ** 0.5
+    own = [[value for some, value in worth.items() if i in some] for i in range(6)]
+    expected = [(sum(values) / len(values) - mean) / spread if spread else 0.0 for values in own]
+    found = pass_at_k_normalised(right[None], k)
+    assert torch.allclose(found, torch.tensor([expected]), atol=1e-6) and found.sum().abs() < 1e-5
+
+
+# --- what stands before and behind them -------------------------------------------------------------
+
+
+def random_groups():
+    draw = torch.Generator().manual_seed(1)
+    rewards, right = torch.rand(6, 8, generator=draw), torch.rand(6, 8, generator=draw) > 0.6
+    return rewards, right, -30 * torch.rand(6, 8, generator=draw), torch.ones(6, 8, dtype=torch.bool)
+
+
+def test_the_default_is_leave_one_out_bit_for_bit():
+    rewards, right, logps, kept = random_groups()
+    assert torch.equal(advantages_of(rewards, right, logps, kept), leave_one_out(rewards))
+
+
+@pytest.mark.parametrize("name", ADVANTAGES)
+def test_what_is_not_kept_might_not_have_been_drawn(name):
+    rewards, right, logps, kept = random_groups()
+    kept = torch.rand(6, 8, generator=torch.Generator().manual_seed(2)) > 0.5
+    kept[0], kept[1] = torch.arange(8) == 3, False
+    options = {"advantage": name, "k": 1 if name == "leave_one_out" else 3, "unlikeliness": 0.3, "smoothing": 0.01}
+    found = advantages_of(rewards, right, logps, kept, **options)
+    assert (found[:2] == 0).all() and (found[~kept] == 0).all() and (found[2:] != 0).any()
+    for group in range(2, 6):
+        alone = [values[group, kept[group]][None] for values in (rewards, right, logps, kept)]
+        if kept[group].sum() > 1:
+            assert torch.equal(advantages_of(*alone, **options)[0], found[group, kept[group]])
+
+
+def test_masked_by_hand():
+    rewards = torch.tensor([[1.0, 0.0, 0.0, 0.0], [1.0, 0.0, 0.0, 0.0]])
+    kept = torch.tensor([[True, True, True, False], [True, False, False, False]])
+    found = advantages_of(rewards, rewards > 0, torch.zeros(2, 4), kept)
+    assert torch.allclose(found, torch.tensor([[1.0, -0.5, -0.5, 0.0], [0.0, 0.0, 0.0, 0.0]]))
+
+
+def test_options_by_hand():
+    rewards, right = torch.tensor([[1.0, 1.0, 0.0, 0.0]]), torch.tensor([[True, True, False, False]])
+    logps, kept = torch.tensor([[-2.0, -4.0, -1.0, -3.0]]), torch.ones(1, 4, dtype=torch.bool)  # ranks 2, 0, 3, 1
+    plain = torch.tensor([[2.0, 2.0, -2.0, -2.0]]) / 3
+    assert torch.allclose(advantages_of(rewards, right, logps, kept), plain)
+    found = advantages_of(rewards, right, logps, kept, positive_weight=0.1)
+    assert torch.allclose(found, torch.tensor([[0.2, 0.2, -2.0, -2.0]]) / 3)
+    found = advantages_of(rewards, right, logps, kept, unlikeliness=0.25)
+    assert torch.allclose(found, leave_one_out(torch.tensor([[1 - 0.25 * 2 / 4, 1.0, 0.0, 0.0]])))
+    found = advantages_of(rewards, right, logps, kept, smoothing=0.1)
+    assert torch.allclose(found, leave_one_out(torch.tensor([[1.2, 1.4, 0.0, 0.0]])))
+    assert plain[0, 0] < found[0, 0] < found[0, 1]  # the less likely right answer gains more
+
+
+def test_equally_likely_right_answers_lose_equally():
+    rewards, logps = torch.ones(1, 4), torch.tensor([[-2.0, -2.0, -1.0, -3.0]])
+    every = torch.ones(1, 4, dtype=torch.bool)
+    found = advantages_of(rewards, every, logps, every, unlikeliness=0.4)[0]
+    assert found[0] == found[1] and found[2] < found[0] < found[3]

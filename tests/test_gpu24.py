@@ -1,0 +1,61 @@
+"""Profile gpu24: what each of its runs is predicted to take fits on its cards. It has not run on a GPU."""
+
+import re
+import subprocess
+import sys
+
+import pytest
+
+from lib.files import ROOT
+from lib.runs.plan import Project
+from tests.bench.memory import predicted
+
+SMALL, LARGE = 14.5, 22.0  # GiB that a card of 16 GB, of 24 GB, has for us
+
+
+@pytest.fixture(scope="module")
+def small():
+    return predicted("gpu24", SMALL)
+
+
+def test_every_training_run_fits_on_16_gb(small):
+    assert {"SFT", "RLOO", "preference"} == {*small["trainer"]} and len(small) > 70
+    assert (small["GiB"] <= small["there"]).all(), small[small["GiB"] > small["there"]]
+
+
+def test_beside_vllm_it_fits_on_24_gb(monkeypatch):
+    """With `engine: vllm`, which holds its share of the card."""
+    specs = Project().specs("gpu24")
+    for spec in specs.values():
+        if "engine" in spec.params:
+            spec.params["engine"] = "vllm"
+    monkeypatch.setattr(Project, "specs", lambda self, profile: specs)
+    table = predicted("gpu24", LARGE).query("trainer == 'RLOO'")
+    assert (table["there"] < 15).all() and (table["GiB"] <= table["there"]).all()
+
+
+def test_it_asks_for_less_than_profile_paper(small):
+    """Of each run; and the papers' own RLOO is predicted not to fit."""
+    paper = predicted("paper", 79)
+    assert {*small.index} == {*paper.index}
+    assert (small["GiB"] < paper["GiB"]).all()
+    rloo, theirs = (table.query("trainer == 'RLOO'") for table in (small, paper))
+    assert (rloo["rows"] * rloo["tokens"] < theirs["rows"] * theirs["tokens"] / 2).all()
+    assert (theirs["GiB"] <= theirs["there"]).all() and theirs.loc["rloo/sparse/0", "GiB"] > LARGE
+
+
+def test_the_table_of_the_page(small):
+    text, paper = (ROOT / "lib/runs/README.md").read_text(), predicted("paper", 79)
+    runs = {"SFT": "sft/free", "RLOO": "rloo/sparse", "RLOO, five numbers": "rloo/sparse_5num"}
+    for name, run in (runs | {"preference": "preference/ipo"}).items():
+        ours, theirs = (
+            f"{table.loc[f'{run}/0', 'GiB']:.1f} GiB, {table.loc[f'{run}/0', 'rows']}" for table in (small, paper)
+        )
+        assert re.search(rf"^\| {name} \| {ours}[^|]* \| {theirs} \|$", text, re.MULTILINE), (name, ours, theirs)
+
+
+def test_one_update_of_the_bench_in_miniature(tmp_path):
+    command = [sys.executable, "-m", "tests.bench.bench_gpu", "tiny", str(tmp_path / "bench.csv")]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert "mean importance weight,1.0" in (tmp_path / "bench.csv").read_text()
