@@ -67,7 +67,7 @@ def execute(project: Project, spec: Spec) -> None:
         files = sorted(path.relative_to(folder).as_posix() for path in folder.rglob("[!.]*") if path.is_file())
         ended = {
             "threads": spec.declaration.threads,
-            **provenance(project.root),
+            **provenance(project.root, device),
             "lib": lib_digest(project.root),
             "artifacts": artifacts.read_text().splitlines() if artifacts.exists() else [],
             "files": {name: (folder / name).stat().st_size for name in files if name not in OURS},

@@ -7,6 +7,7 @@ import os
 import platform
 import subprocess
 from collections.abc import Mapping
+from contextlib import suppress
 from importlib.metadata import distributions
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -59,8 +60,9 @@ class Run:
         print("packages " + ", ".join(f"{name} {number}" for name, number in made["versions"].items()))
 
 
-def provenance(root: Path) -> dict[str, Any]:
-    """What makes results here: commit, whether tracked files differ from it, Python, processor, kernels and packages.
+def provenance(root: Path, gpu: str | None = None) -> dict[str, Any]:
+    """What makes results here: commit, whether tracked files differ from it, Python, processor, the GPU of that number,
+    kernels and packages.
 
     Equal seeds repeat a run bit by bit on one kind of processor and one kind of kernels ("pinned" by `make BITWISE=1`).
     """
@@ -74,6 +76,7 @@ def provenance(root: Path) -> dict[str, Any]:
         "dirty": dirty,
         "python": platform.python_version(),
         "cpu": processor(),
+        **({"gpu": graphics(gpu)} if gpu is not None else {}),
         "kernels": "pinned" if PINNED else "native",
         "versions": dict(sorted(found.items())),
     }
@@ -88,6 +91,14 @@ def processor() -> str | None:
     return (
         ", ".join(form.format(said[key]) for key, form in known.items() if key in said) or platform.processor() or None
     )
+
+
+def graphics(number: str) -> str | None:
+    """The name of a GPU, where its driver says it."""
+    asked = ["nvidia-smi", "--query-gpu=name", "--format=csv,noheader", "-i", number]
+    with suppress(OSError, subprocess.CalledProcessError):
+        return subprocess.run(asked, capture_output=True, text=True, check=True).stdout.strip()
+    return None
 
 
 def git(root: Path, *arguments: str) -> str:
