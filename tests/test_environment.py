@@ -2,7 +2,6 @@
 
 import math
 import random
-import time
 from fractions import Fraction
 
 import numpy as np
@@ -30,6 +29,7 @@ from lib.model import build_tokenizer
 from lib.problem import Problem
 from lib.solver import count, solutions
 from lib.verifiers import verify_answer
+from tests.conftest import linear
 
 numbers = st.one_of(st.integers(-12, 40), st.fractions(-3, 9, max_denominator=6)).map(
     lambda q: int(q) if q == int(q) else q
@@ -156,11 +156,12 @@ def test_parsing_is_strict_and_names_the_fault(text, found):
     assert parse_action(text, State((-3, 0, Fraction(1, 2), 5, 7), 35)) == found
 
 
-def test_hostile_tags_cost_nothing():
-    state, began = State((5, 7), 35), time.process_time()
-    for text in ("<pick>" + "9" * 100_000, "<pick>" * 20_000, "<pick>5" + ", 7" * 50_000, "-" * 100_000):
-        assert parse_action(text, state) == "unreadable"
-    assert time.process_time() - began < 0.5
+@pytest.mark.parametrize(
+    "text", ["<pick>" + "9" * 100_000, "<pick>" * 20_000, "<pick>5" + ", 7" * 50_000, "-" * 100_000]
+)
+def test_hostile_tags_are_read_in_linear_time(text):
+    assert parse_action(text, State((5, 7), 35)) == "unreadable"
+    assert linear(lambda some: parse_action(some, State((5, 7), 35)), text)
 
 
 def test_prompts_and_tags_survive_the_tokenizer():

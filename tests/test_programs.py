@@ -1,7 +1,6 @@
 """Restricted programs: what they mean, what is refused and how fast, and what each check of them earns."""
 
 import random
-import time
 from collections import Counter
 from fractions import Fraction
 
@@ -19,6 +18,7 @@ from lib.programs import ExecutionError, ParseError, run_program
 from lib.prompts import PROMPTS
 from lib.rewards import get_reward
 from lib.verifiers import CHECKS, VERIFIERS, answer_span, verify_answer, verify_program
+from tests.conftest import linear
 
 PAPER = Problem((44, 19, 35), 98)
 
@@ -182,13 +182,8 @@ def test_what_has_no_value_does_not_execute(program):
     ],
     ids=lambda program: f"{program[:12]!r}-{len(program)}",
 )
-def test_hostile_programs_get_their_verdict_in_milliseconds(program):
-    seconds = []
-    for _ in range(3):  # the best: the garbage of the other tests is not ours
-        began = time.process_time()
-        verify_program(answer(program), PAPER)
-        seconds.append(time.process_time() - began)
-    assert min(seconds) < 0.1
+def test_hostile_programs_get_their_verdict_in_linear_time(program):
+    assert linear(lambda some: verify_program(answer(some), PAPER), program)
 
 
 # --- properties -----------------------------------------------------------------------------------

@@ -2,7 +2,6 @@
 
 import json
 import math
-import time
 from fractions import Fraction
 from itertools import permutations
 
@@ -18,6 +17,7 @@ from lib.files import DATA
 from lib.problem import Problem
 from lib.rewards import REWARDS, Score, as_trl, from_trl, get_reward
 from lib.runs import parameters
+from tests.conftest import linear
 
 CASES = [json.loads(line) for line in (DATA / "verifier_cases.jsonl").read_text().splitlines()]
 PAPER = Problem((44, 19, 35), 98)
@@ -303,11 +303,9 @@ def test_without_lambdas_it_is_the_sparse_reward(lines):
     assert dense(text, lambda_1=0, lambda_2=0).total == get_reward("sparse")([text], PAPER)[0].total
 
 
-def test_the_dense_reward_answers_hostile_text_at_once():
-    began = time.process_time()
-    for unit in ("44 + 19 = 63, ", "999999999999999999 * 44 = 1\n", "((((44 + ", "4"):
-        dense(think(unit * (100_000 // len(unit))), lambda_3=0.1)
-    assert time.process_time() - began < 4
+@pytest.mark.parametrize("unit", ["44 + 19 = 63, ", "999999999999999999 * 44 = 1\n", "((((44 + ", "4"])
+def test_the_dense_reward_reads_hostile_text_in_linear_time(unit):
+    assert linear(lambda text: dense(think(text), lambda_3=0.1), unit * (100_000 // len(unit)))
 
 
 # --- `trace`, Table 1 ---------------------------------------------------------------------------------------

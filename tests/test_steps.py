@@ -1,7 +1,6 @@
 """Every equation of a reasoning: found, judged and placed, on honest and on hostile text."""
 
 import random
-import time
 from fractions import Fraction
 
 import pytest
@@ -12,6 +11,7 @@ from lib.demonstrations import free_search
 from lib.problem import Problem
 from lib.steps import verify_steps
 from lib.verifiers import verify_answer
+from tests.conftest import linear
 
 PAPER = Problem((44, 19, 35), 98)
 
@@ -224,12 +224,9 @@ HOSTILE = {
 @pytest.mark.parametrize("text", HOSTILE.values(), ids=HOSTILE.keys())
 @pytest.mark.parametrize("wrapped", [False, True], ids=["bare", "in tags"])
 def test_hostile_length_takes_linear_time(text, wrapped):
-    """The aim is 50 ms for 100,000 characters. The bound is wide because machines are shared, and far below
-    the minutes that quadratic time takes; the output (pytest -rP) shows the time taken."""
-    text = f"<think>{text}</think><answer>{text}</answer>" if wrapped else text
-    start = time.process_time()
-    verify_answer(text, PAPER)
-    verify_steps(text, PAPER)
-    seconds = time.process_time() - start
-    print(f"{1000 * seconds:.1f} ms")
-    assert seconds < 0.5
+    def read(some):
+        some = f"<think>{some}</think><answer>{some}</answer>" if wrapped else some
+        verify_answer(some, PAPER)
+        verify_steps(some, PAPER)
+
+    assert linear(read, text)

@@ -1,7 +1,6 @@
 """Traces against hand cases of the paper and a naive replay; hostile text; repair."""
 
 import random
-import time
 
 import pytest
 from hypothesis import given, settings
@@ -12,6 +11,7 @@ from lib.expression import evaluate, parse
 from lib.problem import Problem
 from lib.traces import Line, full_pool, move, replay, state_line, try_line
 from lib.verifiers import repair, verify_answer, verify_trace
+from tests.conftest import linear
 
 PROBLEM = Problem((8, 2, 7, 3), 24)
 LISTING_1 = """<think>
@@ -251,7 +251,5 @@ def test_no_text_reaches_the_target_unearned(lines):
         "backtrack" * 11_000,
     ],
 )
-def test_hostile_text_is_read_in_milliseconds(text):
-    started = time.process_time()
-    verify_trace("<think>" + text, PROBLEM)
-    assert time.process_time() - started < 0.5
+def test_hostile_text_is_read_in_linear_time(text):
+    assert linear(lambda some: verify_trace("<think>" + some, PROBLEM), text)
