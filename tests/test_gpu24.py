@@ -1,5 +1,5 @@
-"""Profile gpu24: what each of its runs is predicted to take fits on its cards. One update of it was measured on a larger GPU:
-lib/runs/README.md."""
+"""Profile gpu24: what each of its runs is predicted to take fits on its cards. One update of it was
+measured on a larger GPU: lib/runs/README.md."""
 
 import re
 import subprocess

@@ -1066,6 +1066,26 @@ def test_an_unknown_machine_is_refused(checkout):
     )
 
 
+@pytest.mark.parametrize("command", ["make", "plan"])
+def test_no_cores_are_refused(checkout, command):
+    assert "greater than or equal to 1" in checkout.call(command, "laptop", "all", "--cores", "0", status=2)
+
+
+def test_run_executes_one_run(checkout):
+    said = checkout.call("run", "laptop", "t/train_*", status=1)
+    assert "t/train_* is 2 runs, and `run` executes one: t/train_0.1/0" in said and "Traceback" not in said
+
+
+def test_a_run_names_its_gpu(tmp_path, monkeypatch):
+    driver = tmp_path / "nvidia-smi"
+    driver.write_text('#!/bin/sh\necho "GPU of number $4"\n')
+    driver.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
+    assert provenance(ROOT, "1")["gpu"] == "GPU of number 1"
+    driver.write_text("#!/bin/sh\nexit 9\n")
+    assert provenance(ROOT, "1")["gpu"] is None and "gpu" not in provenance(ROOT)
+
+
 def test_each_gpu_is_held_by_one_run(monkeypatch):
     first, second = f"a{os.getpid()}", f"b{os.getpid()}"
     monkeypatch.setenv("COUNTDOWN_GPUS", f"{first},{second}")

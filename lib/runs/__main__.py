@@ -24,6 +24,7 @@ CORES = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os
 PUBLISHED = (  # run.json last, that all is there
     *("generations.parquet", "metrics.csv", "trajectories.parquet", "calibration.parquet", "run.json"),
 )
+Cores = Annotated[int, Option(min=1)]
 Groups = Annotated[list[str], Argument(help="groups or runs")]
 Some = Annotated[list[str] | None, Argument(help="groups or runs; all without", show_default=False)]
 app = Typer(help=__doc__, add_completion=False, pretty_exceptions_enable=False)
@@ -34,7 +35,7 @@ project = Project()
 def make(
     profile: str,
     groups: Annotated[list[str], Argument(help="groups or runs; after --: for Snakemake, as --executor slurm")],
-    cores: int = CORES,
+    cores: Cores = CORES,
     machine: Annotated[str, Option(help="where: a folder of lib/runs/machines")] = "local",
 ) -> None:
     """Make the runs of groups, or single runs: whatever is not finished yet."""
@@ -49,7 +50,7 @@ def make(
 
 
 @app.command()
-def plan(profile: str, groups: Groups, cores: int = CORES) -> None:
+def plan(profile: str, groups: Groups, cores: Cores = CORES) -> None:
     """What `make` would do: the runs, what is there, and the time by recorded runs. Starts nothing."""
     asked = project.plan(profile, *groups)
     front.show_plan(asked, front.expected(project, asked), cores)
@@ -60,8 +61,12 @@ def run(profile: str, run: str) -> None:
     """Execute one run here and now (what Snakemake calls)."""
     from lib.runs.execute import execute  # papermill takes a second to import
 
-    [name] = project.asked(profile, [run])
-    execute(project, project.specs(profile)[name])
+    names = project.asked(profile, [run])
+    if len(names) > 1:
+        raise DeclarationError(
+            f"{run} is {len(names)} runs, and `run` executes one: {', '.join(names[:4])} ...; or `make`"
+        )
+    execute(project, project.specs(profile)[names[0]])
 
 
 @app.command()
@@ -99,7 +104,7 @@ def check() -> None:
 
 
 @app.command()
-def figures(profile: Annotated[str, Argument()] = "laptop", groups: Some = None, cores: int = CORES) -> None:
+def figures(profile: Annotated[str, Argument()] = "laptop", groups: Some = None, cores: Cores = CORES) -> None:
     """Figures and tables again from the reference results, without training: those of published studies."""
     published = Project(project.root, published=True)
     published.check()
@@ -202,7 +207,7 @@ def restore(profile: str, groups: Groups) -> None:
 
 
 @app.command()
-def record(profile: str, method: str, cores: int = CORES) -> None:
+def record(profile: str, method: str, cores: Cores = CORES) -> None:
     """Make an entry of RECORDS.md, a method of five seeds, and fill in its line."""
     from lib.runs.record import record  # what judges takes a second to import
 
