@@ -46,12 +46,16 @@ def evaluated(project: Project, profile: str, method: str) -> list[Spec]:
     specs = project.specs(profile)
     known(method, dict.fromkeys(spec.method for spec in specs.values()), "method")
     study = specs[STUDY]
-    entry = [spec for spec in specs.values() if spec.method == method and SET in spec.params.get("sets", {})]
-    for spec in entry:
+    drawn = [spec for spec in specs.values() if spec.method == method and SET in spec.params.get("sets", {})]
+    entry, differs = [], ""
+    for spec in drawn:  # a policy may be drawn in other ways besides
         other = [key for key in EVALUATOR if spec.params.get(key) != study.params[key]]
-        if spec.notebook != study.notebook or spec.params["sets"][SET] != study.params["sets"][SET] or other:
-            differs = f"its {', '.join(other) or 'samples a problem or notebook'} differ"
-            raise RunError(f"{spec.name} is another evaluator than {STUDY}: {differs}")
+        if spec.notebook == study.notebook and spec.params["sets"][SET] == study.params["sets"][SET] and not other:
+            entry.append(spec)
+        else:
+            differs = f"{spec.name}'s {', '.join(other) or 'samples a problem or notebook'} differ"
+    if drawn and not entry:
+        raise RunError(f"{method} was drawn with another evaluator than {STUDY}: {differs}")
     if len({spec.params["seed"] for spec in entry}) < SEEDS:
         ask = f"`grid: {{ seed: {list(range(SEEDS))} }}` of {method}, of what it needs, and of its sampling run"
         raise RunError(f"{method} has {len(entry)} sampled seeds of {SET}, an entry has {SEEDS}: {ask}")
