@@ -133,6 +133,47 @@ def test_trainers_have_variances_of_their_own_and_systems_of_a_policy_count_once
     assert twice["high"] == pytest.approx(once["high"])  # no degree of freedom was won
 
 
+@pytest.mark.parametrize(("runs", "systems"), [(3, 3), (3, 4), (5, 2), (5, 3), (8, 2)])
+def test_systems_of_one_policy_are_compared_run_by_run(runs, systems):
+    """What moves a run moves all its systems (.02 here); `noise` is what tells two of them apart."""
+    found = []
+    for noise in (0.0, 0.01, 0.02):
+        rng, cell = np.random.default_rng([runs, systems, int(100 * noise)]), []
+        for _ in range(8):
+            values, _ = simulated(rng, systems, runs, 200, noise / np.sqrt(2), 250)
+            values += rng.normal(0, 0.02, (250, 1, runs, 1))
+            apart = values - values.mean(axis=1, keepdims=True)
+            seen, made, freedom = intervals.run_variances(apart)
+            pool = [part.sum(axis=1) / (systems - 1) for part in (seen, made)]
+            gap = (values[:, 0] - values[:, 1]).mean(axis=1)
+            spread = [(2 / runs, *pool, freedom * (systems - 1))]
+            half = intervals.half_width(gap.var(axis=1, ddof=1) / 200, 200, spread)
+            cell.append(np.abs(gap.mean(axis=1)) > half)
+        found.append(np.mean(cell))
+    scores = scores_of({f"rloo/a {i}": table for i, table in enumerate(values[0])})
+    row = intervals.differences(scores, [("rloo/a 0", "rloo/a 1")]).iloc[0]
+    assert row["high"] - row["estimate"] == pytest.approx(half[0]) and row["runs"] == runs
+    assert min(found) >= 0.03 and max(found) <= 0.075 and np.mean(found) <= 0.06, found
+
+
+def test_systems_of_one_policy_are_compared_on_the_runs_that_both_have():
+    rng = np.random.default_rng(1)
+    base = rng.random(300)
+    cold = np.stack([base + shift for shift in (-0.1, 0, 0.1)])
+    frame = scores_of({"rloo/a": cold, "rloo/a T0.8": cold + 0.02, "rloo/b": cold})
+    gaps = intervals.differences(frame, [("rloo/a T0.8", "rloo/a"), ("rloo/a T0.8", "rloo/b")])
+    paired, apart = gaps["high"] - gaps["low"]
+    assert paired < 1e-9 and apart > 0.1 and gaps["estimate"].tolist() == pytest.approx([0.02, 0.02])
+    other = frame.drop(index=[("rloo/a", 0)])
+    gap = intervals.differences(other, [("rloo/a T0.8", "rloo/a")]).iloc[0]
+    assert gap["runs"] == 2 and gap["estimate"] == pytest.approx(0.02)  # not .03, as without the first run of one
+    alone = frame.drop(index=[("rloo/a", 0), ("rloo/a T0.8", 1), ("rloo/a T0.8", 2)])
+    assert intervals.differences(alone, [("rloo/a T0.8", "rloo/a")]).empty
+    doubled = {"more than double": {"rloo/a T0.8": 1.0, "rloo/a": -2.0}, "alone": {"rloo/a": 1.0}}
+    widths = intervals.contrasts(frame, doubled).set_index("contrast").eval("high - low")
+    assert widths["more than double"] == pytest.approx(widths["alone"])  # a run moves both: 1 - 2 of it is left
+
+
 def test_pairing_is_by_problem_and_only_where_all_runs_have_scores():
     rng = np.random.default_rng(3)
     base = rng.beta(0.5, 0.5, size=400)
