@@ -36,7 +36,10 @@ def linear(read: Callable[[str], object], text: str) -> bool:
 
 
 # The longest files first (--dist loadfile --no-loadscope-reorder), lest one worker is left alone with them at the end.
-LONGEST = "test_notebooks", "test_runs", "test_paper_profile", "test_contributing", "test_training", "test_explorer"
+LONGEST = [
+    f"test_{name}"
+    for name in ("notebooks", "runs", "paper_profile", "contributing", "record", "recomputed", "training", "explorer")
+]
 
 
 def pytest_collection_modifyitems(items):

@@ -66,7 +66,7 @@ def test_an_entry_from_published_results(copy):
     done = subprocess.run(command, cwd=copy, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     text = (copy / "RECORDS.md").read_text()
-    [row] = [row for row in text.splitlines() if row.startswith("| `make record METHOD=sft/free")]
+    [row] = [row for row in text.splitlines() if row.startswith("| `make record METHOD=sft/free PROFILE=laptop`")]
     (copy / "RECORDS.md").write_text(text.replace(row, row.rpartition("|  |")[0] + "| Where all start. |"))
     assert subprocess.run(command, cwd=copy, capture_output=True, text=True).stdout == done.stdout
     assert (copy / "RECORDS.md").read_text() == text.replace(row, f"{done.stdout.strip()} | Where all start. |")
