@@ -299,6 +299,7 @@ def front(scores: pd.DataFrame, metrics: list[str], draws=2000, seed=0) -> pd.Da
     methods = wide[metrics[0]].columns
     columns = np.stack([wide[metric][methods] for metric in metrics], axis=-1).reshape(len(wide), -1)
     means = np.vstack([columns.mean(axis=0), resampled(columns, draws, seed)]).reshape(-1, len(methods), len(metrics))
+    means = means.round(12)  # equal shares, added in another order
     found = np.concatenate([on_front(part) for part in np.array_split(means, draws // 500 + 1)])  # for the memory
     return pd.DataFrame({"on front": found[0], "front": found[1:].mean(axis=0)}, index=methods)
 
