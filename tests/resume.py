@@ -19,7 +19,7 @@ from lib.files import ROOT
 from tests.test_notebooks import front_door, same_results
 
 SIGNS = ("lib.runs make", "-m snakemake", "lib.runs run", "ipykernel_launcher")
-SHARE = 0.3  # of the time that a study takes in peace: the longest that one is left alone
+SHORTEST = 30.0  # seconds: the front door and Snakemake take some of them before the first run begins
 
 
 def processes(runs: Path) -> list[tuple[str, int]]:
@@ -73,8 +73,9 @@ def main(kills: int, group: str, seed: int) -> None:
         quiet, killed = Path(scratch) / "quiet", Path(scratch) / "killed"
         began, hits = time.monotonic(), 0
         front_door(group, quiet)
-        longest = SHARE * (time.monotonic() - began)
-        print(f"a study in peace: {time.monotonic() - began:.0f} s", flush=True)
+        peace = time.monotonic() - began
+        longest = max(2 * peace / kills, SHORTEST)  # the kills lie spread over one study
+        print(f"a study in peace: {peace:.0f} s", flush=True)
         while hits < kills:
             role = killed_once(group, killed, rng, longest)
             done = len(list(killed.glob("smoke/*/*/*/run.json")))
