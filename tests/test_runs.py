@@ -706,6 +706,18 @@ def test_every_method_is_trained_on_as_many_completions():
         assert budget == pytest.approx(times * budgets["rloo/sparse/0"], rel=0.011), name
 
 
+def test_a_notebook_of_many_output_widgets_comes_to_its_end(checkout):
+    """nbclient alone lost one cell's reply in six to seventy, and waited for ever."""
+    cell = "import ipywidgets\n\n\n@ipywidgets.interact(x=3)\ndef show(x):\n    print(f'x is {x}')"
+    write_notebook(
+        checkout.root / "notebooks/base.ipynb", BASE, "init = 'none'\n" + TRAIN_CODE, *[cell] * 100, TRAIN_END
+    )
+    checkout.call("run", "laptop", "t/base/0")
+    cells = nbformat.read(checkout.folder("base") / "notebook.ipynb", as_version=4).cells
+    said = [[out.get("text") for out in cell.outputs] for cell in cells if "interact" in cell.source]
+    assert len(said) == 100 and all("x is 3\n" in texts for texts in said)
+
+
 def test_a_failing_cell_is_named(checkout):
     checkout.declare(set_in("runs", "t/base", "params", value={"fail": True}))
     said = checkout.call("make", "laptop", "t/train_0.1", status=1)

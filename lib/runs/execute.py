@@ -15,6 +15,7 @@ from threading import Event, Thread
 
 from nbclient.exceptions import DeadKernelError
 from papermill import PapermillExecutionError, execute_notebook
+from papermill.clientwrap import PapermillNotebookClient
 from papermill.exceptions import strip_color
 from traitlets.config import Config
 
@@ -23,6 +24,9 @@ from lib.runs.folder import provenance
 from lib.runs.plan import Project, Spec, as_json, digest, lib_digest, read_record
 from lib.runs.process import RunError, caches, gpu, locked
 
+# nbclient answers an Output widget (`interact`) on the socket where it awaits the cell's reply, and then may never see
+# that (its issue 312). Unanswered, what is shown inside the widget becomes the cell's own output.
+PapermillNotebookClient.on_comm_open_jupyter_widget = lambda self, msg: None
 # the kernel's first line: lib.runs.process.die_with_parent, before anything is imported
 DIE_WITH_PARENT = ["--IPKernelApp.exec_lines=__import__('ctypes').CDLL(None).prctl(1, 9)"]
 OURS = ("spec.json", "run.json", "spent.txt", "log.txt", "notebook.ipynb")  # the runner's files beside the notebook's
