@@ -269,7 +269,9 @@ def test_the_tour_shows_what_the_ast_reward_changes(monkeypatch):
     wrong = table[table["status"] == "wrong_value"]
     assert (table["status"] == "missing").mean() < 0.5 and (table["status"] == "correct").any()
     assert wrong["sparse advantage"].nunique() == 1 and wrong["ast advantage"].nunique() > 1
-    assert "in this group" in names["show_tau"](0.5).to_html()
+    assert "in this group" in names["ladder"].value and "0.403" in names["ladder"].value  # .1 + .5 exp(-1 / 2)
+    names["slider"].value = 0.5
+    assert "0.168" in names["ladder"].value and "0.403" not in names["ladder"].value  # .1 + .5 exp(-2)
 
 
 def test_the_notebook_opens_on_the_headline_and_hides_its_code():

@@ -941,6 +941,18 @@ def test_jupyterlabs_outputs_make_no_run_dirty(tmp_path):
     assert provenance(tmp_path)["dirty"]
 
 
+def test_the_view_stands_a_folder_that_is_being_emptied(checkout):
+    spent = checkout.folder("base") / "spent.txt"
+    spent.parent.mkdir(parents=True)
+    spent.write_text("60.0 1\n")
+    plan = checkout.plan("laptop", "all")
+    view = View(plan, list(plan.specs), {}, 1)
+    spent.unlink()
+    assert len(view.lines()) == 1
+    spent.write_text("0.0 2\n")
+    assert view.lines()[1] == "t/base/0 00:00: starting"
+
+
 def test_the_view_learns_from_the_pace_and_shows_plain_text(checkout):
     plan = checkout.plan("laptop", "all")
     waiting = list(plan.specs)

@@ -212,7 +212,8 @@ class View:
         """How far all is, and of each run at work how long it takes so far and the last thing it printed."""
         done = [run for run in self.waiting if self.stamp(run) not in (0, self.before[run][0])]
         left = [run for run in self.waiting if run not in done and run not in self.failed]
-        work = {run: float(self.pulse(run).split()[0]) for run in left if self.pulse(run) != self.before[run][1]}
+        pulses = {run: self.pulse(run) for run in left}  # none where a run has just emptied its folder, to start anew
+        work = {run: float(now.split()[0]) for run, now in pulses.items() if now not in ("", self.before[run][1])}
         last = {run: last_line(self.plan.specs[run].folder / "log.txt") for run in work}
         head = f"{clock(time.monotonic() - self.start)}  {len(done)} of {len(self.waiting)} runs made"
         head += f", {len(self.failed)} failed" if self.failed else ""
