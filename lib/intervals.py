@@ -21,7 +21,7 @@ Two systems of one policy ("rloo/sparse" and "rloo/sparse T0.8") have the same r
 they are compared on the runs that both have, and a run adds what moves one system without the other: with weights $w$
 on systems of one policy, the factor of $\hat\sigma^2_T$ is $(\sum w)^2$ instead of $\sum w^2$, and the rest is that of
 $\hat\tau^2_T$, the interaction of systems and runs, net of problems and pooled over the policies of T just so. Of
-such intervals 5 to 7% miss; where two systems of three runs are the whole pool, 8%.
+such intervals 3 to 7% miss; where two systems of three runs are the whole pool, up to 8%.
 """
 
 from collections import defaultdict
