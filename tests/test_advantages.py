@@ -1,14 +1,16 @@
 """Advantages of a group: unbiased where they say so, by enumeration; else by hand."""
 
 from itertools import combinations, product
+from typing import get_args
 
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lib.losses import ADVANTAGES, advantages_of, leave_one_out, pass_at_k, pass_at_k_normalised
+from lib.losses import ADVANTAGES, PREFERENCE, advantages_of, leave_one_out, pass_at_k, pass_at_k_normalised
 from lib.metrics import pass_at_k as share_of_k
+from lib.runs.parameters import FIELDS
 
 LOGITS = torch.tensor([0.3, -0.8, 0.1, 0.9], dtype=torch.float64)  # a policy over four texts
 N = 4
@@ -153,3 +155,9 @@ def test_equally_likely_right_answers_lose_equally():
     every = torch.ones(1, 4, dtype=torch.bool)
     found = advantages_of(rewards, every, logps, every, unlikeliness=0.4)[0]
     assert found[0] == found[1] and found[2] < found[0] < found[3]
+
+
+def test_the_grid_may_name_what_there_is():
+    """lib.runs holds the names apart: asking lib.losses would cost every command seconds of importing torch."""
+    assert get_args(FIELDS["advantage"][0]) == tuple(ADVANTAGES)
+    assert get_args(FIELDS["loss"][0]) == PREFERENCE

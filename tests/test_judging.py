@@ -147,9 +147,11 @@ def test_the_look_at_traces_by_hand():
     assert times[["trace_muldiv", "answer_muldiv", "reached"]].tolist() == [1, 1, 0]
 
 
-@pytest.mark.parametrize("room", ["verifiers", "judging", "metrics", "explorer"])
+@pytest.mark.parametrize(
+    "room", ["verifiers", "judging", "metrics", "explorer", "runs.plan; lib.runs.plan.Project().specs('cpu')"]
+)
 def test_what_judges_texts_starts_without_what_trains(room):
-    """Seconds of every kernel that only reads results, and of everybody who tries a verifier in a shell."""
+    """Seconds of every kernel that only reads results, of every command, and of who tries a verifier in a shell."""
     heavy = "{'torch', 'transformers', 'trl', 'datasets', 'scipy.stats', 'matplotlib'}"
     code = f"import sys, lib.{room}; print(sorted({heavy} & set(sys.modules)))"
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT).stdout == "[]\n"

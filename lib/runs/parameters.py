@@ -63,11 +63,11 @@ BOUNDS = [  # a parameter that is not here may be anything of its default's type
     (Literal["transformers", "vllm"], "engine"),
     (Literal["ipo", "ipo_mean", "dpo"], "loss"),
     (Literal["cosine", "linear", "constant"], "schedule"),
+    (Literal["leave_one_out", "pass_at_k", "pass_at_k_normalised"], "advantage"),  # asking lib.losses would need torch
     (entry("problem.HUB"), "problem_set"),
     (entry("prompts.PROMPTS"), "prompt_style"),
     (entry("demonstrations.DEMONSTRATIONS"), "design"),
     (entry("rewards.REWARDS"), "reward"),
-    (entry("losses.ADVANTAGES"), "advantage"),
     (entry("curriculum.CURRICULA"), "curriculum"),
     (list[entry("rewards.REWARDS")], "eval_rewards"),
     (SET, "eval_set primary_set"),
