@@ -5,12 +5,13 @@ Section 3.5. Its bandit learns from the very update whose problems it drew, with
 """
 
 from collections.abc import Sequence
+from math import exp
 
 import numpy as np
 from scipy.special import softmax
 
-from lib.problem import Problem
-from lib.solver import count_all
+from lib.problem import Problem, keys
+from lib.solver import count_all, profiles
 
 
 def solution_difficulty(problems: Sequence[Problem]) -> np.ndarray:
@@ -60,8 +61,9 @@ class Curriculum:
             chosen[mine] = rng.choice(members, mine.sum(), replace=mine.sum() > len(members))
         return [self.problems[i] for i in chosen]
 
-    def learn(self, signal: Sequence[float]) -> dict[str, float]:
-        """Take the mean |advantage| of each problem drawn last; returns how probable each bucket was, for the log."""
+    def learn(self, signal: Sequence[float], right: Sequence[float]) -> dict[str, float]:
+        """Take the mean |advantage| of each problem drawn last, and the share of its rollouts that were right; returns
+        how probable each bucket was, for the log."""
         return {f"bucket{k}": float(share) for k, share in enumerate(self.shares)}
 
 
@@ -84,11 +86,11 @@ class Bandit(Curriculum):
         temperature = np.interp(step, [0, max(self.steps - 1, 1)], self.ends)
         return softmax(np.array(self.state) / temperature)
 
-    def learn(self, signal: Sequence[float]) -> dict[str, float]:
+    def learn(self, signal, right):
         for k in np.unique(self.drawn):
             level = float(np.mean(np.asarray(signal)[self.drawn == k]))
             self.state[k] = self.alpha * level + (1 - self.alpha) * self.state[k]
-        return super().learn(signal)
+        return super().learn(signal, right)
 
 
 class EasyToHard(Curriculum):
@@ -117,4 +119,71 @@ class MixedSuccess(Curriculum):
         return self.share
 
 
-CURRICULA: dict[str, type[Curriculum]] = {"bandit": Bandit, "easy_to_hard": EasyToHard, "mixed": MixedSuccess}
+class ShortToLong(EasyToHard):
+    """`program`, a curriculum over the length of programs: a problem of n numbers needs n - 1 operations."""
+
+    def __init__(self, problems, difficulty, *data, count=2):
+        super().__init__(problems, np.array([len(problem.nums) for problem in problems]), *data, count=count)
+
+
+class Frontier(Curriculum):
+    """`dense`, Section 7: fresh problems at the edge of what the policy solves now, written by the solver.
+
+    The problems of an update are those of `candidates` times as many new ones, of as many numbers as the training
+    problems have, reachable and in no evaluation set, whose predicted success is nearest to a half. The prediction is a
+    ridge regression of the share of right rollouts on the count of numbers, the logarithm of the count of solutions and
+    the operators needed, with what was seen `memory` updates ago weighing 1/e. Its sums are the state. Raises
+    ValueError unless candidates > 0 and memory > 0.
+    """
+
+    def __init__(self, *data, count=6, candidates=20, memory=20.0):
+        if not (candidates > 0 and memory > 0):
+            raise ValueError(f"impossible frontier: candidates={candidates}, memory={memory}")
+        super().__init__(*data, count=count)
+        self.candidates, self.memory = candidates, memory
+        self.lengths = sorted({len(problem.nums) for problem in self.problems})
+        self.state = [0.0] * (WIDTH * WIDTH + WIDTH)
+
+    def draw(self, count: int, step: int) -> list[Problem]:
+        rng, found = np.random.default_rng([self.seed, step]), []
+        while len(found) < count * self.candidates:
+            found += _written(rng, rng.choice(self.lengths, 4 * count * self.candidates).tolist())
+        found = found[: count * self.candidates]
+        seen, right = np.array(self.state).reshape(WIDTH + 1, WIDTH)[:-1], np.array(self.state)[-WIDTH:]
+        weights = np.linalg.solve(seen + np.eye(WIDTH), right)
+        read = _features(found)
+        predicted = 0.5 + read @ weights
+        nearest = np.argsort(abs(predicted - 0.5), kind="stable")[:count]
+        self.drawn, self.predicted = read[nearest], predicted[nearest]
+        return [found[i] for i in nearest]
+
+    def learn(self, signal, right):
+        sums = np.concatenate([self.drawn.T @ self.drawn, [self.drawn.T @ (np.asarray(right) - 0.5)]])
+        self.state = (np.array(self.state) * exp(-1 / self.memory) + sums.ravel()).tolist()
+        return {"predicted": float(self.predicted.mean())}
+
+
+WIDTH = 5  # of _features
+
+
+def _features(problems: Sequence[Problem]) -> np.ndarray:
+    """What success is predicted from, (problems, WIDTH)."""
+    counts, simplest = profiles(problems)
+    sizes = [len(problem.nums) for problem in problems]
+    return np.stack([np.ones(len(sizes)), sizes, np.log(counts + 1), simplest == 1, simplest == 2], axis=1)
+
+
+def _written(rng: np.random.Generator, lengths: Sequence[int]) -> list[Problem]:
+    """New problems of these lengths, drawn as notebook 01 draws them; those that are reachable and held out nowhere."""
+    drawn = [Problem(tuple(rng.integers(1, 100, n).tolist()), int(rng.integers(10, 101))) for n in lengths]
+    held_out, counts = keys("evaluation"), profiles(drawn)[0]
+    return [problem for problem, count in zip(drawn, counts, strict=True) if count and problem.key not in held_out]
+
+
+CURRICULA: dict[str, type[Curriculum]] = {
+    "bandit": Bandit,
+    "easy_to_hard": EasyToHard,
+    "short_to_long": ShortToLong,
+    "mixed": MixedSuccess,
+    "frontier": Frontier,
+}

@@ -158,29 +158,45 @@ def ast_distance(
     lambda_c: float = 1.0,
     lambda_p: float = 0.1,
     lambda_a: float = 0.5,
+    lambda_s: float = 0.0,
     tau: float = 2.0,
     exact_numbers: bool = True,
 ) -> Reward:
     """Eq. 8: lambda_c for a correct answer, else lambda_p for an answer span and lambda_a exp(-d / tau) for a
-    valid expression, d its distance to the nearest solution (Eq. 5).
+    valid expression, d its distance to the nearest solution (Eq. 5). To both comes, as the paper proposes for later,
+    lambda_s times the share of the reasoning's different steps whose arithmetic holds, 0 where there are none.
 
     exact_numbers: valid means parseable and over exactly the problem's numbers; otherwise parseable is enough
     (the paper's early trials, which the policy learnt to exploit). A division by zero over the right numbers
     is valid. Parts: correct, answer, valid (the indicators of Eq. 8), wrong_numbers, distance (d; 0 for a correct
-    answer; the size of a solution where there is no tree; infinite if the problem has no solution) and closeness
-    (exp(-d / tau) of a valid answer, 0 of any other).
+    answer; the size of a solution where there is no tree; infinite if the problem has no solution), closeness
+    (exp(-d / tau) of a valid answer, 0 of any other) and, with lambda_s, arithmetic (that share).
 
-    Raises ValueError unless tau > 0 and lambda_a < lambda_c - lambda_p: a near miss scores below a solution.
+    Raises ValueError unless tau > 0, lambda_s >= 0 and lambda_a + lambda_s < lambda_c - lambda_p: a near miss scores
+    below a solution.
     """
-    if not lambda_a < lambda_c - lambda_p:
-        given = f"lambda_a={lambda_a}, lambda_c={lambda_c}, lambda_p={lambda_p}"
-        raise ValueError(f"lambda_a must be below lambda_c - lambda_p: no near miss may score like a solution: {given}")
+    if not (lambda_s >= 0 and lambda_a + lambda_s < lambda_c - lambda_p):
+        given = f"lambda_a={lambda_a}, lambda_s={lambda_s}, lambda_c={lambda_c}, lambda_p={lambda_p}"
+        raise ValueError(
+            f"lambda_a + lambda_s must be below lambda_c - lambda_p: no near miss may score like a solution: {given}"
+        )
     if not tau > 0:
         raise ValueError(f"tau must be positive: tau={tau}")
 
     def reward(completions: Sequence[str], problem: Problem) -> list[Score]:
         distance = cache(partial(distance_to_solutions, problem=problem))
-        return [score(verify_answer(completion, problem), distance) for completion in completions]
+        scores = [score(verify_answer(completion, problem), distance) for completion in completions]
+        if not lambda_s:
+            return scores
+        shares = [arithmetic(verify_steps(completion, problem)) for completion in completions]
+        return [
+            Score(score.total + lambda_s * share, score.parts | {"arithmetic": share})
+            for score, share in zip(scores, shares, strict=True)
+        ]
+
+    def arithmetic(steps: list[Step]) -> float:
+        different = [step.arithmetic_ok for step in steps if not step.repeated]
+        return sum(different) / max(len(different), 1)
 
     def score(verdict: Verdict, distance: Callable[[Expr | None], float]) -> Score:
         parts = _indicators(verdict, exact_numbers)
@@ -268,22 +284,25 @@ def traced(
     penalty: float = 0.0,
     effort: float = 0.0,
     hardness: float = 0.0,
+    agreement: float = 0.0,
     mixed_groups: bool = False,
     strict: bool = False,
 ) -> Reward:
     """The sparse reward with what `verify_trace` says added: the family of `trace`, Table 1 (TRACE_REWARDS).
 
     + validity x share of valid lines (with mixed_groups only where a completion of the group is correct)
+    + agreement, of an answer that its own trace bears out: over the problem's numbers, not over results of the trace,
+      and correct if the trace ends at the target
     - penalty x share of faulty lines (not valid, or a repeated action; with strict also a repeated state and every line
       outside the think block, and without any line the share is 1)
     and of a correct answer whose trace ends at the target
     + bonus + effort x min(extra / 4, 1) + hardness x share of the group that is wrong,
     where extra are the different valid tries beyond those that a solution needs.
 
-    Parts: those of "sparse"; validity, faults, reached, extra; ungrounded (the answer uses generated values). Raises
-    ValueError for a negative weight, and where a wrong answer could earn what a correct one does.
+    Parts: those of "sparse"; validity, faults, reached, extra; ungrounded (the answer uses generated values); agrees.
+    Raises ValueError for a negative weight, and where a wrong answer could earn what a correct one does.
     """
-    if min(validity, bonus, penalty, effort, hardness) < 0 or validity + penalty >= 0.9:
+    if min(validity, bonus, penalty, effort, hardness, agreement) < 0 or validity + penalty >= 0.9:
         raise ValueError(f"weights must not be negative, and validity + penalty below 0.9: {validity}, {penalty}")
     terminal = sparse()
 
@@ -306,7 +325,9 @@ def traced(
                 "extra": float(max(new - len(problem.nums) + 1, 0)),
                 "ungrounded": float(verdict.link == "generated"),
             }
-            total = score.total - penalty * parts["faults"]
+            if agreement:
+                parts["agrees"] = float(verdict.link == "original" and score.parts["correct"] >= verdict.reached)
+            total = score.total - penalty * parts["faults"] + agreement * parts.get("agrees", 0)
             total += validity * parts["validity"] * (wrong < 1 or not mixed_groups)
             if score.parts["correct"] and verdict.reached:
                 total += bonus + effort * min(parts["extra"] / 4, 1) + hardness * wrong
@@ -329,6 +350,7 @@ TRACE_REWARDS = {
     "trace_group": ({"bonus": 0.2, "validity": 0.3, "mixed_groups": True}, "process-v4: wrong traces are not ranked"),
     "trace_effort": ({"bonus": 0.2, "effort": 0.2}, "process-v5: right traces with extra valid effort should win"),
     "trace_hardness": ({"bonus": 0.2, "effort": 0.2, "hardness": 0.5}, "process-v6: a larger margin on hard prompts"),
+    "trace_agreement": ({"agreement": 0.2}, "none of the paper's: the link of trace and answer is paid for itself"),
 }
 for _name, (_weights, _hypothesis) in TRACE_REWARDS.items():
     REWARDS[_name] = partial(traced, **_weights)

@@ -364,6 +364,19 @@ def count_all(problems: Sequence[Problem]) -> np.ndarray:
     return counts
 
 
+def profiles(problems: Sequence[Problem]) -> tuple[np.ndarray, np.ndarray]:
+    """The number of solutions of each problem, and the simplest operators that suffice: 0, + and -; 1, * is needed;
+    2, / is needed; 3, it has none. Each int64 (problems,)."""
+    counts, simplest = np.zeros(len(problems), np.int64), np.full(len(problems), 3)
+    for where, nums, targets in _blocks(problems):
+        problem, template = enumerate_solutions(nums, targets)
+        rows = label_rows(nums.shape[1], template)
+        operators = np.where((rows == 4).any(axis=1), 2, (rows == 3).any(axis=1))
+        counts[where] = np.bincount(problem, minlength=len(where))
+        np.minimum.at(simplest, where[problem], operators)
+    return counts, simplest
+
+
 def levels(problems: Sequence[Problem]) -> list[str | None]:
     """The difficulty group L1 to L9 of each problem (`agent`, Table 3), None where the table has no place for it.
 
@@ -371,17 +384,12 @@ def levels(problems: Sequence[Problem]) -> list[str | None]:
     be used, so all solutions are equally long. "Unique solutions" are all solution trees, as `count` counts them. So
     the paper's own examples (Table 7) fall into the groups it names.
     """
-    groups = np.full(len(problems), None, object)
-    for where, nums, targets in _blocks(problems):
-        problem, template = enumerate_solutions(nums, targets)
-        rows, counts = label_rows(nums.shape[1], template), np.bincount(problem, minlength=len(where))
-        operators = np.where((rows == 4).any(axis=1), 2, (rows == 3).any(axis=1))
-        simplest = np.full(len(where), 3)  # 0: + and - suffice, 1: * is needed, 2: / is needed, 3: unsolvable
-        np.minimum.at(simplest, problem, operators)
-        for operator, (many, threshold, few) in enumerate(LEVELS.get(nums.shape[1], [])):
-            groups[where[simplest == operator]] = few
-            groups[where[(simplest == operator) & (counts >= threshold)]] = many
-    return groups.tolist()
+    groups = []
+    for problem, count, operator in zip(problems, *profiles(problems), strict=True):
+        places = LEVELS.get(len(problem.nums), [])
+        many, threshold, few = places[operator] if operator < len(places) else (None, 0, None)
+        groups.append(many if count >= threshold else few)
+    return groups
 
 
 def _blocks(problems: Sequence[Problem], size: int = 8192) -> Iterator[tuple]:

@@ -513,7 +513,7 @@ class RLOOTrainer(Resumable, GRPOTrainer):
         rewards = torch.tensor([[score.total for score in group] for group in scores])
         correct = [self.is_correct(text, batch[i // k]) for i, text in enumerate(texts)]
         kept = [not settings.mask_truncated or finish != "length" for finish in out.finish]
-        known = (torch.tensor(row).view(-1, k) for row in (correct, [sum(row) for row in out.logprobs], kept))
+        known = [torch.tensor(row).view(-1, k) for row in (correct, [sum(row) for row in out.logprobs], kept)]
         of_groups = advantages_of(rewards, *known, **settings.shaping(self.state.global_step))
         advantages = of_groups.flatten().to(self.model.device)
         self._scored = time.perf_counter()
@@ -528,7 +528,8 @@ class RLOOTrainer(Resumable, GRPOTrainer):
             "frac_zero_std": (of_groups == 0).all(-1).float().mean().item(),
         }
         if self.curriculum:
-            self._sampled |= self.curriculum.learn(advantages.abs().view(-1, k).mean(-1).tolist())
+            of_problems = (of_groups.abs(), known[0].float())
+            self._sampled |= self.curriculum.learn(*(values.mean(-1).tolist() for values in of_problems))
         self._seconds = {"seconds_generation": sampled - began, "seconds_reward": self._scored - sampled}
         # 4. lay out; the reference never changes, so it reads a rollout once for all updates on it
         self._prompts = {"ids": self._padded(ids[:-1] for ids in prompts)}

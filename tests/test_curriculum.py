@@ -1,5 +1,6 @@
 """Buckets, the bandit against Eq. 7 by hand, and that draws follow it."""
 
+import json
 import math
 
 import numpy as np
@@ -7,9 +8,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lib.curriculum import Bandit, EasyToHard, MixedSuccess, buckets, solution_difficulty
-from lib.problem import Problem, load, problems
-from lib.solver import count
+from lib.curriculum import Bandit, EasyToHard, Frontier, MixedSuccess, ShortToLong, buckets, solution_difficulty
+from lib.problem import Problem, keys, load, problems
+from lib.solver import count, profiles
 
 PROBLEMS = [Problem((i, i + 1, i + 2), 10) for i in range(60)]
 DIFFICULTY = np.arange(60.0)
@@ -54,10 +55,10 @@ def test_the_bandit_by_hand():
     assert arms.probabilities(0).tolist() == [0.5, 0.5]  # Q starts at 0
     arms.draw(3, 0)
     arms.drawn = np.array([0, 1, 0])
-    assert arms.learn([0.2, 0.5, 0.4]) == {"bucket0": 0.5, "bucket1": 0.5}  # those it was drawn with
+    assert arms.learn([0.2, 0.5, 0.4], [0, 0, 0]) == {"bucket0": 0.5, "bucket1": 0.5}  # those it was drawn with
     assert arms.state == pytest.approx([0.15, 0.25])  # .5 * mean(.2, .4), .5 * .5
     arms.drawn = np.array([1, 1, 1])
-    arms.learn([1.0, 1.0, 1.0])
+    arms.learn([1.0, 1.0, 1.0], [0, 0, 0])
     assert arms.state == pytest.approx([0.15, 0.625])  # bucket 0 was not drawn: it keeps its value
     weights = [math.exp(0.15), math.exp(0.625)]
     assert arms.probabilities(1) == pytest.approx([weight / sum(weights) for weight in weights])
@@ -96,7 +97,53 @@ def test_easy_to_hard_goes_through_all_buckets_in_order():
     assert stages == [{k} for k in range(6) for _ in range(2)]
 
 
+def test_short_problems_come_before_long_ones():
+    mixed = [Problem((i, i + 1, *range(i % 3)), 10) for i in range(1, 61)]
+    order = ShortToLong(mixed, DIFFICULTY, 9, 0, count=3)
+    assert [{len(problem.nums) for problem in order.draw(4, step)} for step in range(9)] == [
+        {length} for length in (2, 3, 4) for _ in range(3)
+    ]
+
+
+def frontier(**options):
+    return Frontier(problems(load("3to4", "validation_200")), DIFFICULTY, 100, 0, count=1, **options)
+
+
+def test_the_frontier_is_new_reachable_and_held_out_nowhere():
+    drawn = frontier().draw(24, 0)
+    assert all(count(problem) and problem.key not in keys("evaluation") for problem in drawn)
+    assert len(set(drawn)) == 24 and {len(problem.nums) for problem in drawn} == {3, 4}
+
+
+def test_the_frontier_goes_where_success_is_a_half():
+    """A policy that solves what has many solutions; of what is drawn at random it solves nearly all or nothing."""
+
+    def success(some):
+        return np.clip((np.log(profiles(some)[0] + 1) - 1) / 2, 0, 1)
+
+    edge, distances = frontier(), []
+    for step in range(30):
+        rates = success(edge.draw(24, step))
+        distances.append(abs(rates - 0.5).mean())
+        edge.learn([0.0] * 24, rates)
+    assert distances[0] > 0.3 and np.mean(distances[-10:]) < 0.1
+    resumed = frontier()
+    resumed.state = json.loads(json.dumps(edge.state))
+    assert resumed.draw(24, 30) == edge.draw(24, 30) != frontier().draw(24, 30)
+
+
+def test_the_frontier_forgets():
+    """A policy that comes to solve everything: what it failed at first soon weighs nothing."""
+    edge = frontier(memory=2.0)
+    for step, right in enumerate([0.0] * 5 + [1.0] * 25):
+        edge.draw(8, step)
+        said = edge.learn([0.0] * 8, [right] * 8)
+    assert said["predicted"] > 0.9
+
+
 def test_mistakes_are_refused():
+    with pytest.raises(ValueError, match="impossible frontier"):
+        frontier(memory=0)
     with pytest.raises(ValueError, match="3 problems do not fill 6 buckets"):
         EasyToHard(PROBLEMS[:3], DIFFICULTY[:3], 12, 0)
     with pytest.raises(ValueError, match="impossible bandit"):

@@ -69,6 +69,18 @@ def test_a_division_by_zero_over_the_right_numbers_keeps_structural_credit():
     assert 0.1 < score.total < 0.6 and score.parts["valid"] == 1
 
 
+def test_right_arithmetic_is_paid_beside_the_distance():
+    """Two of three different steps hold, whoever answers; one that is said again counts once, no step earns nothing."""
+    steps = "44 + 19 = 63, 63 + 35 = 98, 44 - 19 = 24, 19 + 44 = 63"
+    answers = ["44 + 19 + 35", "44 + 19 - 35", "?"]
+    texts = [f"<think>{steps}</think><answer>{answer}</answer>" for answer in answers]
+    plain = get_reward("ast")(texts, PAPER)
+    paid = get_reward("ast", {"lambda_s": 0.3})([*texts, "<answer>44 + 19 + 35</answer>"], PAPER)
+    assert [score.parts["arithmetic"] for score in paid] == pytest.approx([2 / 3] * 3 + [0])
+    assert [score.total for score in paid] == pytest.approx([score.total + 0.2 for score in plain] + [1.0])
+    assert "arithmetic" not in plain[0].parts
+
+
 def test_without_the_gate_trivial_answers_are_paid():
     gated, open_ = (get_reward("ast", {"exact_numbers": gate})([answer("1 + 1")], PAPER)[0] for gate in (True, False))
     assert gated.total == 0.1 < open_.total
@@ -92,7 +104,8 @@ def test_scores_stand_in_the_order_of_the_completions():
         ("sparce", {}, "did you mean 'sparse'"),
         ("ast", {"taw": 2}, "did you mean .tau."),
         ("sparse", {"tau": 2}, "no option 'tau'"),
-        ("ast", {"lambda_a": 0.9}, "lambda_a must be below"),
+        ("ast", {"lambda_a": 0.9}, "lambda_a . lambda_s must be below"),
+        ("ast", {"lambda_a": 0.5, "lambda_s": 0.4}, "lambda_a . lambda_s must be below"),
         ("ast", {"tau": 0}, "tau must be positive"),
         ("ast", {"tau": "two"}, "tau is a number, not 'two'"),
         ("ast", {"tau": True}, "tau is a number, not True"),
@@ -355,10 +368,21 @@ def test_each_trace_reward_by_hand():
         "trace_group": [1.5, 1.5, 1, 0.4, 0.1 + 0.3 * broken],
         "trace_effort": [1.2, 1.25, 1, 0.1, 0.1],
         "trace_hardness": [1.4, 1.45, 1, 0.1, 0.1],  # two of five are wrong
+        "trace_agreement": [1.2, 1.2, 1.2, 0.1, 0.1],  # 8 - 2 leaves numbers out
     }
     assert set(expected) == set(TRACED)
     for name, values in expected.items():
         assert totals(name, *group) == pytest.approx(values), name
+
+
+def test_an_answer_agrees_that_its_trace_bears_out():
+    """Wrong over the right numbers: in agreement where the trace misses too, not where it ends at the target; an answer
+    over a result of the trace never is."""
+    texts = [traced(MISSES, "8 - 2 + 7 - 3"), traced(WORKS, "8 - 2 + 7 - 3"), traced(WORKS, "6 * (7 - 3)")]
+    scores = get_reward("trace_agreement")(texts, GROUP_PROBLEM)
+    assert [score.parts["agrees"] for score in scores] == [1, 0, 0]
+    assert [score.total for score in scores] == pytest.approx([0.3, 0.1, 0.1])
+    assert "agrees" not in get_reward("trace_gated")(texts, GROUP_PROBLEM)[0].parts
 
 
 def test_what_each_variant_promises():

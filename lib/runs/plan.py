@@ -87,9 +87,9 @@ class Loader(QUICK):
     """YAML 1.2's floats (3e-4 is a number) and no key twice."""
 
     def construct_mapping(self, node, deep=False):
-        keys = [self.construct_object(key, deep=True) for key, _ in node.value]
+        keys = [self.construct_object(key, deep=True) for key, _ in node.value if not key.tag.endswith(":merge")]
         twice = next((key for key in keys if keys.count(key) > 1), None)
-        if twice is not None and twice != "<<":
+        if twice is not None:
             raise yaml.constructor.ConstructorError(None, None, f"{twice!r} stands twice", node.start_mark)
         return super().construct_mapping(node, deep)
 
