@@ -174,7 +174,8 @@ def _features(problems: Sequence[Problem]) -> np.ndarray:
 
 
 def _written(rng: np.random.Generator, lengths: Sequence[int]) -> list[Problem]:
-    """New problems of these lengths, drawn as notebook 01 draws them; those that are reachable and held out nowhere."""
+    """New problems of these lengths, with the training set's range of numbers and targets; those that are reachable and
+    held out nowhere."""
     drawn = [Problem(tuple(rng.integers(1, 100, n).tolist()), int(rng.integers(10, 101))) for n in lengths]
     held_out, counts = keys("evaluation"), profiles(drawn)[0]
     return [problem for problem, count in zip(drawn, counts, strict=True) if count and problem.key not in held_out]

@@ -6,6 +6,7 @@ import json
 import math
 from collections import Counter
 from fractions import Fraction
+from functools import cache
 from operator import add, mul, sub, truediv
 
 import numpy as np
@@ -55,17 +56,22 @@ def runs_of(name):
     return sorted((LAPTOP / name).iterdir())
 
 
-def solved_at(name, k):
-    """(runs, problems) of pass@k on heldout_1000."""
+@cache
+def tally(name):
+    """Completions of each problem of heldout_1000, and how many are right, a pair of series a run."""
     table = []
     for folder in runs_of(f"sample/{name}"):
         rows = pd.read_parquet(folder / "generations.parquet").query("set == 'heldout_1000'")
         asked = zip(rows["completion"], rows["nums"], rows["target"], strict=True)
         right = [solves(text, list(nums), target, "program" in name) for text, nums, target in asked]
-        n, c = (rows["count"] * weight for weight in (1, right))
-        n, c = n.groupby(rows.problem).sum(), c.groupby(rows.problem).sum()
-        table.append([1 - math.comb(m - h, k) / math.comb(m, k) for m, h in zip(n, c, strict=True)])
-    return np.array(table)
+        table.append([(rows["count"] * weight).groupby(rows.problem).sum() for weight in (1, right)])
+    return table
+
+
+def solved_at(name, k):
+    """(runs, problems) of pass@k on heldout_1000."""
+    chances = [[1 - math.comb(m - h, k) / math.comb(m, k) for m, h in zip(n, c, strict=True)] for n, c in tally(name)]
+    return np.array(chances)
 
 
 def interval(weights, tables):
