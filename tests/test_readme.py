@@ -15,7 +15,6 @@ README = ROOT / "README.md"
 DOCUMENTS = [ROOT / name for name in ("README.md", "CONTRIBUTING.md", "data/README.md", "figures/README.md")]
 DOCUMENTS += [ROOT / name for name in ("RECORDS.md", "lib/runs/README.md", "environments/countdown/README.md")]
 DOCUMENTS += [ROOT / f"data/{name}/README.md" for name in ("models", "problems", "reference")]
-THEIRS = {"rloo/sparse_200": "rloo/sparse", "rloo/ast_200": "rloo/ast_tau2"}  # the same methods, trained longer
 OPEN = ("undecided", "one seed", "not run")  # answers to a claim that decide nothing
 
 
@@ -33,20 +32,21 @@ def row(table: pd.DataFrame, method: str, metric: str) -> pd.Series:
 
 
 def results(text: str) -> str:
-    """The results table with the numbers of figures/: a row's method is the one of its label; of the agent's search
-    (label, budget) one sample is the game with the best score, sixteen are any of those that it keeps."""
+    """The results table with the numbers of figures/: a row's method is the one of its label, in `ast` of that study's
+    own regime; of the agent's search (label, budget) one sample is the game with the best score, sixteen are any of
+    those that it keeps."""
     methods = pd.read_csv(DATA / "methods.csv").set_index("label")["method"]
-    ours = pd.read_csv(FIGURES / "grand_pass_at_k.csv").query("set == 'heldout_1000'").set_index(["method", "metric"])
-    games = pd.read_csv(FIGURES / "agent_table4.csv").query("set == 'heldout_1000'").set_index(["method", "metric"])
+    tables = (pd.read_csv(FIGURES / f"{name}.csv") for name in ("grand_pass_at_k", "ast_table1", "agent_table4"))
+    alike, own, games = (t.query("set == 'heldout_1000'").set_index(["method", "metric"]) for t in tables)
     paper = pd.read_csv(PAPER / "results.csv").query("set == 'test_50'")
     lines = []
     for line in text.strip().splitlines():
         study, label, *_, sentence = (part.strip() for part in line.strip("|").split("|"))
         plain, _, budget = label.rpartition(", ")
         if label in methods:
-            method, theirs = methods[label], THEIRS.get(methods[label], methods[label])
+            method, ours = methods[label], own if study == "`ast`" else alike
             one, sixteen = (
-                cell(row(ours, method, f"pass@{k}"), said(paper, study, theirs, f"pass@{k}")) for k in (1, 16)
+                cell(row(ours, method, f"pass@{k}"), said(paper, study, method, f"pass@{k}")) for k in (1, 16)
             )
         elif plain in methods:
             method = f"{methods[plain]} {budget}"
