@@ -499,6 +499,9 @@ def test_a_study_from_end_to_end(checkout):
     assert "t/train_0.1 holds none" in checkout.call("figures", "laptop", "t/train_0.1", status=1)
     said = checkout.call("figures", "laptop", "study/study")
     assert "study/study: executing study\n" in said and "study/study: made 1 files in figures, 00:" in said
+    spent = checkout.root / "data/runs/reference/laptop/study/study/0/spent.txt"
+    spent.write_text("5000.0 1\n")  # of an earlier drawing
+    assert "study/study: made 1 files in figures, 00:" in checkout.call("figures", "laptop", "study/study")
     table = pd.read_csv(checkout.root / "figures/table.csv")
     assert list(table["sources"]) == ["data/reference/laptop/t/train_0.1/0", "data/reference/laptop/t/train_0.2/0"]
 

@@ -27,8 +27,11 @@ from lib.runs.process import RunError, caches, gpu, locked
 # nbclient answers an Output widget (`interact`) on the socket where it awaits the cell's reply, and then may never see
 # that (its issue 312). Unanswered, what is shown inside the widget becomes the cell's own output.
 PapermillNotebookClient.on_comm_open_jupyter_widget = lambda self, msg: None
-# the kernel's first line: lib.runs.process.die_with_parent, before anything is imported
-DIE_WITH_PARENT = ["--IPKernelApp.exec_lines=__import__('ctypes').CDLL(None).prctl(1, 9)"]
+# The kernel's first lines. jupyter_client interrupts a kernel before it asks it to end; one that is still tidying up
+# behind its last cell speaks of an error then, on everybody's screen. And lib.runs.process.die_with_parent.
+EXEC = "--IPKernelApp.exec_lines="
+QUIET = [EXEC + "get_ipython().kernel.log.addFilter(lambda record: 'KeyboardInterrupt' not in str(record.msg))"]
+DIE_WITH_PARENT = [EXEC + "__import__('ctypes').CDLL(None).prctl(1, 9)"]
 OURS = ("spec.json", "run.json", "spent.txt", "log.txt", "notebook.ipynb")  # the runner's files beside the notebook's
 PULSE = 1.0  # seconds between two notes of the time spent: what a kill can lose of it
 
@@ -64,6 +67,8 @@ def execute(project: Project, spec: Spec) -> None:
             "parents": {name: digest(path / "run.json") for name, path in parents.items()},
         }
         prepare(folder, began)
+        if project.published:  # drawn anew, not resumed
+            (folder / "spent.txt").unlink(missing_ok=True)
         started = datetime.now(UTC)
         with spending(folder) as spent:
             run_notebook(project, spec, began["parameters"], device)
@@ -184,7 +189,7 @@ def run_notebook(project: Project, spec: Spec, parameters: dict, device: str | N
                 stdout_file=log,
                 stderr_file=log,
                 config=Config({"KernelManager": {"transport": "ipc", "ip": f"{short}/s"}}),
-                extra_arguments=DIE_WITH_PARENT if sys.platform == "linux" else [],
+                extra_arguments=(DIE_WITH_PARENT if sys.platform == "linux" else []) + QUIET,
             )
         except (PapermillExecutionError, DeadKernelError) as error:
             raise RunError(explain(spec, executed, error)) from error
