@@ -676,7 +676,7 @@ def test_a_profile_may_give_other_parents_and_more_memory(checkout):
             Checkout(checkout.root).check()
 
 
-@pytest.mark.parametrize("group", ["program", "dense_all", "trace", "agent"])
+@pytest.mark.parametrize("group", ["program_all", "dense_all", "trace", "agent"])
 def test_a_studys_group_names_all_that_its_partial_analysis_reads(group):
     """A partial analysis has nothing made: what its group leaves out, its tables would lack without a word.
 
