@@ -1,7 +1,7 @@
 # The front doors. `make` alone lists them.
 PYTHON ?= python3
 PROFILE ?= cpu
-# whose results are published: the five studies until they are made again in profile cpu
+# whose results are published: the studies that are not yet made again in profile cpu
 STUDIES = $(if $(filter file,$(origin PROFILE)),laptop,$(PROFILE))
 GROUP ?= headline
 CORES ?=

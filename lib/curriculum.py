@@ -129,11 +129,11 @@ class ShortToLong(EasyToHard):
 class Frontier(Curriculum):
     """`dense`, Section 7: fresh problems at the edge of what the policy solves now, written by the solver.
 
-    The problems of an update are those of `candidates` times as many new ones, of as many numbers as the training
-    problems have, reachable and in no evaluation set, whose predicted success is nearest to a half. The prediction is a
-    ridge regression of the share of right rollouts on the count of numbers, the logarithm of the count of solutions and
-    the operators needed, with what was seen `memory` updates ago weighing 1/e. Its sums are the state. Raises
-    ValueError unless candidates > 0 and memory > 0.
+    The problems of an update are those of `candidates` times as many new ones whose predicted success is nearest to a
+    half; new ones have as many numbers as the training problems, in their ranges, are reachable and held out nowhere.
+    The prediction is a ridge regression of the share of right rollouts on the count of numbers, the logarithm of the
+    count of solutions and the operators needed, with what was seen `memory` updates ago weighing 1/e. Its sums are the
+    state. Raises ValueError unless candidates > 0 and memory > 0.
     """
 
     def __init__(self, *data, count=6, candidates=20, memory=20.0):
@@ -142,12 +142,15 @@ class Frontier(Curriculum):
         super().__init__(*data, count=count)
         self.candidates, self.memory = candidates, memory
         self.lengths = sorted({len(problem.nums) for problem in self.problems})
+        numbers = [n for problem in self.problems for n in problem.nums]
+        targets = [problem.target for problem in self.problems]
+        self.ranges = [range(int(min(some)), int(max(some)) + 1) for some in (numbers, targets)]
         self.state = [0.0] * (WIDTH * WIDTH + WIDTH)
 
     def draw(self, count: int, step: int) -> list[Problem]:
         rng, found = np.random.default_rng([self.seed, step]), []
         while len(found) < count * self.candidates:
-            found += _written(rng, rng.choice(self.lengths, 4 * count * self.candidates).tolist())
+            found += _written(rng, rng.choice(self.lengths, 4 * count * self.candidates).tolist(), *self.ranges)
         found = found[: count * self.candidates]
         seen, right = np.array(self.state).reshape(WIDTH + 1, WIDTH)[:-1], np.array(self.state)[-WIDTH:]
         weights = np.linalg.solve(seen + np.eye(WIDTH), right)
@@ -173,10 +176,11 @@ def _features(problems: Sequence[Problem]) -> np.ndarray:
     return np.stack([np.ones(len(sizes)), sizes, np.log(counts + 1), simplest == 1, simplest == 2], axis=1)
 
 
-def _written(rng: np.random.Generator, lengths: Sequence[int]) -> list[Problem]:
-    """New problems of these lengths, with the training set's range of numbers and targets; those that are reachable and
-    held out nowhere."""
-    drawn = [Problem(tuple(rng.integers(1, 100, n).tolist()), int(rng.integers(10, 101))) for n in lengths]
+def _written(rng: np.random.Generator, lengths: Sequence[int], numbers: range, targets: range) -> list[Problem]:
+    """New problems of these lengths, numbers and targets from these ranges; those that are reachable and held out
+    nowhere."""
+    made = [(rng.integers(numbers.start, numbers.stop, n), rng.integers(targets.start, targets.stop)) for n in lengths]
+    drawn = [Problem(tuple(nums.tolist()), int(target)) for nums, target in made]
     held_out, counts = keys("evaluation"), profiles(drawn)[0]
     return [problem for problem, count in zip(drawn, counts, strict=True) if count and problem.key not in held_out]
 

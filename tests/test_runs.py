@@ -20,9 +20,11 @@ import nbformat
 import pandas as pd
 import pytest
 import yaml
+from jupyter_client.manager import start_new_kernel
 
 from lib.files import ROOT, clock, nearest, progress
 from lib.runs import Run, read_table
+from lib.runs.execute import DIE_WITH_PARENT, QUIET
 from lib.runs.folder import provenance
 from lib.runs.front import MACHINES, View, limits, time_left
 from lib.runs.parameters import check
@@ -719,6 +721,21 @@ def test_a_notebook_of_many_output_widgets_comes_to_its_end(checkout):
     cells = nbformat.read(checkout.folder("base") / "notebook.ipynb", as_version=4).cells
     said = [[out.get("text") for out in cell.outputs] for cell in cells if "interact" in cell.source]
     assert len(said) == 100 and all("x is 3\n" in texts for texts in said)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="asks Linux what ends the kernel")
+def test_a_kernel_that_is_interrupted_at_its_end_is_not_heard(capfd):
+    """Nor does it lose its other words, or its death with the runner."""
+    manager, client = start_new_kernel(extra_arguments=DIE_WITH_PARENT + QUIET)
+    said = "log = get_ipython().kernel.log; log.error('KeyboardInterrupt caught in kernel.'); log.error('another')"
+    client.execute_interactive(said, timeout=60)
+    signal_of = (
+        "import ctypes; held = ctypes.c_int(); ctypes.CDLL(None).prctl(2, ctypes.byref(held)); print(held.value)"
+    )
+    client.execute_interactive(signal_of, timeout=60)
+    manager.shutdown_kernel()
+    out, err = capfd.readouterr()
+    assert "another" in err and "caught in kernel" not in err and out.strip() == "9"
 
 
 def test_a_failing_cell_is_named(checkout):
