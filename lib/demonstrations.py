@@ -23,6 +23,7 @@ from lib.traces import Pool, full_pool, move, state_line, try_line, values
 from lib.verifiers import verify_trace
 
 if TYPE_CHECKING:  # as in lib.problem
+    import pandas as pd
     from datasets import Dataset
 
 LARGEST = 999
@@ -402,6 +403,21 @@ def load_demonstrations(
             rows.append({"prompt": render_prompt(problem.nums, problem.target, prompt_style), "completion": completion})
     print(f"{len(rows):,} demonstrations; the other problems have no solution among the integers 0 to {LARGEST}")
     return Dataset.from_list(rows)
+
+
+def repair_stage(generations: "pd.DataFrame") -> "pd.DataFrame":
+    """Rows `prompt`, `completion` that teach a policy to answer its own traces (columns nums, target, completion): the
+    trace is read with the prompt, and the answer follows that `verifiers.repair` reads off it, whatever had stood
+    there. Traces that never made the target, or that end in no answer, give none."""
+    import pandas as pd
+
+    rows = []
+    for nums, target, text in generations[["nums", "target", "completion"]].itertuples(index=False):
+        problem, (trace, opened, _) = Problem(tuple(map(int, nums)), int(target)), text.partition("<answer>")
+        if opened and (solution := verify_trace(text, problem).solution) is not None:
+            prompt = render_prompt(problem.nums, problem.target, "trace") + trace
+            rows.append((prompt, f"<answer>{render(solution)}</answer>"))
+    return pd.DataFrame(rows, columns=["prompt", "completion"])
 
 
 def query_problem(row: dict) -> dict:

@@ -9,6 +9,7 @@ from functools import cache
 
 import datasets
 import numpy as np
+import pandas as pd
 import pytest
 
 from lib.demonstrations import (
@@ -17,6 +18,7 @@ from lib.demonstrations import (
     load_demonstrations,
     plain_solutions,
     random_expression,
+    repair_stage,
     steps_of,
 )
 from lib.environment import initial, parse_action, render_state, step
@@ -272,3 +274,15 @@ def test_provenance_holds_the_answer(design):
     for _, text, _ in traces(design):
         last = [line for line in text.splitlines() if line.startswith("state ")][-1]
         assert last.partition(" = ")[2] == re.search("<answer>(.*)</answer>", text)[1] + "]"
+
+
+def test_a_repair_stage_reads_a_trace_and_learns_the_answer_that_it_makes():
+    trace = "<think>\nstate [19, 35, 44]\ntry 44 + 19 = 63\nstate [35, 63]\ntry 63 + 35 = 98\nstate [98]\n</think>\n"
+    missed = "<think>\nstate [19, 35, 44]\ntry 44 + 19 = 63\n</think>\n<answer>44 + 19</answer>"
+    texts = [trace + "<answer>63 + 35</answer>", trace + "<answer>1 + 1</answer> and on", trace, missed]
+    rows = repair_stage(pd.DataFrame([{"nums": (44, 19, 35), "target": 98, "completion": text} for text in texts]))
+    assert list(rows.columns) == ["prompt", "completion"] and len(rows) == 2  # one is cut off, one made no target
+    assert set(rows["prompt"]) == {render_prompt((44, 19, 35), 98, "trace") + trace}
+    for answer in rows["completion"]:
+        assert verify_answer(trace + answer, Problem((44, 19, 35), 98)).status == "correct"
+    assert repair_stage(pd.DataFrame(columns=["nums", "target", "completion"])).empty
