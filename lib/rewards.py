@@ -213,14 +213,22 @@ PROGRAM_WEIGHTS: dict[str, float] = dict(zip(CHECKS, (0.05, 0.10, 0.15, 0.20, 0.
 
 
 @register("program")
-def program() -> Reward:
+def program(early: float = 1.0) -> Reward:
     """The decomposed reward (Eq. 4) of "Programmatic Reasoning for Countdown" (Ivankiv and Zhou): the sum of the
-    weights of the checks that a program passes. Parts: each check, 0 or 1."""
+    weights of the checks that a program passes. Parts: each check, 0 or 1.
+
+    early: share of their weights that the checks before the target keep; the rest is the target's, so a right program
+    earns 1 and with 0 nothing else pays. Raises ValueError for what is no share.
+    """
+    if not 0 <= early <= 1:
+        raise ValueError(f"early must lie between 0 and 1: {early}")
+    weights = {check: early * weight for check, weight in PROGRAM_WEIGHTS.items()}
+    weights["target"] = 1 - early * (1 - PROGRAM_WEIGHTS["target"])
 
     def score(completion: str, problem: Problem) -> Score:
         passed = verify_program(completion, problem).passed
         parts = {check: float(i < passed) for i, check in enumerate(CHECKS)}
-        return Score(sum(PROGRAM_WEIGHTS[check] * part for check, part in parts.items()), parts)
+        return Score(sum(weights[check] * part for check, part in parts.items()), parts)
 
     return lambda completions, problem: [score(completion, problem) for completion in completions]
 

@@ -50,6 +50,9 @@ def test_what_each_check_earns(nums, target, program, reward):
     assert list(score.parts) == list(CHECKS)
     weights = dict(zip(CHECKS, (0.05, 0.10, 0.15, 0.20, 0.50), strict=True))
     assert sum(weights[check] for check, part in score.parts.items() if part) == pytest.approx(reward)
+    alone, half = (get_reward("program", {"early": e})([answer(program)], Problem(nums, target))[0] for e in (0.0, 0.5))
+    assert alone.total == score.parts["target"] and alone.parts == score.parts == half.parts
+    assert half.total == pytest.approx((score.total + alone.total) / 2)
 
 
 def test_no_answer_earns_nothing_and_the_last_span_counts():
@@ -58,6 +61,12 @@ def test_no_answer_earns_nothing_and_the_last_span_counts():
     assert get_reward("program")([""], PAPER)[0].total == 0
     two = answer("a = 44 + 19 + 35") + answer("a = 44 + 19 - 35")
     assert get_reward("program")([two], PAPER)[0].total == pytest.approx(0.5)
+
+
+@pytest.mark.parametrize("early", [-0.1, 1.1])
+def test_a_share_that_is_none_is_refused(early):
+    with pytest.raises(ValueError, match="early must lie between 0 and 1"):
+        get_reward("program", {"early": early})
 
 
 @pytest.mark.parametrize(
