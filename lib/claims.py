@@ -9,7 +9,7 @@ not reproduced         it lies on the other side; of "equal", beyond the margin
 equivalent             of "equal" and "zero": it lies within the margin
 paper's size excluded  it holds zero, and the paper's effect lies beyond it: here the effect is smaller, if there is any
 undecided              it holds zero, or reaches over the margin, and no more can be said
-one seed               one of the methods was trained once: nothing is decided, whatever the interval
+one seed               one of the methods was trained once, and how far its runs differ cannot be borrowed from others
 not run                there are no such runs
 """
 
@@ -25,7 +25,8 @@ ANSWERS = [  # the weakest first: a claim of several comparisons has the weakest
     *["not run", "one seed", "not reproduced", "paper's size excluded", "undecided", "equivalent", "reproduced"],
 ]
 DIRECTIONS = ["higher", "lower", "highest", "lowest", "equal", "zero"]
-COLUMNS = ["estimate", "low", "high", "n_problems", "seeds", "theirs", "against", "comparisons", "answer"]  # an answer
+COLUMNS = ["estimate", "low", "high", "n_problems", "seeds", "freedom", "theirs", "against", "comparisons", "answer"]
+BORROWED = 4  # degrees of freedom from which a variance between runs may be borrowed (`lib.intervals`)
 PER = {"percent": 100, "percentage points": 100, "of 800": 800, "problems of 50": 50}  # units of results.csv
 
 
@@ -66,10 +67,10 @@ def comparisons(claim, theirs=False) -> list[dict[str, float]]:
     return [{method: weight for method, weight in weights.items() if weight} for weights in asked]
 
 
-def answer(low: float, high: float, direction: str, seeds: int, theirs=np.nan, margin=np.nan) -> str:
+def answer(low: float, high: float, direction: str, seeds: int, theirs=np.nan, margin=np.nan, freedom=0) -> str:
     """What the interval of a contrast says to a claim (above). theirs: the paper's value of it; NaN where it has
-    none."""
-    if seeds < 2:
+    none. freedom: of the variance between runs."""
+    if seeds < 2 and freedom < BORROWED:
         return "one seed"
     if direction in ("equal", "zero"):
         if -margin < low and high < margin:
@@ -87,8 +88,8 @@ def evaluate(asked: pd.DataFrame, scores: pd.DataFrame, ready: Mapping[str, tupl
 
     `scores`: of all methods of the study, as `lib.intervals` takes them; training logs as `of_logs` makes them.
     ready: by claim, the (estimate, low, high, seeds) of what is no contrast of means, such as a crossover.
-    One row a claim: that of its weakest comparison, with estimate, low, high, n_problems, seeds; theirs, the paper's
-    value; against, the baseline of that comparison; comparisons, how many it rests on; answer.
+    One row a claim: that of its weakest comparison, with estimate, low, high, n_problems, seeds, freedom; theirs, the
+    paper's value; against, the baseline of that comparison; comparisons, how many it rests on; answer.
     """
     paper = pd.read_csv(PAPER / "results.csv")
     paper["value"] /= paper["unit"].map(PER).fillna(1)
@@ -115,9 +116,10 @@ def _weakest(claim, paper: pd.Series, scores: pd.DataFrame, ready: Mapping[str, 
             row |= dict(zip(("estimate", "low", "high", "seeds"), ready[claim.id], strict=True))
         elif i in ours:
             row |= {end: ours[i][end] - claim.bound for end in ("estimate", "low", "high")}
-            row |= {"n_problems": ours[i]["n_problems"], "seeds": ours[i]["runs"]}
+            row |= {"n_problems": ours[i]["n_problems"], "seeds": ours[i]["runs"], "freedom": ours[i]["freedom"]}
         if "low" in row:
-            row["answer"] = answer(row["low"], row["high"], claim.direction, row["seeds"], theirs, claim.margin)
+            found_in = (row["low"], row["high"], claim.direction, row["seeds"], theirs, claim.margin)
+            row["answer"] = answer(*found_in, freedom=row.get("freedom", 0))
         found.append(row)
     weakest = min(found, key=lambda row: ANSWERS.index(row["answer"]))
     return {"id": claim.id, "comparisons": len(wanted)} | weakest

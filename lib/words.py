@@ -18,7 +18,7 @@ def pick(table: pd.DataFrame, **where) -> pd.Series | None:
 def said(row, unit=" points", scale=100.0, digits=1) -> str:
     """A row with estimate, low, high as text: "+2.8 points [-1.3, +5.5]"; "not run" where there is no row.
 
-    Differences (rows with a baseline) carry signs. What rests on one run says so: its interval knows problems alone.
+    Differences (rows with a baseline) carry signs. What rests on one run says so.
     """
     if row is None:
         return "not run"

@@ -37,6 +37,11 @@ def test_answer(low, high, direction, seeds, theirs, margin, expected):
     assert expected in claims.ANSWERS
 
 
+@pytest.mark.parametrize(("freedom", "expected"), [(0, "one seed"), (3, "one seed"), (4, "reproduced")])
+def test_one_seed_decides_with_a_variance_that_was_borrowed(freedom, expected):
+    assert claims.answer(0.01, 0.05, "higher", 1, freedom=freedom) == expected
+
+
 def scores(levels, runs=3, problems=400, seed=0):
     """Scores of methods with the same problems: their level, the problem's difficulty, runs that differ by .005."""
     rng, parts = np.random.default_rng(seed), {}
@@ -91,11 +96,14 @@ def test_changes_from_each_ones_own_start():
 
 
 def test_the_weakest_of_several_comparisons_answers():
-    levels = {"rloo/a": 0.5, "rloo/b": 0.3, "rloo/c": 0.7, "rloo/d": (0.2, 1)}
+    levels = {"rloo/a": 0.5, "rloo/b": 0.3, "rloo/c": 0.7, "sft/d": (0.2, 1), "rloo/e": (0.2, 1)}
     row = answered(levels, runs="rloo/a;rloo/b;rloo/c", direction="highest")
     assert row[["answer", "against", "comparisons"]].tolist() == ["not reproduced", "rloo/c", 2]
     assert answered(levels, runs="rloo/c;rloo/a;rloo/b", direction="highest")["answer"] == "reproduced"
-    assert answered(levels, runs="rloo/c;rloo/a;rloo/d", direction="highest")["answer"] == "one seed"
+    assert answered(levels, runs="rloo/c;rloo/a;sft/d", direction="highest")["answer"] == "one seed"
+    assert answered(levels, runs="rloo/c;rloo/a;rloo/e", direction="highest")["answer"] == "reproduced"
+    less = {"rloo/a": 0.5, "rloo/e": (0.2, 1)}  # two degrees of freedom to borrow
+    assert answered(less, runs="rloo/a;rloo/e")[["answer", "freedom"]].tolist() == ["one seed", 2]
     assert answered(levels, runs="rloo/c;rloo/a;rloo/nobody", direction="highest")["answer"] == "not run"
     with pytest.raises(ValueError, match="'higher' compares two methods"):
         answered(levels, runs="rloo/a;rloo/b;rloo/c")

@@ -68,6 +68,28 @@ def test_identical_methods_are_seldom_told_apart(missed):
     assert missed[:, 1].mean() <= 0.05, missed  # 18,000 pairs: a standard error of .16 points
 
 
+@pytest.mark.parametrize("replicated", [2, 4])
+def test_one_run_borrows_the_variance_of_its_trainers_others(replicated):
+    """Of one run against the mean of three, and against another that stands alone, as studies have them. For problems
+    alone up to a fourth of the intervals would miss."""
+    found = []
+    for noise, problems in ((0.0, 200), (0.0, 1000), (0.01, 200), (0.01, 1000), (0.02, 200), (0.02, 1000)):
+        rng, cell = np.random.default_rng([replicated, problems, int(100 * noise)]), []
+        for _ in range(4):
+            values, _ = simulated(rng, replicated + 2, 3, problems, noise, 250)
+            seen, made, freedom = intervals.run_variances(values[:, :replicated])
+            pool, one = (seen.mean(axis=1), made.mean(axis=1), replicated * freedom), values[:, -1, 0]
+            gaps = [(one - values[:, 0].mean(axis=1), 4 / 3), (one - values[:, -2, 0], 2.0)]
+            spreads = [(gap.mean(axis=1), gap.var(axis=1, ddof=1) / problems, [(n, *pool)]) for gap, n in gaps]
+            cell.append([np.abs(mean) > intervals.half_width(var, problems, part) for mean, var, part in spreads])
+        found.append(np.mean(cell, axis=(0, 2)))
+    assert np.min(found) >= 0.02 and np.max(found) <= 0.085 and np.mean(found) <= 0.06, found
+    tables = {f"rloo/{name}": table for name, table in zip("abcdef", values[0], strict=False)}
+    last = [*tables][-1]
+    row = intervals.differences(scores_of(tables | {last: tables[last][:1]}), [(last, "rloo/a")]).iloc[0]
+    assert row["runs"] == 1 and row["freedom"] == 2 * (replicated + 1)  # the other lonely one has three runs here
+
+
 @pytest.mark.parametrize("runs", [3, 5, 8])
 def test_training_logs_are_covered_by_the_same_rule(runs):
     """Numbers of whole runs: the variance between runs alone."""
@@ -91,11 +113,21 @@ def test_frames_and_arrays_follow_one_rule():
 
 
 def test_one_run_by_hand():
-    """The interval speaks of problems only: Student's t over them."""
+    """The interval speaks of problems only, Student's t over them, but where its trainer has runs to borrow from."""
     row = intervals.estimates(scores_of({"sft/a": [0.0, 0.5, 1.0, 0.5]})).iloc[0]
     half = stats.t.ppf(0.975, 3) * np.std([0, 0.5, 1, 0.5], ddof=1) / 2
     assert row[["estimate", "low", "high"]].tolist() == pytest.approx([0.5, 0.5 - half, 0.5 + half])
-    assert row[["n_problems", "runs"]].tolist() == [4, 1]
+    assert row[["n_problems", "runs", "freedom"]].tolist() == [4, 1, 0]
+    rng = np.random.default_rng(0)
+    base = rng.random(300)
+    twice = base + np.array([[-0.1], [0.1]])  # run means .2 apart: a variance of .02, of one degree of freedom
+    beside = scores_of({"sft/a": base, "sft/b": twice, "rloo/a": base})
+    alone, lent = intervals.estimates(beside).set_index("method").loc[["rloo/a", "sft/a"]].itertuples()
+    half = stats.t.ppf(0.975, 299) * base.std(ddof=1) / np.sqrt(300)
+    assert (alone.freedom, lent.freedom) == (0, 1) and alone.high - alone.estimate == pytest.approx(half)
+    assert (lent.high - lent.estimate) ** 2 == pytest.approx(half**2 + stats.t.ppf(0.975, 1) ** 2 * 0.02)
+    gap = intervals.differences(beside, [("sft/a", "rloo/a")]).iloc[0]
+    assert gap["freedom"] == 0  # of one side nothing is known
 
 
 def test_a_log_by_hand():
@@ -106,6 +138,9 @@ def test_a_log_by_hand():
     assert row["set"] == "training"
     alone = intervals.estimates(intervals.of_logs(table[:1].set_index(["method", "seed"]))).iloc[0]
     assert alone["estimate"] == 1 and np.isnan(alone["low"])  # one run's number says nothing of others
+    other = pd.concat([table, table[:1].assign(method="rloo/b")]).set_index(["method", "seed"])
+    lent = intervals.estimates(intervals.of_logs(other)).set_index("method").loc["rloo/b"]
+    assert [lent["high"], lent["runs"], lent["freedom"]] == [pytest.approx(1 + 4.302653, abs=1e-5), 1, 2]
 
 
 def test_the_variance_between_runs_is_unbiased():
