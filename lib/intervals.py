@@ -17,7 +17,8 @@ factor $\hat\sigma^2 / s^2$ that lets this fade where runs do not differ. Simula
 the truth, and of methods that are the same 4.8% are told apart (tests/test_intervals.py); where a pool has but two
 methods of three runs, 7%. A method with one run borrows what the runs of its trainer's other methods say; of such
 intervals 3 to 8% miss. Taken for problems alone 15 to 26% would, so that is left to methods whose trainer ran none
-twice: `freedom`, the degrees of freedom behind the second part, is 0 there.
+twice: `freedom`, the degrees of freedom behind the second part, is 0 there. So it is of a training log's one number:
+what one method logs may not vary at all in another, as importance weights.
 
 Two systems of one policy ("rloo/sparse" and "rloo/sparse T0.8") have the same runs, and what moves a run moves both. So
 they are compared on the runs that both have, and a run adds what moves one system without the other: with weights $w$
@@ -174,7 +175,9 @@ def _contrast(tables: Mapping[Any, pd.DataFrame], signed, spreads, confidence) -
     for policy, table in sums.items():
         trainer, runs = policy.split("/")[0], len(table)
         each, together = sum(weight**2 for weight in weights[policy]), sum(weights[policy]) ** 2
-        if len(weights[policy]) > 1 and trainer in spreads[1]:
+        if runs == len(values) == 1:  # a training log's one number
+            unknown = True
+        elif len(weights[policy]) > 1 and trainer in spreads[1]:
             factors[trainer, 0] += together / runs
             factors[trainer, 1] += max(0.0, each - together) / runs
         elif trainer in spreads[0]:
