@@ -1,8 +1,8 @@
 # The front doors. `make` alone lists them.
 PYTHON ?= python3
 PROFILE ?= cpu
-# whose results are published: the studies that are not yet made again in profile cpu
-STUDIES = $(if $(filter file,$(origin PROFILE)),laptop,$(PROFILE))
+# whose figures: some studies are published in one profile, some in another
+STUDIES = $(if $(filter file,$(origin PROFILE)),all,$(PROFILE))
 GROUP ?= headline
 CORES ?=
 MACHINE ?= local
@@ -78,7 +78,7 @@ types: $(READY)
 	@$(BIN)/pyright
 
 figures: $(READY)
-	@$(if $(filter filefile,$(origin PROFILE)$(origin GROUP)),$(FRONT) figures cpu &&) exec $(FRONT) figures $(STUDIES) $(if $(filter file,$(origin GROUP)),,$(GROUP))
+	@exec $(FRONT) figures $(STUDIES) $(if $(filter file,$(origin GROUP)),,$(GROUP))
 
 report: figures
 	@exec $(FRONT) report $(STUDIES)

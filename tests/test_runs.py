@@ -485,7 +485,8 @@ def test_a_study_from_end_to_end(checkout):
     checkout.call("make", "laptop", "all", "--cores", "2")
 
     # published, the runs serve as parents elsewhere, and figures need no training
-    assert "no study is in data/reference/laptop" in checkout.call("figures", status=1)
+    assert "no study is in data/reference, neither study/study/0" in checkout.call("figures", status=1)
+    assert "no study is in data/reference/laptop, neither" in checkout.call("figures", "laptop", status=1)
     checkout.call("publish", "laptop", "study/study")
     said = checkout.call("figures", status=1)
     assert "study/study/0 has nothing to read" in said
@@ -544,6 +545,20 @@ def test_figures_of_the_other_studies_are_drawn_when_a_published_record_is_cut(c
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+def test_figures_of_every_profile_are_drawn_by_one_command(checkout):
+    laptop = published_runs(checkout, ("one", ["t/train_0.1"]), ("other", ["t/train_0.2"]))
+    smoke = shutil.copytree(laptop, laptop.with_name("smoke"))
+    shutil.rmtree(laptop / "study/one")
+    shutil.rmtree(smoke / "study/other")
+    said = checkout.call("figures")
+    assert "study/one: made 1 files" in said and "study/other: made 1 files" in said
+    said = checkout.call("figures", "all", "study/one")  # wherever it is published
+    assert "study/one: made 1 files" in said and "study/other" not in said
+    assert "made figures/site/index.html" in checkout.call("report")
+    index = (checkout.root / "figures/site/index.html").read_text()
+    assert 'href="study-one-0.html"' in index and 'href="study-other-0.html"' in index
+
+
 def test_a_polite_end_of_figures_waits_for_no_study(checkout):
     published_runs(checkout, ("one", ["t/train_0.1"]))
     write_notebook(checkout.root / "notebooks/study.ipynb", STUDY, "import time; time.sleep(600)")

@@ -24,6 +24,7 @@ CORES = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os
 PUBLISHED = (  # run.json last, that all is there
     *("generations.parquet", "metrics.csv", "trajectories.parquet", "calibration.parquet", "run.json"),
 )
+ALL = "all"  # in a profile's place
 Cores = Annotated[int, Option(min=1)]
 Groups = Annotated[list[str], Argument(help="groups or runs")]
 Some = Annotated[list[str] | None, Argument(help="groups or runs; all without", show_default=False)]
@@ -104,23 +105,34 @@ def check() -> None:
 
 
 @app.command()
-def figures(profile: Annotated[str, Argument()] = "laptop", groups: Some = None, cores: Cores = CORES) -> None:
-    """Figures and tables again from the reference results, without training: those of published studies."""
+def figures(profile: Annotated[str, Argument()] = ALL, groups: Some = None, cores: Cores = CORES) -> None:
+    """Figures and tables again from the reference results, without training: those of published studies, of a profile
+    or of all."""
     published = Project(project.root, published=True)
     published.check()
-    every = published.specs(profile)
-    asked = [every[name] for name in published.asked(profile, groups or ["study/*"])]
-    studies = {spec.name: spec for one in asked for spec in (one, *one.parents.values()) if one.study and spec.study}
-    specs = {name: spec for name, spec in studies.items() if (spec.reference / "run.json").exists()}
-    if not studies:
-        raise RunError(
-            f"figures are drawn by studies, and {' '.join(groups or [])} holds none: try `make figures` for all"
-        )
-    if not specs:
-        remedy = f"`make study`, then `python -m lib.runs publish {profile} headline`"
-        raise RunError(f"no study is in data/reference/{profile}, neither {' nor '.join(studies)}: {remedy}")
-    if failed := draw_all(published, specs, cores):
-        raise RunError(f"{len(failed)} of {len(specs)} studies failed, the others are drawn: {', '.join(failed)}")
+    drawn, failed = [], []
+    for one in profiles(profile):
+        every = published.specs(one)
+        asked = [every[name] for name in published.asked(one, groups or ["study/*"])]
+        studies = {s.name: s for spec in asked if spec.study for s in (spec, *spec.parents.values()) if s.study}
+        specs = {name: spec for name, spec in studies.items() if (spec.reference / "run.json").exists()}
+        if not studies:
+            raise RunError(
+                f"figures are drawn by studies, and {' '.join(groups or [])} holds none: try `make figures` for all"
+            )
+        drawn += specs
+        failed += draw_all(published, specs, cores) if specs else []
+    if not drawn:
+        where = "data/reference" if profile == ALL else f"data/reference/{profile}"
+        remedy = "`make study`, then `python -m lib.runs publish cpu headline`"
+        raise RunError(f"no study is in {where}, neither {' nor '.join(studies)}: {remedy}")
+    if failed:
+        raise RunError(f"{len(failed)} of {len(drawn)} studies failed, the others are drawn: {', '.join(failed)}")
+
+
+def profiles(name: str) -> list[str]:
+    """One profile, or all by name: `cpu` is before `laptop`, whose comparison reads what studies of `cpu` answered."""
+    return sorted(project.declarations.profiles) if name == ALL else [name]
 
 
 def draw_all(published: Project, specs: dict[str, Spec], cores: int) -> list[str]:
@@ -165,11 +177,11 @@ def draw(published: Project, spec: Spec, failed: list[str]) -> str:
 
 
 @app.command()
-def report(profile: Annotated[str, Argument()] = "laptop") -> None:
+def report(profile: Annotated[str, Argument()] = ALL) -> None:
     """The executed studies as a static site under figures/site: local ones, else those that `figures` executed."""
     from lib.runs.report import report  # nbconvert takes a second to import
 
-    print(f"made {shown(report(project, profile))}")
+    print(f"made {shown(report(project, profiles(profile)))}")
 
 
 @app.command()
