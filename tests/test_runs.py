@@ -545,6 +545,18 @@ def test_figures_of_the_other_studies_are_drawn_when_a_published_record_is_cut(c
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+def test_a_study_that_is_no_longer_published_is_not_read(checkout):
+    laptop = published_runs(
+        checkout, ("one", ["t/train_0.1"]), ("other", ["t/train_0.2"]), ("both", ["study/one", "study/other"])
+    )
+    sources = "data/runs/reference/laptop/study/{}/0"
+    for left in (["one", "other"], ["other"]):
+        checkout.call("figures")
+        table = pd.read_csv(checkout.root / sources.format("both") / "table.csv")
+        assert list(table["sources"]) == [sources.format(name) for name in left]
+        shutil.rmtree(laptop / "study/one", ignore_errors=True)
+
+
 def test_figures_of_every_profile_are_drawn_by_one_command(checkout):
     laptop = published_runs(checkout, ("one", ["t/train_0.1"]), ("other", ["t/train_0.2"]))
     smoke = shutil.copytree(laptop, laptop.with_name("smoke"))

@@ -94,7 +94,9 @@ def parent_folders(project: Project, spec: Spec) -> dict[str, Path]:
     """Folders of the finished parents. Raises RunError if one is missing; a study reads those that are there."""
     found = {}
     for name, parent in spec.parents.items():
-        state = "done" if project.published and read_record(parent.folder) else parent.state
+        state = parent.state
+        if project.published:  # a study that was drawn here may have moved to another profile
+            state = "done" if read_record(parent.folder) and (parent.reference / "run.json").exists() else "missing"
         if state == "done":
             found[name] = parent.folder
         elif not spec.study:
