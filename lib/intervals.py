@@ -16,7 +16,7 @@ $t_f^2 + (t_f^2 - t_{P-1}^2) e^2 / s^2$: as if $t_f$ held for $s^2$ and $t_{P-1}
 factor $\hat\sigma^2 / s^2$ that lets this fade where runs do not differ. Simulated, 93 to 97% of such intervals hold
 the truth, and of methods that are the same 4.8% are told apart (tests/test_intervals.py); where a pool has but two
 methods of three runs, 7%. A method with one run borrows what the runs of its trainer's other methods say; of such
-intervals 3 to 8% miss. Taken for problems alone 15 to 26% would, so that is left to methods whose trainer ran none
+intervals 3 to 8% miss. Taken for problems alone up to 26% would, so that is left to methods whose trainer ran none
 twice: `freedom`, the degrees of freedom behind the second part, is 0 there. So it is of a training log's one number:
 what one method logs may not vary at all in another, as importance weights.
 

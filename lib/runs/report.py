@@ -31,10 +31,11 @@ def report(project: Project, profiles: list[str]) -> Path:
     exporter, rows = HTMLExporter(exclude_input_prompt=True, exclude_output_prompt=True, **offline), []
     published, site = Project(project.root, published=True), FIGURES / "site"
     shutil.rmtree(site, ignore_errors=True)
-    specs = [(spec, published.specs(one)[spec.name]) for one in profiles for spec in project.specs(one).values()]
-    for local, reference in specs:
-        here = local.folder if local.state == "done" else reference.folder
-        if not local.study or not (record := read_record(here)):
+    studies = [spec for one in profiles for spec in project.specs(one).values() if spec.study]
+    for local in studies:
+        here = local.folder if local.state == "done" else published.specs(local.profile)[local.name].folder
+        shown = here == local.folder or (local.reference / "run.json").exists()
+        if not shown or not (record := read_record(here)):
             continue
         notebook, page = nbformat.read(here / "notebook.ipynb", as_version=4), local.name.replace("/", "-") + ".html"
         page = f"{local.profile}-{page}" if (site / page).exists() else page
