@@ -134,15 +134,18 @@ def test_different_texts_and_a_training_log():
     np.testing.assert_allclose(found.loc["program-12"], interval({"rloo/a": 1}, {"rloo/a": falls}), atol=1e-12)
 
 
-@pytest.mark.parametrize(("study", "paper"), [("ast_sweeps", "ast_all"), ("program", "program"), ("dense", "dense")])
-def test_the_committed_answers_are_the_evaluators(study, paper):
+@pytest.mark.parametrize(
+    ("study", "paper", "profile"),
+    [("ast_sweeps", "ast_all", "laptop"), ("program", "program", "cpu"), ("dense", "dense", "laptop")],
+)
+def test_the_committed_answers_are_the_evaluators(study, paper, profile):
     """Every claim on pass@k of heldout_1000, from the runs that the study reads."""
     from lib.runs.plan import Project
 
     committed = pd.read_csv(FIGURES / f"{paper}_claims.csv")
     if "comparisons" not in committed:
         pytest.skip("figures/ holds answers of an earlier form: make figures")
-    spec = Project().specs("laptop")[f"study/{study}/0"]
+    spec = Project().specs(profile)[f"study/{study}/0"]
     folders = [parent.reference for parent in spec.parents.values() if parent.name.startswith("sample/")]
     folders = [folder for folder in folders if (folder / "run.json").exists()]  # as the study: what is there
     asked = claims.planned(paper.removesuffix("_all")).query("set == 'heldout_1000' and metric.str.startswith('pass@')")

@@ -96,7 +96,7 @@ def test_an_entry_from_published_results(copy):
         ({"sampling": "max_tokens: 320"}, "'s max_tokens differ"),
         ({"sampling": "sets: { heldout_1000: 32 }"}, "'s samples a problem or notebook differ"),
         ({"params": "init: data/models/elsewhere", "init": ""}, "starts from data/models/elsewhere"),
-        ({"init": "sft/program"}, "sft/program has no seed 3"),
+        ({"init": "sft/trace"}, "sft/trace has no seed 3"),
     ],
 )
 def test_what_is_no_fair_entry_is_refused(copy, tmp_path, changes, message):
@@ -117,8 +117,8 @@ def test_a_policy_may_be_drawn_in_other_ways_besides():
 
 
 def test_fewer_seeds_are_refused(copy):
-    with pytest.raises(RunError, match="rloo/program has 3 sampled seeds of heldout_1000, an entry has 5"):
-        evaluated(Project(ROOT), "laptop", "rloo/program")
+    with pytest.raises(RunError, match="rloo/dense has 3 sampled seeds of heldout_1000, an entry has 5"):
+        evaluated(Project(ROOT), "laptop", "rloo/dense")
 
 
 def test_training_on_an_evaluation_problem_is_refused(copy, tmp_path):

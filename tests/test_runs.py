@@ -545,30 +545,25 @@ def test_figures_of_the_other_studies_are_drawn_when_a_published_record_is_cut(c
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
-def test_a_study_that_is_no_longer_published_is_not_read(checkout):
-    laptop = published_runs(
-        checkout, ("one", ["t/train_0.1"]), ("other", ["t/train_0.2"]), ("both", ["study/one", "study/other"])
-    )
+def test_a_study_that_moved_to_another_profile_is_drawn_there_and_no_longer_read_here(checkout):
+    reads = ("one", ["t/train_0.1"]), ("other", ["t/train_0.2"]), ("both", ["study/one", "study/other"])
+    laptop = published_runs(checkout, *reads)
     sources = "data/runs/reference/laptop/study/{}/0"
-    for left in (["one", "other"], ["other"]):
-        checkout.call("figures")
-        table = pd.read_csv(checkout.root / sources.format("both") / "table.csv")
-        assert list(table["sources"]) == [sources.format(name) for name in left]
-        shutil.rmtree(laptop / "study/one", ignore_errors=True)
 
+    def read() -> list[str]:
+        return list(pd.read_csv(checkout.root / sources.format("both") / "table.csv")["sources"])
 
-def test_figures_of_every_profile_are_drawn_by_one_command(checkout):
-    laptop = published_runs(checkout, ("one", ["t/train_0.1"]), ("other", ["t/train_0.2"]))
+    checkout.call("figures", "laptop")
+    assert read() == [sources.format("one"), sources.format("other")]
     smoke = shutil.copytree(laptop, laptop.with_name("smoke"))
-    shutil.rmtree(laptop / "study/one")
-    shutil.rmtree(smoke / "study/other")
-    said = checkout.call("figures")
-    assert "study/one: made 1 files" in said and "study/other: made 1 files" in said
-    said = checkout.call("figures", "all", "study/one")  # wherever it is published
-    assert "study/one: made 1 files" in said and "study/other" not in said
+    for moved in (laptop / "study/one", smoke / "study/other", smoke / "study/both"):
+        shutil.rmtree(moved)
+    said = checkout.call("figures")  # of every profile
+    assert all(f"study/{name}: made 1 files" in said for name in ("one", "other", "both"))
+    assert read() == [sources.format("other")]
     assert "made figures/site/index.html" in checkout.call("report")
     index = (checkout.root / "figures/site/index.html").read_text()
-    assert 'href="study-one-0.html"' in index and 'href="study-other-0.html"' in index
+    assert re.search(r'href="study-one-0.html".*<td>smoke<td>', index) and "laptop-" not in index
 
 
 def test_a_polite_end_of_figures_waits_for_no_study(checkout):
