@@ -1,11 +1,18 @@
 """Set before anything imports torch: one thread, no network."""
 
+import json
 import os
 import shutil
 import subprocess
+import sys
+import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
+
+import pytest
+
+from tests.warm import SOCKET
 
 os.environ.update(OMP_NUM_THREADS="1", TOKENIZERS_PARALLELISM="false", HF_HUB_OFFLINE="1", HF_HUB_DISABLE_TELEMETRY="1")
 
@@ -20,6 +27,35 @@ def copy_of_the_repository(folder: Path) -> Path:
             (folder / name).parent.mkdir(parents=True, exist_ok=True)
             shutil.copy(ROOT / name, folder / name)
     return folder
+
+
+@pytest.fixture(scope="session")
+def warm() -> Iterator[dict[str, str]]:
+    """What an environment has to say for kernels to be forked from one process (tests/warm.py).
+
+    Nothing where the system cannot watch over a fork, which Linux can.
+    """
+    if not hasattr(os, "pidfd_open"):
+        yield {}
+        return
+    environment = {key: value for key, value in os.environ.items() if not key.startswith("COUNTDOWN_")}
+    environment |= {"OPENBLAS_NUM_THREADS": "1", "MPLBACKEND": "module://matplotlib_inline.backend_inline"}
+    with tempfile.TemporaryDirectory(prefix="warm-", dir="/tmp") as folder:  # short: the name of a socket has 100 bytes
+        spec, program = Path(folder) / "kernels/python3/kernel.json", str(Path(__file__).parent / "warm.py")
+        spec.parent.mkdir(parents=True)
+        command = [sys.executable, "-I", "-S", program, "-f", "{connection_file}"]
+        spec.write_text(json.dumps({"argv": command, "display_name": "Python 3", "language": "python"}))
+        server = subprocess.Popen([sys.executable, "-I", program, f"{folder}/socket"], env=environment)
+        yield {"JUPYTER_PATH": folder, SOCKET: f"{folder}/socket"}
+        server.kill()
+        server.wait()
+
+
+@pytest.fixture
+def warm_kernels(warm, monkeypatch) -> None:
+    """Runs of this test start their kernels warm."""
+    for key, value in warm.items():
+        monkeypatch.setenv(key, value)
 
 
 def linear(read: Callable[[str], object], text: str) -> bool:

@@ -18,6 +18,9 @@ from tests.conftest import copy_of_the_repository
 BLOCK = re.compile(r"```(python|yaml|sh|csv)\n(.*?)```", re.DOTALL)
 
 
+pytestmark = pytest.mark.usefixtures("warm_kernels")
+
+
 @pytest.fixture(scope="module")
 def copy(tmp_path_factory) -> Path:
     return copy_of_the_repository(tmp_path_factory.mktemp("newcomer") / "copy")

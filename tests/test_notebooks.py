@@ -35,17 +35,17 @@ INTERACTIVE = {
 }  # no run: tests/test_explorer.py moves its widgets, tests/test_browser.py in a browser
 
 
-def front_door(target: str, runs: Path, root: Path = ROOT) -> None:
+def front_door(target: str, runs: Path, root: Path = ROOT, kernels: dict[str, str] | None = None) -> None:
     command = [sys.executable, "-m", "lib.runs", "make", "smoke", target, "--cores", "2"]
-    environment = os.environ | {"COUNTDOWN_RUNS": str(runs)}
+    environment = os.environ | (kernels or {}) | {"COUNTDOWN_RUNS": str(runs)}
     done = subprocess.run(command, cwd=root, env=environment, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-4000:]
 
 
 @pytest.fixture(scope="module")
-def everything(tmp_path_factory) -> Path:
+def everything(warm, tmp_path_factory) -> Path:
     runs = tmp_path_factory.mktemp("runs")
-    front_door("paths", runs)
+    front_door("paths", runs, kernels=warm)
     return runs / "smoke"
 
 
@@ -79,9 +79,9 @@ def test_a_set_that_nobody_sampled_is_said(tmp_path):
                 names |= given | {"primary_set": "validation"} if "parameters" in cell.metadata.get("tags", []) else {}
 
 
-def test_the_same_seed_gives_the_same_run(everything, tmp_path):
+def test_the_same_seed_gives_the_same_run(everything, warm, tmp_path):
     """Metrics, generations and weights of SFT, RLOO and sampling, made twice: identical but for timing columns."""
-    front_door("sample/rloo_ast_tau2/0", tmp_path)
+    front_door("sample/rloo_ast_tau2/0", tmp_path, kernels=warm)
     assert same_results(tmp_path / "smoke", everything) == 5
 
 

@@ -226,7 +226,7 @@ def in_the_hubs_place(root: Path) -> None:
         (root / name / "train.jsonl").write_text("\n".join(map(json.dumps, table)))
 
 
-def test_its_notebooks_run_with_a_qwen_in_the_hubs_place(tmp_path):
+def test_its_notebooks_run_with_a_qwen_in_the_hubs_place(tmp_path, warm_kernels):
     copy = copy_of_the_repository(tmp_path / "copy")
     in_the_hubs_place(copy)
     declared = yaml.safe_load((copy / "papermill_runs.yaml").read_text())

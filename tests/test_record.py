@@ -155,7 +155,7 @@ def test_the_records_are_those_of_the_published_results(method, profile):
 
 
 @pytest.mark.slow
-def test_an_entry_is_made_where_it_is_missing(copy):
+def test_an_entry_is_made_where_it_is_missing(copy, warm_kernels):
     """SFT and its samples in miniature, through the front door: of five seeds one is here, three are published."""
 
     def front_door(*arguments: str) -> None:

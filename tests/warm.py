@@ -1,0 +1,105 @@
+"""Kernels of a test session, forked from one process that has imported what they all import.
+
+Importing torch and transformers takes a miniature run longer than all it does. `python tests/warm.py SOCKET` imports
+them once. The kernelspec of tests/conftest.py starts each kernel as `warm.py -f ...`, a stand-in process that lives,
+is interrupted and dies together with the fork that works in its place. Modules of lib/ are imported by each kernel
+anew, from its own checkout. Tests that kill processes start kernels as users do.
+"""
+
+import ctypes
+import json
+import os
+import select
+import signal
+import socket
+import sys
+import time
+
+SOCKET = "WARM_KERNELS"
+WAIT = 120.0  # seconds until what is imported must be there
+COMMON = (
+    "datasets debugpy.server ipykernel.kernelapp matplotlib.pyplot matplotlib_inline.backend_inline pandas "
+    "pyarrow.parquet pydantic scipy.stats seaborn torch tqdm transformers.masking_utils transformers.modeling_layers "
+    "transformers.modeling_utils transformers.models.auto.auto_factory transformers.models.qwen2.modeling_qwen2 "
+    "trl.rewards"
+)
+
+
+def serve(path: str) -> None:
+    """Fork a kernel for everyone who asks, until the test session ends."""
+    ctypes.CDLL(None).prctl(1, signal.SIGKILL)
+    for module in COMMON.split():
+        __import__(module)
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+    listener = socket.socket(socket.AF_UNIX)
+    listener.bind(path)
+    listener.listen()
+    while True:
+        asked = listener.accept()[0]
+        if os.fork() == 0:
+            listener.close()
+            return attend(asked)
+        asked.close()
+
+
+def attend(asked: socket.socket) -> None:
+    """Fork the kernel, pass signals on to it, and end it with the process that asked; returns in the kernel alone."""
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    message, streams, *_ = socket.recv_fds(asked, 2**20, 3)
+    while not message.endswith(b"\n"):
+        message += asked.recv(2**20)
+    kernel = os.fork()
+    if kernel == 0:
+        asked.close()
+        return become(streams, **json.loads(message))
+    ended = os.pidfd_open(kernel)
+    while ended not in (ready := select.select([asked, ended], [], [])[0]):
+        said = asked.recv(1) if asked in ready else b""
+        os.kill(kernel, said[0] if said else signal.SIGKILL)
+        if not said:
+            os._exit(0)
+    status = os.waitpid(kernel, 0)[1]
+    asked.sendall(bytes([os.waitstatus_to_exitcode(status) % 256]))
+    os._exit(0)
+
+
+def become(streams: list[int], argv: list[str], environment: dict[str, str], folder: str) -> None:
+    """Take the place of the process that asked, and run its kernel to the end."""
+    for number, stream in enumerate(streams):
+        os.dup2(stream, number)
+        os.close(stream)
+    os.setsid()
+    os.chdir(folder)
+    os.environ.clear()
+    os.environ.update(environment)
+    sys.path[:0] = [entry for entry in environment.get("PYTHONPATH", "").split(os.pathsep) if entry]
+    sys.argv = ["ipykernel_launcher.py", *argv]
+    from ipykernel.kernelapp import launch_new_instance
+
+    launch_new_instance()
+
+
+def ask(path: str, argv: list[str]) -> int:
+    """Stand in for a forked kernel: its exit status."""
+    kernel, end = socket.socket(socket.AF_UNIX), time.monotonic() + WAIT
+    while True:
+        try:
+            kernel.connect(path)
+            break
+        except OSError:
+            if time.monotonic() > end:
+                raise
+            time.sleep(0.1)
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda number, frame: kernel.send(bytes([number])))
+    message = json.dumps({"argv": argv, "environment": dict(os.environ), "folder": os.getcwd()}).encode() + b"\n"
+    sent = socket.send_fds(kernel, [message], [0, 1, 2])
+    kernel.sendall(message[sent:])
+    status = kernel.recv(1)
+    return status[0] if status else 1
+
+
+if __name__ == "__main__":
+    if SOCKET in os.environ:
+        sys.exit(ask(os.environ[SOCKET], sys.argv[1:]))
+    serve(sys.argv[1])
