@@ -583,7 +583,7 @@ def test_the_time_left_is_the_longest_way_or_a_share_of_the_work(checkout):
     assert time_left(plan, [], {}, 2) == 0
 
 
-def test_published_runs_are_stamped_after_an_edit_that_changes_nothing_of_them(checkout):
+def test_published_runs_are_stamped_after_an_edit_that_changes_nothing_of_them(checkout, warm_kernels):
     checkout.call("make", "laptop", "all", "--cores", "2")
     checkout.call("publish", "laptop", "all")
     notebook = checkout.root / "notebooks/train.ipynb"
@@ -616,7 +616,7 @@ def test_a_stamp_notes_the_sizes_that_an_old_record_lacks(checkout):
         read_table(table)
 
 
-def test_a_partial_analysis_reads_what_is_there(checkout):
+def test_a_partial_analysis_reads_what_is_there(checkout, warm_kernels):
     def sources(folder) -> list:
         return [Path(source).parent.name for source in pd.read_csv(checkout.root / folder / "table.csv")["sources"]]
 
@@ -638,7 +638,7 @@ def test_a_partial_analysis_reads_what_is_there(checkout):
     assert sources("figures") == ["train_0.2"]
 
 
-def test_further_seeds_and_an_analysis_of_analyses(checkout):
+def test_further_seeds_and_an_analysis_of_analyses(checkout, warm_kernels):
     def change(declarations):
         runs = declarations["runs"]
         declarations["profiles"]["laptop"]["runs"] = {"t/train_0.1": {"steps": 2}}
