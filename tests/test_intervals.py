@@ -8,6 +8,7 @@ import pytest
 from scipy import stats
 
 from lib import intervals
+from lib.files import DATA
 
 KEYS = ["method", "seed", "set", "problem"]
 
@@ -166,6 +167,81 @@ def test_trainers_have_variances_of_their_own_and_systems_of_a_policy_count_once
     systems = {"sft/pick 1/8": wild, "sft/pick 16/16": wild}
     once, twice = (intervals.estimates(scores_of(some)).iloc[0] for some in (dict([*systems.items()][:1]), systems))
     assert twice["high"] == pytest.approx(once["high"])  # no degree of freedom was won
+
+
+LAYOUTS = [[3, 3], [3] * 5, [5, 5], [5, 5, 3], [3, 3, 3, 1], [5, 5, 5, 1, 1]]  # runs of each method
+
+
+@pytest.mark.parametrize("layout", LAYOUTS, ids=str)
+def test_runs_of_one_seed_are_paired(layout):
+    """What a seed adds to all methods of a start, from nothing to five times what a run adds of its own: of a mean, of
+    the difference of the first two, and of the first and the last. Where numbers of runs differ they are compared as
+    they stand, and what seeds add does not cancel."""
+    rng, methods = np.random.default_rng(len(layout)), range(len(layout))
+    runs = [(method, seed) for method in methods for seed in range(layout[method])]
+    several = np.array([layout[method] > 1 for method, _ in runs])
+    missed = []
+    for noise in (0.0, 0.005, 0.01, 0.02, 0.05):
+        of_seeds = rng.normal(0, noise, (max(layout), 2000))
+        values = np.array([of_seeds[seed] + rng.normal(0, 0.01, 2000) for _, seed in runs])
+        left, seeds = intervals.seed_variances(*zip(*np.array(runs)[several], strict=True), values[several])
+        means = [values[[run[0] == method for run in runs]].mean(axis=0) for method in methods]
+        for weights in ({0: 1}, {0: 1, 1: -1}, {0: 1, methods[-1]: -1}):
+            own = sum(weight**2 / layout[method] for method, weight in weights.items())
+            each = [sum(w / layout[m] for m, w in weights.items() if seed < layout[m]) for seed in range(max(layout))]
+            part = intervals.with_seeds(own, np.square(each).sum(), 0.0, (left[0] / left[1], left[1]), seeds)
+            gap = sum(weight * means[method] for method, weight in weights.items())
+            missed.append(np.mean(np.abs(gap) > intervals.half_width(0.0, 1, [part])))
+    mean, same, other = np.reshape(missed, (-1, 3)).T
+    assert max(missed) <= 0.085 and min(*mean, *same) >= 0.03 and np.mean([mean, same]) <= 0.065, missed
+    assert layout[0] != layout[-1] or other.min() >= 0.03
+
+
+def test_pairing_by_hand():
+    """Two rewards from one start, of logs: the difference is Student's paired one, and a mean knows as much as three
+    seeds tell. Runs of methods whose start nobody states are independent."""
+    one, other = np.array([0.1, 0.3, 0.26]), np.array([0.24, 0.43, 0.41])
+    tables = {"rloo/program": one[:, None], "rloo/program_target": other[:, None]}
+    assert {intervals.origin(method) for method in tables} == {("rloo", "sft/program")}
+    scores = scores_of(tables)
+    gap = intervals.differences(scores, [(method, before) for before, method in [[*tables]]]).iloc[0]
+    low, high = stats.ttest_rel(other, one).confidence_interval()
+    assert gap[["low", "high", "freedom"]].tolist() == pytest.approx([low, high, 2])
+    rest = np.var(other - one, ddof=1) / 2
+    seeds = 2 * np.var((one + other) / 2, ddof=1)
+    seen = (rest + seeds) / 2  # the mean of both variances
+    freedom = (rest + seeds) ** 2 / (rest**2 / 2 + seeds**2 / 2)
+    mean = intervals.estimates(scores).set_index("method").loc["rloo/program"]
+    assert mean["high"] - mean["estimate"] == pytest.approx(stats.t.ppf(0.975, freedom) * np.sqrt(seen / 3))
+    assert int(freedom) == mean["freedom"] == 2
+    unstated = scores_of({"rloo/a": one[:, None], "rloo/b": other[:, None]})
+    gap = intervals.differences(unstated, [("rloo/b", "rloo/a")]).iloc[0]
+    low, high = stats.ttest_ind(other, one).confidence_interval()
+    assert gap[["low", "high", "freedom"]].tolist() == pytest.approx([low, high, 4])
+
+
+def test_seeds_that_differ_by_less_than_the_rest_are_no_seeds():
+    """As restricted maximum likelihood has it: then all runs are one pool, whatever their start."""
+    one, other = np.array([0.1, 0.2, 0.3]), np.array([0.3, 0.2, 0.12])
+    stated = scores_of({"rloo/sparse": one[:, None], "rloo/dense": other[:, None]})
+    gap = intervals.differences(stated, [("rloo/dense", "rloo/sparse")]).iloc[0]
+    low, high = stats.ttest_ind(other, one).confidence_interval()
+    assert gap[["low", "high", "freedom"]].tolist() == pytest.approx([low, high, 4])
+
+
+def test_starts_are_those_of_the_declared_runs():
+    from lib.runs.plan import Project
+
+    listed = pd.read_csv(DATA / "methods.csv").set_index("method")["start"].fillna("")
+    declared = {}
+    for profile in ("laptop", "cpu"):
+        for spec in Project().specs(profile).values():
+            if "init" in spec.declaration.needs and spec.run in listed:
+                declared[spec.run] = spec.declaration.needs["init"].rpartition("/")[0]
+    assert len(declared) > 60 and dict(listed[[*declared]]) == declared
+    assert set(listed[listed != ""].index) == set(declared)
+    assert intervals.origin("mix/sparse_0.7") == intervals.origin("rloo/sparse") == ("rloo", "sft/free")
+    assert intervals.origin("rloo/of_your_own") == ("rloo", "")
 
 
 @pytest.mark.parametrize(("runs", "systems"), [(3, 3), (3, 4), (5, 2), (5, 3), (8, 2)])

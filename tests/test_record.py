@@ -17,6 +17,7 @@ from lib.problem import load_set
 from lib.runs.plan import Project, Spec, read_record
 from lib.runs.process import RunError
 from lib.runs.record import CORE_MINUTES, RECORDS, evaluated, line
+from lib.search import SearchSettings
 from tests.conftest import copy_of_the_repository
 
 ENTRIES = re.findall(r"^\| `make record METHOD=(\S+) PROFILE=(\S+)`.*", RECORDS.read_text(), re.MULTILINE)
@@ -30,13 +31,14 @@ OWN = f"""
 
 @pytest.fixture(scope="module")
 def copy(tmp_path_factory) -> Path:
-    """Five seeds of sft/free, published: seeds 3 and 4 are 0 and 1 again under another name."""
+    """Five seeds of sft/free, published, of which 3 and 4 are 0 and 1 again under another name."""
     root = copy_of_the_repository(tmp_path_factory.mktemp("record") / "copy")
     specs = Project(root).specs("laptop")
     for seed in range(5):
         for name in ("sft/free", "sample/sft_free"):
             folder, spec = root / f"data/reference/laptop/{name}", specs[f"{name}/{seed}"]
             if seed > 2:
+                shutil.rmtree(folder / str(seed), ignore_errors=True)
                 shutil.copytree(folder / str(seed - 3), folder / str(seed))
             relabel(folder / str(seed), spec)
     return root
@@ -96,7 +98,7 @@ def test_an_entry_from_published_results(copy):
         ({"sampling": "max_tokens: 320"}, "'s max_tokens differ"),
         ({"sampling": "sets: { heldout_1000: 32 }"}, "'s samples a problem or notebook differ"),
         ({"params": "init: data/models/elsewhere", "init": ""}, "starts from data/models/elsewhere"),
-        ({"init": "sft/trace"}, "sft/trace has no seed 3"),
+        ({"init": "rloo/hybrid"}, "rloo/hybrid has no seed 3"),
     ],
 )
 def test_what_is_no_fair_entry_is_refused(copy, tmp_path, changes, message):
@@ -116,9 +118,25 @@ def test_a_policy_may_be_drawn_in_other_ways_besides():
     assert [spec.run for spec in evaluated(Project(ROOT), "cpu", "rloo/sparse")] == ["sample/rloo_sparse"] * 5
 
 
+def test_an_agent_is_told_by_its_single_games():
+    """Its searches say nothing of a sample; the settings of a single game are those of every sample."""
+    specs = Project(ROOT).specs("laptop")
+    entry, study = evaluated(Project(ROOT), "laptop", "sft/pick"), specs["sample/sft_free/0"].params
+    assert [spec.params["seed"] for spec in entry] == list(range(5))
+    assert {spec.run for spec in entry} == {"search/sft_pick", "search/sft_pick_further"}
+    assert all(study[key] == getattr(SearchSettings(), key) for key in ("temperature", "top_p", "top_k"))
+    played = pd.concat(pd.read_parquet(spec.reference / "trajectories.parquet") for spec in entry)
+    single = played.query("set == 'heldout_1000' and beams == 1 and samples == 1 and temperature == 0.6")
+    assert len(single) == 5 * 1000 * 16
+    won = single["states"].str.split("; ").str[-1] == single["target"].astype(str)
+    assert f"| {100 * won.mean():.1f} [" in line("laptop", "sft/pick", entry)
+    with pytest.raises(RunError, match="preference/agent_hard was drawn with another evaluator.*none is {'beams': 1"):
+        evaluated(Project(ROOT), "laptop", "preference/agent_hard")
+
+
 def test_fewer_seeds_are_refused(copy):
-    with pytest.raises(RunError, match="rloo/dense has 3 sampled seeds of heldout_1000, an entry has 5"):
-        evaluated(Project(ROOT), "laptop", "rloo/dense")
+    with pytest.raises(RunError, match="rloo/hybrid has 3 sampled seeds of heldout_1000, an entry has 5"):
+        evaluated(Project(ROOT), "laptop", "rloo/hybrid")
 
 
 def test_training_on_an_evaluation_problem_is_refused(copy, tmp_path):

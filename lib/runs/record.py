@@ -11,8 +11,8 @@ import pyarrow.parquet
 
 from lib.files import ROOT, atomic, shown
 from lib.intervals import estimates
-from lib.judging import samples
-from lib.metrics import counts, problem_scores, text_scores
+from lib.judging import games, samples
+from lib.metrics import counts, problem_scores, searched, text_scores
 from lib.problem import FILES, from_file, keys, problems
 from lib.runs import front
 from lib.runs.plan import Project, Spec, known, read_record
@@ -22,6 +22,7 @@ SEEDS, CORE_MINUTES, SET = 5, 60, "heldout_1000"
 STUDY = "sample/sft_free/0"  # whose notebook and settings are the evaluator of its profile
 START = "sft/free/0"
 EVALUATOR = ("temperature", "top_p", "top_k", "max_tokens", "limit")
+SEARCH, GAME = "16_search", {"beams": 1, "samples": 1}  # an agent's sample is a game, played without a search
 RECORDS, END = ROOT / "RECORDS.md", "<!-- records: end -->"
 
 
@@ -47,15 +48,11 @@ def evaluated(project: Project, profile: str, method: str) -> list[Spec]:
     known(method, dict.fromkeys(spec.method for spec in specs.values()), "method")
     study = specs[STUDY]
     drawn = [spec for spec in specs.values() if spec.method == method and SET in spec.params.get("sets", {})]
-    entry, differs = [], ""
-    for spec in drawn:  # a policy may be drawn in other ways besides
-        other = [key for key in EVALUATOR if spec.params.get(key) != study.params[key]]
-        if spec.notebook == study.notebook and spec.params["sets"][SET] == study.params["sets"][SET] and not other:
-            entry.append(spec)
-        else:
-            differs = f"{spec.name}'s {', '.join(other) or 'samples a problem or notebook'} differ"
+    differs = {spec.name: different(spec, study) for spec in drawn}
+    entry = [spec for spec in drawn if not differs[spec.name]]  # a policy may be drawn in other ways besides
     if drawn and not entry:
-        raise RunError(f"{method} was drawn with another evaluator than {STUDY}: {differs}")
+        name, other = differs.popitem()
+        raise RunError(f"{method} was drawn with another evaluator than {STUDY}: {name}'s {other} differ")
     if len({spec.params["seed"] for spec in entry}) < SEEDS:
         ask = f"`grid: {{ seed: {list(range(SEEDS))} }}` of {method}, of what it needs, and of its sampling run"
         raise RunError(f"{method} has {len(entry)} sampled seeds of {SET}, an entry has {SEEDS}: {ask}")
@@ -68,6 +65,28 @@ def evaluated(project: Project, profile: str, method: str) -> list[Spec]:
                 )
             apart(run, specs[START].params["init"])
     return entry
+
+
+def different(spec: Spec, study: Spec) -> str:
+    """What a sampling run's evaluator has other than the study's; "" for nothing. A run of searches has to draw as many
+    single games as the study has samples, with the usual settings, which are the study's."""
+    played, count = spec.notebook == SEARCH, study.params["sets"][SET]
+    other = [key for key in EVALUATOR if spec.params.get(key) != study.params[key] and (key == "limit" or not played)]
+    if played:
+        points = [{key: value for key, value in search.items() if key != "sets"} for search in spec.params["searches"]]
+        other += [] if (single := GAME | {"repeats": count}) in points else [f"searches, of which none is {single},"]
+    elif spec.notebook != study.notebook or spec.params["sets"][SET] != count:
+        other = other or ["samples a problem or notebook"]
+    return ", ".join(other)
+
+
+def completions(entry: list[Spec]) -> pd.DataFrame:
+    """What an entry wrote on SET, judged; of an agent its single games."""
+    folders = [finished(spec) for spec in entry]
+    if entry[0].notebook != SEARCH:
+        return samples(folders, sets=[SET])
+    played = searched(games(folders, sets=[SET])).assign(count=1, finish="")
+    return played[(played[list(GAME)] == 1).all(axis=1) & (played["repeats"] > 1)]
 
 
 def lineage(spec: Spec) -> list[Spec]:
@@ -112,14 +131,13 @@ def spent(spec: Spec) -> float:
 
 def line(profile: str, method: str, entry: list[Spec]) -> str:
     """The generated part of an entry's row: percent with intervals over problems and seeds, means of the others."""
-    minutes, folders = [spent(spec) for spec in entry], [finished(spec) for spec in entry]
-    judged = samples(folders, sets=[SET])
+    minutes, judged = [spent(spec) for spec in entry], completions(entry)
     table = estimates(problem_scores(counts(judged), ks=(1, 16), mean_to=())).set_index("metric")
     percent = 100 * table.loc[["pass@1", "pass@16"], ["estimate", "low", "high"]]
     texts = text_scores(judged).mean()
     made = {
         (one["commit"] or "not in git")[:8] + "+" * one["dirty"]
-        for one in (read_record(folder) for folder in folders if folder)
+        for one in (read_record(folder) for folder in map(finished, entry) if folder)
     }
     cells = [
         f"`make record METHOD={method} PROFILE={profile}`",
