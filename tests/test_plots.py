@@ -55,7 +55,7 @@ def test_every_method_looks_different():
     assert len({(method.colour, method.marker) for method in known.values()}) == len(known)
     assert len({method.label for method in known.values()}) == len(known)
     table = pd.read_csv(DATA / "methods.csv")
-    assert set(table["trainer"]) == {"sft", "rloo", "preference", "mix"}
+    assert set(table["trainer"]) == {"sft", "rloo", "preference"}
     assert set(table["study"]) == {"all", "screen", "ast", "program", "dense", "trace", "agent", "coverage"}
 
 
