@@ -734,8 +734,11 @@ def test_every_method_is_trained_on_as_many_completions():
 
 
 def test_a_notebook_of_many_output_widgets_comes_to_its_end(checkout):
-    """nbclient alone lost one cell's reply in six to seventy, and waited for ever."""
-    cell = "import ipywidgets\n\n\n@ipywidgets.interact(x=3)\ndef show(x):\n    print(f'x is {x}')"
+    """nbclient alone lost one cell's reply in six to seventy, and waited for ever.
+
+    And a line that the kernel sends in two pieces is one."""
+    show = "def show(x):\n    print('x is', end=' ', flush=True)\n    print(x)"
+    cell = f"import ipywidgets\n\n\n@ipywidgets.interact(x=3)\n{show}"
     write_notebook(
         checkout.root / "notebooks/base.ipynb", BASE, "init = 'none'\n" + TRAIN_CODE, *[cell] * 100, TRAIN_END
     )

@@ -190,6 +190,7 @@ def run_notebook(project: Project, spec: Spec, parameters: dict, device: str | N
                 progress_bar=False,
                 stdout_file=log,
                 stderr_file=log,
+                coalesce_streams=True,  # the kernel sends what waits every .2 s, in the middle of a line too
                 config=Config({"KernelManager": {"transport": "ipc", "ip": f"{short}/s"}}),
                 extra_arguments=(DIE_WITH_PARENT if sys.platform == "linux" else []) + QUIET,
             )
