@@ -231,8 +231,9 @@ def searched(games: pd.DataFrame) -> pd.DataFrame:
     best = games.assign(any=solved.astype(float), repeats=repeats).query("rank == 0")
     scores = {"pass@1": best["correct"].astype(float), "score": partial_credit(best)}
     scores["rejected"] = best[list(REJECTIONS)].sum(axis=1) / best["sampled"]
-    systems = [_system(row) for row in best.itertuples()]
-    return best.assign(**scores, system=pd.Series(systems, best.index, dtype="str"))
+    kinds = best.groupby([*SEARCH, "repeats"], dropna=False, sort=False)
+    systems = pd.Series([_system(row) for row in kinds.head(1).itertuples()], dtype="str")
+    return best.assign(**scores, system=systems.take(kinds.ngroup()).set_axis(best.index))
 
 
 def _system(row) -> str:
