@@ -8,7 +8,6 @@ from collections.abc import Sequence
 from math import exp
 
 import numpy as np
-from scipy.special import softmax
 
 from lib.problem import Problem, keys
 from lib.solver import count_all, profiles
@@ -83,6 +82,8 @@ class Bandit(Curriculum):
         self.state = [0.0] * count
 
     def probabilities(self, step: int) -> np.ndarray:
+        from scipy.special import softmax  # half a second to import, which the front door has no use for
+
         temperature = np.interp(step, [0, max(self.steps - 1, 1)], self.ends)
         return softmax(np.array(self.state) / temperature)
 

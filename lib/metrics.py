@@ -233,7 +233,7 @@ def searched(games: pd.DataFrame) -> pd.DataFrame:
     scores["rejected"] = best[list(REJECTIONS)].sum(axis=1) / best["sampled"]
     kinds = best.groupby([*SEARCH, "repeats"], dropna=False, sort=False)
     systems = pd.Series([_system(row) for row in kinds.head(1).itertuples()], dtype="str")
-    return best.assign(**scores, system=systems.take(kinds.ngroup()).set_axis(best.index))
+    return best.assign(**scores, system=systems.take(kinds.ngroup().to_numpy()).set_axis(best.index))
 
 
 def _system(row) -> str:

@@ -11,6 +11,7 @@ import os
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from fnmatch import filter as fitting
 from fnmatch import fnmatchcase
 from functools import cache, cached_property
 from graphlib import CycleError, TopologicalSorter
@@ -215,7 +216,7 @@ class Project:
     def specs(self, profile: str) -> dict[str, Spec]:
         """All runs of a profile, parents first."""
         known(profile, self.declarations.profiles, "profile")
-        runs, specs = self.expanded(), {}
+        runs, specs = dict(self.expanded()), {}
         self.check_profile(profile, runs)
         for name, run in runs.items():  # what the profile says of it, parents among it
             body = self.declarations.profiles[profile]
@@ -237,6 +238,7 @@ class Project:
             raise DeclarationError(f"{YAML}: cycle in needs: {cycle}") from error
         return specs
 
+    @cache  # noqa: B019
     def expanded(self) -> dict[str, Declaration]:
         """Declarations by kind/name/seed, with grids multiplied out and parents looked up."""
         runs = {}
@@ -399,6 +401,7 @@ def known(name: str, names: Iterable, what: str) -> None:
         raise DeclarationError(f"{what} {name!r} does not exist{nearest(name, names)}")
 
 
+@cache
 def split(name: str) -> tuple[str, str]:
     """kind/name/seed -> kind/name and seed."""
     run, _, seed = name.rpartition("/")
@@ -416,12 +419,14 @@ def select(patterns: list[str], runs: Iterable[str], where: str, seeds: bool = F
     A pattern of kind/name stands for the first seed of each run, or with `seeds` for all of them; kind/name/seed for
     what it says.
     """
-    found = {}
+    found, run_of = {}, {name: split(name)[0] for name in runs}
+    methods = dict.fromkeys(run_of.values())
     for pattern in patterns:
-        matches = [name for name in runs if fits(name, pattern)]
+        meant, seed_said = {*fitting(methods, pattern)}, pattern.count("/") == 2
+        matches = fitting(run_of, pattern) if seed_said else [name for name, run in run_of.items() if run in meant]
         if not matches:
-            known(pattern, dict.fromkeys(split(name)[0] for name in runs), f"{where}: run")
-        if not seeds and pattern.count("/") < 2:
+            known(pattern, methods, f"{where}: run")
+        if not seeds and not seed_said:
             matches = list({split(name)[0]: name for name in reversed(matches)}.values())[::-1]
         found.update(dict.fromkeys(matches))
     return list(found)
@@ -449,11 +454,11 @@ def fill(value: Any, point: dict[str, Any]) -> Any:
 
 def named_files(params: Any, root: Path) -> dict[str, str]:
     """A hash of each file that parameters name (problems of one's own, or the file of a reward)."""
-    if isinstance(params, dict | list):
-        inside = chain(params, params.values()) if isinstance(params, dict) else params
-        return {name: made for value in inside for name, made in named_files(value, root).items()}
-    names = (params, params.rpartition(":")[0]) if isinstance(params, str) else ()
-    return {name: digest(root / name) for name in names if "." in name and os.path.isfile(root / name)}
+    if isinstance(params, str):
+        names = (params, params.rpartition(":")[0]) if "." in params else ()
+        return {name: digest(root / name) for name in names if "." in name and os.path.isfile(root / name)}
+    inside = chain(params, params.values()) if isinstance(params, dict) else params if isinstance(params, list) else ()
+    return {name: made for value in inside for name, made in named_files(value, root).items()}
 
 
 def read_record(folder: Path) -> dict:
