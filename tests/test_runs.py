@@ -305,18 +305,20 @@ def test_an_impossible_value_is_refused_before_the_start_and_by_hand(tmp_path, n
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"micro_batch": 3}, "micro_batch is 3: it does not divide a step's 8 rollouts"),
-        ({"num_iterations": 3}, "num_iterations is 3: it does not divide"),
-        ({"temperature": 0.0}, "temperature is 0"),
-        ({"average_from": 5}, "average_from is 5, and steps is 4"),
-        ({"decay_steps": 5}, "decay_steps is 5, and steps is 4"),
+        ({"micro_batch": 5}, "micro_batch=5 does not divide the 192 rollouts"),
+        ({"num_iterations": 3}, "num_iterations=3 does not divide"),
+        ({"temperature": 0.0}, "temperature=0.0"),
+        ({"average_from": 51}, "steps=50 cannot hold .* average_from=51"),
+        ({"decay_steps": 50, "warmup_steps": 1}, "steps=50 cannot hold warmup_steps=1 and decay_steps=50"),
+        ({"pass_k": 8, "advantage": "pass_at_k"}, "pass_at_k in groups of 8 has 1 to 7"),
         ({"most_failures": -1}, "most_failures"),
     ],
 )
 def test_values_that_do_not_fit_each_other_are_refused(change, message):
-    whole = {"steps": 4, "save_every": 2, "temperature": 1.0, "problems_per_step": 2, "group_size": 4, "micro_batch": 4}
+    whole = Project().specs("laptop")["rloo/sparse/0"].params
+    check(whole)
     with pytest.raises(ValueError, match=message):
-        check(whole | {"num_iterations": 1} | change)
+        check(whole | change)
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 import json
 import re
 from collections.abc import Mapping
+from dataclasses import fields
 from importlib import import_module
 from inspect import signature
 from typing import Annotated, Any, Literal
@@ -10,6 +11,7 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, ConfigDict, Field, ValidationError, ValidationInfo, create_model
 
 from lib.files import PROBLEMS, ROOT, nearest
+from lib.settings import Advantage, Engine, RLOOSettings, SFTSettings
 
 
 def table(path: str) -> Any:
@@ -60,10 +62,10 @@ BOUNDS = [  # a parameter that is not here may be anything of its default's type
     (Literal["generated", "hub"], "source"),
     (list, "searches"),
     (str, "value"),
-    (Literal["transformers", "vllm"], "engine"),
+    (Engine, "engine"),
     (Literal["ipo", "ipo_mean", "dpo"], "loss"),
     (Literal["cosine", "linear", "constant"], "schedule"),
-    (Literal["leave_one_out", "pass_at_k", "pass_at_k_normalised"], "advantage"),  # asking lib.losses would need torch
+    (Advantage, "advantage"),
     (entry("problem.HUB"), "problem_set"),
     (entry("prompts.PROMPTS"), "prompt_style"),
     (entry("demonstrations.DEMONSTRATIONS"), "design"),
@@ -98,19 +100,9 @@ def check(given: Mapping[str, Any], defaults: Mapping[str, Any] | None = None) -
         options(plain["curriculum"], plain.get("curriculum_options", {}), table("curriculum.CURRICULA"))
     if ON_HUB.fullmatch(name := plain.get("problem_set", "")) and plain.get("source") != "hub" and not own(name):
         raise ValueError(f"problem_set is {name!r}: a set of the hub needs source: hub")
-    if {"problems_per_step", "group_size", "micro_batch"} <= plain.keys():  # RLOO
-        if (rollouts := plain["problems_per_step"] * plain["group_size"]) % plain["micro_batch"]:
-            raise ValueError(f"micro_batch is {plain['micro_batch']}: it does not divide a step's {rollouts} rollouts")
-        if any(plain[name] % plain["num_iterations"] for name in ("steps", "save_every")):
-            raise ValueError(f"num_iterations is {plain['num_iterations']}: it does not divide steps and save_every")
-        for late in ("average_from", "warmup_steps", "decay_steps"):
-            if plain.get(late, 0) > plain["steps"]:
-                raise ValueError(f"{late} is {plain[late]}, and steps is {plain['steps']}")
-        for one in ("pass_k", "pass_k_end"):
-            if plain.get(one, 1) >= plain["group_size"]:
-                raise ValueError(f"{one} is {plain[one]}: a rollout has {plain['group_size'] - 1} others in its group")
-        if not plain["temperature"]:
-            raise ValueError("temperature is 0, and training draws at random")
+    for settings in (SFTSettings, RLOOSettings):  # how they fit each other
+        if {field.name for field in fields(settings)} <= plain.keys():
+            settings.of(plain)
     points = [point for point in plain.get("searches", []) if isinstance(point, dict)]  # of an analysis: folders
     if points and any("learned" in point.get("rerank", "") for point in points) != bool(plain.get("value")):
         raise ValueError(
