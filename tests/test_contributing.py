@@ -72,7 +72,7 @@ def test_a_new_study_notebook(copy):
     names: dict = {}  # and by hand, on the committed results
     for cell in cells[:3]:
         exec(cell.source, names)
-    assert set(names["table"]["n_problems"]) == {1000} and set(names["table"]["runs"]) == {3}
+    assert set(names["table"]["n_problems"]) == {1000} and set(names["table"]["runs"]) == {5}
 
 
 def test_problems_of_your_own(copy):

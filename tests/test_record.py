@@ -98,7 +98,7 @@ def test_an_entry_from_published_results(copy):
         ({"sampling": "max_tokens: 320"}, "'s max_tokens differ"),
         ({"sampling": "sets: { heldout_1000: 32 }"}, "'s samples a problem or notebook differ"),
         ({"params": "init: data/models/elsewhere", "init": ""}, "starts from data/models/elsewhere"),
-        ({"init": "rloo/hybrid"}, "rloo/hybrid has no seed 3"),
+        ({"init": "rloo/sparse_200"}, "rloo/sparse_200 has no seed 3"),
     ],
 )
 def test_what_is_no_fair_entry_is_refused(copy, tmp_path, changes, message):
@@ -135,8 +135,8 @@ def test_an_agent_is_told_by_its_single_games():
 
 
 def test_fewer_seeds_are_refused(copy):
-    with pytest.raises(RunError, match="rloo/hybrid has 3 sampled seeds of heldout_1000, an entry has 5"):
-        evaluated(Project(ROOT), "laptop", "rloo/hybrid")
+    with pytest.raises(RunError, match="rloo/sparse_200 has 3 sampled seeds of heldout_1000, an entry has 5"):
+        evaluated(Project(ROOT), "laptop", "rloo/sparse_200")
 
 
 def test_training_on_an_evaluation_problem_is_refused(copy, tmp_path):
