@@ -12,7 +12,6 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from fnmatch import filter as fitting
-from fnmatch import fnmatchcase
 from functools import cache, cached_property
 from graphlib import CycleError, TopologicalSorter
 from itertools import chain, product
@@ -218,14 +217,12 @@ class Project:
         known(profile, self.declarations.profiles, "profile")
         runs, specs = dict(self.expanded()), {}
         self.check_profile(profile, runs)
+        body, told = self.declarations.profiles[profile], {name: {} for name in runs}
+        for pattern, given in body.runs.items():
+            for name in select([pattern], runs, YAML, seeds=True):
+                told[name] |= given
         for name, run in runs.items():  # what the profile says of it, parents among it
-            body = self.declarations.profiles[profile]
-            said = {
-                key: value
-                for pattern, given in body.runs.items()
-                if fits(name, pattern)
-                for key, value in given.items()
-            }
+            said = told[name]
             needs = {key: of_seed(said.pop(key), split(name)[1], runs) for key in run.needs.keys() & said.keys()}
             update = {"needs": run.needs | needs, "params": run.params | said, "mem_mb": max(run.mem_mb, body.mem_mb)}
             runs[name] = run.model_copy(update=update)
@@ -401,16 +398,10 @@ def known(name: str, names: Iterable, what: str) -> None:
         raise DeclarationError(f"{what} {name!r} does not exist{nearest(name, names)}")
 
 
-@cache
 def split(name: str) -> tuple[str, str]:
     """kind/name/seed -> kind/name and seed."""
     run, _, seed = name.rpartition("/")
     return run, seed
-
-
-def fits(name: str, pattern: str) -> bool:
-    """Whether kind/name/seed is one of the runs that a pattern means: of any seed, unless it says which."""
-    return fnmatchcase(name if pattern.count("/") == 2 else split(name)[0], pattern)
 
 
 def select(patterns: list[str], runs: Iterable[str], where: str, seeds: bool = False) -> list[str]:
@@ -427,7 +418,7 @@ def select(patterns: list[str], runs: Iterable[str], where: str, seeds: bool = F
         if not matches:
             known(pattern, methods, f"{where}: run")
         if not seeds and not seed_said:
-            matches = list({split(name)[0]: name for name in reversed(matches)}.values())[::-1]
+            matches = list({run_of[name]: name for name in reversed(matches)}.values())[::-1]
         found.update(dict.fromkeys(matches))
     return list(found)
 
