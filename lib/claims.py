@@ -8,6 +8,7 @@ reproduced             the interval lies on the claimed side
 not reproduced         it lies on the other side; of "equal", beyond the margin
 equivalent             of "equal" and "zero": it lies within the margin
 paper's size excluded  it holds zero, and the paper's effect lies beyond it: here the effect is smaller, if there is any
+level                  it holds zero and lies within the margin: the claimed difference is too small to matter here
 undecided              it holds zero, or reaches over the margin, and no more can be said
 one seed               one of the methods was trained once, and how far its runs differ cannot be borrowed from others
 not run                there are no such runs
@@ -22,7 +23,8 @@ from lib.files import PAPER
 from lib.intervals import contrasts
 
 ANSWERS = [  # the weakest first: a claim of several comparisons has the weakest of their answers
-    *["not run", "one seed", "not reproduced", "paper's size excluded", "undecided", "equivalent", "reproduced"],
+    *["not run", "one seed", "not reproduced", "paper's size excluded", "level"],
+    *["undecided", "equivalent", "reproduced"],
 ]
 DIRECTIONS = ["higher", "lower", "highest", "lowest", "equal", "zero"]
 COLUMNS = ["estimate", "low", "high", "n_problems", "seeds", "freedom", "theirs", "against", "comparisons", "answer"]
@@ -37,8 +39,9 @@ def planned(paper: str | None = None) -> pd.DataFrame:
     runs: A;B for A minus B, A;B;C for A minus each other (direction highest, lowest) or each alone (zero), A for A
     alone.
     starts: the policies that A and B began from, where their changes are compared. bound: taken off; factor: of B, or
-    of its change; margin: within which equal is equal. metric, set: ours; problem_set, paper_metric, paper_runs: the
-    paper's, filled in where they are the same. note: what is censored, selected or chosen.
+    of its change; margin: within which equal is equal, and a difference too small to matter. metric, set: ours;
+    problem_set, paper_metric, paper_runs: the paper's, filled in where they are the same. note: what is censored,
+    selected or chosen.
     """
     table = pd.read_csv(PAPER / "claims.csv").fillna({"starts": "", "note": "", "bound": 0.0, "factor": 1.0})
     for column in ("metric", "runs"):
@@ -80,7 +83,9 @@ def answer(low: float, high: float, direction: str, seeds: int, theirs=np.nan, m
         low, high, theirs = -high, -low, -theirs
     if low > 0 or high < 0:
         return "reproduced" if low > 0 else "not reproduced"
-    return "paper's size excluded" if theirs > high else "undecided"
+    if theirs > high:
+        return "paper's size excluded"
+    return "level" if -margin < low and high < margin else "undecided"
 
 
 def evaluate(asked: pd.DataFrame, scores: pd.DataFrame, ready: Mapping[str, tuple] | None = None) -> pd.DataFrame:

@@ -6,7 +6,7 @@ import difflib
 import json
 import os
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -75,10 +75,11 @@ def write_table(table: pd.DataFrame, path: Path) -> Path:
     return path
 
 
-def read_table(path: str | Path) -> pd.DataFrame:
-    """Read .parquet or .csv. Raises FileNotFoundError, or ValueError if it is damaged or not as its run.json says, with
-    what to do."""
+def read_table(path: str | Path, without: Collection[str] = ()) -> pd.DataFrame:
+    """Read .parquet, `without` some columns, or .csv. Raises FileNotFoundError, or ValueError if damaged or not as
+    its run.json says, with what to do."""
     import pandas as pd
+    from pyarrow.parquet import read_schema
 
     path = ROOT / path
     record = path.with_name("run.json")
@@ -90,7 +91,7 @@ def read_table(path: str | Path) -> pd.DataFrame:
         if size not in (None, path.stat().st_size):
             raise ValueError(f"it was written with {size:,} bytes and has {path.stat().st_size:,}")
         if path.suffix == ".parquet":
-            return pd.read_parquet(path)
+            return pd.read_parquet(path, columns=[n for n in read_schema(path).names if n not in without])
         if not path.read_bytes().endswith(b"\n"):
             raise ValueError("it ends in the middle of a line")
         return pd.read_csv(path, float_precision="round_trip")

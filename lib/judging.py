@@ -3,15 +3,17 @@
 A run's own record (run.json) says its method, its seed and the style of prompt that was completed, so no text can be
 judged by the rules of another style. Verdicts are kept below the runs, under the hash of the file that was judged and
 of the code that judged it: ten analyses judge a file once, and a changed verifier judges anew. What cannot be kept
-there is judged again, nothing else changes.
+there is judged again, nothing else changes. Published runs have theirs beside them, in a folder `verdicts`; they count
+where data/reference/judged_by.txt names the code (`python -m tests.test_verdicts` judges anew, and names it).
 """
 
+import ast
 import hashlib
 import inspect
 import json
 import sys
 from contextlib import suppress
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 
 import numpy as np
@@ -19,15 +21,16 @@ import pandas as pd
 
 from lib import expression, problem, programs, steps, traces, verifiers
 from lib.expression import canonical, numbers, render
-from lib.files import ROOT, RUNS, atomic, nearest, read_table, reading
+from lib.files import REFERENCE, ROOT, RUNS, atomic, nearest, read_table, reading
 from lib.problem import Problem
 from lib.steps import verify_steps
 from lib.traces import reasoning
 from lib.verifiers import VERIFIERS, answer_span, verify_program, verify_trace
 
 KEPT = RUNS / ".verdicts"
+JUDGED_BY = REFERENCE / "judged_by.txt"
 TEXTS = ["nums", "target", "completion"]  # heavy: read where they are asked for
-ANSWER = ["status", "correct", "answer"]
+ANSWER = ["status", "correct", "solution"]
 STEPS = ["equations", "true", "distinct", "signs", "legal", "lost", "attempts"]
 PROGRAM = ["passed", "assignments", "complete"]
 TRACE = ["goes_on", "ungrounded", "valid_lines", "reached", "repaired", "trace_muldiv", "answer_muldiv"]
@@ -86,7 +89,8 @@ def judge(table: pd.DataFrame, style: str = "free", look: str = "answer") -> pd.
     """Saved generations (columns nums, target, completion, and finish for a trace) with the columns of a look more.
 
     style: of the prompt that was completed, a key of VERIFIERS. Looks:
-    answer: status; correct (bool); answer, the expression up to commuting, by `canonical` ("": there is none).
+    answer: status; correct (bool); solution, of a correct answer the expression up to commuting, by `canonical`, of
+    others "". expression: the same of every answer ("": there is none).
     steps, of the free reasoning: equations that `verify_steps` reads; how many of them are true, how many distinct; its
     equals signs (what there was to read); legal, the share of legal steps; lost, the steps reach the target and the
     answer is wrong; attempts, how often the numbers are used afresh.
@@ -103,7 +107,7 @@ def judge(table: pd.DataFrame, style: str = "free", look: str = "answer") -> pd.
     known, rows = {}, []
     for nums, target, text, end in zip(table["nums"], table["target"], table["completion"], finish, strict=True):
         asked = (tuple(np.asarray(nums).tolist()), int(target))
-        key = (*asked, answer_span(text)) if look == "answer" else (*asked, text, end)
+        key = (*asked, answer_span(text)) if look in ("answer", "expression") else (*asked, text, end)
         if key not in known:
             known[key] = read(text, Problem(*asked), style, end)
         rows.append(known[key])
@@ -113,8 +117,13 @@ def judge(table: pd.DataFrame, style: str = "free", look: str = "answer") -> pd.
 
 def _answer(text, problem, style, _):
     verdict = VERIFIERS[style](text, problem)
-    written = "" if verdict.expression is None else render(canonical(verdict.expression))
-    return verdict.status, verdict.status == "correct", written
+    correct = verdict.status == "correct"
+    return verdict.status, correct, render(canonical(verdict.expression)) if correct else ""
+
+
+def _expression(text, problem, style, _):
+    found = VERIFIERS[style](text, problem).expression
+    return ("" if found is None else render(canonical(found)),)
 
 
 def _steps(text, problem, style, _):
@@ -151,6 +160,7 @@ def _trace(text, problem, _, finish):
 
 LOOKS = {
     "answer": (ANSWER, _answer),
+    "expression": (["expression"], _expression),
     "steps": (STEPS, _steps),
     "program": (PROGRAM, _program),
     "trace": (TRACE, _trace),
@@ -162,33 +172,54 @@ def _judged(patterns, file, sets, looks, texts) -> pd.DataFrame:
     tables = [pd.DataFrame(columns=about + [column for look in looks for column in LOOKS[look][0]])]
     for folder in folders(patterns):
         path, names = folder / file, record(folder)
-        style, table = names["parameters"].get("prompt_style", "free"), read_table(path)
+        style, table = names["parameters"].get("prompt_style", "free"), read_table(path, () if texts else TEXTS)
         who = pd.DataFrame({key: names[key] for key in about[:3]} | {"style": style}, table.index)
-        saved = table.columns if texts else table.columns.drop(TEXTS)
-        tables[0] = tables[0].reindex(columns=tables[0].columns.union([*saved], sort=False))  # of no row, too
-        content = hashlib.blake2b(path.read_bytes(), digest_size=16).hexdigest()
+        tables[0] = tables[0].reindex(columns=tables[0].columns.union([*table.columns], sort=False))  # of no row, too
+        verdicts = partial(_verdicts, path, hashlib.blake2b(path.read_bytes(), digest_size=16).hexdigest(), style)
         for name, rows in table.groupby("set", sort=False) if "set" in table else [("all", table)]:
             if sets is None or name in sets:
-                verdicts = [_verdicts(f"{content}-{name}", rows, style, look) for look in looks]
-                tables.append(pd.concat([who.loc[rows.index], rows[saved], *verdicts], axis=1))
+                judged = [verdicts(name, rows.index, look) for look in looks]
+                tables.append(pd.concat([who.loc[rows.index], rows, *judged], axis=1))
     return pd.concat(tables[1:] or tables, ignore_index=True)
 
 
-def _verdicts(content: str, rows: pd.DataFrame, style: str, look: str) -> pd.DataFrame:
-    """The columns of a look, as they were kept for this content and this code, or judged and kept."""
-    kept, (columns, _) = KEPT / f"{content}-{_code()}-{style}-{look}.parquet", LOOKS[look]
-    try:
-        return read_table(kept).set_axis(rows.index)
-    except (FileNotFoundError, ValueError):  # none, or a damaged one
-        verdicts = judge(rows, style, look)[columns]
+def _verdicts(path: Path, content: str, style: str, name: str, rows: pd.Index, look: str) -> pd.DataFrame:
+    """The columns of a look at a set's rows of a file, as they were kept for this content and this code, or judged and
+    kept."""
+    kept, (columns, _) = KEPT / f"{content}-{name}-{_code()}-{style}-{look}.parquet", LOOKS[look]
+    for place in [published(path, content, name, look), kept] if _trusted() else [kept]:
+        with suppress(FileNotFoundError, ValueError):  # none, or a damaged one
+            return read_table(place).set_axis(rows)
+    verdicts = judge(read_table(path).loc[rows], style, look)[columns]
     with suppress(OSError), atomic(kept) as temporary:  # a folder of others, a full disk: judged again next time
         verdicts.to_parquet(temporary, index=False)
     return verdicts
+
+
+def published(path: Path, content: str, name: str, look: str) -> Path:
+    """Where the verdicts of a look at a set of a published file are, for its content."""
+    return path.parent / "verdicts" / f"{name}-{look}-{content[:12]}.parquet"
+
+
+@cache
+def _trusted() -> bool:
+    """Whether the published verdicts are those of this code."""
+    return JUDGED_BY.exists() and JUDGED_BY.read_text().strip() == _code()
 
 
 @cache
 def _code() -> str:
     """The hash of all code that a verdict comes from."""
     rooms = (expression, problem, programs, steps, traces, verifiers, sys.modules[__name__])
-    text = "".join(inspect.getsource(room) for room in rooms)
+    text = "".join(bare(inspect.getsource(room)) for room in rooms)
     return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
+
+
+def bare(source: str) -> str:
+    """Code as it runs: without comments and docstrings."""
+    tree = ast.parse(source)
+    for body in (getattr(node, "body", None) for node in ast.walk(tree)):
+        match body:
+            case [ast.Expr(ast.Constant() as docstring), *_]:
+                docstring.value = ""
+    return ast.unparse(tree)

@@ -86,7 +86,7 @@ def text_scores(judged: pd.DataFrame) -> pd.DataFrame:
     known = table.notna().mul(weight, axis=0).groupby(keys).sum()  # a look may say nothing of a completion
     scores = table.mul(weight, axis=0).groupby(keys).sum() / known.where(known > 0)
     scores["distinct completions"] = table.groupby(keys).size()
-    found = judged[judged["correct"].astype(bool)].groupby(KEYS)["answer"].nunique()
+    found = judged[judged["correct"].astype(bool)].groupby(KEYS)["solution"].nunique()
     scores["distinct correct answers"] = found.reindex(scores.index, fill_value=0)
     if "legal" in judged:
         spread = (scores.pop("squared") - scores.pop("paid") ** 2).clip(lower=0) ** 0.5
@@ -136,10 +136,10 @@ def exploration(judged: pd.DataFrame) -> pd.DataFrame:
     flags |= {"wrong_numbers": judged["status"] == "wrong_numbers"}
     flags |= {name: judged[name] for name in ("equations", "distinct", "true", "signs", "tokens")}
     sums = judged[KEYS].assign(n=weight, **{name: flag * weight for name, flag in flags.items()}).groupby(KEYS).sum()
-    answers = judged.loc[correct, [*KEYS, "answer"]].drop_duplicates()
-    shapes = {text: flattened(parse(text)) for text in answers["answer"].unique()}
-    answers["shape"] = answers["answer"].map(shapes)
-    found = answers.groupby(KEYS)[["answer", "shape"]].nunique().reindex(sums.index, fill_value=0)
+    found = judged.loc[correct, [*KEYS, "solution"]].drop_duplicates()
+    shapes = {text: flattened(parse(text)) for text in found["solution"].unique()}
+    found["shape"] = found["solution"].map(shapes)
+    found = found.groupby(KEYS)[["solution", "shape"]].nunique().reindex(sums.index, fill_value=0)
     scores = {
         "equations per response": sums["equations"] / sums["n"],
         "distinct equations per response": sums["distinct"] / sums["n"],
@@ -150,7 +150,7 @@ def exploration(judged: pd.DataFrame) -> pd.DataFrame:
         "tokens per response": sums["tokens"] / sums["n"],
         "wrong_numbers": sums["wrong_numbers"] / sums["n"],
         "distinct completions": judged.assign(row=judged.index).groupby(KEYS)["row"].nunique(),
-        "distinct correct solutions": found["answer"],
+        "distinct correct solutions": found["solution"],
         "distinct up to associativity": found["shape"],
     }
     return pd.DataFrame(scores, dtype=float)

@@ -100,23 +100,31 @@ def verify_steps(completion: str, problem: Problem) -> list[Step]:
 
 def _equations(completion: str) -> Iterator[tuple[tuple[int, int], _Equation]]:
     """The equations of the reasoning, each behind its span; malformed ones too, but for what the text's end cut off."""
-    for block in reasoning(completion):
-        for run in _RUN.finditer(completion, *block):
-            (start, end), read = run.span(), False
-            if "=" not in run[0]:
-                continue
-            for match in _EQUATION.finditer(completion, start, min(end + 1, block[1])):  # sees what follows the run
-                left, right = match.group("left", "right")
-                if right and len(left) <= MAX_LENGTH and (equation := _equation(left, right)):
-                    read = True
-                    yield (match.start() + equation.skipped, match.end()), equation
-            if not read and end < len(completion) and _ARITHMETIC.search(run[0]):
-                text = run[0].strip()
-                start += run[0].index(text)
-                yield (start, start + len(text)), _Equation(text, False, False, text.replace(" ", ""), None, 0, 0)
+    for first, last in reasoning(completion):
+        for run in _RUN.finditer(completion, first, last):
+            start, end = run.span()
+            if "=" in (text := run[0]):
+                around = completion[max(start - 1, 0) : start], completion[end : min(end + 1, last)]
+                for (begin, stop), equation in _read(text, *around, end == len(completion)):
+                    yield (start + begin, start + stop), equation
 
 
-@lru_cache(maxsize=1 << 15)  # rollouts of a problem, and attempts of a rollout, repeat each other
+@lru_cache(maxsize=1 << 16)  # attempts of a rollout, and rollouts of a problem, repeat each other's equations
+def _read(run: str, before: str, behind: str, ends: bool) -> list[tuple[tuple[int, int], _Equation]]:
+    """The equations of a run, each behind its span in it. before, behind: the characters around it, if there are any;
+    ends: the completion ends with it."""
+    found, at = [], len(before)
+    for match in _EQUATION.finditer(before + run + behind, at):
+        left, right = match.group("left", "right")
+        if right and len(left) <= MAX_LENGTH and (equation := _equation(left, right)):
+            found.append(((match.start() + equation.skipped - at, match.end() - at), equation))
+    if not found and not ends and _ARITHMETIC.search(run):
+        text = run.strip()
+        start = run.index(text)
+        found.append(((start, start + len(text)), _Equation(text, False, False, text.replace(" ", ""), None, 0, 0)))
+    return found
+
+
 def _equation(left: str, right: str) -> _Equation | None:
     """An equation read; None if its left side is no expression."""
     length = len(left)

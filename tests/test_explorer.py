@@ -218,7 +218,7 @@ def project(tmp_path, monkeypatch):
             (folder / "checkpoint").symlink_to(MODELS / "base-1m")
         else:
             table = rollouts(texts, folder, **(more or {}))
-            given = ["status", "correct", "answer", "run", "place", "folder", "style"] + ["count"] * (file[0] == "t")
+            given = ["status", "correct", "solution", "run", "place", "folder", "style"] + ["count"] * (file[0] == "t")
             table.drop(columns=given).to_parquet(folder / file)
 
     write("reference", "sample/sft_free/0", [RIGHT, *HOSTILE, RIGHT[:60]], prompt_style="free")

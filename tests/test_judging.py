@@ -46,7 +46,7 @@ def test_samples_hold_who_what_and_the_verdict(made, tmp_path):
     assert table["method"].tolist() == ["rloo/sparse", "sft/free", "sft/free"]
     assert table["seed"].tolist() == [1, 0, 0] and table["count"].tolist() == [2, 2, 2]
     assert table["status"].tolist() == ["correct", "correct", "missing"]
-    assert table["answer"].tolist()[1:] == ["19 + 44 + 35", ""] or table["answer"].tolist()[1] != ""
+    assert table["solution"].tolist()[1:] == ["19 + 44 + 35", ""] or table["solution"].tolist()[1] != ""
     assert not set(judging.TEXTS) & set(table)
     assert judging.samples(tmp_path / "runs/sample/sft_free/0", sets=["heldout_1000"]).empty
     assert set(judging.TEXTS) < set(judging.samples(tmp_path / "runs/sample/sft_free/0", texts=True))
@@ -75,6 +75,28 @@ def test_verdicts_are_kept_by_file_and_by_code(made, kept, monkeypatch):
     next(kept.glob("*changed*")).write_bytes(b"torn")  # a damaged one is judged again
     assert judging.samples(folder)["status"].tolist() == ["missing"] and len(judged) == 4
     assert read_table(next(kept.glob("*changed*")))["status"].tolist() == ["missing"]
+
+
+def test_published_verdicts_count_for_the_code_that_they_name(made, kept, monkeypatch, tmp_path):
+    folder, named = made("sample/sft_free", [RIGHT]), tmp_path / "judged_by.txt"
+    first = judging.samples(folder)
+    ours = next(kept.iterdir())
+    content, name, *_ = ours.name.split("-")
+    there = judging.published(folder / "generations.parquet", content, name, "answer")
+    write_table(read_table(ours).assign(status="as published"), there)
+    monkeypatch.setattr(judging, "JUDGED_BY", named)
+    for said, status in (judging._code(), "as published"), ("another", first["status"][0]):
+        named.write_text(said)
+        judging._trusted.cache_clear()
+        assert judging.samples(folder)["status"].tolist() == [status]
+    judging._trusted.cache_clear()
+
+
+def test_the_code_that_judges_is_known_by_what_it_does():
+    """A comment or a docstring changes no verdict."""
+    source = 'def f(x):\n    """What."""\n    return x  # why\n'
+    assert judging.bare(source) == judging.bare(source.replace("What", "Other").replace("  # why", ""))
+    assert judging.bare(source) != judging.bare(source.replace("x  #", "-x  #"))
 
 
 def test_a_folder_that_cannot_be_written_is_judged_all_the_same(made, kept):
@@ -171,7 +193,8 @@ def test_judge_adds_its_columns_and_keeps_the_rows():
     assert judged["status"].tolist() == ["correct", "wrong_numbers", "unparseable", "missing", "correct"]
     assert judged["correct"].tolist() == [True, False, False, False, True]
     assert judged["correct"].dtype == bool
-    assert judged["answer"].tolist()[1:] == ["44", "", "", "1 + 2"]
+    assert judged["solution"].tolist()[1:] == ["", "", "", "1 + 2"]
+    assert judging.judge(table, look="expression")["expression"].tolist()[1:] == ["44", "", "", "1 + 2"]
     assert judged.index.tolist() == table.index.tolist()
     assert list(table.columns) == ["nums", "target", "completion"]
 
@@ -179,14 +202,14 @@ def test_judge_adds_its_columns_and_keeps_the_rows():
 def test_judge_writes_commuted_answers_alike_and_others_not():
     answers = ["(44 + 19) + 35", "35 + (19 + 44)", "44 + (19 + 35)", "44 - 19 + 35", "19 - 44 + 35"]
     rows = [{"nums": [44, 19, 35], "target": 98, "completion": f"<answer>{a}</answer>"} for a in answers]
-    first, commuted, other, minus, swapped = judging.judge(pd.DataFrame(rows))["answer"]
+    first, commuted, other, minus, swapped = judging.judge(pd.DataFrame(rows), look="expression")["expression"]
     assert first == commuted != other
     assert minus != swapped
 
 
 def test_judge_takes_an_empty_table():
     judged = judging.judge(pd.DataFrame({"nums": [], "target": [], "completion": []}))
-    assert len(judged) == 0 and {"status", "correct", "answer"} <= set(judged.columns)
+    assert len(judged) == 0 and {"status", "correct", "solution"} <= set(judged.columns)
 
 
 def test_judge_steps_by_hand():

@@ -73,7 +73,7 @@ def test_the_papers_crossover_lies_between_its_reported_points():
     assert crossover(table.loc["rloo/ast_tau2"], table.loc["rloo/sparse"]) == second
 
 
-NAMES = ["method", "run", "seed", "set", "problem", "completion", "answer", "status", "tokens", "finish", "count"]
+NAMES = ["method", "run", "seed", "set", "problem", "completion", "solution", "status", "tokens", "finish", "count"]
 ROWS = [
     ("sft/free", "sample/sft_free", 0, "test", 0, "a", "1 + 2", "correct", 10, "stop", 2),
     ("sft/free", "sample/sft_free", 0, "test", 0, "b", "1 + 2", "correct", 20, "stop", 1),
@@ -160,7 +160,7 @@ def test_share_is_a_ratio_of_totals_with_its_interval():
 
 
 def searched(rows, merged=True):
-    names = ["method", "run", "seed", "set", "problem", "completion", "answer", "status", "tokens"]
+    names = ["method", "run", "seed", "set", "problem", "completion", "solution", "status", "tokens"]
     table = pd.DataFrame(rows, columns=[*names, "equations", "true", "distinct", "signs", "count"])
     return table.assign(correct=table["status"] == "correct")
 

@@ -112,7 +112,7 @@ def test_the_verdict_has_the_style_of_the_others():
 
 def test_saved_programs_are_judged_by_their_own_verifier():
     table = pd.DataFrame({"nums": [PAPER.nums], "target": [98], "completion": [answer("a = 44 + 19\nb = 35 + a")]})
-    assert judge(table, "program").loc[0, ["status", "answer"]].tolist() == ["correct", "19 + 44 + 35"]
+    assert judge(table, "program").loc[0, ["status", "solution"]].tolist() == ["correct", "19 + 44 + 35"]
     assert judge(table)["status"].tolist() == ["unparseable"]
 
 
