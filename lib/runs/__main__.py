@@ -213,7 +213,8 @@ def restore(profile: str, groups: Groups) -> None:
         elif spec.folder.exists() and any(spec.folder.iterdir()):
             print(f"{spec.name}: stays as it is here, {spec.state}")
         else:
-            shutil.copytree(spec.reference, spec.folder, dirs_exist_ok=True)
+            aside = shutil.ignore_patterns("verdicts")
+            shutil.copytree(spec.reference, spec.folder, ignore=aside, dirs_exist_ok=True)
             (spec.folder / "spec.json").write_text(as_json({key: record[key] for key in ("profile", "run", "seed")}))
             print(f"{spec.name}: {spec.state}")
 
