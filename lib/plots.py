@@ -58,7 +58,7 @@ def label(method: str) -> str:
 
 def ordered(present) -> list[str]:
     """Methods, each once, in the order of data/methods.csv; those not listed last."""
-    present = sorted(set(present))
+    present = sorted(present.unique() if isinstance(present, pd.Series | pd.Index) else set(present))
     _ = [look(method) for method in present]
     return sorted(present, key=lambda method: list(methods()).index(method.partition(" ")[0]))
 
@@ -91,6 +91,7 @@ def save(fig, stem) -> list[Path]:
     """
     paths = [Path(f"{stem}.png"), Path(f"{stem}.pdf")]
     fig.savefig(paths[0], dpi=200, metadata={"Software": None})
+    fig.set_layout_engine("none")  # the places are found
     fig.savefig(paths[1], metadata={"CreationDate": None, "Creator": None, "Producer": None})
     plt.close(fig)
     titles = [fig.get_suptitle(), *(ax.get_title(loc="left") for ax in fig.axes)]

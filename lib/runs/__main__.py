@@ -110,42 +110,44 @@ def figures(profile: Annotated[str, Argument()] = ALL, groups: Some = None, core
     or of all."""
     published = Project(project.root, published=True)
     published.check()
-    drawn, failed = [], []
+    drawn: list[Spec] = []
     for one in profiles(profile):
         every = published.specs(one)
         asked = [every[name] for name in published.asked(one, groups or ["study/*"])]
         studies = {s.name: s for spec in asked if spec.study for s in (spec, *spec.parents.values()) if s.study}
-        specs = {name: spec for name, spec in studies.items() if (spec.reference / "run.json").exists()}
+        drawn += [spec for spec in studies.values() if (spec.reference / "run.json").exists()]
         if not studies:
             raise RunError(
                 f"figures are drawn by studies, and {' '.join(groups or [])} holds none: try `make figures` for all"
             )
-        drawn += specs
-        failed += draw_all(published, specs, cores) if specs else []
     if not drawn:
         where = "data/reference" if profile == ALL else f"data/reference/{profile}"
         remedy = "`make study`, then `python -m lib.runs publish cpu headline`"
         raise RunError(f"no study is in {where}, neither {' nor '.join(studies)}: {remedy}")
-    if failed:
+    if failed := draw_all(published, drawn, cores):
         raise RunError(f"{len(failed)} of {len(drawn)} studies failed, the others are drawn: {', '.join(failed)}")
 
 
 def profiles(name: str) -> list[str]:
-    """One profile, or all by name: `cpu` is before `laptop`, whose comparison reads what studies of `cpu` answered."""
+    """One profile, or all by name."""
     return sorted(project.declarations.profiles) if name == ALL else [name]
 
 
-def draw_all(published: Project, specs: dict[str, Spec], cores: int) -> list[str]:
+def draw_all(published: Project, specs: list[Spec], cores: int) -> list[str]:
     """Draw studies side by side, the longest first, and say why some fail; these. What reads another study comes last,
-    and not at all where that one failed."""
-    last = {name for name, spec in specs.items() if any(one.study for one in spec.parents.values())}
-    seconds, failed = front.expected(published, Plan(specs, [])), []
-    longest = sorted(specs.keys() - last, key=lambda name: -seconds.get(name, 0))
+    and not at all where that one failed; the comparison also reads what studies of another profile answered."""
+    seconds, failed = {}, []
+    for one in dict.fromkeys(spec.profile for spec in specs):
+        plan = Plan({spec.name: spec for spec in specs if spec.profile == one}, [])
+        seconds |= {(one, name): took for name, took in front.expected(published, plan).items()}
+    longest = sorted(specs, key=lambda spec: -seconds.get((spec.profile, spec.name), 0))
+    reads = [any(parent.study for parent in spec.parents.values()) for spec in longest]
     try:
         with ProcessPoolExecutor(cores, get_context("fork"), die_with_parent) as pool:
             try:
-                for names in (longest, last):
-                    tasks = {pool.submit(draw, published, specs[name], [*failed]): name for name in names}
+                for last in (False, True):
+                    some = [spec for spec, late in zip(longest, reads, strict=True) if late == last]
+                    tasks = {pool.submit(draw, published, spec, [*failed]): spec.name for spec in some}
                     for made in as_completed(tasks):
                         try:
                             print(made.result(), flush=True)
