@@ -247,10 +247,11 @@ def _contrast(tables: Mapping[Any, pd.DataFrame], signed, spreads: Spreads, conf
         policy, table = _policy(method), weight * tables[method]
         weights.setdefault(policy, []).append(weight)
         sums[policy] = sums[policy].add(table).dropna(how="all") if policy in sums else table
-    common = pd.concat(sums.values()).dropna(axis=1)
-    if common.empty or any(table.empty for table in sums.values()):
+    runs = [table.to_numpy(float) for table in sums.values()]  # of the same problems
+    common = ~np.isnan(np.vstack(runs)).any(axis=0)
+    if not common.any() or not all(map(len, runs)):
         return None
-    values = np.sum([table[common.columns].to_numpy(float).mean(axis=0) for table in sums.values()], axis=0)
+    values = np.sum([of_policy[:, common].mean(axis=0) for of_policy in runs], axis=0)
     parts, unknown = _of_runs(weights, sums, spreads, len(values))
     freedom = 0 if unknown else int(min((part[-1] for part in parts if part[0]), default=0))
     problems, least = len(values), min(map(len, sums.values()))
