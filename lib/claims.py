@@ -116,6 +116,7 @@ def _weakest(claim, paper: pd.Series, scores: pd.DataFrame, ready: Mapping[str, 
         lead = (claim.paper, " - ".join(reported[i]), *keys[0][2:])
         if len(keys) > 1 and lead in paper.index:
             theirs = paper[lead]  # the paper says the difference alone
+        theirs = theirs if np.isfinite(theirs) else np.nan  # a lead that never came has no size
         row: dict = {"against": [*weights][1] if len(weights) > 1 else "", "theirs": theirs, "answer": "not run"}
         if claim.id in ready:
             row |= dict(zip(("estimate", "low", "high", "seeds"), ready[claim.id], strict=True))

@@ -128,6 +128,10 @@ def test_what_is_no_contrast_of_means_is_handed_in():
     row = claims.evaluate(asked(metric="crossover"), scores({"rloo/a": 0.5}), {"ast-1": (-3.0, -5.0, -1.0, 3)}).iloc[0]
     assert row[["estimate", "answer"]].tolist() == [-3.0, "not reproduced"]
     assert answered({"rloo/a": 0.5}, metric="crossover")["answer"] == "not run"
+    taus = ";".join(f"rloo/ast_tau{tau}" for tau in (2, 1, 3, 4))  # in the paper tau 3 never overtakes: of no size
+    never = asked(metric="crossover", runs=taus, direction="lowest", paper_runs=taus, paper_metric="crossover")
+    row = claims.evaluate(never, scores({"rloo/a": 0.5}), {"ast-1": (0.0, -16.0, 16.0, 2)}).iloc[0]
+    assert row["answer"] == "undecided"
     assert answered({"rloo/a": 0.5, "rloo/b": 0.5}, set="test_50")["answer"] == "not run"
 
 
