@@ -105,7 +105,8 @@ def _equations(completion: str) -> Iterator[tuple[tuple[int, int], _Equation]]:
             start, end = run.span()
             if "=" in (text := run[0]):
                 around = completion[max(start - 1, 0) : start], completion[end : min(end + 1, last)]
-                for (begin, stop), equation in _read(text, *around, end == len(completion)):
+                read = _read if len(text) <= MAX_LENGTH else _read.__wrapped__  # a long run comes once: not kept
+                for (begin, stop), equation in read(text, *around, end == len(completion)):
                     yield (start + begin, start + stop), equation
 
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from lib.demonstrations import free_search
 from lib.problem import Problem
-from lib.steps import verify_steps
+from lib.steps import _read, verify_steps
 from lib.verifiers import verify_answer
 from tests.conftest import linear
 
@@ -230,3 +230,12 @@ def test_hostile_length_takes_linear_time(text, wrapped):
         verify_steps(some, PAPER)
 
     assert linear(read, text)
+
+
+def test_a_long_run_of_equations_is_read_and_not_kept():
+    """Policies come to write thousands of them in a row, each row once: they would fill the memory."""
+    row = " ".join(f"{i} + 1 = {i + 1}" for i in range(1000, 1500))
+    kept = _read.cache_info().currsize
+    found = verify_steps(f"<think>{row}\n</think>", PAPER)
+    assert len(found) == 500 and all(step.arithmetic_ok for step in found)
+    assert _read.cache_info().currsize == kept
