@@ -75,8 +75,9 @@ def answer(low: float, high: float, direction: str, seeds: int, theirs=np.nan, m
     none. freedom: of the variance between runs."""
     if seeds < 2 and freedom < BORROWED:
         return "one seed"
+    within = -margin < low and high < margin
     if direction in ("equal", "zero"):
-        if -margin < low and high < margin:
+        if within:
             return "equivalent"
         return "not reproduced" if low > margin or high < -margin else "undecided"
     if direction in ("lower", "lowest"):
@@ -85,7 +86,7 @@ def answer(low: float, high: float, direction: str, seeds: int, theirs=np.nan, m
         return "reproduced" if low > 0 else "not reproduced"
     if theirs > high:
         return "paper's size excluded"
-    return "level" if -margin < low and high < margin else "undecided"
+    return "level" if within else "undecided"
 
 
 def evaluate(asked: pd.DataFrame, scores: pd.DataFrame, ready: Mapping[str, tuple] | None = None) -> pd.DataFrame:

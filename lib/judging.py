@@ -11,6 +11,7 @@ import ast
 import hashlib
 import inspect
 import json
+from collections.abc import Callable
 from contextlib import suppress
 from functools import cache, partial
 from pathlib import Path
@@ -174,7 +175,7 @@ def _judged(patterns, file, sets, looks, texts) -> pd.DataFrame:
         style, table = names["parameters"].get("prompt_style", "free"), read_table(path, () if texts else TEXTS)
         who = pd.DataFrame({key: names[key] for key in about[:3]} | {"style": style}, table.index)
         tables[0] = tables[0].reindex(columns=tables[0].columns.union([*table.columns], sort=False))  # of no row, too
-        verdicts = partial(_verdicts, path, hashlib.blake2b(path.read_bytes(), digest_size=16).hexdigest(), style)
+        verdicts = partial(_verdicts, path, content(path), style, cache(partial(read_table, path)))
         for name, rows in table.groupby("set", sort=False) if "set" in table else [("all", table)]:
             if sets is None or name in sets:
                 judged = [verdicts(name, rows.index, look) for look in looks]
@@ -182,22 +183,27 @@ def _judged(patterns, file, sets, looks, texts) -> pd.DataFrame:
     return pd.concat(tables[1:] or tables, ignore_index=True)
 
 
-def _verdicts(path: Path, content: str, style: str, name: str, rows: pd.Index, look: str) -> pd.DataFrame:
-    """The columns of a look at a set's rows of a file, as they were kept for this content and this code, or judged and
-    kept."""
-    kept, (columns, _) = KEPT / f"{content}-{name}-{_code()}-{style}-{look}.parquet", LOOKS[look]
-    for place in [published(path, content, name, look), kept] if _trusted() else [kept]:
+def _verdicts(path: Path, held: str, style: str, whole: Callable, name: str, rows: pd.Index, look: str) -> pd.DataFrame:
+    """The columns of a look at a set's rows of a file, as they were kept for its content (held) and this code, or
+    judged and kept. whole: reads the file, texts and all."""
+    kept, (columns, _) = KEPT / f"{held}-{name}-{_code()}-{style}-{look}.parquet", LOOKS[look]
+    for place in [published(path, held, name, look), kept] if _trusted() else [kept]:
         with suppress(FileNotFoundError, ValueError):  # none, or a damaged one
             return read_table(place).set_axis(rows)
-    verdicts = judge(read_table(path).loc[rows], style, look)[columns]
+    verdicts = judge(whole().loc[rows], style, look)[columns]
     with suppress(OSError), atomic(kept) as temporary:  # a folder of others, a full disk: judged again next time
         verdicts.to_parquet(temporary, index=False)
     return verdicts
 
 
-def published(path: Path, content: str, name: str, look: str) -> Path:
+def content(path: Path) -> str:
+    """The hash under which the verdicts of a file are kept."""
+    return hashlib.blake2b(path.read_bytes(), digest_size=16).hexdigest()
+
+
+def published(path: Path, held: str, name: str, look: str) -> Path:
     """Where the verdicts of a look at a set of a published file are, for its content."""
-    return path.parent / "verdicts" / f"{name}-{look}-{content[:12]}.parquet"
+    return path.parent / "verdicts" / f"{name}-{look}-{held[:12]}.parquet"
 
 
 @cache

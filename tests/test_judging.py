@@ -46,7 +46,7 @@ def test_samples_hold_who_what_and_the_verdict(made, tmp_path):
     assert table["method"].tolist() == ["rloo/sparse", "sft/free", "sft/free"]
     assert table["seed"].tolist() == [1, 0, 0] and table["count"].tolist() == [2, 2, 2]
     assert table["status"].tolist() == ["correct", "correct", "missing"]
-    assert table["solution"].tolist()[1:] == ["19 + 44 + 35", ""] or table["solution"].tolist()[1] != ""
+    assert table["solution"].tolist() == ["19 + 44 + 35", "19 + 44 + 35", ""]
     assert not set(judging.TEXTS) & set(table)
     assert judging.samples(tmp_path / "runs/sample/sft_free/0", sets=["heldout_1000"]).empty
     assert set(judging.TEXTS) < set(judging.samples(tmp_path / "runs/sample/sft_free/0", texts=True))
