@@ -89,18 +89,30 @@ def answer(low: float, high: float, direction: str, seeds: int, theirs=np.nan, m
     return "level" if within else "undecided"
 
 
-def evaluate(asked: pd.DataFrame, scores: pd.DataFrame, ready: Mapping[str, tuple] | None = None) -> pd.DataFrame:
+def evaluate(
+    asked: pd.DataFrame,
+    scores: pd.DataFrame,
+    ready: Mapping[str, tuple] | None = None,
+    chosen: pd.DataFrame | None = None,
+) -> pd.DataFrame:
     """The answers to `asked`, rows of `planned`.
 
     `scores`: of all methods of the study, as `lib.intervals` takes them; training logs as `of_logs` makes them.
     ready: by claim, the (estimate, low, high, seeds) of what is no contrast of means, such as a crossover.
+    chosen: scores in the regime that was chosen, where a study has some of its methods there: a claim rests on these
+    where they have its metric and, on its set, all of its methods.
     One row a claim: that of its weakest comparison, with estimate, low, high, n_problems, seeds, freedom; theirs, the
     paper's value; against, the baseline of that comparison; comparisons, how many it rests on; answer.
     """
     paper = pd.read_csv(PAPER / "results.csv")
     paper["value"] /= paper["unit"].map(PER).fillna(1)
     paper = paper.drop_duplicates(["paper", "method", "set", "metric"]).set_index(["paper", "method", "set", "metric"])
-    rows = [_weakest(claim, paper["value"], scores, ready or {}) for claim in asked.itertuples()]
+    there = set() if chosen is None else set(chosen.groupby(["set", "method"]).groups)
+    rows = []
+    for claim in asked.itertuples():
+        needed = {(claim.set, method) for weights in comparisons(claim) for method in weights}
+        better = needed <= there and claim.metric in chosen
+        rows.append(_weakest(claim, paper["value"], chosen if better else scores, ready or {}))
     return asked.merge(pd.DataFrame(rows, columns=["id", *COLUMNS]), on="id")
 
 

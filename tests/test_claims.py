@@ -116,6 +116,15 @@ def test_the_weakest_of_several_comparisons_answers():
         answered(levels, runs="rloo/a;rloo/b;rloo/c")
 
 
+def test_the_chosen_regime_answers_what_it_has():
+    here, there = scores({"rloo/a": 0.5, "rloo/b": 0.3, "rloo/c": 0.1}), scores({"rloo/a": 0.3, "rloo/b": 0.5})
+    rows = [asked(), asked(id="c", runs="rloo/a;rloo/c"), asked(id="set", set="test_50"), asked(id="m", metric="legal")]
+    rows = pd.concat(rows, ignore_index=True)
+    found = claims.evaluate(rows, here.assign(legal=here["pass@1"]), chosen=there).set_index("id")["answer"]
+    assert found.to_dict() == {"ast-1": "not reproduced", "c": "reproduced", "set": "not run", "m": "reproduced"}
+    assert claims.evaluate(rows[:1], here)["answer"].tolist() == ["reproduced"]
+
+
 def test_equal_and_zero():
     levels = {"rloo/a": 0.5, "rloo/b": 0.5, "rloo/c": 0.0}
     assert answered(levels, direction="equal", margin=0.05)["answer"] == "equivalent"
