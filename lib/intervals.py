@@ -94,6 +94,17 @@ def contrasts(scores: pd.DataFrame, weights: Mapping[Any, Mapping[str, float]], 
     return pd.DataFrame(rows, columns=["set", "contrast", "metric", *COLUMNS])
 
 
+def slopes(scores: pd.DataFrame, grids: Mapping[str, Mapping[str, float]], confidence=0.95) -> pd.DataFrame:
+    """Least squares' slope of methods' means on a setting of theirs: what one more of it changes, over a whole sweep.
+    `grids`: the setting by method, by name; only grids whose methods all are there. Columns as `contrasts` has them."""
+    weights = {}
+    for name, settings in grids.items():
+        away = pd.Series(settings, dtype=float)
+        away -= away.mean()
+        weights[name] = (away / (away @ away)).to_dict()
+    return contrasts(scores, weights, confidence)
+
+
 def of_logs(values: pd.DataFrame) -> pd.DataFrame:
     """Scores of a training log, for the functions above. `values`: numbers of whole runs, indexed by method and
     seed."""

@@ -18,11 +18,11 @@ def pick(table: pd.DataFrame, **where) -> pd.Series | None:
 def said(row, unit=" points", scale=100.0, digits=1) -> str:
     """A row with estimate, low, high as text: "+2.8 points [-1.3, +5.5]"; "not run" where there is no row.
 
-    Differences (rows with a baseline) carry signs. What rests on one run says so.
+    Differences (rows with a baseline) and contrasts carry signs. What rests on one run says so.
     """
     if row is None:
         return "not run"
-    sign = "+" if "baseline" in row.index else ""
+    sign = "+" if {"baseline", "contrast"} & {*row.index} else ""
     value, low, high = (f"{scale * row[end]:{sign}.{digits}f}" for end in ("estimate", "low", "high"))
     return f"{value}{unit} [{low}, {high}]" + (" (one seed)" if row.get("runs", 0) == 1 else "")
 

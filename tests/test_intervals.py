@@ -60,6 +60,19 @@ def missed():
     return np.array(found)
 
 
+def test_the_slope_over_a_sweep_is_that_through_its_means():
+    rng = np.random.default_rng(0)
+    settings = {"rloo/a": 1.0, "rloo/b": 2.0, "rloo/c": 4.0}
+    tables = {method: 0.1 * x + rng.normal(0, 0.05, (3, 50)) for method, x in settings.items()}
+    found = intervals.slopes(scores_of(tables), {"tau": settings, "half": {**settings, "rloo/nobody": 3.0}})
+    assert found["contrast"].tolist() == ["tau"]  # of a grid whose cells are not all there nothing is said
+    naive = np.polyfit([*settings.values()], [table.mean() for table in tables.values()], 1)[0]
+    assert found["estimate"].item() == pytest.approx(naive, abs=1e-12)
+    assert found["low"].item() < 0.1 < found["high"].item()
+    doubled = intervals.slopes(scores_of(tables), {"tau": {method: 2 * x for method, x in settings.items()}})
+    assert doubled[["estimate", "low"]].to_numpy() == pytest.approx(found[["estimate", "low"]].to_numpy() / 2)
+
+
 def test_the_interval_covers_the_truth(missed):
     """Asked is 95%, in every cell."""
     assert missed.min() >= 0.03 and missed.max() <= 0.07, missed
