@@ -107,11 +107,12 @@ def evaluate(
     paper = pd.read_csv(PAPER / "results.csv")
     paper["value"] /= paper["unit"].map(PER).fillna(1)
     paper = paper.drop_duplicates(["paper", "method", "set", "metric"]).set_index(["paper", "method", "set", "metric"])
-    there = set() if chosen is None else set(chosen.groupby(["set", "method"]).groups)
+    chosen = scores[:0] if chosen is None else chosen
+    there = set(chosen.groupby(["set", "method"]).groups)
     rows = []
     for claim in asked.itertuples():
         needed = {(claim.set, method) for weights in comparisons(claim) for method in weights}
-        better = needed <= there and claim.metric in chosen
+        better = needed <= there and str(claim.metric) in chosen
         rows.append(_weakest(claim, paper["value"], chosen if better else scores, ready or {}))
     return asked.merge(pd.DataFrame(rows, columns=["id", *COLUMNS]), on="id")
 

@@ -99,9 +99,8 @@ def slopes(scores: pd.DataFrame, grids: Mapping[str, Mapping[str, float]], confi
     `grids`: the setting by method, by name; only grids whose methods all are there. Columns as `contrasts` has them."""
     weights = {}
     for name, settings in grids.items():
-        away = pd.Series(settings, dtype=float)
-        away -= away.mean()
-        weights[name] = (away / (away @ away)).to_dict()
+        away = np.array([*settings.values()]) - np.mean([*settings.values()])
+        weights[name] = dict(zip(settings, away / (away @ away), strict=True))
     return contrasts(scores, weights, confidence)
 
 
