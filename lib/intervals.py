@@ -99,7 +99,8 @@ def slopes(scores: pd.DataFrame, grids: Mapping[str, Mapping[str, float]], confi
     `grids`: the setting by method, by name; only grids whose methods all are there. Columns as `contrasts` has them."""
     weights = {}
     for name, settings in grids.items():
-        away = np.array([*settings.values()]) - np.mean([*settings.values()])
+        away = np.array([*settings.values()], dtype=float)
+        away -= away.mean()
         weights[name] = dict(zip(settings, away / (away @ away), strict=True))
     return contrasts(scores, weights, confidence)
 
