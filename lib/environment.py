@@ -18,16 +18,16 @@ from typing import NamedTuple
 
 import numpy as np
 
-from lib.expression import BinOp, Expr, Num
+from lib.expression import COMPUTE, WHOLE, BinOp, Expr, Num, without
 from lib.problem import Problem
 from lib.prompts import render_prompt
 from lib.solver import count_all
+from lib.verifiers import REJECTIONS as REJECTIONS  # for those who play
 
-REJECTIONS = ("unreadable", "number not there", "division by zero")
 VERDICTS = (" no", " yes")  # what a value policy says of a state, one token each
 Number = int | Fraction  # whole numbers are always int
 
-_NUMBER = r"-?(?:0|[1-9][0-9]{0,17})(?:\|[1-9][0-9]{0,17})?"
+_NUMBER = rf"-?{WHOLE}(?:\|[1-9][0-9]{{0,17}})?"
 _TAG = re.compile(rf"<pick>({_NUMBER}), ({_NUMBER}), ([-+*/])</pick>", re.ASCII)
 
 
@@ -75,19 +75,18 @@ def legal_actions(state: State) -> list[Action]:
 
 def step(state: State, move: Action) -> State:
     """The transition (Eq. 3). Raises ValueError for a number that is not there, ZeroDivisionError."""
-    nums = list(state.nums)
-    for operand in move[:2]:
-        nums.remove(operand)
-    return State(tuple(sorted([*nums, _result(move)])), state.target, (*state.history, move))
+    if (rest := without(state.nums, move[:2])) is None:
+        raise ValueError(f"{render_action(move)}: the numbers left are {', '.join(map(render_number, state.nums))}")
+    return State(tuple(sorted([*rest, _result(move)])), state.target, (*state.history, move))
 
 
 def _result(move: Action) -> Number:
-    a, b, op = move
-    if op == "/":
-        quotient = Fraction(a) / b
-        return quotient.numerator if quotient.denominator == 1 else quotient
-    value = a + b if op == "+" else a - b if op == "-" else a * b
-    return value.numerator if value.denominator == 1 else value
+    return _plain(COMPUTE[move.op](move.a, move.b))
+
+
+def _plain(number: Number) -> Number:
+    """Whole numbers as int."""
+    return number.numerator if number.denominator == 1 else number
 
 
 # --- text -----------------------------------------------------------------------------------------
@@ -117,15 +116,11 @@ def parse_action(text: str, state: State) -> Action | str:
     if (tag := _TAG.fullmatch(text)) is None:
         return "unreadable"
     a, b = (Fraction(number.replace("|", "/")) for number in tag.group(1, 2))
-    left = list(state.nums)
-    for operand in (a, b):
-        if operand not in left:
-            return "number not there"
-        left.remove(operand)
+    if without(state.nums, (a, b)) is None:
+        return "number not there"
     if tag[3] == "/" and not b:
         return "division by zero"
-    a, b = (n.numerator if n.denominator == 1 else n for n in (a, b))
-    return action(a, b, tag[3])
+    return action(_plain(a), _plain(b), tag[3])
 
 
 def expression(problem: Problem, history: Sequence[Action]) -> Expr:

@@ -9,9 +9,10 @@ than MAX_DIGITS digits and a tree of more than MAX_NODES nodes (a number, an ope
 node each; redundant parentheses cost none). So the tree of any text is small, and what walks it may recurse.
 """
 
+import operator
 import re
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from itertools import islice
@@ -21,12 +22,24 @@ from typing import NoReturn
 MAX_DIGITS = 18
 MAX_NODES = 255
 
+# A whole number as texts write it: no leading zero, at most MAX_DIGITS digits. The quantifiers never give back.
+WHOLE = rf"(?:0|[1-9][0-9]{{0,{MAX_DIGITS - 1}}}+)"
+# The same with commas between its thousands: a comma in front of exactly three digits is a separator.
+COMMA = ",[0-9]{3}(?![0-9])"
+THOUSANDS = rf"(?>[1-9][0-9]{{0,2}}(?:{COMMA}){{1,{MAX_DIGITS // 3 - 1}}}+(?!{COMMA})|{WHOLE})"
+
 _TOKEN = re.compile(r"[0-9]+|[^ \t\n\r]")
 _DECIMAL_TOKEN = re.compile(r"[0-9]+(?:\.[0-9]+)?|[^ \t\n\r]")
 _DIGITS = frozenset("0123456789")
 _SIGN = "sign"  # a unary minus on the stack of operators
 _PRECEDENCE = {"(": 0, "+": 1, "-": 1, "*": 2, "/": 2, _SIGN: 3}
 
+COMPUTE = {  # a op b, exactly, of int and Fraction; a quotient is a Fraction, or raises ZeroDivisionError
+    "+": operator.add,
+    "-": operator.sub,
+    "*": operator.mul,
+    "/": Fraction,
+}
 HOLDS = {  # whether a op b = c, exactly
     "+": lambda a, b, c: a + b == c,
     "-": lambda a, b, c: a - b == c,
@@ -35,22 +48,31 @@ HOLDS = {  # whether a op b = c, exactly
 }
 
 
+class _Tree:
+    """A tree never changes, so that a deep copy is the tree itself: a deep one would end in a RecursionError."""
+
+    __slots__ = ()
+
+    def __deepcopy__(self, memo):
+        return self
+
+
 @dataclass(frozen=True, slots=True)
-class Num:
+class Num(_Tree):
     """A number that stands in the text (a Fraction if it was written as a decimal)."""
 
     value: int | Fraction
 
 
 @dataclass(frozen=True, slots=True)
-class Neg:
+class Neg(_Tree):
     """A unary minus. `--a` is two of them: nothing is simplified."""
 
     child: "Expr"
 
 
 @dataclass(frozen=True, slots=True)
-class BinOp:
+class BinOp(_Tree):
     """One of the operations `+`, `-`, `*`, `/`."""
 
     op: str
@@ -150,15 +172,23 @@ def _value(expr: Expr) -> int | Fraction:
             return value
         case Neg(child):
             return -_value(child)
-    left, right = _value(expr.left), _value(expr.right)
-    match expr.op:
-        case "+":
-            return left + right
-        case "-":
-            return left - right
-        case "*":
-            return left * right
-    return Fraction(left, right)
+    return COMPUTE[expr.op](_value(expr.left), _value(expr.right))
+
+
+def number(text: str) -> int | Fraction:
+    """The exact value of a number as texts write it: 1540 or 1,540, 13.5 (a Fraction), 7/2."""
+    text = text.replace(",", "")
+    return Fraction(text) if "." in text or "/" in text else int(text)
+
+
+def without(pool: Sequence, taken: Sequence) -> list | None:
+    """The pool with these members taken out, each as often as it stands there; None if they are not all in it."""
+    rest = list(pool)
+    for one in taken:
+        if one not in rest:
+            return None
+        rest.remove(one)
+    return rest
 
 
 def children(expr: Expr) -> tuple[Expr | None, Expr | None]:

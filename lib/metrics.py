@@ -11,11 +11,9 @@ from itertools import accumulate, product
 import numpy as np
 import pandas as pd
 
-from lib.environment import REJECTIONS
 from lib.expression import flattened, parse
 from lib.judging import TRACE
-from lib.rewards import PROGRAM_WEIGHTS
-from lib.verifiers import CHECKS, STATUSES
+from lib.verifiers import CHECKS, PROGRAM_WEIGHTS, REJECTIONS, STATUSES
 
 KEYS = ["method", "seed", "set", "problem"]  # the index of scores
 

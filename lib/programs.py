@@ -14,26 +14,23 @@ value does not rest on consumes nothing.
 """
 
 import ast
-import operator
 import re
 from fractions import Fraction
 from typing import Any, NamedTuple
 
-from lib.expression import MAX_DIGITS, MAX_NODES, BinOp, Expr, Neg, Num
+from lib.expression import COMPUTE, MAX_NODES, WHOLE, BinOp, Expr, Neg, Num
 
 MAX_LENGTH = 4000  # characters of a program: more than any cap on a completion's tokens lets through
 MAX_TOKENS = 200  # of a line's right side: Python's parser and the walk below stay shallow
 FINAL_NAMES = ("answer", "final", "result")
 
-_NUMBER = rf"(?:0|[1-9][0-9]{{0,{MAX_DIGITS - 1}}}+)"
 _LINE = re.compile(
-    rf"[A-Za-z_]\w*+[ \t]*+=(?:[ \t]*+(?:{_NUMBER}(?!\w)|[A-Za-z_]\w*+|[-+*/()])){{1,{MAX_TOKENS}}}+",
+    rf"[A-Za-z_]\w*+[ \t]*+=(?:[ \t]*+(?:{WHOLE}(?!\w)|[A-Za-z_]\w*+|[-+*/()])){{1,{MAX_TOKENS}}}+",
     re.ASCII,
 )
 _SIGNS = (ast.UnaryOp, ast.UAdd, ast.USub)
 _OPERATIONS = {ast.Add: "+", ast.Sub: "-", ast.Mult: "*", ast.Div: "/"}
 _NODES = (ast.Constant, ast.Name, ast.Load, ast.BinOp, *_OPERATIONS, *_SIGNS)
-_COMPUTE = {"+": operator.add, "-": operator.sub, "*": operator.mul, "/": Fraction}
 
 
 class ProgramError(ValueError):
@@ -125,7 +122,7 @@ def _compute(tree: ast.expr, bound: dict[str, Value]) -> Value:
     assert isinstance(tree, ast.BinOp)
     left, right, op = _compute(tree.left, bound), _compute(tree.right, bound), _OPERATIONS[type(tree.op)]
     nodes = left.nodes + right.nodes + 1
-    return _small(Value(_COMPUTE[op](left.value, right.value), BinOp(op, left.expression, right.expression), nodes))
+    return _small(Value(COMPUTE[op](left.value, right.value), BinOp(op, left.expression, right.expression), nodes))
 
 
 def _small(value: Value) -> Value:

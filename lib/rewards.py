@@ -28,7 +28,15 @@ from lib.problem import Problem
 from lib.prompts import render_prompt
 from lib.solver import is_solvable
 from lib.steps import Step, verify_steps
-from lib.verifiers import CHECKS, TraceVerdict, Verdict, verify_answer, verify_program, verify_trace
+from lib.verifiers import (
+    CHECKS,
+    PROGRAM_WEIGHTS,
+    TraceVerdict,
+    Verdict,
+    verify_answer,
+    verify_program,
+    verify_trace,
+)
 
 KINDS = {float: "a number", int: "a whole number", bool: "true or false", str: "a text"}
 
@@ -207,9 +215,6 @@ def ast_distance(
         return Score(lambda_p * parts["answer"] + lambda_a * parts["closeness"], parts)
 
     return reward
-
-
-PROGRAM_WEIGHTS: dict[str, float] = dict(zip(CHECKS, (0.05, 0.10, 0.15, 0.20, 0.50), strict=True))
 
 
 @register("program")

@@ -15,7 +15,7 @@ from functools import lru_cache
 from itertools import islice
 from typing import NamedTuple
 
-from lib.expression import HOLDS, ExpressionError, evaluate, operands, parse
+from lib.expression import COMMA, HOLDS, THOUSANDS, ExpressionError, evaluate, number, operands, parse, without
 from lib.problem import Problem
 from lib.traces import reasoning
 
@@ -51,13 +51,21 @@ class Step(NamedTuple):
 
 # Quantifiers are possessive: what is read is never given back, so a text is scanned once. The equation's right
 # side is optional only so that an expression without one is passed over as a whole.
-_NUMBER = r"-?(?:0|[1-9][0-9]{0,17}+)(?:\.[0-9]{1,18}+)?+"
+_NUMBER = rf"-?{THOUSANDS}(?:\.[0-9]{{1,18}}+)?+"
 _TERM = rf"(?:-?\([ \t]*+){{0,8}}+{_NUMBER}(?:[ \t]*+\))*+"
 _EQUATION = re.compile(
-    rf"(?<![\w.^*/+])(?<!\w-)(?P<left>{_TERM}(?:[ \t]*+[-+*/][ \t]*+{_TERM})++)"
-    rf"(?:[ \t]*+=[ \t]*+(?P<right>{_NUMBER})(?![\w^%]|\.[0-9]|[ \t]*+[-+*/][ \t]*+[-(]?[0-9]))?+"
+    # It starts where no operand ends; in bold type it starts behind the two asterisks.
+    r"(?:(?<![\w.^*/+])(?<!\w-)|(?<=[^\w.)^*/+ \t]\*\*)|(?<=[^0-9.)][ \t]\*\*))"
+    rf"(?P<left>{_TERM}(?:[ \t]*+[-+*/][ \t]*+{_TERM})++)"
+    # The result may stand in marks: **63**, \boxed{63}, or behind a typographic minus.
+    r"(?:[ \t]*+=[ \t]*+(?:(?P<bold>\*\*)|(?P<box>\\boxed\{))?"
+    rf"(?P<right>(?:−(?=[0-9]))?{_NUMBER})(?(bold)\*\*)(?(box)\}})"
+    rf"(?![\w^%]|\.[0-9]|{COMMA}|[ \t]*+[-+*/][ \t]*+[-(]?[0-9]))?+"
 )
-_RUN = re.compile(r"[-+*/^().=0-9 \t]++")  # the characters of an equation, as many as follow each other
+# The characters of an equation, as many as follow each other, and what may stand between or around its digits.
+_RUN = re.compile(
+    rf"(?:[-+*/^().=0-9 \t]++|(?<=[0-9])(?={COMMA}),|\\boxed\{{-?[0-9.,]++\}}|(?:(?<==)|(?<== ))−(?=[0-9]))++"
+)
 _ARITHMETIC = re.compile(r"[0-9)][ \t]*+[-+*/^]")
 _OPERATION = re.compile(rf"({_NUMBER})[ \t]*+([-+*/])[ \t]*+({_NUMBER})")
 
@@ -86,8 +94,8 @@ def verify_steps(completion: str, problem: Problem) -> list[Step]:
     """
     pool, attempt, seen, steps = list(problem.nums), 0, set(), []
     for span, equation in islice(_equations(completion), MAX_STEPS):
-        rest = _without(pool, equation.operands)
-        if rest is None and (rest := _without(problem.nums, equation.operands)) is not None:
+        rest = None if equation.operands is None else without(pool, equation.operands)
+        if rest is None and equation.operands and (rest := without(problem.nums, equation.operands)) is not None:
             attempt += 1
         if rest is not None:
             pool = [*rest, equation.result]
@@ -132,33 +140,18 @@ def _equation(left: str, right: str) -> _Equation | None:
     if (unclosed := left.count("(") - left.count(")")) > 0:  # (44 + 19 = 63)
         left = left[unclosed:].lstrip()
     skipped = length - len(left)
-    text, result = f"{left} = {right}", _value(right)
+    text, result = f"{left} = {right}", number(right.replace("−", "-"))
     if operation := _OPERATION.fullmatch(left):
-        a, op, b = _value(operation[1]), operation[2], _value(operation[3])
+        a, op, b = number(operation[1]), operation[2], number(operation[3])
         key = (op, b, a) if op in "+*" and b < a else (op, a, b)
         return _Equation(text, True, HOLDS[op](a, b, result), key, [a, b], result, skipped)
+    plain = left.replace(",", "")
     try:
-        expr = parse(left, decimals=True)
+        expr = parse(plain, decimals=True)
         holds = evaluate(expr) == result
     except ExpressionError:
         return None
     except ZeroDivisionError:
         holds = False
-    key = left.replace(" ", "").replace("\t", "")
+    key = plain.replace(" ", "").replace("\t", "")
     return _Equation(text, False, holds, key, operands(expr), result, skipped)
-
-
-def _value(number: str) -> int | Fraction:
-    return Fraction(number) if "." in number else int(number)
-
-
-def _without(pool, taken: list | None) -> list | None:
-    """The pool with these operands taken out, or None if they are not all in it."""
-    if taken is None:
-        return None
-    rest = list(pool)
-    for operand in taken:
-        if operand not in rest:
-            return None
-        rest.remove(operand)
-    return rest

@@ -4,8 +4,8 @@
     try 8 - 2 = 6                 one operation on two of them; the state behind it holds its result
     backtrack                     gives the pool up; the next state names the earlier one that the search returns to
 
-Numbers are integers or exact fractions (7/2, without spaces). With provenance a state holds what its numbers were made
-of, `state [3, 6 = 8 - 2, 7]`, so that the last one holds the answer.
+Numbers are integers (1540 or 1,540) or exact fractions (7/2, without spaces). With provenance a state holds what its
+numbers were made of, `state [3, 6 = 8 - 2, 7]`, so that the last one holds the answer.
 
 A try may also say whether its result is the target: `try 4 * 6 = 24, 24? yes`.
 
@@ -24,16 +24,30 @@ from functools import lru_cache
 from itertools import islice
 from operator import itemgetter
 
-from lib.expression import HOLDS, BinOp, Expr, ExpressionError, Num, evaluate, numbers, parse, render
+from lib.expression import (
+    COMMA,
+    HOLDS,
+    THOUSANDS,
+    BinOp,
+    Expr,
+    ExpressionError,
+    Num,
+    evaluate,
+    number,
+    numbers,
+    parse,
+    render,
+)
 from lib.problem import Problem
 
 MAX_LINES = 1000  # of a trace: 4,096 tokens, the longest cap, hold fewer tries and states
 MAX_LENGTH = 200  # characters of a line: every line is then read in bounded time
 
-_NUMBER = r"-?(?:0|[1-9][0-9]{0,17})(?:/[1-9][0-9]{0,17})?"
+_NUMBER = rf"-?{THOUSANDS}(?:/[1-9][0-9]{{0,17}})?"
 _TRY = re.compile(rf"try +({_NUMBER}) *([-+*/]) *({_NUMBER}) *= *({_NUMBER})(?:, ({_NUMBER})\? (yes|no))?")
 _STATE = re.compile(r"state +\[([^\[\]]+)\]")
 _ITEM = re.compile(rf"({_NUMBER})(?: *= *(.+))?")
+_BETWEEN = re.compile(rf"(?!{COMMA}),")  # a comma that separates items, and not thousands
 _LINE = re.compile("[^\n]+")
 
 Pool = tuple[tuple[int | Fraction, Expr], ...]  # the numbers that are left and what made them, in rising order
@@ -61,10 +75,9 @@ def try_line(node: BinOp) -> str:
 
 def move(pool: Pool, node: BinOp) -> Pool:
     """The pool after the operation `node` on two of its members. Raises ValueError if it does not hold them."""
-    made = [expr for _, expr in pool]
-    i = made.index(node.left)
-    j = made.index(node.right, i + 1) if node.left == node.right else made.index(node.right)
-    return _moved(pool, i, j, node.op, evaluate(node))
+    if (at := _find([expr for _, expr in pool], node.left, node.right)) is None:
+        raise ValueError(f"{render(node)} needs two members of {state_line(pool, provenance=True)}")
+    return _moved(pool, *at, node.op, evaluate(node))
 
 
 def _moved(pool: Pool, i: int, j: int, op: str, value: int | Fraction) -> Pool:
@@ -140,10 +153,10 @@ def replay(completion: str, problem: Problem) -> Trace:
     for line, span in islice(_lines(completion), MAX_LINES):
         short, pool = line if len(line) <= MAX_LENGTH else "", values(pools[-1])
         if action := _TRY.fullmatch(short):
-            op, (a, b, result) = action[2], map(_number, action.group(1, 3, 4))
+            op, (a, b, result) = action[2], map(number, action.group(1, 3, 4))
             at, holds = _find(pool, a, b), HOLDS[op](a, b, result)
             if asked := action[5]:
-                holds &= (_number(asked),) == goal and (result == problem.target) == (action[6] == "yes")
+                holds &= (number(asked),) == goal and (result == problem.target) == (action[6] == "yes")
             key = (op, *(sorted((a, b)) if op in "+*" else (a, b)), pool)
             right, before = bool(at and holds), tried.get(key)
             lines.append(Line("try", at is not None, holds, repeated=before or before == right, span=span))
@@ -168,14 +181,11 @@ def replay(completion: str, problem: Problem) -> Trace:
     return Trace(tuple(lines), values(pools[-1]) == goal, solution, frozenset(results))
 
 
-def _number(text: str) -> int | Fraction:
-    return Fraction(text) if "/" in text else int(text)
-
-
-def _find(pool: tuple, a: int | Fraction, b: int | Fraction) -> tuple[int, int] | None:
-    """Where a and b stand among the values of a pool, if there are both."""
-    if a not in pool or b not in (*pool[: (i := pool.index(a))], *pool[i + 1 :]):
+def _find(pool: Sequence, a: object, b: object) -> tuple[int, int] | None:
+    """Where a and b stand in a pool, at two different places; None if they are not both there."""
+    if a not in pool or b not in pool or (a == b and pool.count(a) < 2):
         return None
+    i = pool.index(a)
     return i, pool.index(b, i + 1) if a == b else pool.index(b)
 
 
@@ -196,15 +206,15 @@ def _names(items: str, pool: Pool) -> bool:
 def _items(items: str) -> tuple[tuple[int | Fraction, str, str], ...]:
     """Value, text and what it was made of ("" if it does not say) of each item of a state, in rising order; nothing
     where one is no item."""
-    said = items.split(",")
-    read = [item for text in said if (item := _ITEM.fullmatch(text.strip()))]
-    return tuple(sorted((_number(i[1]), i[1], i[2] or "") for i in read)) if len(read) == len(said) else ()
+    texts = _BETWEEN.split(items)
+    read = [item for text in texts if (item := _ITEM.fullmatch(text.strip()))]
+    return tuple(sorted((number(i[1]), i[1], i[2] or "") for i in read)) if len(read) == len(texts) else ()
 
 
 @lru_cache(maxsize=4096)
 def _expression(text: str) -> Expr | None:
     try:
-        evaluate(expr := parse(text))
+        evaluate(expr := parse(text.replace(",", "")))
     except (ExpressionError, ZeroDivisionError):
         return None
     return expr

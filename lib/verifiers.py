@@ -17,6 +17,8 @@ from lib.traces import Line, reasoning, replay
 STATUSES = ["correct", "wrong_value", "wrong_numbers", "unparseable", "missing"]
 _NO_TRACE = re.compile("</?think>|<answer>[^<]*</answer>")
 CHECKS = ("format", "parse", "execution", "numbers", "target")  # of a program, each presupposing the ones before
+PROGRAM_WEIGHTS = dict(zip(CHECKS, (0.05, 0.10, 0.15, 0.20, 0.50), strict=True))  # what passing each check earns
+REJECTIONS = ("unreadable", "number not there", "division by zero")  # why a tag names no legal action of the agent
 
 # --- the answer -----------------------------------------------------------------------------------
 
