@@ -4,16 +4,20 @@ The sets are made by notebook 01 and committed under data/problems/ as parquet f
 in two of them, up to the order of its numbers. Their distribution is that of the public 3-4-number data: a target from
 10 to 100, numbers from 1 to 99, redrawn until a search over non-negative integers solves the problem.
 
-Problems of others are a file or a set of the hub: columns nums and target ("44 19 35", 98), or the rows of
-reasoning-gym's Countdown, whose metadata hold numbers and target. A file's path or a hub's name may stand where a set's
-name stands for training, a file's also for evaluation, and one filter keeps the two apart (`admitted`).
+Problems of your own are a file or a set of the hub. They have columns nums and target ("44 19 35", 98), or they are the
+rows of reasoning-gym's Countdown, whose metadata hold numbers and target. A run may name a file or a hub set where it
+names a set to train on, and a file where it names a set to evaluate on; one filter, `admitted`, keeps training and
+evaluation problems apart.
 """
 
 from __future__ import annotations
 
+import csv
 import hashlib
 import json
 import re
+from collections import Counter
+from collections.abc import Iterator
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import lru_cache
@@ -29,8 +33,10 @@ if TYPE_CHECKING:  # a second and a half to import: the verifiers need a Problem
 HUB = {"3to4": "asingh15/countdown_tasks_3to4", "5num": "aelbakry/countdown_5num_tasks"}
 
 FILES = (".csv", ".jsonl", ".parquet")  # of problems of one's own
-_NUMS = re.compile(r"\[?[1-9][0-9]{0,17}(?:[ ,;]+[1-9][0-9]{0,17}){1,5}\]?")
-_TARGET = re.compile("-?[0-9]{1,18}")
+CHECKED = {2: 10_000, 3: 10_000, 4: 10_000, 5: 1_000, 6: 100}  # by numbers: how many are solved on loading, in seconds
+MAX_NUMBERS = 6  # of a problem: the solver takes no more
+_NUMBER = re.compile(r"([1-9][0-9]{0,17})(?:\.0+)?")  # 98.0: a spreadsheet or a data frame made it a float
+_TARGET = re.compile(r"(-?[0-9]{1,18})(?:\.0+)?")
 
 EVALUATION_SETS = {  # as figures and tables call them: (name, split)
     "validation_200": ("3to4", "validation_200"),
@@ -102,46 +108,99 @@ def load_set(name: str) -> Dataset:
 
 
 def from_file(path: str | Path) -> list[Problem]:
-    """The problems of a .csv, .jsonl or .parquet file, as it has them.
+    """The problems of a .csv, .jsonl or .parquet file, in its order.
 
-    path: from the repository's root, or absolute. Columns nums (two to six whole numbers from 1: a list, or a text with
-    spaces or commas between) and target, or metadata with numbers and target. Raises ProblemSetError naming the line.
+    path: from the repository's root, or absolute. Columns nums and target as `as_problem` reads them, or metadata with
+    numbers and target. A CSV may separate its columns by commas, semicolons or tabs. Raises ProblemSetError, which
+    names the line of a text file (from 1), or the row of a parquet file (from 0).
     """
+    try:
+        rows = list(_ROWS[Path(path).suffix](ROOT / path))
+    except FileNotFoundError as error:
+        raise ProblemSetError(f"there is no file {path}; a path starts at {ROOT}, or is absolute") from error
+    except (OSError, ValueError) as error:
+        raise ProblemSetError(f"{path} cannot be read as a {Path(path).suffix} file of problems: {error}") from error
+    return _problems(rows, str(path))
+
+
+def _csv(path: Path) -> Iterator[tuple[str, dict]]:
+    with path.open(newline="", encoding="utf-8-sig") as file:
+        header = file.readline()
+        file.seek(0)
+        rows = csv.reader(file, delimiter=next((sign for sign in ";\t" if sign in header), ","))
+        columns, line = [name.strip() for name in next(rows, [])], rows.line_num
+        _need(set(columns))
+        for row in rows:
+            if row:  # no blank line
+                yield f"line {line + 1}", dict(zip(columns, row, strict=False))
+            line = rows.line_num  # a quoted text may go over several lines
+
+
+def _jsonl(path: Path) -> Iterator[tuple[str, dict]]:
+    for i, line in enumerate(path.read_text(encoding="utf-8-sig").split("\n"), 1):  # a text may hold other line ends
+        if line.strip():
+            try:
+                row = json.loads(line)
+            except (ValueError, RecursionError) as error:
+                raise ValueError(f"line {i} is no JSON ({error})") from error
+            if not isinstance(row, dict):
+                raise ValueError(f"line {i} is no JSON object")
+            yield f"line {i}", row
+
+
+def _table(table: pd.DataFrame) -> Iterator[tuple[str, dict]]:
+    _need(set(table.columns))
+    held = table[[name for name in ("nums", "target", "metadata") if name in table]]
+    yield from ((f"row {i}", row) for i, row in enumerate(held.to_dict("records")))
+
+
+def _parquet(path: Path) -> Iterator[tuple[str, dict]]:
     import pandas as pd
 
-    suffix, ahead = Path(path).suffix, {".csv": 2, ".jsonl": 1}  # what number the first row's line has
-    try:
-        if suffix == ".csv":
-            table = pd.read_csv(ROOT / path, dtype=str, keep_default_na=False)
-        elif suffix == ".jsonl":
-            table = pd.DataFrame([json.loads(line) for line in (ROOT / path).read_text().splitlines()])
-        else:
-            table = pd.read_parquet(ROOT / path)
-    except (OSError, ValueError) as error:
-        raise ProblemSetError(f"{path} cannot be read as a {suffix} file of problems: {error}") from error
-    return _own(table, str(path), "line" if suffix in ahead else "row", ahead.get(suffix, 0))
+    return _table(pd.read_parquet(path))
+
+
+def _need(columns: set) -> None:
+    if "metadata" not in columns and (missing := {"nums", "target"} - columns):
+        raise ValueError(
+            f"it has no column {', '.join(sorted(missing))}; it has {', '.join(map(str, columns)) or 'none'}"
+        )
+
+
+_ROWS = {".csv": _csv, ".jsonl": _jsonl, ".parquet": _parquet}  # each gives (place, row)
 
 
 def from_hub(name: str, split: str) -> list[Problem]:
-    """The problems of a hub set (owner/name, or a key of HUB), as `from_file` reads them. Raises ProblemSetError."""
-    from datasets import load_dataset
+    """The problems of a hub set (owner/name, or a key of HUB) or of a local folder, one that `save_to_disk` wrote
+    included, as `from_file` reads them. Raises ProblemSetError."""
+    from datasets import DatasetDict, load_dataset, load_from_disk
 
     if (repository := HUB.get(name, name if "/" in name else None)) is None:
         raise ProblemSetError(f"no hub set is known for {name!r} (known: {', '.join(HUB)}); use source='generated'")
+    folder = Path(repository)
+    saved = any((folder / mark).exists() for mark in ("state.json", "dataset_dict.json"))  # of save_to_disk
     try:
-        rows: Any = load_dataset(repository, split=split)
+        rows: Any = load_from_disk(repository) if saved else load_dataset(repository, split=split)
+        rows = rows[split] if isinstance(rows, DatasetDict) else rows
+        return _problems(list(_table(rows.to_pandas())), f"hub set {repository!r}")
+    except ProblemSetError:
+        raise
     except Exception as error:
-        raise ProblemSetError(
-            f"hub set {repository!r}, split {split!r} cannot be loaded ({type(error).__name__}: {error}). "
-            "It needs network access and HF_HUB_OFFLINE unset; or choose source='generated'."
-        ) from error
-    return _own(rows.to_pandas(), f"hub set {repository!r}", "row", 0)
+        needs = (
+            ""
+            if folder.exists()
+            else " It needs network access and HF_HUB_OFFLINE unset; or choose source='generated'."
+        )
+        what = f"{'folder' if folder.exists() else 'hub set'} {repository!r}, split {split!r}"
+        raise ProblemSetError(f"{what} cannot be loaded ({type(error).__name__}: {error}).{needs}") from error
 
 
 def admitted(found: list[Problem], name: str, train: bool) -> pd.DataFrame:
-    """Those that may be used, columns nums and target: for training what is in no evaluation set of ours, for
-    evaluation what is in none of our training sets, each once up to the order of its numbers. Prints how many remain.
-    """
+    """Remove leakage and duplicates: training problems must not stand in our evaluation sets, nor evaluation problems
+    in our training sets. The order of the numbers does not matter.
+
+    Returns columns nums and target; prints how many problems remain, and which of them have no solution. Raises
+    ProblemSetError if none remains."""
     import pandas as pd
 
     first, taken = {}, keys("evaluation" if train else "train")
@@ -152,36 +211,67 @@ def admitted(found: list[Problem], name: str, train: bool) -> pd.DataFrame:
     if not kept:
         raise ProblemSetError(f"{name}: no problem is left of {len(found):,}: all stand in {ours} set of ours")
     print(f"{name}: {len(kept):,} of {len(found):,} problems; the others stand in {ours} set of ours, or twice")
+    checked, seen = [], Counter()
+    for own in kept:
+        size = len(own.nums)
+        seen[size] += 1
+        if seen[size] <= CHECKED[size]:
+            checked.append(own)
+    if lost := unsolvable(checked):
+        shown = "; ".join(f"{', '.join(map(str, own.nums))} -> {own.target}" for own in lost[:5])
+        of = f"the {len(checked):,} that were solved" if len(checked) < len(kept) else f"{len(kept):,}"
+        print(f"{name}: {len(lost):,} of {of} have no solution: {shown}{'; ...' if len(lost) > 5 else ''}")
     return pd.DataFrame({"nums": [list(own.nums) for own in kept], "target": [own.target for own in kept]})
 
 
-def _own(table: pd.DataFrame, where: str, unit: str, first: int) -> list[Problem]:
-    """The rows of others as Problems. Raises ProblemSetError for a column that is missing or a row that is none."""
-    if "metadata" in table and "nums" not in table:  # reasoning-gym's, on the hub as text
-        held = [json.loads(row) if isinstance(row, str) else row for row in table["metadata"]]
-        rows = [(row.get("numbers"), row.get("target")) for row in held]
-    elif missing := {"nums", "target"} - set(table.columns):
-        raise ProblemSetError(f"{where} has no column {', '.join(sorted(missing))}")
-    else:
-        rows = [*zip(table["nums"], table["target"], strict=True)]
+def unsolvable(problems: list[Problem]) -> list[Problem]:
+    """Those without any solution. The solver takes 0.02 ms for four numbers, 2.5 ms for five, and 35 ms for six."""
+    from lib.solver import count_all  # it imports this file
+
+    return [own for own, count in zip(problems, count_all(problems), strict=True) if not count]
+
+
+def _problems(rows: list[tuple[str, dict]], where: str) -> list[Problem]:
+    """The rows of others, each behind its place, as Problems. Raises ProblemSetError for a row that is none."""
+    if not rows:
+        raise ProblemSetError(f"{where} holds no problem: it has no row")
     found = []
-    for line, (nums, target) in enumerate(rows, first):
-        text = nums if isinstance(nums, str) else " ".join(map(str, [] if nums is None else nums))
-        if not (_NUMS.fullmatch(text.strip()) and _TARGET.fullmatch(str(target).strip())):
-            raise ProblemSetError(f'{where}, {unit} {line}: {nums!r}, {target!r} is no problem; write "44 19 35",98')
-        found.append(Problem(tuple(map(int, re.findall("[0-9]+", text))), int(target)))
+    for place, row in rows:
+        try:
+            if "nums" not in row and "metadata" in row:  # reasoning-gym's, on the hub as text
+                about = row["metadata"]
+                about = json.loads(about) if isinstance(about, str) else about
+                row = {"nums": about.get("numbers"), "target": about.get("target")}
+            found.append(as_problem(row.get("nums"), row.get("target")))
+        except (ValueError, AttributeError) as error:
+            raise ProblemSetError(f"{where}, {place}: {error}") from error
     return found
 
 
+def as_problem(nums: Any, target: Any) -> Problem:
+    """The Problem of a row, whatever made it: a file, a data frame, a data set, a tensor.
+
+    nums: two to six whole numbers from 1, as a list, a tuple, an array, or a text such as "44 19 35", with commas or
+    semicolons, in brackets or without. target: a whole number. 98.0 is whole, 98.5 is not. Raises ProblemSetError."""
+    values, to = (value.tolist() if hasattr(value, "tolist") else value for value in (nums, target))
+    words = re.split(r"[\s,;]+", values.strip(" \t[]()")) if isinstance(values, str) else values
+    words = [str(v.item() if hasattr(v, "item") else v) for v in words] if isinstance(words, list | tuple) else []
+    read = [_NUMBER.fullmatch(word) for word in words]
+    goal = _TARGET.fullmatch(str(to).strip())
+    if not (2 <= len(read) <= MAX_NUMBERS and all(read) and goal):
+        raise ProblemSetError(f'{values!r:.80}, {to!r:.80} is no problem; write "44 19 35",98')
+    return Problem(tuple(int(number[1]) for number in read if number), int(goal[1]))
+
+
 def problems(rows: Dataset | pd.DataFrame) -> list[Problem]:
-    """The rows of a problem set as Problems."""
-    return [Problem(tuple(map(int, nums)), int(t)) for nums, t in zip(rows["nums"], rows["target"], strict=True)]
+    """The rows of a problem set as Problems. Raises ProblemSetError for a row that is none."""
+    return [as_problem(nums, target) for nums, target in zip(rows["nums"], rows["target"], strict=True)]
 
 
 @lru_cache
 def keys(split: str) -> frozenset:
     """The keys of all problems of split "train", or of the evaluation sets ("evaluation"): every other split."""
-    sets = [name.split("/") for name in _manifest(PROBLEMS)]
+    sets = [name.partition("/")[::2] for name in _manifest(PROBLEMS)]
     chosen = [problems(read(PROBLEMS, *each)) for each in sets if (each[1] == "train") == (split == "train")]
     return frozenset(problem.key for some in chosen for problem in some)
 
@@ -209,7 +299,13 @@ def _manifest(folder: Path) -> dict:
     path = folder / "manifest.json"
     if not path.exists():
         raise ProblemSetError(f"{path} is missing: restore it with `git checkout`, or run notebooks/01_build_problems")
-    return json.loads(path.read_text())
+    try:
+        manifest = json.loads(path.read_text())
+        if not all({"file", "sha256"} <= entry.keys() for entry in manifest.values()):
+            raise ValueError("an entry without file or sha256")
+    except (ValueError, AttributeError) as error:
+        raise ProblemSetError(f"{path} is damaged ({error}): restore it with `git checkout`") from error
+    return manifest
 
 
 def read(folder: Path, name: str, split: str) -> pd.DataFrame:

@@ -17,6 +17,7 @@ from collections.abc import Callable, Sequence
 from functools import cache, partial, wraps
 from itertools import groupby
 from math import exp, isfinite
+from operator import itemgetter
 from typing import NamedTuple
 
 import numpy as np
@@ -24,7 +25,7 @@ import numpy as np
 from lib.distance import distance_to_solutions
 from lib.expression import Expr
 from lib.files import ROOT, nearest
-from lib.problem import Problem
+from lib.problem import Problem, as_problem
 from lib.prompts import render_prompt
 from lib.solver import is_solvable
 from lib.steps import Step, verify_steps
@@ -110,17 +111,16 @@ def _fits(value: object, kind: type) -> bool:
 def as_trl(reward: Reward) -> Callable[..., list[float]]:
     """The reward as TRL's trainers call it: `GRPOTrainer(reward_funcs=as_trl(get_reward("ast")), ...)`.
 
-    The data set has columns nums and target beside the prompts, which may be texts or messages; completions of a
+    The data set has columns nums and target beside the prompts, which may be texts or messages; `as_problem` says what
+    the columns may hold, and raises ValueError for a row that is no problem, such as a target of 98.5. Completions of a
     problem follow each other, as in TRL's batches, and are its group."""
 
     @wraps(reward)
     def totals(prompts: list, completions: list, nums: list, target: list, **_) -> list[float]:
         texts = [text if isinstance(text, str) else text[-1]["content"] for text in completions]
-        earned = []
-        for _, group in groupby(zip(prompts, nums, target, texts, strict=True), key=lambda row: row[:3]):
-            rows = list(group)
-            problem = Problem(tuple(map(int, rows[0][1])), int(rows[0][2]))
-            earned += [score.total for score in reward([text for *_, text in rows], problem)]
+        asked, earned = [as_problem(*row) for row in zip(nums, target, strict=True)], []
+        for (_, problem), group in groupby(zip(prompts, asked, texts, strict=True), key=itemgetter(0, 1)):
+            earned += [score.total for score in reward([text for *_, text in group], problem)]
         return earned
 
     return totals

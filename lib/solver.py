@@ -26,9 +26,8 @@ import numpy as np
 
 from lib.expression import BinOp, Expr, Neg, Num
 from lib.files import progress
-from lib.problem import Problem
+from lib.problem import MAX_NUMBERS, Problem
 
-MAX_NUMBERS = 6
 LABEL = {"+": 1, "-": 2, "*": 3, "/": 4, Neg: 5}
 FIRST_NUMBER, FOREIGN = 6, 255  # the labels of the smallest number, and of a number that the problem does not have
 # The six operations of a (left, right) split, in the order of template ids: l+r, l-r, r-l, l*r, l/r, r/l.
@@ -210,7 +209,8 @@ def enumerate_solutions(nums: np.ndarray, targets: np.ndarray) -> tuple[np.ndarr
         problem = np.flatnonzero(nums[:, 0] == targets)
         return problem, np.zeros_like(problem)
     numbers, target = _as_fractions(nums), _as_fractions(targets)
-    weights = [np.maximum(np.maximum(abs(p), q), 1).astype(float) for p, q in (numbers, target)]
+    larger = (np.maximum(np.maximum(abs(p), q), 1) for p, q in (numbers, target))
+    weights = [np.minimum(size, 2**52).astype(float) for size in larger]  # no float holds 10**400
     exact = 2.0 ** (n - 1) * weights[0].prod(axis=1) * weights[1] < 2**52  # |n1 * d2| of any two values compared
     found = []
     for start in range(0, problems, BATCH[n]):
@@ -400,4 +400,10 @@ def _blocks(problems: Sequence[Problem], size: int = 8192) -> Iterator[tuple]:
         for start in range(0, len(indices), size):
             where = indices[start : start + size]
             block = [problems[i] for i in where]
-            yield where, np.array([p.nums for p in block]), np.array([p.target for p in block])
+            yield where, _exact([p.nums for p in block]), _exact([p.target for p in block])
+
+
+def _exact(values: list) -> np.ndarray:
+    """An array of integers, or of objects: numpy would make floats of integers beyond 64 bits."""
+    array = np.array(values)
+    return array if array.dtype.kind == "i" else np.array(values, object)

@@ -10,11 +10,12 @@ from fractions import Fraction
 from functools import lru_cache
 
 from lib.expression import Expr, ExpressionError, evaluate, leaves, operands, parse, render
-from lib.problem import Problem
+from lib.problem import MAX_NUMBERS, Problem
 from lib.programs import ExecutionError, ParseError, run_program
 from lib.traces import Line, reasoning, replay
 
 STATUSES = ["correct", "wrong_value", "wrong_numbers", "unparseable", "missing"]
+MAX_KEPT = 200  # characters of an answer whose verdict is kept: long ones would fill the memory
 _NO_TRACE = re.compile("</?think>|<answer>[^<]*</answer>")
 CHECKS = ("format", "parse", "execution", "numbers", "target")  # of a program, each presupposing the ones before
 PROGRAM_WEIGHTS = dict(zip(CHECKS, (0.05, 0.10, 0.15, 0.20, 0.50), strict=True))  # what passing each check earns
@@ -47,16 +48,22 @@ def answer_span(completion: str) -> str | None:
 
 
 def asked_span(completion: str, problem: Problem) -> str | None:
-    """`answer_span`, for a verdict. Raises TypeError for what is no `Problem`."""
+    """`answer_span`, for a verdict. Raises TypeError for what is no `Problem`, and ValueError for one that no answer
+    can ever solve: the numbers of a text are whole and not negative, and the solver takes six of them."""
     if not isinstance(problem, Problem):
         raise TypeError(f"a completion is judged on a Problem, not on {type(problem).__name__}")
+    nums = problem.nums
+    if len(nums) > MAX_NUMBERS or min(nums) < 0 or set(map(type, nums)) != {int}:
+        raise ValueError(f"an answer is judged on one to {MAX_NUMBERS} whole numbers from 0, not on {nums!r:.200}")
     return answer_span(completion)
 
 
 def verify_answer(completion: str, problem: Problem) -> Verdict:
     """The verdict on a completion's answer span: each number exactly once, the target hit exactly."""
     span = asked_span(completion, problem)
-    return Verdict("missing") if span is None else _verdict(span, problem)
+    if span is None:
+        return Verdict("missing")
+    return (_verdict if len(span) <= MAX_KEPT else _verdict.__wrapped__)(span, problem)
 
 
 @lru_cache(maxsize=1 << 12)  # the samples of a problem repeat each other's answers
