@@ -9,12 +9,13 @@ from dataclasses import dataclass
 from fractions import Fraction
 from functools import lru_cache
 
-from lib.expression import Expr, ExpressionError, evaluate, leaves, operands, parse, render
+from lib.expression import MAX_DIGITS, Expr, ExpressionError, evaluate, leaves, operands, parse, render
 from lib.problem import MAX_NUMBERS, Problem
 from lib.programs import ExecutionError, ParseError, run_program
 from lib.traces import Line, reasoning, replay
 
 STATUSES = ["correct", "wrong_value", "wrong_numbers", "unparseable", "missing"]
+LARGEST = 10**MAX_DIGITS  # from here on a number is too long for `parse`
 MAX_KEPT = 200  # characters of an answer whose verdict is kept: long ones would fill the memory
 _NO_TRACE = re.compile("</?think>|<answer>[^<]*</answer>")
 CHECKS = ("format", "parse", "execution", "numbers", "target")  # of a program, each presupposing the ones before
@@ -49,12 +50,13 @@ def answer_span(completion: str) -> str | None:
 
 def asked_span(completion: str, problem: Problem) -> str | None:
     """`answer_span`, for a verdict. Raises TypeError for what is no `Problem`, and ValueError for one that no answer
-    can ever solve: the numbers of a text are whole and not negative, and the solver takes six of them."""
+    can ever solve: the numbers that `parse` reads are whole and not negative, and the solver takes six of them."""
     if not isinstance(problem, Problem):
         raise TypeError(f"a completion is judged on a Problem, not on {type(problem).__name__}")
     nums = problem.nums
-    if len(nums) > MAX_NUMBERS or min(nums) < 0 or set(map(type, nums)) != {int}:
-        raise ValueError(f"an answer is judged on one to {MAX_NUMBERS} whole numbers from 0, not on {nums!r:.200}")
+    if len(nums) > MAX_NUMBERS or not 0 <= min(nums) <= max(nums) < LARGEST or set(map(type, nums)) != {int}:
+        what = f"one to {MAX_NUMBERS} whole numbers from 0, of at most {MAX_DIGITS} digits"
+        raise ValueError(f"an answer is judged on {what}, not on {nums!r:.200}")
     return answer_span(completion)
 
 

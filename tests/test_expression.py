@@ -1,5 +1,6 @@
 """Trees are read, evaluated and written exactly, and brought into one form."""
 
+import copy
 from collections import Counter
 from fractions import Fraction
 
@@ -19,9 +20,11 @@ from lib.expression import (
     evaluate,
     flattened,
     nodes,
+    number,
     numbers,
     parse,
     render,
+    without,
 )
 
 TREES = st.recursive(
@@ -233,3 +236,21 @@ def test_flattened_is_coarser_than_canonical_and_keeps_the_value(tree, data):
     if isinstance(tree, BinOp) and isinstance(tree.left, BinOp) and tree.op == tree.left.op and tree.op in "+*":
         turned = BinOp(tree.op, tree.left.left, BinOp(tree.op, tree.left.right, tree.right))
         assert flattened(turned) == flattened(tree)
+
+
+def test_a_deep_tree_is_copied_as_it_is():
+    deep = parse("-" * (MAX_NODES - 1) + "1")
+    assert copy.deepcopy({"answer": deep})["answer"] == deep
+
+
+@pytest.mark.parametrize(
+    "text, value",
+    [("1540", 1540), ("1,540", 1540), ("-12,345,678", -12345678), ("13.5", Fraction(27, 2)), ("7/2", 3.5)],
+)
+def test_a_number_is_read_exactly(text, value):
+    assert number(text) == value
+
+
+def test_what_is_taken_out_of_a_pool_must_stand_in_it_as_often():
+    assert without((3, 5, 3), (3,)) == [5, 3] and without((3, 5, 3), (3, 3)) == [5]
+    assert without((3, 5), (3, 3)) is None and without((3, 5), ()) == [3, 5]

@@ -191,7 +191,10 @@ def test_problems_of_ones_own_come_from_a_csv(tmp_path, capsys):
         ("-4 2,3", "line 3"),
         ("4 2,six", "line 3"),
         ("4 2,", "line 3"),
-        ("4 2,3.0", "line 3"),
+        ("4 2,3.5", "line 3"),
+        ("4 2", "line 3: '4 2', None is no problem"),
+        ("4 2,1e3", "line 3"),
+        ("4 two,3", "line 3"),
     ],
 )
 def test_a_csv_line_that_is_no_problem_is_named(tmp_path, line, message):
@@ -208,10 +211,14 @@ def test_a_file_of_which_no_problem_may_be_used_is_refused(tmp_path):
 
 
 def test_a_csv_that_is_none_is_refused(tmp_path):
-    with pytest.raises(ProblemSetError, match=r"cannot be read as a \.csv file"):
+    for name in ("own.csv", "own.jsonl", "own.parquet"):
+        with pytest.raises(ProblemSetError, match=rf"there is no file {tmp_path}/{name}; a path starts at"):
+            problem.load_set(str(tmp_path / name))
+    (tmp_path / "own.csv").write_text("nums,target\n")
+    with pytest.raises(ProblemSetError, match=r"own\.csv holds no problem: it has no row"):
         problem.load_set(str(tmp_path / "own.csv"))
     (tmp_path / "own.csv").write_text("numbers,target\n")
-    with pytest.raises(ProblemSetError, match="no column nums"):
+    with pytest.raises(ProblemSetError, match="no column nums; it has numbers, target"):
         problem.load_set(str(tmp_path / "own.csv"))
 
 
@@ -235,6 +242,11 @@ def test_a_truncated_or_missing_file_is_refused(copy):
     path.write_bytes(path.read_bytes()[:-100])
     with pytest.raises(ProblemSetError, match=r"3to4-test_50\.parquet cannot be read"):
         problem.load("3to4", "test_50")
+    manifest = (copy / "manifest.json").read_bytes()
+    for old, new in [(b"{", b"z"), (b"3", b"\xb3"), (b'"file"', b'"fihe"'), (b'": {', b'": [')]:  # a bit of it flipped
+        (copy / "manifest.json").write_bytes(manifest.replace(old, new, 1))
+        with pytest.raises(ProblemSetError, match=r"manifest\.json is damaged .*: restore it with `git checkout`"):
+            problem.load("3to4", "heldout_400")
     (copy / "manifest.json").unlink()
     with pytest.raises(ProblemSetError, match=r"manifest\.json is missing"):
         problem.load("3to4", "test_50")
@@ -264,7 +276,7 @@ def test_hub_rows_are_filtered_against_evaluation_sets(tmp_path, monkeypatch, ca
 def test_a_hub_set_that_cannot_be_loaded_is_an_error(tmp_path, monkeypatch):
     monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "cache")
     with pytest.raises(ProblemSetError, match=r"cannot be loaded .* source='generated'"):
-        problem.load(str(tmp_path / "nothing"), "train", source="hub")
+        problem.load("nobody/nothing", "train", source="hub")
     pd.DataFrame({"query": ["a"]}).to_parquet(tmp_path / "train.parquet")
     with pytest.raises(ProblemSetError, match="has no column nums, target"):
         problem.load(str(tmp_path), "train", source="hub")
@@ -293,3 +305,88 @@ def test_notebook_makes_the_committed_evaluation_sets(tmp_path):
     behind = ("3to4/train", "5num/train", "3to4/validation")  # drawn behind the training sets, or these themselves
     assert {n: e for n, e in made.items() if n not in behind} == {n: e for n, e in committed.items() if n not in behind}
     assert len(problem.read(output, "3to4", "train")) == 100
+
+
+MINE = [Problem((3, 5, 7), 26), Problem((2, 3, 7, 8), 24)]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "nums,target\n3 5 7,26\n2 3 7 8,24\n",
+        "\ufeffnums;target\r\n3 5 7;26\r\n2,3,7,8;24\r\n",  # as a spreadsheet of half of Europe writes it
+        "nums\ttarget\n3, 5, 7\t26\n2; 3; 7; 8\t24\n",
+        'nums, target\n"(3, 5, 7)",26.0\n"[ 2 3  7 8]", 24\n',
+        'id,nums,target\n0,"[3.0, 5.0, 7.0]",26\n\n1,"[2, 3, 7, 8]",24\n',
+    ],
+)
+def test_a_csv_may_be_written_in_many_ways(tmp_path, text):
+    (tmp_path / "own.csv").write_bytes(text.encode())
+    assert problem.from_file(tmp_path / "own.csv") == MINE
+
+
+def test_lines_are_counted_as_an_editor_counts_them(tmp_path):
+    """Blank lines, and a quoted text of several lines, stand above the line that is no problem."""
+    (tmp_path / "own.csv").write_text('nums,target,why\n3 5 7,26,"one\ntwo"\n\n4 2,six,\n')
+    with pytest.raises(ProblemSetError, match=r"own\.csv, line 5: '4 2', 'six' is no problem"):
+        problem.from_file(tmp_path / "own.csv")
+    (tmp_path / "own.jsonl").write_text('{"nums": [3, 5, 7], "target": 26}\n\n{"nums": [4, 2]}\n')
+    with pytest.raises(ProblemSetError, match=r"own\.jsonl, line 3: \[4, 2\], None is no problem"):
+        problem.from_file(tmp_path / "own.jsonl")
+
+
+def test_jsonl_is_cut_at_line_ends_alone(tmp_path):
+    """U+2028 and its like are characters of a text; a byte order mark and blank lines are nothing."""
+    rows = [
+        {"question": "a\u2028b\u2029c\u0085d", "nums": [3, 5, 7], "target": 26},
+        {"metadata": {"numbers": [2, 3, 7, 8], "target": 24}},
+    ]
+    lines = [json.dumps(row, ensure_ascii=False) for row in rows]
+    (tmp_path / "own.jsonl").write_text("\ufeff" + "\n\n".join(lines) + "\n\n")
+    assert problem.from_file(tmp_path / "own.jsonl") == MINE
+
+
+@pytest.mark.parametrize(
+    "line, message",
+    [
+        ("{", "line 2 is no JSON"),
+        ("[" * 100_000, "line 2 is no JSON"),
+        ("[1, 2]", "line 2 is no JSON object"),
+        ('{"nums": 5, "target": 3}', "line 2: 5, 3 is no problem"),
+        ('{"target": 3}', "line 2: None, 3 is no problem"),
+        ('{"nums": [1, true], "target": 2}', "line 2"),
+        ('{"nums": [1, 2.5], "target": 2}', "line 2"),
+        ('{"metadata": [1]}', "line 2"),
+        ('{"nums": [1, 2], "target": ' + "9" * 4000 + "}", "line 2: .{0,200} is no problem"),
+    ],
+)
+def test_a_jsonl_line_that_is_no_problem_is_named(tmp_path, line, message):
+    (tmp_path / "own.jsonl").write_text('{"nums": [3, 5, 7], "target": 26}\n' + line + "\n")
+    with pytest.raises(ProblemSetError, match=rf"own\.jsonl.*{message}"):
+        problem.from_file(tmp_path / "own.jsonl")
+
+
+def test_a_parquet_file_may_hold_floats_and_no_bytes(tmp_path):
+    table = pd.DataFrame({"nums": [[3, 5, 7], [2, 3, 7, 8]], "target": [26.0, 24.0]})
+    table.to_parquet(tmp_path / "own.parquet")
+    assert problem.from_file(tmp_path / "own.parquet") == MINE
+    table.assign(nums=[b"3 5 7", b"2 3 7 8"]).to_parquet(tmp_path / "own.parquet")
+    with pytest.raises(ProblemSetError, match="row 0: b'3 5 7', 26.0 is no problem"):
+        problem.from_file(tmp_path / "own.parquet")
+
+
+def test_problems_without_a_solution_are_counted_and_named(tmp_path, capsys):
+    (tmp_path / "own.csv").write_text("nums,target\n3 5 7,26\n1 1,50\n2 2,90\n1 2 3 4 5,6\n")
+    assert len(problem.load_set(str(tmp_path / "own.csv"))) == 4  # they stay: pass@k has a lower ceiling
+    assert "own.csv: 2 of 4 have no solution: 1, 1 -> 50; 2, 2 -> 90\n" in capsys.readouterr().out
+    assert problem.unsolvable([Problem((1, 1), 50), *MINE]) == [Problem((1, 1), 50)]
+
+
+def test_a_folder_of_save_to_disk_is_read(tmp_path):
+    rows = datasets.Dataset.from_dict({"nums": [[3, 5, 7], [2, 3, 7, 8]], "target": [26, 24]})
+    rows.save_to_disk(tmp_path / "one")
+    datasets.DatasetDict({"train": rows, "test": rows.select([0])}).save_to_disk(tmp_path / "two")
+    assert problem.from_hub(str(tmp_path / "one"), "train") == problem.from_hub(str(tmp_path / "two"), "train") == MINE
+    assert problem.from_hub(str(tmp_path / "two"), "test") == MINE[:1]
+    with pytest.raises(ProblemSetError, match=r"folder .*, split 'dev' cannot be loaded \((?!.*network)"):
+        problem.from_hub(str(tmp_path / "two"), "dev")

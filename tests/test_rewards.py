@@ -5,7 +5,9 @@ import math
 from fractions import Fraction
 from itertools import permutations
 
+import numpy as np
 import pytest
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from trl.rewards import think_format_reward
@@ -426,3 +428,17 @@ def test_weights_that_break_the_order_are_refused():
         get_reward("trace_dense", {"validity": 0.9})
     with pytest.raises(ValueError, match="not be negative"):
         get_reward("trace_gated", {"bonus": -0.1})
+
+
+def test_trl_may_hand_over_numbers_in_any_form():
+    """A data set's columns come as lists, arrays or tensors; a target that is not whole is never cut to one that is."""
+    reward, text = as_trl(get_reward("sparse")), "<answer>44 + 19 + 35</answer>"
+    forms = [[44, 19, 35], (44, 19, 35), "44 19 35", "[44, 19, 35]", np.array([44, 19, 35]), torch.tensor([44, 19, 35])]
+    targets = [98, "98", 98.0, np.int64(98), torch.tensor(98), np.float32(98)]
+    size = len(forms)
+    assert reward(["p"] * size, [text] * size, nums=forms, target=targets) == [1.0] * size
+    for target in (98.5, "98.5", True, None, float("nan")):
+        with pytest.raises(ValueError, match="is no problem"):
+            reward(["p"], [text], nums=[[44, 19, 35]], target=[target])
+    with pytest.raises(ValueError, match="is no problem"):
+        reward(["p"], [text], nums=[[44.5, 19, 35]], target=[98])

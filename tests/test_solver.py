@@ -192,3 +192,17 @@ def test_levels_follow_table_3():
             assert len(p.nums) == n and low <= len(trees) <= high
             assert any("/" not in tree for tree in trees) == (needed != "/")
             assert any("/" not in tree and "*" not in tree for tree in trees) == (needed == "")
+
+
+@pytest.mark.parametrize(
+    "nums, target, count",
+    [
+        ((10**400, 2), 3, 0),
+        ((10**400, 2), 2 * 10**400, 1),
+        ((2**63, 1), 2**63 - 1, 1),  # numpy would make floats of these two
+        ((2**63, -1), 2**63 - 1, 1),
+    ],
+)
+def test_numbers_of_any_size_are_solved_exactly(nums, target, count):
+    problem = Problem(nums, target)
+    assert len(solver.solutions(problem)) == count == solver.count_all([problem])[0]

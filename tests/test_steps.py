@@ -239,3 +239,47 @@ def test_a_long_run_of_equations_is_read_and_not_kept():
     found = verify_steps(f"<think>{row}\n</think>", PAPER)
     assert len(found) == 500 and all(step.arithmetic_ok for step in found)
     assert _read.cache_info().currsize == kept
+
+
+@pytest.mark.parametrize(
+    "text, expected",
+    [
+        ("35 * 44 = 1,540", [("35 * 44 = 1,540", "FAP-0")]),
+        ("35 * 44 = 1,540, 1,540 - 19 = 1,521.", [("35 * 44 = 1,540", "FAP-0"), ("1,540 - 19 = 1,521", "FAP-0")]),
+        ("35 * 44 = 1540, then 1,540 - 19 = 1,521", [("35 * 44 = 1540", "FAP-0"), ("1,540 - 19 = 1,521", "FAP-0")]),
+        ("35 * 44 - 19 = 1,521", [("35 * 44 - 19 = 1,521", "-AP-0")]),
+        ("35 * 44 = 1,541", [("35 * 44 = 1,541", "F-P-0")]),
+        ("35 * 44 = 1,540.0", [("35 * 44 = 1,540.0", "FAP-0")]),
+        ("44 - 35 = 9,19 + 9 = 28", [("44 - 35 = 9", "FAP-0"), ("19 + 9 = 28", "FAP-0")]),  # 19 is a number of its own
+        ("35 * 44 = 1,54 and", [("35 * 44 = 1", "F-P-0")]),
+        ("44 - 44 = 0,540 and", [("44 - 44 = 0,540", "----0")]),  # no number of anybody's
+    ],
+)
+def test_commas_between_thousands_belong_to_the_number(text, expected):
+    assert steps(f"{text} so", (44, 19, 35)) == expected
+
+
+@pytest.mark.parametrize(
+    "text, shown",
+    [
+        ("44 + 19 = **63**", "44 + 19 = 63"),
+        ("44 + 19 = \\boxed{63}", "44 + 19 = 63"),
+        ("**44 + 19 = 63**", "44 + 19 = 63"),
+        ("so **44 + 19 = 63** holds", "44 + 19 = 63"),
+        ("19 - 44 = −25", "19 - 44 = −25"),
+    ],
+)
+def test_marks_around_a_number_are_no_fault(text, shown):
+    """Bold type, a box, a typographic minus: bigger models write them, and the arithmetic in them is plain."""
+    completion = f"<think>first: {text}, so</think>"
+    [step] = verify_steps(completion, Problem((44, 19, 35), 98))
+    assert (step.text, step.legal) == (shown, True)
+    assert completion[slice(*step.span)] in text
+
+
+@pytest.mark.parametrize(
+    "text", ["44 + 19 = **63", "44 + 19 = \\boxed{63", "44 + 19 = **", "60 **2 + 3 = 5", "x**2 + 3 = 5"]
+)
+def test_marks_that_do_not_close_are_malformed(text):
+    [step] = verify_steps(f"<think>first: {text}, so</think>", Problem((44, 19, 35), 98))
+    assert step.malformed

@@ -253,3 +253,19 @@ def test_no_text_reaches_the_target_unearned(lines):
 )
 def test_hostile_text_is_read_in_linear_time(text):
     assert linear(lambda some: verify_trace("<think>" + some, PROBLEM), text)
+
+
+def test_commas_between_thousands_belong_to_the_number():
+    lines = [
+        "state [19, 35, 44]",
+        "try 35 * 44 = 1,540",
+        "state [19, 1,540]",
+        "try 1,540 - 19 = 1,521",
+        "state [1,521]",
+    ]
+    trace = replay("\n".join(lines), Problem((44, 19, 35), 1521))
+    assert all(line.valid for line in trace.lines) and trace.reached
+    plain = [line.replace("1,", "1") for line in lines]
+    assert replay("\n".join(plain), Problem((44, 19, 35), 1521)) == trace  # spans apart
+    told = replay("\n".join([*lines[:2], "state [19, 1,540 = 35 * 44]"]), Problem((44, 19, 35), 1521))
+    assert told.lines[-1].valid

@@ -1,6 +1,7 @@
 """The verdict on an answer, on honest and on hostile completions; whole tables judged."""
 
 import json
+import tracemalloc
 from fractions import Fraction
 from itertools import pairwise
 
@@ -99,3 +100,22 @@ def test_what_is_no_text_is_refused(verify, text):
 def test_only_a_problem_is_answered(verify, problem):
     with pytest.raises(TypeError, match=f"a completion is judged on a Problem, not on {type(problem).__name__}"):
         verify("<answer>1 + 2</answer>", problem)
+
+
+@pytest.mark.parametrize("nums", [(-3, 5), (1, 2, 3, 4, 5, 6, 7), (Fraction(1, 2), 4), (10**400, 2)])
+@pytest.mark.parametrize("verify", [*VERIFIERS.values(), verify_trace])
+def test_a_problem_that_no_answer_can_solve_is_refused(verify, nums):
+    with pytest.raises(ValueError, match="judged on one to 6 whole numbers from 0, of at most 18 digits, not on"):
+        verify("<answer>-3 + 5</answer>", Problem(nums, 2))
+
+
+def test_long_answers_are_judged_and_not_kept():
+    """4,096 kept answers of 100,000 characters each would take 400 MB."""
+    tracemalloc.start()
+    for i in range(200):
+        text = f"<answer>{i} + {'(' * 20_000}1</answer>"
+        assert verify_answer(text, PAPER).status == "unparseable"
+        del text
+    held, _ = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert held < 1_000_000
