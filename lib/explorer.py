@@ -1,7 +1,6 @@
-"""Rollouts to look at: found, judged, chosen by columns, drawn with the markup of explorer.html.
+"""Rollouts to look at: this file finds, judges and chooses them, and draws them with the markup of explorer.html.
 
-Jinja escapes whatever is put into markup, so a completion cannot become a tag. Notebook 91 puts the widgets around
-this.
+Jinja escapes whatever is put into the markup, so that a completion cannot become a tag. Notebook 91 adds the widgets.
 """
 
 import re
@@ -78,10 +77,10 @@ def _methods() -> pd.DataFrame:
 
 
 def load(runs: dict[str, Path]) -> pd.DataFrame:
-    """All completions and finished games of some runs, a row each, with its verdict; equal completions are once there.
+    """All completions and finished games of some runs with their verdicts, one row per different completion.
 
-    Columns of `lib.judging`; run (its name here) and folder; place, the number of the problem; solved, the share of its
-    run's completions of the problem that are correct."""
+    Columns: those of `lib.judging`; run (a key of `runs`) and folder; place, which numbers the problems; solved, the
+    share of the run's completions of this problem that are correct."""
     table = pd.concat([_read(folder).assign(run=run) for run, folder in runs.items()], ignore_index=True)
     table = table.astype(dict.fromkeys(("run", "folder", "set", "status", "style"), "category"))
     place = table.groupby(["set", "problem"], observed=True).ngroup()
@@ -113,16 +112,18 @@ def attempts(style: str, completion: str, problem: Problem) -> int:
 
 
 def tried(rows: pd.DataFrame) -> np.ndarray:
-    """The attempts of each rollout, int64."""
+    """The number of attempts of each rollout, int64 (rows,)."""
     asked = zip(rows["style"], rows["completion"], rows["nums"], rows["target"], strict=True)
     return np.array([attempts(style, text, _problem(nums, to)) for style, text, nums, to in asked], np.int64)
 
 
 def choose(table: pd.DataFrame, runs, name: str, statuses, least: int, differ: bool, sort: str) -> np.ndarray:
-    """Positions of the rollouts of some runs on a set with one of some verdicts and at least so many attempts.
+    """Row positions, int64, of the rollouts of `runs` on the set `name` that have one of `statuses`, and `least`
+    attempts or more.
 
-    differ: only problems that one of these runs has solved and another never. sort: one of SORTS; first come those
-    whose runs' shares of correct completions are furthest apart, the likeliest, and the fewest tokens or attempts."""
+    differ: keep the problems that one of these runs has solved and another one never has. sort: one of SORTS. First
+    come the problems on which the runs' shares of correct completions differ most ("disagreement"), the likeliest
+    completions, or those with the fewest tokens or attempts."""
     there = ((table["set"] == name) & table["run"].isin(list(runs))).to_numpy()
     chosen = there & table["status"].isin(list(statuses)).to_numpy()
     if differ or sort == "disagreement":
@@ -140,8 +141,8 @@ def choose(table: pd.DataFrame, runs, name: str, statuses, least: int, differ: b
 
 
 def beside(table: pd.DataFrame, position: int, runs: Iterable[str], kept: np.ndarray, draw: int = 0) -> list[int]:
-    """For each run a rollout on the problem of the one at `position`: of its own run this one, of the others the first
-    of those `kept` by a filter, else their first; or the `draw`-th after it."""
+    """One rollout per run, all on the problem of row `position`: that row for its own run, and for the others the first
+    row that a filter has `kept`, or else their first row. `draw` skips that many rows ahead, in a circle."""
     here, found = np.flatnonzero((table["place"] == table["place"].iloc[position]).to_numpy()), []
     for run in runs:
         mine = here[(table["run"].iloc[here] == run).to_numpy()]
@@ -172,7 +173,8 @@ def page(table: pd.DataFrame, positions: list[int], reward: str = OWN) -> str:
 
 
 def card(table: pd.DataFrame, position: int, reward: str = OWN) -> dict:
-    """What explorer.html shows of a rollout: verdict, text in coloured pieces or a game's states, trees, its reward."""
+    """What explorer.html shows of the rollout at `position`: its verdict and reward, its text in coloured pieces or the
+    states of its game, and its trees."""
     row = table.iloc[position]
     group = table[(table["place"] == row["place"]) & (table["run"] == row["run"])]
     problem, folder = _problem(row["nums"], row["target"]), Path(row["folder"])
@@ -192,7 +194,7 @@ def card(table: pd.DataFrame, position: int, reward: str = OWN) -> dict:
 
 
 def scored(group: pd.DataFrame, row: pd.Series, problem: Problem, reward: str) -> tuple[str, str]:
-    """A reward's name and what it gives for a rollout among its group, which matters to some rewards."""
+    """A reward's name, and what it pays for a rollout in its group: some rewards compare the rollouts of a group."""
     name, options = own_reward(Path(row["folder"]), row["style"]) if reward == OWN else (reward, {})
     said = ", ".join([name, *(f"{key} {value}" for key, value in options.items())])
     if name.startswith("program") != row["style"].startswith("program"):
@@ -207,7 +209,8 @@ def scored(group: pd.DataFrame, row: pd.Series, problem: Problem, reward: str) -
 
 @lru_cache
 def own_reward(folder: Path, style: str) -> tuple[str, dict]:
-    """The reward that the policy of a run was trained with, and its options; of others the one that reads its style."""
+    """The reward that the policy of a run was trained with, and its options; where none is known, the plainest reward
+    for this prompt style."""
     made, root = record(folder), folder.parents[2]
     trained = root / made["method"] / str(made["seed"])
     given = record(trained)["parameters"] if (trained / "run.json").exists() else {}
@@ -216,7 +219,7 @@ def own_reward(folder: Path, style: str) -> tuple[str, dict]:
 
 
 def pieces(text: str, problem: Problem, style: str) -> Iterator[tuple[str, str]]:
-    """The completion cut into (text, look), where steps and lines of a trace have LOOKS."""
+    """The completion cut into (text, look): a step, or a line of a trace, has one of LOOKS, and other text has ""."""
     shown, at = text[:LONGEST], 0
     for one in verify_trace(shown, problem).lines if style == "trace" else verify_steps(shown, problem):
         formed = getattr(one, "well_formed", True) and getattr(one, "kind", "") != "other"
@@ -231,7 +234,7 @@ def pieces(text: str, problem: Problem, style: str) -> Iterator[tuple[str, str]]
 
 
 def trees(expr: Expr | None, problem: Problem) -> list[tuple[str, dict]] | str:
-    """The answer's tree beside the nearest solution's, with the nodes that differ; or why there is none."""
+    """The answer's tree and the nearest solution's, with the nodes that differ; or a sentence why there is no tree."""
     nearest = nearest_solution(expr, problem)
     if expr is None or nearest is None:
         return "no tree to draw" if expr is None else "the problem has no solution"
@@ -243,7 +246,7 @@ def trees(expr: Expr | None, problem: Problem) -> list[tuple[str, dict]] | str:
 
 
 def labels(expr: Expr) -> dict[int, str]:
-    """What stands at each position of a tree: 0 is the root, 2i + 1 and 2i + 2 are the children of i."""
+    """The text of the node at each position of a tree: 0 is the root, 2i + 1 and 2i + 2 are the children of i."""
     found, stack = {}, [(expr, 0)]
     while stack:
         node, at = stack.pop()
@@ -253,7 +256,8 @@ def labels(expr: Expr) -> dict[int, str]:
 
 
 def drawing(expr: Expr, differ: Iterable[int] = ()) -> dict:
-    """Where explorer.html draws a tree's nodes, from left to right in order, those of `differ` (`labels`) in red."""
+    """Where explorer.html draws the nodes of a tree, from left to right in order, in pixels. differ: the positions
+    (keys of `labels`) that it draws in red."""
     names, text = labels(expr), render(expr)
     if len(names) > WIDEST:
         return {"nodes": [], "size": len(names), "text": text}
@@ -266,7 +270,7 @@ def drawing(expr: Expr, differ: Iterable[int] = ()) -> dict:
 
 
 def states(actions: str, problem: Problem) -> Iterator[tuple[str, str, int]]:
-    """An agent's game: each action, the numbers behind it, the solutions that they leave."""
+    """An agent's game: each action, the numbers after it, and how many solutions they still have."""
     passed, said = [initial(problem)], re.findall(r"<pick>[^<>]+</pick>", actions)
     for text in said:
         action = parse_action(text, passed[-1])

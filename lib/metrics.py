@@ -1,8 +1,8 @@
-"""Numbers in, numbers out: pass@k, what the completions look like, what a training log says.
+"""Numbers in, numbers out: pass@k, properties of completions, and summaries of training logs.
 
-A problem is the unit of every statement: its samples stand or fall together. So everything here becomes a score a
-problem (a frame indexed by method, seed, set, problem), and `lib.intervals` says how sure its mean is. Only what is
-no mean, a crossover or a front, is resampled.
+A problem is the unit of every statement, since the samples of a problem are not independent. So every function here
+gives one score per problem (a frame indexed by method, seed, set and problem), and `lib.intervals` computes the
+interval of its mean. Quantities that are no means, such as a crossover or a front, are resampled.
 """
 
 from collections.abc import Iterable

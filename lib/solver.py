@@ -1,19 +1,30 @@
-"""Every solution of a countdown problem, exactly, for whole batches of problems at once.
+r"""Every solution of a countdown problem, exactly, for whole batches of problems at once.
 
-A *template* is a binary tree over n slots (the numbers in ascending order), up to commuting the operands of + and *.
-There are 108, 3,240 and 136,080 of them for 3, 4 and 5 slots. They are not stored but numbered: a template over a set
-of slots is a split of the set into a left part (the smaller one) and a right part, one of six operations, and a
-template over each part. `_groups` lists the splits; a template's id is its place in that listing.
+A *template* is an expression with holes: a binary tree over the slots 0 .. n-1, which the numbers of a problem fill in
+ascending order. Trees that differ only in the order of the operands of a + or * are one template. There are 108, 3,240
+and 136,080 templates of 3, 4 and 5 slots. They are numbered and not stored:
 
-The values of all templates over all sets of s slots are computed for s = 1, 2, ... as exact fractions, in two
-float64 arrays (numerator, denominator). The root is never evaluated: for each value of the left part and each
-operation there is one value that the right part must have, so the two halves meet by comparing. That
-comparison is exact: a quotient of two integers is correctly rounded, so equal rationals have equal doubles,
-and different ones different doubles as long as |n1 * d2| < 2**52. Problems beyond that bound (none of six
-numbers below 100 and a target up to 100 is) take the same way in Python integers and Fractions.
+          *           This is template 54 of three slots; with 19, 35, 44 it is 35 * (19 + 44). Three choices make its
+        /   \         id. The split: {1} on the left and {0, 2} on the right; each of the splits {0}, {1}, {2} owns a
+      s1     +        block of 36 ids, so that this one starts at 36. The operation of the root, one of l + r, l - r,
+            / \       r - l, l * r, l / r, r / l: the fourth, worth 3 * 6. And a template of each part: of one slot
+          s0   s2     there is one, of two slots there are six, of which s0 + s2 is the first. 36 + 18 + 0 = 54.
 
-A tree as a row of labels: position 0 is the root, 2i+1 and 2i+2 are the children of position i; a label is 0 for empty,
-1 to 4 for + - * /, 5 for a unary minus (never in a solution), 6+i for the i-th smallest distinct number; `label`.
+The left part is the smaller one; of two equal parts it is the one that holds slot 0. `_groups` lists the splits.
+
+A batch is solved in three steps.
+
+1. The values of all templates over all sets of s slots are computed for s = 1, 2, ..., n - 1, as exact fractions: two
+   float64 arrays, the numerators and the denominators.
+2. The root is never evaluated. For each value of the left part and each operation there is just one value that the
+   right part must have, so the two halves meet by comparing quotients.
+3. That comparison is exact. A quotient of two integers is correctly rounded, so equal rationals have equal doubles, and
+   different ones have different doubles as long as |n1 * d2| < 2**52. Problems beyond that bound take the same way in
+   Python integers and Fractions; no problem of six numbers below 100 with a target up to 100 is one of them.
+
+A tree is also written as a row of labels. Position 0 is the root, and positions 2i + 1 and 2i + 2 are the children of
+position i. A label is 0 for an empty position, 1 to 4 for + - * /, 5 for a unary minus (never in a solution), and 6 + i
+for the i-th smallest distinct number. Template 54 is the row 3, 7, 1, 0, 0, 6, 8.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -63,8 +74,8 @@ def template_count(n: int) -> int:
 
 @lru_cache
 def _members(n: int, size: int) -> list[tuple[np.ndarray, np.ndarray]]:
-    """The split groups of every set of `size` slots out of n: for each group the index of the left and of the
-    right part among the sets of their sizes, two arrays (sets, splits)."""
+    """The splits of every set of `size` slots out of n, one pair of arrays (sets, splits) per group of `_groups`: which
+    set of its size the left part is, and which one the right part is."""
     index = {part: i for s in range(1, size) for i, part in enumerate(combinations(range(n), s))}
     groups = []
     for _, splits in _groups(size):
@@ -78,7 +89,7 @@ def _members(n: int, size: int) -> list[tuple[np.ndarray, np.ndarray]]:
 
 @lru_cache
 def _child_positions(size: int, side: int) -> np.ndarray:
-    """Where the positions of a tree over `size` numbers go when that becomes a left (0) or right (1) child."""
+    """The positions that a tree over `size` numbers takes when it becomes the left (0) or right (1) child of a root."""
     depth = np.repeat(np.arange(size), 2 ** np.arange(size))
     return np.arange(2**size - 1) + (1 + side) * 2**depth
 
@@ -149,8 +160,8 @@ def _needed(left: tuple, target: tuple) -> np.ndarray:
 
 
 def _meet(left: tuple, right: np.ndarray, target: tuple) -> np.ndarray:
-    """Which combinations reach the target: bool (splits, 6, L, R, batch), for left fractions (splits, L, 1,
-    batch) and right values (splits, 1, R, batch)."""
+    """Which combinations reach the target, bool (splits, 6, L, R, batch): those whose right value is the one that is
+    needed. left: fractions (splits, L, 1, batch). right: values (splits, 1, R, batch)."""
     hit = _needed(left, target) == right[:, None]
     if not target[0].all():  # 0 * r = 0 and 0 / r = 0 need no particular r
         valid = right == right
@@ -198,8 +209,9 @@ def _as_fractions(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 def enumerate_solutions(nums: np.ndarray, targets: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """All solutions of many problems: two arrays (problem, template id), ordered by problem.
 
-    nums (problems, n), targets (problems,): integers, or objects (int, Fraction). Of templates that are the
-    same tree because numbers are equal, the first stands. ValueError for more than six numbers.
+    nums (problems, n), targets (problems,): integers, or objects (int, Fraction). Where a problem's numbers are equal,
+    several templates are the same tree, and only the first of them is returned. Raises ValueError for more than six
+    numbers.
     """
     nums, targets = np.sort(nums, axis=1), np.asarray(targets)
     problems, n = nums.shape
@@ -288,7 +300,7 @@ def number_labels(nums: Iterable) -> dict:
 
 
 def label(node: Expr, numbers: dict) -> int:
-    """What stands for a node in a label row; `numbers`: of `number_labels`."""
+    """The label of a node in a label row. numbers: of `number_labels`."""
     match node:
         case Num(value):
             return numbers.get(value, FOREIGN)
@@ -298,7 +310,7 @@ def label(node: Expr, numbers: dict) -> int:
 
 
 def tree(row: Sequence[int], numbers: Sequence, i: int = 0) -> Expr:
-    """The tree below position i of a label row; `numbers`: the problem's different ones, ascending."""
+    """The tree below position i of a label row. numbers: the problem's distinct numbers, ascending."""
     if row[i] >= FIRST_NUMBER:
         return Num(numbers[row[i] - FIRST_NUMBER])
     return BinOp(" +-*/"[row[i]], tree(row, numbers, 2 * i + 1), tree(row, numbers, 2 * i + 2))
@@ -354,7 +366,7 @@ def _swap(width: int, at: int) -> np.ndarray:
 
 
 def count_all(problems: Sequence[Problem]) -> np.ndarray:
-    """The exact number of solutions of each problem, int64 (problems,). What takes long prints a progress line."""
+    """The exact number of solutions of each problem, int64 (problems,). Long work prints a progress line."""
     counts = np.zeros(len(problems), np.int64)
     with progress(None, len(problems), "problems solved") as line:
         for where, nums, targets in _blocks(problems, 512):
@@ -378,11 +390,11 @@ def profiles(problems: Sequence[Problem]) -> tuple[np.ndarray, np.ndarray]:
 
 
 def levels(problems: Sequence[Problem]) -> list[str | None]:
-    """The difficulty group L1 to L9 of each problem (`agent`, Table 3), None where the table has no place for it.
+    """The difficulty group L1 to L9 of each problem (`agent`, Table 3), or None where the table has no place for it.
 
-    "Uses only" and "without" speak of the simplest operators that suffice, + and - before * before /: every number must
-    be used, so all solutions are equally long. "Unique solutions" are all solution trees, as `count` counts them. So
-    the paper's own examples (Table 7) fall into the groups it names.
+    We read the table's "uses only" and "without" as the simplest operators that suffice, + and - before * before /,
+    since every number must be used and all solutions are equally long. "Unique solutions" are all solution trees, as
+    `count` counts them. With this reading the paper's own examples (Table 7) fall into the groups that it names.
     """
     groups = []
     for problem, count, operator in zip(problems, *profiles(problems), strict=True):

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lib import problem, solver
-from lib.expression import BinOp, Num, evaluate, flattened, numbers
+from lib.expression import BinOp, Num, evaluate, flattened, numbers, render
 from lib.problem import Problem
 
 SYMBOLS = {"+": 1, "-": 2, "*": 3, "/": 4}
@@ -206,3 +206,8 @@ def test_levels_follow_table_3():
 def test_numbers_of_any_size_are_solved_exactly(nums, target, count):
     problem = Problem(nums, target)
     assert len(solver.solutions(problem)) == count == solver.count_all([problem])[0]
+
+
+def test_the_template_that_the_module_draws():
+    row = solver.label_rows(3, np.array([54]))[0].tolist()
+    assert row == [3, 7, 1, 0, 0, 6, 8] and render(solver.tree(row, (19, 35, 44))) == "35 * (19 + 44)"
