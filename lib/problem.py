@@ -21,6 +21,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import lru_cache
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -118,7 +119,7 @@ def from_file(path: str | Path) -> list[Problem]:
         rows = list(_ROWS[Path(path).suffix](ROOT / path))
     except FileNotFoundError as error:
         raise ProblemSetError(f"there is no file {path}; a path starts at {ROOT}, or is absolute") from error
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, csv.Error) as error:
         raise ProblemSetError(f"{path} cannot be read as a {Path(path).suffix} file of problems: {error}") from error
     return _problems(rows, str(path))
 
@@ -129,7 +130,7 @@ def _csv(path: Path) -> Iterator[tuple[str, dict]]:
         file.seek(0)
         rows = csv.reader(file, delimiter=next((sign for sign in ";\t" if sign in header), ","))
         columns, line = [name.strip() for name in next(rows, [])], rows.line_num
-        _need(set(columns))
+        _need(columns)
         for row in rows:
             if row:  # no blank line
                 yield f"line {line + 1}", dict(zip(columns, row, strict=False))
@@ -149,7 +150,7 @@ def _jsonl(path: Path) -> Iterator[tuple[str, dict]]:
 
 
 def _table(table: pd.DataFrame) -> Iterator[tuple[str, dict]]:
-    _need(set(table.columns))
+    _need([*table.columns])
     held = table[[name for name in ("nums", "target", "metadata") if name in table]]
     yield from ((f"row {i}", row) for i, row in enumerate(held.to_dict("records")))
 
@@ -160,11 +161,10 @@ def _parquet(path: Path) -> Iterator[tuple[str, dict]]:
     return _table(pd.read_parquet(path))
 
 
-def _need(columns: set) -> None:
-    if "metadata" not in columns and (missing := {"nums", "target"} - columns):
-        raise ValueError(
-            f"it has no column {', '.join(sorted(missing))}; it has {', '.join(map(str, columns)) or 'none'}"
-        )
+def _need(columns: list) -> None:
+    missing = [name for name in ("nums", "target") if name not in columns]
+    if missing and "metadata" not in columns:
+        raise ValueError(f"it has no column {', '.join(missing)}; it has {', '.join(map(str, columns)) or 'none'}")
 
 
 _ROWS = {".csv": _csv, ".jsonl": _jsonl, ".parquet": _parquet}  # each gives (place, row)
@@ -186,13 +186,11 @@ def from_hub(name: str, split: str) -> list[Problem]:
     except ProblemSetError:
         raise
     except Exception as error:
-        needs = (
-            ""
-            if folder.exists()
-            else " It needs network access and HF_HUB_OFFLINE unset; or choose source='generated'."
-        )
-        what = f"{'folder' if folder.exists() else 'hub set'} {repository!r}, split {split!r}"
-        raise ProblemSetError(f"{what} cannot be loaded ({type(error).__name__}: {error}).{needs}") from error
+        what, remedy = "folder", "It is read as `save_to_disk` writes one, or as data files"
+        if not folder.exists():
+            what, remedy = "hub set", "It needs network access and HF_HUB_OFFLINE unset; or choose source='generated'"
+        why = f"{type(error).__name__}: {error}"
+        raise ProblemSetError(f"{what} {repository!r}, split {split!r} cannot be loaded ({why}). {remedy}.") from error
 
 
 def admitted(found: list[Problem], name: str, train: bool) -> pd.DataFrame:
@@ -226,9 +224,8 @@ def admitted(found: list[Problem], name: str, train: bool) -> pd.DataFrame:
 
 def unsolvable(problems: list[Problem]) -> list[Problem]:
     """Those without any solution. The solver takes 0.02 ms for four numbers, 2.5 ms for five, and 35 ms for six."""
-    from lib.solver import count_all  # it imports this file
-
-    return [own for own, count in zip(problems, count_all(problems), strict=True) if not count]
+    counts = import_module("lib.solver").count_all(problems)  # imported late: the solver needs this file
+    return [own for own, count in zip(problems, counts, strict=True) if not count]
 
 
 def _problems(rows: list[tuple[str, dict]], where: str) -> list[Problem]:
