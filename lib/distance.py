@@ -1,8 +1,8 @@
 """How far an answer is from a solution: Eq. 5 and 6 of "Dense Rewards for RLVR on Countdown via ASTs" (Elbakry, 2026).
 
-`tree_distance` is Eq. 6 as it stands there. `distance_to_solutions` is its minimum over all solutions (Eq. 5) without
-the recursion: `solver.solution_forms` holds every commuted form of every solution, so the swaps of Eq. 6 are done, and
-the least distance is the least number of positions whose labels differ.
+`tree_distance` is Eq. 6 as the paper writes it. `distance_to_solutions` is its minimum over all solutions (Eq. 5)
+without the recursion: `solver.solution_forms` holds every commuted form of every solution, so the swaps of Eq. 6 are
+done, and the least distance is the least number of positions whose labels differ.
 """
 
 from functools import lru_cache

@@ -1,4 +1,4 @@
-"""Exact arithmetic trees: read, evaluate, write, bring into one form.
+"""Exact arithmetic trees: this file reads, evaluates and writes them, and brings equal ones into one form.
 
 The grammar: ASCII digits without leading zeros, `+ - * / ( )`, and white space (space, tab, newline, carriage
 return). Binary operators associate to the left; a sign binds tighter than any of them, so `-2 * 3` is
@@ -59,7 +59,7 @@ class _Tree:
 
 @dataclass(frozen=True, slots=True)
 class Num(_Tree):
-    """A number that stands in the text (a Fraction if it was written as a decimal)."""
+    """A number of the text: an int, or a Fraction if it was written as a decimal."""
 
     value: int | Fraction
 
@@ -94,7 +94,7 @@ class ExpressionError(ValueError):
 def parse(text: str, decimals: bool = False) -> Expr:
     """The tree of an expression; a unary plus leaves no node. Raises ExpressionError.
 
-    decimals: also read numbers such as 13.5, exactly.
+    decimals: also read decimals such as 13.5, as exact Fractions.
     """
     pattern = _DECIMAL_TOKEN if decimals else _TOKEN
     tokens = pattern.findall(text)
@@ -182,7 +182,8 @@ def number(text: str) -> int | Fraction:
 
 
 def without(pool: Sequence, taken: Sequence) -> list | None:
-    """The pool with these members taken out, each as often as it stands there; None if they are not all in it."""
+    """The members of a pool that are left when these are taken out, in order; None if the pool does not hold them all.
+    What is taken twice must be in the pool twice."""
     rest = list(pool)
     for one in taken:
         if one not in rest:
@@ -211,7 +212,7 @@ def nodes(expr: Expr | None) -> Iterator[Expr]:
 
 
 def leaves(expr: Expr) -> list:
-    """The numbers in an expression, in no order."""
+    """The numbers in an expression, in no particular order."""
     found, stack = [], [expr]
     while stack:
         node = stack.pop()
@@ -258,8 +259,8 @@ def _operand(expr: Expr, precedence: int) -> str:
 
 
 def canonical(expr: Expr) -> Expr:
-    """The tree with the operands of every + and * in one fixed order: equal for trees that are equal up to
-    commuting."""
+    """The tree with the operands of every + and * in one fixed order. Trees that are equal up to commuting have equal
+    canonical trees."""
     return _canonical(expr)[1]
 
 
@@ -279,9 +280,9 @@ def _canonical(expr: Expr) -> tuple[str, Expr]:
 
 
 def flattened(expr: Expr) -> str:
-    """A text that is equal for trees that are equal up to commuting and associativity: sums and differences flow into
-    one sum of signed terms, so do products and quotients: `a - (b - c)` is `a - b + c`, `a / (b / c)` is `a * c / b`.
-    A unary minus ends a sum, like a number."""
+    """A text that is the same for trees that are equal up to commuting and associativity. Sums and differences become
+    one sum of signed terms, and products and quotients one product: `a - (b - c)` is `a - b + c`, and `a / (b / c)` is
+    `a * c / b`. A unary minus is not taken apart: it is a term, like a number."""
     match expr:
         case Num(value):
             return str(value)
@@ -291,7 +292,7 @@ def flattened(expr: Expr) -> str:
 
 
 def _terms(expr: Expr, ops: str, inverse: bool) -> list[str]:
-    """The operands of a chain of the two `ops`, each behind its sign."""
+    """The operands of a chain of the two `ops`, each after its sign."""
     if isinstance(expr, BinOp) and expr.op in ops:
         return _terms(expr.left, ops, inverse) + _terms(expr.right, ops, inverse ^ (expr.op == ops[1]))
     return [ops[inverse] + flattened(expr)]

@@ -19,7 +19,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from lib import expression, problem, programs, steps, traces, verifiers
+from lib import expression, programs, steps, traces, verifiers
 from lib.expression import canonical, numbers, render
 from lib.files import REFERENCE, ROOT, RUNS, atomic, nearest, read_table, reading
 from lib.problem import Problem
@@ -215,7 +215,7 @@ def _trusted() -> bool:
 @cache
 def _code() -> str:
     """The hash of all code that a verdict comes from."""
-    rooms = (expression, problem, programs, steps, traces, verifiers, judge, *(read for _, read in LOOKS.values()))
+    rooms = (expression, Problem, programs, steps, traces, verifiers, judge, *(read for _, read in LOOKS.values()))
     text = "".join(bare(inspect.getsource(room)) for room in rooms)
     return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
 

@@ -33,8 +33,8 @@ if TYPE_CHECKING:  # a second and a half to import: the verifiers need a Problem
 
 HUB = {"3to4": "asingh15/countdown_tasks_3to4", "5num": "aelbakry/countdown_5num_tasks"}
 
-FILES = (".csv", ".jsonl", ".parquet")  # of problems of one's own
-CHECKED = {2: 10_000, 3: 10_000, 4: 10_000, 5: 1_000, 6: 100}  # by numbers: how many are solved on loading, in seconds
+FILES = (".csv", ".jsonl", ".parquet")  # in which problems of your own may come
+CHECKED = {2: 10_000, 3: 10_000, 4: 10_000, 5: 1_000, 6: 100}  # problems of so many numbers that loading solves
 MAX_NUMBERS = 6  # of a problem: the solver takes no more
 _NUMBER = re.compile(r"([1-9][0-9]{0,17})(?:\.0+)?")  # 98.0: a spreadsheet or a data frame made it a float
 _TARGET = re.compile(r"(-?[0-9]{1,18})(?:\.0+)?")
@@ -80,10 +80,10 @@ class ProblemSetError(ValueError):
 def load(name: str, split: str, source: str = "generated", seed: int = 0) -> Dataset:
     """A problem set with columns nums (list[int]), target (int) and, for "levels", group (L1 to L9).
 
-    source "generated": the committed set, its hash verified, or the problems of the file `name`. source "hub": split
-    `split` of the hub set that the papers name (HUB), of the hub's owner/name, or of a local folder. What is not ours
-    is `admitted`. A seed other than 0 shuffles a train split; the order of an evaluation set is fixed. Raises
-    ProblemSetError; never falls back from one source to the other.
+    source "generated": the committed set, whose hash is verified, or the problems of the file `name`. source "hub": the
+    split of the hub set that the papers name (HUB), of a hub set owner/name, or of a local folder. Problems of others
+    pass `admitted`. A seed other than 0 shuffles a train split; the order of an evaluation set is fixed. Raises
+    ProblemSetError; it never falls back from one source to the other.
     """
     from datasets import Dataset
 
@@ -99,8 +99,8 @@ def load(name: str, split: str, source: str = "generated", seed: int = 0) -> Dat
 
 
 def load_set(name: str) -> Dataset:
-    """An evaluation set by its one-word name, a key of EVALUATION_SETS, or by the path of a file. Raises
-    ProblemSetError naming the nearest."""
+    """An evaluation set by its name, a key of EVALUATION_SETS, or by the path of a file. Raises ProblemSetError, which
+    names the nearest set."""
     if name.endswith(FILES):
         return load(name, "test")
     if name not in EVALUATION_SETS:
@@ -229,7 +229,7 @@ def unsolvable(problems: list[Problem]) -> list[Problem]:
 
 
 def _problems(rows: list[tuple[str, dict]], where: str) -> list[Problem]:
-    """The rows of others, each behind its place, as Problems. Raises ProblemSetError for a row that is none."""
+    """Rows and the places that name them, as Problems. Raises ProblemSetError for a row that is no problem."""
     if not rows:
         raise ProblemSetError(f"{where} holds no problem: it has no row")
     found = []
@@ -246,7 +246,7 @@ def _problems(rows: list[tuple[str, dict]], where: str) -> list[Problem]:
 
 
 def as_problem(nums: Any, target: Any) -> Problem:
-    """The Problem of a row, whatever made it: a file, a data frame, a data set, a tensor.
+    """The Problem of a row of a file, a data frame, a data set or a tensor.
 
     nums: two to six whole numbers from 1, as a list, a tuple, an array, or a text such as "44 19 35", with commas or
     semicolons, in brackets or without. target: a whole number. 98.0 is whole, 98.5 is not. Raises ProblemSetError."""
@@ -261,7 +261,7 @@ def as_problem(nums: Any, target: Any) -> Problem:
 
 
 def problems(rows: Dataset | pd.DataFrame) -> list[Problem]:
-    """The rows of a problem set as Problems. Raises ProblemSetError for a row that is none."""
+    """The rows of a problem set as Problems. Raises ProblemSetError for a row that is no problem."""
     return [as_problem(nums, target) for nums, target in zip(rows["nums"], rows["target"], strict=True)]
 
 
@@ -286,7 +286,7 @@ def exclude(rows: Any) -> Any:
 
 
 def digest(rows: pd.DataFrame) -> str:
-    """sha256 of the content, whatever the parquet file's encoding: one JSON line a row, columns in order."""
+    """sha256 of the content, whatever the parquet file's encoding: one JSON line per row, columns in order."""
     columns = [[list(map(int, v)) for v in rows[c]] if c == "nums" else rows[c].tolist() for c in rows.columns]
     lines = (json.dumps(row, separators=(",", ":")) for row in zip(*columns, strict=True))
     return hashlib.sha256("\n".join(lines).encode()).hexdigest()

@@ -3,9 +3,11 @@
     44 + 19 = 63, 63 * 35 = 2205
     so 44 + 19 = 63 and 63 + 35 = 98
 
-An equals sign beside arithmetic that is no such equation (`44 + = 63`, `60 ** 2 = 3600`, `98 = 44 + 19 + 35`,
-`48 - 43 == 5`) is a malformed step, which `dense` penalises too: misspelling hides no fault. Words, and signs other
-than ASCII, are prose. Everything is exact, and read once, in linear time.
+An equals sign next to arithmetic that is no such equation (`44 + = 63`, `48 - 43 == 5`, `60 ** 2 = 3600`, `98 = 44 + 19
++ 35`) is a malformed step, which `dense` penalises too, so that misspelling hides no fault. Words are prose, and so are
+operators outside ASCII. Numbers may have commas between their thousands (`35 * 44 = 1,540`), and marks around a result
+are passed over: `= **63**`, `= \\boxed{63}`, and the typographic minus of `= −9`. The arithmetic is exact, and every
+text is read once, in linear time.
 """
 
 import re
@@ -24,13 +26,13 @@ MAX_STEPS = 1000  # read in one completion: 4,096 tokens, the longest cap, hold 
 
 
 class Step(NamedTuple):
-    """One equation of the reasoning, or what was meant as one.
+    """One equation of the reasoning, or a text that was meant as one.
 
-    well_formed: number, operation, number = number. arithmetic_ok: the two sides are equal, exactly.
-    in_pool: the operands are available. repeated: the completion has this operation earlier (operands of + and
-    * in either order; an ill-formed one: the same but for spaces). attempt: which attempt it is in, from 0. pool: the
-    numbers available after it. span: where it stands in the completion, (start, end). malformed: no equation at all, so
-    none of well_formed, arithmetic_ok and in_pool.
+    well_formed: it reads number, operation, number = number. arithmetic_ok: the two sides are exactly equal. in_pool:
+    the operands are available. repeated: the completion has the same operation earlier, with the operands of + and * in
+    either order; equations that are not well formed are the same if they differ in spaces only. attempt: the number of
+    its attempt, from 0. pool: the numbers that are available after it. span: its place in the completion, (start, end).
+    malformed: it is no equation at all, so that well_formed, arithmetic_ok and in_pool are False.
     """
 
     text: str
@@ -81,16 +83,16 @@ class _Equation(NamedTuple):
 
 
 def verify_steps(completion: str, problem: Problem) -> list[Step]:
-    """Every equation of the completion's reasoning, malformed ones included, in order, the first MAX_STEPS of them.
+    """The first MAX_STEPS equations of the completion's reasoning in order, malformed ones included.
 
-    An equation is an expression of at most MAX_LENGTH characters, `=`, and a single number, on one line and
-    with any text around it; decimals are read exactly. Of `a + b = c + d = e` only `c + d = e` is one.
+    An equation is an expression of at most MAX_LENGTH characters, `=`, and a single number, on one line and with any
+    text around it. Decimals are read exactly. In `a + b = c + d = e` only `c + d = e` is an equation.
 
-    The pool starts as the problem's numbers. A step whose operands are in it takes them out and puts its
-    stated result in, right or wrong: a slip counts once, not again in each step that builds on it. A step whose
-    operands are not in the pool, but are among the problem's numbers, starts a new attempt with a full pool.
-    Any other step leaves the pool as it is. Neither a new line nor a check (`98? no`) starts one: a text may write
-    a step a line, or check half an attempt.
+    The pool starts as the problem's numbers. A step whose operands are in it takes them out and puts its stated result
+    in, right or wrong: a slip counts once, and not again in each step that builds on it. A step whose operands are not
+    in the pool, but are among the problem's numbers, starts a new attempt with a full pool. Any other step leaves the
+    pool as it is. Neither a new line nor a check (`98? no`) starts an attempt, since a text may write one step per
+    line, or check half an attempt.
     """
     pool, attempt, seen, steps = list(problem.nums), 0, set(), []
     for span, equation in islice(_equations(completion), MAX_STEPS):
@@ -107,7 +109,8 @@ def verify_steps(completion: str, problem: Problem) -> list[Step]:
 
 
 def _equations(completion: str) -> Iterator[tuple[tuple[int, int], _Equation]]:
-    """The equations of the reasoning, each behind its span; malformed ones too, but for what the text's end cut off."""
+    """The equations of the reasoning with their spans, malformed ones included, except one that the text's end cuts
+    off."""
     for first, last in reasoning(completion):
         for run in _RUN.finditer(completion, first, last):
             start, end = run.span()
@@ -120,8 +123,8 @@ def _equations(completion: str) -> Iterator[tuple[tuple[int, int], _Equation]]:
 
 @lru_cache(maxsize=1 << 16)  # attempts of a rollout, and rollouts of a problem, repeat each other's equations
 def _read(run: str, before: str, behind: str, ends: bool) -> list[tuple[tuple[int, int], _Equation]]:
-    """The equations of a run, each behind its span in it. before, behind: the characters around it, if there are any;
-    ends: the completion ends with it."""
+    """The equations of a run with their spans in it. before, behind: the characters around the run, or "". ends: the
+    completion ends with the run."""
     found, at = [], len(before)
     for match in _EQUATION.finditer(before + run + behind, at):
         left, right = match.group("left", "right")

@@ -1,7 +1,7 @@
-"""Structured search traces: their lines, written and read (paper `trace`, Section 3.2).
+"""Structured search traces: how their lines are written, read and judged (paper `trace`, Section 3.2).
 
     state [2, 3, 7, 8]            the pool: the numbers that are left
-    try 8 - 2 = 6                 one operation on two of them; the state behind it holds its result
+    try 8 - 2 = 6                 one operation on two of them; the next state holds its result
     backtrack                     gives the pool up; the next state names the earlier one that the search returns to
 
 Numbers are integers (1540 or 1,540) or exact fractions (7/2, without spaces). With provenance a state holds what its
@@ -9,10 +9,10 @@ numbers were made of, `state [3, 6 = 8 - 2, 7]`, so that the last one holds the 
 
 A try may also say whether its result is the target: `try 4 * 6 = 24, 24? yes`.
 
-`replay` keeps the true pool: only a try whose operands are in it and whose arithmetic holds moves it. What a trace only
-claims is judged and moves nothing, so a state is worth nothing by being written down. A slip therefore costs its own
-line and what is built on it, no more: a `backtrack` behind it gives up the pool that was only claimed. A move without
-its state line is no fault: every try is judged by the true pool anyway.
+`replay` keeps the true pool. Only a try whose operands are in the pool and whose arithmetic holds changes it; a state
+that a trace merely claims is judged and changes nothing. A slip therefore costs its own line and the lines that build
+on it, and no more: a `backtrack` after it gives up the pool that was only claimed. A try without a state line after it
+is no fault, since every try is judged by the true pool.
 """
 
 import re
@@ -89,11 +89,12 @@ def _moved(pool: Pool, i: int, j: int, op: str, value: int | Fraction) -> Pool:
 class Line:
     """One line and its verdicts. kind: state, try, backtrack, or other (outside the grammar).
 
-    in_pool, arithmetic_ok (what it says of the target included): of a try. state_ok: a state is the true pool, or
-    behind a backtrack an earlier one; there is a pool to go back to. repeated: a try does on the same pool what was
-    done there before, operands of + and * in either order (to correct a slip is no repetition); a valid state follows
-    one with no try and no backtrack between. What does not apply to a kind is as in a faultless line. span: where it
-    stands in the completion, (start, end).
+    in_pool: both operands of a try are in the true pool. arithmetic_ok: a try's equation holds, and so does what it
+    says of the target. state_ok: a state is the true pool, or after a backtrack an earlier one; a backtrack has a pool
+    to go back to. repeated: a try repeats an operation on the same pool, with the operands of + and * in either order
+    (the correction of a slip is no repetition), or a valid state follows a state with no try and no backtrack between
+    them. A verdict that does not apply to a kind has the value of a faultless line. span: the line's place in the
+    completion, (start, end).
     """
 
     kind: str
@@ -110,8 +111,8 @@ class Line:
 
 @dataclass(frozen=True, slots=True)
 class Trace:
-    """lines: each with its verdicts. reached: the true pool at the end is the target alone. solution: what the target
-    was last made by, if it ever was. results: the values that the tries state."""
+    """lines: each with its verdicts. reached: the true pool at the end is the target alone. solution: the expression
+    that last made the target, or None. results: the values that the tries state."""
 
     lines: tuple[Line, ...]
     reached: bool
@@ -120,8 +121,8 @@ class Trace:
 
 
 def reasoning(completion: str) -> list[tuple[int, int]]:
-    """Where the text of the think blocks stands, [(start, end), ...]. The first block may have been opened in the
-    prompt, and one that is not closed ends at the answer. Raises TypeError for what is no text."""
+    """The spans of the think blocks' text, [(start, end), ...]. The first block may have been opened in the prompt, and
+    a block that is not closed ends at the answer. Raises TypeError for anything but a text."""
     if not isinstance(completion, str):
         raise TypeError(f"a completion is a text, not {type(completion).__name__}")
     blocks, start = [], 0
@@ -145,8 +146,8 @@ def _lines(completion: str) -> Iterator[tuple[str, tuple[int, int]]]:
 
 
 def replay(completion: str, problem: Problem) -> Trace:
-    """Read and judge the trace in the think blocks (in all of a text without any) line by line, the first MAX_LINES.
-    Exact, in linear time."""
+    """Read and judge the first MAX_LINES lines of the think blocks, or of the whole text if it has none. The arithmetic
+    is exact, and the time linear."""
     pools, claimed = [full_pool(problem)], 0  # the true pool on top of those that lead to it; false ones above it
     goal, lines, tried, results, solution = (problem.target,), [], {}, set(), None
     returning = stated = False  # the last line was a backtrack; the pool has been stated since the last action
@@ -182,7 +183,7 @@ def replay(completion: str, problem: Problem) -> Trace:
 
 
 def _find(pool: Sequence, a: object, b: object) -> tuple[int, int] | None:
-    """Where a and b stand in a pool, at two different places; None if they are not both there."""
+    """The two places of a and b in a pool; None if the pool does not hold both."""
     if a not in pool or b not in pool or (a == b and pool.count(a) < 2):
         return None
     i = pool.index(a)

@@ -1,7 +1,7 @@
-"""What a completion is worth by exact arithmetic: its answer, its program, its trace. Text in, verdict out.
+"""Text in, verdict out: a completion's answer, program and trace are judged by exact arithmetic.
 
-Completions are hostile: nothing is ever passed to `eval`, each text is read once, in linear time, and an answer
-is evaluated only after it is known to hold exactly the given numbers.
+A completion may be hostile. So nothing is ever passed to `eval`, each text is read once and in linear time, and an
+answer is evaluated only after it is known to hold exactly the given numbers.
 """
 
 import re
@@ -36,9 +36,8 @@ class Verdict:
 
 
 def answer_span(completion: str) -> str | None:
-    """The text of the last innermost complete span: an `<answer>` and the `</answer>` after it with neither
-    tag between them. An `<answer>` that is never closed swallows nothing. None if there is no such span. Raises
-    TypeError for what is no text."""
+    """The text of the last innermost complete span: an `<answer>` and the `</answer>` after it with neither tag between
+    them, or None. An `<answer>` that is never closed is passed over. Raises TypeError for anything but a text."""
     if not isinstance(completion, str):
         raise TypeError(f"a completion is a text, not {type(completion).__name__}")
     start = completion.rfind("<answer>", 0, max(completion.rfind("</answer>"), 0))
@@ -61,7 +60,8 @@ def asked_span(completion: str, problem: Problem) -> str | None:
 
 
 def verify_answer(completion: str, problem: Problem) -> Verdict:
-    """The verdict on a completion's answer span: each number exactly once, the target hit exactly."""
+    """The verdict on a completion's answer span: is it an expression that uses each number exactly once and equals the
+    target exactly? An answer such as `44 + 19 + 35 = 98` is no expression."""
     span = asked_span(completion, problem)
     if span is None:
         return Verdict("missing")
@@ -85,8 +85,8 @@ def _verdict(span: str, problem: Problem) -> Verdict:
 
 @dataclass(frozen=True, slots=True)
 class ProgramVerdict(Verdict):
-    """passed: how many of CHECKS hold, in order. expression, value: of the final value, over literals; None for a
-    program without one. assignments: the expression over literals that each line's value has."""
+    """passed: how many of CHECKS hold, in order. expression, value: those of the final value, over literals, or None.
+    assignments: for each line, the expression over literals that computes its value."""
 
     passed: int = 0
     assignments: tuple[Expr, ...] = ()
@@ -121,12 +121,12 @@ def verify_program(completion: str, problem: Problem) -> ProgramVerdict:
 
 @dataclass(frozen=True, slots=True)
 class TraceVerdict(Verdict):
-    """That of the answer, with the trace's lines, whether it ends at the target (reached), what it last made the target
-    of (solution), and where the answer's numbers come from (link).
+    """The answer's verdict, with the trace's lines, whether the trace ends at the target (reached), the expression that
+    last made the target (solution), and where the answer's numbers come from (link).
 
     link: "original" (exactly the problem's numbers), "generated" (all that are not left are results of the trace: a
-    grounding failure, as in `trace`, Listing 2), "other", or "none" (no expression). outside: how many lines stand
-    neither in a think block nor in an answer span.
+    grounding failure, as in `trace`, Listing 2), "other", or "none" (no expression). outside: the number of lines that
+    are neither in a think block nor in an answer span.
     """
 
     lines: tuple[Line, ...] = ()
@@ -162,7 +162,7 @@ def _outside(completion: str) -> int:
 
 
 def repair(completion: str, problem: Problem) -> str:
-    """The completion with its answer read off its own trace, where that ever made the target; else as it is."""
+    """The completion with the answer that its own trace found, if the trace ever made the target; else unchanged."""
     solution = verify_trace(completion, problem).solution
     if solution is None:
         return completion
