@@ -1,7 +1,7 @@
-"""What supervised training imitates: demonstrations of a search.
+"""Demonstrations of a search, which supervised training imitates.
 
-Every generator takes a `random.Random`, so a row is a function of its seed alone. Demonstrated arithmetic stays among
-the integers 0 to 999, which is what the base model is taught; the verifier knows no such limit.
+Every generator takes a `random.Random`, so that a row is a function of its seed alone. The values of a demonstration
+are integers from 0 to 999, which is what the base model is taught; the verifier has no such limit.
 """
 
 import random
@@ -41,7 +41,7 @@ def bounded(op: str, a: Number, b: Number) -> Number | None:
 
 
 def steps_of(expr: Expr) -> list[str] | None:
-    """The equations that compute `expr`, innermost and left first; None where a value leaves the integers 0..999.
+    """The equations that compute `expr`, innermost and left first; None if a value is no integer from 0 to 999.
 
     >>> steps_of(parse("(44 + 19) + 35"))
     ['44 + 19 = 63', '63 + 35 = 98']
@@ -92,7 +92,8 @@ def random_expression(nums, rng: random.Random) -> Expr:
 
 
 def random_end(start: Sequence[Expr], rng: random.Random) -> Expr:
-    """What random operations make of a whole pool of expressions, if every value stays an integer from 0 to 999."""
+    """The expression that random operations make of a whole pool of expressions; every value is an integer from 0 to
+    999."""
     return _random_end([(expr, int(evaluate(expr))) for expr in start], rng)[0]
 
 
@@ -119,8 +120,8 @@ def plain_solutions(problem: Problem) -> list[Expr]:
 
 
 def near_misses(problem: Problem, rng: random.Random, count: int, tries: int = 8) -> list[Expr]:
-    """Wrong attempts as made with an eye on the target: of `tries` random expressions for each the `count` that come
-    nearest, in random order, no two the same up to commuting (fewer where so many are not found)."""
+    """Wrong attempts that aim at the target: of `tries` * `count` random expressions the `count` whose values come
+    nearest, in random order. No two are the same up to commuting, so that there may be fewer."""
     start: list[tuple[Expr, Number]] = [(Num(n), n) for n in problem.nums]
     different: dict[Expr, tuple[Number, Expr]] = {}
     while count and not different:
@@ -132,21 +133,22 @@ def near_misses(problem: Problem, rng: random.Random, count: int, tries: int = 8
 
 
 def check_suffix(value: Number, target: Number) -> str:
-    """What a search asks of the value it has reached: `", 98? no"`; no equation, so no verifier counts it as a step."""
+    """The question that a search asks about its value, such as `", 98? no"`. It is no equation, so that no verifier
+    counts it as a step."""
     return f", {target}? {'yes' if value == target else 'no'}"
 
 
 def attempt_line(expr: Expr, target: Number) -> str:
-    """One attempt as a search writes it: its equations, separated by commas, and whether their value is the target."""
+    """One attempt of a search: its equations, separated by commas, and whether their value is the target."""
     return ", ".join(_plain_steps(expr)) + check_suffix(evaluate(expr), target)
 
 
 def draw_attempts(problem: Problem, rng: random.Random, failures: int, solved: bool = True) -> list[Expr]:
-    """At most `failures` attempts that miss and one that works, or if not `solved` one more that misses: a search that
-    gives up, and answers its last attempt.
+    """At most `failures` attempts that miss and then one that works; if not `solved`, one more that misses instead.
 
-    It teaches a policy to close: one that has seen searches of any length, but each with a happy end, goes on to the
-    cap on what it cannot solve. Raises ValueError without a solution among the integers 0 to 999.
+    A search that is not solved gives up and answers its last attempt. It teaches a policy to stop: a policy that has
+    only seen searches that succeed goes on to the token limit on a problem that it cannot solve. Raises ValueError for
+    a problem without a solution among the integers 0 to 999.
     """
     if not solved:
         return near_misses(problem, rng, failures + 1)
@@ -158,7 +160,7 @@ def draw_attempts(problem: Problem, rng: random.Random, failures: int, solved: b
 
 
 def free_search(problem: Problem, rng: random.Random, failures: int, solved: bool = True) -> str:
-    """A completion that searches in plain arithmetic: what `draw_attempts` draws, one attempt a line as `attempt_line`
+    """A completion that searches in plain arithmetic: the attempts of `draw_attempts`, one per line as `attempt_line`
     writes it, and the last one as the answer."""
     attempts = draw_attempts(problem, rng, failures, solved)
     lines = [attempt_line(attempt, problem.target) for attempt in attempts]
@@ -166,7 +168,7 @@ def free_search(problem: Problem, rng: random.Random, failures: int, solved: boo
 
 
 def program_lines(expr: Expr, names: Iterator[str]) -> list[str]:
-    """A program that computes `expr`, one operation a line in the order of `steps_of`.
+    """A program that computes `expr`, one operation per line in the order of `steps_of`.
 
     >>> program_lines(parse("(44 + 19) + 35"), iter("abc"))
     ['a = 44 + 19', 'b = a + 35']
@@ -182,12 +184,12 @@ def program_lines(expr: Expr, names: Iterator[str]) -> list[str]:
 def program_search(
     problem: Problem, rng: random.Random, failures: int, solved: bool | None = None, fresh: bool = False
 ) -> str:
-    """A completion that searches in a restricted program: what `draw_attempts` draws, the last attempt as its value.
+    """A completion that searches in a restricted program: the attempts of `draw_attempts`, the last one as its value.
 
-    A line holds one operation, in a share of COMPACT a whole attempt; the arithmetic stands in comments, in the words
-    of `attempt_line`. The last assignment is the answer: were it named so, the policy would have to say that it has
-    found a solution before it has computed one. Where `solved` does not say it, a share of UNSOLVED ends on a miss.
-    fresh: every attempt names its values from a on.
+    A line holds one operation, or in a share COMPACT of the programs a whole attempt; comments hold the arithmetic as
+    `attempt_line` writes it. The last assignment is the answer. It has no name of its own, since a policy would then
+    have to write that it has found a solution before it has computed one. If `solved` is None, a share UNSOLVED of the
+    programs ends on a miss. fresh: every attempt names its values from a on.
     """
     attempts = draw_attempts(problem, rng, failures, solved is not False)
     if solved is None and rng.random() < UNSOLVED:
@@ -209,23 +211,23 @@ def program_search(
 
 
 def walk(pool: Pool, nodes: Sequence[BinOp]) -> Iterator[tuple[Pool, BinOp, Pool]]:
-    """(pool, operation, pool behind it) of one operation after the other."""
+    """(pool, operation, pool after it) for each of some operations in order."""
     for node in nodes:
         before, pool = pool, move(pool, node)
         yield before, node, pool
 
 
 def actions(pool: Pool, nodes: Sequence[BinOp]) -> set[tuple]:
-    """What may be tried only once: operations on values, up to commuting, each with the values of its pool."""
+    """What a search tries only once: operations on values up to commuting, each with the values of its pool."""
     tried = ((values(at), node.op, evaluate(node.left), evaluate(node.right)) for at, node, _ in walk(pool, nodes))
     return {(at, op, *(sorted((a, b)) if op in "+*" else (a, b))) for at, op, a, b in tried}
 
 
 def distractor(pool: Pool, target: Number, tried: set[tuple], kind: str, rng: random.Random) -> list[BinOp]:
-    """A failing branch of a search: operations from `pool` down to one number that is not the target, none of `tried`.
+    """A failing branch of a search: operations from `pool` down to one number that is not the target, none in `tried`.
 
-    The best of 8 draws: "any", the first; "near", the one that ends nearest to the target; "dead", one whose first
-    operation leaves the target out of reach, where one is drawn. [] if none of them will do.
+    It is the best of 8 draws. kind "any": the first; "near": the one that ends nearest to the target; "dead": one whose
+    first operation makes the target unreachable, if one is drawn. [] if none of the draws will do.
     """
     found, start = [], [expr for _, expr in pool]
     for draw in range(8):
@@ -239,33 +241,28 @@ def distractor(pool: Pool, target: Number, tried: set[tuple], kind: str, rng: ra
 
 @dataclass(frozen=True)
 class TraceDesign:
-    """A design of trace demonstrations (`trace`, Table 6). Called like the functions above, it writes one.
+    """A design of trace demonstrations (`trace`, Table 6). It is called like the functions above and writes one.
 
-    variants: rows of a problem, each drawn anew, on so many fewer problems. canonical: always the same of a problem's
-    solutions, and the same failing branches. backtracks: share of rows that search depth-first through failing
-    branches (of kind `branch`, see `distractor`) before they find on, 1 to `most` of them: a branch starts where two or
-    three numbers are left, and ends in the search's return there. direct: share of rows that are an answer alone.
-    restarts: instead of that the attempts of a free search, each from the first state on; only such a search can give
-    up. stated: it says the states behind its tries, and tries nothing twice. faulty: tags in capitals, and "= target"
-    in the answer. checked: a try that leaves one number says whether it is the target, as free searches do. provenance:
-    states hold what their numbers were made of.
+    A row is a depth-first search. A failing branch starts where two or three numbers are left, and it ends when the
+    search returns to them. With `restarts` a row is a free search instead: each attempt starts from the first state,
+    and only such a search can give up.
     """
 
-    variants: int = 1
-    canonical: bool = False
-    backtracks: float = 0.0
-    most: int = 2
-    branch: str = "any"
-    direct: float = 0.0
-    restarts: bool = False
-    stated: bool = True
-    faulty: bool = False
-    checked: bool = False
-    provenance: bool = False
+    variants: int = 1  # rows per problem, each drawn anew; so there are fewer problems in as many rows
+    canonical: bool = False  # always the same solution of a problem, and the same failing branches
+    backtracks: float = 0.0  # share of rows with failing branches
+    most: int = 2  # failing branches of such a row: 1 to this many
+    branch: str = "any"  # their kind: any, near or dead (see `distractor`)
+    direct: float = 0.0  # share of rows that are an answer alone
+    restarts: bool = False  # attempts of a free search instead of failing branches
+    stated: bool = True  # it states the pool after every try, and tries nothing twice
+    faulty: bool = False  # tags in capitals, and "= target" in the answer
+    checked: bool = False  # a try that leaves one number says whether it is the target, as free searches do
+    provenance: bool = False  # states say what their numbers were made of
 
     def __call__(self, problem: Problem, rng: random.Random, failures: int, solved: bool = True) -> str:
-        """One completion, checked by `verify_trace`. Raises ValueError without a solution among the integers 0 to 999,
-        for a row that the verifier finds a fault in, and for a design that cannot give up."""
+        """One completion, checked by `verify_trace`. Raises ValueError for a problem without a solution among the
+        integers 0 to 999, for a row in which the verifier finds a fault, and if a design must give up that cannot."""
         if not (solved or self.restarts):
             raise ValueError("traces of this design never give up")
         rng = random.Random(str(problem.key)) if self.canonical else rng
@@ -347,8 +344,8 @@ DEMONSTRATIONS: dict[str, Callable[..., str]] = {  # how a demonstration is writ
 
 
 def action_rows(problem: Problem, rng: random.Random) -> list[dict]:
-    """Each state on the way of a random solution among the integers 0 to 999, and the action taken there (`agent`
-    Eq. 12): rows prompt, completion."""
+    """Rows `prompt`, `completion` (`agent`, Eq. 12): each state on the way of a random solution among the integers 0 to
+    999, and the action that is taken there."""
     state, rows = initial(problem), []
     for chosen in moves_of(rng.choice(plain_solutions(problem))):
         rows.append({"prompt": render_state(state), "completion": render_action(chosen)})
@@ -367,17 +364,17 @@ def load_demonstrations(
     checked: bool = False,
     hub: str = HUB_DEMONSTRATIONS,
 ) -> "Dataset":
-    """Rows `prompt`, `completion` for supervised fine-tuning.
+    """Rows `prompt`, `completion` for supervised fine-tuning. Rows of evaluation problems are dropped.
 
-    `generated`: one demonstration by `design` (a key of DEMONSTRATIONS) behind the prompt of style `prompt_style` for
-    each of `problems`, with 0 to `most_failures` failing attempts, uniformly; a design of several variants writes as
-    many rows, of the first problems. A share `give_up` gives up (`draw_attempts`), an attempt later than
-    others would have found it.
-    Traces that are `checked` ask at every try that leaves one number, whatever their design says. In style "pick" the
-    states and actions of one solution instead.
-    `hub`: the demonstrations that the papers use (columns `query`, `completion`), or those of another hub name or local
-    folder `hub`. Rows of evaluation problems are dropped. Raises ValueError for an unknown source or an unreadable
-    query.
+    source "generated": for each of `problems` the prompt of style `prompt_style` and one demonstration by `design` (a
+    key of DEMONSTRATIONS) with 0 to `most_failures` failing attempts, drawn uniformly. A design of several variants
+    writes as many rows, about the first problems. A share `give_up` of the rows gives up (`draw_attempts`), one attempt
+    later than a solution would have come. checked: traces ask at every try that leaves one number, whatever their
+    design says. In style "pick" the rows are the states and actions of one solution.
+    source "hub": the demonstrations that the papers use (columns `query`, `completion`), or those of the hub name or
+    local folder `hub`.
+
+    Raises ValueError for an unknown source or an unreadable query.
     """
     from datasets import Dataset, load_dataset
 
@@ -406,9 +403,9 @@ def load_demonstrations(
 
 
 def repair_stage(generations: "pd.DataFrame") -> "pd.DataFrame":
-    """Rows `prompt`, `completion` that teach a policy to answer its own traces (columns nums, target, completion): the
-    trace is read with the prompt, and the answer follows that `verifiers.repair` reads off it, whatever had stood
-    there. Traces that never made the target, or that end in no answer, give none."""
+    """Rows `prompt`, `completion` that teach a policy to answer its own traces (columns nums, target, completion). The
+    trace is part of the prompt, and the completion is the answer that `verifiers.repair` reads from it, whatever the
+    policy had answered. Traces that never made the target, or that end in no answer, give no row."""
     import pandas as pd
 
     rows = []

@@ -1,11 +1,12 @@
 """Countdown as a Markov decision process: states, actions, transition, reward, and the exact value of every move.
 
 Paper `agent`: "Countdown as an Agentic Optimization Problem" (Sun); equation numbers are its own. A state is the
-multiset of numbers left (exact rationals) and the target; an action takes two of them and puts their result back. The
-numbers are kept sorted and (a, b, +) is the same action as (b, a, +): equal states have equal prompts.
+multiset of the numbers that are left (exact rationals) and the target; an action takes two of them and puts their
+result back. The numbers are sorted, and (a, b, +) is the same action as (b, a, +), so that equal states have equal
+prompts.
 
-Every number must be used: a solvable state of n numbers is always n - 1 actions from its end (`d_min`). So in Eq. 9
-alpha tells solvable from unsolvable successors only; those of a state that can be solved are ranked by their number of
+Every number must be used, so a solvable state of n numbers is always n - 1 actions from its end (`d_min`). In Eq. 9
+alpha therefore only separates solvable from unsolvable successors; the solvable ones are ranked by their number of
 solutions (`count_solutions`).
 """
 
@@ -24,7 +25,7 @@ from lib.prompts import render_prompt
 from lib.solver import count_all
 from lib.verifiers import REJECTIONS as REJECTIONS  # for those who play
 
-VERDICTS = (" no", " yes")  # what a value policy says of a state, one token each
+VERDICTS = (" no", " yes")  # a value policy's words for a state, one token each
 Number = int | Fraction  # whole numbers are always int
 
 _NUMBER = rf"-?{WHOLE}(?:\|[1-9][0-9]{{0,17}})?"
@@ -110,8 +111,8 @@ def render_action(move: Action) -> str:
 def parse_action(text: str, state: State) -> Action | str:
     """phi(y, s): the legal action that a tag names in this state, or its kind of fault, one of REJECTIONS.
 
-    The whole text must be one tag as `render_action` writes it, but that + and * take either order and a fraction any
-    terms. Reads at most a tag's length of any text.
+    The whole text must be one tag as `render_action` writes it, except that the operands of + and * may come in either
+    order, and a fraction need not be reduced. No more than a tag's length of a text is read.
     """
     if (tag := _TAG.fullmatch(text)) is None:
         return "unreadable"
