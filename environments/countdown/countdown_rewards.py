@@ -49,7 +49,7 @@ class CountdownTask(vf.Task[CountdownData, vf.State, CountdownTaskConfig]):
 
     @vf.metric
     async def parts(self, trace: vf.Trace) -> dict[str, float]:
-        """What that is made of, and whether the answer is right by the verifier, whatever the reward."""
+        """The parts of the reward, and whether the verifier judges the answer correct, whatever the reward pays."""
         correct = verify_answer(trace.last_reply, self.problem).status == "correct"
         return self.score_of(trace).parts | {"correct": float(correct)}
 
@@ -57,7 +57,7 @@ class CountdownTask(vf.Task[CountdownData, vf.State, CountdownTaskConfig]):
         return get_reward(self.config.reward, self.config.options)([trace.last_reply], self.problem)[0]
 
     async def validate(self, runtime: vf.Runtime) -> bool:
-        """Whether the solver's first solution is right by the verifier."""
+        """Whether the verifier judges the solver's first solution correct."""
         found = solutions(self.problem)
         answer = f"<answer>{render(found[0])}</answer>" if found else ""
         return verify_answer(answer, self.problem).status == "correct"
