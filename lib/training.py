@@ -52,6 +52,7 @@ from lib.losses import advantages_of, rloo_loss
 from lib.model import load_policy, machine_memory, max_micro_batch, save_policy, training_memory
 from lib.problem import Problem, problems
 from lib.prompts import render_prompt
+from lib.rewards import Reward, score_group
 from lib.settings import RLOOSettings, SFTSettings
 from lib.verifiers import VERIFIERS
 
@@ -62,7 +63,6 @@ if not trl.__version__.startswith("1.16."):
     )
 
 Policy = str | Path | tuple  # a path that lib.model.load_policy knows, or (model, tokenizer)
-Reward = Callable[[list[str], Problem], list]  # a group's completions and their problem -> their Scores
 TokenWeights = Callable[[list[int]], Sequence[float]]  # a completion's token ids -> one weight a token
 
 
@@ -393,7 +393,7 @@ class RLOOTrainer(Resumable, GRPOTrainer):
         sampled = time.perf_counter()
         # 2. score, a group at a time
         texts = tokenizer.batch_decode(out.ids, skip_special_tokens=True)
-        scores = [self.reward(texts[i * k : i * k + k], problem) for i, problem in enumerate(batch)]
+        scores = [score_group(self.reward, texts[i * k : i * k + k], problem) for i, problem in enumerate(batch)]
         rewards = torch.tensor([[score.total for score in group] for group in scores])
         correct = [self.is_correct(text, batch[i // k]) for i, text in enumerate(texts)]
         kept = [not settings.mask_truncated or finish != "length" for finish in out.finish]
