@@ -41,8 +41,8 @@ from datasets import Dataset, disable_progress_bars
 from safetensors import SafetensorError
 from torch.nn.utils.rnn import pad_sequence
 from torch.optim.swa_utils import AveragedModel
-from transformers import DynamicCache
-from trl import GRPOConfig, GRPOTrainer, SFTConfig, SFTTrainer
+from transformers import DynamicCache, Trainer, TrainingArguments
+from trl import SFTConfig, SFTTrainer
 from trl.trainer.utils import add_fused_lm_head
 
 from lib.curriculum import Curriculum
@@ -295,7 +295,7 @@ def train_sft(
 # --- RLOO ---------------------------------------------------------------------------------------------------
 
 
-class RLOOTrainer(Resumable, GRPOTrainer):
+class RLOOTrainer(Resumable, Trainer):
     """RLOO of paper `ast`: our rollouts and `rloo_loss` in TRL's GRPOTrainer. See the module's docstring.
 
     `train_problems` are those of the whole run in order, `settings.problems_per_step` a batch of rollouts; a
@@ -323,28 +323,21 @@ class RLOOTrainer(Resumable, GRPOTrainer):
         self.eval_problems, self.eval_rewards = eval_problems, eval_rewards or {}
         self.token_weights = token_weights
         self.reference = copy.deepcopy(model).eval().requires_grad_(False) if settings.kl_coef else None
-        config = GRPOConfig(
+        config = TrainingArguments(
             **arguments(folder, settings),
             max_steps=settings.steps,
             lr_scheduler_type="warmup_stable_decay",
             lr_scheduler_kwargs={"num_decay_steps": settings.decay_steps, "decay_type": "linear"},
             warmup_steps=settings.warmup_steps,
             logging_steps=1,
-            num_generations=settings.group_size,
-            num_iterations=settings.num_iterations,
-            temperature=settings.temperature,
-            per_device_train_batch_size=settings.rollouts,
-            shuffle_dataset=False,
+            per_device_train_batch_size=settings.problems_per_step,
+            train_sampling_strategy="sequential",
+            remove_unused_columns=False,
         )
-        super().__init__(
-            model=model,
-            reward_funcs=[reward],  # TRL refuses to start without; ours is called in _rollouts, with a whole group
-            args=config,
-            train_dataset=train_problems,
-            processing_class=tokenizer,
-        )
+        add_fused_lm_head(model, settings.temperature, outputs=("log_probs", "entropy"))
+        super().__init__(model, config, list, train_problems, processing_class=tokenizer)
         if self.reference is not None:
-            add_fused_lm_head(self.reference.to(self.model.device))
+            add_fused_lm_head(self.reference.to(self.model.device), settings.temperature)
         self.average = AveragedModel(self.model) if settings.average_from else None
 
     def training_step(self, model, inputs: list[dict], num_items_in_batch=None) -> torch.Tensor:
@@ -352,8 +345,8 @@ class RLOOTrainer(Resumable, GRPOTrainer):
         if self.state.global_step % self.settings.num_iterations == 0:
             if self.curriculum:
                 drawn = self.curriculum.draw(self.settings.problems_per_step, self.state.global_step)
-            else:  # TRL hands over each problem K times
-                drawn = problems(pd.DataFrame(inputs[:: self.settings.group_size]))
+            else:
+                drawn = problems(pd.DataFrame(inputs))
             self._rollouts(drawn)
         else:
             self._seconds, self._scored = dict.fromkeys(self._seconds, 0.0), time.perf_counter()
@@ -576,6 +569,7 @@ def train_rloo(
     folder, (model, tokenizer) = Path(folder), _load(policy)
     batches = settings.steps // settings.num_iterations
     order = schedule(len(train_problems), batches * settings.problems_per_step, settings.seed)
+    order = order.reshape(batches, -1).repeat(settings.num_iterations, axis=0).flatten()  # updates that share rollouts
     in_order = train_problems.select_columns(["nums", "target"]).select(order)
     trainer = RLOOTrainer(model, tokenizer, in_order, reward, folder, settings, **options)
     longest = max((render_prompt(p.nums, p.target, trainer.prompt_style) for p in problems(in_order)), key=len)

@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 from lib.generation import ENGINES
 from lib.losses import ADVANTAGES, PREFERENCE, advantages_of, leave_one_out, pass_at_k, pass_at_k_normalised
 from lib.metrics import pass_at_k as share_of_k
-from lib.runs.parameters import FIELDS
-from lib.settings import Advantage, Engine
+from lib.settings import Advantage, Engine, PreferenceSettings
 
 LOGITS = torch.tensor([0.3, -0.8, 0.1, 0.9], dtype=torch.float64)  # a policy over four texts
 N = 4
@@ -161,6 +160,5 @@ def test_equally_likely_right_answers_lose_equally():
 
 def test_the_grid_may_name_what_there_is():
     """lib.settings holds the names apart: asking for them would cost every command seconds of importing torch."""
-    assert get_args(FIELDS["advantage"][0]) == get_args(Advantage) == tuple(ADVANTAGES)
-    assert get_args(FIELDS["engine"][0]) == get_args(Engine) == tuple(ENGINES)
-    assert get_args(FIELDS["loss"][0]) == PREFERENCE
+    assert get_args(Advantage) == tuple(ADVANTAGES) and get_args(Engine) == tuple(ENGINES)
+    assert get_args(PreferenceSettings.model_fields["loss"].annotation) == PREFERENCE
