@@ -19,7 +19,7 @@ from lib.model import load_policy, max_micro_batch
 from lib.problem import exclude
 from lib.prompts import render_prompt
 from lib.settings import PreferenceSettings
-from lib.training import Policy, Resumable, arguments, schedule
+from lib.training import Policy, Resumable, arguments, check_style, schedule
 
 HUB_PAIRS = "asingh15/countdown_tasks_3to4-dpo"
 
@@ -58,6 +58,8 @@ class PreferenceTrainer(Resumable, DPOTrainer):
     def __init__(
         self, model, tokenizer, rows: Dataset, folder: Path, settings: PreferenceSettings, eval_problems, prompt_style
     ):
+        if len(eval_problems):
+            check_style(prompt_style)
         self.settings, self.eval_problems, self.prompt_style = settings, eval_problems, prompt_style
         texts = zip(rows["prompt"], rows["chosen"], rows["rejected"], strict=True)
         length = max(len(tokenizer(max(prompt + a, prompt + b, key=len)).input_ids) for prompt, a, b in texts) + 1
@@ -101,6 +103,7 @@ class PreferenceTrainer(Resumable, DPOTrainer):
         """One row of metrics.csv a step; TRL's own metrics are not kept."""
         if "loss" not in logs:  # the summary at the end
             return
+        self.check_finite(logs)
         row = {"loss": logs["loss"], **pd.DataFrame(self._rows).mean(), "grad_norm": logs["grad_norm"]}
         self._rows.clear()
         if len(self.eval_problems) and self.state.global_step % self.settings.eval_every == 0:
