@@ -21,7 +21,9 @@ Weight = Annotated[float, Field(ge=0, le=1e6)]
 Share = Annotated[float, Field(ge=0, le=1)]
 Part = Annotated[float, Field(gt=0, le=1)]  # a share that is not nothing
 Engine = Literal["transformers", "vllm"]  # keys of lib.generation.ENGINES
-Advantage = Literal["leave_one_out", "pass_at_k", "pass_at_k_normalised"]  # keys of lib.losses.ADVANTAGES
+Advantage = Literal[  # keys of lib.losses.ADVANTAGES
+    "leave_one_out", "pass_at_k", "pass_at_k_normalised", "max_rl", "grpo", "f_grpo"
+]
 
 
 class Settings(BaseModel):
@@ -110,6 +112,7 @@ class RLOOSettings(Optimisation):
     advantage: Advantage
     pass_k: Count  # k of the first update, for advantages that have one
     pass_k_end: Count  # and of the last update
+    focal_gamma: Weight  # gamma of f_grpo
     positive_weight: Weight  # factor of positive advantages
     unlikeliness: Share  # share of its reward that the likeliest correct rollout of a group loses
     smoothing: Weight  # paid to a correct rollout per nat that makes it unlikely
@@ -125,7 +128,7 @@ class RLOOSettings(Optimisation):
         """The options of `advantages_of` in update `step`, from 0."""
         k = round(np.interp(step, [0, max(self.steps - 1, 1)], [self.pass_k, self.pass_k_end]))
         names = ("advantage", "positive_weight", "unlikeliness", "smoothing")
-        return {name: getattr(self, name) for name in names} | {"k": k}
+        return {name: getattr(self, name) for name in names} | {"k": k, "gamma": self.focal_gamma}
 
     @model_validator(mode="after")
     def fits(self) -> Self:

@@ -88,6 +88,7 @@ def quick(**changes):
         "advantage": "leave_one_out",
         "pass_k": 1,
         "pass_k_end": 1,
+        "focal_gamma": 1.0,
         "positive_weight": 1.0,
         "unlikeliness": 0.0,
         "smoothing": 0.0,
