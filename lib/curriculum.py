@@ -34,12 +34,19 @@ class Curriculum:
     """Draws a bucket for each problem of an update, then a problem of that bucket.
 
     A subclass says by `probabilities(step)` how the `steps` updates of a run share their draws out among the buckets.
-    Draws depend on the seed, the step and `state` alone, which a checkpoint keeps. Raises ValueError for fewer problems
-    than buckets.
+    Draws depend on the seed, the step and `state` alone, which a checkpoint keeps. Raises ValueError for options that
+    `check` refuses, and for fewer problems than buckets.
     """
 
+    @staticmethod
+    def check(count: int) -> None:
+        """Raise ValueError for options that cannot be, before there are problems. A subclass adds its own."""
+        if count < 1:
+            raise ValueError(f"count={count}: there is at least one bucket")
+
     def __init__(self, problems: Sequence[Problem], difficulty: np.ndarray, steps: int, seed: int, count: int = 6):
-        if not 1 <= count <= len(problems):
+        Curriculum.check(count)
+        if count > len(problems):
             raise ValueError(f"{len(problems)} problems do not fill {count} buckets")
         self.problems, self.steps, self.seed, self.count = problems, steps, seed, count
         self.state: list[float] = []  # what was learned
@@ -74,9 +81,14 @@ class Bandit(Curriculum):
     0 < alpha <= 1 and the temperatures are positive.
     """
 
-    def __init__(self, *data, count=6, alpha=0.5, temperature=1.0, final_temperature=0.0):
-        if not (0 < alpha <= 1 and temperature > 0 and final_temperature >= 0):
+    @staticmethod
+    def check(count: int, alpha: float, temperature: float, final_temperature: float) -> None:
+        Curriculum.check(count)
+        if not (0 < alpha <= 1 and 0 < temperature < np.inf and 0 <= final_temperature < np.inf):
             raise ValueError(f"impossible bandit: alpha={alpha}, temperatures {temperature}, {final_temperature}")
+
+    def __init__(self, *data, count=6, alpha=0.5, temperature=1.0, final_temperature=0.0):
+        self.check(count, alpha, temperature, final_temperature)
         super().__init__(*data, count=count)
         self.alpha, self.ends = alpha, (temperature, final_temperature or temperature)
         self.state = [0.0] * count
@@ -134,12 +146,18 @@ class Frontier(Curriculum):
     half; new ones have as many numbers as the training problems, in their ranges, are reachable and held out nowhere.
     The prediction is a ridge regression of the share of right rollouts on the count of numbers, the logarithm of the
     count of solutions and the operators needed, with what was seen `memory` updates ago weighing 1/e. Its sums are the
-    state. Raises ValueError unless candidates > 0 and memory > 0.
+    state. Raises ValueError unless candidates > 0 and memory > 0, and where the ranges of the training problems hold
+    too few problems that can be solved.
     """
 
-    def __init__(self, *data, count=6, candidates=20, memory=20.0):
-        if not (candidates > 0 and memory > 0):
+    @staticmethod
+    def check(count: int, candidates: int, memory: float) -> None:
+        Curriculum.check(count)
+        if not (candidates > 0 and 0 < memory < np.inf):
             raise ValueError(f"impossible frontier: candidates={candidates}, memory={memory}")
+
+    def __init__(self, *data, count=6, candidates=20, memory=20.0):
+        self.check(count, candidates, memory)
         super().__init__(*data, count=count)
         self.candidates, self.memory = candidates, memory
         self.lengths = sorted({len(problem.nums) for problem in self.problems})
@@ -150,8 +168,16 @@ class Frontier(Curriculum):
 
     def draw(self, count: int, step: int) -> list[Problem]:
         rng, found = np.random.default_rng([self.seed, step]), []
-        while len(found) < count * self.candidates:
+        for _ in range(ROUNDS):
+            if len(found) >= count * self.candidates:
+                break
             found += _written(rng, rng.choice(self.lengths, 4 * count * self.candidates).tolist(), *self.ranges)
+        else:
+            numbers, targets = (f"{one.start} to {one.stop - 1}" for one in self.ranges)
+            raise ValueError(
+                f"the frontier curriculum finds no problems: of {ROUNDS * 4 * count * self.candidates:,} with numbers "
+                f"from {numbers} and targets from {targets}, as in the training problems, {len(found):,} can be solved"
+            )
         found = found[: count * self.candidates]
         seen, right = np.array(self.state).reshape(WIDTH + 1, WIDTH)[:-1], np.array(self.state)[-WIDTH:]
         weights = np.linalg.solve(seen + np.eye(WIDTH), right)
@@ -168,6 +194,7 @@ class Frontier(Curriculum):
 
 
 WIDTH = 5  # of _features
+ROUNDS = 50  # of writing new problems for an update, before it is given up
 
 
 def _features(problems: Sequence[Problem]) -> np.ndarray:

@@ -19,24 +19,7 @@ import torch
 import torch.nn.functional as F
 
 from lib.prompts import render_prompt
-from lib.settings import Settings
-
-
-@dataclass(frozen=True, kw_only=True)
-class Sampling(Settings):
-    """How tokens are drawn, at most `max_tokens` of them. As it stands the policy itself: nothing is cut.
-
-    `top_k` cuts first, then `top_p`; temperature 0 is greedy. Raises ValueError for what cannot be.
-    """
-
-    max_tokens: int
-    temperature: float = 1.0
-    top_p: float = 1.0
-    top_k: int = 0
-
-    def __post_init__(self):
-        if self.temperature < 0 or not 0 < self.top_p <= 1 or self.top_k < 0 or self.max_tokens < 1:
-            raise ValueError(f"impossible sampling settings: {self}")
+from lib.settings import Sampling
 
 
 @dataclass

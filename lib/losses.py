@@ -14,11 +14,20 @@ LARGEST_LEAD = 5.0  # log(ref / pi) of a token, at the most, in the reported KL
 PREFERENCE = ("ipo", "ipo_mean", "dpo")  # losses of preference optimisation
 
 
+def centred(rewards: torch.Tensor) -> torch.Tensor:
+    """A_i = r_i - mean of the group's rewards, r_i among them; argument and result (groups, K).
+
+    This is the advantage of Dr. GRPO (arXiv 2503.20783): (K - 1) / K of leave-one-out's, the same factor for every
+    rollout of every group, so it is no entry of ADVANTAGES.
+    """
+    shifted = rewards - rewards[..., :1]  # makes equal rewards exact zeros, and so their advantages
+    return shifted - shifted.mean(-1, keepdim=True)
+
+
 def leave_one_out(rewards: torch.Tensor) -> torch.Tensor:
     """A_i = r_i - mean of the group's other rewards (`ast` Eq. 1); argument and result (groups, K), K > 1."""
     k = rewards.shape[-1]
-    shifted = rewards - rewards[..., :1]  # makes equal rewards exact zeros, and so their advantages
-    return (shifted - shifted.mean(-1, keepdim=True)) * (k / (k - 1))
+    return centred(rewards) * (k / (k - 1))
 
 
 def pass_at_k(rewards: torch.Tensor, k: int) -> torch.Tensor:
@@ -61,10 +70,43 @@ def pass_at_k_normalised(right: torch.Tensor, k: int) -> torch.Tensor:
     return torch.where((lost > 0) & (lost < 1), centred / (lost * (1 - lost)).sqrt(), 0.0)
 
 
-ADVANTAGES: dict[str, Callable[[torch.Tensor, torch.Tensor, int], torch.Tensor]] = {  # of rewards, what is right, k
-    "leave_one_out": lambda rewards, right, k: leave_one_out(rewards),
-    "pass_at_k": lambda rewards, right, k: pass_at_k(rewards, min(k, rewards.shape[-1] - 1)),
-    "pass_at_k_normalised": lambda rewards, right, k: pass_at_k_normalised(right, min(k, right.shape[-1])),
+def max_rl(rewards: torch.Tensor) -> torch.Tensor:
+    """Maximum likelihood reinforcement learning (arXiv 2602.02710); argument and result (groups, K).
+
+        A_i = (r_i - m) / m,  m the mean of the group's rewards; 0 where m is not positive
+
+    Where rewards are 0 and 1, mean_i A_i grad log pi(y_i) is an unbiased estimate of the gradient of
+    sum_{k < K} pass@k / k: the first terms of log pass@1, whose gradient gives a problem the weight 1 / pass@1.
+    """
+    mean = rewards.mean(-1, keepdim=True)
+    return torch.where(mean > 0, centred(rewards) / mean, 0.0)
+
+
+def grpo(rewards: torch.Tensor) -> torch.Tensor:
+    """The advantage of GRPO (arXiv 2402.03300); argument and result (groups, K).
+
+        A_i = (r_i - m) / s,  m and s the mean and the standard deviation of the group's rewards; 0 where s is 0
+
+    s^2 is the mean of (r_i - m)^2. Implementations that divide by K - 1 there have sqrt((K - 1) / K) of this.
+    """
+    from_mean = centred(rewards)
+    deviation = from_mean.square().mean(-1, keepdim=True).sqrt()
+    return torch.where(deviation > 0, from_mean / deviation, 0.0)
+
+
+def f_grpo(rewards: torch.Tensor, right: torch.Tensor, gamma: float) -> torch.Tensor:
+    """GRPO's advantage times (1 - p)^gamma, p the share of the group that is right: what is mostly solved counts less
+    (F-GRPO, arXiv 2602.06717). rewards, right (bool) and result (groups, K). At gamma = 0 this is GRPO."""
+    return (1 - right.to(rewards.dtype).mean(-1, keepdim=True)) ** gamma * grpo(rewards)
+
+
+ADVANTAGES: dict[str, Callable[..., torch.Tensor]] = {  # of rewards, what is right, k and gamma
+    "leave_one_out": lambda rewards, right, k, gamma: leave_one_out(rewards),
+    "pass_at_k": lambda rewards, right, k, gamma: pass_at_k(rewards, min(k, rewards.shape[-1] - 1)),
+    "pass_at_k_normalised": lambda rewards, right, k, gamma: pass_at_k_normalised(right, min(k, right.shape[-1])),
+    "max_rl": lambda rewards, right, k, gamma: max_rl(rewards),
+    "grpo": lambda rewards, right, k, gamma: grpo(rewards),
+    "f_grpo": lambda rewards, right, k, gamma: f_grpo(rewards, right, gamma),
 }
 
 
@@ -76,6 +118,7 @@ def advantages_of(
     *,
     advantage: str = "leave_one_out",
     k: int = 1,
+    gamma: float = 1.0,
     positive_weight: float = 1.0,
     unlikeliness: float = 0.0,
     smoothing: float = 0.0,
@@ -84,16 +127,16 @@ def advantages_of(
     whole completions in nats; kept (bool). What is not kept has advantage 0 and is nobody's baseline, as if it had not
     been drawn; so has one that is left alone.
 
-    advantage: of ADVANTAGES, with its k. Before it, for what is right alone, smoothing takes `smoothing` log mu off the
-    reward (differential smoothing, arXiv 2511.19942), and unlikeliness multiplies it by 1 - unlikeliness rank / K, rank
-    of the others being less likely (arXiv 2506.02355). Behind it, what is positive counts `positive_weight` (negative
-    reinforcement, arXiv 2506.01347).
+    advantage: of ADVANTAGES, with its k or gamma. Before it, for what is right alone, smoothing takes `smoothing`
+    log mu off the reward (differential smoothing, arXiv 2511.19942), and unlikeliness multiplies it by
+    1 - unlikeliness rank / K, rank of the others being less likely (arXiv 2506.02355). Behind it, what is positive
+    counts `positive_weight` (negative reinforcement, arXiv 2506.01347).
     """
 
     def of(rewards: torch.Tensor, right: torch.Tensor, logps: torch.Tensor) -> torch.Tensor:
         rank = (logps[..., None] > logps[..., None, :]).sum(-1)
         rewards = rewards * (1 - unlikeliness * right * rank / logps.shape[-1]) - smoothing * right * logps
-        found = ADVANTAGES[advantage](rewards, right, k)
+        found = ADVANTAGES[advantage](rewards, right, k, gamma)
         return torch.where(found > 0, positive_weight * found, found)
 
     if kept.all():

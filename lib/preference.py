@@ -6,7 +6,6 @@ Thawornbut). TRL's own `ipo` averages log-ratios over tokens; Eq. 3 sums them, s
 
 import copy
 import time
-from dataclasses import dataclass
 from pathlib import Path
 
 import pandas as pd
@@ -15,38 +14,14 @@ from datasets import Dataset, disable_progress_bars, load_dataset
 from trl import DPOConfig, DPOTrainer
 
 from lib.demonstrations import query_problem
-from lib.losses import PREFERENCE, preference_loss
+from lib.losses import preference_loss
 from lib.model import load_policy, max_micro_batch
 from lib.problem import exclude
 from lib.prompts import render_prompt
-from lib.settings import Settings
-from lib.training import Policy, Resumable, arguments, schedule
+from lib.settings import PreferenceSettings
+from lib.training import Policy, Resumable, arguments, check_style, schedule
 
 HUB_PAIRS = "asingh15/countdown_tasks_3to4-dpo"
-
-
-@dataclass(frozen=True, kw_only=True)
-class PreferenceSettings(Settings):
-    """Hyperparameters of preference optimisation; `loss` is one of lib.losses.PREFERENCE, `batch_size` counts pairs.
-
-    To it comes nll_coef times -log pi of the chosen completion, mean per token (Iterative RPO, arXiv 2404.19733)."""
-
-    loss: str
-    beta: float
-    nll_coef: float
-    steps: int
-    batch_size: int
-    learning_rate: float
-    weight_decay: float
-    max_grad_norm: float
-    max_tokens: int
-    eval_every: int
-    save_every: int
-    seed: int
-
-    def __post_init__(self):
-        if self.loss not in PREFERENCE or self.beta <= 0:
-            raise ValueError(f"loss={self.loss!r}, beta={self.beta}: the loss is one of {PREFERENCE}, beta is positive")
 
 
 def preference_pairs(judged: pd.DataFrame, most: int, seed: int) -> Dataset:
@@ -83,6 +58,8 @@ class PreferenceTrainer(Resumable, DPOTrainer):
     def __init__(
         self, model, tokenizer, rows: Dataset, folder: Path, settings: PreferenceSettings, eval_problems, prompt_style
     ):
+        if len(eval_problems):
+            check_style(prompt_style)
         self.settings, self.eval_problems, self.prompt_style = settings, eval_problems, prompt_style
         texts = zip(rows["prompt"], rows["chosen"], rows["rejected"], strict=True)
         length = max(len(tokenizer(max(prompt + a, prompt + b, key=len)).input_ids) for prompt, a, b in texts) + 1
@@ -126,6 +103,7 @@ class PreferenceTrainer(Resumable, DPOTrainer):
         """One row of metrics.csv a step; TRL's own metrics are not kept."""
         if "loss" not in logs:  # the summary at the end
             return
+        self.check_finite(logs)
         row = {"loss": logs["loss"], **pd.DataFrame(self._rows).mean(), "grad_norm": logs["grad_norm"]}
         self._rows.clear()
         if len(self.eval_problems) and self.state.global_step % self.settings.eval_every == 0:

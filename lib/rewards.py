@@ -11,9 +11,12 @@ Equations are those of "Dense Rewards for RLVR on Countdown via ASTs" (Elbakry, 
 is named: `dense` is "Enhancing RLOO with Dense Symbolic Rewards and Bandit-Driven Curricula" (Sangpisit, Thawornbut).
 """
 
+import hashlib
 import inspect
 import runpy
+import traceback
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from functools import cache, partial, wraps
 from itertools import groupby
 from math import exp, isfinite
@@ -53,11 +56,22 @@ Reward = Callable[[Sequence[str], Problem], list[Score]]
 REWARDS: dict[str, Callable[..., Reward]] = {}
 
 
+_file: dict[str, Callable[..., Reward]] | None = None  # the rewards of the file that runs at the moment, if one does
+_of_files: dict[str, tuple[str, dict[str, Callable[..., Reward]]]] = {}  # file -> a hash of its text, and its rewards
+
+
 def register(name: str) -> Callable:
-    """Decorator: enter a reward factory in REWARDS."""
+    """Decorator: enter a reward factory in REWARDS, or among the rewards of the file that `get_reward` runs.
+
+    Raises ValueError for a name that exists. A cell of a notebook may be run again.
+    """
 
     def enter(factory: Callable[..., Reward]) -> Callable[..., Reward]:
-        REWARDS[name] = factory
+        table = REWARDS if _file is None else _file
+        for known in filter(None, [REWARDS.get(name), table.get(name)]):
+            if not getattr(known, "__module__", None) == getattr(factory, "__module__", None) == "__main__":
+                raise ValueError(f"a reward {name!r} exists already: give yours another name")
+        table[name] = factory
         return factory
 
     return enter
@@ -66,21 +80,29 @@ def register(name: str) -> Callable:
 def get_reward(name: str, options: dict | None = None) -> Reward:
     """The reward `name`, or `file.py:name` (from the repository's root), with these options.
 
-    Raises ValueError that names the nearest reward or option, or what an option must be by its annotation. The reward
-    raises TypeError for one text in place of a list of them, and for a problem that is no `Problem`.
+    Raises ValueError that names the nearest reward or option, what an option must be by its annotation, or what is
+    wrong in the file. The reward raises TypeError for one text in place of a list of them, and for a problem that is no
+    `Problem`; ValueError for scores that `score_group` refuses.
     """
     file, _, short = name.rpartition(":")
-    if file:
-        _run(file)
-    if short not in REWARDS:
-        raise ValueError(f"unknown reward {name!r}{nearest(short, REWARDS)}")
-    known = inspect.signature(REWARDS[short]).parameters
+    known_rewards = rewards_of(file) if file else REWARDS
+    if short not in known_rewards:
+        raise ValueError(f"unknown reward {name!r}{nearest(short, known_rewards)}")
+    factory = known_rewards[short]
+    known = inspect.signature(factory).parameters
     for option, value in (options or {}).items():
         if option not in known:
             raise ValueError(f"reward {name!r} has no option {option!r}{nearest(option, known)}")
         if not _fits(value, kind := known[option].annotation):
             raise ValueError(f"reward {name!r}: {option} is {KINDS[kind]}, not {value!r}")
-    reward = REWARDS[short](**options or {})
+    try:
+        reward = factory(**options or {})
+    except ValueError:
+        raise
+    except (Exception, SystemExit) as error:
+        raise ValueError(f"reward {name!r} with options {options or {}}: {type(error).__name__}: {error}") from error
+    if not callable(reward):
+        raise ValueError(f"reward {name!r} must give a function of completions and a problem, not {reward!r:.60}")
 
     @wraps(reward)
     def checked(completions: Sequence[str], problem: Problem) -> list[Score]:
@@ -88,18 +110,71 @@ def get_reward(name: str, options: dict | None = None) -> Reward:
             raise TypeError("a reward takes a list of completions, the group of one problem, not a single text")
         if not isinstance(problem, Problem):
             raise TypeError(f"a reward takes a lib.problem.Problem(nums=(...), target=...), not {problem!r:.80}")
-        return reward(completions, problem)
+        return score_group(reward, completions, problem, short)
 
     checked.__name__ = short
     return checked
 
 
-@cache
-def _run(file: str) -> None:
-    """Run a file for what it registers."""
-    if not (ROOT / file).is_file():
+def score_group(reward: Reward, completions: Sequence[str], problem: Problem, name: str = "") -> list[Score]:
+    """The scores of a problem's completions, held to their form: as many as completions, each a `Score` with a finite
+    total, whose parts are numbers.
+
+    Raises ValueError that names the reward, the problem and the completion, counted from 1.
+    """
+    scores = reward(completions, problem)
+    about = f"reward {name or getattr(reward, '__name__', 'of your own')!r} on {problem.nums} to {problem.target}"
+    if not isinstance(scores, list | tuple):
+        raise ValueError(f"{about}: it must give a list of Scores, not {scores!r:.60}")
+    if len(scores) != len(completions):
+        raise ValueError(f"{about}: the number of its scores is {len(scores)}, for {len(completions)} completions")
+    for number, score in enumerate(scores, 1):
+        if not (hasattr(score, "total") and isinstance(getattr(score, "parts", None), dict)):
+            raise ValueError(f"{about}, completion {number}: it must give a Score(total, parts), not {score!r:.60}")
+        for part, value in [("the total", score.total), *score.parts.items()]:
+            if not _is_number(value):
+                raise ValueError(f"{about}, completion {number}: {part} must be a number, not {value!r:.60}")
+        if not isfinite(score.total):
+            raise ValueError(f"{about}, completion {number}: the total must be a finite number, not {score.total}")
+    return list(scores)
+
+
+def _is_number(value: object) -> bool:
+    """Whether it is one number of Python, numpy or torch."""
+    with suppress(TypeError, ValueError, RuntimeError):
+        return not isinstance(value, str | bytes) and isinstance(float(value), float)  # pyright: ignore[reportArgumentType]
+    return False
+
+
+def rewards_of(file: str) -> dict[str, Callable[..., Reward]]:
+    """The rewards that a file registers, by name. It runs in a namespace of its own, and again when its text changed.
+
+    Raises ValueError with the file and the line for whatever ends it, `sys.exit()` among them.
+    """
+    global _file
+    path = ROOT / file
+    if not path.is_file():
         raise ValueError(f"there is no file {file} to take a reward from")
-    runpy.run_path(str(ROOT / file))
+    made_of = hashlib.sha256(path.read_bytes()).hexdigest()
+    if _of_files.get(file, ("",))[0] != made_of:
+        outer, _file = _file, {}
+        try:
+            runpy.run_path(str(path))
+            _of_files[file] = made_of, _file
+        except (Exception, SystemExit) as error:
+            why = f"{type(error).__name__}: {error}".removesuffix(": ")
+            raise ValueError(f"{file}, line {_line(error, str(path))}: {why}") from error
+        finally:
+            _file = outer
+    return _of_files[file][1]
+
+
+def _line(error: BaseException, file: str) -> int:
+    """The line of a file at which an error left it."""
+    if isinstance(error, SyntaxError) and error.filename == file:
+        return error.lineno or 1
+    frames = traceback.extract_tb(error.__traceback__)
+    return next((frame.lineno for frame in reversed(frames) if frame.filename == file and frame.lineno), 1)
 
 
 def _fits(value: object, kind: type) -> bool:
@@ -151,7 +226,12 @@ def from_trl(function: Callable[..., list], style: str = "free", messages: bool 
 @register("sparse")
 def sparse(lambda_c: float = 1.0, lambda_p: float = 0.1) -> Reward:
     """Eq. 4: lambda_c for a correct answer, lambda_p for any other answer span (as in Eq. 8, also for one that
-    is no expression), 0 without a span."""
+    is no expression), 0 without a span.
+
+    Raises ValueError unless lambda_c is above lambda_p and above 0: no wrong answer may earn what a correct one does.
+    """
+    if not lambda_c > max(0, lambda_p):
+        raise ValueError(f"lambda_c must be above lambda_p and above 0: lambda_c={lambda_c}, lambda_p={lambda_p}")
 
     def reward(completions: Sequence[str], problem: Problem) -> list[Score]:
         verdicts = (verify_answer(completion, problem) for completion in completions)
@@ -180,13 +260,14 @@ def ast_distance(
     answer; the size of a solution where there is no tree; infinite if the problem has no solution), closeness
     (exp(-d / tau) of a valid answer, 0 of any other) and, with lambda_s, arithmetic (that share).
 
-    Raises ValueError unless tau > 0, lambda_s >= 0 and lambda_a + lambda_s < lambda_c - lambda_p: a near miss scores
-    below a solution.
+    Raises ValueError unless tau > 0, lambda_s >= 0 and lambda_c > max(0, lambda_p) + max(0, lambda_a) + lambda_s: every
+    wrong completion scores below every solution.
     """
-    if not (lambda_s >= 0 and lambda_a + lambda_s < lambda_c - lambda_p):
-        given = f"lambda_a={lambda_a}, lambda_s={lambda_s}, lambda_c={lambda_c}, lambda_p={lambda_p}"
+    if not (lambda_s >= 0 and lambda_c > max(0, lambda_p) + max(0, lambda_a) + lambda_s):
+        given = f"lambda_c={lambda_c}, lambda_p={lambda_p}, lambda_a={lambda_a}, lambda_s={lambda_s}"
         raise ValueError(
-            f"lambda_a + lambda_s must be below lambda_c - lambda_p: no near miss may score like a solution: {given}"
+            "lambda_a + lambda_s must be below lambda_c - lambda_p, where a negative lambda_a or lambda_p counts as 0 "
+            f"and lambda_s is at least 0: no wrong answer may score like a solution: {given}"
         )
     if not tau > 0:
         raise ValueError(f"tau must be positive: tau={tau}")

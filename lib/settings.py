@@ -1,125 +1,139 @@
-"""Settings of a run: frozen dataclasses without defaults. A number's one home is the notebook's parameters cell.
+"""The parameters of the notebooks: what each may be, and how those of a trainer fit each other.
 
-Nothing here needs torch: the grid is held to these rules before anything starts."""
+A bound stands at its field, with the meaning behind it. A number's one home is the notebook's parameters cell: what a
+trainer takes has no default here. Nothing in this file needs torch: the grid is held to it before anything starts.
+"""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
-from typing import Any, Literal, Self, get_args
+from typing import Annotated, Any, Literal, Self
 
 import numpy as np
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model, model_validator
 
+from lib.files import nearest
+
+Count = Annotated[int, Field(ge=1, le=10**6)]
+Whole = Annotated[int, Field(ge=0, le=10**6)]
+Tokens = Annotated[int, Field(ge=1, le=8192)]
+Group = Annotated[int, Field(ge=2, le=10**5)]  # leave-one-out needs another rollout of the problem
+Positive = Annotated[float, Field(gt=0, le=1e6)]  # bounds that are finite leave out nan
+Weight = Annotated[float, Field(ge=0, le=1e6)]
+Share = Annotated[float, Field(ge=0, le=1)]
+Part = Annotated[float, Field(gt=0, le=1)]  # a share that is not nothing
 Engine = Literal["transformers", "vllm"]  # keys of lib.generation.ENGINES
-Advantage = Literal["leave_one_out", "pass_at_k", "pass_at_k_normalised"]  # of lib.losses.ADVANTAGES
+Advantage = Literal[  # keys of lib.losses.ADVANTAGES
+    "leave_one_out", "pass_at_k", "pass_at_k_normalised", "max_rl", "grpo", "f_grpo"
+]
 
 
-class Settings:
-    """Base of the settings dataclasses."""
+class Settings(BaseModel):
+    """Base of the settings. Raises ValueError with a sentence for each value that cannot be."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+
+    def __init__(self, **values: Any):
+        try:
+            super().__init__(**values)
+        except ValidationError as error:
+            raise ValueError(f"{type(self).__name__}: {explain(error, type(self).model_fields)}") from error
 
     @classmethod
     def of(cls, parameters: Mapping[str, Any]) -> Self:
-        """The settings among a notebook's parameters: `RLOOSettings.of(globals())`.
+        """The settings among a notebook's parameters: `RLOOSettings.of(globals())`. Raises ValueError."""
+        return cls(**{name: parameters[name] for name in cls.model_fields if name in parameters})
 
-        Raises ValueError with the names of settings that are no parameters.
-        """
-        names = [field.name for field in fields(cls)]  # pyright: ignore[reportArgumentType]
-        if missing := [name for name in names if name not in parameters]:
-            raise ValueError(f"{cls.__name__}: the parameters cell lacks {', '.join(missing)}")
-        return cls(**{name: parameters[name] for name in names})
+    @classmethod
+    def required(cls) -> set[str]:
+        """The names of the fields without a default."""
+        return {name for name, field in cls.model_fields.items() if field.is_required()}
 
 
-@dataclass(frozen=True, kw_only=True)
-class SFTSettings(Settings):
-    """Hyperparameters of supervised fine-tuning; `schedule` is transformers' name of one. Without `end_token` a
-    completion is taught without its end."""
+class Sampling(Settings):
+    """How tokens are drawn. As it stands the policy itself: nothing is cut."""
 
-    learning_rate: float
-    epochs: int
-    batch_size: int
-    warmup_steps: int
-    schedule: str
-    end_token: bool
-    weight_decay: float
-    max_grad_norm: float
-    log_every: int
-    eval_every: int
-    save_every: int
-    seed: int
+    max_tokens: Tokens  # of a completion
+    temperature: Weight = 1.0  # 0 takes the most probable token
+    top_p: Part = 1.0  # nucleus, cut after top_k
+    top_k: Whole = 0  # most probable tokens kept; 0: all
 
-    def __post_init__(self):
+
+class Optimisation(Settings):
+    """What every trainer takes: AdamW, clipping, how often it is watched and kept."""
+
+    learning_rate: Positive
+    weight_decay: Weight
+    max_grad_norm: Positive  # gradients are cut to this norm
+    eval_every: Count  # updates between two looks at what is held out
+    save_every: Count  # updates between two checkpoints to resume from
+    seed: Whole
+
+
+class SFTSettings(Optimisation):
+    """Hyperparameters of supervised fine-tuning."""
+
+    epochs: Count
+    batch_size: Count  # demonstrations per update
+    warmup_steps: Whole  # updates
+    schedule: Literal["cosine", "linear", "constant"]  # of the learning rate, a transformers name
+    end_token: bool  # teach where a completion ends
+    log_every: Count  # updates between two rows of metrics.csv
+
+    @model_validator(mode="after")
+    def fits(self) -> Self:
         for name in ("eval_every", "save_every"):
             if getattr(self, name) % self.log_every:
                 raise ValueError(f"{name}={getattr(self, name)} is not a multiple of log_every={self.log_every}")
+        return self
 
 
-@dataclass(frozen=True, kw_only=True)
-class RLOOSettings(Settings):
-    """Hyperparameters of RLOO.
+class RLOOSettings(Optimisation):
+    """Hyperparameters of RLOO. The policy is the model at `temperature`, in sampling and in the loss alike.
 
-    An update takes `problems_per_step` problems, `group_size` rollouts each, drawn by `engine`, in micro-batches of at
-    most `micro_batch` rollouts. `num_iterations` successive updates, of the `steps` in all, share their rollouts. The
-    policy is the model at `temperature`, in sampling and in the loss alike. A rollout whose advantage is 0 has no
-    policy gradient: a random `idle_share` of these rollouts stands for all of them in entropy and KL, and a random
-    `reference_share` of what is left in KL. Both estimates stay unbiased; shares of 1 leave nothing out.
-
-    The learning rate rises in the first `warmup_steps` updates, is constant, and falls to 0 in the last `decay_steps`.
-    The policy that is saved is the mean of the weights behind update `average_from` and each one after it; of the last
-    update alone where that is 0.
-
-    From `advantage` to `smoothing`: see `advantages_of`; its k goes from `pass_k` to `pass_k_end` over the run. With
-    `mask_truncated` rollouts cut at the cap are not kept: they have no advantage, and stand in entropy and KL alone.
+    A rollout whose advantage is 0 adds nothing to the policy gradient. To save time, entropy and KL use a random
+    `idle_share` of these rollouts, and KL a random `reference_share` of what is left, reweighted so that both estimates
+    stay unbiased. From `advantage` to `smoothing`: see `advantages_of`.
     """
 
-    steps: int
-    problems_per_step: int
-    group_size: int
-    num_iterations: int
-    max_tokens: int
-    temperature: float
-    learning_rate: float
-    warmup_steps: int
-    decay_steps: int
-    average_from: int
-    weight_decay: float
-    max_grad_norm: float
-    importance_cap: float
-    entropy_coef: float
-    kl_coef: float
-    idle_share: float
-    reference_share: float
-    advantage: str
-    pass_k: int
-    pass_k_end: int
-    positive_weight: float
-    unlikeliness: float
-    smoothing: float
-    mask_truncated: bool
-    micro_batch: int
-    engine: str
-    eval_every: int
-    save_every: int
-    seed: int
+    steps: Count  # updates
+    problems_per_step: Count
+    group_size: Group  # rollouts of each problem
+    num_iterations: Count  # successive updates that share their rollouts
+    max_tokens: Tokens  # cap of a rollout
+    temperature: Positive
+    engine: Engine  # draws the rollouts
+    warmup_steps: Whole  # first updates, over which the learning rate rises
+    decay_steps: Whole  # last updates, over which it falls to 0
+    average_from: Whole  # the policy is the mean of the weights behind this update and each after it; 0: the last ones
+    importance_cap: Positive  # of the importance weight of a rollout
+    entropy_coef: Weight
+    kl_coef: Weight  # of the KL per token from the policy that training starts from
+    idle_share: Part
+    reference_share: Part
+    advantage: Advantage
+    pass_k: Count  # k of the first update, for advantages that have one
+    pass_k_end: Count  # and of the last update
+    focal_gamma: Weight  # gamma of f_grpo
+    positive_weight: Weight  # factor of positive advantages
+    unlikeliness: Share  # share of its reward that the likeliest correct rollout of a group loses
+    smoothing: Weight  # paid to a correct rollout per nat that makes it unlikely
+    mask_truncated: bool  # rollouts cut at the cap have no advantage and are left out of the baseline
+    micro_batch: Count  # rollouts per backward pass, at most
 
     @property
     def rollouts(self) -> int:
-        """Of an update."""
+        """Rollouts per update."""
         return self.problems_per_step * self.group_size
 
     def shaping(self, step: int) -> dict[str, Any]:
         """The options of `advantages_of` in update `step`, from 0."""
         k = round(np.interp(step, [0, max(self.steps - 1, 1)], [self.pass_k, self.pass_k_end]))
         names = ("advantage", "positive_weight", "unlikeliness", "smoothing")
-        return {name: getattr(self, name) for name in names} | {"k": k}
+        return {name: getattr(self, name) for name in names} | {"k": k, "gamma": self.focal_gamma}
 
-    def __post_init__(self):
-        for name, choices in (("engine", get_args(Engine)), ("advantage", get_args(Advantage))):
-            if getattr(self, name) not in choices:
-                raise ValueError(f"{name}={getattr(self, name)!r} is not known: choose from {', '.join(choices)}")
-        if not self.temperature > 0:
-            raise ValueError(f"temperature={self.temperature}: training draws at random")
-        if self.group_size < 2:
-            raise ValueError(f"group_size={self.group_size}: leave-one-out needs two rollouts of a problem")
-        ks, room = (self.pass_k, self.pass_k_end), 2 if self.advantage == "leave_one_out" else self.group_size
-        if not 1 <= min(ks) <= max(ks) < room:
+    @model_validator(mode="after")
+    def fits(self) -> Self:
+        ks, room = (self.pass_k, self.pass_k_end), self.group_size if self.advantage.startswith("pass_at_k") else 2
+        if max(ks) >= room:
             raise ValueError(
                 f"pass_k, pass_k_end={ks}: {self.advantage} in groups of {self.group_size} has 1 to {room - 1}"
             )
@@ -138,6 +152,114 @@ class RLOOSettings(Settings):
                 f"num_iterations={self.num_iterations} does not divide steps={self.steps} and "
                 f"save_every={self.save_every}: a run ends, and resumes, between two batches of rollouts"
             )
-        for name in ("idle_share", "reference_share"):
-            if not 0 < getattr(self, name) <= 1:
-                raise ValueError(f"{name}={getattr(self, name)}: a share is above 0 and at most 1")
+        return self
+
+
+class PreferenceSettings(Optimisation):
+    """Hyperparameters of preference optimisation."""
+
+    loss: Literal["ipo", "ipo_mean", "dpo"]  # of lib.losses.PREFERENCE
+    beta: Positive  # the smaller, the further apart the sides of a pair are pushed
+    nll_coef: Weight  # of -log pi of the chosen completion, mean per token (Iterative RPO, arXiv 2404.19733)
+    steps: Count  # updates
+    batch_size: Count  # pairs per update
+    max_tokens: Tokens  # cap of a held-out completion
+
+
+class Notebooks(Settings):
+    """The other parameters, of all notebooks: none is required, and a name means the same wherever it stands."""
+
+    # problems and policies
+    source: Literal["generated", "hub"] = "generated"  # of problems, demonstrations or pairs
+    nums: list[Count] = []  # of one problem
+    probes: str = ""  # a run whose problems alone come
+    limit: Whole = 0  # problems taken from a set; 0: all
+    skip: Whole = 0  # problems passed over, as many times as a run draws
+    problems: Count = 1
+    draws: Count = 1
+    eval_problems: Whole = 0  # problems watched during training
+    # demonstrations, pairs and actions
+    demonstrations: Count = 1
+    eval_demonstrations: Whole = 0
+    five_numbers: Whole = 0  # demonstrations with five numbers
+    most_failures: Whole = 0  # failing attempts in a demonstration, at most
+    give_up: Share = 0.0  # share of the demonstrations that ends in a near miss
+    samples: Count | list | str = 1  # completions of a problem; folders, where a study reads them
+    batch: Count = 1  # completions decoded at once
+    most_pairs: Count = 1  # pairs of one problem or state
+    hard_weight: Count = 1  # how often a pair of a hard problem counts
+    think_weight: Weight = 1.0  # of the reasoning's tokens in the policy gradient
+    alpha: Share = 0.0  # of Q_soft (`agent` Eq. 9); of the second policy in a mixture
+    beta: Positive = 1.0  # of Q_soft; of a preference loss
+    eta: Positive = 1.0  # temperature of the distilled policy (`agent` Eq. 16)
+    teach: Literal["actions", "values"] = "actions"  # what a distillation teaches
+    # searches
+    value: str = ""  # a policy that says whether a state can be solved
+    searches: list = []
+    together: Count = 1  # problems searched at once
+    # problem sets and the base model
+    train_rows: Count = 1
+    train_5num_rows: Count = 1
+    heldout_rows: Count = 1
+    heldout_small_rows: Count = 1
+    validation_rows: Count = 1
+    validation_small_rows: Count = 1
+    test_rows: Count = 1
+    level_rows: Count = 1
+    rows: Count = 1  # rows of text
+    width: Count = 1  # tokens per row
+    shards: Count = 1
+    mixture: dict[str, Share] = {}  # share of the rows for each kind of text
+    worked_lines: Count = 1
+    test_lines: Count = 1
+    threads: Count = 1
+    muon_lr: Positive = 1.0
+    adam_lr: Positive = 1.0
+
+
+TRAINERS = (Sampling, SFTSettings, RLOOSettings, PreferenceSettings)
+
+
+def _of_any() -> dict[str, Any]:
+    """Each parameter with its bound; where several settings have one of this name, what any of them takes."""
+    kinds: dict[str, Any] = {}
+    for settings in (*TRAINERS, Notebooks):
+        for name, field in settings.model_fields.items():
+            kind = Annotated[field.annotation, *field.metadata] if field.metadata else field.annotation
+            kinds[name] = kinds[name] | kind if name in kinds and kinds[name] != kind else kind
+    return kinds
+
+
+PARAMETERS = _of_any()
+
+
+def explain(error: ValidationError, known: Mapping[str, Any]) -> str:
+    """One sentence for each value that pydantic refuses, with the nearest of the `known` names for one that it does not
+    know."""
+    told: dict[Any, str] = {}
+    for one in error.errors():
+        place = [part for at, part in enumerate(one["loc"]) if not at or not _is_kind(part)]
+        name = place[0] if place else ""
+        if one["type"] == "missing":
+            why = f"{name} is missing: the parameters cell lacks it"
+        elif one["type"] == "extra_forbidden":
+            why = f"{name} is not known{nearest(str(name), known)}"
+        elif one["type"] == "value_error" and not place:
+            why = one["msg"].removeprefix("Value error, ")
+        else:
+            where = ".".join(map(str, dict.fromkeys((place[0], place[-1]))))
+            why = f"{where} is {one['input']!r}: {one['msg'].removeprefix('Value error, ')}"
+        told.setdefault(name, why)  # the first of each parameter
+    return "; ".join(told.values())
+
+
+def _is_kind(part: str | int) -> bool:
+    """Whether a part of an error's place is pydantic's name of a type, or its word for a key, and no key itself."""
+    kinds = ("[key]", "int", "float", "str", "bool")
+    return isinstance(part, str) and (part in kinds or "constrained-" in part or "[" in part)
+
+
+def loosely(extra: Mapping[str, Any]) -> type[BaseModel]:
+    """A model of all parameters at once, each of them optional, with `extra` ones by name."""
+    fields: dict[str, Any] = {name: (kind, None) for name, kind in {**PARAMETERS, **extra}.items()}
+    return create_model("Parameters", __config__=ConfigDict(strict=True, extra="ignore"), **fields)

@@ -1,9 +1,8 @@
-"""Supervised fine-tuning and RLOO, on TRL's trainers.
+"""Supervised fine-tuning on TRL's SFTTrainer, and RLOO on transformers' Trainer.
 
-`train_sft` is TRL's SFTTrainer. `train_rloo` is a subclass of TRL's GRPOTrainer that replaces two of its
-parts: where the rollouts of an update come from (`_rollouts`: our decode loop, and a reward that sees a
-whole group), and the loss (`_differentiate`: `rloo_loss`, micro-batch by micro-batch). Optimiser, clipping,
-checkpoints and the fused log-probabilities are TRL's.
+An update of RLOO can be read from top to bottom in `RLOOTrainer`, beginning with `training_step`: problems, rollouts
+of our decode loop, a reward that sees a whole group, advantages, and the gradient of `rloo_loss`, micro-batch by
+micro-batch. The optimiser, its schedule, clipping and checkpoints are Trainer's, the fused log-probabilities TRL's.
 
 Where this departs from textbook RLOO (Ahmadian et al., 2024):
 
@@ -14,7 +13,8 @@ Where this departs from textbook RLOO (Ahmadian et al., 2024):
 * The KL penalty is a term of the loss (mean per token), not of the reward, and so is an entropy bonus.
 * Token log-probabilities are summed, not averaged over the length; completions cut at the cap count like all
   others, unless `mask_truncated` takes them out of the policy gradient and the baseline (DAPO, arXiv 2503.14476).
-* Advantages are not divided by the group's standard deviation, and there is no PPO clipping.
+* Advantages are not divided by the group's standard deviation, unless `advantage` says so, and there is no PPO
+  clipping.
 * A token's log-probability can carry a weight; importance weight, entropy and KL ignore it.
 
 A run folder gets `metrics.csv`, `trainer/` (what is needed to resume) and at the end `checkpoint/` (the
@@ -41,17 +41,18 @@ from datasets import Dataset, disable_progress_bars
 from safetensors import SafetensorError
 from torch.nn.utils.rnn import pad_sequence
 from torch.optim.swa_utils import AveragedModel
-from transformers import DynamicCache
-from trl import GRPOConfig, GRPOTrainer, SFTConfig, SFTTrainer
+from transformers import DynamicCache, Trainer, TrainingArguments
+from trl import SFTConfig, SFTTrainer
 from trl.trainer.utils import add_fused_lm_head
 
 from lib.curriculum import Curriculum
-from lib.files import PINNED, progress, shown, write_table, writing
-from lib.generation import ENGINES, MEMORY_SHARE, Sampling, sample
+from lib.files import PINNED, nearest, progress, shown, write_table, writing
+from lib.generation import ENGINES, MEMORY_SHARE, Rollouts, Sampling, sample
 from lib.losses import advantages_of, rloo_loss
 from lib.model import load_policy, machine_memory, max_micro_batch, save_policy, training_memory
 from lib.problem import Problem, problems
 from lib.prompts import render_prompt
+from lib.rewards import Reward, score_group
 from lib.settings import RLOOSettings, SFTSettings
 from lib.verifiers import VERIFIERS
 
@@ -62,7 +63,6 @@ if not trl.__version__.startswith("1.16."):
     )
 
 Policy = str | Path | tuple  # a path that lib.model.load_policy knows, or (model, tokenizer)
-Reward = Callable[[list[str], Problem], list]  # a group's completions and their problem -> their Scores
 TokenWeights = Callable[[list[int]], Sequence[float]]  # a completion's token ids -> one weight a token
 
 
@@ -76,6 +76,12 @@ def _sizes(folder: Path) -> dict[str, int]:
 
 def _step(checkpoint: Path) -> int:
     return int(checkpoint.name.removeprefix("checkpoint-"))
+
+
+def check_style(prompt_style: str) -> None:
+    """Raise ValueError for a style of prompts whose completions no verifier reads."""
+    if prompt_style not in VERIFIERS:
+        raise ValueError(f"prompt_style {prompt_style!r}: no verifier reads it{nearest(prompt_style, VERIFIERS)}")
 
 
 def latest_checkpoint(folder: Path) -> Path | None:
@@ -109,8 +115,17 @@ class Resumable:
     eval_problems: Any
     eval_rewards: dict[str, Reward]
 
+    def check_finite(self, logs: dict) -> None:
+        """Raise FloatingPointError for a loss or a gradient that is not finite. Trainer logs an update before it saves
+        a checkpoint of it, so none is kept."""
+        for name in ("loss", "grad_norm"):
+            if not math.isfinite(logs.get(name, 0.0)):
+                raise FloatingPointError(f"{name} of update {self.state.global_step} is {logs[name]}: training stops")
+
     def _save_checkpoint(self, model, trial):
         folder = Path(self.args.output_dir) / f"checkpoint-{self.state.global_step}"
+        if not all(parameter.isfinite().all() for parameter in self.model.parameters()):
+            raise FloatingPointError(f"weights of update {self.state.global_step} are not finite: training stops")
         with writing(folder, RuntimeError, SafetensorError):  # a full disk has three faces
             super()._save_checkpoint(model, trial)  # pyright: ignore[reportAttributeAccessIssue]
             (folder / "complete.json").write_text(json.dumps(_sizes(folder)))
@@ -217,6 +232,7 @@ SFT_COLUMNS = {  # TRL's metrics, as metrics.csv calls them
 
 class _SFTTrainer(Resumable, SFTTrainer):
     def log(self, logs, start_time=None):
+        self.check_finite(logs)
         super().log(logs | {"seconds": round(time.monotonic() - self.began, 2)}, start_time)
         if "loss" in logs or "eval_loss" in logs:
             table = pd.DataFrame(self.state.log_history).filter(["step", "seconds", *SFT_COLUMNS])
@@ -256,7 +272,8 @@ def train_sft(
         raise ValueError(f"{len(rows)} demonstrations do not fill one batch of {settings.batch_size}")
 
     def tokenized(row: dict) -> dict:
-        prompt, completion = (tokenizer(row[side]).input_ids for side in ("prompt", "completion"))
+        prompt = tokenizer(row["prompt"]).input_ids
+        completion = tokenizer(row["completion"], add_special_tokens=False).input_ids  # a second BOS would be learned
         completion += [tokenizer.eos_token_id] * settings.end_token
         return {"input_ids": prompt + completion, "completion_mask": [0] * len(prompt) + [1] * len(completion)}
 
@@ -295,13 +312,14 @@ def train_sft(
 # --- RLOO ---------------------------------------------------------------------------------------------------
 
 
-class RLOOTrainer(Resumable, GRPOTrainer):
-    """RLOO of paper `ast`: our rollouts and `rloo_loss` in TRL's GRPOTrainer. See the module's docstring.
+class RLOOTrainer(Resumable, Trainer):
+    """RLOO of paper `ast`: our rollouts and `rloo_loss` in transformers' Trainer. See the module's docstring.
 
-    `train_problems` are those of the whole run in order, `settings.problems_per_step` a batch of rollouts; a
-    `curriculum` draws its own instead, and its state is part of a checkpoint. `prompt_style` also says how an answer
-    is verified for the accuracy. The frozen reference is the policy as it is given here; it costs a forward pass, and
-    at kl_coef 0 is left out (there is no column kl then).
+    `train_problems` are those of the whole run in order, `settings.problems_per_step` per update; a `curriculum` draws
+    its own instead, and its state is part of a checkpoint. `prompt_style` also says how an answer is verified for the
+    accuracy. The frozen reference is the policy as it is given here, read at the policy's temperature; it costs a
+    forward pass, and at kl_coef 0 is left out (there is no column kl then). Raises ValueError for a style of prompts
+    without a verifier.
     """
 
     def __init__(
@@ -319,70 +337,49 @@ class RLOOTrainer(Resumable, GRPOTrainer):
         token_weights: TokenWeights | None = None,
         curriculum: Curriculum | None = None,
     ):
+        check_style(prompt_style)
         self.settings, self.reward, self.prompt_style, self.curriculum = settings, reward, prompt_style, curriculum
         self.eval_problems, self.eval_rewards = eval_problems, eval_rewards or {}
         self.token_weights = token_weights
         self.reference = copy.deepcopy(model).eval().requires_grad_(False) if settings.kl_coef else None
-        config = GRPOConfig(
+        config = TrainingArguments(
             **arguments(folder, settings),
             max_steps=settings.steps,
             lr_scheduler_type="warmup_stable_decay",
             lr_scheduler_kwargs={"num_decay_steps": settings.decay_steps, "decay_type": "linear"},
             warmup_steps=settings.warmup_steps,
             logging_steps=1,
-            num_generations=settings.group_size,
-            num_iterations=settings.num_iterations,
-            temperature=settings.temperature,
-            per_device_train_batch_size=settings.rollouts,
-            shuffle_dataset=False,
+            per_device_train_batch_size=settings.problems_per_step,
+            train_sampling_strategy="sequential",
+            remove_unused_columns=False,
         )
-        super().__init__(
-            model=model,
-            reward_funcs=[reward],  # TRL refuses to start without; ours is called in _rollouts, with a whole group
-            args=config,
-            train_dataset=train_problems,
-            processing_class=tokenizer,
-        )
+        add_fused_lm_head(model, settings.temperature, outputs=("log_probs", "entropy"))
+        super().__init__(model, config, list, train_problems, processing_class=tokenizer)
         if self.reference is not None:
-            add_fused_lm_head(self.reference.to(self.model.device))
+            add_fused_lm_head(self.reference.to(self.model.device), settings.temperature)
         self.average = AveragedModel(self.model) if settings.average_from else None
 
+    # --- an update, from top to bottom ---
+
     def training_step(self, model, inputs: list[dict], num_items_in_batch=None) -> torch.Tensor:
-        """An update on rollouts of the problems `inputs`, or a further one on those of the last update; its loss."""
+        """The gradient of an update on the problems `inputs`; returns the loss. Trainer then clips the gradient, takes
+        a step of AdamW, and calls `log`."""
         if self.state.global_step % self.settings.num_iterations == 0:
+            # 1. The problems are the next of the run's order, or what the curriculum draws
+            batch = problems(pd.DataFrame(inputs))
             if self.curriculum:
-                drawn = self.curriculum.draw(self.settings.problems_per_step, self.state.global_step)
-            else:  # TRL hands over each problem K times
-                drawn = problems(pd.DataFrame(inputs[:: self.settings.group_size]))
-            self._rollouts(drawn)
-        else:
+                batch = self.curriculum.draw(self.settings.problems_per_step, self.state.global_step)
+            # 2. to 5. Rollouts, their scores and advantages, laid out in micro-batches
+            self._rollouts(batch)
+        else:  # a further update on the rollouts of the last one, by a policy that has moved on
             self._seconds, self._scored = dict.fromkeys(self._seconds, 0.0), time.perf_counter()
+        # 6. The gradient
         return self._differentiate(model.train())
 
-    def _save_checkpoint(self, model, trial):
-        folder = Path(self.args.output_dir) / f"checkpoint-{self.state.global_step}"
-        with writing(folder):
-            folder.mkdir(parents=True, exist_ok=True)
-            if self.curriculum:
-                (folder / "curriculum.json").write_text(json.dumps(self.curriculum.state))
-            if self.average:
-                torch.save(self.average.state_dict(), folder / "average.pt")
-        super()._save_checkpoint(model, trial)
-
-    def _load_from_checkpoint(self, checkpoint, model=None):
-        super()._load_from_checkpoint(checkpoint, model)
-        if self.curriculum:
-            self.curriculum.state = json.loads((Path(checkpoint) / "curriculum.json").read_text())
-        if self.average:
-            self.average.load_state_dict(torch.load(Path(checkpoint) / "average.pt"))
-
-    def policy(self):
-        return self.average.module if self.average else self.model
-
     def _rollouts(self, batch: list[Problem]) -> None:
-        """Sample, score and lay out a group of rollouts a problem; micro-batches by length, to save padding."""
+        """Sample a group of rollouts per problem, score it, and lay all of them out for the gradient."""
         settings, k, tokenizer = self.settings, self.settings.group_size, self.processing_class
-        # 1. sample, seeded by the step alone: a resumed run draws what the uninterrupted one would have drawn
+        # 2. Sample, seeded by the step alone: a resumed run draws what the uninterrupted one would have drawn
         began = time.perf_counter()
         prompts = [tokenizer(render_prompt(p.nums, p.target, self.prompt_style)).input_ids for p in batch]
         generator = torch.Generator(self.model.device)
@@ -391,17 +388,16 @@ class RLOOTrainer(Resumable, GRPOTrainer):
         with self.accelerator.autocast():
             out = ENGINES[settings.engine](self.model, prompts, k, sampling, tokenizer.eos_token_id, generator)
         sampled = time.perf_counter()
-        # 2. score, a group at a time
+        # 3. Score, a group at a time: some rewards compare the completions of a problem
         texts = tokenizer.batch_decode(out.ids, skip_special_tokens=True)
-        scores = [self.reward(texts[i * k : i * k + k], problem) for i, problem in enumerate(batch)]
+        scores = [score_group(self.reward, texts[i * k : i * k + k], problem) for i, problem in enumerate(batch)]
         rewards = torch.tensor([[score.total for score in group] for group in scores])
         correct = [self.is_correct(text, batch[i // k]) for i, text in enumerate(texts)]
+        # 4. Compare each rollout with its group: the advantages, (problems, K)
         kept = [not settings.mask_truncated or finish != "length" for finish in out.finish]
         known = [torch.tensor(row).view(-1, k) for row in (correct, [sum(row) for row in out.logprobs], kept)]
-        of_groups = advantages_of(rewards, *known, **settings.shaping(self.state.global_step))
-        advantages = of_groups.flatten().to(self.model.device)
+        advantages = advantages_of(rewards, *known, **settings.shaping(self.state.global_step))
         self._scored = time.perf_counter()
-        # 3. note the metrics
         parts = pd.DataFrame([score.parts for group in scores for score in group]).mean()
         self._sampled = {
             "reward": rewards.mean().item(),
@@ -409,13 +405,18 @@ class RLOOTrainer(Resumable, GRPOTrainer):
             "accuracy": float(np.mean(correct)),
             "completion_length": float(np.mean([len(ids) for ids in out.ids])),
             "truncated": out.finish.count("length") / len(texts),
-            "frac_zero_std": (of_groups == 0).all(-1).float().mean().item(),
+            "frac_zero_std": (advantages == 0).all(-1).float().mean().item(),
         }
         if self.curriculum:
-            of_problems = (of_groups.abs(), known[0].float())
+            of_problems = (advantages.abs(), known[0].float())
             self._sampled |= self.curriculum.learn(*(values.mean(-1).tolist() for values in of_problems))
         self._seconds = {"seconds_generation": sampled - began, "seconds_reward": self._scored - sampled}
-        # 4. lay out; the reference never changes, so it reads a rollout once for all updates on it
+        self._lay_out(prompts, out, advantages.flatten().to(self.model.device))
+
+    def _lay_out(self, prompts: list[list[int]], out: Rollouts, advantages: torch.Tensor) -> None:
+        """Micro-batches of the rollouts that a gradient is taken of, by length, to save padding."""
+        k = self.settings.group_size
+        # 5. A prompt is read once for its whole group, but for its last token, behind which the completions stand
         self._prompts = {"ids": self._padded(ids[:-1] for ids in prompts)}
         self._prompts["attention"] = self._padded([1] * (len(ids) - 1) for ids in prompts)
         with torch.no_grad():
@@ -423,7 +424,7 @@ class RLOOTrainer(Resumable, GRPOTrainer):
         rows, weights, ref_weights = self._differentiated(advantages.cpu().numpy())
         lengths = np.array([len(ids) for ids in out.ids])
         self._micro_batches = []
-        pieces = math.ceil(len(rows) / settings.micro_batch)
+        pieces = math.ceil(len(rows) / self.settings.micro_batch)
         for chosen in np.array_split(np.argsort(lengths[rows], kind="stable"), pieces):
             some: dict = self._collate(
                 [(i // k, prompts[i // k][-1], out.ids[i], out.logprobs[i]) for i in rows[chosen]]
@@ -431,7 +432,53 @@ class RLOOTrainer(Resumable, GRPOTrainer):
             for name, values in (("row_weights", weights), ("ref_weights", ref_weights)):
                 some[name] = torch.as_tensor(values[chosen], dtype=torch.float32, device=advantages.device)
             some |= {"samples": len(lengths), "tokens": lengths.sum(), "advantages": advantages[rows[chosen]]}
+            # the reference never changes, so it reads a rollout once for all updates on it
             self._micro_batches.append(some | self._reference_logps(frozen, some))
+
+    def _differentiate(self, model) -> torch.Tensor:
+        """Add the gradient of the update's loss to the model's parameters; the loss.
+
+        A prompt is read once for all its completions. Micro-batches take its keys and values as leaves, and the
+        gradients that gather in these go through the prompts last, as many prompts at a time as a micro-batch has rows.
+        """
+        coefficients = {name: getattr(self.settings, name) for name in ("importance_cap", "entropy_coef", "kl_coef")}
+        # 6a. Keys and values of the prompts, cut off from the model
+        with torch.no_grad():
+            leaves = self._read_prompts(model)
+        for leaf in leaves:
+            leaf.requires_grad_()
+        # 6b. log pi, loss and gradient of each micro-batch; its metrics add up to those of the update
+        self._row, total = dict(self._sampled), torch.zeros((), device=model.device)
+        for batch in self._micro_batches:
+            logps, entropies = self._logps(model, leaves, batch)
+            terms = {name: value for name, value in batch.items() if name not in ("prompt", "ids", "labels")}
+            loss, metrics = rloo_loss(logps, entropies, **coefficients, **terms)
+            self.accelerator.backward(loss)
+            total += loss.detach()
+            for name, value in metrics.items():
+                so_far = self._row.get(name, 0.0)
+                self._row[name] = max(so_far, value) if name == "importance_max" else so_far + value
+        # 6c. The gradients of keys and values, through the prompts into the model
+        for start in range(0, len(self._prompts["ids"]), self.settings.micro_batch):
+            some = slice(start, start + self.settings.micro_batch)
+            gradients = [leaf.grad[some] for leaf in leaves]  # pyright: ignore[reportOptionalSubscript]
+            torch.autograd.backward(self._read_prompts(model, some), gradients)
+        return total
+
+    def log(self, logs, start_time=None):
+        """What follows an update: its row of metrics.csv, and the average of the weights."""
+        if "loss" not in logs:  # the summary at the end
+            return
+        self.check_finite(logs)
+        if self.average and self.state.global_step >= self.settings.average_from:
+            self.average.update_parameters(self.model)
+        seconds = self._seconds | {"seconds_update": time.perf_counter() - self._scored}
+        row = {"loss": logs["loss"], **self._row, "grad_norm": logs["grad_norm"]}
+        if self.eval_problems and self.state.global_step % self.settings.eval_every == 0:
+            row |= self.held_out()
+        self.add(row | {name: round(value, 3) for name, value in seconds.items()})
+
+    # --- what the update is made of ---
 
     def _differentiated(self, advantages: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """The rollouts of an update that a gradient is taken of, in ascending order; how many each stands for in
@@ -509,44 +556,27 @@ class RLOOTrainer(Resumable, GRPOTrainer):
                 result[read, :longest], _ = self._logps(self.reference, frozen, rows)
         return {"ref_logps": result}
 
-    def _differentiate(self, model) -> torch.Tensor:
-        """Add the gradient of the update's loss to the model's parameters; the loss.
+    # --- what a checkpoint keeps, and what is saved ---
 
-        A prompt is read for all its completions. Micro-batches take its keys and values as leaves, and what they add to
-        the gradients of these goes through the prompts at last, as many at a time as there are rows in a micro-batch.
-        """
-        coefficients = {name: getattr(self.settings, name) for name in ("importance_cap", "entropy_coef", "kl_coef")}
-        with torch.no_grad():
-            leaves = self._read_prompts(model)
-        for leaf in leaves:
-            leaf.requires_grad_()
-        self._row, total = dict(self._sampled), torch.zeros((), device=model.device)
-        for batch in self._micro_batches:
-            logps, entropies = self._logps(model, leaves, batch)
-            terms = {name: value for name, value in batch.items() if name not in ("prompt", "ids", "labels")}
-            loss, metrics = rloo_loss(logps, entropies, **coefficients, **terms)
-            self.accelerator.backward(loss)
-            total += loss.detach()
-            for name, value in metrics.items():
-                so_far = self._row.get(name, 0.0)
-                self._row[name] = max(so_far, value) if name == "importance_max" else so_far + value
-        for start in range(0, len(self._prompts["ids"]), self.settings.micro_batch):
-            some = slice(start, start + self.settings.micro_batch)
-            gradients = [leaf.grad[some] for leaf in leaves]  # pyright: ignore[reportOptionalSubscript]
-            torch.autograd.backward(self._read_prompts(model, some), gradients)
-        return total
+    def _save_checkpoint(self, model, trial):
+        folder = Path(self.args.output_dir) / f"checkpoint-{self.state.global_step}"
+        with writing(folder):
+            folder.mkdir(parents=True, exist_ok=True)
+            if self.curriculum:
+                (folder / "curriculum.json").write_text(json.dumps(self.curriculum.state))
+            if self.average:
+                torch.save(self.average.state_dict(), folder / "average.pt")
+        super()._save_checkpoint(model, trial)
 
-    def log(self, logs, start_time=None):
-        """One row of metrics.csv a step, without TRL's own metrics."""
-        if "loss" not in logs:  # the summary at the end
-            return
-        if self.average and self.state.global_step >= self.settings.average_from:
-            self.average.update_parameters(self.model)
-        seconds = self._seconds | {"seconds_update": time.perf_counter() - self._scored}
-        row = {"loss": logs["loss"], **self._row, "grad_norm": logs["grad_norm"]}
-        if self.eval_problems and self.state.global_step % self.settings.eval_every == 0:
-            row |= self.held_out()
-        self.add(row | {name: round(value, 3) for name, value in seconds.items()})
+    def _load_from_checkpoint(self, checkpoint, model=None):
+        super()._load_from_checkpoint(checkpoint, model)
+        if self.curriculum:
+            self.curriculum.state = json.loads((Path(checkpoint) / "curriculum.json").read_text())
+        if self.average:
+            self.average.load_state_dict(torch.load(Path(checkpoint) / "average.pt"))
+
+    def policy(self):
+        return self.average.module if self.average else self.model
 
 
 def schedule(count: int, draws: int, seed: int) -> np.ndarray:
@@ -566,8 +596,8 @@ def train_rloo(
     """Train on `train_problems` (columns nums, target) with `reward`; the policy goes to `folder`/checkpoint.
 
     metrics.csv, a row a step: loss, reward, reward_<part>, accuracy (the verifier's, apart from the
-    reward), completion_length, truncated (share cut at the cap), frac_zero_std (share of groups without
-    an advantage, as their rewards are all equal), entropy, importance_mean, importance_max, importance_log
+    reward), completion_length, truncated (share cut at the cap), frac_zero_std (share of groups that teach nothing:
+    all of their advantages are 0), entropy, importance_mean, importance_max, importance_log
     (mean of its log, not capped), kl, grad_norm, seconds_generation, seconds_reward, seconds_update. `options` are
     RLOOTrainer's. With `eval_problems`: eval_accuracy and eval_<name> of each of `eval_rewards`, and
     eval_entropy, every `eval_every` steps. With a curriculum: bucket<k>, how probable bucket k was. A run
@@ -576,6 +606,7 @@ def train_rloo(
     folder, (model, tokenizer) = Path(folder), _load(policy)
     batches = settings.steps // settings.num_iterations
     order = schedule(len(train_problems), batches * settings.problems_per_step, settings.seed)
+    order = order.reshape(batches, -1).repeat(settings.num_iterations, axis=0).flatten()  # updates that share rollouts
     in_order = train_problems.select_columns(["nums", "target"]).select(order)
     trainer = RLOOTrainer(model, tokenizer, in_order, reward, folder, settings, **options)
     longest = max((render_prompt(p.nums, p.target, trainer.prompt_style) for p in problems(in_order)), key=len)

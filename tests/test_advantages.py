@@ -9,10 +9,20 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lib.generation import ENGINES
-from lib.losses import ADVANTAGES, PREFERENCE, advantages_of, leave_one_out, pass_at_k, pass_at_k_normalised
+from lib.losses import (
+    ADVANTAGES,
+    PREFERENCE,
+    advantages_of,
+    centred,
+    f_grpo,
+    grpo,
+    leave_one_out,
+    max_rl,
+    pass_at_k,
+    pass_at_k_normalised,
+)
 from lib.metrics import pass_at_k as share_of_k
-from lib.runs.parameters import FIELDS
-from lib.settings import Advantage, Engine
+from lib.settings import Advantage, Engine, PreferenceSettings
 
 LOGITS = torch.tensor([0.3, -0.8, 0.1, 0.9], dtype=torch.float64)  # a policy over four texts
 N = 4
@@ -103,6 +113,55 @@ def test_normalised_is_the_mean_over_the_groups_of_k(c, k):
     assert torch.allclose(found, torch.tensor([expected]), atol=1e-6) and found.sum().abs() < 1e-5
 
 
+# --- those of other objectives ----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("rewards", [[1, 0, 0, 0], [0, 1, 1, 0], [0, 1, 1, 1]])
+def test_max_rl_is_the_gradient_of_the_first_terms_of_the_likelihood(rewards):
+    """Of log p = -sum_k (1 - p)^k / k those below K, by enumeration of all groups of N = 4 texts."""
+    rewards = torch.tensor(rewards, dtype=torch.float64)
+    found = expected_gradient(lambda texts: max_rl(rewards[texts][None])[0])
+    expected = sum(gradient_of_best_of(rewards, k) / k for k in range(1, N))
+    assert torch.allclose(found, expected, atol=1e-12)
+
+
+def test_max_rl_by_hand():
+    rewards = torch.tensor([[1.0, 0, 0, 0], [1, 1, 1, 0], [0, 0, 0, 0], [1, 1, 1, 1], [-1, -1, 0, -1]])
+    expected = [[3, -1, -1, -1], [1 / 3, 1 / 3, 1 / 3, -1], [0] * 4, [0] * 4, [0] * 4]
+    assert torch.allclose(max_rl(rewards), torch.tensor(expected))
+
+
+@settings(max_examples=50, deadline=None)
+@given(st.lists(st.floats(-2, 2, width=16), min_size=2, max_size=8), st.sampled_from([0.0, 0.5, 1.0, 3.0]))
+def test_grpo_and_f_grpo_are_the_literal_formulas(rewards, gamma):
+    mean = sum(rewards) / len(rewards)
+    spread = (sum((reward - mean) ** 2 for reward in rewards) / len(rewards)) ** 0.5
+    equal = max(rewards) == min(rewards)
+    expected = torch.tensor([0.0 if equal else (reward - mean) / spread for reward in rewards], dtype=torch.float64)
+    values = torch.tensor([rewards], dtype=torch.float64)
+    right = values > 0.5
+    share = sum(reward > 0.5 for reward in rewards) / len(rewards)
+    assert torch.allclose(grpo(values)[0], expected, atol=1e-9)
+    assert torch.allclose(f_grpo(values, right, gamma)[0], (1 - share) ** gamma * expected, atol=1e-9)
+    assert torch.equal(f_grpo(values, right, 0.0), grpo(values))
+
+
+def test_grpo_on_right_and_wrong_is_the_normalised_advantage_of_one_sample():
+    right = torch.rand(6, 8, generator=torch.Generator().manual_seed(1)) > 0.5
+    assert torch.allclose(grpo(right.float()), pass_at_k_normalised(right, 1), atol=1e-6)
+
+
+def test_dr_grpo_differs_from_leave_one_out_by_one_factor():
+    rewards = torch.randn(5, 8, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    assert torch.allclose(centred(rewards), rewards - rewards.mean(-1, keepdim=True))
+    assert torch.allclose(centred(rewards), 7 / 8 * leave_one_out(rewards))
+
+
+@pytest.mark.parametrize("estimate", [max_rl, grpo, centred])
+def test_a_group_of_equal_rewards_teaches_nothing(estimate):
+    assert (estimate(torch.full((2, 8), 0.1)) == 0).all() and (estimate(torch.zeros(2, 8)) == 0).all()
+
+
 # --- what stands before and behind them -------------------------------------------------------------
 
 
@@ -122,7 +181,7 @@ def test_what_is_not_kept_might_not_have_been_drawn(name):
     rewards, right, logps, kept = random_groups()
     kept = torch.rand(6, 8, generator=torch.Generator().manual_seed(2)) > 0.5
     kept[0], kept[1] = torch.arange(8) == 3, False
-    options = {"advantage": name, "k": 1 if name == "leave_one_out" else 3, "unlikeliness": 0.3, "smoothing": 0.01}
+    options = {"advantage": name, "k": 3 if name.startswith("pass") else 1, "unlikeliness": 0.3, "smoothing": 0.01}
     found = advantages_of(rewards, right, logps, kept, **options)
     assert (found[:2] == 0).all() and (found[~kept] == 0).all() and (found[2:] != 0).any()
     for group in range(2, 6):
@@ -161,6 +220,5 @@ def test_equally_likely_right_answers_lose_equally():
 
 def test_the_grid_may_name_what_there_is():
     """lib.settings holds the names apart: asking for them would cost every command seconds of importing torch."""
-    assert get_args(FIELDS["advantage"][0]) == get_args(Advantage) == tuple(ADVANTAGES)
-    assert get_args(FIELDS["engine"][0]) == get_args(Engine) == tuple(ENGINES)
-    assert get_args(FIELDS["loss"][0]) == PREFERENCE
+    assert get_args(Advantage) == tuple(ADVANTAGES) and get_args(Engine) == tuple(ENGINES)
+    assert get_args(PreferenceSettings.model_fields["loss"].annotation) == PREFERENCE

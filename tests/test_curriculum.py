@@ -8,8 +8,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lib.curriculum import Bandit, EasyToHard, Frontier, MixedSuccess, ShortToLong, buckets, solution_difficulty
+from lib.curriculum import (
+    CURRICULA,
+    Bandit,
+    EasyToHard,
+    Frontier,
+    MixedSuccess,
+    ShortToLong,
+    buckets,
+    solution_difficulty,
+)
 from lib.problem import Problem, keys, load, problems
+from lib.runs.parameters import check
 from lib.solver import count, profiles
 
 PROBLEMS = [Problem((i, i + 1, i + 2), 10) for i in range(60)]
@@ -139,6 +149,35 @@ def test_the_frontier_forgets():
         edge.draw(8, step)
         said = edge.learn([0.0] * 8, [right] * 8)
     assert said["predicted"] > 0.9
+
+
+def test_the_frontier_does_not_search_for_ever():
+    """From problems that cannot be solved, as 1 and 1 to 50, no new ones come that can."""
+    edge = Frontier([Problem((1, 1), 50)] * 3, np.zeros(3), 10, 0, count=1, candidates=2)
+    with pytest.raises(ValueError, match="finds no problems.*numbers from 1 to 1 and targets from 50 to 50.* 0 can be"):
+        edge.draw(2, 0)
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "message"),
+    [
+        ("bandit", {"temperature": -1.0}, "impossible bandit"),
+        ("bandit", {"final_temperature": -0.5}, "impossible bandit"),
+        ("bandit", {"alpha": 5}, "impossible bandit: alpha=5"),
+        ("bandit", {"alpha": math.nan}, "alpha of bandit is nan"),
+        ("bandit", {"temperature": math.inf}, "temperature of bandit is inf"),
+        ("frontier", {"candidates": 0}, "impossible frontier: candidates=0"),
+        ("frontier", {"memory": -1.0}, "impossible frontier"),
+        ("easy_to_hard", {"count": 0}, "count=0"),
+        ("short_to_long", {"count": -2}, "count=-2"),
+        ("mixed", {}, "curriculum is 'mixed': it needs a run of probes"),
+    ],
+)
+def test_options_that_cannot_be_are_refused_before_anything_trains(name, options, message):
+    with pytest.raises(ValueError, match=message):
+        check({"curriculum": name, "curriculum_options": options, "probes": ""})
+    for curriculum in CURRICULA:
+        check({"curriculum": curriculum, "curriculum_options": {}, "probes": "pairs/probes/0"})
 
 
 def test_mistakes_are_refused():

@@ -108,6 +108,12 @@ def test_scores_stand_in_the_order_of_the_completions():
         ("sparse", {"tau": 2}, "no option 'tau'"),
         ("ast", {"lambda_a": 0.9}, "lambda_a . lambda_s must be below"),
         ("ast", {"lambda_a": 0.5, "lambda_s": 0.4}, "lambda_a . lambda_s must be below"),
+        ("ast", {"lambda_a": -5, "lambda_s": 5}, "lambda_a . lambda_s must be below"),
+        ("ast", {"lambda_p": -5, "lambda_a": 1.5}, "lambda_a . lambda_s must be below"),
+        ("ast", {"lambda_c": -1, "lambda_p": -3}, "lambda_a . lambda_s must be below"),
+        ("sparse", {"lambda_p": 5}, "lambda_c must be above lambda_p and above 0"),
+        ("sparse", {"lambda_p": 1}, "lambda_c must be above lambda_p and above 0"),
+        ("sparse", {"lambda_c": -0.1, "lambda_p": -0.2}, "lambda_c must be above lambda_p and above 0"),
         ("ast", {"tau": 0}, "tau must be positive"),
         ("ast", {"tau": "two"}, "tau is a number, not 'two'"),
         ("ast", {"tau": True}, "tau is a number, not True"),
@@ -139,22 +145,60 @@ def test_a_problem_that_is_a_row_of_a_data_set_is_refused():
         get_reward("sparse")([answer("44 + 19 + 35")], {"nums": [44, 19, 35], "target": 98})
 
 
-OWN = """
-from lib.rewards import Score, register
+@settings(max_examples=200, deadline=None)
+@given(
+    st.sampled_from(["sparse", "ast"]),
+    st.fixed_dictionaries({name: st.floats(-3, 3) for name in ("lambda_c", "lambda_p", "lambda_a", "lambda_s")}),
+)
+def test_no_options_pay_a_wrong_text_more_than_a_right_one(name, options):
+    options = options if name == "ast" else {key: options[key] for key in ("lambda_c", "lambda_p")}
+    try:
+        reward = get_reward(name, options)
+    except ValueError:
+        return
+    steps = "<think>44 + 19 = 63</think>"
+    right = [answer("44 + 19 + 35"), steps + "<answer>44 + 19 + 35</answer>"]
+    wrong = ["", steps, answer("44 + 19 - 35"), steps + "<answer>44 + 19 - 35</answer>", answer("1 + 1")]
+    scores = [score.total for score in reward([*right, *wrong], PAPER)]
+    assert min(scores[:2]) > max(scores[2:])
 
+
+# --- rewards of one's own --------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def own(tmp_path, monkeypatch):
+    """Write a file of one's own; rewards are taken from the folder where it lies."""
+    monkeypatch.setattr(rewards, "ROOT", tmp_path)
+    monkeypatch.setattr(parameters, "ROOT", tmp_path)
+
+    def write(text: str, file: str = "own.py") -> None:
+        (tmp_path / file).write_text(f"from lib.rewards import Score, register\n{text}")
+
+    return write
+
+
+def registering(name: str, total: object) -> str:
+    return (
+        f"@register({name!r})\ndef made():\n    return lambda texts, problem: [Score({total}, {{}}) for _ in texts]\n"
+    )
+
+
+def earned(name: str, completions=("some text",)) -> list[float]:
+    return [score.total for score in get_reward(name)([*completions], PAPER)]
+
+
+OWN = """
 @register("short_answers")
 def short_answers(most: int = 10):
     return lambda texts, problem: [Score(float(len(text) <= most), {}) for text in texts]
 """
 
 
-def test_a_reward_may_stand_in_a_file_of_ones_own(tmp_path, monkeypatch):
-    (tmp_path / "own.py").write_text(OWN)
-    monkeypatch.setattr(rewards, "ROOT", tmp_path)
-    monkeypatch.setattr(rewards, "REWARDS", dict(REWARDS))
+def test_a_reward_may_stand_in_a_file_of_ones_own(own):
+    own(OWN)
     reward = get_reward("own.py:short_answers", {"most": 3})
     assert [score.total for score in reward(["abc", "abcd"], PAPER)] == [1, 0]
-    monkeypatch.setattr(parameters, "ROOT", tmp_path)
     parameters.check({"reward": "own.py:short_answers", "reward_options": {"most": 3}})
     with pytest.raises(ValueError, match="nowhere.py:mine"):
         parameters.check({"reward": "nowhere.py:mine"})
@@ -162,6 +206,92 @@ def test_a_reward_may_stand_in_a_file_of_ones_own(tmp_path, monkeypatch):
         get_reward("own.py:short_answer")
     with pytest.raises(ValueError, match="most is a whole number"):
         get_reward("own.py:short_answers", {"most": 3.5})
+
+
+def test_each_file_has_rewards_of_its_own(own):
+    """One name in two files, in any order; ours are not among a file's."""
+    own(registering("mine", 1), "a.py")
+    own(registering("mine", 2), "b.py")
+    assert [earned(f"{file}.py:mine") for file in "aba"] == [[1], [2], [1]]
+    assert "mine" not in REWARDS
+    with pytest.raises(ValueError, match="unknown reward 'a.py:sparse'; there are: mine"):
+        get_reward("a.py:sparse")
+
+
+def test_an_edit_of_a_file_is_seen(own):
+    own(registering("mine", 1))
+    assert earned("own.py:mine") == [1]
+    own(registering("mine", 2))
+    assert earned("own.py:mine") == [2]
+    own("def")
+    with pytest.raises(ValueError, match="own.py, line 2: SyntaxError"):
+        get_reward("own.py:mine")
+
+
+def test_a_name_that_exists_is_refused(own):
+    own(registering("sparse", 9))
+    with pytest.raises(ValueError, match="own.py, line 2: ValueError: a reward 'sparse' exists already"):
+        get_reward("own.py:sparse")
+    own(registering("mine", 1) + registering("mine", 2))
+    with pytest.raises(ValueError, match="'mine' exists already"):
+        get_reward("own.py:mine")
+    assert earned("sparse") == [0]
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("\n  x = (", "own.py, line 3: IndentationError"),
+        ("import nowhere_to_be_found", "own.py, line 2: ModuleNotFoundError: No module named 'nowhere_to_be_found'"),
+        ("\n1 / 0", "own.py, line 3: ZeroDivisionError: division by zero"),
+        ("import sys\nsys.exit()", "own.py, line 3: SystemExit"),
+        ("import json\n\njson.loads('{')", "own.py, line 4: JSONDecodeError"),
+        ("@register('mine')\ndef made(scale):\n    return None", "reward 'own.py:mine'.* TypeError: .*'scale'"),
+        ("@register('mine')\ndef made():\n    exit(0)", "reward 'own.py:mine'.*SystemExit"),
+        ("@register('mine')\ndef made():\n    return None", "must give a function of completions .* not None"),
+    ],
+)
+def test_whatever_is_wrong_in_a_file_is_one_sentence(own, text, message):
+    own(text)
+    with pytest.raises(ValueError, match=message) as caught:
+        get_reward("own.py:mine")
+    assert len(str(caught.value).splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+    ("score", "message"),
+    [
+        ("Score(float('nan'), {})", "completion 2: the total must be a finite number, not nan"),
+        ("Score(float('-inf'), {})", "completion 2: the total must be a finite number, not -inf"),
+        ("Score(None, {})", "completion 2: the total must be a number, not None"),
+        ("Score('1', {})", "completion 2: the total must be a number, not '1'"),
+        ("0.5", r"completion 2: it must give a Score\(total, parts\), not 0.5"),
+        ("None", r"completion 2: it must give a Score\(total, parts\), not None"),
+        ("Score(1.0, {'why': 'it is short'})", "completion 2: why must be a number, not 'it is short'"),
+        ("Score(1.0, {'why': [1, 2]})", r"completion 2: why must be a number, not \[1, 2\]"),
+    ],
+)
+def test_a_score_that_is_none_names_reward_problem_and_completion(own, score, message):
+    text = f"{{'bad': lambda: {score}, 'good': lambda: Score(1, {{'why': True}})}}[text]()"
+    own(f"@register('mine')\ndef made():\n    return lambda texts, problem: [{text} for text in texts]")
+    assert earned("own.py:mine", ["good", "good"]) == [1, 1]
+    with pytest.raises(ValueError, match=rf"reward 'mine' on \(44, 19, 35\) to 98, {message}"):
+        get_reward("own.py:mine")(["good", "bad"], PAPER)
+
+
+@pytest.mark.parametrize(
+    ("scores", "message"),
+    [
+        ("[Score(1.0, {})]", "the number of its scores is 1, for 3 completions"),
+        ("[Score(1.0, {})] * 4", "the number of its scores is 4, for 3 completions"),
+        ("None", "it must give a list of Scores, not None"),
+        ("1.0", "it must give a list of Scores, not 1.0"),
+    ],
+)
+def test_every_completion_has_one_score(own, scores, message):
+    own(f"@register('mine')\ndef made():\n    return lambda texts, problem: {scores}")
+    with pytest.raises(ValueError, match=rf"reward 'mine' on \(44, 19, 35\) to 98: {message}"):
+        get_reward("own.py:mine")(["a", "b", "c"], PAPER)
 
 
 def test_a_reward_as_trl_calls_it():

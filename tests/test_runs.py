@@ -307,7 +307,7 @@ def test_an_impossible_value_is_refused_before_the_start_and_by_hand(tmp_path, n
     [
         ({"micro_batch": 5}, "micro_batch=5 does not divide the 192 rollouts"),
         ({"num_iterations": 3}, "num_iterations=3 does not divide"),
-        ({"temperature": 0.0}, "temperature=0.0"),
+        ({"temperature": 0.0}, "temperature is 0.0: "),
         ({"average_from": 51}, "steps=50 cannot hold .* average_from=51"),
         ({"decay_steps": 50, "warmup_steps": 1}, "steps=50 cannot hold warmup_steps=1 and decay_steps=50"),
         ({"pass_k": 8, "advantage": "pass_at_k"}, "pass_at_k in groups of 8 has 1 to 7"),

@@ -15,7 +15,7 @@ import torch
 from datasets import Dataset
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
+from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, processors, trainers
 from transformers import PreTrainedTokenizerFast
 from trl import GRPOConfig, GRPOTrainer
 
@@ -88,6 +88,7 @@ def quick(**changes):
         "advantage": "leave_one_out",
         "pass_k": 1,
         "pass_k_end": 1,
+        "focal_gamma": 1.0,
         "positive_weight": 1.0,
         "unlikeliness": 0.0,
         "smoothing": 0.0,
@@ -102,7 +103,7 @@ def quick(**changes):
 
 
 def make_trainer(folder, policy=None, **options):
-    changes = {name: options.pop(name) for name in list(options) if name in RLOOSettings.__dataclass_fields__}
+    changes = {name: options.pop(name) for name in list(options) if name in RLOOSettings.model_fields}
     return RLOOTrainer(*(policy or tiny_policy()), PROBLEMS, odds, folder, quick(**changes), **options)
 
 
@@ -432,6 +433,7 @@ def test_at_another_temperature_too(tmp_path):
     gradient_of_update(trainer)
     assert trainer._row["importance_max"] == pytest.approx(1, abs=1e-5)
     assert trainer._row["importance_log"] == pytest.approx(0, abs=1e-5)
+    assert trainer._row["kl"] == pytest.approx(0, abs=1e-6)  # of a policy with itself
     cold = make_trainer(tmp_path / "cold")
     gradient_of_update(cold)
     assert trainer._row["entropy"] > cold._row["entropy"] + 1e-4
@@ -812,6 +814,55 @@ def test_accuracy_is_that_of_the_prompts_verifier(tmp_path):
     assert not trainer.is_correct("<answer>1 + 2 + 3</answer>", problem)
 
 
+def from_call(number, scores):
+    """The reward `odds`, which from call `number` on gives what `scores` makes of a group instead."""
+    calls = itertools.count(1)
+    return lambda texts, problem: (odds if next(calls) < number else scores)(texts, problem)
+
+
+@pytest.mark.parametrize(
+    ("scores", "message"),
+    [
+        (lambda texts, problem: [Score(0.0, {}), *[Score(np.nan, {})] * 3], "completion 2: the total must be a finite"),
+        (lambda texts, problem: [Score(1.0, {})], "the number of its scores is 1, for 4 completions"),
+        (lambda texts, problem: [1.0] * len(texts), "completion 1: it must give a Score"),
+    ],
+)
+def test_a_reward_that_gives_no_scores_ends_the_run(tmp_path, scores, message):
+    """In the third update: the checkpoint of the second is kept, and there is no policy."""
+    with pytest.raises(ValueError, match=rf"reward .* on \(\d+, \d+, \d+\) to \d+.*{message}"):
+        train_rloo(tiny_policy(), PROBLEMS, from_call(9, scores), tmp_path, quick())
+    assert latest_checkpoint(tmp_path / "trainer").name == "checkpoint-2" and not (tmp_path / "checkpoint").exists()
+
+
+def test_training_stops_at_the_first_loss_that_is_not_finite(tmp_path):
+    """Rewards that are finite until they are float32, as those of the fourth update: its checkpoint is not kept."""
+    huge = from_call(13, lambda texts, problem: [Score(1e39 * i, {}) for i in range(len(texts))])
+    with pytest.raises(FloatingPointError, match="loss of update 4 is nan"):
+        train_rloo(tiny_policy(), PROBLEMS, huge, tmp_path, quick())
+    assert latest_checkpoint(tmp_path / "trainer").name == "checkpoint-2"
+    assert metrics_of(tmp_path)["step"].tolist() == [1, 2, 3] and not (tmp_path / "checkpoint").exists()
+
+
+def test_supervised_training_stops_there_too(tmp_path, monkeypatch):
+    original, steps = lib.training._SFTTrainer.compute_loss, itertools.count(1)
+
+    def ruined(self, model, inputs, *arguments, **options):
+        loss = original(self, model, inputs, *arguments, **options)
+        return loss * (np.nan if next(steps) == 7 else 1.0)
+
+    monkeypatch.setattr(lib.training._SFTTrainer, "compute_loss", ruined)
+    with pytest.raises(FloatingPointError, match="loss of update 8 is nan"):
+        train_sft(tiny_policy(), DEMONSTRATIONS, tmp_path, sft_settings())
+    assert latest_checkpoint(tmp_path / "trainer").name == "checkpoint-4" and not (tmp_path / "checkpoint").exists()
+
+
+def test_a_style_without_a_verifier_is_refused_before_training(tmp_path):
+    with pytest.raises(ValueError, match="prompt_style 'pick': no verifier reads it"):
+        train_rloo(tiny_policy(), PROBLEMS, odds, tmp_path, quick(), prompt_style="pick")
+    assert not (tmp_path / "metrics.csv").exists()
+
+
 def test_without_a_kl_term_there_is_no_reference(tmp_path):
     trainer = make_trainer(tmp_path, kl_coef=0.0)
     gradient_of_update(trainer)
@@ -831,9 +882,9 @@ def test_a_checkpoint_counts_only_when_whole(tmp_path):
 
 
 def test_settings_refuse_what_cannot_be():
-    with pytest.raises(TypeError, match="learning_rat"):
+    with pytest.raises(ValueError, match="learning_rat is not known: did you mean 'learning_rate'"):
         quick(learning_rat=1e-4)
-    with pytest.raises(ValueError, match="group_size=1"):
+    with pytest.raises(ValueError, match="group_size is 1: Input should be greater than or equal to 2"):
         quick(group_size=1)
     with pytest.raises(ValueError, match="micro_batch=5 does not divide the 16"):
         quick(micro_batch=5)
@@ -948,6 +999,25 @@ def test_sft_batches_learn_the_completion_and_its_end_only(tmp_path, monkeypatch
             tokenizer.decode(learned[: len(learned) - end_token])
             == texts[tokenizer.decode(ids, skip_special_tokens=True)]
         )
+
+
+def test_a_tokenizer_that_begins_with_bos_begins_no_completion_with_it(tmp_path, monkeypatch):
+    tokenizer = build_tokenizer()
+    tokenizer.add_special_tokens({"bos_token": "<bos>"})
+    bos = tokenizer.bos_token_id
+    begin = processors.TemplateProcessing(single="<bos> $A", special_tokens=[("<bos>", bos)])
+    tokenizer.backend_tokenizer.post_processor = begin
+    assert tokenizer("1").input_ids[0] == bos
+    seen, original = [], lib.training._SFTTrainer.compute_loss
+
+    def spy(self, model, inputs, *arguments, **options):
+        seen.append(inputs["input_ids"].clone())
+        return original(self, model, inputs, *arguments, **options)
+
+    monkeypatch.setattr(lib.training._SFTTrainer, "compute_loss", spy)
+    model = new_model(tokenizer, hidden=32, layers=2, heads=2)
+    train_sft((model, tokenizer), DEMONSTRATIONS.select(range(8)), tmp_path, sft_settings(epochs=1))
+    assert (seen[0][:, 0] == bos).all() and ((seen[0] == bos).sum(-1) == 1).all()
 
 
 def test_a_killed_sft_resumes_exactly(tmp_path, monkeypatch):

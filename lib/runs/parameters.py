@@ -1,17 +1,20 @@
-"""What a notebook's parameters may be, in one table: `check` holds the grid to it, and `Run` what is run by hand."""
+"""What parameters may be that name something: an entry of a table of lib/, a file, a set of the hub. `check` holds the
+grid to this and to the bounds of lib.settings before anything starts, and `Run` what is run by hand."""
 
 import json
+import math
 import re
 from collections.abc import Mapping
-from dataclasses import fields
 from importlib import import_module
 from inspect import signature
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
-from pydantic import AfterValidator, ConfigDict, Field, ValidationError, ValidationInfo, create_model
+from pydantic import AfterValidator, Field, ValidationError, ValidationInfo
 
 from lib.files import PROBLEMS, ROOT, nearest
-from lib.settings import Advantage, Engine, RLOOSettings, SFTSettings
+from lib.settings import PARAMETERS, TRAINERS, Count, explain, loosely
+
+ON_HUB = re.compile(r"[\w-][\w.-]*/[\w.-]+")  # owner/name
 
 
 def table(path: str) -> Any:
@@ -28,7 +31,8 @@ def own(value: str) -> bool:
 
 
 def entry(path: str) -> Any:
-    """A key of a table, "" for none, or a CSV of problems of one's own; a notebook's default needs no look."""
+    """The type of a parameter that names an entry of a table. A file of one's own, "" for none, and a notebook's
+    default are taken as they are."""
 
     def known(value: str, info: ValidationInfo) -> str:
         usual = not value or (info.context or {}).get(info.field_name) == value or own(value)
@@ -40,69 +44,46 @@ def entry(path: str) -> Any:
     return Annotated[str, AfterValidator(known)]
 
 
-Count, Whole = Annotated[int, Field(ge=1, le=10**6)], Annotated[int, Field(ge=0, le=10**6)]
-Positive, Weight = Annotated[float, Field(gt=0, le=1e6)], Annotated[float, Field(ge=0, le=1e6)]  # finite, so no nan
-ON_HUB = re.compile(r"[\w-][\w.-]*/[\w.-]+")  # owner/name
 SET = entry("problem.EVALUATION_SETS")
-BOUNDS = [  # a parameter that is not here may be anything of its default's type
-    (Count, "steps epochs batch_size batch demonstrations problems problems_per_step num_iterations micro_batch"),
-    (
-        Count,
-        "log_every save_every eval_every draws rows width shards worked_lines test_lines threads pass_k pass_k_end",
-    ),
-    (Count | list | str, "samples"),  # of an analysis: folders
-    (Annotated[int, Field(ge=2, le=10**5)], "group_size"),  # leave-one-out needs another rollout
-    (Annotated[int, Field(ge=1, le=8192)], "max_tokens"),
-    (Whole, "seed eval_problems eval_demonstrations warmup_steps decay_steps average_from limit top_k most_failures"),
-    (Whole, "skip"),
-    (Positive, "learning_rate importance_cap max_grad_norm beta muon_lr adam_lr"),
-    (Weight, "temperature weight_decay entropy_coef kl_coef nll_coef think_weight alpha positive_weight smoothing"),
-    (Annotated[float, Field(gt=0, le=1)], "top_p idle_share reference_share"),
-    (Annotated[float, Field(ge=0, le=1)], "give_up unlikeliness"),
-    (Literal["generated", "hub"], "source"),
-    (list, "searches"),
-    (str, "value"),
-    (Engine, "engine"),
-    (Literal["ipo", "ipo_mean", "dpo"], "loss"),
-    (Literal["cosine", "linear", "constant"], "schedule"),
-    (Advantage, "advantage"),
-    (entry("problem.HUB"), "problem_set"),
-    (entry("prompts.PROMPTS"), "prompt_style"),
-    (entry("demonstrations.DEMONSTRATIONS"), "design"),
-    (entry("rewards.REWARDS"), "reward"),
-    (entry("curriculum.CURRICULA"), "curriculum"),
-    (list[entry("rewards.REWARDS")], "eval_rewards"),
-    (SET, "eval_set primary_set"),
-    (Annotated[dict[SET, Count] | list[SET], Field(min_length=1)], "sets"),
-]
-FIELDS: dict[str, Any] = {name: (kind, None) for kind, names in BOUNDS for name in names.split()}
-Parameters = create_model("Parameters", __config__=ConfigDict(strict=True, extra="ignore"), **FIELDS)
+NAMES: dict[str, Any] = {
+    "problem_set": entry("problem.HUB"),
+    "prompt_style": entry("prompts.PROMPTS"),
+    "design": entry("demonstrations.DEMONSTRATIONS"),
+    "reward": entry("rewards.REWARDS"),
+    "eval_rewards": list[entry("rewards.REWARDS")],
+    "curriculum": entry("curriculum.CURRICULA"),
+    "eval_set": SET,
+    "primary_set": SET,
+    "sets": Annotated[dict[SET, Count] | list[SET], Field(min_length=1)],
+}
+FIELDS = PARAMETERS | NAMES
+Parameters = loosely(NAMES)
 
 
 def check(given: Mapping[str, Any], defaults: Mapping[str, Any] | None = None) -> None:
-    """Raise ValueError with a sentence for each parameter that cannot be. What is no plain value is passed over."""
+    """Raise ValueError with a sentence for each parameter that cannot be. What is no plain value is passed over.
+
+    A reward's own file is not run here, so that a mistake in it stops no other run: `check_rewards` runs it.
+    """
     plain: dict[str, Any] = {name: v for name, v in given.items() if isinstance(v, int | float | str | list | dict)}
     try:
         Parameters.model_validate(plain, context=defaults)
     except ValidationError as error:
-        first = {e["loc"][0]: e for e in reversed(error.errors())}.values()  # of each parameter
-        places = [([part for part in e["loc"] if part != "[key]"], e) for e in first]
-        said = [(dict.fromkeys((at[0], at[-1])), e["input"], e["msg"]) for at, e in places]
-        told = (
-            f"{'.'.join(map(str, at))} is {value!r}: {why.removeprefix('Value error, ')}" for at, value, why in said
-        )
-        raise ValueError("; ".join(told)) from error
-    if plain.get("reward"):
-        from lib.rewards import get_reward
-
-        get_reward(plain["reward"], plain.get("reward_options", {}))
+        raise ValueError(explain(error, FIELDS)) from error
+    for settings in TRAINERS:  # how they fit each other
+        if settings.required() <= plain.keys():
+            settings.of(plain)
+    if plain.get("reward") and not _in_a_file(plain["reward"]):
+        table("rewards.get_reward")(plain["reward"], plain.get("reward_options", {}))
     if plain.get("curriculum"):
         options(plain["curriculum"], plain.get("curriculum_options", {}), table("curriculum.CURRICULA"))
+        if plain["curriculum"] == "mixed" and not plain.get("probes", "some"):
+            raise ValueError(
+                "curriculum is 'mixed': it needs a run of probes, which says how often problems are failed"
+            )
+    _fits_the_style(plain)
     if ON_HUB.fullmatch(name := plain.get("problem_set", "")) and plain.get("source") != "hub" and not own(name):
         raise ValueError(f"problem_set is {name!r}: a set of the hub needs source: hub")
-    for settings in (SFTSettings, RLOOSettings):  # how they fit each other
-        if {field.name for field in fields(settings)} <= plain.keys():
-            settings.of(plain)
     points = [point for point in plain.get("searches", []) if isinstance(point, dict)]  # of an analysis: folders
     if points and any("learned" in point.get("rerank", "") for point in points) != bool(plain.get("value")):
         raise ValueError(
@@ -114,13 +95,40 @@ def check(given: Mapping[str, Any], defaults: Mapping[str, Any] | None = None) -
             raise ValueError(f"eval_problems is {asked}, and {plain['eval_set']} has {rows}")
 
 
+def check_rewards(given: Mapping[str, Any]) -> None:
+    """Make each reward that the parameters name, which runs files of one's own. Raises ValueError with a sentence."""
+    if given.get("reward"):
+        table("rewards.get_reward")(given["reward"], given.get("reward_options", {}))
+    for name in given.get("eval_rewards", []):
+        table("rewards.get_reward")(name)
+
+
+def _in_a_file(reward: str) -> bool:
+    return ":" in reward
+
+
+def _fits_the_style(plain: Mapping[str, Any]) -> None:
+    """Raise ValueError for a style of prompts whose completions cannot be judged, or not be right by the reward."""
+    style, reward = plain.get("prompt_style", "free"), plain.get("reward", "")
+    judged = (
+        any(plain.get(name) for name in ("reward", "sets", "eval_problems")) or {"samples", "engine"} <= plain.keys()
+    )
+    if judged and style not in (verifiers := table("verifiers.VERIFIERS")):
+        raise ValueError(f"prompt_style is {style!r}: no verifier reads it{nearest(style, verifiers)}")
+    expressions = ("sparse", "ast", "dense", *table("rewards.TRACE_REWARDS"))  # rewards of ours that read an expression
+    if (reward in expressions and style.startswith("program")) or (reward == "program" and style in ("free", "words")):
+        raise ValueError(f"prompt_style is {style!r}: no completion can be correct by reward {reward!r}")
+
+
 def options(name: str, given: dict[str, Any], entries: dict) -> None:
-    """Raise ValueError for an option that the entry of a table does not have, or of another type than its default."""
+    """Raise ValueError for an option that the entry of a table does not have, of another type than its default, or out
+    of the bounds that the entry's `check` knows."""
     found = signature(entries[name]).parameters.values()
     defaults = {one.name: one.default for one in found if one.default is not one.empty}
     for option, value in given.items():
         if option not in defaults:
             raise ValueError(f"{name} has no option {option!r}{nearest(option, defaults)}")
         kind, default = type(value), type(defaults[option])
-        if kind is not default and (kind, default) != (int, float):
+        if (kind is not default and (kind, default) != (int, float)) or (kind is float and not math.isfinite(value)):
             raise ValueError(f"option {option} of {name} is {value!r}, and must be a {default.__name__}")
+    entries[name].check(**defaults | given)

@@ -22,7 +22,7 @@ import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from lib.files import ROOT, RUNS, nearest, shown
-from lib.runs.parameters import check
+from lib.runs.parameters import check, check_rewards
 
 YAML = "papermill_runs.yaml"
 PLAIN = r"(?![.-])[A-Za-z0-9_.+-]+"  # a folder's name that leads nowhere else, is not hidden, and no option
@@ -342,6 +342,11 @@ class Project:
 
         for target in targets:
             require(specs[target])
+        for name in wanted:
+            try:
+                check_rewards(specs[name].params if specs[name].state != "done" else {})
+            except ValueError as error:
+                raise DeclarationError(f"{YAML}: profile {profile}, run {name}: {error}") from error
         return Plan({run: spec for run, spec in specs.items() if run in wanted}, targets)
 
 

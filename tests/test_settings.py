@@ -1,0 +1,117 @@
+"""What parameters may be: each bound, and that a mistake stops only the run that makes it."""
+
+import math
+
+import pytest
+
+from lib.files import ROOT
+from lib.rewards import REWARDS
+from lib.runs import parameters
+from lib.runs.parameters import FIELDS, check, check_rewards
+from lib.runs.plan import DeclarationError, Project, read_notebook
+from lib.settings import RLOOSettings, Sampling, SFTSettings
+
+NOTEBOOKS = sorted(path for path in (ROOT / "notebooks").glob("*.ipynb") if not path.name.startswith("91"))
+
+
+def test_every_number_of_every_notebook_has_a_bound():
+    """And its default lies within: a number that nobody bounds is refused by nothing."""
+    numbers = set()
+    for path in NOTEBOOKS:
+        defaults, _ = read_notebook(path)
+        check(defaults)
+        plain = {name: value for name, value in defaults.items() if type(value) in (int, float)}
+        numbers |= plain.keys()
+        for name in plain.keys() - {"target"}:  # of one problem: any whole number
+            with pytest.raises(ValueError, match=name):
+                check({name: -math.inf})
+    assert len(numbers) > 60
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("alpha", 5.0),
+        ("alpha", -0.1),
+        ("beta", 0.0),
+        ("eta", -1.0),
+        ("together", 0),
+        ("hard_weight", -3),
+        ("most_pairs", -2),
+        ("teach", "nonsense"),
+        ("mixture", {"+": math.nan}),
+        ("five_numbers", -1),
+        ("train_rows", 0),
+        ("samples", 0),
+        ("top_p", 0.0),
+        ("temperature", math.nan),
+        ("learning_rate", math.inf),
+        ("nums", [0, 3]),
+    ],
+)
+def test_a_value_that_cannot_be_is_refused_by_its_name(name, value):
+    with pytest.raises(ValueError, match=f"^{name}(.[+1]|.0)? is .*: ") as caught:
+        check({name: value})
+    assert len(str(caught.value).splitlines()) == 1 and name in FIELDS
+
+
+def test_settings_say_what_they_lack_and_what_they_do_not_know():
+    with pytest.raises(ValueError, match="RLOOSettings: .*group_size is missing: the parameters cell lacks it"):
+        RLOOSettings.of({"steps": 3})
+    with pytest.raises(ValueError, match="SFTSettings: .*batchsize is not known: did you mean 'batch_size'"):
+        SFTSettings(batchsize=3)
+    assert Sampling.of({"max_tokens": 3, "top_k": 2, "other": "x"}) == Sampling(max_tokens=3, top_k=2)
+
+
+@pytest.mark.parametrize(
+    ("parameters", "message"),
+    [
+        ({"prompt_style": "pick", "reward": "sparse"}, "prompt_style is 'pick': no verifier reads it"),
+        ({"prompt_style": "value", "sets": {"test_50": 4}}, "prompt_style is 'value': no verifier reads it"),
+        ({"prompt_style": "pick", "samples": 4, "engine": "transformers"}, "prompt_style is 'pick': no verifier"),
+        ({"prompt_style": "pick", "eval_problems": 4}, "prompt_style is 'pick': no verifier"),
+        ({"prompt_style": "program", "reward": "ast"}, "'program': no completion can be correct by reward 'ast'"),
+        ({"prompt_style": "program_words", "reward": "trace_gated"}, "no completion can be correct by reward 'trace_g"),
+        ({"prompt_style": "free", "reward": "program"}, "'free': no completion can be correct by reward 'program'"),
+    ],
+)
+def test_a_style_whose_completions_cannot_be_judged_is_refused(parameters, message):
+    with pytest.raises(ValueError, match=message):
+        check(parameters)
+
+
+def test_styles_that_fit_are_taken():
+    for style, reward in (("program", "program"), ("words", "ast"), ("trace", "trace_gated"), ("trace", "sparse")):
+        check({"prompt_style": style, "reward": reward, "sets": {"test_50": 4}})
+    check({"prompt_style": "pick", "epochs": 1, "eval_problems": 0})  # imitation is judged by no verifier
+
+
+EXITS = 'from pathlib import Path\nPath(r"{ran}").touch()\nraise SystemExit\n'
+
+
+def test_a_broken_reward_file_stops_only_the_run_that_names_it(tmp_path, monkeypatch):
+    """It is not even run for what other runs are asked."""
+    ran, broken = tmp_path / "ran", tmp_path / "broken.py"
+    broken.write_text(EXITS.format(ran=ran))
+    project = Project()
+    declarations = project.declarations.model_copy(deep=True)
+    one = declarations.runs["rloo/sparse_200"]
+    declarations.runs["rloo/broken"] = one.model_copy(update={"params": {"reward": f"{broken}:mine"}})
+    project.__dict__["declarations"] = declarations
+    project.check()
+    assert "rloo/sparse/0" in project.plan("smoke", "rloo/sparse").specs
+    assert "rloo/broken/0" in project.specs("smoke") and not ran.exists()
+    with pytest.raises(DeclarationError, match=r"run rloo/broken/0: .*broken.py, line 3: SystemExit"):
+        project.plan("smoke", "rloo/broken")
+    assert ran.exists()
+
+
+def test_rewards_in_files_are_made_where_a_run_names_them(tmp_path, monkeypatch):
+    (tmp_path / "own.py").write_text("from lib.rewards import register\n")
+    check({"reward": f"{tmp_path}/own.py:mine", "eval_rewards": [f"{tmp_path}/own.py:mine"]})
+    for given in ({"reward": f"{tmp_path}/own.py:mine"}, {"eval_rewards": ["sparse", f"{tmp_path}/own.py:mine"]}):
+        with pytest.raises(ValueError, match="unknown reward"):
+            check_rewards(given)
+    with pytest.raises(ValueError, match="tau"):
+        check({"reward": "ast", "reward_options": {"tau": 0}})
+    assert set(parameters.table("rewards.REWARDS")) == set(REWARDS)
