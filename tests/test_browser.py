@@ -39,7 +39,7 @@ KEYS = {"ArrowLeft": (37, ""), "ArrowRight": (39, ""), "Enter": (13, "\r")}
 # what a user reads: widgets write no-break spaces
 READ = "const read = e => (e?.innerText ?? '').replaceAll('\\u00a0', ' ').trim();"
 SFT, SPARSE, AGENT = "sample/sft_free/0", "sample/rloo_sparse/0", "search/sft_pick/0"
-HEADLINE = [SFT, "sample/rloo_sparse_200/0", "sample/rloo_ast_200/0"]
+HEADLINE = [SFT, SPARSE, "sample/rloo_cov_pass4/0"]
 MINE = "sample/my_run/0 (yours)"
 
 
@@ -187,9 +187,10 @@ class Page:
         lines = f"[...{self.widget('rollouts')}.querySelectorAll('option')]"
         self.until(f"{lines}.map(e => /[0-9]+(?= tokens$)/.exec(read(e))[0]).join() === '{','.join(map(str, tokens))}'")
 
-    def shows(self, size: int, *runs: str) -> None:
-        """Wait until so many rollouts are left, and the first of them stands beside those of these runs."""
-        self.until(f"[...document.querySelectorAll('.widget-label')].some(e => read(e) === '{size:,} rollouts')")
+    def shows(self, rows: pd.DataFrame, *runs: str) -> None:
+        """Wait until these rollouts are left, and the first of them is shown next to those of these runs."""
+        said = explorer.size(rows)
+        self.until(f"[...document.querySelectorAll('.widget-label')].some(e => read(e) === '{said}')")
         self.beside(*runs)
 
     def beside(self, *runs: str) -> None:
@@ -214,7 +215,7 @@ def lab(tmp_path_factory):
     runs, home, port = tmp_path_factory.mktemp("runs"), tmp_path_factory.mktemp("lab"), free_port()
     hostile = shutil.copytree(REFERENCE / "laptop" / SFT, runs / "laptop/sample/my_run/0")
     table = pd.read_parquet(hostile / "generations.parquet").query("set == 'heldout_1000'").head(len(HOSTILE))
-    table.assign(completion=HOSTILE).to_parquet(hostile / "generations.parquet")
+    table.assign(completion=HOSTILE, count=1).to_parquet(hostile / "generations.parquet")
     shutil.copy(ROOT / "notebooks/91_explore_rollouts.ipynb", home / "explore.ipynb")
     news = home / "settings/@jupyterlab/apputils-extension/notification.jupyterlab-settings"
     news.parent.mkdir(parents=True)
@@ -251,7 +252,7 @@ def test_it_opens_on_the_headline_with_its_code_hidden(explore):
     page.beside(*HEADLINE)
     assert "missing" not in page.texts(".ro-card td span")
     rewards = [re.search(r"reward (\w+)", card)[1] for card in page.texts(".ro-card")]
-    assert rewards == ["sparse", "sparse", "ast"]  # each policy's own
+    assert rewards == ["sparse", "sparse", "sparse"]  # each policy's own
     assert len(page.texts("div.jupyter-widget-tag")) == 3
     shown = "[...document.querySelectorAll('.jp-CodeCell .jp-InputArea-editor')].filter(e => e.offsetHeight > 0).length"
     assert page.js(shown) <= 1  # the parameters
@@ -262,15 +263,16 @@ def test_it_opens_on_the_headline_with_its_code_hidden(explore):
 
 def test_what_is_shown_is_what_the_widgets_ask_for(explore, table):
     page, table = explore, table[table["set"] == "heldout_1000"]
+    page.choose("profile", "laptop")
     page.runs(SPARSE, SFT)
     page.choose("verdicts", *STATUSES)
     page.choose("sort", "as saved")
-    page.shows(len(table), SPARSE, SFT)
+    page.shows(table, SPARSE, SFT)
     assert all(re.search(r"log-probability\s+-\d+\.\d\d, -0\.\d+ a token", card) for card in page.texts(".ro-card"))
 
     page.choose("verdicts", "correct")
     right = table[table["correct"]]
-    page.shows(len(right), SPARSE, SFT)
+    page.shows(right, SPARSE, SFT)
     verdict = "document.querySelector('.ro-card td span')"
     page.until(f"read({verdict}) === 'correct'")
     assert page.js(f"getComputedStyle({verdict}).backgroundColor") == "rgb(205, 235, 211)"
@@ -280,7 +282,7 @@ def test_what_is_shown_is_what_the_widgets_ask_for(explore, table):
 
     page.slide("attempts", 3)
     tried = right[explorer.tried(right) >= 3]
-    page.shows(len(tried), SPARSE, SFT)
+    page.shows(tried, SPARSE, SFT)
     page.choose("sort", "tokens")
     page.lists(sorted(tried["tokens"])[:100])
     page.write("page", "2")
@@ -289,11 +291,11 @@ def test_what_is_shown_is_what_the_widgets_ask_for(explore, table):
     rates = table.groupby(["problem", "run"], observed=True)["correct"].max().unstack()
     differ = rates.nunique(axis=1) == 2
     page.click(".widget-checkbox input")
-    page.shows(tried["problem"].isin(rates.index[differ]).sum(), SPARSE, SFT)
+    page.shows(tried[tried["problem"].isin(rates.index[differ])], SPARSE, SFT)
     page.click(".widget-checkbox input")
-    page.shows(len(tried), SPARSE, SFT)
+    page.shows(tried, SPARSE, SFT)
     page.slide("attempts", -3)
-    page.shows(len(right), SPARSE, SFT)
+    page.shows(right, SPARSE, SFT)
 
 
 def test_a_rollout_beside_others_on_its_problem(explore, table):
@@ -302,9 +304,9 @@ def test_a_rollout_beside_others_on_its_problem(explore, table):
     page.choose("sort", "as saved")
     page.choose("set", "showcase")
     page.runs(SPARSE)
-    page.shows((table["run"] == SPARSE).sum(), SPARSE)
+    page.shows(table[table["run"] == SPARSE], SPARSE)
     page.runs(SPARSE, SFT)
-    page.shows(len(table), SPARSE, SFT)
+    page.shows(table, SPARSE, SFT)
     page.rollout(6)
     wanted = table.iloc[5]
     page.until(f"document.querySelector('.ro-card pre')?.textContent === {json.dumps(wanted['completion'])}")
@@ -339,7 +341,7 @@ def test_the_picture_of_the_readme(explore, table, tmp_path):
     page.choose("verdicts", "correct")
     page.choose("set", "heldout_1000")
     page.click(".widget-checkbox input")
-    page.shows(len(at), SPARSE, SFT)
+    page.shows(table.iloc[at], SPARSE, SFT)
     page.rollout(8)
     page.until(f"document.querySelector('.ro-card pre').textContent === {json.dumps(table.iloc[at[7]]['completion'])}")
     one, other = page.texts(".ro-card")
@@ -358,7 +360,7 @@ def test_the_picture_of_the_readme(explore, table, tmp_path):
 def test_what_a_model_writes_stays_text(explore):
     page = explore
     page.runs(MINE)
-    page.shows(len(HOSTILE), MINE)
+    page.shows(pd.DataFrame({"count": [1] * len(HOSTILE)}), MINE)
     for i, text in enumerate(HOSTILE):
         page.rollout(i + 1)
         shown = json.dumps(text[: explorer.LONGEST])
