@@ -45,6 +45,15 @@ markup = _environment.get_template("explorer.html").module  # its macros: each g
 # --- loading and choosing -------------------------------------------------------------------------
 
 
+WRITTEN = ("generations.parquet", "trajectories.parquet")  # what runs wrote that can be read here
+
+
+def profiles() -> list[str]:
+    """Profiles with a finished run that wrote completions, committed or made here, by name."""
+    runs = {path.parent for root in (REFERENCE, RUNS) for file in WRITTEN for path in root.glob(f"*/*/*/*/{file}")}
+    return sorted({folder.parts[-4] for folder in runs if (folder / "run.json").exists()})
+
+
 def find(profile: str, *files: str) -> dict[str, Path]:
     """Finished runs of a profile that have one of some files, name to folder: samples first, in the order of methods.
 
@@ -100,6 +109,12 @@ def complete(table: pd.DataFrame, folder: Path) -> pd.DataFrame:
     """Judged rows of a run with the columns that only some kinds of runs have."""
     given = {"set": "typed", "finish": "stop", "actions": "", "logprob": np.nan, "count": 1}
     return table.assign(folder=str(folder), **{key: value for key, value in given.items() if key not in table})
+
+
+def size(rows: pd.DataFrame) -> str:
+    """How many rollouts some rows stand for, and how many of these are different."""
+    drawn = int(rows["count"].sum())
+    return f"{drawn:,} rollouts" + (f", {len(rows):,} of them different" if len(rows) < drawn else "")
 
 
 @lru_cache(maxsize=1 << 18)

@@ -447,14 +447,16 @@ def sample(
     engine: str = "transformers",
     batch: int = 512,
     progress: Callable[[Iterable, int, str], Iterable] = lambda batches, total, what: batches,
+    merged: bool = False,
 ) -> pd.DataFrame:
-    """`n` completions of every problem: the table of raw generations that evaluation saves.
+    """Draw `n` completions of every problem; the table has one row per rollout.
 
     `problems` are rows with `nums` and `target`; at most `batch` completions are decoded at once, which changes the
     draws no more than rounding does: the random numbers of a completion are those of its place in the whole.
-    A row is a completion that differs from all others of its problem; columns: problem (its index), nums, target,
-    completion (text), tokens (how many), logprob (of the whole, at temperature 1, float32, to a hundredth), finish, and
-    count, how often it was drawn. Verdicts are no part of it: they are computed when it is read.
+    Columns: problem (its index), nums, target, completion (text), tokens (how many), logprob (of the whole, at
+    temperature 1, float32, to a hundredth) and finish. With `merged`, the form that is stored, the equal completions of
+    a problem are one row, which stands where the first of them was drawn and has a last column, count: how often it was
+    drawn. Verdicts are computed when a table is read and are not part of it.
     """
     if engine not in ENGINES:
         raise ValueError(f"engine {engine!r} is not known here: choose from {sorted(ENGINES)}")
@@ -467,12 +469,13 @@ def sample(
         chunk = problems[start : start + per_batch]
         ids = [tokenizer(render_prompt(nums, target, prompt_style)).input_ids for nums, target in chunk]
         out = ENGINES[engine](model, ids, n, sampling, tokenizer.eos_token_id, generator)
-        drawn = Counter((i // n, tuple(ids)) for i, ids in enumerate(out.ids))
-        first = {(i // n, tuple(ids)): i for i, ids in reversed(list(enumerate(out.ids)))}
-        texts = tokenizer.batch_decode([list(ids) for _, ids in drawn], skip_special_tokens=True)
-        for (key, count), text in zip(drawn.items(), texts, strict=True):
-            i = first[key]
-            about = start + key[0], *chunk[key[0]], text, len(key[1])
-            rows.append((*about, round(sum(out.policy_logprobs[i]), 2), out.finish[i], count))
+        same, first = [(i // n, tuple(ids)) for i, ids in enumerate(out.ids)], {}
+        count = Counter(same)
+        kept = [i for i, key in enumerate(same) if not merged or first.setdefault(key, i) == i]
+        texts = tokenizer.batch_decode([out.ids[i] for i in kept], skip_special_tokens=True)
+        for i, text in zip(kept, texts, strict=True):
+            about = start + i // n, *chunk[i // n], text, len(out.ids[i])
+            rows.append((*about, round(sum(out.policy_logprobs[i]), 2), out.finish[i], count[same[i]]))
     columns = ["problem", "nums", "target", "completion", "tokens", "logprob", "finish", "count"]
-    return pd.DataFrame(rows, columns=columns).astype({"logprob": "float32"})
+    table = pd.DataFrame(rows, columns=columns).astype({"logprob": "float32"})
+    return table if merged else table.drop(columns="count")

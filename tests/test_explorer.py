@@ -207,13 +207,14 @@ def test_beside_a_rollout_stand_those_that_the_filter_keeps():
 
 @pytest.fixture
 def project(tmp_path, monkeypatch):
-    """Runs of a profile: two policies sampled, the agent's search, and two checkpoints of the base model."""
+    """Runs of two profiles: of `cpu` two policies sampled, the agent's search and two checkpoints of the base model,
+    and of `laptop` another sample."""
     monkeypatch.setattr(judging, "KEPT", tmp_path / "verdicts")
     monkeypatch.setattr(explorer, "RUNS", tmp_path / "runs")
     monkeypatch.setattr(explorer, "REFERENCE", tmp_path / "reference")
 
-    def write(root, name, texts=None, file="generations.parquet", method="sft/free", more=None, **parameters):
-        folder = made(tmp_path / root / "laptop" / name, method, **parameters)
+    def write(root, name, texts=None, file="generations.parquet", method="sft/free", more=None, at="cpu", **parameters):
+        folder = made(tmp_path / root / at / name, method, **parameters)
         if texts is None:
             (folder / "checkpoint").symlink_to(MODELS / "base-1m")
         else:
@@ -228,6 +229,9 @@ def project(tmp_path, monkeypatch):
     write("reference", "search/sft_pick/0", ["<answer>44 + 19 + 35</answer>"], **game)
     write("reference", "rloo/ast_tau2/0", method="rloo/ast_tau2", prompt_style="free", max_tokens=8)
     write("reference", "sft/pick/0", method="sft/pick", prompt_style="pick", max_tokens=8)
+    write("reference", "sample/rloo_ast_200/0", [RIGHT], method="rloo/ast_200", prompt_style="free", at="laptop")
+    (tmp_path / "runs/smoke/sample/sft_free/0").mkdir(parents=True)  # begun, not finished
+    (tmp_path / "runs/smoke/sample/sft_free/0/generations.parquet").touch()
 
 
 def test_the_own_reward_of_a_policy_is_the_one_that_trained_it(tmp_path):
@@ -276,13 +280,35 @@ def test_the_tour_shows_what_the_ast_reward_changes(monkeypatch):
 
 def test_the_notebook_opens_on_the_headline_and_hides_its_code():
     at = opened()
-    assert at["chosen"].value == at["runs"] and len(at["runs"]) == 3
+    assert at["source"].value == "cpu" and {"cpu", "laptop"} <= {*at["source"].options}
+    methods = [explorer.record(at["found"][name])["method"] for name in at["runs"]]
+    assert at["chosen"].value == at["runs"] and methods == ["sft/free", "rloo/sparse", "rloo/cov_pass4"]
     assert at["view"].value.count('class="ro-card"') == 3
     assert "missing" not in at["verdicts"].value and "missing" not in at["rollouts"].options[0][0]
     cells = [c for c in nbformat.read(ROOT / "notebooks/91_explore_rollouts.ipynb", 4).cells if c.cell_type == "code"]
     shown = [cell for cell in cells if not cell.metadata.get("jupyter", {}).get("source_hidden")]
     assert [cell.metadata.get("tags") for cell in shown] == [["parameters"]]
     assert "display(tabs)" in cells[-1].source  # where Run All Cells ends, the explorer stands
+
+
+def test_the_notebook_switches_between_profiles(project):
+    at = opened()
+    assert at["source"].options == ("cpu", "laptop") and at["source"].value == "cpu" and at["policies"]
+    at["source"].value = "laptop"
+    assert [name for _, name in at["listed"].options] == ["sample/rloo_ast_200/0"] == list(at["found"])
+    assert at["said"].value == "choose a run in the list" and at["view"].value == "" and not at["policy"].options
+    at["go"].click()
+    assert at["answered"].value == "profile laptop holds no policy"
+    at["listed"].value = "sample/rloo_ast_200/0"
+    assert at["said"].value == "1 rollouts" and "98? yes" in at["view"].value
+    at["source"].value = "cpu"
+    assert at["chosen"].value == ["sample/sft_free/0"] and at["policy"].options
+    assert at["view"].value.count('class="ro-card"') == 1
+
+
+def test_equal_completions_are_counted_as_often_as_they_were_drawn(project):
+    rows = pd.DataFrame({"count": [3, 1]})
+    assert (explorer.size(rows), explorer.size(rows[1:])) == ("4 rollouts, 2 of them different", "1 rollouts")
 
 
 def test_the_notebook_shows_what_its_widgets_ask_for(project):
@@ -333,6 +359,7 @@ def test_the_notebook_shows_what_its_widgets_ask_for(project):
     for policy in at["policies"]:
         at["policy"].value = policy
         at["go"].click()
+        assert at["policies"][policy].parent.name == "pick" or at["answered"].value == "2 rollouts"
         assert at["judged"].value.count('class="ro-card"') >= 1 and "solutions of 44, 19, 35" in at["judged"].value
     at["typed"].value = "44 <b> 35"
     at["go"].click()

@@ -12,9 +12,10 @@ import pandas as pd
 import pytest
 from IPython.display import display
 
-from lib.files import ROOT
+from lib import judging
+from lib.files import FIGURES, REFERENCE, ROOT
 from lib.runs import read_table
-from lib.runs.plan import Project
+from lib.runs.plan import Project, Spec, read_record
 
 NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
 FLOORS = [  # a room imports only rooms on lower floors
@@ -57,26 +58,106 @@ def test_every_notebook_runs(everything):
         assert json.loads((everything / name / "run.json").read_text())["status"] == "finished", name
 
 
-@pytest.mark.parametrize("notebook", ["30_program", "40_dense"])
-def test_a_partial_study_runs_on_the_start_of_all_methods_alone(everything, tmp_path, notebook):
-    """The first of its runs to be finished: no other policy's samples, no training log, no pairs."""
-    given = {"output": str(tmp_path), "samples": [str(everything / "sample/sft_free/0")], "draws": 50}
-    names = {"display": display}
+def by_hand(notebook: str, **given) -> dict:
+    """The names that a notebook has defined when all of its cells have run, with some other parameters than its own."""
+    names = {"display": display, **given}
     for cell in nbformat.read(ROOT / f"notebooks/{notebook}.ipynb", as_version=4).cells:
         if cell.cell_type == "code":
             exec(cell.source, names)
             names |= given if "parameters" in cell.metadata.get("tags", []) else {}
+    return names
+
+
+@pytest.mark.parametrize("notebook", ["30_program", "40_dense"])
+def test_a_partial_study_runs_on_the_start_of_all_methods_alone(everything, tmp_path, notebook):
+    """The first of its runs to be finished: no other policy's samples, no training log, no pairs."""
+    given = {"output": str(tmp_path), "samples": [str(everything / "sample/sft_free/0")], "draws": 50}
+    names = by_hand(notebook, **given)
     assert set(names["judged"]["method"]) == {"sft/free"} and len(read_table(next(tmp_path.glob("*_table[12].csv"))))
 
 
 def test_a_set_that_nobody_sampled_is_said(tmp_path):
-    given = {"output": str(tmp_path), "samples": ["data/reference/laptop/sample/rloo_sparse_200/0"]}
-    names = {"display": display}
+    given = {"samples": ["data/reference/laptop/sample/rloo_sparse_200/0"], "finals": []}
     with pytest.raises(ValueError, match="primary_set validation: samples hold heldout_1000, showcase, test_50 alone"):
-        for cell in nbformat.read(ROOT / "notebooks/70_coverage.ipynb", as_version=4).cells:
-            if cell.cell_type == "code":
-                exec(cell.source, names)
-                names |= given | {"primary_set": "validation"} if "parameters" in cell.metadata.get("tags", []) else {}
+        by_hand("70_coverage", output=str(tmp_path), primary_set="validation", **given)
+
+
+# --- what a notebook opens on ---------------------------------------------------------------------------------
+
+
+PUBLISHED = [
+    spec
+    for profile in Project().declarations.profiles
+    for spec in Project(published=True).specs(profile).values()
+    if spec.study and (spec.reference / "run.json").exists()
+]
+
+
+def test_every_study_is_published_once():
+    studies = {spec.notebook for spec in Project().specs("cpu").values() if spec.study}
+    assert sorted(spec.notebook for spec in PUBLISHED) == sorted(studies) and len(studies) >= 10
+
+
+@pytest.mark.parametrize("spec", PUBLISHED, ids=lambda spec: spec.notebook)
+def test_the_defaults_of_a_study_are_those_of_the_published_one(spec: Spec):
+    """The same values, and patterns that fit exactly the folders that `make figures` gives it."""
+    defaults = Project().notebook(spec.notebook)[0]
+    for name, value in spec.params.items():
+        assert defaults[name] == value, name
+    for name, needed in spec.declaration.needs.items():
+        parents = [spec.parents[one] for one in ([needed] if isinstance(needed, str) else needed)]
+        if parents[0].study:  # it reads what these answered, which `make figures` has put there
+            assert defaults[name] == ["figures"]
+            continue
+        published = {parent.reference for parent in parents if (parent.reference / "run.json").exists()}
+        assert set(judging.folders(defaults[name]) if defaults[name] else []) == published, name
+
+
+@pytest.mark.parametrize("notebook", ["70_coverage", "90_compare_all"])
+def test_a_study_run_by_hand_gives_the_committed_tables(notebook, tmp_path, monkeypatch):
+    """With its own defaults, byte for byte. These two once opened on other runs than `make figures`; one core needs 15
+    and 30 seconds for them, and the test above holds what the others read."""
+    monkeypatch.chdir(ROOT)
+    by_hand(notebook, output=str(tmp_path))
+    tables = [name for name in (tmp_path / "artifacts.txt").read_text().split() if name.endswith(".csv")]
+    assert len(tables) >= 5
+    assert [name for name in tables if (tmp_path / name).read_bytes() != (FIGURES / name).read_bytes()] == []
+
+
+def test_what_trains_and_samples_opens_on_the_published_start():
+    """Each policy that a notebook starts from is there, and is sampled up to the cap that it was published with."""
+    opened = 0
+    for path in NOTEBOOKS:
+        defaults = Project().notebook(path.stem)[0] if path.stem not in INTERACTIVE else {}
+        for name in {"init", "policy"} & defaults.keys():
+            folder = ROOT / defaults[name]
+            if folder.is_relative_to(REFERENCE):
+                assert (folder / "checkpoint").is_dir(), f"{path.stem}: {name}"
+            if folder == REFERENCE / "cpu/sft/free/0" and "max_tokens" in defaults:
+                assert defaults["max_tokens"] == read_record(folder)["parameters"]["max_tokens"], path.stem
+                opened += 1
+            assert folder != REFERENCE / "laptop/sft/free/0", path.stem
+    assert opened == 6  # 00, 11, 12, 13, 15, 17
+
+
+@pytest.mark.parametrize("seed", [0, 1, 2])
+def test_the_tour_computes_with_every_rollout(seed, monkeypatch):
+    """On a problem of whose eight rollouts some are equal: nothing is merged, and the numbers are those by hand."""
+    monkeypatch.chdir(ROOT)
+    shown = []
+    given = {"nums": [68, 85, 46], "target": 29, "seed": seed, "display": lambda *all: shown.extend(all)}
+    names = by_hand("00_follow_one_completion", **given)
+    table, right = names["table"], (names["table"]["status"] == "correct").sum()
+    assert len(table) == names["group_size"] == 8 and names["group"]["completion"].nunique() < 8
+    paid = table["status"].map({"correct": 1.0, "missing": 0.0}).fillna(0.1)
+    assert table["sparse reward"].tolist() == paid.tolist()
+    for name in ("sparse", "ast"):
+        rewards = table[f"{name} reward"].tolist()
+        hand = [one - sum(rewards[:i] + rewards[i + 1 :]) / 7 for i, one in enumerate(rewards)]
+        assert table[f"{name} advantage"].tolist() == pytest.approx(hand)
+    said = " ".join(str(getattr(one, "data", "")) for one in shown)
+    assert f"{right} of 8 are right" in said and "the other 7 rewards" in said
+    assert f"= {table['sparse advantage'].iloc[0]:.3f}," in said
 
 
 def test_the_same_seed_gives_the_same_run(everything, warm, tmp_path):
