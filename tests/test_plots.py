@@ -50,6 +50,10 @@ def test_the_picture_in_a_notebook_says_its_titles(tmp_path, monkeypatch):
     assert not plt.get_fignums()  # it is not drawn once more
 
 
+def test_no_metric_has_the_colour_of_a_method():
+    assert not {colour for colour, _ in plots.METRICS} & {method.colour for method in plots.methods().values()}
+
+
 def test_every_method_looks_different():
     known = plots.methods()
     assert len({(method.colour, method.marker) for method in known.values()}) == len(known)
@@ -174,6 +178,17 @@ def test_dots_stand_at_their_values_in_the_order_of_the_table():
     assert hollow["pass@16, paper"].get_xydata().round(9).tolist() == [[0.5, 0.1]]
     (span,) = ax.containers[1].lines[2]
     assert span.get_segments()[0].round(9).tolist() == [[0.5, 0.1], [0.8, 0.1]]
+
+
+def test_differences_are_in_points_and_shares_in_percent():
+    table = pd.DataFrame({"name": ["first"], "metric": "pass@1", "estimate": 0.2, "low": 0.1, "high": 0.3})
+    shares, differences = plots.figure(1, 2)[1]
+    plots.dots(shares, table)
+    plots.dots(differences, table.assign(baseline="sft/free"))
+    written = [ax.xaxis.get_major_formatter()(0.125, 0) for ax in (shares, differences)]
+    assert written == ["12.5%", "+12.5"]
+    assert [ax.get_xlabel() for ax in (shares, differences)] == ["problems solved", "difference, percentage points"]
+    assert [[*line.get_xdata()] for line in differences.get_lines()][-1] == [0, 0] and len(shares.get_lines()) == 1
 
 
 def ends():
