@@ -7,6 +7,7 @@ import json
 import re
 from collections import defaultdict
 from statistics import median
+from textwrap import fill
 
 import pandas as pd
 import pytest
@@ -99,19 +100,20 @@ def findings(_: str) -> str:
     assert (leads > 0).all(), "best of four no longer beats the sparse reward at pass@1 and SFT at pass@16: write anew"
     answers = reports_claims()["answer"].value_counts()
     counted = [f"{answers[name]} {name}" for name in ANSWERS[::-1] if name in answers and name not in OPEN]
-    return f"""\
+    found = f"""\
 1. **Rewarding correct answers only** (the sparse reward). After {few:,.0f} rollouts {moves("rloo/sparse", "sft/free")}:
-   {shares("rloo/sparse")}, where SFT has {shares("sft/free")}. With the reports' budget of {many:,.0f} rollouts it
-   reaches {shares("rloo/sparse_533")} (seeds: {of.loc["rloo/sparse_533", "runs"]:.0f}).
+{shares("rloo/sparse")}, where SFT has {shares("sft/free")}. With the reports' budget of {many:,.0f} rollouts it
+reaches {shares("rloo/sparse_533")} (seeds: {of.loc["rloo/sparse_533", "runs"]:.0f}).
 2. **Partial credit for near misses** (the AST reward): {shares("rloo/ast_tau2")}. Compared with the sparse reward,
-   {moves("rloo/ast_tau2", "rloo/sparse")}.
+{moves("rloo/ast_tau2", "rloo/sparse")}.
 3. **Rewarding the best of four samples together** beats the sparse reward at pass@1 and SFT at pass@16:
-   {shares("rloo/cov_pass4")}. But {100 * best["unanswered"]:.1f}% of its samples give no answer (SFT:
-   {100 * start["unanswered"]:.1f}%), and they take {best["tokens"]:.0f} tokens each (SFT: {start["tokens"]:.0f}). For as
-   many tokens as sixteen samples of SFT take, its coverage {level} SFT's: {words.said(equal)}.
-
-Of the **{answers.sum()} claims** of the reports, {", ".join(counted)} and {answers.reindex(OPEN).sum():.0f} open
-([what that means](#the-claims))."""
+{shares("rloo/cov_pass4")}. But {100 * best["unanswered"]:.1f}% of its samples give no answer (SFT:
+{100 * start["unanswered"]:.1f}%), and they take {best["tokens"]:.0f} tokens each (SFT: {start["tokens"]:.0f}).
+For as many tokens as sixteen samples of SFT take, its coverage {level} SFT's: {words.said(equal)}."""
+    parts = [fill(part, 140, subsequent_indent="   ") for part in re.split(r"\n(?=\d\. )", found)]
+    verdicts = f"{', '.join(counted)}, {answers.reindex(OPEN).sum():.0f} open"
+    counts = f"Verdicts on the **{answers.sum()} claims** of the reports: {verdicts} ([what they mean](#the-claims))."
+    return "\n".join([*parts, "", fill(counts, 140)])
 
 
 def reports_claims(own=False) -> pd.DataFrame:
