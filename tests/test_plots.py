@@ -1,4 +1,9 @@
-"""Figures: files of equal bytes, one look a method, and the transcribed numbers that stand beside ours."""
+"""Figures: files of equal bytes, one look per method, true titles, and the reports' numbers as transcribed."""
+
+import ast
+import json
+import re
+from collections.abc import Iterator
 
 import numpy as np
 import pandas as pd
@@ -7,7 +12,7 @@ from matplotlib import pyplot as plt
 from matplotlib.collections import PolyCollection
 
 from lib import plots
-from lib.files import DATA, PAPER
+from lib.files import DATA, PAPER, ROOT
 
 
 @pytest.fixture(autouse=True)
@@ -143,6 +148,49 @@ def test_training_curves():
     assert len(runs) == 2 and list(mean.get_xdata()) == [0, 10, 30]  # measured every few steps it is still one line
     assert list(mean.get_ydata()) == [2, 3.5, 5]  # each with its neighbours: the curve is not late
     assert axes[1].yaxis.get_major_formatter()(0.125, 0) == "12.5%"
+
+
+def titles(path) -> Iterator[tuple[str, bool]]:
+    """The titles over the figures of a notebook: the text that its cells have for them, and whether it is computed.
+
+    These are the arguments `title` of `plots.figure` and of `ax.set`, and what is assigned to a name `title`.
+    """
+    for cell in json.loads(path.read_text())["cells"]:
+        source = "".join(cell["source"])
+        if cell["cell_type"] != "code" or "plots.figure" not in source:
+            continue
+        for node in ast.walk(ast.parse(source)):
+            given = [word.value for word in getattr(node, "keywords", []) if word.arg == "title"]
+            if isinstance(node, ast.Assign | ast.AugAssign):
+                named = node.targets if isinstance(node, ast.Assign) else [node.target]
+                given += [node.value] * any(getattr(name, "id", "") == "title" for name in named)
+            yield from ((written(value), not isinstance(value, ast.Constant)) for value in given)
+
+
+def written(node: ast.AST) -> str:
+    """The literal text of an expression for a string, without what is filled in."""
+    if isinstance(node, ast.Constant):
+        return str(node.value)
+    if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):  # "...".format(...)
+        return written(node.func.value)
+    inner = [child for child in ast.iter_child_nodes(node) if not isinstance(child, ast.FormattedValue)]
+    return "".join(map(written, inner)) if isinstance(node, ast.JoinedStr | ast.BinOp | ast.IfExp) else ""
+
+
+ANALYSES = [ROOT / "notebooks/18_choose_a_regime.ipynb", *sorted((ROOT / "notebooks").glob("[2-9]*.ipynb"))]
+RESULTS = r"\b(more|less|fewer|better|worse|no|gains?|loses?|falls?|rises?|leaves?|grows?|teaches|buys|leads?)\b"
+
+
+@pytest.mark.parametrize("path", ANALYSES, ids=lambda path: path.stem)
+def test_a_title_has_no_number_or_result_that_is_not_computed(path):
+    for text, computed in titles(path):
+        bare = re.sub(r"(?i)pass@\d+|\w+_\d+|{[^}]*}", "", text)
+        assert not re.search(r"\d", bare), text
+        assert computed or not re.search(RESULTS, text.lower()), text
+
+
+def test_titles_are_found():
+    assert sum(len(text) > 10 for path in ANALYSES for text, _ in titles(path)) >= 35
 
 
 def test_paper_tables():
