@@ -9,6 +9,7 @@ not joined by a line, which would suggest values that nobody reported.
 from base64 import b64encode
 from functools import cache
 from pathlib import Path
+from textwrap import fill
 from typing import NamedTuple
 
 import matplotlib.pyplot as plt
@@ -71,7 +72,7 @@ def figure(rows=1, cols=1, width=TEXT_WIDTH, height=2.5, title="", **options):
     plt.style.use(Path(__file__).with_suffix(".mplstyle"))
     fig, axes = plt.subplots(rows, cols, figsize=(width, height), layout="constrained", **options)
     if title:
-        fig.suptitle(title, x=0.005, ha="left")
+        fig.suptitle(fill(title, int(12.5 * width)), x=0.005, ha="left")
     return fig, axes
 
 

@@ -133,6 +133,15 @@ def test_the_title_stands_above_the_panels():
     assert not fig._suptitle.get_window_extent().overlaps(ax.title.get_window_extent())
 
 
+@pytest.mark.parametrize("width", [4.5, 6.5])
+def test_a_long_title_stays_on_the_figure(width):
+    fig, ax = plots.figure(width=width, title="Pass@16 is significantly lower than that of the start " * 3)
+    ax.set_title("held out")
+    fig.draw_without_rendering()
+    assert fig._suptitle.get_window_extent().x1 <= fig.bbox.x1
+    assert not fig._suptitle.get_window_extent().overlaps(ax.title.get_window_extent())
+
+
 def test_training_curves():
     _, axes = plots.figure(1, 3)
     rows = [
