@@ -8,6 +8,7 @@ not joined by a line, which would suggest values that nobody reported.
 
 from base64 import b64encode
 from functools import cache
+from itertools import cycle
 from pathlib import Path
 from textwrap import fill
 from typing import NamedTuple
@@ -21,7 +22,8 @@ from matplotlib.patheffects import withStroke
 from lib.files import DATA
 
 TEXT_WIDTH = 6.5  # inches, the text width of a printed page
-METRICS = [("#3B0F70", "o"), ("#B5367A", "s"), ("#7A7A00", "D"), ("#004D4D", "^")]  # of metrics: no method has these
+METRICS = {"pass@1": ("#3B0F70", "o"), "pass@16": ("#B5367A", "s")}  # no method has the colour of a metric
+OTHERS = [("#7A7A00", "D"), ("#004D4D", "^")]  # of other metrics
 FREE = ["#17A2B8", "#B8860B", "#8C564B", "#D6336C", "#4C6B22", "#5F3DC4"]  # colours of no listed method
 
 
@@ -191,7 +193,9 @@ def dots(ax, table: pd.DataFrame, title="", xlabel=None) -> None:
     """Estimates in rows, the first on top. Columns name, metric (a colour each), estimate, low, high; paper, which is
     drawn hollow; and baseline where they are differences: these are in points, with a line at zero."""
     rows, metrics = list(dict.fromkeys(table["name"])), list(dict.fromkeys(table["metric"]))
-    for i, (metric, (colour, marker)) in enumerate(zip(metrics, METRICS, strict=False)):
+    others = cycle(OTHERS)
+    for i, metric in enumerate(metrics):
+        colour, marker = METRICS.get(metric) or next(others)
         part = table[table["metric"] == metric]
         heights = [rows.index(name) + 0.2 * (i - (len(metrics) - 1) / 2) for name in part["name"]]
         spans = [part["estimate"] - part["low"], part["high"] - part["estimate"]]
@@ -199,7 +203,7 @@ def dots(ax, table: pd.DataFrame, title="", xlabel=None) -> None:
         if "paper" in part and part["paper"].notna().any():
             ax.plot(part["paper"], heights, marker, mfc="none", color=colour, label=f"{metric}, paper")
     ax.set_yticks(range(len(rows)), rows)
-    ax.invert_yaxis()
+    ax.yaxis.set_inverted(True)
     differences = "baseline" in table
     (in_points if differences else percent)(ax.xaxis)
     if differences:

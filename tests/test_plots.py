@@ -56,7 +56,9 @@ def test_the_picture_in_a_notebook_says_its_titles(tmp_path, monkeypatch):
 
 
 def test_no_metric_has_the_colour_of_a_method():
-    assert not {colour for colour, _ in plots.METRICS} & {method.colour for method in plots.methods().values()}
+    assert not {colour for colour, _ in [*plots.METRICS.values(), *plots.OTHERS]} & {
+        method.colour for method in plots.methods().values()
+    }
 
 
 def test_every_method_looks_different():
@@ -235,6 +237,15 @@ def test_dots_stand_at_their_values_in_the_order_of_the_table():
     assert hollow["pass@16, paper"].get_xydata().round(9).tolist() == [[0.5, 0.1]]
     (span,) = ax.containers[1].lines[2]
     assert span.get_segments()[0].round(9).tolist() == [[0.5, 0.1], [0.8, 0.1]]
+
+
+def test_dots_in_panels_with_one_axis_keep_the_order_of_the_table():
+    table = pd.DataFrame({"name": ["first", "second"], "metric": "pass@16", "estimate": 0.2, "low": 0.1, "high": 0.3})
+    axes = plots.figure(1, 2, sharey=True)[1]
+    for ax in axes:
+        plots.dots(ax, table)
+    assert all(ax.yaxis_inverted() for ax in axes)
+    assert axes[0].containers[0].lines[0].get_color() == plots.METRICS["pass@16"][0]
 
 
 def test_differences_are_in_points_and_shares_in_percent():
