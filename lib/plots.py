@@ -1,14 +1,16 @@
-"""Figures from tidy tables: numbers in, axes out. One style, one look a method in all studies.
+"""Figures from tidy tables: numbers in, axes out. One style, and one look per method in all studies.
 
-Every table has the columns named in its function's docstring. Its column `method` holds names of
-data/methods.csv, a search system's with its budget behind it (`preference/agent_soft 16/16`); a method that is
-not listed there, a reward of your own, gets the next free colour and is written by its own name. What a paper
-reports is hollow and stands alone: a line would suggest values between that nobody reported.
+Every table has the columns that its function's docstring names. Its column `method` holds names of data/methods.csv; a
+search system's name is followed by its budget (`preference/agent_soft 16/16`). A method that is not listed there, such
+as a reward of your own, gets the next free colour and is written by its own name. What a paper reports is hollow and
+not joined by a line, which would suggest values that nobody reported.
 """
 
 from base64 import b64encode
 from functools import cache
+from itertools import cycle
 from pathlib import Path
+from textwrap import fill
 from typing import NamedTuple
 
 import matplotlib.pyplot as plt
@@ -20,6 +22,8 @@ from matplotlib.patheffects import withStroke
 from lib.files import DATA
 
 TEXT_WIDTH = 6.5  # inches, the text width of a printed page
+METRICS = {"pass@1": ("#3B0F70", "o"), "pass@16": ("#B5367A", "s")}  # no method has the colour of a metric
+OTHERS = [("#7A7A00", "D"), ("#004D4D", "^")]  # of other metrics
 FREE = ["#17A2B8", "#B8860B", "#8C564B", "#D6336C", "#4C6B22", "#5F3DC4"]  # colours of no listed method
 
 
@@ -33,9 +37,10 @@ class Method(NamedTuple):
 
 @cache
 def methods() -> dict[str, Method]:
-    """The methods of data/methods.csv in its order, and behind them those that `look` has met besides.
+    """The methods of data/methods.csv in its order, followed by the others that `look` has met.
 
-    The colours are Okabe and Ito's and Paul Tol's "muted" ones, told apart with every common colour vision.
+    The colours are Okabe and Ito's and Paul Tol's "muted" ones, which people with a colour vision deficiency can
+    distinguish.
     """
     table = pd.read_csv(DATA / "methods.csv", usecols=["method", "label", "colour", "marker"])
     return {name: Method(*drawn) for name, *drawn in table.itertuples(index=False, name=None)}
@@ -64,16 +69,17 @@ def ordered(present) -> list[str]:
 
 
 def figure(rows=1, cols=1, width=TEXT_WIDTH, height=2.5, title="", **options):
-    """`plt.subplots` in the house style, size in inches. `title`: what is seen, a sentence over all panels."""
+    """`plt.subplots` in the house style, size in inches. `title` stands over all panels: it is computed from the data
+    where it states a result, and otherwise says what the figure shows."""
     plt.style.use(Path(__file__).with_suffix(".mplstyle"))
     fig, axes = plt.subplots(rows, cols, figsize=(width, height), layout="constrained", **options)
     if title:
-        fig.suptitle(title, x=0.005, ha="left")
+        fig.suptitle(fill(title, int(12.5 * width)), x=0.005, ha="left")
     return fig, axes
 
 
 def legend(fig, axes, beside=None) -> None:
-    """Each entry of all panels once: below them, or to the right where there are more than five (`beside`)."""
+    """Show each entry of all panels once: below them, or on their right if there are more than five (`beside`)."""
     entries = {}
     for ax in np.atleast_1d(axes).flat:
         for handle, text in zip(*ax.get_legend_handles_labels(), strict=True):
@@ -107,8 +113,14 @@ def percent(*axes) -> None:
         axis.set_major_formatter(lambda share, _: f"{100 * share:.3g}%")
 
 
+def in_points(*axes) -> None:
+    """Write the differences between shares on these axes (`ax.xaxis`) in percentage points, with their signs."""
+    for axis in axes:
+        axis.set_major_formatter(lambda share, _: f"{100 * share:+.3g}" if share else "0")
+
+
 def points(ax, x, table: pd.DataFrame, method: str, **options) -> None:
-    """Estimates of one method at `x` with their intervals; a table without low and high is a paper's: hollow."""
+    """Estimates of one method at `x` with their intervals. A table without low and high is a paper's, drawn hollow."""
     seen, given = look(method), {"markerfacecolor": "none"}
     if "low" in table:
         spans = [table["estimate"] - table["low"], table["high"] - table["estimate"]]
@@ -118,10 +130,10 @@ def points(ax, x, table: pd.DataFrame, method: str, **options) -> None:
 
 
 def pass_at_k_curves(ax, table: pd.DataFrame, title="", band=True) -> None:
-    """Pass@k against k on a log-2 axis. Columns method, k, estimate, and low, high of what is ours.
+    """Pass@k against k on a log-2 axis. Columns method, k, estimate, and low and high if the numbers are ours.
 
-    `band`: intervals as a band; False: as bars at powers of two, for few problems, whose bands would cover each
-    other. Markers at powers of two tell methods apart without colour.
+    `band`: intervals as a band; False: as bars at powers of two, since the bands of few problems would cover each
+    other. Markers at powers of two distinguish methods without colour.
     """
     present, ours = ordered(table["method"]), "low" in table
     for i, method in enumerate(present):
@@ -144,7 +156,7 @@ def pass_at_k_curves(ax, table: pd.DataFrame, title="", band=True) -> None:
 
 
 def trade_off(ax, table: pd.DataFrame, x: str, y: str, title="", limits=None) -> None:
-    """One point a method with both its intervals. Columns method, metric (x and y are two), estimate, low, high.
+    """One point per method with both its intervals. Columns method, metric (x and y are two), estimate, low, high.
 
     `limits`: {x: (low, high), y: ...} of the panel; a method whose point lies outside is left out, interval and all.
     """
@@ -159,7 +171,7 @@ def trade_off(ax, table: pd.DataFrame, x: str, y: str, title="", limits=None) ->
 
 
 def name_points(ax) -> None:
-    """Write each entry's label beside its first point, clear of the others where there is room, and no legend."""
+    """Write each entry's label at its first point, clear of the others where there is room, in place of a legend."""
     ax.figure.draw_without_rendering()  # the panel has its size
     entries, scale = list(zip(*ax.get_legend_handles_labels(), strict=True)), ax.figure.dpi / 72
     spots = [ax.transData.transform(handle.lines[0].get_xydata()[0]) / scale for handle, _ in entries]
@@ -177,28 +189,33 @@ def name_points(ax) -> None:
         ax.annotate(text, handle.lines[0].get_xydata()[0], offset, textcoords="offset points", **drawn)
 
 
-def dots(ax, table: pd.DataFrame, title="") -> None:
-    """Estimates in rows, the first on top. Columns name, metric (a colour each), estimate, low, high; and paper, which
-    is drawn hollow."""
+def dots(ax, table: pd.DataFrame, title="", xlabel=None) -> None:
+    """Estimates in rows, the first on top. Columns name, metric (a colour each), estimate, low, high; paper, which is
+    drawn hollow; and baseline where they are differences: these are in points, with a line at zero."""
     rows, metrics = list(dict.fromkeys(table["name"])), list(dict.fromkeys(table["metric"]))
-    for i, (metric, colour) in enumerate(zip(metrics, ["#0072B2", "#D55E00", "#009E73", "#CC79A7"], strict=False)):
+    others = cycle(OTHERS)
+    for i, metric in enumerate(metrics):
+        colour, marker = METRICS.get(metric) or next(others)
         part = table[table["metric"] == metric]
         heights = [rows.index(name) + 0.2 * (i - (len(metrics) - 1) / 2) for name in part["name"]]
         spans = [part["estimate"] - part["low"], part["high"] - part["estimate"]]
-        ax.errorbar(part["estimate"], heights, xerr=spans, fmt="o", color=colour, elinewidth=0.8, label=metric)
+        ax.errorbar(part["estimate"], heights, xerr=spans, fmt=marker, color=colour, elinewidth=0.8, label=metric)
         if "paper" in part and part["paper"].notna().any():
-            ax.plot(part["paper"], heights, "D", mfc="none", color=colour, label=f"{metric}, paper")
+            ax.plot(part["paper"], heights, marker, mfc="none", color=colour, label=f"{metric}, paper")
     ax.set_yticks(range(len(rows)), rows)
-    ax.invert_yaxis()
-    percent(ax.xaxis)
-    ax.set_title(title)
+    ax.yaxis.set_inverted(True)
+    differences = "baseline" in table
+    (in_points if differences else percent)(ax.xaxis)
+    if differences:
+        ax.axvline(0, color="0.35", linewidth=0.8)
+    ax.set(title=title, xlabel=xlabel or ("difference, percentage points" if differences else "problems solved"))
 
 
 def training_curves(axes, table: pd.DataFrame, smooth=5, shares=()) -> None:
-    """One panel a quantity, over updates. Columns method, seed, step, quantity, value; first quantity first.
+    """One panel per quantity, over updates. Columns method, seed, step, quantity, value; first quantity first.
 
-    Strong: the mean of a method's runs, each update with its neighbours, `smooth` in all (1: as measured); faint: each
-    run. The quantities in `shares` are written in percent.
+    Strong lines are the mean of a method's runs, averaged over windows of `smooth` updates (1: as measured); faint
+    lines are single runs. The quantities in `shares` are written in percent.
     """
     quantities = list(dict.fromkeys(table["quantity"]))
     for ax, quantity in zip(axes, quantities, strict=False):

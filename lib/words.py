@@ -1,10 +1,12 @@
-"""Numbers as words: the sentences under a study and the titles over its figures are made from its tables."""
+"""Numbers as words: the sentences under a study and the titles over its figures are computed from its tables."""
+
+from collections.abc import Sequence
 
 import pandas as pd
 
 
 def pick(table: pd.DataFrame, **where) -> pd.Series | None:
-    """The one row whose columns have these values; None where there is none (a run that is not there yet).
+    """The one row whose columns have these values; None where no row has (its run does not exist yet).
 
     Raises LookupError where several rows fit.
     """
@@ -16,15 +18,30 @@ def pick(table: pd.DataFrame, **where) -> pd.Series | None:
 
 
 def said(row, unit=" points", scale=100.0, digits=1) -> str:
-    """A row with estimate, low, high as text: "+2.8 points [-1.3, +5.5]"; "not run" where there is no row.
+    """A row with estimate, low and high as text: "+2.8 points (95% CI -1.3 to +5.5)"; "not run" without a row.
 
-    Differences (rows with a baseline) and contrasts carry signs. What rests on one run says so.
+    Differences (rows with a baseline) and contrasts have signs. Without a unit the text is a table's cell,
+    "+2.8 [-1.3, +5.5]". A result of one training run is marked.
     """
     if row is None:
         return "not run"
     sign = "+" if {"baseline", "contrast"} & {*row.index} else ""
     value, low, high = (f"{scale * row[end]:{sign}.{digits}f}" for end in ("estimate", "low", "high"))
-    return f"{value}{unit} [{low}, {high}]" + (" (one seed)" if row.get("runs", 0) == 1 else "")
+    interval = f"(95% CI {low} to {high})" if unit else f"[{low}, {high}]"
+    return f"{value}{unit} {interval}" + (" (one seed)" if row.get("runs", 0) == 1 else "")
+
+
+def moved(row, up="rises", down="falls", unit=" points", scale=100.0, digits=1) -> str:
+    """A difference as a verb: "rises by 9.6 points (95% CI 7.5 to 11.7)", "falls by ..."; and where its interval
+    contains zero, "does not change significantly: +0.4 points (95% CI -1.0 to +1.8)"."""
+    verb = compared(row, up, down, "does not change significantly")
+    if row is None:
+        return verb
+    if verb not in (up, down):
+        return f"{verb}: {said(row, unit, scale, digits)}"
+    if verb == down:
+        row = pd.Series({**row, "estimate": -row["estimate"], "low": -row["high"], "high": -row["low"]})
+    return f"{verb} by {said(row.drop(['baseline', 'contrast'], errors='ignore'), unit, scale, digits)}"
 
 
 def level(row) -> str:
@@ -33,13 +50,21 @@ def level(row) -> str:
 
 
 def compared(row, above: str, below: str, same: str) -> str:
-    """Which of three words fits a difference: its interval lies above zero, below, or holds it."""
+    """Which of three words fits a difference: its interval lies above zero, lies below it, or contains it."""
     if row is None:
         return "not run"
     return above if row["low"] > 0 else below if row["high"] < 0 else same
 
 
+def ahead(names: Sequence[str], nobody: str, of: str) -> str:
+    """A title that says who is ahead of what: "A and B are ahead of SFT", "No reward is ahead of SFT" (`nobody`)."""
+    if len(names) < 2:
+        return f"{[*names, nobody][0]} is ahead of {of}"
+    first = [*names] if len(names) < 4 else [*names[:2], f"{len(names) - 2} more"]
+    return f"{', '.join(first[:-1])} and {first[-1]} are ahead of {of}"
+
+
 def beside(ours: pd.Series, paper: pd.Series, digits=1, signed=False) -> pd.Series:
-    """Texts with the paper's number in parentheses behind them, where it has one."""
+    """Texts, each followed by the paper's number in parentheses where the paper has one."""
     theirs = paper.map(f" ({{:{'+' if signed else ''}.{digits}f}})".format, na_action="ignore")
     return ours + theirs.fillna("").astype(str)

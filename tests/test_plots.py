@@ -1,4 +1,9 @@
-"""Figures: files of equal bytes, one look a method, and the transcribed numbers that stand beside ours."""
+"""Figures: files of equal bytes, one look per method, true titles, and the reports' numbers as transcribed."""
+
+import ast
+import json
+import re
+from collections.abc import Iterator
 
 import numpy as np
 import pandas as pd
@@ -7,7 +12,7 @@ from matplotlib import pyplot as plt
 from matplotlib.collections import PolyCollection
 
 from lib import plots
-from lib.files import DATA, PAPER
+from lib.files import DATA, PAPER, ROOT
 
 
 @pytest.fixture(autouse=True)
@@ -48,6 +53,12 @@ def test_the_picture_in_a_notebook_says_its_titles(tmp_path, monkeypatch):
     plots.save(fig, tmp_path / "figure")
     assert 'alt="More is &lt;better&gt;. held out"' in shown[0]._repr_html_()
     assert not plt.get_fignums()  # it is not drawn once more
+
+
+def test_no_metric_has_the_colour_of_a_method():
+    assert not {colour for colour, _ in [*plots.METRICS.values(), *plots.OTHERS]} & {
+        method.colour for method in plots.methods().values()
+    }
 
 
 def test_every_method_looks_different():
@@ -124,6 +135,15 @@ def test_the_title_stands_above_the_panels():
     assert not fig._suptitle.get_window_extent().overlaps(ax.title.get_window_extent())
 
 
+@pytest.mark.parametrize("width", [4.5, 6.5])
+def test_a_long_title_stays_on_the_figure(width):
+    fig, ax = plots.figure(width=width, title="Pass@16 is significantly lower than that of the start " * 3)
+    ax.set_title("held out")
+    fig.draw_without_rendering()
+    assert fig._suptitle.get_window_extent().x1 <= fig.bbox.x1
+    assert not fig._suptitle.get_window_extent().overlaps(ax.title.get_window_extent())
+
+
 def test_training_curves():
     _, axes = plots.figure(1, 3)
     rows = [
@@ -139,6 +159,49 @@ def test_training_curves():
     assert len(runs) == 2 and list(mean.get_xdata()) == [0, 10, 30]  # measured every few steps it is still one line
     assert list(mean.get_ydata()) == [2, 3.5, 5]  # each with its neighbours: the curve is not late
     assert axes[1].yaxis.get_major_formatter()(0.125, 0) == "12.5%"
+
+
+def titles(path) -> Iterator[tuple[str, bool]]:
+    """The titles over the figures of a notebook: the text that its cells have for them, and whether it is computed.
+
+    These are the arguments `title` of `plots.figure` and of `ax.set`, and what is assigned to a name `title`.
+    """
+    for cell in json.loads(path.read_text())["cells"]:
+        source = "".join(cell["source"])
+        if cell["cell_type"] != "code" or "plots.figure" not in source:
+            continue
+        for node in ast.walk(ast.parse(source)):
+            given = [word.value for word in getattr(node, "keywords", []) if word.arg == "title"]
+            if isinstance(node, ast.Assign | ast.AugAssign):
+                named = node.targets if isinstance(node, ast.Assign) else [node.target]
+                given += [node.value] * any(getattr(name, "id", "") == "title" for name in named)
+            yield from ((written(value), not isinstance(value, ast.Constant)) for value in given)
+
+
+def written(node: ast.AST) -> str:
+    """The literal text of an expression for a string, without what is filled in."""
+    if isinstance(node, ast.Constant):
+        return str(node.value)
+    if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):  # "...".format(...)
+        return written(node.func.value)
+    inner = [child for child in ast.iter_child_nodes(node) if not isinstance(child, ast.FormattedValue)]
+    return "".join(map(written, inner)) if isinstance(node, ast.JoinedStr | ast.BinOp | ast.IfExp) else ""
+
+
+ANALYSES = [ROOT / "notebooks/18_choose_a_regime.ipynb", *sorted((ROOT / "notebooks").glob("[2-9]*.ipynb"))]
+RESULTS = r"\b(more|less|fewer|better|worse|no|gains?|loses?|falls?|rises?|leaves?|grows?|teaches|buys|leads?)\b"
+
+
+@pytest.mark.parametrize("path", ANALYSES, ids=lambda path: path.stem)
+def test_a_title_has_no_number_or_result_that_is_not_computed(path):
+    for text, computed in titles(path):
+        bare = re.sub(r"(?i)pass@\d+|\w+_\d+|{[^}]*}", "", text)
+        assert not re.search(r"\d", bare), text
+        assert computed or not re.search(RESULTS, text.lower()), text
+
+
+def test_titles_are_found():
+    assert sum(len(text) > 10 for path in ANALYSES for text, _ in titles(path)) >= 35
 
 
 def test_paper_tables():
@@ -174,6 +237,26 @@ def test_dots_stand_at_their_values_in_the_order_of_the_table():
     assert hollow["pass@16, paper"].get_xydata().round(9).tolist() == [[0.5, 0.1]]
     (span,) = ax.containers[1].lines[2]
     assert span.get_segments()[0].round(9).tolist() == [[0.5, 0.1], [0.8, 0.1]]
+
+
+def test_dots_in_panels_with_one_axis_keep_the_order_of_the_table():
+    table = pd.DataFrame({"name": ["first", "second"], "metric": "pass@16", "estimate": 0.2, "low": 0.1, "high": 0.3})
+    axes = plots.figure(1, 2, sharey=True)[1]
+    for ax in axes:
+        plots.dots(ax, table)
+    assert all(ax.yaxis_inverted() for ax in axes)
+    assert axes[0].containers[0].lines[0].get_color() == plots.METRICS["pass@16"][0]
+
+
+def test_differences_are_in_points_and_shares_in_percent():
+    table = pd.DataFrame({"name": ["first"], "metric": "pass@1", "estimate": 0.2, "low": 0.1, "high": 0.3})
+    shares, differences = plots.figure(1, 2)[1]
+    plots.dots(shares, table)
+    plots.dots(differences, table.assign(baseline="sft/free"))
+    written = [ax.xaxis.get_major_formatter()(0.125, 0) for ax in (shares, differences)]
+    assert written == ["12.5%", "+12.5"]
+    assert [ax.get_xlabel() for ax in (shares, differences)] == ["problems solved", "difference, percentage points"]
+    assert [[*line.get_xdata()] for line in differences.get_lines()][-1] == [0, 0] and len(shares.get_lines()) == 1
 
 
 def ends():

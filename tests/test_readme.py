@@ -1,105 +1,205 @@
-"""The documents say what is so: the README's numbers are those of figures/, its commands, links and tree exist.
+"""The documents are true: the README's numbers are those of figures/, and its commands, links and files exist.
 
-`python -m tests.test_readme` writes the numbers of figures/ into README.md; sentences stay as they are.
+`python -m tests.test_readme` writes the numbers of figures/ into README.md.
 """
 
+import json
 import re
+from collections import defaultdict
+from statistics import median
+from textwrap import fill
 
 import pandas as pd
 import pytest
 
+from lib import words
 from lib.claims import ANSWERS
-from lib.files import DATA, FIGURES, PAPER, PROBLEMS, ROOT
+from lib.files import DATA, FIGURES, PAPER, PROBLEMS, REFERENCE, ROOT
+from lib.problem import Problem
+from lib.verifiers import verify_answer
 
-README = ROOT / "README.md"
+README, LIB = ROOT / "README.md", ROOT / "lib/README.md"
 DOCUMENTS = [ROOT / name for name in ("README.md", "CONTRIBUTING.md", "data/README.md", "figures/README.md")]
-DOCUMENTS += [ROOT / name for name in ("RECORDS.md", "lib/runs/README.md", "environments/countdown/README.md")]
+DOCUMENTS += [LIB, ROOT / "lib/runs/README.md", ROOT / "environments/countdown/README.md"]
 DOCUMENTS += [ROOT / f"data/{name}/README.md" for name in ("models", "problems", "reference")]
-OWN = {"`ast`": "ast_table1", "`program`": "program_table2"}  # studies in profile cpu
-OWN |= {"`trace`": "trace_searching", "`coverage`": "coverage_finals"}
 OPEN = ("undecided", "one seed", "not run")  # answers to a claim that decide nothing
+STUDIES = ["ast", "program", "dense", "trace", "agent", "coverage"]
+
+
+def figures(name: str, *index: str) -> pd.DataFrame:
+    return pd.read_csv(FIGURES / f"{name}.csv").set_index([*index]).sort_index()
+
+
+def levels() -> pd.DataFrame:
+    """Every method of either setup on heldout_1000: from this table alone, so that a number has one interval."""
+    made = figures("grand_front", "profile", "method", "metric")
+    assert {"unanswered", "tokens"} <= {*made}, "figures/grand_front.csv is older than notebook 90: `make figures`"
+    return made
 
 
 def cell(ours: pd.Series, paper: pd.DataFrame) -> str:
-    """An estimate in percent with its interval, and the paper's number if it has one."""
-    text = "{:.1f} [{:.1f}, {:.1f}]".format(*(100 * ours[["estimate", "low", "high"]].astype(float)))
+    """An estimate in percent, its interval if runs were repeated, and the paper's number if there is one."""
+    value, low, high = 100 * ours[["estimate", "low", "high"]].astype(float)
+    text = f"{value:.1f} [{low:.1f}, {high:.1f}]" if ours["runs"] > 1 else f"{value:.1f}"
     return f"{text} ({paper['value'].iloc[0]:.1f})" if len(paper) else text
 
 
-def row(table: pd.DataFrame, method: str, metric: str) -> pd.Series:
-    assert (method, metric) in table.index, (
-        f"figures/ is older than the methods' names, {method} is not there: `make figures`"
-    )
-    return table.loc[(method, metric)]
+def said(paper: pd.DataFrame, study: str, method: str, metric: str) -> pd.DataFrame:
+    """What a study's report says of a method: if several tables do, the first."""
+    by = paper["paper"] == study.strip("`")
+    return paper[by & (paper["method"] == method) & (paper["metric"] == metric)]
 
 
 def results(text: str) -> str:
-    """The results table with the numbers of figures/: a row's method is the one of its label, in studies of another
-    regime (OWN) as that study has it; of the agent's search (label, budget) one sample is the game with the best score,
-    sixteen are any of those that it keeps."""
+    """The results table. A row's method is the one of its label, in its setup. Of the agent's search (label, budget)
+    pass@1 is the game with the best score, and pass@16 any of those that it keeps."""
     methods = pd.read_csv(DATA / "methods.csv").set_index("label")["method"]
-    tables = {}
-    for name in ("grand_pass_at_k", "agent_table4", *OWN.values()):
-        table = pd.read_csv(FIGURES / f"{name}.csv").query("set == 'heldout_1000'")
-        tables[name] = table.set_index(["method", "metric"])
-    games = tables["agent_table4"]
-    paper = pd.read_csv(PAPER / "results.csv").query("set == 'test_50'")
-    lines = []
-    for line in text.strip().splitlines():
-        study, label, *_, sentence = (part.strip() for part in line.strip("|").split("|"))
+    ours, games = levels(), figures("agent_table4", "set", "method", "metric").loc["heldout_1000"]
+    paper = pd.read_csv(PAPER / "results.csv").query("set == 'test_50' and not method.str.endswith('_533')")
+    head, rule, *lines = text.strip().splitlines()
+    for i, line in enumerate(lines):
+        setup, study, label, *_ = (part.strip() for part in line.strip("|").split("|"))
         plain, _, budget = label.rpartition(", ")
         if label in methods:
-            method, ours = methods[label], tables[OWN.get(study, "grand_pass_at_k")]
-            one, sixteen = (
-                cell(row(ours, method, f"pass@{k}"), said(paper, study, method, f"pass@{k}")) for k in (1, 16)
-            )
-        elif plain in methods:
-            method = f"{methods[plain]} {budget}"
-            one = cell(row(games, method, "pass@1"), paper[:0])
-            sixteen = cell(row(games, method, "any"), said(paper, study, method, "pass@1"))
+            method = methods[label]
+            rows = [ours.loc[(setup, method, f"pass@{k}")] for k in (1, 16)]
+            theirs = [said(paper, study, method, f"pass@{k}") for k in (1, 16)]
+            unanswered = f"{100 * rows[0]['unanswered']:.1f}"
         else:
-            lines.append(line)
-            continue
-        lines.append(f"| {study} | {label} | {one} | {sixteen} | {sentence} |")
+            method = f"{methods[plain]} {budget}"
+            rows = [games.loc[(method, metric)] for metric in ("pass@1", "any")]
+            theirs, unanswered = [paper[:0], said(paper, study, method, "pass@1")], ""
+        cells = [setup, study, label, f"{rows[0]['runs']:.0f}", *map(cell, rows, theirs)]
+        lines[i] = f"| {' | '.join([*cells, unanswered, format(rows[0]['tokens'], ',.0f')])} |"
+    return "\n".join([head, rule, *lines])
+
+
+def shares(method: str) -> str:
+    """Pass@1 and pass@16 of a method in setup `cpu`: "47.2% and 63.5%"."""
+    ours = levels()["estimate"]["cpu", method]
+    return f"{100 * ours['pass@1']:.1f}% and {100 * ours['pass@16']:.1f}%"
+
+
+def moves(method: str, other: str) -> str:
+    """How a method's pass@1 and pass@16 differ from another's, by the intervals of the differences."""
+    gaps = pd.read_csv(FIGURES / "ast_differences.csv").query("set == 'heldout_1000'")
+    rows = [words.pick(gaps, method=method, baseline=other, metric=f"pass@{k}") for k in (1, 16)]
+    one, many = (words.compared(row, "is higher", "is lower", "does not differ significantly") for row in rows)
+    return f"pass@1 {one} and pass@16 {many}"
+
+
+def findings(_: str) -> str:
+    """Three findings with their caveats, and the count of the reports' claims. The verbs follow the intervals."""
+    of, rollouts = levels().loc["cpu"].xs("pass@1", level="metric"), figures("ast_budget", "method")["rollouts"]
+    few, many = (rollouts[f"rloo/{name}"].max() for name in ("sparse", "sparse_533"))
+    best, start = (of.loc[name, ["unanswered", "tokens"]] for name in ("rloo/cov_pass4", "sft/free"))
+    equal = figures("coverage_equal_tokens", "method").loc["rloo/cov_pass4"].filter(like="difference")
+    equal = pd.concat([equal.rename(lambda name: name.removeprefix("difference, ")), pd.Series({"baseline": ""})])
+    level = words.compared(equal, "is higher than", "is lower than", "does not differ significantly from")
+    leads = figures("grand_claims", "id").loc[["coverage-19", "coverage-17"], "low"]
+    assert (leads > 0).all(), "best of four no longer beats the sparse reward at pass@1 and SFT at pass@16: write anew"
+    answers = reports_claims()["answer"].value_counts()
+    counted = [f"{answers[name]} {name}" for name in ANSWERS[::-1] if name in answers and name not in OPEN]
+    found = f"""\
+1. **Rewarding correct answers only** (the sparse reward). After {few:,.0f} rollouts {moves("rloo/sparse", "sft/free")}:
+{shares("rloo/sparse")}, where SFT has {shares("sft/free")}. With the reports' budget of {many:,.0f} rollouts it
+reaches {shares("rloo/sparse_533")} (seeds: {of.loc["rloo/sparse_533", "runs"]:.0f}).
+2. **Partial credit for near misses** (the AST reward): {shares("rloo/ast_tau2")}. Compared with the sparse reward,
+{moves("rloo/ast_tau2", "rloo/sparse")}.
+3. **Rewarding the best of four samples together** beats the sparse reward at pass@1 and SFT at pass@16:
+{shares("rloo/cov_pass4")}. But {100 * best["unanswered"]:.1f}% of its samples give no answer (SFT:
+{100 * start["unanswered"]:.1f}%), and they take {best["tokens"]:.0f} tokens each (SFT: {start["tokens"]:.0f}).
+For as many tokens as sixteen samples of SFT take, its coverage {level} SFT's: {words.said(equal)}."""
+    parts = [fill(part, 140, subsequent_indent="   ") for part in re.split(r"\n(?=\d\. )", found)]
+    verdicts = f"{', '.join(counted)}, {answers.reindex(OPEN).sum():.0f} open"
+    counts = f"Verdicts on the **{answers.sum()} claims** of the reports: {verdicts} ([what they mean](#the-claims))."
+    return "\n".join([*parts, "", fill(counts, 140)])
+
+
+def reports_claims(own=False) -> pd.DataFrame:
+    """The answered claims of the five reports; or our own conjectures, which are all of study `coverage` and others."""
+    made = figures("grand_claims", "id")
+    ours = (made["paper"] == "coverage") | made["claim"].str.startswith("Conjecture")
+    return made[ours if own else ~ours]
+
+
+def tally(made: pd.DataFrame) -> str:
+    """How many claims of each study were answered in which way."""
+    answers = made["answer"].where(~made["answer"].isin(OPEN), "open")
+    counts = pd.crosstab(made["paper"], answers)
+    counts = counts.loc[[name for name in STUDIES if name in counts.index]]
+    counts = counts[[name for name in [*ANSWERS[::-1], "open"] if name in counts]]
+    counts.loc["all"] = counts.sum()
+    rows = [["", *counts], ["---"] * (len(counts.columns) + 1)]
+    rows += [[f"`{study}`" if study != "all" else study, *map(str, row)] for study, row in counts.T.items()]
+    return "\n".join(f"| {' | '.join(row)} |" for row in rows)
+
+
+def notebooks(text: str) -> str:
+    """The map of notebooks with the median minutes of their committed runs; without such runs, what is written."""
+    took = defaultdict(list)
+    for path in sorted(REFERENCE.glob("*/*/*/*/run.json")):
+        record = json.loads(path.read_text())
+        took[record["notebook"], path.relative_to(REFERENCE).parts[0]].append(record["elapsed"] / 60)
+    lines = text.splitlines()
+    for i, line in enumerate(lines[2:], start=2):
+        stem = re.search(r"notebooks/(\w+)\.ipynb", line)[1]
+        made = [took[stem, setup] for setup in ("cpu", "laptop") if took[stem, setup]]
+        if made:
+            lines[i] = re.sub(r"[^|]*\|$", f" {max(1, round(median(made[0])))} |", line)
     return "\n".join(lines)
 
 
-def said(paper: pd.DataFrame, study: str, method: str, metric: str) -> pd.DataFrame:
-    """What a study's paper reports of a method: of several tables the first."""
-    by = {"all": "ast"}.get(study, study.strip("`"))
-    return paper[(paper["paper"] == by) & (paper["method"] == method) & (paper["metric"] == metric)]
-
-
-def claims(_: str) -> str:
-    """How many claims of each paper were answered in which way."""
-    table = pd.read_csv(FIGURES / "grand_claims.csv")
-    answers = table["answer"].where(~table["answer"].isin(OPEN), "open")
-    counts = pd.crosstab(table["paper"], answers)
-    counts = counts.loc[
-        [name for name in ("ast", "program", "dense", "trace", "agent", "coverage") if name in counts.index]
-    ]
-    kinds = [name for name in [*ANSWERS[::-1], "open"] if name in counts]
-    head = [f"| claims | {' | '.join(kinds)} |", "|---" * (len(kinds) + 1) + "|"]
-    rows = [
-        f"| `{paper}` | {' | '.join(map(str, row))} |"
-        for paper, row in zip(counts.index, counts[kinds].values, strict=True)
-    ]
-    return "\n".join(head + rows)
+PARTS = {"findings": findings, "results": results, "notebooks": notebooks}
+PARTS |= {"claims": lambda _: tally(reports_claims()), "conjectures": lambda _: tally(reports_claims(own=True))}
 
 
 def refreshed(text: str) -> str:
-    """The README with its generated parts as figures/ has them."""
-    for name, write in (("claims", claims), ("results", results)):
-        begin, end = f"<!-- {name}: begin -->\n", f"\n<!-- {name}: end -->"
+    """The README with its generated parts as figures/ and the committed runs have them."""
+    for name, write in PARTS.items():
+        begin, end = f"<!-- {name}: begin -->\n", f"<!-- {name}: end -->"
         before, rest = text.split(begin)
-        inside, behind = rest.split(end)
-        text = before + begin + write(inside) + end + behind
+        inside, after = rest.split(end)
+        text = f"{before}{begin}{write(inside.strip())}\n{end}{after}"
     return text
 
 
 def test_the_readme_has_the_numbers_of_the_figures():
     text = README.read_text()
     assert refreshed(text) == text, "`.venv/bin/python -m tests.test_readme` writes them into README.md"
+
+
+def test_no_number_of_the_readme_has_two_intervals():
+    rows = re.findall(r"^\| (cpu|laptop) \|[^|]*\|([^|]*)\|", README.read_text(), re.MULTILINE)
+    assert len(rows) >= 10 and len(rows) == len(set(rows))
+
+
+def test_the_reports_claims_are_counted_apart_from_our_own():
+    both = [reports_claims(), reports_claims(own=True)]
+    assert sum(map(len, both)) == len(figures("grand_claims", "id")) and min(map(len, both)) > 20
+    assert not both[0]["claim"].str.startswith("Conjecture").any() and "coverage" not in set(both[0]["paper"])
+
+
+def test_every_verdict_that_is_counted_is_explained():
+    explained = README.read_text().split("How to read a verdict")[1].split("## ")[0]
+    for name in {*figures("grand_claims", "id")["answer"]} - {*OPEN} | {"open"}:
+        assert f"**{name}**" in explained, name
+
+
+def test_the_rollout_in_the_readme_is_a_policys_and_correct():
+    shown = README.read_text().split("```")[1]
+    lines = [re.sub(r" +<-.*", "", line) for line in shown.strip().splitlines()]
+    nums, target = (list(map(int, re.findall(r"\d+", part))) for part in lines[0].split("target"))
+    written = pd.read_parquet(REFERENCE / "cpu/sample/rloo_sparse/0/generations.parquet")
+    asked = (written["target"] == target[0]) & written["nums"].map(lambda some: list(some) == nums)
+    text = "<think>\n{}\n{}\n</think>\n{}".format(*lines[1:])
+    assert (written.loc[asked, "completion"] == text).any()
+    assert verify_answer(text, Problem(tuple(nums), target[0])).status == "correct"
+
+
+def test_the_map_has_every_notebook_once():
+    linked = re.findall(r"\]\(notebooks/(\w+)\.ipynb\)", README.read_text().split("<!-- notebooks: begin")[1])
+    assert sorted(linked) == sorted(path.stem for path in (ROOT / "notebooks").glob("*.ipynb"))
 
 
 def test_the_table_of_all_claims_has_each_studys_answers():
@@ -111,8 +211,9 @@ def test_the_table_of_all_claims_has_each_studys_answers():
 
 def test_the_readme_is_short():
     text = README.read_text()
-    words = [word for word in text.split() if re.search(r"\w", word)]
-    assert len(words) <= 1500 and text.count("\n") <= 185
+    first = text.split("\n## The five reports\n")[0]
+    counted = [len(re.findall(r"\S*\w\S*", part)) for part in (first, text)]
+    assert counted[0] <= 600 and counted[1] <= 2700 and text.count("\n") <= 260
 
 
 @pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: path.relative_to(ROOT).as_posix())
@@ -151,39 +252,26 @@ def test_every_file_named_is_there(path):
             assert (ROOT / name).exists() or (path.parent / name).exists(), f"{path.name}: {name}"
 
 
-def tree() -> tuple[list[str], dict[str, list[str]]]:
-    """The README's tree: what stands in the root, and in each of its folders."""
-    top, inside = [], {}
-    for line in README.read_text().split("\n## The tree\n")[1].split("```")[1].strip().splitlines():
-        names = [name.strip() for name in re.split(r"  +", line.strip())[0].split(",")]
-        if line.startswith("  "):
-            inside.setdefault(top[-1], []).extend(names)
-        else:
-            top += names
-    return top, inside
+def rooms() -> list[str]:
+    """The files of lib/ in the order of its README."""
+    listed = LIB.read_text().split("```")[1].strip().splitlines()
+    return [name.strip() for line in listed for name in re.split(r"  +", line.strip())[0].split(",")]
 
 
-def test_the_tree_is_the_one_that_is_there():
-    top, inside = tree()
-    assert all((ROOT / name).exists() for name in top)
-    assert inside["notebooks/"] == [path.stem for path in sorted((ROOT / "notebooks").glob("*.ipynb"))]
+def test_the_readme_of_lib_lists_every_file():
     files = {path.name for path in (ROOT / "lib").iterdir() if path.suffix in (".py", ".html", ".mplstyle")}
-    assert set(inside["lib/"]) == files - {"__init__.py"} | {"runs/"}
+    assert sorted(rooms()) == sorted(files - {"__init__.py"} | {"runs/"})
 
 
-def test_rooms_import_only_from_rooms_above_them_in_the_tree():
-    _, inside = tree()
-    rooms = [name.removesuffix(".py").strip("/") for name in inside["lib/"]]
-    for height, room in enumerate(rooms):
-        for path in (ROOT / "lib").glob(f"{room}.py"):
+def test_files_of_lib_import_only_from_files_above_them():
+    names = [name.removesuffix(".py").strip("/") for name in rooms()]
+    for height, name in enumerate(names):
+        for path in (ROOT / "lib").glob(f"{name}.py"):
             text = path.read_text()
             imported = re.findall(r"^ *from lib\.(\w+)[\w.]* import", text, re.MULTILINE)
-            imported += [
-                name
-                for names in re.findall(r"^ *from lib import (.+)", text, re.MULTILINE)
-                for name in names.split(", ")
-            ]
-            assert set(imported) <= set(rooms[:height]), f"{path.name}: {set(imported) - set(rooms[:height])}"
+            for line in re.findall(r"^ *from lib import (.+)", text, re.MULTILINE):
+                imported += line.split(", ")
+            assert set(imported) <= set(names[:height]), f"{path.name}: {set(imported) - set(names[:height])}"
 
 
 def test_every_figure_stands_in_the_gallery():

@@ -18,11 +18,33 @@ def test_pick_finds_the_one_row():
 
 def test_said():
     first, _, last = (words.pick(GAPS, method=method) for method in "abc")
-    assert words.said(first) == "+2.8 points [-1.3, +5.5]"
-    assert words.said(last) == "-5.0 points [-6.0, -4.0] (one seed)"
-    assert words.said(first.drop("baseline"), " equations", scale=1, digits=2) == "0.03 equations [-0.01, 0.06]"
-    assert words.level(first.drop("baseline")) == "2.8% [-1.3, 5.5]"
+    assert words.said(first) == "+2.8 points (95% CI -1.3 to +5.5)"
+    assert words.said(first, unit="") == "+2.8 [-1.3, +5.5]"
+    assert words.said(last) == "-5.0 points (95% CI -6.0 to -4.0) (one seed)"
+    assert (
+        words.said(first.drop("baseline"), " equations", scale=1, digits=2) == "0.03 equations (95% CI -0.01 to 0.06)"
+    )
+    assert words.level(first.drop("baseline")) == "2.8% (95% CI -1.3 to 5.5)"
     assert words.said(None) == "not run"
+
+
+def test_a_change_is_a_verb_and_a_size_without_a_sign():
+    same, rises, falls = (words.pick(GAPS, method=method) for method in "abc")
+    assert words.moved(rises) == "rises by 10.2 points (95% CI 8.3 to 12.1)"
+    assert words.moved(falls, "gains", "loses") == "loses by 5.0 points (95% CI 4.0 to 6.0) (one seed)"
+    assert words.moved(same) == "does not change significantly: +2.8 points (95% CI -1.3 to +5.5)"
+    assert words.moved(None) == "not run"
+
+
+def test_a_title_names_who_is_ahead():
+    titles = [words.ahead([*names], "No reward", "SFT") for names in ("", "A", "AB", "ABC", "ABCD")]
+    assert titles == [
+        "No reward is ahead of SFT",
+        "A is ahead of SFT",
+        "A and B are ahead of SFT",
+        "A, B and C are ahead of SFT",
+        "A, B and 2 more are ahead of SFT",
+    ]
 
 
 def test_compared():

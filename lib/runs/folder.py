@@ -41,8 +41,11 @@ class Run:
         return self.folder / name
 
     def write(self, table: pd.DataFrame, name: str) -> Path:
-        """Write a table as .parquet (zstd) or .csv, whole or not at all. Raises OSError on a full disk."""
-        return write_table(table, self / name)
+        """Write a table as .parquet (zstd) or .csv, whole or not at all. Raises OSError on a full disk.
+
+        The fractions of a .csv get six significant digits; a training log, metrics.csv, keeps all of them.
+        """
+        return write_table(table, self / name, rounded=name != "metrics.csv")
 
     def report(self, *paths: str | Path) -> None:
         """Name the figures and tables this run made: `make figures` puts them into figures/."""
