@@ -403,9 +403,16 @@ def _repack_head(worker) -> None:
 
 
 def _report(worker, mode: str) -> None:
-    """Which log-probabilities vLLM returns."""
+    """Set which log-probabilities vLLM returns.
+
+    Model runner V2, vLLM's default on CUDA, reads the mode in its sampler alone; V1, which the builds for CPUs have,
+    also in the part of the sampler that cuts by top-k and top-p. Raises AttributeError for a sampler of another form.
+    """
     sampler = worker.model_runner.sampler
-    sampler.logprobs_mode = sampler.topk_topp_sampler.logprobs_mode = mode
+    for part in filter(None, [sampler, getattr(sampler, "topk_topp_sampler", None)]):
+        if not hasattr(part, "logprobs_mode"):
+            raise AttributeError(f"vLLM's {type(part).__name__} has no logprobs_mode: install the pinned version")
+        part.logprobs_mode = mode
 
 
 def generate_vllm(
