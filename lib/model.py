@@ -12,7 +12,8 @@ import os
 import re
 import shutil
 import string
-from collections.abc import Mapping
+from bisect import bisect_left
+from collections.abc import Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -85,11 +86,41 @@ def training_memory(model, rows: int, length: int, reference: bool) -> int:
     Logits come in tiles of 4,096 tokens by 32,768 words, three of them at a time (TRL's fused head).
     """
     config, half = model.config, torch.cuda.is_available()
-    key_width = config.hidden_size // config.num_attention_heads * config.num_key_value_heads
-    kept = config.num_hidden_layers * (12 * config.hidden_size + 6 * key_width + 4 * config.intermediate_size)
+    inner = getattr(config, "intermediate_size", None) or 4 * config.hidden_size  # GPT-2 has no such field
+    kept = config.num_hidden_layers * (12 * config.hidden_size + 6 * key_width(config) + 4 * inner)
     copies = 4 + 4 + 8 + 4 * reference + 2 * half
     tiles = 3 * 4 * min(rows * length, 4096) * min(config.vocab_size, 32768)
     return copies * model.num_parameters() + rows * length * kept * (2 if half else 4) + tiles
+
+
+def key_width(config) -> int:
+    """Numbers in the keys of one token and layer."""
+    heads = getattr(config, "num_key_value_heads", None) or config.num_attention_heads
+    return heads * (getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads)
+
+
+def sampling_memory(model, rows: int, length: int, next_tokens: int | None = None) -> int:
+    """Estimated bytes that our decode loop takes beside the model, for `rows` completions of texts of `length` tokens.
+
+    A copy of the layers and of the output matrix, keys and values of all columns, and four tables of logits in float32
+    (as they come, divided by the temperature, as probabilities and as their logarithms), with a row for each of
+    `next_tokens` tokens drawn at once: in a search, more than the `rows` that are computed.
+    """
+    config, size = model.config, 2 if torch.cuda.is_available() else 4
+    columns = -(-length // 32) * 32
+    cache = 2 * config.num_hidden_layers * key_width(config) * rows * columns
+    logits = 4 * 4 * config.vocab_size * (next_tokens or rows)
+    return size * (model.num_parameters() + cache) + logits
+
+
+def max_rows(model, rows: int, length: int, shared: int = 1) -> int:
+    """How many of `rows` completions of `length` tokens our loop can draw at once in nine tenths of the memory that the
+    model leaves, at least one; with `shared`, so many tokens are drawn from each row, as a search does.
+    """
+    room = 0.9 * (machine_memory() - model.num_parameters() * model.dtype.itemsize)
+    fixed = sampling_memory(model, 0, length, 0)
+    each = sampling_memory(model, 1, length, shared) - fixed
+    return max(1, min(rows, int((room - fixed) // each)))
 
 
 def max_micro_batch(model, batch: int, length: int, reference: bool) -> int:
@@ -131,16 +162,36 @@ def checkpoint_of(path: str | Path) -> str:
     return str(path)
 
 
+PROBE = "Numbers: [44, 19, 35]\nTarget: 98\n<think>\n44 + 19 = 63\t(no)\n</think>  <answer>x_1 = 007</answer>"
+
+
 def load_tokenizer(path: str | Path) -> PreTrainedTokenizerFast:
-    """The tokenizer of a checkpoint: its `tokenizer/` folder if there is one, else what `AutoTokenizer` gives."""
+    """The tokenizer of a checkpoint: its `tokenizer/` folder if there is one, else what `AutoTokenizer` gives.
+
+    `AutoTokenizer` goes by the model's type: around the words of a folder of one's own it may put a pre-tokenizer that
+    was never part of them. Where the ids of PROBE differ, the folder's tokenizer.json counts, as it is.
+    """
     checkpoint = checkpoint_of(path)
-    own = Path(checkpoint) / "tokenizer"
+    folder = Path(checkpoint)
     with _said_with_remedy(checkpoint, "tokenizer/"):
-        if own.is_dir():
-            return PreTrainedTokenizerFast.from_pretrained(own)
-        if Path(checkpoint).is_dir() and not any(Path(checkpoint).glob("*token*")):
+        if (folder / "tokenizer").is_dir():
+            return PreTrainedTokenizerFast.from_pretrained(folder / "tokenizer")
+        if folder.is_dir() and not any(folder.glob("*token*")):
             raise FileNotFoundError("there is no tokenizer")  # transformers would make an empty one
-        return AutoTokenizer.from_pretrained(checkpoint)
+        usual = AutoTokenizer.from_pretrained(checkpoint)
+        if (folder / "tokenizer.json").is_file():
+            own = PreTrainedTokenizerFast.from_pretrained(checkpoint)
+            if own(PROBE).input_ids != usual(PROBE).input_ids:
+                return own
+        return usual
+
+
+def reasoning_end(tokenizer, ids: Sequence[int], tag: str = "</think>") -> int:
+    """How many of a completion's tokens make up its reasoning, the closing tag included; all where it has none.
+
+    The tag is looked for in the text: in few vocabularies it is one token.
+    """
+    return bisect_left(range(len(ids)), True, key=lambda end: tag in tokenizer.decode(ids[:end]))
 
 
 def load_policy(path: str | Path, dtype: torch.dtype = torch.float32):

@@ -123,22 +123,27 @@ def sample_tags(
 
 
 def legal_tags(tokenizer, state: State) -> list[tuple[int, ...]]:
-    """The token ids of every tag that names a legal action, end token included; + and * in either order."""
+    """The token ids of every tag that names a legal action, end token included and no token that a tokenizer puts in
+    front of a text; + and * in either order."""
     moves = legal_actions(state)
     moves += [move._replace(a=move.b, b=move.a) for move in moves if move.op in "+*"]
-    return [(*ids, tokenizer.eos_token_id) for ids in tokenizer(list(map(render_action, moves))).input_ids]
+    tags = tokenizer(list(map(render_action, moves)), add_special_tokens=False).input_ids
+    return [(*ids, tokenizer.eos_token_id) for ids in tags]
 
 
 def learned_values(model, tokenizer, states: Sequence[State], batch: int = 2048) -> np.ndarray:
     """V(s) of each state by a value policy, float64: P(yes) / (P(yes) + P(no)) of the token behind its prompt.
 
     A state of one number is won or lost, as the executor sees. Equal states are read once, and together with others
-    whose prompts are as long, at most `batch`: nothing is padded.
+    whose prompts are as long, at most `batch`: nothing is padded. Raises ValueError where yes or no is not one token.
     """
+    words = [tokenizer.encode(word, add_special_tokens=False) for word in VERDICTS]
+    if any(len(ids) != 1 for ids in words):
+        raise ValueError(f"{VERDICTS} are one token each in a value policy's tokenizer; here they are {words}")
     values = {state.key: float(state.nums == (state.target,)) for state in states}
     prompts = {state.key: render_state(state, "value") for state in states if not state.terminal}
     read = [*zip(prompts, map(tokenizer.encode, prompts.values()), strict=True)]
-    verdicts = model.get_output_embeddings().weight[[tokenizer.encode(word)[0] for word in VERDICTS]]
+    verdicts = model.get_output_embeddings().weight[[ids[0] for ids in words]]
     for _, alike in groupby(sorted(read, key=lambda one: len(one[1])), lambda one: len(one[1])):
         keys, ids = zip(*alike, strict=True)
         with torch.inference_mode():

@@ -1,10 +1,17 @@
-"""Our decode loop against transformers' `generate`, and its log-probabilities against a forward pass over the text."""
+"""Our decode loop against transformers' `generate`, and its log-probabilities against a forward pass over the text;
+of vLLM what can be tested without it."""
+
+import ast
+from importlib.util import find_spec
+from pathlib import Path
+from types import SimpleNamespace
 
 import pandas as pd
 import pytest
 import torch
 from transformers import Qwen2ForCausalLM
 
+from lib import generation
 from lib.generation import COLUMNS, ENGINES, Sampling, _Decoder, _pick, generate, sample
 from lib.model import build_tokenizer, new_model
 from lib.runs import parameters
@@ -177,3 +184,39 @@ def test_an_unknown_engine_is_refused(model):
         parameters.check({"engine": engine})
     with pytest.raises(ValueError, match="engine 'vlm'"):
         sample(model, TOKENIZER, [], 1, Sampling(max_tokens=1), 0, engine="vlm")
+
+
+# --- vLLM, without it -------------------------------------------------------------------------------------------------
+
+
+def samplers() -> dict[str, SimpleNamespace]:
+    """Stand-ins for the samplers of vLLM 0.31's two model runners: V2 (CUDA) has no part that cuts."""
+    cut = SimpleNamespace(logprobs_mode="raw_logprobs")
+    return {
+        "V1": SimpleNamespace(logprobs_mode="raw_logprobs", topk_topp_sampler=cut),
+        "V2": SimpleNamespace(logprobs_mode="raw_logprobs"),
+    }
+
+
+@pytest.mark.parametrize("runner", samplers())
+def test_vllm_is_told_which_log_probabilities_to_return_whichever_runner_it_has(runner):
+    sampler = samplers()[runner]
+    fields = set(vars(sampler))
+    generation._report(SimpleNamespace(model_runner=SimpleNamespace(sampler=sampler)), "processed_logprobs")
+    assert sampler.logprobs_mode == "processed_logprobs" and set(vars(sampler)) == fields
+    assert runner == "V2" or sampler.topk_topp_sampler.logprobs_mode == "processed_logprobs"
+
+
+def test_a_sampler_of_another_form_is_refused():
+    with pytest.raises(AttributeError, match="install the pinned version"):
+        generation._report(SimpleNamespace(model_runner=SimpleNamespace(sampler=SimpleNamespace())), "raw_logprobs")
+
+
+@pytest.mark.skipif(not find_spec("vllm"), reason="vLLM is not installed")
+def test_the_stand_ins_are_like_the_samplers_of_the_installed_vllm():
+    root = Path(find_spec("vllm").submodule_search_locations[0])
+    for runner, file in (("V1", "v1/sample/sampler.py"), ("V2", "v1/worker/gpu/sample/sampler.py")):
+        classes = [node for node in ast.parse((root / file).read_text()).body if isinstance(node, ast.ClassDef)]
+        (sampler,) = [one for one in classes if one.name == "Sampler"]
+        assigned = {node.attr for node in ast.walk(sampler) if isinstance(node, ast.Attribute)}
+        assert "logprobs_mode" in assigned and ("topk_topp_sampler" in assigned) == (runner == "V1")

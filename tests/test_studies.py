@@ -1,0 +1,77 @@
+"""Every study notebook in the prompt styles of the GPU profiles, in miniature: published results, cut to a few problems
+and two seeds, whose records say the style that the same run has in the profile."""
+
+import json
+import shutil
+from pathlib import Path
+
+import nbformat
+import pytest
+from IPython.display import display
+
+from lib import judging
+from lib.files import REFERENCE, ROOT, read_table, write_table
+from lib.runs.plan import Project, Spec
+
+GPU = ("paper", "gpu24")
+STUDIES = sorted({spec.name for spec in Project().specs("paper").values() if spec.study})
+PROBLEMS = 25  # of each set
+SEEDS = ("0", "1")
+
+
+def published(spec: Spec) -> Path | None:
+    """Where results of this run are published, in whichever profile."""
+    folders = (REFERENCE / profile / spec.name for profile in ("cpu", "laptop"))
+    return next((folder for folder in folders if (folder / "run.json").exists()), None)
+
+
+def relabelled(spec: Spec, folder: Path) -> None:
+    """The published results of a run, cut short, as if `spec` had made them."""
+    source = published(spec)
+    folder.mkdir(parents=True)
+    record = json.loads((source / "run.json").read_text())
+    style = spec.params.get("prompt_style")
+    changed = {"prompt_style": style} if style else {}
+    record |= {"parameters": record["parameters"] | changed, "files": {}}
+    (folder / "run.json").write_text(json.dumps(record))
+    for path in source.iterdir():
+        if path.name in ("generations.parquet", "trajectories.parquet"):
+            table = read_table(path)
+            write_table(table[table["problem"] < PROBLEMS].reset_index(drop=True), folder / path.name)
+        elif path.is_file() and path.name != "run.json":
+            shutil.copy(path, folder)
+
+
+@pytest.fixture(scope="module")
+def relabel(tmp_path_factory):
+    """The folder of a run as the profile would have made it; "" where nothing of it is published."""
+    root, made = tmp_path_factory.mktemp("runs"), {}
+
+    def folder(spec: Spec) -> str:
+        style = spec.params.get("prompt_style", "")
+        if (key := (spec.name, style)) not in made:
+            made[key] = ""
+            if published(spec) and spec.name.rpartition("/")[2] in SEEDS:
+                made[key] = str(root / (style or "none") / spec.name)
+                relabelled(spec, Path(made[key]))
+        return made[key]
+
+    return folder
+
+
+@pytest.mark.parametrize("study", STUDIES)
+def test_a_study_runs_in_the_styles_of_the_gpu_profiles(study, relabel, tmp_path, monkeypatch):
+    monkeypatch.setattr(judging, "KEPT", tmp_path / "verdicts")
+    spec = Project().specs("paper")[study]
+    assert spec.declaration.needs == Project().specs("gpu24")[study].declaration.needs
+    given = dict(spec.params) | {"output": str(tmp_path / "study")}
+    for parameter, runs in spec.declaration.needs.items():
+        runs = [runs] if isinstance(runs, str) else runs
+        folders = [name for run in runs if run in spec.parents and (name := relabel(spec.parents[run]))]
+        given[parameter] = folders if not isinstance(spec.declaration.needs[parameter], str) else folders[0]
+    names = {"display": display}
+    for cell in nbformat.read(ROOT / f"notebooks/{spec.notebook}.ipynb", as_version=4).cells:
+        if cell.cell_type == "code":
+            exec(cell.source, names)
+            names |= given if "parameters" in cell.metadata.get("tags", []) else {}
+    assert list((tmp_path / "study").glob("*.csv"))
