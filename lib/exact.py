@@ -19,10 +19,12 @@ draws: pass@k is 1 - (1 - V)^k, exactly.
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from math import comb, inf
 from typing import NamedTuple
 
 import numpy as np
+import pandas as pd
 import torch
 
 from lib.environment import (
@@ -56,9 +58,18 @@ class Tree:
     first state of each problem, `lost` where nothing solves it.
     """
 
+    problems: Sequence[Problem]
     states: list[State]
     moves: list[tuple[int, Action, int]]
     roots: list[int]
+
+    @cached_property
+    def onward(self) -> dict[int, list[int]]:
+        """Of each state its moves, as numbers of `moves`."""
+        found = defaultdict(list)
+        for j, (i, _, _) in enumerate(self.moves):
+            found[i].append(j)
+        return dict(found)
 
     @property
     def lost(self) -> int:
@@ -84,7 +95,7 @@ def open_tree(problems: Sequence[Problem]) -> Tree:
         level = list({then.key: State(*then.key) for *_, then in after if not then.terminal}.values())
     index = {state.key: i for i, state in enumerate(states)}
     moves = [(index[key], move, index.get(then.key, len(states) + 1)) for key, move, then in onward]
-    return Tree(states, moves, [index.get(initial(problem).key, len(states)) for problem in problems])
+    return Tree(problems, states, moves, [index.get(initial(problem).key, len(states)) for problem in problems])
 
 
 def _open(states: Sequence[State]) -> list[State]:
@@ -218,39 +229,49 @@ def values(tree: Tree, chances: torch.Tensor) -> torch.Tensor:
     return found
 
 
+def move_chances(model, tokenizer, tree: Tree) -> torch.Tensor:
+    """pi(a | s) of each move of the tree, (moves,) float64; it can be differentiated."""
+    return probabilities(model, tokenizer, [(tree.states[i], move) for i, move, _ in tree.moves])
+
+
 def success(model, tokenizer, tree: Tree) -> torch.Tensor:
     """V of the first state of each problem: the chance that one game solves it, (problems,) float64. It can be
     differentiated."""
-    chances = probabilities(model, tokenizer, [(tree.states[i], move) for i, move, _ in tree.moves])
+    chances = move_chances(model, tokenizer, tree)
     return values(tree, chances)[torch.tensor(tree.roots, device=chances.device)]
 
 
-def evaluate(model, tokenizer, problems: Sequence[Problem], together: int = 100) -> np.ndarray:
-    """The success of a policy on each problem, (problems,) float64, in batches of `together` problems."""
-    found = []
-    with torch.inference_mode():
-        for start in range(0, len(problems), together):
-            found.append(success(model, tokenizer, open_tree(problems[start : start + together])))
-    return torch.cat(found).cpu().numpy() if found else np.zeros(0)
-
-
-def solutions(model, tokenizer, problem: Problem) -> dict[str, float]:
-    """Each solution, as an expression, with the chance that a game builds it, likeliest first; they add up to the
-    problem's success. Games that do the same operations in another order build the same expression."""
-    tree = open_tree([problem])
-    with torch.inference_mode():
-        chances = probabilities(model, tokenizer, [(tree.states[i], move) for i, move, _ in tree.moves]).tolist()
-    onward = defaultdict(list)
-    for (i, move, then), chance in zip(tree.moves, chances, strict=True):
-        onward[i].append((move, then, chance))
+def solutions(tree: Tree, chances: Sequence[float], i: int) -> dict[str, float]:
+    """Each solution of problem i, as an expression, with the chance that a game builds it, likeliest first; they add up
+    to the problem's success. Games that do the same operations in another order build the same expression."""
+    onward = tree.onward
     found: dict[str, float] = defaultdict(float)
-    games = [(tree.roots[0], (), 1.0)]
+    games: list[tuple[int, tuple[Action, ...], float]] = [(tree.roots[i], (), 1.0)]
     while games:
         at, history, so_far = games.pop()
         if at == tree.won:
-            found[render(expression(problem, history))] += so_far
-        games += [(then, (*history, move), so_far * chance) for move, then, chance in onward[at]]
+            found[render(expression(tree.problems[i], history))] += so_far
+        for j in onward.get(at, ()):
+            _, move, then = tree.moves[j]
+            games.append((then, (*history, move), so_far * chances[j]))
     return dict(sorted(found.items(), key=lambda item: -item[1]))
+
+
+def evaluate(model, tokenizer, problems: Sequence[Problem], together: int = 100) -> pd.DataFrame:
+    """A row per problem, read `together` at a time: numbers, success (float64, exact), and of its solutions how many
+    there are and how many are in use: the exponential of the entropy of which of them a game that is won has built."""
+    rows = []
+    for start in range(0, len(problems), together):
+        tree = open_tree(problems[start : start + together])
+        with torch.inference_mode():
+            chances = move_chances(model, tokenizer, tree)
+            found = values(tree, chances)[torch.tensor(tree.roots, device=chances.device)].tolist()
+        known = chances.tolist()
+        for i, (problem, chance) in enumerate(zip(tree.problems, found, strict=True)):
+            shares = np.array([*solutions(tree, known, i).values()]) / (chance or 1)
+            used = np.exp(-(shares[shares > 0] * np.log(shares[shares > 0])).sum()) if chance else 0.0
+            rows.append((len(problem.nums), chance, len(shares), used))
+    return pd.DataFrame(rows, columns=["numbers", "success", "solutions", "used"])
 
 
 def exact_pass_at_k(success: np.ndarray, k) -> np.ndarray:
