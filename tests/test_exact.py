@@ -136,7 +136,7 @@ def test_twenty_thousand_games(policy):
 
 
 def test_a_games_log_probability_is_that_of_its_tags(policy):
-    [games] = play(*policy, PROBLEMS[3:4], 4, torch.Generator().manual_seed(1))
+    [games] = play(*policy, PROBLEMS[4:], 8, torch.Generator().manual_seed(1))
     found = game_logprobs(*policy, games).exp().tolist()
     _, tokenizer = policy
     for game, chance in zip(games, found, strict=True):
@@ -202,7 +202,7 @@ def test_what_estimators_estimate(p):
 def test_the_mean_of_sampled_gradients_is_the_exact_one(policy):
     """Along the exact gradient, RLOO's estimate of one problem, over many groups."""
     model, tokenizer = policy
-    problem, groups, k = PROBLEMS[3], 400, 8
+    problem, groups, k = PROBLEMS[4], 400, 8
     parameters = [*model.parameters()]
     [p] = success(model, tokenizer, open_tree([problem]))
     way = torch.autograd.grad(p, parameters)
