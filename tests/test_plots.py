@@ -66,8 +66,8 @@ def test_every_method_looks_different():
     assert len({(method.colour, method.marker) for method in known.values()}) == len(known)
     assert len({method.label for method in known.values()}) == len(known)
     table = pd.read_csv(DATA / "methods.csv")
-    assert set(table["trainer"]) == {"sft", "rloo", "preference"}
-    assert set(table["study"]) == {"all", "screen", "ast", "program", "dense", "trace", "agent", "coverage"}
+    assert set(table["trainer"]) == {"sft", "rloo", "preference", "exact"}
+    assert set(table["study"]) == {"all", "screen", "ast", "program", "dense", "trace", "agent", "coverage", "exact"}
 
 
 def test_an_unknown_method_gets_a_look_of_its_own_and_keeps_it():

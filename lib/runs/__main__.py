@@ -22,7 +22,8 @@ from lib.runs.process import PARENT, RunError, die_with_parent
 
 CORES = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 PUBLISHED = (  # run.json last, that all is there
-    *("generations.parquet", "metrics.csv", "trajectories.parquet", "calibration.parquet", "run.json"),
+    *("generations.parquet", "metrics.csv", "trajectories.parquet", "calibration.parquet", "exact.parquet"),
+    *("estimators.parquet", "run.json"),
 )
 ALL = "all"  # in a profile's place
 Cores = Annotated[int, Option(min=1)]

@@ -1,0 +1,377 @@
+"""The agent's game without sampling: what a policy does in all games of a problem, summed over the game tree.
+
+A game is won or lost by its tags alone, and the tags of a state are few. So the chance that a policy at temperature 1,
+nothing cut, solves a problem is a sum that one forward pass per state gives:
+
+    V(s) = sum over a in A(s) of pi(a | s) V(s'),   V = 1 where the target is all that is left,
+
+with pi(a | s) the product of the token probabilities of the action's tag and of the end token behind it. The tag of +
+and * may have its operands in either order; both count. Everything else that the policy can write is lost: nonsense,
+numbers that are not there, division by zero, and spellings that no tokenizer of ours gives (a tag of other tokens with
+the same text, a fraction in other terms), of which the environment would accept some. So V is a lower bound of the
+success of sampled games, and as close to it as such spellings are rare.
+
+Equal states are one, also of several problems with one target. States from which the target cannot be reached have V =
+0 for every policy: they are found without the policy, which never reads them. k games of a problem are independent
+draws: pass@k is 1 - (1 - V)^k, exactly.
+"""
+
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from math import comb, inf
+from typing import NamedTuple
+
+import numpy as np
+import pandas as pd
+import torch
+
+from lib.environment import (
+    Action,
+    State,
+    count_solutions,
+    expression,
+    initial,
+    legal_actions,
+    parse_action,
+    render_action,
+    render_state,
+    step,
+)
+from lib.expression import render
+from lib.generation import Sampling, generate
+from lib.losses import leave_one_out, pass_at_k
+from lib.problem import Problem
+
+TOKENS = 2048  # read at once, padding included: what fits into a core's cache is read fastest
+
+
+# --- the tree -------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Tree:
+    """The states of problems from which the target can be reached, and the actions that keep it so.
+
+    moves: (state, action, successor), numbers of `states`; `won` stands for the end of a game that is won. roots: the
+    first state of each problem, `lost` where nothing solves it.
+    """
+
+    problems: Sequence[Problem]
+    states: list[State]
+    moves: list[tuple[int, Action, int]]
+    roots: list[int]
+
+    @cached_property
+    def onward(self) -> dict[int, list[int]]:
+        """Of each state its moves, as numbers of `moves`."""
+        found = defaultdict(list)
+        for j, (i, _, _) in enumerate(self.moves):
+            found[i].append(j)
+        return dict(found)
+
+    @property
+    def lost(self) -> int:
+        return len(self.states)
+
+    @property
+    def won(self) -> int:
+        return len(self.states) + 1
+
+
+def open_tree(problems: Sequence[Problem]) -> Tree:
+    """The part of the problems' game trees that is still open, equal states merged. Length by length, what the solver
+    says cannot be won is dropped as soon as it appears."""
+    states: list[State] = []
+    onward: list[tuple[tuple, Action, State]] = []
+    level = _open([initial(problem) for problem in problems])
+    while level:
+        states += level
+        after = [(state, move, step(State(*state.key), move)) for state in level for move in legal_actions(state)]
+        left = {state.key for state in _open([then for *_, then in after])}
+        after = [(state.key, move, then) for state, move, then in after if then.key in left]
+        onward += after
+        level = list({then.key: State(*then.key) for *_, then in after if not then.terminal}.values())
+    index = {state.key: i for i, state in enumerate(states)}
+    moves = [(index[key], move, index.get(then.key, len(states) + 1)) for key, move, then in onward]
+    return Tree(problems, states, moves, [index.get(initial(problem).key, len(states)) for problem in problems])
+
+
+def _open(states: Sequence[State]) -> list[State]:
+    """Those that can be solved, each once; a state of one number can where that is the target."""
+    some = list({state.key: state for state in states}.values())
+    longer = [state for state in some if not state.terminal]
+    solved = dict(zip((state.key for state in longer), count_solutions(longer) > 0, strict=True))
+    return [state for state in some if solved.get(state.key, state.nums == (state.target,))]
+
+
+# --- the policy's probabilities -------------------------------------------------------------------
+
+
+def tags(tokenizer, moves: Sequence[Action]) -> list[list[tuple[int, ...]]]:
+    """The token ids that name each action, end token included: one tag, two where + or * may swap its operands."""
+    swapped = [move._replace(a=move.b, b=move.a) if move.op in "+*" else move for move in moves]
+    ids = tokenizer([render_action(move) for move in (*moves, *swapped)]).input_ids if moves else []
+    ended = [(*one, tokenizer.eos_token_id) for one in ids]
+    return [list(dict.fromkeys(both)) for both in zip(ended[: len(moves)], ended[len(moves) :], strict=True)]
+
+
+def read(model, prompts: Sequence[Sequence[int]], texts: Sequence[Sequence[tuple[int, ...]]], tokens: int = TOKENS):
+    """log pi of each text (token ids) behind its prompt, (all texts,) in order; it can be differentiated.
+
+    A prompt and what its texts have in common are read once: the texts are a tree of tokens behind the prompt, in
+    which each token sees those on its own way. At most `tokens` of them are read at once, padding included.
+    """
+    packed = [_Packed(prompt, some) for prompt, some in zip(prompts, texts, strict=True)]
+    order = sorted((i for i, one in enumerate(packed) if one.texts), key=lambda i: len(packed[i].tokens))
+    batches: list[list[int]] = []
+    for i in order:
+        if not batches or (len(batches[-1]) + 1) * len(packed[i].tokens) > tokens:
+            batches.append([])
+        batches[-1].append(i)
+    if not batches:
+        return torch.zeros(0, device=model.device)
+    found = torch.cat([_read_packed(model, [packed[i] for i in batch]) for batch in batches])
+    first = np.cumsum([0, *map(len, texts)])
+    places = np.concatenate([np.arange(first[i], first[i + 1]) for i in order])
+    return found[torch.from_numpy(np.argsort(places)).to(model.device)]
+
+
+class _Packed:
+    """A prompt and a tree of texts behind it: tokens, each one's position and the token before it on its way; edges
+    (from which token, which token is next), and the edges that each text takes, as (text, edge)."""
+
+    def __init__(self, prompt: Sequence[int], texts: Sequence[tuple[int, ...]]):
+        self.tokens, self.before = list(prompt), list(range(-1, len(prompt) - 1))
+        self.positions, self.texts = list(range(len(prompt))), len(texts)
+        edges: dict[tuple[int, int], int] = {}
+        nodes: dict[int, int] = {}
+        self.taken = []
+        for text, ids in enumerate(texts):
+            at = len(prompt) - 1
+            for i, token in enumerate(ids):
+                edge = edges.setdefault((at, token), len(edges))
+                self.taken.append((text, edge))
+                if i + 1 < len(ids):
+                    if edge not in nodes:
+                        nodes[edge] = len(self.tokens)
+                        self.tokens.append(token)
+                        self.before.append(at)
+                        self.positions.append(self.positions[at] + 1)
+                    at = nodes[edge]
+        self.edges = list(edges)
+
+    def seen(self, width: int) -> np.ndarray:
+        """What each token sees, (width, width): itself and what is on its way; padding sees itself."""
+        result = np.eye(width, dtype=bool)
+        for i, before in enumerate(self.before):
+            if before >= 0:
+                result[i] |= result[before]
+        return result
+
+
+def _read_packed(model, packed: list[_Packed]) -> torch.Tensor:
+    width, device = max(len(one.tokens) for one in packed), model.device
+    padded = [[*one.tokens, *[0] * (width - len(one.tokens))] for one in packed]
+    positions = [[*one.positions, *[0] * (width - len(one.tokens))] for one in packed]
+    seen = torch.from_numpy(np.stack([one.seen(width) for one in packed])).to(device)
+    hidden = model.base_model(
+        torch.tensor(padded, device=device),
+        attention_mask=seen[:, None],
+        position_ids=torch.tensor(positions, device=device),
+        use_cache=False,
+    ).last_hidden_state
+    sizes = np.cumsum([0, *(len(one.edges) for one in packed)])
+    row = torch.tensor([i for i, one in enumerate(packed) for _ in one.edges], device=device)
+    at, token = torch.tensor([edge for one in packed for edge in one.edges], device=device).T
+    logits = model.get_output_embeddings()(hidden[row, at])
+    chosen = logits.log_softmax(-1).gather(-1, token[:, None]).squeeze(-1)
+    texts = np.cumsum([0, *(one.texts for one in packed)])
+    taken = np.concatenate([np.add(one.taken, [texts[i], sizes[i]]) for i, one in enumerate(packed)])
+    text, edge = torch.from_numpy(taken).to(device).T
+    return torch.zeros(int(texts[-1]), device=device, dtype=chosen.dtype).index_add(0, text, chosen[edge])
+
+
+def probabilities(model, tokenizer, pairs: Sequence[tuple[State, Action]]) -> torch.Tensor:
+    """pi(a | s) of each (state, action), float64; it can be differentiated. Actions of a state are read together."""
+    of_state: dict[tuple, list[int]] = defaultdict(list)
+    for i, (state, _) in enumerate(pairs):
+        of_state[state.key].append(i)
+    prompts = tokenizer([render_state(State(*key)) for key in of_state]).input_ids if of_state else []
+    moves = list(dict.fromkeys(move for _, move in pairs))
+    named = dict(zip(moves, tags(tokenizer, moves), strict=True))
+    texts = [[ids for i in some for ids in named[pairs[i][1]]] for some in of_state.values()]
+    which = [i for some in of_state.values() for i in some for _ in named[pairs[i][1]]]
+    chances = read(model, prompts, texts).double().exp()
+    return torch.zeros(len(pairs), dtype=torch.float64, device=model.device).index_add(
+        0, torch.tensor(which, dtype=torch.long, device=model.device), chances
+    )
+
+
+# --- values ---------------------------------------------------------------------------------------
+
+
+def values(tree: Tree, chances: torch.Tensor) -> torch.Tensor:
+    """V of every state of the tree, and of `lost` and `won` behind them, float64; `chances`: pi of each of its moves.
+
+    It can be differentiated.
+    """
+    found = chances.new_zeros(len(tree.states) + 2)
+    found[tree.won] = 1
+    if not tree.moves:
+        return found
+    source, then = (torch.tensor([move[i] for move in tree.moves], device=chances.device) for i in (0, 2))
+    left = torch.tensor([len(tree.states[move[0]].nums) for move in tree.moves], device=chances.device)
+    for numbers in left.unique().tolist():  # the fewest first
+        rows = (left == numbers).nonzero().squeeze(-1)
+        found = found.index_add(0, source[rows], chances[rows] * found[then[rows]])
+    return found
+
+
+def move_chances(model, tokenizer, tree: Tree) -> torch.Tensor:
+    """pi(a | s) of each move of the tree, (moves,) float64; it can be differentiated."""
+    return probabilities(model, tokenizer, [(tree.states[i], move) for i, move, _ in tree.moves])
+
+
+def success(model, tokenizer, tree: Tree) -> torch.Tensor:
+    """V of the first state of each problem: the chance that one game solves it, (problems,) float64. It can be
+    differentiated."""
+    chances = move_chances(model, tokenizer, tree)
+    return values(tree, chances)[torch.tensor(tree.roots, device=chances.device)]
+
+
+def solutions(tree: Tree, chances: Sequence[float], i: int) -> dict[str, float]:
+    """Each solution of problem i, as an expression, with the chance that a game builds it, likeliest first; they add up
+    to the problem's success. Games that do the same operations in another order build the same expression."""
+    onward = tree.onward
+    found: dict[str, float] = defaultdict(float)
+    games: list[tuple[int, tuple[Action, ...], float]] = [(tree.roots[i], (), 1.0)]
+    while games:
+        at, history, so_far = games.pop()
+        if at == tree.won:
+            found[render(expression(tree.problems[i], history))] += so_far
+        for j in onward.get(at, ()):
+            _, move, then = tree.moves[j]
+            games.append((then, (*history, move), so_far * chances[j]))
+    return dict(sorted(found.items(), key=lambda item: -item[1]))
+
+
+def evaluate(model, tokenizer, problems: Sequence[Problem], together: int = 100) -> pd.DataFrame:
+    """A row per problem, read `together` at a time: numbers, success (float64, exact), and of its solutions how many
+    there are and how many are in use: the exponential of the entropy of which of them a game that is won has built."""
+    rows = []
+    for start in range(0, len(problems), together):
+        tree = open_tree(problems[start : start + together])
+        with torch.inference_mode():
+            chances = move_chances(model, tokenizer, tree)
+            found = values(tree, chances)[torch.tensor(tree.roots, device=chances.device)].tolist()
+        known = chances.tolist()
+        for i, (problem, chance) in enumerate(zip(tree.problems, found, strict=True)):
+            shares = np.array([*solutions(tree, known, i).values()]) / (chance or 1)
+            used = np.exp(-(shares[shares > 0] * np.log(shares[shares > 0])).sum()) if chance else 0.0
+            rows.append((len(problem.nums), chance, len(shares), used))
+    return pd.DataFrame(rows, columns=["numbers", "success", "solutions", "used"])
+
+
+def exact_pass_at_k(success: np.ndarray, k) -> np.ndarray:
+    """1 - (1 - p)^k for each p of `success`, without loss of digits where p or 1 - p is small; k broadcasts against
+    it."""
+    return -np.expm1(np.asarray(k) * np.log1p(-np.minimum(np.asarray(success, float), 1 - 1e-15)))
+
+
+# --- what is trained for, and what samples say of it ----------------------------------------------
+
+OBJECTIVES = {"expected": 1, "pass4": 4, "pass16": 16, "log": inf}
+
+
+def worth(success: torch.Tensor, k: float) -> torch.Tensor:
+    """1 - (1 - p)^k, the chance that one of k games is won; log p for infinite k, to whose gradient sum_k (1 - p)^(k-1)
+    that of every k adds 1 / k of its own."""
+    return success.log() if k == inf else 1 - (1 - success) ** k
+
+
+def weight(success: torch.Tensor, k: float) -> torch.Tensor:
+    """The derivative of `worth`: how much the gradient of a problem's success counts."""
+    return 1 / success if k == inf else k * (1 - success) ** (k - 1)
+
+
+def _centred(right: torch.Tensor) -> torch.Tensor:
+    return right - right.mean(-1, keepdim=True)
+
+
+def _grpo(right: torch.Tensor) -> torch.Tensor:
+    spread = right.std(-1, keepdim=True, unbiased=False)
+    return torch.where(spread > 0, _centred(right) / spread, 0.0)
+
+
+def _maxrl(right: torch.Tensor) -> torch.Tensor:
+    return torch.where(right.sum(-1, keepdim=True) > 0, _centred(right) / right.mean(-1, keepdim=True), 0.0)
+
+
+# Advantages of games won (1) or lost (0), argument and result (groups, K); an update is the mean of A grad log pi.
+ESTIMATORS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+    "rloo": leave_one_out,
+    "grpo": _grpo,  # divided by the group's standard deviation
+    "pkpo": lambda right: pass_at_k(right, 4),  # best of 4 (arXiv 2505.15201)
+    "maxrl": _maxrl,  # divided by the group's mean (arXiv 2602.02710)
+    "fgrpo": lambda right: _grpo(right) * (1 - right.mean(-1, keepdim=True)),  # GRPO, focal weight of exponent 1
+}
+
+
+def expected_weight(estimator: str, success: torch.Tensor, group_size: int) -> torch.Tensor:
+    """f(p), shape of `success`: the mean of an estimator over all groups of K games of a problem is f(p) grad p.
+
+    Games that are won have the mean grad log p of grad log pi, those that are lost -grad p / (1 - p), and an advantage
+    depends on the number c of games won alone: f is a sum over c of binomial chances. Raises KeyError.
+    """
+    p, total = success.double().clamp(1e-15, 1 - 1e-15), torch.zeros_like(success, dtype=torch.float64)
+    for c in range(group_size + 1):
+        advantages = ESTIMATORS[estimator](torch.tensor([[1.0] * c + [0.0] * (group_size - c)], dtype=torch.float64))[0]
+        chance = comb(group_size, c) * p**c * (1 - p) ** (group_size - c)
+        total += chance * (advantages[:c].sum() / p - advantages[c:].sum() / (1 - p)) / group_size
+    return total
+
+
+class Game(NamedTuple):
+    """A sampled game: the token ids drawn in each state, and whether it was won."""
+
+    turns: list[tuple[State, tuple[int, ...]]]
+    won: bool
+
+
+def play(model, tokenizer, problems: Sequence[Problem], n: int, generator: torch.Generator) -> list[list[Game]]:
+    """`n` games of each problem, drawn from the policy as it stands, tags of at most 32 tokens. What names no legal
+    action ends its game."""
+    games = [Game([], False) for _ in range(len(problems) * n)]
+    active = [(i, initial(problems[i // n])) for i in range(len(games))]
+    sampling, draws = Sampling(max_tokens=32), n
+    while active:
+        asked = [render_state(state) for _, state in active[::draws]]  # all games of a problem begin alike
+        prompts, eos = tokenizer(asked).input_ids, tokenizer.eos_token_id
+        out = generate(model, prompts, draws, sampling, eos, generator, share=True)
+        onward = []
+        for (i, state), ids, finish in zip(active, out.ids, out.finish, strict=True):
+            games[i].turns.append((state, tuple(ids)))
+            move = parse_action(tokenizer.decode(ids[:-1]) if finish == "stop" else "", state)
+            if isinstance(move, str):
+                continue
+            then = step(State(*state.key), move)
+            if then.terminal:
+                games[i] = games[i]._replace(won=then.nums == (then.target,))
+            else:
+                onward.append((i, then))
+        active, draws = onward, 1
+    return [games[i : i + n] for i in range(0, len(games), n)]
+
+
+def game_logprobs(model, tokenizer, games: Sequence[Game]) -> torch.Tensor:
+    """log pi of each game, the sum over its tags, (games,); it can be differentiated."""
+    of_state: dict[tuple, list[tuple[int, tuple[int, ...]]]] = defaultdict(list)
+    for i, game in enumerate(games):
+        for state, ids in game.turns:
+            of_state[state.key].append((i, ids))
+    prompts = tokenizer([render_state(State(*key)) for key in of_state]).input_ids if of_state else []
+    found = read(model, prompts, [[ids for _, ids in some] for some in of_state.values()])
+    which = torch.tensor([i for some in of_state.values() for i, _ in some], dtype=torch.long, device=found.device)
+    return torch.zeros(len(games), dtype=found.dtype, device=found.device).index_add(0, which, found)
