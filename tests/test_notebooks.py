@@ -3,6 +3,7 @@
 import ast
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -189,6 +190,10 @@ def test_notebooks_are_stripped_and_readable(path):
     assert not any(cell.outputs or cell.execution_count for cell in cells)
     assert not [line for cell in notebook.cells for line in cell.source.splitlines() if len(line) > 100]
     assert notebook.cells[0].source.startswith(f"# {path.stem[:2]} · ")
+    ends = [cell.source.rstrip().splitlines()[-1] for cell in cells]
+    assert not [end for end in ends if end.startswith("run.write(") and not end.endswith(";")]  # it would print a path
+    for name in re.findall(r"\]\(([\w.]+\.ipynb)\)", " ".join(cell.source for cell in notebook.cells)):
+        assert (path.parent / name).is_file(), name
 
 
 def test_imports_run_down_the_floors():
