@@ -104,8 +104,8 @@ def findings(_: str) -> str:
 1. **Rewarding correct answers only** (the sparse reward). After {few:,.0f} rollouts {moves("rloo/sparse", "sft/free")}:
 {shares("rloo/sparse")}, where SFT has {shares("sft/free")}. With the reports' budget of {many:,.0f} rollouts it
 reaches {shares("rloo/sparse_533")} (seeds: {of.loc["rloo/sparse_533", "runs"]:.0f}).
-2. **Partial credit for near misses** (the AST reward): {shares("rloo/ast_tau2")}. Compared with the sparse reward,
-{moves("rloo/ast_tau2", "rloo/sparse")}.
+2. **Partial credit for near misses** (by abstract syntax trees, AST): {shares("rloo/ast_tau2")}.
+Compared with the sparse reward, {moves("rloo/ast_tau2", "rloo/sparse")}.
 3. **Rewarding the best of four samples together** beats the sparse reward at pass@1 and SFT at pass@16:
 {shares("rloo/cov_pass4")}. But {100 * best["unanswered"]:.1f}% of its samples give no answer (SFT:
 {100 * start["unanswered"]:.1f}%), and they take {best["tokens"]:.0f} tokens each (SFT: {start["tokens"]:.0f}).
