@@ -65,9 +65,8 @@ _EQUATION = re.compile(
     rf"(?![\w^%]|\.[0-9]|{COMMA}|[ \t]*+[-+*/][ \t]*+[-(]?[0-9]))?+"
 )
 # The characters of an equation, as many as follow each other, and what may stand between or around its digits.
-_RUN = re.compile(
-    rf"(?:[-+*/^().=0-9 \t]++|(?<=[0-9])(?={COMMA}),|\\boxed\{{-?[0-9.,]++\}}|(?:(?<==)|(?<== ))−(?=[0-9]))++"
-)
+_BRIDGE = rf"(?<=[0-9])(?={COMMA}),|\\boxed\{{-?[0-9.,]++\}}|(?:(?<==)|(?<== ))−(?=[0-9])"
+_RUN = re.compile(rf"[-+*/^().=0-9 \t]++(?:(?=[,\\−])(?:{_BRIDGE})[-+*/^().=0-9 \t]*+)*+")
 _ARITHMETIC = re.compile(r"[0-9)][ \t]*+[-+*/^]")
 _OPERATION = re.compile(rf"({_NUMBER})[ \t]*+([-+*/])[ \t]*+({_NUMBER})")
 
