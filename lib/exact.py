@@ -286,8 +286,8 @@ OBJECTIVES = {"expected": 1, "pass4": 4, "pass16": 16, "log": inf}
 
 
 def worth(success: torch.Tensor, k: float) -> torch.Tensor:
-    """1 - (1 - p)^k, the chance that one of k games is won; log p for infinite k, to whose gradient sum_k (1 - p)^(k-1)
-    that of every k adds 1 / k of its own."""
+    """1 - (1 - p)^k, the chance that one of k games is won, or more; for infinite k log p, whose gradient is the sum
+    over all k of that of pass@k, divided by k."""
     return success.log() if k == inf else 1 - (1 - success) ** k
 
 
