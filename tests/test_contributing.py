@@ -83,6 +83,9 @@ def test_problems_of_your_own(copy):
     asked = [f"{' '.join(map(str, nums))},{target}" for nums, target in zip(rows["nums"], rows["target"], strict=True)]
     assert set(asked) == set(parts["csv"].split("\n")[1:-1]) and set(rows["set"]) == {"my_problems.csv"}
     assert rows.groupby("problem")["count"].sum().eq(4).all()
+    log = read_table(copy / "data/runs/smoke/rloo/my_problems/0/metrics.csv")
+    record = json.loads((copy / "data/runs/smoke/rloo/my_problems/0/run.json").read_text())
+    assert log["eval_accuracy"].notna().all() and record["parameters"]["eval_problems"] > len(set(asked))
 
 
 def test_rows_of_reasoning_gym(copy, monkeypatch):
