@@ -38,7 +38,8 @@ TRACE = ["goes_on", "ungrounded", "valid_lines", "reached", "repaired", "trace_m
 
 def folders(patterns) -> list[Path]:
     """Finished runs: folders, or patterns of them such as "data/reference/laptop/sample/sft_*/*", from the repository's
-    root. Raises FileNotFoundError for one that fits no finished run."""
+    root; each once and sorted, so that a table does not depend on how they were named. Raises FileNotFoundError for a
+    pattern that fits no finished run."""
     found = []
     for pattern in [patterns] if isinstance(patterns, str | Path) else patterns:
         inside = Path(pattern).relative_to(ROOT) if Path(pattern).is_relative_to(ROOT) else Path(pattern)
@@ -47,7 +48,7 @@ def folders(patterns) -> list[Path]:
         if not some:
             raise FileNotFoundError(f"{pattern}: no finished run there (no run.json); `make status` lists the runs")
         found += some
-    return list(dict.fromkeys(found))
+    return sorted(set(found))
 
 
 def record(folder: Path) -> dict:

@@ -157,8 +157,14 @@ PROBLEMS = [
 ]
 
 
-def test_sample_gives_a_row_a_different_completion_and_how_often_it_came(model):
-    table = sample(model, TOKENIZER, PROBLEMS, 40, Sampling(max_tokens=2), seed=0)
+def test_sample_gives_one_row_per_rollout_and_merges_equal_ones_where_asked(model):
+    every = sample(model, TOKENIZER, PROBLEMS, 40, Sampling(max_tokens=2), seed=0)
+    table = sample(model, TOKENIZER, PROBLEMS, 40, Sampling(max_tokens=2), seed=0, merged=True)
+    assert every["problem"].tolist() == sorted([0, 1, 2] * 40) and list(every) == list(table)[:-1]
+    told = ["problem", "completion", "tokens", "finish"]  # of the tiny model equal texts are equal tokens
+    assert table.groupby(told)["count"].sum().to_dict() == every.groupby(told).size().to_dict()
+    first = every.drop_duplicates(told, ignore_index=True)
+    pd.testing.assert_frame_equal(first, table.drop(columns="count"))  # in the order in which they were drawn
     assert list(table) == ["problem", "nums", "target", "completion", "tokens", "logprob", "finish", "count"]
     assert table.groupby("problem").nums.first().tolist() == [p["nums"] for p in PROBLEMS]
     assert table.groupby("problem")["count"].sum().tolist() == [40] * 3 and table["count"].max() > 1

@@ -114,6 +114,13 @@ def test_the_defaults_of_a_study_are_those_of_the_published_one(spec: Spec):
         assert set(judging.folders(defaults[name]) if defaults[name] else []) == published, name
 
 
+def test_the_order_in_which_runs_are_named_changes_nothing():
+    """So equal sets of folders give equal tables, whether patterns or the runner's list named them."""
+    one, other = (f"data/reference/cpu/sample/{name}/*" for name in ("rloo_sparse", "sft_free"))
+    found = judging.folders([one, other])
+    assert found == judging.folders([other, *found]) and len(found) == 10
+
+
 @pytest.mark.parametrize("notebook", ["70_coverage", "90_compare_all"])
 def test_a_study_run_by_hand_gives_the_committed_tables(notebook, tmp_path, monkeypatch):
     """With its own defaults, byte for byte. These two once opened on other runs than `make figures`; one core needs 15
