@@ -73,7 +73,9 @@ def write_table(table: pd.DataFrame, path: Path, rounded: bool = False) -> Path:
         if path.suffix == ".parquet":
             table.to_parquet(temporary, index=False, compression="zstd", compression_level=19)
         elif path.suffix == ".csv":
-            (table.map(brief) if rounded else table).to_csv(temporary, index=False)
+            if rounded:
+                table = table.apply(lambda column: column.map(brief) if column.dtype.kind in "fO" else column)
+            table.to_csv(temporary, index=False)
         else:
             raise ValueError(f"{path}: a table is written as .parquet or .csv")
     return path

@@ -47,6 +47,13 @@ def test_missing_and_mixed_cells_stay_what_they_are(tmp_path):
     assert written(tmp_path, mixed).decode().splitlines()[1:] == ["0.333333,0.333333", ",many", "inf,"]
 
 
+def test_columns_of_whole_numbers_stay_whole_where_some_are_missing(tmp_path):
+    table = pd.DataFrame({"runs": pd.array([5, None], dtype="Int64"), "held": [True, False], "nums": [(1, 2), (3,)]})
+    assert written(tmp_path, table) == written(tmp_path, table, "metrics.csv")
+    assert written(tmp_path, table).splitlines()[1].startswith(b"5,True")
+    assert written(tmp_path, table[:0]) == b"runs,held,nums\n"
+
+
 def test_a_training_log_and_samples_keep_every_digit(tmp_path):
     table = pd.DataFrame({"step": [0, 1], "reward": [1 / 3, 0.38312500823879433]})
     for name in ("metrics.csv", "generations.parquet"):
