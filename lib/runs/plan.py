@@ -204,13 +204,13 @@ class Project:
     def check(self) -> None:
         """Resolve every run in every profile. Raises DeclarationError."""
         for profile in self.declarations.profiles:
-            specs = self.specs(profile)
-            for group, names in self.declarations.groups.items():
-                if not re.fullmatch(PLAIN, group):
-                    raise DeclarationError(f"{YAML}: groups.{group}: {group!r} is no name of a group (no / in it)")
-                if not names:
-                    raise DeclarationError(f"{YAML}: groups.{group}: it names no run: say which, or leave it out")
-                select(names, self.expanded(), f"{YAML}: groups.{group}")
+            self.specs(profile)
+        for group, names in self.declarations.groups.items():
+            if not re.fullmatch(PLAIN, group):
+                raise DeclarationError(f"{YAML}: groups.{group}: {group!r} is no name of a group (no / in it)")
+            if not names:
+                raise DeclarationError(f"{YAML}: groups.{group}: it names no run: say which, or leave it out")
+            select(names, self.expanded(), f"{YAML}: groups.{group}")
 
     @cache  # noqa: B019
     def specs(self, profile: str) -> dict[str, Spec]:
