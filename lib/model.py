@@ -34,6 +34,9 @@ WORDS = [
 CHARACTERS = [*string.digits, *string.ascii_letters, *string.punctuation, " ", "\n", "\t"]
 
 
+CONTAINER = Path("/sys/fs/cgroup/memory.max")
+
+
 def build_tokenizer() -> PreTrainedTokenizerFast:
     """The laptop tokenizer: words of the formats first, then single ASCII characters; anything else is `<unk>`."""
     vocabulary = {token: i for i, token in enumerate([*SPECIAL, *WORDS, *CHARACTERS])}
@@ -71,10 +74,15 @@ def new_model(tokenizer, hidden: int = 128, layers: int = 4, heads: int = 4, see
 
 
 def machine_memory() -> int:
-    """Bytes of memory of the GPU, or without one of the machine."""
+    """Bytes of memory of the GPU, or without one of the machine, or of the container where it is allowed less.
+
+    What others use at the moment does not count: the same run then has the same micro-batches whenever it is made.
+    """
     if torch.cuda.is_available():
         return torch.cuda.get_device_properties(0).total_memory
-    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    machine = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    allowed = CONTAINER.read_text().strip() if CONTAINER.is_file() else "max"
+    return min(machine, int(allowed)) if allowed.isdigit() else machine
 
 
 def training_memory(model, rows: int, length: int, reference: bool) -> int:

@@ -35,6 +35,7 @@ from lib.environment import (
 )
 from lib.expression import render
 from lib.generation import Sampling, generate
+from lib.model import max_rows
 from lib.problem import Problem
 
 Value = Callable[[Sequence[State]], np.ndarray]  # states to V, float64
@@ -102,11 +103,13 @@ def sample_tags(
 ) -> list[list[tuple[str, float, int]]]:
     """`n` action tags of each state: (text, log-probability, tokens), end token included, at temperature 1 and uncut.
 
-    At most `batch` tags are drawn at once. With `legal_only` numbers that are not there are masked, and whatever else
-    the environment would reject; the log-probability stays the policy's own. A tag cut at the length cap keeps no text,
-    so that it is unreadable.
+    At most `batch` tags are drawn at once, and no more than the memory holds: each has a row of logits. With
+    `legal_only` numbers that are not there are masked, and whatever else the environment would reject; the
+    log-probability stays the policy's own. A tag cut at the length cap keeps no text, so that it is unreadable.
     """
     tags, eos = [], tokenizer.eos_token_id
+    longest = max((len(tokenizer(render_state(state)).input_ids) for state in states[:1]), default=0)
+    batch = max_rows(model, batch, 2 * longest + sampling.max_tokens)  # states differ in length
     for start in range(0, len(states), max(1, batch // n)):
         chosen = states[start : start + max(1, batch // n)]
         prompts = tokenizer([render_state(state) for state in chosen]).input_ids

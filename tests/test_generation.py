@@ -9,7 +9,15 @@ from types import SimpleNamespace
 import pandas as pd
 import pytest
 import torch
-from transformers import Qwen2ForCausalLM
+from transformers import (
+    GPT2Config,
+    GPT2LMHeadModel,
+    LlamaConfig,
+    LlamaForCausalLM,
+    Qwen2ForCausalLM,
+    Qwen3Config,
+    Qwen3ForCausalLM,
+)
 
 from lib import generation
 from lib.generation import COLUMNS, ENGINES, Sampling, _Decoder, _pick, generate, sample
@@ -190,6 +198,43 @@ def test_an_unknown_engine_is_refused(model):
         parameters.check({"engine": engine})
     with pytest.raises(ValueError, match="engine 'vlm'"):
         sample(model, TOKENIZER, [], 1, Sampling(max_tokens=1), 0, engine="vlm")
+
+
+# --- other models -----------------------------------------------------------------------------------------------------
+
+SHAPE = {"vocab_size": len(TOKENIZER), "hidden_size": 32, "num_hidden_layers": 2, "initializer_range": 0.25}
+HEADS = {"num_attention_heads": 4, "num_key_value_heads": 2, "intermediate_size": 48, "max_position_embeddings": 256}
+OTHERS = {  # a tiny random model, and whether our decode loop fits it
+    "Llama": (LlamaForCausalLM, LlamaConfig(**SHAPE, **HEADS), True),
+    "Llama, biases at the output": (LlamaForCausalLM, LlamaConfig(**SHAPE, **HEADS, attention_bias=True), False),
+    "Qwen3, norms of queries and keys": (Qwen3ForCausalLM, Qwen3Config(**SHAPE, **HEADS, head_dim=8), False),
+    "GPT-2": (GPT2LMHeadModel, GPT2Config(**SHAPE, num_attention_heads=4, max_position_embeddings=256), False),
+}
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_other_models_draw_what_they_would_draw_themselves(name):
+    """By our loop where their layers fit it, else by themselves: greedy tokens as `generate`'s, log-probabilities as
+    those of a forward pass, for prompts of different lengths, ended rows and shared ones."""
+    kind, config, fits = OTHERS[name]
+    torch.manual_seed(0)
+    other = kind(config).eval()
+    with torch.no_grad():  # biases start at 0, and would hide
+        for weights in other.parameters():
+            weights += 0.02 * torch.randn_like(weights)
+    assert bool(generation.misfit(other)) != fits
+    greedy = generate(other, PROMPTS, 1, Sampling(max_tokens=12, temperature=0), EOS)
+    for prompt, ids in zip(PROMPTS, greedy.ids, strict=True):
+        options = {"max_new_tokens": 12, "do_sample": False, "pad_token_id": 0, "eos_token_id": EOS}
+        assert ids == other.generate(torch.tensor([prompt]), **options)[0, len(prompt) :].tolist()
+    for share in (False, True):
+        out = generate(other, PROMPTS, 8, Sampling(max_tokens=12), EOS, torch.Generator().manual_seed(0), share)
+        for i, ids in enumerate(out.ids):
+            prompt = PROMPTS[i // 8]
+            logits = other(input_ids=torch.tensor([prompt + ids])).logits[0, len(prompt) - 1 : -1]
+            expected = logits.log_softmax(-1).gather(-1, torch.tensor(ids)[:, None]).squeeze(-1)
+            torch.testing.assert_close(torch.tensor(out.logprobs[i]), expected, atol=1e-4, rtol=1e-4)
+    assert sum(map(len, out.ids)) < 8 * 12 * len(PROMPTS) or name != "Llama", "rows must end at different steps"
 
 
 # --- vLLM, without it -------------------------------------------------------------------------------------------------

@@ -11,9 +11,21 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from safetensors.torch import load_file, save_file
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors
+from transformers import PreTrainedTokenizerFast
 
 from lib.files import MODELS
-from lib.model import build_tokenizer, load_policy, load_tokenizer, mix_policies, new_model, save_policy
+from lib.model import (
+    build_tokenizer,
+    load_policy,
+    load_tokenizer,
+    max_rows,
+    mix_policies,
+    new_model,
+    reasoning_end,
+    sampling_memory,
+    save_policy,
+)
 from lib.prompts import render_prompt
 
 FORMATS = {
@@ -143,3 +155,50 @@ def test_what_cannot_be_mixed_is_refused(tmp_path):
         mix_policies(dict.fromkeys(paths, 0.5))
     with pytest.raises(ValueError, match="add up to 1"):
         mix_policies(dict.fromkeys(paths, 0.6))
+
+
+# --- other base models ------------------------------------------------------------------------------------------------
+
+
+def bytes_tokenizer(bos: bool = False) -> PreTrainedTokenizerFast:
+    """A byte-level BPE tokenizer in which no tag is one token; with `bos`, one that puts <s> before every text."""
+    words = {token: i for i, token in enumerate([*pre_tokenizers.ByteLevel.alphabet(), "<s>", "</s>"])}
+    tokenizer = Tokenizer(models.BPE(words, []))
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    if bos:
+        tokenizer.post_processor = processors.TemplateProcessing("<s> $A", special_tokens=[("<s>", words["<s>"])])
+    return PreTrainedTokenizerFast(tokenizer_object=tokenizer, bos_token="<s>", eos_token="</s>", pad_token="</s>")
+
+
+@pytest.mark.parametrize(
+    "tokenizer", [TOKENIZER, bytes_tokenizer(), bytes_tokenizer(bos=True)], ids=["1m", "bpe", "bos"]
+)
+def test_the_end_of_the_reasoning_is_found_in_the_text(tokenizer):
+    thought, answer = "<think>\n1 + 2 = 3\n</think>", "\n<answer>1 + 2</answer>"
+    ids = tokenizer(thought + answer, add_special_tokens=False).input_ids
+    end = reasoning_end(tokenizer, ids)
+    assert tokenizer.decode(ids[:end]) == thought and tokenizer.decode(ids[end:]) == answer
+    unfinished = tokenizer("<think>\n1 + 2", add_special_tokens=False).input_ids
+    assert reasoning_end(tokenizer, unfinished) == len(unfinished)
+
+
+def test_an_own_tokenizer_in_a_folder_is_not_replaced(tmp_path):
+    """A Qwen2 with a vocabulary of its own, whose tokenizer.json lies where `AutoTokenizer` looks."""
+    new_model(TOKENIZER, hidden=32, layers=1, heads=2).save_pretrained(tmp_path)
+    TOKENIZER.save_pretrained(tmp_path)
+    text = "Target: 98\n<think>\n44 + 19 = 63"
+    assert load_tokenizer(tmp_path)(text).input_ids == TOKENIZER(text).input_ids
+
+
+def test_rows_follow_the_room_there_is(monkeypatch):
+    model = new_model(TOKENIZER, hidden=32, layers=2, heads=2)
+    assert max_rows(model, 512, 200) == 512
+    weights = 4 * model.num_parameters()
+    for rows in (1, 7, 100):
+        for shared in (1, 16):
+            needed = sampling_memory(model, rows, 200, rows * shared)
+            monkeypatch.setattr("lib.model.machine_memory", lambda: weights + needed / 0.9 + 1)  # noqa: B023
+            assert max_rows(model, 512, 200, shared) == rows
+    monkeypatch.setattr("lib.model.machine_memory", lambda: 0)
+    assert max_rows(model, 512, 200) == 1

@@ -72,6 +72,7 @@ def execute(project: Project, spec: Spec) -> None:
         started = datetime.now(UTC)
         with spending(folder) as spent:
             run_notebook(project, spec, began["parameters"], device)
+        shutil.rmtree(folder / "trainer", ignore_errors=True)  # states to resume from: gigabytes, of no use now
         artifacts, peak = folder / "artifacts.txt", resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss
         files = sorted(path.relative_to(folder).as_posix() for path in folder.rglob("[!.]*") if path.is_file())
         ended = {

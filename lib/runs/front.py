@@ -19,6 +19,7 @@ from rich.live import Live
 from rich.text import Text
 
 from lib.files import clock, shown
+from lib.runs import bench
 from lib.runs.plan import DeclarationError, Plan, Project, known, read_record
 from lib.runs.process import RunError, caches, die_with_parent, gpus, try_lock
 
@@ -47,6 +48,9 @@ def make(
         print(os.getpid(), end="", file=lock, flush=True)
         seconds = expected(project, plan)
         waiting = show_plan(plan, seconds, cores)
+        reason = bench.engine_missing(plan.specs[run].params.get("engine", "") for run in waiting)
+        if reason and "executor" not in yaml.safe_load((MACHINES / machine / "config.yaml").read_text()):
+            raise RunError(reason)  # another machine may have what this one lacks
         if waiting:
             config = ["--config", f"profile={profile}", f"runs={','.join(waiting)}"]
             snakemake(project, plan, View(plan, waiting, seconds, cores), [*config, *limits(machine, cores), *options])
@@ -55,7 +59,8 @@ def make(
 
 def expected(project: Project, plan: Plan) -> dict[str, float]:
     """Seconds that each run takes by what was recorded in the reference and here: its own time, else that of the run of
-    the same notebook with most parameters in common, in proportion to the steps. Without any record it has no entry."""
+    the same notebook with most parameters in common, in proportion to the steps. Without any record it has what
+    `lib.runs.bench` says of a GPU, or no entry."""
     profile, recorded, seconds = next(iter(plan.specs.values())).profile, {}, {}
     for root in (project.root / "data/reference" / profile, project.runs / profile):
         for path in sorted(root.glob("*/*/*/run.json")):
@@ -70,6 +75,8 @@ def expected(project: Project, plan: Plan) -> dict[str, float]:
         if alike:
             record = alike[max(alike)]
             seconds[run] = record["elapsed"] * spec.params.get("steps", 1) / record["parameters"].get("steps", 1)
+        elif (bound := bench.seconds(spec)) is not None:
+            seconds[run] = bound
     return seconds
 
 
@@ -91,8 +98,19 @@ def show_plan(plan: Plan, seconds: dict[str, float], cores: int) -> list[str]:
         print(f", and {unknown} runs of which nothing is recorded" if unknown else "")
     elif waiting:
         print("how long they take is not recorded yet")
+    specs = [plan.specs[run] for run in waiting]
+    if any(spec.profile in bench.RATES for spec in specs):
+        kinds = {kind: sum(seconds.get(run, 0) for run in runs) for kind, runs in groupby(sorted(waiting), kind_of)}
+        print("on an H100 " + ", ".join(f"{kind} {clock(took)}" for kind, took in kinds.items() if took), end="")
+        print(f"; {bench.disk(specs):,.0f} GB of disk. Times without a record are bounds (lib/runs/bench.py)")
+    if reason := bench.engine_missing(spec.params.get("engine", "") for spec in specs):
+        print(f"! {reason}")
     sys.stdout.flush()
     return waiting
+
+
+def kind_of(run: str) -> str:
+    return run.partition("/")[0]
 
 
 def summary(plan: Plan, made: list[str]) -> None:

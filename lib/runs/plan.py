@@ -67,6 +67,7 @@ class Declaration(Strict):
     threads: Annotated[int, Field(ge=1, le=1024)] = 1
     mem_mb: Annotated[int, Field(ge=100, le=4_000_000)] = 1500
     keep_checkpoint: bool = False  # others start from it: it is published
+    only: list[str] = []  # the profiles that have it; none: all have it
 
     @property
     def parents(self) -> list[str]:
@@ -203,17 +204,18 @@ class Project:
     def check(self) -> None:
         """Resolve every run in every profile. Raises DeclarationError."""
         for profile in self.declarations.profiles:
-            specs = self.specs(profile)
-            for group, names in self.declarations.groups.items():
-                if not re.fullmatch(PLAIN, group):
-                    raise DeclarationError(f"{YAML}: groups.{group}: {group!r} is no name of a group (no / in it)")
-                if not names:
-                    raise DeclarationError(f"{YAML}: groups.{group}: it names no run: say which, or leave it out")
-                select(names, specs, f"{YAML}: groups.{group}")
+            self.specs(profile)
+        for group, names in self.declarations.groups.items():
+            if not re.fullmatch(PLAIN, group):
+                raise DeclarationError(f"{YAML}: groups.{group}: {group!r} is no name of a group (no / in it)")
+            if not names:
+                raise DeclarationError(f"{YAML}: groups.{group}: it names no run: say which, or leave it out")
+            select(names, self.expanded(), f"{YAML}: groups.{group}")
 
     @cache  # noqa: B019
     def specs(self, profile: str) -> dict[str, Spec]:
-        """All runs of a profile, parents first."""
+        """All runs of a profile, parents first: without those of other profiles (`only`), and without what rests on
+        them."""
         known(profile, self.declarations.profiles, "profile")
         runs, specs = dict(self.expanded()), {}
         self.check_profile(profile, runs)
@@ -228,6 +230,9 @@ class Project:
             runs[name] = run.model_copy(update=update)
         try:
             for name in TopologicalSorter({name: run.parents for name, run in runs.items()}).static_order():
+                runs[name] = among(runs[name], specs)
+                if not belongs(runs[name], profile, specs):
+                    continue
                 parents = {parent: specs[parent] for parent in runs[name].parents}
                 specs[name] = self.resolve(profile, name, runs[name], parents)
         except CycleError as error:
@@ -276,6 +281,9 @@ class Project:
     def check_profile(self, profile: str, runs: dict[str, Declaration]) -> None:
         """Every name in a profile must mean something: a parameter of some notebook, a notebook, a run."""
         where, body = f"{YAML}: profiles.{profile}", self.declarations.profiles[profile]
+        for name, run in runs.items():
+            for one in run.only:
+                known(one, self.declarations.profiles, f"{YAML}: runs.{split(name)[0]}.only: profile")
         if not re.fullmatch(PLAIN, profile) or profile in RESERVED:
             raise DeclarationError(f"{where}: {profile!r} is no name for a folder of runs")
         notebooks = {declaration.notebook for declaration in runs.values()}
@@ -322,11 +330,15 @@ class Project:
 
     def asked(self, profile: str, names: Iterable[str]) -> list[str]:
         """The runs that groups, runs and patterns (as in a group) stand for. Raises DeclarationError."""
-        specs, groups = self.specs(profile), self.declarations.groups
+        runs, groups, specs, found = self.expanded(), self.declarations.groups, self.specs(profile), {}
         for name in names:
             if "*" not in name:
-                known(name, [*groups, *(spec.run for spec in specs.values()), *specs], "group or run")
-        return select([pattern for name in names for pattern in groups.get(name, [name])], specs, f"{YAML}: groups")
+                known(name, [*groups, *dict.fromkeys(split(run)[0] for run in runs), *runs], "group or run")
+            here = [run for run in select(groups.get(name, [name]), runs, f"{YAML}: groups") if run in specs]
+            if not here:
+                raise DeclarationError(f"profile {profile} has no run of {name}: {YAML} declares it for others alone")
+            found |= dict.fromkeys(here)
+        return list(found)
 
     def plan(self, profile: str, *names: str) -> Plan:
         """What groups and runs take, with all that they rest on. A study goes without those of its parents that are
@@ -401,6 +413,22 @@ def known(name: str, names: Iterable, what: str) -> None:
     """Raise DeclarationError with the nearest valid name unless `name` is one of `names`."""
     if name not in (names := list(names)):
         raise DeclarationError(f"{what} {name!r} does not exist{nearest(name, names)}")
+
+
+def among(run: Declaration, specs: Mapping[str, Spec]) -> Declaration:
+    """The run with those of its listed parents alone that the profile has."""
+    if specs.keys() >= {*run.parents}:
+        return run
+    kept = {key: [one for one in runs if one in specs] for key, runs in run.needs.items() if isinstance(runs, list)}
+    return run.model_copy(update={"needs": run.needs | kept})
+
+
+def belongs(run: Declaration, profile: str, specs: Mapping[str, Spec]) -> bool:
+    """Whether a profile has a run: it is one of its own, and each parent that it cannot do without is there."""
+    single = [parent for parent in run.needs.values() if isinstance(parent, str)]
+    lists = [parents for parents in run.needs.values() if not isinstance(parents, str)]
+    enough = not lists or any(lists) or bool(single)
+    return (not run.only or profile in run.only) and enough and specs.keys() >= {*single}
 
 
 def split(name: str) -> tuple[str, str]:

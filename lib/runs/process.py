@@ -3,7 +3,9 @@
 import ctypes
 import fcntl
 import os
+import re
 import signal
+import subprocess
 import sys
 import tempfile
 import time
@@ -11,6 +13,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
+DEVICES = Path("/dev")
 PARENT = "COUNTDOWN_PARENT"  # the process id of who starts another, in the environment
 
 
@@ -64,11 +67,22 @@ def locked(folder: Path, what: str) -> Iterator[None]:
 
 
 def gpus() -> list[str]:
-    """This machine's GPUs; COUNTDOWN_GPUS or CUDA_VISIBLE_DEVICES narrow them."""
+    """This machine's GPUs, by the names that their driver gives them; COUNTDOWN_GPUS or CUDA_VISIBLE_DEVICES narrow
+    them.
+
+    Numbers of device files are no such names: in a container that has GPU 3 alone the file is nvidia3, and CUDA counts
+    from 0. Where the driver cannot be asked, the devices are counted.
+    """
     for variable in ("COUNTDOWN_GPUS", "CUDA_VISIBLE_DEVICES"):
         if variable in os.environ:
             return [name for name in os.environ[variable].split(",") if name]
-    return sorted(path.name.removeprefix("nvidia") for path in Path("/dev").glob("nvidia[0-9]*"))
+    devices = sorted(DEVICES.glob("nvidia[0-9]*"))
+    try:
+        listed = subprocess.run(["nvidia-smi", "-L"], capture_output=True, text=True, check=True) if devices else None
+        said = listed.stdout if listed else ""
+    except (OSError, subprocess.CalledProcessError):
+        said = ""
+    return re.findall(r"^GPU \d+: .*\(UUID: (\S+)\)", said, re.M) or [str(i) for i in range(len(devices))]
 
 
 @contextmanager

@@ -1,0 +1,84 @@
+"""All runs of the profiles for GPUs: what they resolve to, run by run."""
+
+import json
+from fnmatch import fnmatch
+
+import pytest
+
+from lib.runs.plan import Project
+
+GPU = ["paper", "gpu24"]
+BATCHES = [  # of profile paper: runs (the first that fits counts), problems and rollouts of each
+    ("rloo/trace_explore", 32, 16),
+    ("rloo/cov_pass8", 64, 16),
+    ("rloo/sparse_k16*", 128, 16),
+    ("rloo/program*", 128, 16),
+    ("rloo/trace_*", 64, 8),
+    ("rloo/*_200", 64, 8),
+    ("rloo/sparse_50", 64, 8),
+    ("rloo/*", 128, 8),
+]
+NO_TABLE = ["cov_*", "hot_*", "mix_*", "screen_*", "levels_*", "heldout400_*", "numbers56_*", "rloo_ast_la*", "*_steps"]
+NO_TABLE += ["rloo_dense_*", "rloo_curriculum_*", "rloo_cov_*"]  # options of ours, which no paper has in a table
+
+
+@pytest.fixture(scope="module", params=GPU)
+def everything(request):
+    specs = Project().specs(request.param)
+    assert len(specs) > 700
+    return request.param, specs.values()
+
+
+def test_no_run_learns_faster_than_a_model_of_the_hub_can(everything):
+    training = [spec for spec in everything[1] if spec.notebook[:2] in ("10", "11", "13")]
+    fast = {spec.name: rate for spec in training if (rate := spec.params["learning_rate"]) > 5e-5}
+    assert len(training) > 200 and not fast
+
+
+def test_an_update_has_as_many_rollouts_as_its_paper_states(everything):
+    profile, specs = everything
+    for spec in (spec for spec in specs if spec.notebook == "11_train_rloo"):
+        problems, group = next(sizes for pattern, *sizes in BATCHES if fnmatch(spec.run, pattern))
+        found = spec.params["problems_per_step"], spec.params["group_size"]
+        assert found == ((problems, group) if profile == "paper" else (256 // group, group)), spec.name
+        assert (
+            spec.params["steps"] <= 200 and spec.params["problems_per_step"] * group % spec.params["micro_batch"] == 0
+        )
+
+
+def test_probes_cost_a_quarter_of_the_updates(everything):
+    specs = {spec.name: spec.params for spec in everything[1]}
+    for run, probes, whole in (
+        ("rloo/curriculum_success/0", "pairs/probes/100", "rloo/sparse/0"),
+        ("rloo/trace_difficulty/0", "pairs/trace_probes/100", "rloo/trace_outcome/0"),
+    ):
+        update = specs[run]["problems_per_step"] * specs[run]["group_size"]
+        spent = specs[run]["steps"] * update + specs[probes]["problems"] * specs[probes]["samples"]
+        assert spent == pytest.approx(specs[whole]["steps"] * update, rel=0.02), run
+
+
+def test_no_run_equals_another(everything):
+    made = {}
+    for spec in everything[1]:
+        params = {key: value for key, value in spec.params.items() if spec.notebook != "90_compare_all"}
+        made.setdefault(json.dumps([spec.notebook, params, spec.declaration.needs], sort_keys=True), []).append(
+            spec.name
+        )
+    assert not [names for names in made.values() if len(names) > 1]
+
+
+def test_every_prompt_is_in_words(everything):
+    """But those of formats that every model has to be taught."""
+    styles = {spec.params.get("prompt_style", "words") for spec in everything[1]}
+    assert styles == {"words", "program_words", "trace", "pick", "value"}
+    for spec in everything[1]:
+        parents = {parent.params.get("prompt_style") for parent in spec.parents.values()} - {None}
+        if spec.notebook in ("11_train_rloo", "15_sample_rollouts") and spec.params["prompt_style"] != "program_words":
+            assert parents <= {spec.params["prompt_style"]}, f"{spec.name} is asked otherwise than it was taught"
+
+
+def test_what_a_paper_tabulates_is_sampled_on_fifty_problems(everything):
+    sampled = [spec for spec in everything[1] if spec.notebook == "15_sample_rollouts"]
+    tabulated = [spec for spec in sampled if not any(fnmatch(spec.run, f"sample/{name}") for name in NO_TABLE)]
+    assert len(tabulated) > 80
+    assert not [spec.name for spec in tabulated if "test_50" not in spec.params["sets"]]
