@@ -13,7 +13,7 @@ from lib.files import DATA, FIGURES, PAPER, PROBLEMS, ROOT
 
 README = ROOT / "README.md"
 DOCUMENTS = [ROOT / name for name in ("README.md", "CONTRIBUTING.md", "data/README.md", "figures/README.md")]
-DOCUMENTS += [ROOT / name for name in ("RECORDS.md", "lib/runs/README.md", "environments/countdown/README.md")]
+DOCUMENTS += [ROOT / name for name in ("lib/runs/README.md", "environments/countdown/README.md")]
 DOCUMENTS += [ROOT / f"data/{name}/README.md" for name in ("models", "problems", "reference")]
 OWN = {"`ast`": "ast_table1", "`program`": "program_table2"}  # studies in profile cpu
 OWN |= {"`trace`": "trace_searching", "`coverage`": "coverage_finals"}
