@@ -23,13 +23,16 @@ import pytest
 import yaml
 from jupyter_client.manager import start_new_kernel
 
-from lib.files import ROOT, clock, nearest, progress, sha256
+from lib.files import ROOT, clock, nearest, progress, sha256, verify
 from lib.runs import Run, read_table
-from lib.runs.execute import DIE_WITH_PARENT, QUIET, execute
+from lib.runs import __main__ as commands
+from lib.runs import front as making
+from lib.runs import process as machine
+from lib.runs.execute import DIE_WITH_PARENT, QUIET, described, execute
 from lib.runs.folder import provenance
 from lib.runs.front import MACHINES, limits, time_left
 from lib.runs.parameters import check
-from lib.runs.plan import DeclarationError, Project
+from lib.runs.plan import DeclarationError, Project, Spec, read_record
 from lib.runs.process import PARENT, RunError, gpu
 
 TRAIN = """
@@ -214,6 +217,8 @@ def set_in(*path, value):
         (set_in("profiles", "..", value={}), "'..' is no name for a folder of runs"),
         (set_in("profiles", "a/b", value={}), "'a/b' is no name for a folder of runs"),
         (set_in("profiles", "reference", value={}), "'reference' is no name for a folder of runs"),
+        (set_in("profiles", "2024", value={}), "'2024' is no name for a folder of runs"),
+        (set_in("runs", "t/" + "x" * 101, value={"notebook": "base"}), "is no name of a run"),
     ],
 )
 def test_refused_with_the_nearest_name(checkout, change, message):
@@ -812,7 +817,7 @@ def processes(folder: Path) -> dict[str, int]:
     for entry in Path("/proc").glob("[0-9]*"):
         try:
             command = (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode()
-            if Path(os.readlink(entry / "cwd")) != folder:
+            if Path(os.readlink(entry / "cwd")) not in (folder, folder / "data/runs"):  # Snakemake works in the second
                 continue
         except OSError:
             continue
@@ -1039,6 +1044,96 @@ def test_jupyterlab_starts_as_root_and_where_the_home_cannot_be_written(tmp_path
         env = os.environ | {"HOME": str(home)}
         said = subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True, check=True).stdout
         assert said == f"{there}, lab {'--allow-root ' * (os.getuid() == 0)}notebooks\n"
+
+
+def test_clean_runs_takes_folders_with_a_record_of_ours_and_nothing_else(tmp_path, monkeypatch, capsys):
+    for name in ("scratch/photos/one.png", "paper/thesis/text.tex", "mine/rloo/x/0/spec.json", "cpu/rloo/x/0/run.json"):
+        (tmp_path / name).parent.mkdir(parents=True)
+        (tmp_path / name).write_text("{}")
+    (tmp_path / "cpu/rloo/x/0.before-1").mkdir()
+    (tmp_path / "cpu/rloo/x/0.before-1/run.before.json").write_text("{}")
+    monkeypatch.setattr(commands, "RUNS", tmp_path)
+    commands.clean()
+    left = sorted(path.relative_to(tmp_path).as_posix() for path in tmp_path.rglob("*") if path.is_file())
+    assert left == ["paper/thesis/text.tex", "scratch/photos/one.png"] and not (tmp_path / "cpu").exists()
+    assert capsys.readouterr().out.count(" MB\n") == 3
+
+
+def publishable(checkout, monkeypatch) -> Spec:
+    """A finished run of the scratch checkout, as if it had been made, whose commands are called in this process."""
+    spec = checkout.specs("laptop")["t/base/0"]
+    (spec.folder / "checkpoint").mkdir(parents=True)
+    files = {name: spec.folder / name for name in ("metrics.csv", "value.txt", "checkpoint/weights")}
+    for path in files.values():
+        path.write_text("1\n")
+    record = {"profile": "laptop", "run": "t/base", "method": "t/base", "notebook": "base", "seed": 0, "elapsed": 1.0}
+    record |= {"code": spec.code, "fingerprint": spec.fingerprint, "parameters": spec.params, "parents": {}, "id": "a"}
+    record |= {"files": {name: described(path) for name, path in files.items()}}
+    (spec.folder / "run.json").write_text(json.dumps(record))
+    assert spec.state == "done"
+    monkeypatch.setattr(commands, "project", checkout)
+    return spec
+
+
+def test_what_is_published_can_be_restored_and_is_held_to_its_record(checkout, monkeypatch):
+    spec = publishable(checkout, monkeypatch)
+    commands.publish("laptop", ["t/base"])
+    published = json.loads((spec.reference / "run.json").read_text())
+    assert set(published["files"]) == {"metrics.csv", "checkpoint/weights"}, "the record lists what is there"
+    shutil.rmtree(spec.folder)
+    commands.restore("laptop", ["t/base"])
+    assert spec.state == "done" and read_record(spec.folder)["id"] == "a"
+    (spec.folder / "checkpoint/weights").write_text("2\n")
+    with pytest.raises(ValueError, match="weights is damaged"):
+        verify(spec.folder / "checkpoint")
+
+
+def test_runs_are_not_published_onto_themselves(checkout, monkeypatch):
+    spec = publishable(checkout, monkeypatch)
+    spec.reference.parent.mkdir(parents=True)
+    spec.reference.symlink_to(spec.folder)
+    with pytest.raises(RunError, match="lies in data/reference already"):
+        commands.publish("laptop", ["t/base"])
+    assert (spec.folder / "metrics.csv").exists()
+
+
+@pytest.mark.parametrize("text", ["import sys\nsys.exit()", "def f(:", "import nothing_of_that_name", "1 / 0"])
+def test_a_broken_file_of_rewards_concerns_the_runs_that_name_it_alone(checkout, text):
+    write_notebook(checkout.root / "notebooks/base.ipynb", BASE + "\nreward = ''\nreward_options = {}", TRAIN_CODE)
+    (checkout.root / "mine.py").write_text(text)
+    checkout.declare(set_in("runs", "t/base", "params", value={"reward": f"{checkout.root}/mine.py:best"}))
+    spec = checkout.specs("laptop")["t/base/0"]  # nothing was executed
+    with pytest.raises(DeclarationError, match=r"run t/base/0: .*mine.py"):
+        checkout.check_own_rewards([spec])
+    checkout.check_own_rewards([checkout.specs("laptop")["t/train_0.1/0"]])
+
+
+def test_the_limits_of_a_container_count(monkeypatch):
+    found = {"cpu.max": "150000 100000", "memory.max": str(2**30)}
+    monkeypatch.setattr(machine, "limit", found.get)
+    assert machine.cores() == 1 and machine.memory_mb() <= 1024
+    found.update({"cpu.max": "max 100000", "memory.max": "max"})
+    assert machine.cores() >= 1 and machine.memory_mb() > 500
+
+
+def test_time_is_planned_by_computing_and_not_by_waiting():
+    record = {"elapsed": 100.0, "core_seconds": 40.0, "threads": 2}
+    assert making.took(record) == 20 and making.took({"elapsed": 100.0}) == 100
+    assert making.took(record | {"gpu": "H100"}) == 100, "there the cores wait"
+
+
+def test_a_lock_of_a_gpu_follows_no_link_and_empties_no_file(tmp_path, monkeypatch):
+    monkeypatch.setattr(machine.tempfile, "tempdir", str(tmp_path))
+    monkeypatch.setenv("COUNTDOWN_GPUS", "MIG-GPU-aa/1/0")
+    with machine.gpu() as held:
+        assert held == "MIG-GPU-aa/1/0"
+        [lock] = tmp_path.iterdir()
+    (tmp_path / "precious").write_text("years")
+    lock.unlink()
+    lock.symlink_to(tmp_path / "precious")
+    with pytest.raises(OSError), machine.gpu():
+        pass
+    assert (tmp_path / "precious").read_text() == "years"
 
 
 def test_two_runners_make_one_run_once(checkout):

@@ -220,8 +220,8 @@ def run_notebook(project: Project, spec: Spec, parameters: dict, device: str | N
         os.environ.update(environment(project, spec, short, device))
         try:
             execute_notebook(
-                project.root / "notebooks" / f"{spec.notebook}.ipynb",
-                executed,
+                verbatim(project.root / "notebooks" / f"{spec.notebook}.ipynb"),
+                verbatim(executed),
                 parameters,
                 kernel_name=kernel_of_this_python(Path(short)),
                 language="python",
@@ -244,6 +244,11 @@ def run_notebook(project: Project, spec: Spec, parameters: dict, device: str | N
     if silent := [cell for cell in cells if cell["execution_count"] is None and "".join(cell["source"]).strip()]:
         why = f"no cell from `{first_line(silent[0])}` on was executed: the cell before ended the notebook (sys.exit?)"
         raise RunError(f"run {spec.name} ({spec.profile}) is not finished: {why}\nlog: {shown(executed)}")
+
+
+def verbatim(path: Path) -> str:
+    """A path as papermill takes it, which would fill in what stands in braces."""
+    return str(path).replace("{", "{{").replace("}", "}}")
 
 
 def kernel_of_this_python(folder: Path) -> str:
