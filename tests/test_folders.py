@@ -10,8 +10,9 @@ import pandas as pd
 import pytest
 
 from lib.files import DATA, ROOT, RUNS, read_table
+from lib.judging import folders
 from lib.runs import Run
-from lib.runs.execute import described, merge_streams, prepare
+from lib.runs.execute import described, merge_streams, prepare, spending
 from lib.runs.folder import parameters_of, provenance
 from lib.runs.hashes import code_tree, inputs, reward_code
 from lib.runs.plan import DeclarationError, Plan, Project, plain_data, read_notebook, read_record
@@ -148,6 +149,33 @@ def test_what_makes_a_run_is_noted_when_it_starts_and_kept_when_it_goes_on(tmp_p
     assert (tmp_path / "checkpoint").exists()
 
 
+@pytest.mark.parametrize("torn", ["", "{", "\0" * 200, "[]"])
+def test_a_power_cut_locks_no_run_out(tmp_path, torn):
+    """What it may leave: a spec.json or a spent.txt without its content, with a log or with more."""
+    folder = tmp_path / "0"
+    folder.mkdir()
+    for name in ("spec.json", "spent.txt", "log.txt"):
+        (folder / name).write_text(torn)
+    prepare(folder, BEGAN, dict(MAKER), study=False)
+    assert not list(tmp_path.glob("0.before-*")), "the runner's own files are no results"
+    (folder / "spent.txt").write_text(torn)
+    with spending(folder, anew=False) as spent:
+        assert spent()[0] < 60
+    (folder / "spec.json").write_text(torn)
+    (folder / "half.txt").write_text("half")
+    prepare(folder, BEGAN, dict(MAKER), study=False)
+    assert [path.read_text() for path in tmp_path.glob("0.before-*/half.txt")] == ["half"]
+
+
+def test_time_adds_up_over_a_kill(tmp_path):
+    (tmp_path / "spent.txt").write_text("5000.0 300.0 1\n")
+    with spending(tmp_path, anew=False) as spent:
+        elapsed, cores = spent()
+    assert 5000 <= elapsed < 5060 and cores >= 300
+    with spending(tmp_path, anew=True) as spent:
+        assert spent()[0] < 60
+
+
 def test_streams_are_merged_as_a_terminal_shows_them(tmp_path):
     def stream(text, name="stdout"):
         return nbformat.v4.new_output("stream", text=text, name=name)
@@ -234,8 +262,16 @@ def test_a_fingerprint_holds_what_parameters_name():
     held = json.loads((DATA / "problems/manifest.json").read_text())
     assert held["3to4/heldout_1000"]["sha256"].startswith(found["problems 3to4/heldout_1000"])
     assert inputs({"reward": "trace_gated"}, ROOT)["reward trace_gated"] != found["reward trace_dense"]
+    assert inputs({"a": "x." * 500, "b": "\0.", "c": "a/" * 500}, ROOT) == {}
     for spec in (Project().specs("cpu")[name] for name in ("sft/free/0", "rloo/ast_tau2/0")):
         assert inputs(spec.params, ROOT)
+
+
+def test_a_folder_with_brackets_in_its_name_is_found(tmp_path):
+    folder = tmp_path / "disk [1]/sample/sft/0"
+    folder.mkdir(parents=True)
+    (folder / "run.json").write_text("{}")
+    assert folders([str(folder)]) == [folder]
 
 
 # -- what is written and read ----------------------------------------------------------------------

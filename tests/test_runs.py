@@ -941,24 +941,6 @@ def test_a_folder_that_is_not_the_runs_own_is_never_emptied(checkout):
     assert not (folder / "checkpoint/thesis.txt").exists()
 
 
-@pytest.mark.parametrize("torn", ["", "{", "\0" * 200, "[]"])
-def test_a_power_cut_locks_no_run_out(checkout, torn, warm_kernels):
-    """What it may leave: a spec.json or a spent.txt without its content, with a log or with more."""
-    folder = checkout.runs / "laptop/t/base/0"
-    folder.mkdir(parents=True)
-    for name in ("spec.json", "spent.txt"):
-        (folder / name).write_text(torn)
-    (folder / "log.txt").write_text("step 1\n")
-    (folder / "half.txt").write_text("half")
-    checkout.call("run", "laptop", "t/base/0")
-    assert checkout.record("base")["status"] == "finished" and list(checkout.record("base")["files"]) != ["half.txt"]
-    assert [path.read_text() for path in folder.parent.glob("0.before-*/half.txt")] == ["half"]
-    (folder / "run.json").unlink()
-    (folder / "spent.txt").write_text(torn)
-    checkout.call("run", "laptop", "t/base/0")  # resumed
-    assert checkout.record("base")["elapsed"] < 1000
-
-
 @pytest.mark.slow
 def test_a_hostile_machine(checkout, tmp_path):
     """A folder with spaces and umlauts, a home that cannot be written, a parent's record from the future, no git."""
@@ -985,7 +967,7 @@ def test_status_says_which_runs_another_processor_made(checkout):
     checkout.call("run", "laptop", "t/base")
     path = checkout.folder("base") / "run.json"
     made = json.loads(path.read_text())
-    assert made["kernels"] == "native" and "another processor" not in checkout.call("status", "laptop")
+    assert "another processor" not in checkout.call("status", "laptop")
     for cpu, told in (("i486", True), (None, False)):
         path.write_text(json.dumps(made | {"cpu": cpu}))
         assert ("done, on another processor" in checkout.call("status", "laptop")) == told
@@ -1134,6 +1116,26 @@ def test_a_lock_of_a_gpu_follows_no_link_and_empties_no_file(tmp_path, monkeypat
     with pytest.raises(OSError), machine.gpu():
         pass
     assert (tmp_path / "precious").read_text() == "years"
+
+
+def test_a_run_that_said_why_it_failed_was_not_killed():
+    """A full disk is named by the path alone, which hides the run's name; so the runner puts it in front."""
+    told = [
+        "rule run:",
+        "! run t/a/0: cannot write /disk/t/a/0/log.txt (No space left on device)",
+        "! t/c/0 needs t/b/0",
+    ]
+    assert making.failures(["t/a/0", "t/a/01", "t/b/0", "t/c/0"], ["t/a/0", "t/b/0"], told) == (
+        ["t/a/0", "t/c/0"],
+        ["t/b/0"],
+    )
+
+
+def test_the_plan_says_how_many_runs_other_code_made(checkout, monkeypatch, capsys):
+    publishable(checkout, monkeypatch)
+    plan = checkout.plan("laptop", "t/base")
+    making.show_plan(checkout, plan, {}, 1)
+    assert "1 of these were made by other code in lib/" in capsys.readouterr().out
 
 
 def test_two_runners_make_one_run_once(checkout):

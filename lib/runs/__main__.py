@@ -103,8 +103,10 @@ def status(profile: Annotated[str, Argument()] = "cpu", groups: Some = None) -> 
 
 @app.command()
 def check() -> None:
-    """Resolve every run in every profile, start nothing."""
+    """Resolve every run in every profile, run the files of rewards that they name, start nothing else."""
     project.check()
+    for profile in project.declarations.profiles:
+        project.check_own_rewards(project.specs(profile).values())
     print(f"all is well with {len(project.expanded())} runs in profiles {', '.join(project.declarations.profiles)}")
 
 

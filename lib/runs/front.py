@@ -161,19 +161,23 @@ def snakemake(project: Project, plan: Plan, view: "View", options: list[str]) ->
         raise KeyboardInterrupt(" ".join(["", *view.at_work()])) from None
     finally:
         end(process)
-    reasons = [line for line in told if line.startswith("! ")]
-    named = [
-        run for run in plan.waiting if any(re.search(rf"(^! |\brun ){re.escape(run)}(?![\w/])", why) for why in reasons)
-    ]
-    killed = [run for run in view.at_work() if run not in named]
-    failed = [run for run in plan.waiting if run in named or run in killed]
+    named, killed = failures(plan.waiting, view.at_work(), told)
     for run in killed:
         log = shown(plan.specs[run].folder / "log.txt")
         print(f"! run {run} was killed, most often as the memory was full\n! log: {log}", flush=True)
-    if failed:
+    if failed := [run for run in plan.waiting if run in named or run in killed]:
         raise RunError(f"{len(failed)} failed: {', '.join(failed)}; the same command goes on from there")
     if process.returncode:
         raise RunError("\n".join([*told[-40:], f"Snakemake ended with status {process.returncode}"]))
+
+
+def failures(waiting: Iterable[str], at_work: list[str], told: list[str]) -> tuple[list[str], list[str]]:
+    """Of a Snakemake that has ended: the runs that said why they failed, and those that were begun and said nothing."""
+    reasons = [line for line in told if line.startswith("! ")]
+    named = [
+        run for run in waiting if any(re.search(rf"(^! |\brun ){re.escape(run)}(?![\w/])", why) for why in reasons)
+    ]
+    return named, [run for run in at_work if run not in named]
 
 
 def limits(machine: str, cores: int) -> list[str]:

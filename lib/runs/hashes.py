@@ -3,6 +3,7 @@
 import ast
 import hashlib
 import json
+import os
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
@@ -51,7 +52,7 @@ def inputs(params: dict[str, Any], root: Path) -> dict[str, str]:
     found = {}
     for name in texts(params):
         path = root / name
-        if "." in name and path.is_file():
+        if "." in name and os.path.isfile(path):  # False for a text that can be no path
             found[name] = file_digest(path, path.stat().st_mtime_ns)
         elif "/" in name and (weights := model_files(path)):
             found[name] = digest([file_digest(file, file.stat().st_mtime_ns) for file in weights])
@@ -78,7 +79,7 @@ def texts(value: Any) -> Iterator[str]:
     if isinstance(value, list):
         for inner in value:
             yield from texts(inner)
-    elif isinstance(value, str) and 0 < len(value) < 1000 and "\0" not in value:
+    elif isinstance(value, str):
         yield value
         if ".py:" in value:
             yield value.rpartition(":")[0]
@@ -86,7 +87,7 @@ def texts(value: Any) -> Iterator[str]:
 
 def model_files(folder: Path) -> list[Path]:
     """The files of a model in a folder, or in its `checkpoint`; none where there is no model."""
-    holder = next((one for one in (folder / "checkpoint", folder) if (one / "config.json").is_file()), None)
+    holder = next((one for one in (folder / "checkpoint", folder) if os.path.isfile(one / "config.json")), None)
     return sorted(path for pattern in WEIGHTS for path in holder.glob(pattern)) if holder else []
 
 

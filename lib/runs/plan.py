@@ -279,7 +279,6 @@ class Project:
         """Resolve every run in every profile. Raises DeclarationError."""
         for profile in self.declarations.profiles:
             specs = self.specs(profile)
-            self.check_own_rewards(specs.values())
             for group, names in self.declarations.groups.items():
                 if not re.fullmatch(PLAIN, group):
                     raise DeclarationError(f"{YAML}: groups.{group}: {group!r} is no name of a group (no / in it)")
@@ -419,7 +418,9 @@ class Project:
 
         for target in targets:
             require(specs[target])
-        return Plan({run: spec for run, spec in specs.items() if run in wanted}, targets, states)
+        plan = Plan({run: spec for run, spec in specs.items() if run in wanted}, targets, states)
+        self.check_own_rewards(plan.specs[run] for run in plan.waiting)
+        return plan
 
     def check_own_rewards(self, specs: Iterable[Spec]) -> None:
         """Run each file of rewards that these runs name. Raises DeclarationError in a sentence, whatever the file does.
