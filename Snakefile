@@ -1,18 +1,18 @@
 # One generic rule: a run of papermill_runs.yaml is finished when its run.json is there. lib/runs/plan.py says which have to
 # be made, and `make study` gives them to this; by hand:
-#   snakemake --cores 2 --forceall --config profile=laptop runs=sft/free/0,sample/sft_free/0
+#   snakemake --cores 2 --forceall --directory data/runs --config profile=laptop runs=sft/free/0,sample/sft_free/0
 import os
 import sys
 
-sys.path.insert(0, workflow.basedir)
+root = workflow.basedir
+sys.path.insert(0, root)
 from lib.runs.plan import Plan, Project
 from lib.runs.process import PARENT, gpus
 
 os.environ[PARENT] = str(os.getpid())
-project, waiting = Project(workflow.basedir), config["runs"].split(",")
-specs = project.specs(config["profile"])
+waiting, specs = config["runs"].split(","), Project(root).specs(config["profile"])
 plan = Plan({run: specs[run] for run in specs if run in waiting}, waiting)
-made = str(project.runs / config["profile"] / "{run}" / "run.json")
+made = config["profile"] + "/{run}/run.json"  # below the folder of all runs, whose own name may hold braces
 
 
 rule all:
@@ -26,11 +26,11 @@ rule run:
         lambda wildcards: [ancient(made.format(run=run)) for run in specs[wildcards.run].parents if run in plan.specs],
     output:
         made,
-    priority: lambda wildcards: plan.height(wildcards.run)
+    priority: lambda wildcards: plan.heights[wildcards.run]
     threads: lambda wildcards: specs[wildcards.run].declaration.threads
     resources:
         mem_mb=lambda wildcards: specs[wildcards.run].declaration.mem_mb,
         gpu=lambda wildcards: int(bool(gpus()) and not specs[wildcards.run].study),
     # exec: the run must be Snakemake's own child to die with it, even if that is while it starts
     shell:
-        "exec {sys.executable:q} -m lib.runs run {config[profile]} {wildcards.run}"
+        "cd {root:q} && exec {sys.executable:q} -m lib.runs run {config[profile]} {wildcards.run}"

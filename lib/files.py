@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import hashlib
 import json
 import math
 import os
@@ -24,7 +25,6 @@ MODELS = DATA / "models"
 PAPER = DATA / "paper"
 REFERENCE = DATA / "reference"
 FIGURES = ROOT / "figures"
-PINNED = os.environ.get("MKL_CBWR") == "COMPATIBLE"  # `make BITWISE=1`: the same kernels on every x86 machine
 RUNS = Path(os.environ.get("COUNTDOWN_RUNS") or DATA / "runs").resolve()  # the variable moves the runs
 if "COUNTDOWN_RUNS" in os.environ:  # what is started from here works in other folders
     os.environ["COUNTDOWN_RUNS"] = str(RUNS)
@@ -40,18 +40,30 @@ def nearest(name: str, known: Iterable) -> str:
 
 @contextmanager
 def atomic(path: Path) -> Iterator[Path]:
-    """Give a temporary path beside `path`, which takes its place when the block ends without an error.
+    """Give a temporary path in the same folder as `path`, which takes its place when the block ends without an error.
 
-    Raises OSError with a remedy when the file cannot be written (a full disk); the temporary file is removed.
+    File and name are on the disk when this returns, so a power cut leaves the old file or the new one. Raises OSError
+    with a remedy when the file cannot be written (a full disk); the temporary file is removed.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         with writing(path):
             yield temporary
+            synchronise(temporary)
             os.replace(temporary, path)
+            synchronise(path.parent)
     finally:
         temporary.unlink(missing_ok=True)
+
+
+def synchronise(path: Path) -> None:
+    """Wait until a file's content, or the names in a folder, are on the disk."""
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
 
 
 @contextmanager
@@ -60,7 +72,7 @@ def writing(path: Path, *others: type[Exception]) -> Iterator[None]:
     try:
         yield
     except (OSError, *others) as error:
-        remedy = "make room (`make clean-runs` deletes all runs) and give the same command again"
+        remedy = "make room (`make clean-runs` deletes all runs of this checkout) and give the same command again"
         raise OSError(f"cannot write {shown(path)} ({getattr(error, 'strerror', None) or error}): {remedy}") from error
 
 
@@ -96,25 +108,48 @@ def brief(cell):
 
 
 def read_table(path: str | Path, without: Collection[str] = ()) -> pd.DataFrame:
-    """Read .parquet, `without` some columns, or .csv. Raises FileNotFoundError, or ValueError if damaged or not as
-    its run.json says, with what to do."""
+    """Read .parquet, `without` some columns, or .csv. Raises FileNotFoundError, or ValueError if it is damaged or not
+    what its run.json says, with what to do."""
     import pandas as pd
     from pyarrow.parquet import read_schema
 
     path = ROOT / path
-    record = path.with_name("run.json")
     if not path.exists():
         raise FileNotFoundError(f"{shown(path)} is missing: {remedy(path)}")
-    with reading(record):
-        size = json.loads(record.read_text()).get("files", {}).get(path.name) if record.exists() else None
+    verify(path)
     with reading(path):
-        if size not in (None, path.stat().st_size):
-            raise ValueError(f"it was written with {size:,} bytes and has {path.stat().st_size:,}")
         if path.suffix == ".parquet":
             return pd.read_parquet(path, columns=[n for n in read_schema(path).names if n not in without])
         if not path.read_bytes().endswith(b"\n"):
             raise ValueError("it ends in the middle of a line")
         return pd.read_csv(path, float_precision="round_trip")
+
+
+def verify(path: Path) -> None:
+    """Hold a file of a run, or every file of a folder in it, to the sizes and hashes in the run's run.json.
+
+    Passes where there is no run.json. Raises ValueError for a file that is missing or has another content.
+    """
+    record = path.with_name("run.json")
+    if not record.exists():
+        return
+    with reading(record):
+        files = json.loads(record.read_text()).get("files", {}).items()
+    for name, entry in files:
+        if name == path.name or name.startswith(f"{path.name}/"):
+            file = path.parent / name
+            with reading(file):
+                size, expected = (entry, None) if isinstance(entry, int) else (entry["bytes"], entry["sha256"])
+                if file.stat().st_size != size:
+                    raise ValueError(f"it was written with {size:,} bytes and has {file.stat().st_size:,}")
+                if expected and sha256(file) != expected:
+                    raise ValueError("its content is not what was written, though as long")
+
+
+def sha256(path: Path) -> str:
+    """The hash of a file's content, in hexadecimal digits."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 @contextmanager

@@ -44,7 +44,9 @@ def folders(patterns) -> list[Path]:
     for pattern in [patterns] if isinstance(patterns, str | Path) else patterns:
         inside = Path(pattern).relative_to(ROOT) if Path(pattern).is_relative_to(ROOT) else Path(pattern)
         base = Path(inside.anchor) if inside.is_absolute() else ROOT
-        some = [path.parent for path in sorted(base.glob(str(inside.relative_to(inside.anchor) / "run.json")))]
+        literal = ROOT / pattern  # a folder's name may hold brackets
+        some = [literal] if (literal / "run.json").exists() else []
+        some = some or [path.parent for path in sorted(base.glob(str(inside.relative_to(inside.anchor) / "run.json")))]
         if not some:
             raise FileNotFoundError(f"{pattern}: no finished run there (no run.json); `make status` lists the runs")
         found += some

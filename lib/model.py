@@ -23,6 +23,8 @@ from safetensors import SafetensorError
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedTokenizerFast, Qwen2Config, Qwen2ForCausalLM
 
+from lib.files import verify
+
 SPECIAL = ["<pad>", "<eos>", "<unk>"]
 WORDS = [
     *["<think>", "</think>", "<answer>", "</answer>", "<pick>", "</pick>"],
@@ -210,6 +212,7 @@ def load_policy(path: str | Path, dtype: torch.dtype = torch.float32):
     """
     checkpoint = checkpoint_of(path)
     with _said_with_remedy(checkpoint, "config.json and model.safetensors"):
+        verify(Path(checkpoint))
         loaded: Any = AutoModelForCausalLM.from_pretrained(checkpoint, dtype=dtype, output_loading_info=True)
         model, told = loaded
         if told["missing_keys"]:  # drawn at random instead

@@ -46,7 +46,7 @@ from trl import SFTConfig, SFTTrainer
 from trl.trainer.utils import add_fused_lm_head
 
 from lib.curriculum import Curriculum
-from lib.files import PINNED, nearest, progress, shown, write_table, writing
+from lib.files import nearest, progress, shown, write_table, writing
 from lib.generation import ENGINES, MEMORY_SHARE, Rollouts, Sampling, sample
 from lib.losses import advantages_of, rloo_loss
 from lib.model import load_policy, machine_memory, max_micro_batch, save_policy, training_memory
@@ -200,7 +200,7 @@ def arguments(folder: Path, settings) -> dict:
         "weight_decay": settings.weight_decay,
         "max_grad_norm": settings.max_grad_norm,
         "seed": settings.seed,
-        "optim": "adamw_torch_fused" if PINNED else "adamw_torch",  # MKL's square root differs between machines
+        "optim": "adamw_torch",
         "save_strategy": "steps",
         "save_steps": settings.save_every,
         "save_total_limit": 2,

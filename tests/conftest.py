@@ -1,6 +1,5 @@
 """Set before anything imports torch: one thread, no network."""
 
-import json
 import os
 import shutil
 import subprocess
@@ -15,6 +14,30 @@ import pytest
 from tests.warm import SOCKET
 
 os.environ.update(OMP_NUM_THREADS="1", TOKENIZERS_PARALLELISM="false", HF_HUB_OFFLINE="1", HF_HUB_DISABLE_TELEMETRY="1")
+# No test sees what was made in data/runs, and none leaves anything there: set before anything imports lib.files.
+OURS = "runs-of-tests-"
+if OURS not in os.environ.get("COUNTDOWN_RUNS", ""):  # workers take that of the process that started them
+    RUNS_OF_TESTS = tempfile.TemporaryDirectory(prefix=OURS)  # deleted when this process ends
+    os.environ["COUNTDOWN_RUNS"] = RUNS_OF_TESTS.name
+RUNS_OF_THE_USER = Path(__file__).resolve().parents[1] / "data/runs"
+USED: list[str] = []  # files and folders of the user's that this process has opened, listed or changed
+
+
+def note_use(event: str, arguments: tuple) -> None:
+    if event in ("open", "os.listdir", "os.scandir", "os.mkdir", "os.rename", "os.remove", "os.rmdir"):
+        path = arguments[0]
+        if isinstance(path, str | Path) and "data/runs" in str(path):
+            USED.extend([str(path)] if Path(path).absolute().is_relative_to(RUNS_OF_THE_USER) else [])
+
+
+sys.addaudithook(note_use)
+
+
+@pytest.fixture(autouse=True)
+def leaves_the_users_runs_alone() -> Iterator[None]:
+    """Every test of the suite is held to this."""
+    yield
+    assert not USED, f"a test used runs of the user's: {USED[:3]}"
 
 
 def copy_of_the_repository(folder: Path) -> Path:
@@ -41,12 +64,10 @@ def warm() -> Iterator[dict[str, str]]:
     environment = {key: value for key, value in os.environ.items() if not key.startswith("COUNTDOWN_")}
     environment |= {"OPENBLAS_NUM_THREADS": "1", "MPLBACKEND": "module://matplotlib_inline.backend_inline"}
     with tempfile.TemporaryDirectory(prefix="warm-", dir="/tmp") as folder:  # short: the name of a socket has 100 bytes
-        spec, program = Path(folder) / "kernels/python3/kernel.json", str(Path(__file__).parent / "warm.py")
-        spec.parent.mkdir(parents=True)
-        command = [sys.executable, "-I", "-S", program, "-f", "{connection_file}"]
-        spec.write_text(json.dumps({"argv": command, "display_name": "Python 3", "language": "python"}))
+        program = Path(__file__).parent / "warm.py"
+        shutil.copy(program, f"{folder}/ipykernel_launcher.py")  # found first, it stands in for ipykernel's own
         server = subprocess.Popen([sys.executable, "-I", program, f"{folder}/socket"], env=environment)
-        yield {"JUPYTER_PATH": folder, SOCKET: f"{folder}/socket"}
+        yield {"PYTHONPATH": folder, SOCKET: f"{folder}/socket"}
         server.kill()
         server.wait()
 
@@ -74,7 +95,7 @@ def linear(read: Callable[[str], object], text: str) -> bool:
 # The longest files first (--dist loadfile --no-loadscope-reorder), lest one worker is left alone with them at the end.
 LONGEST = [
     f"test_{name}"
-    for name in ("notebooks", "runs", "paper_profile", "contributing", "record", "recomputed", "training", "explorer")
+    for name in ("notebooks", "runs", "paper_profile", "contributing", "recomputed", "training", "explorer")
 ]
 
 

@@ -11,10 +11,11 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable, Iterator
 from functools import partial
-from importlib.metadata import version
 from importlib.util import find_spec
 from pathlib import Path
+from unittest.mock import patch
 
 import nbformat
 import pandas as pd
@@ -22,14 +23,17 @@ import pytest
 import yaml
 from jupyter_client.manager import start_new_kernel
 
-from lib.files import ROOT, clock, nearest, progress
+from lib.files import ROOT, clock, nearest, progress, sha256, verify
 from lib.runs import Run, read_table
-from lib.runs.execute import DIE_WITH_PARENT, QUIET
+from lib.runs import __main__ as commands
+from lib.runs import front as making
+from lib.runs import process as machine
+from lib.runs.execute import DIE_WITH_PARENT, QUIET, described, execute
 from lib.runs.folder import provenance
-from lib.runs.front import MACHINES, View, limits, time_left
+from lib.runs.front import MACHINES, limits, time_left
 from lib.runs.parameters import check
-from lib.runs.plan import RECORD, DeclarationError, Project, digest, read_record
-from lib.runs.process import PARENT, gpu
+from lib.runs.plan import DeclarationError, Project, Spec, read_record
+from lib.runs.process import PARENT, RunError, gpu
 
 TRAIN = """
 output = "data/runs/scratch/train"  # where results go
@@ -104,8 +108,9 @@ class Checkout(Project):
 
     def start(self, *arguments: str, **options) -> subprocess.Popen:
         command = [sys.executable, "-m", "lib.runs", *arguments]
+        env = {key: value for key, value in options.pop("env", os.environ).items() if key != "COUNTDOWN_RUNS"}
         return subprocess.Popen(
-            command, cwd=self.root, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, **options
+            command, cwd=self.root, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, **options
         )
 
     def call(self, *arguments: str, status: int = 0) -> str:
@@ -212,6 +217,8 @@ def set_in(*path, value):
         (set_in("profiles", "..", value={}), "'..' is no name for a folder of runs"),
         (set_in("profiles", "a/b", value={}), "'a/b' is no name for a folder of runs"),
         (set_in("profiles", "reference", value={}), "'reference' is no name for a folder of runs"),
+        (set_in("profiles", "2024", value={}), "'2024' is no name for a folder of runs"),
+        (set_in("runs", "t/" + "x" * 101, value={"notebook": "base"}), "is no name of a run"),
     ],
 )
 def test_refused_with_the_nearest_name(checkout, change, message):
@@ -465,6 +472,7 @@ def test_a_study_from_end_to_end(checkout):
     said = checkout.call("status", "laptop")
     assert said.count("done, by other code in lib/") == 4 and re.match(r"t +3 runs: 3 done\n", said)
     assert checkout.call("status", "laptop", "t/base").count("\n") == 3  # the kind, and its run
+    assert "4 of these were made by other code in lib/" in checkout.call("make", "laptop", "all")
 
     # a record that is cut, or not one: named, its run is made again, and no other is in its way
     for text in ("{", "{}", "[]"):
@@ -505,7 +513,7 @@ def test_a_study_from_end_to_end(checkout):
     said = checkout.call("figures", "laptop", "study/study")
     assert "study/study: executing study\n" in said and "study/study: made 1 files in figures, 00:" in said
     spent = checkout.root / "data/runs/reference/laptop/study/study/0/spent.txt"
-    spent.write_text("5000.0 1\n")  # of an earlier drawing
+    spent.write_text("5000.0 5000.0 1\n")  # of an earlier drawing
     assert "study/study: made 1 files in figures, 00:" in checkout.call("figures", "laptop", "study/study")
     table = pd.read_csv(checkout.root / "figures/table.csv")
     assert list(table["sources"]) == ["data/reference/laptop/t/train_0.1/0", "data/reference/laptop/t/train_0.2/0"]
@@ -528,7 +536,8 @@ def published_runs(checkout, *studies: tuple[str, list[str]]) -> Path:
     reference = checkout.root / "data/reference/laptop"
     for name in ("t/train_0.1", "t/train_0.2", *(f"study/{name}" for name, _ in studies)):
         (reference / name / "0").mkdir(parents=True)
-        record = {key: {} for key in RECORD} | {"run": name, "notebook": "study", "elapsed": 1}
+        record = dict.fromkeys(("method", "code", "fingerprint"), "x") | {"run": name, "notebook": "study"}
+        record |= {"seed": 0, "elapsed": 1, "parameters": {}, "parents": {}}
         (reference / name / "0/run.json").write_text(json.dumps(record))
     return reference
 
@@ -565,7 +574,7 @@ def test_a_study_that_moved_to_another_profile_is_drawn_there_and_no_longer_read
     assert read() == [sources.format("other")]
     assert "made figures/site/index.html" in checkout.call("report")
     index = (checkout.root / "figures/site/index.html").read_text()
-    assert re.search(r'href="study-one-0.html".*<td>smoke<td>', index) and "laptop-" not in index
+    assert 'href="smoke-study-one-0.html"' in index and "laptop-study-one" not in index
 
 
 def test_a_polite_end_of_figures_waits_for_no_study(checkout):
@@ -583,39 +592,6 @@ def test_the_time_left_is_the_longest_way_or_a_share_of_the_work(checkout):
     seconds = {"t/base/0": 1, "t/train_0.1/0": 100, "t/train_0.2/0": 100, "study/study/0": 1}
     assert [time_left(plan, list(seconds), seconds, cores) for cores in (1, 2, 8)] == [202, 102, 102]
     assert time_left(plan, [], {}, 2) == 0
-
-
-def test_published_runs_are_stamped_after_an_edit_that_changes_nothing_of_them(checkout, warm_kernels):
-    checkout.call("make", "laptop", "all", "--cores", "2")
-    checkout.call("publish", "laptop", "all")
-    notebook = checkout.root / "notebooks/train.ipynb"
-    notebook.write_text(notebook.read_text().replace("steps = ", "shift = 1\\nsteps = "))
-    specs = Checkout(checkout.root).specs("laptop")
-    records = {name: read_record(spec.reference) for name, spec in specs.items()}
-    assert [name for name, spec in specs.items() if records[name]["fingerprint"] != spec.fingerprint] == list(specs)[1:]
-    checkout.call("stamp", "laptop", "all")
-    for name, spec in specs.items():
-        record = read_record(spec.reference)
-        assert record["fingerprint"] == spec.fingerprint
-        assert record["parents"] == {one: digest(specs[one].reference / "run.json") for one in spec.parents}, name
-
-    # not where a parameter differs
-    checkout.declare(set_in("profiles", "laptop", "runs", value={"t/train_0.1": {"shift": 2}}))
-    assert "made with another shift" in checkout.call("stamp", "laptop", "t/train_0.1", status=1)
-
-
-def test_a_stamp_notes_the_sizes_that_an_old_record_lacks(checkout):
-    spec = checkout.specs("laptop")["t/base/0"]
-    table = spec.reference / "metrics.csv"
-    table.parent.mkdir(parents=True)
-    table.write_text("step\n0\n1\n")
-    old = {key: {} for key in RECORD} | {"parameters": spec.params}
-    (spec.reference / "run.json").write_text(json.dumps(old))
-    checkout.call("stamp", "laptop", "t/base")
-    assert len(read_table(table)) == 2
-    table.write_text("step\n0\n")  # cut at the end of a line
-    with pytest.raises(ValueError, match=r"metrics.csv is damaged .it was written with 9 bytes and has 7"):
-        read_table(table)
 
 
 def test_a_partial_analysis_reads_what_is_there(checkout, warm_kernels):
@@ -681,7 +657,10 @@ def test_further_seeds_and_an_analysis_of_analyses(checkout, warm_kernels):
     assert list(table["sources"]) == ["data/runs/reference/laptop/study/study/0"]
     assert "made figures/site/index.html" in checkout.call("report")
     index = (checkout.root / "figures/site/index.html").read_text()
-    assert 'href="study-study-0.html"' in index and 'href="study-summary-0.html"' in index and "data/reference" in index
+    assert (
+        all(f'href="laptop-study-{name}-0.html"' in index for name in ("study", "summary"))
+        and "data/reference" in index
+    )
     pages = [page.read_text() for page in (checkout.root / "figures/site").glob("*.html")]
     elsewhere = re.compile(r'<(script|link)[^>]*(src|href)="(https?:)?//')
     assert len(pages) == 3 and not any(map(elsewhere.search, pages))
@@ -766,6 +745,56 @@ def test_a_kernel_that_is_interrupted_at_its_end_is_not_heard(capfd):
     assert "another" in err and "caught in kernel" not in err and out.strip() == "9"
 
 
+@pytest.fixture
+def here(checkout) -> Iterator[Callable[[str], dict]]:
+    """Execute a run of the scratch checkout in this process: its run.json."""
+
+    def run(name: str) -> dict:
+        execute(project := Project(checkout.root), project.specs("laptop")[f"{name}/0"])
+        return checkout.record(name.partition("/")[2])
+
+    with patch.dict(os.environ):
+        yield run
+
+
+def test_a_run_that_ends_itself_is_not_finished_and_its_kernel_is_this_python(checkout, here, tmp_path, monkeypatch):
+    strange = tmp_path / "strange/kernels"
+    for name in ("python3", "countdown"):  # as JupyterHub or a cluster's modules set it
+        (strange / name).mkdir(parents=True)
+        (strange / name / "kernel.json").write_text('{"argv": ["false"], "display_name": "x", "language": "python"}')
+    monkeypatch.setenv("JUPYTER_PATH", str(strange.parent))
+    path = checkout.root / "notebooks/base.ipynb"
+    write_notebook(path, BASE, "import sys\nsys.exit(0)", "", "print('never')")
+    with pytest.raises(RunError, match=r"run t/base/0 \(laptop\) is not finished: no cell from `print\('never'\)` on"):
+        here("t/base")
+    assert not (checkout.folder("base") / "run.json").exists()
+
+    # the last cell may end it; what ran is this very Python, and run.json says what it took
+    write_notebook(
+        path,
+        BASE,
+        "import sys\nfrom lib.runs import Run",
+        "Run(output).folder.joinpath('python.txt').write_text(sys.executable)\nsys.exit(0)",
+    )
+    made = here("t/base")
+    assert (checkout.folder("base") / "python.txt").read_text() == sys.executable
+    assert made["core_seconds"] > 0.1 and made["id"] and made["lib"] and set(made["files"]) == {"python.txt"}
+    assert made["files"]["python.txt"]["sha256"] == sha256(checkout.folder("base") / "python.txt")
+    spec = json.loads((checkout.folder("base") / "spec.json").read_text())
+    assert spec["made_by"][0].items() <= made.items(), "as it was when the run started"
+
+    # a saved look changes nothing; another code sets the results aside
+    saved = nbformat.read(path, 4)
+    saved.cells.append(nbformat.v4.new_code_cell(""))
+    saved.cells[1].source = "# our imports\n" + saved.cells[1].source
+    nbformat.write(saved, path)
+    assert Project(checkout.root).specs("laptop")["t/base/0"].state == "done"
+    write_notebook(path, BASE, "made = 2")
+    assert Project(checkout.root).specs("laptop")["t/base/0"].state == "other notebook code"
+    assert here("t/base")["files"] == {}
+    assert len(list(checkout.folder("base").parent.glob("0.before-*/python.txt"))) == 1
+
+
 def test_a_failing_cell_is_named(checkout):
     checkout.declare(set_in("runs", "t/base", "params", value={"fail": True}))
     said = checkout.call("make", "laptop", "t/train_0.1", status=1)
@@ -788,7 +817,7 @@ def processes(folder: Path) -> dict[str, int]:
     for entry in Path("/proc").glob("[0-9]*"):
         try:
             command = (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode()
-            if Path(os.readlink(entry / "cwd")) != folder:
+            if Path(os.readlink(entry / "cwd")) not in (folder, folder / "data/runs"):  # Snakemake works in the second
                 continue
         except OSError:
             continue
@@ -860,8 +889,8 @@ def test_kill_9_of_any_process_then_the_same_command(checkout, monkeypatch):
         started = started or checkout.record("base")["started"]
         assert checkout.record("base")["started"] == started, "a finished run is kept"
 
-    (checkout.root / ".snakemake/locks").mkdir(exist_ok=True)
-    (checkout.root / ".snakemake/locks/0.output.lock").write_text("data/runs/laptop/t/train_0.1/0/run.json\n")
+    (checkout.runs / ".snakemake/locks").mkdir(exist_ok=True)
+    (checkout.runs / ".snakemake/locks/0.output.lock").write_text("laptop/t/train_0.1/0/run.json\n")
     step.write_text("99")
     checkout.call("make", "laptop", "t/train_0.1")
     assert checkout.value("train_0.1") == "base 1x0.5 100x0.1"
@@ -880,7 +909,8 @@ def test_a_polite_end_leaves_nothing_behind(checkout, how):
     front = checkout.start("make", "laptop", "t/base", preexec_fn=heed)
     until(lambda: (checkout.runs / "laptop/t/base/0/checkpoint/step.txt").exists())
     front.send_signal(how)
-    assert "the same command goes on from here" in front.communicate(timeout=60)[0]
+    said = front.communicate(timeout=60)[0]
+    assert "stopped t/base/0; the same command goes on from here" in said and "killed" not in said
     until(lambda: sys.platform != "linux" or not processes(checkout.root), 5)
 
 
@@ -897,17 +927,18 @@ def test_a_folder_that_is_not_the_runs_own_is_never_emptied(checkout):
         "data/runs/laptop/t/base/0/checkpoint was not made by run t/base/0, whose folder it lies in: move it away"
         in said
     )
-    for strange in ("{", "{}", '{"profile": "laptop", "run": "study/study", "seed": 0}', "[]"):
-        (folder / "spec.json").write_text(strange)
-        assert "was not made by run t/base/0" in checkout.call("run", "laptop", "t/base/0", status=1)
+    (folder / "spec.json").write_text('{"profile": "laptop", "run": "study/study", "seed": 0}')
+    assert "was not made by run t/base/0" in checkout.call("run", "laptop", "t/base/0", status=1)
     said = checkout.call("make", "laptop", "t/base", status=1)
     assert "was not made by run t/base/0" in said and "killed" not in said and "1 failed: t/base/0" in said
     assert (folder / "checkpoint/thesis.txt").read_text() == "years"
-    (folder / "spec.json").write_text(
-        '{"profile": "laptop", "run": "t/base", "seed": 0}'
-    )  # begun with other parameters
-    assert "starts anew" in checkout.call("run", "laptop", "t/base/0")
-    assert not (folder / "checkpoint/thesis.txt").exists() and checkout.record("base")["status"] == "finished"
+    # begun with other parameters: what lies there is set aside, files of the user's too
+    (folder / "spec.json").write_text('{"profile": "laptop", "run": "t/base", "seed": 0}')
+    said = checkout.call("run", "laptop", "t/base/0")
+    [aside] = folder.parent.glob("0.before-*")
+    assert "starts anew" in said and f"what it had made is now in {aside.relative_to(checkout.root)}" in said
+    assert (aside / "checkpoint/thesis.txt").read_text() == "years" and checkout.record("base")["status"] == "finished"
+    assert not (folder / "checkpoint/thesis.txt").exists()
 
 
 @pytest.mark.slow
@@ -936,34 +967,10 @@ def test_status_says_which_runs_another_processor_made(checkout):
     checkout.call("run", "laptop", "t/base")
     path = checkout.folder("base") / "run.json"
     made = json.loads(path.read_text())
-    assert made["kernels"] == "native" and "another processor" not in checkout.call("status", "laptop")
+    assert "another processor" not in checkout.call("status", "laptop")
     for cpu, told in (("i486", True), (None, False)):
         path.write_text(json.dumps(made | {"cpu": cpu}))
         assert ("done, on another processor" in checkout.call("status", "laptop")) == told
-
-
-PROBE = """
-import hashlib, numpy, torch
-torch.manual_seed(0)
-x = torch.randn(64, 128)
-made = [x @ x.T, x.exp(), x.log_softmax(-1), torch.nn.functional.scaled_dot_product_attention(x, x, x)]
-made.append(torch.from_numpy(numpy.exp(x.double().numpy())))
-print(torch.backends.cpu.get_cpu_capability(), hashlib.sha256(b"".join(t.numpy().tobytes() for t in made)).hexdigest())
-"""
-
-
-@pytest.mark.skipif(version("torch") != "2.13.0+cpu", reason="the number is that of one build")
-def test_bitwise_pins_the_kernels():
-    """The number was found on an AMD Zen 4 and, emulated, on an Intel Haswell; without pins each has one of its own."""
-    if " avx2 " not in Path("/proc/cpuinfo").read_text():
-        pytest.skip("the kernels are pinned to AVX2")
-    said = subprocess.run(
-        ["make", "-n", "-o", ".venv/.installed", "study", "BITWISE=1"], cwd=ROOT, capture_output=True, text=True
-    ).stdout
-    pins = dict(re.findall("([A-Z_]+)=([^ ]*)", said.partition("exec env")[2].partition(" -m ")[0]))
-    environment = os.environ | pins | {"OMP_NUM_THREADS": "1"}
-    found = subprocess.run([sys.executable, "-c", PROBE], env=environment, capture_output=True, text=True).stdout
-    assert found.split()[0] == "AVX2" and found.split()[1].startswith("b93e75477d307f2f")
 
 
 def test_jupyterlabs_outputs_make_no_run_dirty(tmp_path):
@@ -987,39 +994,6 @@ def test_jupyterlabs_outputs_make_no_run_dirty(tmp_path):
     git("checkout", "-q", ".")
     (tmp_path / "code.py").write_text("a = 2\n")
     assert provenance(tmp_path)["dirty"]
-
-
-def test_the_view_stands_a_folder_that_is_being_emptied(checkout):
-    spent = checkout.folder("base") / "spent.txt"
-    spent.parent.mkdir(parents=True)
-    spent.write_text("60.0 1\n")
-    plan = checkout.plan("laptop", "all")
-    view = View(plan, list(plan.specs), {}, 1)
-    spent.unlink()
-    assert len(view.lines()) == 1
-    spent.write_text("0.0 2\n")
-    assert view.lines()[1] == "t/base/0 00:00: starting"
-
-
-def test_the_view_learns_from_the_pace_and_shows_plain_text(checkout):
-    plan = checkout.plan("laptop", "all")
-    waiting = list(plan.specs)
-    view = View(plan, waiting, {run: 100.0 for run in waiting if run != "study/study/0"}, 1)
-    assert view.lines()[0].endswith("0 of 4 runs made, Snakemake is starting")
-    folder = checkout.folder("base")
-    folder.mkdir(parents=True)
-    (folder / "spent.txt").write_text("60.0 1\n")
-    (folder / "log.txt").write_text("\x1b[31mRLOO step 3/10\x1b[0m\x07, 01:00 elapsed, 02:20 left\n\n")
-    head, line = view.lines()
-    assert line == "t/base/0 01:00: RLOO step 3/10, 01:00 elapsed, 02:20 left"
-    # of its 100 s it would still take 40, but says itself that it takes 140; those behind it 100 each
-    assert head.endswith("0 of 4 runs made, about 05:40 left and 1 runs of unknown length")
-    (folder / "log.txt").write_text("RLOO step 9/10, 01:00 elapsed, 00:20 left\n")
-    assert "0 of 4 runs made, about 04:00 left" in view.lines()[0]
-    (folder / "run.json").write_text(json.dumps({key: {} for key in RECORD} | {"elapsed": 50}))
-    assert "1 of 4 runs made, about 01:40 left" in view.lines()[0]  # half of what was recorded
-    view.failed["t/train_0.1/0"] = None
-    assert "1 failed, about 00:50 left" in view.lines()[0]
 
 
 @pytest.mark.slow
@@ -1054,12 +1028,114 @@ def test_jupyterlab_starts_as_root_and_where_the_home_cannot_be_written(tmp_path
         assert said == f"{there}, lab {'--allow-root ' * (os.getuid() == 0)}notebooks\n"
 
 
-def test_clean_runs_takes_the_runs_of_every_profile_and_nothing_else(tmp_path):
-    for name in (*Project().declarations.profiles, "mine"):
-        (tmp_path / name / "rloo").mkdir(parents=True)
-    env = os.environ | {"COUNTDOWN_RUNS": str(tmp_path)}
-    subprocess.run(["make", "clean-runs"], cwd=ROOT, env=env, capture_output=True, check=True)
-    assert [path.name for path in tmp_path.iterdir()] == ["mine"]
+def test_clean_runs_takes_folders_with_a_record_of_ours_and_nothing_else(tmp_path, monkeypatch, capsys):
+    for name in ("scratch/photos/one.png", "paper/thesis/text.tex", "mine/rloo/x/0/spec.json", "cpu/rloo/x/0/run.json"):
+        (tmp_path / name).parent.mkdir(parents=True)
+        (tmp_path / name).write_text("{}")
+    (tmp_path / "cpu/rloo/x/0.before-1").mkdir()
+    (tmp_path / "cpu/rloo/x/0.before-1/run.before.json").write_text("{}")
+    monkeypatch.setattr(commands, "RUNS", tmp_path)
+    commands.clean()
+    left = sorted(path.relative_to(tmp_path).as_posix() for path in tmp_path.rglob("*") if path.is_file())
+    assert left == ["paper/thesis/text.tex", "scratch/photos/one.png"] and not (tmp_path / "cpu").exists()
+    assert capsys.readouterr().out.count(" MB\n") == 3
+
+
+def publishable(checkout, monkeypatch) -> Spec:
+    """A finished run of the scratch checkout, as if it had been made, whose commands are called in this process."""
+    spec = checkout.specs("laptop")["t/base/0"]
+    (spec.folder / "checkpoint").mkdir(parents=True)
+    files = {name: spec.folder / name for name in ("metrics.csv", "value.txt", "checkpoint/weights")}
+    for path in files.values():
+        path.write_text("1\n")
+    record = {"profile": "laptop", "run": "t/base", "method": "t/base", "notebook": "base", "seed": 0, "elapsed": 1.0}
+    record |= {"code": spec.code, "fingerprint": spec.fingerprint, "parameters": spec.params, "parents": {}, "id": "a"}
+    record |= {"files": {name: described(path) for name, path in files.items()}}
+    (spec.folder / "run.json").write_text(json.dumps(record))
+    assert spec.state == "done"
+    monkeypatch.setattr(commands, "project", checkout)
+    return spec
+
+
+def test_what_is_published_can_be_restored_and_is_held_to_its_record(checkout, monkeypatch):
+    spec = publishable(checkout, monkeypatch)
+    commands.publish("laptop", ["t/base"])
+    published = json.loads((spec.reference / "run.json").read_text())
+    assert set(published["files"]) == {"metrics.csv", "checkpoint/weights"}, "the record lists what is there"
+    shutil.rmtree(spec.folder)
+    commands.restore("laptop", ["t/base"])
+    assert spec.state == "done" and read_record(spec.folder)["id"] == "a"
+    (spec.folder / "checkpoint/weights").write_text("2\n")
+    with pytest.raises(ValueError, match="weights is damaged"):
+        verify(spec.folder / "checkpoint")
+
+
+def test_runs_are_not_published_onto_themselves(checkout, monkeypatch):
+    spec = publishable(checkout, monkeypatch)
+    spec.reference.parent.mkdir(parents=True)
+    spec.reference.symlink_to(spec.folder)
+    with pytest.raises(RunError, match="lies in data/reference already"):
+        commands.publish("laptop", ["t/base"])
+    assert (spec.folder / "metrics.csv").exists()
+
+
+@pytest.mark.parametrize("text", ["import sys\nsys.exit()", "def f(:", "import nothing_of_that_name", "1 / 0"])
+def test_a_broken_file_of_rewards_concerns_the_runs_that_name_it_alone(checkout, text):
+    write_notebook(checkout.root / "notebooks/base.ipynb", BASE + "\nreward = ''\nreward_options = {}", TRAIN_CODE)
+    (checkout.root / "mine.py").write_text(text)
+    checkout.declare(set_in("runs", "t/base", "params", value={"reward": f"{checkout.root}/mine.py:best"}))
+    spec = checkout.specs("laptop")["t/base/0"]  # nothing was executed
+    with pytest.raises(DeclarationError, match=r"run t/base/0: .*mine.py"):
+        checkout.check_own_rewards([spec])
+    checkout.check_own_rewards([checkout.specs("laptop")["t/train_0.1/0"]])
+
+
+def test_the_limits_of_a_container_count(monkeypatch):
+    found = {"cpu.max": "150000 100000", "memory.max": str(2**30)}
+    monkeypatch.setattr(machine, "limit", found.get)
+    assert machine.cores() == 1 and machine.memory_mb() <= 1024
+    found.update({"cpu.max": "max 100000", "memory.max": "max"})
+    assert machine.cores() >= 1 and machine.memory_mb() > 500
+
+
+def test_time_is_planned_by_computing_and_not_by_waiting():
+    record = {"elapsed": 100.0, "core_seconds": 40.0, "threads": 2}
+    assert making.took(record) == 20 and making.took({"elapsed": 100.0}) == 100
+    assert making.took(record | {"gpu": "H100"}) == 100, "there the cores wait"
+
+
+def test_a_lock_of_a_gpu_follows_no_link_and_empties_no_file(tmp_path, monkeypatch):
+    monkeypatch.setattr(machine.tempfile, "tempdir", str(tmp_path))
+    monkeypatch.setenv("COUNTDOWN_GPUS", "MIG-GPU-aa/1/0")
+    with machine.gpu() as held:
+        assert held == "MIG-GPU-aa/1/0"
+        [lock] = tmp_path.iterdir()
+    (tmp_path / "precious").write_text("years")
+    lock.unlink()
+    lock.symlink_to(tmp_path / "precious")
+    with pytest.raises(OSError), machine.gpu():
+        pass
+    assert (tmp_path / "precious").read_text() == "years"
+
+
+def test_a_run_that_said_why_it_failed_was_not_killed():
+    """A full disk is named by the path alone, which hides the run's name; so the runner puts it in front."""
+    told = [
+        "rule run:",
+        "! run t/a/0: cannot write /disk/t/a/0/log.txt (No space left on device)",
+        "! t/c/0 needs t/b/0",
+    ]
+    assert making.failures(["t/a/0", "t/a/01", "t/b/0", "t/c/0"], ["t/a/0", "t/b/0"], told) == (
+        ["t/a/0", "t/c/0"],
+        ["t/b/0"],
+    )
+
+
+def test_the_plan_says_how_many_runs_other_code_made(checkout, monkeypatch, capsys):
+    publishable(checkout, monkeypatch)
+    plan = checkout.plan("laptop", "t/base")
+    making.show_plan(checkout, plan, {}, 1)
+    assert "1 of these were made by other code in lib/" in capsys.readouterr().out
 
 
 def test_two_runners_make_one_run_once(checkout):
@@ -1072,7 +1148,7 @@ def test_two_runners_make_one_run_once(checkout):
 
 HOLDER = """
 import time
-from lib.runs.process import PARENT, gpu
+from lib.runs.process import PARENT, RunError, gpu
 with gpu() as mine:
     print(mine, flush=True)
     time.sleep(600)

@@ -1059,11 +1059,3 @@ def test_trls_own_trainer_takes_our_rewards(tmp_path):
     theirs = GRPOTrainer(model, rewards, config, rows, processing_class=tokenizer)
     theirs.train()
     assert {"rewards/ast/mean", "rewards/trace_hardness/mean"} <= set(theirs.state.log_history[0])
-
-
-@pytest.mark.parametrize("pinned, fused", [(False, None), (True, True)])
-def test_pinned_kernels_take_an_adamw_without_mkls_square_root(pinned, fused, tmp_path, monkeypatch):
-    monkeypatch.setattr(lib.training, "PINNED", pinned)
-    trainer = make_trainer(tmp_path, steps=2)
-    trainer.fit(tmp_path, 2, "RLOO", ())
-    assert trainer.optimizer.optimizer.defaults["fused"] is fused and trainer.state.global_step == 2

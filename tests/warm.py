@@ -1,8 +1,9 @@
 """Kernels of a test session, forked from one process that has imported what they all import.
 
 Importing torch and transformers takes a miniature run longer than all it does. `python tests/warm.py SOCKET` imports
-them once. The kernelspec of tests/conftest.py starts each kernel as `warm.py -f ...`, a stand-in process that lives,
-is interrupted and dies together with the fork that works in its place. Modules of lib/ are imported by each kernel
+them once. A copy of this file called ipykernel_launcher.py stands first on the path of the tests' runs, so that each
+of their kernels is a stand-in process, which lives, is interrupted and dies together with the fork that works in its
+place. Modules of lib/ are imported by each kernel
 anew, from its own checkout. Tests that kill processes start kernels as users do.
 """
 

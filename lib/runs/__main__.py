@@ -14,16 +14,17 @@ from typing import Annotated
 
 from typer import Argument, Option, Typer
 
-from lib.files import FIGURES, atomic, clock, shown
+from lib.files import FIGURES, RUNS, atomic, clock, shown
 from lib.runs import front
-from lib.runs.folder import processor
-from lib.runs.plan import DeclarationError, Plan, Project, Spec, as_json, digest, lib_digest, read_record
-from lib.runs.process import PARENT, RunError, die_with_parent
+from lib.runs.folder import processor, write_json
+from lib.runs.hashes import lib_digest
+from lib.runs.plan import DeclarationError, Plan, Project, Spec, read_record, state
+from lib.runs.process import PARENT, RunError, cores, die_with_parent
 
-CORES = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+CORES = cores()
 PUBLISHED = (  # run.json last, that all is there
     *("generations.parquet", "metrics.csv", "trajectories.parquet", "calibration.parquet", "exact.parquet"),
-    *("estimators.parquet", "run.json"),
+    "estimators.parquet",
 )
 ALL = "all"  # in a profile's place
 Cores = Annotated[int, Option(min=1)]
@@ -46,8 +47,8 @@ def make(
         if not names:
             raise DeclarationError("no group or run is named before the options for Snakemake")
         front.make(project, profile, names, cores, groups[len(names) :], machine)
-    except KeyboardInterrupt:
-        print("\nstopped; the same command goes on from here", file=sys.stderr)
+    except KeyboardInterrupt as stop:
+        print(f"\nstopped{stop}; the same command goes on from here", file=sys.stderr)
         raise
 
 
@@ -55,7 +56,7 @@ def make(
 def plan(profile: str, groups: Groups, cores: Cores = CORES) -> None:
     """What `make` would do: the runs, what is there, and the time by recorded runs. Starts nothing."""
     asked = project.plan(profile, *groups)
-    front.show_plan(asked, front.expected(project, asked), cores)
+    front.show_plan(project, asked, front.expected(project, asked), cores)
 
 
 @app.command()
@@ -68,24 +69,29 @@ def run(profile: str, run: str) -> None:
         raise DeclarationError(
             f"{run} is {len(names)} runs, and `run` executes one: {', '.join(names[:4])} ...; or `make`"
         )
-    execute(project, project.specs(profile)[names[0]])
+    spec = project.specs(profile)[names[0]]
+    try:
+        project.check_own_rewards([spec])
+        execute(project, spec)
+    except (OSError, ValueError) as error:  # a full disk, a damaged parent
+        raise RunError(f"run {spec.name}: {error}") from error
 
 
 @app.command()
 def status(profile: Annotated[str, Argument()] = "cpu", groups: Some = None) -> None:
     """How many runs of each kind are in which state, then a line a run: of groups, or of all that were begun."""
     asked = [project.specs(profile)[name] for name in project.asked(profile, groups or ["*/*/*"])]
-    states, code, lines = {spec.name: spec.state for spec in asked}, lib_digest(project.root), []
-    here = processor()
+    known, here, code, lines = {}, processor(), lib_digest(project.root), []
+    states = {spec.name: state(spec, known) for spec in asked}
     for spec in asked:
-        state, when = states[spec.name], ""
-        if state == "done":
+        now, when = states[spec.name], ""
+        if now == "done":
             record = read_record(spec.folder)
-            state += ", by other code in lib/" if record["lib"] != code else ""
-            state += ", on another processor" if record.get("cpu") not in (None, here) else ""
-            when = f"{record['started'][:16]}  {clock(record['elapsed']):>8}"
-        if groups or state != "missing":
-            lines.append(f"{spec.name:36} {state:32} {when}".rstrip())
+            now += ", by other code in lib/" if record.get("lib") != code else ""
+            now += ", on another processor" if record.get("cpu") not in (None, here) else ""
+            when = f"{record.get('started', '')[:16]}  {clock(record['elapsed']):>8}"
+        if groups or now != "missing":
+            lines.append(f"{spec.name:36} {now:32} {when}".rstrip())
     for kind in dict.fromkeys(spec.name.partition("/")[0] for spec in asked):
         of_kind = [states[spec.name] for spec in asked if spec.name.startswith(f"{kind}/")]
         plain = ("done", "missing", "unfinished")
@@ -100,8 +106,10 @@ def status(profile: Annotated[str, Argument()] = "cpu", groups: Some = None) -> 
 
 @app.command()
 def check() -> None:
-    """Resolve every run in every profile, start nothing."""
+    """Resolve every run in every profile, run the files of rewards that they name, start nothing else."""
     project.check()
+    for profile in project.declarations.profiles:
+        project.check_own_rewards(project.specs(profile).values())
     print(f"all is well with {len(project.expanded())} runs in profiles {', '.join(project.declarations.profiles)}")
 
 
@@ -188,19 +196,43 @@ def report(profile: Annotated[str, Argument()] = ALL) -> None:
 
 
 @app.command()
+def clean() -> None:
+    """Delete the runs that were made here, with what was kept of them, and nothing else that lies in their folder."""
+    size = lambda folder: sum(path.stat().st_size for path in folder.rglob("*") if path.is_file()) / 1e6  # noqa: E731
+    records = [path for name in ("spec.json", "run.json", "run.before.json") for path in RUNS.rglob(name)]
+    for folder in sorted({path.parent for path in records}):
+        print(f"{shown(folder)}: {size(folder):.1f} MB")
+        shutil.rmtree(folder)
+        for empty in folder.parents:
+            if not empty.is_relative_to(RUNS) or any(empty.iterdir()):
+                break
+            empty.rmdir()
+    for cache in (".verdicts", ".cache", ".home", ".snakemake"):
+        shutil.rmtree(RUNS / cache, ignore_errors=True)
+
+
+@app.command()
 def publish(profile: str, groups: Groups) -> None:
     """Copy what studies and other runs need of finished runs to data/reference."""
+    known: dict[Path, str] = {}
     for spec in (project.specs(profile)[name] for name in project.asked(profile, groups)):
-        if (state := spec.state) != "done":
+        if (now := state(spec, known)) != "done":
             remedy = f"`python -m lib.runs make {profile} {spec.name}`"
-            raise RunError(f"{spec.name} is not finished ({state}): {remedy}")
-        shutil.rmtree(spec.reference, ignore_errors=True)
+            raise RunError(f"{spec.name} is not finished ({now}): {remedy}")
+        if spec.folder.resolve() == spec.reference.resolve():
+            raise RunError(f"{spec.name} lies in data/reference already: COUNTDOWN_RUNS must be another folder")
+        record, half = read_record(spec.folder), spec.reference.with_name(f".{spec.reference.name}")
+        shutil.rmtree(half, ignore_errors=True)
+        half.mkdir(parents=True)
         if spec.declaration.keep_checkpoint:
-            shutil.copytree(spec.folder / "checkpoint", spec.reference / "checkpoint")
-        spec.reference.mkdir(parents=True, exist_ok=True)
+            shutil.copytree(spec.folder / "checkpoint", half / "checkpoint")
         for file in PUBLISHED:
             if (spec.folder / file).exists():
-                shutil.copyfile(spec.folder / file, spec.reference / file)
+                shutil.copyfile(spec.folder / file, half / file)
+        files = {name: entry for name, entry in record["files"].items() if (half / name).exists()}
+        write_json(half / "run.json", record | {"files": files})
+        shutil.rmtree(spec.reference, ignore_errors=True)  # what was published before goes once all is copied
+        half.rename(spec.reference)
         size = sum(path.stat().st_size for path in spec.reference.rglob("*") if path.is_file())
         print(f"{shown(spec.reference)}: {size / 1e6:.2f} MB")
 
@@ -218,39 +250,8 @@ def restore(profile: str, groups: Groups) -> None:
         else:
             aside = shutil.ignore_patterns("verdicts")
             shutil.copytree(spec.reference, spec.folder, ignore=aside, dirs_exist_ok=True)
-            (spec.folder / "spec.json").write_text(as_json({key: record[key] for key in ("profile", "run", "seed")}))
+            write_json(spec.folder / "spec.json", {key: record[key] for key in ("profile", "run", "seed")})
             print(f"{spec.name}: {spec.state}")
-
-
-@app.command()
-def record(profile: str, method: str, cores: Cores = CORES) -> None:
-    """Make an entry of RECORDS.md, a method of five seeds, and fill in its line."""
-    from lib.runs.record import record  # what judges takes a second to import
-
-    print(record(project, profile, method, cores))
-
-
-@app.command()
-def stamp(profile: str, groups: Groups) -> None:
-    """Published runs become runs of the present notebooks, where parameters are the same: after an edit that changes
-    none of their results. Records from before sizes were noted get those of what is published."""
-    specs, asked, before = project.specs(profile), project.asked(profile, groups), {}
-    for spec in specs.values():  # parents first, whose run.json changes
-        record, path = read_record(spec.reference), spec.reference / "run.json"
-        if not record:
-            continue
-        before[spec.name] = digest(path)
-        if spec.name in asked:
-            old = project.notebook(spec.notebook)[0] | record["parameters"]
-            if other := [key for key, value in spec.params.items() if old[key] != value]:
-                raise RunError(f"{shown(spec.reference)} was made with another {', '.join(other)}: make it again")
-            record |= {"code": spec.code, "fingerprint": spec.fingerprint}
-            there = [spec.reference / name for name in PUBLISHED[:-1] if (spec.reference / name).exists()]
-            record.setdefault("files", {file.name: file.stat().st_size for file in there})
-        parents = {name: digest(specs[name].reference / "run.json") for name in record["parents"] if name in before}
-        record["parents"] |= {name: new for name, new in parents.items() if record["parents"][name] == before[name]}
-        with atomic(path) as temporary:
-            temporary.write_text(as_json(record))
 
 
 def tell(error: Exception | str) -> None:
@@ -260,7 +261,8 @@ def tell(error: Exception | str) -> None:
 if __name__ == "__main__":
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # a polite end says and does what Ctrl-C does
     if PARENT in os.environ:
-        die_with_parent(int(os.environ.pop(PARENT)))
+        parent = os.environ.pop(PARENT)
+        die_with_parent(int(parent) if parent.isdigit() else 0)
     try:
         app()
     except (DeclarationError, RunError, OSError) as error:

@@ -3,25 +3,29 @@
 import json
 import os
 import resource
+import secrets
 import shutil
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext, suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from threading import Event, Thread
+from typing import Any
 
+import psutil
 from nbclient.exceptions import DeadKernelError
 from papermill import PapermillExecutionError, execute_notebook
 from papermill.clientwrap import PapermillNotebookClient
 from papermill.exceptions import strip_color
 from traitlets.config import Config
 
-from lib.files import atomic, shown, writing
-from lib.runs.folder import provenance
-from lib.runs.plan import Project, Spec, as_json, digest, lib_digest, read_record
+from lib.files import sha256, shown, writing
+from lib.runs.folder import content, provenance, read_spec, set_aside, write_json
+from lib.runs.hashes import inputs, lib_digest
+from lib.runs.plan import Project, Spec, read_record, state
 from lib.runs.process import RunError, caches, gpu, locked
 
 # nbclient answers an Output widget (`interact`) on the socket where it awaits the cell's reply, and then may never see
@@ -31,78 +35,70 @@ PapermillNotebookClient.on_comm_open_jupyter_widget = lambda self, msg: None
 # behind its last cell speaks of an error then, on everybody's screen. And lib.runs.process.die_with_parent.
 EXEC = "--IPKernelApp.exec_lines="
 QUIET = [EXEC + "get_ipython().kernel.log.addFilter(lambda record: 'KeyboardInterrupt' not in str(record.msg))"]
-DIE_WITH_PARENT = [EXEC + "__import__('ctypes').CDLL(None).prctl(1, 9)"]
-OURS = ("spec.json", "run.json", "spent.txt", "log.txt", "notebook.ipynb")  # the runner's files beside the notebook's
+DIE_WITH_PARENT = [EXEC + "__import__('ctypes').CDLL(None).prctl(1, 9)"] if sys.platform == "linux" else []
+OURS = {"spec.json", "run.json", "spent.txt", "log.txt", "notebook.ipynb"}  # the runner's own files in a run's folder
 PULSE = 1.0  # seconds between two notes of the time spent: what a kill can lose of it
 
 
 def execute(project: Project, spec: Spec) -> None:
     """Make one run in its folder.
 
-    A folder half-made by the same spec is resumed: a checkpoint its notebook finds there is its own. One of
-    another spec is emptied first. Raises RunError naming the run, the cell and the log.
+    A folder half-made by the same spec is resumed: a checkpoint its notebook finds there is its own. What another spec
+    made there is set aside first. Raises RunError naming the run, the cell and the log.
     """
-    parents, folder = parent_folders(project, spec), spec.folder
+    parents, folder = finished_parents(project, spec), spec.folder
     folder.mkdir(parents=True, exist_ok=True)
     with locked(folder, spec.name), nullcontext() if spec.study else gpu() as device:
         if not project.published and spec.state == "done":
             print(f"> {spec.name}: another process has just finished it", flush=True)
             return
-        needs = {
-            key: shown(parents[value])
-            if isinstance(value, str)
-            else [shown(parents[one]) for one in value if one in parents]
-            for key, value in spec.declaration.needs.items()
-            if not isinstance(value, str) or value in parents
-        }
-        began = {
-            "profile": spec.profile,
-            "run": spec.run,
-            "method": spec.method,
-            "seed": spec.params["seed"],
-            "notebook": spec.notebook,
-            "code": spec.code,
-            "fingerprint": spec.fingerprint,
-            "parameters": spec.params | needs | {"output": shown(folder)},
-            "parents": {name: digest(path / "run.json") for name, path in parents.items()},
-        }
-        prepare(folder, began)
-        if project.published:  # drawn anew, not resumed
-            (folder / "spent.txt").unlink(missing_ok=True)
-        started = datetime.now(UTC)
-        with spending(folder) as spent:
+        began = describe(project, spec, parents)
+        made_by = prepare(
+            folder, began, provenance(project.root, device) | {"lib": lib_digest(project.root)}, spec.study
+        )
+        with spending(folder, anew=spec.study) as spent:
             run_notebook(project, spec, began["parameters"], device)
+            elapsed, core_seconds = spent()
         shutil.rmtree(folder / "trainer", ignore_errors=True)  # states to resume from: gigabytes, of no use now
         artifacts, peak = folder / "artifacts.txt", resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss
-        files = sorted(path.relative_to(folder).as_posix() for path in folder.rglob("[!.]*") if path.is_file())
+        files = [path for path in sorted(folder.rglob("[!.]*")) if path.is_file()]
+        names = {path.relative_to(folder).as_posix(): path for path in files}
         ended = {
+            "id": secrets.token_hex(8),  # a child notes that of each parent
             "threads": spec.declaration.threads,
-            **provenance(project.root, device),
-            "lib": lib_digest(project.root),
+            **made_by[0],
+            **(
+                {"resumed_by": made_by[1:]} if made_by[1:] else {}
+            ),  # stretches under other code, packages or processors
             "artifacts": artifacts.read_text().splitlines() if artifacts.exists() else [],
-            "files": {name: (folder / name).stat().st_size for name in files if name not in OURS},
+            "files": {name: described(path) for name, path in names.items() if name not in OURS},
             "status": "finished",
-            "started": started.isoformat(timespec="seconds"),
-            "elapsed": round(spent(), 1),  # all stretches of a run that was resumed
+            "elapsed": round(elapsed, 1),  # all stretches of a run that was resumed
+            "core_seconds": round(core_seconds, 1),
             # of the largest kernel so far, which macOS counts in bytes
             "peak_memory_mb": round(peak / (2**20 if sys.platform == "darwin" else 2**10)),
         }
-        with atomic(folder / "run.json") as path:
-            path.write_text(as_json(began | ended))
+        write_json(folder / "run.json", began | ended)
 
 
-def parent_folders(project: Project, spec: Spec) -> dict[str, Path]:
-    """Folders of the finished parents. Raises RunError if one is missing; a study reads those that are there."""
-    found = {}
+def described(path: Path) -> dict[str, Any]:
+    """A file as run.json lists it: its length says at every start whether it is whole, its hash where it is read."""
+    return {"bytes": path.stat().st_size, "sha256": sha256(path)}
+
+
+def finished_parents(project: Project, spec: Spec) -> dict[str, Spec]:
+    """The parents that are finished. Raises RunError if one is missing; a study reads those that are there."""
+    found, known = {}, {}
     for name, parent in spec.parents.items():
-        state = parent.state
         if project.published:  # a study that was drawn here may have moved to another profile
-            state = "done" if read_record(parent.folder) and (parent.reference / "run.json").exists() else "missing"
-        if state == "done":
-            found[name] = parent.folder
+            now = "done" if read_record(parent.folder) and (parent.reference / "run.json").exists() else "missing"
+        else:
+            now = state(parent, known)
+        if now == "done":
+            found[name] = parent
         elif not spec.study:
             remedy = f"`python -m lib.runs make {spec.profile} {name}`"
-            raise RunError(f"{spec.name} needs {name}, which is not finished ({state}): {remedy}")
+            raise RunError(f"{spec.name} needs {name}, which is not finished ({now}): {remedy}")
     if spec.parents and not found:
         remedy = f"`python -m lib.runs make {spec.profile} {next(iter(spec.parents))} {spec.name}`"
         raise RunError(
@@ -111,54 +107,86 @@ def parent_folders(project: Project, spec: Spec) -> dict[str, Path]:
     return found
 
 
-def prepare(folder: Path, began: dict) -> None:
-    """Empty a folder that this run began with another spec; write this one's.
+def describe(project: Project, spec: Spec, parents: dict[str, Spec]) -> dict[str, Any]:
+    """What a run is: the first part of its spec.json and of its run.json."""
+    folders = {}
+    for key, value in spec.declaration.needs.items():
+        if isinstance(value, list):
+            folders[key] = [shown(parents[name].folder) for name in value if name in parents]
+        elif value in parents:
+            folders[key] = shown(parents[value].folder)
+    parameters = spec.params | folders
+    return {
+        "profile": spec.profile,
+        "run": spec.run,
+        "method": spec.method,
+        "seed": spec.params["seed"],
+        "notebook": spec.notebook,
+        "code": spec.code,
+        "fingerprint": spec.fingerprint,
+        "parameters": parameters | {"output": shown(spec.folder)},
+        "inputs": inputs(parameters, project.root),
+        "parents": {name: read_record(parent.folder)["id"] for name, parent in parents.items()},
+    }
 
-    Nothing is deleted where no spec.json says that the folder is this run's. Raises RunError naming what lies there.
+
+def prepare(folder: Path, began: dict[str, Any], maker: dict[str, Any], study: bool) -> list[dict[str, Any]]:
+    """Make a folder ready for a run, and say what made each of its stretches, of a resumed run more than one.
+
+    What another spec made there is set aside; a study, which only reads, is made again in its place. Nothing is touched
+    where no spec.json says that the folder is this run's: RunError names what lies there.
     """
-    spec_file, there, name = folder / "spec.json", as_json(began), f"{began['run']}/{began['seed']}"
-    before = spec_file.read_text(errors="replace") if spec_file.exists() else ""
-    if before != there:
-        held = [path for path in sorted(folder.iterdir()) if not path.name.startswith(".spec.json.")]  # half-written
-        if held and not written_for(began, before):
-            strange = shown(next((path for path in held if path != spec_file), spec_file))
-            raise RunError(f"{strange} was not made by run {name}, whose folder it lies in: move it away")
-        if held:
-            print(f"> {name}: begun with other parameters, code or parents; starts anew", flush=True)
-        for path in held:
-            if path != spec_file:  # it stays to the last: if this is cut off, the folder is still known as the run's
-                shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink()
+    began, before, name = json.loads(json.dumps(began)), read_spec(folder), f"{began['run']}/{began['seed']}"
+    held = content(folder)
+    made = [path for path in held if path.name not in OURS - {"run.json"}]
+    other = before is None or (before and any(before.get(key) != began[key] for key in ("profile", "run", "seed")))
+    if held and other:
+        strange = shown(next((path for path in held if path.name != "spec.json"), held[0]))
+        raise RunError(f"{strange} was not made by run {name}, whose folder it lies in: move it away")
+    maker |= {"started": datetime.now(UTC).isoformat(timespec="seconds")}
+    stretches = [maker]
+    if before and all(before.get(key) == value for key, value in began.items()):
+        stretches = before.get("made_by") or stretches
+        if differs := [key for key, value in maker.items() if key != "started" and stretches[-1].get(key) != value]:
+            print(f"> {name}: goes on, though {', '.join(differs)} differ from when it was begun", flush=True)
+            stretches = [*stretches, maker]
+    elif made and not study:
+        old = set_aside(folder)
+        print(f"> {name}: begun with other parameters, code or parents; starts anew", flush=True)
+        print(f"> {name}: what it had made is now in {shown(old)}", flush=True)
+    else:
+        (folder / "spent.txt").unlink(missing_ok=True)
     for old in ("run.json", "artifacts.txt"):
         (folder / old).unlink(missing_ok=True)
-    with atomic(spec_file) as path:
-        path.write_text(there)
-
-
-def written_for(began: dict, text: str) -> bool:
-    """Whether the text of a spec.json is that of the same run."""
-    try:
-        spec = json.loads(text)
-        return all(spec[key] == began[key] for key in ("profile", "run", "seed"))
-    except (ValueError, KeyError, TypeError):
-        return False
+    if (spec := began | {"made_by": stretches}) != before:
+        write_json(folder / "spec.json", spec)
+    return stretches
 
 
 @contextmanager
-def spending(folder: Path) -> Iterator:
-    """Note the seconds spent in spent.txt every PULSE, so that a resumed run adds them up; yields what says them.
+def spending(folder: Path, anew: bool) -> Iterator[Callable[[], tuple[float, float]]]:
+    """Note the seconds and core-seconds spent in spent.txt every PULSE, so that a resumed run adds them up, unless it
+    is made `anew`; yields what gives both.
 
     A pulse stands behind them, different each time: who looks on sees that the run is at work.
     """
-    file, clock, over = folder / "spent.txt", time.monotonic(), Event()
-    before = float((file.read_text().split() or [0])[0]) if file.exists() else 0.0
+    file, begun, over, most = folder / "spent.txt", time.monotonic(), Event(), [0.0]
+    before = [0.0, 0.0]
+    with suppress(OSError, ValueError):  # none, or one that a power cut emptied
+        before = before if anew else [float(part) for part in file.read_text().split()[:2]]
+    before = before if len(before) == 2 else [0.0, 0.0]
 
-    def spent() -> float:
-        return before + time.monotonic() - clock
+    def spent() -> tuple[float, float]:
+        most[0] = max(most[0], core_seconds())  # a process that ends may be counted nowhere for a moment
+        return before[0] + time.monotonic() - begun, before[1] + most[0]
 
     def note() -> None:
         while True:
-            with atomic(file) as path:
-                path.write_text(f"{spent():.1f} {time.time_ns()}\n")
+            elapsed, cores = spent()
+            with suppress(OSError):  # a full disk: the notebook itself will say so
+                half = file.with_name(".spent.txt")
+                half.write_text(f"{elapsed:.1f} {cores:.1f} {time.time_ns()}\n")
+                half.replace(file)
             if over.wait(PULSE):
                 return
 
@@ -171,8 +199,20 @@ def spending(folder: Path) -> Iterator:
         thread.join()
 
 
+def core_seconds() -> float:
+    """The computing time of all processes below this one, those that have ended included."""
+    ended = os.times()
+    total = ended.children_user + ended.children_system
+    for process in psutil.Process().children(recursive=True):
+        with suppress(psutil.Error):
+            total += sum(process.cpu_times()[:4])  # its own and its ended children's, user and system
+    return total
+
+
 def run_notebook(project: Project, spec: Spec, parameters: dict, device: str | None) -> None:
-    """Papermill, with the kernel over IPC in a short directory of its own: no open port, no collision."""
+    """Papermill, with the kernel over IPC in a short directory of its own: no open port, no collision.
+
+    Raises RunError if a cell fails, the kernel dies, or a cell was never executed."""
     executed = spec.folder / "notebook.ipynb"
     with (
         writing(executed),
@@ -182,21 +222,47 @@ def run_notebook(project: Project, spec: Spec, parameters: dict, device: str | N
         os.environ.update(environment(project, spec, short, device))
         try:
             execute_notebook(
-                project.root / "notebooks" / f"{spec.notebook}.ipynb",
-                executed,
+                verbatim(project.root / "notebooks" / f"{spec.notebook}.ipynb"),
+                verbatim(executed),
                 parameters,
-                kernel_name="python3",
+                kernel_name=kernel_of_this_python(Path(short)),
                 language="python",
                 cwd=project.root,
                 progress_bar=False,
                 stdout_file=log,
                 stderr_file=log,
-                coalesce_streams=True,  # the kernel sends what waits every .2 s, in the middle of a line too
                 config=Config({"KernelManager": {"transport": "ipc", "ip": f"{short}/s"}}),
-                extra_arguments=(DIE_WITH_PARENT if sys.platform == "linux" else []) + QUIET,
+                extra_arguments=DIE_WITH_PARENT + QUIET,
             )
-        except (PapermillExecutionError, DeadKernelError) as error:
-            raise RunError(explain(spec, executed, error)) from error
+        except PapermillExecutionError as error:
+            lines = strip_color("\n".join(error.traceback)).strip().splitlines()
+            raise failure(spec, executed, "\n".join(lines[-6:]) or f"{error.ename}: {error.evalue}") from error
+        except (DeadKernelError, RuntimeError) as error:  # the second: it died while it started
+            why = "its kernel died; most often the machine's memory was full, or the process was killed"
+            raise failure(spec, executed, why) from error
+        finally:
+            merge_streams(executed)
+    cells = code_cells(executed)
+    if silent := [cell for cell in cells if cell["execution_count"] is None and "".join(cell["source"]).strip()]:
+        why = f"no cell from `{first_line(silent[0])}` on was executed: the cell before ended the notebook (sys.exit?)"
+        raise RunError(f"run {spec.name} ({spec.profile}) is not finished: {why}\nlog: {shown(executed)}")
+
+
+def verbatim(path: Path) -> str:
+    """A path as papermill takes it, which would fill in what stands in braces."""
+    return str(path).replace("{", "{{").replace("}", "}}")
+
+
+def kernel_of_this_python(folder: Path) -> str:
+    """The name of a kernel specification, written below `folder`, that starts this very interpreter.
+
+    `environment` makes the folder the first place where specifications are looked for: whatever JUPYTER_PATH or a home
+    calls python3, a run has the packages that its run.json lists."""
+    spec = folder / "kernels/countdown/kernel.json"
+    spec.parent.mkdir(parents=True)
+    argv = [sys.executable, "-m", "ipykernel_launcher", "-f", "{connection_file}"]
+    spec.write_text(json.dumps({"argv": argv, "display_name": "Countdown", "language": "python"}))
+    return "countdown"
 
 
 def environment(project: Project, spec: Spec, short: str, device: str | None) -> dict[str, str]:
@@ -208,6 +274,7 @@ def environment(project: Project, spec: Spec, short: str, device: str | None) ->
         "PYTHONPATH": os.pathsep.join([str(project.root), *filter(None, [os.environ.get("PYTHONPATH")])]),
         "COUNTDOWN_ROOT": str(project.root),  # Run checks that lib is this checkout's
         "IPYTHONDIR": short,  # nobody's start-up files, nobody's history
+        "JUPYTER_PATH": short,
         "JUPYTER_RUNTIME_DIR": short,  # nothing is written to a home
         "TOKENIZERS_PARALLELISM": "false",
         "MPLBACKEND": "module://matplotlib_inline.backend_inline",
@@ -218,15 +285,45 @@ def environment(project: Project, spec: Spec, short: str, device: str | None) ->
     }
 
 
-def explain(spec: Spec, executed: Path, error: Exception) -> str:
+def failure(spec: Spec, executed: Path, reason: str) -> RunError:
     """Which run, which cell (the last one begun, by papermill's own marks), why, and where to read on."""
-    cells = [cell for cell in json.loads(executed.read_text())["cells"] if cell["cell_type"] == "code"]
-    begun = [cell for cell in cells if cell["metadata"].get("papermill", {}).get("start_time")]
-    source = "".join((begun or cells)[-1]["source"])
-    first = next((line for line in source.splitlines() if line.strip()), "")
-    reason = "its kernel died; most often the machine's memory was full, or the process was killed"
-    if isinstance(error, PapermillExecutionError):
-        lines = strip_color("\n".join(error.traceback)).strip().splitlines()
-        reason = "\n".join(lines[-6:]) or f"{error.ename}: {error.evalue}"
-    where = f"run {spec.name} ({spec.profile}) failed in the cell that starts with `{first}`"
-    return f"{where}:\n{reason}\nlog: {shown(executed)}"
+    cells = code_cells(executed)
+    begun = [cell for cell in cells if cell["metadata"].get("papermill", {}).get("start_time")] or cells
+    where = f"in the cell that starts with `{first_line(begun[-1])}`" if begun else "before its first cell"
+    return RunError(f"run {spec.name} ({spec.profile}) failed {where}:\n{reason}\nlog: {shown(executed)}")
+
+
+def code_cells(notebook: Path) -> list[dict[str, Any]]:
+    """The code cells of a notebook, none where it was not written."""
+    if not notebook.exists():
+        return []
+    return [cell for cell in json.loads(notebook.read_text())["cells"] if cell["cell_type"] == "code"]
+
+
+def first_line(cell: dict[str, Any]) -> str:
+    return next((line for line in "".join(cell["source"]).splitlines() if line.strip()), "")
+
+
+def merge_streams(notebook: Path) -> None:
+    """Make one text of what a cell printed in a row, as a terminal shows it: a carriage return begins the line anew.
+
+    The kernel sends what waits every .2 s, in the middle of a line too. nbclient does the same with an expression that
+    takes quadratic time in the length of a line; this is linear."""
+    if not notebook.exists():
+        return
+    made = json.loads(notebook.read_text())
+    for cell in made["cells"]:
+        merged: list[dict[str, Any]] = []
+        for output in cell.get("outputs", []):
+            text = "".join(output.get("text", ""))
+            if merged and output["output_type"] == "stream" and merged[-1].get("name") == output["name"]:
+                merged[-1]["text"].append(text)
+            else:
+                merged.append(output | {"text": [text]} if output["output_type"] == "stream" else output)
+        for output in merged:
+            if output["output_type"] == "stream":
+                lines = "".join(output["text"]).split("\n")
+                output["text"] = "\n".join(line[line.rstrip("\r").rfind("\r") + 1 :] for line in lines)
+        if "outputs" in cell:
+            cell["outputs"] = merged
+    notebook.write_text(json.dumps(made, indent=1, ensure_ascii=False) + "\n")

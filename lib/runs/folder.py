@@ -1,18 +1,21 @@
-"""A run as its notebook sees it: a folder, what it made, and a footer that says what made it."""
+"""A run as its notebook sees it: a folder, what began it, what it made, and a footer that says what made it."""
 
 from __future__ import annotations
 
+import ast
 import json
 import os
 import platform
 import subprocess
+import time
 from collections.abc import Mapping
 from contextlib import suppress
 from importlib.metadata import distributions
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from lib.files import PINNED, ROOT, shown, write_table
+from lib.files import ROOT, atomic, shown, write_table
+from lib.runs.hashes import inputs
 from lib.runs.parameters import FIELDS, check
 
 if TYPE_CHECKING:  # the front door writes no table
@@ -25,7 +28,8 @@ class Run:
     """The folder of one run, made if need be: `run = Run(output, globals())` below a notebook's parameters.
 
     `given`: the parameters, among other names; ValueError says which cannot be. The repository's root becomes the
-    working directory: relative paths mean the same in JupyterLab and here.
+    working directory: relative paths mean the same in JupyterLab and here. A notebook that is run by hand goes on with
+    what lies in the folder if the same parameters began it; the results of others are set aside (`begin`).
     """
 
     def __init__(self, output: str | Path, given: Mapping[str, Any] | None = None):
@@ -36,6 +40,8 @@ class Run:
         os.chdir(ROOT)
         self.folder = ROOT / output
         self.folder.mkdir(parents=True, exist_ok=True)
+        if given is not None and "COUNTDOWN_ROOT" not in os.environ:  # the runner has prepared the folder itself
+            begin(self.folder, given)
 
     def __truediv__(self, name: str) -> Path:
         return self.folder / name
@@ -63,36 +69,151 @@ class Run:
         print("packages " + ", ".join(f"{name} {number}" for name, number in made["versions"].items()))
 
 
-def provenance(root: Path, gpu: str | None = None) -> dict[str, Any]:
-    """What makes results here: commit, whether tracked files differ from it, Python, processor, the GPU of that number,
-    kernels and packages.
+# --- what began a folder ------------------------------------------------------------------------------------
 
-    Equal seeds repeat a run bit by bit on one kind of processor and one kind of kernels ("pinned" by `make BITWISE=1`).
+
+def begin(folder: Path, given: Mapping[str, Any]) -> None:
+    """Make a folder ready for a notebook that is run by hand, and say what happens to what lies there.
+
+    spec.json keeps what began the folder: the parameters, and hashes of what they name. The same again goes on from
+    what is saved; anything else sets the old content aside. A folder with other files and no saved training is left as
+    it is: it is not a run's, as data/problems.
     """
+    parameters = {name: value for name, value in parameters_of(given).items() if name != "output"}
+    began = json.loads(json.dumps({"parameters": parameters, "inputs": inputs(parameters, ROOT)}))
+    before, held = read_spec(folder), [path for path in content(folder) if path.suffix != ".ipynb"]
+    saved = sorted(folder.glob("trainer/checkpoint-*"), key=lambda path: (len(path.name), path.name))
+    if held and before is None and not saved:
+        return
+    if held and (not before or changes(before, began)):
+        why = f"another {', '.join(changes(before, began))}" if before else "nobody knows which parameters"
+        print(f"{shown(folder)} was begun with {why}: this run begins anew, and what lay there is in")
+        print(shown(set_aside(folder)))
+    elif held:
+        print(
+            f"{shown(folder)} was begun with the same parameters: goes on from {saved[-1].name if saved else 'there'}"
+        )
+    if not before or changes(before, began):
+        write_json(folder / "spec.json", began)
+
+
+def changes(before: Mapping[str, Any], began: Mapping[str, Any]) -> list[str]:
+    """The parameters and named things that differ between the present beginning and that of a spec.json."""
+    found = {}
+    for part in ("parameters", "inputs"):
+        old = before.get(part, {})
+        found |= {name: None for name, value in began[part].items() if name not in old or old[name] != value}
+        if part == "inputs":
+            found |= {name: None for name in old if name not in began[part]}
+    return list(found)
+
+
+def parameters_of(given: Mapping[str, Any]) -> dict[str, Any]:
+    """The parameters among a notebook's names: what its cells of plain literals assign, by IPython's history; without a
+    history, all plain values."""
+    plain = {name: value for name, value in given.items() if not name.startswith("_") and is_plain(value)}
+    if "In" not in given:
+        return plain
+    assigned = set().union(*map(literals, given["In"]))
+    return {name: value for name, value in plain.items() if name in assigned}
+
+
+def literals(cell: str) -> set[str]:
+    """The names that a cell assigns, if it assigns plain literals and does nothing else."""
+    names = set()
     try:
-        commit, dirty = git(root, "rev-parse", "HEAD").strip(), changed(root)
-    except (OSError, ValueError, subprocess.CalledProcessError):  # no git, or not in git
-        commit, dirty = None, False
+        for statement in ast.parse(cell).body:
+            ast.literal_eval(statement.value)  # pyright: ignore[reportAttributeAccessIssue]
+            names.add(statement.targets[0].id)  # pyright: ignore[reportAttributeAccessIssue]
+    except (SyntaxError, ValueError, TypeError, AttributeError):
+        return set()
+    return names
+
+
+def is_plain(value: Any) -> bool:
+    """Whether a value can stand in a YAML or JSON file."""
+    if isinstance(value, dict):
+        return all(isinstance(key, str) and is_plain(inner) for key, inner in value.items())
+    if isinstance(value, list):
+        return all(map(is_plain, value))
+    return value is None or isinstance(value, bool | int | float | str)
+
+
+def read_spec(folder: Path) -> dict[str, Any] | None:
+    """What began a folder: its spec.json; {} for one that is torn, None where there is none."""
+    try:
+        found = json.loads((folder / "spec.json").read_text())
+        return found if isinstance(found, dict) else {}
+    except FileNotFoundError:
+        return None
+    except (ValueError, OSError):
+        return {}
+
+
+def content(folder: Path) -> list[Path]:
+    """What lies in a run's folder. Hidden names are half-written files."""
+    return sorted(path for path in folder.iterdir() if not path.name.startswith("."))
+
+
+def set_aside(folder: Path) -> Path:
+    """Move what lies in a folder into a new one with the time in its name, which this gives back.
+
+    Its run.json becomes run.before.json, so that no pattern of folders takes it for a finished run. spec.json goes
+    last: if this is cut off, the folder is still known as the run's.
+    """
+    name = f"{folder.name}.before-{time.strftime('%Y%m%d-%H%M%S')}"
+    aside = folder.with_name(name)
+    while aside.exists():
+        aside = aside.with_name(aside.name + "x")
+    aside.mkdir()
+    for path in sorted(content(folder), key=lambda path: path.name == "spec.json"):
+        path.rename(aside / ("run.before.json" if path.name == "run.json" else path.name))
+    return aside
+
+
+def write_json(path: Path, record: dict[str, Any]) -> None:
+    """Write run.json or spec.json, whole or not at all."""
+    with atomic(path) as temporary:
+        temporary.write_text(json.dumps(record, indent=1) + "\n")
+
+
+# --- what made it -------------------------------------------------------------------------------------------
+
+
+def provenance(root: Path, gpu: str | None = None) -> dict[str, Any]:
+    """What makes results here: commit, whether code differs from it, Python, processor, the GPU of that number and
+    packages. Equal seeds repeat a run bit by bit on one kind of processor."""
     found = {one.name: one.version for one in distributions() if one.name in PACKAGES}
+    commit, dirty = checkout(root)
     return {
         "commit": commit,
         "dirty": dirty,
         "python": platform.python_version(),
         "cpu": processor(),
         **({"gpu": graphics(gpu)} if gpu is not None else {}),
-        "kernels": "pinned" if PINNED else "native",
         "versions": dict(sorted(found.items())),
     }
+
+
+def checkout(root: Path) -> tuple[str | None, bool]:
+    """The commit of a checkout and whether its files differ from that; no commit where the root is not that of a git
+    repository, as for an archive unpacked inside another project's."""
+    try:
+        if Path(git(root, "rev-parse", "--show-toplevel").strip()).resolve() != root.resolve():
+            return None, False
+        return git(root, "rev-parse", "HEAD").strip(), changed(root)
+    except (OSError, ValueError, KeyError, subprocess.CalledProcessError):  # no git, no commit
+        return None, False
 
 
 def processor() -> str | None:
     """The processor's name, where the system says it with family and model: one name may cover several kinds."""
     cpuinfo = Path("/proc/cpuinfo")
     first = cpuinfo.read_text().partition("\n\n")[0] if cpuinfo.exists() else ""
-    said = dict(line.split("\t: ", 1) for line in first.replace("\t\t", "\t").splitlines() if "\t: " in line)
+    told = dict(line.split("\t: ", 1) for line in first.replace("\t\t", "\t").splitlines() if "\t: " in line)
     known = {"model name": "{}", "cpu family": "family {}", "model": "model {}"}
     return (
-        ", ".join(form.format(said[key]) for key, form in known.items() if key in said) or platform.processor() or None
+        ", ".join(form.format(told[key]) for key, form in known.items() if key in told) or platform.processor() or None
     )
 
 
@@ -109,11 +230,14 @@ def git(root: Path, *arguments: str) -> str:
 
 
 def changed(root: Path) -> bool:
-    """Whether tracked files differ from the commit: of notebooks their cells, not the outputs that JupyterLab saves."""
+    """Whether tracked files differ from the commit, or lib/ or notebooks/ hold files that are not tracked. Of notebooks
+    their cells count, not the outputs that JupyterLab saves."""
 
     def cells(text: str) -> list:
         return [(cell["cell_type"], "".join(cell["source"])) for cell in json.loads(text)["cells"]]
 
+    if git(root, "ls-files", "--others", "--exclude-standard", "lib", "notebooks"):
+        return True
     for name in git(root, "-c", "core.quotepath=off", "diff", "--name-only", "--relative", "HEAD").splitlines():
         path = root / name
         if path.suffix != ".ipynb" or not path.exists():

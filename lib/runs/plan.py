@@ -5,12 +5,10 @@ here alone, by hashes: clocks do not matter.
 """
 
 import ast
-import hashlib
 import json
-import os
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from fnmatch import filter as fitting
 from functools import cache, cached_property
 from graphlib import CycleError, TopologicalSorter
@@ -22,14 +20,19 @@ import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from lib.files import ROOT, RUNS, nearest, shown
+from lib.runs.hashes import code_tree, digest, inputs
 from lib.runs.parameters import check, check_rewards
 
 YAML = "papermill_runs.yaml"
-PLAIN = r"(?![.-])[A-Za-z0-9_.+-]+"  # a folder's name that leads nowhere else, is not hidden, and no option
+PLAIN = r"[A-Za-z][A-Za-z0-9_.+-]{0,99}"  # a folder's name that leads nowhere else, is not hidden, no option, no number
+RUN = rf"{PLAIN}/[A-Za-z0-9][A-Za-z0-9_.+-]{{0,99}}"
 RESERVED = ("reference", "scratch", "solutions")  # folders beside those of the profiles
 STUDY = "study/"  # the kind of runs that read results and train nothing: `make figures` executes them
 EVALUATIONS = ("sample/", "search/")  # kinds of runs that tell of the policy they are given, not of one they make
-RECORD = {"run", "method", "seed", "notebook", "code", "fingerprint", "parameters", "parents", "elapsed"}  # what is one
+RECORD = {  # what every run.json holds
+    **dict.fromkeys(("run", "method", "notebook", "code", "fingerprint"), str),
+    **{"seed": int, "elapsed": (int, float), "parameters": dict, "parents": dict},
+}
 
 
 class DeclarationError(ValueError):
@@ -79,6 +82,42 @@ class Declarations(Strict):
     profiles: dict[str, Profile]
     runs: dict[str, Declaration]
     groups: dict[str, list[str]]
+
+
+def plain_data(text: str) -> Any:
+    """What the YAML says, made of plain values that JSON has too. Raises ValueError for anything else.
+
+    Nesting and aliases are looked at before anything is built: the parser itself would crash on 100,000 nested lists,
+    and a few aliases of aliases would fill the memory.
+    """
+    depth, anchored = 0, []
+    for event in yaml.parse(text, QUICK):
+        if isinstance(event, yaml.CollectionStartEvent):
+            depth += 1
+            anchored.append(event.anchor)
+        elif isinstance(event, yaml.CollectionEndEvent):
+            depth -= 1
+            anchored.pop()
+        elif isinstance(event, yaml.AliasEvent) and any(anchored):
+            raise ValueError(f"an alias stands inside an anchor{event.start_mark}")
+        if depth > 30:
+            raise ValueError(f"lists and mappings are nested more than 30 deep{event.start_mark}")
+    found = yaml.load(text, Loader=Loader)
+    for value in leaves(found):
+        if not isinstance(value, str | float | bool | None) and (not isinstance(value, int) or abs(value) >= 2**63):
+            raise ValueError(
+                f"{str(value)[:40]!r} is a {type(value).__name__}: only texts, numbers below 2^63 and true can be"
+            )
+    return found
+
+
+def leaves(value: Any) -> Iterable[Any]:
+    """The keys and values of nested data that hold no others."""
+    inside = chain(value, value.values()) if isinstance(value, dict) else value if isinstance(value, list) else None
+    if inside is None:
+        yield value
+    for inner in inside or ():
+        yield from leaves(inner)
 
 
 QUICK: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # libyaml where there is one: a tenth of the time
@@ -134,28 +173,48 @@ class Spec:
     @property
     def state(self) -> str:
         """done, missing, unfinished, or why a finished run has to be made again."""
-        try:
-            record = read_record(self.folder)
-        except DeclarationError:
-            return "damaged run.json"
-        if not record:
-            return "unfinished" if (self.folder / "spec.json").exists() else "missing"
-        if record["fingerprint"] != self.fingerprint:
-            return "other notebook code" if record["code"] != self.code else "other parameters or files"
-        made_here = (self.folder / "log.txt").exists()  # a restored run holds what is published of it
-        for name, size in record.get("files", {}).items() if made_here else ():
-            path = self.folder / name
-            if not path.exists() or path.stat().st_size != size:
-                return f"{name} is {'damaged' if path.exists() else 'gone'}"
-        for name, parent in self.parents.items():
-            finished = parent.state == "done"
-            if self.study and not finished and name not in record["parents"]:
-                continue
-            here = [parent.folder / "run.json"] * finished
-            there = [path for path in [parent.reference / "run.json"] if path.exists()]  # of a run that was restored
-            if record["parents"].get(name) not in map(digest, here + there):
-                return f"{name} made anew" if finished else f"{name} is not finished"
-        return "done"
+        return state(self, {})
+
+
+def state(spec: Spec, known: dict[Path, str]) -> str:
+    """`spec.state`; `known` keeps the states that were looked up, by folder, as runs have ancestors in common."""
+    if spec.folder not in known:
+        known[spec.folder] = look_up(spec, known)
+    return known[spec.folder]
+
+
+def look_up(spec: Spec, known: dict[Path, str]) -> str:
+    """The state of one run by its folder, and by the states of its parents."""
+    try:
+        record = read_record(spec.folder)
+    except DeclarationError:
+        return "damaged run.json"
+    if not record:
+        return "unfinished" if (spec.folder / "spec.json").exists() else "missing"
+    if record["fingerprint"] != spec.fingerprint:
+        return "other notebook code" if record["code"] != spec.code else "other parameters or files"
+    for name, entry in record["files"].items():
+        path, size = spec.folder / name, entry if isinstance(entry, int) else entry["bytes"]
+        if not path.exists() or path.stat().st_size != size:
+            return f"{name} is {'damaged' if path.exists() else 'gone'}"
+    for name, parent in spec.parents.items():
+        finished = state(parent, known) == "done"
+        if spec.study and not finished and name not in record["parents"]:
+            continue
+        makes = [made_as(parent.folder)] * finished + [
+            made_as(parent.reference)
+        ]  # a restored run's parents may be there
+        if record["parents"].get(name) not in makes:
+            return f"{name} made anew" if finished else f"{name} is not finished"
+    return "done"
+
+
+def made_as(folder: Path) -> str | None:
+    """The `id` of the finished run in a folder, None if there is none."""
+    try:
+        return read_record(folder).get("id")
+    except DeclarationError:
+        return None
 
 
 @dataclass(frozen=True)
@@ -164,11 +223,25 @@ class Plan:
 
     specs: dict[str, Spec]
     targets: list[str]
+    states: dict[Path, str] = field(default_factory=dict)
 
-    def height(self, run: str) -> int:
-        """How many runs must follow it, one after the other: what has most behind it is started first."""
-        children = (name for name, spec in self.specs.items() if run in spec.parents)
-        return max((1 + self.height(child) for child in children), default=0)
+    @cached_property
+    def heights(self) -> dict[str, int]:
+        """How many runs must follow each, one after the other: what has most behind it is started first."""
+        found = dict.fromkeys(self.specs, 0)
+        for name, spec in reversed(self.specs.items()):  # children first
+            for parent in found.keys() & spec.parents.keys():
+                found[parent] = max(found[parent], found[name] + 1)
+        return found
+
+    @cached_property
+    def waiting(self) -> dict[str, str]:
+        """The runs that are not finished, or whose parents are made now, and the state of each."""
+        found: dict[str, str] = {}
+        for name, spec in self.specs.items():  # parents first
+            if (now := state(spec, self.states)) != "done" or found.keys() & spec.parents.keys():
+                found[name] = now
+        return found
 
 
 class Project:
@@ -184,7 +257,7 @@ class Project:
     @cached_property
     def declarations(self) -> Declarations:
         try:
-            found = yaml.load((self.root / YAML).read_text(encoding="utf-8"), Loader=Loader)
+            found = plain_data((self.root / YAML).read_text(encoding="utf-8"))
             if not isinstance(found, dict):
                 raise DeclarationError(
                     f"{YAML} holds no profiles, runs and groups: `git checkout {YAML}`, or write them"
@@ -196,6 +269,8 @@ class Project:
             raise DeclarationError(f"{YAML}: {error}") from error
         except ValidationError as error:
             raise DeclarationError("\n".join(map(describe, error.errors()))) from error
+        except (ValueError, OverflowError, RecursionError) as error:
+            raise DeclarationError(f"{YAML}: {error}") from error
 
     @cache  # noqa: B019 (a project lives as long as the process)
     def notebook(self, name: str) -> tuple[dict[str, Any], str]:
@@ -257,7 +332,7 @@ class Project:
             for values in product(*grid.values()):
                 point = dict(zip(grid, values, strict=True))
                 name = str(fill(template, {key: str(value).replace("/", "_") for key, value in point.items()}))
-                if not re.fullmatch(f"{PLAIN}/{PLAIN}", name):
+                if not re.fullmatch(RUN, name):
                     raise DeclarationError(f"{where}: {name!r} is no name of a run, which is kind/name")
                 update = fill(body, point)
                 for key in re.findall(r"{\w+}", json.dumps(update)):
@@ -316,11 +391,11 @@ class Project:
         params = {key: value for key, value in params.items() if key != "output" and key not in needs}
         try:
             check(params | needs, defaults)
-        except ValueError as error:
+            named = inputs(params, self.root)
+        except (ValueError, OverflowError) as error:
             raise DeclarationError(f"{where}: {error}") from error
         ancestors = {parent: spec.fingerprint for parent, spec in parents.items()}
-        files = named_files(params, self.root)
-        fingerprint = digest([notebook, code, params, needs, ancestors, *filter(None, [files])])
+        fingerprint = digest([notebook, code, params, needs, ancestors, named])
         evaluated = needs.get("policy") if name.startswith(EVALUATIONS) else None
         method = parents[evaluated].method if isinstance(evaluated, str) else split(name)[0]
         reference = folder = self.root / "data/reference" / profile / name
@@ -345,21 +420,30 @@ class Project:
         neither finished nor part of the group."""
         self.check()
         specs, targets, wanted = self.specs(profile), self.asked(profile, names), set()
+        states: dict[Path, str] = {}
 
         def require(spec: Spec) -> None:
             wanted.add(spec.name)
-            for parent in spec.parents.values() if spec.state != "done" else ():
-                if parent.name not in wanted and not (spec.study and parent.state != "done"):
+            for parent in spec.parents.values() if state(spec, states) != "done" else ():
+                if parent.name not in wanted and not (spec.study and state(parent, states) != "done"):
                     require(parent)
 
         for target in targets:
             require(specs[target])
-        for name in wanted:
+        plan = Plan({run: spec for run, spec in specs.items() if run in wanted}, targets, states)
+        self.check_own_rewards(plan.specs[run] for run in plan.waiting)
+        return plan
+
+    def check_own_rewards(self, specs: Iterable["Spec"]) -> None:
+        """Make each reward that these runs name. Raises DeclarationError in a sentence, whatever such a
+        file does.
+
+        Only this executes a file of rewards: looking at other runs executes nothing of a user's."""
+        for spec in specs:
             try:
-                check_rewards(specs[name].params if specs[name].state != "done" else {})
+                check_rewards(spec.params)
             except ValueError as error:
-                raise DeclarationError(f"{YAML}: profile {profile}, run {name}: {error}") from error
-        return Plan({run: spec for run, spec in specs.items() if run in wanted}, targets)
+                raise DeclarationError(f"{YAML}: profile {spec.profile}, run {spec.name}: {error}") from error
 
 
 # --- how it is read and checked -----------------------------------------------------------------------------
@@ -387,7 +471,8 @@ def read_notebook(path: Path) -> tuple[dict[str, Any], str]:
     for name in ("output", "seed"):
         if name not in defaults:
             raise DeclarationError(f"{path.name}: its parameters cell has no `{name}`")
-    return defaults, digest(["".join(cell["source"]) for cell in cells if cell is not tagged[0]])
+    rest = [code_tree("".join(cell["source"])) for cell in cells if cell is not tagged[0]]
+    return defaults, digest([statement for statements in rest for statement in statements])
 
 
 def typed(value: Any, default: Any, where: str) -> Any:
@@ -476,42 +561,27 @@ def fill(value: Any, point: dict[str, Any]) -> Any:
     return value
 
 
-def named_files(params: Any, root: Path) -> dict[str, str]:
-    """A hash of each file that parameters name (problems of one's own, or the file of a reward)."""
-    if isinstance(params, str):
-        names = (params, params.rpartition(":")[0]) if "." in params else ()
-        return {name: digest(root / name) for name in names if "." in name and os.path.isfile(root / name)}
-    inside = chain(params, params.values()) if isinstance(params, dict) else params if isinstance(params, list) else ()
-    return {name: made for value in inside for name, made in named_files(value, root).items()}
-
-
-def read_record(folder: Path) -> dict:
+def read_record(folder: Path) -> dict[str, Any]:
     """A finished run's run.json; empty for a run that is not finished. Raises DeclarationError if it is damaged."""
     path = folder / "run.json"
     try:
-        record = json.loads(path.read_text())
-        if missing := RECORD - set(record):
-            raise ValueError(f"it has no {', '.join(sorted(missing))}")
+        text = path.read_text()
+        record = json.loads(text)
+        for key, kind in RECORD.items():
+            if not isinstance(record[key], kind):
+                raise ValueError(f"its {key} is {record[key]!r:.40}")
+        files = record.setdefault("files", {})
+        sizes = [entry if isinstance(entry, int) else entry["bytes"] for entry in files.values()]
+        if not all(isinstance(size, int) for size in sizes) or not isinstance(record.get("artifacts", []), list):
+            raise ValueError("its files or artifacts are of another type")
+        record.setdefault("id", digest(text.encode()))  # records of before runs had an id: children noted this hash
         return record
     except FileNotFoundError:
         return {}
-    except (ValueError, TypeError) as error:
-        published = path.is_relative_to(ROOT) and not path.is_relative_to(RUNS)
-        remedy = f"`git checkout -- {shown(path)}`" if published else "the same command makes this run again"
-        raise DeclarationError(f"{shown(path)} is damaged ({error}): {remedy}") from error
-
-
-def as_json(record: dict) -> str:
-    """As run.json and spec.json are written."""
-    return json.dumps(record, indent=1) + "\n"
-
-
-def digest(value: Any) -> str:
-    """A short hash of a file, or of plain data."""
-    data = value.read_bytes() if isinstance(value, Path) else json.dumps(value, sort_keys=True).encode()
-    return hashlib.sha256(data).hexdigest()[:16]
-
-
-def lib_digest(root: Path) -> str:
-    """A hash of all code in lib/."""
-    return digest([(str(path.relative_to(root)), digest(path)) for path in sorted((root / "lib").rglob("*.py"))])
+    except KeyError as error:
+        why = f"it has no {error.args[0]}"
+    except (ValueError, TypeError, AttributeError, OSError) as error:
+        why = str(error)
+    published = path.is_relative_to(ROOT) and not path.is_relative_to(RUNS)
+    remedy = f"`git checkout -- {shown(path)}`" if published else "the same command makes this run again"
+    raise DeclarationError(f"{shown(path)} is damaged ({why}): {remedy}")

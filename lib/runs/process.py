@@ -34,10 +34,12 @@ def die_with_parent(parent: int = 0) -> None:
 
 def caches(runs: Path) -> dict[str, str]:
     """Variables that keep Snakemake and Matplotlib out of a home that cannot be written."""
-    usual = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    usual = Path(os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache"))
     try:
-        usual.mkdir(parents=True, exist_ok=True)
-        writable = os.access(usual, os.W_OK)
+        writable = usual.is_absolute()  # not where nobody knows of a home
+        if writable:
+            usual.mkdir(parents=True, exist_ok=True)
+            writable = os.access(usual, os.W_OK)
     except OSError:
         writable = False
     here = runs / ".cache"
@@ -51,6 +53,27 @@ def try_lock(file) -> bool:
         return True
     except BlockingIOError:
         return False
+
+
+def cores() -> int:
+    """The cores that this process may use: those it is bound to, or fewer where its container gets less time."""
+    bound = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    quota, _, period = limit("cpu.max").partition(" ")
+    return max(1, min(bound, int(quota) // int(period))) if quota.isdigit() and period.isdigit() else bound
+
+
+def memory_mb() -> int:
+    """The memory of this machine, or of this container where that is less."""
+    machine, most = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"), limit("memory.max")
+    return min(machine, int(most) if most.isdigit() else machine) // 2**20
+
+
+def limit(name: str, group: Path = Path("/sys/fs/cgroup")) -> str:
+    """What a container's control group says of one resource, "" where nothing does."""
+    try:
+        return (group / name).read_text().strip()
+    except OSError:
+        return ""
 
 
 @contextmanager
@@ -94,7 +117,10 @@ def gpu() -> Iterator[str | None]:
     """
     with ExitStack() as stack:
         prefix, held = f"{tempfile.gettempdir()}/countdown-gpu-{os.getuid()}-{os.environ.get('SLURM_JOB_ID', '')}", None
-        locks = {name: stack.enter_context(open(f"{prefix}-{name}", "w")) for name in gpus()}
+        # nobody's link is followed, and no file is emptied; the names of old MIG devices hold slashes
+        flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
+        handles = {name: os.open(f"{prefix}-{name.replace('/', '-')}", flags, 0o600) for name in gpus()}
+        locks = {name: stack.enter_context(os.fdopen(handle, "r+")) for name, handle in handles.items()}
         while locks and held is None:
             held = next((name for name, lock in locks.items() if try_lock(lock)), None)
             if held is None:

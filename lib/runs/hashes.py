@@ -1,0 +1,153 @@
+"""What a run depends on, as short hashes: code as it runs, and the inputs that its parameters only name."""
+
+import ast
+import hashlib
+import json
+import os
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+MANIFEST = "data/problems/manifest.json"  # holds a sha256 of each problem set
+WEIGHTS = ("*.json", "*.safetensors", "*.bin", "tokenizer/*")  # the files of a model's folder
+
+
+def digest(value: Any) -> str:
+    """A short hash of bytes, or of plain data."""
+    data = value if isinstance(value, bytes) else json.dumps(value, sort_keys=True).encode()
+    return hashlib.sha256(data).hexdigest()[:16]
+
+
+def code_tree(source: str) -> list:
+    """Source code as it runs, as plain data: the same with other comments, docstrings, blank lines or line breaks.
+
+    What is no Python, such as a cell with a magic, stands as the lines that are not blank.
+    """
+    try:
+        return [skeleton(statement) for statement in ast.parse(source).body]
+    except (SyntaxError, ValueError):
+        return [line.rstrip() for line in source.splitlines() if line.strip()]
+
+
+def skeleton(node: Any) -> Any:
+    """A syntax tree as plain data, without docstrings, and without the empty fields that Python versions add."""
+    if isinstance(node, list):
+        return [skeleton(one) for one in node]
+    if not isinstance(node, ast.AST):
+        return repr(node)
+    fields = {name: value for name, value in ast.iter_fields(node) if value not in (None, [])}
+    match fields.get("body"):
+        case [ast.Expr(ast.Constant(str())), *rest]:
+            fields["body"] = rest
+    return [type(node).__name__, {name: skeleton(value) for name, value in fields.items()}]
+
+
+def inputs(params: dict[str, Any], root: Path) -> dict[str, str]:
+    """By name, a hash of everything that parameters name and that another content would make another run of.
+
+    That is: files (problems or a reward of one's own), folders of models, problem sets, and the code of rewards in
+    lib/rewards.py. Names that stand for nothing in this checkout, such as a model of the hub, are left out.
+    """
+    found = {}
+    for name in texts(params):
+        path = root / name
+        if "." in name and os.path.isfile(path):  # False for a text that can be no path
+            found[name] = file_digest(path, path.stat().st_mtime_ns)
+        elif "/" in name and (weights := model_files(path)):
+            found[name] = digest([file_digest(file, file.stat().st_mtime_ns) for file in weights])
+    for key in ("problem_set", "eval_set", "primary_set", "sets"):
+        found |= problem_sets(params.get(key), root)
+    rewards, source = root / "lib/rewards.py", ""
+    for name in texts([params.get("reward"), params.get("eval_rewards")]):
+        source = source or (rewards.read_text() if rewards.is_file() else "")
+        if source and (made := reward_code(name, source)):
+            found[f"reward {name}"] = made
+    return dict(sorted(found.items()))
+
+
+@cache
+def file_digest(path: Path, changed: int) -> str:
+    """A hash of a file's content; `changed`: when it was last, so that this process reads it again if it is edited."""
+    return digest(path.read_bytes())
+
+
+def texts(value: Any) -> Iterator[str]:
+    """All strings in plain data; of `file.py:name` the file too."""
+    if isinstance(value, dict):
+        value = [*value, *value.values()]
+    if isinstance(value, list):
+        for inner in value:
+            yield from texts(inner)
+    elif isinstance(value, str):
+        yield value
+        if ".py:" in value:
+            yield value.rpartition(":")[0]
+
+
+def model_files(folder: Path) -> list[Path]:
+    """The files of a model in a folder, or in its `checkpoint`; none where there is no model."""
+    holder = next((one for one in (folder / "checkpoint", folder) if os.path.isfile(one / "config.json")), None)
+    return sorted(path for pattern in WEIGHTS for path in holder.glob(pattern)) if holder else []
+
+
+def problem_sets(names: Any, root: Path) -> dict[str, str]:
+    """The hash in the manifest of each problem set that is named; of a training set, those of all its splits."""
+    if not names or not (root / MANIFEST).is_file():
+        return {}
+    from lib.problem import EVALUATION_SETS
+
+    held, found = manifest((root / MANIFEST).read_text()), {}
+    for name in texts(names):
+        wanted = "/".join(EVALUATION_SETS.get(name, (name, "train")))
+        found |= {f"problems {wanted}": held[wanted]} if wanted in held else {}
+    return found
+
+
+@cache
+def manifest(text: str) -> dict[str, str]:
+    """The hash of each problem set, by its name and split. Raises ValueError for a manifest that is damaged."""
+    try:
+        return {key: entry["sha256"][:16] for key, entry in json.loads(text).items()}
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise ValueError(f"{MANIFEST} is damaged ({error!r}): restore it with `git checkout -- {MANIFEST}`") from error
+
+
+@cache
+def reward_code(name: str, source: str) -> str:
+    """A hash of the code behind a reward of lib/rewards.py, whose `source` is given: its function, the options that
+    are set for it, and every function, class and constant of the file which it uses, directly or through another; ""
+    for any other name."""
+    from lib.rewards import REWARDS
+
+    factory, defined, used = REWARDS.get(name), definitions(source), set()
+    options, function = getattr(factory, "keywords", {}), getattr(factory, "func", factory)
+    waiting = [getattr(function, "__name__", "")]
+    if waiting[0] not in defined:
+        return ""
+    while waiting:
+        one = waiting.pop()
+        if one not in used:
+            used.add(one)
+            waiting += [node.id for node in ast.walk(defined[one]) if isinstance(node, ast.Name) and node.id in defined]
+    return digest([repr(sorted(options.items())), *(skeleton(defined[one]) for one in sorted(used))])
+
+
+@cache
+def definitions(source: str) -> dict[str, ast.stmt]:
+    """What a module defines at its top, by name; functions and classes without their decorators."""
+    defined: dict[str, ast.stmt] = {}
+    for node in ast.parse(source).body:
+        if isinstance(node, ast.FunctionDef | ast.ClassDef):
+            node.decorator_list = []
+            defined[node.name] = node
+        elif isinstance(node, ast.Assign | ast.AnnAssign):
+            for target in node.targets if isinstance(node, ast.Assign) else [node.target]:
+                defined |= {name.id: node for name in ast.walk(target) if isinstance(name, ast.Name)}
+    return defined
+
+
+def lib_digest(root: Path) -> str:
+    """A hash of all files of code in lib/, comments included."""
+    files = sorted((root / "lib").rglob("*.py"))
+    return digest([(path.relative_to(root).as_posix(), digest(path.read_bytes())) for path in files])
