@@ -18,7 +18,8 @@ from lib.runs.plan import Project
 
 NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
 FLOORS = [  # a room imports only rooms on lower floors
-    ["files", "prompts", "losses", "settings"],
+    ["files"],
+    ["prompts", "losses", "settings"],
     ["expression", "problem"],
     ["programs", "traces", "solver"],
     ["steps", "verifiers"],
