@@ -743,7 +743,7 @@ def test_a_killed_run_with_a_bandit_resumes_exactly(tmp_path):
 
 
 def test_the_bandit_learns_from_the_problems_it_drew_itself(tmp_path):
-    """No lag, at a rate that moves no weight: the advantages of an update reach the buckets of the same update's draw."""
+    """No lag: the advantages of an update reach the buckets of the same update's draw."""
     curriculum, asked = bandit(), []
 
     def reward(completions, problem):
