@@ -17,7 +17,7 @@ from typer import Argument, Option, Typer
 from lib.files import FIGURES, atomic, clock, shown
 from lib.runs import front
 from lib.runs.folder import processor
-from lib.runs.plan import DeclarationError, Plan, Project, Spec, as_json, digest, lib_digest, read_record
+from lib.runs.plan import DeclarationError, Plan, Project, Spec, as_json, digest, lib_digest, make_rewards, read_record
 from lib.runs.process import PARENT, RunError, die_with_parent
 
 CORES = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
@@ -99,8 +99,11 @@ def status(profile: Annotated[str, Argument()] = "cpu", groups: Some = None) -> 
 
 @app.command()
 def check() -> None:
-    """Resolve every run in every profile, start nothing."""
+    """Resolve every run in every profile and make its rewards; start nothing."""
     project.check()
+    for profile in project.declarations.profiles:
+        for spec in project.specs(profile).values():
+            make_rewards(spec)
     print(f"all is well with {len(project.expanded())} runs in profiles {', '.join(project.declarations.profiles)}")
 
 

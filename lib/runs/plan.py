@@ -343,11 +343,17 @@ class Project:
         for target in targets:
             require(specs[target])
         for name in wanted:
-            try:
-                check_rewards(specs[name].params if specs[name].state != "done" else {})
-            except ValueError as error:
-                raise DeclarationError(f"{YAML}: profile {profile}, run {name}: {error}") from error
+            if specs[name].state != "done":
+                make_rewards(specs[name])
         return Plan({run: spec for run, spec in specs.items() if run in wanted}, targets)
+
+
+def make_rewards(spec: Spec) -> None:
+    """Make the rewards that a run names, which runs files of one's own. Raises DeclarationError."""
+    try:
+        check_rewards(spec.params)
+    except ValueError as error:
+        raise DeclarationError(f"{YAML}: profile {spec.profile}, run {spec.name}: {error}") from error
 
 
 # --- how it is read and checked -----------------------------------------------------------------------------
