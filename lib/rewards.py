@@ -100,7 +100,7 @@ def get_reward(name: str, options: dict | None = None) -> Reward:
     except ValueError:
         raise
     except (Exception, SystemExit) as error:
-        raise ValueError(f"reward {name!r} with options {options or {}}: {type(error).__name__}: {error}") from error
+        raise ValueError(f"reward {name!r} with options {options or {}}: {_sentence(error)}") from error
     if not callable(reward):
         raise ValueError(f"reward {name!r} must give a function of completions and a problem, not {reward!r:.60}")
 
@@ -162,11 +162,15 @@ def rewards_of(file: str) -> dict[str, Callable[..., Reward]]:
             runpy.run_path(str(path))
             _of_files[file] = made_of, _file
         except (Exception, SystemExit) as error:
-            why = f"{type(error).__name__}: {error}".removesuffix(": ")
-            raise ValueError(f"{file}, line {_line(error, str(path))}: {why}") from error
+            raise ValueError(f"{file}, line {_line(error, str(path))}: {_sentence(error)}") from error
         finally:
             _file = outer
     return _of_files[file][1]
+
+
+def _sentence(error: BaseException) -> str:
+    """The kind of an error and what it says, on one line."""
+    return f"{type(error).__name__}: {' '.join(str(error).split())}".removesuffix(": ")
 
 
 def _line(error: BaseException, file: str) -> int:

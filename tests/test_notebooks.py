@@ -20,7 +20,8 @@ from lib.runs.plan import Project, Spec, read_record
 
 NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
 FLOORS = [  # a room imports only rooms on lower floors
-    ["files", "prompts", "losses", "settings"],
+    ["files"],
+    ["prompts", "losses", "settings"],
     ["expression", "problem"],
     ["programs", "traces", "solver"],
     ["steps", "verifiers"],

@@ -171,7 +171,7 @@ def test_the_references_merged_rows_give_the_same_pairs():
 def test_no_pair_is_an_error(tmp_path):
     with pytest.raises(ValueError, match="no pair to learn from"):
         train(tmp_path, pairs=preference_pairs(completions((0, RIGHT, "stop")), 4, 0))
-    with pytest.raises(ValueError, match="loss='ipoo'"):
+    with pytest.raises(ValueError, match="loss is 'ipoo': "):
         settings_of(loss="ipoo")
 
 

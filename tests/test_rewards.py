@@ -243,6 +243,7 @@ def test_a_name_that_exists_is_refused(own):
     [
         ("\n  x = (", "own.py, line 3: IndentationError"),
         ("import nowhere_to_be_found", "own.py, line 2: ModuleNotFoundError: No module named 'nowhere_to_be_found'"),
+        ("raise ValueError('one\\ntwo')", "own.py, line 2: ValueError: one two"),
         ("\n1 / 0", "own.py, line 3: ZeroDivisionError: division by zero"),
         ("import sys\nsys.exit()", "own.py, line 3: SystemExit"),
         ("import json\n\njson.loads('{')", "own.py, line 4: JSONDecodeError"),
