@@ -45,7 +45,7 @@ def moved(row, up="rises", down="falls", unit=" points", scale=100.0, digits=1) 
 
 
 def level(row) -> str:
-    """A share as text: "34.8% [30.6, 38.5]"."""
+    """A share as text: "34.8% (95% CI 30.6 to 38.5)"."""
     return said(row, unit="%")
 
 

@@ -22,7 +22,7 @@ README, LIB = ROOT / "README.md", ROOT / "lib/README.md"
 DOCUMENTS = [ROOT / name for name in ("README.md", "CONTRIBUTING.md", "data/README.md", "figures/README.md")]
 DOCUMENTS += [LIB, ROOT / "lib/runs/README.md", ROOT / "environments/countdown/README.md"]
 DOCUMENTS += [ROOT / f"data/{name}/README.md" for name in ("models", "problems", "reference")]
-OPEN = ("undecided", "one seed", "not run")  # answers to a claim that decide nothing
+OPEN = ("open", "undecided", "one seed", "not run")  # answers to a claim that decide nothing
 STUDIES = ["ast", "program", "dense", "trace", "agent", "coverage"]
 
 
@@ -111,7 +111,7 @@ Compared with the sparse reward, {moves("rloo/ast_tau2", "rloo/sparse")}.
 {100 * start["unanswered"]:.1f}%), and they take {best["tokens"]:.0f} tokens each (SFT: {start["tokens"]:.0f}).
 For as many tokens as sixteen samples of SFT take, its coverage {level} SFT's: {words.said(equal)}."""
     parts = [fill(part, 140, subsequent_indent="   ") for part in re.split(r"\n(?=\d\. )", found)]
-    verdicts = f"{', '.join(counted)}, {answers.reindex(OPEN).sum():.0f} open"
+    verdicts = f"{', '.join(counted)}, {answers.reindex([*OPEN]).sum():.0f} open"
     counts = f"Verdicts on the **{answers.sum()} claims** of the reports: {verdicts} ([what they mean](#the-claims))."
     return "\n".join([*parts, "", fill(counts, 140)])
 
@@ -128,7 +128,9 @@ def tally(made: pd.DataFrame) -> str:
     answers = made["answer"].where(~made["answer"].isin(OPEN), "open")
     counts = pd.crosstab(made["paper"], answers)
     counts = counts.loc[[name for name in STUDIES if name in counts.index]]
-    counts = counts[[name for name in [*ANSWERS[::-1], "open"] if name in counts]]
+    counts = counts[
+        [name for name in [*(name for name in ANSWERS[::-1] if name not in OPEN), "open"] if name in counts]
+    ]
     counts.loc["all"] = counts.sum()
     rows = [["", *counts], ["---"] * (len(counts.columns) + 1)]
     rows += [[f"`{study}`" if study != "all" else study, *map(str, row)] for study, row in counts.T.items()]
