@@ -10,7 +10,7 @@ from fractions import Fraction
 from functools import lru_cache
 
 from lib.expression import MAX_DIGITS, Expr, ExpressionError, evaluate, leaves, operands, parse, render
-from lib.problem import MAX_NUMBERS, Problem
+from lib.problem import Problem
 from lib.programs import ExecutionError, ParseError, run_program
 from lib.traces import Line, reasoning, replay
 
@@ -49,12 +49,12 @@ def answer_span(completion: str) -> str | None:
 
 def asked_span(completion: str, problem: Problem) -> str | None:
     """`answer_span`, for a verdict. Raises TypeError for what is no `Problem`, and ValueError for one that no answer
-    can ever solve: the numbers that `parse` reads are whole and not negative, and the solver takes six of them."""
+    can ever solve: the numbers that `parse` reads are whole and not negative."""
     if not isinstance(problem, Problem):
         raise TypeError(f"a completion is judged on a Problem, not on {type(problem).__name__}")
     nums = problem.nums
-    if len(nums) > MAX_NUMBERS or not 0 <= min(nums) <= max(nums) < LARGEST or set(map(type, nums)) != {int}:
-        what = f"one to {MAX_NUMBERS} whole numbers from 0, of at most {MAX_DIGITS} digits"
+    if not 0 <= min(nums) <= max(nums) < LARGEST or set(map(type, nums)) != {int}:
+        what = f"whole numbers from 0, of at most {MAX_DIGITS} digits"
         raise ValueError(f"an answer is judged on {what}, not on {nums!r:.200}")
     return answer_span(completion)
 

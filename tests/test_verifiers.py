@@ -102,10 +102,10 @@ def test_only_a_problem_is_answered(verify, problem):
         verify("<answer>1 + 2</answer>", problem)
 
 
-@pytest.mark.parametrize("nums", [(-3, 5), (1, 2, 3, 4, 5, 6, 7), (Fraction(1, 2), 4), (10**400, 2)])
+@pytest.mark.parametrize("nums", [(-3, 5), (Fraction(1, 2), 4), (10**400, 2)])
 @pytest.mark.parametrize("verify", [*VERIFIERS.values(), verify_trace])
 def test_a_problem_that_no_answer_can_solve_is_refused(verify, nums):
-    with pytest.raises(ValueError, match="judged on one to 6 whole numbers from 0, of at most 18 digits, not on"):
+    with pytest.raises(ValueError, match="judged on whole numbers from 0, of at most 18 digits, not on"):
         verify("<answer>-3 + 5</answer>", Problem(nums, 2))
 
 
