@@ -376,14 +376,17 @@ def load_demonstrations(
     Traces that are `checked` ask at every try that leaves one number, whatever their design says. In style "pick" the
     states and actions of one solution instead.
     `hub`: the demonstrations that the papers use (columns `query`, `completion`), or those of another hub name or local
-    folder `hub`. Rows of evaluation problems are dropped. Raises ValueError for an unknown source or an unreadable
-    query.
+    folder `hub`, each behind the prompt of style `prompt_style` for the problem of its query. Rows of evaluation
+    problems are dropped. Raises ValueError for an unknown source or an unreadable query.
     """
     from datasets import Dataset, load_dataset
 
     if source == "hub":
         rows = load_dataset(hub, split="train").map(query_problem, load_from_cache_file=False)
-        return exclude(rows).rename_column("query", "prompt").select_columns(["prompt", "completion"])
+        rows = exclude(rows).map(  # asked as every later run asks
+            lambda row: {"prompt": render_prompt(row["nums"], row["target"], prompt_style)}, load_from_cache_file=False
+        )
+        return rows.select_columns(["prompt", "completion"])
     if source != "generated":
         raise ValueError(f"demonstration source {source!r} is not known: use 'generated' or 'hub'")
 

