@@ -6,7 +6,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections import deque
+from collections import Counter, deque
 from contextlib import suppress
 from functools import partial
 from itertools import groupby
@@ -100,17 +100,15 @@ def show_plan(plan: Plan, seconds: dict[str, float], cores: int) -> list[str]:
         print("how long they take is not recorded yet")
     specs = [plan.specs[run] for run in waiting]
     if any(spec.profile in bench.RATES for spec in specs):
-        kinds = {kind: sum(seconds.get(run, 0) for run in runs) for kind, runs in groupby(sorted(waiting), kind_of)}
-        print("on an H100 " + ", ".join(f"{kind} {clock(took)}" for kind, took in kinds.items() if took), end="")
+        kinds = Counter()
+        for run in waiting:
+            kinds[run.partition("/")[0]] += seconds.get(run, 0)
+        print("on one H100 " + ", ".join(f"{kind} {clock(took)}" for kind, took in kinds.items() if took), end="")
         print(f"; {bench.disk(specs):,.0f} GB of disk. Times without a record are bounds (lib/runs/bench.py)")
     if reason := bench.engine_missing(spec.params.get("engine", "") for spec in specs):
         print(f"! {reason}")
     sys.stdout.flush()
     return waiting
-
-
-def kind_of(run: str) -> str:
-    return run.partition("/")[0]
 
 
 def summary(plan: Plan, made: list[str]) -> None:
