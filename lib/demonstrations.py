@@ -372,7 +372,7 @@ def load_demonstrations(
     later than a solution would have come. checked: traces ask at every try that leaves one number, whatever their
     design says. In style "pick" the rows are the states and actions of one solution.
     source "hub": the demonstrations that the papers use (columns `query`, `completion`), or those of the hub name or
-    local folder `hub`.
+    local folder `hub`, each after the prompt of style `prompt_style` for the problem of its query.
 
     Raises ValueError for an unknown source or an unreadable query.
     """
@@ -380,7 +380,10 @@ def load_demonstrations(
 
     if source == "hub":
         rows = load_dataset(hub, split="train").map(query_problem, load_from_cache_file=False)
-        return exclude(rows).rename_column("query", "prompt").select_columns(["prompt", "completion"])
+        rows = exclude(rows).map(  # asked as every later run asks
+            lambda row: {"prompt": render_prompt(row["nums"], row["target"], prompt_style)}, load_from_cache_file=False
+        )
+        return rows.select_columns(["prompt", "completion"])
     if source != "generated":
         raise ValueError(f"demonstration source {source!r} is not known: use 'generated' or 'hub'")
 

@@ -24,6 +24,7 @@ from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedTokenizerFast, Qwen2Config, Qwen2ForCausalLM
 
 from lib.files import verify
+from lib.prompts import ENDS
 
 SPECIAL = ["<pad>", "<eos>", "<unk>"]
 WORDS = [
@@ -204,11 +205,13 @@ def reasoning_end(tokenizer, ids: Sequence[int], tag: str = "</think>") -> int:
     return bisect_left(range(len(ids)), True, key=lambda end: tag in tokenizer.decode(ids[:end]))
 
 
-def load_policy(path: str | Path, dtype: torch.dtype = torch.float32):
+def load_policy(path: str | Path, dtype: torch.dtype = torch.float32, style: str = ""):
     """Model, on the GPU if there is one, and tokenizer of a run folder, a checkpoint folder or a hub name.
 
+    style: the prompt style in which the policy is taught or asked. Where the style has an end token of its own, that is
+    the tokenizer's from here on: it is learned, it stops the draws, and it is saved with the policy.
     Raises FileNotFoundError for a folder without a checkpoint, ValueError for one with a file missing, cut or damaged,
-    with weights that are not numbers, or without some that the model has.
+    with weights that are not numbers, or without some that the model has, and for a tokenizer without the style's end.
     """
     checkpoint = checkpoint_of(path)
     with _said_with_remedy(checkpoint, "config.json and model.safetensors"):
@@ -221,7 +224,12 @@ def load_policy(path: str | Path, dtype: torch.dtype = torch.float32):
         if wrong:
             raise ValueError(f"weights that are not finite, in {wrong[0]} first")
     model.to("cuda" if torch.cuda.is_available() else "cpu")
-    return model, load_tokenizer(checkpoint)
+    tokenizer = load_tokenizer(checkpoint)
+    if end := ENDS.get(style):
+        if tokenizer.encode(end, add_special_tokens=False) != [tokenizer.convert_tokens_to_ids(end)]:
+            raise ValueError(f"{path}: prompt style {style} ends with {end}, which is no token of this tokenizer")
+        tokenizer.eos_token = end
+    return model, tokenizer
 
 
 def mix_policies(shares: Mapping[str | Path, float]):

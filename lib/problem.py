@@ -39,7 +39,7 @@ MAX_NUMBERS = 6  # of a problem: the solver takes no more
 _NUMBER = re.compile(r"([1-9][0-9]{0,17})(?:\.0+)?")  # 98.0: a spreadsheet or a data frame made it a float
 _TARGET = re.compile(r"(-?[0-9]{1,18})(?:\.0+)?")
 
-EVALUATION_SETS = {  # as figures and tables call them: (name, split)
+EVALUATION_SETS: dict[str, tuple[str, ...]] = {  # as figures and tables call them: (name, split), and where from
     "validation_200": ("3to4", "validation_200"),
     "validation": ("3to4", "validation"),
     "test_50": ("3to4", "test_50"),
@@ -50,6 +50,7 @@ EVALUATION_SETS = {  # as figures and tables call them: (name, split)
     "test_6num_50": ("6num", "test_50"),
     "levels": ("levels", "test"),
     "showcase": ("showcase", "test"),
+    "hub_test_50": ("3to4", "test", "hub"),  # the papers' problems; needs the network
 }
 NUMBERS = {int, Fraction}
 

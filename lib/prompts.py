@@ -1,4 +1,7 @@
-"""What a policy is asked: one text a problem, in one of several styles."""
+"""What a policy is asked: one text per problem, in one of several styles.
+
+A style is a wording, with the chat template around it where there is one, and the token that ends an answer to it.
+"""
 
 from collections.abc import Sequence
 from fractions import Fraction
@@ -27,6 +30,23 @@ PROMPTS = {  # by style
     ),
 }
 
+# The chat template of Qwen2.5 around a sentence, and the opening of the answer. The text is what the tokenizer's own
+# `apply_chat_template` gives, so that a prompt is one text for every part of the project.
+CHAT = (
+    "<|im_start|>system\nYou are a helpful assistant.<|im_end|>\n<|im_start|>user\n{sentence}<|im_end|>\n"
+    "<|im_start|>assistant\n{opening}"
+)
+QUESTION = (
+    "Using the numbers [{spaced}], create an equation that equals {target}. You can use basic arithmetic operations "
+    "(+, -, *, /) and each number can only be used once. Show your work in <think> </think> tags. And return the final "
+    "answer in <answer> </answer> tags, for example <answer> (1 + 2) / 3 </answer>."
+)
+PROMPTS["chat"] = CHAT.format(sentence=QUESTION, opening="Let me solve this step by step.\n")
+PROMPTS["program_chat"] = CHAT.format(
+    sentence=PROMPTS["program_words"].removeprefix("User: ").removesuffix("\nAssistant:\n"), opening=""
+)
+ENDS = {"chat": "<|im_end|>", "program_chat": "<|im_end|>"}  # of the others: the tokenizer's own end of a text
+
 
 def render_prompt(nums: Sequence, target: int | Fraction, style: str = "free") -> str:
     """The text that a policy is given for one problem, in a style of `PROMPTS`.
@@ -34,4 +54,5 @@ def render_prompt(nums: Sequence, target: int | Fraction, style: str = "free") -
     >>> render_prompt((44, 19, 35), 98)
     'Numbers: [44, 19, 35]\\nTarget: 98\\n'
     """
-    return PROMPTS[style].format(nums=", ".join(map(str, nums)), target=target)
+    texts = list(map(str, nums))
+    return PROMPTS[style].format(nums=", ".join(texts), spaced=" ".join(texts), target=target)

@@ -145,7 +145,9 @@ class Resumable:
         temperature 1 and a fixed seed; eval_entropy, nats a token: the mean of -log pi over the tokens drawn."""
         sampling, rows = Sampling(max_tokens=self.settings.max_tokens), self.eval_problems
         with self.accelerator.autocast():
-            table = sample(self.model, self.processing_class, rows, 1, sampling, self.args.seed, self.prompt_style)
+            engine = getattr(self.settings, "engine", "transformers")  # SFT and preference training have none
+            drawn = self.args.seed, self.prompt_style, engine
+            table = sample(self.model, self.processing_class, rows, 1, sampling, *drawn)
         answered = list(zip(table["completion"], problems(rows), strict=True))
         row = {"eval_accuracy": float(np.mean([self.is_correct(text, problem) for text, problem in answered]))}
         for name, reward in self.eval_rewards.items():

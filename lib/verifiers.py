@@ -173,7 +173,9 @@ def repair(completion: str, problem: Problem) -> str:
 VERIFIERS = {  # by prompt style: what its answer span holds
     "free": verify_answer,
     "words": verify_answer,
+    "chat": verify_answer,
     "program": verify_program,
     "program_words": verify_program,
+    "program_chat": verify_program,
     "trace": verify_answer,
 }

@@ -178,12 +178,14 @@ def test_hub_demonstrations_load_by_the_same_call_and_lose_evaluation_problems(t
     ask = "Using the numbers {}, create an equation that equals {}. Show your work in <think> </think> tags."
     seen = load("3to4", "test_50")[0]
     rows = [
-        {"query": ask.format([44, 19, 35], 500), "completion": "<think>no</think>"},
+        {"query": ask.format("[ 44 19 35]", 500), "completion": "<think>no</think>"},
         {"query": ask.format(seen["nums"], seen["target"]), "completion": "<think>leak</think>"},
     ]
     (tmp_path / "train.jsonl").write_text("\n".join(map(json.dumps, rows)))
-    found = load_demonstrations("hub", None, 2, 0, hub=str(tmp_path))
-    assert found.to_list() == [{"prompt": rows[0]["query"], "completion": rows[0]["completion"]}]
+    for style in ("words", "chat"):  # asked as RLOO and evaluation will ask
+        found = load_demonstrations("hub", None, 2, 0, style, hub=str(tmp_path))
+        prompt = render_prompt([44, 19, 35], 500, style)
+        assert found.to_list() == [{"prompt": prompt, "completion": rows[0]["completion"]}]
     (tmp_path / "train.jsonl").write_text(json.dumps({"query": "What?", "completion": ""}))
     with pytest.raises(ValueError, match="What"):
         load_demonstrations("hub", None, 2, 0, hub=str(tmp_path))

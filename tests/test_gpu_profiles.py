@@ -5,7 +5,10 @@ from fnmatch import fnmatch
 
 import pytest
 
-from lib.runs.plan import Project
+from lib.prompts import ENDS, PROMPTS, render_prompt
+from lib.runs import bench, process
+from lib.runs.front import expected, show_plan
+from lib.runs.plan import DeclarationError, Project
 
 GPU = ["paper", "gpu24"]
 BATCHES = [  # of profile paper: runs (the first that fits counts), problems and rollouts of each
@@ -82,3 +85,80 @@ def test_what_a_paper_tabulates_is_sampled_on_fifty_problems(everything):
     tabulated = [spec for spec in sampled if not any(fnmatch(spec.run, f"sample/{name}") for name in NO_TABLE)]
     assert len(tabulated) > 80
     assert not [spec.name for spec in tabulated if "test_50" not in spec.params["sets"]]
+
+
+# --- the plan ---------------------------------------------------------------------------------------------------------
+
+
+def test_the_plan_of_the_five_papers_has_hours_for_all_that_was_measured_and_disk(capsys, monkeypatch):
+    monkeypatch.setattr(bench, "find_spec", lambda name: None)
+    project = Project()
+    plan = project.plan("paper", "ast", "program", "dense_all", "trace", "agent")
+    seconds = expected(project, plan)
+    unknown = {spec.notebook for name, spec in plan.specs.items() if name not in seconds}
+    assert not unknown & {
+        "10_train_sft",
+        "11_train_rloo",
+        "12_sample_pairs",
+        "13_train_preference",
+        "15_sample_rollouts",
+    }
+    show_plan(plan, seconds, 1)
+    said = capsys.readouterr().out
+    assert "on one H100 " in said and " GB of disk" in said and "vLLM is not installed" in said
+    update = 128 * 8 * 1024 * (1 / 21_232 + 1 / 34_191)
+    assert seconds["rloo/sparse/0"] == pytest.approx(100 * update)
+
+
+def test_an_engine_that_is_missing_is_named_only_where_it_is_asked_for(monkeypatch):
+    monkeypatch.setattr(bench, "find_spec", lambda name: None)
+    assert "-c requirements.txt" in bench.engine_missing(["", "vllm"])
+    assert bench.engine_missing(["", "transformers"]) == ""
+    monkeypatch.setattr(bench, "find_spec", lambda name: object())
+    assert bench.engine_missing(["vllm"]) == ""
+
+
+def test_a_run_of_other_profiles_is_neither_planned_nor_read():
+    project = Project()
+    paper, cpu = project.specs("paper"), project.specs("cpu")
+    assert "rloo/sparse_50/0" in paper and "rloo/sparse_50/0" not in cpu
+    assert "rloo/sparse_533/0" in cpu and not [name for name in paper if "_533" in name]
+    assert not [parent for parent in paper["study/ast/0"].declaration.parents if "_533" in parent]
+    with pytest.raises(DeclarationError, match="profile paper has no run of rloo/sparse_533"):
+        project.asked("paper", ["rloo/sparse_533"])
+    assert project.asked("paper", ["coverage"])
+
+
+@pytest.mark.parametrize(
+    "said, names",
+    [
+        ("GPU 0: NVIDIA H100 80GB HBM3 (UUID: GPU-9a3b-11)\n  MIG 1g Device 0: (UUID: MIG-1)\n", ["GPU-9a3b-11"]),
+        (None, ["0"]),
+    ],
+)
+def test_a_gpu_in_a_container_goes_by_the_drivers_name_or_is_counted(said, names, tmp_path, monkeypatch):
+    """The container has the machine's fourth GPU alone, which CUDA calls 0."""
+    (tmp_path / "nvidia3").touch()
+    (tmp_path / "nvidiactl").touch()
+    monkeypatch.setattr(process, "DEVICES", tmp_path)
+    for variable in ("COUNTDOWN_GPUS", "CUDA_VISIBLE_DEVICES"):
+        monkeypatch.delenv(variable, raising=False)
+
+    def run(*args, **options):
+        if said is None:
+            raise FileNotFoundError("nvidia-smi")
+        return process.subprocess.CompletedProcess(args, 0, stdout=said)
+
+    monkeypatch.setattr(process.subprocess, "run", run)
+    assert process.gpus() == names
+
+
+# --- prompt styles ----------------------------------------------------------------------------------------------------
+
+
+def test_a_chat_style_is_template_wording_and_end_token_together():
+    text = render_prompt([79, 17, 60], 36, "chat")
+    assert text.startswith("<|im_start|>system\n") and text.count("<|im_end|>") == 2 and "[79 17 60]" in text
+    assert text.endswith("<|im_start|>assistant\nLet me solve this step by step.\n")
+    assert {"chat", "program_chat"} == {*ENDS} < {*PROMPTS}
+    assert "{" not in render_prompt([1, 2], 3, "program_chat")

@@ -202,3 +202,16 @@ def test_rows_follow_the_room_there_is(monkeypatch):
             assert max_rows(model, 512, 200, shared) == rows
     monkeypatch.setattr("lib.model.machine_memory", lambda: 0)
     assert max_rows(model, 512, 200) == 1
+
+
+def test_a_chat_style_gives_the_tokenizer_its_end_token_which_a_checkpoint_keeps(tmp_path):
+    tokenizer = bytes_tokenizer()
+    save_policy(new_model(tokenizer, hidden=32, layers=1, heads=2), tokenizer, tmp_path / "plain")
+    with pytest.raises(ValueError, match="no token of this tokenizer"):
+        load_policy(tmp_path / "plain", style="chat")
+    tokenizer.add_special_tokens({"additional_special_tokens": ["<|im_end|>"]})
+    save_policy(new_model(tokenizer, hidden=32, layers=1, heads=2), tokenizer, tmp_path / "chat")
+    assert load_policy(tmp_path / "chat", style="words")[1].eos_token == "</s>"
+    model, taught = load_policy(tmp_path / "chat", style="chat")
+    save_policy(model, taught, tmp_path / "taught")
+    assert load_policy(tmp_path / "taught")[1].eos_token == "<|im_end|>"

@@ -32,6 +32,7 @@ from lib.model import build_tokenizer, new_model
 from lib.problem import Problem
 from lib.runs.parameters import check
 from lib.search import SearchSettings, cascade, learned_values, sample_tags, search, search_table
+from tests.test_model import bytes_tokenizer
 
 PROBLEMS = [Problem((2, 3, 7), 13), Problem((10, 7, 3, 1), 24), Problem((5, 5, 5), 30)]
 FAULTY = {"<pick>99, 98, +</pick>": 0.05, "pick": 0.05}  # of every state's probability
@@ -337,3 +338,14 @@ def test_impossible_budgets_are_refused(wrong):
         SearchSettings(beams=0, samples=4)
     with pytest.raises(ValueError, match="budget"):
         SearchSettings(cascade=wrong)
+
+
+def test_a_tokenizer_that_adds_a_token_before_every_text_adds_none_to_an_action():
+    tokenizer = bytes_tokenizer(bos=True)
+    state = initial(PROBLEMS[0])
+    assert tokenizer(render_state(state)).input_ids[0] == tokenizer.bos_token_id
+    tags = lib.search.legal_tags(tokenizer, state)
+    assert tags and not any(tokenizer.bos_token_id in ids for ids in tags)
+    model = new_model(tokenizer, hidden=32, layers=1, heads=2)
+    with pytest.raises(ValueError, match="one token each"):
+        learned_values(model, tokenizer, [state])

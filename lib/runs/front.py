@@ -111,7 +111,7 @@ def show_plan(project: Project, plan: Plan, seconds: dict[str, float], cores: in
     specs = [plan.specs[run] for run in waiting]
     if any(spec.profile in bench.RATES for spec in specs):
         kinds = {kind: sum(seconds.get(run, 0) for run in runs) for kind, runs in by_kind(waiting)}
-        print("on an H100 " + ", ".join(f"{kind} {clock(took)}" for kind, took in kinds.items() if took), end="")
+        print("on one H100 " + ", ".join(f"{kind} {clock(took)}" for kind, took in kinds.items() if took), end="")
         print(f"; {bench.disk(specs):,.0f} GB of disk. Times without a record are bounds (lib/runs/bench.py)")
     if reason := bench.engine_missing(spec.params.get("engine", "") for spec in specs):
         print(f"! {reason}")

@@ -298,10 +298,15 @@ class Project:
         for pattern, given in body.runs.items():
             for name in select([pattern], runs, YAML, seeds=True):
                 told[name] |= given
+        kinds = {name.partition("/")[0] for name in runs}
         for name, run in runs.items():  # what the profile says of it, parents among it
-            said = told[name]
-            needs = {key: of_seed(said.pop(key), split(name)[1], runs) for key in run.needs.keys() & said.keys()}
-            update = {"needs": run.needs | needs, "params": run.params | said, "mem_mb": max(run.mem_mb, body.mem_mb)}
+            said, needs = told[name], dict(run.needs)
+            for key in run.needs.keys() & said.keys():
+                if str(said[key]).partition("/")[0] in kinds:
+                    needs[key] = of_seed(said.pop(key), split(name)[1], runs)
+                else:  # a policy of the hub, or a folder: no run
+                    del needs[key]
+            update = {"needs": needs, "params": run.params | said, "mem_mb": max(run.mem_mb, body.mem_mb)}
             runs[name] = run.model_copy(update=update)
         try:
             for name in TopologicalSorter({name: run.parents for name, run in runs.items()}).static_order():
