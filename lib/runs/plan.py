@@ -426,8 +426,6 @@ class Project:
         """Run each file of rewards that these runs name. Raises DeclarationError in a sentence, whatever the file does.
 
         Only this runs such a file: to look at other runs, nothing of a user's is executed."""
-        from lib.rewards import get_reward
-
         seen = set()
         for spec in specs:
             for name in texts([spec.params.get("reward"), spec.params.get("eval_rewards")]):
@@ -435,6 +433,8 @@ class Project:
                 if ".py:" not in name or (key := f"{name} {options}") in seen:
                     continue
                 seen.add(key)
+                from lib.rewards import get_reward
+
                 try:
                     get_reward(name, options)
                 except (Exception, SystemExit) as error:
