@@ -57,7 +57,7 @@ def test_your_own_reward_in_ten_lines(copy):
     assert f"reward_{part}" in read_table(make(copy, parts["sh"]) / "metrics.csv")
 
 
-def test_a_new_study_notebook(copy):
+def test_a_new_study_notebook(copy, tmp_path):
     parts = told("CONTRIBUTING.md", "A new study notebook")
     cells = [nbformat.v4.new_code_cell(text.strip()) for text in parts["python"].split("# %%\n")[1:]]
     cells[1].metadata["tags"] = ["parameters"]
@@ -72,6 +72,7 @@ def test_a_new_study_notebook(copy):
     names: dict = {}  # and by hand, on the committed results
     for cell in cells[:3]:
         exec(cell.source, names)
+        names["output"] = str(tmp_path)
     assert set(names["table"]["n_problems"]) == {1000} and set(names["table"]["runs"]) == {5}
 
 

@@ -262,13 +262,14 @@ def opened() -> dict:
     return names
 
 
-def test_the_tour_shows_what_the_ast_reward_changes(monkeypatch):
+def test_the_tour_shows_what_the_ast_reward_changes(monkeypatch, tmp_path):
     """Notebook 00, run as it stands: near misses, so that the columns differ, and no raw dictionary."""
     monkeypatch.chdir(ROOT)
     names = {"display": lambda *shown: None}
     for cell in nbformat.read(ROOT / "notebooks/00_follow_one_completion.ipynb", 4).cells:
         if cell.cell_type == "code":
             exec(cell.source, names)
+            names["output"] = str(tmp_path)
     table = names["table"]
     wrong = table[table["status"] == "wrong_value"]
     assert (table["status"] == "missing").mean() < 0.5 and (table["status"] == "correct").any()

@@ -1031,13 +1031,18 @@ def test_jupyterlab_starts_as_root_and_where_the_home_cannot_be_written(tmp_path
 def test_clean_runs_takes_folders_with_a_record_of_ours_and_nothing_else(tmp_path, monkeypatch, capsys):
     for name in ("scratch/photos/one.png", "paper/thesis/text.tex", "mine/rloo/x/0/spec.json", "cpu/rloo/x/0/run.json"):
         (tmp_path / name).parent.mkdir(parents=True)
-        (tmp_path / name).write_text("{}")
+        (tmp_path / name).write_text('{"profile": "cpu", "run": "rloo/x", "seed": 0}')
     (tmp_path / "cpu/rloo/x/0.before-1").mkdir()
-    (tmp_path / "cpu/rloo/x/0.before-1/run.before.json").write_text("{}")
+    shutil.copy(tmp_path / "cpu/rloo/x/0/run.json", tmp_path / "cpu/rloo/x/0.before-1/run.before.json")
+    (tmp_path / "other/project/of/mine").mkdir(parents=True)
+    (tmp_path / "other/project/of/mine/run.json").write_text('{"speed": 3}')
     monkeypatch.setattr(commands, "RUNS", tmp_path)
     commands.clean()
     left = sorted(path.relative_to(tmp_path).as_posix() for path in tmp_path.rglob("*") if path.is_file())
-    assert left == ["paper/thesis/text.tex", "scratch/photos/one.png"] and not (tmp_path / "cpu").exists()
+    assert (
+        left == ["other/project/of/mine/run.json", "paper/thesis/text.tex", "scratch/photos/one.png"]
+        and not (tmp_path / "cpu").exists()
+    )
     assert capsys.readouterr().out.count(" MB\n") == 3
 
 

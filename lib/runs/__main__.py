@@ -1,5 +1,6 @@
 """The front door: make runs, look at them, publish their results."""
 
+import json
 import os
 import shutil
 import signal
@@ -7,6 +8,7 @@ import sys
 from collections import Counter
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
+from contextlib import suppress
 from itertools import takewhile
 from multiprocessing import active_children, get_context
 from pathlib import Path
@@ -18,7 +20,7 @@ from lib.files import FIGURES, RUNS, atomic, clock, shown
 from lib.runs import front
 from lib.runs.folder import processor, write_json
 from lib.runs.hashes import lib_digest
-from lib.runs.plan import DeclarationError, Plan, Project, Spec, read_record, state
+from lib.runs.plan import DeclarationError, Project, Spec, read_record, state
 from lib.runs.process import PARENT, RunError, cores, die_with_parent
 
 CORES = cores()
@@ -56,7 +58,8 @@ def make(
 def plan(profile: str, groups: Groups, cores: Cores = CORES) -> None:
     """What `make` would do: the runs, what is there, and the time by recorded runs. Starts nothing."""
     asked = project.plan(profile, *groups)
-    front.show_plan(project, asked, front.expected(project, asked), cores)
+    seconds = front.expected(project, profile, [asked.specs[run] for run in asked.waiting])
+    front.show_plan(project, asked, seconds, cores)
 
 
 @app.command()
@@ -147,8 +150,8 @@ def draw_all(published: Project, specs: list[Spec], cores: int) -> list[str]:
     and not at all where that one failed; the comparison also reads what studies of another profile answered."""
     seconds, failed = {}, []
     for one in dict.fromkeys(spec.profile for spec in specs):
-        plan = Plan({spec.name: spec for spec in specs if spec.profile == one}, [])
-        seconds |= {(one, name): took for name, took in front.expected(published, plan).items()}
+        of_profile = [spec for spec in specs if spec.profile == one]
+        seconds |= {(one, name): took for name, took in front.expected(published, one, of_profile).items()}
     longest = sorted(specs, key=lambda spec: -seconds.get((spec.profile, spec.name), 0))
     reads = [any(parent.study for parent in spec.parents.values()) for spec in longest]
     try:
@@ -197,18 +200,29 @@ def report(profile: Annotated[str, Argument()] = ALL) -> None:
 
 @app.command()
 def clean() -> None:
-    """Delete the runs that were made here, with what was kept of them, and nothing else that lies in their folder."""
-    size = lambda folder: sum(path.stat().st_size for path in folder.rglob("*") if path.is_file()) / 1e6  # noqa: E731
-    records = [path for name in ("spec.json", "run.json", "run.before.json") for path in RUNS.rglob(name)]
+    """Delete the runs that were made here, with what was set aside of them, and nothing else that lies there."""
+    places = ("*/*/*/*", "reference/*/*/*/*", "scratch/*")
+    names = ("spec.json", "run.json", "run.before.json")
+    records = [path for place in places for name in names for path in RUNS.glob(f"{place}/{name}") if is_record(path)]
     for folder in sorted({path.parent for path in records}):
-        print(f"{shown(folder)}: {size(folder):.1f} MB")
+        size = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
+        print(f"{shown(folder)}: {size / 1e6:.1f} MB")
         shutil.rmtree(folder)
-        for empty in folder.parents:
-            if not empty.is_relative_to(RUNS) or any(empty.iterdir()):
-                break
-            empty.rmdir()
+        for parent in takewhile(lambda parent: parent.is_relative_to(RUNS), folder.parents):
+            with suppress(OSError):  # it holds something else
+                parent.rmdir()
     for cache in (".verdicts", ".cache", ".home", ".snakemake"):
         shutil.rmtree(RUNS / cache, ignore_errors=True)
+
+
+def is_record(path: Path) -> bool:
+    """Whether a file is a record that the runner, or a notebook run by hand, wrote for a run that is not published."""
+    try:
+        keys = json.loads(path.read_text()).keys()
+    except (OSError, ValueError, AttributeError):
+        return False
+    ours = keys >= {"profile", "run", "seed"} or keys >= {"parameters", "inputs"}
+    return ours and not path.resolve().is_relative_to(project.root / "data/reference")
 
 
 @app.command()

@@ -6,7 +6,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from functools import partial
 from itertools import groupby
@@ -20,7 +20,7 @@ from rich.text import Text
 from lib.files import clock, shown
 from lib.runs import bench
 from lib.runs.hashes import lib_digest
-from lib.runs.plan import DeclarationError, Plan, Project, known, read_record
+from lib.runs.plan import DeclarationError, Plan, Project, Spec, known, read_record
 from lib.runs.process import RunError, caches, die_with_parent, gpus, memory_mb, try_lock
 
 MACHINES = Path(__file__).parent / "machines"  # Snakemake's profiles: where runs are made
@@ -47,7 +47,7 @@ def make(
             raise RunError(f"these runs are being made by process {other}: wait for it, or `kill {other}`")
         lock.truncate(0)
         print(os.getpid(), end="", file=lock, flush=True)
-        seconds = expected(project, plan)
+        seconds = expected(project, profile, [plan.specs[run] for run in plan.waiting])
         show_plan(project, plan, seconds, cores)
         reason = bench.engine_missing(plan.specs[run].params.get("engine", "") for run in plan.waiting)
         if reason and "executor" not in yaml.safe_load((MACHINES / machine / "config.yaml").read_text()):
@@ -57,28 +57,27 @@ def make(
     summary(plan)
 
 
-def expected(project: Project, plan: Plan) -> dict[str, float]:
-    """Seconds that each run to be made takes by what was recorded in the reference and here: its own time, else that
-    of the run of the same notebook with most parameters in common, in proportion to the steps. Without any record it
+def expected(project: Project, profile: str, specs: Sequence[Spec]) -> dict[str, float]:
+    """Seconds that runs of a profile take by what was recorded in the reference and here: its own time, else that
+    of the run of the same notebook with most parameters in common, in proportion to the steps. Without any record a run
     has what `lib.runs.bench` measured on a GPU, or no entry."""
-    profile, recorded, seconds = next(iter(plan.specs.values())).profile, {}, {}
+    recorded, seconds = {}, {}
     for root in (project.root / "data/reference" / profile, project.runs / profile):
-        for path in sorted(root.glob("*/*/*/run.json")) if plan.waiting else ():
+        for path in sorted(root.glob("*/*/*/run.json")) if specs else ():
             with suppress(DeclarationError):  # a damaged one: its own state says so
                 record = read_record(path.parent)
                 recorded.setdefault(record["notebook"], {})[path.parent.relative_to(root).as_posix()] = record
-    for run in plan.waiting:
-        spec = plan.specs[run]
+    for spec in specs:
         alike = {
-            (name == run, sum(record["parameters"].get(k) == v for k, v in spec.params.items()), name): record
+            (name == spec.name, sum(record["parameters"].get(k) == v for k, v in spec.params.items()), name): record
             for name, record in recorded.get(spec.notebook, {}).items()
         }
         if alike:
             record = alike[max(alike)]
             steps = spec.params.get("steps", 1) / (record["parameters"].get("steps", 1) or 1)
-            seconds[run] = took(record) * steps
+            seconds[spec.name] = took(record) * steps
         elif (bound := bench.seconds(spec)) is not None:
-            seconds[run] = bound
+            seconds[spec.name] = bound
     return seconds
 
 
