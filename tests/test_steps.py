@@ -4,7 +4,7 @@ import random
 from fractions import Fraction
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lib.demonstrations import free_search
@@ -184,6 +184,7 @@ def test_where_the_reasoning_is(completion, found):
     assert [text for text, _ in steps(completion)] == found
 
 
+@settings(deadline=None)
 @given(st.integers(-99, 99), st.sampled_from("+-*/"), st.integers(-99, 99), st.integers(-200, 200))
 def test_arithmetic_is_checked_exactly(a, op, b, c):
     (step,) = verify_steps(f"{a} {op} {b} = {c}", Problem((a, b), 0))
@@ -192,6 +193,7 @@ def test_arithmetic_is_checked_exactly(a, op, b, c):
     assert step.arithmetic_ok == (value == c)
 
 
+@settings(deadline=None)
 @given(st.lists(st.sampled_from(["81 - 8 = 73", "(8+3 =11)", "( 8 - (81) ) = -73", "<think>", "</think>", "x", "\n"])))
 def test_a_step_knows_where_it_stands(pieces):
     text, end = " ".join(pieces), 0

@@ -6,7 +6,7 @@ from fractions import Fraction
 from itertools import pairwise
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lib.expression import parse
@@ -73,6 +73,7 @@ def reference_span(text: str) -> str | None:
 PIECES = st.lists(st.sampled_from(["<answer>", "</answer>", "<answer", "</", "1 + 1", "a", ">"]), max_size=12)
 
 
+@settings(deadline=None)
 @given(PIECES.map("".join))
 def test_the_span_is_the_last_innermost_complete_one(text):
     assert answer_span(text) == reference_span(text)
@@ -81,6 +82,7 @@ def test_the_span_is_the_last_innermost_complete_one(text):
 TEXT = st.text() | PIECES.map("".join) | st.text("<>/answerthinkd 0123456789.+-*/()=\n", max_size=80)
 
 
+@settings(deadline=None)
 @given(TEXT, st.booleans())
 def test_no_text_makes_the_verifiers_raise(text, wrapped):
     text = f"<think>{text}</think><answer>{text}</answer>" if wrapped else text
