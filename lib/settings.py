@@ -197,7 +197,13 @@ class Notebooks(Settings):
     value: str = ""  # a policy that says whether a state can be solved
     searches: list = []
     together: Count = 1  # problems searched at once
+    # the exact study
+    objective: Literal["expected", "pass4", "pass16", "log", "rloo"] = "expected"  # what the gradient raises
+    updates: Whole = 0  # of the policy; 0: it is evaluated alone
+    numbers: Annotated[int, Field(ge=2, le=6)] = 3  # of a training problem
+    replicates: Whole = 0  # estimates of the gradient at each stage of training
     # problem sets and the base model
+    sealed_rows: Count = 1
     train_rows: Count = 1
     train_5num_rows: Count = 1
     heldout_rows: Count = 1
