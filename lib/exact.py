@@ -310,6 +310,7 @@ def _maxrl(right: torch.Tensor) -> torch.Tensor:
 
 
 # Advantages of games won (1) or lost (0), argument and result (groups, K); an update is the mean of A grad log pi.
+# Those that `lib.losses` has are taken from there.
 ESTIMATORS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "rloo": leave_one_out,
     "grpo": _grpo,  # divided by the group's standard deviation

@@ -69,6 +69,8 @@ class _Decoder:
     def _joined(self, layer) -> list[torch.Tensor]:
         attention, mlp = layer.self_attn, layer.mlp
         parts = attention.q_proj, attention.k_proj, attention.v_proj
+        if any(part.bias is not None for part in (attention.o_proj, mlp.gate_proj, mlp.up_proj, mlp.down_proj)):
+            raise TypeError("it has biases where the loop has none")
         weights, biases = [part.weight for part in parts], [part.bias for part in parts]
         biases = [
             torch.zeros_like(weight[:, 0]) if bias is None else bias
@@ -260,7 +262,7 @@ def _misfit(model) -> str:
             ours = decoder(then, [decoder.wave(ids)])
         except (AttributeError, TypeError, RuntimeError, IndexError) as error:
             return f"{type(error).__name__}: {error}"
-    tolerance = 2e-3 if model.dtype == torch.float32 else 5e-2
+    tolerance = 2e-3 if model.dtype == torch.float32 and device == "cpu" else 2e-2  # a GPU rounds products
     worst = (ours - theirs).abs().max() / theirs.abs().max().clamp(min=1)
     return "" if worst < tolerance else f"its logits differ by {worst:.2g}"
 
