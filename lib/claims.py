@@ -187,7 +187,7 @@ def _compared(claim, theirs: float, found: Measured, methods: list[str]) -> dict
     row["p"] = found.p(claim.bound + edge) if not equality or abs(estimate) < claim.margin else 1.0
     row["size"] = size(low, high, claim.direction, theirs)
     if pd.Series([claim.metric]).str.fullmatch(SOLVED).item() and not claim.bound and claim.factor == 1:
-        row["within"] = -NEAR < low and high < NEAR
+        row["within"] = low > -NEAR and high < NEAR
     if np.isfinite(theirs):
         problems = GROUP if str(claim.problem_set).startswith("levels L") else PROBLEMS.get(claim.problem_set, 50)
         row["error"] = found.error_of_one_run(problems)

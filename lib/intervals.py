@@ -166,16 +166,14 @@ def _measured(tables: Mapping[Any, pd.DataFrame], signed: Mapping[str, float]) -
     estimate, of_problems, seen, made = parts(sides)
     counts = [len(seeds) for _, seeds, _ in sides]
     own = np.square([weight for weight, *_ in sides])
-    single = sum(of * x.var(axis=1, ddof=1).mean() for of, (_, _, x) in zip(own, sides, strict=True))
+    single = sum(of * _variance(x).mean() for of, (_, _, x) in zip(own, sides, strict=True))
     if shared := set.intersection(*(set(seeds) for _, seeds, _ in sides)):  # a paper's policies answer one test, too
         paired = [sum(weight * x[seeds.index(seed)] for weight, seeds, x in sides) for seed in shared]
-        single = np.var(paired, axis=1, ddof=1).mean()
+        single = _variance(np.array(paired)).mean()
     grown = own.sum() / (own / counts).sum()
-    share = all(((x >= 0) & (x <= 1)).all() for *_, x in sides)
+    share = common.sum() > 1 and all(((x >= 0) & (x <= 1)).all() for *_, x in sides)
     level = len(sides) == 1 and sides[0][0] == 1
     about = (float(single), float(grown * max(0.0, seen - made)), share, level)
-    if common.sum() == 1:
-        about = (0.0, *about[1:])
     return Measured(float(estimate), int(common.sum()), min(counts), *map(float, (of_problems, seen, made)),
                     min(counts) - 1, *about)  # fmt: skip
 
@@ -187,10 +185,9 @@ def parts(sides: Iterable[tuple[float, list, np.ndarray]]) -> tuple[np.ndarray, 
     sides = list(sides)
     values = sum(weight * x.mean(axis=-2) for weight, _, x in sides)
     problems = values.shape[-1]
-    zero = np.zeros(values.shape[:-1])
-    of_problems = values.var(axis=-1, ddof=1) / problems if problems > 1 else zero
+    of_problems = _variance(values) / problems
     if min(len(seeds) for _, seeds, _ in sides) == 1:
-        return values.mean(axis=-1), of_problems, zero, zero
+        return values.mean(axis=-1), of_problems, np.zeros_like(of_problems), np.zeros_like(of_problems)
     moved: defaultdict[Any, Any] = defaultdict(float)  # by seed, what it adds to the contrast
     for weight, seeds, x in sides:
         runs = len(seeds)
@@ -201,6 +198,11 @@ def parts(sides: Iterable[tuple[float, list, np.ndarray]]) -> tuple[np.ndarray, 
     means = by_seed.mean(axis=-1)
     made = ((by_seed - means[..., None]) ** 2).sum(axis=(0, -1)) / (problems * max(problems - 1, 1))
     return values.mean(axis=-1), of_problems, (means**2).sum(axis=0), made
+
+
+def _variance(values: np.ndarray) -> np.ndarray:
+    """Over problems, the last axis; 0 of the one number that a training log is."""
+    return values.var(axis=-1, ddof=1) if values.shape[-1] > 1 else np.zeros(values.shape[:-1])
 
 
 def half_width(of_problems, problems: int, seen=0.0, made=0.0, freedom=0, confidence=0.95):
@@ -264,7 +266,7 @@ def _slope(x: np.ndarray, values: np.ndarray, confidence: float) -> tuple:
     means = rest.mean(axis=1)
     seen = means @ means / (runs - 2) / squares
     made = ((rest - means[:, None]) ** 2).sum() / (runs - 2) / squares / (problems * max(problems - 1, 1))
-    half = half_width(each.var(ddof=1) / problems, problems, seen, made, runs - 2, confidence)
+    half = half_width(_variance(each) / problems, problems, seen, made, runs - 2, confidence)
     return each.mean(), each.mean() - half, each.mean() + half, problems, runs
 
 

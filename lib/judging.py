@@ -19,7 +19,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from lib import expression, problem, programs, steps, traces, verifiers
+from lib import expression, programs, steps, traces, verifiers
 from lib.expression import canonical, numbers, render
 from lib.files import REFERENCE, ROOT, RUNS, atomic, nearest, read_table, reading
 from lib.problem import Problem

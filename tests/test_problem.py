@@ -25,6 +25,7 @@ SIZES = {
     "showcase/test": 14, "3to4/test_50": 50, "3to4/validation_200": 200, "3to4/heldout_400": 400,
     "3to4/heldout_1000": 1000, "3to4/train": 50_000, "5num/test_50": 50, "5num/heldout_1000": 1000,
     "5num/train": 14_950, "6num/test_50": 50, "levels/test": 576, "3to4/validation": 1000,
+    "3to4/sealed_2000": 2000,
 }  # fmt: skip
 
 
@@ -58,6 +59,7 @@ def test_mixture_and_ranges(sets):
     assert threes["3to4/test_50"] == 24
     assert threes["3to4/validation_200"] == 100
     assert threes["3to4/validation"] == 500
+    assert threes["3to4/sealed_2000"] == 1000
     assert threes["3to4/heldout_400"] == 200
     assert threes["3to4/heldout_1000"] == 500
     assert threes["3to4/train"] == 24_800
@@ -290,6 +292,6 @@ def test_notebook_makes_the_committed_evaluation_sets(tmp_path):
             config=Config({"KernelManager": {"transport": "ipc", "ip": f"{sockets}/s"}}),
         )
     made, committed = (json.loads((f / "manifest.json").read_text()) for f in (output, PROBLEMS))
-    behind = ("3to4/train", "5num/train", "3to4/validation")  # drawn behind the training sets, or these themselves
+    behind = ("3to4/train", "5num/train", "3to4/validation", "3to4/sealed_2000")  # training sets, and what came later
     assert {n: e for n, e in made.items() if n not in behind} == {n: e for n, e in committed.items() if n not in behind}
     assert len(problem.read(output, "3to4", "train")) == 100
