@@ -17,7 +17,7 @@ import pytest
 from traitlets.config import Config
 
 from lib import problem, solver
-from lib.files import PROBLEMS, ROOT
+from lib.files import PROBLEMS, REFERENCE, ROOT
 from lib.problem import Problem, ProblemSetError
 from lib.runs.parameters import check
 
@@ -52,6 +52,16 @@ def test_sizes(sets):
 def test_no_problem_stands_in_two_sets(sets):
     keys = [p.key for rows in sets.values() for p in rows]
     assert len(keys) == len(set(keys))
+
+
+def test_the_sealed_set_is_apart_and_unseen(sets):
+    """It shares no problem with what is trained on, no run declares it, and nothing published was sampled on it."""
+    sealed = {p.key for p in sets["3to4/sealed_2000"]}
+    assert len(sealed) == 2000 and not sealed & problem.keys("train") and sealed <= problem.keys("evaluation")
+    assert problem.load_set("sealed_2000").num_rows == 2000
+    assert "sealed_2000" not in (ROOT / "papermill_runs.yaml").read_text()
+    records = [*REFERENCE.glob("*/*/*/*/run.json")]
+    assert len(records) > 300 and not any("sealed_2000" in path.read_text() for path in records)
 
 
 def test_mixture_and_ranges(sets):
