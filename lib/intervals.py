@@ -4,8 +4,8 @@ A score $x_{msp}$ is that of method m's run of seed s on problem p. What is stat
 and beyond its runs, so the interval of a contrast $\sum_m w_m \bar x_m$ has two parts, and the half-widths add in
 quadrature:
 
-$$h^2 = t_{P-1}^2 \, \Big(\frac{\mathrm{Var}_p(\sum_m w_m \bar x_{m\cdot p})}{P} - e^2\Big)
-+ t_{S-1}^2 \, \hat\sigma^2$$
+$$h^2 = t_{P-1}^2 \, \frac{\mathrm{Var}_p(\sum_m w_m \bar x_{m\cdot p})}{P}
++ \max(0, \; t_{S-1}^2 \, \hat\sigma^2 - t_{P-1}^2 \, e^2)$$
 
 First, problems: differences are taken within each, which is what pairing means. Second, runs. The spread between runs
 comes from the runs of the contrast's own methods and from no other method, so that a contrast has one answer wherever
@@ -20,7 +20,7 @@ c_s = \sum_m \frac{w_m}{n_m} \sqrt{\frac{n_m}{n_m - 1}} \, (\bar x_{ms} - \bar x
 With the same seeds in all methods that is $s^2/S$ of the differences run by run, Student's paired rule. Where methods
 share no run it is the sum of both variances, as in Welch's rule. $S$ is the number of runs of the method that has the
 fewest. $e^2$ is the part of the runs' spread that the finite problems make anyway, by the interaction of runs and
-problems. It is in the first term as well, and is taken off there, so that it counts once. Simulated, at most 5% of
+problems. It is in the first term already, and so it is taken off the second. Simulated, at most 5% of
 comparisons of identical methods differ in every layout of runs and for every spread, whether the runs of both spread
 alike or those of one five times as far (tests/test_intervals.py). Two or three runs are safe too, but their intervals
 are wide.
@@ -210,7 +210,7 @@ def half_width(of_problems, problems: int, seen=0.0, made=0.0, freedom=0, confid
     of the latter two, 0 where one run shows nothing."""
     over_problems = stdtrit(problems - 1, (1 + confidence) / 2) ** 2 if problems > 1 else 0.0
     over_runs = stdtrit(freedom, (1 + confidence) / 2) ** 2 if freedom > 0 else 0.0
-    return np.sqrt(over_problems * np.maximum(0, of_problems - made) + over_runs * seen)
+    return np.sqrt(over_problems * of_problems + np.maximum(0, over_runs * seen - over_problems * made))
 
 
 def _same_runs(tables: dict[str, pd.DataFrame]) -> dict[str, pd.DataFrame]:
