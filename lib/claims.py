@@ -34,7 +34,7 @@ from lib.intervals import Measured, measured
 
 ANSWERS = ["not run", "reversed", "open", "holds"]  # a claim of several comparisons has the first that one of them has
 DIRECTIONS = ["higher", "lower", "highest", "lowest", "equal", "zero"]
-FOUND = ["estimate", "low", "high", "n_problems", "seeds", "p", "theirs", "error"]
+FOUND = ["estimate", "low", "high", "n_problems", "seeds", "borrowed", "p", "theirs", "error"]
 COLUMNS = [*FOUND, "against", "comparisons", "answer", "size", "within", "contradicts"]
 PER = {"percent": 100, "percentage points": 100, "of 800": 800, "problems of 50": 50}  # units of results.csv
 SOLVED = r"(?:mean )?pass@(?:k<=)?\d+|any|likeliest"  # metrics that are shares of problems solved
@@ -120,8 +120,9 @@ def evaluate(
     chosen: scores in the regime that was chosen, where a study has some of its methods there: a claim rests on these
     where they have its metric and, on its set, all of its methods, but where it names its profile.
     One row a claim: that of its weakest comparison, and of equals that with the least lead. Columns estimate, low,
-    high, n_problems, seeds; p, the error at which the answer would change; theirs, the paper's value, and its error;
-    against, the baseline; comparisons, how many the claim rests on; answer, size, within, contradicts (above).
+    high, n_problems, seeds, borrowed (`lib.intervals`); p, the error at which the answer would change; theirs, the
+    paper's value, and its error; against, the baseline; comparisons, how many the claim rests on; answer, size, within,
+    contradicts (above).
     """
     paper = pd.read_csv(PAPER / "results.csv")
     paper["value"] /= paper["unit"].map(PER).fillna(1)
@@ -179,6 +180,7 @@ def _compared(claim, theirs: float, found: Measured, methods: list[str]) -> dict
     low, high = (end - claim.bound for end in found.ends())
     estimate, equality = found.estimate - claim.bound, claim.direction in ("equal", "zero")
     row = {"estimate": estimate, "low": low, "high": high, "n_problems": found.problems, "seeds": found.runs}
+    row["borrowed"] = found.borrowed
     row |= {"against": methods[1] if len(methods) > 1 else "", "theirs": theirs}
     row["answer"] = answer(low, high, claim.direction, found.runs, claim.margin)
     if found.runs < 2:

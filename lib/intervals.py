@@ -8,11 +8,10 @@ $$h^2 = t_{P-1}^2 \, \frac{\mathrm{Var}_p(\sum_m w_m \bar x_{m\cdot p})}{P}
 + \max(0, \; t_{S-1}^2 \, \hat\sigma^2 - t_{P-1}^2 \, e^2)$$
 
 First, problems: differences are taken within each, which is what pairing means. Second, runs. The spread between runs
-comes from the runs of the contrast's own methods and from no other method, so that a contrast has one answer wherever
-it is asked, and a method whose runs differ much does not widen the intervals of one whose runs differ little. Runs of
-one seed start from the same policy and meet the same problems in the same order, and what moves all of them cancels in
-a difference (runs of methods from several starts are independent, and so are those of `lib.judging.seed_of` from 1000
-up):
+comes from the runs of the contrast's own methods, so that a contrast has one answer wherever it is asked, and a method
+whose runs differ much does not widen the intervals of one whose runs differ little. Runs of one seed start from the
+same policy and meet the same problems in the same order, and what moves all of them cancels in a difference (runs of
+methods from several starts are independent, and so are those of `lib.judging.seed_of` from 1000 up):
 
 $$\hat\sigma^2 = \sum_s c_s^2, \qquad
 c_s = \sum_m \frac{w_m}{n_m} \sqrt{\frac{n_m}{n_m - 1}} \, (\bar x_{ms} - \bar x_m)$$
@@ -22,12 +21,14 @@ share no run it is the sum of both variances, as in Welch's rule. $S$ is the num
 fewest. $e^2$ is the part of the runs' spread that the finite problems make anyway, by the interaction of runs and
 problems. It is in the first term already, and so it is taken off the second. Simulated, at most 5% of
 comparisons of identical methods differ in every layout of runs and for every spread, whether the runs of both spread
-alike or those of one five times as far (tests/test_intervals.py). Two or three runs are safe too, but their intervals
-are wide.
+alike or those of one five times as far (tests/test_intervals.py).
 
-One run has no spread. Its interval speaks of problems alone (`runs` is 1), and no claim rests on it. Methods with few
-runs could borrow the spread of others. That is not done: spreads differ by a factor of ten between methods of one
-trainer, and an interval that borrows misses the truth far too often for the widest of them.
+Methods of fewer than four runs know little of their spread, and borrow: data/spreads.csv has how far the runs of a
+trainer's policies differ, and how unequal these spreads are, of all published policies that were trained four times or
+more. A spread of two runs, of one degree of freedom, is averaged with that by their degrees (Smyth's moderated t). The
+more unequal spreads are, the fewer degrees are lent, so that such intervals miss the truth in one of twenty policies,
+though not in one of twenty runs of the policy whose runs differ most. The table is one for all notebooks, and what
+borrows is marked so. What the table has not, as numbers of a training log, borrows nothing. No claim rests on one run.
 
 A share has an interval within 0 and 1: its half-width is taken on the scale of the logit. Where every score is 0 or
 every score is 1, the bound is that of Clopper and Pearson for as many problems: of 50 problems without a solution the
@@ -46,14 +47,15 @@ from scipy.special import expit, logit, stdtrit  # Student's t; scipy.stats take
 
 from lib.files import DATA
 
-COLUMNS = ["estimate", "low", "high", "n_problems", "runs"]
+COLUMNS = ["estimate", "low", "high", "n_problems", "runs", "borrowed"]
+ENOUGH = 4  # runs of which a spread is taken as it is
 
 
 def estimates(scores: pd.DataFrame, confidence=0.95) -> pd.DataFrame:
     """Every method's mean on every set.
 
     `scores`: indexed by method, seed, set, problem; a column each metric. A metric that is missing for some problems is
-    averaged over the others. Columns set, method, metric, estimate, low, high, n_problems, runs.
+    averaged over the others. Columns set, method, metric, estimate, low, high, n_problems, runs, borrowed.
     """
     methods = {method: {method: 1.0} for method in scores.index.unique("method")}
     return contrasts(scores, methods, confidence).rename(columns={"contrast": "method"})
@@ -62,7 +64,7 @@ def estimates(scores: pd.DataFrame, confidence=0.95) -> pd.DataFrame:
 def differences(scores: pd.DataFrame, pairs: Iterable[tuple[str, str]], confidence=0.95) -> pd.DataFrame:
     """Paired differences, method minus baseline, of each (method, baseline) in `pairs`, on sets with both.
 
-    `scores` as in `estimates`. Columns set, method, baseline, metric, estimate, low, high, n_problems, runs.
+    `scores` as in `estimates`. Columns set, method, baseline, metric, estimate, low, high, n_problems, runs, borrowed.
     """
     asked = {pair: {pair[0]: 1.0, pair[1]: -1.0} for pair in pairs}
     table = contrasts(scores, asked, confidence)
@@ -75,11 +77,12 @@ def contrasts(scores: pd.DataFrame, weights: Mapping[Any, Mapping[str, float]], 
     where A is more than double B.
 
     `scores` as in `estimates`. One row a set, a contrast all of whose methods have scores, and a metric; columns set,
-    contrast, metric, estimate, low, high, n_problems, runs (the fewest of its methods).
+    contrast, metric, estimate, low, high, n_problems, runs (the fewest of its methods), borrowed (above).
     """
     rows = []
     for (name, contrast, metric), found in measured(scores, weights).items():
-        rows.append((name, contrast, metric, found.estimate, *found.ends(confidence), found.problems, found.runs))
+        about = (found.problems, found.runs, found.borrowed)
+        rows.append((name, contrast, metric, found.estimate, *found.ends(confidence), *about))
     return pd.DataFrame(rows, columns=["set", "contrast", "metric", *COLUMNS])
 
 
@@ -96,7 +99,8 @@ class Measured:
     of_problems: float
     seen: float
     made: float
-    freedom: int
+    freedom: float
+    borrowed: bool
     single: float
     single_run: float
     share: bool
@@ -144,12 +148,12 @@ def measured(scores: pd.DataFrame, weights: Mapping[Any, Mapping[str, float]]) -
             whole = pd.DataFrame(wide[metric]).dropna(how="all")
             tables = {method: pd.DataFrame(whole.xs(method, level="method")) for method in whole.index.unique("method")}
             for contrast, signed in weights.items():
-                if set(signed) <= set(tables) and (one := _measured(tables, signed)):
+                if set(signed) <= set(tables) and (one := _measured(tables, signed, metric)):
                     found[name, contrast, metric] = one
     return found
 
 
-def _measured(tables: Mapping[Any, pd.DataFrame], signed: Mapping[str, float]) -> Measured | None:
+def _measured(tables: Mapping[Any, pd.DataFrame], signed: Mapping[str, float], metric: str) -> Measured | None:
     """One contrast; None where its methods share no problem, or two systems of a policy no run."""
     mine = _same_runs({method: tables[method] for method in signed})
     if not all(map(len, mine.values())):
@@ -173,9 +177,42 @@ def _measured(tables: Mapping[Any, pd.DataFrame], signed: Mapping[str, float]) -
     grown = own.sum() / (own / counts).sum()
     share = common.sum() > 1 and all(((x >= 0) & (x <= 1)).all() for *_, x in sides)
     level = len(sides) == 1 and sides[0][0] == 1
-    about = (float(single), float(grown * max(0.0, seen - made)), share, level)
-    return Measured(float(estimate), int(common.sum()), min(counts), *map(float, (of_problems, seen, made)),
-                    min(counts) - 1, *about)  # fmt: skip
+    single_run = grown * max(0.0, seen - made)
+    freedom, loan = float(min(counts) - 1), None
+    varies = common.sum() > 1 and (of_problems > 0 or seen > 0)  # else Clopper and Pearson's bound is all there is
+    if min(counts) < ENOUGH and varies and (loan := _lent(mine, signed, metric)):
+        seen, freedom = moderated(seen, made, freedom, *loan)
+    return Measured(
+        *(float(estimate), int(common.sum()), min(counts)),
+        *(float(of_problems), float(seen), float(made), freedom, loan is not None),
+        *(float(single), float(single_run), share, level),
+    )
+
+
+def moderated(seen, made, freedom: float, variance, more: float) -> tuple:
+    """A spread and its degrees of freedom, averaged with a borrowed variance (net of problems) of `more` degrees."""
+    return (freedom * seen + more * (variance + made)) / (freedom + more), freedom + more
+
+
+def _lent(mine: Mapping[str, pd.DataFrame], signed: Mapping[str, float], metric: str) -> tuple[float, float] | None:
+    """Variance and degrees of freedom that a contrast borrows, as of independent runs; None where the table has not
+    the metric for all of its trainers."""
+    together: defaultdict[str, float] = defaultdict(float)
+    for method, weight in signed.items():
+        together[method.split(" ")[0]] += weight
+    runs = {method.split(" ")[0]: len(table) for method, table in mine.items()}
+    found = [_spreads().get((trainer(policy), metric)) for policy in together]
+    if None in found or len(together) < len({*signed}):
+        return None
+    variance = sum(w**2 / runs[policy] * lent[0] for (policy, w), lent in zip(together.items(), found, strict=True))
+    return variance, min(lent[1] for lent in found)
+
+
+@cache
+def _spreads() -> dict[tuple[str, str], tuple[float, float]]:
+    path = DATA / "spreads.csv"
+    table = pd.read_csv(path) if path.exists() else pd.DataFrame(columns=["trainer", "metric", "variance", "freedom"])
+    return {(row.trainer, row.metric): (row.variance, row.freedom) for row in table.itertuples()}
 
 
 def parts(sides: Iterable[tuple[float, list, np.ndarray]]) -> tuple[np.ndarray, ...]:
@@ -230,6 +267,17 @@ def _starts() -> dict[str, str]:
     return dict(table[["method", "start"]].to_numpy(str).tolist())
 
 
+@cache
+def _trainers() -> dict[str, str]:
+    return dict(pd.read_csv(DATA / "methods.csv", usecols=["method", "trainer"]).to_numpy(str).tolist())
+
+
+def trainer(method: str) -> str:
+    """What made a policy, by data/methods.csv: "rloo" of a mixture of its weights too."""
+    policy = method.split(" ")[0]
+    return _trainers().get(policy, policy.split("/")[0])
+
+
 def root(method: str) -> str:
     """The policy that a method's line began with, by data/methods.csv: sft/free of rloo/program, which starts from
     sft/program. "" of a method that is not there: its runs count as paired by their seeds."""
@@ -267,7 +315,7 @@ def _slope(x: np.ndarray, values: np.ndarray, confidence: float) -> tuple:
     seen = means @ means / (runs - 2) / squares
     made = ((rest - means[:, None]) ** 2).sum() / (runs - 2) / squares / (problems * max(problems - 1, 1))
     half = half_width(_variance(each) / problems, problems, seen, made, runs - 2, confidence)
-    return each.mean(), each.mean() - half, each.mean() + half, problems, runs
+    return each.mean(), each.mean() - half, each.mean() + half, problems, runs, False
 
 
 def of_logs(values: pd.DataFrame) -> pd.DataFrame:

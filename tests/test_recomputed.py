@@ -87,15 +87,18 @@ def line(profile, name):
     return None
 
 
-def interval(weights, tables, labels=None):
+def interval(weights, tables, labels=None, lent=None):
     """Of a weighted sum of methods' means: estimate, low, high. tables: (runs, problems) by method; labels: by method,
-    of each run, what says which runs are pairs (their number)."""
+    of each run, what says which runs are pairs (their number); lent: by method, variance and degrees of freedom that
+    fewer than four runs borrow."""
     labels = labels or {method: range(len(table)) for method, table in tables.items()}
     values = sum(weight * tables[method].mean(axis=0) for method, weight in weights.items())
     problems, counts = len(values), [len(tables[method]) for method in weights]
     first = stats.t.ppf(0.975, problems - 1) ** 2 * stats.sem(values) ** 2 if problems > 1 else 0
     if min(counts) == 1:
-        half = np.sqrt(first)
+        own = {m: weight**2 / len(tables[m]) for m, weight in weights.items()}
+        alone = lent and sum(own[m] * lent[m][0] for m in weights)
+        half = np.sqrt(first + (stats.t.ppf(0.975, min(lent[m][1] for m in weights)) ** 2 * alone if lent else 0))
     else:
         moves = {}
         for method, weight in weights.items():
@@ -105,14 +108,15 @@ def interval(weights, tables, labels=None):
                 moves[label] += weight * row * np.sqrt(1 / count / (count - 1))
         seen = sum(move.mean() ** 2 for move in moves.values())
         noise = sum(((move - move.mean()) ** 2).sum() for move in moves.values()) / problems / max(problems - 1, 1)
-        first *= 1 - min(1, noise / stats.sem(values) ** 2) if problems > 1 else 0
-        half = np.sqrt(first + stats.t.ppf(0.975, min(counts) - 1) ** 2 * seen)
-    mean = values.mean()
-    if (
-        list(weights.values()) == [1.0]
-        and tables[next(iter(weights))].max() <= 1
-        and tables[next(iter(weights))].min() >= 0
-    ):
+        off = stats.t.ppf(0.975, max(problems - 1, 1)) ** 2 * noise if problems > 1 else 0
+        freedom = min(counts) - 1
+        if lent and min(counts) < 4:
+            variance = sum(weight**2 / len(tables[method]) * lent[method][0] for method, weight in weights.items())
+            more = min(lent[method][1] for method in weights)
+            seen, freedom = (freedom * seen + more * (variance + noise)) / (freedom + more), freedom + more
+        half = np.sqrt(first + max(0, stats.t.ppf(0.975, freedom) ** 2 * seen - off))
+    mean, first_table = values.mean(), tables[next(iter(weights))]
+    if list(weights.values()) == [1.0] and first_table.min() >= 0 and first_table.max() <= 1:
         odds = np.log(mean / (1 - mean)) + np.array([-1, 1]) * half / (mean * (1 - mean))
         return np.array([mean, *(1 / (1 + np.exp(-odds)))])
     return mean + np.array([0, -1, 1]) * half
@@ -206,6 +210,10 @@ def stated(low, high, direction, margin, seeds):
     return "holds" if low > 0 else "reversed" if high < 0 else "open"
 
 
+table = pd.read_csv(ROOT / "data/spreads.csv").set_index(["trainer", "metric"])[["variance", "freedom"]]
+SPREADS = {key: tuple(row) for key, row in zip(table.index, table.to_numpy(), strict=True)}
+
+
 def compared(claim, profile):
     """Answer, estimate, low and high of the weakest comparison of a claim, in a profile that has all its methods."""
     first, *others = claim.runs.split(";")
@@ -223,7 +231,9 @@ def compared(claim, profile):
             return None
         tables, labels = ({method: both[i] for method, both in known.items()} for i in (0, 1))
         weights = {method: weights[method] for method in known}
-        estimate, *ends = interval(weights, tables, labels) - claim.bound
+        loans = [SPREADS.get((method.split("/")[0].replace("mix", "rloo"), claim.metric)) for method in weights]
+        lent = dict(zip(weights, loans, strict=True)) if all(loans) else None
+        estimate, *ends = interval(weights, tables, labels, lent) - claim.bound
         seeds = min(map(len, tables.values()))
         found.append((stated(*ends, claim.direction, claim.margin, seeds), estimate, *ends))
     sign = -1 if claim.direction.startswith("low") else 1
