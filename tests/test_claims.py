@@ -58,7 +58,7 @@ def test_size_beside_the_papers(low, high, direction, theirs, expected):
     assert claims.size(low, high, direction, theirs) == expected
 
 
-def scores(levels, runs=3, problems=400, seed=0):
+def scores(levels, runs=4, problems=400, seed=0):
     """Scores of methods with the same problems: their level, the problem's difficulty, runs that differ by .005."""
     rng, parts = np.random.default_rng(seed), {}
     hard = rng.normal(0, 0.2, problems)
@@ -92,7 +92,7 @@ def test_a_lead_a_factor_and_a_bound():
     levels = {"rloo/a": 0.5, "rloo/b": 0.3}
     row = answered(levels)
     assert row["answer"] == "holds" and row["estimate"] == pytest.approx(0.2, abs=0.02)
-    assert row[["against", "seeds", "n_problems", "comparisons"]].tolist() == ["rloo/b", 3, 400, 1]
+    assert row[["against", "seeds", "n_problems", "comparisons"]].tolist() == ["rloo/b", 4, 400, 1]
     assert answered(levels, factor=2)["answer"] == "reversed"  # .5 is not double .3
     assert answered(levels | {"rloo/a": 0.7}, factor=2)["answer"] == "holds"
     assert answered(levels, runs="rloo/b", direction="lower", bound=0.4)["answer"] == "holds"
@@ -199,8 +199,8 @@ def test_the_papers_number_has_an_error_too():
 
 
 def test_within_three_points_is_asked_of_shares_of_problems_solved():
-    levels = {"rloo/a": 0.51, "rloo/b": 0.5, "rloo/c": 0.7}
-    row = answered(levels)
+    levels = {"rloo/a": 0.515, "rloo/b": 0.5, "rloo/c": 0.7}
+    row = claims.evaluate(asked(), scores(levels, runs=8)).iloc[0]
     assert row["within"] and row["answer"] == "holds"  # it differs, and by nothing that matters
     assert not answered(levels, runs="rloo/c;rloo/b")["within"]
     tokens = scores(levels).rename(columns={"pass@1": "tokens"})

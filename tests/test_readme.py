@@ -8,7 +8,7 @@ import re
 import pandas as pd
 import pytest
 
-from lib.claims import ANSWERS
+from lib.claims import tally
 from lib.files import DATA, FIGURES, PAPER, PROBLEMS, ROOT
 
 README = ROOT / "README.md"
@@ -17,7 +17,6 @@ DOCUMENTS += [ROOT / name for name in ("RECORDS.md", "lib/runs/README.md", "envi
 DOCUMENTS += [ROOT / f"data/{name}/README.md" for name in ("models", "problems", "reference")]
 OWN = {"`ast`": "ast_table1", "`program`": "program_table2"}  # studies in profile cpu
 OWN |= {"`trace`": "trace_searching", "`coverage`": "coverage_finals"}
-OPEN = ("undecided", "one seed", "not run")  # answers to a claim that decide nothing
 
 
 def cell(ours: pd.Series, paper: pd.DataFrame) -> str:
@@ -71,19 +70,15 @@ def said(paper: pd.DataFrame, study: str, method: str, metric: str) -> pd.DataFr
 
 
 def claims(_: str) -> str:
-    """How many claims of each paper were answered in which way."""
-    table = pd.read_csv(FIGURES / "grand_claims.csv")
-    answers = table["answer"].where(~table["answer"].isin(OPEN), "open")
-    counts = pd.crosstab(table["paper"], answers)
-    counts = counts.loc[
-        [name for name in ("ast", "program", "dense", "trace", "agent", "coverage") if name in counts.index]
-    ]
-    kinds = [name for name in [*ANSWERS[::-1], "open"] if name in counts]
-    head = [f"| claims | {' | '.join(kinds)} |", "|---" * (len(kinds) + 1) + "|"]
-    rows = [
-        f"| `{paper}` | {' | '.join(map(str, row))} |"
-        for paper, row in zip(counts.index, counts[kinds].values, strict=True)
-    ]
+    """How many contrasts of each paper were answered in which way, as first posed + as posed again after results."""
+    table = pd.read_csv(FIGURES / "grand_claims.csv").fillna({"changed": ""})
+    counts = tally(table)
+    head = [f"| claims | {' | '.join(counts.columns)} |", "|---" * (len(counts.columns) + 1) + "|"]
+    rows = []
+    for name in counts.index[~counts.index.str.startswith("all") & ~counts.index.str.endswith("posed again")]:
+        again = counts.loc[[f"{name}, posed again"]].iloc[0] if f"{name}, posed again" in counts.index else None
+        cells = counts.loc[name].map(str) if again is None else counts.loc[name].map(str) + " + " + again.map(str)
+        rows.append(f"| {name} | {' | '.join(cells)} |")
     return "\n".join(head + rows)
 
 
