@@ -192,8 +192,9 @@ def _compared(claim, theirs: float, found: Measured, methods: list[str]) -> dict
         row["within"] = low > -NEAR and high < NEAR
     if np.isfinite(theirs):
         problems = GROUP if str(claim.problem_set).startswith("levels L") else PROBLEMS.get(claim.problem_set, 50)
-        row["error"] = found.error_of_one_run(problems)
-        row["contradicts"] = abs(estimate - theirs) > np.hypot((high - low) / 2, 1.96 * row["error"])
+        row["error"] = found.error_of_one_run(problems) or np.nan  # where none of ours is right nothing is known of it
+        if row["error"] > 0:
+            row["contradicts"] = abs(estimate - theirs) > np.hypot((high - low) / 2, 1.96 * row["error"])
     return row
 
 

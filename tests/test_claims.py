@@ -194,6 +194,8 @@ def test_the_papers_number_has_an_error_too():
     np.testing.assert_allclose(rows["theirs"].astype(float), 0.0477, atol=1e-4)
     assert (rows["size"] == "smaller").sum() >= 8 and not rows["contradicts"].any()
     np.testing.assert_allclose(rows["error"].astype(float), np.sqrt(2) * np.hypot(0.158 / np.sqrt(50), 0.005), rtol=0.2)
+    never = scores(levels, runs=5) * 0
+    assert claims.evaluate(asked(**ABOUT), never)["contradicts"].isna().all()  # what a run would miss by is not known
     far = claims.evaluate(asked(**ABOUT), scores({"rloo/ast_tau2": 0.2, "rloo/sparse": 0.5}, runs=5)).iloc[0]
     assert far["contradicts"] and far["answer"] == "reversed"
 
