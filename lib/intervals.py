@@ -201,8 +201,8 @@ def _lent(mine: Mapping[str, pd.DataFrame], signed: Mapping[str, float], metric:
     for method, weight in signed.items():
         together[method.split(" ")[0]] += weight
     runs = {method.split(" ")[0]: len(table) for method, table in mine.items()}
-    found = [_spreads().get((trainer(policy), metric)) for policy in together]
-    if None in found or len(together) < len({*signed}):
+    found = [lent for policy in together if (lent := _spreads().get((trainer(policy), metric)))]
+    if len(found) < len(signed):  # not of all trainers; or systems of one policy, which share their runs
         return None
     variance = sum(w**2 / runs[policy] * lent[0] for (policy, w), lent in zip(together.items(), found, strict=True))
     return variance, min(lent[1] for lent in found)
@@ -220,7 +220,7 @@ def parts(sides: Iterable[tuple[float, list, np.ndarray]]) -> tuple[np.ndarray, 
     part that finite problems make of it, each of shape (...). sides: a method's weight, the seeds of its runs, and its
     scores (..., runs, problems). A method with one run shows no variance: all methods then count as of one run."""
     sides = list(sides)
-    values = sum(weight * x.mean(axis=-2) for weight, _, x in sides)
+    values = np.sum([weight * x.mean(axis=-2) for weight, _, x in sides], axis=0)
     problems = values.shape[-1]
     of_problems = _variance(values) / problems
     if min(len(seeds) for _, seeds, _ in sides) == 1:
@@ -312,8 +312,9 @@ def _slope(x: np.ndarray, values: np.ndarray, confidence: float) -> tuple:
     each = centred @ values / squares
     rest = values - values.mean(axis=0) - np.outer(centred, each)
     means = rest.mean(axis=1)
-    seen = means @ means / (runs - 2) / squares
-    made = ((rest - means[:, None]) ** 2).sum() / (runs - 2) / squares / (problems * max(problems - 1, 1))
+    freedom = max(runs - 2, 1) * squares
+    seen = means @ means / freedom
+    made = ((rest - means[:, None]) ** 2).sum() / freedom / (problems * max(problems - 1, 1))
     half = half_width(_variance(each) / problems, problems, seen, made, runs - 2, confidence)
     return each.mean(), each.mean() - half, each.mean() + half, problems, runs, False
 
