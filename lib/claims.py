@@ -212,7 +212,9 @@ def distinct(answered: pd.DataFrame) -> pd.DataFrame:
     """One row a contrast: what several claims ask of the same numbers counts once."""
     where = ["metric", "set", "n_problems"]
     size = (answered["estimate"].astype(float) + answered["bound"]).abs().round(9)
-    seen = answered[where].assign(size=size).duplicated() & answered["estimate"].notna()
+    sides = zip(answered["runs"].str.split(";").str[0], answered["against"].fillna("").astype(str), strict=True)
+    pairs = [" ".join(sorted(side)) for side in sides]  # whichever side was asked about
+    seen = answered[where].assign(size=size, pair=pairs).duplicated() & answered["estimate"].notna()
     return answered[~seen]
 
 

@@ -212,7 +212,8 @@ def test_within_three_points_is_asked_of_shares_of_problems_solved():
 
 def table(*rows):
     names = ["id", "paper", "answer", "estimate", "p", "changed", "metric"]
-    about = {"set": "s", "n_problems": 9, "bound": 0.0, "paper_metric": "pass@1", "within": True, "contradicts": pd.NA}
+    about = {"runs": "rloo/a;rloo/b", "against": "rloo/b", "set": "s", "n_problems": 9, "bound": 0.0}
+    about |= {"paper_metric": "pass@1", "within": True, "contradicts": pd.NA}
     return pd.DataFrame(rows, columns=names).assign(**about)
 
 
