@@ -186,7 +186,7 @@ def _compared(claim, theirs: float, found: Measured, methods: list[str]) -> dict
     if found.runs < 2:
         return row | {"size": "unknown"}
     edge = np.copysign(claim.margin, estimate) if equality else 0.0
-    row["p"] = found.p(claim.bound + edge) if not equality or abs(estimate) < claim.margin else 1.0
+    row["p"] = found.p(claim.bound + edge)
     row["size"] = size(low, high, claim.direction, theirs)
     if pd.Series([claim.metric]).str.fullmatch(SOLVED).item() and not claim.bound and claim.factor == 1:
         row["within"] = low > -NEAR and high < NEAR

@@ -250,10 +250,11 @@ def test_q_is_of_a_papers_tests_together():
     assert np.isnan(found["q"][3]) and found["q"][4] == pytest.approx(0.04)
 
 
-def test_p_is_small_where_a_claim_of_equality_holds_by_far():
+def test_p_of_equality_is_small_far_from_the_margin_on_either_side():
     same = answered({"rloo/a": 0.5, "rloo/b": 0.5}, direction="equal", margin=0.2)
-    edge = answered({"rloo/a": 0.5, "rloo/b": 0.5}, direction="equal", margin=0.001)
-    assert same["p"] < 0.001 and edge["p"] > 0.05
+    edge = answered({"rloo/a": 0.5, "rloo/b": 0.5}, direction="equal", margin=abs(same["estimate"]))
+    apart = answered({"rloo/a": 0.7, "rloo/b": 0.5}, direction="equal", margin=0.03)
+    assert same["p"] < 0.001 and edge["p"] > 0.9 and apart["p"] < 0.001 and apart["answer"] == "reversed"
 
 
 def test_the_file_of_claims():
