@@ -1,17 +1,27 @@
-"""What the papers claim, asked of our numbers: data/paper/claims.csv says beforehand what is compared, here it is
-answered.
+"""What the papers claim, asked of our numbers: data/paper/claims.csv states what is compared, here it is answered.
 
 A claim is a contrast of methods (`lib.intervals`) on one set and one metric, with a direction: A above B; above it by a
-factor; its change from its own start above that of B; above each of several; or one method against a bound. Answers:
+factor; its change from its own start above that of B; above each of several; one method against a bound; or two that
+are equal. Direction and size are two answers.
 
-reproduced             the interval lies on the claimed side
-not reproduced         it lies on the other side; of "equal", beyond the margin
-equivalent             of "equal" and "zero": it lies within the margin
-paper's size excluded  it holds zero, and the paper's effect lies beyond it: here the effect is smaller, if there is any
-level                  it holds zero and lies within the margin: the claimed difference is too small to matter here
-undecided              it holds zero, or reaches over the margin, and no more can be said
-one seed               one of the methods was trained once, and how far its runs differ cannot be borrowed from others
-not run                there are no such runs
+Answers on direction, from the 95% interval:
+
+holds      the interval lies on the claimed side of zero; of "equal" and "zero", within the margin
+reversed   it lies on the other side; of "equal" and "zero", beyond the margin
+open       neither, or one of the methods was trained once
+not run    there are no such runs
+
+Size, beside the paper's number: "as large" (the interval holds it, and not zero), "smaller" or "larger" (the paper's
+number lies beyond the interval), "unknown" (the interval holds both, or the paper has no number). The paper's number
+has an error too, of its 50 problems and its one run. So a claim `contradicts` the paper only where the two numbers
+differ by more than both errors allow; what such a run would have as its error is known from our own runs.
+
+`within`: the whole interval of a difference lies within 3 points of the problems solved. That bound was chosen after
+most results were known. It decides no direction.
+
+`posed` is the commit in which a claim was first asked, `changed` states what was asked differently afterwards, in which
+commit and why. A claim that was posed again keeps its first form: agent-1 is the first form, agent-1b the second, and
+each has its own answer.
 """
 
 from collections.abc import Mapping
@@ -20,30 +30,32 @@ import numpy as np
 import pandas as pd
 
 from lib.files import PAPER
-from lib.intervals import contrasts
+from lib.intervals import Measured, measured
 
-ANSWERS = [  # the weakest first: a claim of several comparisons has the weakest of their answers
-    *["not run", "one seed", "not reproduced", "paper's size excluded", "level"],
-    *["undecided", "equivalent", "reproduced"],
-]
+ANSWERS = ["not run", "reversed", "open", "holds"]  # a claim of several comparisons has the first that one of them has
 DIRECTIONS = ["higher", "lower", "highest", "lowest", "equal", "zero"]
-COLUMNS = ["estimate", "low", "high", "n_problems", "seeds", "freedom", "theirs", "against", "comparisons", "answer"]
-BORROWED = 4  # degrees of freedom from which a variance between runs may be borrowed (`lib.intervals`)
+FOUND = ["estimate", "low", "high", "n_problems", "seeds", "borrowed", "p", "theirs", "error"]
+COLUMNS = [*FOUND, "against", "comparisons", "answer", "size", "within", "contradicts"]
 PER = {"percent": 100, "percentage points": 100, "of 800": 800, "problems of 50": 50}  # units of results.csv
+SOLVED = r"(?:mean )?pass@(?:k<=)?\d+|any|likeliest"  # metrics that are shares of problems solved
+NEAR = 0.03  # of these: within which a difference is too small to matter here
+PROBLEMS = {"heldout_400": 400, "levels": 576, "test_50_n3": 24, "test_50_n4": 26}  # of a paper's sets; others have 50
+GROUP = 64  # problems of each group of the levels
 
 
 def planned(paper: str | None = None) -> pd.DataFrame:
-    """The claims of one paper, or all, as data/paper/claims.csv plans them. Raises ValueError naming a claim that
+    """The claims of one paper, or all, as data/paper/claims.csv states them. Raises ValueError naming a claim that
     says too little. Columns id, paper, section, claim, and what is compared:
 
     runs: A;B for A minus B, A;B;C for A minus each other (direction highest, lowest) or each alone (zero), A for A
     alone.
     starts: the policies that A and B began from, where their changes are compared. bound: taken off; factor: of B, or
-    of its change; margin: within which equal is equal, and a difference too small to matter. metric, set: ours;
-    problem_set, paper_metric, paper_runs: the paper's, filled in where they are the same. note: what is censored,
-    selected or chosen.
+    of its change; margin: within which equal is equal. metric, set: ours; problem_set, paper_metric, paper_runs: the
+    paper's, filled in where they are the same. profile: in which alone it is asked. note: what is censored, selected or
+    chosen. posed, changed: see above.
     """
     table = pd.read_csv(PAPER / "claims.csv").fillna({"starts": "", "note": "", "bound": 0.0, "factor": 1.0})
+    table = table.fillna({"profile": "", "posed": "", "changed": ""})
     for column in ("metric", "runs"):
         table[f"paper_{column}"] = table[f"paper_{column}"].fillna(table[column])
     for row in table[~table["direction"].isin(DIRECTIONS)].itertuples():
@@ -70,23 +82,29 @@ def comparisons(claim, theirs=False) -> list[dict[str, float]]:
     return [{method: weight for method, weight in weights.items() if weight} for weights in asked]
 
 
-def answer(low: float, high: float, direction: str, seeds: int, theirs=np.nan, margin=np.nan, freedom=0) -> str:
-    """What the interval of a contrast says to a claim (above). theirs: the paper's value of it; NaN where it has
-    none. freedom: of the variance between runs."""
-    if seeds < 2 and freedom < BORROWED:
-        return "one seed"
-    within = -margin < low and high < margin
+def answer(low: float, high: float, direction: str, seeds: int, margin=np.nan) -> str:
+    """What the interval of a contrast says on the direction of a claim (above)."""
+    if np.isnan(low) or seeds < 2:
+        return "open"
     if direction in ("equal", "zero"):
-        if within:
-            return "equivalent"
-        return "not reproduced" if low > margin or high < -margin else "undecided"
+        if -margin < low and high < margin:
+            return "holds"
+        return "reversed" if low > margin or high < -margin else "open"
+    if direction in ("lower", "lowest"):
+        low, high = -high, -low
+    return "holds" if low > 0 else "reversed" if high < 0 else "open"
+
+
+def size(low: float, high: float, direction: str, theirs: float) -> str:
+    """How large the effect is beside the paper's (above); "unknown" of equality, and where there is nothing to
+    compare."""
     if direction in ("lower", "lowest"):
         low, high, theirs = -high, -low, -theirs
-    if low > 0 or high < 0:
-        return "reproduced" if low > 0 else "not reproduced"
+    if direction in ("equal", "zero") or not theirs > 0 or np.isnan(low):
+        return "unknown"
     if theirs > high:
-        return "paper's size excluded"
-    return "level" if within else "undecided"
+        return "smaller"
+    return "larger" if theirs < low else "as large" if low > 0 else "unknown"
 
 
 def evaluate(
@@ -100,9 +118,11 @@ def evaluate(
     `scores`: of all methods of the study, as `lib.intervals` takes them; training logs as `of_logs` makes them.
     ready: by claim, the (estimate, low, high, seeds) of what is no contrast of means, such as a crossover.
     chosen: scores in the regime that was chosen, where a study has some of its methods there: a claim rests on these
-    where they have its metric and, on its set, all of its methods.
-    One row a claim: that of its weakest comparison, with estimate, low, high, n_problems, seeds, freedom; theirs, the
-    paper's value; against, the baseline of that comparison; comparisons, how many it rests on; answer.
+    where they have its metric and, on its set, all of its methods, but where it names its profile.
+    One row a claim: that of its weakest comparison, and of equals that with the least lead. Columns estimate, low,
+    high, n_problems, seeds, borrowed (`lib.intervals`); p, the error at which the answer would change; theirs, the
+    paper's value, and its error; against, the baseline; comparisons, how many the claim rests on; answer, size, within,
+    contradicts (above).
     """
     paper = pd.read_csv(PAPER / "results.csv")
     paper["value"] /= paper["unit"].map(PER).fillna(1)
@@ -112,34 +132,108 @@ def evaluate(
     rows = []
     for claim in asked.itertuples():
         needed = {(claim.set, method) for weights in comparisons(claim) for method in weights}
-        better = needed <= there and str(claim.metric) in chosen
-        rows.append(_weakest(claim, paper["value"], chosen if better else scores, ready or {}))
+        better = needed <= there and str(claim.metric) in chosen and not claim.profile
+        theirs = reported(claim, paper["value"])
+        if ready and claim.id in ready:
+            found = dict(zip(("estimate", "low", "high", "seeds"), ready[claim.id], strict=True))
+            found |= {"answer": answer(*(found[key] for key in ("low", "high")), claim.direction, found["seeds"])}
+            weakest = found | {"theirs": theirs, "size": size(found["low"], found["high"], claim.direction, theirs)}
+        else:
+            weakest = _weakest(claim, theirs, chosen if better else scores)
+        rows.append({"id": claim.id, "comparisons": len(comparisons(claim))} | weakest)
     return asked.merge(pd.DataFrame(rows, columns=["id", *COLUMNS]), on="id")
 
 
-def _weakest(claim, paper: pd.Series, scores: pd.DataFrame, ready: Mapping[str, tuple]) -> dict:
+def reported(claim, paper: pd.Series) -> float:
+    """The paper's value of a claim: of several comparisons the least favourable one that it has. NaN: it has none."""
+    found = []
+    for weights in comparisons(claim, theirs=True):
+        keys = [(claim.paper, method, claim.problem_set, claim.paper_metric) for method in weights]
+        lead = (claim.paper, " - ".join(weights), *keys[0][2:])
+        said = len(keys) > 1 and lead in paper.index  # the paper has the difference alone
+        found.append((paper[lead] if said else paper.reindex(keys).to_numpy() @ [*weights.values()]) - claim.bound)
+    found = [value for value in found if np.isfinite(value)]  # a lead that never came has no size
+    if not found:
+        return np.nan
+    if claim.direction == "zero":
+        return max(found, key=abs)
+    return max(found) if claim.direction in ("lower", "lowest") else min(found)
+
+
+def _weakest(claim, theirs: float, scores: pd.DataFrame) -> dict:
     """The weakest answer among the comparisons of one claim, as `evaluate` returns it."""
-    found, wanted, reported = [], comparisons(claim), comparisons(claim, theirs=True)
-    ours = {}
+    wanted, ours = dict(enumerate(comparisons(claim))), {}
     if claim.metric in scores:
         here = scores.loc[scores.index.isin([claim.set], level="set"), [claim.metric]]
-        ours = contrasts(here, dict(enumerate(wanted))).set_index("contrast").to_dict("index")
-    for i, weights in enumerate(wanted):
-        keys = [(claim.paper, method, claim.problem_set, claim.paper_metric) for method in reported[i]]
-        theirs = paper.reindex(keys).to_numpy() @ [*reported[i].values()] - claim.bound
-        lead = (claim.paper, " - ".join(reported[i]), *keys[0][2:])
-        if len(keys) > 1 and lead in paper.index:
-            theirs = paper[lead]  # the paper says the difference alone
-        theirs = theirs if np.isfinite(theirs) else np.nan  # a lead that never came has no size
-        row: dict = {"against": [*weights][1] if len(weights) > 1 else "", "theirs": theirs, "answer": "not run"}
-        if claim.id in ready:
-            row |= dict(zip(("estimate", "low", "high", "seeds"), ready[claim.id], strict=True))
-        elif i in ours:
-            row |= {end: ours[i][end] - claim.bound for end in ("estimate", "low", "high")}
-            row |= {"n_problems": ours[i]["n_problems"], "seeds": ours[i]["runs"], "freedom": ours[i]["freedom"]}
-        if "low" in row:
-            found_in = (row["low"], row["high"], claim.direction, row["seeds"], theirs, claim.margin)
-            row["answer"] = answer(*found_in, freedom=row.get("freedom", 0))
-        found.append(row)
-    weakest = min(found, key=lambda row: ANSWERS.index(row["answer"]))
-    return {"id": claim.id, "comparisons": len(wanted)} | weakest
+        ours = {i: found for (_, i, _), found in measured(here, wanted).items()}
+    sign = -1 if claim.direction in ("lower", "lowest") else 1
+    rows = [_compared(claim, theirs, ours[i], [*weights]) for i, weights in wanted.items() if i in ours]
+    if len(rows) < len(wanted):
+        return {"theirs": theirs, "answer": "not run"}
+    if claim.direction in ("equal", "zero"):
+        return min(rows, key=lambda row: (ANSWERS.index(row["answer"]), -abs(row["estimate"])))
+    return min(rows, key=lambda row: (ANSWERS.index(row["answer"]), sign * row["estimate"]))
+
+
+def _compared(claim, theirs: float, found: Measured, methods: list[str]) -> dict:
+    """One comparison's part of a row of `evaluate`."""
+    low, high = (end - claim.bound for end in found.ends())
+    estimate, equality = found.estimate - claim.bound, claim.direction in ("equal", "zero")
+    row = {"estimate": estimate, "low": low, "high": high, "n_problems": found.problems, "seeds": found.runs}
+    row["borrowed"] = found.borrowed
+    row |= {"against": methods[1] if len(methods) > 1 else "", "theirs": theirs}
+    row["answer"] = answer(low, high, claim.direction, found.runs, claim.margin)
+    if found.runs < 2:
+        return row | {"size": "unknown"}
+    edge = np.copysign(claim.margin, estimate) if equality else 0.0
+    row["p"] = found.p(claim.bound + edge)
+    row["size"] = size(low, high, claim.direction, theirs)
+    if pd.Series([claim.metric]).str.fullmatch(SOLVED).item() and not claim.bound and claim.factor == 1:
+        row["within"] = low > -NEAR and high < NEAR
+    if np.isfinite(theirs):
+        problems = GROUP if str(claim.problem_set).startswith("levels L") else PROBLEMS.get(claim.problem_set, 50)
+        row["error"] = found.error_of_one_run(problems) or np.nan  # where none of ours is right nothing is known of it
+        if row["error"] > 0:
+            row["contradicts"] = abs(estimate - theirs) > np.hypot((high - low) / 2, 1.96 * row["error"])
+    return row
+
+
+def with_q(answered: pd.DataFrame) -> pd.DataFrame:
+    """Answers with the column q: `p` corrected for how many claims of its paper were tested (Benjamini and Hochberg).
+    Among the claims of a paper with q below .05 one in twenty is false, by expectation."""
+    from scipy.stats import false_discovery_control  # takes a second
+
+    tested = answered["p"].notna()
+    q = answered[tested].groupby("paper")["p"].transform(lambda p: false_discovery_control(p.astype(float)))
+    return answered.assign(q=q)
+
+
+def distinct(answered: pd.DataFrame) -> pd.DataFrame:
+    """One row a contrast: what several claims ask of the same numbers counts once."""
+    where = ["metric", "set", "n_problems"]
+    size = (answered["estimate"].astype(float) + answered["bound"]).abs().round(9)
+    sides = zip(answered["runs"].str.split(";").str[0], answered["against"].fillna("").astype(str), strict=True)
+    pairs = [" ".join(sorted(side)) for side in sides]  # whichever side was asked about
+    seen = answered[where].assign(size=size, pair=pairs).duplicated() & answered["estimate"].notna()
+    return answered[~seen]
+
+
+def tally(answered: pd.DataFrame) -> pd.DataFrame:
+    """How many contrasts of each paper have which answer. Rows: paper, as first posed and as posed again after results
+    were known; `agent` in both readings of its pass@1; all. Columns: answers; within, contradicts: how many of them."""
+    again, rows = answered["changed"] != "", {}
+    for paper in answered["paper"].unique():
+        mine = answered["paper"] == paper
+        rows[f"`{paper}`"], rows[f"`{paper}`, posed again"] = answered[mine & ~again], answered[mine & again]
+    both = answered[answered["paper"].eq("agent") & answered["paper_metric"].eq("pass@1")]
+    both = both[both["id"].str.rstrip("b").duplicated(keep=False)]
+    rows["`agent`, the trajectory that is selected"] = both[both["metric"] == "pass@1"]
+    rows["`agent`, any trajectory that is kept"] = both[both["metric"] == "any"]
+    rows["all, as first posed"], rows["all, posed again"] = answered[~again], answered[again]
+    counts = {name: distinct(part) for name, part in rows.items() if len(part)}
+    columns = [name for name in ANSWERS[::-1] if name != "not run" or answered["answer"].eq(name).any()]
+    table = {name: part["answer"].value_counts().reindex(columns).fillna(0) for name, part in counts.items()}
+    table = pd.DataFrame(table).T.astype(int)
+    for column, name in (("within", "within 3 points"), ("contradicts", "contradict the paper")):
+        table[name] = [part[column].eq(True).sum() for part in counts.values()]
+    return table

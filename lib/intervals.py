@@ -1,62 +1,61 @@
 r"""One rule for every interval here: of a mean, of a paired difference, of any contrast, and of training logs.
 
-A score $x_{rp}$ is that of a run r (a seed) on a problem p. What is said of a method holds beyond its problems and
-beyond its runs. A run's mean is its method's, and what the seed adds to all methods of one start, and what the run adds
-of its own. So a contrast $\sum_m w_m \bar x_m$ of methods has the variance
+A score $x_{msp}$ is that of method m's run of seed s on problem p. What is stated of a method holds beyond its problems
+and beyond its runs, so the interval of a contrast $\sum_m w_m \bar x_m$ has two parts, and the half-widths add in
+quadrature:
 
-$$\frac{\mathrm{Var}_p(\sum_m w_m \bar x_{m\cdot p})}{P} + \sum_m \frac{w_m^2}{n_m} \hat\tau^2_T
-+ \sum_s \Big(\sum_{m \ni s} \frac{w_m}{n_m}\Big)^2 \hat\beta^2_{\mathrm{start}}$$
+$$h^2 = t_{P-1}^2 \, \frac{\mathrm{Var}_p(\sum_m w_m \bar x_{m\cdot p})}{P}
++ \max(0, \; t_{S-1}^2 \, \hat\sigma^2 - t_{P-1}^2 \, e^2)$$
 
-First, problems: differences are taken within each, which is what pairing means. Second, runs. Those of one seed start
-from the same policy and meet the same problems in the same order, and much of what moves one moves all: of rewards on
-programs nearly all of it. In a difference of methods with the same seeds that cancels, which is pairing over runs.
-`data/methods.csv` names each method's start. Means of runs, a table of methods and seeds, give a mean square of seeds
-and one of the rest, from which the variances follow: $\tau^2$ of all methods of a study that one trainer T made ("rloo"
-of "rloo/sparse": SFT's runs differ far less than RLOO's), as three runs say little of their own variance; $\beta^2$ of
-each start. Seeds that differ by less than the rest count as rest, as in restricted maximum likelihood. Methods whose
-start is not known, or whose trainer has but one method in the study, are taken for independent, with
-$\hat\sigma^2_T = s_T^2 - e_T^2$, the variance between a method's runs, in $\tau^2$'s place.
+First, problems: differences are taken within each, which is what pairing means. Second, runs. The spread between runs
+comes from the runs of the contrast's own methods, so that a contrast has one answer wherever it is asked, and a method
+whose runs differ much does not widen the intervals of one whose runs differ little. Runs of one seed start from the
+same policy and meet the same problems in the same order, and what moves all of them cancels in a difference (runs of
+methods from several starts are independent, and so are those of `lib.judging.seed_of` from 1000 up):
 
-From each is taken $e^2$, the part that the finite problems make anyway (the interaction of a two-way table, over P; it
-stands in the first term already). Each part has Student's t of its own degrees of freedom, P - 1 and f, by
-Satterthwaite's rule where it has two mean squares, and the half-widths add in quadrature. A difference is known less
-well than $s^2$, so the square of its quantile is not $t_f^2$ but $t_f^2 + (t_f^2 - t_{P-1}^2) e^2 / s^2$: as if $t_f$
-held for $s^2$ and $t_{P-1}$ for what is taken off, but for the factor $\hat\sigma^2 / s^2$ that lets this fade where
-runs do not differ. Simulated, 93 to 97% of such intervals hold the truth, and of methods that are the same 4.8% are
-told apart (tests/test_intervals.py); where a pool has but two methods of three runs, 7%. Where seeds move all methods
-alike these miss 4 to 7.5 times in a hundred; intervals that take runs for independent miss a mean up to 13 times there,
-and a difference next to never. A method with one run borrows what the runs of its trainer's other methods say; of such
-intervals 3 to 8% miss, fewer where seeds matter. Taken for problems alone up to 26% would, so that is left to methods
-whose trainer ran none twice: `freedom`, the degrees of freedom behind the second part, is 0 there. So it is of a
-training log's one number: what one method logs may not vary at all in another, as importance weights.
+$$\hat\sigma^2 = \sum_s c_s^2, \qquad
+c_s = \sum_m \frac{w_m}{n_m} \sqrt{\frac{n_m}{n_m - 1}} \, (\bar x_{ms} - \bar x_m)$$
 
-Two systems of one policy ("rloo/sparse" and "rloo/sparse T0.8") have the same runs, and what moves a run moves both. So
-they are compared on the runs that both have, and a run adds what moves one system without the other: with weights $w$
-on systems of one policy, the factor of the runs' variance is $(\sum w)^2$ instead of $\sum w^2$, and the rest is that
-of the interaction of systems and runs, net of problems and pooled over the policies of T just so. Of such intervals 3
-to 7% miss; where two systems of three runs are the whole pool, up to 8%.
+With the same seeds in all methods that is $s^2/S$ of the differences run by run, Student's paired rule. Where methods
+share no run it is the sum of both variances, as in Welch's rule. $S$ is the number of runs of the method that has the
+fewest. $e^2$ is the part of the runs' spread that the finite problems make anyway, by the interaction of runs and
+problems. It is in the first term already, and so it is taken off the second. Simulated, at most 5% of
+comparisons of identical methods differ in every layout of runs and for every spread, whether the runs of both spread
+alike or those of one five times as far (tests/test_intervals.py).
+
+Methods of fewer than four runs know little of their spread, and borrow: data/spreads.csv has how far the runs of a
+trainer's policies differ, and how unequal these spreads are, of all published policies that were trained four times or
+more. A spread of two runs, of one degree of freedom, is averaged with that by their degrees (Smyth's moderated t). The
+more unequal spreads are, the fewer degrees are lent, so that such intervals miss the truth in one of twenty policies,
+though not in one of twenty runs of the policy whose runs differ most. The table is one for all notebooks, and what
+borrows is marked so. What the table has not, as numbers of a training log, borrows nothing. No claim rests on one run.
+
+A share has an interval within 0 and 1: its half-width is taken on the scale of the logit. Where every score is 0 or
+every score is 1, the bound is that of Clopper and Pearson for as many problems: of 50 problems without a solution the
+upper end is 7.1%.
 """
 
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from functools import cache
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import pandas as pd
-from scipy.special import stdtrit  # Student's t; scipy.stats takes a second to import
+from scipy.special import expit, logit, stdtrit  # Student's t; scipy.stats takes a second to import
 
 from lib.files import DATA
 
-COLUMNS = ["estimate", "low", "high", "n_problems", "runs", "freedom"]
+COLUMNS = ["estimate", "low", "high", "n_problems", "runs", "borrowed"]
+ENOUGH = 4  # runs of which a spread is taken as it is
 
 
 def estimates(scores: pd.DataFrame, confidence=0.95) -> pd.DataFrame:
     """Every method's mean on every set.
 
-    `scores`: a column a statistic, indexed by method, seed, set, problem; all methods of a study, as they share one
-    variance between runs. A system of one policy ("sft/pick 16/16") is that policy's run. Problems that a run has no
-    score for are left out. Columns set, method, metric, estimate, low, high, n_problems, runs, freedom.
+    `scores`: indexed by method, seed, set, problem; a column each metric. A metric that is missing for some problems is
+    averaged over the others. Columns set, method, metric, estimate, low, high, n_problems, runs, borrowed.
     """
     methods = {method: {method: 1.0} for method in scores.index.unique("method")}
     return contrasts(scores, methods, confidence).rename(columns={"contrast": "method"})
@@ -65,7 +64,7 @@ def estimates(scores: pd.DataFrame, confidence=0.95) -> pd.DataFrame:
 def differences(scores: pd.DataFrame, pairs: Iterable[tuple[str, str]], confidence=0.95) -> pd.DataFrame:
     """Paired differences, method minus baseline, of each (method, baseline) in `pairs`, on sets with both.
 
-    `scores` as in `estimates`. Columns set, method, baseline, metric, estimate, low, high, n_problems, runs, freedom.
+    `scores` as in `estimates`. Columns set, method, baseline, metric, estimate, low, high, n_problems, runs, borrowed.
     """
     asked = {pair: {pair[0]: 1.0, pair[1]: -1.0} for pair in pairs}
     table = contrasts(scores, asked, confidence)
@@ -77,32 +76,247 @@ def contrasts(scores: pd.DataFrame, weights: Mapping[Any, Mapping[str, float]], 
     """Weighted sums of methods' means: `weights` by name, then by method. A factor is a weight: A - 2 B is above zero
     where A is more than double B.
 
-    `scores` as in `estimates`. One row a set, a contrast whose methods all are there, and a metric; columns set,
-    contrast, metric, estimate, low, high, n_problems, runs (the fewest of its methods), freedom (degrees, of the
-    variance between runs, the least of its trainers'; 0: of one method nothing is known of it).
+    `scores` as in `estimates`. One row a set, a contrast all of whose methods have scores, and a metric; columns set,
+    contrast, metric, estimate, low, high, n_problems, runs (the fewest of its methods), borrowed (above).
     """
     rows = []
+    for (name, contrast, metric), found in measured(scores, weights).items():
+        about = (found.problems, found.runs, found.borrowed)
+        rows.append((name, contrast, metric, found.estimate, *found.ends(confidence), *about))
+    return pd.DataFrame(rows, columns=["set", "contrast", "metric", *COLUMNS])
+
+
+@dataclass(frozen=True)
+class Measured:
+    """A contrast's estimate and what moves it. of_problems: the variance of the mean over problems; seen: the variance
+    that the runs show; made: the part of it that finite problems make; freedom: its degrees of freedom; single: the
+    variance over problems of one run alone, and single_run: that between such runs. share: all scores lie in 0..1,
+    level: and it is one method's mean."""
+
+    estimate: float
+    problems: int
+    runs: int
+    of_problems: float
+    seen: float
+    made: float
+    freedom: float
+    borrowed: bool
+    single: float
+    single_run: float
+    share: bool
+    level: bool
+
+    def half(self, confidence=0.95) -> float:
+        """Half of the interval's width; NaN for a training log's one number."""
+        if self.problems == 1 and self.runs == 1:
+            return np.nan
+        if self.share and self.problems > 1 and not self.of_problems and not self.seen:
+            return 1 - ((1 - confidence) / 2) ** (1 / self.problems)  # Clopper and Pearson's
+        return float(half_width(self.of_problems, self.problems, self.seen, self.made, self.freedom, confidence))
+
+    def ends(self, confidence=0.95) -> tuple[float, float]:
+        """The interval, of a share within 0 and 1."""
+        at, half = self.estimate, self.half(confidence)
+        if self.share and self.level:
+            if 0 < at < 1:
+                low, high = expit(logit(at) + np.array([-1, 1]) * half / (at * (1 - at)))
+                return float(low), float(high)
+            return max(0.0, at - half), min(1.0, at + half)
+        return at - half, at + half
+
+    def p(self, bound=0.0) -> float:
+        """The largest error at which the interval, taken as symmetric, would still hold `bound`."""
+        away, low, high = abs(self.estimate - bound), 0.0, 1.0
+        if np.isnan(self.half()):
+            return np.nan
+        for _ in range(50):
+            middle = (low + high) / 2
+            low, high = (middle, high) if self.half(1 - middle) >= away else (low, middle)
+        return high
+
+    def error_of_one_run(self, problems: int) -> float:
+        """The standard error that this contrast would have with one run a method, on so many problems."""
+        return float(np.sqrt(self.single / problems + self.single_run))
+
+
+def measured(scores: pd.DataFrame, weights: Mapping[Any, Mapping[str, float]]) -> dict[tuple, Measured]:
+    """By set, name of a contrast and metric what `contrasts` has its intervals from."""
+    found = {}
     for name, part in scores.groupby("set", sort=False):
         wide = part.droplevel("set").unstack("problem")
         for metric in scores.columns:
             whole = pd.DataFrame(wide[metric]).dropna(how="all")
             tables = {method: pd.DataFrame(whole.xs(method, level="method")) for method in whole.index.unique("method")}
-            spreads = Spreads(*_between_runs(tables), *_between_seeds(tables))
             for contrast, signed in weights.items():
-                if set(signed) <= set(tables) and (found := _contrast(tables, signed, spreads, confidence)):
-                    rows.append((name, contrast, metric, *found))
-    return pd.DataFrame(rows, columns=["set", "contrast", "metric", *COLUMNS])
+                if set(signed) <= set(tables) and (one := _measured(tables, signed, metric)):
+                    found[name, contrast, metric] = one
+    return found
+
+
+def _measured(tables: Mapping[Any, pd.DataFrame], signed: Mapping[str, float], metric: str) -> Measured | None:
+    """One contrast; None where its methods share no problem, or two systems of a policy no run."""
+    mine = _same_runs({method: tables[method] for method in signed})
+    if not all(map(len, mine.values())):
+        return None
+    common = ~np.isnan(np.vstack([table.to_numpy(float) for table in mine.values()])).any(axis=0)
+    if not common.any():
+        return None
+    starts = {root(method) for method in mine} - {""}
+    of_start = {method: root(method) if len(starts) > 1 else "" for method in mine}  # no pairs of several starts
+    sides = [
+        (weight, [(of_start[m], seed) for seed in mine[m].index], mine[m].to_numpy(float)[:, common])
+        for m, weight in signed.items()
+    ]
+    estimate, of_problems, seen, made = parts(sides)
+    counts = [len(seeds) for _, seeds, _ in sides]
+    own = np.square([weight for weight, *_ in sides])
+    single = sum(of * _variance(x).mean() for of, (_, _, x) in zip(own, sides, strict=True))
+    if shared := set.intersection(*(set(seeds) for _, seeds, _ in sides)):  # a paper's policies answer one test, too
+        paired = [sum(weight * x[seeds.index(seed)] for weight, seeds, x in sides) for seed in shared]
+        single = _variance(np.array(paired)).mean()
+    grown = own.sum() / (own / counts).sum()
+    share = common.sum() > 1 and all(((x >= 0) & (x <= 1)).all() for *_, x in sides)
+    level = len(sides) == 1 and sides[0][0] == 1
+    single_run = grown * max(0.0, seen - made)
+    freedom, loan = float(min(counts) - 1), None
+    varies = common.sum() > 1 and (of_problems > 0 or seen > 0)  # else Clopper and Pearson's bound is all there is
+    if min(counts) < ENOUGH and varies and (loan := _lent(mine, signed, metric)):
+        seen, freedom = moderated(seen, made, freedom, *loan)
+    return Measured(
+        *(float(estimate), int(common.sum()), min(counts)),
+        *(float(of_problems), float(seen), float(made), freedom, loan is not None),
+        *(float(single), float(single_run), share, level),
+    )
+
+
+def moderated(seen, made, freedom: float, variance, more: float) -> tuple:
+    """A spread and its degrees of freedom, averaged with a borrowed variance (net of problems) of `more` degrees."""
+    return (freedom * seen + more * (variance + made)) / (freedom + more), freedom + more
+
+
+def _lent(mine: Mapping[str, pd.DataFrame], signed: Mapping[str, float], metric: str) -> tuple[float, float] | None:
+    """Variance and degrees of freedom that a contrast borrows, as of independent runs; None where the table has not
+    the metric for all of its trainers."""
+    together: defaultdict[str, float] = defaultdict(float)
+    for method, weight in signed.items():
+        together[method.split(" ")[0]] += weight
+    runs = {method.split(" ")[0]: len(table) for method, table in mine.items()}
+    found = [lent for policy in together if (lent := _spreads().get((trainer(policy), metric)))]
+    if len(found) < len(signed):  # not of all trainers; or systems of one policy, which share their runs
+        return None
+    variance = sum(w**2 / runs[policy] * lent[0] for (policy, w), lent in zip(together.items(), found, strict=True))
+    return variance, min(lent[1] for lent in found)
+
+
+@cache
+def _spreads() -> dict[tuple[str, str], tuple[float, float]]:
+    path = DATA / "spreads.csv"
+    table = pd.read_csv(path) if path.exists() else pd.DataFrame(columns=["trainer", "metric", "variance", "freedom"])
+    return {(row.trainer, row.metric): (row.variance, row.freedom) for row in table.itertuples()}
+
+
+def parts(sides: Iterable[tuple[float, list, np.ndarray]]) -> tuple[np.ndarray, ...]:
+    """Of a contrast its estimate, the variance of its mean over problems, and the variance that its runs show with the
+    part that finite problems make of it, each of shape (...). sides: a method's weight, the seeds of its runs, and its
+    scores (..., runs, problems). A method with one run shows no variance: all methods then count as of one run."""
+    sides = list(sides)
+    values = np.sum([weight * x.mean(axis=-2) for weight, _, x in sides], axis=0)
+    problems = values.shape[-1]
+    of_problems = _variance(values) / problems
+    if min(len(seeds) for _, seeds, _ in sides) == 1:
+        return values.mean(axis=-1), of_problems, np.zeros_like(of_problems), np.zeros_like(of_problems)
+    moved: defaultdict[Any, Any] = defaultdict(float)  # by seed, what it adds to the contrast
+    for weight, seeds, x in sides:
+        runs = len(seeds)
+        away = weight / np.sqrt(runs * (runs - 1)) * (x - x.mean(axis=-2, keepdims=True))
+        for i, seed in enumerate(seeds):
+            moved[seed] = moved[seed] + away[..., i, :]
+    by_seed = np.stack([*moved.values()])
+    means = by_seed.mean(axis=-1)
+    made = ((by_seed - means[..., None]) ** 2).sum(axis=(0, -1)) / (problems * max(problems - 1, 1))
+    return values.mean(axis=-1), of_problems, (means**2).sum(axis=0), made
+
+
+def _variance(values: np.ndarray) -> np.ndarray:
+    """Over problems, the last axis; 0 of the one number that a training log is."""
+    return values.var(axis=-1, ddof=1) if values.shape[-1] > 1 else np.zeros(values.shape[:-1])
+
+
+def half_width(of_problems, problems: int, seen=0.0, made=0.0, freedom=0, confidence=0.95):
+    """Half the interval's width, elementwise. of_problems, seen, made: as `parts` has them; freedom: degrees of freedom
+    of the latter two, 0 where one run shows nothing."""
+    over_problems = stdtrit(problems - 1, (1 + confidence) / 2) ** 2 if problems > 1 else 0.0
+    over_runs = stdtrit(freedom, (1 + confidence) / 2) ** 2 if freedom > 0 else 0.0
+    return np.sqrt(over_problems * of_problems + np.maximum(0, over_runs * seen - over_problems * made))
+
+
+def _same_runs(tables: dict[str, pd.DataFrame]) -> dict[str, pd.DataFrame]:
+    """Systems of one policy ("rloo/sparse" and "rloo/sparse T0.8") on the runs that all of them have: what moves a run
+    moves both, and cancels only so."""
+    policies = {method: method.split(" ")[0] for method in tables}
+    kept = {}
+    for method, table in tables.items():
+        systems = [other.index for name, other in tables.items() if policies[name] == policies[method]]
+        kept[method] = table.loc[sorted(set.intersection(*map(set, systems)))]
+    return kept
+
+
+@cache
+def _starts() -> dict[str, str]:
+    table = pd.read_csv(DATA / "methods.csv", usecols=["method", "start"]).fillna("")
+    return dict(table[["method", "start"]].to_numpy(str).tolist())
+
+
+@cache
+def _trainers() -> dict[str, str]:
+    return dict(pd.read_csv(DATA / "methods.csv", usecols=["method", "trainer"]).to_numpy(str).tolist())
+
+
+def trainer(method: str) -> str:
+    """What made a policy, by data/methods.csv: "rloo" of a mixture of its weights too."""
+    policy = method.split(" ")[0]
+    return _trainers().get(policy, policy.split("/")[0])
+
+
+def root(method: str) -> str:
+    """The policy that a method's line began with, by data/methods.csv: sft/free of rloo/program, which starts from
+    sft/program. "" of a method that is not there: its runs count as paired by their seeds."""
+    policy, starts = method.split(" ")[0], _starts()
+    while start := starts.get(policy, ""):
+        policy = start
+    return policy if policy in starts else ""
 
 
 def slopes(scores: pd.DataFrame, grids: Mapping[str, Mapping[str, float]], confidence=0.95) -> pd.DataFrame:
-    """Least squares' slope of methods' means on a setting of theirs: what one more of it changes, over a whole sweep.
-    `grids`: the setting by method, by name; only grids whose methods all are there. Columns as `contrasts` has them."""
-    weights = {}
-    for name, settings in grids.items():
-        away = np.array([*settings.values()], dtype=float)
-        away -= away.mean()
-        weights[name] = dict(zip(settings, away / (away @ away), strict=True))
-    return contrasts(scores, weights, confidence)
+    """Least squares' slope of runs' means on a setting of theirs: what one more of it changes, over a whole sweep. How
+    far runs lie from the line says how far they differ, so a cell of the sweep may have one run. `grids`: the setting
+    by method, by name; only grids all of whose methods have scores. Columns as `contrasts` has them; runs: of all."""
+    rows = []
+    for name, part in scores.groupby("set", sort=False):
+        wide = part.droplevel("set").unstack("problem")
+        for metric in scores.columns:
+            whole = pd.DataFrame(wide[metric]).dropna(how="all")
+            for grid, settings in grids.items():
+                if set(settings) <= set(whole.index.unique("method")):
+                    runs = whole[whole.index.isin([*settings], level="method")].dropna(axis=1)
+                    x = runs.index.get_level_values("method").map(settings).to_numpy(float)
+                    rows.append((name, grid, metric, *_slope(x, runs.to_numpy(float), confidence)))
+    return pd.DataFrame(rows, columns=["set", "contrast", "metric", *COLUMNS])
+
+
+def _slope(x: np.ndarray, values: np.ndarray, confidence: float) -> tuple:
+    """COLUMNS of the slope of values (runs, problems) on x (runs,)."""
+    runs, problems = values.shape
+    centred = x - x.mean()
+    squares = centred @ centred
+    each = centred @ values / squares
+    rest = values - values.mean(axis=0) - np.outer(centred, each)
+    means = rest.mean(axis=1)
+    freedom = max(runs - 2, 1) * squares
+    seen = means @ means / freedom
+    made = ((rest - means[:, None]) ** 2).sum() / freedom / (problems * max(problems - 1, 1))
+    half = half_width(_variance(each) / problems, problems, seen, made, runs - 2, confidence)
+    return each.mean(), each.mean() - half, each.mean() + half, problems, runs, False
 
 
 def of_logs(values: pd.DataFrame) -> pd.DataFrame:
@@ -124,189 +338,3 @@ def slope(x, y, confidence=0.95) -> tuple[float, float, float, int]:
     rest = y - y.mean() - estimate * centred
     half = stdtrit(freedom, (1 + confidence) / 2) * np.sqrt(rest @ rest / freedom / (centred @ centred))
     return estimate, estimate - half, estimate + half, len(x)
-
-
-def half_width(of_problems, problems: int, of_runs=(), confidence=0.95):
-    """Half the interval's width. of_problems: variance of the mean over the problems; of_runs: of each trainer's part
-    the factor of its variance, and what `run_variances` says: s^2, e^2, degrees of freedom. Arrays are taken
-    elementwise."""
-    over_problems = stdtrit(problems - 1, (1 + confidence) / 2) ** 2 if problems > 1 else 0.0
-    square = over_problems * of_problems
-    for factor, seen, made, freedom in of_runs:
-        over_runs, net = stdtrit(freedom, (1 + confidence) / 2) ** 2, np.maximum(0, seen - made)
-        lost = (over_runs - over_problems) * made / np.maximum(seen, np.finfo(float).tiny)
-        square = square + factor * net * (over_runs + lost)
-    return np.sqrt(square)
-
-
-def run_variances(values: np.ndarray) -> tuple[np.ndarray, np.ndarray, int]:
-    """Variance between the means of runs, the part of it that their finite problems make, both (...) of values
-    (..., runs, problems), and its degrees of freedom. The difference of the two is unbiased, so it may be negative."""
-    runs, problems = values.shape[-2:]
-    means = values.mean(axis=-1)
-    seen = means.var(axis=-1, ddof=1)
-    rest = values - values.mean(axis=-2, keepdims=True) - (means - means.mean(axis=-1, keepdims=True))[..., None]
-    return seen, (rest**2).sum(axis=(-2, -1)) / ((runs - 1) * max(problems - 1, 1) * problems), runs - 1
-
-
-def seed_variances(methods: Iterable, seeds: Iterable, means) -> tuple[tuple, tuple]:
-    """Means of runs (N, ...), the n-th of the n-th of `methods` and `seeds`, as method + seed + rest. Of the rest: sum
-    of squares and degrees of freedom; of seeds: mean square, degrees of freedom, and how many times a seed's variance
-    is in it. Seeds that differ by less than the rest are in the rest's sum as well."""
-    means = np.asarray(means, float)
-    sides = [pd.get_dummies(pd.Series([*names])).to_numpy(float) for names in (methods, seeds)]
-    both, count = np.hstack(sides), sides[0].shape[1]
-    rest, within = (
-        ((means - side @ np.linalg.lstsq(side, means, rcond=None)[0]) ** 2).sum(axis=0) for side in (both, sides[0])
-    )
-    among = int(np.linalg.matrix_rank(both)) - count
-    inside = len(means) - count
-    freedom, of_seeds = inside - among, (within - rest) / max(among, 1)
-    calm = of_seeds * freedom <= rest if freedom else np.zeros_like(rest, bool)
-    return (np.where(calm, within, rest), np.where(calm, inside, freedom)), (of_seeds, among, inside / max(among, 1))
-
-
-def with_seeds(own, shared, made, rest: tuple, seeds: tuple) -> tuple:
-    """The part of `half_width` that methods of one start have. own: the factor of the variance that a run adds of its
-    own; shared: of what a seed adds to all; made: e^2. rest: mean square and degrees of freedom; seeds: as
-    `seed_variances` has them."""
-    (net, freedom), (square, of_seeds, held) = rest, seeds
-    more = shared * np.maximum(square - net, 0) / held
-    sides = ((own - shared / held) * net) ** 2 / freedom + (shared * square / held) ** 2 / of_seeds
-    joint = (own * net + more) ** 2 / np.maximum(sides, np.finfo(float).tiny)  # Satterthwaite's
-    return 1.0, own * net + more, own * made, np.where(more > 0, joint, freedom)
-
-
-@cache
-def _listed() -> dict[str, tuple[str, str]]:
-    table = pd.read_csv(DATA / "methods.csv", usecols=["method", "trainer", "start"]).fillna("")
-    return {method: (trainer, start) for method, trainer, start in table.to_numpy(str).tolist()}
-
-
-def origin(policy: str) -> tuple[str, str]:
-    """What trained a policy ("rloo", of a mixture of its weights too), and the policy of which its runs start from the
-    run of their own seed, as data/methods.csv has them; "" for a start that it does not state."""
-    return _listed().get(policy, (policy.split("/")[0], ""))
-
-
-class Spreads(NamedTuple):
-    """How far runs differ, of one study, set and metric. whole, apart: `run_variances` by trainer, of runs, and of what
-    a run adds to one system of its policy without the others. rest: by trainer, mean square and degrees of freedom of
-    what a run adds to its seed; seeds: by trainer and start, of what a seed adds to all (`seed_variances`)."""
-
-    whole: dict[str, tuple]
-    apart: dict[str, tuple]
-    rest: dict[str, tuple]
-    seeds: dict[tuple[str, str], tuple]
-
-
-def _between_seeds(tables: Mapping[Any, pd.DataFrame]) -> tuple[dict, dict]:
-    """Spreads.rest, pooled over starts, and Spreads.seeds."""
-    layouts: defaultdict[tuple[str, str], dict[str, pd.Series]] = defaultdict(dict)
-    for method, table in tables.items():
-        if len(table) > 1 and (block := origin(policy := _policy(method)))[1]:  # of systems of one policy the first
-            layouts[block].setdefault(policy, pd.Series(table.dropna(axis=1).mean(axis=1)).dropna())
-    rest: defaultdict[str, np.ndarray] = defaultdict(lambda: np.zeros(2))
-    seeds = {}
-    for block, layout in layouts.items():
-        cells = [(policy, seed, mean) for policy, means in layout.items() for seed, mean in means.items()]
-        if len(cells) > len(layout):
-            left, seeds[block] = seed_variances(*zip(*cells, strict=True))
-            rest[block[0]] += np.array(left, float)
-    rests = {trainer: (square / freedom, freedom) for trainer, (square, freedom) in rest.items() if freedom}
-    return rests, {block: of_seeds for block, of_seeds in seeds.items() if block[0] in rests}
-
-
-def _between_runs(tables: Mapping[Any, pd.DataFrame]) -> tuple[dict, dict]:
-    """Spreads.whole, where systems of one policy are the same runs and count once, and Spreads.apart, pooled over
-    policies."""
-    whole: dict[str, list] = {}
-    apart: dict[str, list] = {}
-    policies: dict[str, list[pd.DataFrame]] = {}
-    for method, table in tables.items():
-        if len(table) > 1:
-            policies.setdefault(_policy(method), []).append(table)
-    for policy, systems in policies.items():
-        trainer, _ = origin(policy)
-        of_each = [run_variances(values) for table in systems if (values := table.dropna(axis=1).to_numpy(float)).size]
-        if of_each:
-            whole.setdefault(trainer, []).append(np.mean(np.array(of_each), axis=0))
-        seeds = sorted(set.intersection(*(set(table.index) for table in systems)))
-        values = np.stack([table.loc[seeds].to_numpy(float) for table in systems])
-        values = values[..., ~np.isnan(values).any(axis=(0, 1))]
-        if len(systems) > 1 and len(seeds) > 1 and values.size:
-            orthogonal = np.linalg.svd(np.ones((1, len(systems))))[2][1:]  # to what systems have in common
-            seen, made, freedom = run_variances(np.tensordot(orthogonal, values, 1))
-            apart.setdefault(trainer, []).append((seen.mean(), made.mean(), len(seen) * freedom))
-    return _pooled(whole), _pooled(apart)
-
-
-def _pooled(of_policies: Mapping[str, list]) -> dict[str, tuple[float, float, float]]:
-    """Means by degrees of freedom, and their sum."""
-    pools = {trainer: np.array(parts) for trainer, parts in of_policies.items()}
-    return {
-        trainer: (*np.average(parts[:, :2], axis=0, weights=parts[:, 2]), parts[:, 2].sum())
-        for trainer, parts in pools.items()
-    }
-
-
-def _contrast(tables: Mapping[Any, pd.DataFrame], signed, spreads: Spreads, confidence) -> tuple | None:
-    """COLUMNS of one contrast, or None where its methods share no problem, or two systems of a policy no run."""
-    weights: dict[str, list[float]] = {}
-    sums: dict[str, pd.DataFrame] = {}  # by policy, of its systems, run by run
-    for method, weight in signed.items():
-        policy, table = _policy(method), weight * tables[method]
-        weights.setdefault(policy, []).append(weight)
-        sums[policy] = sums[policy].add(table).dropna(how="all") if policy in sums else table
-    runs = [table.to_numpy(float) for table in sums.values()]  # of the same problems
-    common = ~np.isnan(np.vstack(runs)).any(axis=0)
-    if not common.any() or not all(map(len, runs)):
-        return None
-    values = np.sum([of_policy[:, common].mean(axis=0) for of_policy in runs], axis=0)
-    parts, unknown = _of_runs(weights, sums, spreads, len(values))
-    freedom = 0 if unknown else int(min((part[-1] for part in parts if part[0]), default=0))
-    problems, least = len(values), min(map(len, sums.values()))
-    of_problems = values.var(ddof=1) / problems if problems > 1 else 0.0
-    half = half_width(of_problems, problems, parts, confidence)
-    if problems == 1 and not freedom:
-        half = np.nan
-    return values.mean(), values.mean() - half, values.mean() + half, problems, least, freedom
-
-
-def _of_runs(weights, sums, spreads: Spreads, problems: int) -> tuple[list, bool]:
-    """The parts of a contrast's runs, as `half_width` takes them, and whether of some nothing is known. By policy,
-    weights of its systems, and their sum run by run."""
-    plain: defaultdict[str, float] = defaultdict(float)
-    apart: defaultdict[str, float] = defaultdict(float)
-    paired: defaultdict[tuple[str, str], float] = defaultdict(float)
-    shared: defaultdict[tuple[str, str], Counter] = defaultdict(Counter)
-    unknown = False
-    for policy, table in sums.items():
-        block, runs = origin(policy), len(table)
-        trainer = block[0]
-        own, together = sum(weight**2 for weight in weights[policy]), sum(weights[policy])
-        if runs == problems == 1:  # a training log's one number
-            unknown = True
-            continue
-        if len(weights[policy]) > 1 and trainer in spreads.apart:
-            apart[trainer] += max(0.0, own - together**2) / runs
-            own = together**2
-        if block in spreads.seeds:
-            paired[block] += own / runs
-            shared[block].update(dict.fromkeys(table.index, together / runs))
-        elif trainer in spreads.whole:
-            plain[trainer] += own / runs
-        else:
-            unknown = True
-    parts = [(factor, *spreads.whole[trainer]) for trainer, factor in plain.items()]
-    parts += [(factor, *spreads.apart[trainer]) for trainer, factor in apart.items()]
-    for block, own in paired.items():
-        of_seeds = sum(weight**2 for weight in shared[block].values())
-        sides = spreads.whole[block[0]][1], spreads.rest[block[0]], spreads.seeds[block]
-        parts.append(with_seeds(own, of_seeds, *sides))
-    return parts, unknown
-
-
-def _policy(method: str) -> str:
-    """The policy of a system: what stands before the first space."""
-    return method.split(" ")[0]

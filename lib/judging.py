@@ -61,6 +61,36 @@ def record(folder: Path) -> dict:
         return {key: found[key] for key in ("run", "method", "seed", "parameters")} | found
 
 
+def seed_of(folder: Path) -> int:
+    """The seed by which a run is paired with others (`lib.intervals`): its own, where the policy behind it began at the
+    draw of its start that the start's own samples are of. A start may have been drawn again, on another processor; runs
+    that began at another draw are no pair of those, only of one another, and have a number from 1000 up.
+
+    Who began where is what run.json says of parents: their names and hashes."""
+    home, names = (ROOT / folder).parents[2], record(folder)
+    name, drawn = "", ""
+    while parent := _began_at(names):
+        name, drawn = parent
+        if not (home / name / "run.json").exists():
+            break
+        names = record(home / name)
+    for kind in ("sample", "search"):
+        own = home / kind / name.rpartition("/")[0].replace("/", "_") / name.rpartition("/")[2]
+        if name and (own / "run.json").exists():
+            published = record(own)["parents"].get(name)
+            return record(folder)["seed"] + (drawn != published) * 1000 * (1 + int(drawn[:4], 16))
+    return record(folder)["seed"]
+
+
+def _began_at(names: dict) -> tuple[str, str] | None:
+    """Name and hash of the policy that a run sampled or trained on from; None for the first of a line."""
+    for key in ("init", "policy"):
+        parent = "/".join(Path(str(names["parameters"].get(key, ""))).parts[-3:])
+        if parent in names.get("parents", {}):
+            return parent, names["parents"][parent]
+    return None
+
+
 def samples(patterns, sets=None, looks=("answer",), texts=False) -> pd.DataFrame:
     """All generations of some sampling runs, judged: a row a different completion of a problem, there are `count` of
     it.
@@ -84,7 +114,8 @@ def logs(patterns, columns=()) -> pd.DataFrame:
     tables = [empty.astype({"run": str, "method": str})]
     for folder in folders(patterns):
         names, table = record(folder), read_table(folder / "metrics.csv")
-        who = pd.DataFrame({key: names[key] for key in ("run", "method", "seed")}, table.index)
+        who = {key: names[key] for key in ("run", "method")} | {"seed": seed_of(folder)}
+        who = pd.DataFrame(who, table.index)
         tables.append(pd.concat([who, table], axis=1))
     return pd.concat(tables, ignore_index=True).infer_objects()
 
@@ -177,7 +208,8 @@ def _judged(patterns, file, sets, looks, texts) -> pd.DataFrame:
     for folder in folders(patterns):
         path, names = folder / file, record(folder)
         style, table = names["parameters"].get("prompt_style", "free"), read_table(path, () if texts else TEXTS)
-        who = pd.DataFrame({key: names[key] for key in about[:3]} | {"style": style}, table.index)
+        who = {key: names[key] for key in about[:2]} | {"seed": seed_of(folder), "style": style}
+        who = pd.DataFrame(who, table.index)
         tables[0] = tables[0].reindex(columns=tables[0].columns.union([*table.columns], sort=False))  # of no row, too
         verdicts = partial(_verdicts, path, content(path), style, cache(partial(read_table, path)))
         readable = [look for look in looks if look != "steps" or not style.startswith("program")]

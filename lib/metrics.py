@@ -67,9 +67,9 @@ def text_scores(judged: pd.DataFrame) -> pd.DataFrame:
     `judged`: of `lib.judging.samples`; each look adds its columns. Always: the share of each verifier status, tokens,
     at cap (cut by the limit), distinct completions and distinct correct answers (numbers).
     steps: legal, lost, attempts; step reward spread, the standard deviation of .05 (legal - illegal) among samples that
-    all fail (NaN where one is correct). program: the checks passed, reward, one line, the reward lost at each check,
-    and that lost in meaning less that lost in form; attempts of a program are values that use every number. trace:
-    TRACE.
+    all fail (NaN where one is correct). expression: distinct expressions, right or wrong. program: the checks passed,
+    reward, one line, the reward lost at each check, and that lost in meaning less that lost in form; attempts of a
+    program are values that use every number. trace: TRACE.
     """
     columns = {status: judged["status"] == status for status in STATUSES}
     columns |= {"tokens": judged["tokens"], "at cap": judged["finish"] == "length"}
@@ -86,6 +86,9 @@ def text_scores(judged: pd.DataFrame) -> pd.DataFrame:
     scores["distinct completions"] = table.groupby(keys).size()
     found = judged[judged["correct"].astype(bool)].groupby(KEYS)["solution"].nunique()
     scores["distinct correct answers"] = found.reindex(scores.index, fill_value=0)
+    if "expression" in judged:
+        shown = judged[judged["expression"] != ""].groupby(KEYS)["expression"].nunique()
+        scores["distinct expressions"] = shown.reindex(scores.index, fill_value=0)
     if "legal" in judged:
         spread = (scores.pop("squared") - scores.pop("paid") ** 2).clip(lower=0) ** 0.5
         scores["step reward spread"] = spread.where(scores["correct"] == 0)

@@ -1,5 +1,8 @@
 """Every kind of claim, answered from scores whose truth is known; and the file of claims itself."""
 
+import re
+import subprocess
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -12,44 +15,50 @@ NAN = float("nan")
 
 
 @pytest.mark.parametrize(
-    ("low", "high", "direction", "seeds", "theirs", "margin", "expected"),
+    ("low", "high", "direction", "seeds", "margin", "expected"),
     [
-        (0.01, 0.05, "higher", 3, NAN, NAN, "reproduced"),
-        (0.01, 0.05, "lower", 3, NAN, NAN, "not reproduced"),
-        (-0.05, -0.01, "lowest", 3, NAN, NAN, "reproduced"),
-        (-0.05, -0.01, "highest", 2, NAN, NAN, "not reproduced"),
-        (-0.01, 0.05, "higher", 3, NAN, NAN, "undecided"),
-        (-0.01, 0.05, "higher", 3, 0.04, NAN, "undecided"),
-        (-0.01, 0.05, "higher", 3, 0.06, NAN, "paper's size excluded"),
-        (-0.05, 0.01, "lower", 3, -0.06, NAN, "paper's size excluded"),
-        (-0.05, 0.01, "lower", 3, 0.06, NAN, "undecided"),  # theirs is on the other side
-        (0.0, 0.0, "lower", 3, NAN, NAN, "undecided"),  # the same answers on every problem
-        (-0.01, 0.02, "higher", 3, NAN, 0.03, "level"),
-        (-0.02, 0.01, "lower", 3, NAN, 0.03, "level"),
-        (-0.01, 0.02, "higher", 3, 0.025, 0.03, "paper's size excluded"),  # what it says more of the paper
-        (-0.01, 0.04, "higher", 3, NAN, 0.03, "undecided"),
-        (0.01, 0.02, "higher", 3, NAN, 0.03, "reproduced"),  # told apart: what was claimed
-        (-0.02, -0.01, "higher", 3, NAN, 0.03, "not reproduced"),
-        (-0.01, 0.02, "higher", 1, NAN, 0.03, "one seed"),
-        (-0.01, 0.02, "equal", 3, NAN, 0.03, "equivalent"),
-        (0.01, 0.02, "equal", 3, NAN, 0.03, "equivalent"),  # told apart, and of no size
-        (-0.01, 0.04, "equal", 3, NAN, 0.03, "undecided"),
-        (0.04, 0.06, "equal", 3, NAN, 0.03, "not reproduced"),
-        (-0.06, -0.04, "zero", 3, NAN, 0.03, "not reproduced"),
-        (0.01, 0.05, "higher", 1, 0.9, NAN, "one seed"),
+        (0.01, 0.05, "higher", 3, NAN, "holds"),
+        (0.01, 0.05, "lower", 3, NAN, "reversed"),
+        (-0.05, -0.01, "lowest", 3, NAN, "holds"),
+        (-0.05, -0.01, "highest", 2, NAN, "reversed"),
+        (-0.01, 0.05, "higher", 3, NAN, "open"),
+        (0.0, 0.0, "lower", 3, NAN, "open"),  # the same answers on every problem
+        (0.01, 0.05, "higher", 1, NAN, "open"),  # one run
+        (NAN, NAN, "higher", 3, NAN, "open"),
+        (-0.01, 0.02, "equal", 3, 0.03, "holds"),
+        (0.01, 0.02, "equal", 3, 0.03, "holds"),  # it differs, and by nothing that matters
+        (-0.01, 0.04, "equal", 3, 0.03, "open"),
+        (0.04, 0.06, "equal", 3, 0.03, "reversed"),
+        (-0.06, -0.04, "zero", 3, 0.03, "reversed"),
+        (-0.01, 0.02, "equal", 1, 0.03, "open"),
     ],
 )
-def test_answer(low, high, direction, seeds, theirs, margin, expected):
-    assert claims.answer(low, high, direction, seeds, theirs, margin) == expected
+def test_direction(low, high, direction, seeds, margin, expected):
+    assert claims.answer(low, high, direction, seeds, margin) == expected
     assert expected in claims.ANSWERS
 
 
-@pytest.mark.parametrize(("freedom", "expected"), [(0, "one seed"), (3, "one seed"), (4, "reproduced")])
-def test_one_seed_decides_with_a_variance_that_was_borrowed(freedom, expected):
-    assert claims.answer(0.01, 0.05, "higher", 1, freedom=freedom) == expected
+@pytest.mark.parametrize(
+    ("low", "high", "direction", "theirs", "expected"),
+    [
+        (0.01, 0.05, "higher", 0.04, "as large"),
+        (0.01, 0.05, "higher", 0.06, "smaller"),
+        (0.01, 0.05, "higher", 0.005, "larger"),
+        (-0.01, 0.05, "higher", 0.06, "smaller"),  # whatever its direction
+        (-0.01, 0.05, "higher", 0.04, "unknown"),  # it holds both
+        (-0.05, -0.01, "higher", 0.04, "smaller"),
+        (-0.05, -0.01, "lower", -0.04, "as large"),
+        (-0.05, 0.01, "lower", -0.06, "smaller"),
+        (0.01, 0.05, "higher", NAN, "unknown"),
+        (0.01, 0.05, "higher", -0.02, "unknown"),  # the paper's own number does not support its claim
+        (-0.01, 0.01, "equal", 0.0, "unknown"),
+    ],
+)
+def test_size_beside_the_papers(low, high, direction, theirs, expected):
+    assert claims.size(low, high, direction, theirs) == expected
 
 
-def scores(levels, runs=3, problems=400, seed=0):
+def scores(levels, runs=4, problems=400, seed=0):
     """Scores of methods with the same problems: their level, the problem's difficulty, runs that differ by .005."""
     rng, parts = np.random.default_rng(seed), {}
     hard = rng.normal(0, 0.2, problems)
@@ -71,7 +80,7 @@ def asked(**about):
         "metric": "pass@1",
     }
     row |= {"set": "heldout_1000", "direction": "higher", "bound": 0.0, "factor": 1.0, "margin": NAN}
-    row |= {"problem_set": "test_50", "paper_metric": "pass@1"} | about
+    row |= {"problem_set": "test_50", "paper_metric": "pass@1", "profile": "", "changed": ""} | about
     return pd.DataFrame([{"paper_runs": row["runs"]} | row])
 
 
@@ -82,35 +91,34 @@ def answered(levels, **about):
 def test_a_lead_a_factor_and_a_bound():
     levels = {"rloo/a": 0.5, "rloo/b": 0.3}
     row = answered(levels)
-    assert row["answer"] == "reproduced" and row["estimate"] == pytest.approx(0.2, abs=0.02)
-    assert row[["against", "seeds", "n_problems", "comparisons"]].tolist() == ["rloo/b", 3, 400, 1]
-    assert answered(levels, factor=2)["answer"] == "not reproduced"  # .5 is not double .3
-    assert answered(levels | {"rloo/a": 0.7}, factor=2)["answer"] == "reproduced"
-    assert answered(levels, runs="rloo/b", direction="lower", bound=0.4)["answer"] == "reproduced"
-    assert answered(levels, runs="rloo/a", direction="lower", bound=0.4)["answer"] == "not reproduced"
+    assert row["answer"] == "holds" and row["estimate"] == pytest.approx(0.2, abs=0.02)
+    assert row[["against", "seeds", "n_problems", "comparisons"]].tolist() == ["rloo/b", 4, 400, 1]
+    assert answered(levels, factor=2)["answer"] == "reversed"  # .5 is not double .3
+    assert answered(levels | {"rloo/a": 0.7}, factor=2)["answer"] == "holds"
+    assert answered(levels, runs="rloo/b", direction="lower", bound=0.4)["answer"] == "holds"
+    assert answered(levels, runs="rloo/a", direction="lower", bound=0.4)["answer"] == "reversed"
 
 
 def test_changes_from_each_ones_own_start():
     levels = {"rloo/a": 0.3, "rloo/b": 0.5, "sft/a": 0.1, "sft/b": 0.45}
-    assert answered(levels)["answer"] == "not reproduced"
+    assert answered(levels)["answer"] == "reversed"
     row = answered(levels, starts="sft/a;sft/b")  # .2 against .05
-    assert row["answer"] == "reproduced" and row["estimate"] == pytest.approx(0.15, abs=0.03)
+    assert row["answer"] == "holds" and row["estimate"] == pytest.approx(0.15, abs=0.03)
     row = answered(levels, starts="sft/a;sft/a")  # the same start: cancels
     assert row["estimate"] == pytest.approx(-0.2, abs=0.03)
     row = answered(levels, starts="sft/a;sft/a", factor=0.5)  # .2 is no more than half of .4: .2 - .2
     assert row["estimate"] == pytest.approx(0.0, abs=0.03)
-    assert answered(levels, starts="sft/a;sft/a", factor=0.4)["answer"] == "reproduced"
+    assert answered(levels, starts="sft/a;sft/a", factor=0.4)["answer"] == "holds"
 
 
 def test_the_weakest_of_several_comparisons_answers():
     levels = {"rloo/a": 0.5, "rloo/b": 0.3, "rloo/c": 0.7, "sft/d": (0.2, 1), "rloo/e": (0.2, 1)}
     row = answered(levels, runs="rloo/a;rloo/b;rloo/c", direction="highest")
-    assert row[["answer", "against", "comparisons"]].tolist() == ["not reproduced", "rloo/c", 2]
-    assert answered(levels, runs="rloo/c;rloo/a;rloo/b", direction="highest")["answer"] == "reproduced"
-    assert answered(levels, runs="rloo/c;rloo/a;sft/d", direction="highest")["answer"] == "one seed"
-    assert answered(levels, runs="rloo/c;rloo/a;rloo/e", direction="highest")["answer"] == "reproduced"
-    less = {"rloo/a": 0.5, "rloo/e": (0.2, 1)}  # two degrees of freedom to borrow
-    assert answered(less, runs="rloo/a;rloo/e")[["answer", "freedom"]].tolist() == ["one seed", 2]
+    assert row[["answer", "against", "comparisons"]].tolist() == ["reversed", "rloo/c", 2]
+    assert answered(levels, runs="rloo/c;rloo/a;rloo/b", direction="highest")["answer"] == "holds"
+    row = answered(levels, runs="rloo/c;rloo/a;sft/d", direction="highest")
+    assert row[["answer", "seeds", "size"]].tolist() == ["open", 1, "unknown"]  # trained once
+    assert np.isnan(row["p"])
     assert answered(levels, runs="rloo/c;rloo/a;rloo/nobody", direction="highest")["answer"] == "not run"
     with pytest.raises(ValueError, match="'higher' compares two methods"):
         answered(levels, runs="rloo/a;rloo/b;rloo/c")
@@ -121,49 +129,137 @@ def test_the_chosen_regime_answers_what_it_has():
     rows = [asked(), asked(id="c", runs="rloo/a;rloo/c"), asked(id="set", set="test_50"), asked(id="m", metric="legal")]
     rows = pd.concat(rows, ignore_index=True)
     found = claims.evaluate(rows, here.assign(legal=here["pass@1"]), chosen=there).set_index("id")["answer"]
-    assert found.to_dict() == {"ast-1": "not reproduced", "c": "reproduced", "set": "not run", "m": "reproduced"}
-    assert claims.evaluate(rows[:1], here)["answer"].tolist() == ["reproduced"]
+    assert found.to_dict() == {"ast-1": "reversed", "c": "holds", "set": "not run", "m": "holds"}
+    assert claims.evaluate(rows[:1], here)["answer"].tolist() == ["holds"]
 
 
 def test_equal_and_zero():
     levels = {"rloo/a": 0.5, "rloo/b": 0.5, "rloo/c": 0.0}
-    assert answered(levels, direction="equal", margin=0.05)["answer"] == "equivalent"
-    assert answered(levels, direction="equal", margin=0.001)["answer"] == "undecided"
-    assert answered(levels, runs="rloo/c", direction="zero", margin=0.1)["answer"] == "equivalent"
-    assert answered(levels, runs="rloo/c;rloo/a", direction="zero", margin=0.1)["answer"] == "not reproduced"
+    assert answered(levels, direction="equal", margin=0.05)["answer"] == "holds"
+    edge = abs(answered(levels)["estimate"])
+    assert answered(levels, direction="equal", margin=edge)["answer"] == "open"
+    assert answered(levels, runs="rloo/c", direction="zero", margin=0.1)["answer"] == "holds"
+    assert answered(levels, runs="rloo/c;rloo/a", direction="zero", margin=0.1)["answer"] == "reversed"
 
 
 def test_what_is_no_contrast_of_means_is_handed_in():
     row = claims.evaluate(asked(metric="crossover"), scores({"rloo/a": 0.5}), {"ast-1": (-3.0, -5.0, -1.0, 3)}).iloc[0]
-    assert row[["estimate", "answer"]].tolist() == [-3.0, "not reproduced"]
+    assert row[["estimate", "answer"]].tolist() == [-3.0, "reversed"]
     assert answered({"rloo/a": 0.5}, metric="crossover")["answer"] == "not run"
     taus = ";".join(f"rloo/ast_tau{tau}" for tau in (2, 1, 3, 4))  # in the paper tau 3 never overtakes: of no size
     never = asked(metric="crossover", runs=taus, direction="lowest", paper_runs=taus, paper_metric="crossover")
     row = claims.evaluate(never, scores({"rloo/a": 0.5}), {"ast-1": (0.0, -16.0, 16.0, 2)}).iloc[0]
-    assert row["answer"] == "undecided"
+    assert row[["answer", "size"]].tolist() == ["open", "unknown"]
     assert answered({"rloo/a": 0.5, "rloo/b": 0.5}, set="test_50")["answer"] == "not run"
 
 
-def test_the_papers_size():
-    """AST's lead of 4.77 points at sixteen samples (Table 1); here there is none."""
-    about = {"runs": "rloo/ast_tau2;rloo/sparse", "paper_runs": "rloo/ast_tau2;rloo/sparse", "paper_metric": "pass@16"}
-    drawn = [scores({"rloo/ast_tau2": 0.5, "rloo/sparse": 0.5}, seed=seed) for seed in range(20)]
-    rows = pd.concat(claims.evaluate(asked(**about), draw) for draw in drawn)
+def test_of_equal_answers_that_with_the_least_lead_stands():
+    levels = {"rloo/a": 0.9, "rloo/b": 0.3, "rloo/c": 0.5, "rloo/d": 0.1}
+    assert answered(levels, runs="rloo/a;rloo/b;rloo/c;rloo/d", direction="highest")["against"] == "rloo/c"
+    assert answered(levels, runs="rloo/d;rloo/b;rloo/a;rloo/c", direction="lowest")["against"] == "rloo/b"
+    best = {"runs": "rloo/d;rloo/b;rloo/a", "direction": "highest"}
+    assert answered(levels, **best)[["against", "answer"]].tolist() == ["rloo/a", "reversed"]
+
+
+def test_the_papers_least_lead_is_asked():
+    """`dense`: IPO's leads over four RL variants are .08, .08, .04 and .04 (Table 1), whichever is least here."""
+    runs = "preference/ipo;rloo/sparse;rloo/dense;rloo/curriculum;rloo/hybrid"
+    about = {"paper": "dense", "runs": runs, "direction": "highest", "metric": "pass@16", "paper_metric": "pass@16"}
+    claim = next(asked(**about).itertuples())
+    paper = pd.read_csv(PAPER / "results.csv")
+    value = paper.assign(value=paper["value"] / 100).drop_duplicates(["paper", "method", "set", "metric"])
+    value = value.set_index(["paper", "method", "set", "metric"])["value"]
+    leads = [value["dense", "preference/ipo", "test_50", "pass@16"] - value["dense", other, "test_50", "pass@16"]
+             for other in runs.split(";")[1:]]  # fmt: skip
+    assert claims.reported(claim, value) == pytest.approx(min(leads)) and len(set(np.round(leads, 6))) > 1
+
+
+def test_a_claim_that_names_its_profile_is_not_asked_of_the_chosen_regime():
+    here, there = scores({"rloo/a": 0.5, "rloo/b": 0.3}), scores({"rloo/a": 0.3, "rloo/b": 0.5})
+    rows = pd.concat([asked(), asked(id="first", profile="laptop")], ignore_index=True)
+    assert claims.evaluate(rows, here, chosen=there)["answer"].tolist() == ["reversed", "holds"]
+
+
+ABOUT = {"runs": "rloo/ast_tau2;rloo/sparse", "paper_runs": "rloo/ast_tau2;rloo/sparse", "paper_metric": "pass@16"}
+
+
+def test_the_papers_number_has_an_error_too():
+    """AST's lead of 4.77 points at sixteen samples (Table 1), of 50 problems and one run a side. Where there is none
+    here, our number is smaller; but such a run may well show 4.77 by chance. Thirty points less it does not show."""
+    levels = {"rloo/ast_tau2": 0.5, "rloo/sparse": 0.5}
+    noisy = pd.concat({seed: scores(levels, runs=5, seed=seed) for seed in range(10)})
+    rng = np.random.default_rng(0)
+    noisy["pass@1"] += rng.normal(0, 0.15, len(noisy))
+    rows = pd.concat(claims.evaluate(asked(**ABOUT), noisy.loc[seed]) for seed in range(10))
     np.testing.assert_allclose(rows["theirs"].astype(float), 0.0477, atol=1e-4)
-    assert (rows["answer"] == "paper's size excluded").sum() >= 17  # one draw in twenty misses the truth
+    assert (rows["size"] == "smaller").sum() >= 8 and not rows["contradicts"].any()
+    np.testing.assert_allclose(rows["error"].astype(float), np.sqrt(2) * np.hypot(0.158 / np.sqrt(50), 0.005), rtol=0.2)
+    never = scores(levels, runs=5) * 0
+    assert claims.evaluate(asked(**ABOUT), never)["contradicts"].isna().all()  # what a run would miss by is not known
+    far = claims.evaluate(asked(**ABOUT), scores({"rloo/ast_tau2": 0.2, "rloo/sparse": 0.5}, runs=5)).iloc[0]
+    assert far["contradicts"] and far["answer"] == "reversed"
 
 
-@pytest.mark.parametrize(("lead", "expected"), [(0.0, 0.8), (0.03, 0.1)])
-def test_level_is_rarely_said_of_a_lead_that_matters(lead, expected):
-    """Of a true lead as large as the margin two draws in a hundred say so; of none nearly all."""
-    drawn = [scores({"rloo/a": 0.5 + lead, "rloo/b": 0.5}, seed=seed) for seed in range(40)]
-    said = pd.concat(claims.evaluate(asked(margin=0.03), draw) for draw in drawn)["answer"].eq("level").mean()
-    assert said <= expected if lead else said >= expected
+def test_within_three_points_is_asked_of_shares_of_problems_solved():
+    levels = {"rloo/a": 0.515, "rloo/b": 0.5, "rloo/c": 0.7}
+    row = claims.evaluate(asked(), scores(levels, runs=8)).iloc[0]
+    assert row["within"] and row["answer"] == "holds"  # it differs, and by nothing that matters
+    assert not answered(levels, runs="rloo/c;rloo/b")["within"]
+    tokens = scores(levels).rename(columns={"pass@1": "tokens"})
+    assert pd.isna(claims.evaluate(asked(metric="tokens"), tokens).iloc[0]["within"])
+    assert pd.isna(answered(levels, bound=0.1)["within"])
+
+
+def table(*rows):
+    names = ["id", "paper", "answer", "estimate", "p", "changed", "metric"]
+    about = {"runs": "rloo/a;rloo/b", "against": "rloo/b", "set": "s", "n_problems": 9, "bound": 0.0}
+    about |= {"paper_metric": "pass@1", "within": True, "contradicts": pd.NA}
+    return pd.DataFrame(rows, columns=names).assign(**about)
+
+
+def test_what_several_claims_ask_of_the_same_numbers_counts_once():
+    found = claims.tally(
+        table(
+            ("ast-1", "ast", "holds", 0.1, 0.01, "", "pass@16"),
+            ("ast-2", "ast", "reversed", -0.1, 0.01, "", "pass@16"),  # asked the other way round
+            ("ast-3", "ast", "holds", 0.1, 0.01, "", "pass@1"),
+            ("ast-3b", "ast", "open", 0.2, 0.5, "abc: asked otherwise", "pass@1"),
+            ("coverage-1", "coverage", "holds", 0.1, 0.01, "", "pass@16"),
+            ("agent-1", "agent", "reversed", -0.3, 0.01, "", "pass@1"),
+            ("agent-1b", "agent", "holds", 0.4, 0.01, "abc: the other reading", "any"),
+        )
+    )
+    assert list(found.columns) == ["holds", "open", "reversed", "within 3 points", "contradict the paper"]
+    assert found.loc["`ast`"].tolist() == [2, 0, 0, 2, 0] and found.loc["`ast`, posed again"].tolist() == [
+        0,
+        1,
+        0,
+        1,
+        0,
+    ]
+    assert found.loc["`coverage`"].tolist()[:3] == [1, 0, 0]
+    assert found.loc["all, as first posed"].tolist()[:3] == [2, 0, 1]  # ast-1, ast-2 and coverage-1 are one
+    assert found.loc["`agent`, the trajectory that is selected"].tolist()[:3] == [0, 0, 1]
+    assert found.loc["`agent`, any trajectory that is kept"].tolist()[:3] == [1, 0, 0]
+
+
+def test_q_is_of_a_papers_tests_together():
+    rows = [(f"ast-{i}", "ast", "holds", 0.1 * i, p, "", "any") for i, p in enumerate((0.01, 0.04, 0.03, np.nan))]
+    found = claims.with_q(table(*rows, ("dense-1", "dense", "holds", 0.7, 0.04, "", "any")))
+    assert found["q"].tolist()[:3] == pytest.approx([0.03, 0.04, 0.04])  # p m / rank, from the largest down
+    assert np.isnan(found["q"][3]) and found["q"][4] == pytest.approx(0.04)
+
+
+def test_p_of_equality_is_small_far_from_the_margin_on_either_side():
+    same = answered({"rloo/a": 0.5, "rloo/b": 0.5}, direction="equal", margin=0.2)
+    edge = answered({"rloo/a": 0.5, "rloo/b": 0.5}, direction="equal", margin=abs(same["estimate"]))
+    apart = answered({"rloo/a": 0.7, "rloo/b": 0.5}, direction="equal", margin=0.03)
+    assert same["p"] < 0.001 and edge["p"] > 0.9 and apart["p"] < 0.001 and apart["answer"] == "reversed"
 
 
 def test_the_file_of_claims():
     planned = claims.planned()
-    assert planned["id"].is_unique and len(planned) >= 132
+    assert planned["id"].is_unique and len(planned) >= 183
     methods = pd.read_csv(ROOT / "data/methods.csv")["method"]
     for claim in planned.itertuples():
         for weights in claims.comparisons(claim):
@@ -175,13 +271,41 @@ def test_the_file_of_claims():
         "heldout_1000_n3",
         "heldout_1000_n4",
     }
-    assert sum(len(claims.comparisons(claim)) for claim in planned.itertuples()) == COMPARISONS
-    solved = planned["metric"].str.fullmatch(r"(mean )?pass@(k<=)?\d+|any|likeliest") & planned["direction"].ne("zero")
-    plain = solved & planned["bound"].eq(0) & planned["factor"].eq(1) & planned["id"].ne("coverage-11")
-    assert (planned.loc[plain, "margin"] == 0.03).all(), "one margin for all shares of problems solved"
+    margins = planned["direction"].isin(["equal", "zero"])
+    assert planned.loc[~margins, "margin"].isna().all(), "no direction needs a margin"
+    plain = planned["metric"].str.fullmatch(claims.SOLVED) & planned["direction"].eq("equal")
+    assert (planned.loc[plain & planned["id"].ne("coverage-11"), "margin"] == 0.03).all()
 
 
-COMPARISONS = 213  # said by 90_compare_all: planned beforehand, and no more
+def test_what_was_posed_again_keeps_its_first_form():
+    planned = claims.planned().set_index("id")
+    assert planned["posed"].ne("").all()
+    again = [name for name in planned.index if name[-1] in "bc"]
+    assert len(again) >= 35 and planned.loc[again, "changed"].ne("").all()
+    what = ["runs", "starts", "metric", "set", "direction", "bound", "factor", "margin", "profile"]
+    for name in again:
+        first = name.rstrip("bc")
+        assert first in planned.index, name
+        assert planned.loc[name, what].fillna(0).tolist() != planned.loc[first, what].fillna(0).tolist(), name
+    readings = planned[
+        planned["paper"].eq("agent") & planned["metric"].eq("any") & planned["paper_metric"].eq("pass@1")
+    ]
+    assert len(readings) == 18
+    for name in readings.index:  # both readings of the paper's pass@1
+        assert planned.loc[name[:-1] if name.endswith("b") else name + "b", "metric"] == "pass@1"
+
+
+def test_commits_named_are_in_the_history():
+    """posed and changed name commits; a clone without history has none to hold them against."""
+    planned = claims.planned()
+    named = set(planned["posed"]) | set(planned["changed"].str.extract(r"^([0-9a-f]{7}):", expand=False).dropna())
+    named = {name for name in named if re.fullmatch("[0-9a-f]{7}", name)}
+    assert len(named) >= 10
+    found = subprocess.run(["git", "log", "--format=%h", "--", "data/paper/claims.csv"], cwd=ROOT, capture_output=True)
+    commits = {line[:7] for line in found.stdout.decode().split()}
+    if not {"6945215"} <= commits:
+        pytest.skip("no history here")
+    assert named <= commits
 
 
 @pytest.mark.parametrize(

@@ -110,6 +110,8 @@ def test_text_scores_and_diagnostics_by_hand():
     one, two = (metrics.diagnostics(rows).loc[("test", "sft/free")] for rows in (judged(ROWS), both))
     assert one["samples"] == 8 and two["samples"] == 16 and two.drop("samples").equals(one.drop("samples"))
     assert one[metrics.STATUSES].tolist() == [4 / 8, 2 / 8, 1 / 8, 0, 1 / 8]
+    answers = judged(ROWS, expression=["1 + 2", "1 + 2", "", "3 * 4", "3 + 3", "2 * 6"])
+    assert metrics.text_scores(answers)["distinct expressions"].tolist() == [1, 3]  # right or wrong; "" is none
     none = metrics.text_scores(judged([row for row in ROWS if row[7] != "correct"]))
     assert none["distinct correct answers"].tolist() == [0, 0]
 

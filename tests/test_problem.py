@@ -17,7 +17,7 @@ import pytest
 from traitlets.config import Config
 
 from lib import problem, solver
-from lib.files import PROBLEMS, ROOT
+from lib.files import PROBLEMS, REFERENCE, ROOT
 from lib.problem import Problem, ProblemSetError
 from lib.runs.parameters import check
 
@@ -25,6 +25,7 @@ SIZES = {
     "showcase/test": 14, "3to4/test_50": 50, "3to4/validation_200": 200, "3to4/heldout_400": 400,
     "3to4/heldout_1000": 1000, "3to4/train": 50_000, "5num/test_50": 50, "5num/heldout_1000": 1000,
     "5num/train": 14_950, "6num/test_50": 50, "levels/test": 576, "3to4/validation": 1000,
+    "3to4/sealed_2000": 2000,
 }  # fmt: skip
 
 
@@ -53,11 +54,22 @@ def test_no_problem_stands_in_two_sets(sets):
     assert len(keys) == len(set(keys))
 
 
+def test_the_sealed_set_is_apart_and_unseen(sets):
+    """It shares no problem with what is trained on, no run declares it, and nothing published was sampled on it."""
+    sealed = {p.key for p in sets["3to4/sealed_2000"]}
+    assert len(sealed) == 2000 and not sealed & problem.keys("train") and sealed <= problem.keys("evaluation")
+    assert problem.load_set("sealed_2000").num_rows == 2000
+    assert "sealed_2000" not in (ROOT / "papermill_runs.yaml").read_text()
+    records = [*REFERENCE.glob("*/*/*/*/run.json")]
+    assert len(records) > 300 and not any("sealed_2000" in path.read_text() for path in records)
+
+
 def test_mixture_and_ranges(sets):
     threes = {name: sum(len(p.nums) == 3 for p in rows) for name, rows in sets.items()}
     assert threes["3to4/test_50"] == 24
     assert threes["3to4/validation_200"] == 100
     assert threes["3to4/validation"] == 500
+    assert threes["3to4/sealed_2000"] == 1000
     assert threes["3to4/heldout_400"] == 200
     assert threes["3to4/heldout_1000"] == 500
     assert threes["3to4/train"] == 24_800
@@ -302,7 +314,7 @@ def test_notebook_makes_the_committed_evaluation_sets(tmp_path):
             config=Config({"KernelManager": {"transport": "ipc", "ip": f"{sockets}/s"}}),
         )
     made, committed = (json.loads((f / "manifest.json").read_text()) for f in (output, PROBLEMS))
-    behind = ("3to4/train", "5num/train", "3to4/validation")  # drawn behind the training sets, or these themselves
+    behind = ("3to4/train", "5num/train", "3to4/validation", "3to4/sealed_2000")  # training sets, and what came later
     assert {n: e for n, e in made.items() if n not in behind} == {n: e for n, e in committed.items() if n not in behind}
     assert len(problem.read(output, "3to4", "train")) == 100
 

@@ -12,8 +12,7 @@ from textwrap import fill
 import pandas as pd
 import pytest
 
-from lib import words
-from lib.claims import ANSWERS
+from lib import claims, words
 from lib.files import DATA, FIGURES, PAPER, PROBLEMS, REFERENCE, ROOT
 from lib.problem import Problem
 from lib.verifiers import verify_answer
@@ -22,7 +21,6 @@ README, LIB = ROOT / "README.md", ROOT / "lib/README.md"
 DOCUMENTS = [ROOT / name for name in ("README.md", "CONTRIBUTING.md", "data/README.md", "figures/README.md")]
 DOCUMENTS += [LIB, ROOT / "lib/runs/README.md", ROOT / "environments/countdown/README.md"]
 DOCUMENTS += [ROOT / f"data/{name}/README.md" for name in ("models", "problems", "reference")]
-OPEN = ("open", "undecided", "one seed", "not run")  # answers to a claim that decide nothing
 STUDIES = ["ast", "program", "dense", "trace", "agent", "coverage"]
 
 
@@ -98,8 +96,7 @@ def findings(_: str) -> str:
     level = words.compared(equal, "is higher than", "is lower than", "does not differ significantly from")
     leads = figures("grand_claims", "id").loc[["coverage-19", "coverage-17"], "low"]
     assert (leads > 0).all(), "best of four no longer beats the sparse reward at pass@1 and SFT at pass@16: write anew"
-    answers = reports_claims()["answer"].value_counts()
-    counted = [f"{answers[name]} {name}" for name in ANSWERS[::-1] if name in answers and name not in OPEN]
+    first = claims.tally(reports_claims()).loc["all, as first posed"]
     found = f"""\
 1. **Rewarding correct answers only** (the sparse reward). After {few:,.0f} rollouts {moves("rloo/sparse", "sft/free")}:
 {shares("rloo/sparse")}, where SFT has {shares("sft/free")}. With the reports' budget of {many:,.0f} rollouts it
@@ -111,29 +108,28 @@ Compared with the sparse reward, {moves("rloo/ast_tau2", "rloo/sparse")}.
 {100 * start["unanswered"]:.1f}%), and they take {best["tokens"]:.0f} tokens each (SFT: {start["tokens"]:.0f}).
 For as many tokens as sixteen samples of SFT take, its coverage {level} SFT's: {words.said(equal)}."""
     parts = [fill(part, 140, subsequent_indent="   ") for part in re.split(r"\n(?=\d\. )", found)]
-    verdicts = f"{', '.join(counted)}, {answers.reindex([*OPEN]).sum():.0f} open"
-    counts = f"Verdicts on the **{answers.sum()} claims** of the reports: {verdicts} ([what they mean](#the-claims))."
+    counts = f"""Of the reports' **{first[["holds", "open", "reversed"]].sum()} contrasts**, as we first posed them,
+{first["holds"]} hold, {first["reversed"]} are reversed, and {first["open"]} are open; {first["contradict the paper"]}
+contradict the report's own number ([what this means](#the-claims))."""
     return "\n".join([*parts, "", fill(counts, 140)])
 
 
 def reports_claims(own=False) -> pd.DataFrame:
     """The answered claims of the five reports; or our own conjectures, which are all of study `coverage` and others."""
-    made = figures("grand_claims", "id")
-    ours = (made["paper"] == "coverage") | made["claim"].str.startswith("Conjecture")
+    made = pd.read_csv(FIGURES / "grand_claims.csv").fillna({"changed": ""})
+    ours = made["paper"].isin(["coverage", "exact"]) | made["claim"].str.startswith("Conjecture")
     return made[ours if own else ~ours]
 
 
 def tally(made: pd.DataFrame) -> str:
-    """How many claims of each study were answered in which way."""
-    answers = made["answer"].where(~made["answer"].isin(OPEN), "open")
-    counts = pd.crosstab(made["paper"], answers)
-    counts = counts.loc[[name for name in STUDIES if name in counts.index]]
-    counts = counts[
-        [name for name in [*(name for name in ANSWERS[::-1] if name not in OPEN), "open"] if name in counts]
-    ]
-    counts.loc["all"] = counts.sum()
+    """How many contrasts of each study were answered in which way: as first posed + as posed again after results."""
+    counts = claims.tally(made)
     rows = [["", *counts], ["---"] * (len(counts.columns) + 1)]
-    rows += [[f"`{study}`" if study != "all" else study, *map(str, row)] for study, row in counts.T.items()]
+    for name in counts.index[~counts.index.str.endswith("posed again")]:
+        again = name.removesuffix(", as first posed") + ", posed again"
+        more = [f" + {number}" for number in counts.loc[again]] if again in counts.index else [""] * len(counts.columns)
+        cells = [f"{number}{extra}" for number, extra in zip(counts.loc[name], more, strict=True)]
+        rows.append([name.removesuffix(", as first posed"), *cells])
     return "\n".join(f"| {' | '.join(row)} |" for row in rows)
 
 
@@ -184,7 +180,7 @@ def test_the_reports_claims_are_counted_apart_from_our_own():
 
 def test_every_verdict_that_is_counted_is_explained():
     explained = README.read_text().split("How to read a verdict")[1].split("## ")[0]
-    for name in {*figures("grand_claims", "id")["answer"]} - {*OPEN} | {"open"}:
+    for name in {*figures("grand_claims", "id")["answer"]}:
         assert f"**{name}**" in explained, name
 
 

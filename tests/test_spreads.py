@@ -1,0 +1,111 @@
+"""How far runs of one trainer differ (data/spreads.csv): what an interval borrows whose methods have few runs.
+
+`python -m tests.test_spreads` makes the table anew, of all published policies that were trained at least four times.
+"""
+
+import json
+
+import numpy as np
+import pandas as pd
+import pytest
+from scipy.special import digamma, polygamma
+
+from lib import intervals, judging, metrics
+from lib.files import DATA, REFERENCE, progress, write_table
+
+ASKED = ["pass@1", "pass@2", "pass@4", "pass@16", "mean pass@k<=16", "wrong_numbers", "missing", "distinct completions"]
+
+
+def prior(seen, freedom) -> tuple[float, float]:
+    """Location and degrees of freedom of the scaled inverse chi-square that variances follow whose estimates `seen`
+    have so many degrees each: moments of their logarithms (Smyth 2004)."""
+    moved = np.log(seen) - digamma(freedom / 2) + np.log(freedom / 2)
+    rest = moved.var(ddof=1) - polygamma(1, freedom / 2).mean()
+    grid = np.geomspace(0.5, 30, 2000)  # less than half a degree, or more than thirty, no dozen of policies can tell
+    own = grid[np.abs(polygamma(1, grid / 2) - max(rest, 1e-9)).argmin()]
+    return float(np.exp(moved.mean() + digamma(own / 2) - np.log(own / 2))), float(own)
+
+
+def spreads_of(trainers=None) -> pd.DataFrame:
+    """Columns trainer, metric, variance between runs net of problems, freedom, policies. trainers: only these."""
+    found = {}
+    for folder in progress(sorted(REFERENCE.glob("*/sample/*")), 0, "reading"):
+        runs = sorted(folder.glob("*/run.json"))
+        method = json.loads(runs[0].read_text())["method"] if runs else ""
+        policy = folder.name == method.replace("/", "_")  # of other samples of it, other sets and temperatures
+        if len(runs) < intervals.ENOUGH or not policy or (trainers and intervals.trainer(method) not in trainers):
+            continue
+        judged = judging.samples([path.parent for path in runs], ["heldout_1000"])
+        scores = metrics.problem_scores(metrics.counts(judged), (1, 2, 4, 16), (16,)).join(metrics.text_scores(judged))
+        for (_, _, metric), one in intervals.measured(scores[ASKED], {method: {method: 1.0}}).items():
+            if one.seen and one.runs >= intervals.ENOUGH:
+                row = (one.seen * one.runs, one.made * one.runs, one.runs - 1)
+                found.setdefault((intervals.trainer(method), metric), []).append(row)
+    rows = []
+    for (name, metric), each in sorted(found.items()):
+        seen, made, freedom = np.array(each).T
+        if len(each) > 3:
+            at, own = prior(seen, freedom)
+            own = min(own, freedom.sum())  # no more than these policies know
+            rows.append((name, metric, max(0.0, at - np.median(made)), own, len(each)))
+    return pd.DataFrame(rows, columns=["trainer", "metric", "variance", "freedom", "policies"])
+
+
+def test_the_prior_is_that_of_the_variances_drawn_from_it():
+    rng = np.random.default_rng(0)
+    for own in (2.0, 6.0):
+        variances = 0.04 * own / rng.chisquare(own, 4000)
+        at, found = prior(variances * rng.chisquare(4, 4000) / 4, np.full(4000, 4.0))
+        assert at == pytest.approx(0.04, rel=0.1) and found == pytest.approx(own, rel=0.15)
+
+
+def test_the_table_is_that_of_the_published_runs():
+    table = pd.read_csv(DATA / "spreads.csv")
+    assert (
+        (table["policies"] >= 4).all()
+        and table["freedom"].between(0.5, 30).all()
+        and {"rloo", "sft"} <= {*table["trainer"]}
+    )
+    again = spreads_of(["sft"])
+    there = table[table["trainer"] == "sft"].reset_index(drop=True)
+    remedy = "`python -m tests.test_spreads`, then `make figures`"
+    assert again[["trainer", "metric"]].equals(there[["trainer", "metric"]]), remedy
+    for column in ("variance", "freedom"):
+        np.testing.assert_allclose(again[column], there[column], rtol=1e-6, err_msg=remedy)
+
+
+def test_what_borrows_misses_as_seldom_as_asked_where_spreads_are_unequal():
+    """Two and three runs of policies whose spreads differ as the table's do, at one sample and at sixteen."""
+    rng = np.random.default_rng(0)
+    for own, runs in ((2.5, 2), (2.5, 3), (16.0, 2), (16.0, 3)):
+        missed = []
+        for _ in range(6):
+            variance = 1e-4 * own / rng.chisquare(own, (500, 1, 1))
+            table = rng.normal(0, np.sqrt(variance), (500, runs, 1)) + rng.normal(0, 0.1, (500, runs, 200))
+            mean, of_problems, seen, made = intervals.parts([(1.0, [*range(runs)], table)])
+            seen, freedom = intervals.moderated(seen, made, runs - 1, 1e-4 / runs, own)
+            missed.append(np.abs(mean) > intervals.half_width(of_problems, 200, seen, made, freedom))
+        assert 0.02 <= np.mean(missed) <= 0.06, (own, runs, np.mean(missed))
+
+
+def test_few_runs_borrow_and_say_so(monkeypatch):
+    """Two runs that are equal by chance have the table's spread, four their own; a log's number borrows nothing."""
+    monkeypatch.setattr(intervals, "_spreads", lambda: {("rloo", "pass@1"): (1e-4, 5.0), ("rloo", "kl"): (1.0, 5.0)})
+    base = np.random.default_rng(0).normal(0, 0.1, 400)
+    index = ["method", "seed", "set", "problem"]
+
+    def frame(runs, metric="pass@1"):
+        return pd.concat({("rloo/a", run, "s"): pd.Series(base) for run in range(runs)}, names=index).to_frame(metric)
+
+    few, one, enough, other = (
+        intervals.estimates(some).iloc[0] for some in (frame(2), frame(1), frame(4), frame(2, "tokens"))
+    )
+    assert few["borrowed"] and one["borrowed"] and not enough["borrowed"] and not other["borrowed"]
+    widths = [row["high"] - row["low"] for row in (one, few, enough)]
+    assert widths[0] > widths[1] > widths[2] == pytest.approx(other["high"] - other["low"])
+    logged = pd.DataFrame({"method": "rloo/a", "seed": [0, 1], "kl": [1.0, 2.0]}).set_index(["method", "seed"])
+    assert not intervals.estimates(intervals.of_logs(logged))["borrowed"].any()
+
+
+if __name__ == "__main__":
+    write_table(spreads_of(), DATA / "spreads.csv")
