@@ -135,9 +135,10 @@ def evaluate(
         better = needed <= there and str(claim.metric) in chosen and not claim.profile
         theirs = reported(claim, paper["value"])
         if ready and claim.id in ready:
-            found = dict(zip(("estimate", "low", "high", "seeds"), ready[claim.id], strict=True))
-            found |= {"answer": answer(*(found[key] for key in ("low", "high")), claim.direction, found["seeds"])}
-            weakest = found | {"theirs": theirs, "size": size(found["low"], found["high"], claim.direction, theirs)}
+            found = dict(zip(("estimate", "low", "high", "seeds"), ready[str(claim.id)], strict=True))
+            low, high, direction = found["low"], found["high"], str(claim.direction)
+            found |= {"answer": answer(low, high, direction, found["seeds"])}
+            weakest = found | {"theirs": theirs, "size": size(low, high, direction, theirs)}
         else:
             weakest = _weakest(claim, theirs, chosen if better else scores)
         rows.append({"id": claim.id, "comparisons": len(comparisons(claim))} | weakest)

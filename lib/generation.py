@@ -220,6 +220,7 @@ class _PlainWave:
         return out.logits[:, -1].float()
 
     def select(self, rows: torch.Tensor) -> None:
+        assert self.cache is not None  # there is one from the first pass on
         self.cache.batch_select_indices(rows)
         self.seen, self.rows = self.seen[rows], len(rows)
 

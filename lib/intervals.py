@@ -212,7 +212,8 @@ def _lent(mine: Mapping[str, pd.DataFrame], signed: Mapping[str, float], metric:
 def _spreads() -> dict[tuple[str, str], tuple[float, float]]:
     path = DATA / "spreads.csv"
     table = pd.read_csv(path) if path.exists() else pd.DataFrame(columns=["trainer", "metric", "variance", "freedom"])
-    return {(row.trainer, row.metric): (row.variance, row.freedom) for row in table.itertuples()}
+    keys = zip(table["trainer"].astype(str), table["metric"].astype(str), strict=True)
+    return dict(zip(keys, zip(table["variance"], table["freedom"], strict=True), strict=True))
 
 
 def parts(sides: Iterable[tuple[float, list, np.ndarray]]) -> tuple[np.ndarray, ...]:
@@ -242,7 +243,7 @@ def _variance(values: np.ndarray) -> np.ndarray:
     return values.var(axis=-1, ddof=1) if values.shape[-1] > 1 else np.zeros(values.shape[:-1])
 
 
-def half_width(of_problems, problems: int, seen=0.0, made=0.0, freedom=0, confidence=0.95):
+def half_width(of_problems, problems: int, seen=0.0, made=0.0, freedom=0.0, confidence=0.95):
     """Half the interval's width, elementwise. of_problems, seen, made: as `parts` has them; freedom: degrees of freedom
     of the latter two, 0 where one run shows nothing."""
     over_problems = stdtrit(problems - 1, (1 + confidence) / 2) ** 2 if problems > 1 else 0.0

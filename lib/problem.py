@@ -107,7 +107,8 @@ def load_set(name: str) -> Dataset:
         return load(name, "test")
     if name not in EVALUATION_SETS:
         raise ProblemSetError(f"there is no evaluation set {name!r}{nearest(name, EVALUATION_SETS)}")
-    return load(*EVALUATION_SETS[name])
+    of, split, *source = EVALUATION_SETS[name]
+    return load(of, split, source[0] if source else "generated")
 
 
 def from_file(path: str | Path) -> list[Problem]:
@@ -254,7 +255,7 @@ def as_problem(nums: Any, target: Any) -> Problem:
     semicolons, in brackets or without. target: a whole number. 98.0 is whole, 98.5 is not. Raises ProblemSetError."""
     values, to = (value.tolist() if hasattr(value, "tolist") else value for value in (nums, target))
     words = re.split(r"[\s,;]+", values.strip(" \t[]()")) if isinstance(values, str) else values
-    words = [str(v.item() if hasattr(v, "item") else v) for v in words] if isinstance(words, list | tuple) else []
+    words = [str(getattr(v, "item", lambda v=v: v)()) for v in words] if isinstance(words, list | tuple) else []
     read = [_NUMBER.fullmatch(word) for word in words]
     goal = _TARGET.fullmatch(str(to).strip())
     if not (2 <= len(read) <= MAX_NUMBERS and all(read) and goal):

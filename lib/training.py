@@ -30,7 +30,7 @@ import shutil
 import time
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pandas as pd
@@ -356,7 +356,7 @@ class RLOOTrainer(Resumable, Trainer):
             remove_unused_columns=False,
         )
         add_fused_lm_head(model, settings.temperature, outputs=("log_probs", "entropy"))
-        super().__init__(model, config, list, train_problems, processing_class=tokenizer)
+        super().__init__(model, config, cast(Any, list), train_problems, processing_class=tokenizer)
         if self.reference is not None:
             add_fused_lm_head(self.reference.to(self.model.device), settings.temperature)
         self.average = AveragedModel(self.model) if settings.average_from else None
