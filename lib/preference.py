@@ -58,7 +58,7 @@ class PreferenceTrainer(Resumable, DPOTrainer):
     def __init__(
         self, model, tokenizer, rows: Dataset, folder: Path, settings: PreferenceSettings, eval_problems, prompt_style
     ):
-        if len(eval_problems):
+        if eval_problems:
             check_style(prompt_style)
         self.settings, self.eval_problems, self.prompt_style = settings, eval_problems, prompt_style
         texts = zip(rows["prompt"], rows["chosen"], rows["rejected"], strict=True)

@@ -343,7 +343,7 @@ def test_the_notebook_shows_what_its_widgets_ask_for(project):
     at["differ"].value = True
     assert at["said"].value == f"{everything + 3} rollouts"
     at["chosen"].value = ["sample/sft_free/0 (yours)"]  # one run differs from none, so that the filter leaves nothing
-    assert at["said"].value == "no rollout passes these filters, so all 3 are shown"
+    assert at["said"].value == "no rollout passes these filters, so all are shown: 3 rollouts"
     assert shown.value.count('class="ro-card"') == 1 and len(at["rollouts"].options) == 3
     at["chosen"].value = []
     assert at["said"].value == "choose a run in the list" and at["state"]["table"] is None

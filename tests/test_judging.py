@@ -55,7 +55,8 @@ def test_samples_hold_who_what_and_the_verdict(made, tmp_path):
 def test_the_style_is_that_of_the_run(made):
     program = made("sample/sft_program", [PROGRAM], style="program", method="sft/program")
     free = made("sample/sft_free", [PROGRAM])
-    assert judging.samples([program, free])["status"].tolist() == ["correct", "unparseable"]
+    statuses = judging.samples([program, free]).set_index("method")["status"]
+    assert statuses["sft/program"] == "correct" and statuses["sft/free"] == "unparseable"
     with pytest.raises(ValueError, match="no verifier for prompt style 'programm'.*'program'"):
         judging.samples(made("sample/other", [PROGRAM], style="programm"))
 
