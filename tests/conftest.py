@@ -35,9 +35,11 @@ sys.addaudithook(note_use)
 
 @pytest.fixture(autouse=True)
 def leaves_the_users_runs_alone() -> Iterator[None]:
-    """Every test of the suite is held to this."""
+    """Every test of the suite is held to this, and only the one that did it fails."""
     yield
-    assert not USED, f"a test used runs of the user's: {USED[:3]}"
+    used = USED[:3]
+    USED.clear()
+    assert not used, f"a test used runs of the user's: {used}"
 
 
 def copy_of_the_repository(folder: Path) -> Path:

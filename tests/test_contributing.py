@@ -47,7 +47,6 @@ def make(copy: Path, command: str) -> Path:
     return copy / "data/runs/smoke" / targets[-1] / "0"
 
 
-@pytest.mark.xfail(strict=False, reason="not yet seen to pass since the runner was rebuilt")
 def test_your_own_reward_in_ten_lines(copy):
     parts = told("README.md", "Your own reward in ten lines")
     assert len("".join(parts.values()).strip().splitlines()) <= 14
@@ -58,7 +57,6 @@ def test_your_own_reward_in_ten_lines(copy):
     assert f"reward_{part}" in read_table(make(copy, parts["sh"]) / "metrics.csv")
 
 
-@pytest.mark.xfail(strict=False, reason="not yet seen to pass since the runner was rebuilt")
 def test_a_new_study_notebook(copy, tmp_path):
     parts = told("CONTRIBUTING.md", "A new study notebook")
     cells = [nbformat.v4.new_code_cell(text.strip()) for text in parts["python"].split("# %%\n")[1:]]
@@ -78,7 +76,6 @@ def test_a_new_study_notebook(copy, tmp_path):
     assert set(names["table"]["n_problems"]) == {1000} and set(names["table"]["runs"]) == {5}
 
 
-@pytest.mark.xfail(strict=False, reason="not yet seen to pass since the runner was rebuilt")
 def test_problems_of_your_own(copy):
     parts = told("CONTRIBUTING.md", "Problems of your own")
     (copy / "my_problems.csv").write_text(parts["csv"])

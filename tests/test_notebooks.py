@@ -150,12 +150,12 @@ def test_what_trains_and_samples_opens_on_the_published_start():
 
 
 @pytest.mark.parametrize("seed", [0, 1, 2])
-def test_the_tour_computes_with_every_rollout(seed, monkeypatch):
+def test_the_tour_computes_with_every_rollout(seed, monkeypatch, tmp_path):
     """On a problem of whose eight rollouts some are equal: nothing is merged, and the numbers are those by hand."""
     monkeypatch.chdir(ROOT)
     shown = []
     given = {"nums": [68, 85, 46], "target": 29, "seed": seed, "display": lambda *all: shown.extend(all)}
-    names = by_hand("00_follow_one_completion", **given)
+    names = by_hand("00_follow_one_completion", output=str(tmp_path), **given)
     table, right = names["table"], (names["table"]["status"] == "correct").sum()
     assert len(table) == names["group_size"] == 8 and names["group"]["completion"].nunique() < 8
     paid = table["status"].map({"correct": 1.0, "missing": 0.0}).fillna(0.1)

@@ -446,7 +446,6 @@ def test_a_run_is_stale_when_a_file_that_it_names_changes(checkout):
 # -- executed --------------------------------------------------------------------------------------
 
 
-@pytest.mark.xfail(strict=False, reason="one of its sentences is older than the runner; to be split by topic")
 def test_a_study_from_end_to_end(checkout):
     said = checkout.call("make", "laptop", "all", "--cores", "2")
     assert "where the time went" in said and re.search(r"t +3 runs", said)
