@@ -25,14 +25,14 @@ from typing import NamedTuple
 
 import numpy as np
 
-from lib.distance import distance_to_solutions
-from lib.expression import Expr
 from lib.files import ROOT, nearest
-from lib.problem import Problem, as_problem
-from lib.prompts import render_prompt
-from lib.solver import is_solvable
-from lib.steps import Step, verify_steps
-from lib.verifiers import (
+from lib.game.distance import distance_to_solutions
+from lib.game.expression import Expr
+from lib.game.problem import Problem, as_problem
+from lib.game.prompts import render_prompt
+from lib.game.solver import is_solvable
+from lib.game.steps import Step, verify_steps
+from lib.game.verifiers import (
     CHECKS,
     PROGRAM_WEIGHTS,
     TraceVerdict,
@@ -109,7 +109,7 @@ def get_reward(name: str, options: dict | None = None) -> Reward:
         if isinstance(completions, str):
             raise TypeError("a reward takes a list of completions, the group of one problem, not a single text")
         if not isinstance(problem, Problem):
-            raise TypeError(f"a reward takes a lib.problem.Problem(nums=(...), target=...), not {problem!r:.80}")
+            raise TypeError(f"a reward takes a lib.game.problem.Problem(nums=(...), target=...), not {problem!r:.80}")
         return score_group(reward, completions, problem, short)
 
     checked.__name__ = short

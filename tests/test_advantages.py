@@ -8,8 +8,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lib.generation import ENGINES
-from lib.losses import (
+from lib.learn.generation import ENGINES
+from lib.learn.losses import (
     ADVANTAGES,
     PREFERENCE,
     advantages_of,
@@ -21,8 +21,8 @@ from lib.losses import (
     pass_at_k,
     pass_at_k_normalised,
 )
-from lib.metrics import pass_at_k as share_of_k
-from lib.settings import Advantage, Engine, PreferenceSettings
+from lib.learn.settings import Advantage, Engine, PreferenceSettings
+from lib.study.metrics import pass_at_k as share_of_k
 
 LOGITS = torch.tensor([0.3, -0.8, 0.1, 0.9], dtype=torch.float64)  # a policy over four texts
 N = 4
@@ -219,6 +219,6 @@ def test_equally_likely_right_answers_lose_equally():
 
 
 def test_the_grid_may_name_what_there_is():
-    """lib.settings holds the names apart: asking for them would cost every command seconds of importing torch."""
+    """lib.learn.settings holds the names apart: asking for them would cost every command seconds of importing torch."""
     assert get_args(Advantage) == tuple(ADVANTAGES) and get_args(Engine) == tuple(ENGINES)
     assert get_args(PreferenceSettings.model_fields["loss"].annotation) == PREFERENCE

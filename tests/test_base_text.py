@@ -10,9 +10,9 @@ import nbformat
 import numpy as np
 import pytest
 
-from lib.expression import evaluate, numbers, parse
 from lib.files import ROOT
-from lib.problem import Problem, keys
+from lib.game.expression import evaluate, numbers, parse
+from lib.game.problem import Problem, keys
 
 
 def executed(folder: Path, **parameters) -> SimpleNamespace:

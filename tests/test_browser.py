@@ -15,9 +15,9 @@ from pathlib import Path
 
 import pytest
 
-from lib import explorer
 from lib.files import REFERENCE
-from lib.verifiers import VERIFIERS
+from lib.game.verifiers import VERIFIERS
+from lib.study import explorer
 from tests.test_explorer import HOSTILE, TAGS, made, opened, rollouts
 
 NAMES = (os.environ.get("COUNTDOWN_BROWSER") or "chromium", "chromium-browser", "google-chrome")

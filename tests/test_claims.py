@@ -7,9 +7,9 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from lib import claims
 from lib.files import PAPER, ROOT
-from lib.problem import EVALUATION_SETS
+from lib.game.problem import EVALUATION_SETS
+from lib.study import claims
 
 NAN = float("nan")
 

@@ -12,7 +12,7 @@ import nbformat
 import pytest
 
 from lib.files import ROOT, read_table
-from lib.problem import load, problems
+from lib.game.problem import load, problems
 from tests.conftest import copy_of_the_repository
 
 BLOCK = re.compile(r"```(python|yaml|sh|csv)\n(.*?)```", re.DOTALL)

@@ -8,7 +8,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lib.curriculum import (
+from lib.game.problem import Problem, keys, load, problems
+from lib.game.solver import count, profiles
+from lib.learn.curriculum import (
     CURRICULA,
     Bandit,
     EasyToHard,
@@ -18,9 +20,7 @@ from lib.curriculum import (
     buckets,
     solution_difficulty,
 )
-from lib.problem import Problem, keys, load, problems
 from lib.runs.parameters import check
-from lib.solver import count, profiles
 
 PROBLEMS = [Problem((i, i + 1, i + 2), 10) for i in range(60)]
 DIFFICULTY = np.arange(60.0)

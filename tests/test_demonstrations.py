@@ -12,7 +12,14 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from lib.demonstrations import (
+from lib.game.expression import parse
+from lib.game.mdp import initial, parse_action, render_state, step
+from lib.game.problem import Problem, load
+from lib.game.prompts import render_prompt
+from lib.game.solver import is_solvable
+from lib.game.steps import verify_steps
+from lib.game.verifiers import VERIFIERS, TraceVerdict, verify_answer, verify_trace
+from lib.learn.demonstrations import (
     TRACES,
     free_search,
     load_demonstrations,
@@ -21,14 +28,7 @@ from lib.demonstrations import (
     repair_stage,
     steps_of,
 )
-from lib.environment import initial, parse_action, render_state, step
-from lib.expression import parse
-from lib.model import build_tokenizer
-from lib.problem import Problem, load
-from lib.prompts import render_prompt
-from lib.solver import is_solvable
-from lib.steps import verify_steps
-from lib.verifiers import VERIFIERS, TraceVerdict, verify_answer, verify_trace
+from lib.learn.model import build_tokenizer
 
 
 def test_the_prompt_is_what_the_readme_shows():

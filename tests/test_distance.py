@@ -7,11 +7,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lib.demonstrations import random_expression
-from lib.distance import distance_to_solutions, nearest_solution, tree_distance
-from lib.expression import BinOp, Expr, Neg, Num, canonical, children, evaluate, nodes, parse, render
-from lib.problem import Problem, load
-from lib.solver import solutions
+from lib.game.distance import distance_to_solutions, nearest_solution, tree_distance
+from lib.game.expression import BinOp, Expr, Neg, Num, canonical, children, evaluate, nodes, parse, render
+from lib.game.problem import Problem, load
+from lib.game.solver import solutions
+from lib.learn.demonstrations import random_expression
 
 PAPER = Problem((44, 19, 35), 98)
 TREES = st.recursive(

@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lib.environment import (
+from lib.game.expression import evaluate, render
+from lib.game.mdp import (
     Action,
     State,
     action,
@@ -24,11 +25,10 @@ from lib.environment import (
     render_state,
     step,
 )
-from lib.expression import evaluate, render
-from lib.model import build_tokenizer
-from lib.problem import Problem
-from lib.solver import count, solutions
-from lib.verifiers import verify_answer
+from lib.game.problem import Problem
+from lib.game.solver import count, solutions
+from lib.game.verifiers import verify_answer
+from lib.learn.model import build_tokenizer
 from tests.conftest import linear
 
 numbers = st.one_of(st.integers(-12, 40), st.fractions(-3, 9, max_denominator=6)).map(

@@ -7,8 +7,9 @@ import pytest
 import torch
 from transformers.models.qwen2.modeling_qwen2 import Qwen2RMSNorm
 
-from lib.environment import initial, legal_actions, render_action, render_state, step
-from lib.exact import (
+from lib.game.mdp import initial, legal_actions, render_action, render_state, step
+from lib.game.problem import Problem
+from lib.learn.exact import (
     ESTIMATORS,
     OBJECTIVES,
     evaluate,
@@ -24,8 +25,7 @@ from lib.exact import (
     weight,
     worth,
 )
-from lib.model import build_tokenizer, new_model
-from lib.problem import Problem
+from lib.learn.model import build_tokenizer, new_model
 
 PROBLEMS = [Problem((3, 5), 8), Problem((6, 2), 3), Problem((2, 2), 4), Problem((2, 3, 7), 13), Problem((1, 5, 5), 25)]
 

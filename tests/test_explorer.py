@@ -14,15 +14,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lib import explorer, judging
-from lib.demonstrations import random_expression
-from lib.distance import distance_to_solutions, nearest_solution
-from lib.expression import parse
 from lib.files import MODELS, ROOT
-from lib.problem import Problem
+from lib.game.distance import distance_to_solutions, nearest_solution
+from lib.game.expression import parse
+from lib.game.problem import Problem
+from lib.game.solver import solutions
+from lib.game.verifiers import VERIFIERS
+from lib.learn.demonstrations import random_expression
 from lib.rewards import REWARDS
-from lib.solver import solutions
-from lib.verifiers import VERIFIERS
+from lib.study import explorer, judging
 
 PROBLEM = Problem((44, 19, 35), 98)
 ANSWER = "<answer>44 + 19 + 35</answer>"
@@ -249,7 +249,7 @@ def test_the_own_reward_of_a_policy_is_the_one_that_trained_it(tmp_path):
 
 
 def test_opening_the_explorer_loads_no_torch():
-    code = "import lib.explorer, sys; sys.exit('torch' in sys.modules or 'matplotlib' in sys.modules)"
+    code = "import lib.study.explorer, sys; sys.exit('torch' in sys.modules or 'matplotlib' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], cwd=ROOT).returncode == 0
 
 

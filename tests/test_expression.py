@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lib.expression import (
+from lib.game.expression import (
     MAX_DIGITS,
     MAX_NODES,
     BinOp,

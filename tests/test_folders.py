@@ -10,12 +10,12 @@ import pandas as pd
 import pytest
 
 from lib.files import DATA, ROOT, RUNS, read_table
-from lib.judging import folders
 from lib.runs import Run
 from lib.runs.execute import described, merge_streams, prepare, spending
 from lib.runs.folder import parameters_of, provenance
 from lib.runs.hashes import code_tree, inputs, reward_code
 from lib.runs.plan import DeclarationError, Plan, Project, plain_data, read_notebook, read_record
+from lib.study.judging import folders
 from tests.conftest import linear
 
 BEGAN = {"profile": "cpu", "run": "t/base", "seed": 0, "fingerprint": "1", "parameters": {"steps": 3}, "parents": {}}

@@ -19,9 +19,9 @@ from transformers import (
     Qwen3ForCausalLM,
 )
 
-from lib import generation
-from lib.generation import COLUMNS, ENGINES, Sampling, _Decoder, _pick, generate, sample
-from lib.model import build_tokenizer, new_model
+from lib.learn import generation
+from lib.learn.generation import COLUMNS, ENGINES, Sampling, _Decoder, _pick, generate, sample
+from lib.learn.model import build_tokenizer, new_model
 from lib.runs import parameters
 
 TOKENIZER = build_tokenizer()

@@ -5,7 +5,7 @@ from fnmatch import fnmatch
 
 import pytest
 
-from lib.prompts import ENDS, PROMPTS, render_prompt
+from lib.game.prompts import ENDS, PROMPTS, render_prompt
 from lib.runs import bench, process
 from lib.runs.front import expected, show_plan
 from lib.runs.plan import DeclarationError, Project

@@ -8,8 +8,8 @@ import pandas as pd
 import pytest
 from scipy import stats
 
-from lib import intervals, judging
 from lib.files import DATA, REFERENCE
+from lib.study import intervals, judging
 
 KEYS = ["method", "seed", "set", "problem"]
 

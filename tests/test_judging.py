@@ -8,8 +8,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from lib import judging
 from lib.files import ROOT, read_table, write_table
+from lib.study import judging
 
 GIVEN = {"set": "test_50", "problem": 0, "nums": [44, 19, 35], "target": 98}
 MEASURED = {"tokens": 9, "logprob": -1.5, "finish": "stop", "count": 2}

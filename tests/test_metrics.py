@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lib import metrics
 from lib.files import PAPER
-from lib.judging import judge
+from lib.study import metrics
+from lib.study.judging import judge
 
 
 def enumerated(n, c, k):

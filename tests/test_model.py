@@ -15,7 +15,8 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors
 from transformers import PreTrainedTokenizerFast
 
 from lib.files import MODELS
-from lib.model import (
+from lib.game.prompts import render_prompt
+from lib.learn.model import (
     build_tokenizer,
     load_policy,
     load_tokenizer,
@@ -26,7 +27,6 @@ from lib.model import (
     sampling_memory,
     save_policy,
 )
-from lib.prompts import render_prompt
 
 FORMATS = {
     "free text": "<think>\n44 + 19 = 63, 63 + 35 = 98, 98? yes\n</think>\n<answer>44 + 19 + 35</answer>",
@@ -198,9 +198,9 @@ def test_rows_follow_the_room_there_is(monkeypatch):
     for rows in (1, 7, 100):
         for shared in (1, 16):
             needed = sampling_memory(model, rows, 200, rows * shared)
-            monkeypatch.setattr("lib.model.machine_memory", lambda: weights + needed / 0.9 + 1)  # noqa: B023
+            monkeypatch.setattr("lib.learn.model.machine_memory", lambda: weights + needed / 0.9 + 1)  # noqa: B023
             assert max_rows(model, 512, 200, shared) == rows
-    monkeypatch.setattr("lib.model.machine_memory", lambda: 0)
+    monkeypatch.setattr("lib.learn.model.machine_memory", lambda: 0)
     assert max_rows(model, 512, 200) == 1
 
 

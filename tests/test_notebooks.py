@@ -1,6 +1,5 @@
 """Every notebook and every training and reward code path, once, in profile smoke, through the real front door."""
 
-import ast
 import json
 import os
 import re
@@ -13,26 +12,12 @@ import pandas as pd
 import pytest
 from IPython.display import display
 
-from lib import judging
 from lib.files import FIGURES, REFERENCE, ROOT
 from lib.runs import read_table
 from lib.runs.plan import Project, Spec, read_record
+from lib.study import judging
 
 NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
-FLOORS = [  # a room imports only rooms on lower floors
-    ["files"],
-    ["prompts", "losses", "settings"],
-    ["expression", "problem"],
-    ["programs", "traces", "solver"],
-    ["steps", "verifiers"],
-    ["distance"],
-    ["rewards", "curriculum", "demonstrations", "environment", "judging"],
-    ["model", "generation"],
-    ["training", "preference", "search"],
-    ["metrics", "intervals", "plots", "words"],
-    ["runs", "claims"],
-    ["explorer"],
-]
 INTERACTIVE = {
     "91_explore_rollouts"
 }  # no run: tests/test_explorer.py moves its widgets, tests/test_browser.py in a browser
@@ -204,22 +189,12 @@ def test_notebooks_are_stripped_and_readable(path):
         assert (path.parent / name).is_file(), name
 
 
-def test_imports_run_down_the_floors():
-    floor = {room: height for height, rooms in enumerate(FLOORS) for room in rooms}
+def test_game_comes_before_rewards_and_these_before_learn_and_study():
+    """Imports run one way only: game <- rewards <- learn, study <- runs; learn and study do not know each other."""
+    may = {"files": set(), "game": {"files"}, "rewards": {"files", "game"}}
+    may |= {name: {"files", "game", "rewards"} for name in ("learn", "study")}
+    may["runs"] = {*may}
     for path in sorted((ROOT / "lib").rglob("*.py")):
-        room = path.relative_to(ROOT / "lib").parts[0].removesuffix(".py")
-        if room == "__init__":
-            continue
-        for node in ast.walk(ast.parse(path.read_text())):
-            if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("lib."):
-                below = node.module.split(".")[1]
-                same = {below, room} in (
-                    {"verifiers", "programs"},
-                    {"verifiers", "traces"},
-                    {"verifiers", "steps"},
-                    {"steps", "traces"},
-                    {"demonstrations", "environment"},
-                    {"model", "generation"},
-                    {"preference", "training"},
-                ) or below == room
-                assert floor[below] < floor[room] or same, f"{path}: imports {node.module}"
+        package = path.relative_to(ROOT / "lib").parts[0].removesuffix(".py")
+        imported = set(re.findall(r"^ *(?:from|import) lib\.(\w+)", path.read_text(), re.MULTILINE))
+        assert package == "__init__" or imported <= may[package] | {package}, path

@@ -19,16 +19,17 @@ import yaml
 from torch.utils._python_dispatch import TorchDispatchMode
 from transformers import Qwen2Config, Qwen2ForCausalLM, Qwen2Tokenizer
 
-from lib import model, rewards, training
-from lib.curriculum import Bandit
-from lib.demonstrations import HUB_DEMONSTRATIONS
+from lib import rewards
 from lib.files import PAPER
-from lib.generation import Sampling
-from lib.problem import HUB, Problem, load
-from lib.prompts import PROMPTS, render_prompt
+from lib.game.problem import HUB, Problem, load
+from lib.game.prompts import PROMPTS, render_prompt
+from lib.learn import model, training
+from lib.learn.curriculum import Bandit
+from lib.learn.demonstrations import HUB_DEMONSTRATIONS
+from lib.learn.generation import Sampling
+from lib.learn.search import SearchSettings
+from lib.learn.training import arguments
 from lib.runs.plan import Project
-from lib.search import SearchSettings
-from lib.training import arguments
 from tests.conftest import copy_of_the_repository
 from tests.test_training import quick
 

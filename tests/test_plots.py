@@ -11,8 +11,8 @@ import pytest
 from matplotlib import pyplot as plt
 from matplotlib.collections import PolyCollection
 
-from lib import plots
 from lib.files import DATA, PAPER, ROOT
+from lib.study import plots
 
 
 @pytest.fixture(autouse=True)

@@ -12,17 +12,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from trl import DPOTrainer
 
-import lib.preference
-from lib.judging import judge
-from lib.losses import preference_loss
-from lib.preference import (
+import lib.learn.preference
+from lib.game.problem import load_set
+from lib.learn.losses import preference_loss
+from lib.learn.preference import (
     PreferenceSettings,
     PreferenceTrainer,
     hub_pairs,
     preference_pairs,
     train_preference,
 )
-from lib.problem import load_set
+from lib.study.judging import judge
 from tests.test_training import metrics_of, run_in_child, tiny_policy, weights_of
 
 RIGHT, LONG, WRONG = (
@@ -138,7 +138,7 @@ def test_a_killed_run_resumes_exactly(tmp_path, monkeypatch):
 def test_a_batch_in_pieces_is_the_same_update(tmp_path, monkeypatch):
     """Where memory lacks: four pieces of one pair, with their gradients and metrics averaged."""
     train(tmp_path / "whole", learning_rate=1e-3)
-    monkeypatch.setattr(lib.preference, "max_micro_batch", lambda *arguments, **options: 1)
+    monkeypatch.setattr(lib.learn.preference, "max_micro_batch", lambda *arguments, **options: 1)
     train(tmp_path / "pieces", learning_rate=1e-3)
     columns = ["loss", "margin", "reward_chosen", "preferred", "grad_norm"]
     whole, pieces = (metrics_of(tmp_path / name)[columns] for name in ("whole", "pieces"))

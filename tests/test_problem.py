@@ -16,9 +16,9 @@ import papermill
 import pytest
 from traitlets.config import Config
 
-from lib import problem, solver
 from lib.files import PROBLEMS, REFERENCE, ROOT
-from lib.problem import Problem, ProblemSetError
+from lib.game import problem, solver
+from lib.game.problem import Problem, ProblemSetError
 from lib.runs.parameters import check
 
 SIZES = {

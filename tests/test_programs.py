@@ -9,15 +9,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lib.demonstrations import DEMONSTRATIONS, UNSOLVED, program_lines, program_search
-from lib.expression import BinOp, ExpressionError, Num, evaluate, numbers, parse, render
-from lib.judging import judge
-from lib.model import build_tokenizer
-from lib.problem import Problem, load, problems
-from lib.programs import ExecutionError, ParseError, run_program
-from lib.prompts import PROMPTS
+from lib.game.expression import BinOp, ExpressionError, Num, evaluate, numbers, parse, render
+from lib.game.problem import Problem, load, problems
+from lib.game.programs import ExecutionError, ParseError, run_program
+from lib.game.prompts import PROMPTS
+from lib.game.verifiers import CHECKS, VERIFIERS, answer_span, verify_answer, verify_program
+from lib.learn.demonstrations import DEMONSTRATIONS, UNSOLVED, program_lines, program_search
+from lib.learn.model import build_tokenizer
 from lib.rewards import get_reward
-from lib.verifiers import CHECKS, VERIFIERS, answer_span, verify_answer, verify_program
+from lib.study.judging import judge
 from tests.conftest import linear
 
 PAPER = Problem((44, 19, 35), 98)

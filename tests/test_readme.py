@@ -12,10 +12,10 @@ from textwrap import fill
 import pandas as pd
 import pytest
 
-from lib import claims, words
 from lib.files import DATA, FIGURES, PAPER, PROBLEMS, REFERENCE, ROOT
-from lib.problem import Problem
-from lib.verifiers import verify_answer
+from lib.game.problem import Problem
+from lib.game.verifiers import verify_answer
+from lib.study import claims, words
 
 README, LIB = ROOT / "README.md", ROOT / "lib/README.md"
 DOCUMENTS = [ROOT / name for name in ("README.md", "CONTRIBUTING.md", "data/README.md", "figures/README.md")]
@@ -250,26 +250,18 @@ def test_every_file_named_is_there(path):
             assert (ROOT / name).exists() or (path.parent / name).exists(), f"{path.name}: {name}"
 
 
-def rooms() -> list[str]:
-    """The files of lib/ in the order of its README."""
-    listed = LIB.read_text().split("```")[1].strip().splitlines()
-    return [name.strip() for line in listed for name in re.split(r"  +", line.strip())[0].split(",")]
-
-
 def test_the_readme_of_lib_lists_every_file():
-    files = {path.name for path in (ROOT / "lib").iterdir() if path.suffix in (".py", ".html", ".mplstyle")}
-    assert sorted(rooms()) == sorted(files - {"__init__.py"} | {"runs/"})
-
-
-def test_files_of_lib_import_only_from_files_above_them():
-    names = [name.removesuffix(".py").strip("/") for name in rooms()]
-    for height, name in enumerate(names):
-        for path in (ROOT / "lib").glob(f"{name}.py"):
-            text = path.read_text()
-            imported = re.findall(r"^ *from lib\.(\w+)[\w.]* import", text, re.MULTILINE)
-            for line in re.findall(r"^ *from lib import (.+)", text, re.MULTILINE):
-                imported += line.split(", ")
-            assert set(imported) <= set(names[:height]), f"{path.name}: {set(imported) - set(names[:height])}"
+    """An indented line names files of the package that is listed above it."""
+    listed, package = set(), ""
+    for line in LIB.read_text().split("```")[1].strip().splitlines():
+        names = re.split(r"  +", line.strip())[0].split(", ")
+        package = package if line.startswith(" ") else ""
+        listed |= {package + name for name in names}
+        package = names[0] if names[0].endswith("/") else package
+    paths = [path.relative_to(ROOT / "lib").as_posix() for path in (ROOT / "lib").rglob("*.*")]
+    files = {path for path in paths if path.endswith((".py", ".html", ".mplstyle")) and not path.startswith("runs/")}
+    files -= {path for path in files if path.endswith("__init__.py")}
+    assert listed == files | {"game/", "learn/", "study/", "runs/"}
 
 
 def test_every_figure_stands_in_the_gallery():

@@ -15,8 +15,8 @@ import re
 import pytest
 
 from lib.files import ROOT
-from lib.problem import Problem, ProblemSetError, load, load_set, problems
-from lib.verifiers import verify_answer
+from lib.game.problem import Problem, ProblemSetError, load, load_set, problems
+from lib.game.verifiers import verify_answer
 
 FILE = ROOT / "tests/reasoning_gym.jsonl"
 PAID = {"correct": 1.0, "wrong_value": 0.05, "wrong_numbers": 0.05, "unparseable": 0.01}

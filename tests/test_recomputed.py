@@ -15,8 +15,8 @@ import pandas as pd
 import pytest
 from scipy import stats
 
-from lib import claims, intervals, judging, metrics
 from lib.files import FIGURES, ROOT
+from lib.study import claims, intervals, judging, metrics
 
 LAPTOP = ROOT / "data/reference/laptop"
 OPERATIONS = {ast.Add: add, ast.Sub: sub, ast.Mult: mul, ast.Div: truediv}

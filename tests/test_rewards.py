@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 from trl.rewards import think_format_reward
 
 from lib import rewards
-from lib.distance import distance_to_solutions
-from lib.expression import evaluate, parse
 from lib.files import DATA
-from lib.problem import Problem
+from lib.game.distance import distance_to_solutions
+from lib.game.expression import evaluate, parse
+from lib.game.problem import Problem
 from lib.rewards import REWARDS, Score, as_trl, from_trl, get_reward
 from lib.runs import parameters
 from tests.conftest import linear
@@ -141,7 +141,7 @@ def test_one_text_in_place_of_a_group_is_refused():
 
 
 def test_a_problem_that_is_a_row_of_a_data_set_is_refused():
-    with pytest.raises(TypeError, match=r"takes a lib.problem.Problem\(nums=.*not {'nums'"):
+    with pytest.raises(TypeError, match=r"takes a lib.game.problem.Problem\(nums=.*not {'nums'"):
         get_reward("sparse")([answer("44 + 19 + 35")], {"nums": [44, 19, 35], "target": 98})
 
 

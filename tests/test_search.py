@@ -12,9 +12,8 @@ import pandas as pd
 import pytest
 import torch
 
-import lib.search
-from lib import metrics
-from lib.environment import (
+import lib.learn.search
+from lib.game.mdp import (
     REJECTIONS,
     State,
     count_solutions,
@@ -26,12 +25,13 @@ from lib.environment import (
     render_state,
     step,
 )
-from lib.generation import Sampling
-from lib.judging import judge
-from lib.model import build_tokenizer, new_model
-from lib.problem import Problem
+from lib.game.problem import Problem
+from lib.learn.generation import Sampling
+from lib.learn.model import build_tokenizer, new_model
+from lib.learn.search import SearchSettings, cascade, learned_values, sample_tags, search, search_table
 from lib.runs.parameters import check
-from lib.search import SearchSettings, cascade, learned_values, sample_tags, search, search_table
+from lib.study import metrics
+from lib.study.judging import judge
 from tests.test_model import bytes_tokenizer
 
 PROBLEMS = [Problem((2, 3, 7), 13), Problem((10, 7, 3, 1), 24), Problem((5, 5, 5), 30)]
@@ -57,7 +57,7 @@ def policy(monkeypatch):
             drawn.append([(tag, math.log(tags[tag]), 5) for tag in (list(tags)[i] for i in picks)])
         return drawn
 
-    monkeypatch.setattr(lib.search, "sample_tags", draw)
+    monkeypatch.setattr(lib.learn.search, "sample_tags", draw)
 
 
 def run(problems, seed=0, value=None, **settings):
@@ -133,7 +133,7 @@ def test_lemma_32_fails_where_a_good_prefix_can_be_pruned(monkeypatch):
         drawn = [(tag, math.log(tags[tag]), 5) for tag in (list(tags)[i] for i in picks)]
         return [drawn[i : i + n] for i in range(0, len(drawn), n)]
 
-    monkeypatch.setattr(lib.search, "sample_tags", draw)
+    monkeypatch.setattr(lib.learn.search, "sample_tags", draw)
     rates = [
         sum(paths[0].state.nums == (5,) for paths, _ in run([Problem((2, 3), 5)] * 2000, beams=1, samples=8, **value))
         / 2000
@@ -206,7 +206,7 @@ def test_a_tags_log_probability_is_the_models_at_temperature_1_with_the_end_toke
     state = initial(PROBLEMS[0])
     sampling = Sampling(temperature=0.5, top_p=0.9, top_k=10, max_tokens=400)
     [drawn] = sample_tags(model, tokenizer, [state], 6, sampling, torch.Generator().manual_seed(0))
-    prompt = tokenizer(lib.search.render_state(state)).input_ids
+    prompt = tokenizer(lib.learn.search.render_state(state)).input_ids
     ended = [tag for tag in drawn if tag[0]]
     for text, logprob, tokens in ended:
         ids = [*tokenizer(text).input_ids, tokenizer.eos_token_id]
@@ -344,7 +344,7 @@ def test_a_tokenizer_that_adds_a_token_before_every_text_adds_none_to_an_action(
     tokenizer = bytes_tokenizer(bos=True)
     state = initial(PROBLEMS[0])
     assert tokenizer(render_state(state)).input_ids[0] == tokenizer.bos_token_id
-    tags = lib.search.legal_tags(tokenizer, state)
+    tags = lib.learn.search.legal_tags(tokenizer, state)
     assert tags and not any(tokenizer.bos_token_id in ids for ids in tags)
     model = new_model(tokenizer, hidden=32, layers=1, heads=2)
     with pytest.raises(ValueError, match="one token each"):

@@ -5,11 +5,11 @@ import math
 import pytest
 
 from lib.files import ROOT
+from lib.learn.settings import RLOOSettings, Sampling, SFTSettings
 from lib.rewards import REWARDS
 from lib.runs import parameters
 from lib.runs.parameters import FIELDS, check, check_rewards
 from lib.runs.plan import DeclarationError, Project, read_notebook
-from lib.settings import RLOOSettings, Sampling, SFTSettings
 
 NOTEBOOKS = sorted(path for path in (ROOT / "notebooks").glob("*.ipynb") if not path.name.startswith("91"))
 

@@ -9,9 +9,9 @@ from bench.bench_solver import naive_solutions
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lib import problem, solver
-from lib.expression import BinOp, Num, evaluate, flattened, numbers, render
-from lib.problem import Problem
+from lib.game import problem, solver
+from lib.game.expression import BinOp, Num, evaluate, flattened, numbers, render
+from lib.game.problem import Problem
 
 SYMBOLS = {"+": 1, "-": 2, "*": 3, "/": 4}
 

@@ -10,8 +10,8 @@ import pandas as pd
 import pytest
 from scipy.special import digamma, polygamma
 
-from lib import intervals, judging, metrics
 from lib.files import DATA, REFERENCE, progress, write_table
+from lib.study import intervals, judging, metrics
 
 ASKED = ["pass@1", "pass@2", "pass@4", "pass@16", "mean pass@k<=16", "wrong_numbers", "missing", "distinct completions"]
 

@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lib.demonstrations import free_search
-from lib.problem import Problem
-from lib.steps import _read, verify_steps
-from lib.verifiers import verify_answer
+from lib.game.problem import Problem
+from lib.game.steps import _read, verify_steps
+from lib.game.verifiers import verify_answer
+from lib.learn.demonstrations import free_search
 from tests.conftest import linear
 
 PAPER = Problem((44, 19, 35), 98)

@@ -9,9 +9,9 @@ import nbformat
 import pytest
 from IPython.display import display
 
-from lib import judging
 from lib.files import REFERENCE, ROOT, read_table, write_table
 from lib.runs.plan import Project, Spec
+from lib.study import judging
 
 STUDIES = sorted({spec.name for spec in Project().specs("paper").values() if spec.study})
 PROBLEMS = 25  # of each set

@@ -6,11 +6,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lib.demonstrations import random_expression
-from lib.expression import evaluate, parse
-from lib.problem import Problem
-from lib.traces import Line, full_pool, move, replay, state_line, try_line
-from lib.verifiers import repair, verify_answer, verify_trace
+from lib.game.expression import evaluate, parse
+from lib.game.problem import Problem
+from lib.game.traces import Line, full_pool, move, replay, state_line, try_line
+from lib.game.verifiers import repair, verify_answer, verify_trace
+from lib.learn.demonstrations import random_expression
 from tests.conftest import linear
 
 PROBLEM = Problem((8, 2, 7, 3), 24)

@@ -19,16 +19,15 @@ from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, proce
 from transformers import PreTrainedTokenizerFast
 from trl import GRPOConfig, GRPOTrainer
 
-import lib.training
-from lib.curriculum import Bandit
-from lib.demonstrations import TRACES
-from lib.generation import ENGINES, Rollouts, Sampling, generate
-from lib.losses import LARGEST_LEAD, leave_one_out, pass_at_k, rloo_loss
-from lib.model import build_tokenizer, load_policy, new_model, save_policy
-from lib.problem import Problem
-from lib.prompts import render_prompt
-from lib.rewards import as_trl, get_reward
-from lib.training import (
+import lib.learn.training
+from lib.game.problem import Problem
+from lib.game.prompts import render_prompt
+from lib.learn.curriculum import Bandit
+from lib.learn.demonstrations import TRACES
+from lib.learn.generation import ENGINES, Rollouts, Sampling, generate
+from lib.learn.losses import LARGEST_LEAD, leave_one_out, pass_at_k, rloo_loss
+from lib.learn.model import build_tokenizer, load_policy, new_model, save_policy
+from lib.learn.training import (
     RLOOSettings,
     RLOOTrainer,
     SFTSettings,
@@ -38,6 +37,7 @@ from lib.training import (
     train_rloo,
     train_sft,
 )
+from lib.rewards import as_trl, get_reward
 
 Score = namedtuple("Score", "total parts")
 PROBLEMS = Dataset.from_list([{"nums": [i + 1, i + 2, i + 3], "target": 10 + i} for i in range(24)])
@@ -350,7 +350,7 @@ def off_policy_generate(*arguments):
 
 def gradient_of_update(trainer):
     trainer.model.train().zero_grad()
-    trainer._rollouts(lib.training.problems(PROBLEMS.select(range(trainer.settings.problems_per_step))))
+    trainer._rollouts(lib.learn.training.problems(PROBLEMS.select(range(trainer.settings.problems_per_step))))
     trainer._differentiate(trainer.model)
     return gradient(trainer.model)
 
@@ -717,7 +717,7 @@ def test_the_learning_rate_falls_and_late_weights_are_averaged(tmp_path):
 
 
 def bandit():
-    return Bandit(lib.training.problems(PROBLEMS), np.arange(24.0), 6, 0, temperature=0.02)
+    return Bandit(lib.learn.training.problems(PROBLEMS), np.arange(24.0), 6, 0, temperature=0.02)
 
 
 def test_the_progress_line_shows_the_last_value_of_each_column(tmp_path):
@@ -726,7 +726,7 @@ def test_the_progress_line_shows_the_last_value_of_each_column(tmp_path):
     line = SimpleNamespace(set_postfix=lambda row, refresh: told.append(dict(row)), update=lambda steps: None, n=0)
     trainer = SimpleNamespace(folder=tmp_path, line=line, shown=["loss"], state=SimpleNamespace(global_step=3))
     log = pd.DataFrame([{"step": 2, "loss": 0.5}, {"step": 3, "eval_loss": 0.7}])
-    lib.training.Resumable.write_metrics(trainer, log)
+    lib.learn.training.Resumable.write_metrics(trainer, log)
     assert told == [{"loss": 0.5}]
 
 
@@ -845,13 +845,13 @@ def test_training_stops_at_the_first_loss_that_is_not_finite(tmp_path):
 
 
 def test_supervised_training_stops_there_too(tmp_path, monkeypatch):
-    original, steps = lib.training._SFTTrainer.compute_loss, itertools.count(1)
+    original, steps = lib.learn.training._SFTTrainer.compute_loss, itertools.count(1)
 
     def ruined(self, model, inputs, *arguments, **options):
         loss = original(self, model, inputs, *arguments, **options)
         return loss * (np.nan if next(steps) == 7 else 1.0)
 
-    monkeypatch.setattr(lib.training._SFTTrainer, "compute_loss", ruined)
+    monkeypatch.setattr(lib.learn.training._SFTTrainer, "compute_loss", ruined)
     with pytest.raises(FloatingPointError, match="loss of update 8 is nan"):
         train_sft(tiny_policy(), DEMONSTRATIONS, tmp_path, sft_settings())
     assert latest_checkpoint(tmp_path / "trainer").name == "checkpoint-4" and not (tmp_path / "checkpoint").exists()
@@ -955,7 +955,7 @@ def sft(folder, rows=DEMONSTRATIONS, **changes):
 def test_sft_on_a_batch_in_pieces_is_the_same_update(tmp_path, monkeypatch):
     """Where memory lacks: every token of the batch counts alike, in whichever piece it is."""
     sft(tmp_path / "whole", epochs=1)
-    monkeypatch.setattr(lib.training, "max_micro_batch", lambda *arguments, **options: 2)
+    monkeypatch.setattr(lib.learn.training, "max_micro_batch", lambda *arguments, **options: 2)
     sft(tmp_path / "pieces", epochs=1)
     columns = ["step", "loss", "grad_norm", "learning_rate"]
     whole, pieces = (metrics_of(tmp_path / name)[columns] for name in ("whole", "pieces"))
@@ -981,13 +981,13 @@ def test_sft_learns_the_completions_and_to_end(tmp_path):
 def test_sft_batches_learn_the_completion_and_its_end_only(tmp_path, monkeypatch, end_token):
     """And without the end token there is none in any batch: TRL would append one by itself."""
     seen = []
-    original = lib.training._SFTTrainer.compute_loss
+    original = lib.learn.training._SFTTrainer.compute_loss
 
     def spy(self, model, inputs, *arguments, **options):
         seen.append({name: inputs[name].clone() for name in ("input_ids", "labels")})
         return original(self, model, inputs, *arguments, **options)
 
-    monkeypatch.setattr(lib.training._SFTTrainer, "compute_loss", spy)
+    monkeypatch.setattr(lib.learn.training._SFTTrainer, "compute_loss", spy)
     sft(tmp_path, epochs=1, end_token=end_token)
     tokenizer = build_tokenizer()
     assert any((batch["input_ids"] == tokenizer.eos_token_id).any() for batch in seen) == end_token
@@ -1008,13 +1008,13 @@ def test_a_tokenizer_that_begins_with_bos_begins_no_completion_with_it(tmp_path,
     begin = processors.TemplateProcessing(single="<bos> $A", special_tokens=[("<bos>", bos)])
     tokenizer.backend_tokenizer.post_processor = begin
     assert tokenizer("1").input_ids[0] == bos
-    seen, original = [], lib.training._SFTTrainer.compute_loss
+    seen, original = [], lib.learn.training._SFTTrainer.compute_loss
 
     def spy(self, model, inputs, *arguments, **options):
         seen.append(inputs["input_ids"].clone())
         return original(self, model, inputs, *arguments, **options)
 
-    monkeypatch.setattr(lib.training._SFTTrainer, "compute_loss", spy)
+    monkeypatch.setattr(lib.learn.training._SFTTrainer, "compute_loss", spy)
     model = new_model(tokenizer, hidden=32, layers=2, heads=2)
     train_sft((model, tokenizer), DEMONSTRATIONS.select(range(8)), tmp_path, sft_settings(epochs=1))
     assert (seen[0][:, 0] == bos).all() and ((seen[0] == bos).sum(-1) == 1).all()
@@ -1025,14 +1025,14 @@ def test_a_killed_sft_resumes_exactly(tmp_path, monkeypatch):
     killed = tmp_path / "killed"
 
     def train_and_die():
-        save = lib.training._SFTTrainer._save_checkpoint
+        save = lib.learn.training._SFTTrainer._save_checkpoint
 
         def save_then_die(self, *arguments):
             save(self, *arguments)
             if self.state.global_step == 12:  # in the middle of the second epoch
                 os.kill(os.getpid(), signal.SIGKILL)
 
-        monkeypatch.setattr(lib.training._SFTTrainer, "_save_checkpoint", save_then_die)
+        monkeypatch.setattr(lib.learn.training._SFTTrainer, "_save_checkpoint", save_then_die)
         sft(killed)
 
     assert run_in_child(train_and_die) == signal.SIGKILL

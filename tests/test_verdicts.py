@@ -10,8 +10,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from lib import judging
 from lib.files import REFERENCE, progress, read_table, write_table
+from lib.study import judging
 
 SAMPLES = ("generations.parquet", "trajectories.parquet")
 FILES = sorted(REFERENCE.glob("*/*/*/*/verdicts/*.parquet"))

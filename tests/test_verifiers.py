@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lib.expression import parse
 from lib.files import DATA
-from lib.problem import Problem
-from lib.steps import verify_steps
-from lib.verifiers import STATUSES, VERIFIERS, Verdict, answer_span, verify_answer, verify_trace
+from lib.game.expression import parse
+from lib.game.problem import Problem
+from lib.game.steps import verify_steps
+from lib.game.verifiers import STATUSES, VERIFIERS, Verdict, answer_span, verify_answer, verify_trace
 
 CASES = [json.loads(line) for line in (DATA / "verifier_cases.jsonl").read_text().splitlines()]
 SCORES = {"correct": 1.0, "missing": 0.0}  # any other status: 0.1

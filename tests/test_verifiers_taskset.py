@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from lib.files import ROOT
-from lib.problem import Problem
+from lib.game.problem import Problem
 from lib.rewards import get_reward
 from tests.conftest import copy_of_the_repository
 

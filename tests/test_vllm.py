@@ -8,14 +8,14 @@ import pandas as pd
 import pytest
 import torch
 
-from lib import generation
 from lib.files import REFERENCE
-from lib.generation import Sampling, generate, generate_vllm, sample
-from lib.model import load_policy
-from lib.problem import load
-from lib.prompts import render_prompt
+from lib.game.problem import load
+from lib.game.prompts import render_prompt
+from lib.learn import generation
+from lib.learn.generation import Sampling, generate, generate_vllm, sample
+from lib.learn.model import load_policy
+from lib.learn.training import train_rloo
 from lib.rewards import get_reward
-from lib.training import train_rloo
 from tests.conftest import copy_of_the_repository
 from tests.test_notebooks import front_door
 from tests.test_training import quick

@@ -3,7 +3,7 @@
 import pandas as pd
 import pytest
 
-from lib import words
+from lib.study import words
 
 ROWS = [("a", 0.028, -0.013, 0.055, 3), ("b", 0.102, 0.083, 0.121, 3), ("c", -0.05, -0.06, -0.04, 1)]
 GAPS = pd.DataFrame(ROWS, columns=["method", "estimate", "low", "high", "runs"]).assign(baseline="sft/free")

@@ -9,12 +9,12 @@ A rollout's last reply is scored by itself. A reward that compares the completio
 import verifiers.v1 as vf
 from pydantic import Field
 
-from lib.expression import render
 from lib.files import PROBLEMS
-from lib.problem import EVALUATION_SETS, FILES, Problem, admitted, from_file, problems, read
+from lib.game.expression import render
+from lib.game.problem import EVALUATION_SETS, FILES, Problem, admitted, from_file, problems, read
+from lib.game.solver import solutions
+from lib.game.verifiers import verify_answer
 from lib.rewards import get_reward
-from lib.solver import solutions
-from lib.verifiers import verify_answer
 
 __all__ = ["CountdownTaskset"]
 

@@ -95,7 +95,7 @@ def problem_sets(names: Any, root: Path) -> dict[str, str]:
     """The hash in the manifest of each problem set that is named; of a training set, those of all its splits."""
     if not names or not (root / MANIFEST).is_file():
         return {}
-    from lib.problem import EVALUATION_SETS
+    from lib.game.problem import EVALUATION_SETS
 
     held, found = manifest((root / MANIFEST).read_text()), {}
     for name in texts(names):

@@ -1,5 +1,5 @@
 """What parameters may be that name something: an entry of a table of lib/, a file, a set of the hub. `check` holds the
-grid to this and to the bounds of lib.settings before anything starts, and `Run` what is run by hand."""
+grid to this and to the bounds of lib.learn.settings before anything starts, and `Run` what is run by hand."""
 
 import json
 import math
@@ -12,7 +12,7 @@ from typing import Annotated, Any
 from pydantic import AfterValidator, Field, ValidationError, ValidationInfo
 
 from lib.files import PROBLEMS, ROOT, nearest
-from lib.settings import PARAMETERS, TRAINERS, Count, explain, loosely
+from lib.learn.settings import PARAMETERS, TRAINERS, Count, explain, loosely
 
 ON_HUB = re.compile(r"[\w-][\w.-]*/[\w.-]+")  # owner/name
 

@@ -8,10 +8,10 @@ import time
 import torch
 
 from lib.files import REFERENCE
-from lib.generation import Sampling, generate
-from lib.model import load_policy
-from lib.problem import load
-from lib.prompts import render_prompt
+from lib.game.problem import load
+from lib.game.prompts import render_prompt
+from lib.learn.generation import Sampling, generate
+from lib.learn.model import load_policy
 from tests.bench import history
 
 PROMPTS, GROUP, SEEDS = 24, 8, (1, 2, 3)

@@ -20,12 +20,12 @@ import pandas as pd
 import torch
 from transformers import Qwen2Config, Qwen2ForCausalLM
 
-from lib.generation import ENGINES
-from lib.model import build_tokenizer, training_memory
-from lib.problem import load
+from lib.game.problem import load
+from lib.learn.generation import ENGINES
+from lib.learn.model import build_tokenizer, training_memory
+from lib.learn.training import RLOOSettings, train_rloo
 from lib.rewards import get_reward
 from lib.runs.plan import Project
-from lib.training import RLOOSettings, train_rloo
 
 PHASES = ["generation", "reward", "update"]
 PEAK = {"H100": 989, "H200": 989, "A100": 312}  # dense bfloat16 TFLOP/s that the maker states

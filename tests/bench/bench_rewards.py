@@ -4,13 +4,13 @@ literally: the least recursive distance over every commuted form of every soluti
 import random
 import time
 
-from lib import distance, solver
-from lib.demonstrations import random_expression, shuffle_operands
-from lib.distance import tree_distance
-from lib.expression import BinOp, parse, render
-from lib.problem import load, problems
+from lib.game import distance, solver
+from lib.game.distance import tree_distance
+from lib.game.expression import BinOp, parse, render
+from lib.game.problem import load, problems
+from lib.game.solver import solutions
+from lib.learn.demonstrations import random_expression, shuffle_operands
 from lib.rewards import get_reward
-from lib.solver import solutions
 
 GROUP = 8
 

@@ -6,12 +6,12 @@ from functools import partial
 
 import torch
 
-import lib.search
+import lib.learn.search
 from lib.files import REFERENCE
-from lib.generation import generate
-from lib.model import load_policy
-from lib.problem import load, problems
-from lib.search import SearchSettings, learned_values, search
+from lib.game.problem import load, problems
+from lib.learn.generation import generate
+from lib.learn.model import load_policy
+from lib.learn.search import SearchSettings, learned_values, search
 
 COUNT = 32
 
@@ -36,14 +36,14 @@ def main() -> None:
             ("unshared", unshared, "none"),
             ("valued", generate, "learned"),
         ):
-            lib.search.generate = draw
+            lib.learn.search.generate = draw
             settings = SearchSettings(beams=beams, samples=samples, rerank=rerank)
             began, generator = time.process_time(), torch.Generator().manual_seed(0)
             found = search(model, tokenizer, rows, settings, generator, value)
             took[name] = seconds = time.process_time() - began
             tokens = sum(tally["tokens"] for _, tally in found)
             rates[name] = f"{name} {COUNT / seconds:5.1f} problems/s {tokens / seconds:8,.0f} tokens/s"
-        lib.search.generate = generate
+        lib.learn.search.generate = generate
         ratio = f"a value costs {took['valued'] / took['ours'] - 1:+.0%}"
         print(f"  budget {f'{beams}/{samples}':6}  {'   '.join(rates.values())}   {ratio}")
 

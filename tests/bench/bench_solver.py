@@ -13,8 +13,8 @@ from pathlib import Path
 import numpy as np
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
-from lib import problem, solver
-from lib.problem import Problem
+from lib.game import problem, solver
+from lib.game.problem import Problem
 
 REQUIRED = {3: 300_000, 4: 20_000, 5: 300}  # problems a second, one thread
 MEASURED = {3: 40_000, 4: 10_000, 5: 400, 6: 20}  # problems timed

@@ -15,9 +15,9 @@ UPDATE = """
 import sys, tempfile
 from pathlib import Path
 import pandas as pd, torch
-from lib.problem import load
+from lib.game.problem import load
 from lib.rewards import get_reward
-from lib.training import RLOOSettings, train_rloo
+from lib.learn.training import RLOOSettings, train_rloo
 torch.set_num_threads(1)
 policy, steps, problems, group_size, max_tokens, micro_batch, learning_rate = sys.argv[1], *map(float, sys.argv[2:])
 names = "steps prompts group_size max_tokens micro_batch save_every".split()
@@ -31,10 +31,10 @@ print(table.filter(regex="^seconds").sum(axis=1).mean())
 """
 SAMPLING = """
 import sys, torch
-from lib.demonstrations import render_prompt
-from lib.generation import Sampling, generate
-from lib.model import load_policy
-from lib.problem import load
+from lib.learn.demonstrations import render_prompt
+from lib.learn.generation import Sampling, generate
+from lib.learn.model import load_policy
+from lib.game.problem import load
 torch.set_num_threads(1)
 model, tokenizer = load_policy(sys.argv[1])
 count, group, seeds = map(int, sys.argv[2:])

@@ -1,6 +1,6 @@
 """`python -m tests.bench.memory gpu24 22`: the memory that a profile's training runs are predicted to take on a GPU.
 
-By `lib.model.training_memory`, as a run says it before it trains, for the real shape of Qwen2.5-0.5B and prompts of
+By `model.training_memory`, as a run says it before it trains, for the real shape of Qwen2.5-0.5B and prompts of
 PROMPT tokens at most. The second number is the GiB of the card. RLOO's micro-batch is the profile's own; SFT and
 preference training take the largest that fits. Nothing is allocated.
 """
@@ -12,8 +12,8 @@ import pandas as pd
 import torch
 from transformers import Qwen2Config, Qwen2ForCausalLM
 
-import lib.model
-from lib.generation import MEMORY_SHARE
+import lib.learn.model
+from lib.learn.generation import MEMORY_SHARE
 from lib.runs.plan import Project
 from tests.bench.bench_gpu import FULL
 
@@ -29,7 +29,7 @@ def predicted(profile: str, card: float) -> pd.DataFrame:
     rows = []
     with (
         patch.object(torch.cuda, "is_available", lambda: True),
-        patch.object(lib.model, "machine_memory", lambda: card * 2**30),
+        patch.object(lib.learn.model, "machine_memory", lambda: card * 2**30),
     ):
         for spec in Project().specs(profile).values():
             if spec.notebook not in TRAINERS:
@@ -38,9 +38,9 @@ def predicted(profile: str, card: float) -> pd.DataFrame:
             length = PROMPT + params.get("max_tokens", 1024)
             texts = 2 * length if trainer == "preference" else length  # both sides of a pair
             reference, batch = trainer != "SFT", params.get("batch_size", 0)
-            fitted = params.get("micro_batch") or lib.model.max_micro_batch(model, batch, texts, reference)
+            fitted = params.get("micro_batch") or lib.learn.model.max_micro_batch(model, batch, texts, reference)
             whole = batch or params["problems_per_step"] * params["group_size"]
-            needed = lib.model.training_memory(model, fitted, texts, reference) / 2**30
+            needed = lib.learn.model.training_memory(model, fitted, texts, reference) / 2**30
             there = card * (1 - MEMORY_SHARE * (params.get("engine") == "vllm"))
             rows.append((spec.name, trainer, fitted, texts, whole // fitted, needed, there))
     columns = ["run", "trainer", "rows", "tokens", "accumulation", "GiB", "there"]

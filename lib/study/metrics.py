@@ -1,7 +1,7 @@
 """Numbers in, numbers out: pass@k, properties of completions, and summaries of training logs.
 
 A problem is the unit of every statement, since the samples of a problem are not independent. So every function here
-gives one score per problem (a frame indexed by method, seed, set and problem), and `lib.intervals` computes the
+gives one score per problem (a frame indexed by method, seed, set and problem), and `lib.study.intervals` computes the
 interval of its mean. Quantities that are no means, such as a crossover or a front, are resampled.
 """
 
@@ -11,9 +11,9 @@ from itertools import accumulate, product
 import numpy as np
 import pandas as pd
 
-from lib.expression import flattened, parse
-from lib.judging import TRACE
-from lib.verifiers import CHECKS, PROGRAM_WEIGHTS, REJECTIONS, STATUSES
+from lib.game.expression import flattened, parse
+from lib.game.verifiers import CHECKS, PROGRAM_WEIGHTS, REJECTIONS, STATUSES
+from lib.study.judging import TRACE
 
 KEYS = ["method", "seed", "set", "problem"]  # the index of scores
 
@@ -42,7 +42,7 @@ def mean_pass_at_k(n, c, k_max: int) -> np.ndarray:
 
 
 def counts(judged: pd.DataFrame) -> pd.DataFrame:
-    """Samples `n` and correct samples `c` of each problem, indexed by KEYS. `judged`: of `lib.judging.samples`."""
+    """Samples `n` and correct samples `c` of each problem, indexed by KEYS. `judged`: of `judging.samples`."""
     table = judged[KEYS].assign(n=judged["count"], c=judged["count"].where(judged["correct"].astype(bool), 0))
     return table.groupby(KEYS, sort=True)[["n", "c"]].sum()
 
@@ -64,7 +64,7 @@ def problem_scores(counts: pd.DataFrame, ks=(1, 8, 16), mean_to=(16, 128)) -> pd
 def text_scores(judged: pd.DataFrame) -> pd.DataFrame:
     """What a problem's completions look like: shares and means over its samples, indexed by KEYS.
 
-    `judged`: of `lib.judging.samples`; each look adds its columns. Always: the share of each verifier status, tokens,
+    `judged`: of `judging.samples`; each look adds its columns. Always: the share of each verifier status, tokens,
     at cap (cut by the limit), distinct completions and distinct correct answers (numbers).
     steps: legal, lost, attempts; step reward spread, the standard deviation of .05 (legal - illegal) among samples that
     all fail (NaN where one is correct). expression: distinct expressions, right or wrong. program: the checks passed,
@@ -171,9 +171,9 @@ def matched_length(judged: pd.DataFrame, width=16, seed=0) -> pd.DataFrame:
 
 
 def log_scores(logs: pd.DataFrame, wanted: Iterable[str]) -> pd.DataFrame:
-    """Numbers of whole training runs, by method and seed, for `lib.intervals.of_logs`.
+    """Numbers of whole training runs, by method and seed, for `lib.study.intervals.of_logs`.
 
-    `logs`: of `lib.judging.logs`. wanted, of a column x: "change of x", its mean over the last fifth of the steps that
+    `logs`: of `judging.logs`. wanted, of a column x: "change of x", its mean over the last fifth of the steps that
     measured it less that over the first; "growth of x", the same of the logarithms of these means, for what differs
     between runs in proportion to its size; "late change of x", the change in the second half; "late x", the mean over
     the last fifth; "highest x". "largest share": the bandit's likeliest bucket, times uniform.

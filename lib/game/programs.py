@@ -18,7 +18,7 @@ import re
 from fractions import Fraction
 from typing import Any, NamedTuple
 
-from lib.expression import COMPUTE, MAX_NODES, WHOLE, BinOp, Expr, Neg, Num
+from lib.game.expression import COMPUTE, MAX_NODES, WHOLE, BinOp, Expr, Neg, Num
 
 MAX_LENGTH = 4000  # characters of a program: more than any cap on a completion's tokens lets through
 MAX_TOKENS = 200  # of a line's right side: Python's parser and the walk below stay shallow

@@ -17,9 +17,9 @@ from functools import lru_cache
 from itertools import islice
 from typing import NamedTuple
 
-from lib.expression import COMMA, HOLDS, THOUSANDS, ExpressionError, evaluate, number, operands, parse, without
-from lib.problem import Problem
-from lib.traces import reasoning
+from lib.game.expression import COMMA, HOLDS, THOUSANDS, ExpressionError, evaluate, number, operands, parse, without
+from lib.game.problem import Problem
+from lib.game.traces import reasoning
 
 MAX_LENGTH = 100  # characters of an equation's left side
 MAX_STEPS = 1000  # read in one completion: 4,096 tokens, the longest cap, hold fewer

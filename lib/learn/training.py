@@ -45,24 +45,24 @@ from transformers import DynamicCache, Trainer, TrainingArguments
 from trl import SFTConfig, SFTTrainer
 from trl.trainer.utils import add_fused_lm_head
 
-from lib.curriculum import Curriculum
 from lib.files import nearest, progress, shown, write_table, writing
-from lib.generation import ENGINES, MEMORY_SHARE, Rollouts, Sampling, sample
-from lib.losses import advantages_of, rloo_loss
-from lib.model import load_policy, machine_memory, max_micro_batch, save_policy, training_memory
-from lib.problem import Problem, problems
-from lib.prompts import render_prompt
+from lib.game.problem import Problem, problems
+from lib.game.prompts import render_prompt
+from lib.game.verifiers import VERIFIERS
+from lib.learn.curriculum import Curriculum
+from lib.learn.generation import ENGINES, MEMORY_SHARE, Rollouts, Sampling, sample
+from lib.learn.losses import advantages_of, rloo_loss
+from lib.learn.model import load_policy, machine_memory, max_micro_batch, save_policy, training_memory
+from lib.learn.settings import RLOOSettings, SFTSettings
 from lib.rewards import Reward, score_group
-from lib.settings import RLOOSettings, SFTSettings
-from lib.verifiers import VERIFIERS
 
 if not trl.__version__.startswith("1.16."):
     raise ImportError(
-        f"lib/training.py leans on private methods of TRL 1.16, but TRL {trl.__version__} is installed: "
+        f"lib/learn/training.py leans on private methods of TRL 1.16, but TRL {trl.__version__} is installed: "
         "install the version that requirements.txt pins"
     )
 
-Policy = str | Path | tuple  # a path that lib.model.load_policy knows, or (model, tokenizer)
+Policy = str | Path | tuple  # a path that lib.learn.model.load_policy knows, or (model, tokenizer)
 TokenWeights = Callable[[list[int]], Sequence[float]]  # a completion's token ids -> one weight a token
 
 

@@ -27,7 +27,8 @@ import numpy as np
 import pandas as pd
 import torch
 
-from lib.environment import (
+from lib.game.expression import render
+from lib.game.mdp import (
     Action,
     State,
     count_solutions,
@@ -39,10 +40,9 @@ from lib.environment import (
     render_state,
     step,
 )
-from lib.expression import render
-from lib.generation import Sampling, generate
-from lib.losses import leave_one_out, pass_at_k
-from lib.problem import Problem
+from lib.game.problem import Problem
+from lib.learn.generation import Sampling, generate
+from lib.learn.losses import leave_one_out, pass_at_k
 
 TOKENS = 2048  # read at once, padding included: what fits into a core's cache is read fastest
 
@@ -310,7 +310,7 @@ def _maxrl(right: torch.Tensor) -> torch.Tensor:
 
 
 # Advantages of games won (1) or lost (0), argument and result (groups, K); an update is the mean of A grad log pi.
-# Those that `lib.losses` has are taken from there.
+# Those that `lib.learn.losses` has are taken from there.
 ESTIMATORS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "rloo": leave_one_out,
     "grpo": _grpo,  # divided by the group's standard deviation

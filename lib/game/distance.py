@@ -10,9 +10,9 @@ from math import inf
 
 import numpy as np
 
-from lib.expression import BinOp, Expr, children, nodes
-from lib.problem import Problem
-from lib.solver import label, number_labels, solution_forms, tree
+from lib.game.expression import BinOp, Expr, children, nodes
+from lib.game.problem import Problem
+from lib.game.solver import label, number_labels, solution_forms, tree
 
 
 def tree_distance(a: Expr | None, b: Expr | None) -> int:

@@ -1,6 +1,6 @@
 """What the papers claim, asked of our numbers: data/paper/claims.csv states what is compared, here it is answered.
 
-A claim is a contrast of methods (`lib.intervals`) on one set and one metric, with a direction: A above B; above it by a
+A claim is a contrast of methods (`intervals`) on one set and one metric, with a direction: A above B; above it by a
 factor; its change from its own start above that of B; above each of several; one method against a bound; or two that
 are equal. Direction and size are two answers.
 
@@ -30,7 +30,7 @@ import numpy as np
 import pandas as pd
 
 from lib.files import PAPER
-from lib.intervals import Measured, measured
+from lib.study.intervals import Measured, measured
 
 ANSWERS = ["not run", "reversed", "open", "holds"]  # a claim of several comparisons has the first that one of them has
 DIRECTIONS = ["higher", "lower", "highest", "lowest", "equal", "zero"]
@@ -115,12 +115,12 @@ def evaluate(
 ) -> pd.DataFrame:
     """The answers to `asked`, rows of `planned`.
 
-    `scores`: of all methods of the study, as `lib.intervals` takes them; training logs as `of_logs` makes them.
+    `scores`: of all methods of the study, as `lib.study.intervals` takes them; training logs as `of_logs` makes them.
     ready: by claim, the (estimate, low, high, seeds) of what is no contrast of means, such as a crossover.
     chosen: scores in the regime that was chosen, where a study has some of its methods there: a claim rests on these
     where they have its metric and, on its set, all of its methods, but where it names its profile.
     One row a claim: that of its weakest comparison, and of equals that with the least lead. Columns estimate, low,
-    high, n_problems, seeds, borrowed (`lib.intervals`); p, the error at which the answer would change; theirs, the
+    high, n_problems, seeds, borrowed (`intervals`); p, the error at which the answer would change; theirs, the
     paper's value, and its error; against, the baseline; comparisons, how many the claim rests on; answer, size, within,
     contradicts (above).
     """

@@ -24,7 +24,7 @@ from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedTokenizerFast, Qwen2Config, Qwen2ForCausalLM
 
 from lib.files import verify
-from lib.prompts import ENDS
+from lib.game.prompts import ENDS
 
 SPECIAL = ["<pad>", "<eos>", "<unk>"]
 WORDS = [

@@ -227,7 +227,7 @@ def admitted(found: list[Problem], name: str, train: bool) -> pd.DataFrame:
 
 def unsolvable(problems: list[Problem]) -> list[Problem]:
     """Those without any solution. The solver takes 0.02 ms for four numbers, 2.5 ms for five, and 35 ms for six."""
-    counts = import_module("lib.solver").count_all(problems)  # imported late: the solver needs this file
+    counts = import_module("lib.game.solver").count_all(problems)  # imported late: the solver needs this file
     return [own for own, count in zip(problems, counts, strict=True) if not count]
 
 

@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from fractions import Fraction
 from functools import lru_cache
 
-from lib.expression import MAX_DIGITS, Expr, ExpressionError, evaluate, leaves, operands, parse, render
-from lib.problem import Problem
-from lib.programs import ExecutionError, ParseError, run_program
-from lib.traces import Line, reasoning, replay
+from lib.game.expression import MAX_DIGITS, Expr, ExpressionError, evaluate, leaves, operands, parse, render
+from lib.game.problem import Problem
+from lib.game.programs import ExecutionError, ParseError, run_program
+from lib.game.traces import Line, reasoning, replay
 
 STATUSES = ["correct", "wrong_value", "wrong_numbers", "unparseable", "missing"]
 LARGEST = 10**MAX_DIGITS  # from here on a number is too long for `parse`
@@ -93,7 +93,7 @@ class ProgramVerdict(Verdict):
 
 
 def verify_program(completion: str, problem: Problem) -> ProgramVerdict:
-    """The verdict on the restricted program (lib.programs) in a completion's answer span.
+    """The verdict on the restricted program (lib.game.programs) in a completion's answer span.
 
     Checks of "Programmatic Reasoning for Countdown" (Section 3): format, there is a span; parse, every line is an
     assignment of the language; execution, every line has a value; numbers, the final value consumed exactly the given

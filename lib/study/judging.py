@@ -19,13 +19,13 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from lib import expression, programs, steps, traces, verifiers
-from lib.expression import canonical, numbers, render
 from lib.files import REFERENCE, ROOT, RUNS, atomic, nearest, read_table, reading
-from lib.problem import Problem
-from lib.steps import verify_steps
-from lib.traces import reasoning
-from lib.verifiers import VERIFIERS, answer_span, verify_program, verify_trace
+from lib.game import expression, programs, steps, traces, verifiers
+from lib.game.expression import canonical, numbers, render
+from lib.game.problem import Problem
+from lib.game.steps import verify_steps
+from lib.game.traces import reasoning
+from lib.game.verifiers import VERIFIERS, answer_span, verify_program, verify_trace
 
 KEPT = RUNS / ".verdicts"
 JUDGED_BY = REFERENCE / "judged_by.txt"
@@ -62,7 +62,7 @@ def record(folder: Path) -> dict:
 
 
 def seed_of(folder: Path) -> int:
-    """The seed by which a run is paired with others (`lib.intervals`): its own, where the policy behind it began at the
+    """The seed by which a run is paired with others (`intervals`): its own, where the policy behind it began at the
     draw of its start that the start's own samples are of. A start may have been drawn again, on another processor; runs
     that began at another draw are no pair of those, only of one another, and have a number from 1000 up.
 
@@ -103,7 +103,7 @@ def samples(patterns, sets=None, looks=("answer",), texts=False) -> pd.DataFrame
 
 
 def games(patterns, sets=None, looks=("answer",), texts=False) -> pd.DataFrame:
-    """All games that some searches kept (notebook 16), judged: as `samples`, with the columns of `lib.search`."""
+    """All games that some searches kept (notebook 16), judged: as `samples`, with the columns of `lib.learn.search`."""
     return _judged(patterns, "trajectories.parquet", sets, looks, texts)
 
 

@@ -13,16 +13,16 @@ from functools import lru_cache, partial
 from operator import itemgetter
 from typing import TYPE_CHECKING
 
-from lib.environment import Number, initial, moves_of, render_action, render_state, step
-from lib.expression import BinOp, Expr, Num, canonical, evaluate, render
-from lib.problem import Problem, exclude
-from lib.problem import problems as as_problems
-from lib.prompts import render_prompt
-from lib.solver import is_solvable, solutions
-from lib.traces import Pool, full_pool, move, state_line, try_line, values
-from lib.verifiers import verify_trace
+from lib.game.expression import BinOp, Expr, Num, canonical, evaluate, render
+from lib.game.mdp import Number, initial, moves_of, render_action, render_state, step
+from lib.game.problem import Problem, exclude
+from lib.game.problem import problems as as_problems
+from lib.game.prompts import render_prompt
+from lib.game.solver import is_solvable, solutions
+from lib.game.traces import Pool, full_pool, move, state_line, try_line, values
+from lib.game.verifiers import verify_trace
 
-if TYPE_CHECKING:  # as in lib.problem
+if TYPE_CHECKING:  # as in lib.game.problem
     import pandas as pd
     from datasets import Dataset
 

@@ -24,7 +24,7 @@ from functools import lru_cache
 from itertools import islice
 from operator import itemgetter
 
-from lib.expression import (
+from lib.game.expression import (
     COMMA,
     HOLDS,
     THOUSANDS,
@@ -38,7 +38,7 @@ from lib.expression import (
     parse,
     render,
 )
-from lib.problem import Problem
+from lib.game.problem import Problem
 
 MAX_LINES = 1000  # of a trace: 4,096 tokens, the longest cap, hold fewer tries and states
 MAX_LENGTH = 200  # characters of a line: every line is then read in bounded time

@@ -13,13 +13,13 @@ import torch
 from datasets import Dataset, disable_progress_bars, load_dataset
 from trl import DPOConfig, DPOTrainer
 
-from lib.demonstrations import query_problem
-from lib.losses import preference_loss
-from lib.model import load_policy, max_micro_batch
-from lib.problem import exclude
-from lib.prompts import render_prompt
-from lib.settings import PreferenceSettings
-from lib.training import Policy, Resumable, arguments, check_style, schedule
+from lib.game.problem import exclude
+from lib.game.prompts import render_prompt
+from lib.learn.demonstrations import query_problem
+from lib.learn.losses import preference_loss
+from lib.learn.model import load_policy, max_micro_batch
+from lib.learn.settings import PreferenceSettings
+from lib.learn.training import Policy, Resumable, arguments, check_style, schedule
 
 HUB_PAIRS = "asingh15/countdown_tasks_3to4-dpo"
 
@@ -27,7 +27,7 @@ HUB_PAIRS = "asingh15/countdown_tasks_3to4-dpo"
 def preference_pairs(judged: pd.DataFrame, most: int, seed: int) -> Dataset:
     """Rows nums, target, chosen, rejected: correct against incorrect completions of the same problem.
 
-    `judged`: of `lib.judging.judge`, with columns problem and finish. Only different completions count that ended by
+    `judged`: of `judging.judge`, with columns problem and finish. Only different completions count that ended by
     themselves; both kinds are shuffled, and each stands in one pair, at most `most` pairs a problem.
     """
     whole = judged[judged["finish"] == "stop"].drop_duplicates(["problem", "completion"])

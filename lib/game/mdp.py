@@ -19,11 +19,11 @@ from typing import NamedTuple
 
 import numpy as np
 
-from lib.expression import COMPUTE, WHOLE, BinOp, Expr, Num, without
-from lib.problem import Problem
-from lib.prompts import render_prompt
-from lib.solver import count_all
-from lib.verifiers import REJECTIONS as REJECTIONS  # the reasons that `parse_action` gives
+from lib.game.expression import COMPUTE, WHOLE, BinOp, Expr, Num, without
+from lib.game.problem import Problem
+from lib.game.prompts import render_prompt
+from lib.game.solver import count_all
+from lib.game.verifiers import REJECTIONS as REJECTIONS  # the reasons that `parse_action` gives
 
 VERDICTS = (" no", " yes")  # a value policy's words for a state, one token each
 Number = int | Fraction  # whole numbers are always int

@@ -1,4 +1,4 @@
-"""Beam search of the agent (paper `agent`, Section 3.3) on the decode loop of `lib.generation`.
+"""Beam search of the agent (paper `agent`, Section 3.3) on the decode loop of `lib.learn.generation`.
 
 A budget B/K keeps the best B partial games of a problem and samples K action tags for each. Tags that name no legal
 action are dropped and counted. Games that have come to the same state are one: what can follow is the same, so the
@@ -20,7 +20,8 @@ import numpy as np
 import pandas as pd
 import torch
 
-from lib.environment import (
+from lib.game.expression import render
+from lib.game.mdp import (
     REJECTIONS,
     VERDICTS,
     State,
@@ -33,10 +34,9 @@ from lib.environment import (
     render_state,
     step,
 )
-from lib.expression import render
-from lib.generation import Sampling, generate
-from lib.model import max_rows
-from lib.problem import Problem
+from lib.game.problem import Problem
+from lib.learn.generation import Sampling, generate
+from lib.learn.model import max_rows
 
 Value = Callable[[Sequence[State]], np.ndarray]  # states to V, float64
 
@@ -242,7 +242,7 @@ def search_table(
 
     One row a finished game; a search that finished none has one row of rank 0 with empty texts. Columns: problem (its
     index), nums, target, sample (the repeat), rank (0 is the best score), completion (the answer that the game has
-    built, for `lib.judging.judge`), actions, states (after each action), logprob, score, and of the whole search, the
+    built, for `judging.judge`), actions, states (after each action), logprob, score, and of the whole search, the
     same in all its rows: sampled, each of REJECTIONS, tokens, valued (states), seconds (its share of those it was
     searched with).
     """

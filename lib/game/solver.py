@@ -35,9 +35,9 @@ from math import comb
 
 import numpy as np
 
-from lib.expression import BinOp, Expr, Neg, Num
 from lib.files import progress
-from lib.problem import MAX_NUMBERS, Problem
+from lib.game.expression import BinOp, Expr, Neg, Num
+from lib.game.problem import MAX_NUMBERS, Problem
 
 LABEL = {"+": 1, "-": 2, "*": 3, "/": 4, Neg: 5}
 FIRST_NUMBER, FOREIGN = 6, 255  # the labels of the smallest number, and of a number that the problem does not have

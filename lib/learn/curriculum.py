@@ -9,8 +9,8 @@ from math import exp
 
 import numpy as np
 
-from lib.problem import Problem, keys
-from lib.solver import count_all, profiles
+from lib.game.problem import Problem, keys
+from lib.game.solver import count_all, profiles
 
 
 def solution_difficulty(problems: Sequence[Problem]) -> np.ndarray:

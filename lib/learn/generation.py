@@ -18,9 +18,9 @@ import pandas as pd
 import torch
 import torch.nn.functional as F
 
-from lib.model import max_rows
-from lib.prompts import render_prompt
-from lib.settings import Sampling
+from lib.game.prompts import render_prompt
+from lib.learn.model import max_rows
+from lib.learn.settings import Sampling
 
 
 @dataclass

@@ -11,7 +11,7 @@ First, problems: differences are taken within each, which is what pairing means.
 comes from the runs of the contrast's own methods, so that a contrast has one answer wherever it is asked, and a method
 whose runs differ much does not widen the intervals of one whose runs differ little. Runs of one seed start from the
 same policy and meet the same problems in the same order, and what moves all of them cancels in a difference (runs of
-methods from several starts are independent, and so are those of `lib.judging.seed_of` from 1000 up):
+methods from several starts are independent, and so are those of `lib.study.judging.seed_of` from 1000 up):
 
 $$\hat\sigma^2 = \sum_s c_s^2, \qquad
 c_s = \sum_m \frac{w_m}{n_m} \sqrt{\frac{n_m}{n_m - 1}} \, (\bar x_{ms} - \bar x_m)$$

@@ -15,16 +15,16 @@ import numpy as np
 import pandas as pd
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
-from lib import judging
-from lib.distance import nearest_solution
-from lib.environment import Action, count_solutions, initial, parse_action, render_number, step
-from lib.expression import Expr, Neg, Num, children, numbers, render
 from lib.files import DATA, REFERENCE, RUNS
-from lib.problem import Problem
+from lib.game.distance import nearest_solution
+from lib.game.expression import Expr, Neg, Num, children, numbers, render
+from lib.game.mdp import Action, count_solutions, initial, parse_action, render_number, step
+from lib.game.problem import Problem
+from lib.game.solver import count, solutions
+from lib.game.steps import verify_steps
+from lib.game.verifiers import VERIFIERS, verify_program, verify_trace
 from lib.rewards import get_reward
-from lib.solver import count, solutions
-from lib.steps import verify_steps
-from lib.verifiers import VERIFIERS, verify_program, verify_trace
+from lib.study import judging
 
 LONGEST, WIDEST = 20_000, 63  # characters of a completion, nodes of a tree that are drawn
 LOOKS = {
@@ -88,7 +88,7 @@ def _methods() -> pd.DataFrame:
 def load(runs: dict[str, Path]) -> pd.DataFrame:
     """All completions and finished games of some runs with their verdicts, one row per different completion.
 
-    Columns: those of `lib.judging`; run (a key of `runs`) and folder; place, which numbers the problems; solved, the
+    Columns: those of `judging`; run (a key of `runs`) and folder; place, which numbers the problems; solved, the
     share of the run's completions of this problem that are correct."""
     table = pd.concat([_read(folder).assign(run=run) for run, folder in runs.items()], ignore_index=True)
     table = table.astype(dict.fromkeys(("run", "folder", "set", "status", "style"), "category"))

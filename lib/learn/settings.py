@@ -20,8 +20,8 @@ Positive = Annotated[float, Field(gt=0, le=1e6)]  # bounds that are finite leave
 Weight = Annotated[float, Field(ge=0, le=1e6)]
 Share = Annotated[float, Field(ge=0, le=1)]
 Part = Annotated[float, Field(gt=0, le=1)]  # a share that is not nothing
-Engine = Literal["transformers", "vllm"]  # keys of lib.generation.ENGINES
-Advantage = Literal[  # keys of lib.losses.ADVANTAGES
+Engine = Literal["transformers", "vllm"]  # keys of lib.learn.generation.ENGINES
+Advantage = Literal[  # keys of lib.learn.losses.ADVANTAGES
     "leave_one_out", "pass_at_k", "pass_at_k_normalised", "max_rl", "grpo", "f_grpo"
 ]
 
@@ -158,7 +158,7 @@ class RLOOSettings(Optimisation):
 class PreferenceSettings(Optimisation):
     """Hyperparameters of preference optimisation."""
 
-    loss: Literal["ipo", "ipo_mean", "dpo"]  # of lib.losses.PREFERENCE
+    loss: Literal["ipo", "ipo_mean", "dpo"]  # of lib.learn.losses.PREFERENCE
     beta: Positive  # the smaller, the further apart the sides of a pair are pushed
     nll_coef: Weight  # of -log pi of the chosen completion, mean per token (Iterative RPO, arXiv 2404.19733)
     steps: Count  # updates

@@ -1,0 +1,1 @@
+"""Countdown itself: problems, answers, verdicts. Exact, and without torch."""

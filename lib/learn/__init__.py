@@ -1,0 +1,1 @@
+"""How a policy is made: models, sampling, losses, trainers, search."""

@@ -1,0 +1,1 @@
+"""What saved results say: verdicts, metrics, intervals, claims, figures."""
