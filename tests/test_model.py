@@ -122,7 +122,7 @@ DAMAGE = {
 def test_a_damaged_checkpoint_names_the_file_and_the_remedy(saved, tmp_path, file, damage, named):
     folder = save_policy(saved[0], TOKENIZER, tmp_path / "checkpoint")
     damage(folder / file)
-    with pytest.raises(ValueError, match=rf"{re.escape(str(folder))}: .*{named}.*make the run anew"):
+    with pytest.raises(ValueError, match=rf"{re.escape(str(folder))}: .*{named}.*this run is made anew"):
         load_policy(folder)
 
 
@@ -131,6 +131,17 @@ def test_the_committed_base_model_is_what_the_code_makes():
     assert tokenizer.get_vocab() == TOKENIZER.get_vocab()
     assert 0.8e6 < model.num_parameters() < 1.1e6
     assert sum(f.stat().st_size for f in (MODELS / "base-1m").rglob("*") if f.is_file()) < 4 * 2**20
+
+
+def test_a_flipped_bit_of_the_base_model_is_refused(tmp_path):
+    """data/models/run.json holds the hashes of the base models, as run.json does those of a run."""
+    shutil.copytree(MODELS / "base-1m", tmp_path / "base-1m")
+    shutil.copy(MODELS / "run.json", tmp_path)
+    weights = bytearray((tmp_path / "base-1m/model.safetensors").read_bytes())
+    weights[-1000] ^= 1
+    (tmp_path / "base-1m/model.safetensors").write_bytes(weights)
+    with pytest.raises(ValueError, match="its content is not what was written, though as long"):
+        load_policy(tmp_path / "base-1m")
 
 
 def test_mixed_weights_are_the_sum_of_shares(tmp_path):

@@ -23,7 +23,7 @@ from safetensors import SafetensorError
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedTokenizerFast, Qwen2Config, Qwen2ForCausalLM
 
-from lib.files import verify
+from lib.files import remedy, verify
 from lib.game.prompts import ENDS
 
 SPECIAL = ["<pad>", "<eos>", "<unk>"]
@@ -265,6 +265,6 @@ def _said_with_remedy(checkpoint: str, files: str):
             raise
         reason = " ".join(str(error).split())[:300]
         raise ValueError(
-            f"{checkpoint}: {files} cannot be used, a file is missing or damaged ({reason}); delete the folder and "
-            "make the run anew"
+            f"{checkpoint}: {files} cannot be used, a file is missing or damaged ({reason}): "
+            f"{remedy(Path(checkpoint).resolve())}"
         ) from error
