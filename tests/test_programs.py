@@ -1,6 +1,7 @@
 """Restricted programs: what they mean, what is refused and how fast, and what each check of them earns."""
 
 import random
+import re
 from collections import Counter
 from fractions import Fraction
 
@@ -276,6 +277,6 @@ def test_demonstrated_programs_run_and_say_what_they_do(fresh):
 
 
 def test_every_style_that_is_demonstrated_has_its_prompt_and_its_verifier():
-    """The wordings of the papers' own prompts, for their own demonstrations, go with the same verifiers."""
-    styles = {name.removesuffix("words").rstrip("_") or "free" for name in VERIFIERS}
+    """Other wordings and templates of a prompt go with the same demonstrations and verifiers."""
+    styles = {re.sub("_?(words|chat)$", "", name) or "free" for name in VERIFIERS}
     assert {name.partition("_")[0] for name in DEMONSTRATIONS} == styles and set(VERIFIERS) <= set(PROMPTS)
