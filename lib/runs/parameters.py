@@ -19,13 +19,13 @@ ON_HUB = re.compile(r"[\w-][\w.-]*/[\w.-]+")  # owner/name
 
 def table(path: str) -> Any:
     """A table of lib/, as module.NAME; imported late, as it may need torch."""
-    module, _, name = path.partition(".")
+    module, _, name = path.rpartition(".")
     return getattr(import_module(f"lib.{module}"), name)
 
 
 def own(value: str) -> bool:
     """Whether it is a file of problems, which may stand for a set, or `file.py:name`, which may stand for a reward."""
-    files = table("problem.FILES")
+    files = table("game.problem.FILES")
     file = value if value.endswith(files) else value.rpartition(":")[0]
     return file.endswith((*files, ".py")) and (ROOT / file).is_file()
 
@@ -44,14 +44,14 @@ def entry(path: str) -> Any:
     return Annotated[str, AfterValidator(known)]
 
 
-SET = entry("problem.EVALUATION_SETS")
+SET = entry("game.problem.EVALUATION_SETS")
 NAMES: dict[str, Any] = {
-    "problem_set": entry("problem.HUB"),
-    "prompt_style": entry("prompts.PROMPTS"),
-    "design": entry("demonstrations.DEMONSTRATIONS"),
+    "problem_set": entry("game.problem.HUB"),
+    "prompt_style": entry("game.prompts.PROMPTS"),
+    "design": entry("learn.demonstrations.DEMONSTRATIONS"),
     "reward": entry("rewards.REWARDS"),
     "eval_rewards": list[entry("rewards.REWARDS")],
-    "curriculum": entry("curriculum.CURRICULA"),
+    "curriculum": entry("learn.curriculum.CURRICULA"),
     "eval_set": SET,
     "primary_set": SET,
     "sets": Annotated[dict[SET, Count] | list[SET], Field(min_length=1)],
@@ -76,7 +76,7 @@ def check(given: Mapping[str, Any], defaults: Mapping[str, Any] | None = None) -
     if plain.get("reward") and not _in_a_file(plain["reward"]):
         table("rewards.get_reward")(plain["reward"], plain.get("reward_options", {}))
     if plain.get("curriculum"):
-        options(plain["curriculum"], plain.get("curriculum_options", {}), table("curriculum.CURRICULA"))
+        options(plain["curriculum"], plain.get("curriculum_options", {}), table("learn.curriculum.CURRICULA"))
         if plain["curriculum"] == "mixed" and not plain.get("probes", "some"):
             raise ValueError(
                 "curriculum is 'mixed': it needs a run of probes, which says how often problems are failed"
@@ -91,7 +91,7 @@ def check(given: Mapping[str, Any], defaults: Mapping[str, Any] | None = None) -
         )
     if plain.get("eval_set") and (asked := plain.get("eval_problems", 0)) and not own(plain["eval_set"]):
         held = json.loads((PROBLEMS / "manifest.json").read_text())
-        ours = held.get("/".join(table("problem.EVALUATION_SETS")[plain["eval_set"]]), {"rows": asked})  # or the hub's
+        ours = held.get("/".join(table("game.problem.EVALUATION_SETS")[plain["eval_set"]]), {"rows": asked})  # or the hub's
         if asked > (rows := ours["rows"]):
             raise ValueError(f"eval_problems is {asked}, and {plain['eval_set']} has {rows}")
 
@@ -114,7 +114,7 @@ def _fits_the_style(plain: Mapping[str, Any]) -> None:
     judged = (
         any(plain.get(name) for name in ("reward", "sets", "eval_problems")) or {"samples", "engine"} <= plain.keys()
     )
-    if judged and style not in (verifiers := table("verifiers.VERIFIERS")):
+    if judged and style not in (verifiers := table("game.verifiers.VERIFIERS")):
         raise ValueError(f"prompt_style is {style!r}: no verifier reads it{nearest(style, verifiers)}")
     expressions = ("sparse", "ast", "dense", *table("rewards.TRACE_REWARDS"))  # rewards of ours that read an expression
     if (reward in expressions and style.startswith("program")) or (reward == "program" and style in ("free", "words")):
