@@ -56,12 +56,11 @@ def inputs(params: dict[str, Any], root: Path) -> dict[str, str]:
             found[name] = file_digest(path, path.stat().st_mtime_ns)
         elif "/" in name and (weights := model_files(path)):
             found[name] = digest([file_digest(file, file.stat().st_mtime_ns) for file in weights])
-    for key in ("problem_set", "eval_set", "primary_set", "sets"):
-        found |= problem_sets(params.get(key), root)
-    rewards, source = root / "lib/rewards.py", ""
+    for name in texts([params.get(key) for key in ("problem_set", "eval_set", "primary_set", "sets")]):
+        found |= problem_set(name, root)
+    rewards = root / "lib/rewards.py"
     for name in texts([params.get("reward"), params.get("eval_rewards")]):
-        source = source or (rewards.read_text() if rewards.is_file() else "")
-        if source and (made := reward_code(name, source)):
+        if rewards.is_file() and (made := reward_code(name, rewards.read_text())):
             found[f"reward {name}"] = made
     return dict(sorted(found.items()))
 
@@ -91,33 +90,27 @@ def model_files(folder: Path) -> list[Path]:
     return sorted(path for pattern in WEIGHTS for path in holder.glob(pattern)) if holder else []
 
 
-def problem_sets(names: Any, root: Path) -> dict[str, str]:
-    """The hash in the manifest of each problem set that is named; of a training set, those of all its splits."""
-    if not names or not (root / MANIFEST).is_file():
+def problem_set(name: str, root: Path) -> dict[str, str]:
+    """The manifest's hash of a problem set; {} for another name. Raises ValueError for a damaged manifest."""
+    if not name or not (root / MANIFEST).is_file():
         return {}
     from lib.game.problem import EVALUATION_SETS
 
-    held, found = manifest((root / MANIFEST).read_text()), {}
-    for name in texts(names):
-        wanted = "/".join(EVALUATION_SETS.get(name, (name, "train")))
-        found |= {f"problems {wanted}": held[wanted]} if wanted in held else {}
-    return found
-
-
-@cache
-def manifest(text: str) -> dict[str, str]:
-    """The hash of each problem set, by its name and split. Raises ValueError for a manifest that is damaged."""
+    key = "/".join(EVALUATION_SETS.get(name, (name, "train")))
     try:
-        return {key: entry["sha256"][:16] for key, entry in json.loads(text).items()}
+        held = json.loads((root / MANIFEST).read_text())
+        return {f"problems {key}": held[key]["sha256"][:16]} if key in held else {}
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise ValueError(f"{MANIFEST} is damaged ({error!r}): restore it with `git checkout -- {MANIFEST}`") from error
 
 
 @cache
 def reward_code(name: str, source: str) -> str:
-    """A hash of the code behind a reward of lib/rewards.py, whose `source` is given: its function, the options that
-    are set for it, and every function, class and constant of the file which it uses, directly or through another; ""
-    for any other name."""
+    """A hash of the code behind a reward of lib/rewards.py, whose `source` is given; "" for any other name.
+
+    It covers the reward's function, the options that are set for it, and every function, class and constant of the
+    file which it uses, directly or through another.
+    """
     from lib.rewards import REWARDS
 
     factory, defined, used = REWARDS.get(name), definitions(source), set()

