@@ -82,26 +82,23 @@ def run(profile: str, run: str, published: bool = False) -> None:
 
 @app.command()
 def status(profile: Annotated[str, Argument()] = "cpu", groups: Some = None) -> None:
-    """How many runs of each kind are in which state, then a line a run: of groups, or of all that were begun."""
-    here, code, known = processor(), lib_digest(project.root), {}
-    counts: dict[str, Counter] = {}
-    lines = []
+    """A line a run, of groups or of all that were begun, then how many of each kind are in which state."""
+    here, code, known, counts = processor(), lib_digest(project.root), {}, {}
     for spec in asked(profile, groups or ["*/*/*"]):
         now, when = state(spec, known), ""
-        counts.setdefault(spec.kind, Counter())[now if " " not in now else "to be made again"] += 1
-        counts[spec.kind]["published"] += (spec.reference / "run.json").exists()
+        count = counts.setdefault(spec.name.partition("/")[0], Counter())
+        count["to be made again" if " " in now else now] += 1
+        count["published"] += (spec.reference / "run.json").exists()
         if now == "done":
             record = read_record(spec.folder)
             now += ", by other code in lib/" if record.get("lib") != code else ""
+            # equal seeds repeat bit by bit on one kind of processor: here such a run would be another draw
             now += ", on another processor" if record.get("cpu") not in (None, here) else ""
             when = f"{record.get('started', '')[:16]}  {clock(record['elapsed']):>8}"
         if groups or now != "missing":
-            lines.append(f"{spec.name:36} {now:32} {when}".rstrip())
+            print(f"{spec.name:36} {now:32} {when}".rstrip())
     for kind, count in counts.items():
         print(f"{kind:12} " + ", ".join(f"{number} {name}" for name, number in count.most_common() if number))
-    print("\n".join(["", *lines]) if lines else "\nnone of them was begun here")
-    if any("on another processor" in line for line in lines):
-        print("\nequal seeds repeat bit by bit on one kind of processor: here these runs would be other draws")
 
 
 @app.command()
@@ -129,27 +126,25 @@ def report(profile: Annotated[str, Argument()] = ALL) -> None:
 @app.command()
 def clean() -> None:
     """Delete the runs that were made here, with what was set aside of them, and nothing else that lies there."""
-    places = ("*/*/*/*", "reference/*/*/*/*", "scratch/*")
-    names = ("spec.json", "run.json", "run.before.json")
-    records = [path for place in places for name in names for path in RUNS.glob(f"{place}/{name}") if is_record(path)]
-    for folder in sorted({path.parent for path in records}):
-        print(f"{shown(folder)}: {size_mb(folder)}")
-        shutil.rmtree(folder)
-        for parent in takewhile(lambda parent: parent.is_relative_to(RUNS), folder.parents):
-            with suppress(OSError):  # it holds something else
-                parent.rmdir()
+    for name in ("spec.json", "run.json", "run.before.json"):
+        for place in ("*/*/*/*", "reference/*/*/*/*", "scratch/*"):
+            for folder in [path.parent for path in sorted(RUNS.glob(f"{place}/{name}")) if is_record(path)]:
+                print(f"{shown(folder)}: {size_mb(folder)}")
+                shutil.rmtree(folder)
+                for parent in takewhile(lambda parent: parent.is_relative_to(RUNS), folder.parents):
+                    with suppress(OSError):  # it holds something else
+                        parent.rmdir()
     for cache in (".verdicts", ".cache", ".home", ".snakemake", "reference/.snakemake"):
         shutil.rmtree(RUNS / cache, ignore_errors=True)
 
 
 def is_record(path: Path) -> bool:
     """Whether a file is a record that the runner, or a notebook run by hand, wrote for a run that is not published."""
-    try:
+    with suppress(OSError, ValueError, AttributeError):
         keys = json.loads(path.read_text()).keys()
-    except (OSError, ValueError, AttributeError):
-        return False
-    ours = keys >= {"profile", "run", "seed"} or keys >= {"parameters", "inputs"}
-    return ours and not path.resolve().is_relative_to(project.root / "data/reference")
+        if keys >= {"profile", "run", "seed"} or keys >= {"parameters", "inputs"}:
+            return not path.resolve().is_relative_to(project.root / "data/reference")
+    return False
 
 
 def size_mb(folder: Path) -> str:

@@ -98,9 +98,9 @@ def show_plan(project: Project, plan: Plan, seconds: dict[str, float], cores: in
     present = lib_digest(project.root) if finished else ""
     if others := sum(read_record(plan.specs[run].folder).get("lib") != present for run in finished):
         print(f"  {others} of these were made by other code in lib/ than the present: `make status` names them")
-    hours, counts = Counter(), Counter(plan.specs[run].kind for run in waiting)
+    hours, counts = Counter(), Counter(run.partition("/")[0] for run in waiting)
     for run, why in waiting.items():
-        hours[plan.specs[run].kind] += seconds.get(run, 0)
+        hours[run.partition("/")[0]] += seconds.get(run, 0)
         if len(waiting) <= MANY:
             time_of_it = clock(seconds[run]) if run in seconds else "?"
             print(f"  {run:36} {plan.specs[run].notebook:24} {time_of_it:>8}  {why}")

@@ -1,6 +1,7 @@
 """`make study` and `make figures`: show the plan and its time, start Snakemake, say what is begun and what is made."""
 
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -19,7 +20,7 @@ from lib.runs.machine import RunError, caches, die_with_parent, gpus, memory_mb,
 from lib.runs.plan import Plan, Project, Spec, known, read_record
 
 MACHINES = Path(__file__).parent / "machines"  # Snakemake's profiles: where runs are made
-OPTIONS = "--quiet rules progress host reason --nocolor --nolock --rerun-incomplete --forceall --scheduler greedy"
+OPTIONS = "--quiet progress host reason --nocolor --nolock --rerun-incomplete --forceall --scheduler greedy"
 
 
 def make(project: Project, plan: Plan, cores: int, options: Sequence[str] = (), machine: str = "local") -> None:
@@ -94,7 +95,8 @@ def snakemake(
         raise RunError("stopped; the same command goes on from here") from stop
     finally:
         end(process)
-    failed = [run for run in plan.waiting if f"    output: {profile}/{run}/run.json" in told]
+    errors = re.findall(r"^Error in rule run.*?output: \S+?/(\S+)/run\.json", "\n".join(told), re.M | re.S)
+    failed = [run for run in plan.waiting if run in errors]
     for run in failed:
         if not any(line.startswith(f"! run {run} ") for line in told):
             log = shown(plan.specs[run].folder / "log.txt")
@@ -121,41 +123,41 @@ def draw(project: Project, profiles: list[str], names: list[str], cores: int) ->
     """Draw studies again from what is published, in a project that is `published`, and put their figures and tables
     into figures/. Raises RunError with those that failed."""
     project.check()
-    asked = {profile: project.asked(profile, names) for profile in profiles}
-    studies = {profile: studies_among(project.specs(profile), runs) for profile, runs in asked.items()}
-    if not any(studies.values()):
-        raise RunError(f"figures are drawn by studies, and {' '.join(names)} holds none: try `make figures` for all")
-    failed = []
-    for profile, specs in studies.items():
-        specs = {name: spec for name, spec in specs.items() if (spec.reference / "run.json").exists()}
-        for spec in specs.values():
+    drawn, failed = [], []
+    for profile in profiles:
+        specs = project.specs(profile)
+        asked = [specs[name] for name in project.asked(profile, names)]
+        studies = {one.name for spec in asked if spec.study for one in (spec, *spec.parents.values()) if one.study}
+        if not studies:
+            raise RunError(
+                f"figures are drawn by studies, and {' '.join(names)} holds none: try `make figures` for all"
+            )
+        plan = Plan({name: specs[name] for name in specs if name in studies and published(specs[name])}, [])
+        for spec in plan.specs.values():
             (spec.folder / "run.json").unlink(missing_ok=True)
         try:
-            if specs:
-                make(project, Plan(specs, list(specs)), cores, ["--keep-going"])
+            if plan.specs:
+                make(project, plan, cores, ["--keep-going"])
         except RunError as error:
-            print("\n".join(f"! {line}" for line in str(error).splitlines()), flush=True)
-        for name, spec in specs.items():
-            record = read_record(spec.folder)
-            failed += [] if record else [name]
-            for artifact in record.get("artifacts", []):
+            print(f"! {error}", flush=True)
+        for name, spec in plan.specs.items():
+            artifacts = read_record(spec.folder).get("artifacts")
+            (failed if artifacts is None else drawn).append(name)
+            for artifact in artifacts or ():
                 with atomic(FIGURES / Path(artifact).name) as temporary:
                     shutil.copyfile(spec.folder / artifact, temporary)
-            if record:
-                print(f"{spec.run}: {len(record['artifacts'])} files in {shown(FIGURES)}")
-        studies[profile] = specs
-    if not any(studies.values()):
+    if failed:
+        raise RunError(
+            f"{len(failed)} of {len(drawn + failed)} studies failed, the others are drawn: {', '.join(failed)}"
+        )
+    if not drawn:
         remedy = "`make study`, then `python -m lib.runs publish cpu headline`"
         raise RunError(f"none of these studies is published in profile {', '.join(profiles)}: {remedy}")
-    if failed:
-        number = sum(map(len, studies.values()))
-        raise RunError(f"{len(failed)} of {number} studies failed, the others are drawn: {', '.join(failed)}")
+    print(f"the figures and tables of {len(drawn)} studies are in {shown(FIGURES)}")
 
 
-def studies_among(specs: dict[str, Spec], runs: list[str]) -> dict[str, Spec]:
-    """The studies among runs, with those that they read, in the order of `specs`: parents first."""
-    wanted = {one.name for run in runs if specs[run].study for one in (specs[run], *specs[run].parents.values())}
-    return {name: spec for name, spec in specs.items() if name in wanted and spec.study}
+def published(spec: Spec) -> bool:
+    return (spec.reference / "run.json").exists()
 
 
 def report(project: Project, profiles: list[str]) -> Path:
@@ -166,13 +168,13 @@ def report(project: Project, profiles: list[str]) -> Path:
 
     offline = dict.fromkeys(("mathjax_url", "require_js_url"), "")  # a page loads nothing from elsewhere
     exporter = HTMLExporter(exclude_input_prompt=True, exclude_output_prompt=True, **offline)
-    published, site, lines = Project(project.root, published=True), FIGURES / "site", []
+    drawn, site, lines = Project(project.root, published=True), FIGURES / "site", []
     shutil.rmtree(site, ignore_errors=True)
     for spec in [spec for profile in profiles for spec in project.specs(profile).values() if spec.study]:
         folder, source = spec.folder, "local runs"
         if spec.state != "done":
-            folder, source = published.specs(spec.profile)[spec.name].folder, "data/reference"
-            if not (folder / "run.json").exists() or not (spec.reference / "run.json").exists():
+            folder, source = drawn.specs(spec.profile)[spec.name].folder, "data/reference"
+            if not (folder / "run.json").exists() or not published(spec):
                 continue
         notebook, page = nbformat.read(folder / "notebook.ipynb", 4), f"{spec.profile}/{spec.name}".replace("/", "-")
         site.mkdir(parents=True, exist_ok=True)

@@ -154,20 +154,15 @@ def read_notebook(path: Path) -> tuple[dict[str, Any], str]:
         known(path.stem, [other.stem for other in path.parent.glob("*.ipynb")], f"{YAML}: notebook")
     try:
         cells = [cell for cell in json.loads(path.read_text())["cells"] if cell["cell_type"] == "code"]
-    except (ValueError, KeyError, TypeError) as error:
-        raise DeclarationError(f"{path.name} is not a notebook ({error!r}): restore it with git checkout") from error
-    tagged = [cell for cell in cells if "parameters" in cell.get("metadata", {}).get("tags", [])]
-    if len(tagged) != 1:
-        raise DeclarationError(f"{path.name}: exactly one cell must have the tag `parameters`, {len(tagged)} have")
-    try:
-        assigned = ast.parse("".join(tagged[0]["source"])).body
-        defaults = {one.targets[0].id: ast.literal_eval(one.value) for one in assigned}  # pyright: ignore
-    except (SyntaxError, ValueError, AttributeError) as error:
-        raise DeclarationError(f"{path.name}: its parameters cell must hold flat literals only: {error}") from error
-    for name in {"output", "seed"} - defaults.keys():
-        raise DeclarationError(f"{path.name}: its parameters cell has no `{name}`")
-    rest = [code_tree("".join(cell["source"])) for cell in cells if cell is not tagged[0]]
-    return defaults, digest([statement for statements in rest for statement in statements])
+        [tagged] = [cell for cell in cells if "parameters" in cell["metadata"].get("tags", [])]
+        assigned: Any = ast.parse("".join(tagged["source"])).body
+        defaults = {one.targets[0].id: ast.literal_eval(one.value) for one in assigned}
+        defaults["output"], defaults["seed"]
+    except (ValueError, KeyError, TypeError, AttributeError, SyntaxError) as error:
+        form = "a notebook with one cell tagged `parameters` of flat literals, `output` and `seed` among them"
+        raise DeclarationError(f"{path.name} is not {form}: {error!r}") from error
+    rest = [code_tree("".join(cell["source"])) for cell in cells if cell is not tagged]
+    return defaults, digest(list(chain(*rest)))
 
 
 # --- what it means ------------------------------------------------------------------------------------------
@@ -192,10 +187,6 @@ class Spec:
     def run(self) -> str:
         """kind/name"""
         return split(self.name)[0]
-
-    @property
-    def kind(self) -> str:
-        return self.name.partition("/")[0]
 
     @property
     def notebook(self) -> str:
@@ -304,16 +295,13 @@ class Project:
         body, where = self.declarations.profiles[profile], f"{YAML}: profile {profile}, run {name}"
         defaults, code = self.notebook(run.notebook)
         shared = {key: value for key, value in body.params.items() if key in defaults}
-        params = dict(defaults)
-        for key, value in chain(*(one.items() for one in (shared, body.notebooks.get(run.notebook, {}), run.params))):
+        given = shared | body.notebooks.get(run.notebook, {}) | run.params | run.needs
+        for key, value in given.items():
             known(key, defaults, f"{where}: parameter of {run.notebook}")
-            params[key] = typed(value, defaults[key], f"{where}: {key}")
-        for key, value in run.needs.items():
-            known(key, defaults, f"{where}: parameter of {run.notebook}")
-            params.pop(key)
-            typed(value, defaults[key], f"{where}: {key}")
-        if params.pop("output") != defaults["output"]:
+            given[key] = typed(value, defaults[key], f"{where}: {key}")
+        if "output" in given:
             raise DeclarationError(f"{where}: output is set by the runner")
+        params = {key: value for key, value in (defaults | given).items() if key not in {"output", *run.needs}}
         if str(params["seed"]) != split(name)[1]:
             raise DeclarationError(f"{where}: seed is set by the run: grid: {{ seed: [0, 1] }}, or its own params")
         try:
@@ -507,33 +495,33 @@ def read_record(folder: Path) -> dict[str, Any]:
 def state(spec: Spec, states: dict[Path, str]) -> str:
     """`spec.state`; `states` keeps those that were looked up, by folder, as runs have ancestors in common."""
     if spec.folder not in states:
-        states[spec.folder] = look_up(spec, states)
+        states[spec.folder] = next(reasons(spec, states), "done")
     return states[spec.folder]
 
 
-def look_up(spec: Spec, states: dict[Path, str]) -> str:
-    """The state of one run by its folder, and by the states of its parents."""
+def reasons(spec: Spec, states: dict[Path, str]) -> Iterator[str]:
+    """Why a run has to be made: by its own folder, and by the states of its parents."""
     try:
         record = read_record(spec.folder)
     except DeclarationError:
-        return "damaged run.json"
+        record = {}
+        yield "damaged run.json"
     if not record:
-        return "unfinished" if (spec.folder / "spec.json").exists() else "missing"
+        yield "unfinished" if (spec.folder / "spec.json").exists() else "missing"
     if record["fingerprint"] != spec.fingerprint:
-        return "other notebook code" if record["code"] != spec.code else "other parameters or files"
+        yield "other notebook code" if record["code"] != spec.code else "other parameters or files"
     for name, entry in record["files"].items():
         path, size = spec.folder / name, entry if isinstance(entry, int) else entry["bytes"]
         if not path.exists() or path.stat().st_size != size:
-            return f"{name} is {'damaged' if path.exists() else 'gone'}"
+            yield f"{name} is {'damaged' if path.exists() else 'gone'}"
     for name, parent in spec.parents.items():
         finished = state(parent, states) == "done"
         if spec.study and not finished and name not in record["parents"]:
             continue
         # a restored run's parents may be those that are published
-        makes = [made_as(folder) for folder in ((parent.folder,) if finished else ()) + (parent.reference,)]
+        makes = {finished and made_as(parent.folder), made_as(parent.reference)} - {None}
         if record["parents"].get(name) not in makes:
-            return f"{name} made anew" if finished else f"{name} is not finished"
-    return "done"
+            yield f"{name} made anew" if finished else f"{name} is not finished"
 
 
 def made_as(folder: Path) -> str | None:
