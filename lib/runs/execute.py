@@ -162,11 +162,11 @@ def run_notebook(project: Project, spec: Spec, parameters: dict, device: str | N
 
     Raises RunError if a cell fails, the kernel dies, or a cell was never executed.
     """
-    executed, log = spec.folder / "notebook.ipynb", spec.folder / "log.txt"
+    executed = spec.folder / "notebook.ipynb"
     with (
         writing(executed),
         tempfile.TemporaryDirectory(prefix="run-", dir="/tmp") as short,
-        log.open("w") as file,
+        (spec.folder / "log.txt").open("w") as log,
     ):
         os.environ.update(environment(project, spec, short, device))
         try:
@@ -178,22 +178,21 @@ def run_notebook(project: Project, spec: Spec, parameters: dict, device: str | N
                 language="python",
                 cwd=project.root,
                 progress_bar=False,
-                stdout_file=file,
-                stderr_file=file,
+                stdout_file=log,
+                stderr_file=log,
                 config=Config({"KernelManager": {"transport": "ipc", "ip": f"{short}/s"}}),
                 extra_arguments=DIE_WITH_PARENT + QUIET,
             )
-        except PapermillExecutionError as error:
-            lines = strip_color("\n".join(error.traceback)).strip().splitlines()
-            why = "\n".join(lines[-6:]) or f"{error.ename}: {error.evalue}"
-            raise RunError(f"failed {last_cell(executed)}:\n{why}\nlog: {shown(executed)}") from error
-        except (DeadKernelError, RuntimeError) as error:  # the second: it died while it started
+        except (PapermillExecutionError, DeadKernelError, RuntimeError) as error:  # the last: it died while it started
             why = "its kernel died; most often the machine's memory was full, or the process was killed"
-            raise RunError(f"failed {last_cell(executed)}:\n{why}\nlog: {shown(log)}") from error
+            if isinstance(error, PapermillExecutionError):
+                lines = strip_color("\n".join(error.traceback)).strip().splitlines()
+                why = "\n".join(lines[-6:]) or f"{error.ename}: {error.evalue}"
+            raise RunError(f"failed {last_cell(executed)}:\n{why}\nlog: {shown(executed)}") from error
         finally:
             merge_streams(executed)
     for cell in code_cells(executed):
-        if cell.execution_count is None and cell.source.strip():
+        if cell.execution_count is None:
             why = f"no cell from `{first_line(cell)}` on was executed: the cell before ended the notebook (sys.exit?)"
             raise RunError(f"it is not finished: {why}\nlog: {shown(executed)}")
 
@@ -236,9 +235,9 @@ def environment(project: Project, spec: Spec, short: str, device: str | None) ->
 
 
 def code_cells(notebook: Path) -> list[Any]:
-    """The code cells of a notebook, none where it was not written."""
+    """The code cells of a notebook that hold anything, none where it was not written."""
     cells = nbformat.read(notebook, 4).cells if notebook.exists() else []
-    return [cell for cell in cells if cell.cell_type == "code"]
+    return [cell for cell in cells if cell.cell_type == "code" and cell.source.strip()]
 
 
 def last_cell(executed: Path) -> str:
@@ -249,7 +248,7 @@ def last_cell(executed: Path) -> str:
 
 
 def first_line(cell: Any) -> str:
-    return next((line for line in cell.source.splitlines() if line.strip()), "")
+    return cell.source.strip().splitlines()[0]
 
 
 def merge_streams(path: Path) -> None:

@@ -201,18 +201,15 @@ def differs_from_commit(root: Path) -> bool:
     """Whether tracked files differ from the commit, or lib/ or notebooks/ hold files that are not tracked. Of notebooks
     their cells count, not the outputs that JupyterLab saves."""
 
-    def cells(text: str | None) -> list:
-        return [(cell["cell_type"], "".join(cell["source"])) for cell in json.loads(text or '{"cells": []}')["cells"]]
+    def cells(text: str) -> list:
+        return [(cell["cell_type"], "".join(cell["source"])) for cell in json.loads(text)["cells"]]
 
     git = ("git", "-C", str(root))
     if said(*git, "ls-files", "--others", "--exclude-standard", "lib", "notebooks"):
         return True
     for name in (said(*git, "diff", "--name-only", "-z", "HEAD") or "").split("\0")[:-1]:
-        path = root / name
-        if path.suffix != ".ipynb" or not path.exists():
-            return True
-        with suppress(ValueError, KeyError):
-            if cells(path.read_text()) == cells(said(*git, "show", f"HEAD:{name}")):
+        with suppress(OSError, ValueError, KeyError, TypeError):  # a file that is gone, or no notebook
+            if cells((root / name).read_text()) == cells(said(*git, "show", f"HEAD:{name}") or ""):
                 continue
         return True
     return False

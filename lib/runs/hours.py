@@ -24,19 +24,19 @@ MANY = 50  # runs: a longer plan is shown by kinds
 def expected(project: Project, profile: str, specs: Sequence[Spec]) -> dict[str, float]:
     """Seconds that runs of a profile take: what was recorded of them, else of the run of the same notebook with most
     parameters in common, in proportion to the steps, else a bound; no entry where nothing is known."""
-    recorded, seconds = {}, {}
+    records, seconds = {}, {}
     for root in (project.root / "data/reference" / profile, project.runs / profile):
         for path in sorted(root.glob("*/*/*/run.json")) if specs else ():
             with suppress(DeclarationError):  # a damaged one: its own state says so
-                record = read_record(path.parent)
-                recorded.setdefault(record["notebook"], {})[path.parent.relative_to(root).as_posix()] = record
+                records[path.parent.relative_to(root).as_posix()] = read_record(path.parent)
     for spec in specs:
-        alike = {
-            (name == spec.name, sum(record["parameters"].get(k) == v for k, v in spec.params.items()), name): record
-            for name, record in recorded.get(spec.notebook, {}).items()
+        common = {
+            name: (name == spec.name, sum(record["parameters"].get(k) == v for k, v in spec.params.items()), name)
+            for name, record in records.items()
+            if record["notebook"] == spec.notebook
         }
-        if alike:
-            record = alike[max(alike)]
+        if common:
+            record = records[max(common, key=common.__getitem__)]
             steps = spec.params.get("steps", 1) / (record["parameters"].get("steps", 1) or 1)
             seconds[spec.name] = took(record) * steps
         elif (bound := measured(spec)) is not None:
@@ -52,26 +52,24 @@ def took(record: dict) -> float:
 
 def measured(spec: Spec) -> float | None:
     """The seconds that a run takes on an H100 at the most; None in a profile, or for a notebook, not measured."""
-    if spec.profile not in RATES:
-        return None
-    drawn, learned = RATES[spec.profile]
-    params = spec.params
-    cap = params.get("max_tokens", 1024)
+    given, drawn, learned = spec.params, 0, 0
+    cap = given.get("max_tokens", 1024)
     match spec.notebook:
         case "10_train_sft":
-            rows = params["demonstrations"] if params["source"] == "generated" else 1000
-            return params["epochs"] * rows * DEMONSTRATION / learned
+            rows = given["demonstrations"] if given["source"] == "generated" else 1000
+            learned = given["epochs"] * rows * DEMONSTRATION
         case "11_train_rloo":
-            tokens = params["steps"] * params["problems_per_step"] * params["group_size"] * cap
-            return tokens / drawn + tokens / learned
+            drawn = learned = given["steps"] * given["problems_per_step"] * given["group_size"] * cap
         case "12_sample_pairs":
-            return params["problems"] * params["samples"] * cap / drawn
+            drawn = given["problems"] * given["samples"] * cap
         case "13_train_preference":
-            return params["steps"] * params["batch_size"] * 2 * cap / learned
+            learned = given["steps"] * given["batch_size"] * 2 * cap
         case "15_sample_rollouts":
-            sets = {name: min(params["limit"] or 1000, PROBLEMS.get(name, 50)) for name in params["sets"]}
-            return sum(problems * params["sets"][name] for name, problems in sets.items()) * cap / drawn
-    return None
+            limit = given["limit"] or 1000
+            drawn = sum(min(limit, PROBLEMS.get(name, 50)) * n for name, n in given["sets"].items()) * cap
+    if spec.profile not in RATES or not (drawn or learned):
+        return None
+    return drawn / RATES[spec.profile][0] + learned / RATES[spec.profile][1]
 
 
 def disk(specs: Iterable[Spec]) -> float:

@@ -126,16 +126,6 @@ def plain_data(text: str) -> Any:
     return yaml.load(text, Loader)
 
 
-def read_declarations(path: Path) -> Declarations:
-    """The declarations of a papermill_runs.yaml. Raises DeclarationError."""
-    try:
-        return Declarations.model_validate(plain_data(path.read_text(encoding="utf-8")))
-    except ValidationError as error:
-        raise DeclarationError("\n".join(map(explain, error.errors()))) from error
-    except (OSError, ValueError, OverflowError, RecursionError, yaml.YAMLError) as error:
-        raise DeclarationError(f"{YAML}: {error}") from error
-
-
 def explain(error: Mapping[str, Any]) -> str:
     """One of pydantic's errors, with the nearest valid key where one is unknown."""
     place = [str(part) for part in error["loc"]]
@@ -215,7 +205,12 @@ class Project:
 
     @cached_property
     def declarations(self) -> Declarations:
-        return read_declarations(self.root / YAML)
+        try:
+            return Declarations.model_validate(plain_data((self.root / YAML).read_text(encoding="utf-8")))
+        except ValidationError as error:
+            raise DeclarationError("\n".join(map(explain, error.errors()))) from error
+        except (OSError, ValueError, OverflowError, RecursionError, yaml.YAMLError) as error:
+            raise DeclarationError(f"{YAML}: {error}") from error
 
     @cache  # noqa: B019 (a project lives as long as the process)
     def notebook(self, name: str) -> tuple[dict[str, Any], str]:
@@ -484,9 +479,7 @@ def read_record(folder: Path) -> dict[str, Any]:
     except FileNotFoundError:
         return {}
     except (ValueError, OSError) as error:
-        why = str(error)
-        if isinstance(error, ValidationError):
-            why = "; ".join(f"{'.'.join(map(str, one['loc']))}: {one['msg']}" for one in error.errors()[:1])
+        why = " ".join(str(error).splitlines()[1:3]) or error  # of pydantic's many lines, the place and the reason
         raise DeclarationError(f"{shown(path)} is damaged ({why}): {remedy(path)}") from error
     # records of before runs had an id: their children noted a hash of the text
     return {"files": {}, "artifacts": [], "id": digest(text.encode())} | record
