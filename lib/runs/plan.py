@@ -336,17 +336,11 @@ class Project:
         """What groups and runs take, with all that they rest on. A study goes without those of its parents that are
         neither finished nor part of the group."""
         self.check()
-        specs, targets, wanted = self.specs(profile), self.asked(profile, names), set()
-        states: dict[Path, str] = {}
-
-        def require(spec: Spec) -> None:
-            wanted.add(spec.name)
-            for parent in spec.parents.values() if state(spec, states) != "done" else ():
-                if parent.name not in wanted and not (spec.study and state(parent, states) != "done"):
-                    require(parent)
-
-        for target in targets:
-            require(specs[target])
+        specs, targets = self.specs(profile), self.asked(profile, names)
+        wanted, states = set(targets), {}
+        for name, spec in reversed(specs.items()):  # children first
+            if name in wanted and state(spec, states) != "done":
+                wanted |= {n for n, one in spec.parents.items() if not spec.study or state(one, states) == "done"}
         plan = Plan({run: spec for run, spec in specs.items() if run in wanted}, targets, states)
         self.check_own_rewards(plan.specs[run] for run in plan.waiting)
         return plan
