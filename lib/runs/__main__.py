@@ -88,7 +88,7 @@ def status(profile: Annotated[str, Argument()] = "cpu", groups: Some = None) -> 
         now, when = state(spec, known), ""
         count = counts.setdefault(spec.name.partition("/")[0], Counter())
         count["to be made again" if " " in now else now] += 1
-        count["published"] += (spec.reference / "run.json").exists()
+        count["published"] += spec.published
         if now == "done":
             record = read_record(spec.folder)
             now += ", by other code in lib/" if record.get("lib") != code else ""

@@ -39,11 +39,8 @@ OURS = {"spec.json", "run.json", "log.txt", "notebook.ipynb"}  # the runner's ow
 
 
 def execute(project: Project, spec: Spec) -> None:
-    """Make one run in its folder.
-
-    A folder half-made by the same spec is resumed: a checkpoint its notebook finds there is its own. What another spec
-    made there is set aside first. Raises RunError naming the cell and the log.
-    """
+    """Make one run in its folder: resume what the same spec has half made there, set aside what another one has made.
+    Raises RunError naming the cell and the log."""
     parents, folder = finished_parents(project, spec), spec.folder
     folder.mkdir(parents=True, exist_ok=True)
     with locked(folder, spec.name), nullcontext() if spec.study else gpu() as device:
@@ -87,11 +84,8 @@ def finished_parents(project: Project, spec: Spec) -> dict[str, Spec]:
     """The parents that are finished. Raises RunError if one is missing; a study reads those that are there."""
     found, states, make = {}, {}, f"python -m lib.runs make {spec.profile}"
     for name, parent in spec.parents.items():
-        if project.published:  # a study that was drawn here may have moved to another profile
-            now = "done" if read_record(parent.folder) and (parent.reference / "run.json").exists() else "missing"
-        else:
-            now = state(parent, states)
-        if now == "done":
+        now = "done" if project.published and read_record(parent.folder) else state(parent, states)
+        if now == "done" and (parent.published or not project.published):  # a study may have moved to another profile
             found[name] = parent
         elif not spec.study:
             raise RunError(f"it needs {name}, which is not finished ({now}): `{make} {name}`")
@@ -109,14 +103,9 @@ def describe(project: Project, spec: Spec, parents: dict[str, Spec]) -> dict[str
             parameters[key] = [shown(parents[name].folder) for name in value if name in parents]
         elif value in parents:
             parameters[key] = shown(parents[value].folder)
-    return {
-        "profile": spec.profile,
-        "run": spec.run,
-        "method": spec.method,
+    names = ("profile", "run", "method", "notebook", "code", "fingerprint")
+    return {name: getattr(spec, name) for name in names} | {
         "seed": spec.params["seed"],
-        "notebook": spec.notebook,
-        "code": spec.code,
-        "fingerprint": spec.fingerprint,
         "parameters": parameters | {"output": shown(spec.folder)},
         "inputs": inputs(parameters, project.root),
         "parents": {name: read_record(parent.folder)["id"] for name, parent in parents.items()},
@@ -124,8 +113,7 @@ def describe(project: Project, spec: Spec, parents: dict[str, Spec]) -> dict[str
 
 
 def prepare(folder: Path, began: dict[str, Any], maker: dict[str, Any], study: bool) -> tuple[list[dict], float]:
-    """Make a folder ready for a run. What made each of its stretches, of a resumed run more than one; and the seconds
-    spent in earlier ones.
+    """Make a folder ready for a run. Gives what made each of its stretches, and the seconds spent in earlier ones.
 
     What another spec made there is set aside; a study, which only reads, is made again in its place. Nothing is touched
     where no spec.json says that the folder is this run's: RunError names what lies there.
@@ -158,10 +146,8 @@ def prepare(folder: Path, began: dict[str, Any], maker: dict[str, Any], study: b
 
 
 def run_notebook(project: Project, spec: Spec, parameters: dict, device: str | None) -> None:
-    """Papermill, with the kernel over IPC in a short directory of its own: no open port, no collision.
-
-    Raises RunError if a cell fails, the kernel dies, or a cell was never executed.
-    """
+    """Papermill, with the kernel over IPC in a short directory of its own: no open port, no collision. Raises RunError
+    if a cell fails, the kernel dies, or a cell was never executed."""
     executed = spec.folder / "notebook.ipynb"
     with (
         writing(executed),

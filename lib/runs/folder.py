@@ -109,8 +109,7 @@ def changes(before: Mapping[str, Any], began: Mapping[str, Any]) -> Iterator[str
 
 
 def parameters_of(given: Mapping[str, Any]) -> dict[str, Any]:
-    """The parameters among a notebook's names: what its cells of plain literals assign, by IPython's history; without a
-    history, all plain values."""
+    """The parameters among a notebook's names: what cells of plain literals assign, by IPython's history, if any."""
     assigned = given if "In" not in given else {name for cell in given["In"] for name in literals(cell)}
     return {name: value for name, value in given.items() if name in assigned and name[0] != "_" and is_plain(value)}
 
@@ -149,8 +148,8 @@ def content(folder: Path) -> list[Path]:
 def set_aside(folder: Path) -> Path:
     """Move what lies in a folder into a new one with the time in its name, which this gives back.
 
-    Its run.json becomes run.before.json, so that no pattern of folders takes it for a finished run. spec.json goes
-    last: if this is cut off, the folder is still known as the run's.
+    run.json gets another name, so that no pattern of folders takes it for a finished run. spec.json goes last: if this
+    is cut off, the folder is still known as the run's.
     """
     aside = folder.with_name(f"{folder.name}.before-{time.strftime('%Y%m%d-%H%M%S')}")
     while aside.exists():

@@ -50,11 +50,8 @@ def lib_digest(root: Path) -> str:
 
 
 def inputs(params: dict[str, Any], root: Path) -> dict[str, str]:
-    """By name, a hash of everything that parameters name and that another content would make another run of.
-
-    That is: files (problems or a reward of one's own), folders of models, problem sets, and the code of rewards in
-    lib/rewards.py. Names that stand for nothing in this checkout, such as a model of the hub, are left out.
-    """
+    """By name, a hash of what parameters name: files (problems or a reward of one's own), folders of models, problem
+    sets, and the code of rewards in lib/rewards.py. What is not in this checkout, as a hub's model, is left out."""
     found, rewards = {}, root / "lib/rewards.py"
     for name in texts(params):
         path = root / name
@@ -107,11 +104,8 @@ def problem_set(name: str, root: Path) -> dict[str, str]:
 
 @cache
 def reward_code(name: str, source: str) -> str:
-    """A hash of the code behind a reward of lib/rewards.py, whose `source` is given; "" for any other name.
-
-    It covers the reward's function, the options that are set for it, and every function, class and constant of the
-    file which it uses, directly or through another.
-    """
+    """A hash of the code behind a reward of lib/rewards.py, whose `source` is given: its function, the options that are
+    set for it, and all of the file that it uses, directly or through another; "" for any other name."""
     from lib.rewards import REWARDS
 
     factory, defined, used = REWARDS.get(name), definitions(source), set()

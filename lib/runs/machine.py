@@ -87,11 +87,8 @@ def locked(folder: Path, run: str) -> Iterator[None]:
 
 
 def gpus() -> list[str]:
-    """This machine's GPUs, as their driver names them; COUNTDOWN_GPUS or CUDA_VISIBLE_DEVICES narrow them.
-
-    A device file has another number where a container has GPU 3 alone: the file is nvidia3, and CUDA counts from 0. So
-    devices are counted where the driver cannot be asked.
-    """
+    """This machine's GPUs, as their driver names them; COUNTDOWN_GPUS or CUDA_VISIBLE_DEVICES narrow them. Where the
+    driver cannot be asked they are counted: a container's only GPU may be the file nvidia3, and is 0 to CUDA."""
     for variable in ("COUNTDOWN_GPUS", "CUDA_VISIBLE_DEVICES"):
         if variable in os.environ:
             return [name for name in os.environ[variable].split(",") if name]
@@ -105,10 +102,8 @@ def gpus() -> list[str]:
 
 @contextmanager
 def gpu() -> Iterator[str | None]:
-    """Hold the first GPU that is free and give its name; None where there are none.
-
-    Runs of other users are not seen. In a Slurm job, which has GPUs to itself, numbers are the job's own.
-    """
+    """Hold the first GPU that is free and give its name; None where there are none. Runs of other users are not seen.
+    In a Slurm job, which has GPUs to itself, numbers are the job's own."""
     prefix = f"{tempfile.gettempdir()}/countdown-gpu-{os.getuid()}-{os.environ.get('SLURM_JOB_ID', '')}"
     flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC  # no link is followed, and no file is emptied
     with ExitStack() as stack:

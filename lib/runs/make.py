@@ -17,10 +17,10 @@ import yaml
 from lib.files import FIGURES, atomic, clock, shown
 from lib.runs.hours import engine_missing, expected, show_plan, time_left
 from lib.runs.machine import RunError, caches, die_with_parent, gpus, memory_mb, try_lock
-from lib.runs.plan import Plan, Project, Spec, known, read_record
+from lib.runs.plan import Plan, Project, known, read_record
 
 MACHINES = Path(__file__).parent / "machines"  # Snakemake's profiles: where runs are made
-OPTIONS = "--quiet progress host reason --nocolor --nolock --rerun-incomplete --forceall --scheduler greedy"
+OPTIONS = "--nocolor --nolock --rerun-incomplete --forceall --scheduler greedy"
 
 
 def make(project: Project, plan: Plan, cores: int, options: Sequence[str] = (), machine: str = "local") -> None:
@@ -31,8 +31,7 @@ def make(project: Project, plan: Plan, cores: int, options: Sequence[str] = (), 
     folder.mkdir(parents=True, exist_ok=True)
     with (folder / ".lock").open("a+") as lock:  # one front door at a time
         if not try_lock(lock):
-            lock.seek(0)
-            other = lock.read()
+            other = (folder / ".lock").read_text()
             raise RunError(f"these runs are being made by process {other}: wait for it, or `kill {other}`")
         lock.truncate(0)
         print(os.getpid(), end="", file=lock, flush=True)
@@ -102,7 +101,7 @@ def snakemake(
     errors = re.findall(r"^Error in rule run.*?output: \S+?/(\S+)/run\.json", "\n".join(told), re.M | re.S)
     failed = [run for run in plan.waiting if run in errors]
     for run in failed:
-        if not any(line.startswith(f"! run {run} ") for line in told):
+        if not any(f"! run {run} " in line for line in told):
             log = shown(plan.specs[run].folder / "log.txt")
             print(f"! run {run} was killed, most often as the memory was full\n! log: {log}", flush=True)
     if failed:
@@ -127,7 +126,7 @@ def draw(project: Project, profiles: list[str], names: list[str], cores: int) ->
             raise RunError(
                 f"figures are drawn by studies, and {' '.join(names)} holds none: try `make figures` for all"
             )
-        plan = Plan({name: specs[name] for name in specs if name in studies and published(specs[name])}, [])
+        plan = Plan({name: specs[name] for name in specs if name in studies and specs[name].published}, [])
         for spec in plan.specs.values():
             (spec.folder / "run.json").unlink(missing_ok=True)
         try:
@@ -151,10 +150,6 @@ def draw(project: Project, profiles: list[str], names: list[str], cores: int) ->
     print(f"the figures and tables of {len(drawn)} studies are in {shown(FIGURES)}")
 
 
-def published(spec: Spec) -> bool:
-    return (spec.reference / "run.json").exists()
-
-
 def report(project: Project, profiles: list[str]) -> Path:
     """The executed studies of some profiles as HTML, those made here or else those that `figures` drew, and a page that
     lists them, which this gives back. Raises RunError if there are none."""
@@ -169,7 +164,7 @@ def report(project: Project, profiles: list[str]) -> Path:
         folder, source = spec.folder, "local runs"
         if spec.state != "done":
             folder, source = project.runs / "reference" / spec.profile / spec.name, "data/reference"
-        if not (folder / "run.json").exists() or (folder != spec.folder and not published(spec)):
+        if not (folder / "run.json").exists() or (folder != spec.folder and not spec.published):
             continue
         notebook, page = nbformat.read(folder / "notebook.ipynb", 4), f"{spec.profile}-{spec.name}".replace("/", "-")
         with atomic(site / f"{page}.html") as temporary:

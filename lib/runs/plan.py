@@ -188,6 +188,10 @@ class Spec:
         return self.name.startswith(STUDY)
 
     @property
+    def published(self) -> bool:
+        return (self.reference / "run.json").exists()
+
+    @property
     def state(self) -> str:
         """done, missing, unfinished, or why a finished run has to be made again."""
         return state(self, {})
@@ -346,9 +350,8 @@ class Project:
         return plan
 
     def check_own_rewards(self, specs: Iterable[Spec]) -> None:
-        """Make each reward that these runs name. Raises DeclarationError in a sentence, whatever such a file does.
-
-        Only this executes a file of rewards: looking at other runs executes nothing of a user's."""
+        """Make each reward that these runs name. Raises DeclarationError, whatever such a file does; nothing else here
+        executes one."""
         for spec in specs:
             try:
                 check_rewards(spec.params)
@@ -408,11 +411,8 @@ def split(name: str) -> tuple[str, str]:
 
 
 def select(patterns: list[str], runs: Iterable[str], where: str, seeds: bool = False) -> list[str]:
-    """The runs that patterns (exact, or with *) stand for, each once. Raises DeclarationError.
-
-    A pattern of kind/name stands for the first seed of each run, or with `seeds` for all of them; kind/name/seed for
-    what it says.
-    """
+    """The runs that patterns (exact, or with *) stand for, each once: kind/name for the first seed, or with `seeds` for
+    all of them; kind/name/seed for what it says. Raises DeclarationError."""
     seeds_of: dict[str, list[str]] = {}
     for name in runs:
         seeds_of.setdefault(split(name)[0], []).append(name)
