@@ -97,9 +97,38 @@ def linear(read: Callable[[str], object], text: str) -> bool:
 # The longest files first (--dist loadfile --no-loadscope-reorder), lest one worker is left alone with them at the end.
 LONGEST = [
     f"test_{name}"
-    for name in ("notebooks", "runs", "paper_profile", "contributing", "recomputed", "training", "explorer")
+    for name in (
+        "notebooks",
+        "make",
+        "execute",
+        "plan",
+        "paper_profile",
+        "contributing",
+        "recomputed",
+        "training",
+        "explorer",
+    )
 ]
 
 
 def pytest_collection_modifyitems(items):
     items.sort(key=lambda item: LONGEST.index(item.path.stem) if item.path.stem in LONGEST else len(LONGEST))
+
+
+@pytest.fixture
+def checkout(tmp_path: Path):
+    """A scratch copy of the runner with three notebooks of its own (tests/scratch.py)."""
+    from lib.files import ROOT
+    from tests import scratch
+
+    for name in ("lib/__init__.py", "lib/files.py", "Snakefile"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        shutil.copy(ROOT / name, tmp_path / name)
+    shutil.copytree(ROOT / "lib/runs", tmp_path / "lib/runs", ignore=shutil.ignore_patterns("__pycache__"))
+    notebooks, train = tmp_path / "notebooks", (scratch.TRAIN_CODE, scratch.TRAIN_END)
+    scratch.write_notebook(notebooks / "base.ipynb", scratch.BASE, f"init = 'none'\n{train[0]}", train[1])
+    scratch.write_notebook(notebooks / "train.ipynb", scratch.TRAIN, *train)
+    scratch.write_notebook(notebooks / "study.ipynb", scratch.STUDY, scratch.STUDY_CODE)
+    project = scratch.Checkout(tmp_path)
+    project.declare()
+    return project

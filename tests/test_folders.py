@@ -1,26 +1,20 @@
-"""A run's folder: what began it, what is set aside, what a fingerprint holds, and what is checked on reading."""
+"""A run's folder as its notebook sees it: what began it, what is written into it and what is checked on reading."""
 
 import json
 import os
-import subprocess
+import re
+import resource
 from pathlib import Path
 
 import nbformat
 import pandas as pd
 import pytest
 
-from lib.files import DATA, ROOT, RUNS, read_table
+from lib.files import DATA, ROOT, RUNS, clock, progress, read_table
 from lib.runs import Run
-from lib.runs.execute import described, merge_streams, prepare, spending
-from lib.runs.folder import parameters_of, provenance
-from lib.runs.hashes import code_tree, inputs, reward_code
-from lib.runs.plan import DeclarationError, Plan, Project, plain_data, read_notebook, read_record
+from lib.runs.execute import described
+from lib.runs.folder import parameters_of
 from lib.study.judging import folders
-from tests.conftest import linear
-
-BEGAN = {"profile": "cpu", "run": "t/base", "seed": 0, "fingerprint": "1", "parameters": {"steps": 3}, "parents": {}}
-MAKER = {"commit": "a", "dirty": False, "lib": "1"}
-RECORD = BEGAN | {"method": "t/base", "notebook": "base", "code": "1", "elapsed": 2.0, "files": {}, "id": "first"}
 
 
 def test_tests_have_a_folder_of_runs_of_their_own():
@@ -28,7 +22,7 @@ def test_tests_have_a_folder_of_runs_of_their_own():
     assert DATA / "runs" not in (RUNS, *RUNS.parents) and os.environ["COUNTDOWN_RUNS"] == str(RUNS)
 
 
-# -- a notebook that is run by hand ----------------------------------------------------------------
+# -- a notebook that is run by hand ------------------------------------------------------------------
 
 
 def by_hand(folder: Path, **given) -> Run:
@@ -119,152 +113,7 @@ def test_every_trainer_notebook_begins_anew_with_another_parameter(tmp_path, nam
     assert not saved.exists() and len(list(tmp_path.glob("run.before-*"))) == 1
 
 
-# -- a run of the runner ---------------------------------------------------------------------------
-
-
-def test_old_results_are_set_aside_and_nothing_is_deleted(tmp_path, capsys):
-    folder = tmp_path / "0"
-    folder.mkdir()
-    prepare(folder, BEGAN, dict(MAKER), study=False)
-    for name in ("metrics.csv", "thesis.txt", "run.json", "log.txt"):
-        (folder / name).write_text(name)
-    prepare(folder, BEGAN | {"fingerprint": "2"}, dict(MAKER), study=False)
-    [aside] = tmp_path.glob("0.before-*")
-    assert str(aside) in capsys.readouterr().out
-    assert [path.name for path in folder.iterdir()] == ["spec.json"]
-    assert sorted(path.name for path in aside.iterdir()) == [
-        *("log.txt", "metrics.csv", "run.before.json", "spec.json", "thesis.txt")
-    ]
-
-
-def test_what_makes_a_run_is_noted_when_it_starts_and_kept_when_it_goes_on(tmp_path, capsys):
-    first = prepare(tmp_path, BEGAN, dict(MAKER), study=False)
-    assert [one["commit"] for one in first] == ["a"] and first[0]["started"]
-    (tmp_path / "checkpoint").mkdir()
-    again = prepare(tmp_path, BEGAN, dict(MAKER), study=False)
-    assert again == first and "goes on" not in capsys.readouterr().out
-    other = prepare(tmp_path, BEGAN, MAKER | {"lib": "2", "commit": "b"}, study=False)
-    assert [one["lib"] for one in other] == ["1", "2"] and other[0] == first[0]
-    assert "goes on, though commit, lib differ from when it was begun" in capsys.readouterr().out
-    assert (tmp_path / "checkpoint").exists()
-
-
-@pytest.mark.parametrize("torn", ["", "{", "\0" * 200, "[]"])
-def test_a_power_cut_locks_no_run_out(tmp_path, torn):
-    """What it may leave: a spec.json or a spent.txt without its content, with a log or with more."""
-    folder = tmp_path / "0"
-    folder.mkdir()
-    for name in ("spec.json", "spent.txt", "log.txt"):
-        (folder / name).write_text(torn)
-    prepare(folder, BEGAN, dict(MAKER), study=False)
-    assert not list(tmp_path.glob("0.before-*")), "the runner's own files are no results"
-    (folder / "spent.txt").write_text(torn)
-    with spending(folder, anew=False) as spent:
-        assert spent()[0] < 60
-    (folder / "spec.json").write_text(torn)
-    (folder / "half.txt").write_text("half")
-    prepare(folder, BEGAN, dict(MAKER), study=False)
-    assert [path.read_text() for path in tmp_path.glob("0.before-*/half.txt")] == ["half"]
-
-
-def test_time_adds_up_over_a_kill(tmp_path):
-    (tmp_path / "spent.txt").write_text("5000.0 300.0 1\n")
-    with spending(tmp_path, anew=False) as spent:
-        elapsed, cores = spent()
-    assert 5000 <= elapsed < 5060 and cores >= 300
-    with spending(tmp_path, anew=True) as spent:
-        assert spent()[0] < 60
-
-
-def test_streams_are_merged_as_a_terminal_shows_them(tmp_path):
-    def stream(text, name="stdout"):
-        return nbformat.v4.new_output("stream", text=text, name=name)
-
-    shown = nbformat.v4.new_output("display_data", {"text/plain": "a figure"})
-    said = [
-        stream("x is"),
-        stream(" 3\n"),
-        stream("step 1\rstep"),
-        stream(" 2\r\nend"),
-        stream("!", "stderr"),
-        shown,
-        stream("b"),
-    ]
-    path = tmp_path / "notebook.ipynb"
-    nbformat.write(nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell("1", outputs=said)]), path)
-    merge_streams(path)
-    outputs = nbformat.read(path, 4).cells[0].outputs
-    assert [one.get("text") for one in outputs] == ["x is 3\nstep 2\r\nend", "!", None, "b"]
-
-    def merge(text: str) -> None:
-        nbformat.write(nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell("1", outputs=[stream(text)])]), path)
-        merge_streams(path)
-
-    assert linear(merge, "x" * 400_000)
-
-
-# -- what a fingerprint holds ----------------------------------------------------------------------
-
-
-def test_code_is_what_runs():
-    assert code_tree("a = 1\n\n\n# why\nb = [a,\n     2]") == code_tree("a = 1  # one\nb = [a, 2]\n\n")
-    assert code_tree('def f(x):\n    """Doc."""\n    return x') == code_tree("def f(x):\n    return x")
-    assert code_tree("a = 1") != code_tree("a = 1.0") != code_tree("a = True") and code_tree("'a'") != code_tree("a")
-    assert code_tree("%matplotlib inline\n\na = 1") == code_tree("%matplotlib inline\na = 1\n") != code_tree("a = 1")
-
-
-def test_a_notebook_that_jupyterlab_saved_is_the_same(tmp_path):
-    path = tmp_path / "mine.ipynb"
-
-    def code(*cells: str) -> str:
-        first = nbformat.v4.new_code_cell("output = ''\nseed = 0", metadata={"tags": ["parameters"]})
-        nbformat.write(nbformat.v4.new_notebook(cells=[first, *map(nbformat.v4.new_code_cell, cells)]), path)
-        return read_notebook(path)[1]
-
-    assert code("x = f(1,2)") == code("", "x = f(1, 2)  # two", "  \n", "# nothing") != code("x = f(1, 3)")
-
-
-REWARDS = '''
-WEIGHT = 0.5
-def helper(x):
-    return x
-def other(x):
-    return x
-@register("sparse")
-def sparse(options=1):
-    """A docstring."""
-    return WEIGHT * helper(options)
-'''
-
-
-@pytest.mark.parametrize(
-    ("before", "after", "same"),
-    [
-        ("WEIGHT = 0.5", "WEIGHT = 0.25", False),
-        ("def helper(x):\n    return x", "def helper(x):\n    return -x", False),
-        ("return WEIGHT", "return 1 + WEIGHT", False),
-        ("def other(x):\n    return x", "def other(x):\n    return -x", True),
-        ("A docstring.", "Another one.", True),
-        ("WEIGHT = 0.5", "# why\nWEIGHT = 0.5", True),
-    ],
-)
-def test_an_edited_reward_is_another_one(before, after, same):
-    assert before in REWARDS and reward_code("sparse", REWARDS)
-    assert (reward_code("sparse", REWARDS.replace(before, after)) == reward_code("sparse", REWARDS)) == same
-
-
-def test_a_fingerprint_holds_what_parameters_name():
-    """Base models, problem sets and rewards: the parameters hold their names alone."""
-    named = {"init": "data/models/base-1m", "problem_set": "3to4", "sets": {"heldout_1000": 4}, "reward": "trace_dense"}
-    found = inputs(named | {"eval_rewards": ["ast"], "policy": "Qwen/Qwen2.5-0.5B"}, ROOT)
-    problems = {"problems 3to4/heldout_1000", "problems 3to4/train"}
-    assert set(found) == problems | {"data/models/base-1m", "reward ast", "reward trace_dense"}
-    held = json.loads((DATA / "problems/manifest.json").read_text())
-    assert held["3to4/heldout_1000"]["sha256"].startswith(found["problems 3to4/heldout_1000"])
-    assert inputs({"reward": "trace_gated"}, ROOT)["reward trace_gated"] != found["reward trace_dense"]
-    assert inputs({"a": "x." * 500, "b": "\0.", "c": "a/" * 500}, ROOT) == {}
-    for spec in (Project().specs("cpu")[name] for name in ("sft/free/0", "rloo/ast_tau2/0")):
-        assert inputs(spec.params, ROOT)
+# -- what is written and read ------------------------------------------------------------------------
 
 
 def test_a_folder_with_brackets_in_its_name_is_found(tmp_path):
@@ -272,9 +121,6 @@ def test_a_folder_with_brackets_in_its_name_is_found(tmp_path):
     folder.mkdir(parents=True)
     (folder / "run.json").write_text("{}")
     assert folders([str(folder)]) == [folder]
-
-
-# -- what is written and read ----------------------------------------------------------------------
 
 
 def test_a_file_with_another_content_of_the_same_length_is_refused(tmp_path):
@@ -288,81 +134,47 @@ def test_a_file_with_another_content_of_the_same_length_is_refused(tmp_path):
     assert len(read_table(tmp_path / "metrics.csv")) == 2
 
 
-@pytest.mark.parametrize(
-    "wrong",
-    [{"elapsed": "2"}, {"files": []}, {"files": {"a": {}}}, {"files": {"a": "b"}}, {"parents": []}, {"artifacts": 3}],
-)
-def test_a_record_of_other_types_is_answered_in_a_sentence(tmp_path, wrong):
-    (tmp_path / "run.json").write_text(json.dumps(RECORD))
-    assert read_record(tmp_path)["id"] == "first"
-    (tmp_path / "run.json").write_text(json.dumps(RECORD | wrong))
-    with pytest.raises(DeclarationError, match=r"run.json is damaged \("):
-        read_record(tmp_path)
+def test_tables_whole_or_not_at_all(tmp_path):
+    run = Run(tmp_path / "run")
+    table = pd.DataFrame({"nums": [[1, 2], [3]], "text": ["a", "b"]})
+    path = run.write(table, "generations.parquet")
+    assert read_table(path)["text"].tolist() == ["a", "b"]
+    path.write_bytes(path.read_bytes()[:-20])
+    with pytest.raises(ValueError, match=r"generations.parquet is damaged .*delete the folder"):
+        read_table(path)
+    path = run.write(table, "metrics.csv")
+    path.write_bytes(path.read_bytes()[:-3])
+    with pytest.raises(ValueError, match=r"metrics.csv is damaged .*middle of a line"):
+        read_table(path)
+    with pytest.raises(FileNotFoundError, match=r"nothing.csv is missing: .*same command"):
+        read_table(run / "nothing.csv")
 
 
-DEEP = "[" * 100_000 + "]" * 100_000
-BOMB = "a: &a [1, 2]\n" + "".join(
-    f"{chr(98 + i)}: &{chr(98 + i)} [*{chr(97 + i)}, *{chr(97 + i)}]\n" for i in range(20)
-)
+def full_disk_write(run: Run, name: str) -> None:
+    """Write a table in a process that may write no file over 4 KB, as on a disk with no room left."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (4096, hard))
+    try:
+        run.write(pd.DataFrame({"x": range(100_000)}), name)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
 
 
-@pytest.mark.parametrize(
-    "text",
-    ["a: 2026-11-25", f"a: {'9' * 401}", f"a: {'9' * 5001}", "a: &a [*a]", f"a: {DEEP}", BOMB, "a: !!binary abcd"],
-)
-def test_a_hostile_yaml_is_refused_in_a_sentence(tmp_path, text):
-    (tmp_path / "papermill_runs.yaml").write_text(text)
-    with pytest.raises(DeclarationError, match="papermill_runs.yaml: "):
-        Project(tmp_path).declarations  # noqa: B018
+@pytest.mark.parametrize("name", ["big.parquet", "big.csv"])
+def test_a_full_disk_keeps_the_old_file_and_leaves_no_half_one(tmp_path, name):
+    run = Run(tmp_path)
+    old = run.write(pd.DataFrame({"x": [1]}), name)
+    with pytest.raises(OSError, match=rf"cannot write .*{re.escape(name)}.*make clean-runs"):
+        full_disk_write(run, name)
+    assert read_table(old)["x"].tolist() == [1]
+    assert [path.name for path in tmp_path.iterdir()] == [name]
 
 
-def test_an_alias_of_plain_values_is_taken():
-    assert plain_data("a: &x {b: 1}\nc: {<<: *x, d: 2.5}") == {"a": {"b": 1}, "c": {"b": 1, "d": 2.5}}
-
-
-def test_a_chain_of_rounds_is_planned_in_linear_time():
-    """Each round rests on the two before it, so that 2 to the 40 ways lead through the chain."""
-
-    looked: list[str] = []
-
-    class Round:
-        def __init__(self, name, parents):
-            self.name, self.folder, self.reference = name, Missing(looked, name), Missing([], name)
-            self.parents = {parent.name: parent for parent in parents}
-
-    rounds: list = []
-    for i in range(40):
-        rounds.append(Round(f"t/{i}", rounds[-2:]))
-    plan = Plan({one.name: one for one in rounds}, [])  # pyright: ignore[reportArgumentType]
-    assert plan.heights["t/0"] == 39 and len(plan.waiting) == 40 and len(looked) == 40
-
-
-class Missing:
-    """A folder without a run, which counts how often it is asked."""
-
-    def __init__(self, looked: list[str], name: str):
-        self.looked, self.name = looked, name
-
-    def __truediv__(self, name: str) -> Path:
-        self.looked += [self.name] * (name == "run.json")
-        return Path("/nowhere") / name
-
-
-# -- what made it ----------------------------------------------------------------------------------
-
-
-def test_a_commit_is_that_of_this_checkout_and_new_code_makes_it_dirty(tmp_path):
-    def git(*arguments):
-        subprocess.run(["git", "-C", tmp_path, "-c", "user.name=a", "-c", "user.email=b", *arguments], check=True)
-
-    git("init", "-q")
-    (tmp_path / "lib").mkdir()
-    (tmp_path / "lib/code.py").write_text("a = 1\n")
-    git("add", "-A")
-    git("commit", "-qm", "first")
-    assert provenance(tmp_path)["commit"] and not provenance(tmp_path)["dirty"]
-    assert provenance(tmp_path / "lib")["commit"] is None, "unpacked inside another project"
-    (tmp_path / "notes.txt").write_text("mine")
-    assert not provenance(tmp_path)["dirty"]
-    (tmp_path / "lib/extra.py").write_text("b = 2\n")
-    assert provenance(tmp_path)["dirty"]
+def test_a_progress_line_takes_up_where_a_resumed_loop_does(capsys):
+    line = progress(None, 10, "step", done=5)
+    line.start_t -= 10  # as if ten seconds had passed
+    line.set_postfix(loss=0.25, refresh=False)
+    line.update()
+    line.close()
+    assert capsys.readouterr().out.splitlines()[-1] == "step 6/10, loss=0.25, 00:10 elapsed, 00:40 left"
+    assert [clock(seconds) for seconds in (5, 75, 3700)] == ["00:05", "01:15", "1:01:40"]

@@ -6,8 +6,8 @@ from fnmatch import fnmatch
 import pytest
 
 from lib.game.prompts import ENDS, PROMPTS, render_prompt
-from lib.runs import bench, process
-from lib.runs.front import expected, show_plan
+from lib.runs import hours, machine
+from lib.runs.hours import expected, show_plan
 from lib.runs.plan import DeclarationError, Project
 
 GPU = ["paper", "gpu24"]
@@ -103,7 +103,7 @@ def test_what_a_paper_tabulates_is_sampled_on_fifty_problems(everything):
 
 
 def test_the_plan_of_the_five_papers_has_hours_for_all_that_was_measured_and_disk(capsys, monkeypatch):
-    monkeypatch.setattr(bench, "find_spec", lambda name: None)
+    monkeypatch.setattr(hours, "find_spec", lambda name: None)
     project = Project()
     plan = project.plan("paper", "ast", "program", "dense_all", "trace", "agent")
     seconds = expected(project, "paper", [plan.specs[run] for run in plan.waiting])
@@ -117,17 +117,17 @@ def test_the_plan_of_the_five_papers_has_hours_for_all_that_was_measured_and_dis
     }
     show_plan(project, plan, seconds, 1)
     said = capsys.readouterr().out
-    assert "on one H100 " in said and " GB of disk" in said and "vLLM is not installed" in said
+    assert "on one H100" in said and " GB of disk" in said and "vLLM is not installed" in said
     update = 128 * 8 * 1024 * (1 / 21_232 + 1 / 34_191)
     assert seconds["rloo/sparse/0"] == pytest.approx(100 * update)
 
 
 def test_an_engine_that_is_missing_is_named_only_where_it_is_asked_for(monkeypatch):
-    monkeypatch.setattr(bench, "find_spec", lambda name: None)
-    assert "-c requirements.txt" in bench.engine_missing(["", "vllm"])
-    assert bench.engine_missing(["", "transformers"]) == ""
-    monkeypatch.setattr(bench, "find_spec", lambda name: object())
-    assert bench.engine_missing(["vllm"]) == ""
+    monkeypatch.setattr(hours, "find_spec", lambda name: None)
+    assert "-c requirements.txt" in hours.engine_missing(["", "vllm"])
+    assert hours.engine_missing(["", "transformers"]) == ""
+    monkeypatch.setattr(hours, "find_spec", lambda name: object())
+    assert hours.engine_missing(["vllm"]) == ""
 
 
 def test_a_run_of_other_profiles_is_neither_planned_nor_read():
@@ -152,17 +152,17 @@ def test_a_gpu_in_a_container_goes_by_the_drivers_name_or_is_counted(said, names
     """The container has the machine's fourth GPU alone, which CUDA calls 0."""
     (tmp_path / "nvidia3").touch()
     (tmp_path / "nvidiactl").touch()
-    monkeypatch.setattr(process, "DEVICES", tmp_path)
+    monkeypatch.setattr(machine, "DEVICES", tmp_path)
     for variable in ("COUNTDOWN_GPUS", "CUDA_VISIBLE_DEVICES"):
         monkeypatch.delenv(variable, raising=False)
 
     def run(*args, **options):
         if said is None:
             raise FileNotFoundError("nvidia-smi")
-        return process.subprocess.CompletedProcess(args, 0, stdout=said)
+        return machine.subprocess.CompletedProcess(args, 0, stdout=said)
 
-    monkeypatch.setattr(process.subprocess, "run", run)
-    assert process.gpus() == names
+    monkeypatch.setattr(machine.subprocess, "run", run)
+    assert machine.gpus() == names
 
 
 # --- prompt styles ----------------------------------------------------------------------------------------------------

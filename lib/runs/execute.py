@@ -8,44 +8,39 @@ import shutil
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import nullcontext
 from datetime import UTC, datetime
+from itertools import groupby
 from pathlib import Path
-from threading import Event, Thread
 from typing import Any
 
-import psutil
+import nbformat
 from nbclient.exceptions import DeadKernelError
 from papermill import PapermillExecutionError, execute_notebook
 from papermill.clientwrap import PapermillNotebookClient
 from papermill.exceptions import strip_color
 from traitlets.config import Config
 
-from lib.files import sha256, shown, writing
+from lib.files import clock, sha256, shown, writing
 from lib.runs.folder import content, provenance, read_spec, set_aside, write_json
-from lib.runs.hashes import inputs, lib_digest
+from lib.runs.hashes import inputs
+from lib.runs.machine import RunError, caches, gpu, locked
 from lib.runs.plan import Project, Spec, read_record, state
-from lib.runs.process import RunError, caches, gpu, locked
 
 # nbclient answers an Output widget (`interact`) on the socket where it awaits the cell's reply, and then may never see
 # that (its issue 312). Unanswered, what is shown inside the widget becomes the cell's own output.
 PapermillNotebookClient.on_comm_open_jupyter_widget = lambda self, msg: None
 # The kernel's first lines. jupyter_client interrupts a kernel before it asks it to end; one that is still tidying up
-# behind its last cell speaks of an error then, on everybody's screen. And lib.runs.process.die_with_parent.
+# behind its last cell speaks of an error then, on everybody's screen. And lib.runs.machine.die_with_parent.
 EXEC = "--IPKernelApp.exec_lines="
 QUIET = [EXEC + "get_ipython().kernel.log.addFilter(lambda record: 'KeyboardInterrupt' not in str(record.msg))"]
 DIE_WITH_PARENT = [EXEC + "__import__('ctypes').CDLL(None).prctl(1, 9)"] if sys.platform == "linux" else []
-OURS = {"spec.json", "run.json", "spent.txt", "log.txt", "notebook.ipynb"}  # the runner's own files in a run's folder
-PULSE = 1.0  # seconds between two notes of the time spent: what a kill can lose of it
+OURS = {"spec.json", "run.json", "log.txt", "notebook.ipynb"}  # the runner's own files in a run's folder
 
 
 def execute(project: Project, spec: Spec) -> None:
-    """Make one run in its folder.
-
-    A folder half-made by the same spec is resumed: a checkpoint its notebook finds there is its own. What another spec
-    made there is set aside first. Raises RunError naming the run, the cell and the log.
-    """
+    """Make one run in its folder: resume what the same spec has half made there, set aside what another one has made.
+    Raises RunError naming the cell and the log."""
     parents, folder = finished_parents(project, spec), spec.folder
     folder.mkdir(parents=True, exist_ok=True)
     with locked(folder, spec.name), nullcontext() if spec.study else gpu() as device:
@@ -53,32 +48,31 @@ def execute(project: Project, spec: Spec) -> None:
             print(f"> {spec.name}: another process has just finished it", flush=True)
             return
         began = describe(project, spec, parents)
-        made_by = prepare(
-            folder, began, provenance(project.root, device) | {"lib": lib_digest(project.root)}, spec.study
-        )
-        with spending(folder, anew=spec.study) as spent:
-            run_notebook(project, spec, began["parameters"], device)
-            elapsed, core_seconds = spent()
+        made_by, spent = prepare(folder, began, provenance(project.root, device), spec.study)
+        print(f"> begun {spec.name}, its log is {shown(folder / 'log.txt')}", flush=True)
+        start = time.monotonic()
+        run_notebook(project, spec, began["parameters"], device)
+        stretch, used = time.monotonic() - start, resource.getrusage(resource.RUSAGE_CHILDREN)
         shutil.rmtree(folder / "trainer", ignore_errors=True)  # states to resume from: gigabytes, of no use now
-        artifacts, peak = folder / "artifacts.txt", resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss
+        artifacts, elapsed = folder / "artifacts.txt", spent + stretch
         files = [path for path in sorted(folder.rglob("[!.]*")) if path.is_file()]
         names = {path.relative_to(folder).as_posix(): path for path in files}
         ended = {
             "id": secrets.token_hex(8),  # a child notes that of each parent
             "threads": spec.declaration.threads,
             **made_by[0],
-            **(
-                {"resumed_by": made_by[1:]} if made_by[1:] else {}
-            ),  # stretches under other code, packages or processors
+            **({"resumed_by": made_by[1:]} if made_by[1:] else {}),  # under other code, packages or processors
             "artifacts": artifacts.read_text().splitlines() if artifacts.exists() else [],
             "files": {name: described(path) for name, path in names.items() if name not in OURS},
             "status": "finished",
             "elapsed": round(elapsed, 1),  # all stretches of a run that was resumed
-            "core_seconds": round(core_seconds, 1),
+            # those of earlier stretches died with their kernels, and are taken to be as busy as this one
+            "core_seconds": round((used.ru_utime + used.ru_stime) * elapsed / stretch, 1),
             # of the largest kernel so far, which macOS counts in bytes
-            "peak_memory_mb": round(peak / (2**20 if sys.platform == "darwin" else 2**10)),
+            "peak_memory_mb": round(used.ru_maxrss / (2**20 if sys.platform == "darwin" else 2**10)),
         }
         write_json(folder / "run.json", began | ended)
+        print(f"> made {spec.name} in {clock(elapsed)}", flush=True)
 
 
 def described(path: Path) -> dict[str, Any]:
@@ -88,56 +82,44 @@ def described(path: Path) -> dict[str, Any]:
 
 def finished_parents(project: Project, spec: Spec) -> dict[str, Spec]:
     """The parents that are finished. Raises RunError if one is missing; a study reads those that are there."""
-    found, known = {}, {}
+    found, states, make = {}, {}, f"python -m lib.runs make {spec.profile}"
     for name, parent in spec.parents.items():
-        if project.published:  # a study that was drawn here may have moved to another profile
-            now = "done" if read_record(parent.folder) and (parent.reference / "run.json").exists() else "missing"
-        else:
-            now = state(parent, known)
-        if now == "done":
+        now = "done" if project.published and read_record(parent.folder) else state(parent, states)
+        if now == "done" and (parent.published or not project.published):  # a study may have moved to another profile
             found[name] = parent
         elif not spec.study:
-            remedy = f"`python -m lib.runs make {spec.profile} {name}`"
-            raise RunError(f"{spec.name} needs {name}, which is not finished ({now}): {remedy}")
+            raise RunError(f"it needs {name}, which is not finished ({now}): `{make} {name}`")
     if spec.parents and not found:
-        remedy = f"`python -m lib.runs make {spec.profile} {next(iter(spec.parents))} {spec.name}`"
-        raise RunError(
-            f"{spec.name} has nothing to read: no run that it compares is finished; ask for some too: {remedy}"
-        )
+        some = f"`{make} {next(iter(spec.parents))} {spec.name}`"
+        raise RunError(f"it has nothing to read: no run that it compares is finished; ask for some too: {some}")
     return found
 
 
 def describe(project: Project, spec: Spec, parents: dict[str, Spec]) -> dict[str, Any]:
     """What a run is: the first part of its spec.json and of its run.json."""
-    folders = {}
+    parameters = dict(spec.params)
     for key, value in spec.declaration.needs.items():
         if isinstance(value, list):
-            folders[key] = [shown(parents[name].folder) for name in value if name in parents]
+            parameters[key] = [shown(parents[name].folder) for name in value if name in parents]
         elif value in parents:
-            folders[key] = shown(parents[value].folder)
-    parameters = spec.params | folders
-    return {
-        "profile": spec.profile,
-        "run": spec.run,
-        "method": spec.method,
+            parameters[key] = shown(parents[value].folder)
+    names = ("profile", "run", "method", "notebook", "code", "fingerprint")
+    return {name: getattr(spec, name) for name in names} | {
         "seed": spec.params["seed"],
-        "notebook": spec.notebook,
-        "code": spec.code,
-        "fingerprint": spec.fingerprint,
         "parameters": parameters | {"output": shown(spec.folder)},
         "inputs": inputs(parameters, project.root),
         "parents": {name: read_record(parent.folder)["id"] for name, parent in parents.items()},
     }
 
 
-def prepare(folder: Path, began: dict[str, Any], maker: dict[str, Any], study: bool) -> list[dict[str, Any]]:
-    """Make a folder ready for a run, and say what made each of its stretches, of a resumed run more than one.
+def prepare(folder: Path, began: dict[str, Any], maker: dict[str, Any], study: bool) -> tuple[list[dict], float]:
+    """Make a folder ready for a run. Gives what made each of its stretches, and the seconds spent in earlier ones.
 
     What another spec made there is set aside; a study, which only reads, is made again in its place. Nothing is touched
     where no spec.json says that the folder is this run's: RunError names what lies there.
     """
     began, before, name = json.loads(json.dumps(began)), read_spec(folder), f"{began['run']}/{began['seed']}"
-    held = content(folder)
+    held, spent = content(folder), 0.0
     made = [path for path in held if path.name not in OURS - {"run.json"}]
     other = before is None or (before and any(before.get(key) != began[key] for key in ("profile", "run", "seed")))
     if held and other:
@@ -150,69 +132,22 @@ def prepare(folder: Path, began: dict[str, Any], maker: dict[str, Any], study: b
         if differs := [key for key, value in maker.items() if key != "started" and stretches[-1].get(key) != value]:
             print(f"> {name}: goes on, though {', '.join(differs)} differ from when it was begun", flush=True)
             stretches = [*stretches, maker]
+        if not study:  # a stretch that was killed lasted until its newest file
+            newest = max(path.stat().st_mtime for path in folder.rglob("*") if path.exists())
+            spent = before.get("spent", 0.0) + max(newest - before.get("since", newest), 0.0)
     elif made and not study:
-        old = set_aside(folder)
+        old = shown(set_aside(folder))
         print(f"> {name}: begun with other parameters, code or parents; starts anew", flush=True)
-        print(f"> {name}: what it had made is now in {shown(old)}", flush=True)
-    else:
-        (folder / "spent.txt").unlink(missing_ok=True)
+        print(f"> {name}: what it had made is now in {old}", flush=True)
     for old in ("run.json", "artifacts.txt"):
         (folder / old).unlink(missing_ok=True)
-    if (spec := began | {"made_by": stretches}) != before:
-        write_json(folder / "spec.json", spec)
-    return stretches
-
-
-@contextmanager
-def spending(folder: Path, anew: bool) -> Iterator[Callable[[], tuple[float, float]]]:
-    """Note the seconds and core-seconds spent in spent.txt every PULSE, so that a resumed run adds them up, unless it
-    is made `anew`; yields what gives both.
-
-    A pulse stands behind them, different each time: who looks on sees that the run is at work.
-    """
-    file, begun, over, most = folder / "spent.txt", time.monotonic(), Event(), [0.0]
-    before = [0.0, 0.0]
-    with suppress(OSError, ValueError):  # none, or one that a power cut emptied
-        before = before if anew else [float(part) for part in file.read_text().split()[:2]]
-    before = before if len(before) == 2 else [0.0, 0.0]
-
-    def spent() -> tuple[float, float]:
-        most[0] = max(most[0], core_seconds())  # a process that ends may be counted nowhere for a moment
-        return before[0] + time.monotonic() - begun, before[1] + most[0]
-
-    def note() -> None:
-        while True:
-            elapsed, cores = spent()
-            with suppress(OSError):  # a full disk: the notebook itself will say so
-                half = file.with_name(".spent.txt")
-                half.write_text(f"{elapsed:.1f} {cores:.1f} {time.time_ns()}\n")
-                half.replace(file)
-            if over.wait(PULSE):
-                return
-
-    thread = Thread(target=note, daemon=True)
-    thread.start()
-    try:
-        yield spent
-    finally:
-        over.set()
-        thread.join()
-
-
-def core_seconds() -> float:
-    """The computing time of all processes below this one, those that have ended included."""
-    ended = os.times()
-    total = ended.children_user + ended.children_system
-    for process in psutil.Process().children(recursive=True):
-        with suppress(psutil.Error):
-            total += sum(process.cpu_times()[:4])  # its own and its ended children's, user and system
-    return total
+    write_json(folder / "spec.json", began | {"made_by": stretches, "spent": spent, "since": time.time()})
+    return stretches, spent
 
 
 def run_notebook(project: Project, spec: Spec, parameters: dict, device: str | None) -> None:
-    """Papermill, with the kernel over IPC in a short directory of its own: no open port, no collision.
-
-    Raises RunError if a cell fails, the kernel dies, or a cell was never executed."""
+    """Papermill, with the kernel over IPC in a short directory of its own: no open port, no collision. Raises RunError
+    if a cell fails, the kernel dies, or a cell was never executed."""
     executed = spec.folder / "notebook.ipynb"
     with (
         writing(executed),
@@ -225,7 +160,7 @@ def run_notebook(project: Project, spec: Spec, parameters: dict, device: str | N
                 verbatim(project.root / "notebooks" / f"{spec.notebook}.ipynb"),
                 verbatim(executed),
                 parameters,
-                kernel_name=kernel_of_this_python(Path(short)),
+                kernel_name="countdown",
                 language="python",
                 cwd=project.root,
                 progress_bar=False,
@@ -234,18 +169,19 @@ def run_notebook(project: Project, spec: Spec, parameters: dict, device: str | N
                 config=Config({"KernelManager": {"transport": "ipc", "ip": f"{short}/s"}}),
                 extra_arguments=DIE_WITH_PARENT + QUIET,
             )
-        except PapermillExecutionError as error:
-            lines = strip_color("\n".join(error.traceback)).strip().splitlines()
-            raise failure(spec, executed, "\n".join(lines[-6:]) or f"{error.ename}: {error.evalue}") from error
-        except (DeadKernelError, RuntimeError) as error:  # the second: it died while it started
+        except (PapermillExecutionError, DeadKernelError, RuntimeError) as error:  # the last: it died while it started
             why = "its kernel died; most often the machine's memory was full, or the process was killed"
-            raise failure(spec, executed, why) from error
+            if isinstance(error, PapermillExecutionError):
+                lines = strip_color("\n".join(error.traceback)).strip().splitlines()
+                why = "\n".join(lines[-6:]) or f"{error.ename}: {error.evalue}"
+            raise RunError(f"failed {last_cell(executed)}:\n{why}\nlog: {shown(executed)}") from error
         finally:
             merge_streams(executed)
-    cells = code_cells(executed)
-    if silent := [cell for cell in cells if cell["execution_count"] is None and "".join(cell["source"]).strip()]:
-        why = f"no cell from `{first_line(silent[0])}` on was executed: the cell before ended the notebook (sys.exit?)"
-        raise RunError(f"run {spec.name} ({spec.profile}) is not finished: {why}\nlog: {shown(executed)}")
+    for cell in code_cells(executed):
+        if cell.execution_count is None:
+            where = f"no cell from `{first_line(cell)}` on was executed"
+            why = "the cell before ended the notebook (sys.exit?)"
+            raise RunError(f"it is not finished: {where}: {why}\nlog: {shown(executed)}")
 
 
 def verbatim(path: Path) -> str:
@@ -253,20 +189,13 @@ def verbatim(path: Path) -> str:
     return str(path).replace("{", "{{").replace("}", "}}")
 
 
-def kernel_of_this_python(folder: Path) -> str:
-    """The name of a kernel specification, written below `folder`, that starts this very interpreter.
-
-    `environment` makes the folder the first place where specifications are looked for: whatever JUPYTER_PATH or a home
-    calls python3, a run has the packages that its run.json lists."""
-    spec = folder / "kernels/countdown/kernel.json"
-    spec.parent.mkdir(parents=True)
-    argv = [sys.executable, "-m", "ipykernel_launcher", "-f", "{connection_file}"]
-    spec.write_text(json.dumps({"argv": argv, "display_name": "Countdown", "language": "python"}))
-    return "countdown"
-
-
 def environment(project: Project, spec: Spec, short: str, device: str | None) -> dict[str, str]:
-    """What a kernel's environment has to say; `short` is its own directory."""
+    """What a kernel's environment has to say. `short` is its own directory, and the first place where specifications of
+    kernels are looked for: whatever a home calls python3, this very interpreter runs, whose packages run.json lists."""
+    kernel = Path(short, "kernels/countdown/kernel.json")
+    kernel.parent.mkdir(parents=True)
+    argv = [sys.executable, "-m", "ipykernel_launcher", "-f", "{connection_file}"]
+    kernel.write_text(json.dumps({"argv": argv, "display_name": "Countdown", "language": "python"}))
     threads = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
     return {
         **caches(project.runs),
@@ -285,45 +214,39 @@ def environment(project: Project, spec: Spec, short: str, device: str | None) ->
     }
 
 
-def failure(spec: Spec, executed: Path, reason: str) -> RunError:
-    """Which run, which cell (the last one begun, by papermill's own marks), why, and where to read on."""
-    cells = code_cells(executed)
-    begun = [cell for cell in cells if cell["metadata"].get("papermill", {}).get("start_time")] or cells
-    where = f"in the cell that starts with `{first_line(begun[-1])}`" if begun else "before its first cell"
-    return RunError(f"run {spec.name} ({spec.profile}) failed {where}:\n{reason}\nlog: {shown(executed)}")
+def code_cells(notebook: Path) -> list[Any]:
+    """The code cells of a notebook that hold anything, none where it was not written."""
+    cells = nbformat.read(notebook, 4).cells if notebook.exists() else []
+    return [cell for cell in cells if cell.cell_type == "code" and cell.source.strip()]
 
 
-def code_cells(notebook: Path) -> list[dict[str, Any]]:
-    """The code cells of a notebook, none where it was not written."""
-    if not notebook.exists():
-        return []
-    return [cell for cell in json.loads(notebook.read_text())["cells"] if cell["cell_type"] == "code"]
+def last_cell(executed: Path) -> str:
+    """Where a notebook ended: the last cell that was begun, by papermill's own marks."""
+    begun = [cell for cell in code_cells(executed) if cell.metadata.get("papermill", {}).get("start_time")]
+    return f"in the cell that starts with `{first_line(begun[-1])}`" if begun else "before its first cell"
 
 
-def first_line(cell: dict[str, Any]) -> str:
-    return next((line for line in "".join(cell["source"]).splitlines() if line.strip()), "")
+def first_line(cell: Any) -> str:
+    return cell.source.strip().splitlines()[0]
 
 
-def merge_streams(notebook: Path) -> None:
+def merge_streams(path: Path) -> None:
     """Make one text of what a cell printed in a row, as a terminal shows it: a carriage return begins the line anew.
 
     The kernel sends what waits every .2 s, in the middle of a line too. nbclient does the same with an expression that
     takes quadratic time in the length of a line; this is linear."""
-    if not notebook.exists():
+    if not path.exists():
         return
-    made = json.loads(notebook.read_text())
-    for cell in made["cells"]:
-        merged: list[dict[str, Any]] = []
-        for output in cell.get("outputs", []):
-            text = "".join(output.get("text", ""))
-            if merged and output["output_type"] == "stream" and merged[-1].get("name") == output["name"]:
-                merged[-1]["text"].append(text)
-            else:
-                merged.append(output | {"text": [text]} if output["output_type"] == "stream" else output)
-        for output in merged:
-            if output["output_type"] == "stream":
-                lines = "".join(output["text"]).split("\n")
-                output["text"] = "\n".join(line[line.rstrip("\r").rfind("\r") + 1 :] for line in lines)
-        if "outputs" in cell:
-            cell["outputs"] = merged
-    notebook.write_text(json.dumps(made, indent=1, ensure_ascii=False) + "\n")
+    notebook = nbformat.read(path, 4)
+    for cell in notebook.cells:
+        outputs = []
+        for (kind, name), group in groupby(cell.get("outputs", []), lambda one: (one.output_type, one.get("name"))):
+            if kind != "stream":
+                outputs += group
+                continue
+            lines = "".join(one.text for one in group).split("\n")
+            text = "\n".join(line[line.rstrip("\r").rfind("\r") + 1 :] for line in lines)
+            outputs.append(nbformat.v4.new_output("stream", name=name, text=text))
+        if cell.cell_type == "code":
+            cell.outputs = outputs
+    nbformat.write(notebook, path)

@@ -8,14 +8,14 @@ import os
 import platform
 import subprocess
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from importlib.metadata import distributions
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from lib.files import ROOT, atomic, shown, write_table
-from lib.runs.hashes import inputs
+from lib.runs.hashes import inputs, lib_digest
 from lib.runs.parameters import FIELDS, check
 
 if TYPE_CHECKING:  # the front door writes no table
@@ -85,58 +85,48 @@ def begin(folder: Path, given: Mapping[str, Any]) -> None:
     saved = sorted(folder.glob("trainer/checkpoint-*"), key=lambda path: (len(path.name), path.name))
     if held and before is None and not saved:
         return
-    if held and (not before or changes(before, began)):
-        why = f"another {', '.join(changes(before, began))}" if before else "nobody knows which parameters"
+    differs = list(changes(before or {}, began))
+    if held and (differs or not before):
+        why = f"another {', '.join(differs)}" if before else "nobody knows which parameters"
         print(f"{shown(folder)} was begun with {why}: this run begins anew, and what lay there is in")
         print(shown(set_aside(folder)))
     elif held:
-        print(
-            f"{shown(folder)} was begun with the same parameters: goes on from {saved[-1].name if saved else 'there'}"
-        )
-    if not before or changes(before, began):
+        where = saved[-1].name if saved else "there"
+        print(f"{shown(folder)} was begun with the same parameters: goes on from {where}")
+    if differs or not before:
         write_json(folder / "spec.json", began)
 
 
-def changes(before: Mapping[str, Any], began: Mapping[str, Any]) -> list[str]:
-    """The parameters and named things that differ between the present beginning and that of a spec.json."""
-    found = {}
-    for part in ("parameters", "inputs"):
-        old = before.get(part, {})
-        found |= {name: None for name, value in began[part].items() if name not in old or old[name] != value}
-        if part == "inputs":
-            found |= {name: None for name in old if name not in began[part]}
-    return list(found)
+def changes(before: Mapping[str, Any], began: Mapping[str, Any]) -> Iterator[str]:
+    """The parameters and inputs that differ between a spec.json and the present beginning."""
+    parameters, named = before.get("parameters", {}), before.get("inputs", {})
+    for name, value in began["parameters"].items():
+        if parameters.get(name, ...) != value:
+            yield name
+    for name in {**began["inputs"], **named}:
+        if named.get(name) != began["inputs"].get(name):
+            yield name
 
 
 def parameters_of(given: Mapping[str, Any]) -> dict[str, Any]:
-    """The parameters among a notebook's names: what its cells of plain literals assign, by IPython's history; without a
-    history, all plain values."""
-    plain = {name: value for name, value in given.items() if not name.startswith("_") and is_plain(value)}
-    if "In" not in given:
-        return plain
-    assigned = set().union(*map(literals, given["In"]))
-    return {name: value for name, value in plain.items() if name in assigned}
+    """The parameters among a notebook's names: what cells of plain literals assign, by IPython's history, if any."""
+    assigned = given if "In" not in given else {name for cell in given["In"] for name in literals(cell)}
+    return {name: value for name, value in given.items() if name in assigned and name[0] != "_" and is_plain(value)}
 
 
-def literals(cell: str) -> set[str]:
+def literals(cell: str) -> list[str]:
     """The names that a cell assigns, if it assigns plain literals and does nothing else."""
-    names = set()
-    try:
-        for statement in ast.parse(cell).body:
-            ast.literal_eval(statement.value)  # pyright: ignore[reportAttributeAccessIssue]
-            names.add(statement.targets[0].id)  # pyright: ignore[reportAttributeAccessIssue]
-    except (SyntaxError, ValueError, TypeError, AttributeError):
-        return set()
-    return names
+    with suppress(SyntaxError, ValueError, TypeError, AttributeError):
+        statements: Any = ast.parse(cell).body
+        return [one.targets[0].id for one in statements if ast.literal_eval(one.value) is not ...]
+    return []
 
 
 def is_plain(value: Any) -> bool:
     """Whether a value can stand in a YAML or JSON file."""
-    if isinstance(value, dict):
-        return all(isinstance(key, str) and is_plain(inner) for key, inner in value.items())
-    if isinstance(value, list):
-        return all(map(is_plain, value))
-    return value is None or isinstance(value, bool | int | float | str)
+    with suppress(TypeError, ValueError):
+        return json.loads(json.dumps(value)) == value
+    return False
 
 
 def read_spec(folder: Path) -> dict[str, Any] | None:
@@ -158,11 +148,10 @@ def content(folder: Path) -> list[Path]:
 def set_aside(folder: Path) -> Path:
     """Move what lies in a folder into a new one with the time in its name, which this gives back.
 
-    Its run.json becomes run.before.json, so that no pattern of folders takes it for a finished run. spec.json goes
-    last: if this is cut off, the folder is still known as the run's.
+    run.json gets another name, so that no pattern of folders takes it for a finished run. spec.json goes last: if this
+    is cut off, the folder is still known as the run's.
     """
-    name = f"{folder.name}.before-{time.strftime('%Y%m%d-%H%M%S')}"
-    aside = folder.with_name(name)
+    aside = folder.with_name(f"{folder.name}.before-{time.strftime('%Y%m%d-%H%M%S')}")
     while aside.exists():
         aside = aside.with_name(aside.name + "x")
     aside.mkdir()
@@ -181,67 +170,39 @@ def write_json(path: Path, record: dict[str, Any]) -> None:
 
 
 def provenance(root: Path, gpu: str | None = None) -> dict[str, Any]:
-    """What makes results here: commit, whether code differs from it, Python, processor, the GPU of that number and
-    packages. Equal seeds repeat a run bit by bit on one kind of processor."""
-    found = {one.name: one.version for one in distributions() if one.name in PACKAGES}
-    commit, dirty = checkout(root)
+    """What makes results here: commit, lib/, Python, processor, GPU and packages.
+
+    `dirty`: tracked files differ from the commit, or lib/ holds others. Notebooks do not count: JupyterLab saves their
+    outputs, and a run has a hash of their code.
+
+    Equal seeds repeat a run bit by bit on one kind of processor.
+    """
+    git = ("git", "-C", str(root))
+    here = said(*git, "rev-parse", "--show-cdup") == ""  # no git, or unpacked inside another project: None, ../
+    others = said(*git, "ls-files", "--others", "--exclude-standard", "lib")
     return {
-        "commit": commit,
-        "dirty": dirty,
+        "commit": said(*git, "rev-parse", "HEAD") if here else None,
+        "dirty": here and bool(others or said(*git, "diff", "--name-only", "HEAD", "--", ".", ":!*.ipynb")),
+        "lib": lib_digest(root),
         "python": platform.python_version(),
         "cpu": processor(),
-        **({"gpu": graphics(gpu)} if gpu is not None else {}),
-        "versions": dict(sorted(found.items())),
+        **({"gpu": said("nvidia-smi", "--query-gpu=name", "--format=csv,noheader", "-i", gpu)} if gpu else {}),
+        "versions": dict(sorted((one.name, one.version) for one in distributions() if one.name in PACKAGES)),
     }
 
 
-def checkout(root: Path) -> tuple[str | None, bool]:
-    """The commit of a checkout and whether its files differ from that; no commit where the root is not that of a git
-    repository, as for an archive unpacked inside another project's."""
-    try:
-        if Path(git(root, "rev-parse", "--show-toplevel").strip()).resolve() != root.resolve():
-            return None, False
-        return git(root, "rev-parse", "HEAD").strip(), changed(root)
-    except (OSError, ValueError, KeyError, subprocess.CalledProcessError):  # no git, no commit
-        return None, False
+def said(*command: str) -> str | None:
+    """What a command prints; None where it fails or is not installed."""
+    with suppress(OSError, subprocess.CalledProcessError):
+        return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
+    return None
 
 
 def processor() -> str | None:
     """The processor's name, where the system says it with family and model: one name may cover several kinds."""
     cpuinfo = Path("/proc/cpuinfo")
     first = cpuinfo.read_text().partition("\n\n")[0] if cpuinfo.exists() else ""
-    told = dict(line.split("\t: ", 1) for line in first.replace("\t\t", "\t").splitlines() if "\t: " in line)
+    fields = dict(line.split("\t: ", 1) for line in first.replace("\t\t", "\t").splitlines() if "\t: " in line)
     known = {"model name": "{}", "cpu family": "family {}", "model": "model {}"}
-    return (
-        ", ".join(form.format(told[key]) for key, form in known.items() if key in told) or platform.processor() or None
-    )
-
-
-def graphics(number: str) -> str | None:
-    """The name of a GPU, where its driver says it."""
-    asked = ["nvidia-smi", "--query-gpu=name", "--format=csv,noheader", "-i", number]
-    with suppress(OSError, subprocess.CalledProcessError):
-        return subprocess.run(asked, capture_output=True, text=True, check=True).stdout.strip()
-    return None
-
-
-def git(root: Path, *arguments: str) -> str:
-    return subprocess.run(["git", "-C", root, *arguments], capture_output=True, text=True, check=True).stdout
-
-
-def changed(root: Path) -> bool:
-    """Whether tracked files differ from the commit, or lib/ or notebooks/ hold files that are not tracked. Of notebooks
-    their cells count, not the outputs that JupyterLab saves."""
-
-    def cells(text: str) -> list:
-        return [(cell["cell_type"], "".join(cell["source"])) for cell in json.loads(text)["cells"]]
-
-    if git(root, "ls-files", "--others", "--exclude-standard", "lib", "notebooks"):
-        return True
-    for name in git(root, "-c", "core.quotepath=off", "diff", "--name-only", "--relative", "HEAD").splitlines():
-        path = root / name
-        if path.suffix != ".ipynb" or not path.exists():
-            return True
-        if cells(path.read_text()) != cells(git(root, "show", f"HEAD:./{name}")):
-            return True
-    return False
+    named = [form.format(fields[key]) for key, form in known.items() if key in fields]
+    return ", ".join(named) or platform.processor() or None

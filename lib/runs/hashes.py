@@ -43,25 +43,28 @@ def skeleton(node: Any) -> Any:
     return [type(node).__name__, {name: skeleton(value) for name, value in fields.items()}]
 
 
-def inputs(params: dict[str, Any], root: Path) -> dict[str, str]:
-    """By name, a hash of everything that parameters name and that another content would make another run of.
+def lib_digest(root: Path) -> str:
+    """A hash of all files of code in lib/, comments included."""
+    files = sorted((root / "lib").rglob("*.py"))
+    return digest([(path.relative_to(root).as_posix(), digest(path.read_bytes())) for path in files])
 
-    That is: files (problems or a reward of one's own), folders of models, problem sets, and the code of rewards in
-    lib/rewards.py. Names that stand for nothing in this checkout, such as a model of the hub, are left out.
-    """
-    found = {}
+
+def inputs(params: dict[str, Any], root: Path) -> dict[str, str]:
+    """By name, a hash of what parameters name: files (problems or a reward of one's own), folders of models, problem
+    sets, and the code of rewards in lib/rewards.py. What is not in this checkout, as a hub's model, is left out."""
+    found, rewards = {}, root / "lib/rewards.py"
     for name in texts(params):
         path = root / name
+        holder = next((one for one in (path / "checkpoint", path) if os.path.isfile(one / "config.json")), None)
         if "." in name and os.path.isfile(path):  # False for a text that can be no path
             found[name] = file_digest(path, path.stat().st_mtime_ns)
-        elif "/" in name and (weights := model_files(path)):
+        elif "/" in name and holder:
+            weights = sorted(file for pattern in WEIGHTS for file in holder.glob(pattern))
             found[name] = digest([file_digest(file, file.stat().st_mtime_ns) for file in weights])
-    for key in ("problem_set", "eval_set", "primary_set", "sets"):
-        found |= problem_sets(params.get(key), root)
-    rewards, source = root / "lib/rewards.py", ""
+    for name in texts([params.get(key) for key in ("problem_set", "eval_set", "primary_set", "sets")]):
+        found |= problem_set(name, root)
     for name in texts([params.get("reward"), params.get("eval_rewards")]):
-        source = source or (rewards.read_text() if rewards.is_file() else "")
-        if source and (made := reward_code(name, source)):
+        if rewards.is_file() and (made := reward_code(name, rewards.read_text())):
             found[f"reward {name}"] = made
     return dict(sorted(found.items()))
 
@@ -85,39 +88,24 @@ def texts(value: Any) -> Iterator[str]:
             yield value.rpartition(":")[0]
 
 
-def model_files(folder: Path) -> list[Path]:
-    """The files of a model in a folder, or in its `checkpoint`; none where there is no model."""
-    holder = next((one for one in (folder / "checkpoint", folder) if os.path.isfile(one / "config.json")), None)
-    return sorted(path for pattern in WEIGHTS for path in holder.glob(pattern)) if holder else []
-
-
-def problem_sets(names: Any, root: Path) -> dict[str, str]:
-    """The hash in the manifest of each problem set that is named; of a training set, those of all its splits."""
-    if not names or not (root / MANIFEST).is_file():
+def problem_set(name: str, root: Path) -> dict[str, str]:
+    """The manifest's hash of a problem set; {} for another name. Raises ValueError for a damaged manifest."""
+    if not name or not (root / MANIFEST).is_file():
         return {}
     from lib.game.problem import EVALUATION_SETS
 
-    held, found = manifest((root / MANIFEST).read_text()), {}
-    for name in texts(names):
-        wanted = "/".join(EVALUATION_SETS.get(name, (name, "train")))
-        found |= {f"problems {wanted}": held[wanted]} if wanted in held else {}
-    return found
-
-
-@cache
-def manifest(text: str) -> dict[str, str]:
-    """The hash of each problem set, by its name and split. Raises ValueError for a manifest that is damaged."""
+    key = "/".join(EVALUATION_SETS.get(name, (name, "train")))
     try:
-        return {key: entry["sha256"][:16] for key, entry in json.loads(text).items()}
+        held = json.loads((root / MANIFEST).read_text())
+        return {f"problems {key}": held[key]["sha256"][:16]} if key in held else {}
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise ValueError(f"{MANIFEST} is damaged ({error!r}): restore it with `git checkout -- {MANIFEST}`") from error
 
 
 @cache
 def reward_code(name: str, source: str) -> str:
-    """A hash of the code behind a reward of lib/rewards.py, whose `source` is given: its function, the options that
-    are set for it, and every function, class and constant of the file which it uses, directly or through another; ""
-    for any other name."""
+    """A hash of the code behind a reward of lib/rewards.py, whose `source` is given: its function, the options that are
+    set for it, and all of the file that it uses, directly or through another; "" for any other name."""
     from lib.rewards import REWARDS
 
     factory, defined, used = REWARDS.get(name), definitions(source), set()
@@ -134,20 +122,16 @@ def reward_code(name: str, source: str) -> str:
 
 
 @cache
-def definitions(source: str) -> dict[str, ast.stmt]:
+def definitions(source: str) -> dict[str, Any]:
     """What a module defines at its top, by name; functions and classes without their decorators."""
-    defined: dict[str, ast.stmt] = {}
+    defined: dict[str, Any] = {}
     for node in ast.parse(source).body:
-        if isinstance(node, ast.FunctionDef | ast.ClassDef):
-            node.decorator_list = []
-            defined[node.name] = node
-        elif isinstance(node, ast.Assign | ast.AnnAssign):
-            for target in node.targets if isinstance(node, ast.Assign) else [node.target]:
-                defined |= {name.id: node for name in ast.walk(target) if isinstance(name, ast.Name)}
+        match node:
+            case ast.FunctionDef(name=name) | ast.ClassDef(name=name):
+                node.decorator_list = []
+                defined[name] = node
+            case ast.Assign() | ast.AnnAssign():
+                targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+                names = [one.id for target in targets for one in ast.walk(target) if isinstance(one, ast.Name)]
+                defined |= dict.fromkeys(names, node)
     return defined
-
-
-def lib_digest(root: Path) -> str:
-    """A hash of all files of code in lib/, comments included."""
-    files = sorted((root / "lib").rglob("*.py"))
-    return digest([(path.relative_to(root).as_posix(), digest(path.read_bytes())) for path in files])

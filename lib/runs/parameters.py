@@ -4,7 +4,7 @@ grid to this and to the bounds of lib.learn.settings before anything starts, and
 import json
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from importlib import import_module
 from inspect import signature
 from typing import Annotated, Any
@@ -19,13 +19,13 @@ ON_HUB = re.compile(r"[\w-][\w.-]*/[\w.-]+")  # owner/name
 
 def table(path: str) -> Any:
     """A table of lib/, as module.NAME; imported late, as it may need torch."""
-    module, _, name = path.partition(".")
+    module, _, name = path.rpartition(".")
     return getattr(import_module(f"lib.{module}"), name)
 
 
 def own(value: str) -> bool:
     """Whether it is a file of problems, which may stand for a set, or `file.py:name`, which may stand for a reward."""
-    files = table("problem.FILES")
+    files = table("game.problem.FILES")
     file = value if value.endswith(files) else value.rpartition(":")[0]
     return file.endswith((*files, ".py")) and (ROOT / file).is_file()
 
@@ -44,14 +44,14 @@ def entry(path: str) -> Any:
     return Annotated[str, AfterValidator(known)]
 
 
-SET = entry("problem.EVALUATION_SETS")
+SET = entry("game.problem.EVALUATION_SETS")
 NAMES: dict[str, Any] = {
-    "problem_set": entry("problem.HUB"),
-    "prompt_style": entry("prompts.PROMPTS"),
-    "design": entry("demonstrations.DEMONSTRATIONS"),
+    "problem_set": entry("game.problem.HUB"),
+    "prompt_style": entry("game.prompts.PROMPTS"),
+    "design": entry("learn.demonstrations.DEMONSTRATIONS"),
     "reward": entry("rewards.REWARDS"),
     "eval_rewards": list[entry("rewards.REWARDS")],
-    "curriculum": entry("curriculum.CURRICULA"),
+    "curriculum": entry("learn.curriculum.CURRICULA"),
     "eval_set": SET,
     "primary_set": SET,
     "sets": Annotated[dict[SET, Count] | list[SET], Field(min_length=1)],
@@ -73,27 +73,12 @@ def check(given: Mapping[str, Any], defaults: Mapping[str, Any] | None = None) -
     for settings in TRAINERS:  # how they fit each other
         if settings.required() <= plain.keys():
             settings.of(plain)
-    if plain.get("reward") and not _in_a_file(plain["reward"]):
+    if plain.get("reward") and ":" not in plain["reward"]:
         table("rewards.get_reward")(plain["reward"], plain.get("reward_options", {}))
     if plain.get("curriculum"):
-        options(plain["curriculum"], plain.get("curriculum_options", {}), table("curriculum.CURRICULA"))
-        if plain["curriculum"] == "mixed" and not plain.get("probes", "some"):
-            raise ValueError(
-                "curriculum is 'mixed': it needs a run of probes, which says how often problems are failed"
-            )
-    _fits_the_style(plain)
-    if ON_HUB.fullmatch(name := plain.get("problem_set", "")) and plain.get("source") != "hub" and not own(name):
-        raise ValueError(f"problem_set is {name!r}: a set of the hub needs source: hub")
-    points = [point for point in plain.get("searches", []) if isinstance(point, dict)]  # of an analysis: folders
-    if points and any("learned" in point.get("rerank", "") for point in points) != bool(plain.get("value")):
-        raise ValueError(
-            f"value is {plain.get('value', '')!r}: searches with rerank learned need one, and no others do"
-        )
-    if plain.get("eval_set") and (asked := plain.get("eval_problems", 0)) and not own(plain["eval_set"]):
-        held = json.loads((PROBLEMS / "manifest.json").read_text())
-        ours = held.get("/".join(table("problem.EVALUATION_SETS")[plain["eval_set"]]), {"rows": asked})  # or the hub's
-        if asked > (rows := ours["rows"]):
-            raise ValueError(f"eval_problems is {asked}, and {plain['eval_set']} has {rows}")
+        options(plain["curriculum"], plain.get("curriculum_options", {}), table("learn.curriculum.CURRICULA"))
+    for why in misfits(plain):
+        raise ValueError(why)
 
 
 def check_rewards(given: Mapping[str, Any]) -> None:
@@ -104,21 +89,28 @@ def check_rewards(given: Mapping[str, Any]) -> None:
         table("rewards.get_reward")(name)
 
 
-def _in_a_file(reward: str) -> bool:
-    return ":" in reward
-
-
-def _fits_the_style(plain: Mapping[str, Any]) -> None:
-    """Raise ValueError for a style of prompts whose completions cannot be judged, or not be right by the reward."""
-    style, reward = plain.get("prompt_style", "free"), plain.get("reward", "")
-    judged = (
-        any(plain.get(name) for name in ("reward", "sets", "eval_problems")) or {"samples", "engine"} <= plain.keys()
-    )
-    if judged and style not in (verifiers := table("verifiers.VERIFIERS")):
-        raise ValueError(f"prompt_style is {style!r}: no verifier reads it{nearest(style, verifiers)}")
+def misfits(given: Mapping[str, Any]) -> Iterator[str]:
+    """Why parameters, each of which could be, cannot be together."""
+    problems, evaluated, asked = (given.get(name) for name in ("problem_set", "eval_set", "eval_problems"))
+    style, reward, value = given.get("prompt_style", "free"), given.get("reward", ""), given.get("value", "")
+    if given.get("curriculum") == "mixed" and not given.get("probes", "some"):
+        yield "curriculum is 'mixed': it needs a run of probes, which says how often problems are failed"
+    judged = reward or given.get("sets") or asked or {"samples", "engine"} <= given.keys()
+    if judged and style not in (verifiers := table("game.verifiers.VERIFIERS")):
+        yield f"prompt_style is {style!r}: no verifier reads it{nearest(style, verifiers)}"
     expressions = ("sparse", "ast", "dense", *table("rewards.TRACE_REWARDS"))  # rewards of ours that read an expression
     if (reward in expressions and style.startswith("program")) or (reward == "program" and style in ("free", "words")):
-        raise ValueError(f"prompt_style is {style!r}: no completion can be correct by reward {reward!r}")
+        yield f"prompt_style is {style!r}: no completion can be correct by reward {reward!r}"
+    if problems and ON_HUB.fullmatch(problems) and given.get("source") != "hub" and not own(problems):
+        yield f"problem_set is {problems!r}: a set of the hub needs source: hub"
+    points = [point for point in given.get("searches", []) if isinstance(point, dict)]  # of an analysis: folders
+    if points and any("learned" in point.get("rerank", "") for point in points) != bool(value):
+        yield f"value is {value!r}: searches with rerank learned need one, and no others do"
+    if evaluated and asked and not own(evaluated):
+        held = json.loads((PROBLEMS / "manifest.json").read_text())
+        ours = held.get("/".join(table("game.problem.EVALUATION_SETS")[evaluated]))  # None: the hub's
+        if ours and asked > ours["rows"]:
+            yield f"eval_problems is {asked}, and {evaluated} has {ours['rows']}"
 
 
 def options(name: str, given: dict[str, Any], entries: dict) -> None:

@@ -1,0 +1,178 @@
+"""`make study` and `make figures`: show the plan and its time, start Snakemake, say what is begun and what is made."""
+
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Sequence
+from contextlib import suppress
+from functools import partial
+from html import escape
+from pathlib import Path
+
+import yaml
+
+from lib.files import FIGURES, atomic, clock, shown
+from lib.runs.hours import engine_missing, expected, show_plan, time_left
+from lib.runs.machine import RunError, caches, die_with_parent, gpus, memory_mb, try_lock
+from lib.runs.plan import Plan, Project, known, read_record
+
+MACHINES = Path(__file__).parent / "machines"  # Snakemake's profiles: where runs are made
+OPTIONS = "--nocolor --nolock --rerun-incomplete --forceall --scheduler greedy"
+
+
+def make(project: Project, plan: Plan, cores: int, options: Sequence[str] = (), machine: str = "local") -> None:
+    """Make what is not finished of a plan on a machine (a folder of MACHINES). Raises RunError if a run fails or
+    another front door is at work here."""
+    known(machine, [folder.name for folder in MACHINES.iterdir()], "machine")
+    folder = project.runs / ("reference" if project.published else "")
+    folder.mkdir(parents=True, exist_ok=True)
+    with (folder / ".lock").open("a+") as lock:  # one front door at a time
+        if not try_lock(lock):
+            other = (folder / ".lock").read_text()
+            raise RunError(f"these runs are being made by process {other}: wait for it, or `kill {other}`")
+        lock.truncate(0)
+        print(os.getpid(), end="", file=lock, flush=True)
+        waiting = [plan.specs[run] for run in plan.waiting]
+        seconds = expected(project, waiting[0].profile, waiting) if waiting else {}
+        show_plan(project, plan, seconds, cores)
+        limits = snakemake_options(machine, cores)
+        missing = engine_missing(spec.params.get("engine", "") for spec in waiting)
+        if missing and "--cores" in limits:  # another machine may have what this one lacks
+            raise RunError(missing)
+        if waiting:
+            snakemake(project, folder, plan, seconds, cores, [*limits, *options])
+    for spec in plan.specs.values():
+        if spec.study and not project.published:
+            made = read_record(spec.folder)["artifacts"]
+            print(f"made {len(made)} figures and tables of {spec.run} in {shown(spec.folder)}")
+            if (summary := spec.folder / "summary.md").exists():
+                print(summary.read_text().strip())
+
+
+def snakemake_options(machine: str, cores: int) -> list[str]:
+    """Snakemake's profile of a machine, and what this one has of everything if the runs are made here."""
+    profile = ["--profile", str(MACHINES / machine)]
+    if "executor" in yaml.safe_load((MACHINES / machine / "config.yaml").read_text()):
+        return profile
+    resources = [f"mem_mb={memory_mb()}", *([f"gpu={len(gpus())}"] if gpus() else [])]
+    return [*profile, "--cores", str(cores), "--resources", *resources]
+
+
+def snakemake(
+    project: Project, folder: Path, plan: Plan, seconds: dict[str, float], cores: int, options: list[str]
+) -> None:
+    """Run Snakemake in `folder` to its end. Raises RunError with the failed runs, or with Snakemake's last lines."""
+    profile = next(iter(plan.specs.values())).profile
+    config = ["--config", f"profile={profile}", f"runs={','.join(plan.waiting)}", f"published={int(project.published)}"]
+    place = ["--snakefile", str(project.root / "Snakefile"), "--directory", str(folder)]
+    process = subprocess.Popen(
+        [sys.executable, "-m", "snakemake", *OPTIONS.split(), *place, *config, *options],
+        cwd=project.root,
+        env=os.environ | caches(project.runs),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        errors="replace",
+        start_new_session=True,  # Ctrl-C reaches the front door alone, which then ends the rest
+        preexec_fn=partial(die_with_parent, os.getpid()),
+    )
+    told, left, here = [], dict.fromkeys(plan.waiting), "--cores" in options
+    try:
+        for line in map(str.rstrip, process.stdout or ()):
+            told.append(line)
+            if line.startswith("> made "):
+                left.pop(line.split()[2], None)
+                line += f", {len(plan.waiting) - len(left)} of {len(plan.waiting)}"
+                line += f", about {clock(time_left(plan, left, seconds, cores))} left" if seconds and left else ""
+            if not here or line.startswith(("> ", "! ")):  # elsewhere runs are not heard, but Snakemake is
+                print(line.removeprefix("> "), flush=True)
+        process.wait()
+    except KeyboardInterrupt as stop:
+        raise RunError("stopped; the same command goes on from here") from stop
+    finally:
+        for stop in (signal.SIGTERM, signal.SIGKILL):  # Snakemake and all runs below it: politely, then surely
+            if process.poll() is None:
+                os.killpg(process.pid, stop)
+                with suppress(subprocess.TimeoutExpired):
+                    process.wait(timeout=10)
+    errors = re.findall(r"^Error in rule run.*?output: \S+?/(\S+)/run\.json", "\n".join(told), re.M | re.S)
+    failed = [run for run in plan.waiting if run in errors]
+    for run in failed:
+        if not any(f"! run {run} " in line for line in told):
+            log = shown(plan.specs[run].folder / "log.txt")
+            print(f"! run {run} was killed, most often as the memory was full\n! log: {log}", flush=True)
+    if failed:
+        raise RunError(f"{len(failed)} failed: {', '.join(failed)}; the same command goes on from there")
+    if process.returncode:
+        raise RunError("\n".join([*told[-40:], f"Snakemake ended with status {process.returncode}"]))
+
+
+# --- figures and pages --------------------------------------------------------------------------------------
+
+
+def draw(project: Project, profiles: list[str], names: list[str], cores: int) -> None:
+    """Draw studies again from what is published, in a project that is `published`, and put their figures and tables
+    into figures/. Raises RunError with those that failed."""
+    project.check()
+    drawn, failed = [], []
+    for profile in profiles:
+        specs = project.specs(profile)
+        asked = [specs[name] for name in project.asked(profile, names)]
+        studies = {one.name for spec in asked if spec.study for one in (spec, *spec.parents.values()) if one.study}
+        if not studies:
+            raise RunError(
+                f"figures are drawn by studies, and {' '.join(names)} holds none: try `make figures` for all"
+            )
+        plan = Plan({name: specs[name] for name in specs if name in studies and specs[name].published}, [])
+        for spec in plan.specs.values():
+            (spec.folder / "run.json").unlink(missing_ok=True)
+        try:
+            if plan.specs:
+                make(project, plan, cores, ["--keep-going"])
+        except RunError as error:
+            print(f"! {error}", flush=True)
+        for name, spec in plan.specs.items():
+            artifacts = read_record(spec.folder).get("artifacts")
+            (failed if artifacts is None else drawn).append(name)
+            for artifact in artifacts or ():
+                with atomic(FIGURES / Path(artifact).name) as temporary:
+                    shutil.copyfile(spec.folder / artifact, temporary)
+    if failed:
+        raise RunError(
+            f"{len(failed)} of {len(drawn + failed)} studies failed, the others are drawn: {', '.join(failed)}"
+        )
+    if not drawn:
+        remedy = "`make study`, then `python -m lib.runs publish cpu headline`"
+        raise RunError(f"none of these studies is published in profile {', '.join(profiles)}: {remedy}")
+    print(f"the figures and tables of {len(drawn)} studies are in {shown(FIGURES)}")
+
+
+def report(project: Project, profiles: list[str]) -> Path:
+    """The executed studies of some profiles as HTML, those made here or else those that `figures` drew, and a page that
+    lists them, which this gives back. Raises RunError if there are none."""
+    import nbformat
+    from nbconvert import HTMLExporter  # it takes a second
+
+    offline = dict.fromkeys(("mathjax_url", "require_js_url"), "")  # a page loads nothing from elsewhere
+    exporter = HTMLExporter(exclude_input_prompt=True, exclude_output_prompt=True, **offline)
+    site, lines = FIGURES / "site", []
+    shutil.rmtree(site, ignore_errors=True)
+    for spec in [spec for profile in profiles for spec in project.specs(profile).values() if spec.study]:
+        folder, source = spec.folder, "local runs"
+        if spec.state != "done":
+            folder, source = project.runs / "reference" / spec.profile / spec.name, "data/reference"
+        if not (folder / "run.json").exists() or (folder != spec.folder and not spec.published):
+            continue
+        notebook, page = nbformat.read(folder / "notebook.ipynb", 4), f"{spec.profile}-{spec.name}".replace("/", "-")
+        with atomic(site / f"{page}.html") as temporary:
+            temporary.write_text(exporter.from_notebook_node(notebook)[0])
+        title = escape(notebook.cells[0].source.splitlines()[0].lstrip("# "))
+        lines.append(f'<li><a href="{page}.html">{title}</a> ({spec.run}, profile {spec.profile}, from {source})')
+    if not lines:
+        raise RunError(f"no study of {', '.join(profiles)} has been executed: `make study`, or `make figures`")
+    head = '<!doctype html><html lang="en"><meta charset="utf-8"><title>Countdown study</title><h1>Countdown study</h1>'
+    (site / "index.html").write_text("\n".join([head, "<ul>", *sorted(lines, key=str.casefold), "</ul></html>\n"]))
+    return site / "index.html"

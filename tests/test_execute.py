@@ -1,0 +1,376 @@
+"""One run: what is done to its folder, how its notebook is executed, and what it holds meanwhile."""
+
+import json
+import os
+import select
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from unittest.mock import patch
+
+import nbformat
+import pytest
+from jupyter_client.manager import start_new_kernel
+
+from lib.files import ROOT, sha256
+from lib.runs import machine
+from lib.runs.execute import DIE_WITH_PARENT, QUIET, execute, merge_streams, prepare
+from lib.runs.folder import provenance
+from lib.runs.machine import PARENT, RunError, gpu
+from lib.runs.plan import Project
+from tests.conftest import linear
+from tests.scratch import BASE, TRAIN_CODE, TRAIN_END, Checkout, set_in, write_notebook
+
+BEGAN = {"profile": "cpu", "run": "t/base", "seed": 0, "fingerprint": "1", "parameters": {"steps": 3}, "parents": {}}
+MAKER = {"commit": "a", "dirty": False, "lib": "1"}
+
+
+@pytest.fixture
+def here(checkout) -> Iterator[Callable[[str], dict]]:
+    """Execute a run of the scratch checkout in this process: its run.json."""
+
+    def run(name: str) -> dict:
+        project = Project(checkout.root)
+        execute(project, project.specs("laptop")[f"{name}/0"])
+        return checkout.record(name)
+
+    with patch.dict(os.environ):
+        yield run
+
+
+# -- its folder --------------------------------------------------------------------------------------
+
+
+def test_old_results_are_set_aside_and_nothing_is_deleted(tmp_path, capsys):
+    folder = tmp_path / "0"
+    folder.mkdir()
+    prepare(folder, BEGAN, dict(MAKER), study=False)
+    for name in ("metrics.csv", "thesis.txt", "run.json", "log.txt"):
+        (folder / name).write_text(name)
+    prepare(folder, BEGAN | {"fingerprint": "2"}, dict(MAKER), study=False)
+    [aside] = tmp_path.glob("0.before-*")
+    assert str(aside) in capsys.readouterr().out
+    assert [path.name for path in folder.iterdir()] == ["spec.json"]
+    assert sorted(path.name for path in aside.iterdir()) == [
+        *("log.txt", "metrics.csv", "run.before.json", "spec.json", "thesis.txt")
+    ]
+
+
+def test_what_makes_a_run_is_noted_when_it_starts_and_kept_when_it_goes_on(tmp_path, capsys):
+    first, _ = prepare(tmp_path, BEGAN, dict(MAKER), study=False)
+    assert [one["commit"] for one in first] == ["a"] and first[0]["started"]
+    (tmp_path / "checkpoint").mkdir()
+    again, _ = prepare(tmp_path, BEGAN, dict(MAKER), study=False)
+    assert again == first and "goes on" not in capsys.readouterr().out
+    other, _ = prepare(tmp_path, BEGAN, MAKER | {"lib": "2", "commit": "b"}, study=False)
+    assert [one["lib"] for one in other] == ["1", "2"] and other[0] == first[0]
+    assert "goes on, though commit, lib differ from when it was begun" in capsys.readouterr().out
+    assert (tmp_path / "checkpoint").exists()
+
+
+@pytest.mark.parametrize("torn", ["", "{", "\0" * 200, "[]"])
+def test_a_power_cut_locks_no_run_out(tmp_path, torn):
+    """What it may leave: a spec.json without its content, with a log or with more."""
+    folder = tmp_path / "0"
+    folder.mkdir()
+    for name in ("spec.json", "log.txt"):
+        (folder / name).write_text(torn)
+    prepare(folder, BEGAN, dict(MAKER), study=False)
+    assert not list(tmp_path.glob("0.before-*")), "the runner's own files are no results"
+    (folder / "spec.json").write_text(torn)
+    (folder / "half.txt").write_text("half")
+    prepare(folder, BEGAN, dict(MAKER), study=False)
+    assert [path.read_text() for path in tmp_path.glob("0.before-*/half.txt")] == ["half"]
+
+
+def test_time_adds_up_over_kills(tmp_path):
+    """A stretch that was killed lasted until its newest file; a study is made anew."""
+    assert prepare(tmp_path, BEGAN, dict(MAKER), study=False)[1] == 0
+    for spent in (50.0, 100.0):
+        step = tmp_path / "checkpoint"
+        step.write_text("1")
+        os.utime(step, (time.time() + 50,) * 2)
+        assert prepare(tmp_path, BEGAN, dict(MAKER), study=False)[1] == pytest.approx(spent, abs=5)
+    assert prepare(tmp_path, BEGAN, dict(MAKER), study=True)[1] == 0
+
+
+def test_a_folder_that_is_not_the_runs_own_is_never_emptied(checkout, here, capsys):
+    folder = checkout.folder("t/base")
+    folder.mkdir(parents=True)
+    (folder / "checkpoint").mkdir()
+    (folder / "checkpoint/thesis.txt").write_text("years")
+    (folder / ".spec.json.123").write_text("{")  # what a kill leaves of the first write
+    with pytest.raises(RunError, match=r"t/base/0/checkpoint was not made by run t/base/0, .*: move it away"):
+        here("t/base")
+    (folder / "spec.json").write_text('{"profile": "laptop", "run": "study/study", "seed": 0}')
+    with pytest.raises(RunError, match="was not made by run t/base/0"):
+        here("t/base")
+    assert (folder / "checkpoint/thesis.txt").read_text() == "years"
+    # begun with other parameters: what lies there is set aside, files of the user's too
+    (folder / "spec.json").write_text('{"profile": "laptop", "run": "t/base", "seed": 0}')
+    assert here("t/base")["status"] == "finished"
+    said, [aside] = capsys.readouterr().out, folder.parent.glob("0.before-*")
+    assert "starts anew" in said and f"what it had made is now in {aside}" in said
+    assert (aside / "checkpoint/thesis.txt").read_text() == "years"
+    assert not (folder / "checkpoint/thesis.txt").exists()
+
+
+# -- its notebook ------------------------------------------------------------------------------------
+
+
+def test_streams_are_merged_as_a_terminal_shows_them(tmp_path):
+    def stream(text, name="stdout"):
+        return nbformat.v4.new_output("stream", text=text, name=name)
+
+    shown = nbformat.v4.new_output("display_data", {"text/plain": "a figure"})
+    said = [
+        stream("x is"),
+        stream(" 3\n"),
+        stream("step 1\rstep"),
+        stream(" 2\r\nend"),
+        stream("!", "stderr"),
+        shown,
+        stream("b"),
+    ]
+    path = tmp_path / "notebook.ipynb"
+    nbformat.write(nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell("1", outputs=said)]), path)
+    merge_streams(path)
+    outputs = nbformat.read(path, 4).cells[0].outputs
+    assert [one.get("text") for one in outputs] == ["x is 3\nstep 2\r\nend", "!", None, "b"]
+
+    def merge(text: str) -> None:
+        nbformat.write(nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell("1", outputs=[stream(text)])]), path)
+        merge_streams(path)
+
+    assert linear(merge, "x" * 400_000)
+
+
+def test_a_notebook_of_many_output_widgets_comes_to_its_end(checkout, here):
+    """nbclient alone lost one cell's reply in six to seventy, and waited for ever.
+
+    And a line that the kernel sends in two pieces is one."""
+    show = "def show(x):\n    print('x is', end=' ', flush=True)\n    print(x)"
+    cell = f"import ipywidgets\n\n\n@ipywidgets.interact(x=3)\n{show}"
+    write_notebook(
+        checkout.root / "notebooks/base.ipynb", BASE, "init = 'none'\n" + TRAIN_CODE, *[cell] * 100, TRAIN_END
+    )
+    here("t/base")
+    cells = nbformat.read(checkout.folder("t/base") / "notebook.ipynb", as_version=4).cells
+    said = [[out.get("text") for out in cell.outputs] for cell in cells if "interact" in cell.source]
+    assert len(said) == 100 and all("x is 3\n" in texts for texts in said)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="asks Linux what ends the kernel")
+def test_a_kernel_that_is_interrupted_at_its_end_is_not_heard(capfd):
+    """Nor does it lose its other words, or its death with the runner."""
+    manager, client = start_new_kernel(extra_arguments=DIE_WITH_PARENT + QUIET)
+    said = "log = get_ipython().kernel.log; log.error('KeyboardInterrupt caught in kernel.'); log.error('another')"
+    client.execute_interactive(said, timeout=60)
+    signal_of = (
+        "import ctypes; held = ctypes.c_int(); ctypes.CDLL(None).prctl(2, ctypes.byref(held)); print(held.value)"
+    )
+    client.execute_interactive(signal_of, timeout=60)
+    manager.shutdown_kernel()
+    out, err = capfd.readouterr()
+    assert "another" in err and "caught in kernel" not in err and out.strip() == "9"
+
+
+def test_a_run_that_ends_itself_is_not_finished_and_its_kernel_is_this_python(checkout, here, tmp_path, monkeypatch):
+    strange = tmp_path / "strange/kernels"
+    for name in ("python3", "countdown"):  # as JupyterHub or a cluster's modules set it
+        (strange / name).mkdir(parents=True)
+        (strange / name / "kernel.json").write_text('{"argv": ["false"], "display_name": "x", "language": "python"}')
+    monkeypatch.setenv("JUPYTER_PATH", str(strange.parent))
+    path = checkout.root / "notebooks/base.ipynb"
+    write_notebook(path, BASE, "import sys\nsys.exit(0)", "", "print('never')")
+    with pytest.raises(RunError, match=r"it is not finished: no cell from `print\('never'\)` on"):
+        here("t/base")
+    assert not (checkout.folder("t/base") / "run.json").exists()
+
+    # the last cell may end it; what ran is this very Python, and run.json says what it took
+    write_notebook(
+        path,
+        BASE,
+        "import sys\nfrom lib.runs import Run",
+        "Run(output).folder.joinpath('python.txt').write_text(sys.executable)\nsys.exit(0)",
+    )
+    made = here("t/base")
+    assert (checkout.folder("t/base") / "python.txt").read_text() == sys.executable
+    assert made["core_seconds"] > 0.1 and made["id"] and made["lib"] and set(made["files"]) == {"python.txt"}
+    assert made["files"]["python.txt"]["sha256"] == sha256(checkout.folder("t/base") / "python.txt")
+    spec = json.loads((checkout.folder("t/base") / "spec.json").read_text())
+    assert spec["made_by"][0].items() <= made.items(), "as it was when the run started"
+
+    # a saved look changes nothing; another code sets the results aside
+    saved = nbformat.read(path, 4)
+    saved.cells.append(nbformat.v4.new_code_cell(""))
+    saved.cells[1].source = "# our imports\n" + saved.cells[1].source
+    nbformat.write(saved, path)
+    assert Project(checkout.root).specs("laptop")["t/base/0"].state == "done"
+    write_notebook(path, BASE, "made = 2")
+    assert Project(checkout.root).specs("laptop")["t/base/0"].state == "other notebook code"
+    assert here("t/base")["files"] == {}
+    assert len(list(checkout.folder("t/base").parent.glob("0.before-*/python.txt"))) == 1
+
+
+def test_a_failing_cell_is_named_and_the_run_goes_on_where_it_ended(checkout, here):
+    pauses = set_in("runs", "t/base", "params", value={"fail": True, "steps": 2})
+    checkout.declare(pauses)
+    with pytest.raises(RunError) as caught:
+        here("t/base")
+    assert "failed in the cell that starts with `init = 'none'`" in str(caught.value)
+    assert "ArithmeticError: the loss is gone" in str(caught.value)
+    assert f"log: {checkout.folder('t/base')}/notebook.ipynb" in str(caught.value)
+    assert Checkout(checkout.root).specs("laptop")["t/base/0"].state == "unfinished"
+    with pytest.raises(RunError, match="the loss is gone"):
+        here("t/base")
+    assert "starts at step 2" in (checkout.folder("t/base") / "log.txt").read_text()
+    with pytest.raises(RunError, match=r"needs t/base/0, which is not finished .unfinished.: `python -m lib.runs make"):
+        here("t/train_0.1")
+
+
+def test_a_study_reads_what_is_finished(checkout, here):
+    with pytest.raises(RunError, match="it has nothing to read: .*make laptop t/train_0.1/0 study/study/0"):
+        here("study/study")
+    checkout.finish("t/base", "t/train_0.2")
+    record = here("study/study")
+    assert list(record["parents"]) == ["t/train_0.2/0"] and record["artifacts"] == ["table.csv"]
+    assert "t/train_0.2/0" in (checkout.folder("study/study") / "table.csv").read_text()
+    spec = Checkout(checkout.root).specs("laptop")["study/study/0"]
+    assert spec.state == "done"
+    checkout.finish("t/train_0.1")  # now finished, it belongs to the study
+    assert spec.state == "t/train_0.1/0 made anew"
+
+
+# -- what made it ------------------------------------------------------------------------------------
+
+
+def test_a_commit_is_that_of_this_checkout_and_new_code_makes_it_dirty(tmp_path):
+    def git(*arguments):
+        subprocess.run(["git", "-C", tmp_path, "-c", "user.name=a", "-c", "user.email=b", *arguments], check=True)
+
+    git("init", "-q")
+    (tmp_path / "lib").mkdir()
+    (tmp_path / "lib/code.py").write_text("a = 1\n")
+    git("add", "-A")
+    git("commit", "-qm", "first")
+    assert provenance(tmp_path)["commit"] and not provenance(tmp_path)["dirty"]
+    assert provenance(tmp_path / "lib")["commit"] is None, "unpacked inside another project"
+    (tmp_path / "notes.txt").write_text("mine")
+    assert not provenance(tmp_path)["dirty"]
+    (tmp_path / "lib/extra.py").write_text("b = 2\n")
+    assert provenance(tmp_path)["dirty"]
+
+
+def test_jupyterlabs_outputs_make_no_run_dirty(tmp_path):
+    def git(*arguments):
+        subprocess.run(["git", "-C", tmp_path, "-c", "user.name=a", "-c", "user.email=b", *arguments], check=True)
+
+    notebook = tmp_path / "größe 1.ipynb"
+    git("init", "-q")
+    nbformat.write(nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell("1 + 1")]), notebook)
+    (tmp_path / "code.py").write_text("a = 1\n")
+    git("add", "-A")
+    git("commit", "-qm", "first")
+    assert provenance(tmp_path)["commit"] and not provenance(tmp_path)["dirty"]
+    saved = nbformat.read(notebook, 4)
+    saved.cells[0].outputs, saved.cells[0].execution_count = [nbformat.v4.new_output("stream", text="2")], 7
+    nbformat.write(saved, notebook)
+    assert not provenance(tmp_path)["dirty"]
+    (tmp_path / "code.py").write_text("a = 2\n")
+    assert provenance(tmp_path)["dirty"]
+
+
+def test_a_run_names_its_gpu(tmp_path, monkeypatch):
+    driver = tmp_path / "nvidia-smi"
+    driver.write_text('#!/bin/sh\necho "GPU of number $4"\n')
+    driver.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
+    assert provenance(ROOT, "1")["gpu"] == "GPU of number 1"
+    driver.write_text("#!/bin/sh\nexit 9\n")
+    assert provenance(ROOT, "1")["gpu"] is None and "gpu" not in provenance(ROOT)
+
+
+# -- processes and GPUs ------------------------------------------------------------------------------
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="asks Linux for its end")
+@pytest.mark.parametrize("command", ["run", "make"])
+def test_what_is_orphaned_while_it_starts_ends(checkout, command):
+    gone = subprocess.Popen(["true"])
+    gone.wait()
+    process = checkout.start(command, "laptop", "t/base", env=os.environ | {PARENT: str(gone.pid)})
+    assert process.wait(timeout=60) == -signal.SIGKILL
+    assert not (checkout.runs / "laptop/t/base/0").exists()
+
+
+def test_two_runners_make_one_run_once(checkout):
+    both = [checkout.start("run", "laptop", "t/base/0") for _ in range(2)]
+    said = "".join(process.communicate(timeout=60)[0] for process in both)
+    assert [process.returncode for process in both] == [0, 0], said
+    assert said.count("another process works on it; waiting") == 1
+    assert said.count("another process has just finished it") == 1
+
+
+def test_the_limits_of_a_container_count(monkeypatch):
+    found = {"cpu.max": "150000 100000", "memory.max": str(2**30)}
+    monkeypatch.setattr(machine, "limit", found.get)
+    assert machine.cores() == 1 and machine.memory_mb() <= 1024
+    found.update({"cpu.max": "max 100000", "memory.max": "max"})
+    assert machine.cores() >= 1 and machine.memory_mb() > 500
+
+
+def test_a_lock_of_a_gpu_follows_no_link_and_empties_no_file(tmp_path, monkeypatch):
+    monkeypatch.setattr(machine.tempfile, "tempdir", str(tmp_path))
+    monkeypatch.setenv("COUNTDOWN_GPUS", "MIG-GPU-aa/1/0")
+    with machine.gpu() as held:
+        assert held == "MIG-GPU-aa/1/0"
+        [lock] = tmp_path.iterdir()
+    (tmp_path / "precious").write_text("years")
+    lock.unlink()
+    lock.symlink_to(tmp_path / "precious")
+    with pytest.raises(OSError), machine.gpu():
+        pass
+    assert (tmp_path / "precious").read_text() == "years"
+
+
+def test_each_gpu_is_held_by_one_run(monkeypatch):
+    first, second = f"a{os.getpid()}", f"b{os.getpid()}"
+    monkeypatch.setenv("COUNTDOWN_GPUS", f"{first},{second}")
+    with gpu() as one, gpu() as two:
+        assert (one, two) == (first, second)
+    with gpu() as one:
+        assert one == first
+    monkeypatch.setenv("COUNTDOWN_GPUS", "")
+    with gpu() as none:
+        assert none is None
+
+
+HOLDER = """
+import time
+from lib.runs.machine import PARENT, RunError, gpu
+with gpu() as mine:
+    print(mine, flush=True)
+    time.sleep(600)
+"""
+
+
+@pytest.mark.slow
+def test_a_killed_run_frees_its_gpu_and_no_two_share_one(monkeypatch):
+    """Fake devices, a process each: three for two GPUs; the third gets that of the one that is killed."""
+    names = [f"{letter}{os.getpid()}" for letter in "cd"]
+    monkeypatch.setenv("COUNTDOWN_GPUS", ",".join(names))
+    command = [sys.executable, "-c", HOLDER]
+    first, second = (subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True) for _ in range(2))
+    held = {first.stdout.readline().strip(): first, second.stdout.readline().strip(): second}
+    assert set(held) == set(names)
+    third = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True)
+    time.sleep(2)
+    assert third.poll() is None and not select.select([third.stdout], [], [], 0)[0], "it waits"
+    held[names[1]].kill()
+    assert third.stdout.readline().strip() == names[1]
+    for process in (first, second, third):
+        process.kill()
+        process.wait()

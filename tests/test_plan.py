@@ -1,0 +1,597 @@
+"""papermill_runs.yaml: what is refused before anything starts, what a run resolves to, and which have to be made."""
+
+import json
+import math
+import re
+import shutil
+from pathlib import Path
+
+import nbformat
+import pytest
+
+from lib.files import DATA, ROOT, nearest
+from lib.runs import Run
+from lib.runs.hashes import code_tree, inputs, reward_code
+from lib.runs.hours import expected, show_plan, time_left, took
+from lib.runs.parameters import check
+from lib.runs.plan import DeclarationError, Plan, Project, plain_data, read_notebook, read_record
+from tests.scratch import BASE, TRAIN_CODE, Checkout, set_in, write_notebook
+
+
+def test_a_name_that_is_near_no_other_is_answered_by_few():
+    names = [f"rloo/run_{i}/{seed}" for i in range(20) for seed in range(3)]
+    said = nearest("zzzz", ["headline", *names, *names])
+    assert said.startswith("; there are: headline, rloo/run_0/0, ") and said.endswith(" and 31 more")
+
+
+# -- refused before anything starts ------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (set_in("runs", "t/base", "params", value={"rat": 0.1}), "run t/base/0: parameter of base 'rat'.*'rate'"),
+        (set_in("runs", "t/base", "notebook", value="bas"), "notebook 'bas'.*'base'"),
+        (set_in("runs", "t/base", "note", value="base"), "runs.t/base.note: unknown key.*'notebook'"),
+        (set_in("profiles", "smoke", "param", value={}), "profiles.smoke.param: unknown key.*'params'"),
+        (set_in("group", value={}), "group: unknown key.*'groups'"),
+        (
+            set_in("profiles", "smoke", "params", value={"sted": 1}),
+            "profiles.smoke.params: parameter 'sted'.*'seed'",
+        ),
+        (set_in("profiles", "smoke", "notebooks", value={"trai": {}}), "notebook 'trai'.*'train'"),
+        (set_in("profiles", "smoke", "runs", value={"stud": {}}), "profiles.smoke.runs: run 'stud'.*'study/study'"),
+        (
+            set_in("profiles", "smoke", "notebooks", "train", value={"stepz": 1}),
+            "profile smoke.*'stepz'.*'steps'",
+        ),
+        (set_in("groups", "all", value=["stdy"]), "groups.all: run 'stdy'.*'study/study'"),
+        (set_in("runs", "study/study", "needs", value={"sources": ["t/trian_0.1"]}), "'t/trian_0.1'.*'t/train_0.1'"),
+        (set_in("runs", "study/study", "needs", value={"sorces": ["t/base"]}), "'sorces'.*'sources'"),
+        (
+            set_in("runs", "study/study", "needs", value={"sources": "t/base"}),
+            "sources is 't/base/0', a str.*expects a list",
+        ),
+        (set_in("runs", "t/base", "needs", value={"fail": "study/study"}), "cycle in needs: .*t/base/0 -> "),
+        (
+            set_in("runs", "t/train_{rate}", "grid", value={"rate": [0.1, 0.1]}),
+            "two runs are called 't/train_0.1/0'",
+        ),
+        (set_in("runs", "t/train_{rate}", "grid", "depth", value=[1]), r"grid.depth: \{depth\} stands nowhere"),
+        (set_in("runs", "t/train_{rate}", "grid", value={"rate": []}), "grid.rate"),
+        (set_in("runs", "t/train_{rate}", "params", "depth", value="{rat}"), r"\{rat\} is no key of its grid.*rate"),
+        (set_in("runs", "t/train_{rate}", "params", "init", value="x"), "init stands in params, and again in needs"),
+        (set_in("runs", "study/study", "needs", value={"sources": []}), "its needs must say which"),
+        (
+            set_in("runs", "t/train_{rate}", "params", value={"rate": "a{rate}"}),
+            "rate is 'a0.1', a str.*expects a float",
+        ),
+        (set_in("runs", "t/base", "params", value={"steps": 1.5}), "steps is 1.5, a float.*expects a int"),
+        (set_in("runs", "t/base", "params", value={"steps": True}), "steps is True, a bool.*expects a int"),
+        (set_in("runs", "t/base", "params", value={"output": "x"}), "output is set by the runner"),
+        (set_in("runs", "a", value={"notebook": "base"}), "'a' is no name of a run"),
+        (set_in("runs", "t/..", value={"notebook": "base"}), "'t/..' is no name of a run"),
+        (set_in("runs", "t/.", value={"notebook": "base"}), "'t/.' is no name of a run"),
+        (set_in("runs", "t/.base", value={"notebook": "base"}), "'t/.base' is no name of a run"),
+        (set_in("runs", "-t/base", value={"notebook": "base"}), "'-t/base' is no name of a run"),
+        (set_in("groups", "none", value=[]), "groups.none: List should have at least 1 item"),
+        (set_in("groups", "t/base", value=["t/base"]), "'t/base' is no name of a profile or group"),
+        (set_in("groups", "-all", value=["t/base"]), "'-all' is no name of a profile or group"),
+        (set_in("profiles", "..", value={}), "'..' is no name of a profile"),
+        (set_in("profiles", "a/b", value={}), "'a/b' is no name of a profile"),
+        (set_in("profiles", "reference", value={}), "'reference' is no name of a profile"),
+        (set_in("profiles", "2024", value={}), "'2024' is no name of a profile"),
+        (set_in("runs", "t/" + "x" * 101, value={"notebook": "base"}), "is no name of a run"),
+    ],
+)
+def test_refused_with_the_nearest_name(checkout, change, message):
+    checkout.declare(change)
+    with pytest.raises(DeclarationError, match=message):
+        checkout.check()
+    assert not checkout.runs.exists()
+
+
+def test_unknown_profile_and_group_are_refused(checkout):
+    with pytest.raises(DeclarationError, match="profile 'latpop'.*'laptop'"):
+        checkout.plan("latpop", "all")
+    with pytest.raises(DeclarationError, match="group or run 'al'.*'all'"):
+        checkout.plan("laptop", "al")
+
+
+def test_unknown_reward_and_option_are_refused(checkout):
+    write_notebook(checkout.root / "notebooks/base.ipynb", BASE + '\nreward = "sparse"\nreward_options = {}')
+    checkout.declare(set_in("runs", "t/base", "params", value={"reward": "sparce"}))
+    with pytest.raises(DeclarationError, match="run t/base/0.*sparce.*sparse"):
+        checkout.check()
+
+
+@pytest.mark.parametrize(
+    ("curriculum", "options", "message"),
+    [
+        ("bandid", {}, "run t/base/0: curriculum is 'bandid'.*'bandit'"),
+        ("bandit", {"alfa": 1}, "option .*'alfa'.*'alpha'"),
+        ("bandit", {"data": 1}, "option .*'data'"),
+        ("mixed", {"cuont": 4}, "option .*'cuont'.*'count'"),
+    ],
+)
+def test_unknown_curriculum_and_option_are_refused(checkout, curriculum, options, message):
+    write_notebook(checkout.root / "notebooks/base.ipynb", BASE + '\ncurriculum = ""\ncurriculum_options = {}')
+    checkout.declare(
+        set_in("runs", "t/base", "params", value={"curriculum": curriculum, "curriculum_options": options})
+    )
+    with pytest.raises(DeclarationError, match=message):
+        checkout.check()
+
+
+@pytest.mark.parametrize(
+    ("parameter", "wrong", "message"),
+    [
+        ("prompt_style", "fre", "run t/base/0: prompt_style is 'fre'.*'free'"),
+        ("engine", "transformer", "run t/base/0: engine is 'transformer'.*'transformers'"),
+        ("sets", {"heldout_100": 4}, "run t/base/0: sets.heldout_100 is 'heldout_100'.*'heldout_1000'"),
+        ("eval_rewards", ["sparse", "progam"], "run t/base/0: eval_rewards.1 is 'progam'.*'program'"),
+    ],
+)
+def test_unknown_prompt_engine_and_set_are_refused(checkout, parameter, wrong, message):
+    defaults = 'prompt_style = "free"\nengine = "transformers"\nsets = {"test_50": 4}\neval_rewards = ["sparse"]'
+    write_notebook(checkout.root / "notebooks/base.ipynb", f"{BASE}\n{defaults}")
+    checkout.declare(set_in("runs", "t/base", "params", value={parameter: wrong}))
+    with pytest.raises(DeclarationError, match=message):
+        checkout.check()
+
+
+IMPOSSIBLE = {
+    "learning_rate": [math.nan, -1.0, math.inf, 0.0],
+    "temperature": [-1.0, math.nan, math.inf],
+    "group_size": [0, 1, -2],
+    "max_tokens": [0, 10**9],
+    "eval_problems": [-1, 5000],
+    "seed": [-1],
+    "limit": [-3],
+    "importance_cap": [0.0],
+    "think_weight": [math.nan],
+    "kl_coef": [math.inf],
+    "weight_decay": [-1.0],
+    "problem_set": ["4num", "6num"],
+    "source": ["hubb"],
+    "sets": [{"test_50": 0}, {"test_50": "three"}, {}],
+    "reward_options": [{"tau": "two"}, {"tau": None}],
+}
+
+
+COUNTS = ["steps", "save_every", "eval_every", "problems_per_step", "micro_batch", "num_iterations", "draws"]
+IMPOSSIBLE |= {name: [0, -5, 10**21] for name in COUNTS}
+
+
+@pytest.mark.parametrize(("name", "value"), [(name, value) for name, values in IMPOSSIBLE.items() for value in values])
+def test_an_impossible_value_is_refused_before_the_start_and_by_hand(tmp_path, name, value):
+    whole = {"reward": "ast", "eval_set": "validation_200", "steps": 4, "save_every": 2, "temperature": 1.0}
+    whole |= {"problems_per_step": 2, "group_size": 4, "micro_batch": 4, "num_iterations": 1, "name": "x"}
+    check(whole | {"reward_options": {"tau": 2}})
+    with pytest.raises(ValueError, match="tau" if name == "reward_options" else name):
+        check(whole | {name: value})
+    with pytest.raises(ValueError, match="tau" if name == "reward_options" else name):
+        Run(tmp_path / "run", globals() | whole | {name: value})
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"micro_batch": 5}, "micro_batch=5 does not divide the 192 rollouts"),
+        ({"num_iterations": 3}, "num_iterations=3 does not divide"),
+        ({"temperature": 0.0}, "temperature is 0.0: "),
+        ({"average_from": 51}, "steps=50 cannot hold .* average_from=51"),
+        ({"decay_steps": 50, "warmup_steps": 1}, "steps=50 cannot hold warmup_steps=1 and decay_steps=50"),
+        ({"pass_k": 8, "advantage": "pass_at_k"}, "pass_at_k in groups of 8 has 1 to 7"),
+        ({"most_failures": -1}, "most_failures"),
+    ],
+)
+def test_values_that_do_not_fit_each_other_are_refused(change, message):
+    whole = Project().specs("laptop")["rloo/sparse/0"].params
+    check(whole)
+    with pytest.raises(ValueError, match=message):
+        check(whole | change)
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [("threads", 0), ("threads", -1), ("mem_mb", -5), ("mem_mb", 99999999), ("grid", {"seed": [1, 1]})],
+)
+def test_impossible_resources_and_seeds_are_refused(checkout, key, value):
+    checkout.declare(set_in("runs", "t/base", key, value=value))
+    with pytest.raises(DeclarationError, match=rf"runs.t/base.*{'two runs' if key == 'grid' else key}"):
+        checkout.check()
+
+
+@pytest.mark.parametrize("seed", [-1, "one"])
+def test_an_impossible_seed_is_refused(checkout, seed):
+    checkout.declare(set_in("runs", "t/base", "grid", value={"seed": [0, seed]}))
+    with pytest.raises(DeclarationError, match="t/base: seed is"):
+        checkout.check()
+
+
+def test_a_study_without_runs_is_refused(checkout):
+    checkout.declare(set_in("runs", "study/study", "needs", value={}))
+    with pytest.raises(DeclarationError, match="runs.study/study: a study reads other runs"):
+        checkout.check()
+
+
+@pytest.mark.parametrize("content", [b"", b"- a\n- b\n", b"\xff\xfe\x00", b"runs: [", None])
+def test_a_yaml_that_is_none_is_answered_in_a_sentence(checkout, content):
+    path = checkout.root / "papermill_runs.yaml"
+    path.unlink() if content is None else path.write_bytes(content)
+    for command in (["check"], ["status"], ["make", "laptop", "all"]):
+        said = checkout.ask(*command, status=1)
+        assert said.startswith("! papermill_runs.yaml") and "Traceback" not in said
+
+
+@pytest.mark.parametrize(
+    ("cells", "message"),
+    [
+        (["seed = 0"], "base.ipynb is not a notebook with .*KeyError..output"),
+        (["output = ''\nseed = 1 + x"], "base.ipynb is not a notebook with .*flat literals"),
+        (["output = ''\nimport os"], "base.ipynb is not a notebook with .*flat literals"),
+    ],
+)
+def test_parameters_cell_must_hold_literals(checkout, cells, message):
+    write_notebook(checkout.root / "notebooks/base.ipynb", *cells)
+    with pytest.raises(DeclarationError, match=message):
+        checkout.check()
+
+
+def test_notebook_without_tag_and_broken_files_are_refused(checkout):
+    path = checkout.root / "notebooks/base.ipynb"
+    path.write_text(path.read_text().replace('"parameters"', '"parameter"'))
+    with pytest.raises(DeclarationError, match="one cell tagged `parameters`"):
+        checkout.check()
+    path.write_text(path.read_text()[:100])
+    with pytest.raises(DeclarationError, match="base.ipynb is not a notebook"):
+        Checkout(checkout.root).check()
+    (checkout.root / "papermill_runs.yaml").write_text("runs: {a: {}, a: {}}")
+    with pytest.raises(DeclarationError, match="'a' stands twice"):
+        Checkout(checkout.root).check()
+
+
+@pytest.mark.parametrize("text", ["import sys\nsys.exit()", "def f(:", "import nothing_of_that_name", "1 / 0"])
+def test_a_broken_file_of_rewards_concerns_the_runs_that_name_it_alone(checkout, text):
+    write_notebook(checkout.root / "notebooks/base.ipynb", BASE + "\nreward = ''\nreward_options = {}", TRAIN_CODE)
+    (checkout.root / "mine.py").write_text(text)
+    checkout.declare(set_in("runs", "t/base", "params", value={"reward": f"{checkout.root}/mine.py:best"}))
+    spec = checkout.specs("laptop")["t/base/0"]  # nothing was executed
+    with pytest.raises(DeclarationError, match=r"run t/base/0: .*mine.py"):
+        checkout.check_own_rewards([spec])
+    checkout.check_own_rewards([checkout.specs("laptop")["t/train_0.1/0"]])
+
+
+DEEP = "[" * 100_000 + "]" * 100_000
+BOMB = "a: &a [1, 2]\n" + "".join(
+    f"{chr(98 + i)}: &{chr(98 + i)} [*{chr(97 + i)}, *{chr(97 + i)}]\n" for i in range(20)
+)
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["a: 2026-11-25", f"a: {'9' * 401}", f"a: {'9' * 5001}", "a: &a [*a]", f"a: {DEEP}", BOMB, "a: !!binary abcd"],
+)
+def test_a_hostile_yaml_is_refused_in_a_sentence(tmp_path, text):
+    (tmp_path / "papermill_runs.yaml").write_text(text)
+    with pytest.raises(DeclarationError, match="papermill_runs.yaml: "):
+        Project(tmp_path).declarations  # noqa: B018
+
+
+def test_an_alias_of_plain_values_is_taken():
+    assert plain_data("a: &x {b: 1}\nc: {<<: *x, d: 2.5}") == {"a": {"b": 1}, "c": {"b": 1, "d": 2.5}}
+
+
+# -- resolved ----------------------------------------------------------------------------------------
+
+
+def test_numbers_in_yaml(checkout):
+    text = (checkout.root / "papermill_runs.yaml").read_text()
+    (checkout.root / "papermill_runs.yaml").write_text(text.replace("- 0.1\n", "- 3e-4\n").replace("- 0.2\n", "- 2\n"))
+    specs = checkout.specs("laptop")
+    assert specs["t/train_0.0003/0"].params["rate"] == 3e-4
+    assert type(specs["t/train_2/0"].params["rate"]) is float
+
+
+def test_grid_layers_and_fingerprints(checkout):
+    def change(declarations):
+        declarations["profiles"]["smoke"] = {
+            "params": {"steps": 7},
+            "notebooks": {"train": {"steps": 8, "rate": 9.0}},
+            "runs": {"*_0.2": {"pause": 1.0}, "t/base": {"rate": 0.25}},
+        }
+
+    checkout.declare(change)
+    smoke, laptop = checkout.specs("smoke"), checkout.specs("laptop")
+    assert list(smoke) == ["t/base/0", "t/train_0.1/0", "t/train_0.2/0", "study/study/0"]
+    assert smoke["t/base/0"].params["steps"] == 7 and smoke["study/study/0"].params == {"seed": 0}
+    expected = {"seed": 0, "steps": 8, "rate": 0.2, "pause": 1.0, "fail": False}
+    assert smoke["t/train_0.2/0"].params == expected
+    assert smoke["study/study/0"].declaration.needs == {"sources": ["t/train_0.1/0", "t/train_0.2/0"]}
+    before = {name: spec.fingerprint for name, spec in laptop.items()}
+    changed = Checkout(checkout.root)
+    changed.declare(set_in("runs", "t/base", "params", value={"steps": 2}))
+    after = {name: spec.fingerprint for name, spec in changed.specs("laptop").items()}
+    assert all(before[name] != after[name] for name in before), "a change reaches all descendants"
+
+
+def test_seeds_are_paired_and_pooled(checkout):
+    def change(declarations):
+        runs = declarations["runs"]
+        declarations["profiles"]["laptop"]["runs"] = {"t/train_0.1": {"steps": 2}}
+        runs["t/base"]["grid"] = {"seed": [0, 1, 2]}
+        runs["t/train_{rate}"]["grid"]["seed"] = [0, 2]
+        runs["study/study"]["needs"] = {"sources": ["t/train_0.2"]}
+        declarations["groups"]["trained"] = ["t/train_*"]
+
+    checkout.declare(change)
+    specs = checkout.specs("laptop")
+    assert [name for name in specs if name.startswith("t/base")] == ["t/base/0", "t/base/1", "t/base/2"]
+    assert set(checkout.plan("laptop", "trained").targets) == {"t/train_0.1/0", "t/train_0.2/0"}
+    assert "t/train_0.1/1" not in specs and specs["t/train_0.1/2"].params["seed"] == 2
+    assert specs["t/train_0.1/2"].params["steps"] == 2  # what a profile says of a run holds for all its seeds
+    assert list(specs["t/train_0.1/2"].parents) == ["t/base/2"] and list(specs["t/train_0.1/0"].parents) == ["t/base/0"]
+    assert list(specs["study/study/0"].parents) == ["t/train_0.2/0", "t/train_0.2/2"]  # pooled by what reads the first
+    kept = {name for name, spec in specs.items() if spec.declaration.keep_checkpoint}
+    assert kept == {"t/base/0", "t/base/1", "t/base/2"}
+
+
+def test_a_profile_may_give_other_parents_and_more_memory(checkout):
+    other = {"mem_mb": 9000, "runs": {"t/train_0.2": {"init": "t/train_0.1"}}}
+    checkout.declare(set_in("profiles", "large", value=other))
+    large, laptop = checkout.specs("large"), checkout.specs("laptop")
+    assert list(large["t/train_0.2/0"].parents) == ["t/train_0.1/0"] and large["t/base/0"].declaration.mem_mb == 9000
+    assert list(laptop["t/train_0.2/0"].parents) == ["t/base/0"] and laptop["t/base/0"].declaration.mem_mb == 1500
+    for wrong, message in (
+        ({"t/train_0.3": {}}, "t/train_0.2"),
+        ({"study/study": {"init": "t/base"}}, "parameter of study"),
+    ):
+        checkout.declare(set_in("profiles", "large", value={"runs": wrong}))
+        with pytest.raises(DeclarationError, match=message):
+            Checkout(checkout.root).check()
+
+
+@pytest.mark.parametrize("group", ["program_all", "dense_all", "trace", "agent"])
+def test_a_studys_group_names_all_that_its_partial_analysis_reads(group):
+    """A partial analysis has nothing made: what its group leaves out, its tables would lack without a word.
+
+    Further seeds are a group of their own."""
+    plan = Project().plan("smoke", group)
+    studies = [spec for name, spec in plan.specs.items() if spec.study]
+    read = {name for study in studies for name in study.parents if name.endswith(("/0", "/100"))}
+    assert read and read <= set(plan.targets)
+
+
+def test_every_method_is_trained_on_as_many_completions():
+    """README, "Choices": the budget of RL is completions sampled, of offline methods those that their pairs cost."""
+    specs = Project().specs("laptop")
+
+    def drawn(name):
+        params = specs[name].params
+        if specs[name].notebook == "12_sample_pairs":
+            return params["problems"] * params["samples"]
+        probes = sum(drawn(parent) for parent in specs[name].parents if "probes" in parent)
+        return params["problems_per_step"] * params["group_size"] * params["steps"] // params["num_iterations"] + probes
+
+    budgets = {
+        name: drawn(name)
+        for name, spec in specs.items()
+        if spec.notebook == "11_train_rloo" or name.startswith("pairs/free")
+    }
+    more = {"rloo/sparse_200": 4, "rloo/ast_200": 4, "rloo/sparse_k16_updates4": 0.24}  # as their names say
+    more |= dict.fromkeys(("rloo/sparse_533", "rloo/ast_533", "rloo/cov_pass4_533"), 533 / 50)
+    for name, budget in budgets.items():
+        times = more.get(name.rpartition("/")[0], 1)
+        assert budget == pytest.approx(times * budgets["rloo/sparse/0"], rel=0.011), name
+
+
+# -- what a fingerprint holds ------------------------------------------------------------------------
+
+
+def test_code_is_what_runs():
+    assert code_tree("a = 1\n\n\n# why\nb = [a,\n     2]") == code_tree("a = 1  # one\nb = [a, 2]\n\n")
+    assert code_tree('def f(x):\n    """Doc."""\n    return x') == code_tree("def f(x):\n    return x")
+    assert code_tree("a = 1") != code_tree("a = 1.0") != code_tree("a = True") and code_tree("'a'") != code_tree("a")
+    assert code_tree("%matplotlib inline\n\na = 1") == code_tree("%matplotlib inline\na = 1\n") != code_tree("a = 1")
+
+
+def test_a_notebook_that_jupyterlab_saved_is_the_same(tmp_path):
+    path = tmp_path / "mine.ipynb"
+
+    def code(*cells: str) -> str:
+        first = nbformat.v4.new_code_cell("output = ''\nseed = 0", metadata={"tags": ["parameters"]})
+        nbformat.write(nbformat.v4.new_notebook(cells=[first, *map(nbformat.v4.new_code_cell, cells)]), path)
+        return read_notebook(path)[1]
+
+    assert code("x = f(1,2)") == code("", "x = f(1, 2)  # two", "  \n", "# nothing") != code("x = f(1, 3)")
+
+
+REWARDS = '''
+WEIGHT = 0.5
+def helper(x):
+    return x
+def other(x):
+    return x
+@register("sparse")
+def sparse(options=1):
+    """A docstring."""
+    return WEIGHT * helper(options)
+'''
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "same"),
+    [
+        ("WEIGHT = 0.5", "WEIGHT = 0.25", False),
+        ("def helper(x):\n    return x", "def helper(x):\n    return -x", False),
+        ("return WEIGHT", "return 1 + WEIGHT", False),
+        ("def other(x):\n    return x", "def other(x):\n    return -x", True),
+        ("A docstring.", "Another one.", True),
+        ("WEIGHT = 0.5", "# why\nWEIGHT = 0.5", True),
+    ],
+)
+def test_an_edited_reward_is_another_one(before, after, same):
+    assert before in REWARDS and reward_code("sparse", REWARDS)
+    assert (reward_code("sparse", REWARDS.replace(before, after)) == reward_code("sparse", REWARDS)) == same
+
+
+def test_a_fingerprint_holds_what_parameters_name():
+    """Base models, problem sets and rewards: the parameters hold their names alone."""
+    named = {"init": "data/models/base-1m", "problem_set": "3to4", "sets": {"heldout_1000": 4}, "reward": "trace_dense"}
+    found = inputs(named | {"eval_rewards": ["ast"], "policy": "Qwen/Qwen2.5-0.5B"}, ROOT)
+    problems = {"problems 3to4/heldout_1000", "problems 3to4/train"}
+    assert set(found) == problems | {"data/models/base-1m", "reward ast", "reward trace_dense"}
+    held = json.loads((DATA / "problems/manifest.json").read_text())
+    assert held["3to4/heldout_1000"]["sha256"].startswith(found["problems 3to4/heldout_1000"])
+    assert inputs({"reward": "trace_gated"}, ROOT)["reward trace_gated"] != found["reward trace_dense"]
+    assert inputs({"a": "x." * 500, "b": "\0.", "c": "a/" * 500}, ROOT) == {}
+    for spec in (Project().specs("cpu")[name] for name in ("sft/free/0", "rloo/ast_tau2/0")):
+        assert inputs(spec.params, ROOT)
+
+
+# -- what is finished --------------------------------------------------------------------------------
+
+
+def test_one_parameter_changed_makes_that_run_and_its_children_again(checkout):
+    checkout.finish()
+    assert not checkout.plan("laptop", "all").waiting
+    checkout.declare(set_in("profiles", "laptop", "runs", value={"t/train_0.2": {"steps": 4}}))
+    waiting = Checkout(checkout.root).plan("laptop", "all").waiting
+    assert list(waiting) == ["t/train_0.2/0", "study/study/0"]
+    assert waiting["t/train_0.2/0"] == "other parameters or files"
+
+
+@pytest.mark.parametrize("text", ["{", "{}", "[]"])
+def test_a_record_that_is_none_is_named_and_stands_in_no_other_runs_way(checkout, text):
+    checkout.finish()
+    (checkout.folder("t/base") / "run.json").write_text(text)
+    states = {name: spec.state for name, spec in checkout.specs("laptop").items()}
+    assert states["t/base/0"] == "damaged run.json" and states["t/train_0.1/0"] == "t/base/0 is not finished"
+    assert len(checkout.plan("laptop", "all").waiting) == 4
+
+
+def test_a_file_that_is_gone_or_shorter_makes_a_run_again(checkout):
+    checkout.finish()
+    spec = checkout.specs("laptop")["t/base/0"]
+    (spec.folder / "metrics.csv").write_text("")
+    assert spec.state == "metrics.csv is damaged"
+    (spec.folder / "metrics.csv").write_text("1\n")
+    shutil.rmtree(spec.folder / "checkpoint")
+    assert spec.state == "checkpoint/step.txt is gone"
+    assert checkout.specs("laptop")["t/train_0.1/0"].state == "t/base/0 is not finished"
+
+
+def test_a_parent_made_anew_makes_its_children_again_unless_it_is_the_published_one(checkout):
+    checkout.finish()
+    path = checkout.folder("t/base") / "run.json"
+    child, made = checkout.specs("laptop")["t/train_0.1/0"], path.read_text()
+    path.write_text(made.replace("made t/base/0", "made again"))
+    assert child.state == "t/base/0 made anew"
+    reference = child.parents["t/base/0"].reference
+    reference.mkdir(parents=True)
+    (reference / "run.json").write_text(made)
+    assert child.state == "done"
+
+
+def test_a_run_is_stale_when_a_file_that_it_names_changes(checkout):
+    """Problems of one's own, the file of a reward: the parameters hold their names alone."""
+    write_notebook(checkout.root / "notebooks/base.ipynb", BASE + "\nmine = {}\nrule = ''", TRAIN_CODE)
+    params = {"mine": {"my problems.csv": 4}, "rule": "my_rewards.py:brief"}
+    checkout.declare(set_in("runs", "t/base", "params", value=params))
+
+    def now(files: dict[str, str]):
+        for name, text in files.items():
+            (checkout.root / name).write_text(text)
+        return Project(checkout.root).specs("laptop")["t/base/0"]
+
+    without, files = now({}).fingerprint, {"my problems.csv": "nums,target\n1 2,3\n", "my_rewards.py": "1"}
+    seen = [without, now(files).fingerprint]
+    checkout.finish("t/base")
+    assert now({}).state == "done"
+    for name in files:
+        changed = now({name: files[name] + " "})
+        seen.append(changed.fingerprint)
+        assert changed.state == "other parameters or files"
+        assert now(files).state == "done"
+    assert len(set(seen)) == 4, "each file counts, and so does that there is one"
+
+
+RECORD = {"profile": "cpu", "run": "t/base", "seed": 0, "fingerprint": "1", "parameters": {"steps": 3}, "parents": {}}
+RECORD |= {"method": "t/base", "notebook": "base", "code": "1", "elapsed": 2.0, "files": {}, "id": "first"}
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [{"elapsed": "2"}, {"files": []}, {"files": {"a": {}}}, {"files": {"a": "b"}}, {"parents": []}, {"artifacts": 3}],
+)
+def test_a_record_of_other_types_is_answered_in_a_sentence(tmp_path, wrong):
+    (tmp_path / "run.json").write_text(json.dumps(RECORD))
+    assert read_record(tmp_path)["id"] == "first"
+    (tmp_path / "run.json").write_text(json.dumps(RECORD | wrong))
+    with pytest.raises(DeclarationError, match=r"run.json is damaged \("):
+        read_record(tmp_path)
+
+
+# -- planned -----------------------------------------------------------------------------------------
+
+
+def test_a_chain_of_rounds_is_planned_in_linear_time():
+    """Each round rests on the two before it, so that 2 to the 40 ways lead through the chain."""
+
+    looked: list[str] = []
+
+    class Round:
+        def __init__(self, name, parents):
+            self.name, self.folder, self.reference = name, Missing(looked, name), Missing([], name)
+            self.parents = {parent.name: parent for parent in parents}
+
+    rounds: list = []
+    for i in range(40):
+        rounds.append(Round(f"t/{i}", rounds[-2:]))
+    plan = Plan({one.name: one for one in rounds}, [])  # pyright: ignore[reportArgumentType]
+    assert plan.heights["t/0"] == 39 and len(plan.waiting) == 40 and len(looked) == 40
+
+
+class Missing:
+    """A folder without a run, which counts how often it is asked."""
+
+    def __init__(self, looked: list[str], name: str):
+        self.looked, self.name = looked, name
+
+    def __truediv__(self, name: str) -> Path:
+        self.looked += [self.name] * (name == "run.json")
+        return Path("/nowhere") / name
+
+
+def test_the_time_left_is_the_longest_way_or_a_share_of_the_work(checkout):
+    plan = checkout.plan("laptop", "all")
+    seconds = {"t/base/0": 1, "t/train_0.1/0": 100, "t/train_0.2/0": 100, "study/study/0": 1}
+    assert [time_left(plan, list(seconds), seconds, cores) for cores in (1, 2, 8)] == [202, 102, 102]
+    assert time_left(plan, [], {}, 2) == 0
+
+
+def test_time_is_planned_by_records_and_in_proportion_to_steps(checkout):
+    assert not expected(checkout, "laptop", [*checkout.specs("laptop").values()]), "nothing is recorded"
+    checkout.finish("t/base", "t/train_0.1")
+    checkout.declare(set_in("profiles", "laptop", "runs", value={"t/train_0.2": {"steps": 6}}))
+    seconds = expected(checkout, "laptop", [*Checkout(checkout.root).specs("laptop").values()])
+    assert seconds == {"t/base/0": 1.0, "t/train_0.1/0": 1.0, "t/train_0.2/0": 2.0}
+
+
+def test_time_is_planned_by_computing_and_not_by_waiting():
+    record = {"elapsed": 100.0, "core_seconds": 40.0, "threads": 2}
+    assert took(record) == 20 and took({"elapsed": 100.0}) == 100
+    assert took(record | {"gpu": "H100"}) == 100, "there the cores wait"
+
+
+def test_the_plan_says_what_is_known_and_how_many_runs_other_code_made(checkout, capsys):
+    show_plan(checkout, checkout.plan("laptop", "all"), {}, 2)
+    said = capsys.readouterr().out
+    assert "4 runs, 0 of them finished" in said and "how long they take is not recorded yet" in said
+    assert "00:00" not in said
+    checkout.finish("t/base")
+    show_plan(checkout, Checkout(checkout.root).plan("laptop", "t/base", "t/train_0.1"), {"t/train_0.1/0": 75.0}, 2)
+    said = capsys.readouterr().out
+    assert "1 of these were made by other code in lib/" in said
+    assert re.search(r"train_0.1/0 +train +01:15 +missing", said) and "about 01:15 of one core" in said
