@@ -4,8 +4,8 @@ The laptop model is an ordinary Qwen2 (the architecture of the papers' Qwen2.5-0
 words that the five studies' formats need, then every printable ASCII character, so that any ASCII text survives
 encoding and decoding unchanged. Digits are single tokens, and an operator is one token with the spaces around it.
 
-A checkpoint is an ordinary folder of transformers. Our own vocabulary is the exception: `AutoTokenizer` would look at the
-model's type and silently put Qwen2's pre-tokenizer around it, so it lies in a sub-folder `tokenizer/`, out of reach.
+A checkpoint is an ordinary folder of transformers. Our own vocabulary is the exception: `AutoTokenizer` would look at
+the model's type and silently put Qwen2's pre-tokenizer around it, so it lies in a sub-folder `tokenizer/`.
 """
 
 import os
