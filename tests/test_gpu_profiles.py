@@ -2,10 +2,14 @@
 
 import json
 import re
+import shlex
+import subprocess
+import sys
 from fnmatch import fnmatch
 
 import pytest
 
+from lib.files import ROOT
 from lib.game.prompts import ENDS, PROMPTS, render_prompt
 from lib.runs import bench, process
 from lib.runs.front import expected, show_plan
@@ -159,6 +163,22 @@ def test_the_plan_of_everything_has_hours(capsys):
     show_plan(project, plan, expected(project, "paper", [plan.specs[run] for run in plan.waiting]), 1)
     hours = re.search(r"on one H100 .*rloo (\d+):\d\d:\d\d, sample (\d+):\d\d:\d\d", capsys.readouterr().out)
     assert hours and 200 < int(hours[1]) < 1000 and 50 < int(hours[2]) < 300
+
+
+def test_the_commands_for_one_h100_are_half_a_page_and_say_what_they_promise():
+    page = (ROOT / "lib/runs/README.md").read_text()
+    section = page[page.index("## One H100") : page.index("## Another base model")]
+    commands = [line.partition("  #")[0] for line in section.split("```")[1].splitlines()[1:]]
+    assert len(section.splitlines()) <= 35 and commands[0].startswith("make PYTHON=python3")
+    (plan,) = (shlex.split(line)[1:] for line in commands if " plan " in line)
+    done = subprocess.run([sys.executable, *plan], cwd=ROOT, capture_output=True, text=True)
+    assert re.match(r"\d+ runs, ", done.stdout) and "on one H100 " in done.stdout and " GB of disk" in done.stdout
+    runs = re.search(r"# (\d+) runs", section)
+    assert runs and done.stdout.startswith(f"{runs[1]} runs")
+    asked = [dict(word.split("=") for word in shlex.split(line)[2:]) for line in commands if " study " in line]
+    assert len(asked) == 3 and all(one["PROFILE"] == "paper" for one in asked)
+    wanted = {name for one in asked for name in Project().plan("paper", *one["GROUP"].split()).specs}
+    assert wanted == {*Project().plan("paper", *plan[4:]).specs}
 
 
 def test_an_engine_that_is_missing_is_named_only_where_it_is_asked_for(monkeypatch):
