@@ -12,6 +12,7 @@ import sys
 from inspect import signature
 from pathlib import Path
 
+import nbformat
 import pandas as pd
 import pytest
 import torch
@@ -20,7 +21,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from transformers import Qwen2Config, Qwen2ForCausalLM, Qwen2Tokenizer
 
 from lib import rewards
-from lib.files import PAPER
+from lib.files import PAPER, ROOT
 from lib.game.problem import EVALUATION_SETS, HUB, Problem, load, load_set
 from lib.game.prompts import ENDS, PROMPTS, render_prompt
 from lib.learn import model, training
@@ -325,6 +326,21 @@ def test_its_notebooks_run_with_a_qwen_in_the_hubs_place(tmp_path, warm_kernels)
     written = pd.read_parquet(runs / "sample/rloo_sparse/0/generations.parquet")
     assert written.groupby("set")["count"].sum().to_dict() == {"hub_test_50": 4, "test_50": 4}
     assert written.loc[written["set"] == "hub_test_50", "target"].unique().tolist() == [36, 24]
+
+
+def test_the_reasoning_weighs_less_in_a_vocabulary_where_its_end_is_no_token():
+    """`rloo/ast_tau2_alpha01`, by the very cell of notebook 11."""
+    tokenizer, text = qwen()[1], "<think>\n44 + 19 = 63\n</think>\n<answer>44 + 19</answer>"
+    cells = [cell.source for cell in nbformat.read(ROOT / "notebooks/11_train_rloo.ipynb", 4).cells]
+    (cell,) = (cell[cell.index("def down_weighted") :] for cell in cells if "def down_weighted" in cell)
+    names = {"policy": (None, tokenizer), "think_weight": 0.1, "reasoning_end": model.reasoning_end}
+    exec(cell, names)
+    ids = tokenizer(text).input_ids
+    weights = names["down_weighted"](ids)
+    assert len(weights) == len(ids) and tokenizer.unk_token_id not in ids
+    answer = [i for i, weight in zip(ids, weights, strict=True) if weight == 1]
+    assert tokenizer.decode(answer) == text.partition("</think>")[2]
+    assert {*weights} == {0.1, 1.0}
 
 
 # --- memory -------------------------------------------------------------------------------------------------------
