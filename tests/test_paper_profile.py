@@ -388,7 +388,7 @@ def test_the_estimate_is_what_a_forward_pass_keeps():
     weights = {parameter.untyped_storage().data_ptr() for parameter in policy.parameters()}
     measured = sum(size for address, size in kept.items() if address not in weights)
     assert out.last_hidden_state.shape == (4, 100, 128)
-    estimated = model.training_memory(policy, 4, 100, False) - 16 * policy.num_parameters() - 3 * 4 * 400 * 128
+    estimated = model.kept_memory(policy.config, 400) - 3 * 4 * 400 * 128
     assert estimated == pytest.approx(measured, rel=0.2)
 
 

@@ -38,6 +38,7 @@ CHARACTERS = [*string.digits, *string.ascii_letters, *string.punctuation, " ", "
 
 
 CONTAINER = Path("/sys/fs/cgroup/memory.max")
+PROCESS = 0.8 * 2**30  # bytes of a kernel that has loaded PyTorch and transformers
 
 
 def build_tokenizer() -> PreTrainedTokenizerFast:
@@ -91,17 +92,26 @@ def machine_memory() -> int:
 def training_memory(model, rows: int, length: int, reference: bool) -> int:
     """Estimated bytes at the peak of training on micro-batches of `rows` texts of `length` tokens.
 
-    Weights, their gradients and AdamW's two moments in float32, the frozen `reference`, and what a forward pass keeps
-    for the backward pass: 12 hidden widths, 6 key widths and 4 feed-forward widths a token and layer, in bfloat16 on a
-    GPU.
-    Logits come in tiles of 4,096 tokens by 32,768 words, three of them at a time (TRL's fused head).
+    Weights, their gradients and AdamW's two moments in float32, the frozen `reference`, and what a pass keeps. On a CPU
+    the process itself counts too, and what a pass keeps counts half as much again: freed pieces of a few megabytes stay
+    with the allocator. `make test-pretrained` holds this to a model of 135 million parameters.
     """
-    config, half = model.config, torch.cuda.is_available()
+    half = torch.cuda.is_available()
+    weights = (4 + 4 + 8 + 4 * reference + 2 * half) * model.num_parameters()
+    kept = kept_memory(model.config, rows * length)
+    return int(weights + kept if half else PROCESS + weights + 1.5 * kept)
+
+
+def kept_memory(config, tokens: int) -> int:
+    """Estimated bytes that a forward pass over so many tokens keeps for the backward pass.
+
+    12 hidden widths, 6 key widths and 4 feed-forward widths a token and layer, in bfloat16 on a GPU. Logits come in
+    tiles of 4,096 tokens by 32,768 words, three of them at a time (TRL's fused head).
+    """
+    size = 2 if torch.cuda.is_available() else 4
     inner = getattr(config, "intermediate_size", None) or 4 * config.hidden_size  # GPT-2 has no such field
-    kept = config.num_hidden_layers * (12 * config.hidden_size + 6 * key_width(config) + 4 * inner)
-    copies = 4 + 4 + 8 + 4 * reference + 2 * half
-    tiles = 3 * 4 * min(rows * length, 4096) * min(config.vocab_size, 32768)
-    return copies * model.num_parameters() + rows * length * kept * (2 if half else 4) + tiles
+    layer = 12 * config.hidden_size + 6 * key_width(config) + 4 * inner
+    return tokens * size * config.num_hidden_layers * layer + 3 * 4 * min(tokens, 4096) * min(config.vocab_size, 32768)
 
 
 def key_width(config) -> int:
