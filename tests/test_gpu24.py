@@ -1,4 +1,4 @@
-"""Profile gpu24: what each of its runs is predicted to take fits on its cards. One update of it was
+"""Profiles gpu24 and gpu8: what each of their runs is predicted to take fits on their cards. One update of gpu24 was
 measured on a larger GPU: lib/runs/README.md."""
 
 import re
@@ -12,6 +12,7 @@ from lib.runs.plan import Project
 from tests.bench.memory import predicted
 
 SMALL, LARGE = 14.5, 22.0  # GiB that a card of 16 GB, of 24 GB, has for us
+SMALLEST = 5.4  # of 6 GB
 
 
 @pytest.fixture(scope="module")
@@ -22,6 +23,11 @@ def small():
 def test_every_training_run_fits_on_16_gb(small):
     assert {"SFT", "RLOO", "preference"} == {*small["trainer"]} and len(small) > 70
     assert (small["GiB"] <= small["there"]).all(), small[small["GiB"] > small["there"]]
+
+
+def test_every_training_run_of_a_smaller_model_fits_on_6_gb(small):
+    table = predicted("gpu8", SMALLEST)
+    assert {*table.index} == {*small.index} and (table["GiB"] <= table["there"]).all()
 
 
 def test_beside_vllm_it_fits_on_24_gb(monkeypatch):

@@ -1,16 +1,21 @@
 """All runs of the profiles for GPUs: what they resolve to, run by run."""
 
 import json
+import re
+import shlex
+import subprocess
+import sys
 from fnmatch import fnmatch
 
 import pytest
 
+from lib.files import ROOT
 from lib.game.prompts import ENDS, PROMPTS, render_prompt
 from lib.runs import hours, machine
 from lib.runs.hours import expected, show_plan
 from lib.runs.plan import DeclarationError, Project
 
-GPU = ["paper", "gpu24"]
+GPU = ["paper", "gpu24", "gpu8"]
 BATCHES = [  # of profile paper: runs (the first that fits counts), problems and rollouts of each
     ("rloo/trace_explore", 32, 16),
     ("rloo/cov_pass8", 64, 16),
@@ -99,6 +104,36 @@ def test_what_a_paper_tabulates_is_sampled_on_fifty_problems(everything):
     assert not [spec.name for spec in tabulated if "test_50" not in spec.params["sets"]]
 
 
+def test_and_in_profile_paper_on_the_hubs_own_fifty_as_often():
+    specs = Project().specs("paper").values()
+    asked = [spec.params["sets"] for spec in specs if spec.notebook == "15_sample_rollouts"]
+    both = [sets for sets in asked if "test_50" in sets]
+    assert len(both) > 80 and all(sets.get("hub_test_50") == sets["test_50"] for sets in both)
+    searches = {spec.run: spec.params for spec in specs if spec.notebook == "16_search"}
+    for run in ("search/sft_pick", "search/preference_agent_binary", "search/preference_agent_hard"):
+        every = [one.get("sets", searches[run]["sets"]) for one in searches[run]["searches"]]
+        assert all({"test_50", "hub_test_50"} <= {*sets} for sets in every), run
+    system = searches["search/preference_agent_soft"]  # the paper's final one: its second search
+    assert "sets" not in system["searches"][1] and "hub_test_50" in system["sets"]
+
+
+def test_the_papers_chat_prompts_and_their_published_start_are_lines_of_the_profile():
+    """Those that lib/runs/README.md names: every run then asks in the chat style, and program's RLOO starts there."""
+    project, start = Project(), "asingh15/qwen-sft-countdown-defaultproj"
+    declared = project.declarations
+    paper = declared.profiles["paper"]
+    runs = json.loads(json.dumps(paper.runs).replace("program_words", "program_chat"))
+    runs["rloo/sparse_k16"] = {"init": start}
+    chat = paper.model_copy(update={"params": paper.params | {"prompt_style": "chat"}, "runs": runs})
+    project.declarations = declared.model_copy(update={"profiles": declared.profiles | {"paper": chat}})
+    specs = project.specs("paper")
+    styles = {spec.params["prompt_style"] for spec in specs.values() if "prompt_style" in spec.params}
+    assert styles == {"chat", "program_chat", "trace", "pick", "value"}
+    begun = specs["rloo/sparse_k16/0"]
+    assert begun.params["init"] == start and not begun.parents
+    assert "init" not in specs["rloo/program/0"].params  # the other runs keep our SFT
+
+
 # --- the plan ---------------------------------------------------------------------------------------------------------
 
 
@@ -120,6 +155,30 @@ def test_the_plan_of_the_five_papers_has_hours_for_all_that_was_measured_and_dis
     assert "on one H100" in said and " GB of disk" in said and "vLLM is not installed" in said
     update = 128 * 8 * 1024 * (1 / 21_232 + 1 / 34_191)
     assert seconds["rloo/sparse/0"] == pytest.approx(100 * update)
+
+
+def test_the_plan_of_everything_has_hours(capsys):
+    project = Project()
+    plan = project.plan("paper", "full")
+    show_plan(project, plan, expected(project, "paper", [plan.specs[run] for run in plan.waiting]), 1)
+    hours = re.search(r"on one H100 .*rloo (\d+):\d\d:\d\d, sample (\d+):\d\d:\d\d", capsys.readouterr().out)
+    assert hours and 200 < int(hours[1]) < 1000 and 50 < int(hours[2]) < 300
+
+
+def test_the_commands_for_one_h100_are_half_a_page_and_say_what_they_promise():
+    page = (ROOT / "lib/runs/README.md").read_text()
+    section = page[page.index("## One H100") : page.index("## Another base model")]
+    commands = [line.partition("  #")[0] for line in section.split("```")[1].splitlines()[1:]]
+    assert len(section.splitlines()) <= 35 and commands[0].startswith("make PYTHON=python3")
+    (plan,) = (shlex.split(line)[1:] for line in commands if " plan " in line)
+    done = subprocess.run([sys.executable, *plan], cwd=ROOT, capture_output=True, text=True)
+    assert re.match(r"\d+ runs, ", done.stdout) and "on one H100 " in done.stdout and " GB of disk" in done.stdout
+    runs = re.search(r"# (\d+) runs", section)
+    assert runs and done.stdout.startswith(f"{runs[1]} runs")
+    asked = [dict(word.split("=") for word in shlex.split(line)[2:]) for line in commands if " study " in line]
+    assert len(asked) == 3 and all(one["PROFILE"] == "paper" for one in asked)
+    wanted = {name for one in asked for name in Project().plan("paper", *one["GROUP"].split()).specs}
+    assert wanted == {*Project().plan("paper", *plan[4:]).specs}
 
 
 def test_an_engine_that_is_missing_is_named_only_where_it_is_asked_for(monkeypatch):

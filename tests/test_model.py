@@ -8,15 +8,17 @@ from pathlib import Path
 
 import pytest
 import torch
+from huggingface_hub import constants
 from hypothesis import given
 from hypothesis import strategies as st
 from safetensors.torch import load_file, save_file
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors
-from transformers import PreTrainedTokenizerFast
+from transformers import AutoTokenizer, LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
 from lib.files import MODELS
 from lib.game.prompts import render_prompt
 from lib.learn.model import (
+    PROBES,
     build_tokenizer,
     load_policy,
     load_tokenizer,
@@ -200,6 +202,66 @@ def test_an_own_tokenizer_in_a_folder_is_not_replaced(tmp_path):
     TOKENIZER.save_pretrained(tmp_path)
     text = "Target: 98\n<think>\n44 + 19 = 63"
     assert load_tokenizer(tmp_path)(text).input_ids == TOKENIZER(text).input_ids
+
+
+def small(tokenizer, family: str = "qwen2"):
+    """A randomly initialised model of a family for a tokenizer."""
+    if family == "qwen2":
+        return new_model(tokenizer, hidden=32, layers=1, heads=2)
+    shape = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 1, "num_attention_heads": 2}
+    return LlamaForCausalLM(LlamaConfig(**shape, vocab_size=len(tokenizer)))
+
+
+@pytest.mark.parametrize("family", ["qwen2", "llama"])
+@pytest.mark.parametrize("bos", [False, True])
+def test_a_checkpoint_is_an_ordinary_folder(family, bos, tmp_path):
+    """Others open it by `AutoTokenizer`, which reads the same ids; and again after a second training."""
+    tokenizer = bytes_tokenizer(bos)
+    folder = save_policy(small(tokenizer, family), tokenizer, tmp_path / "first")
+    folder = save_policy(*load_policy(folder), tmp_path / "second")
+    usual = AutoTokenizer.from_pretrained(folder)
+    assert not (folder / "tokenizer").exists() and usual.eos_token == "</s>"
+    assert usual(PROBES).input_ids == tokenizer(PROBES).input_ids == load_tokenizer(folder)(PROBES).input_ids
+    assert (tokenizer.bos_token_id == usual(PROBES[0]).input_ids[0]) == bos
+
+
+@pytest.mark.parametrize("family, tokenizer", [("qwen2", TOKENIZER), ("qwen2", "digits"), ("llama", TOKENIZER)])
+def test_a_tokenizer_that_others_would_read_otherwise_lies_apart(family, tokenizer, tmp_path):
+    """Ours, and one that cuts digits as no Qwen2 does: beside the weights of one they would be opened as Qwen2's."""
+    if tokenizer == "digits":
+        tokenizer = bytes_tokenizer()
+        pieces = [pre_tokenizers.Digits(individual_digits=False), pre_tokenizers.ByteLevel(add_prefix_space=False)]
+        words = tokenizer.get_vocab() | {"44": 258, "19": 259}
+        own = Tokenizer(models.BPE(words, [("4", "4"), ("1", "9")]))
+        own.pre_tokenizer, own.decoder = pre_tokenizers.Sequence(pieces), decoders.ByteLevel()
+        tokenizer = PreTrainedTokenizerFast(tokenizer_object=own, eos_token="</s>", pad_token="</s>")
+        assert tokenizer.tokenize("44")[0] == "44"
+    folder = save_policy(small(tokenizer, family), tokenizer, tmp_path / "checkpoint")
+    alike = AutoTokenizer.from_pretrained(folder)(PROBES).input_ids == tokenizer(PROBES).input_ids
+    assert (folder / "tokenizer").is_dir() != alike
+    assert alike == (family == "llama")
+    assert load_tokenizer(folder)(PROBES).input_ids == tokenizer(PROBES).input_ids
+
+
+def test_a_checkpoint_knows_from_which_commit_of_the_hub_it_comes(tmp_path, monkeypatch, capsys):
+    """Through the hub library's own cache, as it lies on a disk without a network."""
+    commits = {"main": "a" * 40, "older": "b" * 40}
+    repository, tokenizer = tmp_path / "models--owner--small", bytes_tokenizer()
+    for seed, (name, commit) in enumerate(commits.items()):
+        (repository / "refs").mkdir(parents=True, exist_ok=True)
+        (repository / "refs" / name).write_text(commit)
+        new_model(tokenizer, 32, 1, 2, seed).save_pretrained(repository / "snapshots" / commit)
+        tokenizer.save_pretrained(repository / "snapshots" / commit)
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path))
+    norms = {}
+    for path, commit in (("owner/small", "a"), ("owner/small@older", "b"), (f"owner/small@{'b' * 40}", "b")):
+        model, words = load_policy(path)
+        assert f"base model: owner/small@{commit * 40}" in capsys.readouterr().out
+        assert words(PROBES).input_ids == tokenizer(PROBES).input_ids
+        again, _ = load_policy(save_policy(model, words, tmp_path / "checkpoint"))
+        assert again.config.base_model == f"owner/small@{commit * 40}"
+        norms.setdefault(commit, set()).add(again.lm_head.weight.norm().item())
+    assert [len(found) for found in norms.values()] == [1, 1] and norms["a"] != norms["b"]
 
 
 def test_rows_follow_the_room_there_is(monkeypatch):

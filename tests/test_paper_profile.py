@@ -12,6 +12,7 @@ import sys
 from inspect import signature
 from pathlib import Path
 
+import nbformat
 import pandas as pd
 import pytest
 import torch
@@ -20,9 +21,9 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from transformers import Qwen2Config, Qwen2ForCausalLM, Qwen2Tokenizer
 
 from lib import rewards
-from lib.files import PAPER
-from lib.game.problem import HUB, Problem, load
-from lib.game.prompts import PROMPTS, render_prompt
+from lib.files import PAPER, ROOT
+from lib.game.problem import EVALUATION_SETS, HUB, Problem, load, load_set
+from lib.game.prompts import ENDS, PROMPTS, render_prompt
 from lib.learn import model, training
 from lib.learn.curriculum import Bandit
 from lib.learn.demonstrations import HUB_DEMONSTRATIONS
@@ -35,7 +36,7 @@ from tests.test_training import quick
 
 ELSEWHERE = {  # stated, and not the value of a run: a data set's size, a formula, or what "Choices" departs from
     ("ast", "sft_examples"),
-    ("program", "initial_policy"),  # the hub's; ours is an SFT run of the same settings
+    ("program", "initial_policy"),  # the hub's; ours is an SFT run of the same settings. One line starts from the hub's
     ("program", "target_tolerance"),
     ("dense", "ipo_log_ratios"),
     ("dense", "curriculum_difficulty"),
@@ -80,7 +81,9 @@ def common(paper: str, specs) -> dict[str, list]:
         "base_model": [sft["init"]],
         "sft_demonstrations": [HUB_DEMONSTRATIONS] * (sft["source"] == "hub"),
         "train_problems": [HUB[run.params["problem_set"]] for run in rloo if run.params["source"] == "hub"],
-        "kl_reference": [run.declaration.needs["init"].partition("/")[0] for run in rloo],
+        **dict.fromkeys(("kl_reference", "initial_policy"), starts(rloo)),
+        **asked(of("prompt_style") + of("prompt_style", samples)),
+        "test_split": [hub_split(sets) for sets in of("sets", samples)],
         "train_temperature": of("temperature"),
         "train_top_p": [Sampling(max_tokens=1).top_p],
         "train_top_k": [Sampling(max_tokens=1).top_k],
@@ -98,6 +101,26 @@ def common(paper: str, specs) -> dict[str, list]:
         "schedule": ["constant"],
         "seeds": [1],  # of a run; the papers have no second one
     }
+
+
+def starts(runs) -> list[str]:
+    """The kind of run that each starts from."""
+    return [run.declaration.needs["init"].partition("/")[0] for run in runs]
+
+
+def asked(styles: list[str]) -> dict[str, list]:
+    """What prompts are, and the chat template around them, in runs of these styles."""
+    several = sorted({*styles})
+    return {
+        "prompt": [several] if len(several) > 1 else several,
+        "chat_template": ["Qwen2.5" if style in ENDS else "none" for style in several],
+    }
+
+
+def hub_split(sets) -> str:
+    """The split of the hub that stands among evaluation sets, under the hub's name."""
+    found = [EVALUATION_SETS[name] for name in sets if EVALUATION_SETS[name][2:] == ("hub",)]
+    return "; ".join(f"{HUB[name]}/{split}" for name, split, _ in found)
 
 
 def special(specs) -> dict[tuple[str, str], list]:
@@ -143,6 +166,15 @@ def special(specs) -> dict[tuple[str, str], list]:
             params["rloo/curriculum_annealed"]["curriculum_options"]["final_temperature"]
         ],
         ("agent", "test_prompts_custom"): [levels.sum()],
+        ("agent", "initial_policy"): starts(
+            spec for name, spec in specs.items() if name.startswith("preference/agent_")
+        ),
+        **{("agent", name): found for name, found in asked([params["sft/pick"]["prompt_style"]]).items()},
+        ("agent", "test_split"): [
+            hub_split(one.get("sets", params[run]["sets"]))
+            for run in ("search/sft_pick", "search/preference_agent_binary", "search/preference_agent_hard")
+            for one in params[run]["searches"]
+        ],
         ("agent", "groups"): [len(levels)],
         ("agent", "prompts_per_group"): levels.tolist(),
         ("agent", "budget"): [f"{search.beams}/{search.samples}"],
@@ -173,7 +205,14 @@ def read(value: str):
         return value
 
 
-STATED = pd.read_csv(PAPER / "hyperparameters.csv", dtype=str).query("source == 'stated'")
+RESOLVED = ["prompt", "chat_template", "test_split", "initial_policy"]  # whether a paper states them or not
+STATED = pd.read_csv(PAPER / "hyperparameters.csv", dtype=str).query("source == 'stated' or parameter in @RESOLVED")
+
+
+def test_every_paper_has_prompt_template_test_split_and_initial_policy():
+    assert STATED[STATED["parameter"].isin(RESOLVED)].groupby("paper").size().to_dict() == dict.fromkeys(
+        ("agent", "ast", "dense", "program", "trace"), 4
+    )
 
 
 @pytest.fixture(scope="module")
@@ -219,12 +258,33 @@ def in_the_hubs_place(root: Path) -> None:
     policy.save_pretrained(root / "Qwen/Qwen2.5-0.5B")
     tokenizer.save_pretrained(root / "Qwen/Qwen2.5-0.5B")
     problems = load("3to4", "train").select(range(12)).to_list()
-    rows = [
-        {"query": render_prompt(**p, style="words"), "completion": f"<answer>{p['target']}</answer>"} for p in problems
-    ]
-    for name, table in ((HUB_DEMONSTRATIONS, rows), (HUB["3to4"], problems)):
-        (root / name).mkdir(parents=True)
-        (root / name / "train.jsonl").write_text("\n".join(map(json.dumps, table)))
+    problems = [problem | {"prompt": render_prompt(**problem, style="chat")} for problem in problems]
+    rows = [{"query": p["prompt"], "completion": f"<answer>{p['target']}</answer>"} for p in problems]
+    files = {f"{HUB_DEMONSTRATIONS}/train": rows, f"{HUB['3to4']}/train": problems, f"{HUB['3to4']}/test": TESTED}
+    for name, table in files.items():
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / f"{name}.jsonl").write_text("\n".join(map(json.dumps, table)))
+
+
+TESTED = [  # as the hub's test split has them, with a prompt of its own
+    {"target": 36, "nums": [79, 17, 60], "prompt": render_prompt([79, 17, 60], 36, "chat")},
+    {"target": 24, "nums": [14, 45, 9, 1], "prompt": render_prompt([14, 45, 9, 1], 24, "chat")},
+]
+
+
+def test_the_hubs_test_prompts_are_an_evaluation_set(tmp_path, monkeypatch, capsys):
+    """As they come, but for those that our own training sets hold."""
+    monkeypatch.chdir(tmp_path)
+    in_the_hubs_place(tmp_path)
+    path, ours = tmp_path / HUB["3to4"] / "test.jsonl", load("3to4", "train")[0]
+    path.write_text(path.read_text() + "\n" + json.dumps(ours | {"nums": ours["nums"][::-1], "prompt": ""}))
+    rows = load_set("hub_test_50").to_list()
+    assert rows == [{"nums": row["nums"], "target": row["target"]} for row in TESTED]
+    assert "2 of 3 problems" in capsys.readouterr().out
+    assert "[14 45  9  1]" in render_prompt(**rows[1], style="chat")
+    path.unlink()
+    with pytest.raises(ValueError, match="asingh15/countdown_tasks_3to4', split 'test' cannot be loaded"):
+        load_set("hub_test_50")
 
 
 def test_its_notebooks_run_with_a_qwen_in_the_hubs_place(tmp_path, warm_kernels):
@@ -247,7 +307,9 @@ def test_its_notebooks_run_with_a_qwen_in_the_hubs_place(tmp_path, warm_kernels)
         "max_tokens": 8,
     }
     notebooks["11_train_rloo"] |= {"eval_problems": 2, "eval_every": 1, "save_every": 1, "engine": "transformers"}
-    notebooks["15_sample_rollouts"] |= {"sets": {"test_50": 2}, "limit": 2, "max_tokens": 8, "engine": "transformers"}
+    notebooks["15_sample_rollouts"] |= {"limit": 2, "max_tokens": 8, "engine": "transformers"}
+    sets = notebooks["15_sample_rollouts"]["sets"]
+    notebooks["15_sample_rollouts"]["sets"] = dict.fromkeys(sets.keys() - {"heldout_1000", "showcase"}, 2)
     (copy / "papermill_runs.yaml").write_text(yaml.safe_dump(declared))
     command = [sys.executable, "-m", "lib.runs", "make", "paper", "sample/rloo_sparse", "--cores", "2"]
     environment = os.environ | {"COUNTDOWN_RUNS": str(tmp_path / "runs")}
@@ -261,7 +323,24 @@ def test_its_notebooks_run_with_a_qwen_in_the_hubs_place(tmp_path, warm_kernels)
         assert policy.config.vocab_size == 1000 > len(tokenizer)
         text = PROMPTS["words"].format(nums="1, 2", target=3)
         assert tokenizer.decode(tokenizer(text).input_ids) == text
-    assert len(pd.read_parquet(runs / "sample/rloo_sparse/0/generations.parquet")) == 4
+    written = pd.read_parquet(runs / "sample/rloo_sparse/0/generations.parquet")
+    assert written.groupby("set")["count"].sum().to_dict() == {"hub_test_50": 4, "test_50": 4}
+    assert written.loc[written["set"] == "hub_test_50", "target"].unique().tolist() == [36, 24]
+
+
+def test_the_reasoning_weighs_less_in_a_vocabulary_where_its_end_is_no_token():
+    """`rloo/ast_tau2_alpha01`, by the very cell of notebook 11."""
+    tokenizer, text = qwen()[1], "<think>\n44 + 19 = 63\n</think>\n<answer>44 + 19</answer>"
+    cells = [cell.source for cell in nbformat.read(ROOT / "notebooks/11_train_rloo.ipynb", 4).cells]
+    (cell,) = (cell[cell.index("def down_weighted") :] for cell in cells if "def down_weighted" in cell)
+    names = {"policy": (None, tokenizer), "think_weight": 0.1, "reasoning_end": model.reasoning_end}
+    exec(cell, names)
+    ids = tokenizer(text).input_ids
+    weights = names["down_weighted"](ids)
+    assert len(weights) == len(ids) and tokenizer.unk_token_id not in ids
+    answer = [i for i, weight in zip(ids, weights, strict=True) if weight == 1]
+    assert tokenizer.decode(answer) == text.partition("</think>")[2]
+    assert {*weights} == {0.1, 1.0}
 
 
 # --- memory -------------------------------------------------------------------------------------------------------
@@ -309,7 +388,7 @@ def test_the_estimate_is_what_a_forward_pass_keeps():
     weights = {parameter.untyped_storage().data_ptr() for parameter in policy.parameters()}
     measured = sum(size for address, size in kept.items() if address not in weights)
     assert out.last_hidden_state.shape == (4, 100, 128)
-    estimated = model.training_memory(policy, 4, 100, False) - 16 * policy.num_parameters() - 3 * 4 * 400 * 128
+    estimated = model.kept_memory(policy.config, 400) - 3 * 4 * 400 * 128
     assert estimated == pytest.approx(measured, rel=0.2)
 
 

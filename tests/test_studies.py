@@ -6,6 +6,7 @@ import shutil
 from pathlib import Path
 
 import nbformat
+import pandas as pd
 import pytest
 from IPython.display import display
 
@@ -36,7 +37,10 @@ def relabelled(spec: Spec, folder: Path) -> None:
     for path in source.iterdir():
         if path.name in ("generations.parquet", "trajectories.parquet"):
             table = read_table(path)
-            write_table(table[table["problem"] < PROBLEMS].reset_index(drop=True), folder / path.name)
+            table = table[table["problem"] < PROBLEMS]
+            if "hub_test_50" in spec.params.get("sets", []):  # the profile samples the hub's problems beside ours
+                table = pd.concat([table, table[table["set"] == "test_50"].assign(set="hub_test_50")])
+            write_table(table.reset_index(drop=True), folder / path.name)
         elif path.is_file() and path.name != "run.json":
             shutil.copy(path, folder)
 

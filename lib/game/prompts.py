@@ -55,4 +55,6 @@ def render_prompt(nums: Sequence, target: int | Fraction, style: str = "free") -
     'Numbers: [44, 19, 35]\\nTarget: 98\\n'
     """
     texts = list(map(str, nums))
-    return PROMPTS[style].format(nums=", ".join(texts), spaced=" ".join(texts), target=target)
+    width = max(map(len, texts), default=0)
+    aligned = " ".join(text.rjust(width) for text in texts)  # as numpy prints an array: the hub's prompts hold that
+    return PROMPTS[style].format(nums=", ".join(texts), spaced=aligned, target=target)

@@ -4,8 +4,8 @@ The laptop model is an ordinary Qwen2 (the architecture of the papers' Qwen2.5-0
 words that the five studies' formats need, then every printable ASCII character, so that any ASCII text survives
 encoding and decoding unchanged. Digits are single tokens, and an operator is one token with the spaces around it.
 
-A checkpoint folder holds `config.json` and `model.safetensors`, and the tokenizer in a sub-folder `tokenizer/` without
-a config: `AutoTokenizer` would look at the model's type and silently put Qwen2's pre-tokenizer around our vocabulary.
+A checkpoint is an ordinary folder of transformers. Our own vocabulary is the exception: `AutoTokenizer` would look at
+the model's type and silently put Qwen2's pre-tokenizer around it, so it lies in a sub-folder `tokenizer/`.
 """
 
 import os
@@ -14,7 +14,7 @@ import shutil
 import string
 from bisect import bisect_left
 from collections.abc import Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +24,7 @@ from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedTokenizerFast, Qwen2Config, Qwen2ForCausalLM
 
 from lib.files import remedy, verify
-from lib.game.prompts import ENDS
+from lib.game.prompts import ENDS, PROMPTS
 
 SPECIAL = ["<pad>", "<eos>", "<unk>"]
 WORDS = [
@@ -38,6 +38,7 @@ CHARACTERS = [*string.digits, *string.ascii_letters, *string.punctuation, " ", "
 
 
 CONTAINER = Path("/sys/fs/cgroup/memory.max")
+PROCESS = 0.8 * 2**30  # bytes of a kernel that has loaded PyTorch and transformers
 
 
 def build_tokenizer() -> PreTrainedTokenizerFast:
@@ -91,17 +92,26 @@ def machine_memory() -> int:
 def training_memory(model, rows: int, length: int, reference: bool) -> int:
     """Estimated bytes at the peak of training on micro-batches of `rows` texts of `length` tokens.
 
-    Weights, their gradients and AdamW's two moments in float32, the frozen `reference`, and what a forward pass keeps
-    for the backward pass: 12 hidden widths, 6 key widths and 4 feed-forward widths a token and layer, in bfloat16 on a
-    GPU.
-    Logits come in tiles of 4,096 tokens by 32,768 words, three of them at a time (TRL's fused head).
+    Weights, their gradients and AdamW's two moments in float32, the frozen `reference`, and what a pass keeps. On a CPU
+    the process itself counts too, and what a pass keeps counts half as much again: freed pieces of a few megabytes stay
+    with the allocator. `make test-pretrained` holds this to a model of 135 million parameters.
     """
-    config, half = model.config, torch.cuda.is_available()
+    half = torch.cuda.is_available()
+    weights = (4 + 4 + 8 + 4 * reference + 2 * half) * model.num_parameters()
+    kept = kept_memory(model.config, rows * length)
+    return int(weights + kept if half else PROCESS + weights + 1.5 * kept)
+
+
+def kept_memory(config, tokens: int) -> int:
+    """Estimated bytes that a forward pass over so many tokens keeps for the backward pass.
+
+    12 hidden widths, 6 key widths and 4 feed-forward widths a token and layer, in bfloat16 on a GPU. Logits come in
+    tiles of 4,096 tokens by 32,768 words, three of them at a time (TRL's fused head).
+    """
+    size = 2 if torch.cuda.is_available() else 4
     inner = getattr(config, "intermediate_size", None) or 4 * config.hidden_size  # GPT-2 has no such field
-    kept = config.num_hidden_layers * (12 * config.hidden_size + 6 * key_width(config) + 4 * inner)
-    copies = 4 + 4 + 8 + 4 * reference + 2 * half
-    tiles = 3 * 4 * min(rows * length, 4096) * min(config.vocab_size, 32768)
-    return copies * model.num_parameters() + rows * length * kept * (2 if half else 4) + tiles
+    layer = 12 * config.hidden_size + 6 * key_width(config) + 4 * inner
+    return tokens * size * config.num_hidden_layers * layer + 3 * 4 * min(tokens, 4096) * min(config.vocab_size, 32768)
 
 
 def key_width(config) -> int:
@@ -146,19 +156,27 @@ def max_micro_batch(model, batch: int, length: int, reference: bool) -> int:
 
 
 def save_policy(model, tokenizer, folder: str | Path) -> Path:
-    """Write a checkpoint, whole before it takes the place of an old one: what a kill leaves is never half a new one."""
+    """Write a checkpoint, whole before it takes the place of an old one: what a kill leaves is never half a new one.
+
+    The tokenizer lies beside the weights where `AutoTokenizer` opens it as it is, else in `tokenizer/`.
+    """
     folder = Path(folder)
     fresh = folder.with_name(folder.name + ".tmp")
     shutil.rmtree(fresh, ignore_errors=True)
     model.save_pretrained(fresh)
-    tokenizer.save_pretrained(fresh / "tokenizer")
+    files = tokenizer.save_pretrained(fresh)
+    if not opens_alike(fresh, tokenizer):
+        (fresh / "tokenizer").mkdir()
+        for file in filter(Path.is_file, map(Path, files)):
+            file.rename(fresh / "tokenizer" / file.name)
     shutil.rmtree(folder, ignore_errors=True)
     os.replace(fresh, folder)
     return folder
 
 
 def checkpoint_of(path: str | Path) -> str:
-    """The checkpoint that `path` names: a run folder's `checkpoint/`, a checkpoint folder itself, or a hub name.
+    """The checkpoint that `path` names: a run folder's `checkpoint/`, a checkpoint folder itself, or a hub name, behind
+    which @ and a revision (commit, tag or branch) may stand.
 
     Raises FileNotFoundError where `path` is meant as a folder (it is one, or starts like one) without a checkpoint.
     """
@@ -173,14 +191,23 @@ def checkpoint_of(path: str | Path) -> str:
     return str(path)
 
 
+def source(checkpoint: str) -> dict[str, str]:
+    """The arguments of `from_pretrained` that name a checkpoint: a folder, or a hub name and its revision."""
+    name, _, revision = checkpoint.partition("@")
+    if Path(checkpoint).is_dir() or not revision:
+        return {"pretrained_model_name_or_path": checkpoint}
+    return {"pretrained_model_name_or_path": name, "revision": revision}
+
+
 PROBE = "Numbers: [44, 19, 35]\nTarget: 98\n<think>\n44 + 19 = 63\t(no)\n</think>  <answer>x_1 = 007</answer>"
+PROBES = [PROBE, *PROMPTS.values()]  # texts by which two tokenizers are held to be one
 
 
 def load_tokenizer(path: str | Path) -> PreTrainedTokenizerFast:
     """The tokenizer of a checkpoint: its `tokenizer/` folder if there is one, else what `AutoTokenizer` gives.
 
     `AutoTokenizer` goes by the model's type: around the words of a folder of one's own it may put a pre-tokenizer that
-    was never part of them. Where the ids of PROBE differ, the folder's tokenizer.json counts, as it is.
+    was never part of them. Where the ids of PROBES differ, the folder's tokenizer.json counts, as it is.
     """
     checkpoint = checkpoint_of(path)
     folder = Path(checkpoint)
@@ -189,12 +216,20 @@ def load_tokenizer(path: str | Path) -> PreTrainedTokenizerFast:
             return PreTrainedTokenizerFast.from_pretrained(folder / "tokenizer")
         if folder.is_dir() and not any(folder.glob("*token*")):
             raise FileNotFoundError("there is no tokenizer")  # transformers would make an empty one
-        usual = AutoTokenizer.from_pretrained(checkpoint)
+        usual = AutoTokenizer.from_pretrained(**source(checkpoint))
         if (folder / "tokenizer.json").is_file():
             own = PreTrainedTokenizerFast.from_pretrained(checkpoint)
-            if own(PROBE).input_ids != usual(PROBE).input_ids:
+            if own(PROBES).input_ids != usual(PROBES).input_ids:
                 return own
         return usual
+
+
+def opens_alike(folder: Path, tokenizer) -> bool:
+    """Whether `AutoTokenizer` opens a folder as the tokenizer that was saved there, by PROBES and the end token."""
+    with suppress(Exception):  # whatever it raises: others cannot open the folder either
+        usual = AutoTokenizer.from_pretrained(folder)
+        return (usual(PROBES).input_ids, usual.eos_token) == (tokenizer(PROBES).input_ids, tokenizer.eos_token)
+    return False
 
 
 def reasoning_end(tokenizer, ids: Sequence[int], tag: str = "</think>") -> int:
@@ -210,19 +245,23 @@ def load_policy(path: str | Path, dtype: torch.dtype = torch.float32, style: str
 
     style: the prompt style in which the policy is taught or asked. Where the style has an end token of its own, that is
     the tokenizer's from here on: it is learned, it stops the draws, and it is saved with the policy.
+    Of a hub name, `base_model` in the config says which commit was loaded; every checkpoint made from it keeps that.
     Raises FileNotFoundError for a folder without a checkpoint, ValueError for one with a file missing, cut or damaged,
     with weights that are not numbers, or without some that the model has, and for a tokenizer without the style's end.
     """
     checkpoint = checkpoint_of(path)
     with _said_with_remedy(checkpoint, "config.json and model.safetensors"):
         verify(Path(checkpoint))
-        loaded: Any = AutoModelForCausalLM.from_pretrained(checkpoint, dtype=dtype, output_loading_info=True)
+        loaded: Any = AutoModelForCausalLM.from_pretrained(**source(checkpoint), dtype=dtype, output_loading_info=True)
         model, told = loaded
         if told["missing_keys"]:  # drawn at random instead
             raise ValueError(f"there is no {min(told['missing_keys'])}")
         wrong = [name for name, weights in model.named_parameters() if not weights.isfinite().all()]
         if wrong:
             raise ValueError(f"weights that are not finite, in {wrong[0]} first")
+    if not Path(checkpoint).is_dir():
+        model.config.base_model = f"{checkpoint.partition('@')[0]}@{model.config._commit_hash}"
+        print(f"base model: {model.config.base_model}")
     model.to("cuda" if torch.cuda.is_available() else "cpu")
     tokenizer = load_tokenizer(checkpoint)
     if end := ENDS.get(style):

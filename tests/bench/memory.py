@@ -1,6 +1,6 @@
 """`python -m tests.bench.memory gpu24 22`: the memory that a profile's training runs are predicted to take on a GPU.
 
-By `model.training_memory`, as a run says it before it trains, for the real shape of Qwen2.5-0.5B and prompts of
+By `model.training_memory`, as a run says it before it trains, for the real shape of the base model and prompts of
 PROMPT tokens at most. The second number is the GiB of the card. RLOO's micro-batch is the profile's own; SFT and
 preference training take the largest that fits. Nothing is allocated.
 """
@@ -10,7 +10,7 @@ from unittest.mock import patch
 
 import pandas as pd
 import torch
-from transformers import Qwen2Config, Qwen2ForCausalLM
+from transformers import LlamaConfig, LlamaForCausalLM, Qwen2Config, Qwen2ForCausalLM
 
 import lib.learn.model
 from lib.learn.generation import MEMORY_SHARE
@@ -18,15 +18,30 @@ from lib.runs.plan import Project
 from tests.bench.bench_gpu import FULL
 
 PROMPT = 200  # tokens of the longest prompt, that of style `words`
+SMOL = {  # HuggingFaceTB/SmolLM2-135M's config.json
+    "vocab_size": 49_152,
+    "hidden_size": 576,
+    "intermediate_size": 1536,
+    "num_hidden_layers": 30,
+    "num_attention_heads": 9,
+    "num_key_value_heads": 3,
+}
 TRAINERS = {"10_train_sft": "SFT", "11_train_rloo": "RLOO", "13_train_preference": "preference"}
+
+
+def base(profile: str):
+    """A model of the shape of a profile's base, without memory for it."""
+    init = Project().declarations.profiles[profile].notebooks["10_train_sft"]["init"]
+    with torch.device("meta"):
+        if init == "HuggingFaceTB/SmolLM2-135M":
+            return LlamaForCausalLM(LlamaConfig(**SMOL, tie_word_embeddings=True))
+        return Qwen2ForCausalLM(Qwen2Config(**FULL, tie_word_embeddings=True))
 
 
 def predicted(profile: str, card: float) -> pd.DataFrame:
     """A row a training run: trainer, rows and tokens of a micro-batch, accumulation steps, GiB, and the GiB that are
     there (where vLLM draws, it holds its share of the card)."""
-    with torch.device("meta"):
-        model = Qwen2ForCausalLM(Qwen2Config(**FULL, tie_word_embeddings=True))
-    rows = []
+    model, rows = base(profile), []
     with (
         patch.object(torch.cuda, "is_available", lambda: True),
         patch.object(lib.learn.model, "machine_memory", lambda: card * 2**30),
