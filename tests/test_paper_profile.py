@@ -28,7 +28,7 @@ from lib.learn.curriculum import Bandit
 from lib.learn.demonstrations import HUB_DEMONSTRATIONS
 from lib.learn.generation import Sampling
 from lib.learn.search import SearchSettings
-from lib.learn.training import arguments
+from lib.learn.trainer import arguments
 from lib.runs.plan import Project
 from tests.conftest import copy_of_the_repository
 from tests.test_training import quick

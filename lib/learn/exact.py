@@ -41,7 +41,7 @@ from lib.game.mdp import (
     step,
 )
 from lib.game.problem import Problem
-from lib.learn.generation import Sampling, generate
+from lib.learn.generation import Sampling, generate_shared
 from lib.learn.losses import leave_one_out, pass_at_k
 
 TOKENS = 2048  # read at once, padding included: what fits into a core's cache is read fastest
@@ -350,7 +350,7 @@ def play(model, tokenizer, problems: Sequence[Problem], n: int, generator: torch
     while active:
         asked = [render_state(state) for _, state in active[::draws]]  # all games of a problem begin alike
         prompts, eos = tokenizer(asked).input_ids, tokenizer.eos_token_id
-        out = generate(model, prompts, draws, sampling, eos, generator, share=True)
+        out = generate_shared(model, prompts, draws, sampling, eos, generator)
         onward = []
         for (i, state), ids, finish in zip(active, out.ids, out.finish, strict=True):
             games[i].turns.append((state, tuple(ids)))

@@ -13,7 +13,7 @@ import re
 import shutil
 import string
 from bisect import bisect_left
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -232,26 +232,18 @@ def load_policy(path: str | Path, dtype: torch.dtype = torch.float32, style: str
     return model, tokenizer
 
 
-def mix_policies(shares: Mapping[str | Path, float]):
-    """Model and tokenizer with the weights sum_p share_p theta_p of policies p, paths as `load_policy` takes them.
+def mix_policies(start: str | Path, end: str | Path, alpha: float):
+    """Model and tokenizer with the weights (1 - alpha) theta_start + alpha theta_end; paths are `load_policy`'s.
 
-    Shares 1 - alpha and alpha of a policy and of one trained from it: WiSE-FT (arXiv 2109.01903), for reasoning (arXiv
-    2504.10478); equal shares of several: their mean (arXiv 2203.05482). A policy of share 0 is not read, so one of
-    share 1 is given back bit for bit. Raises ValueError for shares that do not add up to 1, and for policies of
-    different shapes or tokenizers.
+    `end` was trained from `start`: WiSE-FT (arXiv 2109.01903), for reasoning (arXiv 2504.10478). Raises ValueError for
+    policies of different shapes or tokenizers.
     """
-    if abs(sum(shares.values()) - 1) > 1e-6:
-        raise ValueError(f"shares of a mixture add up to 1, not {sum(shares.values())}: {dict(shares)}")
-    (model, tokenizer), *others = (load_policy(path) for path, share in shares.items() if share)
-    share, *rest = (share for share in shares.values() if share)
-    mixed = {name: share * weights for name, weights in model.state_dict().items()}
-    for (other, words), share in zip(others, rest, strict=True):
-        theirs = other.state_dict()
-        shapes = [{name: weights.shape for name, weights in one.items()} for one in (theirs, mixed)]
-        if words.get_vocab() != tokenizer.get_vocab() or shapes[0] != shapes[1]:
-            raise ValueError(f"policies of one shape and one tokenizer can be mixed, not {', '.join(map(str, shares))}")
-        mixed = {name: weights + share * theirs[name] for name, weights in mixed.items()}
-    model.load_state_dict(mixed)
+    (model, tokenizer), (other, words) = load_policy(start), load_policy(end)
+    ours, theirs = model.state_dict(), other.state_dict()
+    shapes = [{name: weights.shape for name, weights in one.items()} for one in (ours, theirs)]
+    if words.get_vocab() != tokenizer.get_vocab() or shapes[0] != shapes[1]:
+        raise ValueError(f"policies of one shape and one tokenizer can be mixed, not {start} and {end}")
+    model.load_state_dict({name: (1 - alpha) * weights + alpha * theirs[name] for name, weights in ours.items()})
     return model, tokenizer
 
 

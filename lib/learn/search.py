@@ -27,7 +27,6 @@ from lib.game.mdp import (
     State,
     expression,
     initial,
-    legal_actions,
     parse_action,
     q_values,
     render_action,
@@ -35,7 +34,7 @@ from lib.game.mdp import (
     step,
 )
 from lib.game.problem import Problem
-from lib.learn.generation import Sampling, generate
+from lib.learn.generation import Sampling, generate_shared
 from lib.learn.model import max_rows
 
 Value = Callable[[Sequence[State]], np.ndarray]  # states to V, float64
@@ -60,7 +59,6 @@ class SearchSettings:
     weight: float = 1.0
     alpha: float = 0.2
     beta: float = 0.05
-    legal_only: bool = False  # tags that name no legal action cannot be drawn
     cascade: str = ""
 
     def __post_init__(self):
@@ -99,13 +97,11 @@ def sample_tags(
     sampling: Sampling,
     generator: torch.Generator,
     batch: int = 4096,
-    legal_only: bool = False,
 ) -> list[list[tuple[str, float, int]]]:
     """`n` action tags of each state: (text, log-probability, tokens), end token included, at temperature 1 and uncut.
 
-    At most `batch` tags are drawn at once, and no more than the memory holds: each has a row of logits. With
-    `legal_only` numbers that are not there are masked, and whatever else the environment would reject; the
-    log-probability stays the policy's own. A tag cut at the length cap keeps no text, so that it is unreadable.
+    At most `batch` tags are drawn at once, and no more than fit in memory, since each has a row of logits. A tag that
+    is cut at the length cap keeps no text, so that it cannot be read as an action.
     """
     tags, eos = [], tokenizer.eos_token_id
     longest = max((len(tokenizer(render_state(state)).input_ids) for state in states[:1]), default=0)
@@ -113,8 +109,7 @@ def sample_tags(
     for start in range(0, len(states), max(1, batch // n)):
         chosen = states[start : start + max(1, batch // n)]
         prompts = tokenizer([render_state(state) for state in chosen]).input_ids
-        choices = [legal_tags(tokenizer, state) for state in chosen] if legal_only else None
-        out = generate(model, prompts, n, sampling, eos, generator, share=True, choices=choices)
+        out = generate_shared(model, prompts, n, sampling, eos, generator)
         kinds = list(dict.fromkeys(map(tuple, out.ids)))
         texts = dict(zip(kinds, tokenizer.batch_decode([ids[:-1] for ids in kinds]), strict=True))
         drawn = [
@@ -123,15 +118,6 @@ def sample_tags(
         ]
         tags += [drawn[i : i + n] for i in range(0, len(drawn), n)]
     return tags
-
-
-def legal_tags(tokenizer, state: State) -> list[tuple[int, ...]]:
-    """The token ids of every tag that names a legal action, end token included and no token that a tokenizer puts in
-    front of a text; + and * in either order."""
-    moves = legal_actions(state)
-    moves += [move._replace(a=move.b, b=move.a) for move in moves if move.op in "+*"]
-    tags = tokenizer(list(map(render_action, moves)), add_special_tokens=False).input_ids
-    return [(*ids, tokenizer.eos_token_id) for ids in tags]
 
 
 def learned_values(model, tokenizer, states: Sequence[State], batch: int = 2048) -> np.ndarray:
@@ -174,7 +160,7 @@ def search(
     while active := [(i, path) for i, paths in enumerate(beams) for path in paths if not path.state.terminal]:
         states = [path.state for _, path in active]
         asked = (states, settings.samples, settings.sampling, generator)
-        drawn = sample_tags(model, tokenizer, *asked, legal_only=settings.legal_only)
+        drawn = sample_tags(model, tokenizer, *asked)
         found: list[dict] = [{} for _ in problems]
         for (i, path), tags in zip(active, drawn, strict=True):
             tallies[i].update(sampled=len(tags), tokens=sum(tokens for *_, tokens in tags))

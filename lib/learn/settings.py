@@ -7,7 +7,6 @@ trainer takes has no default here. Nothing in this file needs torch: the grid is
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal, Self
 
-import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model, model_validator
 
 from lib.files import nearest
@@ -21,9 +20,7 @@ Weight = Annotated[float, Field(ge=0, le=1e6)]
 Share = Annotated[float, Field(ge=0, le=1)]
 Part = Annotated[float, Field(gt=0, le=1)]  # a share that is not nothing
 Engine = Literal["transformers", "vllm"]  # keys of lib.learn.generation.ENGINES
-Advantage = Literal[  # keys of lib.learn.losses.ADVANTAGES
-    "leave_one_out", "pass_at_k", "pass_at_k_normalised", "max_rl", "grpo", "f_grpo"
-]
+Advantage = Literal["leave_one_out", "pass_at_k", "max_rl", "grpo", "f_grpo"]  # keys of lib.learn.losses.ADVANTAGES
 
 
 class Settings(BaseModel):
@@ -91,7 +88,7 @@ class RLOOSettings(Optimisation):
 
     A rollout whose advantage is 0 adds nothing to the policy gradient. To save time, entropy and KL use a random
     `idle_share` of these rollouts, and KL a random `reference_share` of what is left, reweighted so that both estimates
-    stay unbiased. From `advantage` to `smoothing`: see `advantages_of`.
+    stay unbiased.
     """
 
     steps: Count  # updates
@@ -110,13 +107,8 @@ class RLOOSettings(Optimisation):
     idle_share: Part
     reference_share: Part
     advantage: Advantage
-    pass_k: Count  # k of the first update, for advantages that have one
-    pass_k_end: Count  # and of the last update
+    pass_k: Count  # k of pass_at_k; 1 for the other advantages
     focal_gamma: Weight  # gamma of f_grpo
-    positive_weight: Weight  # factor of positive advantages
-    unlikeliness: Share  # share of its reward that the likeliest correct rollout of a group loses
-    smoothing: Weight  # paid to a correct rollout per nat that makes it unlikely
-    mask_truncated: bool  # rollouts cut at the cap have no advantage and are left out of the baseline
     micro_batch: Count  # rollouts per backward pass, at most
 
     @property
@@ -124,19 +116,11 @@ class RLOOSettings(Optimisation):
         """Rollouts per update."""
         return self.problems_per_step * self.group_size
 
-    def shaping(self, step: int) -> dict[str, Any]:
-        """The options of `advantages_of` in update `step`, from 0."""
-        k = round(np.interp(step, [0, max(self.steps - 1, 1)], [self.pass_k, self.pass_k_end]))
-        names = ("advantage", "positive_weight", "unlikeliness", "smoothing")
-        return {name: getattr(self, name) for name in names} | {"k": k, "gamma": self.focal_gamma}
-
     @model_validator(mode="after")
     def fits(self) -> Self:
-        ks, room = (self.pass_k, self.pass_k_end), self.group_size if self.advantage.startswith("pass_at_k") else 2
-        if max(ks) >= room:
-            raise ValueError(
-                f"pass_k, pass_k_end={ks}: {self.advantage} in groups of {self.group_size} has 1 to {room - 1}"
-            )
+        most = self.group_size - 1 if self.advantage == "pass_at_k" else 1
+        if self.pass_k > most:
+            raise ValueError(f"pass_k={self.pass_k}: {self.advantage} in groups of {self.group_size} takes 1 to {most}")
         if self.warmup_steps + self.decay_steps > self.steps or self.average_from > self.steps:
             raise ValueError(
                 f"steps={self.steps} cannot hold warmup_steps={self.warmup_steps} and decay_steps={self.decay_steps}, "
@@ -160,7 +144,6 @@ class PreferenceSettings(Optimisation):
 
     loss: Literal["ipo", "ipo_mean", "dpo"]  # of lib.learn.losses.PREFERENCE
     beta: Positive  # the smaller, the further apart the sides of a pair are pushed
-    nll_coef: Weight  # of -log pi of the chosen completion, mean per token (Iterative RPO, arXiv 2404.19733)
     steps: Count  # updates
     batch_size: Count  # pairs per update
     max_tokens: Tokens  # cap of a held-out completion

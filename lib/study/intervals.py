@@ -329,13 +329,3 @@ def of_logs(values: pd.DataFrame) -> pd.DataFrame:
         .set_index(["set", "problem"], append=True)[list(values)]
         .rename_axis(keys)
     )
-
-
-def slope(x, y, confidence=0.95) -> tuple[float, float, float, int]:
-    """Least squares' slope of y on x over whole runs, with its t interval, and the number of runs."""
-    x, y = np.asarray(x, float), np.asarray(y, float)
-    centred, freedom = x - x.mean(), len(x) - 2
-    estimate = centred @ y / (centred @ centred)
-    rest = y - y.mean() - estimate * centred
-    half = stdtrit(freedom, (1 + confidence) / 2) * np.sqrt(rest @ rest / freedom / (centred @ centred))
-    return estimate, estimate - half, estimate + half, len(x)
