@@ -41,8 +41,8 @@ from lib.game.mdp import (
     step,
 )
 from lib.game.problem import Problem
+from lib.learn import losses
 from lib.learn.generation import Sampling, generate_shared
-from lib.learn.losses import leave_one_out, pass_at_k
 
 TOKENS = 2048  # read at once, padding included: what fits into a core's cache is read fastest
 
@@ -296,27 +296,13 @@ def weight(success: torch.Tensor, k: float) -> torch.Tensor:
     return 1 / success if k == inf else k * (1 - success) ** (k - 1)
 
 
-def _centred(right: torch.Tensor) -> torch.Tensor:
-    return right - right.mean(-1, keepdim=True)
-
-
-def _grpo(right: torch.Tensor) -> torch.Tensor:
-    spread = right.std(-1, keepdim=True, unbiased=False)
-    return torch.where(spread > 0, _centred(right) / spread, 0.0)
-
-
-def _maxrl(right: torch.Tensor) -> torch.Tensor:
-    return torch.where(right.sum(-1, keepdim=True) > 0, _centred(right) / right.mean(-1, keepdim=True), 0.0)
-
-
 # Advantages of games won (1) or lost (0), argument and result (groups, K); an update is the mean of A grad log pi.
-# Those that `lib.learn.losses` has are taken from there.
 ESTIMATORS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
-    "rloo": leave_one_out,
-    "grpo": _grpo,  # divided by the group's standard deviation
-    "pkpo": lambda right: pass_at_k(right, 4),  # best of 4 (arXiv 2505.15201)
-    "maxrl": _maxrl,  # divided by the group's mean (arXiv 2602.02710)
-    "fgrpo": lambda right: _grpo(right) * (1 - right.mean(-1, keepdim=True)),  # GRPO, focal weight of exponent 1
+    "rloo": losses.leave_one_out,
+    "grpo": losses.grpo,
+    "pkpo": lambda won: losses.pass_at_k(won, 4),
+    "maxrl": losses.max_rl,
+    "fgrpo": lambda won: losses.f_grpo(won, won, gamma=1),
 }
 
 
