@@ -91,11 +91,9 @@ def combine(pool: Sequence[tuple[Number, Expr]], rng: random.Random) -> tuple[Nu
         i, j = rng.randrange(left), rng.randrange(left - 1)
         j = left - 1 if j == i else j  # the same pair as rng.sample(range(left), 2) draws, in a third of its time
         op = "+-*/"[rng.randrange(4)]
-        (a, left_side), (b, right_side) = pool[i], pool[j]
+        (a, one), (b, other) = pool[i], pool[j]
         if (value := bounded(op, a, b)) is not None:
-            pool = [item for k, item in enumerate(pool) if k not in (i, j)] + [
-                (value, BinOp(op, left_side, right_side))
-            ]
+            pool = [item for k, item in enumerate(pool) if k not in (i, j)] + [(value, BinOp(op, one, other))]
     return pool[0]
 
 
@@ -386,9 +384,9 @@ def demonstrate(
 
 
 def hub_demonstrations(prompt_style: str = "free", hub: str = HUB_DEMONSTRATIONS) -> "Dataset":
-    """Rows `prompt`, `completion` of the demonstrations that the papers use (columns `query`, `completion`), or those of
-    the hub name or local folder `hub`, after the prompt of style `prompt_style` for the problem of their query. Rows of
-    evaluation problems are dropped. Raises ValueError for an unreadable query."""
+    """Rows `prompt`, `completion` of the demonstrations that the papers use, or of another hub name or local folder
+    (columns `query`, `completion`). The prompt is that of style `prompt_style` for the problem of the query. Rows of
+    evaluation problems are dropped. Raises ValueError for a query that cannot be read."""
     from datasets import load_dataset
 
     def ask(row: dict) -> dict:  # as every later run asks
