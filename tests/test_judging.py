@@ -17,7 +17,7 @@ MEASURED = {"tokens": 9, "logprob": -1.5, "finish": "stop", "count": 2}
 
 @pytest.fixture(autouse=True)
 def kept(tmp_path, monkeypatch):
-    monkeypatch.setattr(judging, "KEPT", tmp_path / "verdicts")
+    monkeypatch.setattr(judging, "CACHE", tmp_path / "verdicts")
     return tmp_path / "verdicts"
 
 

@@ -15,7 +15,7 @@ import numpy as np
 import pandas as pd
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
-from lib.files import DATA, REFERENCE, RUNS
+from lib.files import REFERENCE, RUNS
 from lib.game.distance import nearest_solution
 from lib.game.expression import Expr, Neg, Num, children, numbers, render
 from lib.game.mdp import Action, count_solutions, initial, parse_action, render_number, step
@@ -25,6 +25,7 @@ from lib.game.steps import verify_steps
 from lib.game.verifiers import VERIFIERS, verify_program, verify_trace
 from lib.rewards import get_reward
 from lib.study import judging
+from lib.study.methods import methods
 
 LONGEST, WIDEST = 20_000, 63  # characters of a completion, nodes of a tree that are drawn
 LOOKS = {
@@ -66,7 +67,7 @@ def find(profile: str, *files: str) -> dict[str, Path]:
     if not found:
         wanted = " or ".join(files)
         raise FileNotFoundError(f"no run of profile {profile!r} has {wanted}: `make study PROFILE={profile}`")
-    rank = {method: i for i, method in enumerate(_methods().index)}
+    rank = {method: i for i, method in enumerate(methods().index)}
     at = {name: rank.get(record(folder)["method"], len(rank)) for name, folder in found.items()}
     return {name: found[name] for name in sorted(found, key=lambda name: (not name.startswith("sample/"), at[name]))}
 
@@ -77,12 +78,7 @@ record = lru_cache(judging.record)  # what made a run: its run.json
 def title(folder: Path) -> str:
     """A run as people call it: its method's label, and the seed."""
     method = record(folder)["method"]
-    return f"{_methods()['label'].get(method, method)}, seed {record(folder)['seed']}"
-
-
-@lru_cache
-def _methods() -> pd.DataFrame:
-    return pd.read_csv(DATA / "methods.csv").set_index("method")
+    return f"{methods()['label'].get(method, method)}, seed {record(folder)['seed']}"
 
 
 def load(runs: dict[str, Path]) -> pd.DataFrame:
@@ -196,7 +192,7 @@ def card(table: pd.DataFrame, position: int, reward: str = OWN) -> dict:
     verdict = VERIFIERS.get(row["style"], VERIFIERS["free"])(row["completion"], problem)
     return row.to_dict() | {
         "title": title(folder),
-        "colour": _methods()["colour"].get(record(folder)["method"], "#999999"),
+        "colour": methods()["colour"].get(record(folder)["method"], "#999999"),
         "value": verdict.value,
         "scored": scored(group, row, problem, reward),
         "attempts": attempts(row["style"], row["completion"], problem),

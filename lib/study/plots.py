@@ -19,7 +19,8 @@ import pandas as pd
 from IPython.display import Image, display
 from matplotlib.patheffects import withStroke
 
-from lib.files import DATA
+from lib.study.methods import methods as listed
+from lib.study.methods import policy_of
 
 TEXT_WIDTH = 6.5  # inches, the text width of a printed page
 METRICS = {"pass@1": ("#3B0F70", "o"), "pass@16": ("#B5367A", "s")}  # no method has the colour of a metric
@@ -42,16 +43,16 @@ def methods() -> dict[str, Method]:
     The colours are Okabe and Ito's and Paul Tol's "muted" ones, which people with a colour vision deficiency can
     distinguish.
     """
-    table = pd.read_csv(DATA / "methods.csv", usecols=["method", "label", "colour", "marker"])
-    return {name: Method(*drawn) for name, *drawn in table.itertuples(index=False, name=None)}
+    table = listed()[["label", "colour", "marker"]]
+    return {name: Method(*drawn) for name, *drawn in table.itertuples(name=None)}
 
 
 def look(method: str) -> Method:
     """Label, colour and marker of a method, or of a system: a method, a space and its budget."""
     known = methods()
-    name, _, budget = method.partition(" ")
+    name, budget = policy_of(method), method.partition(" ")[2]
     if name not in known:
-        free = len(known) - len(pd.read_csv(DATA / "methods.csv"))
+        free = len(known) - len(listed())
         known[name] = Method(name, FREE[free % len(FREE)], "phH*<>"[free // len(FREE) % 6])
     return known[name]._replace(label=f"{known[name].label} {budget}".strip())
 
@@ -65,7 +66,7 @@ def ordered(present) -> list[str]:
     """Methods, each once, in the order of data/methods.csv; those not listed last."""
     present = sorted(present.unique() if isinstance(present, pd.Series | pd.Index) else set(present))
     _ = [look(method) for method in present]
-    return sorted(present, key=lambda method: list(methods()).index(method.partition(" ")[0]))
+    return sorted(present, key=lambda method: list(methods()).index(policy_of(method)))
 
 
 def figure(rows=1, cols=1, width=TEXT_WIDTH, height=2.5, title="", **options):
