@@ -454,17 +454,17 @@ def as_trl(reward: Reward) -> Callable[..., list[float]]:
     return totals
 
 
-def from_trl(function: Callable[..., list], style: str = "free", messages: bool = False) -> Reward:
+def from_trl(function: Callable[..., list], messages: bool = False) -> Reward:
     """The way back: a TRL reward function as a reward for our trainers, to be given to `train_rloo` or registered.
 
-    It is called with one group: prompts in this style of PROMPTS, completions (with `messages` as TRL's conversational
+    It is called with one group: prompts of style "free", completions (with `messages` as TRL's conversational
     data sets have them), the columns nums and target, trainer_state (None), log_metric and log_extra. None counts as 0,
     and what the function logs becomes a part. There are no completion_ids, since our rollouts are text here.
     """
 
     def reward(completions: Sequence[str], problem: Problem) -> list[Score]:
         size, parts, texts = len(completions), {}, [*completions]
-        prompts = [render_prompt(problem.nums, problem.target, style)] * size
+        prompts = [render_prompt(problem.nums, problem.target)] * size
         if messages:
             prompts = [[{"role": "user", "content": text}] for text in prompts]
             texts = [[{"role": "assistant", "content": text}] for text in texts]

@@ -193,10 +193,9 @@ def test_rows_follow_the_room_there_is(monkeypatch):
     assert max_rows(model, 512, 200) == 512
     weights = 4 * model.num_parameters()
     for rows in (1, 7, 100):
-        for shared in (1, 16):
-            needed = sampling_memory(model, rows, 200, rows * shared)
-            monkeypatch.setattr("lib.learn.model.machine_memory", lambda: weights + needed / 0.9 + 1)  # noqa: B023
-            assert max_rows(model, 512, 200, shared) == rows
+        needed = sampling_memory(model, rows, 200)
+        monkeypatch.setattr("lib.learn.model.machine_memory", lambda: weights + needed / 0.9 + 1)  # noqa: B023
+        assert max_rows(model, 512, 200) == rows
     monkeypatch.setattr("lib.learn.model.machine_memory", lambda: 0)
     assert max_rows(model, 512, 200) == 1
 

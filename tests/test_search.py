@@ -325,12 +325,8 @@ def test_impossible_budgets_are_refused(wrong):
         SearchSettings(cascade=wrong)
 
 
-def test_a_tokenizer_that_adds_a_token_before_every_text_adds_none_to_an_action():
-    tokenizer = bytes_tokenizer(bos=True)
-    state = initial(PROBLEMS[0])
-    assert tokenizer(render_state(state)).input_ids[0] == tokenizer.bos_token_id
-    tags = lib.learn.search.legal_tags(tokenizer, state)
-    assert tags and not any(tokenizer.bos_token_id in ids for ids in tags)
+def test_a_value_needs_a_tokenizer_in_which_yes_and_no_are_one_token_each():
+    tokenizer = bytes_tokenizer()
     model = new_model(tokenizer, hidden=32, layers=1, heads=2)
     with pytest.raises(ValueError, match="one token each"):
-        learned_values(model, tokenizer, [state])
+        learned_values(model, tokenizer, [initial(PROBLEMS[0])])

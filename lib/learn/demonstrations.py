@@ -106,13 +106,13 @@ def plain_solutions(problem: Problem) -> list[Expr]:
     return [tree for tree in solutions(problem) if steps_of(tree) is not None]
 
 
-def near_misses(problem: Problem, rng: random.Random, count: int, tries: int = 8) -> list[Expr]:
-    """Wrong attempts that aim at the target: of `tries` * `count` random expressions the `count` whose values come
+def near_misses(problem: Problem, rng: random.Random, count: int) -> list[Expr]:
+    """Wrong attempts that aim at the target: of 8 * `count` random expressions the `count` whose values come
     nearest, in random order. There are fewer where some of these are the same up to commuting."""
     start = [(n, Num(n)) for n in problem.nums]
     different: dict[Expr, tuple[Number, Expr]] = {}
     while count and not different:
-        drawn = [combine(start, rng) for _ in range(tries * count)]
+        drawn = [combine(start, rng) for _ in range(8 * count)]
         gaps = [(abs(value - problem.target), attempt) for value, attempt in drawn]
         different = {canonical(attempt): (gap, attempt) for gap, attempt in gaps if gap}
     nearest = [attempt for _, attempt in sorted(different.values(), key=itemgetter(0))[:count]]

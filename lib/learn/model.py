@@ -110,27 +110,25 @@ def key_width(config) -> int:
     return heads * (getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads)
 
 
-def sampling_memory(model, rows: int, length: int, next_tokens: int | None = None) -> int:
+def sampling_memory(model, rows: int, length: int) -> int:
     """Estimated bytes that our decode loop takes beside the model, for `rows` completions of texts of `length` tokens.
 
     A copy of the layers and of the output matrix, keys and values of all columns, and four tables of logits in float32
-    (as they come, divided by the temperature, as probabilities and as their logarithms), with a row for each of
-    `next_tokens` tokens drawn at once: in a search, more than the `rows` that are computed.
+    (as they come, divided by the temperature, as probabilities and as their logarithms).
     """
     config, size = model.config, 2 if torch.cuda.is_available() else 4
     columns = -(-length // 32) * 32
     cache = 2 * config.num_hidden_layers * key_width(config) * rows * columns
-    logits = 4 * 4 * config.vocab_size * (next_tokens or rows)
+    logits = 4 * 4 * config.vocab_size * rows
     return size * (model.num_parameters() + cache) + logits
 
 
-def max_rows(model, rows: int, length: int, shared: int = 1) -> int:
-    """How many of `rows` completions of `length` tokens our loop can draw at once in nine tenths of the memory that the
-    model leaves, at least one; with `shared`, so many tokens are drawn from each row, as a search does.
-    """
+def max_rows(model, rows: int, length: int) -> int:
+    """How many of `rows` completions of `length` tokens our loop can draw at once, at least one, in nine tenths of the
+    memory that the model leaves."""
     room = 0.9 * (machine_memory() - model.num_parameters() * model.dtype.itemsize)
-    fixed = sampling_memory(model, 0, length, 0)
-    each = sampling_memory(model, 1, length, shared) - fixed
+    fixed = sampling_memory(model, 0, length)
+    each = sampling_memory(model, 1, length) - fixed
     return max(1, min(rows, int((room - fixed) // each)))
 
 
@@ -197,12 +195,12 @@ def load_tokenizer(path: str | Path) -> PreTrainedTokenizerFast:
         return usual
 
 
-def reasoning_end(tokenizer, ids: Sequence[int], tag: str = "</think>") -> int:
+def reasoning_end(tokenizer, ids: Sequence[int]) -> int:
     """How many of a completion's tokens make up its reasoning, the closing tag included; all where it has none.
 
     The tag is looked for in the text: in few vocabularies it is one token.
     """
-    return bisect_left(range(len(ids)), True, key=lambda end: tag in tokenizer.decode(ids[:end]))
+    return bisect_left(range(len(ids)), True, key=lambda end: "</think>" in tokenizer.decode(ids[:end]))
 
 
 def load_policy(path: str | Path, dtype: torch.dtype = torch.float32, style: str = ""):

@@ -1,11 +1,11 @@
 """Beam search of the agent (paper `agent`, Section 3.3) on the decode loop of `lib.learn.generation`.
 
 A budget B/K keeps the best B partial games of a problem and samples K action tags for each. Tags that name no legal
-action are dropped and counted. Games that have come to the same state are one: what can follow is the same, so the
-likeliest stays. Tags of one state share their computation as long as they begin alike.
+action are dropped and counted. Of games in the same state only the likeliest stays, since what can follow is the same.
+Tags of one state share their computation as long as they begin alike.
 
-Reranking by exact values asks the solver at test time: it says what a perfect value function would add, and is no
-method to compare others with. A learned value is one: a policy that says of a state whether it can be solved.
+Reranking by exact values asks the solver at test time. It shows what a perfect value function would add, and is not a
+method to compare others with. A learned value is one: a policy that says whether a state can be solved.
 """
 
 import re
@@ -37,16 +37,17 @@ from lib.game.problem import Problem
 from lib.learn.generation import Sampling, generate_shared
 from lib.learn.model import max_rows
 
+AT_ONCE = 4096  # tags
 Value = Callable[[Sequence[State]], np.ndarray]  # states to V, float64
 
 
 @dataclass(frozen=True, kw_only=True)
 class SearchSettings:
-    """Budget B/K, how tags are drawn, and Eq. 10's value: rerank none, executor, binary or soft (`q_values`) or learned
-    (`learned_values`), lambda `weight`.
+    """Budget B/K, how tags are drawn, and the value of Eq. 10: rerank none, executor, binary or soft (`q_values`) or
+    learned (`learned_values`), with lambda `weight`.
 
-    cascade: budgets in place of B/K, as "16 x 1/1, 16/16": sixteen single games, one after the other, then a search; a
-    problem goes through them until a game is won.
+    cascade: several budgets in place of B/K. "16 x 1/1, 16/16" is sixteen single games, one after the other, and then a
+    search. A problem goes through them until a game is won.
     """
 
     beams: int = 16
@@ -68,12 +69,12 @@ class SearchSettings:
 
     @property
     def budgets(self) -> list[tuple[int, int]]:
-        """B/K of one search after the other, of which the cascade may take the first only."""
+        """B/K of one search after the other."""
         if not self.cascade:
             return [(self.beams, self.samples)]
         stages = [re.fullmatch(r"(?:(\d+) x )?(\d+)/(\d+)", stage) for stage in self.cascade.split(", ")]
         if not all(stages):
-            raise ValueError(f"cascade={self.cascade!r} is no row of budgets as '16 x 1/1, 16/16'")
+            raise ValueError(f"cascade={self.cascade!r} is not a list of budgets such as '16 x 1/1, 16/16'")
         return [(int(one[2]), int(one[3])) for one in stages if one for _ in range(int(one[1] or 1))]
 
     @property
@@ -82,7 +83,7 @@ class SearchSettings:
 
 
 class Path(NamedTuple):
-    """A partial game: `logprob` is L of Eq. 10, `score` is G, with the value of the last action only."""
+    """A partial game. `logprob` is L of Eq. 10, and `score` is G, with the value of the last action only."""
 
     state: State
     logprob: float
@@ -96,18 +97,17 @@ def sample_tags(
     n: int,
     sampling: Sampling,
     generator: torch.Generator,
-    batch: int = 4096,
 ) -> list[list[tuple[str, float, int]]]:
     """`n` action tags of each state: (text, log-probability, tokens), end token included, at temperature 1 and uncut.
 
-    At most `batch` tags are drawn at once, and no more than fit in memory, since each has a row of logits. A tag that
-    is cut at the length cap keeps no text, so that it cannot be read as an action.
+    At most AT_ONCE tags are drawn at once, and no more than fit in memory, since each has a row of logits. A tag
+    that is cut at the length cap keeps no text, so that it cannot be read as an action.
     """
     tags, eos = [], tokenizer.eos_token_id
     longest = max((len(tokenizer(render_state(state)).input_ids) for state in states[:1]), default=0)
-    batch = max_rows(model, batch, 2 * longest + sampling.max_tokens)  # states differ in length
-    for start in range(0, len(states), max(1, batch // n)):
-        chosen = states[start : start + max(1, batch // n)]
+    together = max(1, max_rows(model, AT_ONCE, 2 * longest + sampling.max_tokens) // n)  # states differ in length
+    for start in range(0, len(states), together):
+        chosen = states[start : start + together]
         prompts = tokenizer([render_state(state) for state in chosen]).input_ids
         out = generate_shared(model, prompts, n, sampling, eos, generator)
         kinds = list(dict.fromkeys(map(tuple, out.ids)))
@@ -123,8 +123,9 @@ def sample_tags(
 def learned_values(model, tokenizer, states: Sequence[State], batch: int = 2048) -> np.ndarray:
     """V(s) of each state by a value policy, float64: P(yes) / (P(yes) + P(no)) of the token behind its prompt.
 
-    A state of one number is won or lost, as the executor sees. Equal states are read once, and together with others
-    whose prompts are as long, at most `batch`: nothing is padded. Raises ValueError where yes or no is not one token.
+    A state of one number is won or lost, which needs no policy. Equal states are read once, at most `batch` at a time,
+    together with others whose prompts are as long, so that nothing is padded. Raises ValueError where yes or no is not
+    one token.
     """
     words = [tokenizer.encode(word, add_special_tokens=False) for word in VERDICTS]
     if any(len(ids) != 1 for ids in words):
@@ -151,16 +152,17 @@ def search(
     generator: torch.Generator,
     value: Value | None = None,
 ) -> list[tuple[list[Path], Counter]]:
-    """Of each problem its finished games, best first, at most B, and a tally: sampled, tokens, each of REJECTIONS,
-    valued (unfinished states that the value policy was asked about). `value` is that of rerank "learned"."""
+    """The finished games of each problem, best first, at most B, and a tally: sampled, tokens, each of REJECTIONS, and
+    valued (unfinished states that the value policy has read). `value` is that of rerank "learned"."""
     if settings.rerank == "learned" and value is None:
         raise ValueError("rerank is 'learned', and there is no value policy to ask: name one, as `value`")
     beams = [[Path(initial(problem), 0.0, 0.0)] for problem in problems]
     tallies = [Counter() for _ in problems]
     while active := [(i, path) for i, paths in enumerate(beams) for path in paths if not path.state.terminal]:
+        # 1. Draw tags in the state of every unfinished game of every problem
         states = [path.state for _, path in active]
-        asked = (states, settings.samples, settings.sampling, generator)
-        drawn = sample_tags(model, tokenizer, *asked)
+        drawn = sample_tags(model, tokenizer, states, settings.samples, settings.sampling, generator)
+        # 2. Play them; the likeliest game stays in each state
         found: list[dict] = [{} for _ in problems]
         for (i, path), tags in zip(active, drawn, strict=True):
             tallies[i].update(sampled=len(tags), tokens=sum(tokens for *_, tokens in tags))
@@ -172,10 +174,12 @@ def search(
                 successor, total = step(path.state, move), path.logprob + logprob
                 if successor.key not in found[i] or total > found[i][successor.key].logprob:
                     found[i][successor.key] = Path(successor, total, total)
-        for i in {i for i, _ in active}:
+        # 3. Rank the games of each problem and keep the best
+        still = {i for i, _ in active}
+        for i in still:
             beams[i] = list(found[i].values())
             tallies[i]["valued"] += sum(settings.rerank == "learned" and not path.state.terminal for path in beams[i])
-        _rank([beams[i] for i in {i for i, _ in active}], settings, value)
+        _rank([beams[i] for i in still], settings, value)
     return list(zip(beams, tallies, strict=True))
 
 
@@ -187,8 +191,8 @@ def cascade(
     generator: torch.Generator,
     value: Value | None = None,
 ) -> list[tuple[list[Path], Counter]]:
-    """As `search`, with the `budgets` of `settings` in turn: of each problem the games of its last search, and a tally
-    of all. A problem whose target a game has reached is won, which the executor sees without a solver."""
+    """As `search`, with the `budgets` of `settings` in turn: the games of each problem's last search, and a tally of
+    all its searches. A problem is won once a game has reached its target, which needs no solver to see."""
     games: list[list[Path]] = [[] for _ in problems]
     tallies, left = [Counter() for _ in problems], list(range(len(problems)))
     for beams, samples in settings.budgets:
@@ -202,7 +206,8 @@ def cascade(
 
 
 def _rank(beams: list[list[Path]], settings: SearchSettings, value: Value | None) -> None:
-    """Score every path by Eq. 10, all in one call of solver or value policy; keep the best of each problem in order."""
+    """Score every path by Eq. 10 with one call of the solver or the value policy, and keep the best of each problem in
+    order."""
     states = [path.state for paths in beams for path in paths]
     if settings.rerank == "learned" and value is not None:
         values = iter(value(states))
@@ -226,11 +231,10 @@ def search_table(
 ) -> pd.DataFrame:
     """Search every problem of `rows` (nums, target) `repeats` times, `together` at once: the table that is saved.
 
-    One row a finished game; a search that finished none has one row of rank 0 with empty texts. Columns: problem (its
-    index), nums, target, sample (the repeat), rank (0 is the best score), completion (the answer that the game has
-    built, for `judging.judge`), actions, states (after each action), logprob, score, and of the whole search, the
-    same in all its rows: sampled, each of REJECTIONS, tokens, valued (states), seconds (its share of those it was
-    searched with).
+    One row per finished game; a search without one has a row of rank 0 with empty texts. Columns: problem (its index),
+    nums, target, sample (the repeat), rank (0 is the best score), completion (the answer that the game has built, for
+    `judging.judge`), actions, states (after each action), logprob, score; and of the whole search, the same in all its
+    rows, sampled, each of REJECTIONS, tokens, valued (states) and seconds (its share of the time of `together`).
     """
     asked = [(i, sample, row) for i, row in enumerate(rows) for sample in range(repeats)]
     table = []

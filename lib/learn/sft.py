@@ -32,17 +32,17 @@ class _SFTTrainer(Resumable, SFTTrainer):
             self.write_metrics(table.rename(columns=SFT_COLUMNS))
 
 
-def batches_by_length(lengths: np.ndarray, batch_size: int, epochs: int, seed: int, pool: int = 32) -> np.ndarray:
+def batches_by_length(lengths: np.ndarray, batch_size: int, epochs: int, seed: int) -> np.ndarray:
     """An order of rows in which every `batch_size` are of similar length, with the batches in random order.
 
-    Each epoch is a random permutation, sorted by length inside pools of `pool` batches; rows that do not fill
-    a last batch are left out.
+    Each epoch is a random permutation, sorted by length inside pools of 32 batches. Rows that do not fill a last batch
+    are left out.
     """
-    rng, batches = np.random.default_rng(seed), []
+    rng, batches, pool = np.random.default_rng(seed), [], 32 * batch_size
     for _ in range(epochs):
         drawn = rng.permutation(len(lengths))[: len(lengths) // batch_size * batch_size]
-        for start in range(0, len(drawn), pool * batch_size):
-            rows = drawn[start : start + pool * batch_size]
+        for start in range(0, len(drawn), pool):
+            rows = drawn[start : start + pool]
             rows = rows[np.argsort(lengths[rows], kind="stable")].reshape(-1, batch_size)
             batches.append(rng.permutation(rows))
     return np.concatenate(batches).flatten()

@@ -35,7 +35,7 @@ or all are 1, it ends at the bound of Clopper and Pearson: for 50 problems witho
 """
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -51,28 +51,28 @@ COLUMNS = ["estimate", "low", "high", "n_problems", "runs", "borrowed"]
 ENOUGH = 4  # runs of which a spread is taken as it is
 
 
-def estimates(scores: pd.DataFrame, confidence=0.95) -> pd.DataFrame:
+def estimates(scores: pd.DataFrame) -> pd.DataFrame:
     """Every method's mean on every set.
 
     `scores` is indexed by method, seed, set and problem, and has a column per metric. A metric that is missing for some
     problems is averaged over the others. Columns set, method, metric, estimate, low, high, n_problems, runs, borrowed.
     """
     methods = {method: {method: 1.0} for method in scores.index.unique("method")}
-    return contrasts(scores, methods, confidence).rename(columns={"contrast": "method"})
+    return contrasts(scores, methods).rename(columns={"contrast": "method"})
 
 
-def differences(scores: pd.DataFrame, pairs: Iterable[tuple[str, str]], confidence=0.95) -> pd.DataFrame:
+def differences(scores: pd.DataFrame, pairs: Iterable[tuple[str, str]]) -> pd.DataFrame:
     """Paired differences, method minus baseline, of each (method, baseline) in `pairs`, on sets with both.
 
     `scores` as in `estimates`. Columns set, method, baseline, metric, estimate, low, high, n_problems, runs, borrowed.
     """
     asked = {pair: {pair[0]: 1.0, pair[1]: -1.0} for pair in pairs}
-    table = contrasts(scores, asked, confidence)
+    table = contrasts(scores, asked)
     sides = pd.DataFrame(table.pop("contrast").tolist(), table.index, columns=["method", "baseline"], dtype=object)
     return pd.concat([table[["set"]], sides, table.drop(columns="set")], axis=1)
 
 
-def contrasts(scores: pd.DataFrame, weights: Mapping[Any, Mapping[str, float]], confidence=0.95) -> pd.DataFrame:
+def contrasts(scores: pd.DataFrame, weights: Mapping[Any, Mapping[str, float]]) -> pd.DataFrame:
     """Weighted sums of methods' means. `weights` by name of the contrast, then by method: A - 2 B is above zero where A
     is more than double B.
 
@@ -82,7 +82,7 @@ def contrasts(scores: pd.DataFrame, weights: Mapping[Any, Mapping[str, float]], 
     rows = []
     for (name, contrast, metric), found in measured(scores, weights).items():
         about = (found.problems, found.runs, found.borrowed)
-        rows.append((name, contrast, metric, found.estimate, *found.ends(confidence), *about))
+        rows.append((name, contrast, metric, found.estimate, *found.ends(), *about))
     return pd.DataFrame(rows, columns=["set", "contrast", "metric", *COLUMNS])
 
 
@@ -111,9 +111,9 @@ class Measured:
             return 1 - ((1 - confidence) / 2) ** (1 / self.problems)  # Clopper and Pearson's
         return float(half_width(self.of_problems, self.problems, self.seen, self.made, self.freedom, confidence))
 
-    def ends(self, confidence=0.95) -> tuple[float, float]:
+    def ends(self) -> tuple[float, float]:
         """The interval, of a share within 0 and 1."""
-        at, half = self.estimate, self.half(confidence)
+        at, half = self.estimate, self.half()
         if self.share and self.level:
             if 0 < at < 1:
                 low, high = expit(logit(at) + np.array([-1, 1]) * half / (at * (1 - at)))
@@ -139,15 +139,20 @@ class Measured:
 def measured(scores: pd.DataFrame, weights: Mapping[Any, Mapping[str, float]]) -> dict[tuple, Measured]:
     """The contrasts with their sources of error, by set, contrast and metric."""
     found = {}
+    for name, metric, whole in _tables(scores):
+        tables = {method: pd.DataFrame(whole.xs(method, level="method")) for method in whole.index.unique("method")}
+        for contrast, signed in weights.items():
+            if set(signed) <= set(tables) and (one := _measured(tables, signed, metric)):
+                found[name, contrast, metric] = one
+    return found
+
+
+def _tables(scores: pd.DataFrame) -> Iterator[tuple[str, str, pd.DataFrame]]:
+    """Each set and metric with its scores: runs (method, seed) in rows, problems in columns."""
     for name, part in scores.groupby("set", sort=False):
         wide = part.droplevel("set").unstack("problem")
         for metric in scores.columns:
-            whole = pd.DataFrame(wide[metric]).dropna(how="all")
-            tables = {method: pd.DataFrame(whole.xs(method, level="method")) for method in whole.index.unique("method")}
-            for contrast, signed in weights.items():
-                if set(signed) <= set(tables) and (one := _measured(tables, signed, metric)):
-                    found[name, contrast, metric] = one
-    return found
+            yield str(name), metric, pd.DataFrame(wide[metric]).dropna(how="all")
 
 
 def _measured(tables: Mapping[Any, pd.DataFrame], signed: Mapping[str, float], metric: str) -> Measured | None:
@@ -263,7 +268,7 @@ def _same_runs(tables: dict[str, pd.DataFrame]) -> dict[str, pd.DataFrame]:
     return same
 
 
-def slopes(scores: pd.DataFrame, grids: Mapping[str, Mapping[str, float]], confidence=0.95) -> pd.DataFrame:
+def slopes(scores: pd.DataFrame, grids: Mapping[str, Mapping[str, float]]) -> pd.DataFrame:
     """Least squares' slope of the runs' means on a setting of theirs, over a whole sweep.
 
     The distances of the runs from the line say how far runs differ, so a cell of the sweep may have one run. `grids`:
@@ -271,19 +276,16 @@ def slopes(scores: pd.DataFrame, grids: Mapping[str, Mapping[str, float]], confi
     runs counts all of them.
     """
     rows = []
-    for name, part in scores.groupby("set", sort=False):
-        wide = part.droplevel("set").unstack("problem")
-        for metric in scores.columns:
-            whole = pd.DataFrame(wide[metric]).dropna(how="all")
-            for grid, settings in grids.items():
-                if set(settings) <= set(whole.index.unique("method")):
-                    runs = whole[whole.index.isin([*settings], level="method")].dropna(axis=1)
-                    x = runs.index.get_level_values("method").map(settings).to_numpy(float)
-                    rows.append((name, grid, metric, *_slope(x, runs.to_numpy(float), confidence)))
+    for name, metric, whole in _tables(scores):
+        for grid, settings in grids.items():
+            if set(settings) <= set(whole.index.unique("method")):
+                runs = whole[whole.index.isin([*settings], level="method")].dropna(axis=1)
+                x = runs.index.get_level_values("method").map(settings).to_numpy(float)
+                rows.append((name, grid, metric, *_slope(x, runs.to_numpy(float))))
     return pd.DataFrame(rows, columns=["set", "contrast", "metric", *COLUMNS])
 
 
-def _slope(x: np.ndarray, values: np.ndarray, confidence: float) -> tuple:
+def _slope(x: np.ndarray, values: np.ndarray) -> tuple:
     """COLUMNS of the slope of values (runs, problems) on x (runs,)."""
     runs, problems = values.shape
     centred = x - x.mean()
@@ -294,7 +296,7 @@ def _slope(x: np.ndarray, values: np.ndarray, confidence: float) -> tuple:
     freedom = max(runs - 2, 1) * squares
     seen = means @ means / freedom
     made = ((rest - means[:, None]) ** 2).sum() / freedom / (problems * max(problems - 1, 1))
-    half = half_width(_variance(each) / problems, problems, seen, made, runs - 2, confidence)
+    half = half_width(_variance(each) / problems, problems, seen, made, runs - 2)
     return each.mean(), each.mean() - half, each.mean() + half, problems, runs, False
 
 

@@ -261,7 +261,7 @@ def crossover_draws(challenger, baseline, draws=10_000, seed=0) -> np.ndarray:
     return np.where(above.any(axis=1), above.argmax(axis=1), above.shape[1]) + 1
 
 
-def crossovers(scores: pd.DataFrame, pairs: Iterable[tuple[str, str]], draws=10_000, seed=0) -> pd.DataFrame:
+def crossovers(scores: pd.DataFrame, pairs: Iterable[tuple[str, str]], seed=0) -> pd.DataFrame:
     """K* (`crossover_draws`) of each (challenger, baseline) on every set that has both, with its 95% interval over
     resampled problems. A method's runs count as one.
 
@@ -274,7 +274,7 @@ def crossovers(scores: pd.DataFrame, pairs: Iterable[tuple[str, str]], draws=10_
         if all((name, method) in there for method in pair):
             one, other = (there[name, method] for method in pair)
             both = one.columns.intersection(other.columns, sort=False)
-            found = crossover_draws(one[both], other[both], draws, seed)
+            found = crossover_draws(one[both], other[both], seed=seed)
             rows.append((name, *pair, found[0], *np.quantile(found[1:], [0.025, 0.975], method="nearest")))
     return pd.DataFrame(rows, columns=["set", "method", "baseline", "estimate", "low", "high"])
 

@@ -33,17 +33,15 @@ def said(row, unit=" points", scale=100.0, digits=1) -> str:
     return f"{value}{unit} {interval}" + (" (one seed)" if row.get("runs", 0) == 1 else "")
 
 
-def moved(row, up="rises", down="falls", unit=" points", scale=100.0, digits=1) -> str:
+def moved(row) -> str:
     """A difference as a verb: "rises by 9.6 points (95% CI 7.5 to 11.7)", "falls by ..."; and where its interval
     contains zero, "does not change significantly: +0.4 points (95% CI -1.0 to +1.8)"."""
-    verb = compared(row, up, down, "does not change significantly")
-    if row is None:
-        return verb
-    if verb not in (up, down):
-        return f"{verb}: {said(row, unit, scale, digits)}"
-    if verb == down:
+    verb = compared(row, "rises", "falls", "does not change significantly")
+    if verb not in ("rises", "falls"):
+        return verb if row is None else f"{verb}: {said(row)}"
+    if verb == "falls":
         row = pd.Series({**row, "estimate": -row["estimate"], "low": -row["high"], "high": -row["low"]})
-    return f"{verb} by {said(row.drop(['baseline', 'contrast'], errors='ignore'), unit, scale, digits)}"
+    return f"{verb} by {said(row.drop(['baseline', 'contrast'], errors='ignore'))}"
 
 
 def level(row) -> str:
