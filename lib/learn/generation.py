@@ -328,12 +328,11 @@ def sample(
 ) -> pd.DataFrame:
     """Draw `n` completions of every problem; the table has one row per rollout.
 
-    `problems` are rows with `nums` and `target`; at most `batch` completions are decoded at once, which changes the
-    draws no more than rounding does: the random numbers of a completion are those of its place in the whole.
-    Columns: problem (its index), nums, target, completion (text), tokens (how many), logprob (of the whole, at
-    temperature 1, float32, to a hundredth) and finish. With `merged`, the form that is stored, the equal completions of
-    a problem are one row, which stands where the first of them was drawn and has a last column, count: how often it was
-    drawn. Verdicts are computed when a table is read and are not part of it.
+    `problems` are rows with `nums` and `target`. At most `batch` completions are decoded at once. That changes draws no
+    more than rounding does, since a completion's random numbers depend only on its place. Columns: problem (its index),
+    nums, target, completion (text), tokens (how many), logprob (of the whole, at temperature 1, float32, to a
+    hundredth) and finish. With `merged`, the form that is stored, equal completions of a problem are one row, at the
+    place of the first of them, with a last column, count. Verdicts are computed when a table is read.
     """
     if engine not in ENGINES:
         raise ValueError(f"engine {engine!r} is not known here: choose from {sorted(ENGINES)}")
@@ -348,9 +347,9 @@ def sample(
         out = ENGINES[engine](model, ids, n, sampling, tokenizer.eos_token_id, generator)
         same, first = [(i // n, tuple(ids)) for i, ids in enumerate(out.ids)], {}
         count = Counter(same)
-        kept = [i for i, key in enumerate(same) if not merged or first.setdefault(key, i) == i]
-        texts = tokenizer.batch_decode([out.ids[i] for i in kept], skip_special_tokens=True)
-        for i, text in zip(kept, texts, strict=True):
+        shown = [i for i, key in enumerate(same) if not merged or first.setdefault(key, i) == i]
+        texts = tokenizer.batch_decode([out.ids[i] for i in shown], skip_special_tokens=True)
+        for i, text in zip(shown, texts, strict=True):
             about = start + i // n, *chunk[i // n], text, len(out.ids[i])
             rows.append((*about, round(sum(out.policy_logprobs[i]), 2), out.finish[i], count[same[i]]))
     columns = ["problem", "nums", "target", "completion", "tokens", "logprob", "finish", "count"]

@@ -79,7 +79,7 @@ def new_model(tokenizer, hidden: int = 128, layers: int = 4, heads: int = 4, see
 def machine_memory() -> int:
     """Bytes of memory of the GPU, or without one of the machine, or of the container where it is allowed less.
 
-    What others use at the moment does not count: the same run then has the same micro-batches whenever it is made.
+    It does not matter how much other programs use: the same run shall have the same micro-batches whenever it is made.
     """
     if torch.cuda.is_available():
         return torch.cuda.get_device_properties(0).total_memory
@@ -91,10 +91,10 @@ def machine_memory() -> int:
 def training_memory(model, rows: int, length: int, reference: bool) -> int:
     """Estimated bytes at the peak of training on micro-batches of `rows` texts of `length` tokens.
 
-    Weights, their gradients and AdamW's two moments in float32, the frozen `reference`, and what a forward pass keeps
-    for the backward pass: 12 hidden widths, 6 key widths and 4 feed-forward widths a token and layer, in bfloat16 on a
-    GPU.
-    Logits come in tiles of 4,096 tokens by 32,768 words, three of them at a time (TRL's fused head).
+    These are the weights, their gradients and AdamW's two moments in float32, the frozen `reference`, and what a
+    forward pass keeps for the backward pass: 12 hidden widths, 6 key widths and 4 feed-forward widths per token and
+    layer, in bfloat16 on a GPU. Logits come in tiles of 4,096 tokens by 32,768 words, three at a time (TRL's fused
+    head).
     """
     config, half = model.config, torch.cuda.is_available()
     inner = getattr(config, "intermediate_size", None) or 4 * config.hidden_size  # GPT-2 has no such field
@@ -111,7 +111,7 @@ def key_width(config) -> int:
 
 
 def sampling_memory(model, rows: int, length: int) -> int:
-    """Estimated bytes that our decode loop takes beside the model, for `rows` completions of texts of `length` tokens.
+    """Estimated bytes that our decode loop needs beside the model, for `rows` texts of `length` tokens.
 
     A copy of the layers and of the output matrix, keys and values of all columns, and four tables of logits in float32
     (as they come, divided by the temperature, as probabilities and as their logarithms).
@@ -135,8 +135,8 @@ def max_rows(model, rows: int, length: int) -> int:
 def max_micro_batch(model, batch: int, length: int, reference: bool) -> int:
     """The most rows, a divisor of `batch`, that one pass can hold in nine tenths of the memory; 1 where none fits.
 
-    accelerate's `find_executable_batch_size` tries, and tries less after an out-of-memory exception: a CPU raises none,
-    the process is killed. So this one estimates.
+    This is an estimate, since accelerate's `find_executable_batch_size` needs an out-of-memory exception, and on a CPU
+    the process is killed without one.
     """
     room = 0.9 * machine_memory()
     sizes = (rows for rows in range(batch, 0, -1) if batch % rows == 0)
@@ -196,9 +196,9 @@ def load_tokenizer(path: str | Path) -> PreTrainedTokenizerFast:
 
 
 def reasoning_end(tokenizer, ids: Sequence[int]) -> int:
-    """How many of a completion's tokens make up its reasoning, the closing tag included; all where it has none.
+    """How many of a completion's tokens are its reasoning, the closing tag included; all of them without that tag.
 
-    The tag is looked for in the text: in few vocabularies it is one token.
+    The tag is looked for in the text, since in most vocabularies it is several tokens.
     """
     return bisect_left(range(len(ids)), True, key=lambda end: "</think>" in tokenizer.decode(ids[:end]))
 

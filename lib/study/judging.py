@@ -204,21 +204,24 @@ LOOKS = {
 
 
 def _judged(patterns, file, sets, looks, texts) -> pd.DataFrame:
-    about = ["run", "method", "seed", "style", "set", "problem"]
-    tables = [pd.DataFrame(columns=about + [column for look in looks for column in LOOKS[look][0]])]
+    columns = ["run", "method", "seed", "style", "set", "problem"]
+    columns += [column for look in looks for column in LOOKS[look][0]]
+    tables = []
     for folder in folders(patterns):
         path, names = folder / file, record(folder)
         style, table = names["parameters"].get("prompt_style", "free"), read_table(path, () if texts else TEXTS)
-        who = {key: names[key] for key in about[:2]} | {"seed": seed_of(folder), "style": style}
+        who = {"run": names["run"], "method": names["method"], "seed": seed_of(folder), "style": style}
         who = pd.DataFrame(who, table.index)
-        tables[0] = tables[0].reindex(columns=tables[0].columns.union([*table.columns], sort=False))  # of no row, too
         verdicts = partial(_verdicts, path, content(path), style, cache(partial(read_table, path)))
         readable = [look for look in looks if look != "steps" or not style.startswith("program")]
         for name, rows in table.groupby("set", sort=False) if "set" in table else [("all", table)]:
             if sets is None or name in sets:
                 judged = [verdicts(name, rows.index, look) for look in readable]
                 tables.append(pd.concat([who.loc[rows.index], rows, *judged], axis=1))
-    return pd.concat(tables[1:] or tables, ignore_index=True)
+        columns += table.columns
+    if not tables:  # a table without rows still has all columns
+        return pd.DataFrame(columns=[*dict.fromkeys(columns)])
+    return pd.concat(tables, ignore_index=True)
 
 
 def _verdicts(path: Path, held: str, style: str, whole: Callable, name: str, rows: pd.Index, look: str) -> pd.DataFrame:
