@@ -218,7 +218,7 @@ def _judged(patterns, file, sets, looks, texts) -> pd.DataFrame:
             if sets is None or name in sets:
                 judged = [verdicts(name, rows.index, look) for look in readable]
                 tables.append(pd.concat([who.loc[rows.index], rows, *judged], axis=1))
-        columns += table.columns
+        columns += list(table.columns)
     if not tables:  # a table without rows still has all columns
         return pd.DataFrame(columns=[*dict.fromkeys(columns)])
     return pd.concat(tables, ignore_index=True)
