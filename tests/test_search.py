@@ -27,7 +27,7 @@ from lib.game.mdp import (
 from lib.game.problem import Problem
 from lib.learn.generation import Sampling
 from lib.learn.model import build_tokenizer, new_model
-from lib.learn.search import SearchSettings, cascade, learned_values, sample_tags, search, search_table
+from lib.learn.search import SearchSettings, learned_values, sample_tags, search, search_table
 from lib.runs.parameters import check
 from lib.study import metrics
 from lib.study.judging import judge
@@ -174,7 +174,7 @@ def test_searches_by_a_learned_value_repeat_and_cascade(policy):
         != run(PROBLEMS, seed=3, **settings | {"rerank": "none"})
     )
     row = SearchSettings(cascade="4/8", rerank="learned")
-    assert cascade(None, None, PROBLEMS, row, torch.Generator().manual_seed(3), any_value) == one
+    assert search(None, None, PROBLEMS, row, torch.Generator().manual_seed(3), any_value) == one
 
 
 def test_a_learned_value_without_a_policy_is_refused_and_a_policy_without_a_use():
@@ -238,7 +238,7 @@ def test_a_value_is_the_share_of_yes_in_the_next_token(untrained):
 def test_with_a_value_policy_games_are_legal_and_come_again(policy, untrained):
     settings = SearchSettings(cascade="2 x 1/1, 2/8", rerank="learned")
     found = [
-        cascade(None, None, PROBLEMS, settings, torch.Generator().manual_seed(0), partial(learned_values, *untrained))
+        search(None, None, PROBLEMS, settings, torch.Generator().manual_seed(0), partial(learned_values, *untrained))
         for _ in range(2)
     ]
     assert found[0] == found[1]
@@ -279,7 +279,7 @@ def test_a_cascade_of_one_budget_is_a_search(policy):
     for budget in ("1/1", "4/8"):
         beams, samples = map(int, budget.split("/"))
         generator = torch.Generator().manual_seed(3)
-        found = cascade(None, None, PROBLEMS, SearchSettings(cascade=budget), generator)
+        found = search(None, None, PROBLEMS, SearchSettings(cascade=budget), generator)
         assert found == run(PROBLEMS, seed=3, beams=beams, samples=samples)
 
 
@@ -289,7 +289,7 @@ def test_a_cascade_goes_on_with_what_is_not_won_and_counts_all_it_drew(policy):
         Problem(nums, target) for nums in ((3, 5), (2, 9), (4, 6)) for target in (sum(nums), nums[0] * nums[1], 997)
     ]
     settings = SearchSettings(cascade="3 x 1/1, 4/8")
-    found = cascade(None, None, problems, settings, torch.Generator().manual_seed(0))
+    found = search(None, None, problems, settings, torch.Generator().manual_seed(0))
     generator, left, spent, last = torch.Generator().manual_seed(0), list(range(len(problems))), Counter(), {}
     tried = Counter()
     for beams, samples in ((1, 1), (1, 1), (1, 1), (4, 8)):

@@ -13,7 +13,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
-from itertools import groupby
+from itertools import groupby, islice
 from typing import NamedTuple
 
 import numpy as np
@@ -139,8 +139,8 @@ def learned_values(model, tokenizer, states: Sequence[State], batch: int = 2048)
         with torch.inference_mode():
             parts = torch.tensor(ids, device=model.device).split(batch)
             last = [model.base_model(part, use_cache=False).last_hidden_state[:, -1] for part in parts]
-            said = (torch.cat(last) @ verdicts.T).float().softmax(-1)[:, 1]
-        values.update(zip(keys, said.tolist(), strict=True))
+            solvable = (torch.cat(last) @ verdicts.T).float().softmax(-1)[:, 1]
+        values.update(zip(keys, solvable.tolist(), strict=True))
     return np.array([values[state.key] for state in states])
 
 
@@ -152,10 +152,28 @@ def search(
     generator: torch.Generator,
     value: Value | None = None,
 ) -> list[tuple[list[Path], Counter]]:
-    """The finished games of each problem, best first, at most B, and a tally: sampled, tokens, each of REJECTIONS, and
-    valued (unfinished states that the value policy has read). `value` is that of rerank "learned"."""
+    """The finished games of each problem's last search, best first, and a tally of all its searches.
+
+    The `budgets` of `settings` come in turn, until a game has reached the problem's target, which needs no solver to
+    see. The tally counts sampled, tokens, each of REJECTIONS, and valued (unfinished states that the value policy has
+    read). `value` is that of rerank "learned".
+    """
     if settings.rerank == "learned" and value is None:
         raise ValueError("rerank is 'learned', and there is no value policy to ask: name one, as `value`")
+    games: list[list[Path]] = [[] for _ in problems]
+    tallies, left = [Counter() for _ in problems], list(range(len(problems)))
+    for beams, samples in settings.budgets:
+        budget = replace(settings, beams=beams, samples=samples)
+        searched = _search(model, tokenizer, [problems[i] for i in left], budget, generator, value)
+        for i, (paths, tally) in zip(left, searched, strict=True):
+            games[i] = paths
+            tallies[i].update(tally)
+        left = [i for i in left if not any(path.state.nums == (problems[i].target,) for path in games[i])]
+    return list(zip(games, tallies, strict=True))
+
+
+def _search(model, tokenizer, problems: Sequence[Problem], settings: SearchSettings, generator, value) -> list[tuple]:
+    """As `search`, with one budget."""
     beams = [[Path(initial(problem), 0.0, 0.0)] for problem in problems]
     tallies = [Counter() for _ in problems]
     while active := [(i, path) for i, paths in enumerate(beams) for path in paths if not path.state.terminal]:
@@ -163,7 +181,7 @@ def search(
         states = [path.state for _, path in active]
         drawn = sample_tags(model, tokenizer, states, settings.samples, settings.sampling, generator)
         # 2. Play them; the likeliest game stays in each state
-        found: list[dict] = [{} for _ in problems]
+        found: dict[int, dict] = {i: {} for i, _ in active}
         for (i, path), tags in zip(active, drawn, strict=True):
             tallies[i].update(sampled=len(tags), tokens=sum(tokens for *_, tokens in tags))
             for (text, logprob), times in Counter(tag[:2] for tag in tags).items():
@@ -174,48 +192,23 @@ def search(
                 successor, total = step(path.state, move), path.logprob + logprob
                 if successor.key not in found[i] or total > found[i][successor.key].logprob:
                     found[i][successor.key] = Path(successor, total, total)
-        # 3. Rank the games of each problem and keep the best
-        still = {i for i, _ in active}
-        for i in still:
-            beams[i] = list(found[i].values())
-            tallies[i]["valued"] += sum(settings.rerank == "learned" and not path.state.terminal for path in beams[i])
-        _rank([beams[i] for i in still], settings, value)
+        # 3. Score the games of all problems at once, and keep the best of each
+        scored = iter(_scored([path for paths in found.values() for path in paths.values()], settings, value))
+        for i, paths in found.items():
+            beams[i] = sorted(islice(scored, len(paths)), key=lambda path: -path.score)[: settings.beams]
+            if settings.rerank == "learned":
+                tallies[i]["valued"] += sum(not path.state.terminal for path in paths.values())
     return list(zip(beams, tallies, strict=True))
 
 
-def cascade(
-    model,
-    tokenizer,
-    problems: Sequence[Problem],
-    settings: SearchSettings,
-    generator: torch.Generator,
-    value: Value | None = None,
-) -> list[tuple[list[Path], Counter]]:
-    """As `search`, with the `budgets` of `settings` in turn: the games of each problem's last search, and a tally of
-    all its searches. A problem is won once a game has reached its target, which needs no solver to see."""
-    games: list[list[Path]] = [[] for _ in problems]
-    tallies, left = [Counter() for _ in problems], list(range(len(problems)))
-    for beams, samples in settings.budgets:
-        budget = replace(settings, beams=beams, samples=samples)
-        searched = search(model, tokenizer, [problems[i] for i in left], budget, generator, value)
-        for i, (paths, tally) in zip(left, searched, strict=True):
-            games[i] = paths
-            tallies[i].update(tally)
-        left = [i for i in left if not any(path.state.nums == (problems[i].target,) for path in games[i])]
-    return list(zip(games, tallies, strict=True))
-
-
-def _rank(beams: list[list[Path]], settings: SearchSettings, value: Value | None) -> None:
-    """Score every path by Eq. 10 with one call of the solver or the value policy, and keep the best of each problem in
-    order."""
-    states = [path.state for paths in beams for path in paths]
+def _scored(paths: list[Path], settings: SearchSettings, value: Value | None) -> list[Path]:
+    """The paths with their scores by Eq. 10, from one call of the solver or the value policy."""
+    states = [path.state for path in paths]
     if settings.rerank == "learned" and value is not None:
-        values = iter(value(states))
+        values = value(states)
     else:
-        values = iter(q_values(states, settings.rerank, settings.alpha, settings.beta))
-    for paths in beams:
-        scored = [path._replace(score=path.logprob + settings.weight * next(values)) for path in paths]
-        paths[:] = sorted(scored, key=lambda path: -path.score)[: settings.beams]
+        values = q_values(states, settings.rerank, settings.alpha, settings.beta)
+    return [path._replace(score=path.logprob + settings.weight * v) for path, v in zip(paths, values, strict=True)]
 
 
 def search_table(
@@ -244,7 +237,7 @@ def search_table(
         problems = [Problem(tuple(map(int, row["nums"])), int(row["target"])) for *_, row in chunk]
         generator = torch.Generator(model.device).manual_seed(seed * 1_000_003 + start)
         began = time.perf_counter()
-        searched = cascade(model, tokenizer, problems, settings, generator, value)
+        searched = search(model, tokenizer, problems, settings, generator, value)
         seconds = (time.perf_counter() - began) / len(chunk)
         for (i, sample, _), problem, (paths, tally) in zip(chunk, problems, searched, strict=True):
             counts: dict[str, float] = {name: tally[name] for name in ("sampled", *REJECTIONS, "tokens", "valued")}
