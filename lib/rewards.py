@@ -4,8 +4,8 @@
     scores = reward(completions, problem)  # one group: the completions of one problem
 
 A factory registered with `@register("name")` takes the reward's options and returns that function. `Score.parts` are
-logged beside the total, so every completion gets the same parts. A reward of one's own may stand anywhere: in a
-notebook, or in a file that its name points to, as in `reward: my_rewards.py:closer` in papermill_runs.yaml.
+logged beside the total, so every completion gets the same parts. Your own reward may stand in a notebook, or in a file
+that its name points to, as in `reward: my_rewards.py:closer` in papermill_runs.yaml.
 
 Equations are those of "Dense Rewards for RLVR on Countdown via ASTs" (Elbakry, 2026), short `ast`, unless another paper
 is named: `dense` is "Enhancing RLOO with Dense Symbolic Rewards and Bandit-Driven Curricula" (Sangpisit, Thawornbut).
@@ -42,11 +42,9 @@ from lib.game.verifiers import (
     verify_trace,
 )
 
-KINDS = {float: "a number", int: "a whole number", bool: "true or false", str: "a text"}
-
 
 class Score(NamedTuple):
-    """What a completion earns, and what that is made of."""
+    """What a completion earns, and the parts that it is made of."""
 
     total: float
     parts: dict[str, float]
@@ -56,14 +54,14 @@ Reward = Callable[[Sequence[str], Problem], list[Score]]
 REWARDS: dict[str, Callable[..., Reward]] = {}
 
 
-_file: dict[str, Callable[..., Reward]] | None = None  # the rewards of the file that runs at the moment, if one does
+_file: dict[str, Callable[..., Reward]] | None = None  # the rewards of the file that is being run, if there is one
 _of_files: dict[str, tuple[str, dict[str, Callable[..., Reward]]]] = {}  # file -> a hash of its text, and its rewards
 
 
 def register(name: str) -> Callable:
     """Decorator: enter a reward factory in REWARDS, or among the rewards of the file that `get_reward` runs.
 
-    Raises ValueError for a name that exists. A cell of a notebook may be run again.
+    Raises ValueError for a name that exists, unless a cell of a notebook is run again.
     """
 
     def enter(factory: Callable[..., Reward]) -> Callable[..., Reward]:
@@ -77,160 +75,24 @@ def register(name: str) -> Callable:
     return enter
 
 
-def get_reward(name: str, options: dict | None = None) -> Reward:
-    """The reward `name`, or `file.py:name` (from the repository's root), with these options.
-
-    Raises ValueError that names the nearest reward or option, what an option must be by its annotation, or what is
-    wrong in the file. The reward raises TypeError for one text in place of a list of them, and for a problem that is no
-    `Problem`; ValueError for scores that `score_group` refuses.
-    """
-    file, _, short = name.rpartition(":")
-    known_rewards = rewards_of(file) if file else REWARDS
-    if short not in known_rewards:
-        raise ValueError(f"unknown reward {name!r}{nearest(short, known_rewards)}")
-    factory = known_rewards[short]
-    known = inspect.signature(factory).parameters
-    for option, value in (options or {}).items():
-        if option not in known:
-            raise ValueError(f"reward {name!r} has no option {option!r}{nearest(option, known)}")
-        if not _fits(value, kind := known[option].annotation):
-            raise ValueError(f"reward {name!r}: {option} is {KINDS[kind]}, not {value!r}")
-    try:
-        reward = factory(**options or {})
-    except ValueError:
-        raise
-    except (Exception, SystemExit) as error:
-        raise ValueError(f"reward {name!r} with options {options or {}}: {_sentence(error)}") from error
-    if not callable(reward):
-        raise ValueError(f"reward {name!r} must give a function of completions and a problem, not {reward!r:.60}")
-
-    @wraps(reward)
-    def checked(completions: Sequence[str], problem: Problem) -> list[Score]:
-        if isinstance(completions, str):
-            raise TypeError("a reward takes a list of completions, the group of one problem, not a single text")
-        if not isinstance(problem, Problem):
-            raise TypeError(f"a reward takes a lib.game.problem.Problem(nums=(...), target=...), not {problem!r:.80}")
-        return score_group(reward, completions, problem, short)
-
-    checked.__name__ = short
-    return checked
+# --- the rewards -----------------------------------------------------------------------------------------------------
 
 
-def score_group(reward: Reward, completions: Sequence[str], problem: Problem, name: str = "") -> list[Score]:
-    """The scores of a problem's completions, held to their form: as many as completions, each a `Score` with a finite
-    total, whose parts are numbers.
-
-    Raises ValueError that names the reward, the problem and the completion, counted from 1.
-    """
-    scores = reward(completions, problem)
-    about = f"reward {name or getattr(reward, '__name__', 'of your own')!r} on {problem.nums} to {problem.target}"
-    if not isinstance(scores, list | tuple):
-        raise ValueError(f"{about}: it must give a list of Scores, not {scores!r:.60}")
-    if len(scores) != len(completions):
-        raise ValueError(f"{about}: the number of its scores is {len(scores)}, for {len(completions)} completions")
-    for number, score in enumerate(scores, 1):
-        if not (hasattr(score, "total") and isinstance(getattr(score, "parts", None), dict)):
-            raise ValueError(f"{about}, completion {number}: it must give a Score(total, parts), not {score!r:.60}")
-        for part, value in [("the total", score.total), *score.parts.items()]:
-            if not _is_number(value):
-                raise ValueError(f"{about}, completion {number}: {part} must be a number, not {value!r:.60}")
-        if not isfinite(score.total):
-            raise ValueError(f"{about}, completion {number}: the total must be a finite number, not {score.total}")
-    return list(scores)
-
-
-def _is_number(value: object) -> bool:
-    """Whether it is one number of Python, numpy or torch."""
-    with suppress(TypeError, ValueError, RuntimeError):
-        return not isinstance(value, str | bytes) and isinstance(float(value), float)  # pyright: ignore[reportArgumentType]
-    return False
-
-
-def rewards_of(file: str) -> dict[str, Callable[..., Reward]]:
-    """The rewards that a file registers, by name. It runs in a namespace of its own, and again when its text changed.
-
-    Raises ValueError with the file and the line for whatever ends it, `sys.exit()` among them.
-    """
-    global _file
-    path = ROOT / file
-    if not path.is_file():
-        raise ValueError(f"there is no file {file} to take a reward from")
-    made_of = hashlib.sha256(path.read_bytes()).hexdigest()
-    if _of_files.get(file, ("",))[0] != made_of:
-        outer, _file = _file, {}
-        try:
-            runpy.run_path(str(path))
-            _of_files[file] = made_of, _file
-        except (Exception, SystemExit) as error:
-            raise ValueError(f"{file}, line {_line(error, str(path))}: {_sentence(error)}") from error
-        finally:
-            _file = outer
-    return _of_files[file][1]
-
-
-def _sentence(error: BaseException) -> str:
-    """The kind of an error and what it says, on one line."""
-    return f"{type(error).__name__}: {' '.join(str(error).split())}".removesuffix(": ")
-
-
-def _line(error: BaseException, file: str) -> int:
-    """The line of a file at which an error left it."""
-    if isinstance(error, SyntaxError) and error.filename == file:
-        return error.lineno or 1
-    frames = traceback.extract_tb(error.__traceback__)
-    return next((frame.lineno for frame in reversed(frames) if frame.filename == file and frame.lineno), 1)
-
-
-def _fits(value: object, kind: type) -> bool:
-    if kind is float:
-        return isinstance(value, int | float) and not isinstance(value, bool) and isfinite(value)
-    return kind not in KINDS or type(value) is kind
-
-
-def as_trl(reward: Reward) -> Callable[..., list[float]]:
-    """The reward as TRL's trainers call it: `GRPOTrainer(reward_funcs=as_trl(get_reward("ast")), ...)`.
-
-    The data set has columns nums and target beside the prompts, which may be texts or messages; `as_problem` says what
-    the columns may hold, and raises ValueError for a row that is no problem, such as a target of 98.5. Completions of a
-    problem follow each other, as in TRL's batches, and are its group."""
-
-    @wraps(reward)
-    def totals(prompts: list, completions: list, nums: list, target: list, **_) -> list[float]:
-        texts = [text if isinstance(text, str) else text[-1]["content"] for text in completions]
-        asked, earned = [as_problem(*row) for row in zip(nums, target, strict=True)], []
-        for (_, problem), group in groupby(zip(prompts, asked, texts, strict=True), key=itemgetter(0, 1)):
-            earned += [score.total for score in reward([text for *_, text in group], problem)]
-        return earned
-
-    return totals
-
-
-def from_trl(function: Callable[..., list], style: str = "free", messages: bool = False) -> Reward:
-    """The way back: a TRL reward function as a reward for our trainers, to be given to `train_rloo` or registered.
-
-    It is called with a group at a time: prompts in this style of PROMPTS, completions (with `messages` as TRL's
-    conversational data sets have them), the columns nums and target, trainer_state (None), log_metric and log_extra. A
-    None counts 0, what it logs becomes a part. Our rollouts are text here, so there are no completion_ids.
-    """
-
-    def reward(completions: Sequence[str], problem: Problem) -> list[Score]:
-        size, parts, texts = len(completions), {}, [*completions]
-        prompts = [render_prompt(problem.nums, problem.target, style)] * size
-        if messages:
-            prompts = [[{"role": "user", "content": text}] for text in prompts]
-            texts = [[{"role": "assistant", "content": text}] for text in texts]
-        columns = {"nums": [list(problem.nums)] * size, "target": [problem.target] * size}
-        logs = {"trainer_state": None, "log_metric": parts.__setitem__, "log_extra": lambda column, values: None}
-        earned = function(prompts=prompts, completions=texts, **columns, **logs)
-        return [Score(float(total or 0.0), dict(parts)) for total in earned]
-
-    return reward
+def _indicators(verdict: Verdict, exact_numbers: bool) -> dict[str, float]:
+    """The indicators of Eq. 8 as parts, and wrong_numbers, which `exact_numbers` excludes from valid answers."""
+    valid = ("correct", "wrong_value") if exact_numbers else ("correct", "wrong_value", "wrong_numbers")
+    return {
+        "correct": float(verdict.status == "correct"),
+        "answer": float(verdict.status != "missing"),
+        "valid": float(verdict.status in valid),
+        "wrong_numbers": float(verdict.status == "wrong_numbers"),
+    }
 
 
 @register("sparse")
 def sparse(lambda_c: float = 1.0, lambda_p: float = 0.1) -> Reward:
-    """Eq. 4: lambda_c for a correct answer, lambda_p for any other answer span (as in Eq. 8, also for one that
-    is no expression), 0 without a span.
+    """Eq. 4: lambda_c for a correct answer, lambda_p for any other answer span, and 0 without a span. As in Eq. 8 the
+    span need not hold an expression.
 
     Raises ValueError unless lambda_c is above lambda_p and above 0: no wrong answer may earn what a correct one does.
     """
@@ -254,18 +116,18 @@ def ast_distance(
     tau: float = 2.0,
     exact_numbers: bool = True,
 ) -> Reward:
-    """Eq. 8: lambda_c for a correct answer, else lambda_p for an answer span and lambda_a exp(-d / tau) for a
-    valid expression, d its distance to the nearest solution (Eq. 5). To both comes, as the paper proposes for later,
-    lambda_s times the share of the reasoning's different steps whose arithmetic holds, 0 where there are none.
+    """Eq. 8: lambda_c for a correct answer, else lambda_p for an answer span and lambda_a exp(-d / tau) for a valid
+    expression, where d is its distance to the nearest solution (Eq. 5). Both also earn lambda_s times the share of the
+    reasoning's different steps whose arithmetic holds, 0 where there are none, as the paper proposes for later.
 
-    exact_numbers: valid means parseable and over exactly the problem's numbers; otherwise parseable is enough
-    (the paper's early trials, which the policy learnt to exploit). A division by zero over the right numbers
-    is valid. Parts: correct, answer, valid (the indicators of Eq. 8), wrong_numbers, distance (d; 0 for a correct
-    answer; the size of a solution where there is no tree; infinite if the problem has no solution), closeness
-    (exp(-d / tau) of a valid answer, 0 of any other) and, with lambda_s, arithmetic (that share).
+    With exact_numbers an expression is valid if it uses exactly the problem's numbers, a division by zero included;
+    without, any expression is (the paper's early trials, which the policy learnt to exploit). Parts: correct, answer,
+    valid (the indicators of Eq. 8); wrong_numbers; distance (d; 0 for a correct answer, the size of a solution where
+    there is no tree, infinite if the problem has no solution); closeness (exp(-d / tau) of a valid answer, else 0); and
+    with lambda_s arithmetic (the share).
 
-    Raises ValueError unless tau > 0, lambda_s >= 0 and lambda_c > max(0, lambda_p) + max(0, lambda_a) + lambda_s: every
-    wrong completion scores below every solution.
+    Raises ValueError unless tau > 0, lambda_s >= 0 and lambda_c > max(0, lambda_p) + max(0, lambda_a) + lambda_s, so
+    that every wrong completion scores below every solution.
     """
     if not (lambda_s >= 0 and lambda_c > max(0, lambda_p) + max(0, lambda_a) + lambda_s):
         given = f"lambda_c={lambda_c}, lambda_p={lambda_p}, lambda_a={lambda_a}, lambda_s={lambda_s}"
@@ -307,8 +169,8 @@ def program(early: float = 1.0) -> Reward:
     """The decomposed reward (Eq. 4) of "Programmatic Reasoning for Countdown" (Ivankiv and Zhou): the sum of the
     weights of the checks that a program passes. Parts: each check, 0 or 1.
 
-    early: share of their weights that the checks before the target keep; the rest is the target's, so a right program
-    earns 1 and with 0 nothing else pays. Raises ValueError for what is no share.
+    The checks before the target keep a share `early` of their weights, and the target has the rest: a correct program
+    earns 1, and at 0 nothing else earns anything. Raises ValueError unless early is within 0 and 1.
     """
     if not 0 <= early <= 1:
         raise ValueError(f"early must lie between 0 and 1: {early}")
@@ -328,17 +190,17 @@ def dense(lambda_1: float = 0.05, lambda_2: float = 0.05, lambda_3: float = 0.0,
     """`dense`, Eq. 6: the sparse reward + lambda_1 R_legal - lambda_2 R_invalid + lambda_3 R_progress (its Section 7).
 
     A step of `verify_steps` is legal if it reads `a op b = c`, holds, and takes its operands from the pool; else it is
-    invalid. It makes progress if it is legal, like every step of its attempt before it, and its pool can still reach
-    the target. The paper leaves open what R sums. aggregate:
-    "bounded": c / (c + n - 1) for c different steps, where a solution of n numbers needs n - 1. Each R is its own
-    number in [0, 1), grows with each step, and at any length a correct answer beats any other.
+    invalid. It makes progress if it and every step of its attempt before it are legal, and its pool can still reach the
+    target. The paper leaves open how R sums c such steps. aggregate:
+    "bounded": c / (c + n - 1) for c different steps, where a solution of n numbers needs n - 1. Each R is within [0, 1)
+    and grows with each step, and at any length a correct answer beats any other.
     "share": c by the number of different steps, as in the published runs that name no other. R_legal + R_invalid is
-    then 1, so lambda_1 and lambda_2 are one number: (.05, .1) and (.1, .05) differ by a constant.
-    "count": c of all steps, the literal reading; enough legal steps are worth more than a correct answer.
+    then 1, so that lambda_1 and lambda_2 act as one number: (.05, .1) and (.1, .05) differ by a constant.
+    "count": c of all steps, the literal reading; enough legal steps earn more than a correct answer.
 
-    But with "count" a correct answer earns at least 1 - lambda_2, any other at most 0.1 + lambda_1 + lambda_3. Parts:
-    correct, answer, valid as for "sparse"; legal, invalid, progress (the R); steps (how many count). Raises ValueError
-    for another aggregate, a negative lambda, or lambdas that could close the gap of 0.9 between the two.
+    Unless aggregate is "count", a correct answer earns at least 1 - lambda_2 and any other at most 0.1 + lambda_1 +
+    lambda_3. Parts: correct, answer, valid as for "sparse"; legal, invalid, progress (the R); steps (how many count).
+    Raises ValueError for another aggregate, a negative lambda, or lambdas that could close the gap of 0.9.
     """
     if aggregate not in ("bounded", "share", "count"):
         raise ValueError(f"aggregate must be 'bounded', 'share' or 'count': {aggregate!r}")
@@ -386,16 +248,16 @@ def traced(
     mixed_groups: bool = False,
     strict: bool = False,
 ) -> Reward:
-    """The sparse reward with what `verify_trace` says added: the family of `trace`, Table 1 (TRACE_REWARDS).
+    """The sparse reward and what `verify_trace` adds to it: the family of `trace`, Table 1 (TRACE_REWARDS).
 
     + validity x share of valid lines (with mixed_groups only where a completion of the group is correct)
-    + agreement, of an answer that its own trace bears out: over the problem's numbers, not over results of the trace,
-      and correct if the trace ends at the target
+    + agreement, for an answer that fits its own trace: it uses the problem's numbers, not results of the trace, and it
+      is correct if the trace ends at the target
     - penalty x share of faulty lines (not valid, or a repeated action; with strict also a repeated state and every line
       outside the think block, and without any line the share is 1)
-    and of a correct answer whose trace ends at the target
+    and, for a correct answer whose trace ends at the target,
     + bonus + effort x min(extra / 4, 1) + hardness x share of the group that is wrong,
-    where extra are the different valid tries beyond those that a solution needs.
+    where extra counts the different valid tries beyond those that a solution needs.
 
     Parts: those of "sparse"; validity, faults, reached, extra; ungrounded (the answer uses generated values); agrees.
     Raises ValueError for a negative weight, and where a wrong answer could earn what a correct one does.
@@ -435,8 +297,9 @@ def traced(
     return reward
 
 
-# `trace`, Table 1: the weights (ours: the paper gives none), and its hypothesis (that of v3 ours). The published run of
-# trace_guarded learnt to close the think block at once and write behind it (99.9%): no line, no fault, unless strict.
+# `trace`, Table 1: our weights, since the paper gives none, and its hypotheses (v3's is ours). The published run of
+# trace_guarded learnt to close the think block at once and to write behind it (99.9%): without a line there is no
+# fault, unless `strict` is set.
 TRACE_REWARDS = {
     "trace_outcome": ({}, "final-only: structured traces can improve under the sparse final verifier alone"),
     "trace_dense": ({"validity": 0.5}, "process-v1: valid transitions and matching states improve credit assignment"),
@@ -455,12 +318,159 @@ for _name, (_weights, _hypothesis) in TRACE_REWARDS.items():
     REWARDS[_name].__doc__ = _hypothesis
 
 
-def _indicators(verdict: Verdict, exact_numbers: bool) -> dict[str, float]:
-    """The indicators of Eq. 8, and what the gate is there to keep out."""
-    valid = ("correct", "wrong_value") if exact_numbers else ("correct", "wrong_value", "wrong_numbers")
-    return {
-        "correct": float(verdict.status == "correct"),
-        "answer": float(verdict.status != "missing"),
-        "valid": float(verdict.status in valid),
-        "wrong_numbers": float(verdict.status == "wrong_numbers"),
-    }
+# --- by name ---------------------------------------------------------------------------------------------------------
+
+KINDS = {float: "a number", int: "a whole number", bool: "true or false", str: "a text"}
+
+
+def get_reward(name: str, options: dict | None = None) -> Reward:
+    """The reward `name`, or `file.py:name` (from the repository's root), with these options.
+
+    Raises ValueError that names the nearest reward or option, the type that an option must have, or the error in the
+    file. The reward raises TypeError for a text in place of a list of texts and for anything else than a `Problem`, and
+    ValueError for scores that `score_group` refuses.
+    """
+    file, _, short = name.rpartition(":")
+    known_rewards = rewards_of(file) if file else REWARDS
+    if short not in known_rewards:
+        raise ValueError(f"unknown reward {name!r}{nearest(short, known_rewards)}")
+    factory = known_rewards[short]
+    known = inspect.signature(factory).parameters
+    for option, value in (options or {}).items():
+        if option not in known:
+            raise ValueError(f"reward {name!r} has no option {option!r}{nearest(option, known)}")
+        if not _fits(value, kind := known[option].annotation):
+            raise ValueError(f"reward {name!r}: {option} is {KINDS[kind]}, not {value!r}")
+    try:
+        reward = factory(**options or {})
+    except ValueError:
+        raise
+    except (Exception, SystemExit) as error:
+        raise ValueError(f"reward {name!r} with options {options or {}}: {_sentence(error)}") from error
+    if not callable(reward):
+        raise ValueError(f"reward {name!r} must give a function of completions and a problem, not {reward!r:.60}")
+
+    @wraps(reward)
+    def checked(completions: Sequence[str], problem: Problem) -> list[Score]:
+        if isinstance(completions, str):
+            raise TypeError("a reward takes a list of completions, the group of one problem, not a single text")
+        if not isinstance(problem, Problem):
+            raise TypeError(f"a reward takes a lib.game.problem.Problem(nums=(...), target=...), not {problem!r:.80}")
+        return score_group(reward, completions, problem, short)
+
+    checked.__name__ = short
+    return checked
+
+
+def score_group(reward: Reward, completions: Sequence[str], problem: Problem, name: str = "") -> list[Score]:
+    """The scores of a problem's completions: one `Score` each, with a finite total and with numbers as parts.
+
+    Raises ValueError that names the reward, the problem and the completion, counted from 1.
+    """
+    scores = reward(completions, problem)
+    about = f"reward {name or getattr(reward, '__name__', 'of your own')!r} on {problem.nums} to {problem.target}"
+    if not isinstance(scores, list | tuple):
+        raise ValueError(f"{about}: it must give a list of Scores, not {scores!r:.60}")
+    if len(scores) != len(completions):
+        raise ValueError(f"{about}: the number of its scores is {len(scores)}, for {len(completions)} completions")
+    for number, score in enumerate(scores, 1):
+        if not (hasattr(score, "total") and isinstance(getattr(score, "parts", None), dict)):
+            raise ValueError(f"{about}, completion {number}: it must give a Score(total, parts), not {score!r:.60}")
+        for part, value in [("the total", score.total), *score.parts.items()]:
+            if not _is_number(value):
+                raise ValueError(f"{about}, completion {number}: {part} must be a number, not {value!r:.60}")
+        if not isfinite(score.total):
+            raise ValueError(f"{about}, completion {number}: the total must be a finite number, not {score.total}")
+    return list(scores)
+
+
+def _is_number(value: object) -> bool:
+    """Whether it is one number of Python, numpy or torch."""
+    with suppress(TypeError, ValueError, RuntimeError):
+        return not isinstance(value, str | bytes) and isinstance(float(value), float)  # pyright: ignore[reportArgumentType]
+    return False
+
+
+def rewards_of(file: str) -> dict[str, Callable[..., Reward]]:
+    """The rewards that a file registers, by name. It runs in a namespace of its own, and again when its text changes.
+
+    Raises ValueError with the file and the line for any error in it, `sys.exit()` included.
+    """
+    global _file
+    path = ROOT / file
+    if not path.is_file():
+        raise ValueError(f"there is no file {file} to take a reward from")
+    made_of = hashlib.sha256(path.read_bytes()).hexdigest()
+    if _of_files.get(file, ("",))[0] != made_of:
+        outer, _file = _file, {}
+        try:
+            runpy.run_path(str(path))
+            _of_files[file] = made_of, _file
+        except (Exception, SystemExit) as error:
+            raise ValueError(f"{file}, line {_line(error, str(path))}: {_sentence(error)}") from error
+        finally:
+            _file = outer
+    return _of_files[file][1]
+
+
+def _sentence(error: BaseException) -> str:
+    """The kind of an error and what it says, on one line."""
+    return f"{type(error).__name__}: {' '.join(str(error).split())}".removesuffix(": ")
+
+
+def _line(error: BaseException, file: str) -> int:
+    """The line of a file at which an error left it."""
+    if isinstance(error, SyntaxError) and error.filename == file:
+        return error.lineno or 1
+    frames = traceback.extract_tb(error.__traceback__)
+    return next((frame.lineno for frame in reversed(frames) if frame.filename == file and frame.lineno), 1)
+
+
+def _fits(value: object, kind: type) -> bool:
+    if kind is float:
+        return isinstance(value, int | float) and not isinstance(value, bool) and isfinite(value)
+    return kind not in KINDS or type(value) is kind
+
+
+# --- TRL -------------------------------------------------------------------------------------------------------------
+
+
+def as_trl(reward: Reward) -> Callable[..., list[float]]:
+    """The reward as TRL's trainers call it: `GRPOTrainer(reward_funcs=as_trl(get_reward("ast")), ...)`.
+
+    The data set has columns nums and target beside the prompts, which may be texts or messages; `as_problem` says what
+    the columns may hold, and raises ValueError for a row that is no problem, such as a target of 98.5. Completions of a
+    problem follow each other, as in TRL's batches, and are its group.
+    """
+
+    @wraps(reward)
+    def totals(prompts: list, completions: list, nums: list, target: list, **_) -> list[float]:
+        texts = [text if isinstance(text, str) else text[-1]["content"] for text in completions]
+        asked, earned = [as_problem(*row) for row in zip(nums, target, strict=True)], []
+        for (_, problem), group in groupby(zip(prompts, asked, texts, strict=True), key=itemgetter(0, 1)):
+            earned += [score.total for score in reward([text for *_, text in group], problem)]
+        return earned
+
+    return totals
+
+
+def from_trl(function: Callable[..., list], messages: bool = False) -> Reward:
+    """The way back: a TRL reward function as a reward for our trainers, to be given to `train_rloo` or registered.
+
+    It is called with one group: prompts of style "free", completions (with `messages` as TRL's conversational
+    data sets have them), the columns nums and target, trainer_state (None), log_metric and log_extra. None counts as 0,
+    and what the function logs becomes a part. There are no completion_ids, since our rollouts are text here.
+    """
+
+    def reward(completions: Sequence[str], problem: Problem) -> list[Score]:
+        size, parts, texts = len(completions), {}, [*completions]
+        prompts = [render_prompt(problem.nums, problem.target)] * size
+        if messages:
+            prompts = [[{"role": "user", "content": text}] for text in prompts]
+            texts = [[{"role": "assistant", "content": text}] for text in texts]
+        columns = {"nums": [list(problem.nums)] * size, "target": [problem.target] * size}
+        logs = {"trainer_state": None, "log_metric": parts.__setitem__, "log_extra": lambda column, values: None}
+        earned = function(prompts=prompts, completions=texts, **columns, **logs)
+        return [Score(float(total or 0.0), dict(parts)) for total in earned]
+
+    return reward

@@ -12,14 +12,12 @@ from lib.learn.generation import ENGINES
 from lib.learn.losses import (
     ADVANTAGES,
     PREFERENCE,
-    advantages_of,
     centred,
     f_grpo,
     grpo,
     leave_one_out,
     max_rl,
     pass_at_k,
-    pass_at_k_normalised,
 )
 from lib.learn.settings import Advantage, Engine, PreferenceSettings
 from lib.study.metrics import pass_at_k as share_of_k
@@ -99,20 +97,6 @@ def test_pass_at_one_is_leave_one_out():
     assert torch.equal(pass_at_k(rewards, 1), leave_one_out(rewards))
 
 
-@pytest.mark.parametrize("k", [1, 2, 4, 6])
-@pytest.mark.parametrize("c", range(7))
-def test_normalised_is_the_mean_over_the_groups_of_k(c, k):
-    """Every group of k of six, worth 1 or 0, its advantage by mean and deviation over them, a rollout's by its own."""
-    right = torch.arange(6) < c
-    worth = {some: float(right[list(some)].any()) for some in combinations(range(6), k)}
-    mean = sum(worth.values()) / len(worth)
-    spread = (mean * (1 - mean)) ** 0.5
-    own = [[value for some, value in worth.items() if i in some] for i in range(6)]
-    expected = [(sum(values) / len(values) - mean) / spread if spread else 0.0 for values in own]
-    found = pass_at_k_normalised(right[None], k)
-    assert torch.allclose(found, torch.tensor([expected]), atol=1e-6) and found.sum().abs() < 1e-5
-
-
 # --- those of other objectives ----------------------------------------------------------------------
 
 
@@ -146,11 +130,6 @@ def test_grpo_and_f_grpo_are_the_literal_formulas(rewards, gamma):
     assert torch.equal(f_grpo(values, right, 0.0), grpo(values))
 
 
-def test_grpo_on_right_and_wrong_is_the_normalised_advantage_of_one_sample():
-    right = torch.rand(6, 8, generator=torch.Generator().manual_seed(1)) > 0.5
-    assert torch.allclose(grpo(right.float()), pass_at_k_normalised(right, 1), atol=1e-6)
-
-
 def test_dr_grpo_differs_from_leave_one_out_by_one_factor():
     rewards = torch.randn(5, 8, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     assert torch.allclose(centred(rewards), rewards - rewards.mean(-1, keepdim=True))
@@ -160,62 +139,6 @@ def test_dr_grpo_differs_from_leave_one_out_by_one_factor():
 @pytest.mark.parametrize("estimate", [max_rl, grpo, centred])
 def test_a_group_of_equal_rewards_teaches_nothing(estimate):
     assert (estimate(torch.full((2, 8), 0.1)) == 0).all() and (estimate(torch.zeros(2, 8)) == 0).all()
-
-
-# --- what stands before and behind them -------------------------------------------------------------
-
-
-def random_groups():
-    draw = torch.Generator().manual_seed(1)
-    rewards, right = torch.rand(6, 8, generator=draw), torch.rand(6, 8, generator=draw) > 0.6
-    return rewards, right, -30 * torch.rand(6, 8, generator=draw), torch.ones(6, 8, dtype=torch.bool)
-
-
-def test_the_default_is_leave_one_out_bit_for_bit():
-    rewards, right, logps, kept = random_groups()
-    assert torch.equal(advantages_of(rewards, right, logps, kept), leave_one_out(rewards))
-
-
-@pytest.mark.parametrize("name", ADVANTAGES)
-def test_what_is_not_kept_might_not_have_been_drawn(name):
-    rewards, right, logps, kept = random_groups()
-    kept = torch.rand(6, 8, generator=torch.Generator().manual_seed(2)) > 0.5
-    kept[0], kept[1] = torch.arange(8) == 3, False
-    options = {"advantage": name, "k": 3 if name.startswith("pass") else 1, "unlikeliness": 0.3, "smoothing": 0.01}
-    found = advantages_of(rewards, right, logps, kept, **options)
-    assert (found[:2] == 0).all() and (found[~kept] == 0).all() and (found[2:] != 0).any()
-    for group in range(2, 6):
-        alone = [values[group, kept[group]][None] for values in (rewards, right, logps, kept)]
-        if kept[group].sum() > 1:
-            assert torch.equal(advantages_of(*alone, **options)[0], found[group, kept[group]])
-
-
-def test_masked_by_hand():
-    rewards = torch.tensor([[1.0, 0.0, 0.0, 0.0], [1.0, 0.0, 0.0, 0.0]])
-    kept = torch.tensor([[True, True, True, False], [True, False, False, False]])
-    found = advantages_of(rewards, rewards > 0, torch.zeros(2, 4), kept)
-    assert torch.allclose(found, torch.tensor([[1.0, -0.5, -0.5, 0.0], [0.0, 0.0, 0.0, 0.0]]))
-
-
-def test_options_by_hand():
-    rewards, right = torch.tensor([[1.0, 1.0, 0.0, 0.0]]), torch.tensor([[True, True, False, False]])
-    logps, kept = torch.tensor([[-2.0, -4.0, -1.0, -3.0]]), torch.ones(1, 4, dtype=torch.bool)  # ranks 2, 0, 3, 1
-    plain = torch.tensor([[2.0, 2.0, -2.0, -2.0]]) / 3
-    assert torch.allclose(advantages_of(rewards, right, logps, kept), plain)
-    found = advantages_of(rewards, right, logps, kept, positive_weight=0.1)
-    assert torch.allclose(found, torch.tensor([[0.2, 0.2, -2.0, -2.0]]) / 3)
-    found = advantages_of(rewards, right, logps, kept, unlikeliness=0.25)
-    assert torch.allclose(found, leave_one_out(torch.tensor([[1 - 0.25 * 2 / 4, 1.0, 0.0, 0.0]])))
-    found = advantages_of(rewards, right, logps, kept, smoothing=0.1)
-    assert torch.allclose(found, leave_one_out(torch.tensor([[1.2, 1.4, 0.0, 0.0]])))
-    assert plain[0, 0] < found[0, 0] < found[0, 1]  # the less likely right answer gains more
-
-
-def test_equally_likely_right_answers_lose_equally():
-    rewards, logps = torch.ones(1, 4), torch.tensor([[-2.0, -2.0, -1.0, -3.0]])
-    every = torch.ones(1, 4, dtype=torch.bool)
-    found = advantages_of(rewards, every, logps, every, unlikeliness=0.4)[0]
-    assert found[0] == found[1] and found[2] < found[0] < found[3]
 
 
 def test_the_grid_may_name_what_there_is():

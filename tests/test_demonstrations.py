@@ -21,8 +21,9 @@ from lib.game.steps import verify_steps
 from lib.game.verifiers import VERIFIERS, TraceVerdict, verify_answer, verify_trace
 from lib.learn.demonstrations import (
     TRACES,
+    demonstrate,
     free_search,
-    load_demonstrations,
+    hub_demonstrations,
     plain_solutions,
     random_expression,
     repair_stage,
@@ -74,17 +75,17 @@ def test_generated_demonstrations_hold_no_evaluation_problem(capsys):
     leaky = datasets.concatenate_datasets(
         [load("3to4", "train").select(range(5)), load("3to4", "test_50").select(range(5))]
     )
-    rows = load_demonstrations("generated", leaky, most_failures=2, seed=0)
+    rows = demonstrate(leaky, most_failures=2, seed=0)
     assert len(rows) == 5 and rows.column_names == ["prompt", "completion"]
     assert "5 of 10" in capsys.readouterr().out
-    again = load_demonstrations("generated", leaky, most_failures=2, seed=0)
+    again = demonstrate(leaky, most_failures=2, seed=0)
     assert rows["completion"] == again["completion"]
 
 
 @pytest.mark.parametrize("design, style", [("free", "free"), ("program", "program"), ("trace_search", "trace")])
 def test_a_share_gives_up_and_answers_its_last_near_miss(design, style):
     problems = load("3to4", "train").select(range(60))
-    rows = load_demonstrations("generated", problems, 2, 0, style, design, give_up=0.5)
+    rows = demonstrate(problems, 2, 0, style, design, give_up=0.5)
     ends, attempts = [], []
     for row, text in zip(problems, rows["completion"], strict=True):
         problem = Problem(tuple(row["nums"]), row["target"])
@@ -106,20 +107,19 @@ def test_a_free_search_that_gives_up_answers_its_last_line():
 
 def test_proofs_never_give_up():
     with pytest.raises(ValueError, match="never give up"):
-        load_demonstrations("generated", load("3to4", "train").select(range(9)), 2, 0, "trace", "trace_proof", 1.0)
+        demonstrate(load("3to4", "train").select(range(9)), 2, 0, "trace", "trace_proof", 1.0)
 
 
 def test_no_share_that_gives_up_leaves_the_rows_as_they_were():
     problems = load("3to4", "train").select(range(20))
-    same = load_demonstrations("generated", problems, 2, seed=0)
-    assert same.to_list() == load_demonstrations("generated", problems, 2, seed=0, give_up=0.0).to_list()
+    same = demonstrate(problems, 2, seed=0)
+    assert same.to_list() == demonstrate(problems, 2, seed=0, give_up=0.0).to_list()
 
 
 def test_checked_traces_say_at_every_end_whether_it_is_the_target():
     problems = load("3to4", "train").select(range(40))
     plain, checked = (
-        load_demonstrations("generated", problems, 2, 0, "trace", "trace_backtrack", checked=said)["completion"]
-        for said in (False, True)
+        demonstrate(problems, 2, 0, "trace", "trace_backtrack", checked=said)["completion"] for said in (False, True)
     )
     assert [re.sub(r", \d+\? (yes|no)", "", text) for text in checked] == list(plain)
     for row, text in zip(problems, checked, strict=True):
@@ -146,7 +146,7 @@ def test_demonstrations_stay_what_they_were():
     """The checkpoints that are published were trained on rows like these, known by their hash."""
     problems = load("3to4", "train", seed=0).select(range(40))
     texts = {
-        design: "".join(load_demonstrations("generated", problems, 2, 0, style, design)["completion"])
+        design: "".join(demonstrate(problems, 2, 0, style, design)["completion"])
         for design, style in (("free", "free"), ("program", "program"), ("trace_light", "trace"))
     }
     found = {design: hashlib.blake2b(text.encode(), digest_size=8).hexdigest() for design, text in texts.items()}
@@ -159,7 +159,7 @@ def test_demonstrations_stay_what_they_were():
 
 def test_state_action_rows_win_the_game_one_tag_at_a_time():
     problems = load("3to4", "train").select(range(20))
-    rows = iter(load_demonstrations("generated", problems, most_failures=2, seed=0, prompt_style="pick"))
+    rows = iter(demonstrate(problems, most_failures=2, seed=0, prompt_style="pick"))
     for row in problems:
         problem = Problem(tuple(row["nums"]), row["target"])
         if not plain_solutions(problem):
@@ -183,24 +183,19 @@ def test_hub_demonstrations_load_by_the_same_call_and_lose_evaluation_problems(t
     ]
     (tmp_path / "train.jsonl").write_text("\n".join(map(json.dumps, rows)))
     for style in ("words", "chat"):  # asked as RLOO and evaluation will ask
-        found = load_demonstrations("hub", None, 2, 0, style, hub=str(tmp_path))
+        found = hub_demonstrations(style, str(tmp_path))
         prompt = render_prompt([44, 19, 35], 500, style)
         assert found.to_list() == [{"prompt": prompt, "completion": rows[0]["completion"]}]
     (tmp_path / "train.jsonl").write_text(json.dumps({"query": "What?", "completion": ""}))
     with pytest.raises(ValueError, match="What"):
-        load_demonstrations("hub", None, 2, 0, hub=str(tmp_path))
-
-
-def test_an_unknown_source_is_refused():
-    with pytest.raises(ValueError, match="'hbu'"):
-        load_demonstrations("hbu", load("3to4", "test_50"), 2, 0)
+        hub_demonstrations(hub=str(tmp_path))
 
 
 @cache
 def traces(design: str, count=40) -> list[tuple[Problem, str, TraceVerdict]]:
     """Completions by a design of Table 6, as they are checked: without the faults that one of them has on purpose."""
     problems = load("3to4", "train", seed=0).select(range(count))
-    rows = load_demonstrations("generated", problems, 2, seed=0, prompt_style="trace", design=design)
+    rows = demonstrate(problems, 2, seed=0, prompt_style="trace", design=design)
     found = []
     for row in rows:
         nums, target = (ast.literal_eval(line.partition(": ")[2]) for line in row["prompt"].split("\n")[:2])

@@ -209,7 +209,7 @@ def test_beside_a_rollout_stand_those_that_the_filter_keeps():
 def project(tmp_path, monkeypatch):
     """Runs of two profiles: of `cpu` two policies sampled, the agent's search and two checkpoints of the base model,
     and of `laptop` another sample."""
-    monkeypatch.setattr(judging, "KEPT", tmp_path / "verdicts")
+    monkeypatch.setattr(judging, "CACHE", tmp_path / "verdicts")
     monkeypatch.setattr(explorer, "RUNS", tmp_path / "runs")
     monkeypatch.setattr(explorer, "REFERENCE", tmp_path / "reference")
 

@@ -20,7 +20,8 @@ from transformers import (
 )
 
 from lib.learn import generation
-from lib.learn.generation import COLUMNS, ENGINES, Sampling, _Decoder, _pick, generate, sample
+from lib.learn.decoder import COLUMNS, Decoder, misfit
+from lib.learn.generation import ENGINES, Sampling, generate, generate_shared, sample, sample_token
 from lib.learn.model import build_tokenizer, new_model
 from lib.runs import parameters
 
@@ -42,7 +43,8 @@ def model():
 
 def draw(model, n=4, seed=0, share=False, **settings):
     generator = torch.Generator().manual_seed(seed)
-    return generate(model, PROMPTS, n, Sampling(**{"max_tokens": 40} | settings), EOS, generator, share)
+    engine = generate_shared if share else generate
+    return engine(model, PROMPTS, n, Sampling(**{"max_tokens": 40} | settings), EOS, generator)
 
 
 @pytest.mark.parametrize("share", [False, True])
@@ -102,13 +104,13 @@ def test_the_same_seed_draws_the_same_and_the_mode_is_left_as_it_was(model):
 def test_shared_rows_change_the_cost_and_not_the_draws(model, monkeypatch):
     """Completions that share a row are drawn on their own: frequencies of the first three tokens, both ways."""
     steps = []
-    decode = _Decoder.__call__
+    decode = Decoder.__call__
 
-    def counted(self, tokens, waves):
+    def counted(self, tokens, batches):
         steps.append(len(tokens))
-        return decode(self, tokens, waves)
+        return decode(self, tokens, batches)
 
-    monkeypatch.setattr(_Decoder, "__call__", counted)
+    monkeypatch.setattr(Decoder, "__call__", counted)
     shares, costs = [], []
     for share in (False, True):
         steps.clear()
@@ -122,13 +124,13 @@ def test_shared_rows_change_the_cost_and_not_the_draws(model, monkeypatch):
 
 def test_waiting_prompts_take_the_places_of_ended_completions_and_draw_the_same(model, monkeypatch):
     seen = []
-    decode = _Decoder.__call__
+    decode = Decoder.__call__
 
-    def noted(self, tokens, waves):
-        seen.append((len(tokens), len(waves)))
-        return decode(self, tokens, waves)
+    def noted(self, tokens, batches):
+        seen.append((len(tokens), len(batches)))
+        return decode(self, tokens, batches)
 
-    monkeypatch.setattr(_Decoder, "__call__", noted)
+    monkeypatch.setattr(Decoder, "__call__", noted)
     asked = PROMPTS * 4, 8, Sampling(max_tokens=40), EOS
     whole = generate(model, *asked, torch.Generator().manual_seed(0))
     for batch in (8, 24):
@@ -136,7 +138,7 @@ def test_waiting_prompts_take_the_places_of_ended_completions_and_draw_the_same(
         again = generate(model, *asked, torch.Generator().manual_seed(0), batch=batch)
         assert again.ids == whole.ids and again.finish == whole.finish
         assert max(rows for rows, _ in seen) <= batch
-        assert batch == 8 or max(waves for _, waves in seen) > 1, "prompts must begin while others are still drawn"
+        assert batch == 8 or max(batches for _, batches in seen) > 1, "prompts must begin while others are still drawn"
 
 
 def test_cuts_keep_the_likely_tokens_and_their_proportions():
@@ -144,7 +146,7 @@ def test_cuts_keep_the_likely_tokens_and_their_proportions():
     uniform = torch.rand(20_000, generator=torch.Generator().manual_seed(0))
 
     def count(**cut):
-        return torch.bincount(_pick(logits, Sampling(max_tokens=1, **cut), uniform), minlength=4) / 20_000
+        return torch.bincount(sample_token(logits, Sampling(max_tokens=1, **cut), uniform), minlength=4) / 20_000
 
     torch.testing.assert_close(count(), torch.tensor([0.5, 0.3, 0.15, 0.05]), atol=0.015, rtol=0)
     torch.testing.assert_close(count(top_k=2), torch.tensor([0.625, 0.375, 0, 0]), atol=0.015, rtol=0)
@@ -222,13 +224,13 @@ def test_other_models_draw_what_they_would_draw_themselves(name):
     with torch.no_grad():  # biases start at 0, and would hide
         for weights in other.parameters():
             weights += 0.02 * torch.randn_like(weights)
-    assert bool(generation.misfit(other)) != fits
+    assert bool(misfit(other)) != fits
     greedy = generate(other, PROMPTS, 1, Sampling(max_tokens=12, temperature=0), EOS)
     for prompt, ids in zip(PROMPTS, greedy.ids, strict=True):
         options = {"max_new_tokens": 12, "do_sample": False, "pad_token_id": 0, "eos_token_id": EOS}
         assert ids == other.generate(torch.tensor([prompt]), **options)[0, len(prompt) :].tolist()
-    for share in (False, True):
-        out = generate(other, PROMPTS, 8, Sampling(max_tokens=12), EOS, torch.Generator().manual_seed(0), share)
+    for engine in (generate, generate_shared):
+        out = engine(other, PROMPTS, 8, Sampling(max_tokens=12), EOS, torch.Generator().manual_seed(0))
         for i, ids in enumerate(out.ids):
             prompt = PROMPTS[i // 8]
             logits = other(input_ids=torch.tensor([prompt + ids])).logits[0, len(prompt) - 1 : -1]

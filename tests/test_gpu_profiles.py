@@ -18,7 +18,6 @@ from lib.runs.plan import DeclarationError, Project
 GPU = ["paper", "gpu24", "gpu8"]
 BATCHES = [  # of profile paper: runs (the first that fits counts), problems and rollouts of each
     ("rloo/trace_explore", 32, 16),
-    ("rloo/cov_pass8", 64, 16),
     ("rloo/sparse_k16*", 128, 16),
     ("rloo/program*", 128, 16),
     ("rloo/trace_*", 64, 8),

@@ -309,10 +309,3 @@ def test_more_problems_and_more_runs_make_an_interval_narrower():
 
     for steps in (pairwise([width(3, 100), width(3, 1000)]), pairwise([width(3, 1000), width(8, 1000)])):
         assert all(wide > narrow for wide, narrow in steps)
-
-
-def test_a_slope_over_runs():
-    x, y = [0.1, 0.2, 0.3, 0.4], [1.0, 2.1, 2.9, 4.0]
-    (estimate, low, high, runs), line = intervals.slope(x, y), np.polyfit(x, y, 1, cov=True)
-    half = stats.t.ppf(0.975, 2) * np.sqrt(line[1][0, 0])
-    assert (estimate, low, high, runs) == pytest.approx((line[0][0], line[0][0] - half, line[0][0] + half, 4))

@@ -17,7 +17,7 @@ MEASURED = {"tokens": 9, "logprob": -1.5, "finish": "stop", "count": 2}
 
 @pytest.fixture(autouse=True)
 def kept(tmp_path, monkeypatch):
-    monkeypatch.setattr(judging, "KEPT", tmp_path / "verdicts")
+    monkeypatch.setattr(judging, "CACHE", tmp_path / "verdicts")
     return tmp_path / "verdicts"
 
 
@@ -171,7 +171,14 @@ def test_the_look_at_traces_by_hand():
 
 
 @pytest.mark.parametrize(
-    "room", ["verifiers", "judging", "metrics", "explorer", "runs.plan; lib.runs.plan.Project().specs('cpu')"]
+    "room",
+    [
+        "game.verifiers",
+        "study.judging",
+        "study.metrics",
+        "study.explorer",
+        "runs.plan; lib.runs.plan.Project().specs('cpu')",
+    ],
 )
 def test_what_judges_texts_starts_without_what_trains(room):
     """Seconds of every kernel that only reads results, of every command, and of who tries a verifier in a shell."""

@@ -22,14 +22,15 @@ from transformers import Qwen2Config, Qwen2ForCausalLM, Qwen2Tokenizer
 
 from lib import rewards
 from lib.files import PAPER, ROOT
-from lib.game.problem import EVALUATION_SETS, HUB, Problem, load, load_set
+from lib.game.problem import EVALUATION_SETS, HUB, Problem, load, load_set, problems
 from lib.game.prompts import ENDS, PROMPTS, render_prompt
-from lib.learn import model, training
+from lib.learn import model, trainer
 from lib.learn.curriculum import Bandit
 from lib.learn.demonstrations import HUB_DEMONSTRATIONS
 from lib.learn.generation import Sampling
+from lib.learn.rloo import RLOOTrainer, train_rloo
 from lib.learn.search import SearchSettings
-from lib.learn.training import arguments
+from lib.learn.trainer import arguments
 from lib.runs.plan import Project
 from tests.conftest import copy_of_the_repository
 from tests.test_training import quick
@@ -362,12 +363,12 @@ class Largest(TorchDispatchMode):
 def test_logits_are_never_there_for_a_whole_batch(tmp_path):
     settings = quick(steps=1, problems_per_step=2, group_size=8, micro_batch=16, max_tokens=60, idle_share=1.0)
     rows = load("3to4", "train").select(range(2))
-    trainer = training.RLOOTrainer(*qwen(), rows, rewards.sparse(), tmp_path, settings)
-    trainer._rollouts(training.problems(rows))
-    (batch,) = trainer._micro_batches
+    ours = RLOOTrainer(*qwen(), rows, rewards.sparse(), tmp_path, settings)
+    ours._rollouts(problems(rows))
+    (batch,) = ours._micro_batches
     assert batch["mask"].sum() > 800
     with Largest() as seen:
-        trainer._differentiate(trainer.model)
+        ours._differentiate(ours.model)
     weights = QWEN["vocab_size"] * SMALL["hidden_size"]
     assert weights <= seen.elements < batch["mask"].numel() * QWEN["vocab_size"] / 4
 
@@ -393,11 +394,11 @@ def test_the_estimate_is_what_a_forward_pass_keeps():
 
 
 def test_what_cannot_fit_is_refused_before_it_starts(tmp_path, monkeypatch, capsys):
-    for module in (model, training):
+    for module in (model, trainer):
         monkeypatch.setattr(module, "machine_memory", lambda: 2**20)
     rows = load("3to4", "train").select(range(8))
     with pytest.raises(MemoryError, match="but there are 0.0 GiB: lower micro_batch"):
-        training.train_rloo(qwen(), rows, rewards.sparse(), tmp_path, quick(steps=1, problems_per_step=2))
+        train_rloo(qwen(), rows, rewards.sparse(), tmp_path, quick(steps=1, problems_per_step=2))
     assert "GiB at the peak, for 4 texts of " in capsys.readouterr().out
     assert not (tmp_path / "metrics.csv").exists() and model.max_micro_batch(qwen()[0], 12, 100, True) == 1
     room = model.training_memory(qwen()[0], 4, 100, True) / 0.9

@@ -274,12 +274,6 @@ def test_trade_off():
     assert [bar.get_segments()[0].tolist() for bar in bars] == [[[0.5, 3], [1.5, 3]], [[1, 2], [1, 5]]]
 
 
-def test_no_interval_stands_without_its_point():
-    ax = plots.figure()[1]
-    plots.trade_off(ax, ends(), "x", "y", limits={"x": (0, 1.6), "y": (0, 5)})  # sparse is at 2, its bar begins at 1
-    assert [container.get_label() for container in ax.containers] == ["SFT"] and ax.get_xlim() == (0, 1.6)
-
-
 def test_names_of_points_stand_clear_of_each_other():
     _, ax = plots.figure()
     names = [f"rloo/variant {i}" for i in range(6)]

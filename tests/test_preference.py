@@ -47,7 +47,6 @@ def settings_of(**changes):
         "max_tokens": 8,
         "eval_every": 2,
         "save_every": 2,
-        "nll_coef": 0.0,
         "seed": 0,
     }
     return PreferenceSettings(**values | changes)
@@ -103,15 +102,6 @@ def test_training_prefers_the_chosen(tmp_path, loss):
     assert table["preferred"].iloc[-1] == 1 and table["loss"].iloc[-1] < table["loss"].iloc[0]
     assert table["eval_accuracy"].dropna().index.tolist() == [1, 3, 5, 7]
     assert (table["eval_entropy"].dropna() > 0).all()
-
-
-def test_the_chosen_completions_own_loss_counts(tmp_path):
-    """At the start the losses of pairs are as without it; what is added is the coefficient times -log pi a token."""
-    train(tmp_path / "plain")
-    train(tmp_path / "own", nll_coef=2.0)
-    plain, own = metrics_of(tmp_path / "plain"), metrics_of(tmp_path / "own")
-    assert own["loss"].iloc[0] == pytest.approx(plain["loss"].iloc[0] + 2 * own["nll"].iloc[0], rel=1e-4)
-    assert own["nll"].iloc[-1] < own["nll"].iloc[0] and own["margin"].iloc[-1] > 0 and "nll" not in plain
 
 
 def test_a_killed_run_resumes_exactly(tmp_path, monkeypatch):

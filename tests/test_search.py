@@ -19,7 +19,6 @@ from lib.game.mdp import (
     count_solutions,
     initial,
     legal_actions,
-    parse_action,
     q_values,
     render_action,
     render_state,
@@ -28,7 +27,7 @@ from lib.game.mdp import (
 from lib.game.problem import Problem
 from lib.learn.generation import Sampling
 from lib.learn.model import build_tokenizer, new_model
-from lib.learn.search import SearchSettings, cascade, learned_values, sample_tags, search, search_table
+from lib.learn.search import SearchSettings, learned_values, sample_tags, search, search_table
 from lib.runs.parameters import check
 from lib.study import metrics
 from lib.study.judging import judge
@@ -49,7 +48,7 @@ def known_policy(state) -> dict[str, float]:
 def policy(monkeypatch):
     """`search` draws from `known_policy`; each tag counts five tokens."""
 
-    def draw(model, tokenizer, states, n, sampling, generator, legal_only):
+    def draw(model, tokenizer, states, n, sampling, generator):
         drawn = []
         for state in states:
             tags = known_policy(state)
@@ -128,7 +127,7 @@ def test_lemma_32_fails_where_a_good_prefix_can_be_pruned(monkeypatch):
     """One step, p = .3, K = 8, B = 1: the bound says .94. But the likelier bad action, once sampled, takes the beam."""
     tags = {"<pick>2, 3, +</pick>": 0.3, "<pick>2, 3, *</pick>": 0.7}
 
-    def draw(model, tokenizer, states, n, sampling, generator, legal_only):
+    def draw(model, tokenizer, states, n, sampling, generator):
         picks = torch.multinomial(torch.tensor([0.3, 0.7]), n * len(states), replacement=True, generator=generator)
         drawn = [(tag, math.log(tags[tag]), 5) for tag in (list(tags)[i] for i in picks)]
         return [drawn[i : i + n] for i in range(0, len(drawn), n)]
@@ -175,7 +174,7 @@ def test_searches_by_a_learned_value_repeat_and_cascade(policy):
         != run(PROBLEMS, seed=3, **settings | {"rerank": "none"})
     )
     row = SearchSettings(cascade="4/8", rerank="learned")
-    assert cascade(None, None, PROBLEMS, row, torch.Generator().manual_seed(3), any_value) == one
+    assert search(None, None, PROBLEMS, row, torch.Generator().manual_seed(3), any_value) == one
 
 
 def test_a_learned_value_without_a_policy_is_refused_and_a_policy_without_a_use():
@@ -216,20 +215,6 @@ def test_a_tags_log_probability_is_the_models_at_temperature_1_with_the_end_toke
     assert ended
 
 
-def test_with_legal_tags_alone_an_untrained_policy_finishes_every_game(untrained):
-    """Every tag is read and legal, each can come, and its log-probability is the policy's, not the mask's."""
-    model, tokenizer = untrained
-    settings = SearchSettings(beams=2, samples=8, legal_only=True)
-    generator = torch.Generator().manual_seed(0)
-    for paths, tally in search(model, tokenizer, PROBLEMS, settings, generator):
-        assert paths and not any(tally[reason] for reason in REJECTIONS)
-    state = initial(PROBLEMS[0])
-    plain = Sampling(max_tokens=32)
-    [drawn] = sample_tags(model, tokenizer, [state], 600, plain, generator, legal_only=True)
-    assert {parse_action(text, state) for text, *_ in drawn} == set(legal_actions(state))
-    assert max(logprob for _, logprob, _ in drawn) < -20  # of an untrained policy, that has no such habit
-
-
 def test_a_value_is_the_share_of_yes_in_the_next_token(untrained):
     """Against one plain forward pass a state; whatever stands beside it, and in whatever order."""
     model, tokenizer = untrained
@@ -250,15 +235,15 @@ def test_a_value_is_the_share_of_yes_in_the_next_token(untrained):
     assert learned_values(model, tokenizer, states[4:6]).tolist() == [1, 0] and not len(learned_values(*untrained, []))
 
 
-def test_with_a_value_policy_games_are_legal_and_come_again(untrained):
-    settings = SearchSettings(cascade="2 x 1/1, 2/8", rerank="learned", legal_only=True)
+def test_with_a_value_policy_games_are_legal_and_come_again(policy, untrained):
+    settings = SearchSettings(cascade="2 x 1/1, 2/8", rerank="learned")
     found = [
-        cascade(*untrained, PROBLEMS, settings, torch.Generator().manual_seed(0), partial(learned_values, *untrained))
+        search(None, None, PROBLEMS, settings, torch.Generator().manual_seed(0), partial(learned_values, *untrained))
         for _ in range(2)
     ]
     assert found[0] == found[1]
     for problem, (paths, tally) in zip(PROBLEMS, found[0], strict=True):
-        assert paths and tally["valued"] and not any(tally[reason] for reason in REJECTIONS)
+        assert paths and tally["valued"]
         for path in paths:
             state = initial(problem)
             for move in path.state.history:
@@ -294,7 +279,7 @@ def test_a_cascade_of_one_budget_is_a_search(policy):
     for budget in ("1/1", "4/8"):
         beams, samples = map(int, budget.split("/"))
         generator = torch.Generator().manual_seed(3)
-        found = cascade(None, None, PROBLEMS, SearchSettings(cascade=budget), generator)
+        found = search(None, None, PROBLEMS, SearchSettings(cascade=budget), generator)
         assert found == run(PROBLEMS, seed=3, beams=beams, samples=samples)
 
 
@@ -304,7 +289,7 @@ def test_a_cascade_goes_on_with_what_is_not_won_and_counts_all_it_drew(policy):
         Problem(nums, target) for nums in ((3, 5), (2, 9), (4, 6)) for target in (sum(nums), nums[0] * nums[1], 997)
     ]
     settings = SearchSettings(cascade="3 x 1/1, 4/8")
-    found = cascade(None, None, problems, settings, torch.Generator().manual_seed(0))
+    found = search(None, None, problems, settings, torch.Generator().manual_seed(0))
     generator, left, spent, last = torch.Generator().manual_seed(0), list(range(len(problems))), Counter(), {}
     tried = Counter()
     for beams, samples in ((1, 1), (1, 1), (1, 1), (4, 8)):
@@ -340,12 +325,8 @@ def test_impossible_budgets_are_refused(wrong):
         SearchSettings(cascade=wrong)
 
 
-def test_a_tokenizer_that_adds_a_token_before_every_text_adds_none_to_an_action():
-    tokenizer = bytes_tokenizer(bos=True)
-    state = initial(PROBLEMS[0])
-    assert tokenizer(render_state(state)).input_ids[0] == tokenizer.bos_token_id
-    tags = lib.learn.search.legal_tags(tokenizer, state)
-    assert tags and not any(tokenizer.bos_token_id in ids for ids in tags)
+def test_a_value_needs_a_tokenizer_in_which_yes_and_no_are_one_token_each():
+    tokenizer = bytes_tokenizer()
     model = new_model(tokenizer, hidden=32, layers=1, heads=2)
     with pytest.raises(ValueError, match="one token each"):
-        learned_values(model, tokenizer, [state])
+        learned_values(model, tokenizer, [initial(PROBLEMS[0])])

@@ -64,7 +64,7 @@ def relabel(tmp_path_factory):
 
 @pytest.mark.parametrize("study", STUDIES)
 def test_a_study_runs_in_the_styles_of_the_gpu_profiles(study, relabel, tmp_path, monkeypatch):
-    monkeypatch.setattr(judging, "KEPT", tmp_path / "verdicts")
+    monkeypatch.setattr(judging, "CACHE", tmp_path / "verdicts")
     spec = Project().specs("paper")[study]
     given = dict(spec.params) | {"output": str(tmp_path / "study")}
     for parameter, runs in spec.declaration.needs.items():

@@ -19,24 +19,18 @@ from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, proce
 from transformers import PreTrainedTokenizerFast
 from trl import GRPOConfig, GRPOTrainer
 
-import lib.learn.training
-from lib.game.problem import Problem
+import lib.learn.sft
+from lib.game.problem import Problem, problems
 from lib.game.prompts import render_prompt
 from lib.learn.curriculum import Bandit
 from lib.learn.demonstrations import TRACES
-from lib.learn.generation import ENGINES, Rollouts, Sampling, generate
-from lib.learn.losses import LARGEST_LEAD, leave_one_out, pass_at_k, rloo_loss
+from lib.learn.generation import ENGINES, Sampling, generate
+from lib.learn.losses import ADVANTAGES, LARGEST_LOG_RATIO, leave_one_out, rloo_loss
 from lib.learn.model import build_tokenizer, load_policy, new_model, save_policy
-from lib.learn.training import (
-    RLOOSettings,
-    RLOOTrainer,
-    SFTSettings,
-    batches_by_length,
-    latest_checkpoint,
-    schedule,
-    train_rloo,
-    train_sft,
-)
+from lib.learn.rloo import RLOOTrainer, train_rloo
+from lib.learn.settings import RLOOSettings, SFTSettings
+from lib.learn.sft import batches_by_length, train_sft
+from lib.learn.trainer import Resumable, latest_checkpoint, schedule
 from lib.rewards import as_trl, get_reward
 
 Score = namedtuple("Score", "total parts")
@@ -87,12 +81,7 @@ def quick(**changes):
         "reference_share": 0.5,
         "advantage": "leave_one_out",
         "pass_k": 1,
-        "pass_k_end": 1,
         "focal_gamma": 1.0,
-        "positive_weight": 1.0,
-        "unlikeliness": 0.0,
-        "smoothing": 0.0,
-        "mask_truncated": False,
         "micro_batch": 4,
         "engine": "transformers",
         "eval_every": 2,
@@ -142,58 +131,30 @@ def test_advantages_sum_to_zero_and_ignore_a_shift(rewards, shift):
     assert torch.allclose(leave_one_out(rewards + shift), advantages, atol=1e-9)
 
 
-def test_cut_rollouts_are_out_of_the_update_and_of_the_baseline(tmp_path, monkeypatch):
-    """Whether they are drawn and masked, or every other is drawn in a smaller group: one gradient, but for its N."""
-
-    def halves(*arguments):
-        out = generate(*arguments)
-        out.finish = ["length" if i % 2 else "stop" for i in range(len(out.ids))]
-        return out
-
-    def first_halves(model, prompts, k, *arguments):
-        out = generate(model, prompts, 2 * k, *arguments)
-        return Rollouts(out.ids[::2], out.logprobs[::2], out.policy_logprobs[::2], out.finish[::2])
-
-    plain = {"entropy_coef": 0.0, "kl_coef": 0.0}
-    monkeypatch.setitem(ENGINES, "transformers", halves)
-    masked = make_trainer(tmp_path / "masked", mask_truncated=True, **plain)
-    found = gradient_of_update(masked)
-    assert masked._row["truncated"] == 0.5 and found.norm() > 0
-    monkeypatch.setitem(ENGINES, "transformers", first_halves)
-    expected = gradient_of_update(make_trainer(tmp_path / "few", group_size=2, micro_batch=2, **plain))
-    assert relative(2 * found, expected) < 1e-5
-    monkeypatch.setitem(ENGINES, "transformers", generate)
-    every = make_trainer(tmp_path / "all", mask_truncated=True, max_tokens=1, idle_share=0.1, reference_share=0.1)
-    gradient_of_update(every)  # all are cut: no signal, and nothing breaks
-    assert every._row["frac_zero_std"] == every._row["truncated"] == 1
-
-
-def test_the_update_has_the_advantages_that_the_settings_name(tmp_path):
-    """k goes from the first update's to the last's; reward, verdicts and log mu reach the function, group by group."""
-    options = {"advantage": "pass_at_k", "pass_k": 3, "pass_k_end": 1, "positive_weight": 0.1, "smoothing": 0.01}
-    trainer = make_trainer(tmp_path, steps=5, idle_share=1.0, **options)
-    assert [trainer.settings.shaping(step)["k"] for step in range(5)] == [3, 2, 2, 2, 1]
+@pytest.mark.parametrize("name", ADVANTAGES)
+def test_the_update_has_the_advantages_that_the_settings_name(tmp_path, name):
+    """Rewards and verdicts reach the function, group by group."""
+    k = 3 if name == "pass_at_k" else 1
+    trainer = make_trainer(tmp_path, idle_share=1.0, advantage=name, pass_k=k, focal_gamma=2.0)
     trainer.is_correct = lambda text, problem: "1" in text
     gradient_of_update(trainer)
     rows = [row for batch in trainer._micro_batches for row in zip(*map(batch.get, FIELDS), strict=True)]
     rows = sorted(rows, key=lambda row: int(row[0]))
     texts = trainer.processing_class.batch_decode([row[1][row[2] == 1] for row in rows], skip_special_tokens=True)
     totals = torch.tensor([score.total for score in odds(texts, None)]).view(4, 4)
-    right = torch.tensor(["1" in text for text in texts]).view(4, 4)
-    logps = torch.stack([row[3].sum() for row in rows]).view(4, 4)
-    expected = pass_at_k(totals - 0.01 * right * logps, 3)
-    expected = expected.where(expected < 0, 0.1 * expected)
-    assert torch.allclose(torch.stack([row[4] for row in rows]).view(4, 4), expected, atol=1e-5)
+    correct = torch.tensor(["1" in text for text in texts]).view(4, 4)
+    found = torch.stack([row[3] for row in rows]).view(4, 4)
+    assert torch.allclose(found, ADVANTAGES[name](totals, correct, k, 2.0), atol=1e-5) and found.any()
 
 
-FIELDS = ("prompt", "labels", "mask", "sampler_logps", "advantages")
+FIELDS = ("prompt", "labels", "mask", "advantages")
 
 
 @pytest.mark.parametrize(
     "options", [{"advantage": "pass_at_7"}, {"pass_k": 2}, {"advantage": "pass_at_k", "pass_k": 4}]
 )
 def test_an_advantage_that_a_group_cannot_have_is_refused(options):
-    with pytest.raises(ValueError, match=r"advantage is 'pass_at_7': Input should be 'leave_one_out'|has 1 to [13]"):
+    with pytest.raises(ValueError, match=r"advantage is 'pass_at_7': Input should be 'leave_one_out'|takes 1 to [13]"):
         quick(**options)
 
 
@@ -350,7 +311,7 @@ def off_policy_generate(*arguments):
 
 def gradient_of_update(trainer):
     trainer.model.train().zero_grad()
-    trainer._rollouts(lib.learn.training.problems(PROBLEMS.select(range(trainer.settings.problems_per_step))))
+    trainer._rollouts(problems(PROBLEMS.select(range(trainer.settings.problems_per_step))))
     trainer._differentiate(trainer.model)
     return gradient(trainer.model)
 
@@ -555,7 +516,7 @@ def test_a_token_that_the_policy_gave_up_does_not_swamp_kl():
     loss.backward()
     assert logps.grad.tolist() == [[-10.0, 0.25]]  # log(pi / ref) of both, over two tokens
     half = np.exp(-0.5) + 0.5 - 1
-    assert metrics["kl"] == pytest.approx((np.exp(LARGEST_LEAD) - LARGEST_LEAD - 1 + half) / 2, rel=1e-5)
+    assert metrics["kl"] == pytest.approx((np.exp(LARGEST_LOG_RATIO) - LARGEST_LOG_RATIO - 1 + half) / 2, rel=1e-5)
 
 
 def bpe_policy():
@@ -717,7 +678,7 @@ def test_the_learning_rate_falls_and_late_weights_are_averaged(tmp_path):
 
 
 def bandit():
-    return Bandit(lib.learn.training.problems(PROBLEMS), np.arange(24.0), 6, 0, temperature=0.02)
+    return Bandit(problems(PROBLEMS), np.arange(24.0), 6, 0, temperature=0.02)
 
 
 def test_the_progress_line_shows_the_last_value_of_each_column(tmp_path):
@@ -726,7 +687,7 @@ def test_the_progress_line_shows_the_last_value_of_each_column(tmp_path):
     line = SimpleNamespace(set_postfix=lambda row, refresh: told.append(dict(row)), update=lambda steps: None, n=0)
     trainer = SimpleNamespace(folder=tmp_path, line=line, shown=["loss"], state=SimpleNamespace(global_step=3))
     log = pd.DataFrame([{"step": 2, "loss": 0.5}, {"step": 3, "eval_loss": 0.7}])
-    lib.learn.training.Resumable.write_metrics(trainer, log)
+    Resumable.write_metrics(trainer, log)
     assert told == [{"loss": 0.5}]
 
 
@@ -845,13 +806,13 @@ def test_training_stops_at_the_first_loss_that_is_not_finite(tmp_path):
 
 
 def test_supervised_training_stops_there_too(tmp_path, monkeypatch):
-    original, steps = lib.learn.training._SFTTrainer.compute_loss, itertools.count(1)
+    original, steps = lib.learn.sft._SFTTrainer.compute_loss, itertools.count(1)
 
     def ruined(self, model, inputs, *arguments, **options):
         loss = original(self, model, inputs, *arguments, **options)
         return loss * (np.nan if next(steps) == 7 else 1.0)
 
-    monkeypatch.setattr(lib.learn.training._SFTTrainer, "compute_loss", ruined)
+    monkeypatch.setattr(lib.learn.sft._SFTTrainer, "compute_loss", ruined)
     with pytest.raises(FloatingPointError, match="loss of update 8 is nan"):
         train_sft(tiny_policy(), DEMONSTRATIONS, tmp_path, sft_settings())
     assert latest_checkpoint(tmp_path / "trainer").name == "checkpoint-4" and not (tmp_path / "checkpoint").exists()
@@ -955,7 +916,7 @@ def sft(folder, rows=DEMONSTRATIONS, **changes):
 def test_sft_on_a_batch_in_pieces_is_the_same_update(tmp_path, monkeypatch):
     """Where memory lacks: every token of the batch counts alike, in whichever piece it is."""
     sft(tmp_path / "whole", epochs=1)
-    monkeypatch.setattr(lib.learn.training, "max_micro_batch", lambda *arguments, **options: 2)
+    monkeypatch.setattr(lib.learn.sft, "max_micro_batch", lambda *arguments, **options: 2)
     sft(tmp_path / "pieces", epochs=1)
     columns = ["step", "loss", "grad_norm", "learning_rate"]
     whole, pieces = (metrics_of(tmp_path / name)[columns] for name in ("whole", "pieces"))
@@ -981,13 +942,13 @@ def test_sft_learns_the_completions_and_to_end(tmp_path):
 def test_sft_batches_learn_the_completion_and_its_end_only(tmp_path, monkeypatch, end_token):
     """And without the end token there is none in any batch: TRL would append one by itself."""
     seen = []
-    original = lib.learn.training._SFTTrainer.compute_loss
+    original = lib.learn.sft._SFTTrainer.compute_loss
 
     def spy(self, model, inputs, *arguments, **options):
         seen.append({name: inputs[name].clone() for name in ("input_ids", "labels")})
         return original(self, model, inputs, *arguments, **options)
 
-    monkeypatch.setattr(lib.learn.training._SFTTrainer, "compute_loss", spy)
+    monkeypatch.setattr(lib.learn.sft._SFTTrainer, "compute_loss", spy)
     sft(tmp_path, epochs=1, end_token=end_token)
     tokenizer = build_tokenizer()
     assert any((batch["input_ids"] == tokenizer.eos_token_id).any() for batch in seen) == end_token
@@ -1008,13 +969,13 @@ def test_a_tokenizer_that_begins_with_bos_begins_no_completion_with_it(tmp_path,
     begin = processors.TemplateProcessing(single="<bos> $A", special_tokens=[("<bos>", bos)])
     tokenizer.backend_tokenizer.post_processor = begin
     assert tokenizer("1").input_ids[0] == bos
-    seen, original = [], lib.learn.training._SFTTrainer.compute_loss
+    seen, original = [], lib.learn.sft._SFTTrainer.compute_loss
 
     def spy(self, model, inputs, *arguments, **options):
         seen.append(inputs["input_ids"].clone())
         return original(self, model, inputs, *arguments, **options)
 
-    monkeypatch.setattr(lib.learn.training._SFTTrainer, "compute_loss", spy)
+    monkeypatch.setattr(lib.learn.sft._SFTTrainer, "compute_loss", spy)
     model = new_model(tokenizer, hidden=32, layers=2, heads=2)
     train_sft((model, tokenizer), DEMONSTRATIONS.select(range(8)), tmp_path, sft_settings(epochs=1))
     assert (seen[0][:, 0] == bos).all() and ((seen[0] == bos).sum(-1) == 1).all()
@@ -1025,14 +986,14 @@ def test_a_killed_sft_resumes_exactly(tmp_path, monkeypatch):
     killed = tmp_path / "killed"
 
     def train_and_die():
-        save = lib.learn.training._SFTTrainer._save_checkpoint
+        save = lib.learn.sft._SFTTrainer._save_checkpoint
 
         def save_then_die(self, *arguments):
             save(self, *arguments)
             if self.state.global_step == 12:  # in the middle of the second epoch
                 os.kill(os.getpid(), signal.SIGKILL)
 
-        monkeypatch.setattr(lib.learn.training._SFTTrainer, "_save_checkpoint", save_then_die)
+        monkeypatch.setattr(lib.learn.sft._SFTTrainer, "_save_checkpoint", save_then_die)
         sft(killed)
 
     assert run_in_child(train_and_die) == signal.SIGKILL

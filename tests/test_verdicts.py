@@ -48,7 +48,7 @@ def refresh() -> None:
         kept, again = judged(path)
         if not kept.equals(again):
             write_table(again, path)
-    for kept in sorted(judging.KEPT.glob(f"*-{code}-*.parquet")):
+    for kept in sorted(judging.CACHE.glob(f"*-{code}-*.parquet")):
         content, name, _, _, look = kept.stem.split("-")
         if content in published:
             target = judging.published(published[content], content, name, look)

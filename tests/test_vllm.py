@@ -14,7 +14,7 @@ from lib.game.prompts import render_prompt
 from lib.learn import generation
 from lib.learn.generation import Sampling, generate, generate_vllm, sample
 from lib.learn.model import load_policy
-from lib.learn.training import train_rloo
+from lib.learn.rloo import train_rloo
 from lib.rewards import get_reward
 from tests.conftest import copy_of_the_repository
 from tests.test_notebooks import front_door

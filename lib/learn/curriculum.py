@@ -1,7 +1,7 @@
-"""Which problems come next: buckets by difficulty, and who shares an update's draws out among them.
+"""Curricula: which problems an update trains on. Most divide the problems into buckets by difficulty.
 
 `dense` is "Enhancing RLOO with Dense Symbolic Rewards and Bandit-Driven Curricula" (Sangpisit and Thawornbut), here its
-Section 3.5. Its bandit learns from the very update whose problems it drew, without a lag.
+Section 3.5. Our bandit learns from an update before it draws the next one.
 """
 
 from collections.abc import Sequence
@@ -19,10 +19,10 @@ def solution_difficulty(problems: Sequence[Problem]) -> np.ndarray:
 
 
 def buckets(difficulty: np.ndarray, count: int, seed: int) -> np.ndarray:
-    """The bucket of each problem, 0 (easiest) to count - 1, all equally large but for one problem.
+    """The bucket of each problem, 0 (easiest) to count - 1. Sizes differ by at most one problem.
 
-    Quantiles of the rank, where equally difficult problems stand in random order: solution counts take few values, and
-    plain quantiles of them would leave buckets empty.
+    They are quantiles of the rank, with equally difficult problems in random order. Solution counts take few values, so
+    that quantiles of the difficulty itself would leave buckets empty.
     """
     order = np.lexsort((np.random.default_rng(seed).random(len(difficulty)), difficulty))
     rank = np.empty(len(difficulty), int)
@@ -33,23 +33,23 @@ def buckets(difficulty: np.ndarray, count: int, seed: int) -> np.ndarray:
 class Curriculum:
     """Draws a bucket for each problem of an update, then a problem of that bucket.
 
-    A subclass says by `probabilities(step)` how the `steps` updates of a run share their draws out among the buckets.
-    Draws depend on the seed, the step and `state` alone, which a checkpoint keeps. Raises ValueError for options that
-    `check` refuses, and for fewer problems than buckets.
+    The `probabilities(step)` of a subclass say how likely each bucket is. Draws depend on the seed, the step and
+    `state`, which is part of a checkpoint. Raises ValueError for options that `check` refuses, and for fewer problems
+    than buckets.
     """
 
     @staticmethod
     def check(count: int) -> None:
-        """Raise ValueError for options that cannot be, before there are problems. A subclass adds its own."""
+        """Raise ValueError for options that are out of range, before there are problems. Subclasses add their own."""
         if count < 1:
-            raise ValueError(f"count={count}: there is at least one bucket")
+            raise ValueError(f"count={count}: at least one bucket is needed")
 
     def __init__(self, problems: Sequence[Problem], difficulty: np.ndarray, steps: int, seed: int, count: int = 6):
         Curriculum.check(count)
         if count > len(problems):
             raise ValueError(f"{len(problems)} problems do not fill {count} buckets")
         self.problems, self.steps, self.seed, self.count = problems, steps, seed, count
-        self.state: list[float] = []  # what was learned
+        self.state: list[float] = []  # what it has learned
         bucket = buckets(difficulty, count, seed)
         self.members = [np.flatnonzero(bucket == k) for k in range(count)]
 
@@ -67,9 +67,9 @@ class Curriculum:
             chosen[mine] = rng.choice(members, mine.sum(), replace=mine.sum() > len(members))
         return [self.problems[i] for i in chosen]
 
-    def learn(self, signal: Sequence[float], right: Sequence[float]) -> dict[str, float]:
-        """Take the mean |advantage| of each problem drawn last, and the share of its rollouts that were right; returns
-        how probable each bucket was, for the log."""
+    def learn(self, signal: Sequence[float], correct: Sequence[float]) -> dict[str, float]:
+        """Learn from the mean |advantage| and the share of correct rollouts of each problem drawn last. Returns how
+        probable each bucket was, for the log."""
         return {f"bucket{k}": float(share) for k, share in enumerate(self.shares)}
 
 
@@ -77,7 +77,7 @@ class Bandit(Curriculum):
     """`dense`, Eq. 7: p(k) = softmax(Q / temperature)_k, Q_k <- alpha l_k + (1 - alpha) Q_k from Q = 0, where l_k is
     the mean |advantage| over the problems drawn from bucket k; a bucket that was not drawn keeps its Q.
 
-    final_temperature: the temperature falls linearly to it over the run (0: it stays). Raises ValueError unless
+    The temperature falls linearly to final_temperature over the run (0: it is constant). Raises ValueError unless
     0 < alpha <= 1 and the temperatures are positive.
     """
 
@@ -94,20 +94,20 @@ class Bandit(Curriculum):
         self.state = [0.0] * count
 
     def probabilities(self, step: int) -> np.ndarray:
-        from scipy.special import softmax  # half a second to import, which the front door has no use for
+        from scipy.special import softmax  # takes half a second to import, which commands that only check need not wait
 
         temperature = np.interp(step, [0, max(self.steps - 1, 1)], self.ends)
         return softmax(np.array(self.state) / temperature)
 
-    def learn(self, signal, right):
+    def learn(self, signal, correct):
         for k in np.unique(self.drawn):
             level = float(np.mean(np.asarray(signal)[self.drawn == k]))
             self.state[k] = self.alpha * level + (1 - self.alpha) * self.state[k]
-        return super().learn(signal, right)
+        return super().learn(signal, correct)
 
 
 class EasyToHard(Curriculum):
-    """A hand-designed order: the run is cut into as many stages as there are buckets, the easiest first."""
+    """A hand-designed order: the run has as many stages as there are buckets, the easiest first."""
 
     def probabilities(self, step: int) -> np.ndarray:
         return np.eye(self.count)[min(step * self.count // self.steps, self.count - 1)]
@@ -116,8 +116,9 @@ class EasyToHard(Curriculum):
 class MixedSuccess(Curriculum):
     """`trace`, Table 1, difficulty-aware sampling: prompts of mixed success can expand coverage without other rewards.
 
-    A bucket is drawn in proportion to the mean of f (1 - f) over its problems, with f the failure rate in probes: what
-    always or never succeeds gives groups without signal. Difficulties that are no failure rates raise ValueError.
+    A bucket is drawn in proportion to the mean of f (1 - f) over its problems, where f is the failure rate in probes:
+    problems that always or never succeed give groups without a signal. Raises ValueError for difficulties that are not
+    failure rates.
     """
 
     def __init__(self, problems, difficulty, *data, count=6):
@@ -140,14 +141,14 @@ class ShortToLong(EasyToHard):
 
 
 class Frontier(Curriculum):
-    """`dense`, Section 7: fresh problems at the edge of what the policy solves now, written by the solver.
+    """`dense`, Section 7: new problems at the edge of what the policy can solve now.
 
-    The problems of an update are those of `candidates` times as many new ones whose predicted success is nearest to a
-    half; new ones have as many numbers as the training problems, in their ranges, are reachable and held out nowhere.
-    The prediction is a ridge regression of the share of right rollouts on the count of numbers, the logarithm of the
-    count of solutions and the operators needed, with what was seen `memory` updates ago weighing 1/e. Its sums are the
-    state. Raises ValueError unless candidates > 0 and memory > 0, and where the ranges of the training problems hold
-    too few problems that can be solved.
+    For an update, `candidates` times as many problems as it needs are drawn, and those are taken whose predicted
+    success is nearest to a half. They have as many numbers as the training problems, from the same ranges, can be
+    solved, and stand in no evaluation set. The prediction is a ridge regression of the share of correct rollouts on the
+    count of numbers, the logarithm of the count of solutions, and the operators needed. What was seen `memory` updates
+    ago has the weight 1/e. The state holds the sums of the regression. Raises ValueError unless candidates > 0 and
+    memory > 0, and where too few problems in the ranges of the training problems can be solved.
     """
 
     @staticmethod
@@ -179,34 +180,33 @@ class Frontier(Curriculum):
                 f"from {numbers} and targets from {targets}, as in the training problems, {len(found):,} can be solved"
             )
         found = found[: count * self.candidates]
-        seen, right = np.array(self.state).reshape(WIDTH + 1, WIDTH)[:-1], np.array(self.state)[-WIDTH:]
-        weights = np.linalg.solve(seen + np.eye(WIDTH), right)
-        read = _features(found)
-        predicted = 0.5 + read @ weights
+        *squares, products = np.array(self.state).reshape(WIDTH + 1, WIDTH)
+        weights = np.linalg.solve(squares + np.eye(WIDTH), products)
+        features = _features(found)
+        predicted = 0.5 + features @ weights
         nearest = np.argsort(abs(predicted - 0.5), kind="stable")[:count]
-        self.drawn, self.predicted = read[nearest], predicted[nearest]
+        self.drawn, self.predicted = features[nearest], predicted[nearest]
         return [found[i] for i in nearest]
 
-    def learn(self, signal, right):
-        sums = np.concatenate([self.drawn.T @ self.drawn, [self.drawn.T @ (np.asarray(right) - 0.5)]])
+    def learn(self, signal, correct):
+        sums = np.concatenate([self.drawn.T @ self.drawn, [self.drawn.T @ (np.asarray(correct) - 0.5)]])
         self.state = (np.array(self.state) * exp(-1 / self.memory) + sums.ravel()).tolist()
         return {"predicted": float(self.predicted.mean())}
 
 
-WIDTH = 5  # of _features
-ROUNDS = 50  # of writing new problems for an update, before it is given up
+WIDTH = 5  # features of a problem
+ROUNDS = 50  # of drawing new problems for an update, before an error
 
 
 def _features(problems: Sequence[Problem]) -> np.ndarray:
-    """What success is predicted from, (problems, WIDTH)."""
+    """The features that success is predicted from, (problems, WIDTH)."""
     counts, simplest = profiles(problems)
     sizes = [len(problem.nums) for problem in problems]
     return np.stack([np.ones(len(sizes)), sizes, np.log(counts + 1), simplest == 1, simplest == 2], axis=1)
 
 
 def _written(rng: np.random.Generator, lengths: Sequence[int], numbers: range, targets: range) -> list[Problem]:
-    """New problems of these lengths, numbers and targets from these ranges; those that are reachable and held out
-    nowhere."""
+    """Random problems of these lengths from these ranges that can be solved and stand in no evaluation set."""
     made = [(rng.integers(numbers.start, numbers.stop, n), rng.integers(targets.start, targets.stop)) for n in lengths]
     drawn = [Problem(tuple(nums.tolist()), int(target)) for nums, target in made]
     held_out, counts = keys("evaluation"), profiles(drawn)[0]

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from lib.game.expression import BinOp, Expr, Num, canonical, evaluate, render
 from lib.game.mdp import Number, initial, moves_of, render_action, render_state, step
 from lib.game.problem import Problem, exclude
-from lib.game.problem import problems as as_problems
+from lib.game.problem import problems as to_problems
 from lib.game.prompts import render_prompt
 from lib.game.solver import is_solvable, solutions
 from lib.game.traces import Pool, full_pool, move, state_line, try_line, values
@@ -41,7 +41,7 @@ def bounded(op: str, a: Number, b: Number) -> Number | None:
 
 
 def steps_of(expr: Expr) -> list[str] | None:
-    """The equations that compute `expr`, innermost and left first; None if a value is no integer from 0 to 999.
+    """The equations that compute `expr`, innermost and left first, or None where a value is no integer from 0 to 999.
 
     >>> steps_of(parse("(44 + 19) + 35"))
     ['44 + 19 = 63', '63 + 35 = 98']
@@ -60,15 +60,8 @@ def steps_of(expr: Expr) -> list[str] | None:
     return None if value_of(expr) is None else steps
 
 
-def _plain_steps(expr: Expr) -> list[str]:
-    """`steps_of` of an expression that is known to keep to the integers 0..999."""
-    steps = steps_of(expr)
-    assert steps is not None, render(expr)
-    return steps
-
-
 def operations(expr: Expr, start: Sequence[Expr] = ()) -> list[BinOp]:
-    """The operations that make `expr` of numbers and the members of `start`, innermost and left first."""
+    """The operations that make `expr` from numbers and the members of `start`, innermost and left first."""
     if isinstance(expr, Num) or expr in start:
         return []
     assert isinstance(expr, BinOp)
@@ -86,27 +79,21 @@ def shuffle_operands(expr: Expr, rng: random.Random) -> Expr:
     return BinOp(expr.op, *pair)
 
 
-def random_expression(nums, rng: random.Random) -> Expr:
+def random_expression(nums: Sequence[int], rng: random.Random) -> Expr:
     """A random expression over all of `nums` whose every value is an integer from 0 to 999."""
-    return random_end([Num(n) for n in nums], rng)
+    return combine([(n, Num(n)) for n in nums], rng)[1]
 
 
-def random_end(start: Sequence[Expr], rng: random.Random) -> Expr:
-    """The expression that random operations make of a whole pool of expressions; every value is an integer from 0 to
-    999."""
-    return _random_end([(expr, int(evaluate(expr))) for expr in start], rng)[0]
-
-
-def _random_end(pool: list[tuple[Expr, Number]], rng: random.Random) -> tuple[Expr, Number]:
-    """The same with values, of a pool with values."""
+def combine(pool: Sequence[tuple[Number, Expr]], rng: random.Random) -> tuple[Number, Expr]:
+    """Value and expression that random operations make of a whole pool; every value is an integer from 0 to 999."""
+    pool = list(pool)
     while (left := len(pool)) > 1:
         i, j = rng.randrange(left), rng.randrange(left - 1)
-        j = left - 1 if j == i else j  # as rng.sample(range(left), 2) draws them, in a third of its time
+        j = left - 1 if j == i else j  # the same pair as rng.sample(range(left), 2) draws, in a third of its time
         op = "+-*/"[rng.randrange(4)]
-        value = bounded(op, pool[i][1], pool[j][1])
-        if value is not None:
-            made = BinOp(op, pool[i][0], pool[j][0])
-            pool = [item for k, item in enumerate(pool) if k not in (i, j)] + [(made, value)]
+        (a, one), (b, other) = pool[i], pool[j]
+        if (value := bounded(op, a, b)) is not None:
+            pool = [item for k, item in enumerate(pool) if k not in (i, j)] + [(value, BinOp(op, one, other))]
     return pool[0]
 
 
@@ -115,40 +102,40 @@ def _random_end(pool: list[tuple[Expr, Number]], rng: random.Random) -> tuple[Ex
 
 @lru_cache(maxsize=16)
 def plain_solutions(problem: Problem) -> list[Expr]:
-    """The solutions whose every value is an integer from 0 to 999: those that can be demonstrated."""
+    """The solutions that can be demonstrated: their every value is an integer from 0 to 999."""
     return [tree for tree in solutions(problem) if steps_of(tree) is not None]
 
 
-def near_misses(problem: Problem, rng: random.Random, count: int, tries: int = 8) -> list[Expr]:
-    """Wrong attempts that aim at the target: of `tries` * `count` random expressions the `count` whose values come
-    nearest, in random order. No two are the same up to commuting, so that there may be fewer."""
-    start: list[tuple[Expr, Number]] = [(Num(n), n) for n in problem.nums]
+def near_misses(problem: Problem, rng: random.Random, count: int) -> list[Expr]:
+    """Wrong attempts that aim at the target: of 8 * `count` random expressions the `count` whose values come
+    nearest, in random order. There are fewer where some of these are the same up to commuting."""
+    start = [(n, Num(n)) for n in problem.nums]
     different: dict[Expr, tuple[Number, Expr]] = {}
     while count and not different:
-        drawn = [_random_end(start, rng) for _ in range(tries * count)]
-        gaps = [(abs(value - problem.target), attempt) for attempt, value in drawn]
+        drawn = [combine(start, rng) for _ in range(8 * count)]
+        gaps = [(abs(value - problem.target), attempt) for value, attempt in drawn]
         different = {canonical(attempt): (gap, attempt) for gap, attempt in gaps if gap}
     nearest = [attempt for _, attempt in sorted(different.values(), key=itemgetter(0))[:count]]
     return rng.sample(nearest, len(nearest))
 
 
 def check_suffix(value: Number, target: Number) -> str:
-    """The question that a search asks about its value, such as `", 98? no"`. It is no equation, so that no verifier
+    """The question that a search asks about its value, such as `", 98? no"`. It is not an equation, so no verifier
     counts it as a step."""
     return f", {target}? {'yes' if value == target else 'no'}"
 
 
 def attempt_line(expr: Expr, target: Number) -> str:
     """One attempt of a search: its equations, separated by commas, and whether their value is the target."""
-    return ", ".join(_plain_steps(expr)) + check_suffix(evaluate(expr), target)
+    return ", ".join(steps_of(expr) or []) + check_suffix(evaluate(expr), target)
 
 
 def draw_attempts(problem: Problem, rng: random.Random, failures: int, solved: bool = True) -> list[Expr]:
-    """At most `failures` attempts that miss and then one that works; if not `solved`, one more that misses instead.
+    """At most `failures` attempts that miss, and then one that works or, if not `solved`, one more that misses.
 
-    A search that is not solved gives up and answers its last attempt. It teaches a policy to stop: a policy that has
-    only seen searches that succeed goes on to the token limit on a problem that it cannot solve. Raises ValueError for
-    a problem without a solution among the integers 0 to 999.
+    A search that is not solved gives up and answers its last attempt. It teaches a policy to stop: one that has only
+    seen searches that succeed goes on to the token limit on a problem that it cannot solve. Raises ValueError for a
+    problem without a solution among the integers 0 to 999.
     """
     if not solved:
         return near_misses(problem, rng, failures + 1)
@@ -186,10 +173,10 @@ def program_search(
 ) -> str:
     """A completion that searches in a restricted program: the attempts of `draw_attempts`, the last one as its value.
 
-    A line holds one operation, or in a share COMPACT of the programs a whole attempt; comments hold the arithmetic as
-    `attempt_line` writes it. The last assignment is the answer. It has no name of its own, since a policy would then
-    have to write that it has found a solution before it has computed one. If `solved` is None, a share UNSOLVED of the
-    programs ends on a miss. fresh: every attempt names its values from a on.
+    A line holds one operation, or in a share COMPACT of the programs a whole attempt. Comments hold the arithmetic as
+    `attempt_line` writes it. The last assignment is the answer. It has no name of its own, because a policy would then
+    have to announce a solution before it has computed one. If `solved` is None, a share UNSOLVED of the programs ends
+    on a miss. With `fresh` the names of every attempt begin at a.
     """
     attempts = draw_attempts(problem, rng, failures, solved is not False)
     if solved is None and rng.random() < UNSOLVED:
@@ -200,10 +187,9 @@ def program_search(
         if compact:
             lines.append(f"{next(names)} = {render(attempt)} # {attempt_line(attempt, problem.target)}")
             continue
-        *before, end = _plain_steps(attempt)
+        *before, end = steps_of(attempt) or []
         comments = [*before, end + check_suffix(evaluate(attempt), problem.target)]
-        pairs = zip(program_lines(attempt, names), comments, strict=True)
-        lines += [f"{line} # {comment}" for line, comment in pairs]
+        lines += map("{} # {}".format, program_lines(attempt, names), comments)
     return "\n".join(["<answer>", *lines, "</answer>"])
 
 
@@ -211,14 +197,15 @@ def program_search(
 
 
 def walk(pool: Pool, nodes: Sequence[BinOp]) -> Iterator[tuple[Pool, BinOp, Pool]]:
-    """(pool, operation, pool after it) for each of some operations in order."""
+    """(pool, operation, pool after it) for each of the operations in order."""
     for node in nodes:
         before, pool = pool, move(pool, node)
         yield before, node, pool
 
 
 def actions(pool: Pool, nodes: Sequence[BinOp]) -> set[tuple]:
-    """What a search tries only once: operations on values up to commuting, each with the values of its pool."""
+    """The operations of a branch, as a search compares them to try none twice: on values, up to commuting, and with the
+    values of the pool."""
     tried = ((values(at), node.op, evaluate(node.left), evaluate(node.right)) for at, node, _ in walk(pool, nodes))
     return {(at, op, *(sorted((a, b)) if op in "+*" else (a, b))) for at, op, a, b in tried}
 
@@ -227,12 +214,13 @@ def distractor(pool: Pool, target: Number, tried: set[tuple], kind: str, rng: ra
     """A failing branch of a search: operations from `pool` down to one number that is not the target, none in `tried`.
 
     It is the best of 8 draws. kind "any": the first; "near": the one that ends nearest to the target; "dead": one whose
-    first operation makes the target unreachable, if one is drawn. [] if none of the draws will do.
+    first operation makes the target unreachable, if there is one. [] if no draw fails without repeating what was tried.
     """
-    found, start = [], [expr for _, expr in pool]
+    found = []
     for draw in range(8):
-        end = random_end(start, rng)
-        branch, gap = operations(end, start), abs(evaluate(end) - target)
+        value, end = combine(pool, rng)
+        branch = operations(end, [expr for _, expr in pool])
+        gap = abs(value - target)
         if gap and not tried & actions(pool, branch):
             alive = kind == "dead" and is_solvable(values(move(pool, branch[0])), target)
             found.append((gap if kind == "near" else alive, draw, branch))
@@ -241,35 +229,37 @@ def distractor(pool: Pool, target: Number, tried: set[tuple], kind: str, rng: ra
 
 @dataclass(frozen=True)
 class TraceDesign:
-    """A design of trace demonstrations (`trace`, Table 6). It is called like the functions above and writes one.
+    """A design of trace demonstrations (`trace`, Table 6), which is called like the functions above and writes one.
 
     A row is a depth-first search. A failing branch starts where two or three numbers are left, and it ends when the
     search returns to them. With `restarts` a row is a free search instead: each attempt starts from the first state,
     and only such a search can give up.
     """
 
-    variants: int = 1  # rows per problem, each drawn anew; so there are fewer problems in as many rows
+    variants: int = 1  # rows per problem, each drawn anew; as many rows are then about fewer problems
     canonical: bool = False  # always the same solution of a problem, and the same failing branches
-    backtracks: float = 0.0  # share of rows with failing branches
-    most: int = 2  # failing branches of such a row: 1 to this many
+    backtracks: float = 0.0  # share of the rows with failing branches
+    most: int = 2  # such a row has 1 to this many failing branches
     branch: str = "any"  # their kind: any, near or dead (see `distractor`)
-    direct: float = 0.0  # share of rows that are an answer alone
+    direct: float = 0.0  # share of the rows that are an answer alone
     restarts: bool = False  # attempts of a free search instead of failing branches
-    stated: bool = True  # it states the pool after every try, and tries nothing twice
+    stated: bool = True  # the pool is stated after every try, and nothing is tried twice
     faulty: bool = False  # tags in capitals, and "= target" in the answer
     checked: bool = False  # a try that leaves one number says whether it is the target, as free searches do
     provenance: bool = False  # states say what their numbers were made of
 
     def __call__(self, problem: Problem, rng: random.Random, failures: int, solved: bool = True) -> str:
         """One completion, checked by `verify_trace`. Raises ValueError for a problem without a solution among the
-        integers 0 to 999, for a row in which the verifier finds a fault, and if a design must give up that cannot."""
+        integers 0 to 999, for a completion with a fault, and where a design is to give up that cannot."""
         if not (solved or self.restarts):
             raise ValueError("traces of this design never give up")
+        # 1. Draw the attempts, the number of failing branches, and whether the row is an answer alone
         rng = random.Random(str(problem.key)) if self.canonical else rng
         *missed, last = draw_attempts(problem, rng, failures if self.restarts else 0, solved)
         if self.canonical:
             last = min(plain_solutions(problem), key=render)
         branches = max(1, min(failures, self.most)) if rng.random() < self.backtracks else 0
+        # 2. Write the search
         if rng.random() < self.direct:
             lines = []
         elif self.restarts:
@@ -277,6 +267,7 @@ class TraceDesign:
         else:
             lines = self._depth_first(problem, last, branches, rng)
         text = "\n".join([*(["<think>", *lines, "</think>"] if lines else []), f"<answer>{render(last)}</answer>"])
+        # 3. Hold it to the verifier
         verdict = verify_trace(text, problem)
         faultless = all(line.valid and not (line.repeated and self.stated) for line in verdict.lines)
         ends = ("correct", lines != []) if solved else ("wrong_value", False)
@@ -288,6 +279,7 @@ class TraceDesign:
         return text
 
     def _restarting(self, problem: Problem, missed: list[Expr], last: Expr) -> list[str]:
+        """The lines of a free search. What it tries in an attempt, or in the last one, it does not try again."""
         pool = full_pool(problem)
         tried, lines = actions(pool, operations(last)), []
         for attempt in [*missed, last]:
@@ -298,7 +290,7 @@ class TraceDesign:
         return lines[1:]
 
     def _walked(self, pool: Pool, nodes: Sequence[BinOp], target: Number) -> list[str]:
-        """The lines of one operation after the other."""
+        """The lines of the operations: each try, and the state after it."""
         lines = []
         for _, node, after in walk(pool, nodes):
             asks = check_suffix(evaluate(node), target) if self.checked and len(after) == 1 else ""
@@ -306,6 +298,7 @@ class TraceDesign:
         return lines
 
     def _depth_first(self, problem: Problem, solution: Expr, branches: int, rng: random.Random) -> list[str]:
+        """The lines of a solution with failing branches, drawn from its last two states with more than one number."""
         full = full_pool(problem)
         path = operations(solution)
         tried, late = actions(full, path), range(max(len(path) - 2, 0), len(path))
@@ -353,8 +346,7 @@ def action_rows(problem: Problem, rng: random.Random) -> list[dict]:
     return rows
 
 
-def load_demonstrations(
-    source: str,
+def demonstrate(
     problems: "Dataset",
     most_failures: int,
     seed: int,
@@ -362,34 +354,20 @@ def load_demonstrations(
     design: str = "free",
     give_up: float = 0.0,
     checked: bool = False,
-    hub: str = HUB_DEMONSTRATIONS,
 ) -> "Dataset":
-    """Rows `prompt`, `completion` for supervised fine-tuning. Rows of evaluation problems are dropped.
+    """Rows `prompt`, `completion` for supervised fine-tuning on `problems`; those of evaluation problems are dropped.
 
-    source "generated": for each of `problems` the prompt of style `prompt_style` and one demonstration by `design` (a
-    key of DEMONSTRATIONS) with 0 to `most_failures` failing attempts, drawn uniformly. A design of several variants
-    writes as many rows, about the first problems. A share `give_up` of the rows gives up (`draw_attempts`), one attempt
-    later than a solution would have come. checked: traces ask at every try that leaves one number, whatever their
-    design says. In style "pick" the rows are the states and actions of one solution.
-    source "hub": the demonstrations that the papers use (columns `query`, `completion`), or those of the hub name or
-    local folder `hub`, each after the prompt of style `prompt_style` for the problem of its query.
-
-    Raises ValueError for an unknown source or an unreadable query.
+    A problem gets the prompt of style `prompt_style` and one demonstration by `design` (a key of DEMONSTRATIONS) with 0
+    to `most_failures` failing attempts, drawn uniformly. A design of several variants writes as many rows, about the
+    first problems. A share `give_up` of the rows gives up (`draw_attempts`), one attempt later than a solution would
+    have come. checked: the field of TraceDesign, whatever the design says. In style "pick" the rows are the states and
+    actions of one solution.
     """
-    from datasets import Dataset, load_dataset
-
-    if source == "hub":
-        rows = load_dataset(hub, split="train").map(query_problem, load_from_cache_file=False)
-        rows = exclude(rows).map(  # asked as every later run asks
-            lambda row: {"prompt": render_prompt(row["nums"], row["target"], prompt_style)}, load_from_cache_file=False
-        )
-        return rows.select_columns(["prompt", "completion"])
-    if source != "generated":
-        raise ValueError(f"demonstration source {source!r} is not known: use 'generated' or 'hub'")
+    from datasets import Dataset
 
     write = replace(TRACES[design], checked=True) if checked else DEMONSTRATIONS[design]
     rows, variants = [], getattr(write, "variants", 1)
-    candidates = as_problems(exclude(problems))
+    candidates = to_problems(exclude(problems))
     for index in range(len(candidates)):
         rng, problem = random.Random(f"{seed}/{index}"), candidates[index // variants]
         if not plain_solutions(problem):
@@ -405,10 +383,25 @@ def load_demonstrations(
     return Dataset.from_list(rows)
 
 
+def hub_demonstrations(prompt_style: str = "free", hub: str = HUB_DEMONSTRATIONS) -> "Dataset":
+    """Rows `prompt`, `completion` of the demonstrations that the papers use, or of another hub name or local folder
+    (columns `query`, `completion`). The prompt is that of style `prompt_style` for the problem of the query. Rows of
+    evaluation problems are dropped. Raises ValueError for a query that cannot be read."""
+    from datasets import load_dataset
+
+    def ask(row: dict) -> dict:  # as every later run asks
+        return {"prompt": render_prompt(row["nums"], row["target"], prompt_style)}
+
+    rows = exclude(load_dataset(hub, split="train").map(query_problem, load_from_cache_file=False))
+    return rows.map(ask, load_from_cache_file=False).select_columns(["prompt", "completion"])
+
+
 def repair_stage(generations: "pd.DataFrame") -> "pd.DataFrame":
-    """Rows `prompt`, `completion` that teach a policy to answer its own traces (columns nums, target, completion). The
-    trace is part of the prompt, and the completion is the answer that `verifiers.repair` reads from it, whatever the
-    policy had answered. Traces that never made the target, or that end in no answer, give no row."""
+    """Rows `prompt`, `completion` that teach a policy to answer its own traces (columns nums, target, completion).
+
+    The trace is part of the prompt, and the completion is the answer that the verifier finds in the trace, whatever the
+    policy had answered. A trace that never makes the target, or that ends without an answer, gives no row.
+    """
     import pandas as pd
 
     rows = []

@@ -1,19 +1,19 @@
-"""The agent's game without sampling: what a policy does in all games of a problem, summed over the game tree.
+"""The agent's game without sampling: a policy's success, summed over all games of a problem.
 
-A game is won or lost by its tags alone, and the tags of a state are few. So the chance that a policy at temperature 1,
-nothing cut, solves a problem is a sum that one forward pass per state gives:
+A game is won or lost by its tags alone, and a state has few tags. So the chance that a policy at temperature 1, without
+cuts, solves a problem is a sum that needs one forward pass per state:
 
     V(s) = sum over a in A(s) of pi(a | s) V(s'),   V = 1 where the target is all that is left,
 
-with pi(a | s) the product of the token probabilities of the action's tag and of the end token behind it. The tag of +
-and * may have its operands in either order; both count. Everything else that the policy can write is lost: nonsense,
-numbers that are not there, division by zero, and spellings that no tokenizer of ours gives (a tag of other tokens with
-the same text, a fraction in other terms), of which the environment would accept some. So V is a lower bound of the
-success of sampled games, and as close to it as such spellings are rare.
+where pi(a | s) is the product of the token probabilities of the action's tag and of the end token behind it. The tag of
++ and * may have its operands in either order, and both count. Everything else that the policy can write counts as lost:
+nonsense, numbers that are not left, division by zero, and spellings that our tokenizer never gives (a tag of other
+tokens with the same text, or a fraction that is not reduced), some of which the environment would accept. So V is a
+lower bound of the success of sampled games, and close to it where such spellings are rare.
 
-Equal states are one, also of several problems with one target. States from which the target cannot be reached have V =
-0 for every policy: they are found without the policy, which never reads them. k games of a problem are independent
-draws: pass@k is 1 - (1 - V)^k, exactly.
+Equal states are read once, also those of several problems with one target. States from which the target cannot be
+reached have V = 0 for every policy; the solver finds them, and the policy never reads them. The k games of a problem
+are independent, so pass@k is exactly 1 - (1 - V)^k.
 """
 
 from collections import defaultdict
@@ -41,10 +41,10 @@ from lib.game.mdp import (
     step,
 )
 from lib.game.problem import Problem
-from lib.learn.generation import Sampling, generate
-from lib.learn.losses import leave_one_out, pass_at_k
+from lib.learn import losses
+from lib.learn.generation import Sampling, generate_shared
 
-TOKENS = 2048  # read at once, padding included: what fits into a core's cache is read fastest
+TOKENS = 2048  # read at once, padding included: about what fits into a core's cache
 
 
 # --- the tree -------------------------------------------------------------------------------------
@@ -52,10 +52,10 @@ TOKENS = 2048  # read at once, padding included: what fits into a core's cache i
 
 @dataclass(frozen=True)
 class Tree:
-    """The states of problems from which the target can be reached, and the actions that keep it so.
+    """The states of problems from which the target can be reached, and the actions that lead to such states.
 
-    moves: (state, action, successor), numbers of `states`; `won` stands for the end of a game that is won. roots: the
-    first state of each problem, `lost` where nothing solves it.
+    moves: (state, action, successor) with indices of `states`, or `won` as the successor. roots: the first state of
+    each problem, or `lost` where the problem has no solution.
     """
 
     problems: Sequence[Problem]
@@ -65,7 +65,7 @@ class Tree:
 
     @cached_property
     def onward(self) -> dict[int, list[int]]:
-        """Of each state its moves, as numbers of `moves`."""
+        """The moves of each state, as indices of `moves`."""
         found = defaultdict(list)
         for j, (i, _, _) in enumerate(self.moves):
             found[i].append(j)
@@ -81,8 +81,8 @@ class Tree:
 
 
 def open_tree(problems: Sequence[Problem]) -> Tree:
-    """The part of the problems' game trees that is still open, equal states merged. Length by length, what the solver
-    says cannot be won is dropped as soon as it appears."""
+    """The part of the problems' game trees in which the target can be reached, with equal states merged. At each level
+    the solver drops the states that cannot be won."""
     states: list[State] = []
     onward: list[tuple[tuple, Action, State]] = []
     level = _open([initial(problem) for problem in problems])
@@ -99,7 +99,7 @@ def open_tree(problems: Sequence[Problem]) -> Tree:
 
 
 def _open(states: Sequence[State]) -> list[State]:
-    """Those that can be solved, each once; a state of one number can where that is the target."""
+    """The states that can be solved, each once. A state of one number is solved if that is the target."""
     some = list({state.key: state for state in states}.values())
     longer = [state for state in some if not state.terminal]
     solved = dict(zip((state.key for state in longer), count_solutions(longer) > 0, strict=True))
@@ -110,18 +110,19 @@ def _open(states: Sequence[State]) -> list[State]:
 
 
 def tags(tokenizer, moves: Sequence[Action]) -> list[list[tuple[int, ...]]]:
-    """The token ids that name each action, end token included: one tag, two where + or * may swap its operands."""
+    """The token ids of the tags that name each action, end token included: two tags where + or * can swap operands."""
     swapped = [move._replace(a=move.b, b=move.a) if move.op in "+*" else move for move in moves]
-    ids = tokenizer([render_action(move) for move in (*moves, *swapped)]).input_ids if moves else []
+    texts = [render_action(move) for move in (*moves, *swapped)]
+    ids = tokenizer(texts, add_special_tokens=False).input_ids if texts else []
     ended = [(*one, tokenizer.eos_token_id) for one in ids]
     return [list(dict.fromkeys(both)) for both in zip(ended[: len(moves)], ended[len(moves) :], strict=True)]
 
 
 def read(model, prompts: Sequence[Sequence[int]], texts: Sequence[Sequence[tuple[int, ...]]], tokens: int = TOKENS):
-    """log pi of each text (token ids) behind its prompt, (all texts,) in order; it can be differentiated.
+    """log pi of each text (token ids) behind its prompt, (all texts,) in order, differentiable.
 
     A prompt and what its texts have in common are read once: the texts are a tree of tokens behind the prompt, in
-    which each token sees those on its own way. At most `tokens` of them are read at once, padding included.
+    which each token attends to those on its own path. At most `tokens` are read at once, padding included.
     """
     packed = [_Packed(prompt, some) for prompt, some in zip(prompts, texts, strict=True)]
     order = sorted((i for i, one in enumerate(packed) if one.texts), key=lambda i: len(packed[i].tokens))
@@ -139,8 +140,8 @@ def read(model, prompts: Sequence[Sequence[int]], texts: Sequence[Sequence[tuple
 
 
 class _Packed:
-    """A prompt and a tree of texts behind it: tokens, each one's position and the token before it on its way; edges
-    (from which token, which token is next), and the edges that each text takes, as (text, edge)."""
+    """A prompt and a tree of texts behind it: the tokens, the position of each and the token before it on its path; the
+    edges (token, next token), and the edges that each text takes, as (text, edge)."""
 
     def __init__(self, prompt: Sequence[int], texts: Sequence[tuple[int, ...]]):
         self.tokens, self.before = list(prompt), list(range(-1, len(prompt) - 1))
@@ -163,7 +164,7 @@ class _Packed:
         self.edges = list(edges)
 
     def seen(self, width: int) -> np.ndarray:
-        """What each token sees, (width, width): itself and what is on its way; padding sees itself."""
+        """What each token attends to, (width, width): itself and its path. Padding attends to itself."""
         result = np.eye(width, dtype=bool)
         for i, before in enumerate(self.before):
             if before >= 0:
@@ -194,7 +195,7 @@ def _read_packed(model, packed: list[_Packed]) -> torch.Tensor:
 
 
 def probabilities(model, tokenizer, pairs: Sequence[tuple[State, Action]]) -> torch.Tensor:
-    """pi(a | s) of each (state, action), float64; it can be differentiated. Actions of a state are read together."""
+    """pi(a | s) of each (state, action), float64, differentiable. Actions of one state are read together."""
     of_state: dict[tuple, list[int]] = defaultdict(list)
     for i, (state, _) in enumerate(pairs):
         of_state[state.key].append(i)
@@ -213,10 +214,8 @@ def probabilities(model, tokenizer, pairs: Sequence[tuple[State, Action]]) -> to
 
 
 def values(tree: Tree, chances: torch.Tensor) -> torch.Tensor:
-    """V of every state of the tree, and of `lost` and `won` behind them, float64; `chances`: pi of each of its moves.
-
-    It can be differentiated.
-    """
+    """V of every state of the tree and, behind them, of `lost` and `won`, float64, differentiable. `chances`: pi of
+    each move."""
     found = chances.new_zeros(len(tree.states) + 2)
     found[tree.won] = 1
     if not tree.moves:
@@ -230,20 +229,19 @@ def values(tree: Tree, chances: torch.Tensor) -> torch.Tensor:
 
 
 def move_chances(model, tokenizer, tree: Tree) -> torch.Tensor:
-    """pi(a | s) of each move of the tree, (moves,) float64; it can be differentiated."""
+    """pi(a | s) of each move of the tree, (moves,) float64, differentiable."""
     return probabilities(model, tokenizer, [(tree.states[i], move) for i, move, _ in tree.moves])
 
 
 def success(model, tokenizer, tree: Tree) -> torch.Tensor:
-    """V of the first state of each problem: the chance that one game solves it, (problems,) float64. It can be
-    differentiated."""
+    """V of the first state of each problem, the chance that one game solves it, (problems,) float64, differentiable."""
     chances = move_chances(model, tokenizer, tree)
     return values(tree, chances)[torch.tensor(tree.roots, device=chances.device)]
 
 
 def solutions(tree: Tree, chances: Sequence[float], i: int) -> dict[str, float]:
-    """Each solution of problem i, as an expression, with the chance that a game builds it, likeliest first; they add up
-    to the problem's success. Games that do the same operations in another order build the same expression."""
+    """The solutions of problem i as expressions, each with the chance that a game builds it, likeliest first. They add
+    up to the problem's success. Games with the same operations in another order build the same expression."""
     onward = tree.onward
     found: dict[str, float] = defaultdict(float)
     games: list[tuple[int, tuple[Action, ...], float]] = [(tree.roots[i], (), 1.0)]
@@ -258,8 +256,8 @@ def solutions(tree: Tree, chances: Sequence[float], i: int) -> dict[str, float]:
 
 
 def evaluate(model, tokenizer, problems: Sequence[Problem], together: int = 100) -> pd.DataFrame:
-    """A row per problem, read `together` at a time: numbers, success (float64, exact), and of its solutions how many
-    there are and how many are in use: the exponential of the entropy of which of them a game that is won has built."""
+    """One row per problem: numbers, success (exact, float64), solutions (how many there are), and used, the exponential
+    of the entropy of the solution that a won game has built. `together` problems are read at a time."""
     rows = []
     for start in range(0, len(problems), together):
         tree = open_tree(problems[start : start + together])
@@ -275,8 +273,7 @@ def evaluate(model, tokenizer, problems: Sequence[Problem], together: int = 100)
 
 
 def exact_pass_at_k(success: np.ndarray, k) -> np.ndarray:
-    """1 - (1 - p)^k for each p of `success`, without loss of digits where p or 1 - p is small; k broadcasts against
-    it."""
+    """1 - (1 - p)^k for each p of `success`, accurate also where p or 1 - p is small; k broadcasts against it."""
     return -np.expm1(np.asarray(k) * np.log1p(-np.minimum(np.asarray(success, float), 1 - 1e-15)))
 
 
@@ -286,45 +283,31 @@ OBJECTIVES = {"expected": 1, "pass4": 4, "pass16": 16, "log": inf}
 
 
 def worth(success: torch.Tensor, k: float) -> torch.Tensor:
-    """1 - (1 - p)^k, the chance that one of k games is won, or more; for infinite k log p, whose gradient is the sum
-    over all k of that of pass@k, divided by k."""
+    """1 - (1 - p)^k, the chance that at least one of k games is won. For infinite k it is log p, whose gradient is the
+    sum over all k of the gradient of pass@k, divided by k."""
     return success.log() if k == inf else 1 - (1 - success) ** k
 
 
 def weight(success: torch.Tensor, k: float) -> torch.Tensor:
-    """The derivative of `worth`: how much the gradient of a problem's success counts."""
+    """The derivative of `worth`, which is the weight of the gradient of a problem's success."""
     return 1 / success if k == inf else k * (1 - success) ** (k - 1)
 
 
-def _centred(right: torch.Tensor) -> torch.Tensor:
-    return right - right.mean(-1, keepdim=True)
-
-
-def _grpo(right: torch.Tensor) -> torch.Tensor:
-    spread = right.std(-1, keepdim=True, unbiased=False)
-    return torch.where(spread > 0, _centred(right) / spread, 0.0)
-
-
-def _maxrl(right: torch.Tensor) -> torch.Tensor:
-    return torch.where(right.sum(-1, keepdim=True) > 0, _centred(right) / right.mean(-1, keepdim=True), 0.0)
-
-
 # Advantages of games won (1) or lost (0), argument and result (groups, K); an update is the mean of A grad log pi.
-# Those that `lib.learn.losses` has are taken from there.
 ESTIMATORS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
-    "rloo": leave_one_out,
-    "grpo": _grpo,  # divided by the group's standard deviation
-    "pkpo": lambda right: pass_at_k(right, 4),  # best of 4 (arXiv 2505.15201)
-    "maxrl": _maxrl,  # divided by the group's mean (arXiv 2602.02710)
-    "fgrpo": lambda right: _grpo(right) * (1 - right.mean(-1, keepdim=True)),  # GRPO, focal weight of exponent 1
+    "rloo": losses.leave_one_out,
+    "grpo": losses.grpo,
+    "pkpo": lambda won: losses.pass_at_k(won, 4),
+    "maxrl": losses.max_rl,
+    "fgrpo": lambda won: losses.f_grpo(won, won, gamma=1),
 }
 
 
 def expected_weight(estimator: str, success: torch.Tensor, group_size: int) -> torch.Tensor:
     """f(p), shape of `success`: the mean of an estimator over all groups of K games of a problem is f(p) grad p.
 
-    Games that are won have the mean grad log p of grad log pi, those that are lost -grad p / (1 - p), and an advantage
-    depends on the number c of games won alone: f is a sum over c of binomial chances. Raises KeyError.
+    The mean of grad log pi is grad log p over won games and -grad p / (1 - p) over lost ones, and an advantage depends
+    only on the number c of games won, so f is a sum over c of binomial chances. Raises KeyError.
     """
     p, total = success.double().clamp(1e-15, 1 - 1e-15), torch.zeros_like(success, dtype=torch.float64)
     for c in range(group_size + 1):
@@ -342,15 +325,15 @@ class Game(NamedTuple):
 
 
 def play(model, tokenizer, problems: Sequence[Problem], n: int, generator: torch.Generator) -> list[list[Game]]:
-    """`n` games of each problem, drawn from the policy as it stands, tags of at most 32 tokens. What names no legal
-    action ends its game."""
+    """`n` games of each problem, drawn from the policy with tags of at most 32 tokens. A tag that names no legal action
+    ends its game."""
     games = [Game([], False) for _ in range(len(problems) * n)]
     active = [(i, initial(problems[i // n])) for i in range(len(games))]
     sampling, draws = Sampling(max_tokens=32), n
     while active:
         asked = [render_state(state) for _, state in active[::draws]]  # all games of a problem begin alike
         prompts, eos = tokenizer(asked).input_ids, tokenizer.eos_token_id
-        out = generate(model, prompts, draws, sampling, eos, generator, share=True)
+        out = generate_shared(model, prompts, draws, sampling, eos, generator)
         onward = []
         for (i, state), ids, finish in zip(active, out.ids, out.finish, strict=True):
             games[i].turns.append((state, tuple(ids)))
@@ -367,7 +350,7 @@ def play(model, tokenizer, problems: Sequence[Problem], n: int, generator: torch
 
 
 def game_logprobs(model, tokenizer, games: Sequence[Game]) -> torch.Tensor:
-    """log pi of each game, the sum over its tags, (games,); it can be differentiated."""
+    """log pi of each game, the sum over its tags, (games,), differentiable."""
     of_state: dict[tuple, list[tuple[int, tuple[int, ...]]]] = defaultdict(list)
     for i, game in enumerate(games):
         for state, ids in game.turns:

@@ -1,7 +1,7 @@
-"""The losses of training as pure functions of log-probabilities: RLOO, and those of preference optimisation; and what a
-rollout is worth beside the others of its group.
+"""The losses of training as pure functions of log-probabilities, RLOO's and those of preference optimisation, and the
+advantages of a rollout in its group.
 
-Equations are those of `ast` (Eq. 1 to 3) and of `dense` (Eq. 2 and 3); advantages that keep coverage name their source.
+Equations are those of `ast` (Eq. 1 to 3) and of `dense` (Eq. 2 and 3); other advantages name their source.
 """
 
 from collections.abc import Callable
@@ -10,15 +10,15 @@ from math import comb
 import torch
 import torch.nn.functional as F
 
-LARGEST_LEAD = 5.0  # log(ref / pi) of a token, at the most, in the reported KL
+LARGEST_LOG_RATIO = 5.0  # log(ref / pi) of a token, at the most, in the reported KL
 PREFERENCE = ("ipo", "ipo_mean", "dpo")  # losses of preference optimisation
 
 
 def centred(rewards: torch.Tensor) -> torch.Tensor:
     """A_i = r_i - mean of the group's rewards, r_i among them; argument and result (groups, K).
 
-    This is the advantage of Dr. GRPO (arXiv 2503.20783): (K - 1) / K of leave-one-out's, the same factor for every
-    rollout of every group, so it is no entry of ADVANTAGES.
+    This is the advantage of Dr. GRPO (arXiv 2503.20783). It is leave-one-out's times (K - 1) / K, one factor for all
+    rollouts, so it is not an entry of ADVANTAGES.
     """
     shifted = rewards - rewards[..., :1]  # makes equal rewards exact zeros, and so their advantages
     return shifted - shifted.mean(-1, keepdim=True)
@@ -37,13 +37,14 @@ def pass_at_k(rewards: torch.Tensor, k: int) -> torch.Tensor:
         A_i = k (mean_J max(r_i, r_J) - mean_J' max r_J'),  J: any k - 1 of the group's others, J': any k of them
 
     mean_i A_i grad log pi(y_i) is an unbiased estimate of the gradient of E[max of k rewards], which is pass@k where
-    rewards are 0 and 1: the first term is the paper's, K times its k/K for what is right and (k/K) rho(K-1, c, k-1) for
-    what is wrong; the second knows nothing of y_i. What k others do anyway earns nothing. At k = 1 this is Eq. 1.
+    rewards are 0 and 1. The first term is the paper's: K times its k/K for a correct rollout and its
+    (k/K) rho(K-1, c, k-1) for a wrong one. The second is a baseline, which does not depend on y_i: a rollout earns
+    nothing that k others reach without it. At k = 1 this is Eq. 1.
     """
     if k == 1:
         return leave_one_out(rewards)
     n = rewards.shape[-1]
-    below = rewards - rewards.max(-1, keepdim=True).values  # makes what k others do anyway exact zeros
+    below = rewards - rewards.max(-1, keepdim=True).values  # makes advantages that are zero exactly zero
     which = torch.arange(n - 1) + (torch.arange(n - 1) >= torch.arange(n)[:, None])  # the others of each
     others = below[..., which].sort(-1).values
 
@@ -52,22 +53,6 @@ def pass_at_k(rewards: torch.Tensor, k: int) -> torch.Tensor:
         return values @ values.new_tensor([comb(j, size - 1) / comb(n - 1, size) for j in range(n - 1)])
 
     return k * (highest(others.maximum(below[..., None]), k - 1) - highest(others, k))
-
-
-def pass_at_k_normalised(right: torch.Tensor, k: int) -> torch.Tensor:
-    """The analytical advantage of pass@k training (arXiv 2508.10751); argument (bool) and result (groups, K),
-    1 <= k <= K.
-
-        A = (1 - rho) / s if right, else (1 - rho - C(K-c-1, k-1) / C(K-1, k-1)) / s,  s^2 = rho (1 - rho)
-
-    of c right rollouts, rho = 1 - C(K-c, k) / C(K, k): groups of k are worth 1 where one in them is right, their
-    advantage is divided by its standard deviation, and a rollout has the mean of its groups'. It sums to 0.
-    """
-    n, c = right.shape[-1], right.sum(-1, keepdim=True)
-    lost = torch.tensor([comb(n - c, k) / comb(n, k) for c in range(n + 1)], device=right.device)[c]  # 1 - rho
-    beside = [comb(n - c - 1, k - 1) / comb(n - 1, k - 1) for c in range(n)]  # one that is wrong: its others are, too
-    centred = lost - torch.tensor([*beside, 0.0], device=right.device)[c] * ~right
-    return torch.where((lost > 0) & (lost < 1), centred / (lost * (1 - lost)).sqrt(), 0.0)
 
 
 def max_rl(rewards: torch.Tensor) -> torch.Tensor:
@@ -94,58 +79,22 @@ def grpo(rewards: torch.Tensor) -> torch.Tensor:
     return torch.where(deviation > 0, from_mean / deviation, 0.0)
 
 
-def f_grpo(rewards: torch.Tensor, right: torch.Tensor, gamma: float) -> torch.Tensor:
-    """GRPO's advantage times (1 - p)^gamma, p the share of the group that is right: what is mostly solved counts less
-    (F-GRPO, arXiv 2602.06717). rewards, right (bool) and result (groups, K). At gamma = 0 this is GRPO."""
-    return (1 - right.to(rewards.dtype).mean(-1, keepdim=True)) ** gamma * grpo(rewards)
+def f_grpo(rewards: torch.Tensor, correct: torch.Tensor, gamma: float) -> torch.Tensor:
+    """GRPO's advantage times (1 - p)^gamma, where p is the share of the group that is correct, so that problems which
+    are mostly solved count less (F-GRPO, arXiv 2602.06717).
 
-
-ADVANTAGES: dict[str, Callable[..., torch.Tensor]] = {  # of rewards, what is right, k and gamma
-    "leave_one_out": lambda rewards, right, k, gamma: leave_one_out(rewards),
-    "pass_at_k": lambda rewards, right, k, gamma: pass_at_k(rewards, min(k, rewards.shape[-1] - 1)),
-    "pass_at_k_normalised": lambda rewards, right, k, gamma: pass_at_k_normalised(right, min(k, right.shape[-1])),
-    "max_rl": lambda rewards, right, k, gamma: max_rl(rewards),
-    "grpo": lambda rewards, right, k, gamma: grpo(rewards),
-    "f_grpo": lambda rewards, right, k, gamma: f_grpo(rewards, right, gamma),
-}
-
-
-def advantages_of(
-    rewards: torch.Tensor,
-    right: torch.Tensor,
-    logps: torch.Tensor,
-    kept: torch.Tensor,
-    *,
-    advantage: str = "leave_one_out",
-    k: int = 1,
-    gamma: float = 1.0,
-    positive_weight: float = 1.0,
-    unlikeliness: float = 0.0,
-    smoothing: float = 0.0,
-) -> torch.Tensor:
-    """The advantages of an update's rollouts, (groups, K) like the arguments: rewards; right (bool); logps, log mu of
-    whole completions in nats; kept (bool). What is not kept has advantage 0 and is nobody's baseline, as if it had not
-    been drawn; so has one that is left alone.
-
-    advantage: of ADVANTAGES, with its k or gamma. Before it, for what is right alone, smoothing takes `smoothing`
-    log mu off the reward (differential smoothing, arXiv 2511.19942), and unlikeliness multiplies it by
-    1 - unlikeliness rank / K, rank of the others being less likely (arXiv 2506.02355). Behind it, what is positive
-    counts `positive_weight` (negative reinforcement, arXiv 2506.01347).
+    rewards, correct (bool) and the result have shape (groups, K). At gamma = 0 this is GRPO.
     """
+    return (1 - correct.to(rewards.dtype).mean(-1, keepdim=True)) ** gamma * grpo(rewards)
 
-    def of(rewards: torch.Tensor, right: torch.Tensor, logps: torch.Tensor) -> torch.Tensor:
-        rank = (logps[..., None] > logps[..., None, :]).sum(-1)
-        rewards = rewards * (1 - unlikeliness * right * rank / logps.shape[-1]) - smoothing * right * logps
-        found = ADVANTAGES[advantage](rewards, right, k, gamma)
-        return torch.where(found > 0, positive_weight * found, found)
 
-    if kept.all():
-        return of(rewards, right, logps)
-    result = torch.zeros_like(rewards)
-    for group, keep in enumerate(kept):
-        if keep.sum() > 1:
-            result[group, keep] = of(*(values[group, keep][None] for values in (rewards, right, logps)))[0]
-    return result
+ADVANTAGES: dict[str, Callable[..., torch.Tensor]] = {  # of rewards and correct, both (groups, K), and of k and gamma
+    "leave_one_out": lambda rewards, correct, k, gamma: leave_one_out(rewards),
+    "pass_at_k": lambda rewards, correct, k, gamma: pass_at_k(rewards, k),
+    "max_rl": lambda rewards, correct, k, gamma: max_rl(rewards),
+    "grpo": lambda rewards, correct, k, gamma: grpo(rewards),
+    "f_grpo": lambda rewards, correct, k, gamma: f_grpo(rewards, correct, gamma),
+}
 
 
 def rloo_loss(
@@ -170,19 +119,20 @@ def rloo_loss(
         loss  = -1/samples sum_i rho_i A_i sum_t w_it log pi_it  -  entropy_coef H  +  kl_coef KL
         rho_i = min(exp(sum_t log pi_it - sum_t log mu_it), importance_cap), without gradient
 
-    logps (log pi) and entropies carry the gradient; sampler_logps (log mu), ref_logps, token_weights (w)
-    don't, all (B, T); mask (B, T) is 1 on completion tokens; advantages (B,). H and KL are means over completion
-    tokens, in nats. Metrics: entropy, importance_mean, importance_max, importance_log and, with ref_logps, kl.
+    logps (log pi) and entropies carry the gradient; sampler_logps (log mu), ref_logps and token_weights (w) do not. All
+    are (B, T); mask (B, T) is 1 on completion tokens, and advantages have shape (B,). H and KL are means over
+    completion tokens, in nats. Metrics: entropy, importance_mean, importance_max, importance_log and, with ref_logps,
+    kl.
 
-    KL has the gradient log(pi / ref) d log pi of a token, whose mean under pi is that of the true KL. Its value is the
-    k3 estimate ref / pi - 1 - log(ref / pi), with log(ref / pi) at most LARGEST_LEAD: one token that the policy has all
-    but given up (exp(20) = 5e8) would outweigh all others in the metric, and as k3's own gradient takes ref / pi away
-    from itself, rounding would leave noise of that size.
+    KL has the gradient log(pi / ref) d log pi of a token, whose mean under pi is the gradient of the true KL. Its value
+    is the k3 estimate ref / pi - 1 - log(ref / pi), with log(ref / pi) at most LARGEST_LOG_RATIO. Without that bound a
+    token that the policy has all but given up (ref / pi = exp(20) = 5e8) would outweigh all others in the metric. The
+    gradient is not k3's own, in which ref / pi is subtracted from itself and leaves rounding noise of that size.
 
-    For a micro-batch, `samples` and `tokens` are the rollouts and completion tokens of the whole update: losses and
-    metrics of the micro-batches then add up to those of the update (but importance_max, of which take the maximum).
-    Where a row stands for others of the update too, `row_weights` (B,) says for how many in entropy and metrics, and
-    `ref_weights` (B,) in KL (0: ref_logps of this row are not read); the policy term is of each row once.
+    For a micro-batch, `samples` and `tokens` are the rollouts and completion tokens of the whole update. Losses and
+    metrics of the micro-batches then add up to those of the update; of importance_max take the maximum. A row may stand
+    for further rows of the update: `row_weights` (B,) says for how many in entropy and metrics, and `ref_weights` (B,)
+    in KL (0: ref_logps of this row are not read). The policy term counts each row once.
     """
     samples = samples or len(logps)
     tokens = tokens or int(mask.sum())
@@ -200,9 +150,9 @@ def rloo_loss(
         "importance_log": (log_rho * rows).sum().item() / samples,
     }
     if ref_logps is not None:
-        lead = (ref_logps - logps.detach()) * mask
-        bounded = lead.clamp(max=LARGEST_LEAD)
-        each = (bounded.exp() - bounded - 1 - lead * (logps - logps.detach())) * mask
+        log_ratio = (ref_logps - logps.detach()) * mask
+        bounded = log_ratio.clamp(max=LARGEST_LOG_RATIO)
+        each = (bounded.exp() - bounded - 1 - log_ratio * (logps - logps.detach())) * mask
         kl = (each.sum(-1) * (rows if ref_weights is None else ref_weights)).sum() / tokens
         loss = loss + kl_coef * kl
         metrics["kl"] = kl.item()

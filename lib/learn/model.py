@@ -13,7 +13,7 @@ import re
 import shutil
 import string
 from bisect import bisect_left
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -80,7 +80,7 @@ def new_model(tokenizer, hidden: int = 128, layers: int = 4, heads: int = 4, see
 def machine_memory() -> int:
     """Bytes of memory of the GPU, or without one of the machine, or of the container where it is allowed less.
 
-    What others use at the moment does not count: the same run then has the same micro-batches whenever it is made.
+    It does not matter how much other programs use: the same run shall have the same micro-batches whenever it is made.
     """
     if torch.cuda.is_available():
         return torch.cuda.get_device_properties(0).total_memory
@@ -92,9 +92,9 @@ def machine_memory() -> int:
 def training_memory(model, rows: int, length: int, reference: bool) -> int:
     """Estimated bytes at the peak of training on micro-batches of `rows` texts of `length` tokens.
 
-    Weights, their gradients and AdamW's two moments in float32, the frozen `reference`, and what a pass keeps. On a CPU
-    the process itself counts too, and what a pass keeps counts half as much again: freed pieces of a few megabytes stay
-    with the allocator. `make test-pretrained` holds this to a model of 135 million parameters.
+    These are the weights, their gradients and AdamW's two moments in float32, the frozen `reference`, and what a pass
+    keeps. On a CPU the process itself counts too, and what a pass keeps counts half as much again, since the allocator
+    holds on to freed pieces of a few megabytes. `make test-pretrained` holds this to a model of 135 million parameters.
     """
     half = torch.cuda.is_available()
     weights = (4 + 4 + 8 + 4 * reference + 2 * half) * model.num_parameters()
@@ -120,35 +120,33 @@ def key_width(config) -> int:
     return heads * (getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads)
 
 
-def sampling_memory(model, rows: int, length: int, next_tokens: int | None = None) -> int:
-    """Estimated bytes that our decode loop takes beside the model, for `rows` completions of texts of `length` tokens.
+def sampling_memory(model, rows: int, length: int) -> int:
+    """Estimated bytes that our decode loop needs beside the model, for `rows` texts of `length` tokens.
 
     A copy of the layers and of the output matrix, keys and values of all columns, and four tables of logits in float32
-    (as they come, divided by the temperature, as probabilities and as their logarithms), with a row for each of
-    `next_tokens` tokens drawn at once: in a search, more than the `rows` that are computed.
+    (as they come, divided by the temperature, as probabilities and as their logarithms).
     """
     config, size = model.config, 2 if torch.cuda.is_available() else 4
     columns = -(-length // 32) * 32
     cache = 2 * config.num_hidden_layers * key_width(config) * rows * columns
-    logits = 4 * 4 * config.vocab_size * (next_tokens or rows)
+    logits = 4 * 4 * config.vocab_size * rows
     return size * (model.num_parameters() + cache) + logits
 
 
-def max_rows(model, rows: int, length: int, shared: int = 1) -> int:
-    """How many of `rows` completions of `length` tokens our loop can draw at once in nine tenths of the memory that the
-    model leaves, at least one; with `shared`, so many tokens are drawn from each row, as a search does.
-    """
+def max_rows(model, rows: int, length: int) -> int:
+    """How many of `rows` completions of `length` tokens our loop can draw at once, at least one, in nine tenths of the
+    memory that the model leaves."""
     room = 0.9 * (machine_memory() - model.num_parameters() * model.dtype.itemsize)
-    fixed = sampling_memory(model, 0, length, 0)
-    each = sampling_memory(model, 1, length, shared) - fixed
+    fixed = sampling_memory(model, 0, length)
+    each = sampling_memory(model, 1, length) - fixed
     return max(1, min(rows, int((room - fixed) // each)))
 
 
 def max_micro_batch(model, batch: int, length: int, reference: bool) -> int:
     """The most rows, a divisor of `batch`, that one pass can hold in nine tenths of the memory; 1 where none fits.
 
-    accelerate's `find_executable_batch_size` tries, and tries less after an out-of-memory exception: a CPU raises none,
-    the process is killed. So this one estimates.
+    This is an estimate, since accelerate's `find_executable_batch_size` needs an out-of-memory exception, and on a CPU
+    the process is killed without one.
     """
     room = 0.9 * machine_memory()
     sizes = (rows for rows in range(batch, 0, -1) if batch % rows == 0)
@@ -232,12 +230,12 @@ def opens_alike(folder: Path, tokenizer) -> bool:
     return False
 
 
-def reasoning_end(tokenizer, ids: Sequence[int], tag: str = "</think>") -> int:
-    """How many of a completion's tokens make up its reasoning, the closing tag included; all where it has none.
+def reasoning_end(tokenizer, ids: Sequence[int]) -> int:
+    """How many of a completion's tokens are its reasoning, the closing tag included; all of them without that tag.
 
-    The tag is looked for in the text: in few vocabularies it is one token.
+    The tag is looked for in the text, since in most vocabularies it is several tokens.
     """
-    return bisect_left(range(len(ids)), True, key=lambda end: tag in tokenizer.decode(ids[:end]))
+    return bisect_left(range(len(ids)), True, key=lambda end: "</think>" in tokenizer.decode(ids[:end]))
 
 
 def load_policy(path: str | Path, dtype: torch.dtype = torch.float32, style: str = ""):
@@ -271,26 +269,18 @@ def load_policy(path: str | Path, dtype: torch.dtype = torch.float32, style: str
     return model, tokenizer
 
 
-def mix_policies(shares: Mapping[str | Path, float]):
-    """Model and tokenizer with the weights sum_p share_p theta_p of policies p, paths as `load_policy` takes them.
+def mix_policies(start: str | Path, end: str | Path, alpha: float):
+    """Model and tokenizer with the weights (1 - alpha) theta_start + alpha theta_end; paths are `load_policy`'s.
 
-    Shares 1 - alpha and alpha of a policy and of one trained from it: WiSE-FT (arXiv 2109.01903), for reasoning (arXiv
-    2504.10478); equal shares of several: their mean (arXiv 2203.05482). A policy of share 0 is not read, so one of
-    share 1 is given back bit for bit. Raises ValueError for shares that do not add up to 1, and for policies of
-    different shapes or tokenizers.
+    `end` was trained from `start`: WiSE-FT (arXiv 2109.01903), for reasoning (arXiv 2504.10478). Raises ValueError for
+    policies of different shapes or tokenizers.
     """
-    if abs(sum(shares.values()) - 1) > 1e-6:
-        raise ValueError(f"shares of a mixture add up to 1, not {sum(shares.values())}: {dict(shares)}")
-    (model, tokenizer), *others = (load_policy(path) for path, share in shares.items() if share)
-    share, *rest = (share for share in shares.values() if share)
-    mixed = {name: share * weights for name, weights in model.state_dict().items()}
-    for (other, words), share in zip(others, rest, strict=True):
-        theirs = other.state_dict()
-        shapes = [{name: weights.shape for name, weights in one.items()} for one in (theirs, mixed)]
-        if words.get_vocab() != tokenizer.get_vocab() or shapes[0] != shapes[1]:
-            raise ValueError(f"policies of one shape and one tokenizer can be mixed, not {', '.join(map(str, shares))}")
-        mixed = {name: weights + share * theirs[name] for name, weights in mixed.items()}
-    model.load_state_dict(mixed)
+    (model, tokenizer), (other, words) = load_policy(start), load_policy(end)
+    ours, theirs = model.state_dict(), other.state_dict()
+    shapes = [{name: weights.shape for name, weights in one.items()} for one in (ours, theirs)]
+    if words.get_vocab() != tokenizer.get_vocab() or shapes[0] != shapes[1]:
+        raise ValueError(f"policies of one shape and one tokenizer can be mixed, not {start} and {end}")
+    model.load_state_dict({name: (1 - alpha) * weights + alpha * theirs[name] for name, weights in ours.items()})
     return model, tokenizer
 
 

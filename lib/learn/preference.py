@@ -17,9 +17,9 @@ from lib.game.problem import exclude
 from lib.game.prompts import render_prompt
 from lib.learn.demonstrations import query_problem
 from lib.learn.losses import preference_loss
-from lib.learn.model import load_policy, max_micro_batch
+from lib.learn.model import max_micro_batch
 from lib.learn.settings import PreferenceSettings
-from lib.learn.training import Policy, Resumable, arguments, check_style, schedule
+from lib.learn.trainer import Policy, Resumable, arguments, check_style, loaded, schedule
 
 HUB_PAIRS = "asingh15/countdown_tasks_3to4-dpo"
 
@@ -27,8 +27,8 @@ HUB_PAIRS = "asingh15/countdown_tasks_3to4-dpo"
 def preference_pairs(judged: pd.DataFrame, most: int, seed: int) -> Dataset:
     """Rows nums, target, chosen, rejected: correct against incorrect completions of the same problem.
 
-    `judged`: of `judging.judge`, with columns problem and finish. Only different completions count that ended by
-    themselves; both kinds are shuffled, and each stands in one pair, at most `most` pairs a problem.
+    `judged`: of `judging.judge`, with columns problem and finish. Only different completions count that were not cut.
+    Both kinds are shuffled, and each completion is in one pair. A problem has at most `most` pairs.
     """
     whole = judged[judged["finish"] == "stop"].drop_duplicates(["problem", "completion"])
     rows = []
@@ -36,9 +36,8 @@ def preference_pairs(judged: pd.DataFrame, most: int, seed: int) -> Dataset:
         sides = (group.loc[group["correct"] == correct, "completion"] for correct in (True, False))
         first = group.iloc[0]
         problem = {"nums": [int(n) for n in first["nums"]], "target": int(first["target"])}
-        rows += [
-            problem | {"chosen": right, "rejected": wrong} for right, wrong in list(zip(*sides, strict=False))[:most]
-        ]
+        pairs = list(zip(*sides, strict=False))[:most]
+        rows += [problem | {"chosen": correct, "rejected": wrong} for correct, wrong in pairs]
     return Dataset.from_list(rows)
 
 
@@ -80,27 +79,23 @@ class PreferenceTrainer(Resumable, DPOTrainer):
         self._rows: list[dict] = []
         self.check_memory(micro_batch, 2 * length, reference=True)
 
-    def _log_ratios(self, model, inputs: dict) -> torch.Tensor:
-        """log pi of the completions, chosen above rejected: (2, B)."""
+    def _logps(self, model, inputs: dict) -> torch.Tensor:
+        """log pi of the completions (2, B), first of the chosen, then of the rejected ones."""
         labels = inputs["input_ids"].masked_fill(inputs["completion_mask"] == 0, -100)
         out = model(inputs["input_ids"], attention_mask=inputs["attention_mask"], labels=labels, fused_lm_head=True)
         return out.log_probs.sum(-1).view(2, -1)
 
     def _compute_loss(self, model, inputs: dict, return_outputs=False) -> torch.Tensor:
         with torch.no_grad():
-            reference = self._log_ratios(self.ref_model, inputs)
-        logps = self._log_ratios(model, inputs)
-        chosen, rejected = logps - reference
+            reference = self._logps(self.ref_model, inputs)
+        chosen, rejected = self._logps(model, inputs) - reference
         lengths = inputs["completion_mask"].sum(-1).view(2, -1)
         loss, row = preference_loss(chosen, rejected, lengths, self.settings.beta, self.settings.loss)
-        if self.settings.nll_coef:
-            nll = -(logps[0] / lengths[0]).mean()
-            loss, row = loss + self.settings.nll_coef * nll, row | {"nll": nll.item()}
         self._rows.append(row)
         return loss
 
     def log(self, logs, start_time=None):
-        """One row of metrics.csv a step; TRL's own metrics are not kept."""
+        """One row of metrics.csv per step, without TRL's own metrics."""
         if "loss" not in logs:  # the summary at the end
             return
         self.check_finite(logs)
@@ -121,14 +116,13 @@ def train_preference(
 ) -> None:
     """Train on `pairs` (chosen, rejected, and nums and target or a prompt); the policy goes to `folder`/checkpoint.
 
-    Pairs come in one random permutation after another, `steps` batches in all. metrics.csv, a row a step: loss, what
-    `preference_loss` returns, nll where it counts, grad_norm, seconds; every `eval_every` steps eval_accuracy and
-    eval_entropy, if there are `eval_problems`. A run that was interrupted resumes from `folder`/trainer. Raises
-    ValueError where there is no pair.
+    Pairs come in one random permutation after another, `steps` batches in all. metrics.csv has one row per step: loss,
+    what `preference_loss` returns, grad_norm, seconds; with `eval_problems` also eval_accuracy and eval_entropy, every
+    `eval_every` steps. A run that was interrupted resumes from `folder`/trainer. Raises ValueError without any pair.
     """
     if not len(pairs):
         raise ValueError("there is no pair to learn from: no problem has both a correct and an incorrect completion")
-    folder, (model, tokenizer) = Path(folder), policy if isinstance(policy, tuple) else load_policy(policy)
+    folder, (model, tokenizer) = Path(folder), loaded(policy)
     disable_progress_bars()  # of every small thing that TRL does to the rows
     if "prompt" not in pairs.column_names:
         pairs = pairs.map(lambda row: {"prompt": render_prompt(row["nums"], row["target"], prompt_style)})

@@ -1,11 +1,11 @@
 """Beam search of the agent (paper `agent`, Section 3.3) on the decode loop of `lib.learn.generation`.
 
 A budget B/K keeps the best B partial games of a problem and samples K action tags for each. Tags that name no legal
-action are dropped and counted. Games that have come to the same state are one: what can follow is the same, so the
-likeliest stays. Tags of one state share their computation as long as they begin alike.
+action are dropped and counted. Of games in the same state only the likeliest stays, since what can follow is the same.
+Tags of one state share their computation as long as they begin alike.
 
-Reranking by exact values asks the solver at test time: it says what a perfect value function would add, and is no
-method to compare others with. A learned value is one: a policy that says of a state whether it can be solved.
+Reranking by exact values asks the solver at test time. It shows what a perfect value function would add, and is not a
+method to compare others with. A learned value is one: a policy that says whether a state can be solved.
 """
 
 import re
@@ -13,7 +13,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
-from itertools import groupby
+from itertools import groupby, islice
 from typing import NamedTuple
 
 import numpy as np
@@ -27,7 +27,6 @@ from lib.game.mdp import (
     State,
     expression,
     initial,
-    legal_actions,
     parse_action,
     q_values,
     render_action,
@@ -35,19 +34,20 @@ from lib.game.mdp import (
     step,
 )
 from lib.game.problem import Problem
-from lib.learn.generation import Sampling, generate
+from lib.learn.generation import Sampling, generate_shared
 from lib.learn.model import max_rows
 
+AT_ONCE = 4096  # tags
 Value = Callable[[Sequence[State]], np.ndarray]  # states to V, float64
 
 
 @dataclass(frozen=True, kw_only=True)
 class SearchSettings:
-    """Budget B/K, how tags are drawn, and Eq. 10's value: rerank none, executor, binary or soft (`q_values`) or learned
-    (`learned_values`), lambda `weight`.
+    """Budget B/K, how tags are drawn, and the value of Eq. 10: rerank none, executor, binary or soft (`q_values`) or
+    learned (`learned_values`), with lambda `weight`.
 
-    cascade: budgets in place of B/K, as "16 x 1/1, 16/16": sixteen single games, one after the other, then a search; a
-    problem goes through them until a game is won.
+    cascade: several budgets in place of B/K. "16 x 1/1, 16/16" is sixteen single games, one after the other, and then a
+    search. A problem goes through them until a game is won.
     """
 
     beams: int = 16
@@ -60,7 +60,6 @@ class SearchSettings:
     weight: float = 1.0
     alpha: float = 0.2
     beta: float = 0.05
-    legal_only: bool = False  # tags that name no legal action cannot be drawn
     cascade: str = ""
 
     def __post_init__(self):
@@ -70,12 +69,12 @@ class SearchSettings:
 
     @property
     def budgets(self) -> list[tuple[int, int]]:
-        """B/K of one search after the other, of which the cascade may take the first only."""
+        """B/K of one search after the other."""
         if not self.cascade:
             return [(self.beams, self.samples)]
         stages = [re.fullmatch(r"(?:(\d+) x )?(\d+)/(\d+)", stage) for stage in self.cascade.split(", ")]
         if not all(stages):
-            raise ValueError(f"cascade={self.cascade!r} is no row of budgets as '16 x 1/1, 16/16'")
+            raise ValueError(f"cascade={self.cascade!r} is not a list of budgets such as '16 x 1/1, 16/16'")
         return [(int(one[2]), int(one[3])) for one in stages if one for _ in range(int(one[1] or 1))]
 
     @property
@@ -84,7 +83,7 @@ class SearchSettings:
 
 
 class Path(NamedTuple):
-    """A partial game: `logprob` is L of Eq. 10, `score` is G, with the value of the last action only."""
+    """A partial game. `logprob` is L of Eq. 10, and `score` is G, with the value of the last action only."""
 
     state: State
     logprob: float
@@ -98,23 +97,19 @@ def sample_tags(
     n: int,
     sampling: Sampling,
     generator: torch.Generator,
-    batch: int = 4096,
-    legal_only: bool = False,
 ) -> list[list[tuple[str, float, int]]]:
     """`n` action tags of each state: (text, log-probability, tokens), end token included, at temperature 1 and uncut.
 
-    At most `batch` tags are drawn at once, and no more than the memory holds: each has a row of logits. With
-    `legal_only` numbers that are not there are masked, and whatever else the environment would reject; the
-    log-probability stays the policy's own. A tag cut at the length cap keeps no text, so that it is unreadable.
+    At most AT_ONCE tags are drawn at once, and no more than fit in memory, since each has a row of logits. A tag
+    that is cut at the length cap keeps no text, so that it cannot be read as an action.
     """
     tags, eos = [], tokenizer.eos_token_id
     longest = max((len(tokenizer(render_state(state)).input_ids) for state in states[:1]), default=0)
-    batch = max_rows(model, batch, 2 * longest + sampling.max_tokens)  # states differ in length
-    for start in range(0, len(states), max(1, batch // n)):
-        chosen = states[start : start + max(1, batch // n)]
+    together = max(1, max_rows(model, AT_ONCE, 2 * longest + sampling.max_tokens) // n)  # states differ in length
+    for start in range(0, len(states), together):
+        chosen = states[start : start + together]
         prompts = tokenizer([render_state(state) for state in chosen]).input_ids
-        choices = [legal_tags(tokenizer, state) for state in chosen] if legal_only else None
-        out = generate(model, prompts, n, sampling, eos, generator, share=True, choices=choices)
+        out = generate_shared(model, prompts, n, sampling, eos, generator)
         kinds = list(dict.fromkeys(map(tuple, out.ids)))
         texts = dict(zip(kinds, tokenizer.batch_decode([ids[:-1] for ids in kinds]), strict=True))
         drawn = [
@@ -125,20 +120,12 @@ def sample_tags(
     return tags
 
 
-def legal_tags(tokenizer, state: State) -> list[tuple[int, ...]]:
-    """The token ids of every tag that names a legal action, end token included and no token that a tokenizer puts in
-    front of a text; + and * in either order."""
-    moves = legal_actions(state)
-    moves += [move._replace(a=move.b, b=move.a) for move in moves if move.op in "+*"]
-    tags = tokenizer(list(map(render_action, moves)), add_special_tokens=False).input_ids
-    return [(*ids, tokenizer.eos_token_id) for ids in tags]
-
-
 def learned_values(model, tokenizer, states: Sequence[State], batch: int = 2048) -> np.ndarray:
     """V(s) of each state by a value policy, float64: P(yes) / (P(yes) + P(no)) of the token behind its prompt.
 
-    A state of one number is won or lost, as the executor sees. Equal states are read once, and together with others
-    whose prompts are as long, at most `batch`: nothing is padded. Raises ValueError where yes or no is not one token.
+    A state of one number is won or lost, which needs no policy. Equal states are read once, at most `batch` at a time,
+    together with others whose prompts are as long, so that nothing is padded. Raises ValueError where yes or no is not
+    one token.
     """
     words = [tokenizer.encode(word, add_special_tokens=False) for word in VERDICTS]
     if any(len(ids) != 1 for ids in words):
@@ -152,8 +139,8 @@ def learned_values(model, tokenizer, states: Sequence[State], batch: int = 2048)
         with torch.inference_mode():
             parts = torch.tensor(ids, device=model.device).split(batch)
             last = [model.base_model(part, use_cache=False).last_hidden_state[:, -1] for part in parts]
-            said = (torch.cat(last) @ verdicts.T).float().softmax(-1)[:, 1]
-        values.update(zip(keys, said.tolist(), strict=True))
+            solvable = (torch.cat(last) @ verdicts.T).float().softmax(-1)[:, 1]
+        values.update(zip(keys, solvable.tolist(), strict=True))
     return np.array([values[state.key] for state in states])
 
 
@@ -165,17 +152,36 @@ def search(
     generator: torch.Generator,
     value: Value | None = None,
 ) -> list[tuple[list[Path], Counter]]:
-    """Of each problem its finished games, best first, at most B, and a tally: sampled, tokens, each of REJECTIONS,
-    valued (unfinished states that the value policy was asked about). `value` is that of rerank "learned"."""
+    """The finished games of each problem's last search, best first, and a tally of all its searches.
+
+    The `budgets` of `settings` come in turn, until a game has reached the problem's target, which needs no solver to
+    see. The tally counts sampled, tokens, each of REJECTIONS, and valued (unfinished states that the value policy has
+    read). `value` is that of rerank "learned".
+    """
     if settings.rerank == "learned" and value is None:
         raise ValueError("rerank is 'learned', and there is no value policy to ask: name one, as `value`")
+    games: list[list[Path]] = [[] for _ in problems]
+    tallies, left = [Counter() for _ in problems], list(range(len(problems)))
+    for beams, samples in settings.budgets:
+        budget = replace(settings, beams=beams, samples=samples)
+        searched = _search(model, tokenizer, [problems[i] for i in left], budget, generator, value)
+        for i, (paths, tally) in zip(left, searched, strict=True):
+            games[i] = paths
+            tallies[i].update(tally)
+        left = [i for i in left if not any(path.state.nums == (problems[i].target,) for path in games[i])]
+    return list(zip(games, tallies, strict=True))
+
+
+def _search(model, tokenizer, problems: Sequence[Problem], settings: SearchSettings, generator, value) -> list[tuple]:
+    """As `search`, with one budget."""
     beams = [[Path(initial(problem), 0.0, 0.0)] for problem in problems]
     tallies = [Counter() for _ in problems]
     while active := [(i, path) for i, paths in enumerate(beams) for path in paths if not path.state.terminal]:
+        # 1. Draw tags in the state of every unfinished game of every problem
         states = [path.state for _, path in active]
-        asked = (states, settings.samples, settings.sampling, generator)
-        drawn = sample_tags(model, tokenizer, *asked, legal_only=settings.legal_only)
-        found: list[dict] = [{} for _ in problems]
+        drawn = sample_tags(model, tokenizer, states, settings.samples, settings.sampling, generator)
+        # 2. Play them; the likeliest game stays in each state
+        found: dict[int, dict] = {i: {} for i, _ in active}
         for (i, path), tags in zip(active, drawn, strict=True):
             tallies[i].update(sampled=len(tags), tokens=sum(tokens for *_, tokens in tags))
             for (text, logprob), times in Counter(tag[:2] for tag in tags).items():
@@ -186,45 +192,23 @@ def search(
                 successor, total = step(path.state, move), path.logprob + logprob
                 if successor.key not in found[i] or total > found[i][successor.key].logprob:
                     found[i][successor.key] = Path(successor, total, total)
-        for i in {i for i, _ in active}:
-            beams[i] = list(found[i].values())
-            tallies[i]["valued"] += sum(settings.rerank == "learned" and not path.state.terminal for path in beams[i])
-        _rank([beams[i] for i in {i for i, _ in active}], settings, value)
+        # 3. Score the games of all problems at once, and keep the best of each
+        scored = iter(_scored([path for paths in found.values() for path in paths.values()], settings, value))
+        for i, paths in found.items():
+            beams[i] = sorted(islice(scored, len(paths)), key=lambda path: -path.score)[: settings.beams]
+            if settings.rerank == "learned":
+                tallies[i]["valued"] += sum(not path.state.terminal for path in paths.values())
     return list(zip(beams, tallies, strict=True))
 
 
-def cascade(
-    model,
-    tokenizer,
-    problems: Sequence[Problem],
-    settings: SearchSettings,
-    generator: torch.Generator,
-    value: Value | None = None,
-) -> list[tuple[list[Path], Counter]]:
-    """As `search`, with the `budgets` of `settings` in turn: of each problem the games of its last search, and a tally
-    of all. A problem whose target a game has reached is won, which the executor sees without a solver."""
-    games: list[list[Path]] = [[] for _ in problems]
-    tallies, left = [Counter() for _ in problems], list(range(len(problems)))
-    for beams, samples in settings.budgets:
-        budget = replace(settings, beams=beams, samples=samples)
-        searched = search(model, tokenizer, [problems[i] for i in left], budget, generator, value)
-        for i, (paths, tally) in zip(left, searched, strict=True):
-            games[i] = paths
-            tallies[i].update(tally)
-        left = [i for i in left if not any(path.state.nums == (problems[i].target,) for path in games[i])]
-    return list(zip(games, tallies, strict=True))
-
-
-def _rank(beams: list[list[Path]], settings: SearchSettings, value: Value | None) -> None:
-    """Score every path by Eq. 10, all in one call of solver or value policy; keep the best of each problem in order."""
-    states = [path.state for paths in beams for path in paths]
+def _scored(paths: list[Path], settings: SearchSettings, value: Value | None) -> list[Path]:
+    """The paths with their scores by Eq. 10, from one call of the solver or the value policy."""
+    states = [path.state for path in paths]
     if settings.rerank == "learned" and value is not None:
-        values = iter(value(states))
+        values = value(states)
     else:
-        values = iter(q_values(states, settings.rerank, settings.alpha, settings.beta))
-    for paths in beams:
-        scored = [path._replace(score=path.logprob + settings.weight * next(values)) for path in paths]
-        paths[:] = sorted(scored, key=lambda path: -path.score)[: settings.beams]
+        values = q_values(states, settings.rerank, settings.alpha, settings.beta)
+    return [path._replace(score=path.logprob + settings.weight * v) for path, v in zip(paths, values, strict=True)]
 
 
 def search_table(
@@ -240,11 +224,10 @@ def search_table(
 ) -> pd.DataFrame:
     """Search every problem of `rows` (nums, target) `repeats` times, `together` at once: the table that is saved.
 
-    One row a finished game; a search that finished none has one row of rank 0 with empty texts. Columns: problem (its
-    index), nums, target, sample (the repeat), rank (0 is the best score), completion (the answer that the game has
-    built, for `judging.judge`), actions, states (after each action), logprob, score, and of the whole search, the
-    same in all its rows: sampled, each of REJECTIONS, tokens, valued (states), seconds (its share of those it was
-    searched with).
+    One row per finished game; a search without one has a row of rank 0 with empty texts. Columns: problem (its index),
+    nums, target, sample (the repeat), rank (0 is the best score), completion (the answer that the game has built, for
+    `judging.judge`), actions, states (after each action), logprob, score; and of the whole search, the same in all its
+    rows, sampled, each of REJECTIONS, tokens, valued (states) and seconds (its share of the time of `together`).
     """
     asked = [(i, sample, row) for i, row in enumerate(rows) for sample in range(repeats)]
     table = []
@@ -254,7 +237,7 @@ def search_table(
         problems = [Problem(tuple(map(int, row["nums"])), int(row["target"])) for *_, row in chunk]
         generator = torch.Generator(model.device).manual_seed(seed * 1_000_003 + start)
         began = time.perf_counter()
-        searched = cascade(model, tokenizer, problems, settings, generator, value)
+        searched = search(model, tokenizer, problems, settings, generator, value)
         seconds = (time.perf_counter() - began) / len(chunk)
         for (i, sample, _), problem, (paths, tally) in zip(chunk, problems, searched, strict=True):
             counts: dict[str, float] = {name: tally[name] for name in ("sampled", *REJECTIONS, "tokens", "valued")}

@@ -1,13 +1,13 @@
-"""The parameters of the notebooks: what each may be, and how those of a trainer fit each other.
+"""The parameters of the notebooks: the bounds of each, and how those of a trainer fit each other.
 
-A bound stands at its field, with the meaning behind it. A number's one home is the notebook's parameters cell: what a
-trainer takes has no default here. Nothing in this file needs torch: the grid is held to it before anything starts.
+A bound stands at its field, and the field's meaning behind it. The parameters of trainers have no defaults here, since
+their home is the notebook's parameters cell. Nothing in this file needs torch, so that all runs can be checked before
+anything starts.
 """
 
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal, Self
 
-import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model, model_validator
 
 from lib.files import nearest
@@ -16,18 +16,16 @@ Count = Annotated[int, Field(ge=1, le=10**6)]
 Whole = Annotated[int, Field(ge=0, le=10**6)]
 Tokens = Annotated[int, Field(ge=1, le=8192)]
 Group = Annotated[int, Field(ge=2, le=10**5)]  # leave-one-out needs another rollout of the problem
-Positive = Annotated[float, Field(gt=0, le=1e6)]  # bounds that are finite leave out nan
+Positive = Annotated[float, Field(gt=0, le=1e6)]  # finite bounds exclude nan
 Weight = Annotated[float, Field(ge=0, le=1e6)]
 Share = Annotated[float, Field(ge=0, le=1)]
-Part = Annotated[float, Field(gt=0, le=1)]  # a share that is not nothing
+Part = Annotated[float, Field(gt=0, le=1)]  # a share above 0
 Engine = Literal["transformers", "vllm"]  # keys of lib.learn.generation.ENGINES
-Advantage = Literal[  # keys of lib.learn.losses.ADVANTAGES
-    "leave_one_out", "pass_at_k", "pass_at_k_normalised", "max_rl", "grpo", "f_grpo"
-]
+Advantage = Literal["leave_one_out", "pass_at_k", "max_rl", "grpo", "f_grpo"]  # keys of lib.learn.losses.ADVANTAGES
 
 
 class Settings(BaseModel):
-    """Base of the settings. Raises ValueError with a sentence for each value that cannot be."""
+    """Base of the settings. Raises ValueError with a sentence for each value that is out of bounds."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
@@ -49,7 +47,7 @@ class Settings(BaseModel):
 
 
 class Sampling(Settings):
-    """How tokens are drawn. As it stands the policy itself: nothing is cut."""
+    """How tokens are drawn. The defaults are the policy itself, without any cut."""
 
     max_tokens: Tokens  # of a completion
     temperature: Weight = 1.0  # 0 takes the most probable token
@@ -58,12 +56,12 @@ class Sampling(Settings):
 
 
 class Optimisation(Settings):
-    """What every trainer takes: AdamW, clipping, how often it is watched and kept."""
+    """What every trainer takes: AdamW, clipping, and how often it is evaluated and saved."""
 
     learning_rate: Positive
     weight_decay: Weight
-    max_grad_norm: Positive  # gradients are cut to this norm
-    eval_every: Count  # updates between two looks at what is held out
+    max_grad_norm: Positive  # gradients are clipped to this norm
+    eval_every: Count  # updates between two evaluations on what is held out
     save_every: Count  # updates between two checkpoints to resume from
     seed: Whole
 
@@ -75,7 +73,7 @@ class SFTSettings(Optimisation):
     batch_size: Count  # demonstrations per update
     warmup_steps: Whole  # updates
     schedule: Literal["cosine", "linear", "constant"]  # of the learning rate, a transformers name
-    end_token: bool  # teach where a completion ends
+    end_token: bool  # whether the end of a completion is taught
     log_every: Count  # updates between two rows of metrics.csv
 
     @model_validator(mode="after")
@@ -91,7 +89,7 @@ class RLOOSettings(Optimisation):
 
     A rollout whose advantage is 0 adds nothing to the policy gradient. To save time, entropy and KL use a random
     `idle_share` of these rollouts, and KL a random `reference_share` of what is left, reweighted so that both estimates
-    stay unbiased. From `advantage` to `smoothing`: see `advantages_of`.
+    stay unbiased.
     """
 
     steps: Count  # updates
@@ -103,20 +101,15 @@ class RLOOSettings(Optimisation):
     engine: Engine  # draws the rollouts
     warmup_steps: Whole  # first updates, over which the learning rate rises
     decay_steps: Whole  # last updates, over which it falls to 0
-    average_from: Whole  # the policy is the mean of the weights behind this update and each after it; 0: the last ones
+    average_from: Whole  # the policy is the mean of the weights after this update and each later one; 0: the last ones
     importance_cap: Positive  # of the importance weight of a rollout
     entropy_coef: Weight
     kl_coef: Weight  # of the KL per token from the policy that training starts from
     idle_share: Part
     reference_share: Part
     advantage: Advantage
-    pass_k: Count  # k of the first update, for advantages that have one
-    pass_k_end: Count  # and of the last update
+    pass_k: Count  # k of pass_at_k; 1 for the other advantages
     focal_gamma: Weight  # gamma of f_grpo
-    positive_weight: Weight  # factor of positive advantages
-    unlikeliness: Share  # share of its reward that the likeliest correct rollout of a group loses
-    smoothing: Weight  # paid to a correct rollout per nat that makes it unlikely
-    mask_truncated: bool  # rollouts cut at the cap have no advantage and are left out of the baseline
     micro_batch: Count  # rollouts per backward pass, at most
 
     @property
@@ -124,19 +117,11 @@ class RLOOSettings(Optimisation):
         """Rollouts per update."""
         return self.problems_per_step * self.group_size
 
-    def shaping(self, step: int) -> dict[str, Any]:
-        """The options of `advantages_of` in update `step`, from 0."""
-        k = round(np.interp(step, [0, max(self.steps - 1, 1)], [self.pass_k, self.pass_k_end]))
-        names = ("advantage", "positive_weight", "unlikeliness", "smoothing")
-        return {name: getattr(self, name) for name in names} | {"k": k, "gamma": self.focal_gamma}
-
     @model_validator(mode="after")
     def fits(self) -> Self:
-        ks, room = (self.pass_k, self.pass_k_end), self.group_size if self.advantage.startswith("pass_at_k") else 2
-        if max(ks) >= room:
-            raise ValueError(
-                f"pass_k, pass_k_end={ks}: {self.advantage} in groups of {self.group_size} has 1 to {room - 1}"
-            )
+        most = self.group_size - 1 if self.advantage == "pass_at_k" else 1
+        if self.pass_k > most:
+            raise ValueError(f"pass_k={self.pass_k}: {self.advantage} in groups of {self.group_size} takes 1 to {most}")
         if self.warmup_steps + self.decay_steps > self.steps or self.average_from > self.steps:
             raise ValueError(
                 f"steps={self.steps} cannot hold warmup_steps={self.warmup_steps} and decay_steps={self.decay_steps}, "
@@ -160,21 +145,20 @@ class PreferenceSettings(Optimisation):
 
     loss: Literal["ipo", "ipo_mean", "dpo"]  # of lib.learn.losses.PREFERENCE
     beta: Positive  # the smaller, the further apart the sides of a pair are pushed
-    nll_coef: Weight  # of -log pi of the chosen completion, mean per token (Iterative RPO, arXiv 2404.19733)
     steps: Count  # updates
     batch_size: Count  # pairs per update
     max_tokens: Tokens  # cap of a held-out completion
 
 
 class Notebooks(Settings):
-    """The other parameters, of all notebooks: none is required, and a name means the same wherever it stands."""
+    """The other parameters of all notebooks. None is required, and a name has one meaning in all of them."""
 
     # problems and policies
     source: Literal["generated", "hub"] = "generated"  # of problems, demonstrations or pairs
     nums: list[Count] = []  # of one problem
-    probes: str = ""  # a run whose problems alone come
+    probes: str = ""  # a run to whose problems training is restricted
     limit: Whole = 0  # problems taken from a set; 0: all
-    skip: Whole = 0  # problems passed over, as many times as a run draws
+    skip: Whole = 0  # how many times as many problems as a run draws are passed over
     problems: Count = 1
     draws: Count = 1
     eval_problems: Whole = 0  # problems watched during training
@@ -183,11 +167,11 @@ class Notebooks(Settings):
     eval_demonstrations: Whole = 0
     five_numbers: Whole = 0  # demonstrations with five numbers
     most_failures: Whole = 0  # failing attempts in a demonstration, at most
-    give_up: Share = 0.0  # share of the demonstrations that ends in a near miss
+    give_up: Share = 0.0  # share of the demonstrations that end in a near miss
     samples: Count | list | str = 1  # completions of a problem; folders, where a study reads them
     batch: Count = 1  # completions decoded at once
     most_pairs: Count = 1  # pairs of one problem or state
-    hard_weight: Count = 1  # how often a pair of a hard problem counts
+    hard_weight: Count = 1  # how many times a pair of a hard problem counts
     think_weight: Weight = 1.0  # of the reasoning's tokens in the policy gradient
     alpha: Share = 0.0  # of Q_soft (`agent` Eq. 9); of the second policy in a mixture
     beta: Positive = 1.0  # of Q_soft; of a preference loss
@@ -199,7 +183,7 @@ class Notebooks(Settings):
     together: Count = 1  # problems searched at once
     # the exact study
     objective: Literal["expected", "pass4", "pass16", "log", "rloo"] = "expected"  # what the gradient raises
-    updates: Whole = 0  # of the policy; 0: it is evaluated alone
+    updates: Whole = 0  # of the policy; 0: it is only evaluated
     numbers: Annotated[int, Field(ge=2, le=6)] = 3  # of a training problem
     replicates: Whole = 0  # estimates of the gradient at each stage of training
     # problem sets and the base model
@@ -227,7 +211,7 @@ TRAINERS = (Sampling, SFTSettings, RLOOSettings, PreferenceSettings)
 
 
 def _of_any() -> dict[str, Any]:
-    """Each parameter with its bound; where several settings have one of this name, what any of them takes."""
+    """The bound of each parameter; of a name in several settings, the union of their bounds."""
     kinds: dict[str, Any] = {}
     for settings in (*TRAINERS, Notebooks):
         for name, field in settings.model_fields.items():
@@ -240,9 +224,8 @@ PARAMETERS = _of_any()
 
 
 def explain(error: ValidationError, known: Mapping[str, Any]) -> str:
-    """One sentence for each value that pydantic refuses, with the nearest of the `known` names for one that it does not
-    know."""
-    told: dict[Any, str] = {}
+    """One sentence per parameter that pydantic refuses; an unknown one gets the nearest of the `known` names."""
+    sentences: dict[Any, str] = {}
     for one in error.errors():
         place = [part for at, part in enumerate(one["loc"]) if not at or not _is_kind(part)]
         name = place[0] if place else ""
@@ -255,17 +238,17 @@ def explain(error: ValidationError, known: Mapping[str, Any]) -> str:
         else:
             where = ".".join(map(str, dict.fromkeys((place[0], place[-1]))))
             why = f"{where} is {one['input']!r}: {one['msg'].removeprefix('Value error, ')}"
-        told.setdefault(name, why)  # the first of each parameter
-    return "; ".join(told.values())
+        sentences.setdefault(name, why)  # the first of each parameter
+    return "; ".join(sentences.values())
 
 
 def _is_kind(part: str | int) -> bool:
-    """Whether a part of an error's place is pydantic's name of a type, or its word for a key, and no key itself."""
+    """Whether a part of an error's location is pydantic's name of a type, or its word for a key, and not a key."""
     kinds = ("[key]", "int", "float", "str", "bool")
     return isinstance(part, str) and (part in kinds or "constrained-" in part or "[" in part)
 
 
 def loosely(extra: Mapping[str, Any]) -> type[BaseModel]:
-    """A model of all parameters at once, each of them optional, with `extra` ones by name."""
+    """A model of all parameters at once, each of them optional, and of `extra` ones by name."""
     fields: dict[str, Any] = {name: (kind, None) for name, kind in {**PARAMETERS, **extra}.items()}
     return create_model("Parameters", __config__=ConfigDict(strict=True, extra="ignore"), **fields)

@@ -1,4 +1,4 @@
-"""What the papers claim, asked of our numbers: data/paper/claims.csv states what is compared, here it is answered.
+"""What the papers claim and what our numbers answer: data/paper/claims.csv states the comparisons.
 
 A claim is a contrast of methods (`intervals`) on one set and one metric, with a direction: A above B; above it by a
 factor; its change from its own start above that of B; above each of several; one method against a bound; or two that
@@ -6,22 +6,22 @@ are equal. Direction and size are two answers.
 
 Answers on direction, from the 95% interval:
 
-holds      the interval lies on the claimed side of zero; of "equal" and "zero", within the margin
-reversed   it lies on the other side; of "equal" and "zero", beyond the margin
+holds      the interval lies on the claimed side of zero; for "equal" and "zero", within the margin
+reversed   it lies on the other side; for "equal" and "zero", beyond the margin
 open       neither, or one of the methods was trained once
 not run    there are no such runs
 
-Size, beside the paper's number: "as large" (the interval holds it, and not zero), "smaller" or "larger" (the paper's
-number lies beyond the interval), "unknown" (the interval holds both, or the paper has no number). The paper's number
-has an error too, of its 50 problems and its one run. So a claim `contradicts` the paper only where the two numbers
-differ by more than both errors allow; what such a run would have as its error is known from our own runs.
+Answers on size, compared with the paper's number: "as large" (the interval contains it, and not zero), "smaller" or
+"larger" (the paper's number lies beyond the interval), "unknown" (the interval contains both, or the paper has no
+number). The paper's number has an error too, since it rests on 50 problems and one run; our own runs tell how large it
+is. So a claim `contradicts` the paper only where the two numbers differ by more than both errors allow.
 
 `within`: the whole interval of a difference lies within 3 points of the problems solved. That bound was chosen after
-most results were known. It decides no direction.
+most results were known, and it decides no direction.
 
-`posed` is the commit in which a claim was first asked, `changed` states what was asked differently afterwards, in which
-commit and why. A claim that was posed again keeps its first form: agent-1 is the first form, agent-1b the second, and
-each has its own answer.
+`posed` is the commit in which a claim was first asked, and `changed` says what was asked differently afterwards, in
+which commit and why. A claim that was posed again keeps its first form: agent-1 is the first form, agent-1b the second,
+and each has its own answer.
 """
 
 from collections.abc import Mapping
@@ -44,15 +44,14 @@ GROUP = 64  # problems of each group of the levels
 
 
 def planned(paper: str | None = None) -> pd.DataFrame:
-    """The claims of one paper, or all, as data/paper/claims.csv states them. Raises ValueError naming a claim that
-    says too little. Columns id, paper, section, claim, and what is compared:
+    """The claims of one paper, or all, as data/paper/claims.csv states them. Raises ValueError that names a claim
+    without a known direction or without its margin. Columns id, paper, section, claim, and what is compared:
 
     runs: A;B for A minus B, A;B;C for A minus each other (direction highest, lowest) or each alone (zero), A for A
-    alone.
-    starts: the policies that A and B began from, where their changes are compared. bound: taken off; factor: of B, or
-    of its change; margin: within which equal is equal. metric, set: ours; problem_set, paper_metric, paper_runs: the
-    paper's, filled in where they are the same. profile: in which alone it is asked. note: what is censored, selected or
-    chosen. posed, changed: see above.
+    alone. starts: the policies that A and B began from, where their changes are compared. bound is subtracted; factor
+    multiplies B, or its change; margin: two values within it are equal. metric and set are ours; problem_set,
+    paper_metric and paper_runs the paper's, filled in where they are the same. profile: the only one in which it is
+    asked. note: what is censored, selected or chosen. posed, changed: see above.
     """
     table = pd.read_csv(PAPER / "claims.csv").fillna({"starts": "", "note": "", "bound": 0.0, "factor": 1.0})
     table = table.fillna({"profile": "", "posed": "", "changed": ""})
@@ -66,8 +65,8 @@ def planned(paper: str | None = None) -> pd.DataFrame:
 
 
 def comparisons(claim, theirs=False) -> list[dict[str, float]]:
-    """The contrasts that a row of `planned` asks for, as weights of methods. theirs: as the paper made them, where all
-    policies of a study began from one."""
+    """The contrasts that a row of `planned` asks for, as weights of methods. With `theirs` as the paper made
+    them, where the policies of a study all began from one."""
     first, *others = (claim.paper_runs if theirs else claim.runs).split(";")
     if claim.metric.startswith("slope of "):  # over all their runs, one number
         return [dict.fromkeys((first, *others), 1.0)]
@@ -83,7 +82,7 @@ def comparisons(claim, theirs=False) -> list[dict[str, float]]:
 
 
 def answer(low: float, high: float, direction: str, seeds: int, margin=np.nan) -> str:
-    """What the interval of a contrast says on the direction of a claim (above)."""
+    """What the interval of a contrast says about the direction of a claim (see above)."""
     if np.isnan(low) or seeds < 2:
         return "open"
     if direction in ("equal", "zero"):
@@ -96,8 +95,7 @@ def answer(low: float, high: float, direction: str, seeds: int, margin=np.nan) -
 
 
 def size(low: float, high: float, direction: str, theirs: float) -> str:
-    """How large the effect is beside the paper's (above); "unknown" of equality, and where there is nothing to
-    compare."""
+    """How large the effect is, compared with the paper's (see above); "unknown" for equality or without a number."""
     if direction in ("lower", "lowest"):
         low, high, theirs = -high, -low, -theirs
     if direction in ("equal", "zero") or not theirs > 0 or np.isnan(low):
@@ -115,14 +113,15 @@ def evaluate(
 ) -> pd.DataFrame:
     """The answers to `asked`, rows of `planned`.
 
-    `scores`: of all methods of the study, as `lib.study.intervals` takes them; training logs as `of_logs` makes them.
-    ready: by claim, the (estimate, low, high, seeds) of what is no contrast of means, such as a crossover.
-    chosen: scores in the regime that was chosen, where a study has some of its methods there: a claim rests on these
-    where they have its metric and, on its set, all of its methods, but where it names its profile.
-    One row a claim: that of its weakest comparison, and of equals that with the least lead. Columns estimate, low,
-    high, n_problems, seeds, borrowed (`intervals`); p, the error at which the answer would change; theirs, the
+    `scores`: those of all methods of the study, as `lib.study.intervals` takes them, training logs by its `of_logs`.
+    ready: by claim, the (estimate, low, high, seeds) of what is not a contrast of means, such as a crossover.
+    chosen: scores of methods that were also trained in the chosen regime. A claim that does not name its profile rests
+    on these where they have its metric and, on its set, all of its methods.
+
+    One row per claim, that of its weakest comparison and among equals that with the smallest lead. Columns estimate,
+    low, high, n_problems, seeds, borrowed (`intervals`); p, the error at which the answer would change; theirs, the
     paper's value, and its error; against, the baseline; comparisons, how many the claim rests on; answer, size, within,
-    contradicts (above).
+    contradicts (see above).
     """
     paper = pd.read_csv(PAPER / "results.csv")
     paper["value"] /= paper["unit"].map(PER).fillna(1)
@@ -146,14 +145,16 @@ def evaluate(
 
 
 def reported(claim, paper: pd.Series) -> float:
-    """The paper's value of a claim: of several comparisons the least favourable one that it has. NaN: it has none."""
+    """The paper's value for a claim, of several comparisons the least favourable one; NaN where the paper has none."""
     found = []
     for weights in comparisons(claim, theirs=True):
         keys = [(claim.paper, method, claim.problem_set, claim.paper_metric) for method in weights]
-        lead = (claim.paper, " - ".join(weights), *keys[0][2:])
-        said = len(keys) > 1 and lead in paper.index  # the paper has the difference alone
-        found.append((paper[lead] if said else paper.reindex(keys).to_numpy() @ [*weights.values()]) - claim.bound)
-    found = [value for value in found if np.isfinite(value)]  # a lead that never came has no size
+        difference = (claim.paper, " - ".join(weights), *keys[0][2:])
+        if len(keys) > 1 and difference in paper.index:  # the paper gives only the difference
+            found.append(paper[difference] - claim.bound)
+        else:
+            found.append(paper.reindex(keys).to_numpy() @ [*weights.values()] - claim.bound)
+    found = [value for value in found if np.isfinite(value)]  # a crossover that never came has no size
     if not found:
         return np.nan
     if claim.direction == "zero":
@@ -193,15 +194,15 @@ def _compared(claim, theirs: float, found: Measured, methods: list[str]) -> dict
         row["within"] = low > -NEAR and high < NEAR
     if np.isfinite(theirs):
         problems = GROUP if str(claim.problem_set).startswith("levels L") else PROBLEMS.get(claim.problem_set, 50)
-        row["error"] = found.error_of_one_run(problems) or np.nan  # where none of ours is right nothing is known of it
+        row["error"] = found.error_of_one_run(problems) or np.nan  # unknown where all our scores are equal
         if row["error"] > 0:
             row["contradicts"] = abs(estimate - theirs) > np.hypot((high - low) / 2, 1.96 * row["error"])
     return row
 
 
 def with_q(answered: pd.DataFrame) -> pd.DataFrame:
-    """Answers with the column q: `p` corrected for how many claims of its paper were tested (Benjamini and Hochberg).
-    Among the claims of a paper with q below .05 one in twenty is false, by expectation."""
+    """Answers with the column q: `p` corrected for the number of claims of the paper that were tested (Benjamini and
+    Hochberg). Among the claims of a paper with q below .05 one in twenty is expected to be false."""
     from scipy.stats import false_discovery_control  # takes a second
 
     tested = answered["p"].notna()
@@ -210,18 +211,21 @@ def with_q(answered: pd.DataFrame) -> pd.DataFrame:
 
 
 def distinct(answered: pd.DataFrame) -> pd.DataFrame:
-    """One row a contrast: what several claims ask of the same numbers counts once."""
+    """One row per contrast: claims that ask the same of the same numbers count once."""
     where = ["metric", "set", "n_problems"]
     size = (answered["estimate"].astype(float) + answered["bound"]).abs().round(9)
     sides = zip(answered["runs"].str.split(";").str[0], answered["against"].fillna("").astype(str), strict=True)
-    pairs = [" ".join(sorted(side)) for side in sides]  # whichever side was asked about
+    pairs = [" ".join(sorted(side)) for side in sides]  # A against B is B against A
     seen = answered[where].assign(size=size, pair=pairs).duplicated() & answered["estimate"].notna()
     return answered[~seen]
 
 
 def tally(answered: pd.DataFrame) -> pd.DataFrame:
-    """How many contrasts of each paper have which answer. Rows: paper, as first posed and as posed again after results
-    were known; `agent` in both readings of its pass@1; all. Columns: answers; within, contradicts: how many of them."""
+    """How many contrasts of each paper have which answer, within and contradicts.
+
+    Rows: each paper, as first posed and as posed again after results were known; `agent` in both readings of its
+    pass@1; and all.
+    """
     again, rows = answered["changed"] != "", {}
     for paper in answered["paper"].unique():
         mine = answered["paper"] == paper

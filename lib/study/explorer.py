@@ -1,4 +1,4 @@
-"""Rollouts to look at: this file finds, judges and chooses them, and draws them with the markup of explorer.html.
+"""Pages of rollouts: this file finds, judges and chooses rollouts, and draws them with the markup of explorer.html.
 
 Jinja escapes whatever is put into the markup, so that a completion cannot become a tag. Notebook 91 adds the widgets.
 """
@@ -15,7 +15,7 @@ import numpy as np
 import pandas as pd
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
-from lib.files import DATA, REFERENCE, RUNS
+from lib.files import REFERENCE, RUNS
 from lib.game.distance import nearest_solution
 from lib.game.expression import Expr, Neg, Num, children, numbers, render
 from lib.game.mdp import Action, count_solutions, initial, parse_action, render_number, step
@@ -25,8 +25,9 @@ from lib.game.steps import verify_steps
 from lib.game.verifiers import VERIFIERS, verify_program, verify_trace
 from lib.rewards import get_reward
 from lib.study import judging
+from lib.study.methods import methods
 
-LONGEST, WIDEST = 20_000, 63  # characters of a completion, nodes of a tree that are drawn
+LONGEST, WIDEST = 20_000, 63  # characters of a completion and nodes of a tree that are shown, at most
 LOOKS = {
     "ro-ok": "legal",
     "ro-form": "not in the form",
@@ -45,19 +46,19 @@ markup = _environment.get_template("explorer.html").module  # its macros: each g
 # --- loading and choosing -------------------------------------------------------------------------
 
 
-WRITTEN = ("generations.parquet", "trajectories.parquet")  # what runs wrote that can be read here
+WRITTEN = ("generations.parquet", "trajectories.parquet")  # files of runs that hold rollouts
 
 
 def profiles() -> list[str]:
-    """Profiles with a finished run that wrote completions, committed or made here, by name."""
+    """The names of profiles with a finished run that wrote completions, committed or made here."""
     runs = {path.parent for root in (REFERENCE, RUNS) for file in WRITTEN for path in root.glob(f"*/*/*/*/{file}")}
     return sorted({folder.parts[-4] for folder in runs if (folder / "run.json").exists()})
 
 
 def find(profile: str, *files: str) -> dict[str, Path]:
-    """Finished runs of a profile that have one of some files, name to folder: samples first, in the order of methods.
-
-    Names are kind/name/seed; of a run made here they end in "(yours)". FileNotFoundError where there is none."""
+    """The folders of a profile's finished runs that have one of these files, by name: samples first, in the order of
+    methods. Names are kind/name/seed, followed by "(yours)" for a run made here. Raises FileNotFoundError where there
+    is none."""
     found = {}
     for root, source in ((REFERENCE / profile, ""), (RUNS / profile, " (yours)")):
         for folder in (path.parent for path in sorted(root.rglob("run.json"))):
@@ -66,30 +67,26 @@ def find(profile: str, *files: str) -> dict[str, Path]:
     if not found:
         wanted = " or ".join(files)
         raise FileNotFoundError(f"no run of profile {profile!r} has {wanted}: `make study PROFILE={profile}`")
-    rank = {method: i for i, method in enumerate(_methods().index)}
+    rank = {method: i for i, method in enumerate(methods().index)}
     at = {name: rank.get(record(folder)["method"], len(rank)) for name, folder in found.items()}
     return {name: found[name] for name in sorted(found, key=lambda name: (not name.startswith("sample/"), at[name]))}
 
 
-record = lru_cache(judging.record)  # what made a run: its run.json
+record = lru_cache(judging.record)
 
 
 def title(folder: Path) -> str:
-    """A run as people call it: its method's label, and the seed."""
+    """A run's title: its method's label, and the seed."""
     method = record(folder)["method"]
-    return f"{_methods()['label'].get(method, method)}, seed {record(folder)['seed']}"
-
-
-@lru_cache
-def _methods() -> pd.DataFrame:
-    return pd.read_csv(DATA / "methods.csv").set_index("method")
+    return f"{methods()['label'].get(method, method)}, seed {record(folder)['seed']}"
 
 
 def load(runs: dict[str, Path]) -> pd.DataFrame:
     """All completions and finished games of some runs with their verdicts, one row per different completion.
 
-    Columns: those of `judging`; run (a key of `runs`) and folder; place, which numbers the problems; solved, the
-    share of the run's completions of this problem that are correct."""
+    Columns: those of `judging`; run (a key of `runs`) and folder; place, the number of the problem; solved, the share
+    of the run's completions of this problem that are correct.
+    """
     table = pd.concat([_read(folder).assign(run=run) for run, folder in runs.items()], ignore_index=True)
     table = table.astype(dict.fromkeys(("run", "folder", "set", "status", "style"), "category"))
     place = table.groupby(["set", "problem"], observed=True).ngroup()
@@ -112,14 +109,14 @@ def complete(table: pd.DataFrame, folder: Path) -> pd.DataFrame:
 
 
 def size(rows: pd.DataFrame) -> str:
-    """How many rollouts some rows stand for, and how many of these are different."""
+    """How many rollouts these rows stand for, and how many of them are different."""
     drawn = int(rows["count"].sum())
     return f"{drawn:,} rollouts" + (f", {len(rows):,} of them different" if len(rows) < drawn else "")
 
 
 @lru_cache(maxsize=1 << 18)
 def attempts(style: str, completion: str, problem: Problem) -> int:
-    """The attempts of `verify_steps`; of a program its lines that use every number."""
+    """The number of attempts by `verify_steps`, and in a program the number of lines that use every number."""
     if style.startswith("program"):
         made = verify_program(completion, problem).assignments
         return sum(numbers(expr) == Counter(problem.nums) for expr in made)
@@ -133,12 +130,13 @@ def tried(rows: pd.DataFrame) -> np.ndarray:
 
 
 def choose(table: pd.DataFrame, runs, name: str, statuses, least: int, differ: bool, sort: str) -> np.ndarray:
-    """Row positions, int64, of the rollouts of `runs` on the set `name` that have one of `statuses`, and `least`
-    attempts or more.
+    """Row positions, int64, of the rollouts of `runs` on the set `name` with one of `statuses` and at least `least`
+    attempts.
 
-    differ: keep the problems that one of these runs has solved and another one never has. sort: one of SORTS. First
-    come the problems on which the runs' shares of correct completions differ most ("disagreement"), the likeliest
-    completions, or those with the fewest tokens or attempts."""
+    differ: only problems that one of these runs has solved and another one never has. sort: one of SORTS. First come
+    the problems on which the runs' shares of correct completions differ most ("disagreement"), the likeliest
+    completions, or those with the fewest tokens or attempts.
+    """
     there = ((table["set"] == name) & table["run"].isin(list(runs))).to_numpy()
     chosen = there & table["status"].isin(list(statuses)).to_numpy()
     if differ or sort == "disagreement":
@@ -146,7 +144,7 @@ def choose(table: pd.DataFrame, runs, name: str, statuses, least: int, differ: b
         low, high = share.to_numpy()[table["place"]].T
         chosen &= (low == 0) & (high > 0) if differ else True
     at = np.flatnonzero(chosen)
-    if least or sort == "attempts":  # they take a second a run: not before they are asked for
+    if least or sort == "attempts":  # counting attempts takes a second per run
         counts = tried(table.iloc[at])
         at, counts = at[counts >= least], counts[counts >= least]
     if sort == "as saved":
@@ -174,14 +172,14 @@ def _problem(nums: Iterable[int], target: int) -> Problem:
 
 
 def line(row: pd.Series) -> str:
-    """A rollout in a list: nothing that a model wrote."""
+    """A rollout's line in a list, which shows nothing that a model wrote."""
     asked = f"{', '.join(map(str, row['nums']))} → {row['target']}"
     count = attempts(row["style"], row["completion"], _problem(row["nums"], row["target"]))
     return f"{title(Path(row['folder']))} · {asked} · {row['status']} · {count} attempts · {row['tokens']} tokens"
 
 
 def page(table: pd.DataFrame, positions: list[int], reward: str = OWN) -> str:
-    """Rollouts on one problem side by side, under what the colours mean and the problem's solutions."""
+    """Rollouts on one problem side by side, below the meaning of the colours and the problem's solutions."""
     problem = _problem(*table.iloc[positions[0]][["nums", "target"]])
     cards = [card(table, one, reward) for one in positions]
     return str(markup.page(cards, problem, *_solved(problem)))  # pyright: ignore[reportAttributeAccessIssue]
@@ -196,7 +194,7 @@ def card(table: pd.DataFrame, position: int, reward: str = OWN) -> dict:
     verdict = VERIFIERS.get(row["style"], VERIFIERS["free"])(row["completion"], problem)
     return row.to_dict() | {
         "title": title(folder),
-        "colour": _methods()["colour"].get(record(folder)["method"], "#999999"),
+        "colour": methods()["colour"].get(record(folder)["method"], "#999999"),
         "value": verdict.value,
         "scored": scored(group, row, problem, reward),
         "attempts": attempts(row["style"], row["completion"], problem),
@@ -209,7 +207,7 @@ def card(table: pd.DataFrame, position: int, reward: str = OWN) -> dict:
 
 
 def scored(group: pd.DataFrame, row: pd.Series, problem: Problem, reward: str) -> tuple[str, str]:
-    """A reward's name, and what it pays for a rollout in its group: some rewards compare the rollouts of a group."""
+    """A reward's name, and what a rollout earns in its group: some rewards compare the rollouts of a group."""
     name, options = own_reward(Path(row["folder"]), row["style"]) if reward == OWN else (reward, {})
     said = ", ".join([name, *(f"{key} {value}" for key, value in options.items())])
     if name.startswith("program") != row["style"].startswith("program"):
@@ -217,7 +215,7 @@ def scored(group: pd.DataFrame, row: pd.Series, problem: Problem, reward: str) -
     texts = group.loc[group.index.repeat(group["count"]), "completion"].tolist()
     try:
         score = get_reward(name, options)(texts, problem)[texts.index(row["completion"])]
-    except ValueError as error:  # a reward that is not there any more, say
+    except ValueError as error:  # such as a reward that was deleted
         return f"reward {said}", str(error)
     return f"reward {said}", f"{score.total:.3f}: " + ", ".join(f"{key} {v:.3g}" for key, v in score.parts.items())
 
@@ -249,7 +247,7 @@ def pieces(text: str, problem: Problem, style: str) -> Iterator[tuple[str, str]]
 
 
 def trees(expr: Expr | None, problem: Problem) -> list[tuple[str, dict]] | str:
-    """The answer's tree and the nearest solution's, with the nodes that differ; or a sentence why there is no tree."""
+    """The trees of the answer and of the nearest solution, with the nodes that differ, or why there is no tree."""
     nearest = nearest_solution(expr, problem)
     if expr is None or nearest is None:
         return "no tree to draw" if expr is None else "the problem has no solution"
@@ -271,8 +269,8 @@ def labels(expr: Expr) -> dict[int, str]:
 
 
 def drawing(expr: Expr, differ: Iterable[int] = ()) -> dict:
-    """Where explorer.html draws the nodes of a tree, from left to right in order, in pixels. differ: the positions
-    (keys of `labels`) that it draws in red."""
+    """Where explorer.html draws the nodes of a tree, in pixels, in-order from left to right. differ: the positions
+    (keys of `labels`) of nodes in red."""
     names, text = labels(expr), render(expr)
     if len(names) > WIDEST:
         return {"nodes": [], "size": len(names), "text": text}
@@ -289,13 +287,13 @@ def states(actions: str, problem: Problem) -> Iterator[tuple[str, str, int]]:
     passed, said = [initial(problem)], re.findall(r"<pick>[^<>]+</pick>", actions)
     for text in said:
         action = parse_action(text, passed[-1])
-        assert isinstance(action, Action), action  # it was played
+        assert isinstance(action, Action), action
         passed.append(step(passed[-1], action))
     left = [", ".join(map(render_number, state.nums)) for state in passed]
     return zip(["", *said], left, count_solutions(passed).tolist(), strict=True)
 
 
 @lru_cache
-def _solved(problem: Problem, most: int = 60) -> tuple[int, list[str]]:
-    """How many solutions a problem has, and the first `most` of them."""
-    return count(problem), [render(tree) for tree in islice(solutions(problem), most)]
+def _solved(problem: Problem) -> tuple[int, list[str]]:
+    """How many solutions a problem has, and the first 60 of them."""
+    return count(problem), [render(tree) for tree in islice(solutions(problem), 60)]

@@ -1,42 +1,41 @@
 r"""One rule for every interval here: of a mean, of a paired difference, of any contrast, and of training logs.
 
-A score $x_{msp}$ is that of method m's run of seed s on problem p. What is stated of a method holds beyond its problems
-and beyond its runs, so the interval of a contrast $\sum_m w_m \bar x_m$ has two parts, and the half-widths add in
+Method m's run of seed s scores $x_{msp}$ on problem p. A statement about a method shall hold beyond its problems and
+beyond its runs, so the interval of a contrast $\sum_m w_m \bar x_m$ has two parts, whose half-widths add in
 quadrature:
 
 $$h^2 = t_{P-1}^2 \, \frac{\mathrm{Var}_p(\sum_m w_m \bar x_{m\cdot p})}{P}
 + \max(0, \; t_{S-1}^2 \, \hat\sigma^2 - t_{P-1}^2 \, e^2)$$
 
-First, problems: differences are taken within each, which is what pairing means. Second, runs. The spread between runs
-comes from the runs of the contrast's own methods, so that a contrast has one answer wherever it is asked, and a method
-whose runs differ much does not widen the intervals of one whose runs differ little. Runs of one seed start from the
-same policy and meet the same problems in the same order, and what moves all of them cancels in a difference (runs of
-methods from several starts are independent, and so are those of `lib.study.judging.seed_of` from 1000 up):
+The first part is of problems: differences are taken within each of them. The second part is of runs. Its spread comes
+from the runs of the contrast's own methods, so that a contrast has one answer wherever it is asked, and a method whose
+runs differ much does not widen the intervals of another. Runs of one seed start from the same policy and meet the same
+problems in the same order, so what moves all of them cancels in a difference. Runs of methods from several starts are
+independent, and so are those that `lib.study.judging.seed_of` numbers from 1000 up.
 
 $$\hat\sigma^2 = \sum_s c_s^2, \qquad
 c_s = \sum_m \frac{w_m}{n_m} \sqrt{\frac{n_m}{n_m - 1}} \, (\bar x_{ms} - \bar x_m)$$
 
-With the same seeds in all methods that is $s^2/S$ of the differences run by run, Student's paired rule. Where methods
-share no run it is the sum of both variances, as in Welch's rule. $S$ is the number of runs of the method that has the
-fewest. $e^2$ is the part of the runs' spread that the finite problems make anyway, by the interaction of runs and
-problems. It is in the first term already, and so it is taken off the second. Simulated, at most 5% of
-comparisons of identical methods differ in every layout of runs and for every spread, whether the runs of both spread
-alike or those of one five times as far (tests/test_intervals.py).
+With the same seeds in all methods this is $s^2/S$ of the differences run by run, Student's paired rule. Where methods
+share no run it is the sum of both variances, as in Welch's rule. $S$ is the number of runs of the method with the
+fewest. $e^2$ is the part of the runs' spread that comes from the finite problems, by the interaction of runs and
+problems. The first term has it already, so it is subtracted from the second. In simulations at most 5% of comparisons
+of identical methods differ, in every layout of runs and for every spread, whether the runs of both methods spread alike
+or those of one five times as far (tests/test_intervals.py).
 
-Methods of fewer than four runs know little of their spread, and borrow: data/spreads.csv has how far the runs of a
-trainer's policies differ, and how unequal these spreads are, of all published policies that were trained four times or
-more. A spread of two runs, of one degree of freedom, is averaged with that by their degrees (Smyth's moderated t). The
-more unequal spreads are, the fewer degrees are lent, so that such intervals miss the truth in one of twenty policies,
-though not in one of twenty runs of the policy whose runs differ most. The table is one for all notebooks, and what
-borrows is marked so. What the table has not, as numbers of a training log, borrows nothing. No claim rests on one run.
+Methods of fewer than four runs know little about their spread, and borrow. For each trainer data/spreads.csv says how
+far the runs of a policy differ and how unequal these spreads are, from all published policies that were trained four
+times or more. The method's own spread is averaged with that of the table, weighted by their degrees of freedom (Smyth's
+moderated t). The more unequal the spreads are, the fewer degrees the table lends. Such intervals miss the truth for one
+policy in twenty, but not for one run in twenty of the policy whose runs differ most. Results that borrow are marked.
+What the table lacks, such as numbers of a training log, borrows nothing. No claim rests on one run.
 
-A share has an interval within 0 and 1: its half-width is taken on the scale of the logit. Where every score is 0 or
-every score is 1, the bound is that of Clopper and Pearson for as many problems: of 50 problems without a solution the
-upper end is 7.1%.
+The interval of a share stays within 0 and 1: its half-width is taken on the scale of the logit. Where all scores are 0
+or all are 1, it ends at the bound of Clopper and Pearson: for 50 problems without a solution the upper end is 7.1%.
 """
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -46,77 +45,75 @@ import pandas as pd
 from scipy.special import expit, logit, stdtrit  # Student's t; scipy.stats takes a second to import
 
 from lib.files import DATA
+from lib.study.methods import policy_of, root, trainer
 
 COLUMNS = ["estimate", "low", "high", "n_problems", "runs", "borrowed"]
 ENOUGH = 4  # runs of which a spread is taken as it is
 
 
-def estimates(scores: pd.DataFrame, confidence=0.95) -> pd.DataFrame:
+def estimates(scores: pd.DataFrame) -> pd.DataFrame:
     """Every method's mean on every set.
 
-    `scores`: indexed by method, seed, set, problem; a column each metric. A metric that is missing for some problems is
-    averaged over the others. Columns set, method, metric, estimate, low, high, n_problems, runs, borrowed.
+    `scores` is indexed by method, seed, set and problem, and has a column per metric. A metric that is missing for some
+    problems is averaged over the others. Columns set, method, metric, estimate, low, high, n_problems, runs, borrowed.
     """
     methods = {method: {method: 1.0} for method in scores.index.unique("method")}
-    return contrasts(scores, methods, confidence).rename(columns={"contrast": "method"})
+    return contrasts(scores, methods).rename(columns={"contrast": "method"})
 
 
-def differences(scores: pd.DataFrame, pairs: Iterable[tuple[str, str]], confidence=0.95) -> pd.DataFrame:
+def differences(scores: pd.DataFrame, pairs: Iterable[tuple[str, str]]) -> pd.DataFrame:
     """Paired differences, method minus baseline, of each (method, baseline) in `pairs`, on sets with both.
 
     `scores` as in `estimates`. Columns set, method, baseline, metric, estimate, low, high, n_problems, runs, borrowed.
     """
     asked = {pair: {pair[0]: 1.0, pair[1]: -1.0} for pair in pairs}
-    table = contrasts(scores, asked, confidence)
+    table = contrasts(scores, asked)
     sides = pd.DataFrame(table.pop("contrast").tolist(), table.index, columns=["method", "baseline"], dtype=object)
     return pd.concat([table[["set"]], sides, table.drop(columns="set")], axis=1)
 
 
-def contrasts(scores: pd.DataFrame, weights: Mapping[Any, Mapping[str, float]], confidence=0.95) -> pd.DataFrame:
-    """Weighted sums of methods' means: `weights` by name, then by method. A factor is a weight: A - 2 B is above zero
-    where A is more than double B.
+def contrasts(scores: pd.DataFrame, weights: Mapping[Any, Mapping[str, float]]) -> pd.DataFrame:
+    """Weighted sums of methods' means. `weights` by name of the contrast, then by method: A - 2 B is above zero where A
+    is more than double B.
 
-    `scores` as in `estimates`. One row a set, a contrast all of whose methods have scores, and a metric; columns set,
-    contrast, metric, estimate, low, high, n_problems, runs (the fewest of its methods), borrowed (above).
+    `scores` as in `estimates`. One row per set, contrast whose methods all have scores, and metric. Columns set,
+    contrast, metric, estimate, low, high, n_problems, runs (of the method with the fewest), borrowed (see above).
     """
     rows = []
     for (name, contrast, metric), found in measured(scores, weights).items():
         about = (found.problems, found.runs, found.borrowed)
-        rows.append((name, contrast, metric, found.estimate, *found.ends(confidence), *about))
+        rows.append((name, contrast, metric, found.estimate, *found.ends(), *about))
     return pd.DataFrame(rows, columns=["set", "contrast", "metric", *COLUMNS])
 
 
 @dataclass(frozen=True)
 class Measured:
-    """A contrast's estimate and what moves it. of_problems: the variance of the mean over problems; seen: the variance
-    that the runs show; made: the part of it that finite problems make; freedom: its degrees of freedom; single: the
-    variance over problems of one run alone, and single_run: that between such runs. share: all scores lie in 0..1,
-    level: and it is one method's mean."""
+    """A contrast's estimate and its sources of error."""
 
     estimate: float
     problems: int
     runs: int
-    of_problems: float
-    seen: float
-    made: float
-    freedom: float
+    of_problems: float  # variance of the mean over problems
+    seen: float  # variance that the runs show
+    made: float  # the part of it that the finite problems make
+    freedom: float  # degrees of freedom of both
     borrowed: bool
-    single: float
-    single_run: float
-    share: bool
-    level: bool
+    single: float  # variance over problems of one run alone
+    single_run: float  # variance between such runs
+    share: bool  # all scores lie within 0 and 1
+    level: bool  # it is the mean of one method
 
     def half(self, confidence=0.95) -> float:
-        """Half of the interval's width; NaN for a training log's one number."""
+        """Half of the interval's width; NaN for the one number of a training log."""
         if self.problems == 1 and self.runs == 1:
             return np.nan
         if self.share and self.problems > 1 and not self.of_problems and not self.seen:
             return 1 - ((1 - confidence) / 2) ** (1 / self.problems)  # Clopper and Pearson's
         return float(half_width(self.of_problems, self.problems, self.seen, self.made, self.freedom, confidence))
 
-    def ends(self, confidence=0.95) -> tuple[float, float]:
+    def ends(self) -> tuple[float, float]:
         """The interval, of a share within 0 and 1."""
-        at, half = self.estimate, self.half(confidence)
+        at, half = self.estimate, self.half()
         if self.share and self.level:
             if 0 < at < 1:
                 low, high = expit(logit(at) + np.array([-1, 1]) * half / (at * (1 - at)))
@@ -125,7 +122,7 @@ class Measured:
         return at - half, at + half
 
     def p(self, bound=0.0) -> float:
-        """The largest error at which the interval, taken as symmetric, would still hold `bound`."""
+        """The largest error at which the interval, taken as symmetric, would still contain `bound`."""
         away, low, high = abs(self.estimate - bound), 0.0, 1.0
         if np.isnan(self.half()):
             return np.nan
@@ -140,21 +137,27 @@ class Measured:
 
 
 def measured(scores: pd.DataFrame, weights: Mapping[Any, Mapping[str, float]]) -> dict[tuple, Measured]:
-    """By set, name of a contrast and metric what `contrasts` has its intervals from."""
+    """The contrasts with their sources of error, by set, contrast and metric."""
     found = {}
-    for name, part in scores.groupby("set", sort=False):
-        wide = part.droplevel("set").unstack("problem")
-        for metric in scores.columns:
-            whole = pd.DataFrame(wide[metric]).dropna(how="all")
-            tables = {method: pd.DataFrame(whole.xs(method, level="method")) for method in whole.index.unique("method")}
-            for contrast, signed in weights.items():
-                if set(signed) <= set(tables) and (one := _measured(tables, signed, metric)):
-                    found[name, contrast, metric] = one
+    for name, metric, whole in _tables(scores):
+        tables = {method: pd.DataFrame(whole.xs(method, level="method")) for method in whole.index.unique("method")}
+        for contrast, signed in weights.items():
+            if set(signed) <= set(tables) and (one := _measured(tables, signed, metric)):
+                found[name, contrast, metric] = one
     return found
 
 
+def _tables(scores: pd.DataFrame) -> Iterator[tuple[str, str, pd.DataFrame]]:
+    """Each set and metric with its scores: runs (method, seed) in rows, problems in columns."""
+    for name, part in scores.groupby("set", sort=False):
+        wide = part.droplevel("set").unstack("problem")
+        for metric in scores.columns:
+            yield str(name), metric, pd.DataFrame(wide[metric]).dropna(how="all")
+
+
 def _measured(tables: Mapping[Any, pd.DataFrame], signed: Mapping[str, float], metric: str) -> Measured | None:
-    """One contrast; None where its methods share no problem, or two systems of a policy no run."""
+    """One contrast; None where its methods share no problem, or two systems of one policy share no run."""
+    # 1. Scores of each method on the problems that all have, its runs named by their seed
     mine = _same_runs({method: tables[method] for method in signed})
     if not all(map(len, mine.values())):
         return None
@@ -162,24 +165,28 @@ def _measured(tables: Mapping[Any, pd.DataFrame], signed: Mapping[str, float], m
     if not common.any():
         return None
     starts = {root(method) for method in mine} - {""}
-    of_start = {method: root(method) if len(starts) > 1 else "" for method in mine}  # no pairs of several starts
+    of_start = {
+        method: root(method) if len(starts) > 1 else "" for method in mine
+    }  # runs of several starts do not pair
     sides = [
         (weight, [(of_start[m], seed) for seed in mine[m].index], mine[m].to_numpy(float)[:, common])
         for m, weight in signed.items()
     ]
+    # 2. The variances over problems and over runs
     estimate, of_problems, seen, made = parts(sides)
     counts = [len(seeds) for _, seeds, _ in sides]
+    # 3. What one run of each method would have as its error
     own = np.square([weight for weight, *_ in sides])
     single = sum(of * _variance(x).mean() for of, (_, _, x) in zip(own, sides, strict=True))
     if shared := set.intersection(*(set(seeds) for _, seeds, _ in sides)):  # a paper's policies answer one test, too
         paired = [sum(weight * x[seeds.index(seed)] for weight, seeds, x in sides) for seed in shared]
         single = _variance(np.array(paired)).mean()
-    grown = own.sum() / (own / counts).sum()
+    single_run = own.sum() / (own / counts).sum() * max(0.0, seen - made)
     share = common.sum() > 1 and all(((x >= 0) & (x <= 1)).all() for *_, x in sides)
     level = len(sides) == 1 and sides[0][0] == 1
-    single_run = grown * max(0.0, seen - made)
+    # 4. Methods of few runs borrow
     freedom, loan = float(min(counts) - 1), None
-    varies = common.sum() > 1 and (of_problems > 0 or seen > 0)  # else Clopper and Pearson's bound is all there is
+    varies = common.sum() > 1 and (of_problems > 0 or seen > 0)  # otherwise only Clopper and Pearson's bound is known
     if min(counts) < ENOUGH and varies and (loan := _lent(mine, signed, metric)):
         seen, freedom = moderated(seen, made, freedom, *loan)
     return Measured(
@@ -195,14 +202,14 @@ def moderated(seen, made, freedom: float, variance, more: float) -> tuple:
 
 
 def _lent(mine: Mapping[str, pd.DataFrame], signed: Mapping[str, float], metric: str) -> tuple[float, float] | None:
-    """Variance and degrees of freedom that a contrast borrows, as of independent runs; None where the table has not
-    the metric for all of its trainers."""
+    """Variance and degrees of freedom that a contrast borrows, for independent runs; None where the table lacks the
+    metric for one of its trainers."""
     together: defaultdict[str, float] = defaultdict(float)
     for method, weight in signed.items():
-        together[method.split(" ")[0]] += weight
-    runs = {method.split(" ")[0]: len(table) for method, table in mine.items()}
+        together[policy_of(method)] += weight
+    runs = {policy_of(method): len(table) for method, table in mine.items()}
     found = [lent for policy in together if (lent := _spreads().get((trainer(policy), metric)))]
-    if len(found) < len(signed):  # not of all trainers; or systems of one policy, which share their runs
+    if len(found) < len(signed):  # a trainer is missing, or two systems of one policy share their runs
         return None
     variance = sum(w**2 / runs[policy] * lent[0] for (policy, w), lent in zip(together.items(), found, strict=True))
     return variance, min(lent[1] for lent in found)
@@ -217,16 +224,16 @@ def _spreads() -> dict[tuple[str, str], tuple[float, float]]:
 
 
 def parts(sides: Iterable[tuple[float, list, np.ndarray]]) -> tuple[np.ndarray, ...]:
-    """Of a contrast its estimate, the variance of its mean over problems, and the variance that its runs show with the
-    part that finite problems make of it, each of shape (...). sides: a method's weight, the seeds of its runs, and its
-    scores (..., runs, problems). A method with one run shows no variance: all methods then count as of one run."""
+    """A contrast's estimate, the variance of its mean over problems, the variance that its runs show, and the part of
+    that which the finite problems make, each of shape (...). `sides`: of each method its weight, the seeds of its runs,
+    and its scores (..., runs, problems). Where a method has one run, no variance between runs is shown."""
     sides = list(sides)
     values = np.sum([weight * x.mean(axis=-2) for weight, _, x in sides], axis=0)
     problems = values.shape[-1]
     of_problems = _variance(values) / problems
     if min(len(seeds) for _, seeds, _ in sides) == 1:
         return values.mean(axis=-1), of_problems, np.zeros_like(of_problems), np.zeros_like(of_problems)
-    moved: defaultdict[Any, Any] = defaultdict(float)  # by seed, what it adds to the contrast
+    moved: defaultdict[Any, Any] = defaultdict(float)  # by seed, how far its runs move the contrast
     for weight, seeds, x in sides:
         runs = len(seeds)
         away = weight / np.sqrt(runs * (runs - 1)) * (x - x.mean(axis=-2, keepdims=True))
@@ -239,73 +246,46 @@ def parts(sides: Iterable[tuple[float, list, np.ndarray]]) -> tuple[np.ndarray, 
 
 
 def _variance(values: np.ndarray) -> np.ndarray:
-    """Over problems, the last axis; 0 of the one number that a training log is."""
+    """Variance over problems, the last axis; 0 for the one number of a training log."""
     return values.var(axis=-1, ddof=1) if values.shape[-1] > 1 else np.zeros(values.shape[:-1])
 
 
 def half_width(of_problems, problems: int, seen=0.0, made=0.0, freedom=0.0, confidence=0.95):
-    """Half the interval's width, elementwise. of_problems, seen, made: as `parts` has them; freedom: degrees of freedom
-    of the latter two, 0 where one run shows nothing."""
+    """Half the interval's width, elementwise, from the variances of `parts`. freedom: degrees of freedom of the last
+    two, 0 where there is one run."""
     over_problems = stdtrit(problems - 1, (1 + confidence) / 2) ** 2 if problems > 1 else 0.0
     over_runs = stdtrit(freedom, (1 + confidence) / 2) ** 2 if freedom > 0 else 0.0
     return np.sqrt(over_problems * of_problems + np.maximum(0, over_runs * seen - over_problems * made))
 
 
 def _same_runs(tables: dict[str, pd.DataFrame]) -> dict[str, pd.DataFrame]:
-    """Systems of one policy ("rloo/sparse" and "rloo/sparse T0.8") on the runs that all of them have: what moves a run
-    moves both, and cancels only so."""
-    policies = {method: method.split(" ")[0] for method in tables}
-    kept = {}
+    """Restrict systems of one policy ("rloo/sparse" and "rloo/sparse T0.8") to the runs that all of them have, so that
+    what moves a run cancels in their difference."""
+    same = {}
     for method, table in tables.items():
-        systems = [other.index for name, other in tables.items() if policies[name] == policies[method]]
-        kept[method] = table.loc[sorted(set.intersection(*map(set, systems)))]
-    return kept
+        systems = [other.index for name, other in tables.items() if policy_of(name) == policy_of(method)]
+        same[method] = table.loc[sorted(set.intersection(*map(set, systems)))]
+    return same
 
 
-@cache
-def _starts() -> dict[str, str]:
-    table = pd.read_csv(DATA / "methods.csv", usecols=["method", "start"]).fillna("")
-    return dict(table[["method", "start"]].to_numpy(str).tolist())
+def slopes(scores: pd.DataFrame, grids: Mapping[str, Mapping[str, float]]) -> pd.DataFrame:
+    """Least squares' slope of the runs' means on a setting of theirs, over a whole sweep.
 
-
-@cache
-def _trainers() -> dict[str, str]:
-    return dict(pd.read_csv(DATA / "methods.csv", usecols=["method", "trainer"]).to_numpy(str).tolist())
-
-
-def trainer(method: str) -> str:
-    """What made a policy, by data/methods.csv: "rloo" of a mixture of its weights too."""
-    policy = method.split(" ")[0]
-    return _trainers().get(policy, policy.split("/")[0])
-
-
-def root(method: str) -> str:
-    """The policy that a method's line began with, by data/methods.csv: sft/free of rloo/program, which starts from
-    sft/program. "" of a method that is not there: its runs count as paired by their seeds."""
-    policy, starts = method.split(" ")[0], _starts()
-    while start := starts.get(policy, ""):
-        policy = start
-    return policy if policy in starts else ""
-
-
-def slopes(scores: pd.DataFrame, grids: Mapping[str, Mapping[str, float]], confidence=0.95) -> pd.DataFrame:
-    """Least squares' slope of runs' means on a setting of theirs: what one more of it changes, over a whole sweep. How
-    far runs lie from the line says how far they differ, so a cell of the sweep may have one run. `grids`: the setting
-    by method, by name; only grids all of whose methods have scores. Columns as `contrasts` has them; runs: of all."""
+    The distances of the runs from the line say how far runs differ, so a cell of the sweep may have one run. `grids`:
+    by name, the setting of each method; a grid is left out where a method has no scores. Columns as in `contrasts`;
+    runs counts all of them.
+    """
     rows = []
-    for name, part in scores.groupby("set", sort=False):
-        wide = part.droplevel("set").unstack("problem")
-        for metric in scores.columns:
-            whole = pd.DataFrame(wide[metric]).dropna(how="all")
-            for grid, settings in grids.items():
-                if set(settings) <= set(whole.index.unique("method")):
-                    runs = whole[whole.index.isin([*settings], level="method")].dropna(axis=1)
-                    x = runs.index.get_level_values("method").map(settings).to_numpy(float)
-                    rows.append((name, grid, metric, *_slope(x, runs.to_numpy(float), confidence)))
+    for name, metric, whole in _tables(scores):
+        for grid, settings in grids.items():
+            if set(settings) <= set(whole.index.unique("method")):
+                runs = whole[whole.index.isin([*settings], level="method")].dropna(axis=1)
+                x = runs.index.get_level_values("method").map(settings).to_numpy(float)
+                rows.append((name, grid, metric, *_slope(x, runs.to_numpy(float))))
     return pd.DataFrame(rows, columns=["set", "contrast", "metric", *COLUMNS])
 
 
-def _slope(x: np.ndarray, values: np.ndarray, confidence: float) -> tuple:
+def _slope(x: np.ndarray, values: np.ndarray) -> tuple:
     """COLUMNS of the slope of values (runs, problems) on x (runs,)."""
     runs, problems = values.shape
     centred = x - x.mean()
@@ -316,26 +296,15 @@ def _slope(x: np.ndarray, values: np.ndarray, confidence: float) -> tuple:
     freedom = max(runs - 2, 1) * squares
     seen = means @ means / freedom
     made = ((rest - means[:, None]) ** 2).sum() / freedom / (problems * max(problems - 1, 1))
-    half = half_width(_variance(each) / problems, problems, seen, made, runs - 2, confidence)
+    half = half_width(_variance(each) / problems, problems, seen, made, runs - 2)
     return each.mean(), each.mean() - half, each.mean() + half, problems, runs, False
 
 
 def of_logs(values: pd.DataFrame) -> pd.DataFrame:
-    """Scores of a training log, for the functions above. `values`: numbers of whole runs, indexed by method and
-    seed."""
+    """Scores of a training log for the functions above. `values`: numbers of whole runs by method and seed."""
     keys = [*values.index.names, "set", "problem"]
     return (
         values.assign(set="training", problem=0)
         .set_index(["set", "problem"], append=True)[list(values)]
         .rename_axis(keys)
     )
-
-
-def slope(x, y, confidence=0.95) -> tuple[float, float, float, int]:
-    """Least squares' slope of y on x over whole runs, with its t interval, and the number of runs."""
-    x, y = np.asarray(x, float), np.asarray(y, float)
-    centred, freedom = x - x.mean(), len(x) - 2
-    estimate = centred @ y / (centred @ centred)
-    rest = y - y.mean() - estimate * centred
-    half = stdtrit(freedom, (1 + confidence) / 2) * np.sqrt(rest @ rest / freedom / (centred @ centred))
-    return estimate, estimate - half, estimate + half, len(x)

@@ -1,10 +1,10 @@
 """From folders of runs to judged tables: who wrote what, and what it is worth.
 
 A run's own record (run.json) says its method, its seed and the style of prompt that was completed, so no text can be
-judged by the rules of another style. Verdicts are kept below the runs, under the hash of the file that was judged and
-of the code that judged it: ten analyses judge a file once, and a changed verifier judges anew. What cannot be kept
-there is judged again, nothing else changes. Published runs have theirs beside them, in a folder `verdicts`; they count
-where data/reference/judged_by.txt names the code (`python -m tests.test_verdicts` judges anew, and names it).
+judged by the rules of another style. Verdicts are cached below the runs, under the hash of the file that was judged and
+of the code that judged it: ten analyses judge a file once, and a changed verifier judges it again. Published runs have
+their verdicts in a folder `verdicts` of their own. These count where data/reference/judged_by.txt names the present
+code; `python -m tests.test_verdicts` judges all published runs again and names it.
 """
 
 import ast
@@ -27,9 +27,9 @@ from lib.game.steps import verify_steps
 from lib.game.traces import reasoning
 from lib.game.verifiers import VERIFIERS, answer_span, verify_program, verify_trace
 
-KEPT = RUNS / ".verdicts"
+CACHE = RUNS / ".verdicts"
 JUDGED_BY = REFERENCE / "judged_by.txt"
-TEXTS = ["nums", "target", "completion"]  # heavy: read where they are asked for
+TEXTS = ["nums", "target", "completion"]  # large: they are read only where they are asked for
 ANSWER = ["status", "correct", "solution"]
 STEPS = ["equations", "true", "distinct", "signs", "legal", "lost", "attempts"]
 PROGRAM = ["passed", "assignments", "complete"]
@@ -37,9 +37,9 @@ TRACE = ["goes_on", "ungrounded", "valid_lines", "reached", "repaired", "trace_m
 
 
 def folders(patterns) -> list[Path]:
-    """Finished runs: folders, or patterns of them such as "data/reference/laptop/sample/sft_*/*", from the repository's
-    root; each once and sorted, so that a table does not depend on how they were named. Raises FileNotFoundError for a
-    pattern that fits no finished run."""
+    """The folders of finished runs that are named, or that fit a pattern such as
+    "data/reference/laptop/sample/sft_*/*" from the repository's root, each once and sorted. Raises FileNotFoundError
+    for a pattern that fits no finished run."""
     found = []
     for pattern in [patterns] if isinstance(patterns, str | Path) else patterns:
         inside = Path(pattern).relative_to(ROOT) if Path(pattern).is_relative_to(ROOT) else Path(pattern)
@@ -54,7 +54,7 @@ def folders(patterns) -> list[Path]:
 
 
 def record(folder: Path) -> dict:
-    """A run's run.json. Raises ValueError naming it where it does not say who wrote what."""
+    """A run's run.json. Raises ValueError that names it where it lacks the run, method, seed or parameters."""
     path = ROOT / folder / "run.json"
     with reading(path):
         found = json.loads(path.read_text())
@@ -62,11 +62,12 @@ def record(folder: Path) -> dict:
 
 
 def seed_of(folder: Path) -> int:
-    """The seed by which a run is paired with others (`intervals`): its own, where the policy behind it began at the
-    draw of its start that the start's own samples are of. A start may have been drawn again, on another processor; runs
-    that began at another draw are no pair of those, only of one another, and have a number from 1000 up.
+    """The seed by which a run is paired with others (`intervals`).
 
-    Who began where is what run.json says of parents: their names and hashes."""
+    It is the run's own seed, if the policy behind it began from the same copy of its start that the start's published
+    samples are of. A start may have been trained again on another processor, with other weights. Runs that began there
+    pair only with one another, and have a number from 1000 up. run.json tells the names and hashes of parents.
+    """
     home, names = (ROOT / folder).parents[2], record(folder)
     name, drawn = "", ""
     while parent := _began_at(names):
@@ -83,7 +84,7 @@ def seed_of(folder: Path) -> int:
 
 
 def _began_at(names: dict) -> tuple[str, str] | None:
-    """Name and hash of the policy that a run sampled or trained on from; None for the first of a line."""
+    """Name and hash of the policy that a run sampled or was trained from; None for the first of a line."""
     for key in ("init", "policy"):
         parent = "/".join(Path(str(names["parameters"].get(key, ""))).parts[-3:])
         if parent in names.get("parents", {}):
@@ -92,24 +93,24 @@ def _began_at(names: dict) -> tuple[str, str] | None:
 
 
 def samples(patterns, sets=None, looks=("answer",), texts=False) -> pd.DataFrame:
-    """All generations of some sampling runs, judged: a row a different completion of a problem, there are `count` of
-    it.
+    """All generations of sampling runs, judged: one row per different completion of a problem, which was drawn `count`
+    times.
 
     Columns run, method, seed, style, set, problem, tokens, logprob, finish, count, those of each look (`judge`), and
-    with `texts` nums, target, completion. sets: keep these evaluation sets only. The columns of look `steps` are empty
+    with `texts` nums, target, completion. `sets` restricts the evaluation sets. The columns of look `steps` are empty
     for programs, which have no free reasoning.
     """
     return _judged(patterns, "generations.parquet", sets, looks, texts)
 
 
 def games(patterns, sets=None, looks=("answer",), texts=False) -> pd.DataFrame:
-    """All games that some searches kept (notebook 16), judged: as `samples`, with the columns of `lib.learn.search`."""
+    """All games of searches (notebook 16), judged: as `samples`, with the columns of `lib.learn.search`."""
     return _judged(patterns, "trajectories.parquet", sets, looks, texts)
 
 
 def logs(patterns, columns=()) -> pd.DataFrame:
-    """Training logs (metrics.csv), a row a step, with run, method and seed in front; `columns` are there even where no
-    run measured them."""
+    """Training logs (metrics.csv), one row per step, with run, method and seed in front. The table has `columns` even
+    where no run measured them."""
     empty = pd.DataFrame(columns=["run", "method", "seed", "step", *columns], dtype=float)
     tables = [empty.astype({"run": str, "method": str})]
     for folder in folders(patterns):
@@ -203,62 +204,65 @@ LOOKS = {
 
 
 def _judged(patterns, file, sets, looks, texts) -> pd.DataFrame:
-    about = ["run", "method", "seed", "style", "set", "problem"]
-    tables = [pd.DataFrame(columns=about + [column for look in looks for column in LOOKS[look][0]])]
+    columns = ["run", "method", "seed", "style", "set", "problem"]
+    columns += [column for look in looks for column in LOOKS[look][0]]
+    tables = []
     for folder in folders(patterns):
         path, names = folder / file, record(folder)
         style, table = names["parameters"].get("prompt_style", "free"), read_table(path, () if texts else TEXTS)
-        who = {key: names[key] for key in about[:2]} | {"seed": seed_of(folder), "style": style}
+        who = {"run": names["run"], "method": names["method"], "seed": seed_of(folder), "style": style}
         who = pd.DataFrame(who, table.index)
-        tables[0] = tables[0].reindex(columns=tables[0].columns.union([*table.columns], sort=False))  # of no row, too
         verdicts = partial(_verdicts, path, content(path), style, cache(partial(read_table, path)))
         readable = [look for look in looks if look != "steps" or not style.startswith("program")]
         for name, rows in table.groupby("set", sort=False) if "set" in table else [("all", table)]:
             if sets is None or name in sets:
                 judged = [verdicts(name, rows.index, look) for look in readable]
                 tables.append(pd.concat([who.loc[rows.index], rows, *judged], axis=1))
-    return pd.concat(tables[1:] or tables, ignore_index=True)
+        columns += list(table.columns)
+    if not tables:  # a table without rows still has all columns
+        return pd.DataFrame(columns=[*dict.fromkeys(columns)])
+    return pd.concat(tables, ignore_index=True)
 
 
 def _verdicts(path: Path, held: str, style: str, whole: Callable, name: str, rows: pd.Index, look: str) -> pd.DataFrame:
-    """The columns of a look at a set's rows of a file, as they were kept for its content (held) and this code, or
-    judged and kept. whole: reads the file, texts and all."""
-    kept, (columns, _) = KEPT / f"{held}-{name}-{_code()}-{style}-{look}.parquet", LOOKS[look]
-    for place in [published(path, held, name, look), kept] if _trusted() else [kept]:
-        with suppress(FileNotFoundError, ValueError):  # none, or a damaged one
+    """Verdicts for the rows of one set of a file: from the cache if file (hash `held`) and code are unchanged, else
+    computed and cached. `whole` reads the file with its texts."""
+    cached, (columns, _) = CACHE / f"{held}-{name}-{_code()}-{style}-{look}.parquet", LOOKS[look]
+    for place in [published(path, held, name, look), cached] if _trusted() else [cached]:
+        with suppress(FileNotFoundError, ValueError):  # there is none, or it is damaged
             return read_table(place).set_axis(rows)
     verdicts = judge(whole().loc[rows], style, look)[columns]
-    with suppress(OSError), atomic(kept) as temporary:  # a folder of others, a full disk: judged again next time
+    with suppress(OSError), atomic(cached) as temporary:  # a full disk, or no right to write: judged again next time
         verdicts.to_parquet(temporary, index=False)
     return verdicts
 
 
 def content(path: Path) -> str:
-    """The hash under which the verdicts of a file are kept."""
+    """The hash under which the verdicts of a file are cached."""
     return hashlib.blake2b(path.read_bytes(), digest_size=16).hexdigest()
 
 
 def published(path: Path, held: str, name: str, look: str) -> Path:
-    """Where the verdicts of a look at a set of a published file are, for its content."""
+    """Where the verdicts of a look at a set of a published file lie; `held` is the hash of its content."""
     return path.parent / "verdicts" / f"{name}-{look}-{held[:12]}.parquet"
 
 
 @cache
 def _trusted() -> bool:
-    """Whether the published verdicts are those of this code."""
+    """Whether the published verdicts were made by this code."""
     return JUDGED_BY.exists() and JUDGED_BY.read_text().strip() == _code()
 
 
 @cache
 def _code() -> str:
-    """The hash of all code that a verdict comes from."""
+    """The hash of all code that makes verdicts."""
     rooms = (expression, Problem, programs, steps, traces, verifiers, judge, *(read for _, read in LOOKS.values()))
     text = "".join(bare(inspect.getsource(room)) for room in rooms)
     return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
 
 
 def bare(source: str) -> str:
-    """Code as it runs: without comments and docstrings."""
+    """Source without comments and docstrings."""
     tree = ast.parse(source)
     for body in (getattr(node, "body", None) for node in ast.walk(tree)):
         match body:

@@ -2,7 +2,7 @@
 
 A problem is the unit of every statement, since the samples of a problem are not independent. So every function here
 gives one score per problem (a frame indexed by method, seed, set and problem), and `lib.study.intervals` computes the
-interval of its mean. Quantities that are no means, such as a crossover or a front, are resampled.
+interval of its mean. Quantities that are not means, such as a crossover or a front, are resampled.
 """
 
 from collections.abc import Iterable
@@ -14,6 +14,7 @@ import pandas as pd
 from lib.game.expression import flattened, parse
 from lib.game.verifiers import CHECKS, PROGRAM_WEIGHTS, REJECTIONS, STATUSES
 from lib.study.judging import TRACE
+from lib.study.words import ends
 
 KEYS = ["method", "seed", "set", "problem"]  # the index of scores
 
@@ -21,10 +22,10 @@ KEYS = ["method", "seed", "set", "problem"]  # the index of scores
 def pass_at_k(n, c, k) -> np.ndarray:
     """Unbiased chance that one of k completions is correct: 1 - C(n-c, k) / C(n, k) (Chen et al. 2021).
 
-    `n` samples a problem, `c` of them correct (integers, broadcast against each other); `k` an integer or an
-    array of them. Shape: that of n and c, followed by that of k. The ratio is the running product of
-    (n-c-i) / (n-i), in which no factorial can overflow. Raises ValueError where k is not within 1..n: there
-    is no unbiased estimate beyond n.
+    `n` samples of a problem, `c` of them correct (integers, broadcast against each other), and an integer `k` or an
+    array of them. The result has the shape of n and c, followed by that of k. The ratio is the running product of
+    (n-c-i) / (n-i), in which no factorial can overflow. Raises ValueError unless k is within 1..n: beyond n there is
+    no unbiased estimate.
     """
     n, c, k = np.asarray(n), np.asarray(c), np.asarray(k)
     if np.any(c < 0) or np.any(c > n):
@@ -64,12 +65,12 @@ def problem_scores(counts: pd.DataFrame, ks=(1, 8, 16), mean_to=(16, 128)) -> pd
 def text_scores(judged: pd.DataFrame) -> pd.DataFrame:
     """What a problem's completions look like: shares and means over its samples, indexed by KEYS.
 
-    `judged`: of `judging.samples`; each look adds its columns. Always: the share of each verifier status, tokens,
-    at cap (cut by the limit), distinct completions and distinct correct answers (numbers).
-    steps: legal, lost, attempts; step reward spread, the standard deviation of .05 (legal - illegal) among samples that
-    all fail (NaN where one is correct). expression: distinct expressions, right or wrong. program: the checks passed,
-    reward, one line, the reward lost at each check, and that lost in meaning less that lost in form; attempts of a
-    program are values that use every number. trace: TRACE.
+    `judged`: of `judging.samples`; each look adds its columns. Always: the share of each verifier status, tokens, at
+    cap (share cut by the limit), and the numbers of distinct completions and of distinct correct answers. steps: legal,
+    lost, attempts, and step reward spread, the standard deviation of .05 (legal - illegal) among samples that all fail
+    (NaN where one is correct). expression: distinct expressions, correct or not. program: each check, reward, one line,
+    the reward lost at each check, and what is lost in meaning minus what is lost in form; the attempts of a program are
+    its values that use every number. trace: TRACE.
     """
     columns = {status: judged["status"] == status for status in STATUSES}
     columns |= {"tokens": judged["tokens"], "at cap": judged["finish"] == "length"}
@@ -96,7 +97,7 @@ def text_scores(judged: pd.DataFrame) -> pd.DataFrame:
 
 
 def _checks(judged: pd.DataFrame) -> dict[str, pd.Series]:
-    """Of programs: each check, the reward it adds up to, and at which check the rest of it was lost."""
+    """Of programs: each check, the reward, and the check at which the rest of it was lost."""
     passed, reward = judged["passed"], dict(enumerate(accumulate(PROGRAM_WEIGHTS.values(), initial=0)))
     columns = {check: passed > i for i, check in enumerate(CHECKS)} | {"reward": passed.map(reward)}
     rest, free = 1 - columns["reward"], ~judged["style"].str.startswith("program")
@@ -109,7 +110,7 @@ def _checks(judged: pd.DataFrame) -> dict[str, pd.Series]:
 
 
 def diagnostics(judged: pd.DataFrame, by=("set", "method")) -> pd.DataFrame:
-    """What the completions look like, one row a group of `by`: samples, and means over problems of `text_scores`."""
+    """What the completions look like, one row per group of `by`: samples, and means over problems of `text_scores`."""
     scores, by = text_scores(judged), list(by)
     table = scores.groupby(by).mean()
     table.insert(0, "samples", judged.groupby(by)["count"].sum())
@@ -117,8 +118,8 @@ def diagnostics(judged: pd.DataFrame, by=("set", "method")) -> pd.DataFrame:
 
 
 def share(part: pd.Series, whole: pd.Series) -> pd.Series:
-    """A share of totals as a score a problem: its mean over a run's problems on a set is sum(part) / sum(whole), and
-    its variance that of the ratio (Taylor linearisation). NaN where the whole is nothing."""
+    """A share of totals as one score per problem. Its mean over a run's problems on a set is sum(part) / sum(whole),
+    and its variance that of the ratio (Taylor linearisation). NaN where the sum of the whole is 0."""
     runs = [level for level in part.index.names if level != "problem"]
     mean = whole.groupby(runs).transform("mean")
     ratio = part.groupby(runs).transform("mean") / mean
@@ -128,9 +129,10 @@ def share(part: pd.Series, whole: pd.Series) -> pd.Series:
 def exploration(judged: pd.DataFrame) -> pd.DataFrame:
     """What a problem's completions search through (`ast`, Table 4 and Figure 3), as scores.
 
-    `judged`: with the look "steps". Of equations: how many and how many distinct ones a response; the share
-    repeated, correct, and read, of all equals signs. Recovery: of correct answers, those behind a false equation.
-    Distinct correct solutions: of all samples of a problem, up to commuting, and up to associativity as well.
+    `judged`: with the look "steps". Equations: how many a response has, and how many distinct ones; the shares that are
+    repeated and correct; and read, their share of all equals signs. Recovery: the share of correct answers that follow
+    a false equation. Distinct correct solutions: of all samples of a problem, up to commuting, and up to associativity
+    as well.
     """
     weight, correct = judged["count"], judged["correct"].astype(bool)
     flags = {"correct": correct, "slipped": correct & (judged["true"] < judged["equations"])}
@@ -158,8 +160,8 @@ def exploration(judged: pd.DataFrame) -> pd.DataFrame:
 
 
 def matched_length(judged: pd.DataFrame, width=16, seed=0) -> pd.DataFrame:
-    """Of each problem's completions equally many of each length (classes of `width` tokens) from every method, drawn at
-    random from those with more: what a method finds beyond the others is then no matter of length. A row a completion
+    """As many completions of each length (classes of `width` tokens) from every method for each problem, drawn randomly
+    where a method has more. What a method then finds beyond the others is not due to length. One row per completion
     (`count` 1); seeds are matched one by one."""
     rows = judged.loc[judged.index.repeat(judged["count"])].assign(count=1)
     rows = rows.sort_values(["run", "seed", "set", "problem", "completion"])
@@ -174,9 +176,10 @@ def log_scores(logs: pd.DataFrame, wanted: Iterable[str]) -> pd.DataFrame:
     """Numbers of whole training runs, by method and seed, for `lib.study.intervals.of_logs`.
 
     `logs`: of `judging.logs`. wanted, of a column x: "change of x", its mean over the last fifth of the steps that
-    measured it less that over the first; "growth of x", the same of the logarithms of these means, for what differs
+    measured it minus that over the first; "growth of x", the same with the logarithms of these means, for what differs
     between runs in proportion to its size; "late change of x", the change in the second half; "late x", the mean over
-    the last fifth; "highest x". "largest share": the bandit's likeliest bucket, times uniform.
+    the last fifth; "highest x". The column "largest share" is the probability of the bandit's likeliest bucket, in
+    units of the uniform one.
     """
     buckets = logs.filter(regex=r"^bucket\d+$")
     if len(buckets.columns):
@@ -208,22 +211,23 @@ def _ends(x: np.ndarray) -> tuple[float, float]:
     return x[:fifth].mean(), x[-fifth:].mean()
 
 
-# what a search is made with
+# The settings of a search
 SEARCH = ["set", "beams", "samples", "temperature", "rerank", "weight", "alpha", "beta", "cascade"]
 
 
 def partial_credit(judged: pd.DataFrame) -> pd.Series:
-    """The score of `agent`, Section 4.1: 1 for a solution, 0.1 for a game or an answer that is none, 0 for neither."""
+    """The score of `agent`, Section 4.1: 1 for a solution, 0.1 for another finished game or answer, 0 for none."""
     correct = judged["correct"].astype(bool)
     return correct.astype(float).where(correct | (judged["status"] == "missing"), 0.1)
 
 
 def searched(games: pd.DataFrame) -> pd.DataFrame:
-    """Searches, one row each: that of the game whose own score is best, with columns more. `games`: of `judging.games`.
+    """Searches, one row each: that of the game whose own score is best, with more columns. `games`: of `judging.games`.
 
-    pass@1: that game is a solution. any: one of the games kept is: the executor's choice, which needs no solver, as the
-    target stands in the prompt. score. rejected: share of sampled tags that name no legal action. repeats: searches
-    of the same problem. system: what was searched with, as in "16/16 +soft T0.9 λ=4 sampled", the usual left out.
+    pass@1: that game is a solution. any: one of the games is, which the executor can choose without a solver, since the
+    target stands in the prompt. score: `partial_credit`. rejected: the share of sampled tags that name no legal action.
+    repeats: searches of the same problem. system: the settings, as in "16/16 +soft T0.9 λ=4 sampled", without usual
+    values.
     """
     games = games.assign(cascade=games["cascade"].fillna("") if "cascade" in games else "")
     run = ["run", "seed", *SEARCH]
@@ -247,17 +251,17 @@ def _system(row) -> str:
 
 
 def crossover_draws(challenger, baseline, draws=10_000, seed=0) -> np.ndarray:
-    """K* of `ast`, Table 2: the smallest k at which the challenger's mean pass@k is above the baseline's, 1 + the
-    largest k for none. First as it stands, then on each of `draws` resamples of the problems.
+    """K* of `ast`, Table 2: the smallest k at which the challenger's mean pass@k is above the baseline's, and 1 + the
+    largest k where there is none. First on all problems, then on each of `draws` resamples of them.
 
-    Both: the same problems in rows, a column each of k = 1, 2, ... Paired: the same seed resamples the same problems.
+    Both arguments have the same problems in rows and k = 1, 2, ... in columns.
     """
     gaps = np.asarray(challenger) - np.asarray(baseline)
     above = np.vstack([gaps.mean(axis=0), resampled(gaps, draws, seed)]) > 0
     return np.where(above.any(axis=1), above.argmax(axis=1), above.shape[1]) + 1
 
 
-def crossovers(scores: pd.DataFrame, pairs: Iterable[tuple[str, str]], draws=10_000, seed=0) -> pd.DataFrame:
+def crossovers(scores: pd.DataFrame, pairs: Iterable[tuple[str, str]], seed=0) -> pd.DataFrame:
     """K* (`crossover_draws`) of each (challenger, baseline) on every set that has both, with its 95% interval over
     resampled problems. A method's runs count as one.
 
@@ -270,7 +274,7 @@ def crossovers(scores: pd.DataFrame, pairs: Iterable[tuple[str, str]], draws=10_
         if all((name, method) in there for method in pair):
             one, other = (there[name, method] for method in pair)
             both = one.columns.intersection(other.columns, sort=False)
-            found = crossover_draws(one[both], other[both], draws, seed)
+            found = crossover_draws(one[both], other[both], seed=seed)
             rows.append((name, *pair, found[0], *np.quantile(found[1:], [0.025, 0.975], method="nearest")))
     return pd.DataFrame(rows, columns=["set", "method", "baseline", "estimate", "low", "high"])
 
@@ -288,7 +292,7 @@ def resampled(array: np.ndarray, draws: int, seed: int) -> np.ndarray:
 
 
 def on_front(points: np.ndarray) -> np.ndarray:
-    """Which points no other dominates: is at least as high in every coordinate and higher in one. Shape (..., points,
+    """Which points no other dominates, by being as high in every coordinate and higher in one. Shape (..., points,
     coordinates) to bool (..., points)."""
     one, other = points[..., :, None, :], points[..., None, :, :]
     return np.logical_not(((other >= one).all(axis=-1) & (other > one).any(axis=-1)).any(axis=-1))
@@ -301,13 +305,13 @@ def front(scores: pd.DataFrame, metrics: list[str], draws=2000, seed=0) -> pd.Da
     methods = wide[metrics[0]].columns
     columns = np.stack([wide[metric][methods] for metric in metrics], axis=-1).reshape(len(wide), -1)
     means = np.vstack([columns.mean(axis=0), resampled(columns, draws, seed)]).reshape(-1, len(methods), len(metrics))
-    means = means.round(12)  # equal shares, added in another order
-    found = np.concatenate([on_front(part) for part in np.array_split(means, draws // 500 + 1)])  # for the memory
+    means = means.round(12)  # equal shares that were added in another order
+    found = np.concatenate([on_front(part) for part in np.array_split(means, draws // 500 + 1)])  # to save memory
     return pd.DataFrame({"on front": found[0], "front": found[1:].mean(axis=0)}, index=methods)
 
 
 def as_text(table: pd.DataFrame, signed=False, scale=100, digits=1) -> pd.Series:
     """Rows with estimate, low, high as text, by default in percent: "57.8 [54.1, 61.2]", with signs for differences."""
-    one = f"{{:{'+' if signed else ''}.{digits}f}}"
-    rows = (scale * table[["estimate", "low", "high"]]).itertuples(index=False)
-    return pd.Series([f"{one} [{one}, {one}]".format(*row) for row in rows], index=table.index, dtype=object)
+    rows = table[["estimate", "low", "high"]].to_dict("records")
+    texts = ["{} [{}, {}]".format(*ends(row, signed, scale, digits)) for row in rows]
+    return pd.Series(texts, index=table.index, dtype=object)

@@ -1,9 +1,8 @@
-"""Figures from tidy tables: numbers in, axes out. One style, and one look per method in all studies.
+"""Figures from tidy tables: numbers in, axes out. There is one style, and each method looks the same in all studies.
 
-Every table has the columns that its function's docstring names. Its column `method` holds names of data/methods.csv; a
-search system's name is followed by its budget (`preference/agent_soft 16/16`). A method that is not listed there, such
-as a reward of your own, gets the next free colour and is written by its own name. What a paper reports is hollow and
-not joined by a line, which would suggest values that nobody reported.
+Every table has the columns that its function's docstring names. Its column `method` holds names of data/methods.csv or
+of search systems. A method that is not listed there, such as your own reward, gets the next free colour and its own
+name as label. A paper's numbers are hollow, and no line joins them, since it would suggest values that nobody reported.
 """
 
 from base64 import b64encode
@@ -19,10 +18,11 @@ import pandas as pd
 from IPython.display import Image, display
 from matplotlib.patheffects import withStroke
 
-from lib.files import DATA
+from lib.study.methods import methods as listed
+from lib.study.methods import policy_of
 
 TEXT_WIDTH = 6.5  # inches, the text width of a printed page
-METRICS = {"pass@1": ("#3B0F70", "o"), "pass@16": ("#B5367A", "s")}  # no method has the colour of a metric
+METRICS = {"pass@1": ("#3B0F70", "o"), "pass@16": ("#B5367A", "s")}  # colours that no method has
 OTHERS = [("#7A7A00", "D"), ("#004D4D", "^")]  # of other metrics
 FREE = ["#17A2B8", "#B8860B", "#8C564B", "#D6336C", "#4C6B22", "#5F3DC4"]  # colours of no listed method
 
@@ -42,16 +42,16 @@ def methods() -> dict[str, Method]:
     The colours are Okabe and Ito's and Paul Tol's "muted" ones, which people with a colour vision deficiency can
     distinguish.
     """
-    table = pd.read_csv(DATA / "methods.csv", usecols=["method", "label", "colour", "marker"])
-    return {name: Method(*drawn) for name, *drawn in table.itertuples(index=False, name=None)}
+    table = listed()[["label", "colour", "marker"]]
+    return {name: Method(*drawn) for name, *drawn in table.itertuples(name=None)}
 
 
 def look(method: str) -> Method:
-    """Label, colour and marker of a method, or of a system: a method, a space and its budget."""
+    """Label, colour and marker of a method or a search system."""
     known = methods()
-    name, _, budget = method.partition(" ")
+    name, budget = policy_of(method), method.partition(" ")[2]
     if name not in known:
-        free = len(known) - len(pd.read_csv(DATA / "methods.csv"))
+        free = len(known) - len(listed())
         known[name] = Method(name, FREE[free % len(FREE)], "phH*<>"[free // len(FREE) % 6])
     return known[name]._replace(label=f"{known[name].label} {budget}".strip())
 
@@ -65,12 +65,11 @@ def ordered(present) -> list[str]:
     """Methods, each once, in the order of data/methods.csv; those not listed last."""
     present = sorted(present.unique() if isinstance(present, pd.Series | pd.Index) else set(present))
     _ = [look(method) for method in present]
-    return sorted(present, key=lambda method: list(methods()).index(method.partition(" ")[0]))
+    return sorted(present, key=lambda method: list(methods()).index(policy_of(method)))
 
 
 def figure(rows=1, cols=1, width=TEXT_WIDTH, height=2.5, title="", **options):
-    """`plt.subplots` in the house style, size in inches. `title` stands over all panels: it is computed from the data
-    where it states a result, and otherwise says what the figure shows."""
+    """`plt.subplots` in the house style, sizes in inches. `title` stands above all panels."""
     plt.style.use(Path(__file__).with_suffix(".mplstyle"))
     fig, axes = plt.subplots(rows, cols, figsize=(width, height), layout="constrained", **options)
     if title:
@@ -85,19 +84,19 @@ def legend(fig, axes, beside=None) -> None:
         for handle, text in zip(*ax.get_legend_handles_labels(), strict=True):
             entries.setdefault(text, handle)
     beside = len(entries) > 5 if beside is None else beside
-    columns = 5 if len("".join(entries)) < 65 else 3  # as many as fit the page
+    columns = 5 if len("".join(entries)) < 65 else 3  # that fit on the page
     place = {"loc": "outside right center"} if beside else {"loc": "outside lower center", "ncols": columns}
     fig.legend(entries.values(), entries.keys(), **place)
 
 
 def save(fig, stem) -> list[Path]:
-    """Write `stem`.png and `stem`.pdf, without dates: equal figures give equal bytes. Returns the paths.
+    """Write `stem`.png and `stem`.pdf without dates, so that equal figures give equal bytes. Returns the paths.
 
-    The notebook shows the file, with its titles for those who cannot see it; the figure is not drawn once more.
+    The notebook shows the file, with the titles as text for those who cannot see it.
     """
     paths = [Path(f"{stem}.png"), Path(f"{stem}.pdf")]
     fig.savefig(paths[0], dpi=200, metadata={"Software": None})
-    fig.set_layout_engine("none")  # the places are found
+    fig.set_layout_engine("none")  # keep the layout that it has found
     fig.savefig(paths[1], metadata={"CreationDate": None, "Creator": None, "Producer": None})
     plt.close(fig)
     titles = [fig.get_suptitle(), *(ax.get_title(loc="left") for ax in fig.axes)]
@@ -120,7 +119,7 @@ def in_points(*axes) -> None:
 
 
 def points(ax, x, table: pd.DataFrame, method: str, **options) -> None:
-    """Estimates of one method at `x` with their intervals. A table without low and high is a paper's, drawn hollow."""
+    """Estimates of one method at `x` with their intervals; a paper's table, without low and high, is drawn hollow."""
     seen, given = look(method), {"markerfacecolor": "none"}
     if "low" in table:
         spans = [table["estimate"] - table["low"], table["high"] - table["estimate"]]
@@ -132,8 +131,8 @@ def points(ax, x, table: pd.DataFrame, method: str, **options) -> None:
 def pass_at_k_curves(ax, table: pd.DataFrame, title="", band=True) -> None:
     """Pass@k against k on a log-2 axis. Columns method, k, estimate, and low and high if the numbers are ours.
 
-    `band`: intervals as a band; False: as bars at powers of two, since the bands of few problems would cover each
-    other. Markers at powers of two distinguish methods without colour.
+    `band`: intervals as a band, else as bars at powers of two, since the bands of few problems would cover each other.
+    Markers at powers of two distinguish methods without colour.
     """
     present, ours = ordered(table["method"]), "low" in table
     for i, method in enumerate(present):
@@ -155,24 +154,20 @@ def pass_at_k_curves(ax, table: pd.DataFrame, title="", band=True) -> None:
     ax.set(xlabel="samples k", ylabel="pass@k", title=title)
 
 
-def trade_off(ax, table: pd.DataFrame, x: str, y: str, title="", limits=None) -> None:
-    """One point per method with both its intervals. Columns method, metric (x and y are two), estimate, low, high.
-
-    `limits`: {x: (low, high), y: ...} of the panel; a method whose point lies outside is left out, interval and all.
-    """
+def trade_off(ax, table: pd.DataFrame, x: str, y: str, title="") -> None:
+    """One point per method with both its intervals. Columns method, metric (x and y are two), estimate, low, high."""
     for method in ordered(table["method"]):
-        rows = table[table["method"] == method].set_index("metric").loc[[x, y]]
-        if all(low <= rows["estimate"][metric] <= high for metric, (low, high) in (limits or {}).items()):
-            across, up = rows.loc[[x]], rows.loc[[y]]
-            spans = [across["estimate"] - across["low"], across["high"] - across["estimate"]] if "low" in rows else None
-            points(ax, across["estimate"], up, method, xerr=spans)
+        rows = table[table["method"] == method].set_index("metric")
+        across, up = rows.loc[[x]], rows.loc[[y]]
+        spans = [across["estimate"] - across["low"], across["high"] - across["estimate"]] if "low" in rows else None
+        points(ax, across["estimate"], up, method, xerr=spans)
     percent(*[axis for axis, metric in ((ax.xaxis, x), (ax.yaxis, y)) if metric.startswith("pass@")])
-    ax.set(xlabel=x, ylabel=y, title=title, **{f"{a}lim": (limits or {}).get(m) for a, m in (("x", x), ("y", y))})
+    ax.set(xlabel=x, ylabel=y, title=title)
 
 
 def name_points(ax) -> None:
-    """Write each entry's label at its first point, clear of the others where there is room, in place of a legend."""
-    ax.figure.draw_without_rendering()  # the panel has its size
+    """In place of a legend, write each entry's label at its first point, at the nearest place that overlaps least."""
+    ax.figure.draw_without_rendering()  # now the panel has its size
     entries, scale = list(zip(*ax.get_legend_handles_labels(), strict=True)), ax.figure.dpi / 72
     spots = [ax.transData.transform(handle.lines[0].get_xydata()[0]) / scale for handle, _ in entries]
     taken, (left, _, right, _) = [(x - 3, y - 3, x + 3, y + 3) for x, y in spots], ax.bbox.extents / scale
@@ -185,13 +180,15 @@ def name_points(ax) -> None:
         *_, box, offset = min(places)
         taken.append(box)
         drawn = {"ha": "left" if offset[0] > 0 else "right", "fontsize": 6.5, "color": handle.lines[0].get_color()}
-        drawn["path_effects"] = [withStroke(linewidth=2, foreground="white")]  # an interval passes behind the word
+        drawn["path_effects"] = [
+            withStroke(linewidth=2, foreground="white")
+        ]  # so that the text can be read on an interval
         ax.annotate(text, handle.lines[0].get_xydata()[0], offset, textcoords="offset points", **drawn)
 
 
 def dots(ax, table: pd.DataFrame, title="", xlabel=None) -> None:
-    """Estimates in rows, the first on top. Columns name, metric (a colour each), estimate, low, high; paper, which is
-    drawn hollow; and baseline where they are differences: these are in points, with a line at zero."""
+    """Estimates in rows, the first on top. Columns name, metric (which decides the colour), estimate, low, high, and
+    paper, which is drawn hollow. Differences have a column baseline; they are in points, with a line at zero."""
     rows, metrics = list(dict.fromkeys(table["name"])), list(dict.fromkeys(table["metric"]))
     others = cycle(OTHERS)
     for i, metric in enumerate(metrics):
@@ -212,7 +209,7 @@ def dots(ax, table: pd.DataFrame, title="", xlabel=None) -> None:
 
 
 def training_curves(axes, table: pd.DataFrame, smooth=5, shares=()) -> None:
-    """One panel per quantity, over updates. Columns method, seed, step, quantity, value; first quantity first.
+    """One panel per quantity, over updates. Columns method, seed, step, quantity, value.
 
     Strong lines are the mean of a method's runs, averaged over windows of `smooth` updates (1: as measured); faint
     lines are single runs. The quantities in `shares` are written in percent.

@@ -1,4 +1,4 @@
-"""Numbers as words: the sentences under a study and the titles over its figures are computed from its tables."""
+"""Numbers as words: the sentences below a study and the titles above its figures are computed from its tables."""
 
 from collections.abc import Sequence
 
@@ -6,10 +6,8 @@ import pandas as pd
 
 
 def pick(table: pd.DataFrame, **where) -> pd.Series | None:
-    """The one row whose columns have these values; None where no row has (its run does not exist yet).
-
-    Raises LookupError where several rows fit.
-    """
+    """The one row whose columns have these values, or None (its run does not exist yet). Raises LookupError where there
+    are several."""
     for column, value in where.items():
         table = table[table[column] == value]
     if len(table) > 1:
@@ -17,31 +15,33 @@ def pick(table: pd.DataFrame, **where) -> pd.Series | None:
     return table.iloc[0] if len(table) else None
 
 
+def ends(row, signed: bool, scale=100.0, digits=1) -> list[str]:
+    """estimate, low and high of a row as texts."""
+    return [f"{scale * row[end]:{'+' if signed else ''}.{digits}f}" for end in ("estimate", "low", "high")]
+
+
 def said(row, unit=" points", scale=100.0, digits=1) -> str:
     """A row with estimate, low and high as text: "+2.8 points (95% CI -1.3 to +5.5)"; "not run" without a row.
 
-    Differences (rows with a baseline) and contrasts have signs. Without a unit the text is a table's cell,
-    "+2.8 [-1.3, +5.5]". A result of one training run is marked.
+    Differences (rows with a baseline) and contrasts have signs. Without a unit it is the text of a table's cell, "+2.8
+    [-1.3, +5.5]". A result of one training run is marked.
     """
     if row is None:
         return "not run"
-    sign = "+" if {"baseline", "contrast"} & {*row.index} else ""
-    value, low, high = (f"{scale * row[end]:{sign}.{digits}f}" for end in ("estimate", "low", "high"))
+    value, low, high = ends(row, bool({"baseline", "contrast"} & {*row.index}), scale, digits)
     interval = f"(95% CI {low} to {high})" if unit else f"[{low}, {high}]"
     return f"{value}{unit} {interval}" + (" (one seed)" if row.get("runs", 0) == 1 else "")
 
 
-def moved(row, up="rises", down="falls", unit=" points", scale=100.0, digits=1) -> str:
+def moved(row) -> str:
     """A difference as a verb: "rises by 9.6 points (95% CI 7.5 to 11.7)", "falls by ..."; and where its interval
     contains zero, "does not change significantly: +0.4 points (95% CI -1.0 to +1.8)"."""
-    verb = compared(row, up, down, "does not change significantly")
-    if row is None:
-        return verb
-    if verb not in (up, down):
-        return f"{verb}: {said(row, unit, scale, digits)}"
-    if verb == down:
+    verb = compared(row, "rises", "falls", "does not change significantly")
+    if verb not in ("rises", "falls"):
+        return verb if row is None else f"{verb}: {said(row)}"
+    if verb == "falls":
         row = pd.Series({**row, "estimate": -row["estimate"], "low": -row["high"], "high": -row["low"]})
-    return f"{verb} by {said(row.drop(['baseline', 'contrast'], errors='ignore'), unit, scale, digits)}"
+    return f"{verb} by {said(row.drop(['baseline', 'contrast'], errors='ignore'))}"
 
 
 def level(row) -> str:
@@ -50,14 +50,14 @@ def level(row) -> str:
 
 
 def compared(row, above: str, below: str, same: str) -> str:
-    """Which of three words fits a difference: its interval lies above zero, lies below it, or contains it."""
+    """One of three words for a difference: its interval lies above zero, below zero, or contains zero."""
     if row is None:
         return "not run"
     return above if row["low"] > 0 else below if row["high"] < 0 else same
 
 
 def ahead(names: Sequence[str], nobody: str, of: str) -> str:
-    """A title that says who is ahead of what: "A and B are ahead of SFT", "No reward is ahead of SFT" (`nobody`)."""
+    """A title that says who is ahead: "A and B are ahead of SFT", or "No reward is ahead of SFT" (`nobody`)."""
     if len(names) < 2:
         return f"{[*names, nobody][0]} is ahead of {of}"
     first = [*names] if len(names) < 4 else [*names[:2], f"{len(names) - 2} more"]

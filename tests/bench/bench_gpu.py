@@ -23,7 +23,7 @@ from transformers import Qwen2Config, Qwen2ForCausalLM
 from lib.game.problem import load
 from lib.learn.generation import ENGINES
 from lib.learn.model import build_tokenizer, training_memory
-from lib.learn.training import RLOOSettings, train_rloo
+from lib.learn.rloo import RLOOSettings, train_rloo
 from lib.rewards import get_reward
 from lib.runs.plan import Project
 

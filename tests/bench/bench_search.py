@@ -9,7 +9,7 @@ import torch
 import lib.learn.search
 from lib.files import REFERENCE
 from lib.game.problem import load, problems
-from lib.learn.generation import generate
+from lib.learn.generation import generate, generate_shared
 from lib.learn.model import load_policy
 from lib.learn.search import SearchSettings, learned_values, search
 
@@ -26,24 +26,21 @@ def main() -> None:
     rows = [p for p in problems(load("3to4", "validation_200")) if len(p.nums) == 4][:COUNT]
     print(f"search: {COUNT} problems of four numbers, the laptop's state-action policy")
 
-    def unshared(*arguments, share, **options):
-        return generate(*arguments, share=False, **options)
-
     for beams, samples in ((1, 8), (16, 16), (32, 32)):
         rates, took = {}, {}
         for name, draw, rerank in (
-            ("ours", generate, "none"),
-            ("unshared", unshared, "none"),
-            ("valued", generate, "learned"),
+            ("ours", generate_shared, "none"),
+            ("unshared", generate, "none"),
+            ("valued", generate_shared, "learned"),
         ):
-            lib.learn.search.generate = draw
+            lib.learn.search.generate_shared = draw
             settings = SearchSettings(beams=beams, samples=samples, rerank=rerank)
             began, generator = time.process_time(), torch.Generator().manual_seed(0)
             found = search(model, tokenizer, rows, settings, generator, value)
             took[name] = seconds = time.process_time() - began
             tokens = sum(tally["tokens"] for _, tally in found)
             rates[name] = f"{name} {COUNT / seconds:5.1f} problems/s {tokens / seconds:8,.0f} tokens/s"
-        lib.learn.search.generate = generate
+        lib.learn.search.generate_shared = generate_shared
         ratio = f"a value costs {took['valued'] / took['ours'] - 1:+.0%}"
         print(f"  budget {f'{beams}/{samples}':6}  {'   '.join(rates.values())}   {ratio}")
 

@@ -20,7 +20,8 @@ from lib.game.problem import Problem, load
 from lib.game.prompts import render_prompt
 from lib.learn.generation import ENGINES, generate
 from lib.learn.model import load_policy
-from lib.learn.training import RLOOSettings, RLOOTrainer, arguments
+from lib.learn.rloo import RLOOSettings, RLOOTrainer
+from lib.learn.trainer import arguments
 from lib.rewards import get_reward
 from tests.bench import history
 from tests.test_training import quick
@@ -119,7 +120,7 @@ def main():
     problems = load("3to4", "train").select(range(STEPS * settings.problems_per_step))
     results = {}
     with tempfile.TemporaryDirectory() as scratch:
-        for name, run in {"lib.learn.training": ours, "TRL RLOOTrainer": theirs}.items():
+        for name, run in {"lib.learn.rloo": ours, "TRL RLOOTrainer": theirs}.items():
             table = run(problems, settings, Path(scratch) / name)
             results[name] = table[1:].assign(step=table[PHASES].sum(axis=1)).mean()
     table = pd.DataFrame(results).T[["step", *PHASES, "length", "equal"]]

@@ -1,0 +1,260 @@
+"""One more token for many rows at once: the layers of a Qwen2 or a Llama in few operations, and the cache they read.
+
+`decoder_of` gives our `Decoder` where it computes what the model computes, and the model itself where it does not. Both
+have a method `batch`, which reads prompts, and are called with one token per row for the logits behind it.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from weakref import WeakKeyDictionary
+
+import torch
+import torch.nn.functional as F
+
+COLUMNS = 32  # of keys and values in a piece of the cache
+
+
+def left_padded(prompts: list[list[int]], device) -> tuple[torch.Tensor, torch.Tensor]:
+    """Token ids, padded on the left so that all prompts end in the same column, and which of them are no padding; both
+    (prompts, columns)."""
+    longest = max(map(len, prompts))
+    ids = torch.tensor([[0] * (longest - len(prompt)) + prompt for prompt in prompts], device=device)
+    lengths = torch.tensor([len(prompt) for prompt in prompts], device=device)
+    return ids, torch.arange(longest, device=device) >= longest - lengths[:, None]
+
+
+class Decoder:
+    """The layers of a Qwen2 or a Llama for one more token per row, in few operations.
+
+    The weights of products over the same input are joined in one matrix, and the weights of the norm in front of them
+    and the scale of attention are multiplied into it. The two halves of a query or key that a rotation mixes stand
+    side by side, so that the rotation is one product of complex numbers. Under autocast products have its type, and
+    everything else is float32. `misfit` says which models fit.
+    """
+
+    def __init__(self, model, longest: int):
+        config, base = model.config, model.base_model
+        device = model.device.type
+        self.model, self.eps = model, config.rms_norm_eps
+        self.dtype = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else model.dtype
+        self.heads, self.key_heads = config.num_attention_heads, config.num_key_value_heads
+        self.width = base.layers[0].self_attn.head_dim
+        turn = torch.stack(base.rotary_emb(base.norm.weight.float(), torch.arange(longest, device=model.device)[None]))
+        self.turn = torch.complex(*turn[:, 0, :, : self.width // 2].float())[:, None]
+        self.layers = [self._joined(layer) for layer in base.layers]
+        self.head = (model.get_output_embeddings().weight * base.norm.weight).to(self.dtype)
+
+    def _joined(self, layer) -> list[torch.Tensor]:
+        attention, mlp = layer.self_attn, layer.mlp
+        parts = attention.q_proj, attention.k_proj, attention.v_proj
+        if any(part.bias is not None for part in (attention.o_proj, mlp.gate_proj, mlp.up_proj, mlp.down_proj)):
+            raise TypeError("it has biases where the loop has none")
+        weights, biases = [part.weight for part in parts], [part.bias for part in parts]
+        biases = [
+            torch.zeros_like(weight[:, 0]) if bias is None else bias
+            for weight, bias in zip(weights, biases, strict=True)
+        ]
+        for i, scale in ((0, self.width**-0.5), (1, 1.0)):
+            weights[i] = self.side_by_side(weights[i].t() * scale).t()
+            biases[i] = self.side_by_side(biases[i] * scale)
+        joined = [
+            torch.cat(weights) * layer.input_layernorm.weight,
+            torch.cat(biases),
+            attention.o_proj.weight,
+            torch.cat([mlp.gate_proj.weight, mlp.up_proj.weight]) * layer.post_attention_layernorm.weight,
+            mlp.down_proj.weight,
+        ]
+        return [part.to(self.dtype) for part in joined]
+
+    def batch(self, prompts: list[list[int]]) -> "KVBatch":
+        return KVBatch(self, prompts)
+
+    def side_by_side(self, states: torch.Tensor) -> torch.Tensor:
+        """The last dimension, heads of (first half, second half), with the pairs that a rotation mixes together."""
+        return states.unflatten(-1, (-1, 2, self.width // 2)).transpose(-1, -2).flatten(-3)
+
+    def norm(self, x: torch.Tensor) -> torch.Tensor:
+        return (x * (x.square().mean(-1, keepdim=True) + self.eps).rsqrt()).to(self.dtype)
+
+    def __call__(self, tokens: torch.Tensor, batches: list["KVBatch"]) -> torch.Tensor:
+        """Logits (rows, vocabulary) after one more token (rows,) of each row of the batches."""
+        with torch.autocast(tokens.device.type, enabled=False):
+            x = self.model.get_input_embeddings()(tokens)
+            turn = self.turn[torch.cat([batch.add_column() for batch in batches])]
+            sizes = [batch.rows for batch in batches]
+            for i, (joined, bias, out, up, down) in enumerate(self.layers):
+                states = F.linear(self.norm(x), joined, bias).unflatten(-1, (-1, self.width))
+                turned, values = states.split([self.heads + self.key_heads, self.key_heads], 1)
+                turned = torch.view_as_real(torch.view_as_complex(turned.float().unflatten(-1, (-1, 2))) * turn)
+                parts = turned.flatten(-2).to(self.dtype).split([self.heads, self.key_heads], 1)
+                rows = zip(batches, *(part.split(sizes) for part in (*parts, values)), strict=True)
+                x = x + F.linear(torch.cat([batch.attend(i, *states) for batch, *states in rows]), out)
+                gate, value = F.linear(self.norm(x), up).chunk(2, -1)
+                x = x + F.linear(F.silu(gate) * value, down)
+            return F.linear(self.norm(x), self.head).float()
+
+
+class KVBatch:
+    """Rows that began together, and their keys and values in pieces of shape (2 * layers, rows, key heads, tokens,
+    width).
+
+    The attention of one new token mostly reads this cache, and a CPU reads a tensor without gaps more than twice as
+    fast as a part of a larger one. So the prompts are the first piece, and pieces of COLUMNS tokens follow, the last
+    of which has room. Rows that end are overwritten by rows from the end, so that the live rows stay contiguous.
+    """
+
+    def __init__(self, decoder: Decoder, prompts: list[list[int]]):
+        model = decoder.model
+        ids, seen = left_padded(prompts, model.device)
+        position = (seen.cumsum(-1) - 1).clamp(min=0)
+        out = model.base_model(ids, attention_mask=seen.long(), position_ids=position, use_cache=True)
+        self.logits = model.get_output_embeddings()(out.last_hidden_state[:, -1]).float()
+        pieces = [part for layer in out.past_key_values.layers for part in (layer.keys, layer.values)]
+        pieces[::2] = [decoder.side_by_side(keys) for keys in pieces[::2]]
+        self.pieces = [torch.stack(pieces).to(decoder.dtype)]
+        self.rows, self.next, self.room = len(prompts), seen.sum(-1), 0
+        self.bias = None if seen.all() else torch.zeros(seen.shape, device=model.device).masked_fill(~seen, -torch.inf)
+
+    def select(self, rows: torch.Tensor) -> None:
+        """Go on with these rows, in this order, any number of times each."""
+        self.pieces = [piece[:, rows] for piece in self.pieces]
+        self.next, self.bias = self.next[rows], None if self.bias is None else self.bias[rows]
+        self.rows = len(rows)
+
+    def compact(self, stay: torch.Tensor) -> torch.Tensor:
+        """Go on with the rows that `stay`, a bool (rows,). Returns which of the old rows each of the new ones is."""
+        kept = stay.nonzero().squeeze(-1)
+        order = torch.arange(len(kept), device=stay.device)
+        holes, fillers = (~stay[: len(kept)]).nonzero().squeeze(-1), kept[kept >= len(kept)]
+        order[holes] = fillers
+        for piece in self.pieces:
+            piece[:, holes] = piece[:, fillers]
+        self.next, self.bias = self.next[order], None if self.bias is None else self.bias[order]
+        self.rows = len(kept)
+        return order
+
+    def add_column(self) -> torch.Tensor:
+        """Make room for one more token per row, and return the positions (rows,) of these tokens."""
+        if not self.room:
+            layers, _, heads, _, width = self.pieces[0].shape
+            self.pieces.append(self.pieces[0].new_empty(layers, self.rows, heads, COLUMNS, width))
+            self.room = COLUMNS
+        self.room -= 1
+        self.next = self.next + 1
+        return self.next - 1
+
+    def attend(self, layer: int, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
+        """Attention of the new tokens to all columns, their own included, (rows, heads * width).
+
+        query has shape (rows, heads, width), key and value of the new tokens (rows, key heads, width).
+        """
+        pieces = [piece[2 * layer : 2 * layer + 2, : self.rows].flatten(1, 2) for piece in self.pieces]
+        pieces[-1] = pieces[-1][:, :, : COLUMNS - self.room]
+        pieces[-1][0, :, -1], pieces[-1][1, :, -1] = key.flatten(0, 1), value.flatten(0, 1)
+        query = query.reshape(len(pieces[0][0]), -1, query.shape[-1])  # heads that share keys stand together
+        scores = torch.cat([torch.bmm(query, piece[0].transpose(1, 2)) for piece in pieces], -1).float()
+        if self.bias is not None:
+            scores.view(self.rows, -1, scores.shape[-1])[..., : self.bias.shape[-1]] += self.bias[:, None]
+        weights = scores.softmax(-1).to(query.dtype).split([piece.shape[2] for piece in pieces], -1)
+        read = torch.bmm(weights[0], pieces[0][1])
+        for part, piece in zip(weights[1:], pieces[1:], strict=True):
+            read.baddbmm_(part, piece[1])
+        return read.view(self.rows, -1)
+
+
+class PlainDecoder:
+    """The decoder of a model that does not fit `Decoder`: the model itself, with the cache of transformers."""
+
+    def __init__(self, model, longest: int):
+        self.model = model
+
+    def batch(self, prompts: list[list[int]]) -> "PlainBatch":
+        return PlainBatch(self.model, prompts)
+
+    def __call__(self, tokens: torch.Tensor, batches: list["PlainBatch"]) -> torch.Tensor:
+        """As `Decoder`'s."""
+        parts = tokens.split([batch.rows for batch in batches])
+        return torch.cat([batch.read(part[:, None]) for batch, part in zip(batches, parts, strict=True)])
+
+
+class PlainBatch:
+    """As `KVBatch`, around a cache of transformers."""
+
+    def __init__(self, model, prompts: list[list[int]]):
+        self.model, self.cache, self.rows = model, None, len(prompts)
+        ids, seen = left_padded(prompts, model.device)
+        self.seen = seen.long()
+        self.logits = self.read(ids)
+
+    def read(self, ids: torch.Tensor) -> torch.Tensor:
+        """Read the tokens (rows, any number); the logits (rows, vocabulary) behind the last one."""
+        if self.cache is not None:
+            self.seen = torch.cat([self.seen, torch.ones_like(ids)], -1)
+        position = (self.seen.cumsum(-1) - 1).clamp(min=0)[:, -ids.shape[1] :]
+        cache = {"past_key_values": self.cache, "use_cache": True, "logits_to_keep": 1}
+        out = self.model(ids, attention_mask=self.seen, position_ids=position, **cache)
+        self.cache = out.past_key_values
+        return out.logits[:, -1].float()
+
+    def select(self, rows: torch.Tensor) -> None:
+        assert self.cache is not None  # there is one from the first pass on
+        self.cache.batch_select_indices(rows)
+        self.seen, self.rows = self.seen[rows], len(rows)
+
+    def compact(self, stay: torch.Tensor) -> torch.Tensor:
+        kept = stay.nonzero().squeeze(-1)
+        self.select(kept)
+        return kept
+
+
+_misfits: WeakKeyDictionary = WeakKeyDictionary()  # one per model
+
+
+def decoder_of(model, longest: int) -> "Decoder | PlainDecoder":
+    """What decodes with `model` texts of at most `longest` tokens."""
+    return (PlainDecoder if misfit(model) else Decoder)(model, longest)
+
+
+def misfit(model) -> str:
+    """Why `Decoder` does not compute what `model` computes, or "" where it does.
+
+    Both read a few tokens, and their logits must agree. Two things cannot show in so few tokens: attention to a window
+    of the last tokens alone, and rotations that depend on the length. The configuration tells about these.
+    """
+    if model not in _misfits:
+        _misfits[model] = _misfit(model)
+        if _misfits[model]:
+            print(f"the decode loop does not fit this model ({_misfits[model]}): it draws token by token itself")
+    return _misfits[model]
+
+
+def _misfit(model) -> str:
+    if set(getattr(model.config, "layer_types", None) or []) - {"full_attention"}:
+        return "not all of its layers attend to everything"
+    if getattr(getattr(model.base_model, "rotary_emb", None), "rope_type", "default") in ("dynamic", "longrope"):
+        return "its rotations depend on the length"
+    ids, device = [[3, 1, 2], [2]], model.device.type
+    then = torch.tensor([1, 4], device=model.device) % model.config.vocab_size
+    with inference(model), torch.autocast(device, enabled=False):
+        plain = PlainDecoder(model, 4)
+        theirs = plain(then, [plain.batch(ids)])
+        try:
+            decoder = Decoder(model, 4)
+            ours = decoder(then, [decoder.batch(ids)])
+        except (AttributeError, TypeError, RuntimeError, IndexError) as error:
+            return f"{type(error).__name__}: {error}"
+    tolerance = 2e-3 if model.dtype == torch.float32 and device == "cpu" else 2e-2  # a GPU rounds products
+    worst = (ours - theirs).abs().max() / theirs.abs().max().clamp(min=1)
+    return "" if worst < tolerance else f"its logits differ by {worst:.2g}"
+
+
+@contextmanager
+def inference(model) -> Iterator[None]:
+    """`model` in inference mode and evaluation mode, and afterwards in the mode that it had."""
+    training = model.training
+    model.eval()
+    try:
+        with torch.inference_mode():
+            yield
+    finally:
+        model.train(training)

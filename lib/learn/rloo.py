@@ -1,0 +1,344 @@
+"""RLOO on transformers' Trainer.
+
+One update can be read from top to bottom in `RLOOTrainer`, beginning with `training_step`: problems, rollouts of our
+decode loop, a reward that sees a whole group, advantages, and the gradient of `rloo_loss`, micro-batch by micro-batch.
+The optimiser, its schedule, clipping and checkpoints are Trainer's, and the fused log-probabilities are TRL's.
+
+It departs from textbook RLOO (Ahmadian et al., 2024) in these points:
+
+* The gradient of a rollout is scaled by the truncated importance weight of the whole sequence, policy over
+  sampler (paper `ast`, Eq. 3). Our sampler is the policy itself, or vLLM with its weights: with one update per batch
+  of rollouts the weight is 1 but for rounding. With more (`num_iterations`) the same rollouts are used again by a
+  policy that has moved on.
+* The KL penalty is a term of the loss (mean per token), not of the reward, and so is an entropy bonus.
+* Token log-probabilities are summed, not averaged over the length; completions cut at the cap count like all others.
+* Advantages are not divided by the group's standard deviation, unless `advantage` says so, and there is no PPO
+  clipping.
+* A token's log-probability can carry a weight; importance weight, entropy and KL ignore it.
+"""
+
+import copy
+import json
+import math
+import time
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import Any, cast
+
+import numpy as np
+import pandas as pd
+import torch
+from datasets import Dataset
+from torch.nn.utils.rnn import pad_sequence
+from torch.optim.swa_utils import AveragedModel
+from transformers import DynamicCache, TrainingArguments
+from trl.trainer.utils import add_fused_lm_head
+
+from lib.files import writing
+from lib.game.problem import Problem, problems
+from lib.game.prompts import render_prompt
+from lib.learn.curriculum import Curriculum
+from lib.learn.generation import ENGINES, MEMORY_SHARE, Rollouts, Sampling
+from lib.learn.losses import ADVANTAGES, rloo_loss
+from lib.learn.settings import RLOOSettings
+from lib.learn.trainer import Policy, Resumable, arguments, check_style, loaded, schedule
+from lib.rewards import Reward, score_group
+
+TokenWeights = Callable[[list[int]], Sequence[float]]  # a completion's token ids -> one weight per token
+
+
+class RLOOTrainer(Resumable):
+    """RLOO of paper `ast`: our rollouts and `rloo_loss` in transformers' Trainer.
+
+    `train_problems` are those of the whole run in order, `settings.problems_per_step` per update; a `curriculum` draws
+    its own instead, and its state is part of a checkpoint. `prompt_style` also decides which verifier judges accuracy.
+    The frozen reference is the policy as it is given here, read at the policy's temperature. At kl_coef 0 there is no
+    reference and no column kl. Raises ValueError for a style of prompts without a verifier.
+    """
+
+    def __init__(
+        self,
+        model,
+        tokenizer,
+        train_problems: Dataset,
+        reward: Reward,
+        folder: Path,
+        settings: RLOOSettings,
+        *,
+        eval_problems: Dataset | None = None,
+        eval_rewards: dict[str, Reward] | None = None,
+        prompt_style: str = "free",
+        token_weights: TokenWeights | None = None,
+        curriculum: Curriculum | None = None,
+    ):
+        check_style(prompt_style)
+        self.settings, self.reward, self.prompt_style, self.curriculum = settings, reward, prompt_style, curriculum
+        self.eval_problems, self.eval_rewards = eval_problems, eval_rewards or {}
+        self.token_weights = token_weights
+        self.reference = copy.deepcopy(model).eval().requires_grad_(False) if settings.kl_coef else None
+        config = TrainingArguments(
+            **arguments(folder, settings),
+            max_steps=settings.steps,
+            lr_scheduler_type="warmup_stable_decay",
+            lr_scheduler_kwargs={"num_decay_steps": settings.decay_steps, "decay_type": "linear"},
+            warmup_steps=settings.warmup_steps,
+            logging_steps=1,
+            per_device_train_batch_size=settings.problems_per_step,
+            train_sampling_strategy="sequential",
+            remove_unused_columns=False,
+        )
+        add_fused_lm_head(model, settings.temperature, outputs=("log_probs", "entropy"))
+        super().__init__(model, config, cast(Any, list), train_problems, processing_class=tokenizer)
+        if self.reference is not None:
+            add_fused_lm_head(self.reference.to(self.model.device), settings.temperature)
+        self.average = AveragedModel(self.model) if settings.average_from else None
+
+    # --- an update, from top to bottom ---
+
+    def training_step(self, model, inputs: list[dict], num_items_in_batch=None) -> torch.Tensor:
+        """The gradient of an update on the problems `inputs`; returns the loss. Trainer then clips the gradient, takes
+        a step of AdamW, and calls `log`."""
+        if self.state.global_step % self.settings.num_iterations == 0:
+            # 1. The problems are the next of the run's order, or what the curriculum draws
+            batch = problems(pd.DataFrame(inputs))
+            if self.curriculum:
+                batch = self.curriculum.draw(self.settings.problems_per_step, self.state.global_step)
+            # 2. to 5. Rollouts, their scores and advantages, laid out in micro-batches
+            self._rollouts(batch)
+        else:  # a further update on the rollouts of the last one, by a policy that has moved on
+            self._seconds, self._scored = dict.fromkeys(self._seconds, 0.0), time.perf_counter()
+        # 6. The gradient
+        return self._differentiate(model.train())
+
+    def _rollouts(self, batch: list[Problem]) -> None:
+        """Sample a group of rollouts per problem, score it, and lay all of them out for the gradient."""
+        settings, k, tokenizer = self.settings, self.settings.group_size, self.processing_class
+        # 2. Sample, seeded by the step alone: a resumed run draws what the uninterrupted one would have drawn
+        began = time.perf_counter()
+        prompts = [tokenizer(render_prompt(p.nums, p.target, self.prompt_style)).input_ids for p in batch]
+        generator = torch.Generator(self.model.device)
+        generator.manual_seed(settings.seed * 1_000_003 + self.state.global_step)
+        sampling = Sampling(temperature=settings.temperature, max_tokens=settings.max_tokens)
+        with self.accelerator.autocast():
+            out = ENGINES[settings.engine](self.model, prompts, k, sampling, tokenizer.eos_token_id, generator)
+        sampled = time.perf_counter()
+        # 3. Score, a group at a time: some rewards compare the completions of a problem
+        texts = tokenizer.batch_decode(out.ids, skip_special_tokens=True)
+        scores = [score_group(self.reward, texts[i * k : i * k + k], problem) for i, problem in enumerate(batch)]
+        rewards = torch.tensor([[score.total for score in group] for group in scores])
+        correct = [self.is_correct(text, batch[i // k]) for i, text in enumerate(texts)]
+        # 4. Compare each rollout with its group: the advantages, (problems, K)
+        verdicts = torch.tensor(correct).view(-1, k)
+        advantages = ADVANTAGES[settings.advantage](rewards, verdicts, settings.pass_k, settings.focal_gamma)
+        self._scored = time.perf_counter()
+        parts = pd.DataFrame([score.parts for group in scores for score in group]).mean()
+        self._sampled = {
+            "reward": rewards.mean().item(),
+            **{f"reward_{name}": value for name, value in parts.items()},
+            "accuracy": float(np.mean(correct)),
+            "completion_length": float(np.mean([len(ids) for ids in out.ids])),
+            "truncated": out.finish.count("length") / len(texts),
+            "frac_zero_std": (advantages == 0).all(-1).float().mean().item(),
+        }
+        if self.curriculum:
+            of_problems = (advantages.abs(), verdicts.float())
+            self._sampled |= self.curriculum.learn(*(values.mean(-1).tolist() for values in of_problems))
+        self._seconds = {"seconds_generation": sampled - began, "seconds_reward": self._scored - sampled}
+        self._lay_out(prompts, out, advantages.flatten().to(self.model.device))
+
+    def _lay_out(self, prompts: list[list[int]], out: Rollouts, advantages: torch.Tensor) -> None:
+        """Lay the rollouts that have a gradient out in micro-batches, sorted by length to save padding."""
+        k = self.settings.group_size
+        # 5. A prompt is read once for its whole group. Its last token is read with each completion, whose first token
+        #    it predicts
+        self._prompts = {"ids": self._padded(ids[:-1] for ids in prompts)}
+        self._prompts["attention"] = self._padded([1] * (len(ids) - 1) for ids in prompts)
+        with torch.no_grad():
+            frozen = None if self.reference is None else self._read_prompts(self.reference)
+        rows, weights, ref_weights = self._differentiated(advantages.cpu().numpy())
+        lengths = np.array([len(ids) for ids in out.ids])
+        self._micro_batches = []
+        pieces = math.ceil(len(rows) / self.settings.micro_batch)
+        for chosen in np.array_split(np.argsort(lengths[rows], kind="stable"), pieces):
+            some: dict = self._collate(
+                [(i // k, prompts[i // k][-1], out.ids[i], out.logprobs[i]) for i in rows[chosen]]
+            )
+            for name, values in (("row_weights", weights), ("ref_weights", ref_weights)):
+                some[name] = torch.as_tensor(values[chosen], dtype=torch.float32, device=advantages.device)
+            some |= {"samples": len(lengths), "tokens": lengths.sum(), "advantages": advantages[rows[chosen]]}
+            # The reference never changes, so it reads a rollout once for all updates on it
+            self._micro_batches.append(some | self._reference_logps(frozen, some))
+
+    def _differentiate(self, model) -> torch.Tensor:
+        """Add the gradient of the update's loss to the model's parameters, and return the loss.
+
+        The keys and values of the prompts are cut off from the model. The backward passes of the micro-batches add up
+        their gradients there, and one backward pass at the end carries these through the prompts into the model.
+        """
+        coefficients = {name: getattr(self.settings, name) for name in ("importance_cap", "entropy_coef", "kl_coef")}
+        # 6a. Read the prompts; their keys and values become leaves of the graph
+        with torch.no_grad():
+            leaves = self._read_prompts(model)
+        for leaf in leaves:
+            leaf.requires_grad_()
+        # 6b. log pi, loss and gradient of each micro-batch; their metrics add up to those of the update
+        self._row, total = dict(self._sampled), torch.zeros((), device=model.device)
+        for batch in self._micro_batches:
+            logps, entropies = self._logps(model, leaves, batch)
+            terms = {name: value for name, value in batch.items() if name not in ("prompt", "ids", "labels")}
+            loss, metrics = rloo_loss(logps, entropies, **coefficients, **terms)
+            self.accelerator.backward(loss)
+            total += loss.detach()
+            for name, value in metrics.items():
+                so_far = self._row.get(name, 0.0)
+                self._row[name] = max(so_far, value) if name == "importance_max" else so_far + value
+        # 6c. Carry the gradients of keys and values through the prompts, a micro-batch of prompts at a time
+        for start in range(0, len(self._prompts["ids"]), self.settings.micro_batch):
+            some = slice(start, start + self.settings.micro_batch)
+            gradients = [leaf.grad[some] for leaf in leaves]  # pyright: ignore[reportOptionalSubscript]
+            torch.autograd.backward(self._read_prompts(model, some), gradients)
+        return total
+
+    def log(self, logs, start_time=None):
+        """After each update: average the weights, and write the row of metrics.csv."""
+        if "loss" not in logs:  # the summary at the end
+            return
+        self.check_finite(logs)
+        if self.average and self.state.global_step >= self.settings.average_from:
+            self.average.update_parameters(self.model)
+        seconds = self._seconds | {"seconds_update": time.perf_counter() - self._scored}
+        row = {"loss": logs["loss"], **self._row, "grad_norm": logs["grad_norm"]}
+        if self.eval_problems and self.state.global_step % self.settings.eval_every == 0:
+            row |= self.held_out()
+        self.add(row | {name: round(value, 3) for name, value in seconds.items()})
+
+    # --- the parts of an update ---
+
+    def _differentiated(self, advantages: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Which rollouts have a gradient, ascending, and how many rollouts each stands for in entropy and metrics, and
+        in KL (0: the reference does not read it).
+
+        They are all rollouts whose advantage (N,) is not 0, and a random share of the others, drawn from [seed, step].
+        Every draw is uniform, so that weighted sums have the mean of the sums over all rollouts.
+        """
+        settings, rng = self.settings, np.random.default_rng([self.settings.seed, self.state.global_step])
+        live, idle = np.flatnonzero(advantages), rng.permutation(np.flatnonzero(advantages == 0))
+        idle = idle[: math.ceil(settings.idle_share * len(idle))]
+        weights = np.ones(len(advantages))
+        weights[idle] = (len(advantages) - len(live)) / max(len(idle), 1)
+        rows = np.sort(np.concatenate([live, idle]))
+        read = math.ceil(settings.reference_share * len(rows))
+        ref_weights = np.zeros(len(rows))
+        ref_weights[rng.permutation(len(rows))[:read]] = len(rows) / read
+        return rows, weights[rows], weights[rows] * ref_weights
+
+    def _padded(self, rows: Iterable) -> torch.Tensor:
+        """Rows of numbers, padded on the right with 0 to the longest."""
+        return pad_sequence([torch.as_tensor(row) for row in rows], batch_first=True).to(self.model.device)
+
+    def _collate(self, rollouts: list[tuple[int, int, list[int], list[float]]]) -> dict[str, torch.Tensor]:
+        """Tensors of rollouts, each given as (index of the prompt, its last token, completion ids, log mu).
+
+        prompt (B,) is an index of `_prompts`. ids (what is read), labels (the completion), mask, sampler_logps and
+        token_weights are (B, T), padded on the right; column t belongs to the prediction of the completion's token t.
+        """
+        which, last, ids, logps = zip(*rollouts, strict=True)
+        tensors = {
+            "prompt": torch.tensor(which, device=self.model.device),
+            "ids": self._padded([token, *row[:-1]] for token, row in zip(last, ids, strict=True)),
+            "labels": self._padded(ids),
+            "mask": self._padded([1.0] * len(row) for row in ids),
+            "sampler_logps": self._padded(logps),
+        }
+        if self.token_weights is not None:
+            tensors["token_weights"] = self._padded(map(self.token_weights, ids)).float()
+        return tensors
+
+    def _read_prompts(self, model, which: slice = slice(None)) -> list[torch.Tensor]:
+        """Keys and values of every layer for prompts of the update without their last tokens, each of shape (prompts,
+        heads, P, width)."""
+        ids, attention = self._prompts["ids"][which], self._prompts["attention"][which]
+        with self.accelerator.autocast():
+            cache = model.base_model(ids, attention_mask=attention, use_cache=True)
+        return [part for layer in cache.past_key_values.layers for part in (layer.keys, layer.values)]
+
+    def _logps(self, model, read: list[torch.Tensor], rows: dict) -> tuple[torch.Tensor, Any]:
+        """log pi of completions, and their entropies unless the model is the reference, both (B, T). `read`: the keys
+        and values of all prompts."""
+        own = [part[rows["prompt"]] for part in read]
+        seen, mask = self._prompts["attention"][rows["prompt"]], rows["mask"].long()
+        with self.accelerator.autocast():
+            out = model(
+                rows["ids"],
+                attention_mask=torch.cat([seen, mask], 1),
+                position_ids=seen.sum(-1, keepdim=True) + torch.arange(mask.shape[1], device=mask.device),
+                past_key_values=DynamicCache(zip(own[::2], own[1::2], strict=True)),
+                shift_labels=rows["labels"].masked_fill(mask == 0, -100),
+                fused_lm_head=True,
+            )
+        return out.log_probs, out.entropy
+
+    def _reference_logps(self, frozen: list[torch.Tensor] | None, batch: dict) -> dict[str, torch.Tensor]:
+        """ref_logps, log pi of the frozen reference (B, T), for rows whose weight in KL is not 0; else 0."""
+        if frozen is None:
+            return {}
+        result, read = torch.zeros_like(batch["sampler_logps"]), batch["ref_weights"] > 0
+        if read.any():
+            longest = int(batch["mask"][read].sum(-1).max())
+            rows = {name: batch[name][read, :longest] for name in ("ids", "labels", "mask")}
+            rows["prompt"] = batch["prompt"][read]
+            with torch.no_grad():
+                result[read, :longest], _ = self._logps(self.reference, frozen, rows)
+        return {"ref_logps": result}
+
+    # --- checkpoints ---
+
+    def _save_checkpoint(self, model, trial):
+        folder = Path(self.args.output_dir) / f"checkpoint-{self.state.global_step}"
+        with writing(folder):
+            folder.mkdir(parents=True, exist_ok=True)
+            if self.curriculum:
+                (folder / "curriculum.json").write_text(json.dumps(self.curriculum.state))
+            if self.average:
+                torch.save(self.average.state_dict(), folder / "average.pt")
+        super()._save_checkpoint(model, trial)
+
+    def _load_from_checkpoint(self, checkpoint, model=None):
+        super()._load_from_checkpoint(checkpoint, model)
+        if self.curriculum:
+            self.curriculum.state = json.loads((Path(checkpoint) / "curriculum.json").read_text())
+        if self.average:
+            self.average.load_state_dict(torch.load(Path(checkpoint) / "average.pt"))
+
+    def policy(self):
+        return self.average.module if self.average else self.model
+
+
+def train_rloo(
+    policy: Policy,
+    train_problems: Dataset,
+    reward: Reward,
+    folder: str | Path,
+    settings: RLOOSettings,
+    **options,
+) -> None:
+    """Train on `train_problems` (columns nums, target) with `reward`; the policy goes to `folder`/checkpoint.
+
+    metrics.csv has one row per step: loss, reward, reward_<part>, accuracy (the verifier's, whatever the reward),
+    completion_length, truncated (share cut at the cap), frac_zero_std (share of groups whose advantages are all 0),
+    entropy, importance_mean, importance_max, importance_log (mean of its log, not capped), kl, grad_norm,
+    seconds_generation, seconds_reward and seconds_update. With `eval_problems` also, every `eval_every` steps,
+    eval_accuracy, eval_<name> of each of `eval_rewards`, and eval_entropy. With a curriculum bucket<k>, the probability
+    of bucket k. `options` are those of RLOOTrainer. A run that was interrupted resumes from `folder`/trainer.
+    """
+    folder, (model, tokenizer) = Path(folder), loaded(policy)
+    batches = settings.steps // settings.num_iterations
+    order = schedule(len(train_problems), batches * settings.problems_per_step, settings.seed)
+    order = order.reshape(batches, -1).repeat(settings.num_iterations, axis=0).flatten()  # updates that share rollouts
+    in_order = train_problems.select_columns(["nums", "target"]).select(order)
+    trainer = RLOOTrainer(model, tokenizer, in_order, reward, folder, settings, **options)
+    longest = max((render_prompt(p.nums, p.target, trainer.prompt_style) for p in problems(in_order)), key=len)
+    length = len(tokenizer(longest).input_ids) + settings.max_tokens
+    taken = MEMORY_SHARE * (settings.engine == "vllm" and torch.cuda.is_available())
+    trainer.check_memory(settings.micro_batch, length, reference=bool(settings.kl_coef), taken=taken)
+    trainer.fit(folder, settings.steps, "RLOO", ("reward", "accuracy"))

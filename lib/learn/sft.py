@@ -1,0 +1,101 @@
+"""Supervised fine-tuning on TRL's SFTTrainer."""
+
+import time
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+from datasets import Dataset, disable_progress_bars
+from trl import SFTConfig, SFTTrainer
+
+from lib.learn.model import max_micro_batch
+from lib.learn.settings import SFTSettings
+from lib.learn.trainer import Policy, Resumable, arguments, loaded
+
+SFT_COLUMNS = {  # TRL's metrics, as metrics.csv calls them
+    "loss": "loss",
+    "mean_token_accuracy": "token_accuracy",
+    "eval_loss": "eval_loss",
+    "eval_mean_token_accuracy": "eval_token_accuracy",
+    "grad_norm": "grad_norm",
+    "learning_rate": "learning_rate",
+    "num_input_tokens_seen": "tokens",
+}
+
+
+class _SFTTrainer(Resumable, SFTTrainer):
+    def log(self, logs, start_time=None):
+        self.check_finite(logs)
+        super().log(logs | {"seconds": round(time.monotonic() - self.began, 2)}, start_time)
+        if "loss" in logs or "eval_loss" in logs:
+            table = pd.DataFrame(self.state.log_history).filter(["step", "seconds", *SFT_COLUMNS])
+            self.write_metrics(table.rename(columns=SFT_COLUMNS))
+
+
+def batches_by_length(lengths: np.ndarray, batch_size: int, epochs: int, seed: int) -> np.ndarray:
+    """An order of rows in which every `batch_size` are of similar length, with the batches in random order.
+
+    Each epoch is a random permutation, sorted by length inside pools of 32 batches. Rows that do not fill a last batch
+    are left out.
+    """
+    rng, batches, pool = np.random.default_rng(seed), [], 32 * batch_size
+    for _ in range(epochs):
+        drawn = rng.permutation(len(lengths))[: len(lengths) // batch_size * batch_size]
+        for start in range(0, len(drawn), pool):
+            rows = drawn[start : start + pool]
+            rows = rows[np.argsort(lengths[rows], kind="stable")].reshape(-1, batch_size)
+            batches.append(rng.permutation(rows))
+    return np.concatenate(batches).flatten()
+
+
+def train_sft(
+    policy: Policy, rows: Dataset, folder: str | Path, settings: SFTSettings, eval_rows: Dataset | None = None
+) -> None:
+    """Fine-tune on `rows` (columns prompt, completion: text) and leave the policy in `folder`/checkpoint.
+
+    The loss is the mean over the tokens of completions, the end token included where `end_token` says so; prompts have
+    no loss. The completions of a batch are of similar length. metrics.csv has, every `log_every` steps, loss,
+    token_accuracy, grad_norm, learning_rate, tokens (seen) and seconds (since the start), and every `eval_every` steps
+    eval_loss and eval_token_accuracy. A run that was interrupted resumes from `folder`/trainer.
+    """
+    folder, (model, tokenizer) = Path(folder), loaded(policy)
+    disable_progress_bars()  # of every small thing that TRL does to the rows
+    if len(rows) < settings.batch_size:
+        raise ValueError(f"{len(rows)} demonstrations do not fill one batch of {settings.batch_size}")
+
+    def tokenized(row: dict) -> dict:
+        prompt = tokenizer(row["prompt"]).input_ids
+        completion = tokenizer(row["completion"], add_special_tokens=False).input_ids  # a second BOS would be learned
+        completion += [tokenizer.eos_token_id] * settings.end_token
+        return {"input_ids": prompt + completion, "completion_mask": [0] * len(prompt) + [1] * len(completion)}
+
+    rows = rows.map(tokenized, remove_columns=rows.column_names)
+    lengths = np.minimum([len(ids) for ids in rows["input_ids"]], model.config.max_position_embeddings)
+    micro_batch = max_micro_batch(model, settings.batch_size, int(lengths.max()), reference=False)
+    config = SFTConfig(
+        **arguments(folder, settings),
+        num_train_epochs=1,  # the order below holds all epochs
+        train_sampling_strategy="sequential",
+        per_device_train_batch_size=micro_batch,
+        gradient_accumulation_steps=settings.batch_size // micro_batch,
+        per_device_eval_batch_size=micro_batch,
+        warmup_steps=settings.warmup_steps,
+        lr_scheduler_type=settings.schedule,
+        logging_steps=settings.log_every,
+        eval_strategy="no" if eval_rows is None else "steps",
+        eval_steps=settings.eval_every,
+        include_num_input_tokens_seen="non_padding",
+        completion_only_loss=True,
+        max_length=model.config.max_position_embeddings,
+    )
+    trainer = _SFTTrainer(
+        model=model,
+        args=config,
+        train_dataset=rows,
+        eval_dataset=None if eval_rows is None else eval_rows.map(tokenized, remove_columns=eval_rows.column_names),
+        processing_class=tokenizer,
+    )
+    trainer.check_memory(micro_batch, int(lengths.max()), reference=False)
+    order = batches_by_length(lengths, settings.batch_size, settings.epochs, settings.seed)
+    trainer.train_dataset = trainer.train_dataset.select(order)
+    trainer.fit(folder, len(order) // settings.batch_size, "SFT", ("loss", "token_accuracy"))

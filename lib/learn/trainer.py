@@ -1,0 +1,187 @@
+"""What our trainers share: checkpoints to resume from, metrics.csv, and a look at held-out problems.
+
+A run folder gets `metrics.csv`, `trainer/` (what is needed to resume) and at the end `checkpoint/` (the policy). A run
+that was killed and is started again gives the same metrics, but for the columns `seconds*`, and the same weights.
+"""
+
+import json
+import math
+import os
+import shutil
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import torch
+import transformers
+import trl
+from safetensors import SafetensorError
+
+from lib.files import nearest, progress, shown, write_table, writing
+from lib.game.problem import Problem, problems
+from lib.game.verifiers import VERIFIERS
+from lib.learn.generation import Sampling, sample
+from lib.learn.model import load_policy, machine_memory, save_policy, training_memory
+from lib.rewards import Reward
+
+if not trl.__version__.startswith("1.16."):
+    raise ImportError(
+        f"lib/learn leans on private methods of TRL 1.16, but TRL {trl.__version__} is installed: "
+        "install the version that requirements.txt pins"
+    )
+
+Policy = str | Path | tuple  # a path that lib.learn.model.load_policy knows, or (model, tokenizer)
+
+
+def loaded(policy: Policy) -> tuple:
+    """Model and tokenizer of a policy."""
+    return policy if isinstance(policy, tuple) else load_policy(policy)
+
+
+def schedule(count: int, draws: int, seed: int) -> np.ndarray:
+    """`draws` indices out of `count`: one random permutation after another."""
+    rng = np.random.default_rng(seed)
+    return np.concatenate([rng.permutation(count) for _ in range(math.ceil(draws / count))])[:draws]
+
+
+def _sizes(folder: Path) -> dict[str, int]:
+    files = (path for path in folder.iterdir() if path.name != "complete.json")
+    return {path.name: path.stat().st_size for path in files}
+
+
+def _step(checkpoint: Path) -> int:
+    return int(checkpoint.name.removeprefix("checkpoint-"))
+
+
+def check_style(prompt_style: str) -> None:
+    """Raise ValueError for a style of prompts whose completions no verifier reads."""
+    if prompt_style not in VERIFIERS:
+        raise ValueError(f"prompt_style {prompt_style!r}: no verifier reads it{nearest(prompt_style, VERIFIERS)}")
+
+
+def latest_checkpoint(folder: Path) -> Path | None:
+    """The newest whole `checkpoint-<step>` of `folder`. Broken ones (a kill, a cut file) are deleted."""
+    for checkpoint in sorted(folder.glob("checkpoint-*"), key=_step, reverse=True):
+        try:
+            if json.loads((checkpoint / "complete.json").read_text()) == _sizes(checkpoint):
+                return checkpoint
+        except (OSError, ValueError):
+            pass
+        print(f"{checkpoint} is not whole: resuming from the one before, if there is one")
+        shutil.rmtree(checkpoint)
+    return None
+
+
+class Resumable(transformers.Trainer):
+    """A trainer that resumes exactly. A checkpoint counts once its last file is written, `complete.json` with the sizes
+    of all others. The trainer's log is part of it, and metrics.csv is written from the log: a resumed run drops the
+    rows of updates behind its checkpoint."""
+
+    settings: Any
+    prompt_style: str
+    eval_problems: Any
+    eval_rewards: dict[str, Reward]
+
+    def check_finite(self, logs: dict) -> None:
+        """Raise FloatingPointError for a loss or a gradient that is not finite. Trainer logs an update before it saves
+        a checkpoint of it, so none is kept."""
+        for name in ("loss", "grad_norm"):
+            if not math.isfinite(logs.get(name, 0.0)):
+                raise FloatingPointError(f"{name} of update {self.state.global_step} is {logs[name]}: training stops")
+
+    def _save_checkpoint(self, model, trial):
+        folder = Path(self.args.output_dir) / f"checkpoint-{self.state.global_step}"
+        if not all(parameter.isfinite().all() for parameter in self.model.parameters()):
+            raise FloatingPointError(f"weights of update {self.state.global_step} are not finite: training stops")
+        with writing(folder, RuntimeError, SafetensorError):  # what torch and safetensors raise on a full disk
+            super()._save_checkpoint(model, trial)
+            (folder / "complete.json").write_text(json.dumps(_sizes(folder)))
+
+    def create_model_card(self, *args, **kwargs):
+        """No model card beside checkpoints that only serve to resume."""
+
+    def _send_telemetry(self):
+        """No telemetry, whatever the environment says."""
+
+    def is_correct(self, completion: str, problem: Problem) -> bool:
+        """What the verifier that belongs to this style of prompt says."""
+        return VERIFIERS[self.prompt_style](completion, problem).status == "correct"
+
+    def held_out(self) -> dict[str, float]:
+        """eval_accuracy, the mean of each of `eval_rewards`, and eval_entropy, the mean of -log pi over tokens in nats,
+        of one completion per problem of `eval_problems`, at temperature 1 and a fixed seed."""
+        sampling, rows = Sampling(max_tokens=self.settings.max_tokens), self.eval_problems
+        engine = getattr(self.settings, "engine", "transformers")  # preference training has no such setting
+        with self.accelerator.autocast():
+            drawn = self.args.seed, self.prompt_style, engine
+            table = sample(self.model, self.processing_class, rows, 1, sampling, *drawn)
+        answered = list(zip(table["completion"], problems(rows), strict=True))
+        row = {"eval_accuracy": float(np.mean([self.is_correct(text, problem) for text, problem in answered]))}
+        for name, reward in self.eval_rewards.items():
+            scores = [reward([text], problem)[0].total for text, problem in answered]
+            row[f"eval_{name}"] = float(np.mean(scores))
+        return row | {"eval_entropy": -table["logprob"].sum() / table["tokens"].sum()}
+
+    def check_memory(self, rows: int, length: int, reference: bool, taken: float = 0.0) -> None:
+        """Print how much memory training needs at its peak. Raises MemoryError where the machine has less, without the
+        share of it that is `taken`."""
+        needed, room = training_memory(self.model, rows, length, reference), (1 - taken) * machine_memory()
+        said = f"{needed / 2**30:.1f} GiB at the peak, for {rows} texts of {length} tokens at a time"
+        print(f"memory: about {said}; {room / 2**30:.1f} GiB are there", flush=True)
+        if needed > room:
+            raise MemoryError(f"training needs about {said}, but there are {room / 2**30:.1f} GiB: lower micro_batch")
+
+    def fit(self, folder: Path, steps: int, what: str, shown: tuple[str, ...]) -> None:
+        """Train, from the newest whole checkpoint if there is one, and save the policy. The progress line shows the
+        columns `shown` of metrics.csv."""
+        self.folder, self.shown, self.began = folder, list(shown), time.monotonic()
+        checkpoint = latest_checkpoint(folder / "trainer")
+        self.remove_callback(transformers.PrinterCallback)
+        transformers.logging.disable_progress_bar()  # a bar for every file written
+        with progress(None, steps, f"{what} step", _step(checkpoint) if checkpoint else 0) as self.line:
+            self.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
+        save_policy(self.policy(), self.processing_class, folder / "checkpoint")
+
+    def policy(self):
+        """The model to save."""
+        return self.model
+
+    def add(self, row: dict) -> None:
+        """Add a row of our own to the log and so to metrics.csv; TRL's metrics are left out."""
+        transformers.Trainer.log(self, row)
+        self.write_metrics(pd.DataFrame(self.state.log_history).drop(columns="epoch"))
+
+    def write_metrics(self, log: pd.DataFrame) -> None:
+        """Write metrics.csv, one row per step, and move the progress line on."""
+        table = log.sort_index(axis=1).groupby("step", as_index=False).first()
+        write_table(table, self.folder / "metrics.csv")
+        latest = table[self.shown].ffill().iloc[-1]  # the last row may hold eval_* alone
+        self.line.set_postfix(dict(latest), refresh=False)
+        self.line.update(self.state.global_step - self.line.n)
+
+
+def arguments(folder: Path, settings) -> dict:
+    """What the configurations of all trainers have in common."""
+    return {
+        "output_dir": str(folder / "trainer"),
+        "learning_rate": settings.learning_rate,
+        "weight_decay": settings.weight_decay,
+        "max_grad_norm": settings.max_grad_norm,
+        "seed": settings.seed,
+        "optim": "adamw_torch",
+        "save_strategy": "steps",
+        "save_steps": settings.save_every,
+        "save_total_limit": 2,
+        "use_cpu": not torch.cuda.is_available(),
+        "bf16": torch.cuda.is_available(),
+        "gradient_checkpointing": False,
+        "dataloader_pin_memory": False,
+        "logging_nan_inf_filter": False,  # a loss that is not a number shall be seen
+        "log_level": "error",
+        "report_to": os.environ.get("COUNTDOWN_REPORT_TO", "none"),  # "trackio": the rows of metrics.csv there too
+        "project": "countdown",
+        "run_name": shown(folder),
+        "disable_tqdm": True,
+    }
