@@ -1,9 +1,10 @@
-"""The documents are true: the README's numbers are those of figures/, and its commands, links and files exist.
+"""The documents are true: their numbers are those of figures/ and of published runs, and what they name exists.
 
-`python -m tests.test_readme` writes the numbers of figures/ into README.md.
+`python -m tests.test_readme` writes these numbers into README.md and notebooks/README.md.
 """
 
 import json
+import math
 import re
 from collections import defaultdict
 from statistics import median
@@ -17,9 +18,9 @@ from lib.game.problem import Problem
 from lib.game.verifiers import verify_answer
 from lib.study import claims, words
 
-README, LIB = ROOT / "README.md", ROOT / "lib/README.md"
+README, LIB, LOGS = ROOT / "README.md", ROOT / "lib/README.md", ROOT / "notebooks/README.md"
 DOCUMENTS = [ROOT / name for name in ("README.md", "CONTRIBUTING.md", "data/README.md", "figures/README.md")]
-DOCUMENTS += [LIB, ROOT / "lib/runs/README.md", ROOT / "environments/countdown/README.md"]
+DOCUMENTS += [LIB, LOGS, ROOT / "lib/runs/README.md", ROOT / "environments/countdown/README.md"]
 DOCUMENTS += [ROOT / f"data/{name}/README.md" for name in ("models", "problems", "reference")]
 STUDIES = ["ast", "program", "dense", "trace", "agent", "coverage"]
 
@@ -148,23 +149,56 @@ def notebooks(text: str) -> str:
     return "\n".join(lines)
 
 
-PARTS = {"findings": findings, "results": results, "notebooks": notebooks}
+def seen(text: str) -> str:
+    """The published runs that show a symptom: means of a column over the first and the last tenth of its rows."""
+    head, rule, *lines = text.splitlines()
+    for i, line in enumerate(lines):
+        run, column = re.findall("`([^`]+)`", line)
+        logged = pd.read_csv(REFERENCE / run / "metrics.csv")[column].dropna()
+        tenth = math.ceil(len(logged) / 10)
+        ends = [f"{part.mean():.3g}" for part in (logged[:tenth], logged[-tenth:])]
+        lines[i] = "|".join([*line.split("|")[:4], *(f" {end} " for end in ends), ""])
+    return "\n".join([head, rule, *lines])
+
+
+PARTS = {"findings": findings, "results": results, "notebooks": notebooks, "seen": seen}
 PARTS |= {"claims": lambda _: tally(reports_claims()), "conjectures": lambda _: tally(reports_claims(own=True))}
 
 
 def refreshed(text: str) -> str:
-    """The README with its generated parts as figures/ and the committed runs have them."""
-    for name, write in PARTS.items():
+    """A document with its generated parts as figures/ and the committed runs have them."""
+    for name in re.findall("<!-- (\\w+): begin -->", text):
         begin, end = f"<!-- {name}: begin -->\n", f"<!-- {name}: end -->"
         before, rest = text.split(begin)
         inside, after = rest.split(end)
-        text = f"{before}{begin}{write(inside.strip())}\n{end}{after}"
+        text = f"{before}{begin}{PARTS[name](inside.strip())}\n{end}{after}"
     return text
 
 
-def test_the_readme_has_the_numbers_of_the_figures():
-    text = README.read_text()
-    assert refreshed(text) == text, "`.venv/bin/python -m tests.test_readme` writes them into README.md"
+@pytest.mark.parametrize("path, parts", [(README, 5), (LOGS, 1)], ids=["README", "notebooks"])
+def test_a_document_has_the_numbers_of_the_figures_and_of_the_runs(path, parts):
+    text = path.read_text()
+    assert text.count(": begin -->") == parts
+    assert refreshed(text) == text, f"`.venv/bin/python -m tests.test_readme` writes them into {path}"
+
+
+LOGGED_BY = {"sft": "10", "rloo": "11", "preference": "13", "pairs": "12", "actions": "14", "mix": "19", "exact": "81"}
+
+
+@pytest.mark.parametrize("kind, notebook", LOGGED_BY.items())
+def test_every_column_of_metrics_csv_is_defined(kind, notebook):
+    """In the part of the page about that notebook: all that published runs have written, and nothing else."""
+    written = {name for path in REFERENCE.glob(f"*/{kind}/*/*/metrics.csv") for name in pd.read_csv(path, nrows=0)}
+    general, *sections = re.split("\n### ", LOGS.read_text().split("## The columns of metrics.csv")[1])[1:]
+    if notebook in ("10", "11", "13"):
+        part = next(part for part in sections if f"(notebook {notebook})" in part.splitlines()[0])
+        rows = [line.split("|")[1] for line in (general + part).splitlines() if line.startswith("| `")]
+    else:
+        rows = [line for line in sections[-1].splitlines() if line.startswith(f"| [{notebook}]")]
+    defined = {name for row in rows for name in re.findall("`([^`]+)`", row)}
+    assert {re.sub(r"^bucket\d+$", "bucket0", name) for name in written} - {"step"} <= defined, written - defined
+    rare = {"step", "bucket1", "nll"}  # nll: only where nll_coef is above 0
+    assert defined - rare <= written, defined - written
 
 
 def test_no_number_of_the_readme_has_two_intervals():
@@ -292,5 +326,6 @@ def test_the_tables_of_choices_are_whole(name, columns):
 
 
 if __name__ == "__main__":
-    README.write_text(refreshed(README.read_text()))
-    print("README.md has the numbers of figures/")
+    for document in (README, LOGS):
+        document.write_text(refreshed(document.read_text()))
+        print(f"{document.relative_to(ROOT)} has the numbers of figures/ and of the published runs")
