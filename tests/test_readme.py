@@ -218,6 +218,21 @@ def test_every_verdict_that_is_counted_is_explained():
         assert f"**{name}**" in explained, name
 
 
+STUDY_NOTEBOOKS = sorted((ROOT / "notebooks").glob("[2-9]?_*.ipynb"))
+STUDY_NOTEBOOKS = [path for path in STUDY_NOTEBOOKS if path.stem[:2] not in ("81", "91")]  # it trains; it shows
+
+
+@pytest.mark.parametrize("path", STUDY_NOTEBOOKS, ids=lambda path: path.stem)
+def test_what_a_study_says_it_learned_has_the_answers_of_its_claims(path):
+    """Five sentences, and behind them the claims that they rest on, with today's answers."""
+    opening = "".join(json.loads(path.read_text())["cells"][0]["source"])
+    sentences, stated = re.search(r"\*\*What we learned\.\*\*(.*?)\*\((.*?)\)\*", opening, re.DOTALL).groups()
+    assert len(re.findall(r"[.?!](?=\s)", sentences + "\n")) == 5
+    answers = pd.read_csv(FIGURES / "grand_claims.csv").set_index("id")["answer"]
+    told = re.findall(r"`(\w+-\w+)`\s+(\w+)", stated)
+    assert len(told) >= 4 and {name: answers[name] for name, _ in told} == dict(told), "write the sentences anew"
+
+
 def test_the_rollout_in_the_readme_is_a_policys_and_correct():
     shown = README.read_text().split("```")[1]
     lines = [re.sub(r" +<-.*", "", line) for line in shown.strip().splitlines()]
