@@ -7,6 +7,7 @@ import json
 import math
 import re
 from collections import defaultdict
+from pathlib import Path
 from statistics import median
 from textwrap import fill
 
@@ -19,9 +20,8 @@ from lib.game.verifiers import verify_answer
 from lib.study import claims, words
 
 README, LIB, LOGS = ROOT / "README.md", ROOT / "lib/README.md", ROOT / "notebooks/README.md"
-DOCUMENTS = [ROOT / name for name in ("README.md", "CONTRIBUTING.md", "data/README.md", "figures/README.md")]
-DOCUMENTS += [LIB, LOGS, ROOT / "lib/runs/README.md", ROOT / "environments/countdown/README.md"]
-DOCUMENTS += [ROOT / f"data/{name}/README.md" for name in ("models", "problems", "reference")]
+DOCUMENTS = sorted(path for depth in ("", "[!.]*/", "[!.]*/*/") for path in ROOT.glob(f"{depth}*.md"))
+NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
 STUDIES = ["ast", "program", "dense", "trace", "agent", "coverage"]
 
 
@@ -218,8 +218,7 @@ def test_every_verdict_that_is_counted_is_explained():
         assert f"**{name}**" in explained, name
 
 
-STUDY_NOTEBOOKS = sorted((ROOT / "notebooks").glob("[2-9]?_*.ipynb"))
-STUDY_NOTEBOOKS = [path for path in STUDY_NOTEBOOKS if path.stem[:2] not in ("81", "91")]  # it trains; it shows
+STUDY_NOTEBOOKS = [path for path in NOTEBOOKS if path.stem > "2" and path.stem[:2] not in ("81", "91")]
 
 
 @pytest.mark.parametrize("path", STUDY_NOTEBOOKS, ids=lambda path: path.stem)
@@ -271,22 +270,42 @@ def test_every_make_target_named_exists(path):
     assert path != README or {"study", "test", "figures"} <= named
 
 
-@pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: path.relative_to(ROOT).as_posix())
+def written(path: Path) -> str:
+    """The Markdown of a document or of a notebook."""
+    if path.suffix == ".md":
+        return path.read_text()
+    cells = json.loads(path.read_text())["cells"]
+    return "\n\n".join("".join(cell["source"]) for cell in cells if cell["cell_type"] == "markdown")
+
+
+@pytest.mark.parametrize("path", [*DOCUMENTS, *NOTEBOOKS], ids=lambda path: path.relative_to(ROOT).as_posix())
 def test_every_link_leads_somewhere(path):
-    for address in re.findall(r"\]\(([^)]+)\)", path.read_text()):
-        file, _, heading = address.partition("#")
+    """To a file of the repository and, where it names one, to a heading of it, by GitHub's rule for anchors."""
+    text = re.sub(r"```.*?```|`[^`\n]*`", "", written(path), flags=re.DOTALL)
+    for address in re.findall(r"\]\(([^)\s]+)\)", text):
+        file, _, anchor = address.partition("#")
         target = (path.parent / file).resolve() if file else path
-        assert target.exists(), f"{path.name}: {address}"
-        headings = (
-            [
-                re.sub(r"[^\w -]", "", line.lstrip("# ")).lower().replace(" ", "-")
-                for line in target.read_text().splitlines()
-                if line.startswith("#")
-            ]
-            if heading
-            else [""]
-        )
-        assert heading in headings, f"{path.name}: {address}"
+        assert target.exists() and ROOT in target.parents, f"{path.name}: {address}"
+        headings = re.findall(r"^#+ (.*)", written(target), re.MULTILINE) if anchor else [""]
+        anchors = [re.sub(r"[^\w -]", "", heading).lower().replace(" ", "-") for heading in headings]
+        assert anchor in anchors, f"{path.name}: {address}"
+
+
+def test_a_reference_to_a_notebook_is_a_link():
+    """In documents and notebooks: neither `20_ast` in code marks nor a bare "notebook 20"."""
+    for path in [*DOCUMENTS, *NOTEBOOKS]:
+        text = re.sub(r"```.*?```", "", written(path), flags=re.DOTALL)
+        bare = re.findall(r"`\d\d_[a-z_]+`|[Nn]otebooks? \d\d\b", re.sub(r"^#+ .*", "", text, flags=re.MULTILINE))
+        assert not bare, f"{path.relative_to(ROOT)}: {bare}"
+
+
+def test_the_version_is_the_same_everywhere():
+    version = re.search(r'^version = "(.+)"', (ROOT / "pyproject.toml").read_text(), re.MULTILINE)[1]
+    citation = (ROOT / "CITATION.cff").read_text()
+    assert f"\nversion: {version}\n" in citation and re.search(
+        r"^date-released: \d{4}-\d\d-\d\d$", citation, re.MULTILINE
+    )
+    assert f"version = {{{version}}}" in README.read_text()
 
 
 @pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: path.relative_to(ROOT).as_posix())
