@@ -31,7 +31,7 @@ help:
 	@echo "make full        every run of the grid; the plan and its time come first"
 	@echo "make test        all tests"
 	@echo "make figures     all figures and tables from the committed reference results, without training (GROUP=headline: its own)"
-	@echo "make report      all analyses as one static site, figures/site/index.html"
+	@echo "make report      all analyses as a website: findings, figures and notebooks, figures/site/index.html"
 	@echo "make status      which runs are finished, and what made them (GROUP=headline: those of a group)"
 	@echo "make lab         JupyterLab on the notebooks"
 	@echo "make bench       how fast solver, rewards, generation and training are here"
@@ -77,7 +77,8 @@ figures: $(READY)
 	@set -f; exec $(FRONT) figures $(STUDIES) $(if $(filter file,$(origin GROUP)),,$(GROUP))
 
 report: figures
-	@exec $(FRONT) report $(STUDIES)
+	@$(FRONT) report $(STUDIES)
+	@exec $(BIN)/python -m lib.study.site
 
 status: $(READY)
 	@set -f; exec $(FRONT) status $(PROFILE) $(if $(filter file,$(origin GROUP)),,$(GROUP))

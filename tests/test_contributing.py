@@ -100,7 +100,7 @@ def test_rows_of_reasoning_gym(copy, monkeypatch):
 
 
 def test_a_reward_of_trls(copy):
-    parts = told("CONTRIBUTING.md", "Another trainer, another's reward")  # of several blocks in a language the last
+    parts = told("CONTRIBUTING.md", "TRL's trainers and rewards")  # of several blocks in a language the last
     (copy / "my_trl.py").write_text(parts["python"])
     declare(copy, parts["yaml"])
     assert len(read_table(make(copy, parts["sh"]) / "metrics.csv")) == 2

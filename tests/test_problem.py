@@ -197,14 +197,14 @@ def test_problems_of_ones_own_come_from_a_csv(tmp_path, capsys):
 @pytest.mark.parametrize(
     "line, message",
     [
-        ("1.5 2,3", "line 3: '1.5 2', '3' is no problem"),
+        ("1.5 2,3", "line 3: '1.5 2', '3' is not a problem"),
         ("44,98", "line 3"),
         ("1 2 3 4 5 6 7,28", "line 3"),
         ("-4 2,3", "line 3"),
         ("4 2,six", "line 3"),
         ("4 2,", "line 3"),
         ("4 2,3.5", "line 3"),
-        ("4 2", "line 3: '4 2', None is no problem"),
+        ("4 2", "line 3: '4 2', None is not a problem"),
         ("4 2,1e3", "line 3"),
         ("4 two,3", "line 3"),
     ],
@@ -227,7 +227,7 @@ def test_a_csv_that_is_none_is_refused(tmp_path):
         with pytest.raises(ProblemSetError, match=rf"there is no file {tmp_path}/{name}; a path starts at"):
             problem.load_set(str(tmp_path / name))
     (tmp_path / "own.csv").write_text("nums,target\n")
-    with pytest.raises(ProblemSetError, match=r"own\.csv holds no problem: it has no row"):
+    with pytest.raises(ProblemSetError, match=r"own\.csv has no problems: it has no rows"):
         problem.load_set(str(tmp_path / "own.csv"))
     (tmp_path / "own.csv").write_text("numbers,target\n")
     with pytest.raises(ProblemSetError, match="no column nums; it has numbers, target"):
@@ -338,12 +338,12 @@ def test_a_csv_may_be_written_in_many_ways(tmp_path, text):
 
 
 def test_lines_are_counted_as_an_editor_counts_them(tmp_path):
-    """Blank lines, and a quoted text of several lines, stand above the line that is no problem."""
+    """Blank lines, and a quoted text of several lines, stand above the line that is not a problem."""
     (tmp_path / "own.csv").write_text('nums,target,why\n3 5 7,26,"one\ntwo"\n\n4 2,six,\n')
-    with pytest.raises(ProblemSetError, match=r"own\.csv, line 5: '4 2', 'six' is no problem"):
+    with pytest.raises(ProblemSetError, match=r"own\.csv, line 5: '4 2', 'six' is not a problem"):
         problem.from_file(tmp_path / "own.csv")
     (tmp_path / "own.jsonl").write_text('{"nums": [3, 5, 7], "target": 26}\n\n{"nums": [4, 2]}\n')
-    with pytest.raises(ProblemSetError, match=r"own\.jsonl, line 3: \[4, 2\], None is no problem"):
+    with pytest.raises(ProblemSetError, match=r"own\.jsonl, line 3: \[4, 2\], None is not a problem"):
         problem.from_file(tmp_path / "own.jsonl")
 
 
@@ -364,12 +364,12 @@ def test_jsonl_is_cut_at_line_ends_alone(tmp_path):
         ("{", "line 2 is no JSON"),
         ("[" * 100_000, "line 2 is no JSON"),
         ("[1, 2]", "line 2 is no JSON object"),
-        ('{"nums": 5, "target": 3}', "line 2: 5, 3 is no problem"),
-        ('{"target": 3}', "line 2: None, 3 is no problem"),
+        ('{"nums": 5, "target": 3}', "line 2: 5, 3 is not a problem"),
+        ('{"target": 3}', "line 2: None, 3 is not a problem"),
         ('{"nums": [1, true], "target": 2}', "line 2"),
         ('{"nums": [1, 2.5], "target": 2}', "line 2"),
         ('{"metadata": [1]}', "line 2"),
-        ('{"nums": [1, 2], "target": ' + "9" * 4000 + "}", "line 2: .{0,200} is no problem"),
+        ('{"nums": [1, 2], "target": ' + "9" * 4000 + "}", "line 2: .{0,200} is not a problem"),
     ],
 )
 def test_a_jsonl_line_that_is_no_problem_is_named(tmp_path, line, message):
@@ -383,7 +383,7 @@ def test_a_parquet_file_may_hold_floats_and_no_bytes(tmp_path):
     table.to_parquet(tmp_path / "own.parquet")
     assert problem.from_file(tmp_path / "own.parquet") == MINE
     table.assign(nums=[b"3 5 7", b"2 3 7 8"]).to_parquet(tmp_path / "own.parquet")
-    with pytest.raises(ProblemSetError, match="row 0: b'3 5 7', 26.0 is no problem"):
+    with pytest.raises(ProblemSetError, match="row 0: b'3 5 7', 26.0 is not a problem"):
         problem.from_file(tmp_path / "own.parquet")
 
 

@@ -1,11 +1,13 @@
-"""The documents are true: the README's numbers are those of figures/, and its commands, links and files exist.
+"""The documents are true: their numbers are those of figures/ and of published runs, and what they name exists.
 
-`python -m tests.test_readme` writes the numbers of figures/ into README.md.
+`python -m tests.test_readme` writes these numbers into README.md and notebooks/README.md.
 """
 
 import json
+import math
 import re
 from collections import defaultdict
+from pathlib import Path
 from statistics import median
 from textwrap import fill
 
@@ -17,10 +19,9 @@ from lib.game.problem import Problem
 from lib.game.verifiers import verify_answer
 from lib.study import claims, words
 
-README, LIB = ROOT / "README.md", ROOT / "lib/README.md"
-DOCUMENTS = [ROOT / name for name in ("README.md", "CONTRIBUTING.md", "data/README.md", "figures/README.md")]
-DOCUMENTS += [LIB, ROOT / "lib/runs/README.md", ROOT / "environments/countdown/README.md"]
-DOCUMENTS += [ROOT / f"data/{name}/README.md" for name in ("models", "problems", "reference")]
+README, LIB, LOGS = ROOT / "README.md", ROOT / "lib/README.md", ROOT / "notebooks/README.md"
+DOCUMENTS = sorted(path for depth in ("", "[!.]*/", "[!.]*/*/") for path in ROOT.glob(f"{depth}*.md"))
+NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
 STUDIES = ["ast", "program", "dense", "trace", "agent", "coverage"]
 
 
@@ -148,23 +149,56 @@ def notebooks(text: str) -> str:
     return "\n".join(lines)
 
 
-PARTS = {"findings": findings, "results": results, "notebooks": notebooks}
+def seen(text: str) -> str:
+    """The published runs that show a symptom: means of a column over the first and the last tenth of its rows."""
+    head, rule, *lines = text.splitlines()
+    for i, line in enumerate(lines):
+        run, column = re.findall("`([^`]+)`", line)
+        logged = pd.read_csv(REFERENCE / run / "metrics.csv")[column].dropna()
+        tenth = math.ceil(len(logged) / 10)
+        ends = [f"{part.mean():.3g}" for part in (logged[:tenth], logged[-tenth:])]
+        lines[i] = "|".join([*line.split("|")[:4], *(f" {end} " for end in ends), ""])
+    return "\n".join([head, rule, *lines])
+
+
+PARTS = {"findings": findings, "results": results, "notebooks": notebooks, "seen": seen}
 PARTS |= {"claims": lambda _: tally(reports_claims()), "conjectures": lambda _: tally(reports_claims(own=True))}
 
 
 def refreshed(text: str) -> str:
-    """The README with its generated parts as figures/ and the committed runs have them."""
-    for name, write in PARTS.items():
+    """A document with its generated parts as figures/ and the committed runs have them."""
+    for name in re.findall("<!-- (\\w+): begin -->", text):
         begin, end = f"<!-- {name}: begin -->\n", f"<!-- {name}: end -->"
         before, rest = text.split(begin)
         inside, after = rest.split(end)
-        text = f"{before}{begin}{write(inside.strip())}\n{end}{after}"
+        text = f"{before}{begin}{PARTS[name](inside.strip())}\n{end}{after}"
     return text
 
 
-def test_the_readme_has_the_numbers_of_the_figures():
-    text = README.read_text()
-    assert refreshed(text) == text, "`.venv/bin/python -m tests.test_readme` writes them into README.md"
+@pytest.mark.parametrize("path, parts", [(README, 5), (LOGS, 1)], ids=["README", "notebooks"])
+def test_a_document_has_the_numbers_of_the_figures_and_of_the_runs(path, parts):
+    text = path.read_text()
+    assert text.count(": begin -->") == parts
+    assert refreshed(text) == text, f"`.venv/bin/python -m tests.test_readme` writes them into {path}"
+
+
+LOGGED_BY = {"sft": "10", "rloo": "11", "preference": "13", "pairs": "12", "actions": "14", "mix": "19", "exact": "81"}
+
+
+@pytest.mark.parametrize("kind, notebook", LOGGED_BY.items())
+def test_every_column_of_metrics_csv_is_defined(kind, notebook):
+    """In the part of the page about that notebook: all that published runs have written, and nothing else."""
+    written = {name for path in REFERENCE.glob(f"*/{kind}/*/*/metrics.csv") for name in pd.read_csv(path, nrows=0)}
+    general, *sections = re.split("\n### ", LOGS.read_text().split("## The columns of metrics.csv")[1])[1:]
+    if notebook in ("10", "11", "13"):
+        part = next(part for part in sections if f"(notebook {notebook})" in part.splitlines()[0])
+        rows = [line.split("|")[1] for line in (general + part).splitlines() if line.startswith("| `")]
+    else:
+        rows = [line for line in sections[-1].splitlines() if line.startswith(f"| [{notebook}]")]
+    defined = {name for row in rows for name in re.findall("`([^`]+)`", row)}
+    assert {re.sub(r"^bucket\d+$", "bucket0", name) for name in written} - {"step"} <= defined, written - defined
+    rare = {"step", "bucket1", "nll"}  # nll: only where nll_coef is above 0
+    assert defined - rare <= written, defined - written
 
 
 def test_no_number_of_the_readme_has_two_intervals():
@@ -182,6 +216,20 @@ def test_every_verdict_that_is_counted_is_explained():
     explained = README.read_text().split("How to read a verdict")[1].split("## ")[0]
     for name in {*figures("grand_claims", "id")["answer"]}:
         assert f"**{name}**" in explained, name
+
+
+STUDY_NOTEBOOKS = [path for path in NOTEBOOKS if path.stem > "2" and path.stem[:2] not in ("81", "91")]
+
+
+@pytest.mark.parametrize("path", STUDY_NOTEBOOKS, ids=lambda path: path.stem)
+def test_what_a_study_says_it_learned_has_the_answers_of_its_claims(path):
+    """Five sentences, and behind them the claims that they rest on, with today's answers."""
+    opening = "".join(json.loads(path.read_text())["cells"][0]["source"])
+    sentences, stated = re.search(r"\*\*What we learned\.\*\*(.*?)\*\((.*?)\)\*", opening, re.DOTALL).groups()
+    assert len(re.findall(r"[.?!](?=\s)", sentences + "\n")) == 5
+    answers = pd.read_csv(FIGURES / "grand_claims.csv").set_index("id")["answer"]
+    told = re.findall(r"`(\w+-\w+)`\s+(\w+)", stated)
+    assert len(told) >= 4 and {name: answers[name] for name, _ in told} == dict(told), "write the sentences anew"
 
 
 def test_the_rollout_in_the_readme_is_a_policys_and_correct():
@@ -222,22 +270,42 @@ def test_every_make_target_named_exists(path):
     assert path != README or {"study", "test", "figures"} <= named
 
 
-@pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: path.relative_to(ROOT).as_posix())
+def written(path: Path) -> str:
+    """The Markdown of a document or of a notebook."""
+    if path.suffix == ".md":
+        return path.read_text()
+    cells = json.loads(path.read_text())["cells"]
+    return "\n\n".join("".join(cell["source"]) for cell in cells if cell["cell_type"] == "markdown")
+
+
+@pytest.mark.parametrize("path", [*DOCUMENTS, *NOTEBOOKS], ids=lambda path: path.relative_to(ROOT).as_posix())
 def test_every_link_leads_somewhere(path):
-    for address in re.findall(r"\]\(([^)]+)\)", path.read_text()):
-        file, _, heading = address.partition("#")
+    """To a file of the repository and, where it names one, to a heading of it, by GitHub's rule for anchors."""
+    text = re.sub(r"```.*?```|`[^`\n]*`", "", written(path), flags=re.DOTALL)
+    for address in re.findall(r"\]\(([^)\s]+)\)", text):
+        file, _, anchor = address.partition("#")
         target = (path.parent / file).resolve() if file else path
-        assert target.exists(), f"{path.name}: {address}"
-        headings = (
-            [
-                re.sub(r"[^\w -]", "", line.lstrip("# ")).lower().replace(" ", "-")
-                for line in target.read_text().splitlines()
-                if line.startswith("#")
-            ]
-            if heading
-            else [""]
-        )
-        assert heading in headings, f"{path.name}: {address}"
+        assert target.exists() and ROOT in target.parents, f"{path.name}: {address}"
+        headings = re.findall(r"^#+ (.*)", written(target), re.MULTILINE) if anchor else [""]
+        anchors = [re.sub(r"[^\w -]", "", heading).lower().replace(" ", "-") for heading in headings]
+        assert anchor in anchors, f"{path.name}: {address}"
+
+
+def test_a_reference_to_a_notebook_is_a_link():
+    """In documents and notebooks: neither `20_ast` in code marks nor a bare "notebook 20"."""
+    for path in [*DOCUMENTS, *NOTEBOOKS]:
+        text = re.sub(r"```.*?```", "", written(path), flags=re.DOTALL)
+        bare = re.findall(r"`\d\d_[a-z_]+`|[Nn]otebooks? \d\d\b", re.sub(r"^#+ .*", "", text, flags=re.MULTILINE))
+        assert not bare, f"{path.relative_to(ROOT)}: {bare}"
+
+
+def test_the_version_is_the_same_everywhere():
+    version = re.search(r'^version = "(.+)"', (ROOT / "pyproject.toml").read_text(), re.MULTILINE)[1]
+    citation = (ROOT / "CITATION.cff").read_text()
+    assert f"\nversion: {version}\n" in citation and re.search(
+        r"^date-released: \d{4}-\d\d-\d\d$", citation, re.MULTILINE
+    )
+    assert f"version = {{{version}}}" in README.read_text()
 
 
 @pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: path.relative_to(ROOT).as_posix())
@@ -292,5 +360,6 @@ def test_the_tables_of_choices_are_whole(name, columns):
 
 
 if __name__ == "__main__":
-    README.write_text(refreshed(README.read_text()))
-    print("README.md has the numbers of figures/")
+    for document in (README, LOGS):
+        document.write_text(refreshed(document.read_text()))
+        print(f"{document.relative_to(ROOT)} has the numbers of figures/ and of the published runs")

@@ -98,7 +98,7 @@ def test_its_rows_load_like_any_problems_of_ones_own(tmp_path, capsys):
     (hub / "train.jsonl").write_text("\n".join(re.sub(r'"scored": {.*?}, ', "", line) for line in lines) + "\n")
     assert problems(load(str(hub), "train", source="hub")) == mine
     path.write_text(path.read_text() + '{"question": "?", "metadata": {"numbers": [3]}}\n')
-    with pytest.raises(ProblemSetError, match=f"line {len(mine) + 2}: .* is no problem"):
+    with pytest.raises(ProblemSetError, match=f"line {len(mine) + 2}: .* is not a problem"):
         load(str(path), "train")
 
 

@@ -569,7 +569,7 @@ def test_trl_may_hand_over_numbers_in_any_form():
     size = len(forms)
     assert reward(["p"] * size, [text] * size, nums=forms, target=targets) == [1.0] * size
     for target in (98.5, "98.5", True, None, float("nan")):
-        with pytest.raises(ValueError, match="is no problem"):
+        with pytest.raises(ValueError, match="is not a problem"):
             reward(["p"], [text], nums=[[44, 19, 35]], target=[target])
-    with pytest.raises(ValueError, match="is no problem"):
+    with pytest.raises(ValueError, match="is not a problem"):
         reward(["p"], [text], nums=[[44.5, 19, 35]], target=[98])

@@ -232,9 +232,9 @@ def unsolvable(problems: list[Problem]) -> list[Problem]:
 
 
 def _problems(rows: list[tuple[str, dict]], where: str) -> list[Problem]:
-    """Rows and the places that name them, as Problems. Raises ProblemSetError for a row that is no problem."""
+    """Rows and the places that name them, as Problems. Raises ProblemSetError for a row that is not a problem."""
     if not rows:
-        raise ProblemSetError(f"{where} holds no problem: it has no row")
+        raise ProblemSetError(f"{where} has no problems: it has no rows")
     found = []
     for place, row in rows:
         try:
@@ -259,12 +259,12 @@ def as_problem(nums: Any, target: Any) -> Problem:
     read = [_NUMBER.fullmatch(word) for word in words]
     goal = _TARGET.fullmatch(str(to).strip())
     if not (2 <= len(read) <= MAX_NUMBERS and all(read) and goal):
-        raise ProblemSetError(f'{values!r:.80}, {to!r:.80} is no problem; write "44 19 35",98')
+        raise ProblemSetError(f'{values!r:.80}, {to!r:.80} is not a problem; write "44 19 35",98')
     return Problem(tuple(int(number[1]) for number in read if number), int(goal[1]))
 
 
 def problems(rows: Dataset | pd.DataFrame) -> list[Problem]:
-    """The rows of a problem set as Problems. Raises ProblemSetError for a row that is no problem."""
+    """The rows of a problem set as Problems. Raises ProblemSetError for a row that is not a problem."""
     return [as_problem(nums, target) for nums, target in zip(rows["nums"], rows["target"], strict=True)]
 
 
