@@ -90,8 +90,9 @@ def snakemake(
             if not here or line.startswith(("> ", "! ")):  # elsewhere runs are not heard, but Snakemake is
                 print(line.removeprefix("> "), flush=True)
         process.wait()
-    except KeyboardInterrupt as stop:
-        raise RunError("stopped; the same command goes on from here") from stop
+    except KeyboardInterrupt:
+        print("\n! stopped; the same command goes on from here", flush=True)
+        raise
     finally:
         for stop in (signal.SIGTERM, signal.SIGKILL):  # Snakemake and all runs below it: politely, then surely
             if process.poll() is None:
