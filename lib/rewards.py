@@ -439,8 +439,8 @@ def as_trl(reward: Reward) -> Callable[..., list[float]]:
     """The reward as TRL's trainers call it: `GRPOTrainer(reward_funcs=as_trl(get_reward("ast")), ...)`.
 
     The data set has columns nums and target beside the prompts, which may be texts or messages; `as_problem` says what
-    the columns may hold, and raises ValueError for a row that is not a problem, such as a target of 98.5. Completions of
-    problem follow each other, as in TRL's batches, and are its group.
+    the columns may hold, and raises ValueError for a row that is not a problem, such as a target of 98.5. The
+    completions of one problem follow each other, as in TRL's batches, and are its group.
     """
 
     @wraps(reward)
