@@ -204,7 +204,7 @@ LOOKS = {
 
 
 def _judged(patterns, file, sets, looks, texts) -> pd.DataFrame:
-    columns = ["run", "method", "seed", "style", "set", "problem"]
+    columns = ["run", "method", "seed", "style", "set", "problem", "tokens", "finish", "count"]
     columns += [column for look in looks for column in LOOKS[look][0]]
     tables = []
     for folder in folders(patterns):
@@ -219,7 +219,7 @@ def _judged(patterns, file, sets, looks, texts) -> pd.DataFrame:
                 judged = [verdicts(name, rows.index, look) for look in readable]
                 tables.append(pd.concat([who.loc[rows.index], rows, *judged], axis=1))
         columns += list(table.columns)
-    if not tables:  # a table without rows still has all columns
+    if not tables:  # no rows, or no runs: the columns are there all the same
         return pd.DataFrame(columns=[*dict.fromkeys(columns)])
     return pd.concat(tables, ignore_index=True)
 
