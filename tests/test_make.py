@@ -123,8 +123,9 @@ def test_a_command_that_cannot_be_followed_is_answered_in_a_sentence(checkout):
     for command in ("make", "plan"):
         checkout.ask(command, "laptop", "all", "--cores", "0", status=2)
     assert "did you mean 'study/study'" in checkout.ask("figures", "laptop", "study/studi", status=1)
-    assert "t/train_0.1 holds none" in checkout.ask("figures", "laptop", "t/train_0.1", status=1)
-    assert "none of these studies is published" in checkout.ask("figures", status=1)
+    said = checkout.ask("figures", "laptop", "t/train_0.1", status=1)
+    assert "no study among t/train_0.1 is published in laptop" in said
+    assert "no study among study/* is published in laptop, smoke" in checkout.ask("figures", status=1)
     assert "has been executed" in checkout.ask("report", status=1)
     assert "2 runs, 0 of them finished" in checkout.ask("plan", "laptop", "t/train_0.1")
 

@@ -127,14 +127,14 @@ def prepare(folder: Path, began: dict[str, Any], maker: dict[str, Any], study: b
         raise RunError(f"{strange} was not made by run {name}, whose folder it lies in: move it away")
     maker |= {"started": datetime.now(UTC).isoformat(timespec="seconds")}
     stretches = [maker]
-    if before and all(before.get(key) == value for key, value in began.items()):
+    if before and not study and all(before.get(key) == value for key, value in began.items()):
         stretches = before.get("made_by") or stretches
         if differs := [key for key, value in maker.items() if key != "started" and stretches[-1].get(key) != value]:
             print(f"> {name}: goes on, though {', '.join(differs)} differ from when it was begun", flush=True)
             stretches = [*stretches, maker]
-        if not study:  # a stretch that was killed lasted until its newest file
-            newest = max(path.stat().st_mtime for path in folder.rglob("*") if path.exists())
-            spent = before.get("spent", 0.0) + max(newest - before.get("since", newest), 0.0)
+        # a stretch that was killed lasted until its newest file
+        newest = max(path.stat().st_mtime for path in folder.rglob("*") if path.exists())
+        spent = before.get("spent", 0.0) + max(newest - before.get("since", newest), 0.0)
     elif made and not study:
         old = shown(set_aside(folder))
         print(f"> {name}: begun with other parameters, code or parents; starts anew", flush=True)

@@ -123,10 +123,6 @@ def draw(project: Project, profiles: list[str], names: list[str], cores: int) ->
         specs = project.specs(profile)
         asked = [specs[name] for name in project.asked(profile, names)]
         studies = {one.name for spec in asked if spec.study for one in (spec, *spec.parents.values()) if one.study}
-        if not studies:
-            raise RunError(
-                f"figures are drawn by studies, and {' '.join(names)} holds none: try `make figures` for all"
-            )
         plan = Plan({name: specs[name] for name in specs if name in studies and specs[name].published}, [])
         for spec in plan.specs.values():
             (spec.folder / "run.json").unlink(missing_ok=True)
@@ -141,13 +137,12 @@ def draw(project: Project, profiles: list[str], names: list[str], cores: int) ->
             for artifact in artifacts or ():
                 with atomic(FIGURES / Path(artifact).name) as temporary:
                     shutil.copyfile(spec.folder / artifact, temporary)
-    if failed:
-        raise RunError(
-            f"{len(failed)} of {len(drawn + failed)} studies failed, the others are drawn: {', '.join(failed)}"
-        )
-    if not drawn:
+    if not drawn + failed:
         remedy = "`make study`, then `python -m lib.runs publish cpu headline`"
-        raise RunError(f"none of these studies is published in profile {', '.join(profiles)}: {remedy}")
+        raise RunError(f"no study among {' '.join(names)} is published in {', '.join(profiles)}: {remedy}")
+    if failed:
+        share = f"{len(failed)} of {len(drawn + failed)} studies"
+        raise RunError(f"{share} failed, the others are drawn: {', '.join(failed)}")
     print(f"the figures and tables of {len(drawn)} studies are in {shown(FIGURES)}")
 
 
