@@ -76,7 +76,7 @@ class Decoder:
     def norm(self, x: torch.Tensor) -> torch.Tensor:
         return (x * (x.square().mean(-1, keepdim=True) + self.eps).rsqrt()).to(self.dtype)
 
-    def __call__(self, tokens: torch.Tensor, batches: list["KVBatch"]) -> torch.Tensor:
+    def __call__(self, tokens: torch.Tensor, batches: list) -> torch.Tensor:
         """Logits (rows, vocabulary) after one more token (rows,) of each row of the batches."""
         with torch.autocast(tokens.device.type, enabled=False):
             x = self.model.get_input_embeddings()(tokens)
@@ -171,7 +171,7 @@ class PlainDecoder:
     def batch(self, prompts: list[list[int]]) -> "PlainBatch":
         return PlainBatch(self.model, prompts)
 
-    def __call__(self, tokens: torch.Tensor, batches: list["PlainBatch"]) -> torch.Tensor:
+    def __call__(self, tokens: torch.Tensor, batches: list) -> torch.Tensor:
         """As `Decoder`'s."""
         parts = tokens.split([batch.rows for batch in batches])
         return torch.cat([batch.read(part[:, None]) for batch, part in zip(batches, parts, strict=True)])

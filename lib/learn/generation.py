@@ -130,7 +130,8 @@ def generate(
     device, longest = model.device, max(map(len, prompts), default=0) + sampling.max_tokens
     draws = _Draws(len(prompts) * n, sampling, eos_id, device, generator)
     places = max_rows(model, batch or (AT_ONCE if device.type == "cpu" else len(prompts) * n), longest)
-    begun, batches = 0, []  # prompts that have begun, and the rows of those that began together
+    begun = 0  # prompts that have begun
+    batches = []  # the rows of those that began together
     active = torch.empty(0, dtype=torch.long, device=device)  # the completion that each row draws
     logits = torch.empty(0, model.config.vocab_size, device=device)
     with inference(model):

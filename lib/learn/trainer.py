@@ -79,6 +79,10 @@ class Resumable(transformers.Trainer):
     of all others. The trainer's log is part of it, and metrics.csv is written from the log: a resumed run drops the
     rows of updates behind its checkpoint."""
 
+    args: Any  # Trainer's own types allow None, and much else
+    model: Any
+    processing_class: Any
+    train_dataset: Any
     settings: Any
     prompt_style: str
     eval_problems: Any

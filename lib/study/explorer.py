@@ -142,15 +142,21 @@ def choose(table: pd.DataFrame, runs, name: str, statuses, least: int, differ: b
     if differ or sort == "disagreement":
         share = table.loc[there].groupby("place")["solved"].agg(["min", "max"]).reindex(range(table["place"].max() + 1))
         low, high = share.to_numpy()[table["place"]].T
-        chosen &= (low == 0) & (high > 0) if differ else True
+        if differ:
+            chosen &= (low == 0) & (high > 0)
     at = np.flatnonzero(chosen)
     if least or sort == "attempts":  # counting attempts takes a second per run
         counts = tried(table.iloc[at])
         at, counts = at[counts >= least], counts[counts >= least]
     if sort == "as saved":
         return at
-    key = counts if sort == "attempts" else low[at] - high[at] if sort == "disagreement" else table[sort].to_numpy()[at]
-    return at[np.argsort(-key if sort == "logprob" else key, kind="stable")]
+    if sort == "attempts":
+        key = counts
+    elif sort == "disagreement":
+        key = low[at] - high[at]
+    else:
+        key = table[sort].to_numpy()[at] * (-1 if sort == "logprob" else 1)
+    return at[np.argsort(key, kind="stable")]
 
 
 def beside(table: pd.DataFrame, position: int, runs: Iterable[str], kept: np.ndarray, draw: int = 0) -> list[int]:
