@@ -4,7 +4,7 @@ Those rates are of random weights of Qwen2.5-0.5B's shape and our own decode loo
 counts with as many tokens as it may have, so that the hours are a bound rather than a guess.
 """
 
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from importlib.util import find_spec
@@ -90,7 +90,7 @@ def show_plan(project: Project, plan: Plan, seconds: dict[str, float], cores: in
     present = lib_digest(project.root) if finished else ""
     if others := sum(read_record(plan.specs[run].folder).get("lib") != present for run in finished):
         print(f"  {others} of these were made by other code in lib/ than the present: `make status` names them")
-    hours = Counter()
+    hours: dict[str, float] = defaultdict(float)
     for spec in waiting:
         hours[spec.name.partition("/")[0]] += seconds.get(spec.name, 0)
         if len(waiting) <= MANY:

@@ -95,7 +95,10 @@ class Declarations(Strict):
     groups: dict[Name, Annotated[list[str], Field(min_length=1)]]
 
 
-class Loader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # libyaml where there is one: a tenth of the time
+SAFE: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # libyaml where it is installed: a tenth of the time
+
+
+class Loader(SAFE):
     """YAML 1.2's floats (3e-4 is a number) and no key twice."""
 
     def construct_mapping(self, node, deep=False):
@@ -147,7 +150,8 @@ def read_notebook(path: Path) -> tuple[dict[str, Any], str]:
         [tagged] = [cell for cell in cells if "parameters" in cell["metadata"].get("tags", [])]
         assigned: Any = ast.parse("".join(tagged["source"])).body
         defaults = {one.targets[0].id: ast.literal_eval(one.value) for one in assigned}
-        defaults["output"], defaults["seed"]
+        if not {"output", "seed"} <= defaults.keys():
+            raise KeyError("output and seed")
     except (ValueError, KeyError, TypeError, AttributeError, SyntaxError) as error:
         form = "a notebook with one cell tagged `parameters` of flat literals, `output` and `seed` among them"
         raise DeclarationError(f"{path.name} is not {form}: {error!r}") from error
