@@ -186,7 +186,7 @@ def test_exploration_by_hand():
     assert scores["distinct completions"].tolist() == [3, 1]
     assert scores["distinct correct solutions"].tolist() == [2, 0]
     assert scores["distinct up to associativity"].tolist() == [1, 0]
-    apart = searched(rows).loc[[0, 0, 1, 2, 3]].assign(count=1)  # a row a completion, as matched_length gives them
+    apart = searched(rows).loc[[0, 0, 1, 2, 3]].assign(count=1)  # one row per completion, as matched_length gives them
     assert metrics.exploration(apart).loc[("a", 0, "s"), "distinct completions"].tolist() == [3, 1]
 
 

@@ -58,7 +58,7 @@ def make(
 
 @app.command()
 def plan(profile: str, groups: Groups, cores: Cores = CORES) -> None:
-    """What `make` would do: the runs, what is there, and the time by recorded runs. Starts nothing."""
+    """What `make` would do: the runs, their states, and the time by recorded runs. Starts nothing."""
     plan = project.plan(profile, *groups)
     show_plan(project, plan, expected(project, profile, [plan.specs[run] for run in plan.waiting]), cores)
 
