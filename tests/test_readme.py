@@ -84,6 +84,8 @@ def moves(method: str, other: str) -> str:
     gaps = pd.read_csv(FIGURES / "ast_differences.csv").query("set == 'heldout_1000'")
     rows = [words.pick(gaps, method=method, baseline=other, metric=f"pass@{k}") for k in (1, 16)]
     one, many = (words.compared(row, "is higher", "is lower", "does not differ significantly") for row in rows)
+    if one == many == "does not differ significantly":
+        return "neither pass@1 nor pass@16 differs significantly"
     return f"pass@1 {one} and pass@16 {many}"
 
 
@@ -97,17 +99,18 @@ def findings(_: str) -> str:
     level = words.compared(equal, "is higher than", "is lower than", "does not differ significantly from")
     leads = figures("grand_claims", "id").loc[["coverage-19", "coverage-17"], "low"]
     assert (leads > 0).all(), "best of four no longer beats the sparse reward at pass@1 and SFT at pass@16: write anew"
-    first = claims.tally(reports_claims()).loc["all, as first posed"]
+    first, runs = claims.tally(reports_claims()).loc["all, as first posed"], of.loc["rloo/sparse_533", "runs"]
     found = f"""\
-1. **Rewarding correct answers only** (the sparse reward). After {few:,.0f} rollouts {moves("rloo/sparse", "sft/free")}:
+1. **Rewarding correctness alone** (the sparse reward, which pays 1 for a correct answer, 0.1 for a wrong one and 0 for
+none). After {few:,.0f} rollouts {moves("rloo/sparse", "sft/free")}:
 {shares("rloo/sparse")}, where SFT has {shares("sft/free")}. With the reports' budget of {many:,.0f} rollouts it
-reaches {shares("rloo/sparse_533")} (seeds: {of.loc["rloo/sparse_533", "runs"]:.0f}).
+reaches {shares("rloo/sparse_533")} ({"one run only" if runs == 1 else f"{runs:.0f} runs"}).
 2. **Partial credit for near misses** (by abstract syntax trees, AST): {shares("rloo/ast_tau2")}.
 Compared with the sparse reward, {moves("rloo/ast_tau2", "rloo/sparse")}.
 3. **Rewarding the best of four samples together** beats the sparse reward at pass@1 and SFT at pass@16:
 {shares("rloo/cov_pass4")}. But {100 * best["unanswered"]:.1f}% of its samples give no answer (SFT:
 {100 * start["unanswered"]:.1f}%), and they take {best["tokens"]:.0f} tokens each (SFT: {start["tokens"]:.0f}).
-For as many tokens as sixteen samples of SFT take, its coverage {level} SFT's: {words.said(equal)}."""
+With the tokens that sixteen samples of SFT take, its coverage {level} SFT's: {words.said(equal)}."""
     parts = [fill(part, 140, subsequent_indent="   ") for part in re.split(r"\n(?=\d\. )", found)]
     counts = f"""Of the reports' **{first[["holds", "open", "reversed"]].sum()} contrasts**, as we first posed them,
 {first["holds"]} hold, {first["reversed"]} are reversed, and {first["open"]} are open; {first["contradict the paper"]}
