@@ -8,10 +8,12 @@ import sys
 from fnmatch import fnmatch
 
 import pytest
+from typer.testing import CliRunner
 
 from lib.files import ROOT
 from lib.game.prompts import ENDS, PROMPTS, render_prompt
 from lib.runs import hours, machine
+from lib.runs.__main__ import app
 from lib.runs.hours import expected, show_plan
 from lib.runs.plan import DeclarationError, Project
 
@@ -154,6 +156,11 @@ def test_the_plan_of_the_five_papers_has_hours_for_all_that_was_measured_and_dis
     assert "on one H100" in said and " GB of disk" in said and "vLLM is not installed" in said
     update = 128 * 8 * 1024 * (1 / 21_232 + 1 / 34_191)
     assert seconds["rloo/sparse/0"] == pytest.approx(100 * update)
+
+
+def test_several_groups_may_be_named_in_one_pair_of_quotes():
+    asked = CliRunner().invoke(app, ["plan", "paper", "ast program dense_all trace agent"])
+    assert asked.exit_code == 0 and "on one H100" in asked.output and " GB of disk" in asked.output
 
 
 def test_the_plan_of_everything_has_hours(capsys):

@@ -173,6 +173,18 @@ def test_a_failing_run_is_named_and_what_rests_on_it_is_not_begun(checkout):
     assert not (checkout.folder("t/base") / "run.json").exists() and not checkout.folder("t/train_0.1").exists()
 
 
+def test_what_does_not_rest_on_a_run_that_failed_goes_on(checkout):
+    """The run that fails is over before the other's parent is, so that everything would end with it."""
+
+    def change(declarations):
+        declarations["runs"]["t/other"] = {"notebook": "train", "params": {"fail": True, "init": "x"}}
+        declarations["runs"]["t/base"] |= {"params": {"pause": 8.0, "steps": 3}}
+
+    checkout.declare(change)
+    said = checkout.call("make", "laptop", "t/other", "t/train_0.1", "--cores", "2", status=1)
+    assert "1 failed: t/other/0" in said and (checkout.folder("t/train_0.1") / "run.json").exists()
+
+
 def published_runs(checkout, *studies: tuple[str, list[str]]) -> Path:
     """Declare studies and what they read, and publish empty records of all that, as if it had been made; the folder."""
 

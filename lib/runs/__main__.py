@@ -53,13 +53,13 @@ def make(
     names = [*takewhile(lambda word: not word.startswith("-"), groups)]
     if not names:
         raise DeclarationError("no group or run is named before the options for Snakemake")
-    making.make(project, project.plan(profile, *names), cores, groups[len(names) :], machine)
+    making.make(project, project.plan(profile, *" ".join(names).split()), cores, groups[len(names) :], machine)
 
 
 @app.command()
 def plan(profile: str, groups: Groups, cores: Cores = CORES) -> None:
     """What `make` would do: the runs, their states, and the time by recorded runs. Starts nothing."""
-    plan = project.plan(profile, *groups)
+    plan = project.plan(profile, *" ".join(groups).split())  # several names in one pair of quotes are meant too
     show_plan(project, plan, expected(project, profile, [plan.specs[run] for run in plan.waiting]), cores)
 
 
@@ -82,7 +82,7 @@ def run(profile: str, run: str, published: bool = False) -> None:
 
 @app.command()
 def status(profile: Annotated[str, Argument()] = "cpu", groups: Some = None) -> None:
-    """A line a run, of groups or of all that were begun, then how many of each kind are in which state."""
+    """One line per run, of groups or of all that were begun, then how many of each kind are in which state."""
     here, code, known, counts = processor(), lib_digest(project.root), {}, {}
     for spec in asked(profile, groups or ["*/*/*"]):
         now, when = state(spec, known), ""
