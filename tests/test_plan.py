@@ -182,7 +182,7 @@ def test_an_impossible_value_is_refused_before_the_start_and_by_hand(tmp_path, n
         ({"temperature": 0.0}, "temperature is 0.0: "),
         ({"average_from": 51}, "steps=50 cannot hold .* average_from=51"),
         ({"decay_steps": 50, "warmup_steps": 1}, "steps=50 cannot hold warmup_steps=1 and decay_steps=50"),
-        ({"pass_k": 8, "advantage": "pass_at_k"}, "pass_at_k in groups of 8 has 1 to 7"),
+        ({"pass_k": 8, "advantage": "pass_at_k"}, "pass_at_k in groups of 8 takes 1 to 7"),
         ({"most_failures": -1}, "most_failures"),
     ],
 )

@@ -99,13 +99,14 @@ def show_plan(project: Project, plan: Plan, seconds: dict[str, float], cores: in
     kinds = ", ".join(f"{kind} {clock(time)}" for kind, time in hours.items() if time)
     if unknown := sum(spec.name not in seconds for spec in waiting):
         print(f"how long they take is not recorded yet of {unknown} runs")
-    if kinds:
-        one, all_of_them = (clock(time_left(plan, plan.waiting, seconds, n)) for n in (1, cores))
-        print(f"about {one} of one core by the recorded runs, {all_of_them} on {cores}: {kinds}")
+    one, all_of_them = (clock(time_left(plan, plan.waiting, seconds, n)) for n in (1, cores))
     if any(spec.profile in RATES for spec in waiting):
         trained = sum(spec.notebook in ("10_train_sft", "11_train_rloo", "13_train_preference") for spec in waiting)
         disk = trained * POLICY + STATES * bool(trained)  # of finished runs, and of one that is at work
-        print(f"on one H100, with {disk:,.0f} GB of disk; times without a record are bounds (lib/runs/hours.py)")
+        print(f"about {one} on one H100 with {disk:,.0f} GB of disk: {kinds}")
+        print("times without a record are bounds (lib/runs/hours.py)")
+    elif kinds:
+        print(f"about {one} of one core by the recorded runs, {all_of_them} on {cores}: {kinds}")
     if reason := engine_missing(spec.params.get("engine", "") for spec in waiting):
         print(f"! {reason}")
 
