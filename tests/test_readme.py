@@ -6,6 +6,7 @@
 import json
 import math
 import re
+import subprocess
 from collections import defaultdict
 from pathlib import Path
 from statistics import median
@@ -20,7 +21,8 @@ from lib.game.verifiers import verify_answer
 from lib.study import claims, words
 
 README, LIB, LOGS = ROOT / "README.md", ROOT / "lib/README.md", ROOT / "notebooks/README.md"
-DOCUMENTS = sorted(path for depth in ("", "[!.]*/", "[!.]*/*/") for path in ROOT.glob(f"{depth}*.md"))
+LISTED = ["git", "ls-files", "-co", "--exclude-standard", "*.md"]  # what is or could be committed
+DOCUMENTS = [ROOT / name for name in subprocess.run(LISTED, cwd=ROOT, capture_output=True, text=True).stdout.split()]
 NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
 STUDIES = ["ast", "program", "dense", "trace", "agent", "coverage"]
 
@@ -51,25 +53,32 @@ def said(paper: pd.DataFrame, study: str, method: str, metric: str) -> pd.DataFr
 
 def results(text: str) -> str:
     """The results table. A row's method is the one of its label, in its setup. Of the agent's search (label, budget)
-    pass@1 is the game with the best score, and pass@16 any of those that it keeps."""
+    pass@1 is the game with the best score, and pass@16 any of those that it keeps; study `exact` samples nothing."""
     methods = pd.read_csv(DATA / "methods.csv").set_index("label")["method"]
-    ours, games = levels(), figures("agent_table4", "set", "method", "metric").loc["heldout_1000"]
+    names = ("set", "method", "metric")
+    ours, games, exact = (
+        levels(),
+        *(figures(name, *names).loc["heldout_1000"] for name in ("agent_table4", "exact_pass_at_k")),
+    )
     paper = pd.read_csv(PAPER / "results.csv").query("set == 'test_50' and not method.str.endswith('_533')")
     head, rule, *lines = text.strip().splitlines()
     for i, line in enumerate(lines):
         setup, study, label, *_ = (part.strip() for part in line.strip("|").split("|"))
         plain, _, budget = label.rpartition(", ")
-        if label in methods:
+        theirs, unanswered, tokens = [paper[:0], paper[:0]], "", ""
+        if study == "`exact`":
+            rows = [exact.loc[(methods[label], f"pass@{k}")] for k in (1, 16)]
+        elif label in methods:
             method = methods[label]
             rows = [ours.loc[(setup, method, f"pass@{k}")] for k in (1, 16)]
             theirs = [said(paper, study, method, f"pass@{k}") for k in (1, 16)]
-            unanswered = f"{100 * rows[0]['unanswered']:.1f}"
+            unanswered, tokens = f"{100 * rows[0]['unanswered']:.1f}", f"{rows[0]['tokens']:,.0f}"
         else:
             method = f"{methods[plain]} {budget}"
             rows = [games.loc[(method, metric)] for metric in ("pass@1", "any")]
-            theirs, unanswered = [paper[:0], said(paper, study, method, "pass@1")], ""
+            theirs, tokens = [paper[:0], said(paper, study, method, "pass@1")], f"{rows[0]['tokens']:,.0f}"
         cells = [setup, study, label, f"{rows[0]['runs']:.0f}", *map(cell, rows, theirs)]
-        lines[i] = f"| {' | '.join([*cells, unanswered, format(rows[0]['tokens'], ',.0f')])} |"
+        lines[i] = f"| {' | '.join([*cells, unanswered, tokens])} |"
     return "\n".join([head, rule, *lines])
 
 
@@ -99,6 +108,8 @@ def findings(_: str) -> str:
     level = words.compared(equal, "is higher than", "is lower than", "does not differ significantly from")
     leads = figures("grand_claims", "id").loc[["coverage-19", "coverage-17"], "low"]
     assert (leads > 0).all(), "best of four no longer beats the sparse reward at pass@1 and SFT at pass@16: write anew"
+    lost = figures("grand_claims", "id").loc["exact-5", "answer"]
+    assert lost == "holds", "the exact expected reward no longer loses coverage: write the sentence on study exact anew"
     first, runs = claims.tally(reports_claims()).loc["all, as first posed"], of.loc["rloo/sparse_533", "runs"]
     found = f"""\
 1. **Rewarding correctness alone** (the sparse reward, which pays 1 for a correct answer, 0.1 for a wrong one and 0 for
