@@ -14,7 +14,7 @@ import pytest
 
 from lib.files import ROOT
 
-FILES = "pyproject.toml", "requirements.txt", "lib/__init__.py", "lib/runs/__init__.py"
+PROJECT = "pyproject.toml", "requirements.txt"
 PLACES = Path.home() / ".pyenv/versions", Path.home() / ".local/share/uv/python"
 
 
@@ -73,7 +73,7 @@ def test_the_pins_resolve_in_an_empty_environment(version, tmp_path):
     said = patiently([*pip, "pip>=25"])  # as `make` does
     if said.returncode:
         pytest.skip(f"the package index is out of reach: {said.stderr[:300]}")
-    for file in FILES:
+    for file in (*PROJECT, *(path.relative_to(ROOT) for path in (ROOT / "lib").rglob("__init__.py"))):
         (tmp_path / file).parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(ROOT / file, tmp_path / file)
     report = tmp_path / "report.json"
@@ -115,7 +115,7 @@ esac
 @pytest.fixture
 def make(tmp_path):
     """`make .venv/.installed` with a stand-in for Python: (exit status, what it said, what pip was asked for)."""
-    for file in ("Makefile", *FILES[:2]):
+    for file in ("Makefile", *PROJECT):
         shutil.copy(ROOT / file, tmp_path / file)
     stand_in = tmp_path / "python"
     stand_in.write_text(STAND_IN)

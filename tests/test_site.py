@@ -31,7 +31,8 @@ def test_the_front_page_has_findings_figure_and_map(site):
     index = (site / "index.html").read_text()
     assert index.count('<li><a href="cpu-study-') == 2
     assert '<img src="grand_front.png"' in index and (site / "grand_front.png").is_file()
-    assert 'id="what-we-found"' in index and "<strong>Rewarding correct answers only</strong>" in index
+    found = re.findall(r"^\d\. \*\*(.+?)\*\*", (ROOT / "README.md").read_text(), re.MULTILINE)
+    assert 'id="what-we-found"' in index and found and all(f"<strong>{one}</strong>" in index for one in found)
     assert '<a href="cpu-study-ast-0.html">20</a>' in index  # in the map; 21 was not executed here
     assert "<td>21" in index
 
