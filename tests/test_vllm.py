@@ -94,7 +94,7 @@ def test_the_rloo_notebook_with_vllm_stays_on_policy(tmp_path):
     """A run of profile smoke through the real runner, in a copy whose declarations say `engine: vllm`."""
     copy = copy_of_the_repository(tmp_path / "copy")
     declared = copy / "papermill_runs.yaml"
-    settings = "11_train_rloo: { steps: 2, "
+    settings = "11_train_rloo: { steps: 2, learning_rate: 3e-4, "
     assert settings in declared.read_text()
     declared.write_text(
         declared.read_text().replace(settings, "11_train_rloo: { engine: vllm, learning_rate: 3e-3, steps: 3, ", 1)
