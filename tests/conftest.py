@@ -99,6 +99,7 @@ LONGEST = [
     f"test_{name}"
     for name in (
         "notebooks",
+        "defaults",
         "make",
         "execute",
         "plan",

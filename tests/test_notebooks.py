@@ -12,7 +12,7 @@ import pandas as pd
 import pytest
 from IPython.display import display
 
-from lib.files import FIGURES, REFERENCE, ROOT
+from lib.files import REFERENCE, ROOT
 from lib.runs import read_table
 from lib.runs.plan import Project, Spec, read_record
 from lib.study import judging
@@ -105,17 +105,6 @@ def test_the_order_in_which_runs_are_named_changes_nothing():
     one, other = (f"data/reference/cpu/sample/{name}/*" for name in ("rloo_sparse", "sft_free"))
     found = judging.folders([one, other])
     assert found == judging.folders([other, *found]) and len(found) == 10
-
-
-@pytest.mark.parametrize("notebook", ["70_coverage", "90_compare_all"])
-def test_a_study_run_by_hand_gives_the_committed_tables(notebook, tmp_path, monkeypatch):
-    """With its own defaults, byte for byte. These two once opened on other runs than `make figures`; one core needs 15
-    and 30 seconds for them, and the test above holds what the others read."""
-    monkeypatch.chdir(ROOT)
-    by_hand(notebook, output=str(tmp_path))
-    tables = [name for name in (tmp_path / "artifacts.txt").read_text().split() if name.endswith(".csv")]
-    assert len(tables) >= 5
-    assert [name for name in tables if (tmp_path / name).read_bytes() != (FIGURES / name).read_bytes()] == []
 
 
 def test_what_trains_and_samples_opens_on_the_published_start():
