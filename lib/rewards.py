@@ -185,6 +185,39 @@ def program(early: float = 1.0) -> Reward:
     return lambda completions, problem: [score(completion, problem) for completion in completions]
 
 
+@register("program_near")
+def program_near(by: str = "tree", credit: float = 0.25, tau: float = 2.0) -> Reward:
+    """The reward `program`, and partial credit for a wrong value, which that paper leaves to the future: a program that
+    uses the given numbers and misses the target also earns credit x closeness.
+
+    closeness is exp(-d / tau), where d is the distance of the program's expression to the nearest solution (`ast`, Eq.
+    5), or with by="value" 1 / (1 + |value - target|). Parts: those of `program`, and closeness (0 for all other
+    programs). Raises ValueError for another `by`, a tau that is not positive, and a credit outside [0, 0.5), with which
+    a wrong program could earn what a correct one does.
+    """
+    if by not in ("tree", "value") or not (0 <= credit < PROGRAM_WEIGHTS["target"] and tau > 0):
+        given = f"by={by!r}, credit={credit}, tau={tau}"
+        raise ValueError(f"by must be 'tree' or 'value', credit within [0, 0.5) and tau positive: {given}")
+    checks = program()
+
+    def closeness(completion: str, problem: Problem) -> float:
+        verdict = verify_program(completion, problem)
+        if verdict.status != "wrong_value" or verdict.value is None:
+            return 0.0
+        if by == "value":
+            return float(1 / (1 + abs(verdict.value - problem.target)))
+        return exp(-distance_to_solutions(verdict.expression, problem) / tau)
+
+    def reward(completions: Sequence[str], problem: Problem) -> list[Score]:
+        near = [closeness(completion, problem) for completion in completions]
+        return [
+            Score(score.total + credit * close, score.parts | {"closeness": close})
+            for score, close in zip(checks(completions, problem), near, strict=True)
+        ]
+
+    return reward
+
+
 @register("dense")
 def dense(lambda_1: float = 0.05, lambda_2: float = 0.05, lambda_3: float = 0.0, aggregate: str = "share") -> Reward:
     """`dense`, Eq. 6: the sparse reward + lambda_1 R_legal - lambda_2 R_invalid + lambda_3 R_progress (its Section 7).

@@ -124,6 +124,8 @@ def test_scores_stand_in_the_order_of_the_completions():
         ("dense", {"lambda_1": 0.8, "lambda_2": 0.1}, "lambdas must not be negative, and sum to less than 0.9"),
         ("dense", {"aggregate": "bounded", "lambda_3": 0.9}, "lambdas must not be negative"),
         ("trace_guarded", {"strict": "yes"}, "strict is true or false"),
+        ("program_near", {"by": "text"}, "by must be 'tree' or 'value'"),
+        ("program_near", {"credit": 0.5}, "credit within .0, 0.5."),
         ("nowhere.py:mine", {}, "no file nowhere.py"),
     ],
 )
@@ -293,6 +295,25 @@ def test_every_completion_has_one_score(own, scores, message):
     own(f"@register('mine')\ndef made():\n    return lambda texts, problem: {scores}")
     with pytest.raises(ValueError, match=rf"reward 'mine' on \(44, 19, 35\) to 98: {message}"):
         get_reward("own.py:mine")(["a", "b", "c"], PAPER)
+
+
+def test_programs_that_come_near_the_target_earn_more():
+    """44 + 19 - 35 is one operator from the solution 44 + 19 + 35 = 98, and its value, 28, is 70 from the target."""
+    near, far = "a = 44 + 19\nanswer = a - 35", "a = 44 - 19\nanswer = a - 35"  # -10, two operators away
+    texts = [answer(text) for text in (near, far, "a = 44 + 19\nanswer = a + 35", "answer = 44 + 19", "44 +")] + [
+        "none"
+    ]
+    plain = get_reward("program")(texts, PAPER)
+    for options, closeness in [
+        ({}, [math.exp(-1 / 2), math.exp(-2 / 2)]),
+        ({"tau": 1.0}, [math.exp(-1), math.exp(-2)]),
+        ({"by": "value"}, [1 / 71, 1 / 109]),
+    ]:
+        scores = get_reward("program_near", options)(texts, PAPER)
+        assert [score.parts["closeness"] for score in scores] == pytest.approx([*closeness, 0, 0, 0, 0])
+        earned = [score.total - before.total for score, before in zip(scores, plain, strict=True)]
+        assert earned == pytest.approx([0.25 * close for close in [*closeness, 0, 0, 0, 0]])
+        assert max(score.total for score in scores) == scores[2].total == pytest.approx(1)
 
 
 def test_a_reward_as_trl_calls_it():

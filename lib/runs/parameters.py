@@ -99,7 +99,9 @@ def misfits(given: Mapping[str, Any]) -> Iterator[str]:
     if judged and style not in (verifiers := table("game.verifiers.VERIFIERS")):
         yield f"prompt_style is {style!r}: no verifier reads it{nearest(style, verifiers)}"
     expressions = ("sparse", "ast", "dense", *table("rewards.TRACE_REWARDS"))  # rewards of ours that read an expression
-    if (reward in expressions and style.startswith("program")) or (reward == "program" and style in ("free", "words")):
+    if (reward in expressions and style.startswith("program")) or (
+        reward in ("program", "program_near") and style in ("free", "words")
+    ):
         yield f"prompt_style is {style!r}: no completion can be correct by reward {reward!r}"
     if problems and ON_HUB.fullmatch(problems) and given.get("source") != "hub" and not own(problems):
         yield f"problem_set is {problems!r}: a set of the hub needs source: hub"
