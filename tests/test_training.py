@@ -82,6 +82,7 @@ def quick(**changes):
         "advantage": "leave_one_out",
         "pass_k": 1,
         "focal_gamma": 1.0,
+        "length_price": 0.0,
         "micro_batch": 4,
         "engine": "transformers",
         "eval_every": 2,
@@ -131,11 +132,12 @@ def test_advantages_sum_to_zero_and_ignore_a_shift(rewards, shift):
     assert torch.allclose(leave_one_out(rewards + shift), advantages, atol=1e-9)
 
 
-@pytest.mark.parametrize("name", ADVANTAGES)
-def test_the_update_has_the_advantages_that_the_settings_name(tmp_path, name):
-    """Rewards and verdicts reach the function, group by group."""
+@pytest.mark.parametrize(("name", "price"), [*((name, 0.0) for name in ADVANTAGES), ("pass_at_k", 0.3)])
+def test_the_update_has_the_advantages_that_the_settings_name(tmp_path, name, price):
+    """Rewards and verdicts reach the function, group by group, and each rollout pays for its own tokens."""
     k = 3 if name == "pass_at_k" else 1
-    trainer = make_trainer(tmp_path, idle_share=1.0, advantage=name, pass_k=k, focal_gamma=2.0)
+    options = {"advantage": name, "pass_k": k, "focal_gamma": 2.0, "length_price": price, "max_tokens": 80}
+    trainer = make_trainer(tmp_path, idle_share=1.0, **options)
     trainer.is_correct = lambda text, problem: "1" in text
     gradient_of_update(trainer)
     rows = [row for batch in trainer._micro_batches for row in zip(*map(batch.get, FIELDS), strict=True)]
@@ -144,7 +146,10 @@ def test_the_update_has_the_advantages_that_the_settings_name(tmp_path, name):
     totals = torch.tensor([score.total for score in odds(texts, None)]).view(4, 4)
     correct = torch.tensor(["1" in text for text in texts]).view(4, 4)
     found = torch.stack([row[3] for row in rows]).view(4, 4)
-    assert torch.allclose(found, ADVANTAGES[name](totals, correct, k, 2.0), atol=1e-5) and found.any()
+    lengths = torch.stack([row[2].sum() for row in rows]).view(4, 4)
+    others = (lengths.sum(-1, keepdim=True) - lengths) / 3
+    expected = ADVANTAGES[name](totals, correct, k, 2.0) - price * (lengths - others) / 80
+    assert torch.allclose(found, expected, atol=1e-5) and found.any() and lengths.unique().numel() > 1
 
 
 FIELDS = ("prompt", "labels", "mask", "advantages")

@@ -15,6 +15,8 @@ It departs from textbook RLOO (Ahmadian et al., 2024) in these points:
 * Advantages are not divided by the group's standard deviation, unless `advantage` says so, and there is no PPO
   clipping.
 * A token's log-probability can carry a weight; importance weight, entropy and KL ignore it.
+* A rollout can pay a price for its length. The objective is then that of the advantage minus `length_price` times the
+  mean length, in units of the cap; the price has a leave-one-out baseline of its own.
 """
 
 import copy
@@ -39,7 +41,7 @@ from lib.game.problem import Problem, problems
 from lib.game.prompts import render_prompt
 from lib.learn.curriculum import Curriculum
 from lib.learn.generation import ENGINES, MEMORY_SHARE, Rollouts, Sampling
-from lib.learn.losses import ADVANTAGES, rloo_loss
+from lib.learn.losses import ADVANTAGES, leave_one_out, rloo_loss
 from lib.learn.settings import RLOOSettings
 from lib.learn.trainer import Policy, Resumable, arguments, check_style, loaded, schedule
 from lib.rewards import Reward, score_group
@@ -130,6 +132,9 @@ class RLOOTrainer(Resumable):
         # 4. Compare each rollout with its group: the advantages, (problems, K)
         verdicts = torch.tensor(correct).view(-1, k)
         advantages = ADVANTAGES[settings.advantage](rewards, verdicts, settings.pass_k, settings.focal_gamma)
+        if settings.length_price:  # each rollout pays for its own tokens, whatever the advantage makes of its reward
+            lengths = torch.tensor([float(len(ids)) for ids in out.ids]).view(-1, k)
+            advantages = advantages - settings.length_price * leave_one_out(lengths / settings.max_tokens)
         self._scored = time.perf_counter()
         parts = pd.DataFrame([score.parts for group in scores for score in group]).mean()
         self._sampled = {

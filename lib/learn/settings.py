@@ -110,6 +110,7 @@ class RLOOSettings(Optimisation):
     advantage: Advantage
     pass_k: Count  # k of pass_at_k; 1 for the other advantages
     focal_gamma: Weight  # gamma of f_grpo
+    length_price: Weight  # what a rollout of max_tokens tokens costs, beside its reward
     micro_batch: Count  # rollouts per backward pass, at most
 
     @property
