@@ -36,10 +36,10 @@ PROGRAM = ["passed", "assignments", "complete"]
 TRACE = ["goes_on", "ungrounded", "valid_lines", "reached", "repaired", "trace_muldiv", "answer_muldiv"]
 
 
-def folders(patterns) -> list[Path]:
+def folders(patterns, part="") -> list[Path]:
     """The folders of finished runs that are named, or that fit a pattern such as
-    "data/reference/laptop/sample/sft_*/*" from the repository's root, each once and sorted. Raises FileNotFoundError
-    for a pattern that fits no finished run."""
+    "data/reference/laptop/sample/sft_*/*" from the repository's root, each once and sorted; with `part`, of policies
+    whose name has it. Raises FileNotFoundError for a pattern that fits no finished run."""
     found = []
     for pattern in [patterns] if isinstance(patterns, str | Path) else patterns:
         inside = Path(pattern).relative_to(ROOT) if Path(pattern).is_relative_to(ROOT) else Path(pattern)
@@ -50,7 +50,7 @@ def folders(patterns) -> list[Path]:
         if not some:
             raise FileNotFoundError(f"{pattern}: no finished run there (no run.json); `make status` lists the runs")
         found += some
-    return sorted(set(found))
+    return sorted(folder for folder in set(found) if part in record(folder)["method"]) if part else sorted(set(found))
 
 
 def record(folder: Path) -> dict:

@@ -14,7 +14,7 @@ import pandas as pd
 from lib.game.expression import flattened, parse
 from lib.game.verifiers import CHECKS, PROGRAM_WEIGHTS, REJECTIONS, STATUSES
 from lib.study.judging import TRACE
-from lib.study.words import ends
+from lib.study.words import beside, ends
 
 KEYS = ["method", "seed", "set", "problem"]  # the index of scores
 
@@ -315,3 +315,20 @@ def as_text(table: pd.DataFrame, signed=False, scale=100, digits=1) -> pd.Series
     rows = table[["estimate", "low", "high"]].to_dict("records")
     texts = ["{} [{}, {}]".format(*ends(row, signed, scale, digits)) for row in rows]
     return pd.Series(texts, index=table.index, dtype=object)
+
+
+def as_table(
+    table: pd.DataFrame, methods: Iterable[str], wanted: list[str], paper: pd.Series | None = None, digits=1
+) -> pd.DataFrame:
+    """Estimates or differences of one set to read: a row per method, in this order, and a column per metric.
+
+    `table`: of `lib.study.intervals`. `paper`: the paper's numbers in percent, indexed by method and metric; they stand
+    in parentheses. A method without a row is left out, and a cell without a number is empty.
+    """
+    methods = [*methods]
+    rows = table[table["metric"].isin(wanted) & table["method"].isin(methods)]
+    known = {} if paper is None else paper.to_dict()
+    theirs = [known.get(key) for key in zip(rows["method"], rows["metric"], strict=True)]
+    text = beside(as_text(rows, signed="baseline" in rows), pd.Series(theirs, rows.index, dtype=float), digits)
+    wide = rows.assign(text=text).pivot(index="method", columns="metric", values="text")
+    return wide.reindex(index=[one for one in methods if one in wide.index], columns=wanted).fillna("")
