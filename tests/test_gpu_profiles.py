@@ -110,12 +110,10 @@ def test_and_in_profile_paper_on_the_hubs_own_fifty_as_often():
     asked = [spec.params["sets"] for spec in specs if spec.notebook == "15_sample_rollouts"]
     both = [sets for sets in asked if "test_50" in sets]
     assert len(both) > 80 and all(sets.get("hub_test_50") == sets["test_50"] for sets in both)
-    searches = {spec.run: spec.params for spec in specs if spec.notebook == "16_search"}
-    for run in ("search/sft_pick", "search/preference_agent_binary", "search/preference_agent_hard"):
-        every = [one.get("sets", searches[run]["sets"]) for one in searches[run]["searches"]]
-        assert all({"test_50", "hub_test_50"} <= {*sets} for sets in every), run
-    system = searches["search/preference_agent_soft"]  # the paper's final one: its second search
-    assert "sets" not in system["searches"][1] and "hub_test_50" in system["sets"]
+    searched = [spec.params for spec in specs if spec.notebook == "16_search"]
+    points = [one.get("sets", params["sets"]) for params in searched for one in params["searches"]]
+    fifty = [sets for sets in points if "test_50" in sets]
+    assert len(fifty) > 30 and all("hub_test_50" in sets for sets in fifty)
 
 
 def test_the_papers_chat_prompts_and_their_published_start_are_lines_of_the_profile():

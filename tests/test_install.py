@@ -59,7 +59,7 @@ def patiently(command: list) -> subprocess.CompletedProcess:
     """A command of pip's, tried again where it fails: the way to the index is not always free."""
     for _ in range(3):
         said = subprocess.run(command, env=BARE, **TEXT)
-        if said.returncode == 0 or "ResolutionImpossible" in said.stderr:
+        if said.returncode == 0 or re.search("ResolutionImpossible|unsatisfiable", said.stderr):
             break
     return said
 
@@ -85,6 +85,32 @@ def test_the_pins_resolve_in_an_empty_environment(version, tmp_path):
     }
     assert chosen.pop("countdown-study") and {"torch", "pytest"} < set(chosen)
     assert {package: version for package, version in chosen.items() if version not in pins().get(package, ())} == {}
+
+
+@pytest.fixture(scope="module")
+def uv(tmp_path_factory) -> Path:
+    """The tool of `make lock`, which resolves for any Python and system, whichever this one is."""
+    folder = tmp_path_factory.mktemp("uv")
+    version = re.search(r"^UV \?= (\S+)", (ROOT / "Makefile").read_text(), re.M)[1]
+    subprocess.run([sys.executable, "-m", "venv", folder], check=True, **TEXT)
+    said = patiently([folder / "bin/python", "-m", "pip", "install", f"uv=={version}"])
+    if said.returncode:
+        pytest.skip(f"the package index is out of reach: {said.stderr[:300]}")
+    return folder / "bin/uv"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("minor", MINORS)
+def test_what_the_wheel_of_vllm_declares_is_met_by_the_pins(uv, minor):
+    """On a GPU machine with Linux: `pip install -c requirements.txt -e '.[vllm]'`, resolved and not installed."""
+    place = ["--python-version", f"3.{minor}", "--python-platform", "x86_64-manylinux_2_28"]
+    form = ["--quiet", "--no-config", "--no-header", "--no-annotate"]
+    asked = ["-c", ROOT / "requirements.txt", "--extra", "vllm", ROOT / "pyproject.toml"]
+    said = patiently([uv, "pip", "compile", *form, *place, *asked])
+    assert said.returncode == 0, said.stderr[-3000:]
+    chosen = dict(line.split(" ")[0].split("==") for line in said.stdout.splitlines())
+    assert chosen["vllm"] in pins()["vllm"] and chosen["torch"] in pins()["torch"] and len(chosen) > 250
+    assert {package: version for package, version in chosen.items() if version not in pins()[name(package)]} == {}
 
 
 def test_every_dependency_is_pinned_and_no_pin_names_a_place():

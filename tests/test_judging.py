@@ -52,6 +52,33 @@ def test_samples_hold_who_what_and_the_verdict(made, tmp_path):
     assert set(judging.TEXTS) < set(judging.samples(tmp_path / "runs/sample/sft_free/0", texts=True))
 
 
+def test_the_fifty_problems_are_the_hubs_where_all_runs_were_asked_those(made):
+    def drawn(name, *sets):
+        folder = made(f"sample/{name}", [RIGHT, "nothing"], method=name)
+        rows = read_table(folder / "generations.parquet")
+        write_table(pd.concat([rows.assign(set=one, tokens=len(one)) for one in sets]), folder / "generations.parquet")
+        record = json.loads((folder / "run.json").read_text())
+        record["parameters"] |= {"sets": dict.fromkeys(sets, 2)}
+        (folder / "run.json").write_text(json.dumps(record))
+        return folder
+
+    both, hub = drawn("both", "test_50", "hub_test_50", "heldout_1000"), drawn("hub", "hub_test_50")
+    neither, ours = drawn("neither", "heldout_1000"), drawn("ours", "test_50")
+
+    def sets(*folders, **options):
+        table = judging.samples(folders, **options)
+        assert table["correct"].mean() == 0.5
+        return {method: sorted(rows["set"]) for method, rows in table.groupby("method")}
+
+    twice, held = ["test_50"] * 2, ["heldout_1000"] * 2
+    assert {*judging.samples([both, hub], sets=["test_50"])["tokens"]} == {len("hub_test_50")}
+    assert sets(both, hub, neither) == {"both": held + twice, "hub": twice, "neither": held}
+    assert sets(both, hub, sets=["test_50"]) == {"both": twice, "hub": twice}
+    assert sets(both, neither, sets=["heldout_1000"]) == {"both": held, "neither": held}
+    assert sets(both, ours, sets=["test_50"]) == {"both": twice, "ours": twice}, "ours, which both have"
+    assert sets(both, ours)["both"] == held + ["hub_test_50"] * 2 + twice
+
+
 def test_the_style_is_that_of_the_run(made):
     program = made("sample/sft_program", [PROGRAM], style="program", method="sft/program")
     free = made("sample/sft_free", [PROGRAM])

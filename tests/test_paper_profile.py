@@ -7,6 +7,7 @@ Qwen2, a byte-level tokenizer, and rows with the columns and wording of the hub'
 import json
 import math
 import os
+import re
 import subprocess
 import sys
 from inspect import signature
@@ -324,6 +325,10 @@ def test_its_notebooks_run_with_a_qwen_in_the_hubs_place(tmp_path, warm_kernels)
         assert policy.config.vocab_size == 1000 > len(tokenizer)
         text = PROMPTS["words"].format(nums="1, 2", target=3)
         assert tokenizer.decode(tokenizer(text).input_ids) == text
+    loaded = {"sft/free/0": HUB_DEMONSTRATIONS, "rloo/sparse/0": HUB["3to4"], "sample/rloo_sparse/0": HUB["3to4"]}
+    for run, name in loaded.items():  # a folder's hash, where a hub's commit stands
+        (found,) = json.loads((runs / run / "run.json").read_text())["hub"]
+        assert re.fullmatch(f"{name}@[0-9a-f]+", found)
     written = pd.read_parquet(runs / "sample/rloo_sparse/0/generations.parquet")
     assert written.groupby("set")["count"].sum().to_dict() == {"hub_test_50": 4, "test_50": 4}
     assert written.loc[written["set"] == "hub_test_50", "target"].unique().tolist() == [36, 24]

@@ -1,6 +1,7 @@
 """The problem sets: sizes, no overlap, hashes, the hub's way in; notebook 01 makes what is committed."""
 
 import json
+import re
 import shutil
 import subprocess
 import sys
@@ -283,6 +284,27 @@ def test_hub_rows_are_filtered_against_evaluation_sets(tmp_path, monkeypatch, ca
     assert problem.problems(loaded) == [Problem((1, 2, 3), 6)]
     assert loaded.column_names == ["nums", "target"]
     assert "1 of 3 problems; the others stand in an evaluation set" in capsys.readouterr().out
+
+
+def test_a_hub_set_says_its_commit_which_may_be_named(tmp_path, monkeypatch, capsys):
+    """A folder's is a hash of its files. Of a hub set `datasets` keeps the commit in its cache, from where it loads
+    without a network."""
+    cache, own, commit = tmp_path / "cache", tmp_path / "own", "c" * 40
+    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", cache)
+    monkeypatch.setattr(datasets.config, "HF_HUB_OFFLINE", True)
+    own.mkdir()
+    (own / "train.jsonl").write_text('{"nums": [3, 5, 7], "target": 26}')
+    assert problem.from_hub(str(own), "train") == MINE[:1]
+    said = re.fullmatch(rf"hub set: {own}@([0-9a-f]{{16}})\n", capsys.readouterr().out)
+    prepared = cache / "own/default/0.0.0" / said[1]
+    shutil.copytree(prepared, cache / "owner___own/default/0.0.0" / commit)
+    assert problem.from_hub("owner/own", "train") == MINE[:1]
+    assert capsys.readouterr().out == f"hub set: owner/own@{commit}\n"
+    asked, rows = [], problem.hub_rows(str(own), "train")
+    monkeypatch.setattr(datasets, "load_dataset", lambda name, **given: asked.append((name, given)) or rows)
+    problem.from_hub("owner/own@v1", "train")
+    assert asked == [("owner/own", {"split": "train", "revision": "v1"})]
+    check({"problem_set": "owner/own@v1", "source": "hub"})
 
 
 def test_a_hub_set_that_cannot_be_loaded_is_an_error(tmp_path, monkeypatch):

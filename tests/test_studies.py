@@ -16,6 +16,7 @@ from lib.study import judging
 
 STUDIES = sorted({spec.name for spec in Project().specs("paper").values() if spec.study})
 PROBLEMS = 25  # of each set
+HUBS = 20  # in the place of the hub's fifty: the first of ours
 SEEDS = ("0", "1")
 
 
@@ -31,15 +32,17 @@ def relabelled(spec: Spec, folder: Path) -> None:
     folder.mkdir(parents=True)
     record = json.loads((source / "run.json").read_text())
     style = spec.params.get("prompt_style")
-    changed = {"prompt_style": style} if style else {}
+    changed, hub = {"prompt_style": style} if style else {}, "hub_test_50" in spec.params.get("sets", [])
+    changed |= {"sets": spec.params["sets"]} if hub else {}
     record |= {"parameters": record["parameters"] | changed, "files": {}}
     (folder / "run.json").write_text(json.dumps(record))
     for path in source.iterdir():
         if path.name in ("generations.parquet", "trajectories.parquet"):
             table = read_table(path)
             table = table[table["problem"] < PROBLEMS]
-            if "hub_test_50" in spec.params.get("sets", []):  # the profile samples the hub's problems beside ours
-                table = pd.concat([table, table[table["set"] == "test_50"].assign(set="hub_test_50")])
+            if hub:  # the profile samples the hub's problems beside ours
+                theirs = table[(table["set"] == "test_50") & (table["problem"] < HUBS)]
+                table = pd.concat([table, theirs.assign(set="hub_test_50")])
             write_table(table.reset_index(drop=True), folder / path.name)
         elif path.is_file() and path.name != "run.json":
             shutil.copy(path, folder)
@@ -76,4 +79,8 @@ def test_a_study_runs_in_the_styles_of_the_gpu_profiles(study, relabel, tmp_path
         if cell.cell_type == "code":
             exec(cell.source, names)
             names |= given if "parameters" in cell.metadata.get("tags", []) else {}
-    assert list((tmp_path / "study").glob("*.csv"))
+    tables = [read_table(path) for path in (tmp_path / "study").glob("*.csv")]
+    assert tables
+    for table in (table for table in tables if {"set", "n_problems"} <= {*table}):
+        assert "hub_test_50" not in {*table["set"]}
+        assert (table.loc[table["set"] == "test_50", "n_problems"].dropna() <= HUBS).all(), "test_50 is the hub's"

@@ -176,14 +176,14 @@ _ROWS = {".csv": _csv, ".jsonl": _jsonl, ".parquet": _parquet}  # each gives (pl
 def from_hub(name: str, split: str) -> list[Problem]:
     """The problems of a hub set (owner/name, or a key of HUB) or of a local folder, one that `save_to_disk` wrote
     included, as `from_file` reads them. Raises ProblemSetError."""
-    from datasets import DatasetDict, load_dataset, load_from_disk
+    from datasets import DatasetDict, load_from_disk
 
     if (repository := HUB.get(name, name if "/" in name else None)) is None:
         raise ProblemSetError(f"no hub set is known for {name!r} (known: {', '.join(HUB)}); use source='generated'")
     folder = Path(repository)
     saved = any((folder / mark).exists() for mark in ("state.json", "dataset_dict.json"))  # of save_to_disk
     try:
-        rows: Any = load_from_disk(repository) if saved else load_dataset(repository, split=split)
+        rows: Any = load_from_disk(repository) if saved else hub_rows(repository, split)
         rows = rows[split] if isinstance(rows, DatasetDict) else rows
         return _problems(list(_table(rows.to_pandas())), f"hub set {repository!r}")
     except ProblemSetError:
@@ -194,6 +194,17 @@ def from_hub(name: str, split: str) -> list[Problem]:
             what, remedy = "hub set", "It needs network access and HF_HUB_OFFLINE unset; or choose source='generated'"
         why = f"{type(error).__name__}: {error}"
         raise ProblemSetError(f"{what} {repository!r}, split {split!r} cannot be loaded ({why}). {remedy}.") from error
+
+
+def hub_rows(name: str, split: str) -> Dataset:
+    """The rows of a hub set owner/name, behind which @ and a revision may stand, or of a local folder. Prints the
+    commit (of a folder a hash), from where the runner takes it into run.json."""
+    from datasets import load_dataset
+
+    repository, _, revision = (name, "", "") if Path(name).exists() else name.partition("@")
+    rows: Any = load_dataset(repository, split=split, revision=revision or None)
+    print(f"hub set: {repository}@{Path(rows.cache_files[0]['filename']).parent.name}")  # as `datasets` files it
+    return rows
 
 
 def admitted(found: list[Problem], name: str, train: bool) -> pd.DataFrame:

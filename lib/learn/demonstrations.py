@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from lib.game.expression import BinOp, Expr, Num, canonical, evaluate, render
 from lib.game.mdp import Number, initial, moves_of, render_action, render_state, step
-from lib.game.problem import Problem, exclude
+from lib.game.problem import Problem, exclude, hub_rows
 from lib.game.problem import problems as to_problems
 from lib.game.prompts import render_prompt
 from lib.game.solver import is_solvable, solutions
@@ -387,12 +387,11 @@ def hub_demonstrations(prompt_style: str = "free", hub: str = HUB_DEMONSTRATIONS
     """Rows `prompt`, `completion` of the demonstrations that the papers use, or of another hub name or local folder
     (columns `query`, `completion`). The prompt is that of style `prompt_style` for the problem of the query. Rows of
     evaluation problems are dropped. Raises ValueError for a query that cannot be read."""
-    from datasets import load_dataset
 
     def ask(row: dict) -> dict:  # as every later run asks
         return {"prompt": render_prompt(row["nums"], row["target"], prompt_style)}
 
-    rows = exclude(load_dataset(hub, split="train").map(query_problem, load_from_cache_file=False))
+    rows = exclude(hub_rows(hub, "train").map(query_problem, load_from_cache_file=False))
     return rows.map(ask, load_from_cache_file=False).select_columns(["prompt", "completion"])
 
 

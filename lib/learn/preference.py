@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pandas as pd
 import torch
-from datasets import Dataset, disable_progress_bars, load_dataset
+from datasets import Dataset, disable_progress_bars
 from trl import DPOConfig, DPOTrainer
 
-from lib.game.problem import exclude
+from lib.game.problem import exclude, hub_rows
 from lib.game.prompts import render_prompt
 from lib.learn.demonstrations import query_problem
 from lib.learn.losses import preference_loss
@@ -43,10 +43,10 @@ def preference_pairs(judged: pd.DataFrame, most: int, seed: int) -> Dataset:
 
 def hub_pairs(hub: str = HUB_PAIRS) -> Dataset:
     """The hub's preference pairs (columns query, response_ws, response_ls), or those of another hub name or local
-    folder, as rows prompt, chosen, rejected; without those of evaluation problems."""
-    rows = exclude(load_dataset(hub, split="train").map(query_problem, load_from_cache_file=False))
-    names = {"query": "prompt", "response_ws": "chosen", "response_ls": "rejected"}
-    return rows.rename_columns(names).select_columns(list(names.values()))
+    folder, as rows nums, target, chosen, rejected; without those of evaluation problems."""
+    rows = exclude(hub_rows(hub, "train").map(query_problem, load_from_cache_file=False))
+    rows = rows.rename_columns({"response_ws": "chosen", "response_ls": "rejected"})
+    return rows.select_columns(["nums", "target", "chosen", "rejected"])
 
 
 class PreferenceTrainer(Resumable, DPOTrainer):

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import resource
 import secrets
 import shutil
@@ -55,12 +56,14 @@ def execute(project: Project, spec: Spec) -> None:
         stretch, used = time.monotonic() - start, resource.getrusage(resource.RUSAGE_CHILDREN)
         shutil.rmtree(folder / "trainer", ignore_errors=True)  # states to resume from: gigabytes, of no use now
         artifacts, elapsed = folder / "artifacts.txt", spent + stretch
+        hub = re.findall(r"(?:base model|hub set): (\S+@\w+)", (folder / "log.txt").read_text())
         files = [path for path in sorted(folder.rglob("[!.]*")) if path.is_file()]
         names = {path.relative_to(folder).as_posix(): path for path in files}
         ended = {
             "id": secrets.token_hex(8),  # a child notes that of each parent
             "threads": spec.declaration.threads,
             **made_by[0],
+            **({"hub": sorted({*hub})} if hub else {}),  # the commits of what was loaded from there
             **({"resumed_by": made_by[1:]} if made_by[1:] else {}),  # under other code, packages or processors
             "artifacts": artifacts.read_text().splitlines() if artifacts.exists() else [],
             "files": {name: described(path) for name, path in names.items() if name not in OURS},

@@ -14,7 +14,7 @@ from pydantic import AfterValidator, Field, ValidationError, ValidationInfo
 from lib.files import PROBLEMS, ROOT, nearest
 from lib.learn.settings import PARAMETERS, TRAINERS, Count, explain, loosely
 
-ON_HUB = re.compile(r"[\w-][\w.-]*/[\w.-]+")  # owner/name
+ON_HUB = re.compile(r"[\w-][\w.-]*/[\w.-]+(@[\w./-]+)?")  # owner/name, @ and a revision
 
 
 def table(path: str) -> Any:

@@ -206,17 +206,22 @@ LOOKS = {
 def _judged(patterns, file, sets, looks, texts) -> pd.DataFrame:
     columns = ["run", "method", "seed", "style", "set", "problem", "tokens", "finish", "count"]
     columns += [column for look in looks for column in LOOKS[look][0]]
-    tables = []
-    for folder in folders(patterns):
-        path, names = folder / file, record(folder)
-        style, table = names["parameters"].get("prompt_style", "free"), read_table(path, () if texts else TEXTS)
+    records = {folder: record(folder) for folder in folders(patterns)}
+    fifty = [given for one in records.values() if 'test_50"' in (given := json.dumps(one["parameters"]))]
+    hub = fifty and all("hub_test_50" in given for given in fifty)
+    tables, renamed = [], {"hub_test_50": "test_50", "test_50": None} if hub else {}
+    for folder, names in records.items():
+        path, style = folder / file, names["parameters"].get("prompt_style", "free")
+        table = read_table(path, () if texts else TEXTS)
         who = {"run": names["run"], "method": names["method"], "seed": seed_of(folder), "style": style}
         who = pd.DataFrame(who, table.index)
         verdicts = partial(_verdicts, path, content(path), style, cache(partial(read_table, path)))
         readable = [look for look in looks if look != "steps" or not style.startswith("program")]
         for name, rows in table.groupby("set", sort=False) if "set" in table else [("all", table)]:
-            if sets is None or name in sets:
+            shown = renamed.get(name, name)
+            if shown and (sets is None or shown in sets):
                 judged = [verdicts(name, rows.index, look) for look in readable]
+                rows = rows if shown == name else rows.assign(set=shown)
                 tables.append(pd.concat([who.loc[rows.index], rows, *judged], axis=1))
         columns += list(table.columns)
     if not tables:  # no rows, or no runs: the columns are there all the same
