@@ -243,26 +243,22 @@ def _merge_equal_numbers(nums: np.ndarray, problem: np.ndarray, template: np.nda
         return problem, template
     at = np.flatnonzero(repeats)
     rows = _rename(label_rows(nums.shape[1], template[at]), _slot_labels(nums[problem[at]]))
-    _, first = np.unique(_mix(problem[at].astype(np.uint64)) + _tree_keys(rows), return_index=True)
+    _, first = np.unique(np.stack([problem[at], _tree_keys(rows)]), axis=1, return_index=True)
     keep = ~repeats
     keep[at[first]] = True
     return problem[keep], template[keep]
 
 
-def _mix(x: np.ndarray) -> np.ndarray:
-    """Scramble 64-bit integers (the constants of splitmix64)."""
-    x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return x ^ (x >> np.uint64(31))
-
-
 def _tree_keys(rows: np.ndarray) -> np.ndarray:
-    """A 64-bit hash of each label row, equal for rows that are the same tree up to commuting."""
-    keys = _mix(rows.astype(np.uint64) + np.uint64(1))
-    for i in reversed(range(rows.shape[1] // 2)):
-        left, right = keys[:, 2 * i + 1], keys[:, 2 * i + 2]
-        node = _mix(keys[:, i] + _mix(left + ~_commutative(rows[:, i])) + _mix(right))
-        keys[:, i] = np.where(rows[:, i] < FIRST_NUMBER, node, keys[:, i])
+    """A number for each label row, equal for rows that are the same tree up to commuting."""
+    levels = np.split(rows.astype(np.int64), 2 ** np.arange(1, rows.shape[1].bit_length()) - 1, axis=1)
+    keys = levels.pop()
+    for labels in reversed(levels):  # the keys of a level's trees from those of their children
+        left, right = keys[:, ::2], keys[:, 1::2]
+        swap = _commutative(labels) & (left > right)
+        left, right = np.where(swap, right, left), np.where(swap, left, right)
+        codes = (labels * (keys.max() + 1) + left) * (keys.max() + 1) + right
+        keys = np.unique(codes, return_inverse=True)[1].reshape(codes.shape)
     return keys[:, 0]
 
 
