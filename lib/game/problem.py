@@ -4,10 +4,9 @@ The sets are made by notebook 01 and committed under data/problems/ as parquet f
 in two of them, up to the order of its numbers. Their distribution is that of the public 3-4-number data: a target from
 10 to 100, numbers from 1 to 99, redrawn until a search over non-negative integers solves the problem.
 
-Problems of your own are a file or a set of the hub. They have columns nums and target ("44 19 35", 98), or they are the
-rows of reasoning-gym's Countdown, whose metadata hold numbers and target. A run may name a file or a hub set where it
-names a set to train on, and a file where it names a set to evaluate on; one filter, `admitted`, keeps training and
-evaluation problems apart.
+Problems of your own are a file or a set of the hub, with columns nums and target ("44 19 35", 98) or the rows of
+reasoning-gym's Countdown, whose metadata hold them. A run may name either where it names a set to train on, and a file
+where it names a set to evaluate on; `admitted` keeps training and evaluation problems apart.
 """
 
 from __future__ import annotations
@@ -82,9 +81,9 @@ def load(name: str, split: str, source: str = "generated", seed: int = 0) -> Dat
     """A problem set with columns nums (list[int]), target (int) and, for "levels", group (L1 to L9).
 
     source "generated": the committed set, whose hash is verified, or the problems of the file `name`. source "hub": the
-    split of the hub set that the papers name (HUB), of a hub set owner/name, or of a local folder. Problems of others
-    pass `admitted`. A seed other than 0 shuffles a train split; the order of an evaluation set is fixed. Raises
-    ProblemSetError; it never falls back from one source to the other.
+    split of the hub set that the papers name (HUB), of a hub set owner/name, or of a local folder; never one in place
+    of the other. Problems of others pass `admitted`. A seed other than 0 shuffles a train split. Raises
+    ProblemSetError.
     """
     from datasets import Dataset
 
@@ -192,11 +191,9 @@ def from_hub(name: str, split: str) -> list[Problem]:
 
 
 def admitted(found: list[Problem], name: str, train: bool) -> pd.DataFrame:
-    """Remove leakage and duplicates: training problems must not stand in our evaluation sets, nor evaluation problems
-    in our training sets. The order of the numbers does not matter.
-
-    Returns columns nums and target; prints how many problems remain, and which of them have no solution. Raises
-    ProblemSetError if none remains."""
+    """Remove leakage and duplicates, up to the order of numbers: training problems must not stand in our evaluation
+    sets, nor evaluation problems in our training sets. Returns columns nums and target; prints how many problems
+    remain, and which of them have no solution. Raises ProblemSetError if none remains."""
     import pandas as pd
 
     from lib.game.solver import count_all  # which needs this file

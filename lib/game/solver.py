@@ -207,12 +207,9 @@ def _as_fractions(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 def enumerate_solutions(nums: np.ndarray, targets: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """All solutions of many problems: two arrays (problem, template id), ordered by problem.
-
-    nums (problems, n), targets (problems,): integers, or objects (int, Fraction). Where a problem's numbers are equal,
-    several templates are the same tree, and only the first of them is returned. Raises ValueError for more than six
-    numbers.
-    """
+    """All solutions of many problems: two arrays (problem, template id), ordered by problem. nums (problems, n),
+    targets (problems,): integers, or objects (int, Fraction). Of templates that equal numbers make the same tree only
+    the first is returned. Raises ValueError for more than six numbers."""
     nums, targets = np.sort(nums, axis=1), np.asarray(targets)
     problems, n = nums.shape
     if not 1 <= n <= MAX_NUMBERS:
@@ -329,9 +326,9 @@ def is_solvable(nums: Iterable, target: int | Fraction) -> bool:
 
 
 def solution_forms(problem: Problem) -> np.ndarray:
-    """Every commuted form of every solution, the literal S(x) of `ast` (method, step 2): label rows as
-    described at the top, uint8 (forms, 2**n - 1), read-only. The distance of Eq. 5-6 to S(x) is the least
-    Hamming distance to a row, plus one for each node of the answer outside the row."""
+    """Every commuted form of every solution, the literal S(x) of `ast` (method, step 2): label rows, uint8 (forms, 2**n
+    - 1), read-only. The distance of Eq. 5-6 to S(x) is the least Hamming distance to a row, plus one for each node of
+    the answer outside the row."""
     return _forms(*problem.key)
 
 
@@ -388,9 +385,9 @@ def profiles(problems: Sequence[Problem]) -> tuple[np.ndarray, np.ndarray]:
 def levels(problems: Sequence[Problem]) -> list[str | None]:
     """The difficulty group L1 to L9 of each problem (`agent`, Table 3), or None where the table has no place for it.
 
-    We read the table's "uses only" and "without" as the simplest operators that suffice, + and - before * before /,
-    since every number must be used and all solutions are equally long. "Unique solutions" are all solution trees, as
-    `count` counts them. With this reading the paper's own examples (Table 7) fall into the groups that it names.
+    We read the table's "uses only" and "without" as the simplest operators that suffice, + and - before * before /, and
+    "unique solutions" as all that `count` counts. With this reading the paper's own examples (Table 7) fall into the
+    groups that it names.
     """
     groups = []
     for problem, count, operator in zip(problems, *profiles(problems), strict=True):
