@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lib.game.distance import distance_to_solutions, nearest_solution, tree_distance
-from lib.game.expression import BinOp, Expr, Neg, Num, canonical, children, evaluate, nodes, parse, render
+from lib.game.distance import distance_to_solutions, nearest_solution
+from lib.game.expression import BinOp, Expr, Neg, Num, canonical, children, evaluate, parse, render
 from lib.game.problem import Problem, load
 from lib.game.solver import solutions
 from lib.learn.demonstrations import random_expression
@@ -21,8 +21,19 @@ TREES = st.recursive(
 )
 
 
-def size(expr: Expr) -> int:
-    return sum(1 for _ in nodes(expr))
+def size(expr: Expr | None) -> int:
+    return 0 if expr is None else 1 + sum(map(size, children(expr)))
+
+
+def tree_distance(a: Expr | None, b: Expr | None) -> int:
+    """Eq. 6 as the paper writes it; None is the empty tree."""
+    if a is None or b is None:
+        return size(a) + size(b)
+    (a_left, a_right), (b_left, b_right) = children(a), children(b)
+    cost = tree_distance(a_left, b_left) + tree_distance(a_right, b_right)
+    if isinstance(a, BinOp) and isinstance(b, BinOp) and a.op == b.op and a.op in "+*":
+        cost = min(cost, tree_distance(a_left, b_right) + tree_distance(a_right, b_left))
+    return cost + (positions(a)[0] != positions(b)[0])
 
 
 def reaches(tree: Expr, target: int) -> bool:

@@ -413,7 +413,6 @@ def test_problems_without_a_solution_are_counted_and_named(tmp_path, capsys):
     (tmp_path / "own.csv").write_text("nums,target\n3 5 7,26\n1 1,50\n2 2,90\n1 2 3 4 5,6\n")
     assert len(problem.load_set(str(tmp_path / "own.csv"))) == 4  # they stay: pass@k has a lower ceiling
     assert "own.csv: 2 of 4 have no solution: 1, 1 -> 50; 2, 2 -> 90\n" in capsys.readouterr().out
-    assert problem.unsolvable([Problem((1, 1), 50), *MINE]) == [Problem((1, 1), 50)]
 
 
 def test_a_folder_of_save_to_disk_is_read(tmp_path):

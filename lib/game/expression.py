@@ -1,12 +1,12 @@
 """Exact arithmetic trees: this file reads, evaluates and writes them, and brings equal ones into one form.
 
-The grammar: ASCII digits without leading zeros, `+ - * / ( )`, and white space (space, tab, newline, carriage
-return). Binary operators associate to the left; a sign binds tighter than any of them, so `-2 * 3` is
-`(-2) * 3`. There is no `**`, no `//` and no implicit product.
+The grammar: ASCII digits without leading zeros, `+ - * / ( )`, and white space (space, tab, newline, carriage return).
+Binary operators associate to the left; a sign binds tighter than any of them, so `-2 * 3` is `(-2) * 3`. There is no
+`**`, no `//` and no implicit product.
 
-`parse` reads hostile text of any length in linear time: it keeps its own stack, and refuses a number of more
-than MAX_DIGITS digits and a tree of more than MAX_NODES nodes (a number, an operation and a unary minus are a
-node each; redundant parentheses cost none). So the tree of any text is small, and what walks it may recurse.
+`parse` reads hostile text of any length in linear time: it keeps its own stack, and refuses a number of more than
+MAX_DIGITS digits and a tree of more than MAX_NODES nodes (a number, an operation and a unary minus are a node each). So
+the tree of any text is small, and what walks it may recurse.
 """
 
 import operator
@@ -259,8 +259,8 @@ def _operand(expr: Expr, precedence: int) -> str:
 
 
 def canonical(expr: Expr) -> Expr:
-    """The tree with the operands of every + and * in one fixed order. Trees that are equal up to commuting have equal
-    canonical trees."""
+    """The tree with the operands of every + and * in one fixed order, equal for trees that are equal up to
+    commuting."""
     return _canonical(expr)[1]
 
 
@@ -280,9 +280,8 @@ def _canonical(expr: Expr) -> tuple[str, Expr]:
 
 
 def flattened(expr: Expr) -> str:
-    """A text that is the same for trees that are equal up to commuting and associativity. Sums and differences become
-    one sum of signed terms, and products and quotients one product: `a - (b - c)` is `a - b + c`, and `a / (b / c)` is
-    `a * c / b`. A unary minus is not taken apart: it is a term, like a number."""
+    """A text that is the same for trees that are equal up to commuting and associativity: sums and differences become
+    one sum of signed terms, products and quotients one product. A unary minus is a term, like a number."""
     match expr:
         case Num(value):
             return str(value)

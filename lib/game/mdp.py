@@ -2,12 +2,10 @@
 
 Paper `agent`: "Countdown as an Agentic Optimization Problem" (Sun); equation numbers are its own. A state is the
 multiset of the numbers that are left (exact rationals) and the target; an action takes two of them and puts their
-result back. The numbers are sorted, and (a, b, +) is the same action as (b, a, +), so that equal states have equal
-prompts.
+result back. Numbers are sorted, so that equal states have equal prompts.
 
 Every number must be used, so a solvable state of n numbers is always n - 1 actions from its end (`d_min`). In Eq. 9
-alpha therefore only separates solvable from unsolvable successors; the solvable ones are ranked by their number of
-solutions (`count_solutions`).
+alpha therefore only separates solvable from unsolvable successors; the solvable ones are ranked by `count_solutions`.
 """
 
 import re
@@ -109,11 +107,9 @@ def render_action(move: Action) -> str:
 
 
 def parse_action(text: str, state: State) -> Action | str:
-    """phi(y, s): the legal action that a tag names in this state, or its kind of fault, one of REJECTIONS.
-
-    The whole text must be one tag as `render_action` writes it, except that the operands of + and * may come in either
-    order, and a fraction need not be reduced. No more than a tag's length of a text is read.
-    """
+    """phi(y, s): the legal action that a tag names in this state, or its kind of fault, one of REJECTIONS. The whole
+    text must be one tag as `render_action` writes it; only the operands of + and * may come in either order, and a
+    fraction need not be reduced."""
     if (tag := _TAG.fullmatch(text)) is None:
         return "unreadable"
     a, b = (Fraction(number.replace("|", "/")) for number in tag.group(1, 2))
@@ -157,10 +153,7 @@ def moves_of(tree: Expr) -> Iterator[Action]:
 
 
 def count_solutions(states: Sequence[State]) -> np.ndarray:
-    """c(s) of each state: its solution trees up to commuting, int64. V*(s) is c(s) > 0 (Eq. 6 and 7).
-
-    Equal states are solved once, all together in one batch.
-    """
+    """c(s) of each state: its solution trees up to commuting, int64. V*(s) is c(s) > 0 (Eq. 6 and 7)."""
     keys = list(dict.fromkeys(state.key for state in states))
     found = dict(zip(keys, count_all([Problem(*key) for key in keys]).tolist(), strict=True))
     return np.array([found[state.key] for state in states], np.int64)

@@ -4,10 +4,9 @@ The sets are made by notebook 01 and committed under data/problems/ as parquet f
 in two of them, up to the order of its numbers. Their distribution is that of the public 3-4-number data: a target from
 10 to 100, numbers from 1 to 99, redrawn until a search over non-negative integers solves the problem.
 
-Problems of your own are a file or a set of the hub. They have columns nums and target ("44 19 35", 98), or they are the
-rows of reasoning-gym's Countdown, whose metadata hold numbers and target. A run may name a file or a hub set where it
-names a set to train on, and a file where it names a set to evaluate on; one filter, `admitted`, keeps training and
-evaluation problems apart.
+Problems of your own are a file or a set of the hub, with columns nums and target ("44 19 35", 98) or the rows of
+reasoning-gym's Countdown, whose metadata hold them. A run may name either where it names a set to train on, and a file
+where it names a set to evaluate on; `admitted` keeps training and evaluation problems apart.
 """
 
 from __future__ import annotations
@@ -16,12 +15,10 @@ import csv
 import hashlib
 import json
 import re
-from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import lru_cache
-from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -34,7 +31,8 @@ if TYPE_CHECKING:  # a second and a half to import: the verifiers need a Problem
 HUB = {"3to4": "asingh15/countdown_tasks_3to4", "5num": "aelbakry/countdown_5num_tasks"}
 
 FILES = (".csv", ".jsonl", ".parquet")  # in which problems of your own may come
-CHECKED = {2: 10_000, 3: 10_000, 4: 10_000, 5: 1_000, 6: 100}  # problems of so many numbers that loading solves
+# How many problems of so many numbers are solved on loading: each takes 0.02 ms for four, 2.5 for five, 35 for six
+CHECKED = {2: 10_000, 3: 10_000, 4: 10_000, 5: 1_000, 6: 100}
 MAX_NUMBERS = 6  # of a problem: the solver takes no more
 _NUMBER = re.compile(r"([1-9][0-9]{0,17})(?:\.0+)?")  # 98.0: a spreadsheet or a data frame made it a float
 _TARGET = re.compile(r"(-?[0-9]{1,18})(?:\.0+)?")
@@ -83,9 +81,9 @@ def load(name: str, split: str, source: str = "generated", seed: int = 0) -> Dat
     """A problem set with columns nums (list[int]), target (int) and, for "levels", group (L1 to L9).
 
     source "generated": the committed set, whose hash is verified, or the problems of the file `name`. source "hub": the
-    split of the hub set that the papers name (HUB), of a hub set owner/name, or of a local folder. Problems of others
-    pass `admitted`. A seed other than 0 shuffles a train split; the order of an evaluation set is fixed. Raises
-    ProblemSetError; it never falls back from one source to the other.
+    split of the hub set that the papers name (HUB), of a hub set owner/name, or of a local folder; never one in place
+    of the other. Problems of others pass `admitted`. A seed other than 0 shuffles a train split. Raises
+    ProblemSetError.
     """
     from datasets import Dataset
 
@@ -101,14 +99,12 @@ def load(name: str, split: str, source: str = "generated", seed: int = 0) -> Dat
 
 
 def load_set(name: str) -> Dataset:
-    """An evaluation set by its name, a key of EVALUATION_SETS, or by the path of a file. Raises ProblemSetError, which
-    names the nearest set."""
+    """An evaluation set by its name, a key of EVALUATION_SETS, or by the path of a file. Raises ProblemSetError."""
     if name.endswith(FILES):
         return load(name, "test")
     if name not in EVALUATION_SETS:
         raise ProblemSetError(f"there is no evaluation set {name!r}{nearest(name, EVALUATION_SETS)}")
-    of, split, *source = EVALUATION_SETS[name]
-    return load(of, split, source[0] if source else "generated")
+    return load(*EVALUATION_SETS[name])
 
 
 def from_file(path: str | Path) -> list[Problem]:
@@ -129,15 +125,13 @@ def from_file(path: str | Path) -> list[Problem]:
 
 def _csv(path: Path) -> Iterator[tuple[str, dict]]:
     with path.open(newline="", encoding="utf-8-sig") as file:
-        header = file.readline()
+        sign = next((sign for sign in ";\t" if sign in file.readline()), ",")
         file.seek(0)
-        rows = csv.reader(file, delimiter=next((sign for sign in ";\t" if sign in header), ","))
-        columns, line = [name.strip() for name in next(rows, [])], rows.line_num
-        _need(columns)
+        rows = csv.DictReader(file, delimiter=sign, skipinitialspace=True)
+        rows.fieldnames = [name.strip() for name in rows.fieldnames or []]
+        _need(rows.fieldnames)
         for row in rows:
-            if row:  # no blank line
-                yield f"line {line + 1}", dict(zip(columns, row, strict=False))
-            line = rows.line_num  # a quoted text may go over several lines
+            yield f"line {rows.line_num}", row
 
 
 def _jsonl(path: Path) -> Iterator[tuple[str, dict]]:
@@ -152,19 +146,19 @@ def _jsonl(path: Path) -> Iterator[tuple[str, dict]]:
             yield f"line {i}", row
 
 
-def _table(table: pd.DataFrame) -> Iterator[tuple[str, dict]]:
-    _need([*table.columns])
-    held = table[[name for name in ("nums", "target", "metadata") if name in table]]
-    yield from ((f"row {i}", row) for i, row in enumerate(held.to_dict("records")))
-
-
 def _parquet(path: Path) -> Iterator[tuple[str, dict]]:
     import pandas as pd
 
     return _table(pd.read_parquet(path))
 
 
-def _need(columns: list) -> None:
+def _table(table: pd.DataFrame) -> Iterator[tuple[str, dict]]:
+    _need([*table.columns])
+    for i, row in enumerate(table.filter(["nums", "target", "metadata"]).to_dict("records")):
+        yield f"row {i}", row
+
+
+def _need(columns: Sequence[str]) -> None:
     missing = [name for name in ("nums", "target") if name not in columns]
     if missing and "metadata" not in columns:
         raise ValueError(f"it has no column {', '.join(missing)}; it has {', '.join(map(str, columns)) or 'none'}")
@@ -208,38 +202,26 @@ def hub_rows(name: str, split: str) -> Dataset:
 
 
 def admitted(found: list[Problem], name: str, train: bool) -> pd.DataFrame:
-    """Remove leakage and duplicates: training problems must not stand in our evaluation sets, nor evaluation problems
-    in our training sets. The order of the numbers does not matter.
-
-    Returns columns nums and target; prints how many problems remain, and which of them have no solution. Raises
-    ProblemSetError if none remains."""
+    """Remove leakage and duplicates, up to the order of numbers: training problems must not stand in our evaluation
+    sets, nor evaluation problems in our training sets. Returns columns nums and target; prints how many problems
+    remain, and which of them have no solution. Raises ProblemSetError if none remains."""
     import pandas as pd
 
-    first, taken = {}, keys("evaluation" if train else "train")
-    for own in found:
-        first.setdefault(own.key, own)
-    kept = [own for key, own in first.items() if key not in taken]
-    ours = "an evaluation" if train else "a training"
+    from lib.game.solver import count_all  # which needs this file
+
+    taken = keys("evaluation" if train else "train")
+    table = pd.DataFrame({"problem": found, "key": [one.key for one in found]}).drop_duplicates("key")
+    table = table[~table["key"].isin(taken)].assign(size=lambda kept: [len(nums) for nums, _ in kept["key"]])
+    kept, ours = table["problem"].tolist(), "an evaluation" if train else "a training"
     if not kept:
         raise ProblemSetError(f"{name}: no problem is left of {len(found):,}: all stand in {ours} set of ours")
     print(f"{name}: {len(kept):,} of {len(found):,} problems; the others stand in {ours} set of ours, or twice")
-    checked, seen = [], Counter()
-    for own in kept:
-        size = len(own.nums)
-        seen[size] += 1
-        if seen[size] <= CHECKED[size]:
-            checked.append(own)
-    if lost := unsolvable(checked):
-        shown = "; ".join(f"{', '.join(map(str, own.nums))} -> {own.target}" for own in lost[:5])
+    checked = table.loc[table.groupby("size").cumcount() < table["size"].map(CHECKED), "problem"].tolist()
+    if lost := [one for one, solutions in zip(checked, count_all(checked), strict=True) if not solutions]:
+        shown = "; ".join(f"{', '.join(map(str, one.nums))} -> {one.target}" for one in lost[:5])
         of = f"the {len(checked):,} that were solved" if len(checked) < len(kept) else f"{len(kept):,}"
         print(f"{name}: {len(lost):,} of {of} have no solution: {shown}{'; ...' if len(lost) > 5 else ''}")
-    return pd.DataFrame({"nums": [list(own.nums) for own in kept], "target": [own.target for own in kept]})
-
-
-def unsolvable(problems: list[Problem]) -> list[Problem]:
-    """Those without any solution. The solver takes 0.02 ms for four numbers, 2.5 ms for five, and 35 ms for six."""
-    counts = import_module("lib.game.solver").count_all(problems)  # imported late: the solver needs this file
-    return [own for own, count in zip(problems, counts, strict=True) if not count]
+    return pd.DataFrame({"nums": [list(one.nums) for one in kept], "target": [one.target for one in kept]})
 
 
 def _problems(rows: list[tuple[str, dict]], where: str) -> list[Problem]:
@@ -288,8 +270,8 @@ def keys(split: str) -> frozenset:
 
 
 def exclude(rows: Any) -> Any:
-    """The rows (Dataset or data frame with nums, target) whose problem is in no evaluation set. Prints how
-    many were dropped."""
+    """The rows (Dataset or data frame with nums, target) whose problem is in no evaluation set. Prints how many are
+    dropped."""
     held_out = keys("evaluation")
     keep = [i for i, p in enumerate(problems(rows)) if p.key not in held_out]
     print(f"{len(rows) - len(keep):,} of {len(rows):,} rows dropped: their problems are in an evaluation set")

@@ -4,13 +4,12 @@
     answer = a + 35
 
 A line is `name = expression`. An expression holds integers in ASCII digits, names bound on earlier lines, `+ - * /`,
-signs and parentheses; what follows a `#` is a comment, which may stand alone on a line. White space is space, tab and
-carriage return. Each line is checked token by token, then parsed with Python's `ast`, and its tree is walked here, in
-exact rationals. A name may be bound again and then has its new value.
+signs and parentheses; what follows a `#` is a comment. White space is space, tab and carriage return. Each line is
+checked token by token, then parsed with Python's `ast`, and its tree is walked here, in exact rationals. A name may be
+bound again.
 
-Every value carries the expression over literals that computes it, its names replaced by what they stand for. The
-numbers it consumed are that expression's: a value that is used twice consumes its numbers twice, one that the final
-value does not rest on consumes nothing.
+Every value carries the expression over literals that computes it, and the numbers it consumed are that expression's: a
+value that is used twice consumes its numbers twice, one that the final value does not rest on consumes nothing.
 """
 
 import ast

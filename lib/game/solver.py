@@ -207,12 +207,9 @@ def _as_fractions(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 def enumerate_solutions(nums: np.ndarray, targets: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """All solutions of many problems: two arrays (problem, template id), ordered by problem.
-
-    nums (problems, n), targets (problems,): integers, or objects (int, Fraction). Where a problem's numbers are equal,
-    several templates are the same tree, and only the first of them is returned. Raises ValueError for more than six
-    numbers.
-    """
+    """All solutions of many problems: two arrays (problem, template id), ordered by problem. nums (problems, n),
+    targets (problems,): integers, or objects (int, Fraction). Of templates that equal numbers make the same tree only
+    the first is returned. Raises ValueError for more than six numbers."""
     nums, targets = np.sort(nums, axis=1), np.asarray(targets)
     problems, n = nums.shape
     if not 1 <= n <= MAX_NUMBERS:
@@ -243,26 +240,22 @@ def _merge_equal_numbers(nums: np.ndarray, problem: np.ndarray, template: np.nda
         return problem, template
     at = np.flatnonzero(repeats)
     rows = _rename(label_rows(nums.shape[1], template[at]), _slot_labels(nums[problem[at]]))
-    _, first = np.unique(_mix(problem[at].astype(np.uint64)) + _tree_keys(rows), return_index=True)
+    _, first = np.unique(np.stack([problem[at], _tree_keys(rows)]), axis=1, return_index=True)
     keep = ~repeats
     keep[at[first]] = True
     return problem[keep], template[keep]
 
 
-def _mix(x: np.ndarray) -> np.ndarray:
-    """Scramble 64-bit integers (the constants of splitmix64)."""
-    x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return x ^ (x >> np.uint64(31))
-
-
 def _tree_keys(rows: np.ndarray) -> np.ndarray:
-    """A 64-bit hash of each label row, equal for rows that are the same tree up to commuting."""
-    keys = _mix(rows.astype(np.uint64) + np.uint64(1))
-    for i in reversed(range(rows.shape[1] // 2)):
-        left, right = keys[:, 2 * i + 1], keys[:, 2 * i + 2]
-        node = _mix(keys[:, i] + _mix(left + ~_commutative(rows[:, i])) + _mix(right))
-        keys[:, i] = np.where(rows[:, i] < FIRST_NUMBER, node, keys[:, i])
+    """A number for each label row, equal for rows that are the same tree up to commuting."""
+    levels = np.split(rows.astype(np.int64), 2 ** np.arange(1, rows.shape[1].bit_length()) - 1, axis=1)
+    keys = levels.pop()
+    for labels in reversed(levels):  # the keys of a level's trees from those of their children
+        left, right = keys[:, ::2], keys[:, 1::2]
+        swap = _commutative(labels) & (left > right)
+        left, right = np.where(swap, right, left), np.where(swap, left, right)
+        codes = (labels * (keys.max() + 1) + left) * (keys.max() + 1) + right
+        keys = np.unique(codes, return_inverse=True)[1].reshape(codes.shape)
     return keys[:, 0]
 
 
@@ -333,9 +326,9 @@ def is_solvable(nums: Iterable, target: int | Fraction) -> bool:
 
 
 def solution_forms(problem: Problem) -> np.ndarray:
-    """Every commuted form of every solution, the literal S(x) of `ast` (method, step 2): label rows as
-    described at the top, uint8 (forms, 2**n - 1), read-only. The distance of Eq. 5-6 to S(x) is the least
-    Hamming distance to a row, plus one for each node of the answer outside the row."""
+    """Every commuted form of every solution, the literal S(x) of `ast` (method, step 2): label rows, uint8 (forms, 2**n
+    - 1), read-only. The distance of Eq. 5-6 to S(x) is the least Hamming distance to a row, plus one for each node of
+    the answer outside the row."""
     return _forms(*problem.key)
 
 
@@ -392,9 +385,9 @@ def profiles(problems: Sequence[Problem]) -> tuple[np.ndarray, np.ndarray]:
 def levels(problems: Sequence[Problem]) -> list[str | None]:
     """The difficulty group L1 to L9 of each problem (`agent`, Table 3), or None where the table has no place for it.
 
-    We read the table's "uses only" and "without" as the simplest operators that suffice, + and - before * before /,
-    since every number must be used and all solutions are equally long. "Unique solutions" are all solution trees, as
-    `count` counts them. With this reading the paper's own examples (Table 7) fall into the groups that it names.
+    We read the table's "uses only" and "without" as the simplest operators that suffice, + and - before * before /, and
+    "unique solutions" as all that `count` counts. With this reading the paper's own examples (Table 7) fall into the
+    groups that it names.
     """
     groups = []
     for problem, count, operator in zip(problems, *profiles(problems), strict=True):

@@ -5,9 +5,8 @@
 
 An equals sign next to arithmetic that is no such equation (`44 + = 63`, `48 - 43 == 5`, `60 ** 2 = 3600`, `98 = 44 + 19
 + 35`) is a malformed step, which `dense` penalises too, so that misspelling hides no fault. Words are prose, and so are
-operators outside ASCII. Numbers may have commas between their thousands (`35 * 44 = 1,540`), and marks around a result
-are passed over: `= **63**`, `= \\boxed{63}`, and the typographic minus of `= −9`. The arithmetic is exact, and every
-text is read once, in linear time.
+operators outside ASCII. Numbers may have commas between their thousands, and marks around a result are passed over: `=
+**63**`, `= \\boxed{63}`, and the typographic minus of `= −9`. Every text is read once, in linear time.
 """
 
 import re
@@ -26,13 +25,13 @@ MAX_STEPS = 1000  # read in one completion: 4,096 tokens, the longest cap, hold 
 
 
 class Step(NamedTuple):
-    """One equation of the reasoning, or a text that was meant as one.
+    """One equation of the reasoning, or a text that was meant as one (malformed).
 
     well_formed: it reads number, operation, number = number. arithmetic_ok: the two sides are exactly equal. in_pool:
-    the operands are available. repeated: the completion has the same operation earlier, with the operands of + and * in
-    either order; equations that are not well formed are the same if they differ in spaces only. attempt: the number of
-    its attempt, from 0. pool: the numbers that are available after it. span: its place in the completion, (start, end).
-    malformed: it is no equation at all, so that well_formed, arithmetic_ok and in_pool are False.
+    the operands are available. A malformed one is none of these. repeated: the completion has the same operation
+    earlier, with the operands of + and * in either order; equations that are not well formed are the same if they
+    differ in spaces only. attempt: the number of its attempt, from 0. pool: the numbers that are available after it.
+    span: its place in the completion, (start, end).
     """
 
     text: str
@@ -90,8 +89,7 @@ def verify_steps(completion: str, problem: Problem) -> list[Step]:
     The pool starts as the problem's numbers. A step whose operands are in it takes them out and puts its stated result
     in, right or wrong: a slip counts once, and not again in each step that builds on it. A step whose operands are not
     in the pool, but are among the problem's numbers, starts a new attempt with a full pool. Any other step leaves the
-    pool as it is. Neither a new line nor a check (`98? no`) starts an attempt, since a text may write one step per
-    line, or check half an attempt.
+    pool as it is, and neither a new line nor a check (`98? no`) starts an attempt.
     """
     pool, attempt, seen, steps = list(problem.nums), 0, set(), []
     for span, equation in islice(_equations(completion), MAX_STEPS):

@@ -5,14 +5,12 @@
     backtrack                     gives the pool up; the next state names the earlier one that the search returns to
 
 Numbers are integers (1540 or 1,540) or exact fractions (7/2, without spaces). With provenance a state holds what its
-numbers were made of, `state [3, 6 = 8 - 2, 7]`, so that the last one holds the answer.
+numbers were made of, `state [3, 6 = 8 - 2, 7]`. A try may also say whether its result is the target: `try 4 * 6 = 24,
+24? yes`.
 
-A try may also say whether its result is the target: `try 4 * 6 = 24, 24? yes`.
-
-`replay` keeps the true pool. Only a try whose operands are in the pool and whose arithmetic holds changes it; a state
-that a trace merely claims is judged and changes nothing. A slip therefore costs its own line and the lines that build
-on it, and no more: a `backtrack` after it gives up the pool that was only claimed. A try without a state line after it
-is no fault, since every try is judged by the true pool.
+`replay` keeps the true pool. Only a try whose operands are in the pool and whose arithmetic holds changes it. A slip
+therefore costs its own line and the lines that build on it, and no more: a `backtrack` after it gives up the pool that
+was only claimed. A try without a state line after it is no fault.
 """
 
 import re

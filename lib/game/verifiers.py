@@ -97,9 +97,8 @@ def verify_program(completion: str, problem: Problem) -> ProgramVerdict:
 
     Checks of "Programmatic Reasoning for Countdown" (Section 3): format, there is a span; parse, every line is an
     assignment of the language; execution, every line has a value; numbers, the final value consumed exactly the given
-    numbers; target, it is the target, exactly. A value used twice consumes its numbers twice (`b = a + a` with
-    a = 44 + 19 has used 44 and 19 twice, which is legal only if both are given twice); what the final value does not
-    rest on consumes nothing, so a program may try and drop. A program that cannot be run is "unparseable".
+    numbers; target, it is the target, exactly. `b = a + a` with a = 44 + 19 has used 44 and 19 twice; what the final
+    value does not rest on consumes nothing. A program that cannot be run is "unparseable".
     """
     span = asked_span(completion, problem)
     if span is None:
@@ -122,7 +121,7 @@ def verify_program(completion: str, problem: Problem) -> ProgramVerdict:
 @dataclass(frozen=True, slots=True)
 class TraceVerdict(Verdict):
     """The answer's verdict, with the trace's lines, whether the trace ends at the target (reached), the expression that
-    last made the target (solution), and where the answer's numbers come from (link).
+    last made the target (solution), and where the answer's numbers come from.
 
     link: "original" (exactly the problem's numbers), "generated" (all that are not left are results of the trace: a
     grounding failure, as in `trace`, Listing 2), "other", or "none" (no expression). outside: the number of lines that

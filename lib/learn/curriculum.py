@@ -34,13 +34,13 @@ class Curriculum:
     """Draws a bucket for each problem of an update, then a problem of that bucket.
 
     The `probabilities(step)` of a subclass say how likely each bucket is. Draws depend on the seed, the step and
-    `state`, which is part of a checkpoint. Raises ValueError for options that `check` refuses, and for fewer problems
-    than buckets.
+    `state`, which is part of a checkpoint. Raises ValueError for an impossible option, and for fewer problems than
+    buckets.
     """
 
     @staticmethod
     def check(count: int) -> None:
-        """Raise ValueError for options that are out of range, before there are problems. Subclasses add their own."""
+        """Raise ValueError for options that are out of range, before there are problems."""
         if count < 1:
             raise ValueError(f"count={count}: at least one bucket is needed")
 
@@ -68,8 +68,8 @@ class Curriculum:
         return [self.problems[i] for i in chosen]
 
     def learn(self, signal: Sequence[float], correct: Sequence[float]) -> dict[str, float]:
-        """Learn from the mean |advantage| and the share of correct rollouts of each problem drawn last. Returns how
-        probable each bucket was, for the log."""
+        """Learn from the mean |advantage| and the share of correct rollouts of each problem drawn last. Returns numbers
+        for the log."""
         return {f"bucket{k}": float(share) for k, share in enumerate(self.shares)}
 
 
@@ -116,9 +116,8 @@ class EasyToHard(Curriculum):
 class MixedSuccess(Curriculum):
     """`trace`, Table 1, difficulty-aware sampling: prompts of mixed success can expand coverage without other rewards.
 
-    A bucket is drawn in proportion to the mean of f (1 - f) over its problems, where f is the failure rate in probes:
-    problems that always or never succeed give groups without a signal. Raises ValueError for difficulties that are not
-    failure rates.
+    A bucket is drawn in proportion to the mean of f (1 - f) over its problems, where f is the failure rate in probes.
+    Raises ValueError for difficulties that are not failure rates.
     """
 
     def __init__(self, problems, difficulty, *data, count=6):
@@ -147,20 +146,14 @@ class Frontier(Curriculum):
     success is nearest to a half. They have as many numbers as the training problems, from the same ranges, can be
     solved, and stand in no evaluation set. The prediction is a ridge regression of the share of correct rollouts on the
     count of numbers, the logarithm of the count of solutions, and the operators needed. What was seen `memory` updates
-    ago has the weight 1/e. The state holds the sums of the regression. Raises ValueError unless candidates > 0 and
-    memory > 0, and where too few problems in the ranges of the training problems can be solved.
+    ago has the weight 1/e. The state holds the sums of the regression. Raises ValueError where too few problems in the
+    ranges of the training problems can be solved.
     """
 
-    @staticmethod
-    def check(count: int, candidates: int, memory: float) -> None:
-        Curriculum.check(count)
-        if not (candidates > 0 and 0 < memory < np.inf):
-            raise ValueError(f"impossible frontier: candidates={candidates}, memory={memory}")
+    candidates, memory = 20, 20.0
 
-    def __init__(self, *data, count=6, candidates=20, memory=20.0):
-        self.check(count, candidates, memory)
+    def __init__(self, *data, count=6):
         super().__init__(*data, count=count)
-        self.candidates, self.memory = candidates, memory
         self.lengths = sorted({len(problem.nums) for problem in self.problems})
         numbers = [n for problem in self.problems for n in problem.nums]
         targets = [problem.target for problem in self.problems]
@@ -176,14 +169,13 @@ class Frontier(Curriculum):
         else:
             numbers, targets = (f"{one.start} to {one.stop - 1}" for one in self.ranges)
             raise ValueError(
-                f"the frontier curriculum finds no problems: of {ROUNDS * 4 * count * self.candidates:,} with numbers "
-                f"from {numbers} and targets from {targets}, as in the training problems, {len(found):,} can be solved"
+                f"the frontier curriculum finds no problems: {len(found):,} of {ROUNDS * 4 * count * self.candidates:,}"
+                f" with numbers from {numbers} and targets from {targets}, as in the training problems, can be solved"
             )
         found = found[: count * self.candidates]
         *squares, products = np.array(self.state).reshape(WIDTH + 1, WIDTH)
-        weights = np.linalg.solve(squares + np.eye(WIDTH), products)
         features = _features(found)
-        predicted = 0.5 + features @ weights
+        predicted = 0.5 + features @ np.linalg.solve(squares + np.eye(WIDTH), products)
         nearest = np.argsort(abs(predicted - 0.5), kind="stable")[:count]
         self.drawn, self.predicted = features[nearest], predicted[nearest]
         return [found[i] for i in nearest]

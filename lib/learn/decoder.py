@@ -15,8 +15,7 @@ COLUMNS = 32  # of keys and values in a piece of the cache
 
 
 def left_padded(prompts: list[list[int]], device) -> tuple[torch.Tensor, torch.Tensor]:
-    """Token ids, padded on the left so that all prompts end in the same column, and which of them are no padding; both
-    (prompts, columns)."""
+    """Token ids, padded on the left, and which of them are no padding; both (prompts, columns)."""
     longest = max(map(len, prompts))
     ids = torch.tensor([[0] * (longest - len(prompt)) + prompt for prompt in prompts], device=device)
     lengths = torch.tensor([len(prompt) for prompt in prompts], device=device)
@@ -49,11 +48,8 @@ class Decoder:
         parts = attention.q_proj, attention.k_proj, attention.v_proj
         if any(part.bias is not None for part in (attention.o_proj, mlp.gate_proj, mlp.up_proj, mlp.down_proj)):
             raise TypeError("it has biases where the loop has none")
-        weights, biases = [part.weight for part in parts], [part.bias for part in parts]
-        biases = [
-            torch.zeros_like(weight[:, 0]) if bias is None else bias
-            for weight, bias in zip(weights, biases, strict=True)
-        ]
+        weights = [part.weight for part in parts]
+        biases = [torch.zeros_like(part.weight[:, 0]) if part.bias is None else part.bias for part in parts]
         for i, scale in ((0, self.width**-0.5), (1, 1.0)):
             weights[i] = self.side_by_side(weights[i].t() * scale).t()
             biases[i] = self.side_by_side(biases[i] * scale)
@@ -95,12 +91,11 @@ class Decoder:
 
 
 class KVBatch:
-    """Rows that began together, and their keys and values in pieces of shape (2 * layers, rows, key heads, tokens,
-    width).
+    """Rows that began together; their keys and values in pieces (2 * layers, rows, key heads, tokens, width).
 
-    The attention of one new token mostly reads this cache, and a CPU reads a tensor without gaps more than twice as
-    fast as a part of a larger one. So the prompts are the first piece, and pieces of COLUMNS tokens follow, the last
-    of which has room. Rows that end are overwritten by rows from the end, so that the live rows stay contiguous.
+    A CPU reads a tensor without gaps more than twice as fast as a part of a larger one. So the prompts are the first
+    piece, and pieces of COLUMNS tokens follow, the last of which has room. Rows that end are overwritten by rows from
+    the end, so that the live rows stay contiguous.
     """
 
     def __init__(self, decoder: Decoder, prompts: list[list[int]]):
@@ -216,11 +211,8 @@ def decoder_of(model, longest: int) -> "Decoder | PlainDecoder":
 
 
 def misfit(model) -> str:
-    """Why `Decoder` does not compute what `model` computes, or "" where it does.
-
-    Both read a few tokens, and their logits must agree. Two things cannot show in so few tokens: attention to a window
-    of the last tokens alone, and rotations that depend on the length. The configuration tells about these.
-    """
+    """Why `Decoder` does not compute what `model` computes, or "" where it does. Both read a few tokens, and their
+    logits must agree."""
     if model not in _misfits:
         _misfits[model] = _misfit(model)
         if _misfits[model]:
@@ -229,6 +221,7 @@ def misfit(model) -> str:
 
 
 def _misfit(model) -> str:
+    # Two things cannot show in so few tokens: attention to the last ones alone, and rotations that depend on the length
     if set(getattr(model.config, "layer_types", None) or []) - {"full_attention"}:
         return "not all of its layers attend to everything"
     if getattr(getattr(model.base_model, "rotary_emb", None), "rope_type", "default") in ("dynamic", "longrope"):

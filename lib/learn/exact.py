@@ -1,19 +1,16 @@
 """The agent's game without sampling: a policy's success, summed over all games of a problem.
 
-A game is won or lost by its tags alone, and a state has few tags. So the chance that a policy at temperature 1, without
-cuts, solves a problem is a sum that needs one forward pass per state:
+The chance that a policy at temperature 1, without cuts, solves a problem needs one forward pass per state:
 
     V(s) = sum over a in A(s) of pi(a | s) V(s'),   V = 1 where the target is all that is left,
 
 where pi(a | s) is the product of the token probabilities of the action's tag and of the end token behind it. The tag of
-+ and * may have its operands in either order, and both count. Everything else that the policy can write counts as lost:
-nonsense, numbers that are not left, division by zero, and spellings that our tokenizer never gives (a tag of other
-tokens with the same text, or a fraction that is not reduced), some of which the environment would accept. So V is a
-lower bound of the success of sampled games, and close to it where such spellings are rare.
++ and * may have its operands in either order, and both count. Everything else counts as lost, also spellings that our
+tokenizer never gives (a tag of other tokens with the same text, or a fraction that is not reduced), some of which the
+game would accept. So V is a lower bound of the success of sampled games, close to it where such spellings are rare.
 
-Equal states are read once, also those of several problems with one target. States from which the target cannot be
-reached have V = 0 for every policy; the solver finds them, and the policy never reads them. The k games of a problem
-are independent, so pass@k is exactly 1 - (1 - V)^k.
+Equal states are read once, and states from which the target cannot be reached never: V is 0 there, and the solver finds
+them. The k games of a problem are independent, so pass@k is exactly 1 - (1 - V)^k.
 """
 
 from collections import defaultdict
@@ -81,8 +78,7 @@ class Tree:
 
 
 def open_tree(problems: Sequence[Problem]) -> Tree:
-    """The part of the problems' game trees in which the target can be reached, with equal states merged. At each level
-    the solver drops the states that cannot be won."""
+    """The part of the problems' game trees in which the target can be reached, with equal states merged."""
     states: list[State] = []
     onward: list[tuple[tuple, Action, State]] = []
     level = _open([initial(problem) for problem in problems])
@@ -121,8 +117,8 @@ def tags(tokenizer, moves: Sequence[Action]) -> list[list[tuple[int, ...]]]:
 def read(model, prompts: Sequence[Sequence[int]], texts: Sequence[Sequence[tuple[int, ...]]], tokens: int = TOKENS):
     """log pi of each text (token ids) behind its prompt, (all texts,) in order, differentiable.
 
-    A prompt and what its texts have in common are read once: the texts are a tree of tokens behind the prompt, in
-    which each token attends to those on its own path. At most `tokens` are read at once, padding included.
+    A prompt and what its texts have in common are read once, as a tree of tokens in which each attends to those on its
+    own path. At most `tokens` are read at once, padding included.
     """
     packed = [_Packed(prompt, some) for prompt, some in zip(prompts, texts, strict=True)]
     order = sorted((i for i, one in enumerate(packed) if one.texts), key=lambda i: len(packed[i].tokens))
@@ -235,21 +231,19 @@ def move_chances(model, tokenizer, tree: Tree) -> torch.Tensor:
 
 def success(model, tokenizer, tree: Tree) -> torch.Tensor:
     """V of the first state of each problem, the chance that one game solves it, (problems,) float64, differentiable."""
-    chances = move_chances(model, tokenizer, tree)
-    return values(tree, chances)[torch.tensor(tree.roots, device=chances.device)]
+    return values(tree, move_chances(model, tokenizer, tree))[tree.roots]
 
 
 def solutions(tree: Tree, chances: Sequence[float], i: int) -> dict[str, float]:
-    """The solutions of problem i as expressions, each with the chance that a game builds it, likeliest first. They add
-    up to the problem's success. Games with the same operations in another order build the same expression."""
-    onward = tree.onward
+    """The solutions of problem i as expressions, each with the chance that a game builds it, likeliest first. Games
+    with the same operations in another order build the same expression."""
     found: dict[str, float] = defaultdict(float)
     games: list[tuple[int, tuple[Action, ...], float]] = [(tree.roots[i], (), 1.0)]
     while games:
         at, history, so_far = games.pop()
         if at == tree.won:
             found[render(expression(tree.problems[i], history))] += so_far
-        for j in onward.get(at, ()):
+        for j in tree.onward.get(at, ()):
             _, move, then = tree.moves[j]
             games.append((then, (*history, move), so_far * chances[j]))
     return dict(sorted(found.items(), key=lambda item: -item[1]))
@@ -263,8 +257,7 @@ def evaluate(model, tokenizer, problems: Sequence[Problem], together: int = 100)
         tree = open_tree(problems[start : start + together])
         with torch.inference_mode():
             chances = move_chances(model, tokenizer, tree)
-            found = values(tree, chances)[torch.tensor(tree.roots, device=chances.device)].tolist()
-        known = chances.tolist()
+            found, known = values(tree, chances)[tree.roots].tolist(), chances.tolist()
         for i, (problem, chance) in enumerate(zip(tree.problems, found, strict=True)):
             shares = np.array([*solutions(tree, known, i).values()]) / (chance or 1)
             used = np.exp(-(shares[shares > 0] * np.log(shares[shares > 0])).sum()) if chance else 0.0
@@ -304,11 +297,9 @@ ESTIMATORS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
 
 
 def expected_weight(estimator: str, success: torch.Tensor, group_size: int) -> torch.Tensor:
-    """f(p), shape of `success`: the mean of an estimator over all groups of K games of a problem is f(p) grad p.
-
-    The mean of grad log pi is grad log p over won games and -grad p / (1 - p) over lost ones, and an advantage depends
-    only on the number c of games won, so f is a sum over c of binomial chances. Raises KeyError.
-    """
+    """f(p), shape of `success`: the mean of an estimator over all groups of K games of a problem is f(p) grad p. Raises
+    KeyError. The mean of grad log pi is grad log p over won games and -grad p / (1 - p) over lost ones, and an
+    advantage depends only on the number c of games won, so f is a sum over c of binomial chances."""
     p, total = success.double().clamp(1e-15, 1 - 1e-15), torch.zeros_like(success, dtype=torch.float64)
     for c in range(group_size + 1):
         advantages = ESTIMATORS[estimator](torch.tensor([[1.0] * c + [0.0] * (group_size - c)], dtype=torch.float64))[0]
@@ -325,8 +316,7 @@ class Game(NamedTuple):
 
 
 def play(model, tokenizer, problems: Sequence[Problem], n: int, generator: torch.Generator) -> list[list[Game]]:
-    """`n` games of each problem, drawn from the policy with tags of at most 32 tokens. A tag that names no legal action
-    ends its game."""
+    """`n` games of each problem, with tags of at most 32 tokens. A tag that names no legal action ends its game."""
     games = [Game([], False) for _ in range(len(problems) * n)]
     active = [(i, initial(problems[i // n])) for i in range(len(games))]
     sampling, draws = Sampling(max_tokens=32), n

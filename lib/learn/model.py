@@ -35,8 +35,6 @@ WORDS = [
     *["state ", "try ", "backtrack", "answer", "result", "final"],
 ]
 CHARACTERS = [*string.digits, *string.ascii_letters, *string.punctuation, " ", "\n", "\t"]
-
-
 CONTAINER = Path("/sys/fs/cgroup/memory.max")
 PROCESS = 0.8 * 2**30  # bytes of a kernel that has loaded PyTorch and transformers
 
@@ -49,13 +47,8 @@ def build_tokenizer() -> PreTrainedTokenizerFast:
     pattern = "|".join([*map(re.escape, longest_first), r"[\s\S]"])
     tokenizer.pre_tokenizer = pre_tokenizers.Split(Regex(pattern), behavior="isolated")
     tokenizer.decoder = decoders.Fuse()
-    return PreTrainedTokenizerFast(
-        tokenizer_object=tokenizer,
-        pad_token="<pad>",
-        eos_token="<eos>",
-        unk_token="<unk>",
-        clean_up_tokenization_spaces=False,
-    )
+    special = dict(zip(("pad_token", "eos_token", "unk_token"), SPECIAL, strict=True))
+    return PreTrainedTokenizerFast(tokenizer_object=tokenizer, clean_up_tokenization_spaces=False, **special)
 
 
 def new_model(tokenizer, hidden: int = 128, layers: int = 4, heads: int = 4, seed: int = 0) -> Qwen2ForCausalLM:
@@ -78,10 +71,8 @@ def new_model(tokenizer, hidden: int = 128, layers: int = 4, heads: int = 4, see
 
 
 def machine_memory() -> int:
-    """Bytes of memory of the GPU, or without one of the machine, or of the container where it is allowed less.
-
-    It does not matter how much other programs use: the same run shall have the same micro-batches whenever it is made.
-    """
+    """Bytes of memory of the GPU, or without one of the machine or its container, whatever other programs use of it:
+    the same run shall have the same micro-batches whenever it is made."""
     if torch.cuda.is_available():
         return torch.cuda.get_device_properties(0).total_memory
     machine = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
@@ -92,9 +83,9 @@ def machine_memory() -> int:
 def training_memory(model, rows: int, length: int, reference: bool) -> int:
     """Estimated bytes at the peak of training on micro-batches of `rows` texts of `length` tokens.
 
-    These are the weights, their gradients and AdamW's two moments in float32, the frozen `reference`, and what a pass
-    keeps. On a CPU the process itself counts too, and what a pass keeps counts half as much again, since the allocator
-    holds on to freed pieces of a few megabytes. `make test-pretrained` holds this to a model of 135 million parameters.
+    Weights, gradients and AdamW's two moments in float32, the frozen `reference`, and what a pass keeps. On a CPU also
+    the process, and half of the latter again: the allocator holds on to freed pieces of a few megabytes. `make
+    test-pretrained` holds this to a model of 135 million parameters.
     """
     half = torch.cuda.is_available()
     weights = (4 + 4 + 8 + 4 * reference + 2 * half) * model.num_parameters()
@@ -103,11 +94,9 @@ def training_memory(model, rows: int, length: int, reference: bool) -> int:
 
 
 def kept_memory(config, tokens: int) -> int:
-    """Estimated bytes that a forward pass over so many tokens keeps for the backward pass.
-
-    12 hidden widths, 6 key widths and 4 feed-forward widths a token and layer, in bfloat16 on a GPU. Logits come in
-    tiles of 4,096 tokens by 32,768 words, three of them at a time (TRL's fused head).
-    """
+    """Estimated bytes that a forward pass over so many tokens keeps for the backward pass: 12 hidden widths, 6 key
+    widths and 4 feed-forward widths a token and layer, in bfloat16 on a GPU, and three tiles of logits of 4,096 tokens
+    by 32,768 words (TRL's fused head)."""
     size = 2 if torch.cuda.is_available() else 4
     inner = getattr(config, "intermediate_size", None) or 4 * config.hidden_size  # GPT-2 has no such field
     layer = 12 * config.hidden_size + 6 * key_width(config) + 4 * inner
@@ -121,11 +110,8 @@ def key_width(config) -> int:
 
 
 def sampling_memory(model, rows: int, length: int) -> int:
-    """Estimated bytes that our decode loop needs beside the model, for `rows` texts of `length` tokens.
-
-    A copy of the layers and of the output matrix, keys and values of all columns, and four tables of logits in float32
-    (as they come, divided by the temperature, as probabilities and as their logarithms).
-    """
+    """Estimated bytes that our decode loop needs beside the model, for `rows` texts of `length` tokens: a copy of the
+    weights, keys and values of all columns, and four tables of logits in float32."""
     config, size = model.config, 2 if torch.cuda.is_available() else 4
     columns = -(-length // 32) * 32
     cache = 2 * config.num_hidden_layers * key_width(config) * rows * columns
@@ -134,8 +120,8 @@ def sampling_memory(model, rows: int, length: int) -> int:
 
 
 def max_rows(model, rows: int, length: int) -> int:
-    """How many of `rows` completions of `length` tokens our loop can draw at once, at least one, in nine tenths of the
-    memory that the model leaves."""
+    """How many of `rows` completions of `length` tokens our loop can draw at once in nine tenths of the memory that the
+    model leaves; at least one."""
     room = 0.9 * (machine_memory() - model.num_parameters() * model.dtype.itemsize)
     fixed = sampling_memory(model, 0, length)
     each = sampling_memory(model, 1, length) - fixed
@@ -143,21 +129,16 @@ def max_rows(model, rows: int, length: int) -> int:
 
 
 def max_micro_batch(model, batch: int, length: int, reference: bool) -> int:
-    """The most rows, a divisor of `batch`, that one pass can hold in nine tenths of the memory; 1 where none fits.
-
-    This is an estimate, since accelerate's `find_executable_batch_size` needs an out-of-memory exception, and on a CPU
-    the process is killed without one.
-    """
+    """The most rows, a divisor of `batch`, that one pass can hold in nine tenths of the memory; 1 where none fits. It
+    is an estimate, since a CPU kills the process without the exception that accelerate's own search waits for."""
     room = 0.9 * machine_memory()
     sizes = (rows for rows in range(batch, 0, -1) if batch % rows == 0)
     return next((rows for rows in sizes if training_memory(model, rows, length, reference) <= room), 1)
 
 
 def save_policy(model, tokenizer, folder: str | Path) -> Path:
-    """Write a checkpoint, whole before it takes the place of an old one: what a kill leaves is never half a new one.
-
-    The tokenizer lies beside the weights where `AutoTokenizer` opens it as it is, else in `tokenizer/`.
-    """
+    """Write a checkpoint, whole before it takes the place of an old one. The tokenizer lies beside the weights where
+    `AutoTokenizer` opens it as it is, else in `tokenizer/`."""
     folder = Path(folder)
     fresh = folder.with_name(folder.name + ".tmp")
     shutil.rmtree(fresh, ignore_errors=True)
@@ -183,18 +164,16 @@ def checkpoint_of(path: str | Path) -> str:
         if (candidate / "config.json").is_file():
             return str(candidate)
     if folder.exists() or str(path).startswith(("data/", "/", ".")):
-        raise FileNotFoundError(
-            f"{path}: no checkpoint there (config.json is missing); finish the run that makes it first"
-        )
+        why = "no checkpoint there (config.json is missing); finish the run that makes it first"
+        raise FileNotFoundError(f"{path}: {why}")
     return str(path)
 
 
 def source(checkpoint: str) -> dict[str, str]:
     """The arguments of `from_pretrained` that name a checkpoint: a folder, or a hub name and its revision."""
     name, _, revision = checkpoint.partition("@")
-    if Path(checkpoint).is_dir() or not revision:
-        return {"pretrained_model_name_or_path": checkpoint}
-    return {"pretrained_model_name_or_path": name, "revision": revision}
+    pinned = {"revision": revision} if revision and not Path(checkpoint).is_dir() else {}
+    return {"pretrained_model_name_or_path": name if pinned else checkpoint} | pinned
 
 
 PROBE = "Numbers: [44, 19, 35]\nTarget: 98\n<think>\n44 + 19 = 63\t(no)\n</think>  <answer>x_1 = 007</answer>"
@@ -202,11 +181,8 @@ PROBES = [PROBE, *PROMPTS.values()]  # texts by which two tokenizers are held to
 
 
 def load_tokenizer(path: str | Path) -> PreTrainedTokenizerFast:
-    """The tokenizer of a checkpoint: its `tokenizer/` folder if there is one, else what `AutoTokenizer` gives.
-
-    `AutoTokenizer` goes by the model's type: around the words of a folder of one's own it may put a pre-tokenizer that
-    was never part of them. Where the ids of PROBES differ, the folder's tokenizer.json counts, as it is.
-    """
+    """The tokenizer of a checkpoint: its `tokenizer/` folder if there is one, else what `AutoTokenizer` gives. Where
+    the folder's own tokenizer.json, as it is, gives PROBES other ids than this, it counts."""
     checkpoint = checkpoint_of(path)
     folder = Path(checkpoint)
     with _said_with_remedy(checkpoint, "tokenizer/"):
@@ -231,21 +207,19 @@ def opens_alike(folder: Path, tokenizer) -> bool:
 
 
 def reasoning_end(tokenizer, ids: Sequence[int]) -> int:
-    """How many of a completion's tokens are its reasoning, the closing tag included; all of them without that tag.
-
-    The tag is looked for in the text, since in most vocabularies it is several tokens.
-    """
+    """How many of a completion's tokens are its reasoning, the closing tag included; all of them without that tag. In
+    most vocabularies the tag is several tokens."""
     return bisect_left(range(len(ids)), True, key=lambda end: "</think>" in tokenizer.decode(ids[:end]))
 
 
 def load_policy(path: str | Path, dtype: torch.dtype = torch.float32, style: str = ""):
     """Model, on the GPU if there is one, and tokenizer of a run folder, a checkpoint folder or a hub name.
 
-    style: the prompt style in which the policy is taught or asked. Where the style has an end token of its own, that is
-    the tokenizer's from here on: it is learned, it stops the draws, and it is saved with the policy.
+    style: the prompt style in which the policy is taught or asked. Where it has an end token of its own, that is the
+    tokenizer's from here on: it is learned, it stops the draws, and it is saved with the policy.
     Of a hub name, `base_model` in the config says which commit was loaded; every checkpoint made from it keeps that.
-    Raises FileNotFoundError for a folder without a checkpoint, ValueError for one with a file missing, cut or damaged,
-    with weights that are not numbers, or without some that the model has, and for a tokenizer without the style's end.
+    Raises FileNotFoundError for a folder without a checkpoint, ValueError for one with a file or weights missing, cut
+    or damaged, or not finite, and for a tokenizer without the style's end.
     """
     checkpoint = checkpoint_of(path)
     with _said_with_remedy(checkpoint, "config.json and model.safetensors"):
@@ -292,8 +266,5 @@ def _said_with_remedy(checkpoint: str, files: str):
     except (SafetensorError, EOFError, OSError, ValueError, TypeError, KeyError, AttributeError, RuntimeError) as error:
         if not Path(checkpoint).is_dir():  # a hub's name: its own words say more
             raise
-        reason = " ".join(str(error).split())[:300]
-        raise ValueError(
-            f"{checkpoint}: {files} cannot be used, a file is missing or damaged ({reason}): "
-            f"{remedy(Path(checkpoint).resolve())}"
-        ) from error
+        why = f"{files} cannot be used, a file is missing or damaged ({' '.join(str(error).split())[:300]})"
+        raise ValueError(f"{checkpoint}: {why}: {remedy(Path(checkpoint).resolve())}") from error

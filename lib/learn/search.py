@@ -2,9 +2,8 @@
 
 A budget B/K keeps the best B partial games of a problem and samples K action tags for each. Tags that name no legal
 action are dropped and counted. Of games in the same state only the likeliest stays, since what can follow is the same.
-Tags of one state share their computation as long as they begin alike.
 
-Reranking by exact values asks the solver at test time. It shows what a perfect value function would add, and is not a
+Reranking by exact values asks the solver at test time. It shows what a perfect value function would add, and is no
 method to compare others with. A learned value is one: a policy that says whether a state can be solved.
 """
 
@@ -33,7 +32,7 @@ from lib.game.mdp import (
     render_state,
     step,
 )
-from lib.game.problem import Problem
+from lib.game.problem import Problem, as_problem
 from lib.learn.generation import Sampling, generate_shared
 from lib.learn.model import max_rows
 
@@ -64,8 +63,8 @@ class SearchSettings:
 
     def __post_init__(self):
         if any(min(budget) < 1 for budget in self.budgets):
-            said = self.cascade or f"{self.beams}/{self.samples}"
-            raise ValueError(f"budget {said}: at least one path and one sample are needed")
+            budget = self.cascade or f"{self.beams}/{self.samples}"
+            raise ValueError(f"budget {budget}: at least one path and one sample are needed")
 
     @property
     def budgets(self) -> list[tuple[int, int]]:
@@ -91,17 +90,12 @@ class Path(NamedTuple):
 
 
 def sample_tags(
-    model,
-    tokenizer,
-    states: Sequence[State],
-    n: int,
-    sampling: Sampling,
-    generator: torch.Generator,
+    model, tokenizer, states: Sequence[State], n: int, sampling: Sampling, generator: torch.Generator
 ) -> list[list[tuple[str, float, int]]]:
     """`n` action tags of each state: (text, log-probability, tokens), end token included, at temperature 1 and uncut.
 
-    At most AT_ONCE tags are drawn at once, and no more than fit in memory, since each has a row of logits. A tag
-    that is cut at the length cap keeps no text, so that it cannot be read as an action.
+    At most AT_ONCE tags are drawn at once, and no more than fit in memory. A tag that is cut at the length cap keeps no
+    text, so that it cannot be read as an action.
     """
     tags, eos = [], tokenizer.eos_token_id
     longest = max((len(tokenizer(render_state(state)).input_ids) for state in states[:1]), default=0)
@@ -124,8 +118,7 @@ def learned_values(model, tokenizer, states: Sequence[State], batch: int = 2048)
     """V(s) of each state by a value policy, float64: P(yes) / (P(yes) + P(no)) of the token behind its prompt.
 
     A state of one number is won or lost, which needs no policy. Equal states are read once, at most `batch` at a time,
-    together with others whose prompts are as long, so that nothing is padded. Raises ValueError where yes or no is not
-    one token.
+    with others whose prompts are as long. Raises ValueError where yes or no is not one token.
     """
     words = [tokenizer.encode(word, add_special_tokens=False) for word in VERDICTS]
     if any(len(ids) != 1 for ids in words):
@@ -154,9 +147,9 @@ def search(
 ) -> list[tuple[list[Path], Counter]]:
     """The finished games of each problem's last search, best first, and a tally of all its searches.
 
-    The `budgets` of `settings` come in turn, until a game has reached the problem's target, which needs no solver to
-    see. The tally counts sampled, tokens, each of REJECTIONS, and valued (unfinished states that the value policy has
-    read). `value` is that of rerank "learned".
+    The `budgets` of `settings` come in turn, until a game has reached the problem's target. The tally counts sampled,
+    tokens, each of REJECTIONS, and valued (unfinished states that the value policy has read). `value` is that of rerank
+    "learned", without which it raises ValueError.
     """
     if settings.rerank == "learned" and value is None:
         raise ValueError("rerank is 'learned', and there is no value policy to ask: name one, as `value`")
@@ -234,7 +227,7 @@ def search_table(
     starts = range(0, len(asked), together)
     for start in progress(starts, len(starts), "batches"):
         chunk = asked[start : start + together]
-        problems = [Problem(tuple(map(int, row["nums"])), int(row["target"])) for *_, row in chunk]
+        problems = [as_problem(row["nums"], row["target"]) for *_, row in chunk]
         generator = torch.Generator(model.device).manual_seed(seed * 1_000_003 + start)
         began = time.perf_counter()
         searched = search(model, tokenizer, problems, settings, generator, value)

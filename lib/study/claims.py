@@ -2,28 +2,24 @@
 
 A claim is a contrast of methods (`intervals`) on one set and one metric, with a direction: A above B; above it by a
 factor; its change from its own start above that of B; above each of several; one method against a bound; or two that
-are equal. Direction and size are two answers.
-
-Answers on direction, from the 95% interval:
+are equal. Direction and size are two answers. On direction, from the 95% interval:
 
 holds      the interval lies on the claimed side of zero; for "equal" and "zero", within the margin
 reversed   it lies on the other side; for "equal" and "zero", beyond the margin
 open       neither, or one of the methods was trained once
 not run    there are no such runs
 
-Answers on size, compared with the paper's number: "as large" (the interval contains it, and not zero), "smaller" or
-"larger" (the paper's number lies beyond the interval), "unknown" (the interval contains both, or the paper has no
-number). The paper's number has an error too, since it rests on 50 problems and one run; our own runs tell how large it
-is. So a claim `contradicts` the paper only where the two numbers differ by more than both errors allow.
-
-`within`: the whole interval of a difference lies within 3 points of the problems solved. That bound was chosen after
-most results were known, and it decides no direction.
+On size: "as large" (the interval contains the paper's number, and not zero), "smaller" or "larger" (that number lies
+beyond the interval), "unknown" (the interval contains both, or the paper has no number). The paper's number has an
+error too, since it rests on 50 problems and one run, and our own runs tell how large it is: a claim `contradicts` the
+paper only where the two numbers differ by more than both errors allow. `within`: the whole interval of a difference
+lies within 3 points of the problems solved. That bound was chosen after most results were known; it decides nothing.
 
 `posed` is the commit in which a claim was first asked, and `changed` says what was asked differently afterwards, in
-which commit and why. A claim that was posed again keeps its first form: agent-1 is the first form, agent-1b the second,
-and each has its own answer.
+which commit and why. A claim that was posed again keeps its first form: agent-1 is the first, agent-1b the second.
 """
 
+import re
 from collections.abc import Mapping
 
 import numpy as np
@@ -44,17 +40,17 @@ GROUP = 64  # problems of each group of the levels
 
 
 def planned(paper: str | None = None) -> pd.DataFrame:
-    """The claims of one paper, or all, as data/paper/claims.csv states them. Raises ValueError that names a claim
-    without a known direction or without its margin. Columns id, paper, section, claim, and what is compared:
+    """The claims of one paper, or all. Columns id, paper, section, claim, and what is compared:
 
     runs: A;B for A minus B, A;B;C for A minus each other (direction highest, lowest) or each alone (zero), A for A
     alone. starts: the policies that A and B began from, where their changes are compared. bound is subtracted; factor
     multiplies B, or its change; margin: two values within it are equal. metric and set are ours; problem_set,
     paper_metric and paper_runs the paper's, filled in where they are the same. profile: the only one in which it is
-    asked. note: what is censored, selected or chosen. posed, changed: see above.
+    asked. note: what is censored, selected or chosen. posed, changed: see above. Raises ValueError that names a claim
+    without a known direction or without its margin.
     """
-    table = pd.read_csv(PAPER / "claims.csv").fillna({"starts": "", "note": "", "bound": 0.0, "factor": 1.0})
-    table = table.fillna({"profile": "", "posed": "", "changed": ""})
+    empty = dict.fromkeys(("starts", "note", "profile", "posed", "changed"), "")
+    table = pd.read_csv(PAPER / "claims.csv").fillna(empty | {"bound": 0.0, "factor": 1.0})
     for column in ("metric", "runs"):
         table[f"paper_{column}"] = table[f"paper_{column}"].fillna(table[column])
     for row in table[~table["direction"].isin(DIRECTIONS)].itertuples():
@@ -65,8 +61,8 @@ def planned(paper: str | None = None) -> pd.DataFrame:
 
 
 def comparisons(claim, theirs=False) -> list[dict[str, float]]:
-    """The contrasts that a row of `planned` asks for, as weights of methods. With `theirs` as the paper made
-    them, where the policies of a study all began from one."""
+    """The contrasts that a row of `planned` asks for, as weights of methods. `theirs`: as the paper made them, where
+    the policies of a study all began from one."""
     first, *others = (claim.paper_runs if theirs else claim.runs).split(";")
     if claim.metric.startswith("slope of "):  # over all their runs, one number
         return [dict.fromkeys((first, *others), 1.0)]
@@ -82,7 +78,7 @@ def comparisons(claim, theirs=False) -> list[dict[str, float]]:
 
 
 def answer(low: float, high: float, direction: str, seeds: int, margin=np.nan) -> str:
-    """What the interval of a contrast says about the direction of a claim (see above)."""
+    """The answer on direction, from the interval of a contrast."""
     if np.isnan(low) or seeds < 2:
         return "open"
     if direction in ("equal", "zero"):
@@ -95,7 +91,7 @@ def answer(low: float, high: float, direction: str, seeds: int, margin=np.nan) -
 
 
 def size(low: float, high: float, direction: str, theirs: float) -> str:
-    """How large the effect is, compared with the paper's (see above); "unknown" for equality or without a number."""
+    """The answer on size; "unknown" for equality or without a number of the paper."""
     if direction in ("lower", "lowest"):
         low, high, theirs = -high, -low, -theirs
     if direction in ("equal", "zero") or not theirs > 0 or np.isnan(low):
@@ -111,17 +107,17 @@ def evaluate(
     ready: Mapping[str, tuple] | None = None,
     chosen: pd.DataFrame | None = None,
 ) -> pd.DataFrame:
-    """The answers to `asked`, rows of `planned`.
+    """The answers to `asked`, rows of `planned`, one row per claim: its weakest comparison, among equals that with the
+    smallest lead.
 
     `scores`: those of all methods of the study, as `lib.study.intervals` takes them, training logs by its `of_logs`.
     ready: by claim, the (estimate, low, high, seeds) of what is not a contrast of means, such as a crossover.
     chosen: scores of methods that were also trained in the chosen regime. A claim that does not name its profile rests
     on these where they have its metric and, on its set, all of its methods.
 
-    One row per claim, that of its weakest comparison and among equals that with the smallest lead. Columns estimate,
-    low, high, n_problems, seeds, borrowed (`intervals`); p, the error at which the answer would change; theirs, the
-    paper's value, and its error; against, the baseline; comparisons, how many the claim rests on; answer, size, within,
-    contradicts (see above).
+    Columns estimate, low, high, n_problems, seeds, borrowed (`intervals`); p, the error at which the answer would
+    change; theirs, the paper's value, and its error; against, the baseline; comparisons, how many the claim rests on;
+    answer, size, within, contradicts (see above).
     """
     paper = pd.read_csv(PAPER / "results.csv")
     paper["value"] /= paper["unit"].map(PER).fillna(1)
@@ -134,10 +130,10 @@ def evaluate(
         better = needed <= there and str(claim.metric) in chosen and not claim.profile
         theirs = reported(claim, paper["value"])
         if ready and claim.id in ready:
-            found = dict(zip(("estimate", "low", "high", "seeds"), ready[str(claim.id)], strict=True))
-            low, high, direction = found["low"], found["high"], str(claim.direction)
-            found |= {"answer": answer(low, high, direction, found["seeds"])}
-            weakest = found | {"theirs": theirs, "size": size(low, high, direction, theirs)}
+            estimate, low, high, seeds = ready[str(claim.id)]
+            weakest = {"estimate": estimate, "low": low, "high": high, "seeds": seeds, "theirs": theirs}
+            weakest["answer"] = answer(low, high, str(claim.direction), seeds)
+            weakest["size"] = size(low, high, str(claim.direction), theirs)
         else:
             weakest = _weakest(claim, theirs, chosen if better else scores)
         rows.append({"id": claim.id, "comparisons": len(comparisons(claim))} | weakest)
@@ -168,13 +164,15 @@ def _weakest(claim, theirs: float, scores: pd.DataFrame) -> dict:
     if claim.metric in scores:
         here = scores.loc[scores.index.isin([claim.set], level="set"), [claim.metric]]
         ours = {i: found for (_, i, _), found in measured(here, wanted).items()}
-    sign = -1 if claim.direction in ("lower", "lowest") else 1
     rows = [_compared(claim, theirs, ours[i], [*weights]) for i, weights in wanted.items() if i in ours]
     if len(rows) < len(wanted):
         return {"theirs": theirs, "answer": "not run"}
-    if claim.direction in ("equal", "zero"):
-        return min(rows, key=lambda row: (ANSWERS.index(row["answer"]), -abs(row["estimate"])))
-    return min(rows, key=lambda row: (ANSWERS.index(row["answer"]), sign * row["estimate"]))
+
+    def strength(row: dict) -> tuple[int, float]:
+        lead = row["estimate"] if claim.direction in ("higher", "highest") else -row["estimate"]
+        return ANSWERS.index(row["answer"]), -abs(lead) if claim.direction in ("equal", "zero") else lead
+
+    return min(rows, key=strength)
 
 
 def _compared(claim, theirs: float, found: Measured, methods: list[str]) -> dict:
@@ -182,15 +180,14 @@ def _compared(claim, theirs: float, found: Measured, methods: list[str]) -> dict
     low, high = (end - claim.bound for end in found.ends())
     estimate, equality = found.estimate - claim.bound, claim.direction in ("equal", "zero")
     row = {"estimate": estimate, "low": low, "high": high, "n_problems": found.problems, "seeds": found.runs}
-    row["borrowed"] = found.borrowed
-    row |= {"against": methods[1] if len(methods) > 1 else "", "theirs": theirs}
+    row |= {"borrowed": found.borrowed, "against": "".join(methods[1:2]), "theirs": theirs}
     row["answer"] = answer(low, high, claim.direction, found.runs, claim.margin)
     if found.runs < 2:
         return row | {"size": "unknown"}
     edge = np.copysign(claim.margin, estimate) if equality else 0.0
     row["p"] = found.p(claim.bound + edge)
     row["size"] = size(low, high, claim.direction, theirs)
-    if pd.Series([claim.metric]).str.fullmatch(SOLVED).item() and not claim.bound and claim.factor == 1:
+    if re.fullmatch(SOLVED, str(claim.metric)) and not claim.bound and claim.factor == 1:
         row["within"] = low > -NEAR and high < NEAR
     if np.isfinite(theirs):
         problems = GROUP if str(claim.problem_set).startswith("levels L") else PROBLEMS.get(claim.problem_set, 50)
@@ -201,8 +198,8 @@ def _compared(claim, theirs: float, found: Measured, methods: list[str]) -> dict
 
 
 def with_q(answered: pd.DataFrame) -> pd.DataFrame:
-    """Answers with the column q: `p` corrected for the number of claims of the paper that were tested (Benjamini and
-    Hochberg). Among the claims of a paper with q below .05 one in twenty is expected to be false."""
+    """Answers with the column q: `p` corrected for the claims of the paper that were tested (Benjamini and Hochberg).
+    Among the claims of a paper with q below .05 one in twenty is expected to be false."""
     from scipy.stats import false_discovery_control  # takes a second
 
     tested = answered["p"].notna()
@@ -221,11 +218,8 @@ def distinct(answered: pd.DataFrame) -> pd.DataFrame:
 
 
 def tally(answered: pd.DataFrame) -> pd.DataFrame:
-    """How many contrasts of each paper have which answer, within and contradicts.
-
-    Rows: each paper, as first posed and as posed again after results were known; `agent` in both readings of its
-    pass@1; and all.
-    """
+    """How many contrasts have which answer, within and contradicts, of each paper as first posed and as posed again
+    after results were known, of `agent` in both readings of its pass@1, and of all."""
     again, rows = answered["changed"] != "", {}
     for paper in answered["paper"].unique():
         mine = answered["paper"] == paper

@@ -8,7 +8,6 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from fractions import Fraction
 from functools import lru_cache
-from itertools import islice
 from pathlib import Path
 
 import numpy as np
@@ -19,8 +18,8 @@ from lib.files import REFERENCE, RUNS
 from lib.game.distance import nearest_solution
 from lib.game.expression import Expr, Neg, Num, children, numbers, render
 from lib.game.mdp import Action, count_solutions, initial, parse_action, render_number, step
-from lib.game.problem import Problem
-from lib.game.solver import count, solutions
+from lib.game.problem import Problem, as_problem, problems
+from lib.game.solver import solutions
 from lib.game.steps import verify_steps
 from lib.game.verifiers import VERIFIERS, verify_program, verify_trace
 from lib.rewards import get_reward
@@ -56,9 +55,8 @@ def profiles() -> list[str]:
 
 
 def find(profile: str, *files: str) -> dict[str, Path]:
-    """The folders of a profile's finished runs that have one of these files, by name: samples first, in the order of
-    methods. Names are kind/name/seed, followed by "(yours)" for a run made here. Raises FileNotFoundError where there
-    is none."""
+    """The folders of a profile's finished runs that have one of these files, by kind/name/seed, followed by "(yours)"
+    for a run made here: samples first, in the order of methods. Raises FileNotFoundError where there is none."""
     found = {}
     for root, source in ((REFERENCE / profile, ""), (RUNS / profile, " (yours)")):
         for folder in (path.parent for path in sorted(root.rglob("run.json"))):
@@ -103,7 +101,7 @@ def _read(folder: Path) -> pd.DataFrame:
 
 
 def complete(table: pd.DataFrame, folder: Path) -> pd.DataFrame:
-    """Judged rows of a run with the columns that only some kinds of runs have."""
+    """Judged rows of a run, with the columns that its kind of run lacks."""
     given = {"set": "typed", "finish": "stop", "actions": "", "logprob": np.nan, "count": 1}
     return table.assign(folder=str(folder), **{key: value for key, value in given.items() if key not in table})
 
@@ -125,8 +123,7 @@ def attempts(style: str, completion: str, problem: Problem) -> int:
 
 def tried(rows: pd.DataFrame) -> np.ndarray:
     """The number of attempts of each rollout, int64 (rows,)."""
-    asked = zip(rows["style"], rows["completion"], rows["nums"], rows["target"], strict=True)
-    return np.array([attempts(style, text, _problem(nums, to)) for style, text, nums, to in asked], np.int64)
+    return np.array([*map(attempts, rows["style"], rows["completion"], problems(rows))], np.int64)
 
 
 def choose(table: pd.DataFrame, runs, name: str, statuses, least: int, differ: bool, sort: str) -> np.ndarray:
@@ -137,31 +134,23 @@ def choose(table: pd.DataFrame, runs, name: str, statuses, least: int, differ: b
     the problems on which the runs' shares of correct completions differ most ("disagreement"), the likeliest
     completions, or those with the fewest tokens or attempts.
     """
-    there = ((table["set"] == name) & table["run"].isin(list(runs))).to_numpy()
-    chosen = there & table["status"].isin(list(statuses)).to_numpy()
-    if differ or sort == "disagreement":
-        share = table.loc[there].groupby("place")["solved"].agg(["min", "max"]).reindex(range(table["place"].max() + 1))
-        low, high = share.to_numpy()[table["place"]].T
-        if differ:
-            chosen &= (low == 0) & (high > 0)
-    at = np.flatnonzero(chosen)
+    rows = table.assign(position=np.arange(len(table)))[(table["set"] == name) & table["run"].isin(list(runs))]
+    shares = rows.groupby("place")["solved"]
+    low, high = shares.transform("min"), shares.transform("max")
+    wanted = rows["status"].isin(list(statuses))
+    if differ:
+        wanted &= (low == 0) & (high > 0)
+    rows = rows.assign(disagreement=high - low)[wanted]
     if least or sort == "attempts":  # counting attempts takes a second per run
-        counts = tried(table.iloc[at])
-        at, counts = at[counts >= least], counts[counts >= least]
-    if sort == "as saved":
-        return at
-    if sort == "attempts":
-        key = counts
-    elif sort == "disagreement":
-        key = low[at] - high[at]
-    else:
-        key = table[sort].to_numpy()[at] * (-1 if sort == "logprob" else 1)
-    return at[np.argsort(key, kind="stable")]
+        rows = rows.assign(attempts=tried(rows)).query("attempts >= @least")
+    if sort != "as saved":
+        rows = rows.sort_values(sort, ascending=sort in ("tokens", "attempts"), kind="stable")
+    return rows["position"].to_numpy()
 
 
 def beside(table: pd.DataFrame, position: int, runs: Iterable[str], kept: np.ndarray, draw: int = 0) -> list[int]:
-    """One rollout per run, all on the problem of row `position`: that row for its own run, and for the others the first
-    row that a filter has `kept`, or else their first row. `draw` skips that many rows ahead, in a circle."""
+    """One row per run, all on the problem of row `position`: that row for its own run, and for the others the first
+    that a filter has `kept`, or else their first. `draw` skips that many rows ahead, in a circle."""
     here, found = np.flatnonzero((table["place"] == table["place"].iloc[position]).to_numpy()), []
     for run in runs:
         mine = here[(table["run"].iloc[here] == run).to_numpy()]
@@ -173,22 +162,18 @@ def beside(table: pd.DataFrame, position: int, runs: Iterable[str], kept: np.nda
 # --- one rollout ----------------------------------------------------------------------------------
 
 
-def _problem(nums: Iterable[int], target: int) -> Problem:
-    return Problem(tuple(map(int, nums)), int(target))
-
-
 def line(row: pd.Series) -> str:
     """A rollout's line in a list, which shows nothing that a model wrote."""
     asked = f"{', '.join(map(str, row['nums']))} → {row['target']}"
-    count = attempts(row["style"], row["completion"], _problem(row["nums"], row["target"]))
+    count = attempts(row["style"], row["completion"], as_problem(row["nums"], row["target"]))
     return f"{title(Path(row['folder']))} · {asked} · {row['status']} · {count} attempts · {row['tokens']} tokens"
 
 
 def page(table: pd.DataFrame, positions: list[int], reward: str = OWN) -> str:
-    """Rollouts on one problem side by side, below the meaning of the colours and the problem's solutions."""
-    problem = _problem(*table.iloc[positions[0]][["nums", "target"]])
-    cards = [card(table, one, reward) for one in positions]
-    return str(markup.page(cards, problem, *_solved(problem)))  # pyright: ignore[reportAttributeAccessIssue]
+    """Rollouts on one problem side by side, below the meaning of the colours and the problem's first 60 solutions."""
+    problem = as_problem(*table.iloc[positions[0]][["nums", "target"]])
+    cards, found = [card(table, one, reward) for one in positions], solutions(problem)
+    return str(markup.page(cards, problem, len(found), [render(tree) for tree in found[:60]]))  # pyright: ignore[reportAttributeAccessIssue]
 
 
 def card(table: pd.DataFrame, position: int, reward: str = OWN) -> dict:
@@ -196,7 +181,7 @@ def card(table: pd.DataFrame, position: int, reward: str = OWN) -> dict:
     states of its game, and its trees."""
     row = table.iloc[position]
     group = table[(table["place"] == row["place"]) & (table["run"] == row["run"])]
-    problem, folder = _problem(row["nums"], row["target"]), Path(row["folder"])
+    problem, folder = as_problem(row["nums"], row["target"]), Path(row["folder"])
     verdict = VERIFIERS.get(row["style"], VERIFIERS["free"])(row["completion"], problem)
     return row.to_dict() | {
         "title": title(folder),
@@ -297,9 +282,3 @@ def states(actions: str, problem: Problem) -> Iterator[tuple[str, str, int]]:
         passed.append(step(passed[-1], action))
     left = [", ".join(map(render_number, state.nums)) for state in passed]
     return zip(["", *said], left, count_solutions(passed).tolist(), strict=True)
-
-
-@lru_cache
-def _solved(problem: Problem) -> tuple[int, list[str]]:
-    """How many solutions a problem has, and the first 60 of them."""
-    return count(problem), [render(tree) for tree in islice(solutions(problem), 60)]

@@ -157,20 +157,21 @@ def _tables(scores: pd.DataFrame) -> Iterator[tuple[str, str, pd.DataFrame]]:
 
 def _measured(tables: Mapping[Any, pd.DataFrame], signed: Mapping[str, float], metric: str) -> Measured | None:
     """One contrast; None where its methods share no problem, or two systems of one policy share no run."""
-    # 1. Scores of each method on the problems that all have, its runs named by their seed
-    mine = _same_runs({method: tables[method] for method in signed})
+    # 1. Scores of each method on the problems that all have. Systems of one policy ("rloo/sparse", "rloo/sparse T0.8")
+    #    keep the runs that all of them have, so that what moves a run cancels in their difference
+    mine = {}
+    for method in signed:
+        systems = [set(tables[other].index) for other in signed if policy_of(other) == policy_of(method)]
+        mine[method] = tables[method].loc[sorted(set.intersection(*systems))]
     if not all(map(len, mine.values())):
         return None
     common = ~np.isnan(np.vstack([table.to_numpy(float) for table in mine.values()])).any(axis=0)
     if not common.any():
         return None
-    starts = {root(method) for method in mine} - {""}
-    of_start = {
-        method: root(method) if len(starts) > 1 else "" for method in mine
-    }  # runs of several starts do not pair
+    several = len({root(method) for method in mine} - {""}) > 1  # runs of several starts do not pair
     sides = [
-        (weight, [(of_start[m], seed) for seed in mine[m].index], mine[m].to_numpy(float)[:, common])
-        for m, weight in signed.items()
+        (signed[m], [(root(m) * several, seed) for seed in table.index], table.to_numpy(float)[:, common])
+        for m, table in mine.items()
     ]
     # 2. The variances over problems and over runs
     estimate, of_problems, seen, made = parts(sides)
@@ -182,17 +183,24 @@ def _measured(tables: Mapping[Any, pd.DataFrame], signed: Mapping[str, float], m
         paired = [sum(weight * x[seeds.index(seed)] for weight, seeds, x in sides) for seed in shared]
         single = _variance(np.array(paired)).mean()
     single_run = own.sum() / (own / counts).sum() * max(0.0, seen - made)
-    share = common.sum() > 1 and all(((x >= 0) & (x <= 1)).all() for *_, x in sides)
-    level = len(sides) == 1 and sides[0][0] == 1
     # 4. Methods of few runs borrow
     freedom, loan = float(min(counts) - 1), None
     varies = common.sum() > 1 and (of_problems > 0 or seen > 0)  # otherwise only Clopper and Pearson's bound is known
     if min(counts) < ENOUGH and varies and (loan := _lent(mine, signed, metric)):
         seen, freedom = moderated(seen, made, freedom, *loan)
     return Measured(
-        *(float(estimate), int(common.sum()), min(counts)),
-        *(float(of_problems), float(seen), float(made), freedom, loan is not None),
-        *(float(single), float(single_run), share, level),
+        estimate=float(estimate),
+        problems=int(common.sum()),
+        runs=min(counts),
+        of_problems=float(of_problems),
+        seen=float(seen),
+        made=float(made),
+        freedom=freedom,
+        borrowed=loan is not None,
+        single=float(single),
+        single_run=float(single_run),
+        share=common.sum() > 1 and all(((x >= 0) & (x <= 1)).all() for *_, x in sides),
+        level=len(sides) == 1 and sides[0][0] == 1,
     )
 
 
@@ -203,24 +211,24 @@ def moderated(seen, made, freedom: float, variance, more: float) -> tuple:
 
 def _lent(mine: Mapping[str, pd.DataFrame], signed: Mapping[str, float], metric: str) -> tuple[float, float] | None:
     """Variance and degrees of freedom that a contrast borrows, for independent runs; None where the table lacks the
-    metric for one of its trainers."""
-    together: defaultdict[str, float] = defaultdict(float)
-    for method, weight in signed.items():
-        together[policy_of(method)] += weight
+    metric for one of its trainers, or two systems of one policy share their runs."""
     runs = {policy_of(method): len(table) for method, table in mine.items()}
-    found = [lent for policy in together if (lent := _spreads().get((trainer(policy), metric)))]
-    if len(found) < len(signed):  # a trainer is missing, or two systems of one policy share their runs
+    together = pd.Series(signed).groupby(policy_of, sort=False).sum()
+    lent = [_spreads().get((trainer(policy), metric)) for policy in together.index]
+    if None in lent or len(lent) < len(signed):
         return None
-    variance = sum(w**2 / runs[policy] * lent[0] for (policy, w), lent in zip(together.items(), found, strict=True))
-    return variance, min(lent[1] for lent in found)
+    terms = zip(together.items(), lent, strict=True)
+    return sum(w**2 / runs[policy] * variance for (policy, w), (variance, _) in terms), min(
+        freedom for _, freedom in lent
+    )
 
 
 @cache
 def _spreads() -> dict[tuple[str, str], tuple[float, float]]:
-    path = DATA / "spreads.csv"
-    table = pd.read_csv(path) if path.exists() else pd.DataFrame(columns=["trainer", "metric", "variance", "freedom"])
-    keys = zip(table["trainer"].astype(str), table["metric"].astype(str), strict=True)
-    return dict(zip(keys, zip(table["variance"], table["freedom"], strict=True), strict=True))
+    """By trainer and metric, the variance between runs that data/spreads.csv lends, and its degrees of freedom."""
+    columns = ["trainer", "metric", "variance", "freedom"]
+    table = pd.read_csv(DATA / "spreads.csv", usecols=columns, na_filter=False)
+    return {(one, metric): lent for one, metric, *lent in table[columns].itertuples(index=False, name=None)}
 
 
 def parts(sides: Iterable[tuple[float, list, np.ndarray]]) -> tuple[np.ndarray, ...]:
@@ -256,16 +264,6 @@ def half_width(of_problems, problems: int, seen=0.0, made=0.0, freedom=0.0, conf
     over_problems = stdtrit(problems - 1, (1 + confidence) / 2) ** 2 if problems > 1 else 0.0
     over_runs = stdtrit(freedom, (1 + confidence) / 2) ** 2 if freedom > 0 else 0.0
     return np.sqrt(over_problems * of_problems + np.maximum(0, over_runs * seen - over_problems * made))
-
-
-def _same_runs(tables: dict[str, pd.DataFrame]) -> dict[str, pd.DataFrame]:
-    """Restrict systems of one policy ("rloo/sparse" and "rloo/sparse T0.8") to the runs that all of them have, so that
-    what moves a run cancels in their difference."""
-    same = {}
-    for method, table in tables.items():
-        systems = [other.index for name, other in tables.items() if policy_of(name) == policy_of(method)]
-        same[method] = table.loc[sorted(set.intersection(*map(set, systems)))]
-    return same
 
 
 def slopes(scores: pd.DataFrame, grids: Mapping[str, Mapping[str, float]]) -> pd.DataFrame:

@@ -23,16 +23,15 @@ def pass_at_k(n, c, k) -> np.ndarray:
     """Unbiased chance that one of k completions is correct: 1 - C(n-c, k) / C(n, k) (Chen et al. 2021).
 
     `n` samples of a problem, `c` of them correct (integers, broadcast against each other), and an integer `k` or an
-    array of them. The result has the shape of n and c, followed by that of k. The ratio is the running product of
-    (n-c-i) / (n-i), in which no factorial can overflow. Raises ValueError unless k is within 1..n: beyond n there is
-    no unbiased estimate.
+    array of them. The result has the shape of n and c, followed by that of k. Raises ValueError unless k is within
+    1..n: beyond n there is no unbiased estimate.
     """
     n, c, k = np.asarray(n), np.asarray(c), np.asarray(k)
     if np.any(c < 0) or np.any(c > n):
         raise ValueError("pass@k needs 0 <= c <= n: more correct completions than samples were counted")
     if np.any(k < 1) or np.any(k > n.min()):
         raise ValueError(f"pass@k needs 1 <= k <= n, got k={np.max(k)} with n={n.min()}: draw more samples")
-    n, c, draw = n[..., None], c[..., None], np.arange(k.max())
+    n, c, draw = n[..., None], c[..., None], np.arange(k.max())  # a running product: no factorial can overflow
     all_fail = np.cumprod(np.clip((n - c - draw) / (n - draw), 0, None), axis=-1)
     return 1 - all_fail[..., k - 1]
 
@@ -65,12 +64,11 @@ def problem_scores(counts: pd.DataFrame, ks=(1, 8, 16), mean_to=(16, 128)) -> pd
 def text_scores(judged: pd.DataFrame) -> pd.DataFrame:
     """What a problem's completions look like: shares and means over its samples, indexed by KEYS.
 
-    `judged`: of `judging.samples`; each look adds its columns. Always: the share of each verifier status, tokens, at
-    cap (share cut by the limit), and the numbers of distinct completions and of distinct correct answers. steps: legal,
-    lost, attempts, and step reward spread, the standard deviation of .05 (legal - illegal) among samples that all fail
-    (NaN where one is correct). expression: distinct expressions, correct or not. program: each check, reward, one line,
-    the reward lost at each check, and what is lost in meaning minus what is lost in form; the attempts of a program are
-    its values that use every number. trace: TRACE.
+    `judged`: of `judging.samples`. Always: the share of each verifier status, tokens, at cap (share cut by the limit),
+    distinct completions, distinct correct answers. Look steps adds legal, lost, attempts, and step reward spread, the
+    standard deviation of .05 (legal - illegal) among samples that all fail (NaN where one is correct). expression:
+    distinct expressions. program: each check, reward, one line, the reward lost at each check, what is lost in meaning
+    minus what is lost in form; a program's attempts are its values that use every number. trace: TRACE.
     """
     columns = {status: judged["status"] == status for status in STATUSES}
     columns |= {"tokens": judged["tokens"], "at cap": judged["finish"] == "length"}
@@ -110,10 +108,9 @@ def _checks(judged: pd.DataFrame) -> dict[str, pd.Series]:
 
 
 def diagnostics(judged: pd.DataFrame, by=("set", "method")) -> pd.DataFrame:
-    """What the completions look like, one row per group of `by`: samples, and means over problems of `text_scores`."""
-    scores, by = text_scores(judged), list(by)
-    table = scores.groupby(by).mean()
-    table.insert(0, "samples", judged.groupby(by)["count"].sum())
+    """One row per group of `by`: samples, and means over problems of `text_scores`."""
+    table = text_scores(judged).groupby(list(by)).mean()
+    table.insert(0, "samples", judged.groupby(list(by))["count"].sum())
     return table
 
 
@@ -127,12 +124,10 @@ def share(part: pd.Series, whole: pd.Series) -> pd.Series:
 
 
 def exploration(judged: pd.DataFrame) -> pd.DataFrame:
-    """What a problem's completions search through (`ast`, Table 4 and Figure 3), as scores.
+    """What a problem's completions search through (`ast`, Table 4, Figure 3), as scores. `judged`: with look "steps".
 
-    `judged`: with the look "steps". Equations: how many a response has, and how many distinct ones; the shares that are
-    repeated and correct; and read, their share of all equals signs. Recovery: the share of correct answers that follow
-    a false equation. Distinct correct solutions: of all samples of a problem, up to commuting, and up to associativity
-    as well.
+    equations read: their share of all equals signs. recovery: the share of correct answers that follow a false
+    equation. distinct correct solutions: of all samples of a problem, up to commuting, and up to associativity as well.
     """
     weight, correct = judged["count"], judged["correct"].astype(bool)
     flags = {"correct": correct, "slipped": correct & (judged["true"] < judged["equations"])}
@@ -160,9 +155,9 @@ def exploration(judged: pd.DataFrame) -> pd.DataFrame:
 
 
 def matched_length(judged: pd.DataFrame, width=16, seed=0) -> pd.DataFrame:
-    """As many completions of each length (classes of `width` tokens) from every method for each problem, drawn randomly
-    where a method has more. What a method then finds beyond the others is not due to length. One row per completion
-    (`count` 1); seeds are matched one by one."""
+    """As many completions of each length (classes of `width` tokens) from every method for each problem and seed, drawn
+    randomly where a method has more: what it then finds beyond the others is not due to length. One row each, count 1.
+    """
     rows = judged.loc[judged.index.repeat(judged["count"])].assign(count=1)
     rows = rows.sort_values(["run", "seed", "set", "problem", "completion"])
     rows = rows.sample(frac=1, random_state=seed)
@@ -176,10 +171,9 @@ def log_scores(logs: pd.DataFrame, wanted: Iterable[str]) -> pd.DataFrame:
     """Numbers of whole training runs, by method and seed, for `lib.study.intervals.of_logs`.
 
     `logs`: of `judging.logs`. wanted, of a column x: "change of x", its mean over the last fifth of the steps that
-    measured it minus that over the first; "growth of x", the same with the logarithms of these means, for what differs
-    between runs in proportion to its size; "late change of x", the change in the second half; "late x", the mean over
-    the last fifth; "highest x". The column "largest share" is the probability of the bandit's likeliest bucket, in
-    units of the uniform one.
+    measured it minus that over the first; "growth of x", the same of the logarithms of these means; "late change of x",
+    the change in the second half; "late x", the mean over the last fifth; "highest x". The column "largest share" is
+    the probability of the bandit's likeliest bucket, in units of the uniform one.
     """
     buckets = logs.filter(regex=r"^bucket\d+$")
     if len(buckets.columns):
@@ -201,8 +195,7 @@ def log_scores(logs: pd.DataFrame, wanted: Iterable[str]) -> pd.DataFrame:
 
 
 def _change(x: np.ndarray) -> float:
-    first, last = _ends(x)
-    return last - first
+    return np.subtract(*_ends(x)[::-1])
 
 
 def _ends(x: np.ndarray) -> tuple[float, float]:
@@ -224,10 +217,9 @@ def partial_credit(judged: pd.DataFrame) -> pd.Series:
 def searched(games: pd.DataFrame) -> pd.DataFrame:
     """Searches, one row each: that of the game whose own score is best, with more columns. `games`: of `judging.games`.
 
-    pass@1: that game is a solution. any: one of the games is, which the executor can choose without a solver, since the
-    target stands in the prompt. score: `partial_credit`. rejected: the share of sampled tags that name no legal action.
-    repeats: searches of the same problem. system: the settings, as in "16/16 +soft T0.9 λ=4 sampled", without usual
-    values.
+    pass@1: that game is a solution. any: one of the games is. score: `partial_credit`. rejected: the share of sampled
+    tags that name no legal action. repeats: searches of the same problem. system: the settings, as in "16/16 +soft T0.9
+    λ=4 sampled", without usual values.
     """
     games = games.assign(cascade=games["cascade"].fillna("") if "cascade" in games else "")
     run = ["run", "seed", *SEARCH]
@@ -252,20 +244,15 @@ def _system(row) -> str:
 
 def crossover_draws(challenger, baseline, draws=10_000, seed=0) -> np.ndarray:
     """K* of `ast`, Table 2: the smallest k at which the challenger's mean pass@k is above the baseline's, and 1 + the
-    largest k where there is none. First on all problems, then on each of `draws` resamples of them.
-
-    Both arguments have the same problems in rows and k = 1, 2, ... in columns.
-    """
+    largest k where there is none; on all problems, then on each of `draws` resamples. Both arguments: (problems, k)."""
     gaps = np.asarray(challenger) - np.asarray(baseline)
     above = np.vstack([gaps.mean(axis=0), resampled(gaps, draws, seed)]) > 0
     return np.where(above.any(axis=1), above.argmax(axis=1), above.shape[1]) + 1
 
 
 def crossovers(scores: pd.DataFrame, pairs: Iterable[tuple[str, str]], seed=0) -> pd.DataFrame:
-    """K* (`crossover_draws`) of each (challenger, baseline) on every set that has both, with its 95% interval over
-    resampled problems. A method's runs count as one.
-
-    `scores`: of `problem_scores` with pass@1, pass@2, ... Columns set, method, baseline, estimate, low, high.
+    """K* of each (challenger, baseline) on every set that has both, with its 95% interval over resampled problems. A
+    method's runs count as one. `scores`: with pass@1, pass@2, ... Columns set, method, baseline, estimate, low, high.
     """
     curves = scores.filter(regex=r"^pass@\d+$").groupby(["set", "method", "problem"]).mean()
     curves = curves[sorted(curves, key=lambda name: int(str(name).removeprefix("pass@")))]
@@ -299,8 +286,8 @@ def on_front(points: np.ndarray) -> np.ndarray:
 
 
 def front(scores: pd.DataFrame, metrics: list[str], draws=2000, seed=0) -> pd.DataFrame:
-    """Which methods are on the Pareto front of some metrics: `on front` by their means, and `front`, the share of
-    resamples of the problems in which they are. `scores` of one set."""
+    """Which methods are on the Pareto front of some metrics on one set: `on front` by their means, and `front`, the
+    share of resamples of the problems in which they are."""
     wide = scores[metrics].groupby(["problem", "method"]).mean().unstack("method")
     methods = wide[metrics[0]].columns
     columns = np.stack([wide[metric][methods] for metric in metrics], axis=-1).reshape(len(wide), -1)

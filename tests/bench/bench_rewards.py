@@ -5,12 +5,12 @@ import random
 import time
 
 from lib.game import distance, solver
-from lib.game.distance import tree_distance
 from lib.game.expression import BinOp, parse, render
 from lib.game.problem import load, problems
 from lib.game.solver import solutions
 from lib.learn.demonstrations import random_expression, shuffle_operands
 from lib.rewards import get_reward
+from tests.test_distance import tree_distance
 
 GROUP = 8
 
