@@ -116,21 +116,16 @@ def test_and_in_profile_paper_on_the_hubs_own_fifty_as_often():
     assert len(fifty) > 30 and all("hub_test_50" in sets for sets in fifty)
 
 
-def test_the_papers_chat_prompts_and_their_published_start_are_lines_of_the_profile():
-    """Those that lib/runs/README.md names: every run then asks in the chat style, and program's RLOO starts there."""
-    project, start = Project(), "asingh15/qwen-sft-countdown-defaultproj"
+def test_the_papers_chat_prompts_are_lines_of_the_profile():
+    """Those that lib/runs/README.md names: every run then asks in the chat style."""
+    project = Project()
     declared = project.declarations
     paper = declared.profiles["paper"]
     runs = json.loads(json.dumps(paper.runs).replace("program_words", "program_chat"))
-    runs["rloo/sparse_k16"] = {"init": start}
     chat = paper.model_copy(update={"params": paper.params | {"prompt_style": "chat"}, "runs": runs})
     project.declarations = declared.model_copy(update={"profiles": declared.profiles | {"paper": chat}})
-    specs = project.specs("paper")
-    styles = {spec.params["prompt_style"] for spec in specs.values() if "prompt_style" in spec.params}
+    styles = {spec.params["prompt_style"] for spec in project.specs("paper").values() if "prompt_style" in spec.params}
     assert styles == {"chat", "program_chat", "trace", "pick", "value"}
-    begun = specs["rloo/sparse_k16/0"]
-    assert begun.params["init"] == start and not begun.parents
-    assert "init" not in specs["rloo/program/0"].params  # the other runs keep our SFT
 
 
 # --- the plan ---------------------------------------------------------------------------------------------------------
