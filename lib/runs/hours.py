@@ -90,7 +90,7 @@ def measured(spec: Spec) -> float | None:
 def searched(search: Mapping, given: Mapping) -> int:
     """The actions that a search of notebook 16 draws at the most, over its sets and all points of its grid."""
     points = prod(len(value) for key, value in search.items() if key != "sets" and isinstance(value, list))
-    budgets = search.get("cascade") or f"{search['beams']}/{search['samples']}"
+    budgets = search.get("cascade") or f"{search.get('beams', 16)}/{search.get('samples', 16)}"
     stages = [[int(n or 1) for n in stage] for stage in re.findall(r"(?:(\d+) x )?(\d+)/(\d+)", budgets)]
     each = sum(times * samples * (1 + (MOVES - 1) * beams) for times, beams, samples in stages)
     limit, sets = given["limit"] or 1000, search.get("sets", given["sets"])
@@ -115,9 +115,7 @@ def time_left(plan: Plan, runs: Iterable[str], seconds: dict[str, float], cores:
     return max(work / cores, *ends.values()) if ends else 0
 
 
-def show_plan(
-    project: Project, plan: Plan, seconds: dict[str, float], cores: int, parts: Mapping | None = None
-) -> None:
+def show_plan(project: Project, plan: Plan, seconds: dict, cores: int, parts: Mapping[str, Collection] | None = None):
     """Print what is to be made, how long that takes, and how many finished runs other code made. parts: by the name of
     each group that was asked for, its runs."""
     finished, waiting = plan.specs.keys() - plan.waiting.keys(), [plan.specs[run] for run in plan.waiting]
@@ -141,10 +139,8 @@ def show_plan(
             some = [plan.specs[run] for run in plan.waiting if run in runs]
             time_of_it = clock(sum(seconds.get(spec.name, 0) for spec in some))
             print(f"  {name:12} {len(some):4} runs {time_of_it:>10} {disk(some):5,.0f} GB")
-        print(
-            "times without a record are bounds (lib/runs/hours.py)"
-            + ("; what groups share is in each" if parts else "")
-        )
+        shared = "; what groups share is in each" if parts else ""
+        print(f"times without a record are bounds (lib/runs/hours.py){shared}")
     elif kinds:
         print(f"about {one} of one core by the recorded runs, {all_of_them} on {cores}: {kinds}")
     if reason := engine_missing(spec.params.get("engine", "") for spec in waiting):
