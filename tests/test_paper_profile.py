@@ -335,6 +335,7 @@ def test_its_notebooks_run_with_a_qwen_in_the_hubs_place(tmp_path, warm_kernels)
     assert json.loads((runs / "sft/free/0/run.json").read_text())["parameters"]["init"] == "Qwen/Qwen2.5-0.5B"
     for run in ("sft/free/0", "rloo/sparse/0"):
         assert "memory: about " in (runs / run / "log.txt").read_text()
+        assert not (runs / run / "trainer").exists(), "states to resume from are gigabytes"
         policy, tokenizer = model.load_policy(runs / run)
         assert policy.config.vocab_size == 1000 > len(tokenizer)
         text = PROMPTS["words"].format(nums="1, 2", target=3)
