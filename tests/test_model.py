@@ -261,6 +261,13 @@ def test_a_checkpoint_knows_from_which_commit_of_the_hub_it_comes(tmp_path, monk
     assert [len(found) for found in norms.values()] == [1, 1] and norms["a"] != norms["b"]
 
 
+def test_a_run_that_holds_a_gpu_does_not_fall_back_to_the_cpu(saved, monkeypatch):
+    monkeypatch.setenv("COUNTDOWN_GPU", "GPU-9a3b-11")
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    with pytest.raises(RuntimeError, match="PyTorch sees no GPU, and this run holds GPU-9a3b-11"):
+        load_policy(saved[1])
+
+
 def test_rows_follow_the_room_there_is(monkeypatch):
     model = new_model(TOKENIZER, hidden=32, layers=2, heads=2)
     assert max_rows(model, 512, 200) == 512
@@ -269,6 +276,10 @@ def test_rows_follow_the_room_there_is(monkeypatch):
         needed = sampling_memory(model, rows, 200)
         monkeypatch.setattr("lib.learn.model.machine_memory", lambda: weights + needed / 0.9 + 1)  # noqa: B023
         assert max_rows(model, 512, 200) == rows
+        with monkeypatch.context() as gpu:  # where the optimiser of the model holds twice as much
+            gpu.setattr("torch.cuda.memory_allocated", lambda: 3 * weights)
+            gpu.setattr("lib.learn.model.machine_memory", lambda: 3 * weights + needed / 0.9 + 1)  # noqa: B023
+            assert max_rows(model, 512, 200) == rows
     monkeypatch.setattr("lib.learn.model.machine_memory", lambda: 0)
     assert max_rows(model, 512, 200) == 1
 

@@ -38,7 +38,6 @@ from tests.test_training import quick
 
 ELSEWHERE = {  # stated, and not the value of a run: a data set's size, a formula, or what "Choices" departs from
     ("ast", "sft_examples"),
-    ("program", "initial_policy"),  # the hub's; ours is an SFT run of the same settings. One line starts from the hub's
     ("program", "target_tolerance"),
     ("dense", "ipo_log_ratios"),
     ("dense", "curriculum_difficulty"),
@@ -110,6 +109,20 @@ def starts(runs) -> list[str]:
     return [run.declaration.needs["init"].partition("/")[0] for run in runs]
 
 
+def published_start() -> str:
+    """Where paper program's RLOO starts with the line of lib/runs/README.md, and otherwise as in the profile."""
+    line = re.search(r"`(rloo/sparse_k16: \{.+?\})`", (ROOT / "lib/runs/README.md").read_text())[1]
+    project, usual = Project(), Project().specs("paper")["rloo/sparse_k16/0"]
+    paper = project.declarations.profiles["paper"]
+    paper = paper.model_copy(update={"runs": paper.runs | yaml.safe_load(line)})
+    profiles = project.declarations.profiles | {"paper": paper}
+    project.declarations = project.declarations.model_copy(update={"profiles": profiles})
+    begun = project.specs("paper")["rloo/sparse_k16/0"]
+    start = begun.params["init"]
+    assert usual.parents and not begun.parents and begun.params == usual.params | {"init": start}
+    return start
+
+
 def asked(styles: list[str]) -> dict[str, list]:
     """What prompts are, and the chat template around them, in runs of these styles."""
     several = sorted({*styles})
@@ -158,6 +171,7 @@ def special(specs) -> dict[tuple[str, str], list]:
             params[name]["max_tokens"] for name in ("sample/numbers56_sft_free", "rloo/ast_tau2_5num")
         ],
         ("ast", "train_problems_5num"): [HUB[params["rloo/ast_tau2_5num"]["problem_set"]]],
+        ("program", "initial_policy"): [published_start()],
         **{("program", f"weight_{check}"): [weight] for check, weight in rewards.PROGRAM_WEIGHTS.items()},
         ("dense", "batch_size"): [params["rloo/dense"]["problems_per_step"], params["preference/ipo"]["batch_size"]],
         ("dense", "lambda_2"): [options("lambda_2", rewards.dense)],
@@ -321,6 +335,7 @@ def test_its_notebooks_run_with_a_qwen_in_the_hubs_place(tmp_path, warm_kernels)
     assert json.loads((runs / "sft/free/0/run.json").read_text())["parameters"]["init"] == "Qwen/Qwen2.5-0.5B"
     for run in ("sft/free/0", "rloo/sparse/0"):
         assert "memory: about " in (runs / run / "log.txt").read_text()
+        assert not (runs / run / "trainer").exists(), "states to resume from are gigabytes"
         policy, tokenizer = model.load_policy(runs / run)
         assert policy.config.vocab_size == 1000 > len(tokenizer)
         text = PROMPTS["words"].format(nums="1, 2", target=3)

@@ -120,9 +120,10 @@ def sampling_memory(model, rows: int, length: int) -> int:
 
 
 def max_rows(model, rows: int, length: int) -> int:
-    """How many of `rows` completions of `length` tokens our loop can draw at once in nine tenths of the memory that the
-    model leaves; at least one."""
-    room = 0.9 * (machine_memory() - model.num_parameters() * model.dtype.itemsize)
+    """How many of `rows` completions of `length` tokens our loop can draw at once, at least one, in nine tenths of the
+    memory that the model leaves; on a GPU, that all tensors of this process leave: an optimiser's, another policy's."""
+    held = max(model.num_parameters() * model.dtype.itemsize, torch.cuda.memory_allocated())  # 0 without a GPU
+    room = 0.9 * (machine_memory() - held)
     fixed = sampling_memory(model, 0, length)
     each = sampling_memory(model, 1, length) - fixed
     return max(1, min(rows, int((room - fixed) // each)))
@@ -219,7 +220,8 @@ def load_policy(path: str | Path, dtype: torch.dtype = torch.float32, style: str
     tokenizer's from here on: it is learned, it stops the draws, and it is saved with the policy.
     Of a hub name, `base_model` in the config says which commit was loaded; every checkpoint made from it keeps that.
     Raises FileNotFoundError for a folder without a checkpoint, ValueError for one with a file or weights missing, cut
-    or damaged, or not finite, and for a tokenizer without the style's end.
+    or damaged, or not finite, and for a tokenizer without the style's end; RuntimeError where a run holds a GPU that
+    PyTorch does not see.
     """
     checkpoint = checkpoint_of(path)
     with _said_with_remedy(checkpoint, "config.json and model.safetensors"):
@@ -234,6 +236,10 @@ def load_policy(path: str | Path, dtype: torch.dtype = torch.float32, style: str
     if not Path(checkpoint).is_dir():
         model.config.base_model = f"{checkpoint.partition('@')[0]}@{model.config._commit_hash}"
         print(f"base model: {model.config.base_model}")
+    if (held := os.environ.get("COUNTDOWN_GPU")) and not torch.cuda.is_available():  # the runner's, for this run
+        raise RuntimeError(
+            f"PyTorch sees no GPU, and this run holds {held}: a build for CPUs? COUNTDOWN_GPUS= takes none"
+        )
     model.to("cuda" if torch.cuda.is_available() else "cpu")
     tokenizer = load_tokenizer(checkpoint)
     if end := ENDS.get(style):

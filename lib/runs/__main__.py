@@ -59,8 +59,10 @@ def make(
 @app.command()
 def plan(profile: str, groups: Groups, cores: Cores = CORES) -> None:
     """What `make` would do: the runs, their states, and the time by recorded runs. Starts nothing."""
-    plan = project.plan(profile, *" ".join(groups).split())  # several names in one pair of quotes are meant too
-    show_plan(project, plan, expected(project, profile, [plan.specs[run] for run in plan.waiting]), cores)
+    names = " ".join(groups).split()  # several names in one pair of quotes are meant too
+    plan, parts = project.plan(profile, *names), {name: project.plan(profile, name).specs for name in names}
+    seconds = expected(project, profile, [plan.specs[run] for run in plan.waiting])
+    show_plan(project, plan, seconds, cores, parts if len(names) > 1 else None)
 
 
 @app.command()

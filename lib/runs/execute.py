@@ -213,7 +213,7 @@ def environment(project: Project, spec: Spec, short: str, device: str | None) ->
         "SOURCE_DATE_EPOCH": "0",  # no dates in PDFs
         "HF_HUB_DISABLE_TELEMETRY": "1",
         **({"HF_HUB_OFFLINE": "1"} if project.declarations.profiles[spec.profile].offline else {}),
-        **({"CUDA_VISIBLE_DEVICES": device} if device is not None else {}),
+        **(dict.fromkeys(("CUDA_VISIBLE_DEVICES", "COUNTDOWN_GPU"), device) if device is not None else {}),
     }
 
 

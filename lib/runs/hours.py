@@ -1,34 +1,45 @@
 """How long runs take: as the records here and in the reference say, else as `make bench-gpu` measured on one H100.
 
 Those rates are of random weights of Qwen2.5-0.5B's shape and our own decode loop (lib/runs/README.md). Every completion
-counts with as many tokens as it may have, so that the hours are a bound rather than a guess.
+counts with as many tokens as it may have, every search with as many actions, so that the hours are a bound rather than
+a guess. Profile gpu8 was not measured: its rates are gpu24's in proportion to the layers, 24 to 30, as the launches of
+kernels decide there.
 """
 
+import re
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from importlib.util import find_spec
+from math import prod
 
 from lib.files import clock
 from lib.runs.hashes import lib_digest
 from lib.runs.plan import DeclarationError, Plan, Project, Spec, read_record
 
-RATES = {"paper": (21_232, 34_191), "gpu24": (8_502, 4_986)}  # tokens per second that are drawn, and learned from
-POLICY = 2.0  # GB that a policy of half a billion parameters takes, in float32
-STATES = 2 * 5.9  # GB of the two states to resume from, which a finished run does not keep
+# Tokens per second that are drawn, and learned from
+RATES = {"paper": (21_232, 34_191), "gpu24": (8_502, 4_986), "gpu8": (6_802, 3_989)}
+POLICY = {"paper": 2.0, "gpu24": 2.0, "gpu8": 0.54}  # GB of one, in float32
+STATES = 6  # policies' sizes that the two states to resume from take, which a finished run does not keep
+ACTION, MOVES = 32, 3  # tokens of an action's tag, and actions of a game, at the most
 DEMONSTRATION = 500  # tokens of a hub demonstration with its prompt
 PROBLEMS = {"heldout_1000": 1000, "heldout_5num_1000": 1000, "validation": 1000, "levels": 576, "heldout_400": 400}
+PROBLEMS |= {"validation_200": 200}  # others have fifty or fewer
 MANY = 50  # runs: a longer plan is shown by kinds
 
 
 def expected(project: Project, profile: str, specs: Sequence[Spec]) -> dict[str, float]:
     """Seconds that runs of a profile take: what was recorded of them, else of the run of the same notebook with most
-    parameters in common, in proportion to the steps, else a bound; no entry where nothing is known."""
-    records, seconds = {}, {}
-    for root in (project.root / "data/reference" / profile, project.runs / profile):
+    parameters in common, in proportion to the steps, else a bound; no entry where nothing is known. A study takes as
+    long in every profile."""
+    records, seconds, reference = {}, {}, project.root / "data/reference"
+    studies = [root for root in sorted(reference.glob("*")) if any(spec.study for spec in specs)]
+    for root in (*studies, reference / profile, project.runs / profile):
         for path in sorted(root.glob("*/*/*/run.json")) if specs else ():
             with suppress(DeclarationError):  # a damaged one: its own state says so
-                records[path.parent.relative_to(root).as_posix()] = read_record(path.parent)
+                name = path.parent.relative_to(root).as_posix()
+                if root.name == profile or name.startswith("study/"):
+                    records[name] = read_record(path.parent)
     for spec in specs:
         common = {
             name: (name == spec.name, sum(record["parameters"].get(k) == v for k, v in spec.params.items()), name)
@@ -67,9 +78,30 @@ def measured(spec: Spec) -> float | None:
         case "15_sample_rollouts":
             limit = given["limit"] or 1000
             drawn = sum(min(limit, PROBLEMS.get(name, 50)) * n for name, n in given["sets"].items()) * cap
+        case "14_value_actions":
+            drawn = given["problems"] * MOVES * given["samples"] * ACTION
+        case "16_search":
+            drawn = ACTION * sum(searched(search, given) for search in given["searches"])
     if spec.profile not in RATES or not (drawn or learned):
         return None
     return drawn / RATES[spec.profile][0] + learned / RATES[spec.profile][1]
+
+
+def searched(search: Mapping, given: Mapping) -> int:
+    """The actions that a search of notebook 16 draws at the most, over its sets and all points of its grid."""
+    points = prod(len(value) for key, value in search.items() if key != "sets" and isinstance(value, list))
+    budgets = search.get("cascade") or f"{search.get('beams', 16)}/{search.get('samples', 16)}"
+    stages = [[int(n or 1) for n in stage] for stage in re.findall(r"(?:(\d+) x )?(\d+)/(\d+)", budgets)]
+    each = sum(times * samples * (1 + (MOVES - 1) * beams) for times, beams, samples in stages)
+    limit, sets = given["limit"] or 1000, search.get("sets", given["sets"])
+    problems = sum(min(limit, PROBLEMS.get(name, 50)) for name in sets)
+    return points * search.get("repeats", 1) * problems * each
+
+
+def disk(specs: Collection[Spec]) -> float:
+    """GB that runs of a GPU profile leave, with the states of one that is at work."""
+    trained = [spec for spec in specs if spec.notebook in ("10_train_sft", "11_train_rloo", "13_train_preference")]
+    return POLICY[trained[0].profile] * (len(trained) + STATES) if trained else 0.0
 
 
 def time_left(plan: Plan, runs: Iterable[str], seconds: dict[str, float], cores: int) -> float:
@@ -83,8 +115,9 @@ def time_left(plan: Plan, runs: Iterable[str], seconds: dict[str, float], cores:
     return max(work / cores, *ends.values()) if ends else 0
 
 
-def show_plan(project: Project, plan: Plan, seconds: dict[str, float], cores: int) -> None:
-    """Print what is to be made, how long that takes, and how many finished runs other code made."""
+def show_plan(project: Project, plan: Plan, seconds: dict, cores: int, parts: Mapping[str, Collection] | None = None):
+    """Print what is to be made, how long that takes, and how many finished runs other code made. parts: by the name of
+    each group that was asked for, its runs."""
     finished, waiting = plan.specs.keys() - plan.waiting.keys(), [plan.specs[run] for run in plan.waiting]
     print(f"{len(plan.specs)} runs, {len(finished)} of them finished")
     present = lib_digest(project.root) if finished else ""
@@ -97,14 +130,17 @@ def show_plan(project: Project, plan: Plan, seconds: dict[str, float], cores: in
             time_of_it = clock(seconds[spec.name]) if spec.name in seconds else "?"
             print(f"  {spec.name:36} {spec.notebook:24} {time_of_it:>8}  {plan.waiting[spec.name]}")
     kinds = ", ".join(f"{kind} {clock(time)}" for kind, time in hours.items() if time)
-    if unknown := sum(spec.name not in seconds for spec in waiting):
-        print(f"how long they take is not recorded yet of {unknown} runs")
+    if unknown := [spec.run.partition("/")[0] for spec in waiting if spec.name not in seconds]:
+        print(f"how long they take is not recorded yet of {len(unknown)} runs ({', '.join(sorted({*unknown}))})")
     one, all_of_them = (clock(time_left(plan, plan.waiting, seconds, n)) for n in (1, cores))
     if any(spec.profile in RATES for spec in waiting):
-        trained = sum(spec.notebook in ("10_train_sft", "11_train_rloo", "13_train_preference") for spec in waiting)
-        disk = trained * POLICY + STATES * bool(trained)  # of finished runs, and of one that is at work
-        print(f"about {one} on one H100 with {disk:,.0f} GB of disk: {kinds}")
-        print("times without a record are bounds (lib/runs/hours.py)")
+        print(f"about {one} on one H100 with {disk(waiting):,.0f} GB of disk: {kinds}")
+        for name, runs in (parts or {}).items():
+            some = [plan.specs[run] for run in plan.waiting if run in runs]
+            time_of_it = clock(sum(seconds.get(spec.name, 0) for spec in some))
+            print(f"  {name:12} {len(some):4} runs {time_of_it:>10} {disk(some):5,.0f} GB")
+        shared = "; what groups share is in each" if parts else ""
+        print(f"times without a record are bounds (lib/runs/hours.py){shared}")
     elif kinds:
         print(f"about {one} of one core by the recorded runs, {all_of_them} on {cores}: {kinds}")
     if reason := engine_missing(spec.params.get("engine", "") for spec in waiting):

@@ -218,9 +218,9 @@ def _judged(patterns, file, sets, looks, texts) -> pd.DataFrame:
         verdicts = partial(_verdicts, path, content(path), style, cache(partial(read_table, path)))
         readable = [look for look in looks if look != "steps" or not style.startswith("program")]
         for name, rows in table.groupby("set", sort=False) if "set" in table else [("all", table)]:
-            shown = renamed.get(name, name)
+            shown = renamed.get(str(name), str(name))
             if shown and (sets is None or shown in sets):
-                judged = [verdicts(name, rows.index, look) for look in readable]
+                judged = [verdicts(str(name), rows.index, look) for look in readable]
                 rows = rows if shown == name else rows.assign(set=shown)
                 tables.append(pd.concat([who.loc[rows.index], rows, *judged], axis=1))
         columns += list(table.columns)
