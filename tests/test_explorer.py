@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+from collections import ChainMap
 from html.parser import HTMLParser
 from pathlib import Path
 from random import Random
@@ -19,7 +20,7 @@ from lib.game.distance import distance_to_solutions, nearest_solution
 from lib.game.expression import parse
 from lib.game.problem import Problem
 from lib.game.solver import solutions
-from lib.game.verifiers import VERIFIERS
+from lib.game.verifiers import STATUSES, VERIFIERS
 from lib.learn.demonstrations import random_expression
 from lib.rewards import REWARDS
 from lib.study import explorer, judging
@@ -253,13 +254,13 @@ def test_opening_the_explorer_loads_no_torch():
     assert subprocess.run([sys.executable, "-c", code], cwd=ROOT).returncode == 0
 
 
-def opened() -> dict:
-    """The names of notebook 91 when all of its cells have run."""
+def opened() -> ChainMap:
+    """The widgets of notebook 91 when all of its cells have run, and the notebook's other names."""
     notebook, names = nbformat.read(ROOT / "notebooks/91_explore_rollouts.ipynb", 4), {}
     for cell in notebook.cells:
         if cell.cell_type == "code":
             exec(cell.source, names)
-    return names
+    return ChainMap(vars(names["at"]), names)
 
 
 def test_the_tour_shows_what_the_ast_reward_changes(monkeypatch, tmp_path):
@@ -289,7 +290,7 @@ def test_the_notebook_opens_on_the_headline_and_hides_its_code():
     cells = [c for c in nbformat.read(ROOT / "notebooks/91_explore_rollouts.ipynb", 4).cells if c.cell_type == "code"]
     shown = [cell for cell in cells if not cell.metadata.get("jupyter", {}).get("source_hidden")]
     assert [cell.metadata.get("tags") for cell in shown] == [["parameters"]]
-    assert "display(tabs)" in cells[-1].source  # where Run All Cells ends, the explorer stands
+    assert "display(at.tabs)" in cells[-1].source  # where Run All Cells ends, the explorer stands
 
 
 def test_the_notebook_switches_between_profiles(project):
@@ -318,7 +319,7 @@ def test_the_notebook_shows_what_its_widgets_ask_for(project):
     assert list(at["found"]) == ["sample/sft_free/0", "sample/sft_free/0 (yours)", "search/sft_pick/0"]
     assert at["chosen"].value == ["sample/sft_free/0"]
     everything = 2 + len(HOSTILE)
-    at["verdicts"].value = at["STATUSES"]
+    at["verdicts"].value = STATUSES
     assert at["said"].value == f"{everything} rollouts" and len(at["rollouts"].options) == everything
 
     at["search"].value = "Ast YOURS"
@@ -336,7 +337,7 @@ def test_the_notebook_shows_what_its_widgets_ask_for(project):
     assert at["said"].value == "2 rollouts" and "98? yes" in shown.value and "<script>" not in shown.value
     at["least"].value = 2
     assert at["said"].value == "1 rollouts"
-    at["verdicts"].value, at["least"].value = at["STATUSES"], 0
+    at["verdicts"].value, at["least"].value = STATUSES, 0
     before = shown.value
     at["draw"].value = 1
     assert shown.value != before
@@ -346,7 +347,7 @@ def test_the_notebook_shows_what_its_widgets_ask_for(project):
     assert at["said"].value == "no rollout passes these filters, so all are shown: 3 rollouts"
     assert shown.value.count('class="ro-card"') == 1 and len(at["rollouts"].options) == 3
     at["chosen"].value = []
-    assert at["said"].value == "choose a run in the list" and at["state"]["table"] is None
+    assert at["said"].value == "choose a run in the list" and at["table"] is None
 
     at["differ"].value = False
     at["chosen"].value = ["search/sft_pick/0"]

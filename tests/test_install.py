@@ -127,6 +127,26 @@ def test_every_dependency_is_pinned_and_no_pin_names_a_place():
         assert not re.search("://| @ |^-", (ROOT / file).read_text(), re.M)
 
 
+def test_the_lock_of_uv_and_the_pins_are_one():
+    """requirements.txt is the export of uv.lock, which asks for what pyproject.toml asks for, of the public index."""
+    lock, locked = tomllib.loads((ROOT / "uv.lock").read_text()), {}
+    for package in lock["package"]:
+        if package["source"] == {"editable": "."}:
+            own = package["metadata"]
+            continue
+        assert package["source"] == {"registry": "https://pypi.org/simple"}, package["name"]
+        files = [*package.get("wheels", []), *([package["sdist"]] if "sdist" in package else [])]
+        assert files and all(one["url"].startswith("https://files.pythonhosted.org/") for one in files), package["name"]
+        assert all(one["hash"].startswith("sha256:") for one in files), package["name"]
+        locked.setdefault(name(package["name"]), set()).add(package["version"])
+    assert locked == pins(), "`make lock` was not run since"
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    extras = {name(one) for some in project["optional-dependencies"].values() for one in some}
+    asked = {name(one) for one in project["dependencies"]} | extras
+    assert {name(one["name"]) for one in own["requires-dist"]} == asked, "`make lock` was not run since"
+    assert lock["requires-python"] == project["requires-python"]
+
+
 STAND_IN = """#!/bin/sh
 # stands for Python and pip: writes down what it is asked for, and fails as it is told to
 echo "$*" >>asked.txt

@@ -10,7 +10,6 @@ from fractions import Fraction
 from itertools import combinations
 
 import datasets
-import nbformat
 import numpy as np
 import pandas as pd
 import papermill
@@ -33,16 +32,6 @@ SIZES = {
 @pytest.fixture(scope="module")
 def sets():
     return {name: problem.problems(problem.load(*name.split("/"))) for name in SIZES}
-
-
-@pytest.fixture(scope="module")
-def solvable_in_integers():
-    """The function of notebook 01."""
-    cells = nbformat.read(ROOT / "notebooks" / "01_build_problems.ipynb", as_version=4).cells
-    [source] = [cell.source for cell in cells if cell.source.startswith("def solvable_in_integers")]
-    names = {"np": np, "solver": solver}
-    exec(source, names)
-    return names["solvable_in_integers"]
 
 
 def test_sizes(sets):
@@ -89,15 +78,15 @@ def test_train_set_has_the_distribution_of_the_public_data(sets):
 
 
 @pytest.mark.parametrize("name", ["3to4/heldout_1000", "5num/test_50", "6num/test_50", "3to4/train"])
-def test_integers_suffice(sets, name, solvable_in_integers):
+def test_integers_suffice(sets, name):
     rows = sets[name][:200]
     for n in {len(p.nums) for p in rows}:
         same = [p for p in rows if len(p.nums) == n]
         nums, targets = np.array([p.nums for p in same]), np.array([p.target for p in same])
-        assert solvable_in_integers(nums, targets).all()
+        assert solver.solvable_in_integers(nums, targets).all()
 
 
-def test_solvable_in_integers_equals_a_search(solvable_in_integers):
+def test_solvable_in_integers_equals_a_search():
     def search(pool, target):
         if len(pool) == 1:
             return pool[0] == target
@@ -113,11 +102,11 @@ def test_solvable_in_integers_equals_a_search(solvable_in_integers):
 
     rng = np.random.default_rng(1)
     nums, targets = rng.integers(1, 30, (300, 4)), rng.integers(1, 101, 300)
-    found = solvable_in_integers(nums, targets)
+    found = solver.solvable_in_integers(nums, targets)
     assert found.tolist() == [search(row, t) for row, t in zip(nums.tolist(), targets.tolist(), strict=True)]
     assert 0 < found.sum() < 300
-    needs_fraction = np.array([[1, 3, 4, 6]])  # 6 / (1 - 3 / 4) = 24
-    assert solver.count(Problem((1, 3, 4, 6), 24)) and not solvable_in_integers(needs_fraction, np.array([24]))[0]
+    fraction = solver.solvable_in_integers(np.array([[1, 3, 4, 6]]), np.array([24]))  # 6 / (1 - 3 / 4) = 24
+    assert solver.count(Problem((1, 3, 4, 6), 24)) and not fraction[0]
 
 
 def test_every_quoted_problem_is_solvable(sets):

@@ -38,7 +38,6 @@ def test_every_number_of_every_notebook_has_a_bound():
         ("together", 0),
         ("hard_weight", -3),
         ("most_pairs", -2),
-        ("teach", "nonsense"),
         ("mixture", {"+": math.nan}),
         ("five_numbers", -1),
         ("train_rows", 0),

@@ -19,12 +19,14 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import lru_cache
+from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from lib.files import PROBLEMS, ROOT, nearest
 
 if TYPE_CHECKING:  # a second and a half to import: the verifiers need a Problem only
+    import numpy as np
     import pandas as pd
     from datasets import Dataset
 
@@ -278,6 +280,42 @@ def exclude(rows: Any) -> Any:
     return rows.iloc[keep].reset_index(drop=True) if hasattr(rows, "iloc") else rows.select(keep)
 
 
+# --- how our sets are drawn -----------------------------------------------------------------------
+
+
+BLOCK = {3: 2048, 4: 2048, 5: 2048, 6: 64}  # a block of six numbers takes as long as one of five
+
+
+def draw_block(rng: np.random.Generator, numbers: int, lowest_target: int) -> tuple[np.ndarray, np.ndarray]:
+    """nums (BLOCK, numbers) and targets (BLOCK,) of problems that have a solution in integers. The targets are drawn
+    once, and the numbers again until the last problem is solvable."""
+    import numpy as np
+
+    solvable = import_module("lib.game.solver").solvable_in_integers  # imported late: the solver needs this file
+    targets = rng.integers(lowest_target, 101, BLOCK[numbers])
+    nums = np.zeros((BLOCK[numbers], numbers), int)
+    missed = np.arange(BLOCK[numbers])
+    while len(missed):
+        nums[missed] = rng.integers(1, 100, (len(missed), numbers))
+        missed = missed[~solvable(nums[missed], targets[missed])]
+    return nums, targets
+
+
+def stream(seed: int, numbers: int, taken: set, lowest_target: int = 10) -> Iterator[Problem]:
+    """Problems without end, none of them in `taken`, a set of keys, which each of them enters.
+
+    Block b has a random stream of its own, seeded by (seed, lowest target, numbers, b)."""
+    import numpy as np
+
+    for block in count():
+        rng = np.random.default_rng([seed, lowest_target, numbers, block])
+        for nums, target in zip(*draw_block(rng, numbers, lowest_target), strict=True):
+            candidate = Problem(tuple(nums.tolist()), int(target))
+            if candidate.key not in taken:
+                taken.add(candidate.key)
+                yield candidate
+
+
 # --- files ----------------------------------------------------------------------------------------
 
 
@@ -286,6 +324,19 @@ def digest(rows: pd.DataFrame) -> str:
     columns = [[list(map(int, v)) for v in rows[c]] if c == "nums" else rows[c].tolist() for c in rows.columns]
     lines = (json.dumps(row, separators=(",", ":")) for row in zip(*columns, strict=True))
     return hashlib.sha256("\n".join(lines).encode()).hexdigest()
+
+
+def write(folder: Path, name: str, split: str, problems: list[Problem], seed: int, **columns: list) -> None:
+    """Store a problem set, with more columns if given, and enter it in the folder's manifest."""
+    import pandas as pd
+
+    rows = {"nums": [list(p.nums) for p in problems], "target": [p.target for p in problems]}
+    rows = pd.DataFrame(rows | columns)
+    file, path = f"{name}-{split}.parquet", folder / "manifest.json"
+    rows.to_parquet(folder / file, compression="zstd", index=False)
+    manifest = json.loads(path.read_text()) if path.exists() else {}
+    manifest[f"{name}/{split}"] = {"file": file, "rows": len(rows), "sha256": digest(rows), "seed": seed}
+    path.write_text(json.dumps(manifest, indent=1) + "\n")
 
 
 def _manifest(folder: Path) -> dict:

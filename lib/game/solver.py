@@ -325,6 +325,28 @@ def is_solvable(nums: Iterable, target: int | Fraction) -> bool:
     return len(_solve(tuple(sorted(nums)), target)) > 0
 
 
+def solvable_in_integers(nums: np.ndarray, targets: np.ndarray) -> np.ndarray:
+    """Which problems, integers nums (problems, n) and targets (problems,), have a solution whose intermediate results
+    are all integers: bool (problems,).
+
+    For targets from 0 up negative ones are never needed: turned differences, (b - a) for (a - b), take the signs up to
+    the root.
+    """
+    problem, template = enumerate_solutions(nums, targets)
+    rows = label_rows(nums.shape[1], template)
+    of_label = np.pad(np.sort(nums, axis=1), [(0, 0), (FIRST_NUMBER, 0)]).astype(float)
+    values = of_label[problem[:, None], rows]
+    whole = np.ones(len(rows), bool)
+    for i in reversed(range(rows.shape[1] // 2)):
+        left, right = values[:, 2 * i + 1], values[:, 2 * i + 2]
+        quotient = np.divide(left, right, out=np.full_like(left, np.nan), where=right != 0)
+        results = [left + right, left - right, left * right, quotient]
+        at = [rows[:, i] == label for label in (1, 2, 3, 4)]
+        values[:, i] = np.select(at, results, values[:, i])
+        whole &= values[:, i] == np.floor(values[:, i])
+    return np.bincount(problem[whole], minlength=len(nums)) > 0
+
+
 def solution_forms(problem: Problem) -> np.ndarray:
     """Every commuted form of every solution, the literal S(x) of `ast` (method, step 2): label rows, uint8 (forms, 2**n
     - 1), read-only. The distance of Eq. 5-6 to S(x) is the least Hamming distance to a row, plus one for each node of

@@ -177,7 +177,6 @@ class Notebooks(Settings):
     alpha: Share = 0.0  # of Q_soft (`agent` Eq. 9); of the second policy in a mixture
     beta: Positive = 1.0  # of Q_soft; of a preference loss
     eta: Positive = 1.0  # temperature of the distilled policy (`agent` Eq. 16)
-    teach: Literal["actions", "values"] = "actions"  # what a distillation teaches
     # searches
     value: str = ""  # a policy that says whether a state can be solved
     searches: list = []

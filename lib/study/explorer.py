@@ -1,6 +1,7 @@
 """Pages of rollouts: this file finds, judges and chooses rollouts, and draws them with the markup of explorer.html.
 
-Jinja escapes whatever is put into the markup, so that a completion cannot become a tag. Notebook 91 adds the widgets.
+Jinja escapes whatever is put into the markup, so that a completion cannot become a tag. The widgets are in
+`lib.study.widgets`.
 """
 
 import re

@@ -1,0 +1,101 @@
+"""The agent's states and actions with what the solver says of them: what preferences, distillation and a learned value
+are made of (paper `agent`).
+
+A state that was met stands beside its problem's index and group and the solver's own action in it, if one is known.
+"""
+
+import random
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pandas as pd
+
+from lib.game.mdp import (
+    VERDICTS,
+    Action,
+    State,
+    initial,
+    legal_actions,
+    parse_action,
+    q_values,
+    render_action,
+    render_state,
+    step,
+)
+from lib.game.problem import Problem
+from lib.game.solver import levels
+
+Met = tuple[int, str | None, State, Action | None]  # problem, its group, the state, the solver's action
+Tags = Sequence[tuple[str, float, int]]  # what `lib.learn.search.sample_tags` draws in one state
+Draw = Callable[[list[State]], list[Any]]
+
+
+def named(tags: Tags, state: State) -> list[Action]:
+    """The legal actions that tags name in a state, as often as they do."""
+    moves = [parse_action(text, state) for text, *_ in tags]
+    return [move for move in moves if not isinstance(move, str)]
+
+
+def played(problems: Sequence[Problem], draw: Draw, rng: random.Random) -> tuple[list[Met], list[Tags]]:
+    """The states of one game of each problem, lost ones among them, and the tags that `draw` gives for them.
+
+    A game goes on with one of the different actions drawn, or with one more at random. Its last state has two numbers:
+    a single number is won or lost without a value.
+    """
+    met, tags, level = [], [], [(i, initial(problem)) for i, problem in enumerate(problems)]
+    groups = levels(problems)
+    while level:
+        drawn = draw([state for _, state in level])
+        met += [(i, groups[i], state, None) for i, state in level]
+        tags += drawn
+        onward = []
+        for (i, state), some in zip(level, drawn, strict=True):
+            moves = [*dict.fromkeys(named(some, state)), rng.choice(legal_actions(state))]
+            onward.append((i, step(state, rng.choice(moves))))
+        level = [(i, state) for i, state in onward if len(state.nums) > 2]
+    return met, tags
+
+
+def tried(met: Sequence[Met], tags: Sequence[Tags], rng: random.Random) -> tuple[pd.DataFrame, list[State]]:
+    """The actions of each state: those that its tags name, the solver's, and one more at random; and where they lead.
+
+    One row per action: state, problem, group, prompt, action, drawn (how often), solver (it is the solver's), and
+    binary, its exact value Q_bin.
+    """
+    rows, successors = [], []
+    for i, ((problem, group, state, solution), drawn) in enumerate(zip(met, tags, strict=True)):
+        moves = named(drawn, state)
+        for move in dict.fromkeys(filter(None, [*moves, solution, rng.choice(legal_actions(state))])):
+            successors.append(step(state, move))
+            about = {"state": i, "problem": problem, "group": group, "prompt": render_state(state)}
+            how = {"drawn": moves.count(move), "solver": move == solution}
+            rows.append(about | {"action": render_action(move)} | how)
+    return pd.DataFrame(rows).assign(binary=q_values(successors, "binary")), successors
+
+
+def questions(actions: pd.DataFrame, successors: Sequence[State]) -> pd.DataFrame:
+    """The successors of actions as questions, each once per problem: prompt, completion (the solver's answer), problem,
+    left (how many numbers) and at (which row of `actions`). A state of one number needs no question."""
+    asked = {
+        "prompt": [render_state(state, "value") for state in successors],
+        "completion": [VERDICTS[solved] for solved in actions["binary"].astype(int)],
+        "problem": actions["problem"],
+        "left": [len(state.nums) for state in successors],
+        "at": range(len(actions)),
+    }
+    table = pd.DataFrame(asked)
+    return table[table["left"] > 1].drop_duplicates(["problem", "prompt"])
+
+
+def summary(actions: pd.DataFrame, tags: Sequence[Tags]) -> dict[str, float]:
+    """How good the policy behind tags is: states, actions sampled, their tokens, rejected (the share that names no
+    legal action) and, of the others, the share that keeps a solution open."""
+    sampled, legal = sum(map(len, tags)), int(actions["drawn"].sum())
+    return {
+        "step": 0,
+        "states": len(tags),
+        "sampled": sampled,
+        "tokens": sum(tokens for drawn in tags for *_, tokens in drawn),
+        "rejected": 1 - legal / sampled,
+        "keeps a solution open": float((actions["drawn"] * actions["binary"]).sum()) / max(legal, 1),
+    }

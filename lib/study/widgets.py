@@ -1,0 +1,200 @@
+"""The widgets of notebook 91, over the functions of `lib.study.explorer`: what each shows, and what moves it."""
+
+import re
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import ipywidgets as widgets
+import numpy as np
+import pandas as pd
+
+from lib.game.verifiers import STATUSES
+from lib.rewards import REWARDS
+from lib.study import explorer
+
+WIDE, WIDER = {"width": "270px"}, {"width": "430px"}
+
+
+class Explorer:
+    """Two tabs, `tabs`: one to read the rollouts of finished runs, one to put a problem to a policy.
+
+    profile: whose runs are listed first. runs: those that are shown first. page: rollouts listed at once. ask(folder,
+    nums, target, samples, seed): judged rollouts of the policy in a run's folder, as `explorer.page` takes them. Call
+    `enter` once the tabs are displayed: it loads the first runs.
+    """
+
+    source: Any  # menus, whose values are texts
+    problem_set: Any
+    sort: Any
+    reward: Any
+    policy: Any
+
+    def __init__(self, profile: str, runs: Sequence[str], page: int, ask: Callable[..., pd.DataFrame]):
+        self.runs, self.page, self.draw_rollouts = runs, page, ask
+        self.found = explorer.find(profile, *explorer.WRITTEN)
+        self.names: dict[str, str] = {}  # what the list calls them
+        self.table: pd.DataFrame | None = None  # all rollouts of the runs that are shown
+        self.at = np.array([], np.int64)  # the rows of it that the filters leave
+        self.policies: dict[str, Path] = {}
+        self.source = widgets.Dropdown(options=explorer.profiles(), value=profile, description="profile", layout=WIDER)
+        self.tabs = widgets.Tab([self._reading(), self._asking()])
+        self.tabs.titles = ("read rollouts", "ask a policy")
+        moved = {self.enter: [self.source], self.offer: [self.search], self.add: [self.listed]}
+        moved |= {self.refill: [self.chosen], self.relist: [self.number]}
+        moved[self.rechoose] = [self.problem_set, self.verdicts, self.least, self.differ, self.sort]
+        moved[self.show] = [self.rollouts, self.draw, self.reward]
+        moved[self.offer_policies] = [self.source]
+        for action, some in moved.items():
+            for widget in some:
+                widget.observe(action, "value")
+        self.go.on_click(self.ask)
+        self.offer_policies()
+
+    def _reading(self) -> widgets.Widget:
+        self.search = widgets.Text(description="search", placeholder="sft, ast, trace, seed 0 ...", layout=WIDER)
+        self.listed = widgets.Select(rows=7, description="runs", layout=WIDER)
+        self.chosen = widgets.TagsInput(allowed_tags=list(self.found), allow_duplicates=False)
+        self.problem_set = widgets.Dropdown(description="set", layout=WIDE)
+        self.verdicts = widgets.SelectMultiple(options=STATUSES, rows=5, description="verdicts", layout=WIDE)
+        self.verdicts.value = [status for status in STATUSES if status != "missing"]
+        self.least = widgets.IntSlider(max=20, description="attempts", continuous_update=False, layout=WIDE)
+        self.differ = widgets.Checkbox(description="differ: some solve it", layout=WIDE)
+        self.sort = widgets.Dropdown(options=explorer.SORTS, description="sort", layout=WIDE)
+        self.reward = widgets.Dropdown(options=[explorer.OWN, *REWARDS], description="reward", layout=WIDE)
+        self.number = widgets.BoundedIntText(min=1, max=1, description="page", layout=WIDE)
+        self.draw = widgets.IntSlider(min=0, max=15, description="draw", layout=WIDE)
+        self.rollouts = widgets.Select(rows=7, description="rollouts", layout={"width": "98%"})
+        self.said, self.view = widgets.Label(), widgets.HTML()
+        filters = widgets.VBox([self.problem_set, self.least, self.sort, self.differ])
+        which = widgets.VBox([self.source, self.search, self.listed])
+        above = widgets.HBox([which, filters, widgets.VBox([self.verdicts, self.reward])])
+        above.layout.flex_flow = "row wrap"
+        below = widgets.HBox([self.number, self.draw])
+        return widgets.VBox([above, self.chosen, self.said, self.rollouts, below, self.view])
+
+    def _asking(self) -> widgets.Widget:
+        self.policy = widgets.Dropdown(description="policy")
+        self.typed = widgets.Text(value="44 19 35", description="numbers")
+        self.target = widgets.IntText(value=98, description="target")
+        self.samples = widgets.BoundedIntText(value=4, min=1, max=16, description="samples")
+        self.seed = widgets.IntText(value=0, description="seed")
+        self.go = widgets.Button(description="sample and judge")
+        self.answered, self.judged = widgets.Label(), widgets.HTML()
+        problem = widgets.VBox([self.policy, self.typed, self.target])
+        asking = widgets.HBox([problem, widgets.VBox([self.samples, self.seed, self.go])])
+        return widgets.VBox([asking, self.answered, self.judged])
+
+    # --- read rollouts: each of these is what follows when a widget is moved ---
+
+    def enter(self, _=None) -> None:
+        """Another profile: its runs, of which those of `runs` are shown where it has them."""
+        self.chosen.value = []
+        self.found.clear()
+        self.found.update(explorer.find(self.source.value, *explorer.WRITTEN))
+        self.names.clear()
+        self.names.update({name: f"{explorer.title(folder)} · {name}" for name, folder in self.found.items()})
+        self.chosen.allowed_tags = list(self.found)
+        self.offer()
+        self.chosen.value = [name for name in self.runs if name in self.found]
+        if not self.chosen.value:
+            self.refill()
+
+    def offer(self, _=None) -> None:
+        """Another search: the runs that have all of its words."""
+        words = self.search.value.lower().split()
+        self.listed.unobserve(self.add, "value")
+        options = [(text, name) for name, text in self.names.items()]
+        self.listed.options = [one for one in options if all(word in one[0].lower() for word in words)]
+        self.listed.value = None
+        self.listed.observe(self.add, "value")
+
+    def add(self, _=None) -> None:
+        """A run of the list is shown, too."""
+        if self.listed.value and self.listed.value not in self.chosen.value:
+            self.chosen.value = [*self.chosen.value, self.listed.value]
+        self.listed.value = None
+
+    def refill(self, _=None) -> None:
+        """Other runs: load them, keep what can be kept of the filter."""
+        self.table = None
+        if self.chosen.value:
+            self.said.value = f"loading {', '.join(self.chosen.value)} ..."
+            try:
+                self.table = explorer.load({name: self.found[name] for name in self.chosen.value})
+            except (OSError, ValueError) as error:
+                self.said.value = str(error)
+        else:
+            self.said.value = "choose a run in the list"
+        if self.table is None:
+            self.rollouts.options, self.view.value = [], ""
+            return
+        kept, sets = self.problem_set.value, list(self.table["set"].cat.categories)
+        self.problem_set.unobserve(self.rechoose, "value")
+        self.problem_set.options = sets
+        self.problem_set.value = next((name for name in (kept, "heldout_1000") if name in sets), sets[0])
+        self.problem_set.observe(self.rechoose, "value")
+        self.rechoose()
+
+    def rechoose(self, _=None) -> None:
+        """Another filter or order: the rollouts that it leaves."""
+        if self.table is None:
+            return
+        filters = (self.problem_set.value, self.verdicts.value, self.least.value, self.differ.value, self.sort.value)
+        at = explorer.choose(self.table, self.chosen.value, *filters)
+        told = explorer.size(self.table.iloc[at])
+        if not len(at):
+            everything = (self.problem_set.value, STATUSES, 0, False, self.sort.value)
+            at = explorer.choose(self.table, self.chosen.value, *everything)
+            told = explorer.size(self.table.iloc[at])
+            told = f"no rollout passes these filters, so all are shown: {told}"
+        self.at, self.said.value = at, told
+        self.number.max = max(-(-len(at) // self.page), 1)
+        if self.number.value > 1:
+            self.number.value = 1  # which lists them, too
+        else:
+            self.relist()
+
+    def relist(self, _=None) -> None:
+        """Another page: one line a rollout."""
+        if self.table is None:
+            return
+        at = self.at[(self.number.value - 1) * self.page : self.number.value * self.page]
+        self.rollouts.unobserve(self.show, "value")  # shown below: the same position may be another rollout now
+        self.rollouts.options = [(explorer.line(self.table.iloc[one]), int(one)) for one in at]
+        self.rollouts.value = int(at[0]) if len(at) else None
+        self.rollouts.observe(self.show, "value")
+        self.show()
+
+    def show(self, _=None) -> None:
+        """Another rollout: it, and those of the other runs on the same problem."""
+        if self.table is None or self.rollouts.value is None:
+            self.view.value = ""
+            return
+        positions = explorer.beside(self.table, self.rollouts.value, self.chosen.value, self.at, self.draw.value)
+        self.view.value = explorer.page(self.table, positions, self.reward.value)
+
+    # --- ask a policy ---
+
+    def offer_policies(self, _=None) -> None:
+        """Another profile: its policies, if it holds any."""
+        self.policies.clear()
+        with suppress(FileNotFoundError):
+            self.policies.update(explorer.find(self.source.value, "checkpoint"))
+        self.policy.options = [(f"{explorer.title(folder)} · {name}", name) for name, folder in self.policies.items()]
+
+    def ask(self, _=None) -> None:
+        """Sample the policy on the problem that was typed."""
+        self.judged.value, words = "", re.split(r"[\s,;]+", self.typed.value.strip())
+        if not 2 <= len(words) <= 6 or not all(re.fullmatch("[1-9][0-9]{0,2}", word) for word in words):
+            self.answered.value = "two to six numbers from 1 to 999, as in: 44 19 35"
+            return
+        if self.policy.value is None:
+            self.answered.value = f"profile {self.source.value} holds no policy"
+            return
+        self.answered.value, nums = "sampling ...", list(map(int, words))
+        folder, asked = self.policies[self.policy.value], (nums, self.target.value)
+        table = self.draw_rollouts(folder, *asked, self.samples.value, self.seed.value)
+        self.answered.value = f"{len(table)} rollouts"
+        self.judged.value = explorer.page(table, list(range(len(table))), self.reward.value)
