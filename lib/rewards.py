@@ -11,7 +11,6 @@ Equations are those of "Dense Rewards for RLVR on Countdown via ASTs" (Elbakry, 
 is named: `dense` is "Enhancing RLOO with Dense Symbolic Rewards and Bandit-Driven Curricula" (Sangpisit, Thawornbut).
 """
 
-import hashlib
 import inspect
 import runpy
 import traceback
@@ -52,10 +51,8 @@ class Score(NamedTuple):
 
 Reward = Callable[[Sequence[str], Problem], list[Score]]
 REWARDS: dict[str, Callable[..., Reward]] = {}
-
-
 _file: dict[str, Callable[..., Reward]] | None = None  # the rewards of the file that is being run, if there is one
-_of_files: dict[str, tuple[str, dict[str, Callable[..., Reward]]]] = {}  # file -> a hash of its text, and its rewards
+_of_files: dict[str, tuple[bytes, dict[str, Callable[..., Reward]]]] = {}  # file -> its text, and its rewards
 
 
 def register(name: str) -> Callable:
@@ -326,9 +323,9 @@ KINDS = {float: "a number", int: "a whole number", bool: "true or false", str: "
 def get_reward(name: str, options: dict | None = None) -> Reward:
     """The reward `name`, or `file.py:name` (from the repository's root), with these options.
 
-    Raises ValueError that names the nearest reward or option, the type that an option must have, or the error in the
-    file. The reward raises TypeError for a text in place of a list of texts and for anything else than a `Problem`, and
-    ValueError for scores that `score_group` refuses.
+    Raises ValueError that names the nearest reward or option, the type of an option, or the error in the file. The
+    reward raises TypeError for a single text and for anything else than a `Problem`, and ValueError for scores that
+    `score_group` refuses.
     """
     file, _, short = name.rpartition(":")
     known_rewards = rewards_of(file) if file else REWARDS
@@ -400,12 +397,12 @@ def rewards_of(file: str) -> dict[str, Callable[..., Reward]]:
     path = ROOT / file
     if not path.is_file():
         raise ValueError(f"there is no file {file} to take a reward from")
-    made_of = hashlib.sha256(path.read_bytes()).hexdigest()
-    if _of_files.get(file, ("",))[0] != made_of:
+    text = path.read_bytes()
+    if _of_files.get(file, ("",))[0] != text:
         outer, _file = _file, {}
         try:
             runpy.run_path(str(path))
-            _of_files[file] = made_of, _file
+            _of_files[file] = text, _file
         except (Exception, SystemExit) as error:
             raise ValueError(f"{file}, line {_line(error, str(path))}: {_sentence(error)}") from error
         finally:
@@ -438,9 +435,8 @@ def _fits(value: object, kind: type) -> bool:
 def as_trl(reward: Reward) -> Callable[..., list[float]]:
     """The reward as TRL's trainers call it: `GRPOTrainer(reward_funcs=as_trl(get_reward("ast")), ...)`.
 
-    The data set has columns nums and target beside the prompts, which may be texts or messages; `as_problem` says what
-    the columns may hold, and raises ValueError for a row that is not a problem, such as a target of 98.5. The
-    completions of one problem follow each other, as in TRL's batches, and are its group.
+    The data set has columns nums and target, as `as_problem` reads them, beside the prompts, which may be texts or
+    messages. The completions of one problem follow each other, as in TRL's batches, and are its group.
     """
 
     @wraps(reward)
@@ -457,9 +453,9 @@ def as_trl(reward: Reward) -> Callable[..., list[float]]:
 def from_trl(function: Callable[..., list], messages: bool = False) -> Reward:
     """The way back: a TRL reward function as a reward for our trainers, to be given to `train_rloo` or registered.
 
-    It is called with one group: prompts of style "free", completions (with `messages` as TRL's conversational
-    data sets have them), the columns nums and target, trainer_state (None), log_metric and log_extra. None counts as 0,
-    and what the function logs becomes a part. There are no completion_ids, since our rollouts are text here.
+    It is called with one group: prompts of style "free", completions (with `messages` as TRL's conversational data sets
+    have them), the columns nums and target, trainer_state (None), log_metric and log_extra, but no completion_ids. None
+    counts as 0, and what the function logs becomes a part.
     """
 
     def reward(completions: Sequence[str], problem: Problem) -> list[Score]:
