@@ -352,11 +352,10 @@ def demonstrate(
 ) -> "Dataset":
     """Rows `prompt`, `completion` for supervised fine-tuning on `problems`; those of evaluation problems are dropped.
 
-    A problem gets the prompt of style `prompt_style` and one demonstration by `design` (a key of DEMONSTRATIONS) with 0
-    to `most_failures` failing attempts, drawn uniformly. A design of several variants writes as many rows, about the
-    first problems. A share `give_up` of the rows gives up (`draw_attempts`), one attempt later than a solution would
-    have come. checked: the field of TraceDesign, whatever the design says. In style "pick" the rows are the states and
-    actions of one solution.
+    A problem gets one demonstration by `design` (a key of DEMONSTRATIONS) with 0 to `most_failures` failing attempts. A
+    design of several variants writes as many rows, about the first problems. A share `give_up` of the rows gives up,
+    one attempt later than a solution would have come. checked: the field of TraceDesign. In style "pick" the rows are
+    the states and actions of one solution.
     """
     from datasets import Dataset
 

@@ -129,7 +129,7 @@ def read(model, prompts: Sequence[Sequence[int]], texts: Sequence[Sequence[tuple
 
 class _Packed:
     """A prompt and a tree of texts behind it: the tokens, the position of each and the token before it on its path; the
-    edges (token, next token), and the edges that each text takes, as (text, edge)."""
+    edges (token, next token), and those that each text takes, as (text, edge)."""
 
     def __init__(self, prompt: Sequence[int], texts: Sequence[tuple[int, ...]]):
         self.tokens, self.before = list(prompt), list(range(-1, len(prompt) - 1))

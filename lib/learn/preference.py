@@ -42,8 +42,8 @@ def preference_pairs(judged: pd.DataFrame, most: int, seed: int) -> Dataset:
 
 
 def hub_pairs(hub: str = HUB_PAIRS) -> Dataset:
-    """The hub's preference pairs (columns query, response_ws, response_ls), or those of another hub name or local
-    folder, as rows prompt, chosen, rejected; without those of evaluation problems."""
+    """The hub's preference pairs (columns query, response_ws, response_ls), or those of another name or local folder,
+    as rows prompt, chosen, rejected; without those of evaluation problems."""
     rows = exclude(load_dataset(hub, split="train").map(query_problem, load_from_cache_file=False))
     names = {"query": "prompt", "response_ws": "chosen", "response_ls": "rejected"}
     return rows.rename_columns(names).select_columns(list(names.values()))

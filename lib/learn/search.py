@@ -33,11 +33,8 @@ Value = Callable[[Sequence[State]], np.ndarray]  # states to V, float64
 @dataclass(frozen=True, kw_only=True)
 class SearchSettings:
     """Budget B/K, how tags are drawn, and the value of Eq. 10: rerank none, executor, binary or soft (`q_values`) or
-    learned (`learned_values`), with lambda `weight`.
-
-    cascade: several budgets in place of B/K. "16 x 1/1, 16/16" is sixteen single games, one after the other, and then a
-    search. A problem goes through them until a game is won.
-    """
+    learned (`learned_values`), with lambda `weight`. cascade: several budgets in place of B/K, as "16 x 1/1, 16/16":
+    sixteen single games, one after the other, and then a search, until a game is won."""
 
     beams: int = 16
     samples: int = 16
@@ -208,9 +205,9 @@ def search_table(
     """Search every problem of `rows` (nums, target) `repeats` times, `together` at once: the table that is saved.
 
     One row per finished game; a search without one has a row of rank 0 with empty texts. Columns: problem (its index),
-    nums, target, sample (the repeat), rank (0 is the best score), completion (the answer that the game has built, for
-    `judging.judge`), actions, states (after each action), logprob, score; and of the whole search, the same in all its
-    rows, sampled, each of REJECTIONS, tokens, valued (states) and seconds (its share of the time of `together`).
+    nums, target, sample (the repeat), rank (0 is the best score), completion (the answer that the game has built),
+    actions, states (after each action), logprob, score; and of the whole search sampled, each of REJECTIONS, tokens,
+    valued (states) and seconds (its share of the time of `together`).
     """
     asked = [(i, sample, row) for i, row in enumerate(rows) for sample in range(repeats)]
     table = []

@@ -1,7 +1,7 @@
 """What our trainers share: checkpoints to resume from, metrics.csv, and a look at held-out problems.
 
-A run folder gets `metrics.csv`, `trainer/` (what is needed to resume) and at the end `checkpoint/` (the policy). A run
-that was killed and is started again gives the same metrics, but for the columns `seconds*`, and the same weights.
+A run folder gets `metrics.csv`, `trainer/` (to resume from) and at the end `checkpoint/`. A run that was killed and is
+started again gives the same metrics, but for the columns `seconds*`, and the same weights.
 """
 
 import json

@@ -89,12 +89,8 @@ def _began_at(names: dict) -> tuple[str, str] | None:
 
 def samples(patterns, sets=None, looks=("answer",), texts=False) -> pd.DataFrame:
     """All generations of sampling runs, judged: one row per different completion of a problem, which was drawn `count`
-    times.
-
-    Columns run, method, seed, style, set, problem, tokens, logprob, finish, count, those of each look (`judge`), and
-    with `texts` nums, target, completion. `sets` restricts the evaluation sets. The columns of look `steps` are empty
-    for programs, which have no free reasoning.
-    """
+    times. Columns run, method, seed, style, set, problem, tokens, logprob, finish, count, those of each look (`judge`;
+    `steps` is empty for programs), and with `texts` nums, target, completion. `sets` restricts the evaluation sets."""
     return _judged(patterns, "generations.parquet", sets, looks, texts)
 
 

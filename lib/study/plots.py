@@ -1,8 +1,8 @@
-"""Figures from tidy tables: numbers in, axes out. There is one style, and each method looks the same in all studies.
+"""Figures from tidy tables, in one style in which each method looks the same in all studies.
 
-Every table has the columns that its function's docstring names. Its column `method` holds names of data/methods.csv or
-of search systems. A method that is not listed there, such as your own reward, gets the next free colour and its own
-name as label. A paper's numbers are hollow, and no line joins them, since it would suggest values that nobody reported.
+Every table has the columns that its function's docstring names; `method` holds names of data/methods.csv or of search
+systems. Another method, such as your own reward, gets the next free colour and its own name as label. A paper's numbers
+are hollow, and no line joins them, since it would suggest values that nobody reported.
 """
 
 from base64 import b64encode
@@ -173,8 +173,8 @@ def name_points(ax) -> None:
 
 
 def dots(ax, table: pd.DataFrame, title="", xlabel=None) -> None:
-    """Estimates in rows, the first on top. Columns name, metric (which decides the colour), estimate, low, high, and
-    paper, which is drawn hollow. Differences have a column baseline; they are in points, with a line at zero."""
+    """Estimates in rows, the first on top. Columns name, metric (the colour), estimate, low, high, and paper, which is
+    hollow. Differences have a column baseline; they are in points, with a line at zero."""
     rows, metrics = list(dict.fromkeys(table["name"])), list(dict.fromkeys(table["metric"]))
     others = cycle(OTHERS)
     for i, metric in enumerate(metrics):
