@@ -29,9 +29,6 @@ from lib.game.verifiers import VERIFIERS, answer_span, verify_program, verify_tr
 CACHE = RUNS / ".verdicts"
 JUDGED_BY = REFERENCE / "judged_by.txt"
 TEXTS = ["nums", "target", "completion"]  # large: they are read only where they are asked for
-ANSWER = ["status", "correct", "solution"]
-STEPS = ["equations", "true", "distinct", "signs", "legal", "lost", "attempts"]
-PROGRAM = ["passed", "assignments", "complete"]
 TRACE = ["goes_on", "ungrounded", "valid_lines", "reached", "repaired", "trace_muldiv", "answer_muldiv"]
 
 
@@ -186,10 +183,10 @@ def _trace(text, problem, _, finish):
 
 
 LOOKS = {
-    "answer": (ANSWER, _answer),
+    "answer": (["status", "correct", "solution"], _answer),
     "expression": (["expression"], _expression),
-    "steps": (STEPS, _steps),
-    "program": (PROGRAM, _program),
+    "steps": (["equations", "true", "distinct", "signs", "legal", "lost", "attempts"], _steps),
+    "program": (["passed", "assignments", "complete"], _program),
     "trace": (TRACE, _trace),
 }
 
