@@ -172,8 +172,8 @@ class Frontier(Curriculum):
         else:
             numbers, targets = (f"{one.start} to {one.stop - 1}" for one in self.ranges)
             raise ValueError(
-                f"the frontier curriculum finds no problems: {len(found):,} of {self.rounds * 4 * wanted:,} with numbers "
-                f"from {numbers} and targets from {targets}, as in the training problems, can be solved"
+                f"the frontier curriculum finds no problems: {len(found):,} of {self.rounds * 4 * wanted:,} with "
+                f"numbers from {numbers} and targets from {targets}, as in the training problems, can be solved"
             )
         found = found[:wanted]
         *squares, products = np.array(self.state).reshape(self.width + 1, self.width)
