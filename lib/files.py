@@ -42,8 +42,8 @@ def nearest(name: str, known: Iterable) -> str:
 def atomic(path: Path) -> Iterator[Path]:
     """Give a temporary path in the same folder as `path`, which takes its place when the block ends without an error.
 
-    File and name are on the disk when this returns, so a power cut leaves the old file or the new one. Raises OSError
-    with a remedy when the file cannot be written (a full disk); the temporary file is removed.
+    A power cut leaves the old file or the new one. Raises OSError with a remedy when the file cannot be written (a full
+    disk); the temporary file is removed.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
@@ -96,8 +96,8 @@ def write_table(table: pd.DataFrame, path: Path, rounded: bool = False) -> Path:
 def brief(cell):
     """A fraction as text with six significant digits; whole numbers, and what is no number, as they are.
 
-    Processors disagree about the sixteenth digit, which decides how a tie is rounded (0.4718875 is a share of counts).
-    A first rounding, to twelve digits, removes it; and a difference below 1e-12 is one of nothing.
+    Processors disagree about the sixteenth digit, which decides how a tie is rounded: a first rounding, to twelve,
+    removes it. A difference below 1e-12 is one of nothing.
     """
     if not isinstance(cell, float) or not math.isfinite(cell):
         return cell

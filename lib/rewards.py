@@ -4,14 +4,13 @@
     scores = reward(completions, problem)  # one group: the completions of one problem
 
 A factory registered with `@register("name")` takes the reward's options and returns that function. `Score.parts` are
-logged beside the total, so every completion gets the same parts. Your own reward may stand in a notebook, or in a file
-that its name points to, as in `reward: my_rewards.py:closer` in papermill_runs.yaml.
+logged beside the total. Your own reward may stand in a notebook, or in a file that its name points to, as in `reward:
+my_rewards.py:closer` in papermill_runs.yaml.
 
 Equations are those of "Dense Rewards for RLVR on Countdown via ASTs" (Elbakry, 2026), short `ast`, unless another paper
 is named: `dense` is "Enhancing RLOO with Dense Symbolic Rewards and Bandit-Driven Curricula" (Sangpisit, Thawornbut).
 """
 
-import hashlib
 import inspect
 import runpy
 import traceback
@@ -52,10 +51,8 @@ class Score(NamedTuple):
 
 Reward = Callable[[Sequence[str], Problem], list[Score]]
 REWARDS: dict[str, Callable[..., Reward]] = {}
-
-
 _file: dict[str, Callable[..., Reward]] | None = None  # the rewards of the file that is being run, if there is one
-_of_files: dict[str, tuple[str, dict[str, Callable[..., Reward]]]] = {}  # file -> a hash of its text, and its rewards
+_of_files: dict[str, tuple[bytes, dict[str, Callable[..., Reward]]]] = {}  # file -> its text, and its rewards
 
 
 def register(name: str) -> Callable:
@@ -118,13 +115,13 @@ def ast_distance(
 ) -> Reward:
     """Eq. 8: lambda_c for a correct answer, else lambda_p for an answer span and lambda_a exp(-d / tau) for a valid
     expression, where d is its distance to the nearest solution (Eq. 5). Both also earn lambda_s times the share of the
-    reasoning's different steps whose arithmetic holds, 0 where there are none, as the paper proposes for later.
+    reasoning's different steps whose arithmetic holds, as the paper proposes for later.
 
     With exact_numbers an expression is valid if it uses exactly the problem's numbers, a division by zero included;
     without, any expression is (the paper's early trials, which the policy learnt to exploit). Parts: correct, answer,
     valid (the indicators of Eq. 8); wrong_numbers; distance (d; 0 for a correct answer, the size of a solution where
-    there is no tree, infinite if the problem has no solution); closeness (exp(-d / tau) of a valid answer, else 0); and
-    with lambda_s arithmetic (the share).
+    there is no tree, infinite without a solution); closeness (exp(-d / tau) of a valid answer, else 0); with lambda_s
+    arithmetic (the share).
 
     Raises ValueError unless tau > 0, lambda_s >= 0 and lambda_c > max(0, lambda_p) + max(0, lambda_a) + lambda_s, so
     that every wrong completion scores below every solution.
@@ -167,11 +164,8 @@ def ast_distance(
 @register("program")
 def program(early: float = 1.0) -> Reward:
     """The decomposed reward (Eq. 4) of "Programmatic Reasoning for Countdown" (Ivankiv and Zhou): the sum of the
-    weights of the checks that a program passes. Parts: each check, 0 or 1.
-
-    The checks before the target keep a share `early` of their weights, and the target has the rest: a correct program
-    earns 1, and at 0 nothing else earns anything. Raises ValueError unless early is within 0 and 1.
-    """
+    weights of the checks that a program passes. Parts: each check, 0 or 1. The checks before the target keep a share
+    `early` of their weights, and the target has the rest. Raises ValueError unless early is within 0 and 1."""
     if not 0 <= early <= 1:
         raise ValueError(f"early must lie between 0 and 1: {early}")
     weights = {check: early * weight for check, weight in PROGRAM_WEIGHTS.items()}
@@ -224,11 +218,10 @@ def dense(lambda_1: float = 0.05, lambda_2: float = 0.05, lambda_3: float = 0.0,
 
     A step of `verify_steps` is legal if it reads `a op b = c`, holds, and takes its operands from the pool; else it is
     invalid. It makes progress if it and every step of its attempt before it are legal, and its pool can still reach the
-    target. The paper leaves open how R sums c such steps. aggregate:
-    "bounded": c / (c + n - 1) for c different steps, where a solution of n numbers needs n - 1. Each R is within [0, 1)
-    and grows with each step, and at any length a correct answer beats any other.
-    "share": c by the number of different steps, as in the published runs that name no other. R_legal + R_invalid is
-    then 1, so that lambda_1 and lambda_2 act as one number: (.05, .1) and (.1, .05) differ by a constant.
+    target. The paper leaves open how R sums c such steps, hence `aggregate`:
+
+    "bounded": c / (c + n - 1) for c different steps, where a solution of n numbers needs n - 1: within [0, 1), growing.
+    "share": c by the number of different steps. R_legal + R_invalid is then 1, so both lambdas act as one.
     "count": c of all steps, the literal reading; enough legal steps earn more than a correct answer.
 
     Unless aggregate is "count", a correct answer earns at least 1 - lambda_2 and any other at most 0.1 + lambda_1 +
@@ -359,9 +352,9 @@ KINDS = {float: "a number", int: "a whole number", bool: "true or false", str: "
 def get_reward(name: str, options: dict | None = None) -> Reward:
     """The reward `name`, or `file.py:name` (from the repository's root), with these options.
 
-    Raises ValueError that names the nearest reward or option, the type that an option must have, or the error in the
-    file. The reward raises TypeError for a text in place of a list of texts and for anything else than a `Problem`, and
-    ValueError for scores that `score_group` refuses.
+    Raises ValueError that names the nearest reward or option, the type of an option, or the error in the file. The
+    reward raises TypeError for a single text and for anything else than a `Problem`, and ValueError for scores that
+    `score_group` refuses.
     """
     file, _, short = name.rpartition(":")
     known_rewards = rewards_of(file) if file else REWARDS
@@ -433,12 +426,12 @@ def rewards_of(file: str) -> dict[str, Callable[..., Reward]]:
     path = ROOT / file
     if not path.is_file():
         raise ValueError(f"there is no file {file} to take a reward from")
-    made_of = hashlib.sha256(path.read_bytes()).hexdigest()
-    if _of_files.get(file, ("",))[0] != made_of:
+    text = path.read_bytes()
+    if _of_files.get(file, ("",))[0] != text:
         outer, _file = _file, {}
         try:
             runpy.run_path(str(path))
-            _of_files[file] = made_of, _file
+            _of_files[file] = text, _file
         except (Exception, SystemExit) as error:
             raise ValueError(f"{file}, line {_line(error, str(path))}: {_sentence(error)}") from error
         finally:
@@ -471,9 +464,8 @@ def _fits(value: object, kind: type) -> bool:
 def as_trl(reward: Reward) -> Callable[..., list[float]]:
     """The reward as TRL's trainers call it: `GRPOTrainer(reward_funcs=as_trl(get_reward("ast")), ...)`.
 
-    The data set has columns nums and target beside the prompts, which may be texts or messages; `as_problem` says what
-    the columns may hold, and raises ValueError for a row that is not a problem, such as a target of 98.5. The
-    completions of one problem follow each other, as in TRL's batches, and are its group.
+    The data set has columns nums and target, as `as_problem` reads them, beside the prompts, which may be texts or
+    messages. The completions of one problem follow each other, as in TRL's batches, and are its group.
     """
 
     @wraps(reward)
@@ -490,9 +482,9 @@ def as_trl(reward: Reward) -> Callable[..., list[float]]:
 def from_trl(function: Callable[..., list], messages: bool = False) -> Reward:
     """The way back: a TRL reward function as a reward for our trainers, to be given to `train_rloo` or registered.
 
-    It is called with one group: prompts of style "free", completions (with `messages` as TRL's conversational
-    data sets have them), the columns nums and target, trainer_state (None), log_metric and log_extra. None counts as 0,
-    and what the function logs becomes a part. There are no completion_ids, since our rollouts are text here.
+    It is called with one group: prompts of style "free", completions (with `messages` as TRL's conversational data sets
+    have them), the columns nums and target, trainer_state (None), log_metric and log_extra, but no completion_ids. None
+    counts as 0, and what the function logs becomes a part.
     """
 
     def reward(completions: Sequence[str], problem: Problem) -> list[Score]:

@@ -171,15 +171,15 @@ def test_the_look_at_steps_by_hand():
     row = look(text, "steps")
     assert row[["equations", "true", "distinct", "signs"]].tolist() == [3, 2, 2, 3]
     assert row["legal"] == pytest.approx(2 / 3) and row["lost"] == 1 and row["attempts"] == 2
-    assert look("no", "steps")[judging.STEPS].tolist() == [0, 0, 0, 0, 0, 0, 0]
+    assert look("no", "steps")[judging.LOOKS["steps"][0]].tolist() == [0, 0, 0, 0, 0, 0, 0]
     assert look(text.replace("44 + 19</a", "44 + 19 + 35</a"), "steps")["lost"] == 0
 
 
 def test_the_look_at_programs_by_hand():
-    assert look(PROGRAM, "program", "program")[judging.PROGRAM].tolist() == [5, 2, 1]
-    assert look(RIGHT, "program")[judging.PROGRAM].tolist() == [5, 1, 1]  # read as one line of a program
+    assert look(PROGRAM, "program", "program")[judging.LOOKS["program"][0]].tolist() == [5, 2, 1]
+    assert look(RIGHT, "program")[judging.LOOKS["program"][0]].tolist() == [5, 1, 1]  # read as one line of a program
     assert look("<answer>44 + 19</answer>", "program")["passed"] == 3
-    assert look("nothing", "program")[judging.PROGRAM].tolist() == [0, 0, 0]
+    assert look("nothing", "program")[judging.LOOKS["program"][0]].tolist() == [0, 0, 0]
 
 
 def test_the_look_at_traces_by_hand():

@@ -205,7 +205,7 @@ def test_a_tags_log_probability_is_the_models_at_temperature_1_with_the_end_toke
     state = initial(PROBLEMS[0])
     sampling = Sampling(temperature=0.5, top_p=0.9, top_k=10, max_tokens=400)
     [drawn] = sample_tags(model, tokenizer, [state], 6, sampling, torch.Generator().manual_seed(0))
-    prompt = tokenizer(lib.learn.search.render_state(state)).input_ids
+    prompt = tokenizer(render_state(state)).input_ids
     ended = [tag for tag in drawn if tag[0]]
     for text, logprob, tokens in ended:
         ids = [*tokenizer(text).input_ids, tokenizer.eos_token_id]

@@ -23,7 +23,7 @@ from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from lib.files import PROBLEMS, ROOT, nearest
+from lib.files import PROBLEMS, ROOT, nearest, reading
 
 if TYPE_CHECKING:  # a second and a half to import: the verifiers need a Problem only
     import numpy as np
@@ -291,13 +291,14 @@ def draw_block(rng: np.random.Generator, numbers: int, lowest_target: int) -> tu
     once, and the numbers again until the last problem is solvable."""
     import numpy as np
 
-    solvable = import_module("lib.game.solver").solvable_in_integers  # imported late: the solver needs this file
+    from lib.game.solver import solvable_in_integers  # which needs this file
+
     targets = rng.integers(lowest_target, 101, BLOCK[numbers])
     nums = np.zeros((BLOCK[numbers], numbers), int)
     missed = np.arange(BLOCK[numbers])
     while len(missed):
         nums[missed] = rng.integers(1, 100, (len(missed), numbers))
-        missed = missed[~solvable(nums[missed], targets[missed])]
+        missed = missed[~solvable_in_integers(nums[missed], targets[missed])]
     return nums, targets
 
 
@@ -343,27 +344,23 @@ def _manifest(folder: Path) -> dict:
     path = folder / "manifest.json"
     if not path.exists():
         raise ProblemSetError(f"{path} is missing: restore it with `git checkout`, or run notebooks/01_build_problems")
-    try:
+    with reading(path):
         manifest = json.loads(path.read_text())
         if not all({"file", "sha256"} <= entry.keys() for entry in manifest.values()):
             raise ValueError("an entry without file or sha256")
-    except (ValueError, AttributeError) as error:
-        raise ProblemSetError(f"{path} is damaged ({error}): restore it with `git checkout`") from error
     return manifest
 
 
 def read(folder: Path, name: str, split: str) -> pd.DataFrame:
-    """A problem set of `folder`, its content checked against the manifest. Raises ProblemSetError."""
+    """A problem set of `folder`, its content checked against the manifest. Raises ValueError with what to do."""
     import pandas as pd
 
     manifest = _manifest(folder)
     if (entry := manifest.get(f"{name}/{split}")) is None:
         raise ProblemSetError(f"there is no problem set {name}/{split}; there are {', '.join(manifest)}")
     path = folder / entry["file"]
-    try:
+    with reading(path):
         rows = pd.read_parquet(path)
-    except Exception as error:
-        raise ProblemSetError(f"{path} cannot be read ({error}): restore it with `git checkout`") from error
-    if digest(rows) != entry["sha256"]:
-        raise ProblemSetError(f"{path} is not the set of {folder / 'manifest.json'}: restore it with `git checkout`")
+        if digest(rows) != entry["sha256"]:
+            raise ValueError(f"it is not the set of {folder / 'manifest.json'}")
     return rows

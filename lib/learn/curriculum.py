@@ -151,6 +151,8 @@ class Frontier(Curriculum):
     """
 
     candidates, memory = 20, 20.0
+    width = 5  # features of a problem
+    rounds = 50  # of drawing new problems for an update, before an error
 
     def __init__(self, *data, count=6):
         super().__init__(*data, count=count)
@@ -158,24 +160,25 @@ class Frontier(Curriculum):
         numbers = [n for problem in self.problems for n in problem.nums]
         targets = [problem.target for problem in self.problems]
         self.ranges = [range(int(min(some)), int(max(some)) + 1) for some in (numbers, targets)]
-        self.state = [0.0] * (WIDTH * WIDTH + WIDTH)
+        self.state = [0.0] * (self.width * self.width + self.width)
 
     def draw(self, count: int, step: int) -> list[Problem]:
         rng, found = np.random.default_rng([self.seed, step]), []
-        for _ in range(ROUNDS):
-            if len(found) >= count * self.candidates:
+        wanted = count * self.candidates
+        for _ in range(self.rounds):
+            if len(found) >= wanted:
                 break
-            found += _written(rng, rng.choice(self.lengths, 4 * count * self.candidates).tolist(), *self.ranges)
+            found += self.solvable(rng, 4 * wanted)
         else:
             numbers, targets = (f"{one.start} to {one.stop - 1}" for one in self.ranges)
             raise ValueError(
-                f"the frontier curriculum finds no problems: {len(found):,} of {ROUNDS * 4 * count * self.candidates:,}"
-                f" with numbers from {numbers} and targets from {targets}, as in the training problems, can be solved"
+                f"the frontier curriculum finds no problems: {len(found):,} of {self.rounds * 4 * wanted:,} with "
+                f"numbers from {numbers} and targets from {targets}, as in the training problems, can be solved"
             )
-        found = found[: count * self.candidates]
-        *squares, products = np.array(self.state).reshape(WIDTH + 1, WIDTH)
-        features = _features(found)
-        predicted = 0.5 + features @ np.linalg.solve(squares + np.eye(WIDTH), products)
+        found = found[:wanted]
+        *squares, products = np.array(self.state).reshape(self.width + 1, self.width)
+        features = self.features(found)
+        predicted = 0.5 + features @ np.linalg.solve(squares + np.eye(self.width), products)
         nearest = np.argsort(abs(predicted - 0.5), kind="stable")[:count]
         self.drawn, self.predicted = features[nearest], predicted[nearest]
         return [found[i] for i in nearest]
@@ -185,24 +188,21 @@ class Frontier(Curriculum):
         self.state = (np.array(self.state) * exp(-1 / self.memory) + sums.ravel()).tolist()
         return {"predicted": float(self.predicted.mean())}
 
+    def solvable(self, rng: np.random.Generator, count: int) -> list[Problem]:
+        """Those of `count` random problems like the training problems that can be solved and are held out nowhere."""
+        numbers, targets = self.ranges
+        drawn = []
+        for length in rng.choice(self.lengths, count).tolist():
+            nums = rng.integers(numbers.start, numbers.stop, length).tolist()
+            drawn.append(Problem(tuple(nums), int(rng.integers(targets.start, targets.stop))))
+        held_out, counts = keys("evaluation"), count_all(drawn)
+        return [one for one, solutions in zip(drawn, counts, strict=True) if solutions and one.key not in held_out]
 
-WIDTH = 5  # features of a problem
-ROUNDS = 50  # of drawing new problems for an update, before an error
-
-
-def _features(problems: Sequence[Problem]) -> np.ndarray:
-    """The features that success is predicted from, (problems, WIDTH)."""
-    counts, simplest = profiles(problems)
-    sizes = [len(problem.nums) for problem in problems]
-    return np.stack([np.ones(len(sizes)), sizes, np.log(counts + 1), simplest == 1, simplest == 2], axis=1)
-
-
-def _written(rng: np.random.Generator, lengths: Sequence[int], numbers: range, targets: range) -> list[Problem]:
-    """Random problems of these lengths from these ranges that can be solved and stand in no evaluation set."""
-    made = [(rng.integers(numbers.start, numbers.stop, n), rng.integers(targets.start, targets.stop)) for n in lengths]
-    drawn = [Problem(tuple(nums.tolist()), int(target)) for nums, target in made]
-    held_out, counts = keys("evaluation"), profiles(drawn)[0]
-    return [problem for problem, count in zip(drawn, counts, strict=True) if count and problem.key not in held_out]
+    def features(self, problems: Sequence[Problem]) -> np.ndarray:
+        """What success is predicted from, (problems, width)."""
+        counts, simplest = profiles(problems)
+        sizes = [len(problem.nums) for problem in problems]
+        return np.stack([np.ones(len(sizes)), sizes, np.log(counts + 1), simplest == 1, simplest == 2], axis=1)
 
 
 CURRICULA: dict[str, type[Curriculum]] = {

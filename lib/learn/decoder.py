@@ -25,10 +25,9 @@ def left_padded(prompts: list[list[int]], device) -> tuple[torch.Tensor, torch.T
 class Decoder:
     """The layers of a Qwen2 or a Llama for one more token per row, in few operations.
 
-    The weights of products over the same input are joined in one matrix, and the weights of the norm in front of them
-    and the scale of attention are multiplied into it. The two halves of a query or key that a rotation mixes stand
-    side by side, so that the rotation is one product of complex numbers. Under autocast products have its type, and
-    everything else is float32. `misfit` says which models fit.
+    Products over the same input are one matrix, into which the norm in front of them and the scale of attention are
+    multiplied. The two halves of a query or key that a rotation mixes stand side by side, so that it is one product of
+    complex numbers. Under autocast products have its type, everything else is float32. `misfit` says which models fit.
     """
 
     def __init__(self, model, longest: int):

@@ -1,7 +1,6 @@
-"""Demonstrations of a search, which supervised training imitates.
+"""Demonstrations of a search, which supervised training imitates. A row is a function of its seed alone.
 
-Every generator takes a `random.Random`, so that a row is a function of its seed alone. The values of a demonstration
-are integers from 0 to 999, which is what the base model is taught; the verifier has no such limit.
+The values of a demonstration are integers from 0 to 999, which is what the base model is taught.
 """
 
 import random
@@ -10,6 +9,7 @@ import string
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
+from itertools import accumulate
 from operator import itemgetter
 from typing import TYPE_CHECKING
 
@@ -131,12 +131,9 @@ def attempt_line(expr: Expr, target: Number) -> str:
 
 
 def draw_attempts(problem: Problem, rng: random.Random, failures: int, solved: bool = True) -> list[Expr]:
-    """At most `failures` attempts that miss, and then one that works or, if not `solved`, one more that misses.
-
-    A search that is not solved gives up and answers its last attempt. It teaches a policy to stop: one that has only
-    seen searches that succeed goes on to the token limit on a problem that it cannot solve. Raises ValueError for a
-    problem without a solution among the integers 0 to 999.
-    """
+    """At most `failures` attempts that miss, and then one that works or, if not `solved`, one more that misses, as the
+    answer of a search that gives up: a policy that has only seen success goes on to the token limit. Raises ValueError
+    for a problem without a solution among the integers 0 to 999."""
     if not solved:
         return near_misses(problem, rng, failures + 1)
     plain = plain_solutions(problem)
@@ -147,8 +144,7 @@ def draw_attempts(problem: Problem, rng: random.Random, failures: int, solved: b
 
 
 def free_search(problem: Problem, rng: random.Random, failures: int, solved: bool = True) -> str:
-    """A completion that searches in plain arithmetic: the attempts of `draw_attempts`, one per line as `attempt_line`
-    writes it, and the last one as the answer."""
+    """A completion that searches in plain arithmetic: `draw_attempts`, one a line, and the last one as the answer."""
     attempts = draw_attempts(problem, rng, failures, solved)
     lines = [attempt_line(attempt, problem.target) for attempt in attempts]
     return "\n".join(["<think>", *lines, "</think>", f"<answer>{render(attempts[-1])}</answer>"])
@@ -173,10 +169,9 @@ def program_search(
 ) -> str:
     """A completion that searches in a restricted program: the attempts of `draw_attempts`, the last one as its value.
 
-    A line holds one operation, or in a share COMPACT of the programs a whole attempt. Comments hold the arithmetic as
-    `attempt_line` writes it. The last assignment is the answer. It has no name of its own, because a policy would then
-    have to announce a solution before it has computed one. If `solved` is None, a share UNSOLVED of the programs ends
-    on a miss. With `fresh` the names of every attempt begin at a.
+    A line holds one operation, or in a share COMPACT of the programs a whole attempt, and its comment the arithmetic.
+    The answer has no name of its own: a policy would have to announce a solution before it has computed one. If
+    `solved` is None, a share UNSOLVED ends on a miss. With `fresh` the names of every attempt begin at a.
     """
     attempts = draw_attempts(problem, rng, failures, solved is not False)
     if solved is None and rng.random() < UNSOLVED:
@@ -204,8 +199,8 @@ def walk(pool: Pool, nodes: Sequence[BinOp]) -> Iterator[tuple[Pool, BinOp, Pool
 
 
 def actions(pool: Pool, nodes: Sequence[BinOp]) -> set[tuple]:
-    """The operations of a branch, as a search compares them to try none twice: on values, up to commuting, and with the
-    values of the pool."""
+    """The operations of a branch, as a search compares them to try none twice: on values, up to commuting, with the
+    pool."""
     tried = ((values(at), node.op, evaluate(node.left), evaluate(node.right)) for at, node, _ in walk(pool, nodes))
     return {(at, op, *(sorted((a, b)) if op in "+*" else (a, b))) for at, op, a, b in tried}
 
@@ -213,8 +208,8 @@ def actions(pool: Pool, nodes: Sequence[BinOp]) -> set[tuple]:
 def distractor(pool: Pool, target: Number, tried: set[tuple], kind: str, rng: random.Random) -> list[BinOp]:
     """A failing branch of a search: operations from `pool` down to one number that is not the target, none in `tried`.
 
-    It is the best of 8 draws. kind "any": the first; "near": the one that ends nearest to the target; "dead": one whose
-    first operation makes the target unreachable, if there is one. [] if no draw fails without repeating what was tried.
+    Of 8 draws, kind "any" is the first; "near" the one that ends nearest to the target; "dead" one whose first
+    operation makes the target unreachable, if there is one. [] if no draw fails without repeating what was tried.
     """
     found = []
     for draw in range(8):
@@ -231,9 +226,8 @@ def distractor(pool: Pool, target: Number, tried: set[tuple], kind: str, rng: ra
 class TraceDesign:
     """A design of trace demonstrations (`trace`, Table 6), which is called like the functions above and writes one.
 
-    A row is a depth-first search. A failing branch starts where two or three numbers are left, and it ends when the
-    search returns to them. With `restarts` a row is a free search instead: each attempt starts from the first state,
-    and only such a search can give up.
+    A row is a depth-first search: a failing branch starts where two or three numbers are left, and ends when the search
+    returns to them. With `restarts` each attempt starts from the first state, and only such a search can give up.
     """
 
     variants: int = 1  # rows per problem, each drawn anew; as many rows are then about fewer problems
@@ -242,7 +236,7 @@ class TraceDesign:
     most: int = 2  # such a row has 1 to this many failing branches
     branch: str = "any"  # their kind: any, near or dead (see `distractor`)
     direct: float = 0.0  # share of the rows that are an answer alone
-    restarts: bool = False  # attempts of a free search instead of failing branches
+    restarts: bool = False  # a free search instead of failing branches
     stated: bool = True  # the pool is stated after every try, and nothing is tried twice
     faulty: bool = False  # tags in capitals, and "= target" in the answer
     checked: bool = False  # a try that leaves one number says whether it is the target, as free searches do
@@ -339,11 +333,12 @@ DEMONSTRATIONS: dict[str, Callable[..., str]] = {  # how a demonstration is writ
 def action_rows(problem: Problem, rng: random.Random) -> list[dict]:
     """Rows `prompt`, `completion` (`agent`, Eq. 12): each state on the way of a random solution among the integers 0 to
     999, and the action that is taken there."""
-    state, rows = initial(problem), []
-    for chosen in moves_of(rng.choice(plain_solutions(problem))):
-        rows.append({"prompt": render_state(state), "completion": render_action(chosen)})
-        state = step(state, chosen)
-    return rows
+    moves = list(moves_of(rng.choice(plain_solutions(problem))))
+    states = accumulate(moves, step, initial=initial(problem))
+    return [
+        {"prompt": render_state(state), "completion": render_action(chosen)}
+        for state, chosen in zip(states, moves, strict=False)  # nothing follows the last state
+    ]
 
 
 def demonstrate(
@@ -357,11 +352,10 @@ def demonstrate(
 ) -> "Dataset":
     """Rows `prompt`, `completion` for supervised fine-tuning on `problems`; those of evaluation problems are dropped.
 
-    A problem gets the prompt of style `prompt_style` and one demonstration by `design` (a key of DEMONSTRATIONS) with 0
-    to `most_failures` failing attempts, drawn uniformly. A design of several variants writes as many rows, about the
-    first problems. A share `give_up` of the rows gives up (`draw_attempts`), one attempt later than a solution would
-    have come. checked: the field of TraceDesign, whatever the design says. In style "pick" the rows are the states and
-    actions of one solution.
+    A problem gets one demonstration by `design` (a key of DEMONSTRATIONS) with 0 to `most_failures` failing attempts. A
+    design of several variants writes as many rows, about the first problems. A share `give_up` of the rows gives up,
+    one attempt later than a solution would have come. checked: the field of TraceDesign. In style "pick" the rows are
+    the states and actions of one solution.
     """
     from datasets import Dataset
 
@@ -398,8 +392,8 @@ def hub_demonstrations(prompt_style: str = "free", hub: str = HUB_DEMONSTRATIONS
 def repair_stage(generations: "pd.DataFrame") -> "pd.DataFrame":
     """Rows `prompt`, `completion` that teach a policy to answer its own traces (columns nums, target, completion).
 
-    The trace is part of the prompt, and the completion is the answer that the verifier finds in the trace, whatever the
-    policy had answered. A trace that never makes the target, or that ends without an answer, gives no row.
+    The trace is part of the prompt, and the completion is what the verifier finds in it, whatever the policy had
+    answered. A trace that never makes the target, or that ends without an answer, gives no row.
     """
     import pandas as pd
 

@@ -24,19 +24,9 @@ import numpy as np
 import pandas as pd
 import torch
 
+from lib.game import mdp
 from lib.game.expression import render
-from lib.game.mdp import (
-    Action,
-    State,
-    count_solutions,
-    expression,
-    initial,
-    legal_actions,
-    parse_action,
-    render_action,
-    render_state,
-    step,
-)
+from lib.game.mdp import Action, State
 from lib.game.problem import Problem
 from lib.learn import losses
 from lib.learn.generation import Sampling, generate_shared
@@ -81,24 +71,26 @@ def open_tree(problems: Sequence[Problem]) -> Tree:
     """The part of the problems' game trees in which the target can be reached, with equal states merged."""
     states: list[State] = []
     onward: list[tuple[tuple, Action, State]] = []
-    level = _open([initial(problem) for problem in problems])
+    level = _open([mdp.initial(problem) for problem in problems])
     while level:
         states += level
-        after = [(state, move, step(State(*state.key), move)) for state in level for move in legal_actions(state)]
+        after = [
+            (state, move, mdp.step(State(*state.key), move)) for state in level for move in mdp.legal_actions(state)
+        ]
         left = {state.key for state in _open([then for *_, then in after])}
         after = [(state.key, move, then) for state, move, then in after if then.key in left]
         onward += after
         level = list({then.key: State(*then.key) for *_, then in after if not then.terminal}.values())
     index = {state.key: i for i, state in enumerate(states)}
     moves = [(index[key], move, index.get(then.key, len(states) + 1)) for key, move, then in onward]
-    return Tree(problems, states, moves, [index.get(initial(problem).key, len(states)) for problem in problems])
+    return Tree(problems, states, moves, [index.get(mdp.initial(problem).key, len(states)) for problem in problems])
 
 
 def _open(states: Sequence[State]) -> list[State]:
     """The states that can be solved, each once. A state of one number is solved if that is the target."""
     some = list({state.key: state for state in states}.values())
     longer = [state for state in some if not state.terminal]
-    solved = dict(zip((state.key for state in longer), count_solutions(longer) > 0, strict=True))
+    solved = dict(zip((state.key for state in longer), mdp.count_solutions(longer) > 0, strict=True))
     return [state for state in some if solved.get(state.key, state.nums == (state.target,))]
 
 
@@ -108,7 +100,7 @@ def _open(states: Sequence[State]) -> list[State]:
 def tags(tokenizer, moves: Sequence[Action]) -> list[list[tuple[int, ...]]]:
     """The token ids of the tags that name each action, end token included: two tags where + or * can swap operands."""
     swapped = [move._replace(a=move.b, b=move.a) if move.op in "+*" else move for move in moves]
-    texts = [render_action(move) for move in (*moves, *swapped)]
+    texts = [mdp.render_action(move) for move in (*moves, *swapped)]
     ids = tokenizer(texts, add_special_tokens=False).input_ids if texts else []
     ended = [(*one, tokenizer.eos_token_id) for one in ids]
     return [list(dict.fromkeys(both)) for both in zip(ended[: len(moves)], ended[len(moves) :], strict=True)]
@@ -137,7 +129,7 @@ def read(model, prompts: Sequence[Sequence[int]], texts: Sequence[Sequence[tuple
 
 class _Packed:
     """A prompt and a tree of texts behind it: the tokens, the position of each and the token before it on its path; the
-    edges (token, next token), and the edges that each text takes, as (text, edge)."""
+    edges (token, next token), and those that each text takes, as (text, edge)."""
 
     def __init__(self, prompt: Sequence[int], texts: Sequence[tuple[int, ...]]):
         self.tokens, self.before = list(prompt), list(range(-1, len(prompt) - 1))
@@ -195,7 +187,7 @@ def probabilities(model, tokenizer, pairs: Sequence[tuple[State, Action]]) -> to
     of_state: dict[tuple, list[int]] = defaultdict(list)
     for i, (state, _) in enumerate(pairs):
         of_state[state.key].append(i)
-    prompts = tokenizer([render_state(State(*key)) for key in of_state]).input_ids if of_state else []
+    prompts = tokenizer([mdp.render_state(State(*key)) for key in of_state]).input_ids if of_state else []
     moves = list(dict.fromkeys(move for _, move in pairs))
     named = dict(zip(moves, tags(tokenizer, moves), strict=True))
     texts = [[ids for i in some for ids in named[pairs[i][1]]] for some in of_state.values()]
@@ -242,7 +234,7 @@ def solutions(tree: Tree, chances: Sequence[float], i: int) -> dict[str, float]:
     while games:
         at, history, so_far = games.pop()
         if at == tree.won:
-            found[render(expression(tree.problems[i], history))] += so_far
+            found[render(mdp.expression(tree.problems[i], history))] += so_far
         for j in tree.onward.get(at, ()):
             _, move, then = tree.moves[j]
             games.append((then, (*history, move), so_far * chances[j]))
@@ -318,19 +310,19 @@ class Game(NamedTuple):
 def play(model, tokenizer, problems: Sequence[Problem], n: int, generator: torch.Generator) -> list[list[Game]]:
     """`n` games of each problem, with tags of at most 32 tokens. A tag that names no legal action ends its game."""
     games = [Game([], False) for _ in range(len(problems) * n)]
-    active = [(i, initial(problems[i // n])) for i in range(len(games))]
+    active = [(i, mdp.initial(problems[i // n])) for i in range(len(games))]
     sampling, draws = Sampling(max_tokens=32), n
     while active:
-        asked = [render_state(state) for _, state in active[::draws]]  # all games of a problem begin alike
+        asked = [mdp.render_state(state) for _, state in active[::draws]]  # all games of a problem begin alike
         prompts, eos = tokenizer(asked).input_ids, tokenizer.eos_token_id
         out = generate_shared(model, prompts, draws, sampling, eos, generator)
         onward = []
         for (i, state), ids, finish in zip(active, out.ids, out.finish, strict=True):
             games[i].turns.append((state, tuple(ids)))
-            move = parse_action(tokenizer.decode(ids[:-1]) if finish == "stop" else "", state)
+            move = mdp.parse_action(tokenizer.decode(ids[:-1]) if finish == "stop" else "", state)
             if isinstance(move, str):
                 continue
-            then = step(State(*state.key), move)
+            then = mdp.step(State(*state.key), move)
             if then.terminal:
                 games[i] = games[i]._replace(won=then.nums == (then.target,))
             else:
@@ -345,7 +337,7 @@ def game_logprobs(model, tokenizer, games: Sequence[Game]) -> torch.Tensor:
     for i, game in enumerate(games):
         for state, ids in game.turns:
             of_state[state.key].append((i, ids))
-    prompts = tokenizer([render_state(State(*key)) for key in of_state]).input_ids if of_state else []
+    prompts = tokenizer([mdp.render_state(State(*key)) for key in of_state]).input_ids if of_state else []
     found = read(model, prompts, [[ids for _, ids in some] for some in of_state.values()])
     which = torch.tensor([i for some in of_state.values() for i, _ in some], dtype=torch.long, device=found.device)
     return torch.zeros(len(games), dtype=found.dtype, device=found.device).index_add(0, which, found)

@@ -1,9 +1,8 @@
-"""Sampling from a policy: one interface over two engines.
+"""Sampling from a policy: one interface over two engines, our decode loop and vLLM.
 
-`generate` works on token ids and is what training uses: ids and log-probabilities go from here to the update and never
-through text. `generate_shared` does the same for searches, where many short completions begin alike. `sample` works on
-problems and gives the table that evaluation saves. The second engine is vLLM, in this process and beside the model,
-whose weights it takes before every batch.
+`generate` works on token ids: ids and log-probabilities go from here to the update and never through text.
+`generate_shared` does the same for searches, where many short completions begin alike. `sample` works on problems and
+gives the table that evaluation saves. vLLM runs in this process and takes the model's weights before every batch.
 """
 
 import os

@@ -1,11 +1,9 @@
 """The policy: tokenizer, the one-million-parameter base model, and loading and saving of checkpoints.
 
 The laptop model is an ordinary Qwen2 (the architecture of the papers' Qwen2.5-0.5B) with a vocabulary of our own: a few
-words that the five studies' formats need, then every printable ASCII character, so that any ASCII text survives
-encoding and decoding unchanged. Digits are single tokens, and an operator is one token with the spaces around it.
-
-A checkpoint is an ordinary folder of transformers. Our own vocabulary is the exception: `AutoTokenizer` would look at
-the model's type and silently put Qwen2's pre-tokenizer around it, so it lies in a sub-folder `tokenizer/`.
+words of the studies' formats, then every printable ASCII character. Digits are single tokens, and an operator is one
+token with the spaces around it. A checkpoint is a folder of transformers, but for our own vocabulary, around which
+`AutoTokenizer` would silently put Qwen2's pre-tokenizer: it lies in a sub-folder `tokenizer/`.
 """
 
 import os

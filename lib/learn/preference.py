@@ -116,9 +116,8 @@ def train_preference(
 ) -> None:
     """Train on `pairs` (chosen, rejected, and nums and target or a prompt); the policy goes to `folder`/checkpoint.
 
-    Pairs come in one random permutation after another, `steps` batches in all. metrics.csv has one row per step: loss,
-    what `preference_loss` returns, grad_norm, seconds; with `eval_problems` also eval_accuracy and eval_entropy, every
-    `eval_every` steps. A run that was interrupted resumes from `folder`/trainer. Raises ValueError without any pair.
+    Pairs come in one random permutation after another, `steps` batches in all. A run that was interrupted resumes from
+    `folder`/trainer. Raises ValueError without any pair.
     """
     if not len(pairs):
         raise ValueError("there is no pair to learn from: no problem has both a correct and an incorrect completion")

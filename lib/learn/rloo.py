@@ -6,10 +6,8 @@ The optimiser, its schedule, clipping and checkpoints are Trainer's, and the fus
 
 It departs from textbook RLOO (Ahmadian et al., 2024) in these points:
 
-* The gradient of a rollout is scaled by the truncated importance weight of the whole sequence, policy over
-  sampler (paper `ast`, Eq. 3). Our sampler is the policy itself, or vLLM with its weights: with one update per batch
-  of rollouts the weight is 1 but for rounding. With more (`num_iterations`) the same rollouts are used again by a
-  policy that has moved on.
+* The gradient of a rollout is scaled by the truncated importance weight of the whole sequence, policy over sampler
+  (paper `ast`, Eq. 3). It is 1 but for rounding, unless several updates share their rollouts (`num_iterations`).
 * The KL penalty is a term of the loss (mean per token), not of the reward, and so is an entropy bonus.
 * Token log-probabilities are summed, not averaged over the length; completions cut at the cap count like all others.
 * Advantages are not divided by the group's standard deviation, unless `advantage` says so, and there is no PPO
@@ -53,9 +51,9 @@ class RLOOTrainer(Resumable):
     """RLOO of paper `ast`: our rollouts and `rloo_loss` in transformers' Trainer.
 
     `train_problems` are those of the whole run in order, `settings.problems_per_step` per update; a `curriculum` draws
-    its own instead, and its state is part of a checkpoint. `prompt_style` also decides which verifier judges accuracy.
-    The frozen reference is the policy as it is given here, read at the policy's temperature. At kl_coef 0 there is no
-    reference and no column kl. Raises ValueError for a style of prompts without a verifier.
+    its own instead. `prompt_style` also decides which verifier judges accuracy. The frozen reference is the policy as
+    it is given here, read at the policy's temperature; there is none at kl_coef 0. Raises ValueError for a style of
+    prompts without a verifier.
     """
 
     def __init__(
@@ -220,12 +218,9 @@ class RLOOTrainer(Resumable):
     # --- the parts of an update ---
 
     def _differentiated(self, advantages: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Which rollouts have a gradient, ascending, and how many rollouts each stands for in entropy and metrics, and
-        in KL (0: the reference does not read it).
-
-        They are all rollouts whose advantage (N,) is not 0, and a random share of the others, drawn from [seed, step].
-        Every draw is uniform, so that weighted sums have the mean of the sums over all rollouts.
-        """
+        """Which rollouts have a gradient, ascending: all whose advantage (N,) is not 0, and a random share of the
+        others, drawn from [seed, step]. How many rollouts each stands for in entropy and metrics, and in KL (0: the
+        reference does not read it), so that weighted sums have the mean of the sums over all rollouts."""
         settings, rng = self.settings, np.random.default_rng([self.settings.seed, self.state.global_step])
         live, idle = np.flatnonzero(advantages), rng.permutation(np.flatnonzero(advantages == 0))
         idle = idle[: math.ceil(settings.idle_share * len(idle))]
@@ -329,12 +324,8 @@ def train_rloo(
 ) -> None:
     """Train on `train_problems` (columns nums, target) with `reward`; the policy goes to `folder`/checkpoint.
 
-    metrics.csv has one row per step: loss, reward, reward_<part>, accuracy (the verifier's, whatever the reward),
-    completion_length, truncated (share cut at the cap), frac_zero_std (share of groups whose advantages are all 0),
-    entropy, importance_mean, importance_max, importance_log (mean of its log, not capped), kl, grad_norm,
-    seconds_generation, seconds_reward and seconds_update. With `eval_problems` also, every `eval_every` steps,
-    eval_accuracy, eval_<name> of each of `eval_rewards`, and eval_entropy. With a curriculum bucket<k>, the probability
-    of bucket k. `options` are those of RLOOTrainer. A run that was interrupted resumes from `folder`/trainer.
+    metrics.csv has one row per step, whose columns notebooks/README.md explains. `options` are those of RLOOTrainer. A
+    run that was interrupted resumes from `folder`/trainer.
     """
     folder, (model, tokenizer) = Path(folder), loaded(policy)
     batches = settings.steps // settings.num_iterations

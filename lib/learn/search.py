@@ -12,26 +12,16 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
-from itertools import groupby, islice
+from itertools import accumulate, groupby, islice
 from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
 import torch
 
+from lib.game import mdp
 from lib.game.expression import render
-from lib.game.mdp import (
-    REJECTIONS,
-    VERDICTS,
-    State,
-    expression,
-    initial,
-    parse_action,
-    q_values,
-    render_action,
-    render_state,
-    step,
-)
+from lib.game.mdp import State
 from lib.game.problem import Problem, as_problem
 from lib.learn.generation import Sampling, generate_shared
 from lib.learn.model import max_rows
@@ -43,11 +33,8 @@ Value = Callable[[Sequence[State]], np.ndarray]  # states to V, float64
 @dataclass(frozen=True, kw_only=True)
 class SearchSettings:
     """Budget B/K, how tags are drawn, and the value of Eq. 10: rerank none, executor, binary or soft (`q_values`) or
-    learned (`learned_values`), with lambda `weight`.
-
-    cascade: several budgets in place of B/K. "16 x 1/1, 16/16" is sixteen single games, one after the other, and then a
-    search. A problem goes through them until a game is won.
-    """
+    learned (`learned_values`), with lambda `weight`. cascade: several budgets in place of B/K, as "16 x 1/1, 16/16":
+    sixteen single games, one after the other, and then a search, until a game is won."""
 
     beams: int = 16
     samples: int = 16
@@ -98,11 +85,11 @@ def sample_tags(
     text, so that it cannot be read as an action.
     """
     tags, eos = [], tokenizer.eos_token_id
-    longest = max((len(tokenizer(render_state(state)).input_ids) for state in states[:1]), default=0)
+    longest = max((len(tokenizer(mdp.render_state(state)).input_ids) for state in states[:1]), default=0)
     together = max(1, max_rows(model, AT_ONCE, 2 * longest + sampling.max_tokens) // n)  # states differ in length
     for start in range(0, len(states), together):
         chosen = states[start : start + together]
-        prompts = tokenizer([render_state(state) for state in chosen]).input_ids
+        prompts = tokenizer([mdp.render_state(state) for state in chosen]).input_ids
         out = generate_shared(model, prompts, n, sampling, eos, generator)
         kinds = list(dict.fromkeys(map(tuple, out.ids)))
         texts = dict(zip(kinds, tokenizer.batch_decode([ids[:-1] for ids in kinds]), strict=True))
@@ -120,11 +107,11 @@ def learned_values(model, tokenizer, states: Sequence[State], batch: int = 2048)
     A state of one number is won or lost, which needs no policy. Equal states are read once, at most `batch` at a time,
     with others whose prompts are as long. Raises ValueError where yes or no is not one token.
     """
-    words = [tokenizer.encode(word, add_special_tokens=False) for word in VERDICTS]
+    words = [tokenizer.encode(word, add_special_tokens=False) for word in mdp.VERDICTS]
     if any(len(ids) != 1 for ids in words):
-        raise ValueError(f"{VERDICTS} are one token each in a value policy's tokenizer; here they are {words}")
+        raise ValueError(f"{mdp.VERDICTS} are one token each in a value policy's tokenizer; here they are {words}")
     values = {state.key: float(state.nums == (state.target,)) for state in states}
-    prompts = {state.key: render_state(state, "value") for state in states if not state.terminal}
+    prompts = {state.key: mdp.render_state(state, "value") for state in states if not state.terminal}
     read = [*zip(prompts, map(tokenizer.encode, prompts.values()), strict=True)]
     verdicts = model.get_output_embeddings().weight[[ids[0] for ids in words]]
     for _, alike in groupby(sorted(read, key=lambda one: len(one[1])), lambda one: len(one[1])):
@@ -167,7 +154,7 @@ def search(
 
 def _search(model, tokenizer, problems: Sequence[Problem], settings: SearchSettings, generator, value) -> list[tuple]:
     """As `search`, with one budget."""
-    beams = [[Path(initial(problem), 0.0, 0.0)] for problem in problems]
+    beams = [[Path(mdp.initial(problem), 0.0, 0.0)] for problem in problems]
     tallies = [Counter() for _ in problems]
     while active := [(i, path) for i, paths in enumerate(beams) for path in paths if not path.state.terminal]:
         # 1. Draw tags in the state of every unfinished game of every problem
@@ -178,11 +165,11 @@ def _search(model, tokenizer, problems: Sequence[Problem], settings: SearchSetti
         for (i, path), tags in zip(active, drawn, strict=True):
             tallies[i].update(sampled=len(tags), tokens=sum(tokens for *_, tokens in tags))
             for (text, logprob), times in Counter(tag[:2] for tag in tags).items():
-                move = parse_action(text, path.state)
+                move = mdp.parse_action(text, path.state)
                 if isinstance(move, str):
                     tallies[i][move] += times
                     continue
-                successor, total = step(path.state, move), path.logprob + logprob
+                successor, total = mdp.step(path.state, move), path.logprob + logprob
                 if successor.key not in found[i] or total > found[i][successor.key].logprob:
                     found[i][successor.key] = Path(successor, total, total)
         # 3. Score the games of all problems at once, and keep the best of each
@@ -200,7 +187,7 @@ def _scored(paths: list[Path], settings: SearchSettings, value: Value | None) ->
     if settings.rerank == "learned" and value is not None:
         values = value(states)
     else:
-        values = q_values(states, settings.rerank, settings.alpha, settings.beta)
+        values = mdp.q_values(states, settings.rerank, settings.alpha, settings.beta)
     return [path._replace(score=path.logprob + settings.weight * v) for path, v in zip(paths, values, strict=True)]
 
 
@@ -218,9 +205,9 @@ def search_table(
     """Search every problem of `rows` (nums, target) `repeats` times, `together` at once: the table that is saved.
 
     One row per finished game; a search without one has a row of rank 0 with empty texts. Columns: problem (its index),
-    nums, target, sample (the repeat), rank (0 is the best score), completion (the answer that the game has built, for
-    `judging.judge`), actions, states (after each action), logprob, score; and of the whole search, the same in all its
-    rows, sampled, each of REJECTIONS, tokens, valued (states) and seconds (its share of the time of `together`).
+    nums, target, sample (the repeat), rank (0 is the best score), completion (the answer that the game has built),
+    actions, states (after each action), logprob, score; and of the whole search sampled, each of REJECTIONS, tokens,
+    valued (states) and seconds (its share of the time of `together`).
     """
     asked = [(i, sample, row) for i, row in enumerate(rows) for sample in range(repeats)]
     table = []
@@ -233,7 +220,7 @@ def search_table(
         searched = search(model, tokenizer, problems, settings, generator, value)
         seconds = (time.perf_counter() - began) / len(chunk)
         for (i, sample, _), problem, (paths, tally) in zip(chunk, problems, searched, strict=True):
-            counts: dict[str, float] = {name: tally[name] for name in ("sampled", *REJECTIONS, "tokens", "valued")}
+            counts: dict[str, float] = {name: tally[name] for name in ("sampled", *mdp.REJECTIONS, "tokens", "valued")}
             counts["seconds"] = round(seconds, 4)
             about = {"problem": i, "nums": list(problem.nums), "target": problem.target, "sample": sample}
             games = [_game(problem, path) for path in paths] or [dict.fromkeys(("completion", "actions", "states"), "")]
@@ -242,14 +229,12 @@ def search_table(
 
 
 def _game(problem: Problem, path: Path) -> dict:
-    state, states = initial(problem), []
-    for move in path.state.history:
-        state = step(state, move)
-        states.append(", ".join(map(str, state.nums)))
+    moves = path.state.history
+    _, *states = accumulate(moves, mdp.step, initial=mdp.initial(problem))
     return {
-        "completion": f"<answer>{render(expression(problem, path.state.history))}</answer>",
-        "actions": "".join(map(render_action, path.state.history)),
-        "states": "; ".join(states),
+        "completion": f"<answer>{render(mdp.expression(problem, moves))}</answer>",
+        "actions": "".join(map(mdp.render_action, moves)),
+        "states": "; ".join(", ".join(map(str, state.nums)) for state in states),
         "logprob": round(path.logprob, 3),
         "score": round(path.score, 3),
     }

@@ -1,8 +1,7 @@
 """The parameters of the notebooks: the bounds of each, and how those of a trainer fit each other.
 
-A bound stands at its field, and the field's meaning behind it. The parameters of trainers have no defaults here, since
-their home is the notebook's parameters cell. Nothing in this file needs torch, so that all runs can be checked before
-anything starts.
+A bound stands at its field, and the field's meaning behind it. Trainers' parameters have no defaults here: their home
+is the notebook's parameters cell. Nothing in this file needs torch.
 """
 
 from collections.abc import Mapping
@@ -85,12 +84,9 @@ class SFTSettings(Optimisation):
 
 
 class RLOOSettings(Optimisation):
-    """Hyperparameters of RLOO. The policy is the model at `temperature`, in sampling and in the loss alike.
-
-    A rollout whose advantage is 0 adds nothing to the policy gradient. To save time, entropy and KL use a random
-    `idle_share` of these rollouts, and KL a random `reference_share` of what is left, reweighted so that both estimates
-    stay unbiased.
-    """
+    """Hyperparameters of RLOO. The policy is the model at `temperature`, in sampling and in the loss alike. To save
+    time, entropy and KL use a random `idle_share` of the rollouts without advantage, and KL a random `reference_share`
+    of what is left, reweighted so that both estimates stay unbiased."""
 
     steps: Count  # updates
     problems_per_step: Count
@@ -186,33 +182,26 @@ class Notebooks(Settings):
     updates: Whole = 0  # of the policy; 0: it is only evaluated
     numbers: Annotated[int, Field(ge=2, le=6)] = 3  # of a training problem
     replicates: Whole = 0  # estimates of the gradient at each stage of training
-    # problem sets and the base model
-    sealed_rows: Count = 1
-    train_rows: Count = 1
-    train_5num_rows: Count = 1
-    heldout_rows: Count = 1
-    heldout_small_rows: Count = 1
-    validation_rows: Count = 1
-    validation_small_rows: Count = 1
-    test_rows: Count = 1
-    level_rows: Count = 1
+    # the base model
     rows: Count = 1  # rows of text
     width: Count = 1  # tokens per row
     shards: Count = 1
     mixture: dict[str, Share] = {}  # share of the rows for each kind of text
-    worked_lines: Count = 1
-    test_lines: Count = 1
     threads: Count = 1
     muon_lr: Positive = 1.0
     adam_lr: Positive = 1.0
 
 
 TRAINERS = (Sampling, SFTSettings, RLOOSettings, PreferenceSettings)
+SIZES = [  # of the problem sets, and of the tests of base text
+    *("sealed_rows", "train_rows", "train_5num_rows", "heldout_rows", "heldout_small_rows", "validation_rows"),
+    *("validation_small_rows", "test_rows", "level_rows", "worked_lines", "test_lines"),
+]
 
 
 def _of_any() -> dict[str, Any]:
     """The bound of each parameter; of a name in several settings, the union of their bounds."""
-    kinds: dict[str, Any] = {}
+    kinds: dict[str, Any] = dict.fromkeys(SIZES, Count)
     for settings in (*TRAINERS, Notebooks):
         for name, field in settings.model_fields.items():
             kind = Annotated[field.annotation, *field.metadata] if field.metadata else field.annotation

@@ -54,9 +54,7 @@ def train_sft(
     """Fine-tune on `rows` (columns prompt, completion: text) and leave the policy in `folder`/checkpoint.
 
     The loss is the mean over the tokens of completions, the end token included where `end_token` says so; prompts have
-    no loss. The completions of a batch are of similar length. metrics.csv has, every `log_every` steps, loss,
-    token_accuracy, grad_norm, learning_rate, tokens (seen) and seconds (since the start), and every `eval_every` steps
-    eval_loss and eval_token_accuracy. A run that was interrupted resumes from `folder`/trainer.
+    no loss. The completions of a batch are of similar length. A run that was interrupted resumes from `folder`/trainer.
     """
     folder, (model, tokenizer) = Path(folder), loaded(policy)
     disable_progress_bars()  # of every small thing that TRL does to the rows

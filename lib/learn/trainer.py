@@ -1,7 +1,7 @@
 """What our trainers share: checkpoints to resume from, metrics.csv, and a look at held-out problems.
 
-A run folder gets `metrics.csv`, `trainer/` (what is needed to resume) and at the end `checkpoint/` (the policy). A run
-that was killed and is started again gives the same metrics, but for the columns `seconds*`, and the same weights.
+A run folder gets `metrics.csv`, `trainer/` (to resume from) and at the end `checkpoint/`. A run that was killed and is
+started again gives the same metrics, but for the columns `seconds*`, and the same weights.
 """
 
 import json
@@ -47,8 +47,7 @@ def schedule(count: int, draws: int, seed: int) -> np.ndarray:
 
 
 def _sizes(folder: Path) -> dict[str, int]:
-    files = (path for path in folder.iterdir() if path.name != "complete.json")
-    return {path.name: path.stat().st_size for path in files}
+    return {path.name: path.stat().st_size for path in folder.iterdir() if path.name != "complete.json"}
 
 
 def _step(checkpoint: Path) -> int:
@@ -76,8 +75,7 @@ def latest_checkpoint(folder: Path) -> Path | None:
 
 class Resumable(transformers.Trainer):
     """A trainer that resumes exactly. A checkpoint counts once its last file is written, `complete.json` with the sizes
-    of all others. The trainer's log is part of it, and metrics.csv is written from the log: a resumed run drops the
-    rows of updates behind its checkpoint."""
+    of all others. metrics.csv is written from the trainer's log, which is part of it."""
 
     args: Any  # Trainer's own types allow None, and much else
     model: Any
@@ -89,8 +87,7 @@ class Resumable(transformers.Trainer):
     eval_rewards: dict[str, Reward]
 
     def check_finite(self, logs: dict) -> None:
-        """Raise FloatingPointError for a loss or a gradient that is not finite. Trainer logs an update before it saves
-        a checkpoint of it, so none is kept."""
+        """Raise FloatingPointError for a loss or a gradient that is not finite, before a checkpoint of it is saved."""
         for name in ("loss", "grad_norm"):
             if not math.isfinite(logs.get(name, 0.0)):
                 raise FloatingPointError(f"{name} of update {self.state.global_step} is {logs[name]}: training stops")
@@ -129,8 +126,8 @@ class Resumable(transformers.Trainer):
         return row | {"eval_entropy": -table["logprob"].sum() / table["tokens"].sum()}
 
     def check_memory(self, rows: int, length: int, reference: bool, taken: float = 0.0) -> None:
-        """Print how much memory training needs at its peak. Raises MemoryError where the machine has less, without the
-        share of it that is `taken`."""
+        """Print how much memory training needs. Raises MemoryError where the machine, but for the share `taken`, has
+        less."""
         needed, room = training_memory(self.model, rows, length, reference), (1 - taken) * machine_memory()
         said = f"{needed / 2**30:.1f} GiB at the peak, for {rows} texts of {length} tokens at a time"
         print(f"memory: about {said}; {room / 2**30:.1f} GiB are there", flush=True)
@@ -138,8 +135,8 @@ class Resumable(transformers.Trainer):
             raise MemoryError(f"training needs about {said}, but there are {room / 2**30:.1f} GiB: lower micro_batch")
 
     def fit(self, folder: Path, steps: int, what: str, shown: tuple[str, ...]) -> None:
-        """Train, from the newest whole checkpoint if there is one, and save the policy. The progress line shows the
-        columns `shown` of metrics.csv."""
+        """Train, from the newest whole checkpoint if there is one, and save the policy. `shown`: columns of metrics.csv
+        in the progress line."""
         self.folder, self.shown, self.began = folder, list(shown), time.monotonic()
         checkpoint = latest_checkpoint(folder / "trainer")
         self.remove_callback(transformers.PrinterCallback)

@@ -52,11 +52,9 @@ ENOUGH = 4  # runs of which a spread is taken as it is
 
 
 def estimates(scores: pd.DataFrame) -> pd.DataFrame:
-    """Every method's mean on every set.
-
-    `scores` is indexed by method, seed, set and problem, and has a column per metric. A metric that is missing for some
-    problems is averaged over the others. Columns set, method, metric, estimate, low, high, n_problems, runs, borrowed.
-    """
+    """Every method's mean on every set. `scores` is indexed by method, seed, set and problem, and has a column per
+    metric, which is averaged over the problems that have it. Columns set, method, metric, estimate, low, high,
+    n_problems, runs, borrowed."""
     methods = {method: {method: 1.0} for method in scores.index.unique("method")}
     return contrasts(scores, methods).rename(columns={"contrast": "method"})
 
@@ -74,11 +72,9 @@ def differences(scores: pd.DataFrame, pairs: Iterable[tuple[str, str]]) -> pd.Da
 
 def contrasts(scores: pd.DataFrame, weights: Mapping[Any, Mapping[str, float]]) -> pd.DataFrame:
     """Weighted sums of methods' means. `weights` by name of the contrast, then by method: A - 2 B is above zero where A
-    is more than double B.
-
-    `scores` as in `estimates`. One row per set, contrast whose methods all have scores, and metric. Columns set,
-    contrast, metric, estimate, low, high, n_problems, runs (of the method with the fewest), borrowed (see above).
-    """
+    is more than double B. `scores` as in `estimates`. One row per set, contrast whose methods all have scores, and
+    metric. Columns set, contrast, metric, estimate, low, high, n_problems, runs (of the method with the fewest),
+    borrowed."""
     rows = []
     for (name, contrast, metric), found in measured(scores, weights).items():
         about = (found.problems, found.runs, found.borrowed)
@@ -232,9 +228,9 @@ def _spreads() -> dict[tuple[str, str], tuple[float, float]]:
 
 
 def parts(sides: Iterable[tuple[float, list, np.ndarray]]) -> tuple[np.ndarray, ...]:
-    """A contrast's estimate, the variance of its mean over problems, the variance that its runs show, and the part of
-    that which the finite problems make, each of shape (...). `sides`: of each method its weight, the seeds of its runs,
-    and its scores (..., runs, problems). Where a method has one run, no variance between runs is shown."""
+    """A contrast's estimate, the variance of its mean over problems, the variance that its runs show (0 where a method
+    has one run), and the part of that which the finite problems make, each of shape (...). `sides`: of each method its
+    weight, the seeds of its runs, and its scores (..., runs, problems)."""
     sides = list(sides)
     values = np.sum([weight * x.mean(axis=-2) for weight, _, x in sides], axis=0)
     problems = values.shape[-1]
@@ -267,12 +263,9 @@ def half_width(of_problems, problems: int, seen=0.0, made=0.0, freedom=0.0, conf
 
 
 def slopes(scores: pd.DataFrame, grids: Mapping[str, Mapping[str, float]]) -> pd.DataFrame:
-    """Least squares' slope of the runs' means on a setting of theirs, over a whole sweep.
-
-    The distances of the runs from the line say how far runs differ, so a cell of the sweep may have one run. `grids`:
-    by name, the setting of each method; a grid is left out where a method has no scores. Columns as in `contrasts`;
-    runs counts all of them.
-    """
+    """Least squares' slope of the runs' means on a setting of theirs, over a whole sweep; the distances of the runs
+    from the line say how far runs differ. `grids`: by name, the setting of each method; left out where a method has no
+    scores. Columns as in `contrasts`; runs counts all of them."""
     rows = []
     for name, metric, whole in _tables(scores):
         for grid, settings in grids.items():

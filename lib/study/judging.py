@@ -1,10 +1,9 @@
 """From folders of runs to judged tables: who wrote what, and what it is worth.
 
-A run's own record (run.json) says its method, its seed and the style of prompt that was completed, so no text can be
-judged by the rules of another style. Verdicts are cached below the runs, under the hash of the file that was judged and
-of the code that judged it: ten analyses judge a file once, and a changed verifier judges it again. Published runs have
-their verdicts in a folder `verdicts` of their own. These count where data/reference/judged_by.txt names the present
-code; `python -m tests.test_verdicts` judges all published runs again and names it.
+A run's own record (run.json) says its method, its seed and the style of prompt that was completed. Verdicts are cached
+below the runs, under the hash of the file that was judged and of the code that judged it. Published runs have theirs in
+a folder `verdicts` of their own, which count where data/reference/judged_by.txt names the present code; `python -m
+tests.test_verdicts` judges all published runs again and names it.
 """
 
 import ast
@@ -30,16 +29,13 @@ from lib.game.verifiers import VERIFIERS, answer_span, verify_program, verify_tr
 CACHE = RUNS / ".verdicts"
 JUDGED_BY = REFERENCE / "judged_by.txt"
 TEXTS = ["nums", "target", "completion"]  # large: they are read only where they are asked for
-ANSWER = ["status", "correct", "solution"]
-STEPS = ["equations", "true", "distinct", "signs", "legal", "lost", "attempts"]
-PROGRAM = ["passed", "assignments", "complete"]
 TRACE = ["goes_on", "ungrounded", "valid_lines", "reached", "repaired", "trace_muldiv", "answer_muldiv"]
 
 
 def folders(patterns, part="") -> list[Path]:
-    """The folders of finished runs that are named, or that fit a pattern such as
-    "data/reference/laptop/sample/sft_*/*" from the repository's root, each once and sorted; with `part`, of policies
-    whose name has it. Raises FileNotFoundError for a pattern that fits no finished run."""
+    """The folders of finished runs that are named, or that fit a pattern such as "data/reference/laptop/sample/sft_*/*"
+    from the root, each once and sorted; with `part`, of policies whose name has it. Raises FileNotFoundError for a
+    pattern that fits no finished run."""
     found = []
     for pattern in [patterns] if isinstance(patterns, str | Path) else patterns:
         inside = Path(pattern).relative_to(ROOT) if Path(pattern).is_relative_to(ROOT) else Path(pattern)
@@ -62,12 +58,9 @@ def record(folder: Path) -> dict:
 
 
 def seed_of(folder: Path) -> int:
-    """The seed by which a run is paired with others (`intervals`).
-
-    It is the run's own seed, if the policy behind it began from the same copy of its start that the start's published
-    samples are of. A start may have been trained again on another processor, with other weights. Runs that began there
-    pair only with one another, and have a number from 1000 up. run.json tells the names and hashes of parents.
-    """
+    """The seed by which a run is paired with others (`intervals`): its own, if the policy behind it began from the copy
+    of its start that the start's published samples are of. Runs from another copy, which may have been trained again
+    on another processor, pair only with one another, and have a number from 1000 up."""
     home, names = (ROOT / folder).parents[2], record(folder)
     name, drawn = "", ""
     while parent := _began_at(names):
@@ -94,12 +87,8 @@ def _began_at(names: dict) -> tuple[str, str] | None:
 
 def samples(patterns, sets=None, looks=("answer",), texts=False) -> pd.DataFrame:
     """All generations of sampling runs, judged: one row per different completion of a problem, which was drawn `count`
-    times.
-
-    Columns run, method, seed, style, set, problem, tokens, logprob, finish, count, those of each look (`judge`), and
-    with `texts` nums, target, completion. `sets` restricts the evaluation sets. The columns of look `steps` are empty
-    for programs, which have no free reasoning.
-    """
+    times. Columns run, method, seed, style, set, problem, tokens, logprob, finish, count, those of each look (`judge`;
+    `steps` is empty for programs), and with `texts` nums, target, completion. `sets` restricts the evaluation sets."""
     return _judged(patterns, "generations.parquet", sets, looks, texts)
 
 
@@ -109,8 +98,8 @@ def games(patterns, sets=None, looks=("answer",), texts=False) -> pd.DataFrame:
 
 
 def logs(patterns, columns=()) -> pd.DataFrame:
-    """Training logs (metrics.csv), one row per step, with run, method and seed in front. The table has `columns` even
-    where no run measured them."""
+    """Training logs (metrics.csv), one row per step, with run, method and seed in front, and `columns` even where no
+    run measured them."""
     empty = pd.DataFrame(columns=["run", "method", "seed", "step", *columns], dtype=float)
     tables = [empty.astype({"run": str, "method": str})]
     for folder in folders(patterns):
@@ -195,10 +184,10 @@ def _trace(text, problem, _, finish):
 
 
 LOOKS = {
-    "answer": (ANSWER, _answer),
+    "answer": (["status", "correct", "solution"], _answer),
     "expression": (["expression"], _expression),
-    "steps": (STEPS, _steps),
-    "program": (PROGRAM, _program),
+    "steps": (["equations", "true", "distinct", "signs", "legal", "lost", "attempts"], _steps),
+    "program": (["passed", "assignments", "complete"], _program),
     "trace": (TRACE, _trace),
 }
 

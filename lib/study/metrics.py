@@ -1,8 +1,8 @@
 """Numbers in, numbers out: pass@k, properties of completions, and summaries of training logs.
 
-A problem is the unit of every statement, since the samples of a problem are not independent. So every function here
-gives one score per problem (a frame indexed by method, seed, set and problem), and `lib.study.intervals` computes the
-interval of its mean. Quantities that are not means, such as a crossover or a front, are resampled.
+The samples of a problem are not independent, so every function here gives one score per problem (a frame indexed by
+method, seed, set and problem), and `lib.study.intervals` the interval of its mean. A crossover and a front are
+resampled.
 """
 
 from collections.abc import Iterable

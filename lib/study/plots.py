@@ -1,8 +1,8 @@
-"""Figures from tidy tables: numbers in, axes out. There is one style, and each method looks the same in all studies.
+"""Figures from tidy tables, in one style in which each method looks the same in all studies.
 
-Every table has the columns that its function's docstring names. Its column `method` holds names of data/methods.csv or
-of search systems. A method that is not listed there, such as your own reward, gets the next free colour and its own
-name as label. A paper's numbers are hollow, and no line joins them, since it would suggest values that nobody reported.
+Every table has the columns that its function's docstring names; `method` holds names of data/methods.csv or of search
+systems. Another method, such as your own reward, gets the next free colour and its own name as label. A paper's numbers
+are hollow, and no line joins them, since it would suggest values that nobody reported.
 """
 
 from base64 import b64encode
@@ -37,11 +37,8 @@ class Method(NamedTuple):
 
 @cache
 def methods() -> dict[str, Method]:
-    """The methods of data/methods.csv in its order, followed by the others that `look` has met.
-
-    The colours are Okabe and Ito's and Paul Tol's "muted" ones, which people with a colour vision deficiency can
-    distinguish.
-    """
+    """The methods of data/methods.csv in its order, followed by the others that `look` has met. The colours are Okabe
+    and Ito's and Paul Tol's "muted" ones, which people with a colour vision deficiency can distinguish."""
     table = listed()[["label", "colour", "marker"]]
     return {name: Method(*drawn) for name, *drawn in table.itertuples(name=None)}
 
@@ -112,12 +109,6 @@ def percent(*axes) -> None:
         axis.set_major_formatter(lambda share, _: f"{100 * share:.3g}%")
 
 
-def in_points(*axes) -> None:
-    """Write the differences between shares on these axes (`ax.xaxis`) in percentage points, with their signs."""
-    for axis in axes:
-        axis.set_major_formatter(lambda share, _: f"{100 * share:+.3g}" if share else "0")
-
-
 def points(ax, x, table: pd.DataFrame, method: str, **options) -> None:
     """Estimates of one method at `x` with their intervals; a paper's table, without low and high, is drawn hollow."""
     seen, given = look(method), {"markerfacecolor": "none"}
@@ -129,11 +120,8 @@ def points(ax, x, table: pd.DataFrame, method: str, **options) -> None:
 
 
 def pass_at_k_curves(ax, table: pd.DataFrame, title="", band=True) -> None:
-    """Pass@k against k on a log-2 axis. Columns method, k, estimate, and low and high if the numbers are ours.
-
-    `band`: intervals as a band, else as bars at powers of two, since the bands of few problems would cover each other.
-    Markers at powers of two distinguish methods without colour.
-    """
+    """Pass@k against k on a log-2 axis. Columns method, k, estimate, and low and high if the numbers are ours. `band`:
+    intervals as a band, else as bars at powers of two, since the bands of few problems would cover each other."""
     present, ours = ordered(table["method"]), "low" in table
     for i, method in enumerate(present):
         seen, rows = look(method), table[table["method"] == method].sort_values("k")
@@ -180,15 +168,13 @@ def name_points(ax) -> None:
         *_, box, offset = min(places)
         taken.append(box)
         drawn = {"ha": "left" if offset[0] > 0 else "right", "fontsize": 6.5, "color": handle.lines[0].get_color()}
-        drawn["path_effects"] = [
-            withStroke(linewidth=2, foreground="white")
-        ]  # so that the text can be read on an interval
+        drawn["path_effects"] = [withStroke(linewidth=2, foreground="white")]  # legible on an interval
         ax.annotate(text, handle.lines[0].get_xydata()[0], offset, textcoords="offset points", **drawn)
 
 
 def dots(ax, table: pd.DataFrame, title="", xlabel=None) -> None:
-    """Estimates in rows, the first on top. Columns name, metric (which decides the colour), estimate, low, high, and
-    paper, which is drawn hollow. Differences have a column baseline; they are in points, with a line at zero."""
+    """Estimates in rows, the first on top. Columns name, metric (the colour), estimate, low, high, and paper, which is
+    hollow. Differences have a column baseline; they are in points, with a line at zero."""
     rows, metrics = list(dict.fromkeys(table["name"])), list(dict.fromkeys(table["metric"]))
     others = cycle(OTHERS)
     for i, metric in enumerate(metrics):
@@ -201,19 +187,18 @@ def dots(ax, table: pd.DataFrame, title="", xlabel=None) -> None:
             ax.plot(part["paper"], heights, marker, mfc="none", color=colour, label=f"{metric}, paper")
     ax.set_yticks(range(len(rows)), rows)
     ax.yaxis.set_inverted(True)
-    differences = "baseline" in table
-    (in_points if differences else percent)(ax.xaxis)
-    if differences:
+    if "baseline" in table:
+        ax.xaxis.set_major_formatter(lambda share, _: f"{100 * share:+.3g}" if share else "0")
         ax.axvline(0, color="0.35", linewidth=0.8)
-    ax.set(title=title, xlabel=xlabel or ("difference, percentage points" if differences else "problems solved"))
+        ax.set(title=title, xlabel=xlabel or "difference, percentage points")
+    else:
+        percent(ax.xaxis)
+        ax.set(title=title, xlabel=xlabel or "problems solved")
 
 
 def training_curves(axes, table: pd.DataFrame, smooth=5, shares=()) -> None:
-    """One panel per quantity, over updates. Columns method, seed, step, quantity, value.
-
-    Strong lines are the mean of a method's runs, averaged over windows of `smooth` updates (1: as measured); faint
-    lines are single runs. The quantities in `shares` are written in percent.
-    """
+    """One panel per quantity, over updates. Columns method, seed, step, quantity, value. Strong lines are the mean of a
+    method's runs over windows of `smooth` updates, faint lines single runs; `shares` are written in percent."""
     quantities = list(dict.fromkeys(table["quantity"]))
     for ax, quantity in zip(axes, quantities, strict=False):
         part = table[table["quantity"] == quantity].dropna(subset="value")

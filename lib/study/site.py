@@ -1,8 +1,7 @@
 """The front page of `make report`: findings, results and the map of notebooks, with all figures on a page of their own.
 
-`python -m lib.study.site` writes it over the plain list of executed studies that figures/site/index.html is. It takes
-the text from README.md, figures/README.md and notebooks/README.md. A link leads to another page of the site, or
-becomes plain text: nothing is loaded from elsewhere.
+`python -m lib.study.site` writes it over the list of executed studies in figures/site/index.html, from README.md,
+figures/README.md and notebooks/README.md. A link leads to another page of the site, or becomes plain text.
 """
 
 import posixpath

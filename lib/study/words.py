@@ -21,11 +21,8 @@ def ends(row, signed: bool, scale=100.0, digits=1) -> list[str]:
 
 
 def said(row, unit=" points", scale=100.0, digits=1) -> str:
-    """A row with estimate, low and high as text: "+2.8 points (95% CI -1.3 to +5.5)"; "not run" without a row.
-
-    Differences (rows with a baseline) and contrasts have signs. Without a unit it is the text of a table's cell, "+2.8
-    [-1.3, +5.5]". A result of one training run is marked.
-    """
+    """A row with estimate, low and high as text: "+2.8 points (95% CI -1.3 to +5.5)", and without a unit "+2.8 [-1.3,
+    +5.5]"; "not run" without a row. Differences and contrasts have signs. A result of one training run is marked."""
     if row is None:
         return "not run"
     value, low, high = ends(row, bool({"baseline", "contrast"} & {*row.index}), scale, digits)
@@ -34,8 +31,8 @@ def said(row, unit=" points", scale=100.0, digits=1) -> str:
 
 
 def moved(row) -> str:
-    """A difference as a verb: "rises by 9.6 points (95% CI 7.5 to 11.7)", "falls by ..."; and where its interval
-    contains zero, "does not change significantly: +0.4 points (95% CI -1.0 to +1.8)"."""
+    """A difference as a verb: "rises by 9.6 points (95% CI 7.5 to 11.7)", "falls by ...", or where its interval
+    contains zero "does not change significantly: +0.4 points (95% CI -1.0 to +1.8)"."""
     verb = compared(row, "rises", "falls", "does not change significantly")
     if verb not in ("rises", "falls"):
         return verb if row is None else f"{verb}: {said(row)}"
