@@ -61,13 +61,15 @@ def results(text: str) -> str:
         *(figures(name, *names).loc["heldout_1000"] for name in ("agent_table4", "exact_pass_at_k")),
     )
     paper = pd.read_csv(PAPER / "results.csv").query("set == 'test_50' and not method.str.endswith('_533')")
+    equal = figures("coverage_equal_tokens", "method").filter(like="solved").rename(columns=lambda name: name[8:])
     head, rule, *lines = text.strip().splitlines()
     for i, line in enumerate(lines):
         setup, study, label, *_ = (part.strip() for part in line.strip("|").split("|"))
         plain, _, budget = label.rpartition(", ")
         theirs, unanswered, tokens = [paper[:0], paper[:0]], "", ""
         if study == "`exact`":
-            rows = [exact.loc[(methods[label], f"pass@{k}")] for k in (1, 16)]
+            method = methods[label]
+            rows = [exact.loc[(method, f"pass@{k}")] for k in (1, 16)]
         elif label in methods:
             method = methods[label]
             rows = [ours.loc[(setup, method, f"pass@{k}")] for k in (1, 16)]
@@ -78,6 +80,8 @@ def results(text: str) -> str:
             rows = [games.loc[(method, metric)] for metric in ("pass@1", "any")]
             theirs, tokens = [paper[:0], said(paper, study, method, "pass@1")], f"{rows[0]['tokens']:,.0f}"
         cells = [setup, study, label, f"{rows[0]['runs']:.0f}", *map(cell, rows, theirs)]
+        paid = setup == "cpu" and method in equal.index  # the budget is that of this setup's start
+        cells.append(cell(pd.concat([equal.loc[method], rows[0][["runs"]]]), paper[:0]) if paid else "")
         lines[i] = f"| {' | '.join([*cells, unanswered, tokens])} |"
     return "\n".join([head, rule, *lines])
 
