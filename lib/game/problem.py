@@ -106,7 +106,8 @@ def load_set(name: str) -> Dataset:
         return load(name, "test")
     if name not in EVALUATION_SETS:
         raise ProblemSetError(f"there is no evaluation set {name!r}{nearest(name, EVALUATION_SETS)}")
-    return load(*EVALUATION_SETS[name])
+    of, split, *source = EVALUATION_SETS[name]
+    return load(of, split, source[0] if source else "generated")
 
 
 def from_file(path: str | Path) -> list[Problem]:

@@ -209,22 +209,22 @@ def _lent(mine: Mapping[str, pd.DataFrame], signed: Mapping[str, float], metric:
     """Variance and degrees of freedom that a contrast borrows, for independent runs; None where the table lacks the
     metric for one of its trainers, or two systems of one policy share their runs."""
     runs = {policy_of(method): len(table) for method, table in mine.items()}
-    together = pd.Series(signed).groupby(policy_of, sort=False).sum()
-    lent = [_spreads().get((trainer(policy), metric)) for policy in together.index]
-    if None in lent or len(lent) < len(signed):
+    together: defaultdict[str, float] = defaultdict(float)
+    for method, weight in signed.items():
+        together[policy_of(method)] += weight
+    lent = [one for policy in together if (one := _spreads().get((trainer(policy), metric)))]
+    if len(lent) < len(signed):
         return None
-    terms = zip(together.items(), lent, strict=True)
-    return sum(w**2 / runs[policy] * variance for (policy, w), (variance, _) in terms), min(
-        freedom for _, freedom in lent
-    )
+    variance = sum(w**2 / runs[policy] * one for (policy, w), (one, _) in zip(together.items(), lent, strict=True))
+    return variance, min(freedom for _, freedom in lent)
 
 
 @cache
 def _spreads() -> dict[tuple[str, str], tuple[float, float]]:
     """By trainer and metric, the variance between runs that data/spreads.csv lends, and its degrees of freedom."""
     columns = ["trainer", "metric", "variance", "freedom"]
-    table = pd.read_csv(DATA / "spreads.csv", usecols=columns, na_filter=False)
-    return {(one, metric): lent for one, metric, *lent in table[columns].itertuples(index=False, name=None)}
+    table = pd.read_csv(DATA / "spreads.csv", usecols=columns, na_filter=False)[columns]
+    return {(one, metric): (variance, freedom) for one, metric, variance, freedom in table.itertuples(index=False)}
 
 
 def parts(sides: Iterable[tuple[float, list, np.ndarray]]) -> tuple[np.ndarray, ...]:

@@ -195,7 +195,8 @@ def log_scores(logs: pd.DataFrame, wanted: Iterable[str]) -> pd.DataFrame:
 
 
 def _change(x: np.ndarray) -> float:
-    return np.subtract(*_ends(x)[::-1])
+    first, last = _ends(x)
+    return last - first
 
 
 def _ends(x: np.ndarray) -> tuple[float, float]:
