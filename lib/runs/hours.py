@@ -78,7 +78,7 @@ def measured(spec: Spec) -> float | None:
         case "15_sample_rollouts":
             limit = given["limit"] or 1000
             drawn = sum(min(limit, PROBLEMS.get(name, 50)) * n for name, n in given["sets"].items()) * cap
-        case "14_value_actions":
+        case "14_value_actions" | "62_label_states" | "63_check_value":
             drawn = given["problems"] * MOVES * given["samples"] * ACTION
         case "16_search":
             drawn = ACTION * sum(searched(search, given) for search in given["searches"])
