@@ -213,8 +213,14 @@ def test_within_three_points_is_asked_of_shares_of_problems_solved():
 def table(*rows):
     names = ["id", "paper", "answer", "estimate", "p", "changed", "metric"]
     about = {"runs": "rloo/a;rloo/b", "against": "rloo/b", "set": "s", "n_problems": 9, "bound": 0.0}
-    about |= {"paper_metric": "pass@1", "within": True, "contradicts": pd.NA}
+    about |= {"paper_metric": "pass@1", "within": True, "contradicts": pd.NA, "direction": "higher"}
     return pd.DataFrame(rows, columns=names).assign(**about)
+
+
+def test_a_claim_of_equality_asks_something_else_than_one_of_a_direction():
+    both = table(*[(name, "ast", "open", 0.1, 0.01, "", "pass@16") for name in ("ast-1", "ast-2", "ast-3")])
+    assert len(claims.distinct(both)) == 1
+    assert len(claims.distinct(both.assign(direction=["lower", "equal", "higher"]))) == 2
 
 
 def test_what_several_claims_ask_of_the_same_numbers_counts_once():

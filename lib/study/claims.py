@@ -208,12 +208,14 @@ def with_q(answered: pd.DataFrame) -> pd.DataFrame:
 
 
 def distinct(answered: pd.DataFrame) -> pd.DataFrame:
-    """One row per contrast: claims that ask the same of the same numbers count once."""
+    """One row per contrast: claims that ask the same of the same numbers count once. A claim of equality asks something
+    else than a claim of a direction."""
     where = ["metric", "set", "n_problems"]
     size = (answered["estimate"].astype(float) + answered["bound"]).abs().round(9)
     sides = zip(answered["runs"].str.split(";").str[0], answered["against"].fillna("").astype(str), strict=True)
     pairs = [" ".join(sorted(side)) for side in sides]  # A against B is B against A
-    seen = answered[where].assign(size=size, pair=pairs).duplicated() & answered["estimate"].notna()
+    equal = answered["direction"] == "equal"
+    seen = answered[where].assign(size=size, pair=pairs, equal=equal).duplicated() & answered["estimate"].notna()
     return answered[~seen]
 
 
