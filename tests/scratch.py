@@ -158,10 +158,11 @@ class Checkout(Project):
 
 def processes(folder: Path) -> dict[str, int]:
     """Process ids at work for a checkout: the front door, Snakemake, the runner and its kernel."""
-    found = {}
+    found, commands = {}, {}
     for entry in Path("/proc").glob("[0-9]*"):
         try:
             command = (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode()
+            parent = (entry / "stat").read_text().rpartition(")")[2].split()[1]
             if Path(os.readlink(entry / "cwd")) not in (folder, folder / "data/runs", folder / "data/runs/reference"):
                 continue  # Snakemake works in a folder of runs
         except OSError:
@@ -169,8 +170,12 @@ def processes(folder: Path) -> dict[str, int]:
         signs = {"front": "lib.runs make", "snakemake": "-m snakemake", "runner": "lib.runs run"}
         for role, sign in (signs | {"kernel": "ipykernel_launcher"}).items():
             if sign in command:
-                assert role not in found, f"two copies of the {role}"
-                found[role] = int(entry.name)
+                commands[entry.name] = role, parent, command
+    for name, (role, parent, command) in commands.items():
+        if commands.get(parent, ("", "", ""))[2] == command:
+            continue  # a fork that has not begun its own program yet
+        assert role not in found, f"two copies of the {role}"
+        found[role] = int(name)
     return found
 
 
