@@ -15,7 +15,7 @@ BROWSER ?= chromium
 JOBS ?= $(shell getconf _NPROCESSORS_ONLN | awk '{ print ($$1 < 4) ? $$1 + 1 : 4 }')
 
 # Where PyTorch comes from. On Linux the default index gives gigabytes of CUDA libraries, of no use without a GPU, so that
-# such a machine takes the builds for CPUs from PyTorch's own index. TORCH=default: from the default index all the same.
+# such a machine takes the builds for CPUs from PyTorch's own index. TORCH=default takes the default index even so.
 TORCH ?= $(if $(filter Linux,$(shell uname -s)),$(if $(wildcard /dev/nvidia* /dev/dxg),default,cpu),default)
 CPU_BUILDS ?= https://download.pytorch.org/whl/cpu
 

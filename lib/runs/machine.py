@@ -1,4 +1,4 @@
-"""Processes of a study: they die together, never work twice in one folder, and share the GPUs."""
+"""Processes of a study: children end with their parent, locks keep a second run out of a folder, GPUs are shared."""
 
 import ctypes
 import fcntl

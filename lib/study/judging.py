@@ -213,7 +213,7 @@ def _judged(patterns, file, sets, looks, texts) -> pd.DataFrame:
                 rows = rows if shown == name else rows.assign(set=shown)
                 tables.append(pd.concat([who.loc[rows.index], rows, *judged], axis=1))
         columns += list(table.columns)
-    if not tables:  # no rows, or no runs: the columns are there all the same
+    if not tables:  # no rows, or no runs: it still has its columns
         return pd.DataFrame(columns=[*dict.fromkeys(columns)])
     return pd.concat(tables, ignore_index=True)
 
