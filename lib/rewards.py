@@ -196,18 +196,17 @@ def program_near(by: str = "tree", credit: float = 0.25, tau: float = 2.0) -> Re
 
     def closeness(completion: str, problem: Problem) -> float:
         verdict = verify_program(completion, problem)
-        if verdict.status != "wrong_value" or verdict.value is None:
-            return 0.0
-        if by == "value":
+        if by == "value" and verdict.value is not None:
             return float(1 / (1 + abs(verdict.value - problem.target)))
         return exp(-distance_to_solutions(verdict.expression, problem) / tau)
 
     def reward(completions: Sequence[str], problem: Problem) -> list[Score]:
-        near = [closeness(completion, problem) for completion in completions]
-        return [
-            Score(score.total + credit * close, score.parts | {"closeness": close})
-            for score, close in zip(checks(completions, problem), near, strict=True)
-        ]
+        scores = []
+        for completion, score in zip(completions, checks(completions, problem), strict=True):
+            misses = score.parts["numbers"] > score.parts["target"]  # the right numbers, and a wrong value
+            close = closeness(completion, problem) if misses else 0.0
+            scores.append(Score(score.total + credit * close, score.parts | {"closeness": close}))
+        return scores
 
     return reward
 

@@ -56,7 +56,7 @@ def execute(project: Project, spec: Spec) -> None:
         stretch, used = time.monotonic() - start, resource.getrusage(resource.RUSAGE_CHILDREN)
         shutil.rmtree(folder / "trainer", ignore_errors=True)  # states to resume from: gigabytes, of no use now
         artifacts, elapsed = folder / "artifacts.txt", spent + stretch
-        hub = re.findall(r"(?:base model|hub set): (\S+@\w+)", (folder / "log.txt").read_text())
+        hub = re.findall(r"(?:base model|hub set): (\S+@\w+)", (folder / "log.txt").read_text(errors="replace"))
         files = [path for path in sorted(folder.rglob("[!.]*")) if path.is_file()]
         names = {path.relative_to(folder).as_posix(): path for path in files}
         ended = {

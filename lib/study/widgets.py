@@ -111,7 +111,7 @@ class Explorer:
         self.listed.observe(self.add, "value")
 
     def add(self, _=None) -> None:
-        """A run of the list is shown, too."""
+        """A run was chosen in the list: show it as well."""
         if self.listed.value and self.listed.value not in self.chosen.value:
             self.chosen.value = [*self.chosen.value, self.listed.value]
         self.listed.value = None
@@ -152,12 +152,12 @@ class Explorer:
         self.at, self.said.value = at, told
         self.number.max = max(-(-len(at) // self.page), 1)
         if self.number.value > 1:
-            self.number.value = 1  # which lists them, too
+            self.number.value = 1  # which also lists them
         else:
             self.relist()
 
     def relist(self, _=None) -> None:
-        """Another page: one line a rollout."""
+        """Another page: one line per rollout."""
         if self.table is None:
             return
         at = self.at[(self.number.value - 1) * self.page : self.number.value * self.page]
