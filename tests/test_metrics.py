@@ -116,17 +116,6 @@ def test_text_scores_and_diagnostics_by_hand():
     assert none["distinct correct answers"].tolist() == [0, 0]
 
 
-def test_the_spread_of_the_step_reward_where_all_fail():
-    rows = [(*ROWS[2][:5], text, "", "missing", 9, "stop", 1) for text in "ab"]
-    steps = {"equations": [1, 1], "legal": [1.0, 0.0], "lost": 0.0, "attempts": 1}
-    row = metrics.text_scores(judged(rows, **steps)).iloc[0]
-    assert row["legal"] == 0.5 and row["step reward spread"] == pytest.approx(0.05)  # +.05 and -.05
-    steps["equations"] = [1, 0]  # without a step there is nothing to pay for
-    assert metrics.text_scores(judged(rows, **steps)).iloc[0]["step reward spread"] == pytest.approx(0.025)
-    rows[0] = (*ROWS[0][:10], 1)
-    assert metrics.text_scores(judged(rows, **steps))["step reward spread"].isna().all()
-
-
 def test_the_checks_of_programs_by_hand():
     looks = {"passed": [5, 5, 0, 4, 3, 5], "assignments": [1, 2, 0, 2, 1, 1], "complete": [1, 1, 0, 1, 0, 1]}
     table = judged(ROWS, **looks, attempts=7).assign(style="program")

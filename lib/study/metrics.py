@@ -65,16 +65,14 @@ def text_scores(judged: pd.DataFrame) -> pd.DataFrame:
     """What a problem's completions look like: shares and means over its samples, indexed by KEYS.
 
     `judged`: of `judging.samples`. Always: the share of each verifier status, tokens, at cap (share cut by the limit),
-    distinct completions, distinct correct answers. Look steps adds legal, lost, attempts, and step reward spread, the
-    standard deviation of .05 (legal - illegal) among samples that all fail (NaN where one is correct). expression:
-    distinct expressions. program: each check, reward, one line, the reward lost at each check, what is lost in meaning
-    minus what is lost in form; a program's attempts are its values that use every number. trace: TRACE.
+    distinct completions, distinct correct answers. Look steps adds legal, lost, attempts. expression: distinct
+    expressions. program: each check, reward, one line, the reward lost at each check, what is lost in meaning minus
+    what is lost in form; a program's attempts are its values that use every number. trace: TRACE.
     """
     columns = {status: judged["status"] == status for status in STATUSES}
     columns |= {"tokens": judged["tokens"], "at cap": judged["finish"] == "length"}
     if "legal" in judged:
-        paid = (0.05 * (2 * judged["legal"] - 1)).where(judged["equations"] > 0, 0.0)
-        columns |= {name: judged[name] for name in ("legal", "lost", "attempts")} | {"paid": paid, "squared": paid**2}
+        columns |= {name: judged[name] for name in ("legal", "lost", "attempts")}
     if "passed" in judged:
         columns |= _checks(judged)
     columns |= {name: judged[name] for name in TRACE if name in judged}
@@ -88,9 +86,6 @@ def text_scores(judged: pd.DataFrame) -> pd.DataFrame:
     if "expression" in judged:
         shown = judged[judged["expression"] != ""].groupby(KEYS)["expression"].nunique()
         scores["distinct expressions"] = shown.reindex(scores.index, fill_value=0)
-    if "legal" in judged:
-        spread = (scores.pop("squared") - scores.pop("paid") ** 2).clip(lower=0) ** 0.5
-        scores["step reward spread"] = spread.where(scores["correct"] == 0)
     return scores.astype(float)
 
 
