@@ -212,7 +212,7 @@ def program_near(by: str = "tree", credit: float = 0.25, tau: float = 2.0) -> Re
 
 
 @register("dense")
-def dense(lambda_1: float = 0.05, lambda_2: float = 0.05, lambda_3: float = 0.0, aggregate: str = "share") -> Reward:
+def dense(lambda_1: float = 0.05, lambda_2: float = 0.05, lambda_3: float = 0.0, aggregate: str = "bounded") -> Reward:
     """`dense`, Eq. 6: the sparse reward + lambda_1 R_legal - lambda_2 R_invalid + lambda_3 R_progress (its Section 7).
 
     A step of `verify_steps` is legal if it reads `a op b = c`, holds, and takes its operands from the pool; else it is

@@ -366,8 +366,8 @@ def think(*lines: str, final: str = "44") -> str:
     return "<think>" + "\n".join(lines) + f"</think><answer>{final}</answer>"
 
 
-def dense(text: str, problem: Problem = PAPER, **options):
-    return get_reward("dense", options)([text], problem)[0]
+def dense(text: str, problem: Problem = PAPER, aggregate="share", **options):
+    return get_reward("dense", {"aggregate": aggregate, **options})([text], problem)[0]
 
 
 def test_steps_by_hand():
