@@ -32,8 +32,8 @@ def figures(name: str, *index: str) -> pd.DataFrame:
 
 
 def levels() -> pd.DataFrame:
-    """Every method of either setup on heldout_1000: from this table alone, so that a number has one interval."""
-    made = figures("grand_front", "profile", "method", "metric")
+    """Every method on heldout_1000: from this table alone, so that a number has one interval."""
+    made = figures("grand_front", "method", "metric")
     assert {"unanswered", "tokens"} <= {*made}, "figures/grand_front.csv is older than notebook 90: `make figures`"
     return made
 
@@ -52,8 +52,7 @@ def said(paper: pd.DataFrame, study: str, method: str, metric: str) -> pd.DataFr
 
 
 def results(text: str) -> str:
-    """The results table. A row's method is the one of its label, in its setup. Of the agent's search (label, budget)
-    pass@1 is the game with the best score, and pass@16 any of those that it keeps; study `exact` samples nothing."""
+    """The results table. A row's method is the one of its label. Of the agent's search (label, budget) pass@1 is the game with the best score, and pass@16 any of those that it keeps; study `exact` samples nothing."""
     methods = pd.read_csv(DATA / "methods.csv").set_index("label")["method"]
     names = ("set", "method", "metric")
     ours, games, exact = (
@@ -64,7 +63,7 @@ def results(text: str) -> str:
     equal = figures("coverage_equal_tokens", "method").filter(like="solved").rename(columns=lambda name: name[8:])
     head, rule, *lines = text.strip().splitlines()
     for i, line in enumerate(lines):
-        setup, study, label, *_ = (part.strip() for part in line.strip("|").split("|"))
+        study, label, *_ = (part.strip() for part in line.strip("|").split("|"))
         plain, _, budget = label.rpartition(", ")
         theirs, unanswered, tokens = [paper[:0], paper[:0]], "", ""
         if study == "`exact`":
@@ -72,23 +71,23 @@ def results(text: str) -> str:
             rows = [exact.loc[(method, f"pass@{k}")] for k in (1, 16)]
         elif label in methods:
             method = methods[label]
-            rows = [ours.loc[(setup, method, f"pass@{k}")] for k in (1, 16)]
+            rows = [ours.loc[(method, f"pass@{k}")] for k in (1, 16)]
             theirs = [said(paper, study, method, f"pass@{k}") for k in (1, 16)]
             unanswered, tokens = f"{100 * rows[0]['unanswered']:.1f}", f"{rows[0]['tokens']:,.0f}"
         else:
             method = f"{methods[plain]} {budget}"
             rows = [games.loc[(method, metric)] for metric in ("pass@1", "any")]
             theirs, tokens = [paper[:0], said(paper, study, method, "pass@1")], f"{rows[0]['tokens']:,.0f}"
-        cells = [setup, study, label, f"{rows[0]['runs']:.0f}", *map(cell, rows, theirs)]
-        paid = setup == "cpu" and method in equal.index  # the budget is that of this setup's start
-        cells.append(cell(pd.concat([equal.loc[method], rows[0][["runs"]]]), paper[:0]) if paid else "")
+        cells = [study, label, f"{rows[0]['runs']:.0f}", *map(cell, rows, theirs)]
+        paid = [pd.concat([equal.loc[method], rows[0][["runs"]]])] if method in equal.index else []
+        cells.append(cell(*paid, paper[:0]) if paid else "")
         lines[i] = f"| {' | '.join([*cells, unanswered, tokens])} |"
     return "\n".join([head, rule, *lines])
 
 
 def shares(method: str) -> str:
-    """Pass@1 and pass@16 of a method in setup `cpu`: "47.2% and 63.5%"."""
-    ours = levels()["estimate"]["cpu", method]
+    """Pass@1 and pass@16 of a method: "47.2% and 63.5%"."""
+    ours = levels()["estimate"][method]
     return f"{100 * ours['pass@1']:.1f}% and {100 * ours['pass@16']:.1f}%"
 
 
@@ -104,7 +103,7 @@ def moves(method: str, other: str) -> str:
 
 def findings(_: str) -> str:
     """Three findings with their caveats, and the count of the reports' claims. The verbs follow the intervals."""
-    of, rollouts = levels().loc["cpu"].xs("pass@1", level="metric"), figures("ast_budget", "method")["rollouts"]
+    of, rollouts = levels().xs("pass@1", level="metric"), figures("ast_budget", "method")["rollouts"]
     few, many = (rollouts[f"rloo/{name}"].max() for name in ("sparse", "sparse_533"))
     best, start = (of.loc[name, ["unanswered", "tokens"]] for name in ("rloo/cov_pass4", "sft/free"))
     equal = figures("coverage_equal_tokens", "method").loc["rloo/cov_pass4"].filter(like="difference")
@@ -223,8 +222,9 @@ def test_every_column_of_metrics_csv_is_defined(kind, notebook):
 
 
 def test_no_number_of_the_readme_has_two_intervals():
-    rows = re.findall(r"^\| (cpu|laptop) \|[^|]*\|([^|]*)\|", README.read_text(), re.MULTILINE)
-    assert len(rows) >= 10 and len(rows) == len(set(rows))
+    table = README.read_text().split("<!-- results: begin -->")[1].split("<!-- results: end -->")[0]
+    methods = re.findall(r"^\| `\w+` \|([^|]*)\|", table, re.MULTILINE)
+    assert len(methods) >= 10 and len(methods) == len(set(methods))
 
 
 def test_the_reports_claims_are_counted_apart_from_our_own():
