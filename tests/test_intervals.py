@@ -245,13 +245,13 @@ def test_runs_from_another_draw_of_their_start_are_no_pair(tmp_path):
 
 
 def test_the_published_pairs():
-    """Seeds 3 and 4 of the dense reward began at another draw of SFT than those of the sparse one."""
+    """Seed 1 of AST at temperature 1 began at another draw of SFT than that of the sparse reward."""
 
     def seeds(name):
-        return [judging.seed_of(REFERENCE / f"laptop/sample/{name}/{seed}") for seed in range(5)]
+        return [judging.seed_of(REFERENCE / f"laptop/sample/{name}/{seed}") for seed in range(2)]
 
-    assert seeds("rloo_sparse") == seeds("sft_free") == [*range(5)]
-    assert seeds("rloo_dense")[:3] == [0, 1, 2] and min(seeds("rloo_dense")[3:]) > 999
+    assert seeds("rloo_sparse") == seeds("sft_free") == [0, 1]
+    assert seeds("rloo_ast_tau1")[0] == 0 and seeds("rloo_ast_tau1")[1] > 999
 
 
 def test_systems_of_one_policy_are_compared_on_the_runs_that_both_have():
