@@ -518,7 +518,8 @@ def test_a_run_is_stale_when_a_file_that_it_names_changes(checkout):
 
 
 RECORD = {"profile": "cpu", "run": "t/base", "seed": 0, "fingerprint": "1", "parameters": {"steps": 3}, "parents": {}}
-RECORD |= {"method": "t/base", "notebook": "base", "code": "1", "elapsed": 2.0, "files": {}, "id": "first"}
+RECORD |= {"method": "t/base", "notebook": "base", "code": "1", "elapsed": 2.0, "id": "first"}
+RECORD |= {"files": {}, "artifacts": []}
 
 
 @pytest.mark.parametrize(

@@ -447,13 +447,15 @@ def known(name: str, names: Iterable, what: str) -> None:
 # --- what is finished ---------------------------------------------------------------------------------------
 
 
-class Length(BaseModel, strict=True):
+class File(BaseModel, strict=True):
     bytes: int
+    sha256: str
 
 
 class Record(BaseModel, strict=True):
     """What every run.json holds, among more."""
 
+    id: str
     run: str
     method: str
     notebook: str
@@ -463,24 +465,22 @@ class Record(BaseModel, strict=True):
     elapsed: float
     parameters: dict
     parents: dict
-    files: dict[str, int | Length] = {}  # records of before files were hashed have their lengths alone
-    artifacts: list[str] = []
+    files: dict[str, File]
+    artifacts: list[str]
 
 
 def read_record(folder: Path) -> dict[str, Any]:
     """A finished run's run.json; empty for a run that is not finished. Raises DeclarationError if it is damaged."""
     path = folder / "run.json"
     try:
-        text = path.read_text()
-        record = json.loads(text)
+        record = json.loads(path.read_text())
         Record.model_validate(record)
+        return record
     except FileNotFoundError:
         return {}
     except (ValueError, OSError) as error:
         why = " ".join(str(error).splitlines()[1:3]) or error  # of pydantic's many lines, the place and the reason
         raise DeclarationError(f"{shown(path)} is damaged ({why}): {remedy(path)}") from error
-    # records of before runs had an id: their children noted a hash of the text
-    return {"files": {}, "artifacts": [], "id": digest(text.encode())} | record
 
 
 def state(spec: Spec, states: dict[Path, str]) -> str:
@@ -502,9 +502,11 @@ def reasons(spec: Spec, states: dict[Path, str]) -> Iterator[str]:
     if record["fingerprint"] != spec.fingerprint:
         yield "other notebook code" if record["code"] != spec.code else "other parameters or files"
     for name, entry in record["files"].items():
-        path, size = spec.folder / name, entry if isinstance(entry, int) else entry["bytes"]
-        if not path.exists() or path.stat().st_size != size:
-            yield f"{name} is {'damaged' if path.exists() else 'gone'}"
+        path = spec.folder / name
+        if not path.exists():
+            yield f"{name} is gone"
+        elif path.stat().st_size != entry["bytes"]:
+            yield f"{name} is damaged"
     for name, parent in spec.parents.items():
         finished = state(parent, states) == "done"
         if spec.study and not finished and name not in record["parents"]:
