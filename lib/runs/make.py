@@ -120,9 +120,9 @@ def draw(project: Project, profiles: list[str], names: list[str], cores: int) ->
     drawn, failed = [], []
     for profile in profiles:
         specs = project.specs(profile)
-        asked = [specs[name] for name in project.asked(profile, names)]
-        studies = {one.name for spec in asked if spec.study for one in (spec, *spec.parents.values()) if one.study}
-        plan = Plan({name: specs[name] for name in specs if name in studies and specs[name].published}, [])
+        asked = [spec for spec in project.asked(profile, names) if spec.study]
+        studies = {one.name for spec in asked for one in (spec, *spec.parents.values()) if one.study}
+        plan = Plan({name: spec for name, spec in specs.items() if name in studies and spec.published})
         for spec in plan.specs.values():
             (spec.folder / "run.json").unlink(missing_ok=True)
         try:
