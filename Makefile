@@ -77,8 +77,7 @@ figures: $(READY)
 	@set -f; exec $(FRONT) figures $(STUDIES) $(if $(filter file,$(origin GROUP)),,$(GROUP))
 
 report: figures
-	@$(FRONT) report $(STUDIES)
-	@exec $(BIN)/python -m lib.study.site
+	@exec $(FRONT) report $(STUDIES)
 
 status: $(READY)
 	@set -f; exec $(FRONT) status $(PROFILE) $(if $(filter file,$(origin GROUP)),,$(GROUP))

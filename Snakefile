@@ -13,7 +13,7 @@ from lib.runs.plan import Plan, Project
 os.environ[PARENT] = str(os.getpid())
 project = Project(root, published=bool(int(config.get("published", 0))))
 waiting, specs = config["runs"].split(","), project.specs(config["profile"])
-plan = Plan({run: specs[run] for run in specs if run in waiting}, waiting)
+plan = Plan({run: specs[run] for run in specs if run in waiting})
 made = config["profile"] + "/{run}/run.json"  # below the folder of all runs, whose own name may hold braces
 
 

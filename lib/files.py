@@ -139,10 +139,9 @@ def verify(path: Path) -> None:
         if name == path.name or name.startswith(f"{path.name}/"):
             file = path.parent / name
             with reading(file):
-                size, expected = (entry, None) if isinstance(entry, int) else (entry["bytes"], entry["sha256"])
-                if file.stat().st_size != size:
-                    raise ValueError(f"it was written with {size:,} bytes and has {file.stat().st_size:,}")
-                if expected and sha256(file) != expected:
+                if (size := file.stat().st_size) != entry["bytes"]:
+                    raise ValueError(f"it was written with {entry['bytes']:,} bytes and has {size:,}")
+                if sha256(file) != entry["sha256"]:
                     raise ValueError("its content is not what was written, though as long")
 
 

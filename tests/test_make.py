@@ -198,7 +198,7 @@ def published_runs(checkout, *studies: tuple[str, list[str]]) -> Path:
     for name in ("t/train_0.1", "t/train_0.2", *(f"study/{name}" for name, _ in studies)):
         (reference / name / "0").mkdir(parents=True)
         record = dict.fromkeys(("method", "code", "fingerprint"), "x") | {"run": name, "notebook": "study"}
-        record |= {"seed": 0, "elapsed": 1, "parameters": {}, "parents": {}}
+        record |= {"seed": 0, "elapsed": 1, "parameters": {}, "parents": {}, "files": {}, "artifacts": [], "id": "x"}
         (reference / name / "0/run.json").write_text(json.dumps(record))
     return reference
 
@@ -234,10 +234,11 @@ def test_a_study_that_moved_to_another_profile_is_drawn_there_and_no_longer_read
     assert read() == [sources.format("other")]
     assert "made" in checkout.ask("report")
     index = (checkout.root / "figures/site/index.html").read_text()
-    assert 'href="smoke-study-one-0.html"' in index and "laptop-study-one" not in index and "data/reference" in index
+    assert 'href="smoke-study-one-0.html"' in index and "laptop-study-one" not in index
+    assert "(study/one, profile smoke, from data/reference)" in index
     pages = [page.read_text() for page in (checkout.root / "figures/site").glob("*.html")]
     elsewhere = re.compile(r'<(script|link)[^>]*(src|href)="(https?:)?//')
-    assert len(pages) == 4 and not any(map(elsewhere.search, pages))
+    assert len(pages) == 6 and not any(map(elsewhere.search, pages))
 
 
 def test_a_polite_end_of_figures_waits_for_no_study(checkout):

@@ -328,7 +328,7 @@ def test_seeds_are_paired_and_pooled(checkout):
     checkout.declare(change)
     specs = checkout.specs("laptop")
     assert [name for name in specs if name.startswith("t/base")] == ["t/base/0", "t/base/1", "t/base/2"]
-    assert set(checkout.plan("laptop", "trained").targets) == {"t/train_0.1/0", "t/train_0.2/0"}
+    assert {one.name for one in checkout.asked("laptop", ["trained"])} == {"t/train_0.1/0", "t/train_0.2/0"}
     assert "t/train_0.1/1" not in specs and specs["t/train_0.1/2"].params["seed"] == 2
     assert specs["t/train_0.1/2"].params["steps"] == 2  # what a profile says of a run holds for all its seeds
     assert list(specs["t/train_0.1/2"].parents) == ["t/base/2"] and list(specs["t/train_0.1/0"].parents) == ["t/base/0"]
@@ -357,10 +357,10 @@ def test_a_studys_group_names_all_that_its_partial_analysis_reads(group):
     """A partial analysis has nothing made: what its group leaves out, its tables would lack without a word.
 
     Further seeds are a group of their own."""
-    plan = Project().plan("smoke", group)
-    studies = [spec for name, spec in plan.specs.items() if spec.study]
+    project = Project()
+    studies = [spec for spec in project.plan("smoke", group).specs.values() if spec.study]
     read = {name for study in studies for name in study.parents if name.endswith(("/0", "/100"))}
-    assert read and read <= set(plan.targets)
+    assert read and read <= {spec.name for spec in project.asked("smoke", [group])}
 
 
 def test_every_method_is_trained_on_as_many_completions():
@@ -518,7 +518,8 @@ def test_a_run_is_stale_when_a_file_that_it_names_changes(checkout):
 
 
 RECORD = {"profile": "cpu", "run": "t/base", "seed": 0, "fingerprint": "1", "parameters": {"steps": 3}, "parents": {}}
-RECORD |= {"method": "t/base", "notebook": "base", "code": "1", "elapsed": 2.0, "files": {}, "id": "first"}
+RECORD |= {"method": "t/base", "notebook": "base", "code": "1", "elapsed": 2.0, "id": "first"}
+RECORD |= {"files": {}, "artifacts": []}
 
 
 @pytest.mark.parametrize(

@@ -4,26 +4,21 @@ import re
 from pathlib import Path
 from urllib.parse import unquote
 
-import nbformat
 import pytest
-from nbconvert import HTMLExporter
 
 from lib.files import ROOT
 from lib.study import site as front
 
-STUDIES = {"20_ast": "cpu-study-ast-0.html", "70_coverage": "cpu-study-coverage-0.html"}
-
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory) -> Path:
-    """What `python -m lib.runs report` leaves, of two studies, and the front page over it."""
-    folder, exporter = tmp_path_factory.mktemp("site"), HTMLExporter(mathjax_url="", require_js_url="")
-    for stem, page in STUDIES.items():
-        notebook = nbformat.read(ROOT / f"notebooks/{stem}.ipynb", 4)
-        (folder / page).write_text(exporter.from_notebook_node(notebook)[0])
-    listed = [f'<li><a href="{page}">{stem}</a> (profile cpu)' for stem, page in STUDIES.items()]
-    (folder / "index.html").write_text("\n".join(["<h1>Countdown study</h1>", "<ul>", *listed, "</ul></html>"]))
-    front.build(folder)
+    """The site of two studies, whose notebooks were not executed."""
+    studies = [
+        front.Study("cpu-study-ast-0.html", "20_ast", ROOT / "notebooks/20_ast.ipynb", "profile cpu"),
+        front.Study("cpu-study-coverage-0.html", "70_coverage", ROOT / "notebooks/70_coverage.ipynb", "profile cpu"),
+    ]
+    folder = tmp_path_factory.mktemp("made") / "site"
+    assert front.build(studies, folder) == folder / "index.html"
     return folder
 
 

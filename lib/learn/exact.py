@@ -14,7 +14,7 @@ them. The k games of a problem are independent, so pass@k is exactly 1 - (1 - V)
 """
 
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from math import comb, inf
@@ -182,20 +182,26 @@ def _read_packed(model, packed: list[_Packed]) -> torch.Tensor:
     return torch.zeros(int(texts[-1]), device=device, dtype=chosen.dtype).index_add(0, text, chosen[edge])
 
 
+def _read_states(model, tokenizer, asked: Iterable[tuple[int, State, tuple[int, ...]]]) -> tuple[torch.Tensor, ...]:
+    """log pi of texts (token ids) behind the states that they are asked in, and the number that each was given with,
+    both (texts,). The texts of one state are read together."""
+    of_state: dict[tuple, list[tuple[int, tuple[int, ...]]]] = defaultdict(list)
+    for number, state, ids in asked:
+        of_state[state.key].append((number, ids))
+    prompts = tokenizer([mdp.render_state(State(*key)) for key in of_state]).input_ids if of_state else []
+    found = read(model, prompts, [[ids for _, ids in some] for some in of_state.values()])
+    numbers = [number for some in of_state.values() for number, _ in some]
+    return found, torch.tensor(numbers, dtype=torch.long, device=found.device)
+
+
 def probabilities(model, tokenizer, pairs: Sequence[tuple[State, Action]]) -> torch.Tensor:
     """pi(a | s) of each (state, action), float64, differentiable. Actions of one state are read together."""
-    of_state: dict[tuple, list[int]] = defaultdict(list)
-    for i, (state, _) in enumerate(pairs):
-        of_state[state.key].append(i)
-    prompts = tokenizer([mdp.render_state(State(*key)) for key in of_state]).input_ids if of_state else []
     moves = list(dict.fromkeys(move for _, move in pairs))
     named = dict(zip(moves, tags(tokenizer, moves), strict=True))
-    texts = [[ids for i in some for ids in named[pairs[i][1]]] for some in of_state.values()]
-    which = [i for some in of_state.values() for i in some for _ in named[pairs[i][1]]]
-    chances = read(model, prompts, texts).double().exp()
-    return torch.zeros(len(pairs), dtype=torch.float64, device=model.device).index_add(
-        0, torch.tensor(which, dtype=torch.long, device=model.device), chances
-    )
+    asked = ((i, state, ids) for i, (state, move) in enumerate(pairs) for ids in named[move])
+    found, which = _read_states(model, tokenizer, asked)
+    chances = found.double().exp()
+    return chances.new_zeros(len(pairs)).index_add(0, which, chances)
 
 
 # --- values ---------------------------------------------------------------------------------------
@@ -333,11 +339,6 @@ def play(model, tokenizer, problems: Sequence[Problem], n: int, generator: torch
 
 def game_logprobs(model, tokenizer, games: Sequence[Game]) -> torch.Tensor:
     """log pi of each game, the sum over its tags, (games,), differentiable."""
-    of_state: dict[tuple, list[tuple[int, tuple[int, ...]]]] = defaultdict(list)
-    for i, game in enumerate(games):
-        for state, ids in game.turns:
-            of_state[state.key].append((i, ids))
-    prompts = tokenizer([mdp.render_state(State(*key)) for key in of_state]).input_ids if of_state else []
-    found = read(model, prompts, [[ids for _, ids in some] for some in of_state.values()])
-    which = torch.tensor([i for some in of_state.values() for i, _ in some], dtype=torch.long, device=found.device)
-    return torch.zeros(len(games), dtype=found.dtype, device=found.device).index_add(0, which, found)
+    asked = ((i, state, ids) for i, game in enumerate(games) for state, ids in game.turns)
+    found, which = _read_states(model, tokenizer, asked)
+    return found.new_zeros(len(games)).index_add(0, which, found)

@@ -19,7 +19,7 @@ from lib.runs.folder import processor, write_json
 from lib.runs.hashes import lib_digest
 from lib.runs.hours import expected, show_plan
 from lib.runs.machine import PARENT, RunError, cores, die_with_parent
-from lib.runs.plan import DeclarationError, Project, Spec, read_record, state
+from lib.runs.plan import DeclarationError, Project, read_record, state
 
 CORES = cores()
 PUBLISHED = ("metrics.csv", *(f"{name}.parquet" for name in ("generations", "trajectories", "calibration")))
@@ -30,11 +30,6 @@ Groups = Annotated[list[str], Argument(help="groups or runs")]
 Some = Annotated[list[str] | None, Argument(help="groups or runs; all without", show_default=False)]
 app = Typer(help=__doc__, add_completion=False, pretty_exceptions_enable=False)
 project = Project()
-
-
-def asked(profile: str, groups: list[str]) -> list[Spec]:
-    specs = project.specs(profile)
-    return [specs[name] for name in project.asked(profile, groups)]
 
 
 def profiles(name: str) -> list[str]:
@@ -71,10 +66,10 @@ def run(profile: str, run: str, published: bool = False) -> None:
     from lib.runs.execute import execute  # papermill takes a second to import
 
     where = Project(project.root, published)
-    names = where.asked(profile, [run])
-    if len(names) > 1:
-        raise DeclarationError(f"{run} is {len(names)} runs, and `run` executes one: {', '.join(names[:4])} ...")
-    spec = where.specs(profile)[names[0]]
+    spec, *others = where.asked(profile, [run])
+    if others:
+        some = ", ".join(one.name for one in (spec, *others[:3]))
+        raise DeclarationError(f"{run} is {1 + len(others)} runs, and `run` executes one: {some} ...")
     try:
         where.check_own_rewards([spec])
         execute(where, spec)
@@ -86,7 +81,7 @@ def run(profile: str, run: str, published: bool = False) -> None:
 def status(profile: Annotated[str, Argument()] = "cpu", groups: Some = None) -> None:
     """One line per run, of groups or of all that were begun, then how many of each kind are in which state."""
     here, code, known, counts = processor(), lib_digest(project.root), {}, {}
-    for spec in asked(profile, groups or ["*/*/*"]):
+    for spec in project.asked(profile, groups or ["*/*/*"]):
         now, when = state(spec, known), ""
         count = counts.setdefault(spec.name.partition("/")[0], Counter())
         count["to be made again" if " " in now else now] += 1
@@ -157,7 +152,7 @@ def size_mb(folder: Path) -> str:
 def publish(profile: str, groups: Groups) -> None:
     """Copy what studies and other runs need of finished runs to data/reference."""
     known: dict[Path, str] = {}
-    for spec in asked(profile, groups):
+    for spec in project.asked(profile, groups):
         if (now := state(spec, known)) != "done":
             remedy = f"`python -m lib.runs make {profile} {spec.name}`"
             raise RunError(f"{spec.name} is not finished ({now}): {remedy}")
@@ -180,7 +175,7 @@ def publish(profile: str, groups: Groups) -> None:
 def restore(profile: str, groups: Groups) -> None:
     """Copy published runs that are not here to data/runs, where they count as finished: those that were published
     whole, with what others read or start from."""
-    for spec in asked(profile, groups):
+    for spec in project.asked(profile, groups):
         record, held = read_record(spec.reference), ("checkpoint", "generations.parquet", "trajectories.parquet")
         if not record or not any((spec.reference / name).exists() for name in held):
             print(f"{spec.name}: not published, or without what others need of it")

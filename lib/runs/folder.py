@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import json
 import os
 import platform
@@ -15,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from lib.files import ROOT, atomic, shown, write_table
-from lib.runs.hashes import inputs, lib_digest
+from lib.runs.hashes import inputs, lib_digest, literals
 from lib.runs.parameters import FIELDS, check
 
 if TYPE_CHECKING:  # the front door writes no table
@@ -110,16 +109,11 @@ def changes(before: Mapping[str, Any], began: Mapping[str, Any]) -> Iterator[str
 
 def parameters_of(given: Mapping[str, Any]) -> dict[str, Any]:
     """The parameters among a notebook's names: what cells of plain literals assign, by IPython's history, if any."""
-    assigned = given if "In" not in given else {name for cell in given["In"] for name in literals(cell)}
+    assigned = set() if "In" in given else {*given}
+    for cell in given.get("In", ()):
+        with suppress(SyntaxError, ValueError, TypeError, AttributeError):
+            assigned |= literals(cell).keys()
     return {name: value for name, value in given.items() if name in assigned and name[0] != "_" and is_plain(value)}
-
-
-def literals(cell: str) -> list[str]:
-    """The names that a cell assigns, if it assigns plain literals and does nothing else."""
-    with suppress(SyntaxError, ValueError, TypeError, AttributeError):
-        statements: Any = ast.parse(cell).body
-        return [one.targets[0].id for one in statements if ast.literal_eval(one.value) is not ...]
-    return []
 
 
 def is_plain(value: Any) -> bool:

@@ -43,6 +43,13 @@ def skeleton(node: Any) -> Any:
     return [type(node).__name__, {name: skeleton(value) for name, value in fields.items()}]
 
 
+def literals(source: str) -> dict[str, Any]:
+    """What code assigns by name. Raises SyntaxError, ValueError, TypeError or AttributeError where it does more than
+    assign plain literals."""
+    statements: Any = ast.parse(source).body
+    return {one.targets[0].id: ast.literal_eval(one.value) for one in statements}
+
+
 def lib_digest(root: Path) -> str:
     """A hash of all files of code in lib/, comments included."""
     files = sorted((root / "lib").rglob("*.py"))

@@ -9,7 +9,6 @@ import sys
 from collections.abc import Sequence
 from contextlib import suppress
 from functools import partial
-from html import escape
 from pathlib import Path
 
 import yaml
@@ -121,9 +120,9 @@ def draw(project: Project, profiles: list[str], names: list[str], cores: int) ->
     drawn, failed = [], []
     for profile in profiles:
         specs = project.specs(profile)
-        asked = [specs[name] for name in project.asked(profile, names)]
-        studies = {one.name for spec in asked if spec.study for one in (spec, *spec.parents.values()) if one.study}
-        plan = Plan({name: specs[name] for name in specs if name in studies and specs[name].published}, [])
+        asked = [spec for spec in project.asked(profile, names) if spec.study]
+        studies = {one.name for spec in asked for one in (spec, *spec.parents.values()) if one.study}
+        plan = Plan({name: spec for name, spec in specs.items() if name in studies and spec.published})
         for spec in plan.specs.values():
             (spec.folder / "run.json").unlink(missing_ok=True)
         try:
@@ -147,28 +146,20 @@ def draw(project: Project, profiles: list[str], names: list[str], cores: int) ->
 
 
 def report(project: Project, profiles: list[str]) -> Path:
-    """The executed studies of some profiles as HTML, those made here or else those that `figures` drew, and a page that
-    lists them, which this gives back. Raises RunError if there are none."""
-    import nbformat
-    from nbconvert import HTMLExporter  # it takes a second
+    """The site of some profiles' studies that were made here, or else those that `figures` drew. Returns its front
+    page. Raises RunError if there are none."""
+    from lib.study import site  # nbconvert takes a second to import
 
-    offline = dict.fromkeys(("mathjax_url", "require_js_url"), "")  # a page loads nothing from elsewhere
-    exporter = HTMLExporter(exclude_input_prompt=True, exclude_output_prompt=True, **offline)
-    site, lines = FIGURES / "site", []
-    shutil.rmtree(site, ignore_errors=True)
+    studies = []
     for spec in [spec for profile in profiles for spec in project.specs(profile).values() if spec.study]:
-        folder, source = spec.folder, "local runs"
-        if spec.state != "done":
-            folder, source = project.runs / "reference" / spec.profile / spec.name, "data/reference"
-        if not (folder / "run.json").exists() or (folder != spec.folder and not spec.published):
+        folder, source = project.runs / "reference" / spec.profile / spec.name, "data/reference"
+        if spec.state == "done":
+            folder, source = spec.folder, "local runs"
+        elif not (spec.published and (folder / "run.json").exists()):
             continue
-        notebook, page = nbformat.read(folder / "notebook.ipynb", 4), f"{spec.profile}-{spec.name}".replace("/", "-")
-        with atomic(site / f"{page}.html") as temporary:
-            temporary.write_text(exporter.from_notebook_node(notebook)[0])
-        title = escape(notebook.cells[0].source.splitlines()[0].lstrip("# "))
-        lines.append(f'<li><a href="{page}.html">{title}</a> ({spec.run}, profile {spec.profile}, from {source})')
-    if not lines:
+        page = f"{spec.profile}-{spec.name}.html".replace("/", "-")
+        about = f"{spec.run}, profile {spec.profile}, from {source}"
+        studies.append(site.Study(page, spec.notebook, folder / "notebook.ipynb", about))
+    if not studies:
         raise RunError(f"no study of {', '.join(profiles)} has been executed: `make study`, or `make figures`")
-    head = '<!doctype html><html lang="en"><meta charset="utf-8"><title>Countdown study</title><h1>Countdown study</h1>'
-    (site / "index.html").write_text("\n".join([head, "<ul>", *sorted(lines, key=str.casefold), "</ul></html>\n"]))
-    return site / "index.html"
+    return site.build(studies, FIGURES / "site")

@@ -4,7 +4,6 @@ Every mistake is a `DeclarationError` that names the file, the key and the neare
 here alone, by hashes: clocks do not matter.
 """
 
-import ast
 import json
 import re
 from collections.abc import Iterable, Iterator, Mapping
@@ -20,7 +19,7 @@ import yaml
 from pydantic import BaseModel, ConfigDict, Field, JsonValue, StringConstraints, ValidationError, model_validator
 
 from lib.files import ROOT, RUNS, nearest, remedy, shown
-from lib.runs.hashes import code_tree, digest, inputs
+from lib.runs.hashes import code_tree, digest, inputs, literals
 from lib.runs.parameters import check, check_rewards
 
 YAML = "papermill_runs.yaml"
@@ -148,8 +147,7 @@ def read_notebook(path: Path) -> tuple[dict[str, Any], str]:
     try:
         cells = [cell for cell in json.loads(path.read_text())["cells"] if cell["cell_type"] == "code"]
         [tagged] = [cell for cell in cells if "parameters" in cell["metadata"].get("tags", [])]
-        assigned: Any = ast.parse("".join(tagged["source"])).body
-        defaults = {one.targets[0].id: ast.literal_eval(one.value) for one in assigned}
+        defaults = literals("".join(tagged["source"]))
         if not {"output", "seed"} <= defaults.keys():
             raise KeyError("output and seed")
     except (ValueError, KeyError, TypeError, AttributeError, SyntaxError) as error:
@@ -328,8 +326,8 @@ class Project:
         for group, names in self.declarations.groups.items():
             select(names, self.expanded(), f"{YAML}: groups.{group}")
 
-    def asked(self, profile: str, names: Iterable[str]) -> list[str]:
-        """The runs that groups, runs and patterns (as in a group) stand for. Raises DeclarationError."""
+    def asked(self, profile: str, names: Iterable[str]) -> list[Spec]:
+        """The runs that groups, runs and patterns (as in a group) stand for, each once. Raises DeclarationError."""
         runs, groups, specs, found = self.expanded(), self.declarations.groups, self.specs(profile), {}
         for name in names:
             if "*" not in name:
@@ -337,19 +335,19 @@ class Project:
             here = [run for run in select(groups.get(name, [name]), runs, f"{YAML}: groups") if run in specs]
             if not here:
                 raise DeclarationError(f"profile {profile} has no run of {name}: {YAML} declares it for others alone")
-            found |= dict.fromkeys(here)
-        return list(found)
+            found |= {run: specs[run] for run in here}
+        return list(found.values())
 
     def plan(self, profile: str, *names: str) -> "Plan":
         """What groups and runs take, with all that they rest on. A study goes without those of its parents that are
         neither finished nor part of the group."""
         self.check()
-        specs, targets = self.specs(profile), self.asked(profile, names)
-        wanted, states = set(targets), {}
+        specs, states = self.specs(profile), {}
+        wanted = {spec.name for spec in self.asked(profile, names)}
         for name, spec in reversed(specs.items()):  # children first
             if name in wanted and state(spec, states) != "done":
                 wanted |= {n for n, one in spec.parents.items() if not spec.study or state(one, states) == "done"}
-        plan = Plan({run: spec for run, spec in specs.items() if run in wanted}, targets, states)
+        plan = Plan({run: spec for run, spec in specs.items() if run in wanted}, states)
         self.check_own_rewards(plan.specs[run] for run in plan.waiting)
         return plan
 
@@ -447,13 +445,15 @@ def known(name: str, names: Iterable, what: str) -> None:
 # --- what is finished ---------------------------------------------------------------------------------------
 
 
-class Length(BaseModel, strict=True):
+class File(BaseModel, strict=True):
     bytes: int
+    sha256: str
 
 
 class Record(BaseModel, strict=True):
     """What every run.json holds, among more."""
 
+    id: str
     run: str
     method: str
     notebook: str
@@ -463,24 +463,22 @@ class Record(BaseModel, strict=True):
     elapsed: float
     parameters: dict
     parents: dict
-    files: dict[str, int | Length] = {}  # records of before files were hashed have their lengths alone
-    artifacts: list[str] = []
+    files: dict[str, File]
+    artifacts: list[str]
 
 
 def read_record(folder: Path) -> dict[str, Any]:
     """A finished run's run.json; empty for a run that is not finished. Raises DeclarationError if it is damaged."""
     path = folder / "run.json"
     try:
-        text = path.read_text()
-        record = json.loads(text)
+        record = json.loads(path.read_text())
         Record.model_validate(record)
+        return record
     except FileNotFoundError:
         return {}
     except (ValueError, OSError) as error:
         why = " ".join(str(error).splitlines()[1:3]) or error  # of pydantic's many lines, the place and the reason
         raise DeclarationError(f"{shown(path)} is damaged ({why}): {remedy(path)}") from error
-    # records of before runs had an id: their children noted a hash of the text
-    return {"files": {}, "artifacts": [], "id": digest(text.encode())} | record
 
 
 def state(spec: Spec, states: dict[Path, str]) -> str:
@@ -502,9 +500,11 @@ def reasons(spec: Spec, states: dict[Path, str]) -> Iterator[str]:
     if record["fingerprint"] != spec.fingerprint:
         yield "other notebook code" if record["code"] != spec.code else "other parameters or files"
     for name, entry in record["files"].items():
-        path, size = spec.folder / name, entry if isinstance(entry, int) else entry["bytes"]
-        if not path.exists() or path.stat().st_size != size:
-            yield f"{name} is {'damaged' if path.exists() else 'gone'}"
+        path = spec.folder / name
+        if not path.exists():
+            yield f"{name} is gone"
+        elif path.stat().st_size != entry["bytes"]:
+            yield f"{name} is damaged"
     for name, parent in spec.parents.items():
         finished = state(parent, states) == "done"
         if spec.study and not finished and name not in record["parents"]:
@@ -525,10 +525,9 @@ def made_as(folder: Path) -> str | None:
 
 @dataclass(frozen=True)
 class Plan:
-    """Runs to be made, parents first, and those of them that were asked for."""
+    """Runs to be made, parents first."""
 
     specs: dict[str, Spec]
-    targets: list[str]
     states: dict[Path, str] = field(default_factory=dict)
 
     @cached_property

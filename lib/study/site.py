@@ -1,17 +1,23 @@
-"""The front page of `make report`: findings, results and the map of notebooks, with all figures on a page of their own.
+"""The website of `make report`: findings, results and the map of notebooks, with all figures and each executed study on
+a page of their own.
 
-`python -m lib.study.site` writes it over the list of executed studies in figures/site/index.html, from README.md,
-figures/README.md and notebooks/README.md. A link leads to another page of the site, or becomes plain text.
+Its documents are README.md, figures/README.md and notebooks/README.md. A link leads to another page of the site, or
+becomes plain text.
 """
 
 import posixpath
 import re
 import shutil
+from collections.abc import Iterable
+from html import escape
 from pathlib import Path
+from typing import NamedTuple
 
+import nbformat
+from nbconvert import HTMLExporter
 from nbconvert.filters import markdown2html
 
-from lib.files import FIGURES, ROOT, shown
+from lib.files import ROOT
 
 DOCUMENTS = {"README.md": "index.html", "figures/README.md": "figures.html", "notebooks/README.md": "metrics.html"}
 BAR = ("Findings", "All figures", "My run does not learn")
@@ -23,20 +29,19 @@ pre { background: #f6f6f6; padding: 0.8rem; overflow-x: auto } img { max-width: 
 """
 
 
+class Study(NamedTuple):
+    """An executed study, as the front page lists it."""
+
+    page: str  # the file's name on the site
+    notebook: str  # its name, without folder and ending
+    executed: Path  # the notebook with its outputs
+    about: str  # what stands behind the title
+
+
 def slug(heading: str) -> str:
     """The anchor of a heading, as GitHub makes it: text or HTML without its marks, in lower case, joined by hyphens."""
     text = re.sub(r"<[^>]+>|&\w+;", "", heading)
     return re.sub(r"[^\w -]", "", text).strip().lower().replace(" ", "-")
-
-
-def studies(site: Path) -> dict[str, str]:
-    """The executed page of each notebook that has one, by the notebook's path from the root."""
-    pages = {}
-    for page in sorted(site.glob("*-study-*.html")):
-        number = re.search(r"<h1[^>]*>(\d\d) · ", page.read_text())
-        for notebook in ROOT.glob(f"notebooks/{number[1]}_*.ipynb") if number else []:
-            pages.setdefault(notebook.relative_to(ROOT).as_posix(), page.name)
-    return pages
 
 
 def linked(html: str, folder: str, site: Path, pages: dict[str, str]) -> str:
@@ -48,9 +53,7 @@ def linked(html: str, folder: str, site: Path, pages: dict[str, str]) -> str:
         if path.endswith(".png") and (ROOT / path).is_file():
             shutil.copy(ROOT / path, site)
             return Path(path).name
-        if not path or path in pages:
-            return pages.get(path, "") + mark + anchor
-        return address if address in pages.values() else ""
+        return pages.get(path, "") + mark + anchor if not path or path in pages else ""
 
     def link(match: re.Match) -> str:
         address = target(match[1])
@@ -72,25 +75,25 @@ def page(text: str, folder: str, site: Path, pages: dict[str, str]) -> str:
     return f"{head}\n<nav>{bar}</nav>\n{linked(html, folder, site, pages)}</html>\n"
 
 
-def build(site: Path = FIGURES / "site") -> Path:
-    """Write the documents and the list of studies into a site of executed studies, and link all its pages; the index.
-
-    Raises FileNotFoundError where no study was rendered.
-    """
-    listed = re.findall(r"<li><a href=[^\n]*", (site / "index.html").read_text())
-    notebooks = studies(site)
-    pages = notebooks | DOCUMENTS
-    for name in set(notebooks.values()):
-        html = (site / name).read_text()
-        (site / name).write_text(linked(html, "notebooks", site, pages))
+def build(studies: Iterable[Study], site: Path) -> Path:
+    """Write executed studies, and the documents with a list of them, into the folder `site`, which is made anew. Gives
+    the front page."""
+    offline = dict.fromkeys(("mathjax_url", "require_js_url"), "")  # a page loads nothing from elsewhere
+    exporter = HTMLExporter(exclude_input_prompt=True, exclude_output_prompt=True, **offline)
+    shutil.rmtree(site, ignore_errors=True)
+    site.mkdir(parents=True)
+    studies = sorted(studies)
+    pages = {f"notebooks/{study.notebook}.ipynb": study.page for study in reversed(studies)}
+    pages |= DOCUMENTS | {study.page: study.page for study in studies}
+    listed = ["## Executed analyses", "", "<ul>"]
+    for study in studies:
+        notebook = nbformat.read(study.executed, 4)
+        (site / study.page).write_text(linked(exporter.from_notebook_node(notebook)[0], "notebooks", site, pages))
+        title = escape(notebook.cells[0].source.splitlines()[0].lstrip("# "))
+        listed.append(f'<li><a href="{study.page}">{title}</a> ({study.about})')
     for source, name in DOCUMENTS.items():
         text = (ROOT / source).read_text()
         if name == "index.html":
-            analyses = "\n".join(["## Executed analyses", "", "<ul>", *listed, "</ul>", "", ""])
-            text = text.replace("## Hardware and", f"{analyses}## Hardware and")
+            text = text.replace("## Hardware and", "\n".join([*listed, "</ul>", "", "## Hardware and"]))
         (site / name).write_text(page(text, posixpath.dirname(source), site, pages))
     return site / "index.html"
-
-
-if __name__ == "__main__":
-    print(f"made {shown(build())}")
