@@ -15,10 +15,10 @@ import pandas as pd
 import pytest
 from scipy import stats
 
-from lib.files import FIGURES, ROOT
+from lib.files import FIGURES, REFERENCE, ROOT
 from lib.study import claims, intervals, judging, metrics
 
-LAPTOP = ROOT / "data/reference/laptop"
+LAPTOP = REFERENCE / "laptop"
 OPERATIONS = {ast.Add: add, ast.Sub: sub, ast.Mult: mul, ast.Div: truediv}
 
 
@@ -273,7 +273,8 @@ def test_the_committed_answers_follow_from_the_published_files(paper):
 
 
 def test_every_reference_run_says_who_wrote_what():
-    for path in LAPTOP.glob("*/*/*/run.json"):
+    for path in REFERENCE.glob("*/*/*/*/run.json"):
         record = json.loads(path.read_text())
-        assert {"run", "method", "seed"} <= set(record), path
-        assert path.parent.relative_to(LAPTOP).as_posix() == f"{record['run']}/{record['seed']}"
+        assert {"profile", "run", "method", "seed"} <= set(record), path
+        named = f"{record['profile']}/{record['run']}/{record['seed']}"
+        assert path.parent.relative_to(REFERENCE).as_posix() == named

@@ -17,14 +17,14 @@ COUNT = 32
 
 
 def main() -> None:
-    folder = REFERENCE / "laptop/sft/pick/0"
+    folder = REFERENCE / "cpu/sft/pick/0"
     if not folder.exists():
         print("search: needs the reference run sft/pick, which is not published yet")
         return
     model, tokenizer = load_policy(folder)
     value = partial(learned_values, model, tokenizer)  # any policy takes as long
     rows = [p for p in problems(load("3to4", "validation_200")) if len(p.nums) == 4][:COUNT]
-    print(f"search: {COUNT} problems of four numbers, the laptop's state-action policy")
+    print(f"search: {COUNT} problems of four numbers, the published state-action policy")
 
     for beams, samples in ((1, 8), (16, 16), (32, 32)):
         rates, took = {}, {}
