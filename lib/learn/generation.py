@@ -11,8 +11,8 @@ import tempfile
 from collections import Counter
 from collections.abc import Callable, Iterable
 from contextlib import redirect_stdout
-from dataclasses import dataclass, field
 from itertools import accumulate
+from typing import NamedTuple
 from weakref import WeakKeyDictionary
 
 import pandas as pd
@@ -26,8 +26,7 @@ from lib.learn.settings import Sampling
 AT_ONCE = 512  # completions, on a CPU
 
 
-@dataclass
-class Rollouts:
+class Rollouts(NamedTuple):
     """Completions of a batch of prompts, prompt-major: those of prompt i stand at i*n to i*n + n - 1.
 
     ids: token ids, the end token included; finish: "stop" or "length". logprobs: a list per completion, log mu(token)
@@ -35,10 +34,10 @@ class Rollouts:
     the two at other temperatures, and nan for the other.
     """
 
-    ids: list[list[int]] = field(default_factory=list)
-    logprobs: list[list[float]] = field(default_factory=list)
-    policy_logprobs: list[list[float]] = field(default_factory=list)
-    finish: list[str] = field(default_factory=list)
+    ids: list[list[int]]
+    logprobs: list[list[float]]
+    policy_logprobs: list[list[float]]
+    finish: list[str]
 
 
 # --- our decode loop --------------------------------------------------------------------------------------------------

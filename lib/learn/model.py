@@ -14,7 +14,7 @@ from bisect import bisect_left
 from collections.abc import Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 from safetensors import SafetensorError
@@ -211,8 +211,8 @@ def reasoning_end(tokenizer, ids: Sequence[int]) -> int:
     return bisect_left(range(len(ids)), True, key=lambda end: "</think>" in tokenizer.decode(ids[:end]))
 
 
-def load_policy(path: str | Path, dtype: torch.dtype = torch.float32, style: str = ""):
-    """Model, on the GPU if there is one, and tokenizer of a run folder, a checkpoint folder or a hub name.
+def load_policy(path: str | Path, style: str = ""):
+    """Model, float32, on the GPU if there is one, and tokenizer of a run folder, a checkpoint folder or a hub name.
 
     style: the prompt style in which the policy is taught or asked. Where it has an end token of its own, that is the
     tokenizer's from here on: it is learned, it stops the draws, and it is saved with the policy.
@@ -224,8 +224,8 @@ def load_policy(path: str | Path, dtype: torch.dtype = torch.float32, style: str
     checkpoint = checkpoint_of(path)
     with _said_with_remedy(checkpoint, "config.json and model.safetensors"):
         verify(Path(checkpoint))
-        loaded: Any = AutoModelForCausalLM.from_pretrained(**source(checkpoint), dtype=dtype, output_loading_info=True)
-        model, told = loaded
+        options = {"dtype": torch.float32, "output_loading_info": True}
+        model, told = cast(Any, AutoModelForCausalLM.from_pretrained(**source(checkpoint), **options))
         if told["missing_keys"]:  # drawn at random instead
             raise ValueError(f"there is no {min(told['missing_keys'])}")
         wrong = [name for name, weights in model.named_parameters() if not weights.isfinite().all()]

@@ -57,8 +57,7 @@ def execute(project: Project, spec: Spec) -> None:
         shutil.rmtree(folder / "trainer", ignore_errors=True)  # states to resume from: gigabytes, of no use now
         artifacts, elapsed = folder / "artifacts.txt", spent + stretch
         hub = re.findall(r"(?:base model|hub set): (\S+@\w+)", (folder / "log.txt").read_text(errors="replace"))
-        files = [path for path in sorted(folder.rglob("[!.]*")) if path.is_file()]
-        names = {path.relative_to(folder).as_posix(): path for path in files}
+        made = {path.relative_to(folder).as_posix(): path for path in sorted(folder.rglob("[!.]*")) if path.is_file()}
         ended = {
             "id": secrets.token_hex(8),  # a child notes that of each parent
             "threads": spec.declaration.threads,
@@ -66,7 +65,7 @@ def execute(project: Project, spec: Spec) -> None:
             **({"hub": sorted({*hub})} if hub else {}),  # the commits of what was loaded from there
             **({"resumed_by": made_by[1:]} if made_by[1:] else {}),  # under other code, packages or processors
             "artifacts": artifacts.read_text().splitlines() if artifacts.exists() else [],
-            "files": {name: described(path) for name, path in names.items() if name not in OURS},
+            "files": {name: described(path) for name, path in made.items() if name not in OURS},
             "status": "finished",
             "elapsed": round(elapsed, 1),  # all stretches of a run that was resumed
             # those of earlier stretches died with their kernels, and are taken to be as busy as this one

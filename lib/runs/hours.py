@@ -41,13 +41,13 @@ def expected(project: Project, profile: str, specs: Sequence[Spec]) -> dict[str,
                 if root.name == profile or name.startswith("study/"):
                     records[name] = read_record(path.parent)
     for spec in specs:
-        common = {
-            name: (name == spec.name, sum(record["parameters"].get(k) == v for k, v in spec.params.items()), name)
+        alike = [
+            (name == spec.name, sum(record["parameters"].get(k) == v for k, v in spec.params.items()), name)
             for name, record in records.items()
             if record["notebook"] == spec.notebook
-        }
-        if common:
-            record = records[max(common, key=common.__getitem__)]
+        ]
+        if alike:
+            record = records[max(alike)[-1]]
             steps = spec.params.get("steps", 1) / (record["parameters"].get("steps", 1) or 1)
             seconds[spec.name] = took(record) * steps
         elif (bound := measured(spec)) is not None:

@@ -10,9 +10,11 @@ import ast
 import hashlib
 import inspect
 import json
+import os
 from collections.abc import Callable
 from contextlib import suppress
 from functools import cache, partial
+from glob import glob
 from pathlib import Path
 
 import numpy as np
@@ -39,13 +41,11 @@ def folders(patterns, part="") -> list[Path]:
     found = []
     for pattern in [patterns] if isinstance(patterns, str | Path) else patterns:
         inside = Path(pattern).relative_to(ROOT) if Path(pattern).is_relative_to(ROOT) else Path(pattern)
-        base = Path(inside.anchor) if inside.is_absolute() else ROOT
-        literal = ROOT / pattern  # a folder's name may hold brackets
-        some = [literal] if (literal / "run.json").exists() else []
-        some = some or [path.parent for path in sorted(base.glob(str(inside.relative_to(inside.anchor) / "run.json")))]
+        some = [str(inside)] if (ROOT / inside / "run.json").exists() else []  # a folder's name may hold brackets
+        some = some or [os.path.dirname(path) for path in glob(str(inside / "run.json"), root_dir=ROOT)]
         if not some:
             raise FileNotFoundError(f"{pattern}: no finished run there (no run.json); `make status` lists the runs")
-        found += some
+        found += [ROOT / folder for folder in some]
     return sorted(folder for folder in set(found) if part in record(folder)["method"]) if part else sorted(set(found))
 
 

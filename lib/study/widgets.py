@@ -91,10 +91,8 @@ class Explorer:
     def enter(self, _=None) -> None:
         """Another profile: its runs, of which those of `runs` are shown where it has them."""
         self.chosen.value = []
-        self.found.clear()
-        self.found.update(explorer.find(self.source.value, *explorer.WRITTEN))
-        self.names.clear()
-        self.names.update({name: f"{explorer.title(folder)} · {name}" for name, folder in self.found.items()})
+        self.found = explorer.find(self.source.value, *explorer.WRITTEN)
+        self.names = {name: f"{explorer.title(folder)} · {name}" for name, folder in self.found.items()}
         self.chosen.allowed_tags = list(self.found)
         self.offer()
         self.chosen.value = [name for name in self.runs if name in self.found]
@@ -179,9 +177,9 @@ class Explorer:
 
     def offer_policies(self, _=None) -> None:
         """Another profile: its policies, if it holds any."""
-        self.policies.clear()
+        self.policies = {}
         with suppress(FileNotFoundError):
-            self.policies.update(explorer.find(self.source.value, "checkpoint"))
+            self.policies = explorer.find(self.source.value, "checkpoint")
         self.policy.options = [(f"{explorer.title(folder)} · {name}", name) for name, folder in self.policies.items()]
 
     def ask(self, _=None) -> None:
