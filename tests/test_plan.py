@@ -550,7 +550,7 @@ def test_a_chain_of_rounds_is_planned_in_linear_time():
     rounds: list = []
     for i in range(40):
         rounds.append(Round(f"t/{i}", rounds[-2:]))
-    plan = Plan({one.name: one for one in rounds}, [])  # pyright: ignore[reportArgumentType]
+    plan = Plan({one.name: one for one in rounds})  # pyright: ignore[reportArgumentType]
     assert plan.heights["t/0"] == 39 and len(plan.waiting) == 40 and len(looked) == 40
 
 
