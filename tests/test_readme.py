@@ -52,7 +52,8 @@ def said(paper: pd.DataFrame, study: str, method: str, metric: str) -> pd.DataFr
 
 
 def results(text: str) -> str:
-    """The results table. A row's method is the one of its label. Of the agent's search (label, budget) pass@1 is the game with the best score, and pass@16 any of those that it keeps; study `exact` samples nothing."""
+    """The results table. A row's method is the one of its label. Of the agent's search (label, budget) pass@1 is the
+    game with the best score, and pass@16 any of those that it keeps; study `exact` samples nothing."""
     methods = pd.read_csv(DATA / "methods.csv").set_index("label")["method"]
     names = ("set", "method", "metric")
     ours, games, exact = (
