@@ -310,8 +310,7 @@ def off_policy_generate(*arguments):
     """The real rollouts, as if the sampler's log-probabilities were off, some by more than log(1.5)."""
     out = generate(*arguments)
     noise = np.random.default_rng(0)
-    out.logprobs = [[x + float(noise.normal(0, 0.2)) for x in row] for row in out.logprobs]
-    return out
+    return out._replace(logprobs=[[x + float(noise.normal(0, 0.2)) for x in row] for row in out.logprobs])
 
 
 def gradient_of_update(trainer):
