@@ -80,8 +80,8 @@ def results(text: str) -> str:
             rows = [games.loc[(method, metric)] for metric in ("pass@1", "any")]
             theirs, tokens = [paper[:0], said(paper, study, method, "pass@1")], f"{rows[0]['tokens']:,.0f}"
         cells = [study, label, f"{rows[0]['runs']:.0f}", *map(cell, rows, theirs)]
-        paid = [pd.concat([equal.loc[method], rows[0][["runs"]]])] if method in equal.index else []
-        cells.append(cell(*paid, paper[:0]) if paid else "")
+        known = method in equal.index
+        cells.append(cell(pd.concat([equal.loc[method], rows[0][["runs"]]]), paper[:0]) if known else "")
         lines[i] = f"| {' | '.join([*cells, unanswered, tokens])} |"
     return "\n".join([head, rule, *lines])
 

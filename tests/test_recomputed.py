@@ -1,6 +1,6 @@
 """Claims of several kinds, computed again from the published files by a way of their own: another parser, another
 pass@k, the interval written out, pairs by the hashes in run.json. Nothing of lib but the evaluator that is held against
-it."""
+it, and the reader of steps."""
 
 import ast
 import json
@@ -16,6 +16,8 @@ import pytest
 from scipy import stats
 
 from lib.files import FIGURES, REFERENCE, ROOT
+from lib.game.problem import Problem
+from lib.game.steps import verify_steps
 from lib.study import claims, intervals, judging, metrics
 
 CPU = REFERENCE / "cpu"
@@ -174,6 +176,29 @@ def test_different_texts_and_a_training_log():
     falls = np.array([[log[-28:].mean() - log[:28].mean()] for log in entropy])  # fifths of 140 updates
     found = evaluated("program", ["program-12"], ["sft_free"], ["rloo/sparse_k16"])
     np.testing.assert_allclose(found.loc["program-12"], interval({"rloo/a": 1}, {"rloo/a": falls}), atol=1e-12)
+
+
+def step_reward(text, problem):
+    """Eq. 6 of `dense` for a wrong completion, with two weights of .05 and each count of different steps bounded."""
+    steps = [step.legal for step in verify_steps(text, problem) if not step.repeated]
+    legal, invalid = (count / (count + len(problem.nums) - 1) for count in (sum(steps), len(steps) - sum(steps)))
+    return 0.05 * legal - 0.05 * invalid
+
+
+def test_the_spread_of_the_dense_reward_where_all_fail():
+    spreads = {}
+    for folder in runs_of("sample/sft_free"):
+        rows = pd.read_parquet(folder / "generations.parquet").query("set == 'heldout_1000'")
+        for number, group in rows.groupby("problem"):
+            nums, target = list(group["nums"].iloc[0]), group["target"].iloc[0]
+            if not any(solves(text, nums, target, False) for text in group["completion"]):
+                problem = Problem(tuple(map(int, nums)), int(target))
+                answered = 0.1 * group["completion"].str.contains("</answer>")
+                paid = [step_reward(text, problem) for text in group["completion"]] + answered
+                spreads["sft/free", int(folder.name), "heldout_1000", number] = paid.repeat(group["count"]).std(ddof=0)
+    table = pd.Series(spreads, name="spread").rename_axis(metrics.KEYS).to_frame()
+    committed = pd.read_csv(FIGURES / "dense_claims.csv").set_index("id").loc["dense-15b"]
+    np.testing.assert_allclose(committed["estimate"], intervals.estimates(table)["estimate"][0] - 0.03, rtol=1e-3)
 
 
 @cache

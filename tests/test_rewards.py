@@ -379,6 +379,8 @@ def test_steps_by_hand():
     counted = dense(think(*lines), aggregate="count")
     assert (counted.parts["legal"], counted.parts["invalid"]) == (2, 3)
     assert counted.total == pytest.approx(0.1 + 0.05 * 2 - 0.05 * 3)
+    bounded = get_reward("dense")([think(*lines)], PAPER)[0]  # as it is by default: c / (c + n - 1) of different steps
+    assert (bounded.parts["legal"], bounded.parts["invalid"]) == pytest.approx((1 / 3, 3 / 5))
 
 
 def test_a_new_attempt_finds_a_full_pool_and_checks_and_prose_are_no_steps():
