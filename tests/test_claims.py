@@ -288,7 +288,7 @@ def test_what_was_posed_again_keeps_its_first_form():
     assert planned["posed"].ne("").all()
     again = [name for name in planned.index if name[-1] in "bc"]
     assert len(again) >= 35 and planned.loc[again, "changed"].ne("").all()
-    what = ["runs", "starts", "metric", "set", "direction", "bound", "factor", "margin", "profile"]
+    what = ["runs", "starts", "metric", "set", "direction", "bound", "factor", "margin"]
     for name in again:
         first = name.rstrip("bc")
         assert first in planned.index, name

@@ -45,11 +45,11 @@ def planned(paper: str | None = None) -> pd.DataFrame:
     runs: A;B for A minus B, A;B;C for A minus each other (direction highest, lowest) or each alone (zero), A for A
     alone. starts: the policies that A and B began from, where their changes are compared. bound is subtracted; factor
     multiplies B, or its change; margin: two values within it are equal. metric and set are ours; problem_set,
-    paper_metric and paper_runs the paper's, filled in where they are the same. profile: the only one in which it is
-    asked. note: what is censored, selected or chosen. posed, changed: see above. Raises ValueError that names a claim
-    without a known direction or without its margin.
+    paper_metric and paper_runs the paper's, filled in where they are the same. note: what is censored, selected or
+    chosen. posed, changed: see above. Raises ValueError that names a claim without a known direction or without its
+    margin.
     """
-    empty = dict.fromkeys(("starts", "note", "profile", "posed", "changed"), "")
+    empty = dict.fromkeys(("starts", "note", "posed", "changed"), "")
     table = pd.read_csv(PAPER / "claims.csv").fillna(empty | {"bound": 0.0, "factor": 1.0})
     for column in ("metric", "runs"):
         table[f"paper_{column}"] = table[f"paper_{column}"].fillna(table[column])
@@ -64,8 +64,6 @@ def comparisons(claim, theirs=False) -> list[dict[str, float]]:
     """The contrasts that a row of `planned` asks for, as weights of methods. `theirs`: as the paper made them, where
     the policies of a study all began from one."""
     first, *others = (claim.paper_runs if theirs else claim.runs).split(";")
-    if claim.metric.startswith("slope of "):  # over all their runs, one number
-        return [dict.fromkeys((first, *others), 1.0)]
     if claim.direction == "zero" or not others:
         return [{method: 1.0} for method in (first, *others)]
     if len(others) > 1 and claim.direction not in ("highest", "lowest"):
@@ -101,19 +99,12 @@ def size(low: float, high: float, direction: str, theirs: float) -> str:
     return "larger" if theirs < low else "as large" if low > 0 else "unknown"
 
 
-def evaluate(
-    asked: pd.DataFrame,
-    scores: pd.DataFrame,
-    ready: Mapping[str, tuple] | None = None,
-    chosen: pd.DataFrame | None = None,
-) -> pd.DataFrame:
+def evaluate(asked: pd.DataFrame, scores: pd.DataFrame, ready: Mapping[str, tuple] | None = None) -> pd.DataFrame:
     """The answers to `asked`, rows of `planned`, one row per claim: its weakest comparison, among equals that with the
     smallest lead.
 
     `scores`: those of all methods of the study, as `lib.study.intervals` takes them, training logs by its `of_logs`.
     ready: by claim, the (estimate, low, high, seeds) of what is not a contrast of means, such as a crossover.
-    chosen: scores of methods that were also trained in the chosen regime. A claim that does not name its profile rests
-    on these where they have its metric and, on its set, all of its methods.
 
     Columns estimate, low, high, n_problems, seeds, borrowed (`intervals`); p, the error at which the answer would
     change; theirs, the paper's value, and its error; against, the baseline; comparisons, how many the claim rests on;
@@ -122,12 +113,8 @@ def evaluate(
     paper = pd.read_csv(PAPER / "results.csv")
     paper["value"] /= paper["unit"].map(PER).fillna(1)
     paper = paper.drop_duplicates(["paper", "method", "set", "metric"]).set_index(["paper", "method", "set", "metric"])
-    chosen = scores[:0] if chosen is None else chosen
-    there = set(chosen.groupby(["set", "method"]).groups)
     rows = []
     for claim in asked.itertuples():
-        needed = {(claim.set, method) for weights in comparisons(claim) for method in weights}
-        better = needed <= there and str(claim.metric) in chosen and not claim.profile
         theirs = reported(claim, paper["value"])
         if ready and claim.id in ready:
             estimate, low, high, seeds = ready[str(claim.id)]
@@ -135,7 +122,7 @@ def evaluate(
             weakest["answer"] = answer(low, high, str(claim.direction), seeds)
             weakest["size"] = size(low, high, str(claim.direction), theirs)
         else:
-            weakest = _weakest(claim, theirs, chosen if better else scores)
+            weakest = _weakest(claim, theirs, scores)
         rows.append({"id": claim.id, "comparisons": len(comparisons(claim))} | weakest)
     return asked.merge(pd.DataFrame(rows, columns=["id", *COLUMNS]), on="id")
 

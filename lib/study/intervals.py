@@ -262,35 +262,6 @@ def half_width(of_problems, problems: int, seen=0.0, made=0.0, freedom=0.0, conf
     return np.sqrt(over_problems * of_problems + np.maximum(0, over_runs * seen - over_problems * made))
 
 
-def slopes(scores: pd.DataFrame, grids: Mapping[str, Mapping[str, float]]) -> pd.DataFrame:
-    """Least squares' slope of the runs' means on a setting of theirs, over a whole sweep; the distances of the runs
-    from the line say how far runs differ. `grids`: by name, the setting of each method; left out where a method has no
-    scores. Columns as in `contrasts`; runs counts all of them."""
-    rows = []
-    for name, metric, whole in _tables(scores):
-        for grid, settings in grids.items():
-            if set(settings) <= set(whole.index.unique("method")):
-                runs = whole[whole.index.isin([*settings], level="method")].dropna(axis=1)
-                x = runs.index.get_level_values("method").map(settings).to_numpy(float)
-                rows.append((name, grid, metric, *_slope(x, runs.to_numpy(float))))
-    return pd.DataFrame(rows, columns=["set", "contrast", "metric", *COLUMNS])
-
-
-def _slope(x: np.ndarray, values: np.ndarray) -> tuple:
-    """COLUMNS of the slope of values (runs, problems) on x (runs,)."""
-    runs, problems = values.shape
-    centred = x - x.mean()
-    squares = centred @ centred
-    each = centred @ values / squares
-    rest = values - values.mean(axis=0) - np.outer(centred, each)
-    means = rest.mean(axis=1)
-    freedom = max(runs - 2, 1) * squares
-    seen = means @ means / freedom
-    made = ((rest - means[:, None]) ** 2).sum() / freedom / (problems * max(problems - 1, 1))
-    half = half_width(_variance(each) / problems, problems, seen, made, runs - 2)
-    return each.mean(), each.mean() - half, each.mean() + half, problems, runs, False
-
-
 def of_logs(values: pd.DataFrame) -> pd.DataFrame:
     """Scores of a training log for the functions above. `values`: numbers of whole runs by method and seed."""
     keys = [*values.index.names, "set", "problem"]
