@@ -1,8 +1,9 @@
-"""The agent's searches beside full answers: one score per problem for each, in the two readings of its pass@1.
+"""Compares the agent's searches with full answers: scores per problem, with two readings of the agent's pass@1.
 
-A system is a policy with the settings of its search, such as "sft/pick 16/16 +soft". A search ends with several games:
-pass@1 asks whether the game that the model's own score ranks first is a solution, and any whether one of them is, which
-an executor sees without a solver. For full answers any is pass@16.
+A system is a policy together with the settings of its search, such as "sft/pick 16/16 +soft". A search ends with
+several games. The column "pass@1" says whether the game that the model's own score ranks first is a solution; "any"
+says whether at least one of the games is, which an executor can check without a solver. For full answers "any" is
+pass@16.
 """
 
 import pandas as pd
@@ -11,25 +12,26 @@ from lib.game.problem import load_set
 from lib.study import judging, metrics
 
 SETS = ["heldout_1000", "levels", "test_50"]
-DRAWN = 16  # full answers that stand beside one search
+DRAWN = 16  # number of full answers that are compared with one search
 MEANS = {"pass@1": "mean", "any": "max", "score": "mean", "rejected": "mean", "tokens": "sum", "seconds": "sum"}
 
 
 def played(patterns) -> pd.DataFrame:
-    """`metrics.searched` of search runs, where a method is named with its system."""
+    """`metrics.searched` of the search runs that fit `patterns`; the column "method" names the whole system."""
     found = metrics.searched(judging.games(patterns))
     return found.assign(method=found["method"] + " " + found["system"])
 
 
 def systems(*tables: pd.DataFrame) -> pd.DataFrame:
-    """The columns MEANS of each problem, indexed by `metrics.KEYS`, of tables of `played`. A problem that a system has
-    played in several tables counts as in the first of them."""
+    """The columns MEANS for each problem, indexed by `metrics.KEYS`. `tables`: results of `played`. If a system has
+    played a problem in several tables, only the first of them counts."""
     scores = pd.concat([table.groupby(metrics.KEYS).agg(MEANS) for table in tables if len(table)])
     return scores[~scores.index.duplicated()]
 
 
 def full_answers(answers: pd.DataFrame) -> pd.DataFrame:
-    """The same of full answers (`judging.samples`), without seconds; tokens are those of all that pass@16 takes."""
+    """The same columns for full answers (`judging.samples`), but without seconds. Tokens are those of all the answers
+    that pass@16 needs."""
     texts = metrics.text_scores(answers)
     tries = metrics.problem_scores(metrics.counts(answers), (1, DRAWN), mean_to=()).loc[texts.index]
     score = 0.9 * texts["correct"] + 0.1 * (1 - texts["missing"])
@@ -38,12 +40,13 @@ def full_answers(answers: pd.DataFrame) -> pd.DataFrame:
 
 
 def with_groups(scores: pd.DataFrame) -> pd.DataFrame:
-    """`scores` with each group of the levels as a set of its own: "levels L1" to "levels L9"."""
+    """`scores`, in which each group of problems of the set "levels" is added as a set of its own, "levels L1" to
+    "levels L9"."""
     hard = scores[scores.index.isin(["levels"], level="set")].reset_index()
     hard["set"] = "levels " + hard["problem"].map(groups())
     return pd.concat([scores, hard.set_index(metrics.KEYS)])
 
 
 def groups() -> pd.Series:
-    """The group of each problem of the levels, L1 to L9 by numbers, operators and number of solutions."""
+    """The group of each problem of the set "levels": L1 to L9, by its numbers, operators and number of solutions."""
     return pd.Series(load_set("levels")["group"])

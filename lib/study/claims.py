@@ -1,22 +1,27 @@
-"""What the papers claim and what our numbers answer: data/paper/claims.csv states the comparisons.
+"""Answers the claims of the papers with our own numbers. data/paper/claims.csv states each claim as a comparison.
 
-A claim is a contrast of methods (`intervals`) on one set and one metric, with a direction: A above B; above it by a
-factor; its change from its own start above that of B; above each of several; one method against a bound; or two that
-are equal. Direction and size are two answers. On direction, from the 95% interval:
+A claim is a contrast of methods (`intervals`) on one problem set and one metric, with a direction, such as "higher". It
+says one of these: A is higher than B; A is higher than B by a factor; A has changed more since its start than B has
+since its own; A is higher than each of several methods; one method is higher than a bound; or two methods are equal.
+Each claim gets two answers, one on its direction and one on its size. On direction, from the 95% interval of the
+contrast:
 
 holds      the interval lies on the claimed side of zero; for "equal" and "zero", within the margin
 reversed   it lies on the other side; for "equal" and "zero", beyond the margin
-open       neither, or one of the methods was trained once
-not run    there are no such runs
+open       neither, or one of the methods was trained only once
+not run    the runs that the claim needs do not exist
 
-On size: "as large" (the interval contains the paper's number, and not zero), "smaller" or "larger" (that number lies
-beyond the interval), "unknown" (the interval contains both, or the paper has no number). The paper's number has an
-error too, since it rests on 50 problems and one run, and our own runs tell how large it is: a claim `contradicts` the
-paper only where the two numbers differ by more than both errors allow. `within`: the whole interval of a difference
-lies within 3 points of the problems solved. That bound was chosen after most results were known; it decides nothing.
+On size: "as large" (the interval contains the paper's number, but not zero), "smaller" or "larger" (our effect is
+smaller or larger than the paper's number, which lies outside the interval), "unknown" (the interval contains both the
+paper's number and zero, or the paper gives no number). The paper's number has an error too, since it rests on 50
+problems and one run. We estimate this error from our own runs. Our result `contradicts` the paper only if the two
+numbers differ by more than both errors together allow. `within` says that the whole interval of a difference lies
+within 3 percentage points of zero. These 3 points were chosen after most results were known; no answer depends on
+them.
 
-`posed` is the commit in which a claim was first asked, and `changed` says what was asked differently afterwards, in
-which commit and why. A claim that was posed again keeps its first form: agent-1 is the first, agent-1b the second.
+The column `posed` names the commit in which a claim was first written down. `changed` says what was changed afterwards,
+in which commit and why. A claim that was posed again also keeps its first form: agent-1 is the first, agent-1b the
+second.
 """
 
 import re
@@ -28,26 +33,30 @@ import pandas as pd
 from lib.files import PAPER
 from lib.study.intervals import Measured, measured
 
-ANSWERS = ["not run", "reversed", "open", "holds"]  # a claim of several comparisons has the first that one of them has
+ANSWERS = ["not run", "reversed", "open", "holds"]  # weakest first; a claim gets the weakest of its comparisons
 DIRECTIONS = ["higher", "lower", "highest", "lowest", "equal", "zero"]
 FOUND = ["estimate", "low", "high", "n_problems", "seeds", "borrowed", "p", "theirs", "error"]
 COLUMNS = [*FOUND, "against", "comparisons", "answer", "size", "within", "contradicts"]
 PER = {"percent": 100, "percentage points": 100, "of 800": 800, "problems of 50": 50}  # units of results.csv
 SOLVED = r"(?:mean )?pass@(?:k<=)?\d+|any|likeliest"  # metrics that are shares of problems solved
-NEAR = 0.03  # of these: within which a difference is too small to matter here
-PROBLEMS = {"heldout_400": 400, "levels": 576, "test_50_n3": 24, "test_50_n4": 26}  # of a paper's sets; others have 50
-GROUP = 64  # problems of each group of the levels
+NEAR = 0.03  # a difference of these metrics within this bound is too small to matter here
+PROBLEMS = {"heldout_400": 400, "levels": 576, "test_50_n3": 24, "test_50_n4": 26}  # other sets of the papers have 50
+GROUP = 64  # problems in each of the nine groups of the set "levels"
 
 
 def planned(paper: str | None = None) -> pd.DataFrame:
-    """The claims of one paper, or all. Columns id, paper, section, claim, and what is compared:
+    """The claims of one paper, or of all. Columns id, paper, section, claim, and those that say what is compared:
 
-    runs: A;B for A minus B, A;B;C for A minus each other (direction highest, lowest) or each alone (zero), A for A
-    alone. starts: the policies that A and B began from, where their changes are compared. bound is subtracted; factor
-    multiplies B, or its change; margin: two values within it are equal. metric and set are ours; problem_set,
-    paper_metric and paper_runs the paper's, filled in where they are the same. note: what is censored, selected or
-    chosen. posed, changed: see above. Raises ValueError that names a claim without a known direction or without its
-    margin.
+    runs: "A;B" asks for A minus B. "A;B;C" asks for A minus B and A minus C (directions highest and lowest) or for each
+    method alone (zero). "A" asks for A alone.
+    starts: the policies that A and B were trained from, if their changes since then are compared.
+    bound is subtracted from the estimate. factor multiplies B, or the change of B. margin: two values that differ by
+    less count as equal.
+    metric and set are ours. problem_set, paper_metric and paper_runs are the paper's; empty cells of paper_metric and
+    paper_runs are filled from metric and runs.
+    note: what is censored, selected or chosen. posed, changed: see the top of this module.
+
+    Raises ValueError that names the claim if a direction is unknown or a margin is missing.
     """
     empty = dict.fromkeys(("starts", "note", "posed", "changed"), "")
     table = pd.read_csv(PAPER / "claims.csv").fillna(empty | {"bound": 0.0, "factor": 1.0})
@@ -61,8 +70,8 @@ def planned(paper: str | None = None) -> pd.DataFrame:
 
 
 def comparisons(claim, theirs=False) -> list[dict[str, float]]:
-    """The contrasts that a row of `planned` asks for, as weights of methods. `theirs`: as the paper made them, where
-    the policies of a study all began from one."""
+    """The contrasts that a row of `planned` asks for, each as a weight for every method. With `theirs`, the contrasts
+    are those of the paper: its own runs, without `starts`, since all policies of a paper start from one policy."""
     first, *others = (claim.paper_runs if theirs else claim.runs).split(";")
     if claim.direction == "zero" or not others:
         return [{method: 1.0} for method in (first, *others)]
@@ -76,7 +85,7 @@ def comparisons(claim, theirs=False) -> list[dict[str, float]]:
 
 
 def answer(low: float, high: float, direction: str, seeds: int, margin=np.nan) -> str:
-    """The answer on direction, from the interval of a contrast."""
+    """The answer on direction, from the interval of a contrast. `seeds`: runs of the method that has the fewest."""
     if np.isnan(low) or seeds < 2:
         return "open"
     if direction in ("equal", "zero"):
@@ -89,7 +98,8 @@ def answer(low: float, high: float, direction: str, seeds: int, margin=np.nan) -
 
 
 def size(low: float, high: float, direction: str, theirs: float) -> str:
-    """The answer on size; "unknown" for equality or without a number of the paper."""
+    """The answer on size. `theirs` is the paper's number. Claims of equality, and claims without a number of the paper,
+    get "unknown"."""
     if direction in ("lower", "lowest"):
         low, high, theirs = -high, -low, -theirs
     if direction in ("equal", "zero") or not theirs > 0 or np.isnan(low):
@@ -100,15 +110,17 @@ def size(low: float, high: float, direction: str, theirs: float) -> str:
 
 
 def evaluate(asked: pd.DataFrame, scores: pd.DataFrame, ready: Mapping[str, tuple] | None = None) -> pd.DataFrame:
-    """The answers to `asked`, rows of `planned`, one row per claim: its weakest comparison, among equals that with the
-    smallest lead.
+    """Answers the claims `asked` (rows of `planned`), one row per claim. A claim of several comparisons gets the row of
+    the one with the weakest answer; among equally weak ones, the row with the smallest lead.
 
-    `scores`: those of all methods of the study, as `lib.study.intervals` takes them, training logs by its `of_logs`.
-    ready: by claim, the (estimate, low, high, seeds) of what is not a contrast of means, such as a crossover.
+    scores: the scores of all methods of the study, in the form that `lib.study.intervals` takes. Numbers of training
+    logs are brought into it by `intervals.of_logs`.
+    ready: for claims that are no contrast of means, such as a crossover, their (estimate, low, high, seeds) by the id
+    of the claim.
 
-    Columns estimate, low, high, n_problems, seeds, borrowed (`intervals`); p, the error at which the answer would
-    change; theirs, the paper's value, and its error; against, the baseline; comparisons, how many the claim rests on;
-    answer, size, within, contradicts (see above).
+    Columns estimate, low, high, n_problems, seeds, borrowed (`intervals`); p, the error level at which the answer would
+    change; theirs, the paper's value, and error, its standard error; against, the baseline; comparisons, the number of
+    comparisons that the claim consists of; answer, size, within, contradicts (see the top of this module).
     """
     paper = pd.read_csv(PAPER / "results.csv")
     paper["value"] /= paper["unit"].map(PER).fillna(1)
@@ -128,7 +140,8 @@ def evaluate(asked: pd.DataFrame, scores: pd.DataFrame, ready: Mapping[str, tupl
 
 
 def reported(claim, paper: pd.Series) -> float:
-    """The paper's value for a claim, of several comparisons the least favourable one; NaN where the paper has none."""
+    """The paper's value for a claim: with several comparisons the one that is least favourable to the claim. NaN if the
+    paper gives no value."""
     found = []
     for weights in comparisons(claim, theirs=True):
         keys = [(claim.paper, method, claim.problem_set, claim.paper_metric) for method in weights]
@@ -137,7 +150,7 @@ def reported(claim, paper: pd.Series) -> float:
             found.append(paper[difference] - claim.bound)
         else:
             found.append(paper.reindex(keys).to_numpy() @ [*weights.values()] - claim.bound)
-    found = [value for value in found if np.isfinite(value)]  # a crossover that never came has no size
+    found = [value for value in found if np.isfinite(value)]  # infinite for a crossover that never happened
     if not found:
         return np.nan
     if claim.direction == "zero":
@@ -146,7 +159,7 @@ def reported(claim, paper: pd.Series) -> float:
 
 
 def _weakest(claim, theirs: float, scores: pd.DataFrame) -> dict:
-    """The weakest answer among the comparisons of one claim, as `evaluate` returns it."""
+    """The weakest of the comparisons of one claim, as a row of `evaluate`. `theirs` is the paper's value."""
     wanted, ours = dict(enumerate(comparisons(claim))), {}
     if claim.metric in scores:
         here = scores.loc[scores.index.isin([claim.set], level="set"), [claim.metric]]
@@ -163,7 +176,7 @@ def _weakest(claim, theirs: float, scores: pd.DataFrame) -> dict:
 
 
 def _compared(claim, theirs: float, found: Measured, methods: list[str]) -> dict:
-    """One comparison's part of a row of `evaluate`."""
+    """The columns of `evaluate` for one comparison, whose contrast is `found`."""
     low, high = (end - claim.bound for end in found.ends())
     estimate, equality = found.estimate - claim.bound, claim.direction in ("equal", "zero")
     row = {"estimate": estimate, "low": low, "high": high, "n_problems": found.problems, "seeds": found.runs}
@@ -185,9 +198,9 @@ def _compared(claim, theirs: float, found: Measured, methods: list[str]) -> dict
 
 
 def with_q(answered: pd.DataFrame) -> pd.DataFrame:
-    """Answers with the column q: `p` corrected for the claims of the paper that were tested (Benjamini and Hochberg).
-    Among the claims of a paper with q below .05 one in twenty is expected to be false."""
-    from scipy.stats import false_discovery_control  # takes a second
+    """Adds the column q: `p` corrected for the number of claims of the paper that were tested (Benjamini and Hochberg).
+    Among the claims of a paper with q below .05, one in twenty is expected to be a false discovery."""
+    from scipy.stats import false_discovery_control  # this import takes a second
 
     tested = answered["p"].notna()
     q = answered[tested].groupby("paper")["p"].transform(lambda p: false_discovery_control(p.astype(float)))
@@ -195,8 +208,8 @@ def with_q(answered: pd.DataFrame) -> pd.DataFrame:
 
 
 def distinct(answered: pd.DataFrame) -> pd.DataFrame:
-    """One row per contrast: claims that ask the same of the same numbers count once. A claim of equality asks something
-    else than a claim of a direction."""
+    """One row per contrast: claims that compare the same numbers count once. A claim of equality is kept apart from a
+    claim of a direction about the same numbers."""
     where = ["metric", "set", "n_problems"]
     size = (answered["estimate"].astype(float) + answered["bound"]).abs().round(9)
     sides = zip(answered["runs"].str.split(";").str[0], answered["against"].fillna("").astype(str), strict=True)
@@ -207,8 +220,9 @@ def distinct(answered: pd.DataFrame) -> pd.DataFrame:
 
 
 def tally(answered: pd.DataFrame) -> pd.DataFrame:
-    """How many contrasts have which answer, within and contradicts, of each paper as first posed and as posed again
-    after results were known, of `agent` in both readings of its pass@1, and of all."""
+    """Counts the contrasts with each answer, and those with `within` and with `contradicts`. There are two rows per
+    paper, of its claims as first posed and as posed again after results were known; one row for each of the two
+    readings of pass@1 in `agent`; and two rows for all papers together."""
     again, rows = answered["changed"] != "", {}
     for paper in answered["paper"].unique():
         mine = answered["paper"] == paper

@@ -1,6 +1,6 @@
-"""Pages of rollouts: this file finds, judges and chooses rollouts, and draws them with the markup of explorer.html.
+"""Pages that show rollouts: finds, judges and chooses rollouts, and draws them with the markup of explorer.html.
 
-Jinja escapes whatever is put into the markup, so that a completion cannot become a tag. The widgets are in
+Jinja escapes all text that is put into the markup, so no completion can inject HTML. The widgets are in
 `lib.study.widgets`.
 """
 
@@ -27,7 +27,7 @@ from lib.rewards import get_reward
 from lib.study import judging
 from lib.study.methods import methods
 
-LONGEST, WIDEST = 20_000, 63  # characters of a completion and nodes of a tree that are shown, at most
+LONGEST, WIDEST = 20_000, 63  # at most so many characters of a completion and nodes of a tree are shown
 LOOKS = {
     "ro-ok": "legal",
     "ro-form": "not in the form",
@@ -41,7 +41,7 @@ SORTS = ["disagreement", "as saved", "logprob", "tokens", "attempts"]
 _environment = Environment(autoescape=True, trim_blocks=True, undefined=StrictUndefined)
 _environment.loader = FileSystemLoader(Path(__file__).parent)
 _environment.globals["looks"] = LOOKS
-markup = _environment.get_template("explorer.html").module  # its macros: each gives markup
+markup = _environment.get_template("explorer.html").module  # has the macros, which return markup
 
 # --- loading and choosing -------------------------------------------------------------------------
 
@@ -50,14 +50,15 @@ WRITTEN = ("generations.parquet", "trajectories.parquet")  # files of runs that 
 
 
 def profiles() -> list[str]:
-    """The names of profiles with a finished run that wrote completions, committed or made here."""
+    """The names of the profiles that have a finished run with rollouts, whether committed or made on this machine."""
     runs = {path.parent for root in (REFERENCE, RUNS) for file in WRITTEN for path in root.glob(f"*/*/*/*/{file}")}
     return sorted({folder.parts[-4] for folder in runs if (folder / "run.json").exists()})
 
 
 def find(profile: str, *files: str) -> dict[str, Path]:
-    """The folders of a profile's finished runs that have one of these files, by kind/name/seed, followed by "(yours)"
-    for a run made here: samples first, in the order of methods. Raises FileNotFoundError where there is none."""
+    """The folders of a profile's finished runs that hold at least one of `files`, by kind/name/seed, with " (yours)" at
+    the end for a run made on this machine. Sampling runs come first; the rest of the order is that of `methods`. Raises
+    FileNotFoundError if there is no such run."""
     found = {}
     for root, source in ((REFERENCE / profile, ""), (RUNS / profile, " (yours)")):
         for folder in (path.parent for path in sorted(root.rglob("run.json"))):
@@ -81,10 +82,10 @@ def title(folder: Path) -> str:
 
 
 def load(runs: dict[str, Path]) -> pd.DataFrame:
-    """All completions and finished games of some runs with their verdicts, one row per different completion.
+    """All completions and finished games of some runs with their verdicts, one row per distinct completion.
 
-    Columns: those of `judging`; run (a key of `runs`) and folder; place, the number of the problem; solved, the share
-    of the run's completions of this problem that are correct.
+    Columns: those of `judging.samples` or `judging.games`; run (a key of `runs`) and folder; place, a number for each
+    problem of each set; solved, the share of the run's completions of this problem that are correct.
     """
     table = pd.concat([_read(folder).assign(run=run) for run, folder in runs.items()], ignore_index=True)
     table = table.astype(dict.fromkeys(("run", "folder", "set", "status", "style"), "category"))
@@ -102,20 +103,20 @@ def _read(folder: Path) -> pd.DataFrame:
 
 
 def complete(table: pd.DataFrame, folder: Path) -> pd.DataFrame:
-    """Judged rows of a run, with the columns that its kind of run lacks."""
+    """Judged rows of a run, to which the columns that this kind of run does not have are added."""
     given = {"set": "typed", "finish": "stop", "actions": "", "logprob": np.nan, "count": 1}
     return table.assign(folder=str(folder), **{key: value for key, value in given.items() if key not in table})
 
 
 def size(rows: pd.DataFrame) -> str:
-    """How many rollouts these rows stand for, and how many of them are different."""
+    """Says how many rollouts these rows stand for, and how many of them are different."""
     drawn = int(rows["count"].sum())
     return f"{drawn:,} rollouts" + (f", {len(rows):,} of them different" if len(rows) < drawn else "")
 
 
 @lru_cache(maxsize=1 << 18)
 def attempts(style: str, completion: str, problem: Problem) -> int:
-    """The number of attempts by `verify_steps`, and in a program the number of lines that use every number."""
+    """The number of attempts that `verify_steps` counts; for a program the number of lines that use every number."""
     if style.startswith("program"):
         made = verify_program(completion, problem).assignments
         return sum(numbers(expr) == Counter(problem.nums) for expr in made)
@@ -128,12 +129,13 @@ def tried(rows: pd.DataFrame) -> np.ndarray:
 
 
 def choose(table: pd.DataFrame, runs, name: str, statuses, least: int, differ: bool, sort: str) -> np.ndarray:
-    """Row positions, int64, of the rollouts of `runs` on the set `name` with one of `statuses` and at least `least`
-    attempts.
+    """Positions in `table`, int64, of the rollouts of `runs` on the set `name` that have one of `statuses` and at least
+    `least` attempts.
 
-    differ: only problems that one of these runs has solved and another one never has. sort: one of SORTS. First come
-    the problems on which the runs' shares of correct completions differ most ("disagreement"), the likeliest
-    completions, or those with the fewest tokens or attempts.
+    differ: keeps only problems that one of these runs has solved and another one has never solved.
+    sort: one of SORTS. First come the problems on which the runs' shares of correct completions differ most
+    ("disagreement"), the completions with the highest log-probability ("logprob"), or those with the fewest tokens or
+    attempts.
     """
     rows = table.assign(position=np.arange(len(table)))[(table["set"] == name) & table["run"].isin(list(runs))]
     shares = rows.groupby("place")["solved"]
@@ -150,8 +152,9 @@ def choose(table: pd.DataFrame, runs, name: str, statuses, least: int, differ: b
 
 
 def beside(table: pd.DataFrame, position: int, runs: Iterable[str], kept: np.ndarray, draw: int = 0) -> list[int]:
-    """One row per run, all on the problem of row `position`: that row for its own run, and for the others the first
-    that a filter has `kept`, or else their first. `draw` skips that many rows ahead, in a circle."""
+    """Positions of one row per run, all on the problem of the row at `position`. The run of that row is represented by
+    it, every other run by its first row among `kept` (what a filter has let through), or else by its first row. `draw`
+    moves on by so many rows within each run, and after a run's last row starts again at its first."""
     here, found = np.flatnonzero((table["place"] == table["place"].iloc[position]).to_numpy()), []
     for run in runs:
         mine = here[(table["run"].iloc[here] == run).to_numpy()]
@@ -164,14 +167,15 @@ def beside(table: pd.DataFrame, position: int, runs: Iterable[str], kept: np.nda
 
 
 def line(row: pd.Series) -> str:
-    """A rollout's line in a list, which shows nothing that a model wrote."""
+    """The line for a rollout in a list. It contains no text that a model wrote."""
     asked = f"{', '.join(map(str, row['nums']))} → {row['target']}"
     count = attempts(row["style"], row["completion"], as_problem(row["nums"], row["target"]))
     return f"{title(Path(row['folder']))} · {asked} · {row['status']} · {count} attempts · {row['tokens']} tokens"
 
 
 def page(table: pd.DataFrame, positions: list[int], reward: str = OWN) -> str:
-    """Rollouts on one problem side by side, below the meaning of the colours and the problem's first 60 solutions."""
+    """The markup of rollouts on one problem, side by side. Above them are the meaning of the colours and the first 60
+    solutions of the problem."""
     problem = as_problem(*table.iloc[positions[0]][["nums", "target"]])
     cards, found = [card(table, one, reward) for one in positions], solutions(problem)
     return str(markup.page(cards, problem, len(found), [render(tree) for tree in found[:60]]))  # pyright: ignore[reportAttributeAccessIssue]
@@ -199,7 +203,8 @@ def card(table: pd.DataFrame, position: int, reward: str = OWN) -> dict:
 
 
 def scored(group: pd.DataFrame, row: pd.Series, problem: Problem, reward: str) -> tuple[str, str]:
-    """A reward's name, and what a rollout earns in its group: some rewards compare the rollouts of a group."""
+    """A reward's name, and what a rollout earns by it. The whole `group` is scored, since some rewards compare the
+    rollouts of a group with each other."""
     name, options = own_reward(Path(row["folder"]), row["style"]) if reward == OWN else (reward, {})
     said = ", ".join([name, *(f"{key} {value}" for key, value in options.items())])
     if name.startswith("program") != row["style"].startswith("program"):
@@ -214,7 +219,7 @@ def scored(group: pd.DataFrame, row: pd.Series, problem: Problem, reward: str) -
 
 @lru_cache
 def own_reward(folder: Path, style: str) -> tuple[str, dict]:
-    """The reward that the policy of a run was trained with, and its options; where none is known, the plainest reward
+    """The reward that the policy of a run was trained with, and its options. If it is not known, the simplest reward
     for this prompt style."""
     made, root = record(folder), folder.parents[2]
     trained = root / made["method"] / str(made["seed"])
@@ -224,7 +229,8 @@ def own_reward(folder: Path, style: str) -> tuple[str, dict]:
 
 
 def pieces(text: str, problem: Problem, style: str) -> Iterator[tuple[str, str]]:
-    """The completion cut into (text, look): a step, or a line of a trace, has one of LOOKS, and other text has ""."""
+    """The completion cut into pieces (text, look). A step, or a line of a trace, has a look of LOOKS, and " ro-again"
+    as well if it is repeated; other text has the look ""."""
     shown, at = text[:LONGEST], 0
     for one in verify_trace(shown, problem).lines if style == "trace" else verify_steps(shown, problem):
         formed = getattr(one, "well_formed", True) and getattr(one, "kind", "") != "other"
@@ -239,7 +245,8 @@ def pieces(text: str, problem: Problem, style: str) -> Iterator[tuple[str, str]]
 
 
 def trees(expr: Expr | None, problem: Problem) -> list[tuple[str, dict]] | str:
-    """The trees of the answer and of the nearest solution, with the nodes that differ, or why there is no tree."""
+    """The drawn trees of the answer and of the nearest solution, with the nodes in which they differ. If there is no
+    tree, a text that says why."""
     nearest = nearest_solution(expr, problem)
     if expr is None or nearest is None:
         return "no tree to draw" if expr is None else "the problem has no solution"
@@ -261,8 +268,8 @@ def labels(expr: Expr) -> dict[int, str]:
 
 
 def drawing(expr: Expr, differ: Iterable[int] = ()) -> dict:
-    """Where explorer.html draws the nodes of a tree, in pixels, in-order from left to right. differ: the positions
-    (keys of `labels`) of nodes in red."""
+    """Where explorer.html draws the nodes of a tree, in pixels. The nodes stand from left to right in the order of an
+    in-order walk. differ: the positions (keys of `labels`) of the nodes to draw in red."""
     names, text = labels(expr), render(expr)
     if len(names) > WIDEST:
         return {"nodes": [], "size": len(names), "text": text}
@@ -275,7 +282,8 @@ def drawing(expr: Expr, differ: Iterable[int] = ()) -> dict:
 
 
 def states(actions: str, problem: Problem) -> Iterator[tuple[str, str, int]]:
-    """An agent's game: each action, the numbers after it, and how many solutions they still have."""
+    """An agent's game: each action, the numbers that remain after it, and the number of solutions that they still have.
+    The first entry is the start, with "" as its action."""
     passed, said = [initial(problem)], re.findall(r"<pick>[^<>]+</pick>", actions)
     for text in said:
         action = parse_action(text, passed[-1])

@@ -1,9 +1,10 @@
-"""From folders of runs to judged tables: who wrote what, and what it is worth.
+"""Reads the completions that runs have saved, and judges them: tables of who wrote what, and of the verdicts on it.
 
-A run's own record (run.json) says its method, its seed and the style of prompt that was completed. Verdicts are cached
-below the runs, under the hash of the file that was judged and of the code that judged it. Published runs have theirs in
-a folder `verdicts` of their own, which count where data/reference/judged_by.txt names the present code; `python -m
-tests.test_verdicts` judges all published runs again and names it.
+The record of a run (run.json) gives its method, its seed and the style of prompt that was completed. Verdicts are
+cached in the folder `.verdicts` beside the runs, under the hash of the judged file and the hash of the judging code. A
+published run has its cached verdicts in its own folder `verdicts`. They are used only if data/reference/judged_by.txt
+holds the hash of the present code. `python -m tests.test_verdicts` judges all published runs again and writes this
+hash.
 """
 
 import ast
@@ -30,18 +31,18 @@ from lib.game.verifiers import VERIFIERS, answer_span, verify_program, verify_tr
 
 CACHE = RUNS / ".verdicts"
 JUDGED_BY = REFERENCE / "judged_by.txt"
-TEXTS = ["nums", "target", "completion"]  # large: they are read only where they are asked for
+TEXTS = ["nums", "target", "completion"]  # large columns, read only on request
 TRACE = ["goes_on", "ungrounded", "valid_lines", "reached", "repaired", "trace_muldiv", "answer_muldiv"]
 
 
 def folders(patterns, part="") -> list[Path]:
     """The folders of finished runs that are named, or that fit a pattern such as "data/reference/laptop/sample/sft_*/*"
-    from the root, each once and sorted; with `part`, of policies whose name has it. Raises FileNotFoundError for a
-    pattern that fits no finished run."""
+    from the root, each once and sorted. With `part`, only the runs whose method has that text in its name. Raises
+    FileNotFoundError for a pattern that fits no finished run."""
     found = []
     for pattern in [patterns] if isinstance(patterns, str | Path) else patterns:
         inside = Path(pattern).relative_to(ROOT) if Path(pattern).is_relative_to(ROOT) else Path(pattern)
-        some = [str(inside)] if (ROOT / inside / "run.json").exists() else []  # a folder's name may hold brackets
+        some = [str(inside)] if (ROOT / inside / "run.json").exists() else []  # a name may hold brackets
         some = some or [os.path.dirname(path) for path in glob(str(inside / "run.json"), root_dir=ROOT)]
         if not some:
             raise FileNotFoundError(f"{pattern}: no finished run there (no run.json); `make status` lists the runs")
@@ -50,7 +51,8 @@ def folders(patterns, part="") -> list[Path]:
 
 
 def record(folder: Path) -> dict:
-    """A run's run.json. Raises ValueError that names it where it lacks the run, method, seed or parameters."""
+    """The content of a run's run.json. Raises ValueError that names the file if the run, method, seed or parameters are
+    missing."""
     path = ROOT / folder / "run.json"
     with reading(path):
         found = json.loads(path.read_text())
@@ -58,9 +60,13 @@ def record(folder: Path) -> dict:
 
 
 def seed_of(folder: Path) -> int:
-    """The seed by which a run is paired with others (`intervals`): its own, if the policy behind it began from the copy
-    of its start that the start's published samples are of. Runs from another copy, which may have been trained again
-    on another processor, pair only with one another, and have a number from 1000 up."""
+    """The seed by which a run is paired with other runs (`intervals`).
+
+    The start of a run is the first policy that its policy was trained from. There may be several copies of one start:
+    a start that is trained again on another processor gets other weights. If the run comes from the copy that was
+    sampled for publication, the result is the run's own seed. Runs from another copy pair only with each other: they
+    get a number from 1000 up.
+    """
     home, names = (ROOT / folder).parents[2], record(folder)
     name, drawn = "", ""
     while parent := _began_at(names):
@@ -77,7 +83,8 @@ def seed_of(folder: Path) -> int:
 
 
 def _began_at(names: dict) -> tuple[str, str] | None:
-    """Name and hash of the policy that a run sampled or was trained from; None for the first of a line."""
+    """Name and hash of the policy that a run sampled or was trained from. None if there is no such policy among the
+    run's parents."""
     for key in ("init", "policy"):
         parent = "/".join(Path(str(names["parameters"].get(key, ""))).parts[-3:])
         if parent in names.get("parents", {}):
@@ -86,20 +93,21 @@ def _began_at(names: dict) -> tuple[str, str] | None:
 
 
 def samples(patterns, sets=None, looks=("answer",), texts=False) -> pd.DataFrame:
-    """All generations of sampling runs, judged: one row per different completion of a problem, which was drawn `count`
-    times. Columns run, method, seed, style, set, problem, tokens, logprob, finish, count, those of each look (`judge`;
-    `steps` is empty for programs), and with `texts` nums, target, completion. `sets` restricts the evaluation sets."""
+    """All completions of sampling runs, judged. There is one row per distinct completion of a problem, which was drawn
+    `count` times. Columns run, method, seed, style, set, problem, tokens, logprob, finish, count; the columns of each
+    of `looks` (see `judge`; those of "steps" are empty for programs); and with `texts` also nums, target, completion.
+    `sets` restricts the evaluation sets."""
     return _judged(patterns, "generations.parquet", sets, looks, texts)
 
 
 def games(patterns, sets=None, looks=("answer",), texts=False) -> pd.DataFrame:
-    """All games of searches (notebook 16), judged: as `samples`, with the columns of `lib.learn.search`."""
+    """All games of search runs (notebook 16), judged: like `samples`, with the columns of `lib.learn.search`."""
     return _judged(patterns, "trajectories.parquet", sets, looks, texts)
 
 
 def logs(patterns, columns=()) -> pd.DataFrame:
-    """Training logs (metrics.csv), one row per step, with run, method and seed in front, and `columns` even where no
-    run measured them."""
+    """Training logs (metrics.csv), one row per step, with the columns run, method and seed in front. `columns` are
+    present even if no run measured them."""
     empty = pd.DataFrame(columns=["run", "method", "seed", "step", *columns], dtype=float)
     tables = [empty.astype({"run": str, "method": str})]
     for folder in folders(patterns):
@@ -111,19 +119,24 @@ def logs(patterns, columns=()) -> pd.DataFrame:
 
 
 def judge(table: pd.DataFrame, style: str = "free", look: str = "answer") -> pd.DataFrame:
-    """Saved generations (columns nums, target, completion, and finish for a trace) with the columns of a look more.
+    """Adds the columns of one look to saved completions (columns nums, target, completion, and finish for a trace).
 
-    style: of the prompt that was completed, a key of VERIFIERS. Looks:
-    answer: status; correct (bool); solution, of a correct answer the expression up to commuting, by `canonical`, of
-    others "". expression: the same of every answer ("": there is none).
-    steps, of the free reasoning: equations that `verify_steps` reads; how many of them are true, how many distinct; its
-    equals signs (what there was to read); legal, the share of legal steps; lost, the steps reach the target and the
-    answer is wrong; attempts, how often the numbers are used afresh.
-    program: checks passed (an expression in free text is read as the one line `answer = ...`); assignments; complete,
-    those of its values that use every number once.
-    trace: goes_on, there is more behind the answer, or it was cut there (nan: none is closed); ungrounded, the answer
-    uses generated values; valid_lines, their share (0 without lines); reached, the trace ends at the target;
-    repaired, correct as it is or by `repair`; * or / stands in the trace, in the answer.
+    style: the style of the prompt that was completed, a key of VERIFIERS. A look is a kind of verdict, with these
+    columns:
+
+    answer: status; correct (bool); solution, the expression of a correct answer in the form of `canonical`, which is
+    equal for answers that differ only by commuting ("" if the answer is not correct).
+    expression: the same form for every answer, correct or not ("" if there is no answer).
+    steps, about free reasoning: equations, the number that `verify_steps` reads; how many of them are true and how many
+    distinct; signs, all equals signs of the reasoning; legal, the share of legal steps; lost, whether the steps reach
+    the target but the answer is not correct; attempts, how often the reasoning starts anew from the given numbers.
+    program: passed, the number of checks passed (an expression in free text is read as the program of one line
+    `answer = ...`); assignments, their number; complete, the number of assigned values that use every number once.
+    trace: goes_on, whether text follows the answer or the completion was cut there (nan if no answer is closed);
+    ungrounded, whether the answer uses results of the trace as if they were given numbers; valid_lines, the share of
+    valid lines (0 without lines); reached, whether the trace ends at the target; repaired, whether the answer is
+    correct as it is or after `repair`; trace_muldiv and answer_muldiv, whether * or / occurs in the trace and in the
+    answer.
     """
     if style not in VERIFIERS:
         raise ValueError(f"no verifier for prompt style {style!r}{nearest(style, VERIFIERS)}")
@@ -213,20 +226,20 @@ def _judged(patterns, file, sets, looks, texts) -> pd.DataFrame:
                 rows = rows if shown == name else rows.assign(set=shown)
                 tables.append(pd.concat([who.loc[rows.index], rows, *judged], axis=1))
         columns += list(table.columns)
-    if not tables:  # no rows, or no runs: it still has its columns
+    if not tables:  # no rows or no runs: an empty table still has its columns
         return pd.DataFrame(columns=[*dict.fromkeys(columns)])
     return pd.concat(tables, ignore_index=True)
 
 
 def _verdicts(path: Path, held: str, style: str, whole: Callable, name: str, rows: pd.Index, look: str) -> pd.DataFrame:
-    """Verdicts for the rows of one set of a file: from the cache if file (hash `held`) and code are unchanged, else
-    computed and cached. `whole` reads the file with its texts."""
+    """Verdicts for the rows of one problem set of a file. They come from the cache if the file (its hash is `held`) and
+    the code are unchanged, and are otherwise computed and cached. `whole` reads the file with its texts."""
     cached, (columns, _) = CACHE / f"{held}-{name}-{_code()}-{style}-{look}.parquet", LOOKS[look]
     for place in [published(path, held, name, look), cached] if _trusted() else [cached]:
-        with suppress(FileNotFoundError, ValueError):  # there is none, or it is damaged
+        with suppress(FileNotFoundError, ValueError):  # the cached file is missing or damaged
             return read_table(place).set_axis(rows)
     verdicts = judge(whole().loc[rows], style, look)[columns]
-    with suppress(OSError), atomic(cached) as temporary:  # a full disk, or no right to write: judged again next time
+    with suppress(OSError), atomic(cached) as temporary:  # not cached if the disk is full or write-protected
         verdicts.to_parquet(temporary, index=False)
     return verdicts
 
@@ -237,7 +250,8 @@ def content(path: Path) -> str:
 
 
 def published(path: Path, held: str, name: str, look: str) -> Path:
-    """Where the verdicts of a look at a set of a published file lie; `held` is the hash of its content."""
+    """Where the verdicts on the file `path` of a published run are saved, for one problem set and one look. `held` is
+    the hash of the file's content."""
     return path.parent / "verdicts" / f"{name}-{look}-{held[:12]}.parquet"
 
 
@@ -256,7 +270,7 @@ def _code() -> str:
 
 
 def bare(source: str) -> str:
-    """Source without comments and docstrings."""
+    """The source code without comments and docstrings."""
     tree = ast.parse(source)
     for body in (getattr(node, "body", None) for node in ast.walk(tree)):
         match body:

@@ -1,6 +1,7 @@
-"""data/methods.csv: how each method is written and drawn, what trained it, and which policy it started from.
+"""Reads data/methods.csv: each method's label, colour and marker, its trainer, and the policy that it started from.
 
-A search system's name is its policy's name, a space and a budget (`preference/agent_soft 16/16`).
+The name of a search system is the name of its policy, a space, and the settings of the search, such as
+`preference/agent_soft 16/16`.
 """
 
 from functools import cache
@@ -12,7 +13,8 @@ from lib.files import DATA
 
 @cache
 def methods() -> pd.DataFrame:
-    """The listed methods in their order: label, colour, marker, study, trainer and start ("" for none) by name."""
+    """The methods of the file in their order, indexed by name, with the columns label, colour, marker, study, trainer
+    and start ("" if there is none)."""
     return pd.read_csv(DATA / "methods.csv").fillna({"start": ""}).set_index("method")
 
 
@@ -22,15 +24,16 @@ def policy_of(system: str) -> str:
 
 
 def trainer(method: str) -> str:
-    """What trained a policy, "rloo" also for a mixture of its weights."""
+    """The trainer of a policy, such as "sft". A mixture of the weights of two policies counts as "rloo"."""
     policy = policy_of(method)
     return methods()["trainer"].get(policy, policy.partition("/")[0])
 
 
 def root(method: str) -> str:
-    """The policy at the beginning of a method's line: sft/free for rloo/program, which starts from sft/program.
+    """The first policy of the chain of starts that leads to a method.
 
-    "" for a method that is not listed: its runs count as paired by their seeds.
+    For example, it is sft/free for rloo/program, which starts from sft/program, which starts from sft/free. For a
+    method that the file does not list it is "", and its runs count as paired by their seeds.
     """
     starts, policy = methods()["start"], policy_of(method)
     while start := starts.get(policy, ""):

@@ -1,8 +1,8 @@
-"""Numbers in, numbers out: pass@k, properties of completions, and summaries of training logs.
+"""Metrics: pass@k, properties of completions, and summaries of training logs.
 
-The samples of a problem are not independent, so every function here gives one score per problem (a frame indexed by
-method, seed, set and problem), and `lib.study.intervals` the interval of its mean. A crossover and a front are
-resampled.
+The samples of one problem are not independent of each other, so a function here gives one score per problem (a frame
+indexed by method, seed, set and problem), and `lib.study.intervals` computes the interval of the mean of these scores.
+Only the intervals of crossovers and Pareto fronts come from resampling the problems.
 """
 
 from collections.abc import Iterable
@@ -20,7 +20,8 @@ KEYS = ["method", "seed", "set", "problem"]  # the index of scores
 
 
 def pass_at_k(n, c, k) -> np.ndarray:
-    """Unbiased chance that one of k completions is correct: 1 - C(n-c, k) / C(n, k) (Chen et al. 2021).
+    """Unbiased estimate of the chance that at least one of k completions is correct: 1 - C(n-c, k) / C(n, k) (Chen et
+    al. 2021).
 
     `n` samples of a problem, `c` of them correct (integers, broadcast against each other), and an integer `k` or an
     array of them. The result has the shape of n and c, followed by that of k. Raises ValueError unless k is within
@@ -37,12 +38,13 @@ def pass_at_k(n, c, k) -> np.ndarray:
 
 
 def mean_pass_at_k(n, c, k_max: int) -> np.ndarray:
-    """Mean of pass@k over k = 1..k_max, shape of n and c (the last column of `ast`, Table 1)."""
+    """Mean of pass@k over k = 1..k_max, in the shape of n and c (the last column of `ast`, Table 1)."""
     return pass_at_k(n, c, np.arange(1, k_max + 1)).mean(axis=-1)
 
 
 def counts(judged: pd.DataFrame) -> pd.DataFrame:
-    """Samples `n` and correct samples `c` of each problem, indexed by KEYS. `judged`: of `judging.samples`."""
+    """The number of samples `n` and of correct samples `c` of each problem, indexed by KEYS. `judged`: a table of
+    `judging.samples`."""
     table = judged[KEYS].assign(n=judged["count"], c=judged["count"].where(judged["correct"].astype(bool), 0))
     return table.groupby(KEYS, sort=True)[["n", "c"]].sum()
 
@@ -62,12 +64,18 @@ def problem_scores(counts: pd.DataFrame, ks=(1, 8, 16), mean_to=(16, 128)) -> pd
 
 
 def text_scores(judged: pd.DataFrame) -> pd.DataFrame:
-    """What a problem's completions look like: shares and means over its samples, indexed by KEYS.
+    """Describes the completions of each problem by shares and means over its samples, indexed by KEYS.
 
-    `judged`: of `judging.samples`. Always: the share of each verifier status, tokens, at cap (share cut by the limit),
-    distinct completions, distinct correct answers. Look steps adds legal, lost, attempts. expression: distinct
-    expressions. program: each check, reward, one line, the reward lost at each check, what is lost in meaning minus
-    what is lost in form; a program's attempts are its values that use every number. trace: TRACE.
+    `judged`: a table of `judging.samples`. There are always the share of each verifier status, tokens, at cap (the
+    share that the token limit cut off), distinct completions and distinct correct answers. The looks with which
+    `judged` was read add columns:
+
+    steps: legal, lost, attempts.
+    expression: distinct expressions.
+    program: the share that passes each check; reward; one line (the share of programs of one line); the reward lost at
+    each check; the reward lost to wrong content minus that lost to wrong form (see `_checks`). The attempts of a
+    program are the number of its values that use every number.
+    trace: the columns TRACE.
     """
     columns = {status: judged["status"] == status for status in STATUSES}
     columns |= {"tokens": judged["tokens"], "at cap": judged["finish"] == "length"}
@@ -78,7 +86,7 @@ def text_scores(judged: pd.DataFrame) -> pd.DataFrame:
     columns |= {name: judged[name] for name in TRACE if name in judged}
     table, weight = pd.DataFrame(columns, dtype=float), judged["count"]
     keys = [judged[key] for key in KEYS]
-    known = table.notna().mul(weight, axis=0).groupby(keys).sum()  # a look may say nothing of a completion
+    known = table.notna().mul(weight, axis=0).groupby(keys).sum()  # some verdicts on a completion are NaN
     scores = table.mul(weight, axis=0).groupby(keys).sum() / known.where(known > 0)
     scores["distinct completions"] = table.groupby(keys).size()
     found = judged[judged["correct"].astype(bool)].groupby(KEYS)["solution"].nunique()
@@ -90,7 +98,8 @@ def text_scores(judged: pd.DataFrame) -> pd.DataFrame:
 
 
 def _checks(judged: pd.DataFrame) -> dict[str, pd.Series]:
-    """Of programs: each check, the reward, and the check at which the rest of it was lost."""
+    """Columns for programs: whether each check is passed, the reward, and at which check the rest of the reward was
+    lost. A loss at a check before "numbers" is one of form, a loss at a later check is one of meaning."""
     passed, reward = judged["passed"], dict(enumerate(accumulate(PROGRAM_WEIGHTS.values(), initial=0)))
     columns = {check: passed > i for i, check in enumerate(CHECKS)} | {"reward": passed.map(reward)}
     rest, free = 1 - columns["reward"], ~judged["style"].str.startswith("program")
@@ -103,15 +112,16 @@ def _checks(judged: pd.DataFrame) -> dict[str, pd.Series]:
 
 
 def diagnostics(judged: pd.DataFrame, by=("set", "method")) -> pd.DataFrame:
-    """One row per group of `by`: samples, and means over problems of `text_scores`."""
+    """One row per group of `by`: the number of samples, and the means over problems of `text_scores`."""
     table = text_scores(judged).groupby(list(by)).mean()
     table.insert(0, "samples", judged.groupby(list(by))["count"].sum())
     return table
 
 
 def share(part: pd.Series, whole: pd.Series) -> pd.Series:
-    """A share of totals as one score per problem. Its mean over a run's problems on a set is sum(part) / sum(whole),
-    and its variance that of the ratio (Taylor linearisation). NaN where the sum of the whole is 0."""
+    """A ratio of totals, written as one score per problem. The mean of the scores over a run's problems on a set is
+    sum(part) / sum(whole), and their variance is that of this ratio (by Taylor linearisation). NaN if sum(whole) is 0.
+    """
     runs = [level for level in part.index.names if level != "problem"]
     mean = whole.groupby(runs).transform("mean")
     ratio = part.groupby(runs).transform("mean") / mean
@@ -119,10 +129,13 @@ def share(part: pd.Series, whole: pd.Series) -> pd.Series:
 
 
 def exploration(judged: pd.DataFrame) -> pd.DataFrame:
-    """What a problem's completions search through (`ast`, Table 4, Figure 3), as scores. `judged`: with look "steps".
+    """Scores that describe how the completions of a problem search (`ast`, Table 4, Figure 3). `judged`: a table with
+    the look "steps".
 
-    equations read: their share of all equals signs. recovery: the share of correct answers that follow a false
-    equation. distinct correct solutions: of all samples of a problem, up to commuting, and up to associativity as well.
+    equations read: the equations that were read, as a share of all equals signs. recovery: the share of correct
+    completions that contain a false equation. distinct correct solutions: the number of different solutions among all
+    samples of a problem, where solutions that differ only by commuting count as one; in "distinct up to associativity"
+    those that differ only by associativity count as one too.
     """
     weight, correct = judged["count"], judged["correct"].astype(bool)
     flags = {"correct": correct, "slipped": correct & (judged["true"] < judged["equations"])}
@@ -150,8 +163,9 @@ def exploration(judged: pd.DataFrame) -> pd.DataFrame:
 
 
 def matched_length(judged: pd.DataFrame, width=16, seed=0) -> pd.DataFrame:
-    """As many completions of each length (classes of `width` tokens) from every method for each problem and seed, drawn
-    randomly where a method has more: what it then finds beyond the others is not due to length. One row each, count 1.
+    """Completions of every method, matched in length. For each problem and seed, and each class of lengths (`width`
+    tokens wide), every method gets the same number of completions; if a method has more, they are drawn at random. What
+    one method then finds beyond the others is not due to length. One row per completion, with count 1.
     """
     rows = judged.loc[judged.index.repeat(judged["count"])].assign(count=1)
     rows = rows.sort_values(["run", "seed", "set", "problem", "completion"])
@@ -163,12 +177,14 @@ def matched_length(judged: pd.DataFrame, width=16, seed=0) -> pd.DataFrame:
 
 
 def log_scores(logs: pd.DataFrame, wanted: Iterable[str]) -> pd.DataFrame:
-    """Numbers of whole training runs, by method and seed, for `lib.study.intervals.of_logs`.
+    """Numbers that summarise whole training runs, by method and seed, for `lib.study.intervals.of_logs`.
 
-    `logs`: of `judging.logs`. wanted, of a column x: "change of x", its mean over the last fifth of the steps that
-    measured it minus that over the first; "growth of x", the same of the logarithms of these means; "late change of x",
-    the change in the second half; "late x", the mean over the last fifth; "highest x". The column "largest share" is
-    the probability of the bandit's likeliest bucket, in units of the uniform one.
+    logs: a table of `judging.logs`.
+    wanted: names of numbers, where x is a column of the logs. "change of x" is the mean of x over the last fifth of the
+    steps that measured it, minus the mean over the first fifth; "growth of x" is the difference of the logarithms of
+    these means; "late change of x" is the change within the second half of these steps; "late x" is the mean over the
+    last fifth; "highest x" is the maximum. One more column can be x: "largest share", the probability of the bandit's
+    likeliest bucket divided by the uniform probability.
     """
     buckets = logs.filter(regex=r"^bucket\d+$")
     if len(buckets.columns):
@@ -195,7 +211,7 @@ def _change(x: np.ndarray) -> float:
 
 
 def _ends(x: np.ndarray) -> tuple[float, float]:
-    """Means of the first fifth and of the last."""
+    """Mean of the first fifth, and mean of the last fifth."""
     fifth = -(-len(x) // 5)
     return x[:fifth].mean(), x[-fifth:].mean()
 
@@ -211,11 +227,13 @@ def partial_credit(judged: pd.DataFrame) -> pd.Series:
 
 
 def searched(games: pd.DataFrame) -> pd.DataFrame:
-    """Searches, one row each: that of the game whose own score is best, with more columns. `games`: of `judging.games`.
+    """One row per search: the row of the game that the search itself scores best, with more columns. `games`: a table
+    of `judging.games`.
 
-    pass@1: that game is a solution. any: one of the games is. score: `partial_credit`. rejected: the share of sampled
-    tags that name no legal action. repeats: searches of the same problem. system: the settings, as in "16/16 +soft T0.9
-    λ=4 sampled", without usual values.
+    pass@1: whether that game is a solution. any: whether at least one game of the search is. score: `partial_credit` of
+    that game. rejected: the share of sampled action tags that name no legal action. repeats: how many searches of the
+    same problem there are. system: the settings of the search, as in "16/16 +soft T0.9 λ=4 sampled"; settings at their
+    usual values are left out.
     """
     games = games.assign(cascade=games["cascade"].fillna("") if "cascade" in games else "")
     run = ["run", "seed", *SEARCH]
@@ -239,16 +257,18 @@ def _system(row) -> str:
 
 
 def crossover_draws(challenger, baseline, draws=10_000, seed=0) -> np.ndarray:
-    """K* of `ast`, Table 2: the smallest k at which the challenger's mean pass@k is above the baseline's, and 1 + the
-    largest k where there is none; on all problems, then on each of `draws` resamples. Both arguments: (problems, k)."""
+    """K* of `ast`, Table 2: the smallest k at which the challenger's mean pass@k is above the baseline's, or 1 + the
+    largest k if there is no such k. The first value is for all problems, the others for each of `draws` resamples of
+    the problems. Shape of challenger and baseline: (problems, k)."""
     gaps = np.asarray(challenger) - np.asarray(baseline)
     above = np.vstack([gaps.mean(axis=0), resampled(gaps, draws, seed)]) > 0
     return np.where(above.any(axis=1), above.argmax(axis=1), above.shape[1]) + 1
 
 
 def crossovers(scores: pd.DataFrame, pairs: Iterable[tuple[str, str]], seed=0) -> pd.DataFrame:
-    """K* of each (challenger, baseline) on every set that has both, with its 95% interval over resampled problems. A
-    method's runs count as one. `scores`: with pass@1, pass@2, ... Columns set, method, baseline, estimate, low, high.
+    """K* of each (challenger, baseline) of `pairs` on every set that has both, with its 95% interval over resampled
+    problems. The runs of a method are averaged first, so the interval does not contain the spread between runs.
+    `scores`: with columns pass@1, pass@2, ... Columns set, method, baseline, estimate, low, high.
     """
     curves = scores.filter(regex=r"^pass@\d+$").groupby(["set", "method", "problem"]).mean()
     curves = curves[sorted(curves, key=lambda name: int(str(name).removeprefix("pass@")))]
@@ -263,10 +283,11 @@ def crossovers(scores: pd.DataFrame, pairs: Iterable[tuple[str, str]], seed=0) -
 
 
 def resampled(array: np.ndarray, draws: int, seed: int) -> np.ndarray:
-    """Means over resampled problems, (problems, statistics) to (draws, statistics); equal seeds draw equal problems."""
+    """Means over resampled problems, from shape (problems, statistics) to (draws, statistics). Equal seeds draw the
+    same problems."""
     rng, problems = np.random.default_rng(seed), len(array)
     means = []
-    for start in range(0, draws, 1000):  # a chunk of resamples is a matrix of problem weights
+    for start in range(0, draws, 1000):  # each chunk of resamples is a matrix of problem weights
         rows = min(1000, draws - start)
         picks = rng.integers(problems, size=(rows, problems)) + problems * np.arange(rows)[:, None]
         weights = np.bincount(picks.ravel(), minlength=rows * problems).reshape(rows, problems)
@@ -275,26 +296,27 @@ def resampled(array: np.ndarray, draws: int, seed: int) -> np.ndarray:
 
 
 def on_front(points: np.ndarray) -> np.ndarray:
-    """Which points no other dominates, by being as high in every coordinate and higher in one. Shape (..., points,
-    coordinates) to bool (..., points)."""
+    """Which points are on the Pareto front: those for which no other point is at least as high in every coordinate and
+    higher in one. Shape (..., points, coordinates) to bool (..., points)."""
     one, other = points[..., :, None, :], points[..., None, :, :]
     return np.logical_not(((other >= one).all(axis=-1) & (other > one).any(axis=-1)).any(axis=-1))
 
 
 def front(scores: pd.DataFrame, metrics: list[str], draws=2000, seed=0) -> pd.DataFrame:
-    """Which methods are on the Pareto front of some metrics on one set: `on front` by their means, and `front`, the
-    share of resamples of the problems in which they are."""
+    """Which methods are on the Pareto front of some metrics on one set. `on front`: whether they are by their means.
+    `front`: the share of resamples of the problems in which they are."""
     wide = scores[metrics].groupby(["problem", "method"]).mean().unstack("method")
     methods = wide[metrics[0]].columns
     columns = np.stack([wide[metric][methods] for metric in metrics], axis=-1).reshape(len(wide), -1)
     means = np.vstack([columns.mean(axis=0), resampled(columns, draws, seed)]).reshape(-1, len(methods), len(metrics))
-    means = means.round(12)  # equal shares that were added in another order
+    means = means.round(12)  # sums in another order differ slightly
     found = np.concatenate([on_front(part) for part in np.array_split(means, draws // 500 + 1)])  # to save memory
     return pd.DataFrame({"on front": found[0], "front": found[1:].mean(axis=0)}, index=methods)
 
 
 def as_text(table: pd.DataFrame, signed=False, scale=100, digits=1) -> pd.Series:
-    """Rows with estimate, low, high as text, by default in percent: "57.8 [54.1, 61.2]", with signs for differences."""
+    """Estimates with their intervals as text, by default in percent, such as "57.8 [54.1, 61.2]". `table` has columns
+    estimate, low, high. signed: write a sign, for differences."""
     rows = table[["estimate", "low", "high"]].to_dict("records")
     texts = ["{} [{}, {}]".format(*ends(row, signed, scale, digits)) for row in rows]
     return pd.Series(texts, index=table.index, dtype=object)
@@ -303,10 +325,11 @@ def as_text(table: pd.DataFrame, signed=False, scale=100, digits=1) -> pd.Series
 def as_table(
     table: pd.DataFrame, methods: Iterable[str], wanted: list[str], paper: pd.Series | None = None, digits=1
 ) -> pd.DataFrame:
-    """Estimates or differences of one set to read: a row per method, in this order, and a column per metric.
+    """Estimates or differences on one set as a table of text: a row per method, in the order of `methods`, and a column
+    per metric.
 
-    `table`: of `lib.study.intervals`. `paper`: the paper's numbers in percent, indexed by method and metric; they stand
-    in parentheses. A method without a row is left out, and a cell without a number is empty.
+    `table`: a table of `lib.study.intervals`. `paper`: the paper's numbers in percent, indexed by method and metric;
+    they are put in parentheses. A method without a row in `table` is left out, and a cell without a number is empty.
     """
     methods = [*methods]
     rows = table[table["metric"].isin(wanted) & table["method"].isin(methods)]

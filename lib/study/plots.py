@@ -1,8 +1,9 @@
-"""Figures from tidy tables, in one style in which each method looks the same in all studies.
+"""Figures from tidy tables, in one style. Each method looks the same in all studies.
 
-Every table has the columns that its function's docstring names; `method` holds names of data/methods.csv or of search
-systems. Another method, such as your own reward, gets the next free colour and its own name as label. A paper's numbers
-are hollow, and no line joins them, since it would suggest values that nobody reported.
+The docstring of each function names the columns of its table. The column `method` holds names of data/methods.csv or
+of search systems. Any other method, such as one with your own reward, gets the next free colour, and its name is its
+label. The numbers of a paper are drawn as hollow markers. No line joins them, since a line would suggest values that
+nobody reported.
 """
 
 from base64 import b64encode
@@ -22,9 +23,9 @@ from lib.study.methods import methods as listed
 from lib.study.methods import policy_of
 
 TEXT_WIDTH = 6.5  # inches, the text width of a printed page
-METRICS = {"pass@1": ("#3B0F70", "o"), "pass@16": ("#B5367A", "s")}  # colours that no method has
-OTHERS = [("#7A7A00", "D"), ("#004D4D", "^")]  # of other metrics
-FREE = ["#17A2B8", "#B8860B", "#8C564B", "#D6336C", "#4C6B22", "#5F3DC4"]  # colours of no listed method
+METRICS = {"pass@1": ("#3B0F70", "o"), "pass@16": ("#B5367A", "s")}  # no method has these colours
+OTHERS = [("#7A7A00", "D"), ("#004D4D", "^")]  # colours and markers of other metrics
+FREE = ["#17A2B8", "#B8860B", "#8C564B", "#D6336C", "#4C6B22", "#5F3DC4"]  # no listed method has these colours
 
 
 class Method(NamedTuple):
@@ -37,8 +38,8 @@ class Method(NamedTuple):
 
 @cache
 def methods() -> dict[str, Method]:
-    """The methods of data/methods.csv in its order, followed by the others that `look` has met. The colours are Okabe
-    and Ito's and Paul Tol's "muted" ones, which people with a colour vision deficiency can distinguish."""
+    """The methods of data/methods.csv in their order, then other methods for which `look` was called. The colours are
+    Okabe and Ito's and Paul Tol's "muted" ones, which people with a colour vision deficiency can distinguish."""
     table = listed()[["label", "colour", "marker"]]
     return {name: Method(*drawn) for name, *drawn in table.itertuples(name=None)}
 
@@ -59,14 +60,14 @@ def label(method: str) -> str:
 
 
 def ordered(present) -> list[str]:
-    """Methods, each once, in the order of data/methods.csv; those not listed last."""
+    """The methods in `present`, each once, in the order of data/methods.csv; methods not listed there come last."""
     present = sorted(present.unique() if isinstance(present, pd.Series | pd.Index) else set(present))
     _ = [look(method) for method in present]
     return sorted(present, key=lambda method: list(methods()).index(policy_of(method)))
 
 
 def figure(rows=1, cols=1, width=TEXT_WIDTH, height=2.5, title="", **options):
-    """`plt.subplots` in the house style, sizes in inches. `title` stands above all panels."""
+    """`plt.subplots` in the style of this study. Width and height in inches; `title` is put above all panels."""
     plt.style.use(Path(__file__).with_suffix(".mplstyle"))
     fig, axes = plt.subplots(rows, cols, figsize=(width, height), layout="constrained", **options)
     if title:
@@ -81,7 +82,7 @@ def legend(fig, axes, beside=None) -> None:
         for handle, text in zip(*ax.get_legend_handles_labels(), strict=True):
             entries.setdefault(text, handle)
     beside = len(entries) > 5 if beside is None else beside
-    columns = 5 if len("".join(entries)) < 65 else 3  # that fit on the page
+    columns = 5 if len("".join(entries)) < 65 else 3  # as many as fit on the page
     place = {"loc": "outside right center"} if beside else {"loc": "outside lower center", "ncols": columns}
     fig.legend(entries.values(), entries.keys(), **place)
 
@@ -89,11 +90,11 @@ def legend(fig, axes, beside=None) -> None:
 def save(fig, stem) -> list[Path]:
     """Write `stem`.png and `stem`.pdf without dates, so that equal figures give equal bytes. Returns the paths.
 
-    The notebook shows the file, with the titles as text for those who cannot see it.
+    A notebook also displays the PNG, with the titles as alternative text for readers who cannot see it.
     """
     paths = [Path(f"{stem}.png"), Path(f"{stem}.pdf")]
     fig.savefig(paths[0], dpi=200, metadata={"Software": None})
-    fig.set_layout_engine("none")  # keep the layout that it has found
+    fig.set_layout_engine("none")  # keep the layout as it is now
     fig.savefig(paths[1], metadata={"CreationDate": None, "Creator": None, "Producer": None})
     plt.close(fig)
     titles = [fig.get_suptitle(), *(ax.get_title(loc="left") for ax in fig.axes)]
@@ -110,7 +111,8 @@ def percent(*axes) -> None:
 
 
 def points(ax, x, table: pd.DataFrame, method: str, **options) -> None:
-    """Estimates of one method at `x` with their intervals; a paper's table, without low and high, is drawn hollow."""
+    """Draw the estimates of one method at `x` with their intervals. A table without low and high, which has a paper's
+    numbers, is drawn with hollow markers."""
     seen, given = look(method), {"markerfacecolor": "none"}
     if "low" in table:
         spans = [table["estimate"] - table["low"], table["high"] - table["estimate"]]
@@ -121,7 +123,8 @@ def points(ax, x, table: pd.DataFrame, method: str, **options) -> None:
 
 def pass_at_k_curves(ax, table: pd.DataFrame, title="", band=True) -> None:
     """Pass@k against k on a log-2 axis. Columns method, k, estimate, and low and high if the numbers are ours. `band`:
-    intervals as a band, else as bars at powers of two, since the bands of few problems would cover each other."""
+    draw the intervals as bands, otherwise as bars at powers of two. With few problems bands are so wide that they cover
+    each other."""
     present, ours = ordered(table["method"]), "low" in table
     for i, method in enumerate(present):
         seen, rows = look(method), table[table["method"] == method].sort_values("k")
@@ -143,7 +146,8 @@ def pass_at_k_curves(ax, table: pd.DataFrame, title="", band=True) -> None:
 
 
 def trade_off(ax, table: pd.DataFrame, x: str, y: str, title="") -> None:
-    """One point per method with both its intervals. Columns method, metric (x and y are two), estimate, low, high."""
+    """One point per method, with its intervals in both directions. `x` and `y` are names of metrics. Columns method,
+    metric, estimate, low, high."""
     for method in ordered(table["method"]):
         rows = table[table["method"] == method].set_index("metric")
         across, up = rows.loc[[x]], rows.loc[[y]]
@@ -154,8 +158,9 @@ def trade_off(ax, table: pd.DataFrame, x: str, y: str, title="") -> None:
 
 
 def name_points(ax) -> None:
-    """In place of a legend, write each entry's label at its first point, at the nearest place that overlaps least."""
-    ax.figure.draw_without_rendering()  # now the panel has its size
+    """Instead of a legend, write the label of each entry beside its first point, at the nearest of the places with the
+    fewest overlaps."""
+    ax.figure.draw_without_rendering()  # gives the panel its final size
     entries, scale = list(zip(*ax.get_legend_handles_labels(), strict=True)), ax.figure.dpi / 72
     spots = [ax.transData.transform(handle.lines[0].get_xydata()[0]) / scale for handle, _ in entries]
     taken, (left, _, right, _) = [(x - 3, y - 3, x + 3, y + 3) for x, y in spots], ax.bbox.extents / scale
@@ -168,13 +173,14 @@ def name_points(ax) -> None:
         *_, box, offset = min(places)
         taken.append(box)
         drawn = {"ha": "left" if offset[0] > 0 else "right", "fontsize": 6.5, "color": handle.lines[0].get_color()}
-        drawn["path_effects"] = [withStroke(linewidth=2, foreground="white")]  # legible on an interval
+        drawn["path_effects"] = [withStroke(linewidth=2, foreground="white")]  # legible on top of an error bar
         ax.annotate(text, handle.lines[0].get_xydata()[0], offset, textcoords="offset points", **drawn)
 
 
 def dots(ax, table: pd.DataFrame, title="", xlabel=None) -> None:
-    """Estimates in rows, the first on top. Columns name, metric (the colour), estimate, low, high, and paper, which is
-    hollow. Differences have a column baseline; they are in points, with a line at zero."""
+    """Estimates in rows, the first on top. Columns name, metric (which decides the colour), estimate, low, high, and
+    optionally paper, the paper's number, drawn as a hollow marker. A table with a column baseline holds differences;
+    they are written in percentage points, with a line at zero."""
     rows, metrics = list(dict.fromkeys(table["name"])), list(dict.fromkeys(table["metric"]))
     others = cycle(OTHERS)
     for i, metric in enumerate(metrics):
@@ -197,8 +203,9 @@ def dots(ax, table: pd.DataFrame, title="", xlabel=None) -> None:
 
 
 def training_curves(axes, table: pd.DataFrame, smooth=5, shares=()) -> None:
-    """One panel per quantity, over updates. Columns method, seed, step, quantity, value. Strong lines are the mean of a
-    method's runs over windows of `smooth` updates, faint lines single runs; `shares` are written in percent."""
+    """One panel per quantity, over updates. Columns method, seed, step, quantity, value. All lines are smoothed over
+    windows of `smooth` updates. Strong lines are means over the runs of a method, faint lines are single runs. The
+    quantities in `shares` are written in percent."""
     quantities = list(dict.fromkeys(table["quantity"]))
     for ax, quantity in zip(axes, quantities, strict=False):
         part = table[table["quantity"] == quantity].dropna(subset="value")

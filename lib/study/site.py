@@ -1,8 +1,8 @@
-"""The website of `make report`: findings, results and the map of notebooks, with all figures and each executed study on
-a page of their own.
+"""The website of `make report`: findings, results and the list of notebooks on the front page, all figures on a page of
+their own, and a page for each executed study.
 
-Its documents are README.md, figures/README.md and notebooks/README.md. A link leads to another page of the site, or
-becomes plain text.
+The site is made of README.md, figures/README.md, notebooks/README.md and the executed studies. A link between files of
+the repository leads to another page of the site, or becomes plain text if its target has no page.
 """
 
 import posixpath
@@ -35,17 +35,19 @@ class Study(NamedTuple):
     page: str  # the file's name on the site
     notebook: str  # its name, without folder and ending
     executed: Path  # the notebook with its outputs
-    about: str  # what stands behind the title
+    about: str  # shown in parentheses after the title
 
 
 def slug(heading: str) -> str:
-    """The anchor of a heading, as GitHub makes it: text or HTML without its marks, in lower case, joined by hyphens."""
+    """The anchor of a heading as GitHub makes it, from text or HTML: no tags or punctuation, lower case, and hyphens
+    for spaces."""
     text = re.sub(r"<[^>]+>|&\w+;", "", heading)
     return re.sub(r"[^\w -]", "", text).strip().lower().replace(" ", "-")
 
 
 def linked(html: str, folder: str, site: Path, pages: dict[str, str]) -> str:
-    """HTML of a text that lies in `folder`, with its links led to `pages` and its pictures copied to the site."""
+    """The HTML of a document of the repository's folder `folder`, with its links redirected to `pages` and its pictures
+    copied to the site. `pages`: by the path of a file in the repository, the name of its page."""
 
     def target(address: str) -> str:
         path, mark, anchor = address.partition("#")
@@ -64,7 +66,7 @@ def linked(html: str, folder: str, site: Path, pages: dict[str, str]) -> str:
 
 
 def page(text: str, folder: str, site: Path, pages: dict[str, str]) -> str:
-    """A Markdown text as a page, with the anchors of GitHub."""
+    """The page of a Markdown text, with the anchors that GitHub would give its headings. Arguments as in `linked`."""
     html = re.sub(r"<a class=\"anchor-link\".*?</a>", "", str(markdown2html(text)))
     html = re.sub(
         r"<h(\d)[^>]*>(.*?)</h\1>", lambda m: f'<h{m[1]} id="{slug(m[2])}">{m[2]}</h{m[1]}>', html, flags=re.DOTALL
@@ -76,9 +78,9 @@ def page(text: str, folder: str, site: Path, pages: dict[str, str]) -> str:
 
 
 def build(studies: Iterable[Study], site: Path) -> Path:
-    """Write executed studies, and the documents with a list of them, into the folder `site`, which is made anew. Gives
-    the front page."""
-    offline = dict.fromkeys(("mathjax_url", "require_js_url"), "")  # a page loads nothing from elsewhere
+    """Write the executed studies and the documents, with a list of the studies on the front page, into the folder
+    `site`. The folder is deleted first. Returns the path of the front page."""
+    offline = dict.fromkeys(("mathjax_url", "require_js_url"), "")  # a page loads no scripts from the web
     exporter = HTMLExporter(exclude_input_prompt=True, exclude_output_prompt=True, **offline)
     shutil.rmtree(site, ignore_errors=True)
     site.mkdir(parents=True)

@@ -1,4 +1,7 @@
-"""The widgets of notebook 91, over the functions of `lib.study.explorer`: what each shows, and what moves it."""
+"""The widgets of notebook 91: what each shows, and which changes of other widgets update it.
+
+The rollouts are found, judged and drawn by `lib.study.explorer`.
+"""
 
 import re
 from collections.abc import Callable, Sequence
@@ -18,14 +21,15 @@ WIDE, WIDER = {"width": "270px"}, {"width": "430px"}
 
 
 class Explorer:
-    """Two tabs, `tabs`: one to read the rollouts of finished runs, one to put a problem to a policy.
+    """Two tabs, `tabs`: one to read the rollouts of finished runs, one to give a policy a problem of your own.
 
-    profile: whose runs are listed first. runs: those that are shown first. page: rollouts listed at once. ask(folder,
-    nums, target, samples, seed): judged rollouts of the policy in a run's folder, as `explorer.page` takes them. Call
-    `enter` once the tabs are displayed: it loads the first runs.
+    profile: the profile whose runs are listed at first. runs: the runs that are shown at first. page: how many rollouts
+    are listed at once. ask(folder, nums, target, samples, seed): a function that samples the policy in a run's folder
+    and returns judged rollouts, in the form that `explorer.page` takes. Call `enter` when the tabs are displayed: it
+    loads the first runs.
     """
 
-    source: Any  # menus, whose values are texts
+    source: Any  # these are menus with texts as values
     problem_set: Any
     sort: Any
     reward: Any
@@ -34,9 +38,9 @@ class Explorer:
     def __init__(self, profile: str, runs: Sequence[str], page: int, ask: Callable[..., pd.DataFrame]):
         self.runs, self.page, self.draw_rollouts = runs, page, ask
         self.found = explorer.find(profile, *explorer.WRITTEN)
-        self.names: dict[str, str] = {}  # what the list calls them
+        self.names: dict[str, str] = {}  # title of each run in the list
         self.table: pd.DataFrame | None = None  # all rollouts of the runs that are shown
-        self.at = np.array([], np.int64)  # the rows of it that the filters leave
+        self.at = np.array([], np.int64)  # positions in `table` of the rollouts that pass the filters
         self.policies: dict[str, Path] = {}
         self.source = widgets.Dropdown(options=explorer.profiles(), value=profile, description="profile", layout=WIDER)
         self.tabs = widgets.Tab([self._reading(), self._asking()])
@@ -86,10 +90,10 @@ class Explorer:
         asking = widgets.HBox([problem, widgets.VBox([self.samples, self.seed, self.go])])
         return widgets.VBox([asking, self.answered, self.judged])
 
-    # --- read rollouts: each of these is what follows when a widget is moved ---
+    # --- tab "read rollouts": each method is called when the user changes a widget ---
 
     def enter(self, _=None) -> None:
-        """Another profile: its runs, of which those of `runs` are shown where it has them."""
+        """Another profile was chosen: list its runs, and show those of `runs` that it has."""
         self.chosen.value = []
         self.found = explorer.find(self.source.value, *explorer.WRITTEN)
         self.names = {name: f"{explorer.title(folder)} · {name}" for name, folder in self.found.items()}
@@ -100,7 +104,7 @@ class Explorer:
             self.refill()
 
     def offer(self, _=None) -> None:
-        """Another search: the runs that have all of its words."""
+        """The search text has changed: list the runs whose titles contain all of its words."""
         words = self.search.value.lower().split()
         self.listed.unobserve(self.add, "value")
         options = [(text, name) for name, text in self.names.items()]
@@ -115,7 +119,7 @@ class Explorer:
         self.listed.value = None
 
     def refill(self, _=None) -> None:
-        """Other runs: load them, keep what can be kept of the filter."""
+        """The runs to show have changed: load them, and keep the chosen problem set if they have it."""
         self.table = None
         if self.chosen.value:
             self.said.value = f"loading {', '.join(self.chosen.value)} ..."
@@ -136,7 +140,7 @@ class Explorer:
         self.rechoose()
 
     def rechoose(self, _=None) -> None:
-        """Another filter or order: the rollouts that it leaves."""
+        """The filter or the order has changed: choose the rollouts anew."""
         if self.table is None:
             return
         filters = (self.problem_set.value, self.verdicts.value, self.least.value, self.differ.value, self.sort.value)
@@ -150,40 +154,40 @@ class Explorer:
         self.at, self.said.value = at, told
         self.number.max = max(-(-len(at) // self.page), 1)
         if self.number.value > 1:
-            self.number.value = 1  # which also lists them
+            self.number.value = 1  # this calls relist
         else:
             self.relist()
 
     def relist(self, _=None) -> None:
-        """Another page: one line per rollout."""
+        """Another page of the list was chosen: show one line for each of its rollouts."""
         if self.table is None:
             return
         at = self.at[(self.number.value - 1) * self.page : self.number.value * self.page]
-        self.rollouts.unobserve(self.show, "value")  # shown below: the same position may be another rollout now
+        self.rollouts.unobserve(self.show, "value")  # `show` is called below in any case
         self.rollouts.options = [(explorer.line(self.table.iloc[one]), int(one)) for one in at]
         self.rollouts.value = int(at[0]) if len(at) else None
         self.rollouts.observe(self.show, "value")
         self.show()
 
     def show(self, _=None) -> None:
-        """Another rollout: it, and those of the other runs on the same problem."""
+        """Another rollout was chosen: show it beside rollouts of the other runs on the same problem."""
         if self.table is None or self.rollouts.value is None:
             self.view.value = ""
             return
         positions = explorer.beside(self.table, self.rollouts.value, self.chosen.value, self.at, self.draw.value)
         self.view.value = explorer.page(self.table, positions, self.reward.value)
 
-    # --- ask a policy ---
+    # --- tab "ask a policy" ---
 
     def offer_policies(self, _=None) -> None:
-        """Another profile: its policies, if it holds any."""
+        """Another profile was chosen: offer its policies, if it has any."""
         self.policies = {}
         with suppress(FileNotFoundError):
             self.policies = explorer.find(self.source.value, "checkpoint")
         self.policy.options = [(f"{explorer.title(folder)} · {name}", name) for name, folder in self.policies.items()]
 
     def ask(self, _=None) -> None:
-        """Sample the policy on the problem that was typed."""
+        """The button was clicked: sample the policy on the problem that was typed."""
         self.judged.value, words = "", re.split(r"[\s,;]+", self.typed.value.strip())
         if not 2 <= len(words) <= 6 or not all(re.fullmatch("[1-9][0-9]{0,2}", word) for word in words):
             self.answered.value = "two to six numbers from 1 to 999, as in: 44 19 35"

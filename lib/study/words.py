@@ -1,4 +1,4 @@
-"""Numbers as words: the sentences below a study and the titles above its figures are computed from its tables."""
+"""Turns numbers into words. The sentences of a study and the titles of its figures are computed from its tables."""
 
 from collections.abc import Sequence
 
@@ -6,8 +6,8 @@ import pandas as pd
 
 
 def pick(table: pd.DataFrame, **where) -> pd.Series | None:
-    """The one row whose columns have these values, or None (its run does not exist yet). Raises LookupError where there
-    are several."""
+    """The one row whose columns have the values `where`, or None if there is no such row (its run does not exist yet).
+    Raises LookupError if there are several."""
     for column, value in where.items():
         table = table[table[column] == value]
     if len(table) > 1:
@@ -21,8 +21,9 @@ def ends(row, signed: bool, scale=100.0, digits=1) -> list[str]:
 
 
 def said(row, unit=" points", scale=100.0, digits=1) -> str:
-    """A row with estimate, low and high as text: "+2.8 points (95% CI -1.3 to +5.5)", and without a unit "+2.8 [-1.3,
-    +5.5]"; "not run" without a row. Differences and contrasts have signs. A result of one training run is marked."""
+    """A row with estimate, low and high as text: "+2.8 points (95% CI -1.3 to +5.5)"; with unit "" it is "+2.8 [-1.3,
+    +5.5]". If row is None: "not run". Differences and contrasts get signs. A result of only one training run is marked.
+    """
     if row is None:
         return "not run"
     value, low, high = ends(row, bool({"baseline", "contrast"} & {*row.index}), scale, digits)
@@ -31,8 +32,8 @@ def said(row, unit=" points", scale=100.0, digits=1) -> str:
 
 
 def moved(row) -> str:
-    """A difference as a verb: "rises by 9.6 points (95% CI 7.5 to 11.7)", "falls by ...", or where its interval
-    contains zero "does not change significantly: +0.4 points (95% CI -1.0 to +1.8)"."""
+    """A difference as a phrase with a verb: "rises by 9.6 points (95% CI 7.5 to 11.7)", "falls by ...", or, if the
+    interval contains zero, "does not change significantly: +0.4 points (95% CI -1.0 to +1.8)"."""
     verb = compared(row, "rises", "falls", "does not change significantly")
     if verb not in ("rises", "falls"):
         return verb if row is None else f"{verb}: {said(row)}"
@@ -47,14 +48,16 @@ def level(row) -> str:
 
 
 def compared(row, above: str, below: str, same: str) -> str:
-    """One of three words for a difference: its interval lies above zero, below zero, or contains zero."""
+    """One of three words for a difference: `above` or `below` if its interval lies above or below zero, and `same` if
+    the interval contains zero."""
     if row is None:
         return "not run"
     return above if row["low"] > 0 else below if row["high"] < 0 else same
 
 
 def ahead(names: Sequence[str], nobody: str, of: str) -> str:
-    """A title that says who is ahead: "A and B are ahead of SFT", or "No reward is ahead of SFT" (`nobody`)."""
+    """A title that says who is ahead of `of`, such as "A and B are ahead of SFT". If `names` is empty, its subject is
+    `nobody`, as in "No reward is ahead of SFT"."""
     if len(names) < 2:
         return f"{[*names, nobody][0]} is ahead of {of}"
     first = [*names] if len(names) < 4 else [*names[:2], f"{len(names) - 2} more"]
@@ -62,6 +65,6 @@ def ahead(names: Sequence[str], nobody: str, of: str) -> str:
 
 
 def beside(ours: pd.Series, paper: pd.Series, digits=1, signed=False) -> pd.Series:
-    """Texts, each followed by the paper's number in parentheses where the paper has one."""
+    """The texts `ours`, each followed by the paper's number in parentheses if the paper has one."""
     theirs = paper.map(f" ({{:{'+' if signed else ''}.{digits}f}})".format, na_action="ignore")
     return ours + theirs.fillna("").astype(str)
