@@ -1,4 +1,4 @@
-"""The front door: make runs, look at them, publish their results."""
+"""Make runs, look at them, publish their results."""
 
 import json
 import os
@@ -24,7 +24,7 @@ from lib.runs.plan import DeclarationError, Project, read_record, state
 CORES = cores()
 PUBLISHED = ("metrics.csv", *(f"{name}.parquet" for name in ("generations", "trajectories", "calibration")))
 PUBLISHED += ("exact.parquet", "estimators.parquet", "checkpoint")
-ALL = "all"  # in a profile's place
+ALL = "all"  # stands for all profiles
 Cores = Annotated[int, Option(min=1)]
 Groups = Annotated[list[str], Argument(help="groups or runs")]
 Some = Annotated[list[str] | None, Argument(help="groups or runs; all without", show_default=False)]
@@ -33,7 +33,7 @@ project = Project()
 
 
 def profiles(name: str) -> list[str]:
-    """One profile, or all by name."""
+    """The profile `name` alone, or all profiles in alphabetical order if `name` is "all"."""
     return sorted(project.declarations.profiles) if name == ALL else [name]
 
 
@@ -44,7 +44,7 @@ def make(
     cores: Cores = CORES,
     machine: Annotated[str, Option(help="where: a folder of lib/runs/machines")] = "local",
 ) -> None:
-    """Make the runs of groups, or single runs: whatever is not finished yet."""
+    """Make all runs of these groups, or these single runs, that are not finished yet."""
     names = [*takewhile(lambda word: not word.startswith("-"), groups)]
     if not names:
         raise DeclarationError("no group or run is named before the options for Snakemake")
@@ -53,8 +53,8 @@ def make(
 
 @app.command()
 def plan(profile: str, groups: Groups, cores: Cores = CORES) -> None:
-    """What `make` would do: the runs, their states, and the time by recorded runs. Starts nothing."""
-    names = " ".join(groups).split()  # several names in one pair of quotes are meant too
+    """Show what `make` would do: the runs, their states, and the time, estimated from recorded runs. Starts nothing."""
+    names = " ".join(groups).split()  # one argument may hold several names
     plan, parts = project.plan(profile, *names), {name: project.plan(profile, name).specs for name in names}
     seconds = expected(project, profile, [plan.specs[run] for run in plan.waiting])
     show_plan(project, plan, seconds, cores, parts if len(names) > 1 else None)
@@ -62,7 +62,7 @@ def plan(profile: str, groups: Groups, cores: Cores = CORES) -> None:
 
 @app.command()
 def run(profile: str, run: str, published: bool = False) -> None:
-    """Execute one run here and now (what Snakemake calls)."""
+    """Execute one run on this machine at once. Snakemake calls this."""
     from lib.runs.execute import execute  # papermill takes a second to import
 
     where = Project(project.root, published)
@@ -73,13 +73,13 @@ def run(profile: str, run: str, published: bool = False) -> None:
     try:
         where.check_own_rewards([spec])
         execute(where, spec)
-    except (RunError, OSError, ValueError) as error:  # the last two: a full disk, a damaged parent
+    except (RunError, OSError, ValueError) as error:  # the last two: for example a full disk, a damaged parent
         raise RunError(f"run {spec.name} ({profile}) {error}") from error
 
 
 @app.command()
 def status(profile: Annotated[str, Argument()] = "cpu", groups: Some = None) -> None:
-    """One line per run, of groups or of all that were begun, then how many of each kind are in which state."""
+    """Print a line for each run of these groups (or each run that was begun), then the number in each state by kind."""
     here, code, known, counts = processor(), lib_digest(project.root), {}, {}
     for spec in project.asked(profile, groups or ["*/*/*"]):
         now, when = state(spec, known), ""
@@ -89,7 +89,7 @@ def status(profile: Annotated[str, Argument()] = "cpu", groups: Some = None) -> 
         if now == "done":
             record = read_record(spec.folder)
             now += ", by other code in lib/" if record.get("lib") != code else ""
-            # equal seeds repeat bit by bit on one kind of processor: here such a run would be another draw
+            # equal seeds repeat a run bit by bit on one type of processor only: made here, it would differ
             now += ", on another processor" if record.get("cpu") not in (None, here) else ""
             when = f"{record.get('started', '')[:16]}  {clock(record['elapsed']):>8}"
         if groups or now != "missing":
@@ -100,7 +100,7 @@ def status(profile: Annotated[str, Argument()] = "cpu", groups: Some = None) -> 
 
 @app.command()
 def check() -> None:
-    """Resolve every run in every profile, run the files of rewards that they name, start nothing else."""
+    """Resolve every run in every profile, and load the files of rewards that they name. Starts no run."""
     project.check()
     for profile in project.declarations.profiles:
         project.check_own_rewards(project.specs(profile).values())
@@ -109,34 +109,37 @@ def check() -> None:
 
 @app.command()
 def figures(profile: Annotated[str, Argument()] = ALL, groups: Some = None, cores: Cores = CORES) -> None:
-    """Figures and tables again from the reference results, without training: those of published studies, of a profile
-    or of all."""
+    """Draw the figures and tables of published studies again from the reference results, for one profile or for all.
+    Trains nothing."""
     making.draw(Project(project.root, published=True), profiles(profile), groups or ["study/*"], cores)
 
 
 @app.command()
 def report(profile: Annotated[str, Argument()] = ALL) -> None:
-    """The executed studies as a static site under figures/site: local ones, else those that `figures` executed."""
+    """Write the executed studies as a static website to figures/site. A study that was not made on this machine is
+    taken as `figures` executed it."""
     print(f"made {shown(making.report(project, profiles(profile)))}")
 
 
 @app.command()
 def clean() -> None:
-    """Delete the runs that were made here, with what was set aside of them, and nothing else that lies there."""
+    """Delete the runs that were made on this machine, and older results of them that were set aside. Other files in
+    these places stay."""
     for name in ("spec.json", "run.json", "run.before.json"):
         for place in ("*/*/*/*", "reference/*/*/*/*", "scratch/*"):
             for folder in [path.parent for path in sorted(RUNS.glob(f"{place}/{name}")) if is_record(path)]:
                 print(f"{shown(folder)}: {size_mb(folder)}")
                 shutil.rmtree(folder)
                 for parent in takewhile(lambda parent: parent.is_relative_to(RUNS), folder.parents):
-                    with suppress(OSError):  # it holds something else
+                    with suppress(OSError):  # it is not empty
                         parent.rmdir()
     for cache in (".verdicts", ".cache", ".home", ".snakemake", "reference/.snakemake"):
         shutil.rmtree(RUNS / cache, ignore_errors=True)
 
 
 def is_record(path: Path) -> bool:
-    """Whether a file is a record that the runner, or a notebook run by hand, wrote for a run that is not published."""
+    """Whether a file is the record of a run that is not in data/reference, written by `execute` or by a notebook that
+    was run by hand."""
     with suppress(OSError, ValueError, AttributeError):
         keys = json.loads(path.read_text()).keys()
         if keys >= {"profile", "run", "seed"} or keys >= {"parameters", "inputs"}:
@@ -150,7 +153,7 @@ def size_mb(folder: Path) -> str:
 
 @app.command()
 def publish(profile: str, groups: Groups) -> None:
-    """Copy what studies and other runs need of finished runs to data/reference."""
+    """Copy finished runs to data/reference: those of their files that studies and other runs need."""
     known: dict[Path, str] = {}
     for spec in project.asked(profile, groups):
         if (now := state(spec, known)) != "done":
@@ -166,15 +169,15 @@ def publish(profile: str, groups: Groups) -> None:
                 (shutil.copytree if path.is_dir() else shutil.copyfile)(path, half / name)
         files = {name: entry for name, entry in record["files"].items() if (half / name).exists()}
         write_json(half / "run.json", record | {"files": files})
-        shutil.rmtree(spec.reference, ignore_errors=True)  # what was published before goes once all is copied
+        shutil.rmtree(spec.reference, ignore_errors=True)  # only after all is copied
         half.rename(spec.reference)
         print(f"{shown(spec.reference)}: {size_mb(spec.reference)}")
 
 
 @app.command()
 def restore(profile: str, groups: Groups) -> None:
-    """Copy published runs that are not here to data/runs, where they count as finished: those that were published
-    whole, with what others read or start from."""
+    """Copy published runs to data/runs, where they count as finished, unless they exist there. Only runs that were
+    published with the files that other runs read or start from can be restored."""
     for spec in project.asked(profile, groups):
         record, held = read_record(spec.reference), ("checkpoint", "generations.parquet", "trajectories.parquet")
         if not record or not any((spec.reference / name).exists() for name in held):
@@ -189,7 +192,7 @@ def restore(profile: str, groups: Groups) -> None:
 
 
 if __name__ == "__main__":
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # a polite end says and does what Ctrl-C does
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # handle SIGTERM like Ctrl-C
     if PARENT in os.environ:
         parent = os.environ.pop(PARENT)
         die_with_parent(int(parent) if parent.isdigit() else 0)

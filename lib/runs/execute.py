@@ -1,4 +1,4 @@
-"""Execute one run: one notebook in its own process, alone in its folder, on its own GPU if there is one."""
+"""Execute one run: one notebook in a process of its own. It locks its folder, and a GPU if there is one."""
 
 import json
 import os
@@ -28,11 +28,13 @@ from lib.runs.hashes import inputs
 from lib.runs.machine import RunError, caches, gpu, locked
 from lib.runs.plan import Project, Spec, read_record, state
 
-# nbclient answers an Output widget (`interact`) on the socket where it awaits the cell's reply, and then may never see
-# that (its issue 312). Unanswered, what is shown inside the widget becomes the cell's own output.
+# nbclient answers an Output widget (as `interact` makes) on the socket on which it waits for the reply of the cell, and
+# may then miss that reply (issue 312 of nbclient). Without the answer, what the widget shows becomes output of the cell
+# itself.
 PapermillNotebookClient.on_comm_open_jupyter_widget = lambda self, msg: None
-# The kernel's first lines. jupyter_client interrupts a kernel before it asks it to end; one that is still tidying up
-# behind its last cell speaks of an error then, on everybody's screen. And lib.runs.machine.die_with_parent.
+# Lines that the kernel executes first. QUIET: jupyter_client interrupts a kernel before it asks it to end. A kernel
+# that is still cleaning up after its last cell would then print an error on the user's screen. DIE_WITH_PARENT does
+# what lib.runs.machine.die_with_parent does.
 EXEC = "--IPKernelApp.exec_lines="
 QUIET = [EXEC + "get_ipython().kernel.log.addFilter(lambda record: 'KeyboardInterrupt' not in str(record.msg))"]
 DIE_WITH_PARENT = [EXEC + "__import__('ctypes').CDLL(None).prctl(1, 9)"] if sys.platform == "linux" else []
@@ -40,8 +42,8 @@ OURS = {"spec.json", "run.json", "log.txt", "notebook.ipynb"}  # the runner's ow
 
 
 def execute(project: Project, spec: Spec) -> None:
-    """Make one run in its folder: resume what the same spec has half made there, set aside what another one has made.
-    Raises RunError naming the cell and the log."""
+    """Make one run in its folder. An unfinished run of the same spec is resumed; results of another spec are set aside.
+    Raises RunError if the run fails, with the cell and the log."""
     parents, folder = finished_parents(project, spec), spec.folder
     folder.mkdir(parents=True, exist_ok=True)
     with locked(folder, spec.name), nullcontext() if spec.study else gpu() as device:
@@ -54,23 +56,23 @@ def execute(project: Project, spec: Spec) -> None:
         start = time.monotonic()
         run_notebook(project, spec, began["parameters"], device)
         stretch, used = time.monotonic() - start, resource.getrusage(resource.RUSAGE_CHILDREN)
-        shutil.rmtree(folder / "trainer", ignore_errors=True)  # states to resume from: gigabytes, of no use now
+        shutil.rmtree(folder / "trainer", ignore_errors=True)  # saved states for resuming: gigabytes, no longer needed
         artifacts, elapsed = folder / "artifacts.txt", spent + stretch
         hub = re.findall(r"(?:base model|hub set): (\S+@\w+)", (folder / "log.txt").read_text(errors="replace"))
         made = {path.relative_to(folder).as_posix(): path for path in sorted(folder.rglob("[!.]*")) if path.is_file()}
         ended = {
-            "id": secrets.token_hex(8),  # a child notes that of each parent
+            "id": secrets.token_hex(8),  # a run records the ids of its parents
             "threads": spec.declaration.threads,
             **made_by[0],
-            **({"hub": sorted({*hub})} if hub else {}),  # the commits of what was loaded from there
-            **({"resumed_by": made_by[1:]} if made_by[1:] else {}),  # under other code, packages or processors
+            **({"hub": sorted({*hub})} if hub else {}),  # commits of what was loaded from the hub
+            **({"resumed_by": made_by[1:]} if made_by[1:] else {}),  # with other code, packages or processors
             "artifacts": artifacts.read_text().splitlines() if artifacts.exists() else [],
             "files": {name: described(path) for name, path in made.items() if name not in OURS},
             "status": "finished",
-            "elapsed": round(elapsed, 1),  # all stretches of a run that was resumed
-            # those of earlier stretches died with their kernels, and are taken to be as busy as this one
+            "elapsed": round(elapsed, 1),  # the sum over all stretches, if the run was resumed
+            # measured in this stretch only; earlier stretches are assumed to have used the cores equally
             "core_seconds": round((used.ru_utime + used.ru_stime) * elapsed / stretch, 1),
-            # of the largest kernel so far, which macOS counts in bytes
+            # the largest kernel so far; macOS gives this number in bytes
             "peak_memory_mb": round(used.ru_maxrss / (2**20 if sys.platform == "darwin" else 2**10)),
         }
         write_json(folder / "run.json", began | ended)
@@ -78,16 +80,17 @@ def execute(project: Project, spec: Spec) -> None:
 
 
 def described(path: Path) -> dict[str, Any]:
-    """A file as run.json lists it: its length says at every start whether it is whole, its hash where it is read."""
+    """The entry of a file in run.json. Its length is compared whenever the state of the run is computed, its hash when
+    the file is read."""
     return {"bytes": path.stat().st_size, "sha256": sha256(path)}
 
 
 def finished_parents(project: Project, spec: Spec) -> dict[str, Spec]:
-    """The parents that are finished. Raises RunError if one is missing; a study reads those that are there."""
+    """The parents that are finished. Raises RunError if one is not; a study needs only one of its parents."""
     found, states, make = {}, {}, f"python -m lib.runs make {spec.profile}"
     for name, parent in spec.parents.items():
         now = "done" if project.published and read_record(parent.folder) else state(parent, states)
-        if now == "done" and (parent.published or not project.published):  # a study may have moved to another profile
+        if now == "done" and (parent.published or not project.published):  # a run.json of `figures` may be outdated
             found[name] = parent
         elif not spec.study:
             raise RunError(f"it needs {name}, which is not finished ({now}): `{make} {name}`")
@@ -98,7 +101,7 @@ def finished_parents(project: Project, spec: Spec) -> dict[str, Spec]:
 
 
 def describe(project: Project, spec: Spec, parents: dict[str, Spec]) -> dict[str, Any]:
-    """What a run is: the first part of its spec.json and of its run.json."""
+    """The description of a run, which is the first part of its spec.json and of its run.json."""
     parameters = dict(spec.params)
     for key, value in spec.declaration.needs.items():
         if isinstance(value, list):
@@ -115,10 +118,11 @@ def describe(project: Project, spec: Spec, parents: dict[str, Spec]) -> dict[str
 
 
 def prepare(folder: Path, began: dict[str, Any], maker: dict[str, Any], study: bool) -> tuple[list[dict], float]:
-    """Make a folder ready for a run. Gives what made each of its stretches, and the seconds spent in earlier ones.
+    """Prepare a folder for a run. A stretch is the time from one start of the run to its end or interruption. Returns
+    the provenance of each stretch, this one included, and the seconds that earlier stretches took.
 
-    What another spec made there is set aside; a study, which only reads, is made again in its place. Nothing is touched
-    where no spec.json says that the folder is this run's: RunError names what lies there.
+    Results of another spec are set aside, but a study, which only reads runs, is made again in the same folder. If the
+    folder has files and no spec.json that names this run, nothing is touched, and RunError names one of the files.
     """
     began, before, name = json.loads(json.dumps(began)), read_spec(folder), f"{began['run']}/{began['seed']}"
     held, spent = content(folder), 0.0
@@ -134,7 +138,7 @@ def prepare(folder: Path, began: dict[str, Any], maker: dict[str, Any], study: b
         if differs := [key for key, value in maker.items() if key != "started" and stretches[-1].get(key) != value]:
             print(f"> {name}: goes on, though {', '.join(differs)} differ from when it was begun", flush=True)
             stretches = [*stretches, maker]
-        # a stretch that was killed lasted until its newest file
+        # an interrupted stretch is assumed to have lasted until its newest file was written
         newest = max(path.stat().st_mtime for path in folder.rglob("*") if path.exists())
         spent = before.get("spent", 0.0) + max(newest - before.get("since", newest), 0.0)
     elif made and not study:
@@ -148,7 +152,8 @@ def prepare(folder: Path, began: dict[str, Any], maker: dict[str, Any], study: b
 
 
 def run_notebook(project: Project, spec: Spec, parameters: dict, device: str | None) -> None:
-    """Papermill, with the kernel over IPC in a short directory of its own: no open port, no collision. Raises RunError
+    """Execute the notebook of a run with papermill. The kernel communicates by IPC, through files in a temporary
+    directory of its own with a short name, so it opens no port and cannot collide with another kernel. Raises RunError
     if a cell fails, the kernel dies, or a cell was never executed."""
     executed = spec.folder / "notebook.ipynb"
     with (
@@ -171,7 +176,7 @@ def run_notebook(project: Project, spec: Spec, parameters: dict, device: str | N
                 config=Config({"KernelManager": {"transport": "ipc", "ip": f"{short}/s"}}),
                 extra_arguments=DIE_WITH_PARENT + QUIET,
             )
-        except (PapermillExecutionError, DeadKernelError, RuntimeError) as error:  # the last: it died while it started
+        except (PapermillExecutionError, DeadKernelError, RuntimeError) as error:  # RuntimeError: died at the start
             why = "its kernel died; most often the machine's memory was full, or the process was killed"
             if isinstance(error, PapermillExecutionError):
                 lines = strip_color("\n".join(error.traceback)).strip().splitlines()
@@ -187,13 +192,14 @@ def run_notebook(project: Project, spec: Spec, parameters: dict, device: str | N
 
 
 def verbatim(path: Path) -> str:
-    """A path as papermill takes it, which would fill in what stands in braces."""
+    """A path with its braces doubled, since papermill would replace text in braces by parameters."""
     return str(path).replace("{", "{{").replace("}", "}}")
 
 
 def environment(project: Project, spec: Spec, short: str, device: str | None) -> dict[str, str]:
-    """What a kernel's environment has to say. `short` is its own directory, and the first place where specifications of
-    kernels are looked for: whatever a home calls python3, this very interpreter runs, whose packages run.json lists."""
+    """The environment variables of a kernel. `short`: the kernel's own directory. Jupyter looks for kernel
+    specifications there first, so the kernel runs in this very interpreter, whose packages run.json lists, whatever
+    kernels are installed in the user's home."""
     kernel = Path(short, "kernels/countdown/kernel.json")
     kernel.parent.mkdir(parents=True)
     argv = [sys.executable, "-m", "ipykernel_launcher", "-f", "{connection_file}"]
@@ -203,10 +209,10 @@ def environment(project: Project, spec: Spec, short: str, device: str | None) ->
         **caches(project.runs),
         **dict.fromkeys(threads, str(spec.declaration.threads)),
         "PYTHONPATH": os.pathsep.join([str(project.root), *filter(None, [os.environ.get("PYTHONPATH")])]),
-        "COUNTDOWN_ROOT": str(project.root),  # Run checks that lib is this checkout's
-        "IPYTHONDIR": short,  # nobody's start-up files, nobody's history
+        "COUNTDOWN_ROOT": str(project.root),  # `Run` checks that lib is imported from here
+        "IPYTHONDIR": short,  # without the user's start-up files and history
         "JUPYTER_PATH": short,
-        "JUPYTER_RUNTIME_DIR": short,  # nothing is written to a home
+        "JUPYTER_RUNTIME_DIR": short,  # not in the user's home
         "TOKENIZERS_PARALLELISM": "false",
         "MPLBACKEND": "module://matplotlib_inline.backend_inline",
         "SOURCE_DATE_EPOCH": "0",  # no dates in PDFs
@@ -217,13 +223,13 @@ def environment(project: Project, spec: Spec, short: str, device: str | None) ->
 
 
 def code_cells(notebook: Path) -> list[Any]:
-    """The code cells of a notebook that hold anything, none where it was not written."""
+    """The code cells of a notebook that are not empty; none if the notebook was not written."""
     cells = nbformat.read(notebook, 4).cells if notebook.exists() else []
     return [cell for cell in cells if cell.cell_type == "code" and cell.source.strip()]
 
 
 def last_cell(executed: Path) -> str:
-    """Where a notebook ended: the last cell that was begun, by papermill's own marks."""
+    """Says where a notebook ended: in the last cell that was begun, according to papermill's metadata."""
     begun = [cell for cell in code_cells(executed) if cell.metadata.get("papermill", {}).get("start_time")]
     return f"in the cell that starts with `{first_line(begun[-1])}`" if begun else "before its first cell"
 
@@ -233,10 +239,12 @@ def first_line(cell: Any) -> str:
 
 
 def merge_streams(path: Path) -> None:
-    """Make one text of what a cell printed in a row, as a terminal shows it: a carriage return begins the line anew.
+    """Join successive stream outputs of a cell into one text as a terminal shows it: a carriage return starts the line
+    again.
 
-    The kernel sends what waits every .2 s, in the middle of a line too. nbclient does the same with an expression that
-    takes quadratic time in the length of a line; this is linear."""
+    The kernel sends its output every 0.2 s, even in the middle of a line. nbclient can join it as well, but with a
+    regular expression that takes quadratic time in the length of a line; this function takes linear time.
+    """
     if not path.exists():
         return
     notebook = nbformat.read(path, 4)

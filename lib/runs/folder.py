@@ -1,4 +1,4 @@
-"""A run as its notebook sees it: a folder, what began it, what it made, and a footer that says what made it."""
+"""A run as its notebook sees it: the folder of its results, with a record of what began them and what made them."""
 
 from __future__ import annotations
 
@@ -17,18 +17,20 @@ from lib.files import ROOT, atomic, shown, write_table
 from lib.runs.hashes import inputs, lib_digest, literals
 from lib.runs.parameters import FIELDS, check
 
-if TYPE_CHECKING:  # the front door writes no table
+if TYPE_CHECKING:  # the command line writes no tables and need not import pandas
     import pandas as pd
 
 PACKAGES = {"torch", "transformers", "trl", "datasets", "numpy", "pandas", "scipy", "papermill", "snakemake", "vllm"}
 
 
 class Run:
-    """The folder of one run, made if need be: `run = Run(output, globals())` below a notebook's parameters.
+    """The folder of one run, created if it does not exist. A notebook calls `run = Run(output, globals())` below its
+    parameters.
 
-    `given`: the parameters, among other names; ValueError says which cannot be. The repository's root becomes the
-    working directory: relative paths mean the same in JupyterLab and here. A notebook that is run by hand goes on with
-    what lies in the folder if the same parameters began it; the results of others are set aside (`begin`).
+    `given`: a mapping with the parameters, which may have other names as well. Raises ValueError that names a parameter
+    with an impossible value. The root of the repository becomes the working directory, so relative paths mean the same
+    in JupyterLab and under the runner. A notebook that is run by hand goes on from what is in the folder if the folder
+    was begun with the same parameters; results of other parameters are set aside (`begin`).
     """
 
     def __init__(self, output: str | Path, given: Mapping[str, Any] | None = None):
@@ -39,28 +41,29 @@ class Run:
         os.chdir(ROOT)
         self.folder = ROOT / output
         self.folder.mkdir(parents=True, exist_ok=True)
-        if given is not None and "COUNTDOWN_ROOT" not in os.environ:  # the runner has prepared the folder itself
+        if given is not None and "COUNTDOWN_ROOT" not in os.environ:  # else the runner has prepared the folder
             begin(self.folder, given)
 
     def __truediv__(self, name: str) -> Path:
         return self.folder / name
 
     def write(self, table: pd.DataFrame, name: str) -> Path:
-        """Write a table as .parquet (zstd) or .csv, whole or not at all. Raises OSError on a full disk.
+        """Write a table as .parquet (zstd) or .csv, completely or not at all. Raises OSError on a full disk.
 
-        The fractions of a .csv get six significant digits; a training log, metrics.csv, keeps all of them.
+        Fractional numbers in a .csv get six significant digits, except in the training log metrics.csv, which keeps all
+        digits.
         """
         return write_table(table, self / name, rounded=name != "metrics.csv")
 
     def report(self, *paths: str | Path) -> None:
-        """Name the figures and tables this run made: `make figures` puts them into figures/."""
+        """Record the figures and tables that this run has made. `make figures` copies them to figures/."""
         with (self / "artifacts.txt").open("a") as file:
             for path in paths:
                 print(Path(path).relative_to(self.folder), file=file)
                 print(f"made {shown(Path(path))}")
 
     def footer(self) -> None:
-        """The notebook's last cell: what made these results."""
+        """Print what these results were made with. The last cell of a notebook calls it."""
         made = provenance(ROOT)
         print(f"run      {shown(self.folder)}")
         print(f"commit   {made['commit'] or 'not in git'}{' with changes' if made['dirty'] else ''}")
@@ -68,15 +71,16 @@ class Run:
         print("packages " + ", ".join(f"{name} {number}" for name, number in made["versions"].items()))
 
 
-# --- what began a folder ------------------------------------------------------------------------------------
+# --- what a folder was begun with ---------------------------------------------------------------------------
 
 
 def begin(folder: Path, given: Mapping[str, Any]) -> None:
-    """Make a folder ready for a notebook that is run by hand, and say what happens to what lies there.
+    """Prepare a folder for a notebook that is run by hand, and say what happens to the files in it.
 
-    spec.json keeps what began the folder: the parameters, and hashes of what they name. The same again goes on from
-    what is saved; anything else sets the old content aside. A folder with other files and no saved training is left as
-    it is: it is not a run's, as data/problems.
+    spec.json records what the folder was begun with: the parameters, and hashes of the files that they name. If these
+    are the same as now, the run goes on from what is saved; otherwise the old content is set aside. A folder with files
+    but without a spec.json and without saved training is left as it is, since it is not the folder of a run; an example
+    is data/problems.
     """
     parameters = {name: value for name, value in parameters_of(given).items() if name != "output"}
     began = json.loads(json.dumps({"parameters": parameters, "inputs": inputs(parameters, ROOT)}))
@@ -97,7 +101,7 @@ def begin(folder: Path, given: Mapping[str, Any]) -> None:
 
 
 def changes(before: Mapping[str, Any], began: Mapping[str, Any]) -> Iterator[str]:
-    """The parameters and inputs that differ between a spec.json and the present beginning."""
+    """The names of the parameters and inputs that differ between a spec.json (`before`) and now (`began`)."""
     parameters, named = before.get("parameters", {}), before.get("inputs", {})
     for name, value in began["parameters"].items():
         if parameters.get(name, ...) != value:
@@ -108,7 +112,8 @@ def changes(before: Mapping[str, Any], began: Mapping[str, Any]) -> Iterator[str
 
 
 def parameters_of(given: Mapping[str, Any]) -> dict[str, Any]:
-    """The parameters among a notebook's names: what cells of plain literals assign, by IPython's history, if any."""
+    """The parameters among the names of a notebook: those that a cell of plain literals has assigned, according to
+    IPython's history. Without a history every name counts if its value is plain."""
     assigned = set() if "In" in given else {*given}
     for cell in given.get("In", ()):
         with suppress(SyntaxError, ValueError, TypeError, AttributeError):
@@ -117,14 +122,14 @@ def parameters_of(given: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def is_plain(value: Any) -> bool:
-    """Whether a value can stand in a YAML or JSON file."""
+    """Whether a value can be written to a JSON file and read back unchanged."""
     with suppress(TypeError, ValueError):
         return json.loads(json.dumps(value)) == value
     return False
 
 
 def read_spec(folder: Path) -> dict[str, Any] | None:
-    """What began a folder: its spec.json; {} for one that is torn, None where there is none."""
+    """The content of a folder's spec.json: {} if the file is damaged, None if there is none."""
     try:
         found = json.loads((folder / "spec.json").read_text())
         return found if isinstance(found, dict) else {}
@@ -135,15 +140,15 @@ def read_spec(folder: Path) -> dict[str, Any] | None:
 
 
 def content(folder: Path) -> list[Path]:
-    """What lies in a run's folder. Hidden names are half-written files."""
+    """The files and folders in a run's folder, without hidden ones, which are half-written files."""
     return sorted(path for path in folder.iterdir() if not path.name.startswith("."))
 
 
 def set_aside(folder: Path) -> Path:
-    """Move what lies in a folder into a new one with the time in its name, which this gives back.
+    """Move the content of a folder into a new folder with the time in its name. Returns the new folder.
 
-    run.json gets another name, so that no pattern of folders takes it for a finished run. spec.json goes last: if this
-    is cut off, the folder is still known as the run's.
+    run.json gets another name, so that no search for finished runs finds it. spec.json is moved last: if the process is
+    killed before that, the old folder can still be recognised as that of the run.
     """
     aside = folder.with_name(f"{folder.name}.before-{time.strftime('%Y%m%d-%H%M%S')}")
     while aside.exists():
@@ -155,24 +160,24 @@ def set_aside(folder: Path) -> Path:
 
 
 def write_json(path: Path, record: dict[str, Any]) -> None:
-    """Write run.json or spec.json, whole or not at all."""
+    """Write run.json or spec.json, completely or not at all."""
     with atomic(path) as temporary:
         temporary.write_text(json.dumps(record, indent=1) + "\n")
 
 
-# --- what made it -------------------------------------------------------------------------------------------
+# --- what results were made with ----------------------------------------------------------------------------
 
 
 def provenance(root: Path, gpu: str | None = None) -> dict[str, Any]:
-    """What makes results here: commit, lib/, Python, processor, GPU and packages.
+    """What results are made with here: commit, hash of lib/, Python, processor, GPU and packages.
 
-    `dirty`: tracked files differ from the commit, or lib/ holds others. Notebooks do not count: JupyterLab saves their
-    outputs, and a run has a hash of their code.
+    `dirty`: tracked files differ from the commit, or lib/ contains untracked files. Notebooks do not count, since
+    JupyterLab saves their outputs, and a run records a hash of their code anyway.
 
-    Equal seeds repeat a run bit by bit on one kind of processor.
+    The processor matters because equal seeds repeat a run bit by bit on one type of processor only.
     """
     git = ("git", "-C", str(root))
-    here = said(*git, "rev-parse", "--show-cdup") == ""  # no git, or unpacked inside another project: None, ../
+    here = said(*git, "rev-parse", "--show-cdup") == ""  # None without git, ../ inside another project
     others = said(*git, "ls-files", "--others", "--exclude-standard", "lib")
     return {
         "commit": said(*git, "rev-parse", "HEAD") if here else None,
@@ -186,14 +191,15 @@ def provenance(root: Path, gpu: str | None = None) -> dict[str, Any]:
 
 
 def said(*command: str) -> str | None:
-    """What a command prints; None where it fails or is not installed."""
+    """What a command prints; None if it fails or is not installed."""
     with suppress(OSError, subprocess.CalledProcessError):
         return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
     return None
 
 
 def processor() -> str | None:
-    """The processor's name, where the system says it with family and model: one name may cover several kinds."""
+    """The name of the processor, on Linux with family and model, since processors of one name may be of several types.
+    None if the system does not tell."""
     cpuinfo = Path("/proc/cpuinfo")
     first = cpuinfo.read_text().partition("\n\n")[0] if cpuinfo.exists() else ""
     fields = dict(line.split("\t: ", 1) for line in first.replace("\t\t", "\t").splitlines() if "\t: " in line)

@@ -1,4 +1,4 @@
-"""What a run depends on, as short hashes: code as it runs, and the inputs that its parameters only name."""
+"""Short hashes of what a run depends on: code without comments and layout, and the files that parameters name."""
 
 import ast
 import hashlib
@@ -20,9 +20,9 @@ def digest(value: Any) -> str:
 
 
 def code_tree(source: str) -> list:
-    """Source code as it runs, as plain data: the same with other comments, docstrings, blank lines or line breaks.
-
-    What is no Python, such as a cell with a magic, stands as the lines that are not blank.
+    """The syntax of source code as plain data. It does not change if only comments, docstrings, blank lines or line
+    breaks change. Text that is not Python, such as a cell with a magic, becomes the list of its lines that are not
+    blank.
     """
     try:
         return [skeleton(statement) for statement in ast.parse(source).body]
@@ -44,26 +44,27 @@ def skeleton(node: Any) -> Any:
 
 
 def literals(source: str) -> dict[str, Any]:
-    """What code assigns by name. Raises SyntaxError, ValueError, TypeError or AttributeError where it does more than
-    assign plain literals."""
+    """The values that code assigns, by name. Raises SyntaxError, ValueError, TypeError or AttributeError if the code
+    does more than assign plain literals to names."""
     statements: Any = ast.parse(source).body
     return {one.targets[0].id: ast.literal_eval(one.value) for one in statements}
 
 
 def lib_digest(root: Path) -> str:
-    """A hash of all files of code in lib/, comments included."""
+    """A hash of all Python files in lib/, comments included."""
     files = sorted((root / "lib").rglob("*.py"))
     return digest([(path.relative_to(root).as_posix(), digest(path.read_bytes())) for path in files])
 
 
 def inputs(params: dict[str, Any], root: Path) -> dict[str, str]:
-    """By name, a hash of what parameters name: files (problems or a reward of one's own), folders of models, problem
-    sets, and the code of rewards in lib/rewards.py. What is not in this checkout, as a hub's model, is left out."""
+    """A hash, by name, of everything that the parameters name: files (the user's own problems or rewards), folders of
+    models, problem sets, and the code of rewards in lib/rewards.py. What is not in this checkout, such as a model on
+    the hub, is left out."""
     found, rewards = {}, root / "lib/rewards.py"
     for name in texts(params):
         path = root / name
         holder = next((one for one in (path / "checkpoint", path) if os.path.isfile(one / "config.json")), None)
-        if "." in name and os.path.isfile(path):  # False for a text that can be no path
+        if "." in name and os.path.isfile(path):  # False if the text is no valid path
             found[name] = file_digest(path, path.stat().st_mtime_ns)
         elif "/" in name and holder:
             weights = sorted(file for pattern in WEIGHTS for file in holder.glob(pattern))
@@ -78,12 +79,13 @@ def inputs(params: dict[str, Any], root: Path) -> dict[str, str]:
 
 @cache
 def file_digest(path: Path, changed: int) -> str:
-    """A hash of a file's content; `changed`: when it was last, so that this process reads it again if it is edited."""
+    """A hash of a file's content. `changed`: the time of its last change, part of the cache's key, so that an edited
+    file is read again."""
     return digest(path.read_bytes())
 
 
 def texts(value: Any) -> Iterator[str]:
-    """All strings in plain data; of `file.py:name` the file too."""
+    """All strings in plain data. After a string such as `file.py:name` comes the file, `file.py`, as a string too."""
     if isinstance(value, dict):
         value = [*value, *value.values()]
     if isinstance(value, list):
@@ -96,7 +98,8 @@ def texts(value: Any) -> Iterator[str]:
 
 
 def problem_set(name: str, root: Path) -> dict[str, str]:
-    """The manifest's hash of a problem set; {} for another name. Raises ValueError for a damaged manifest."""
+    """The hash of a problem set according to the manifest; {} if the name is no problem set. Raises ValueError for a
+    damaged manifest."""
     if not name or not (root / MANIFEST).is_file():
         return {}
     from lib.game.problem import EVALUATION_SETS
@@ -111,8 +114,9 @@ def problem_set(name: str, root: Path) -> dict[str, str]:
 
 @cache
 def reward_code(name: str, source: str) -> str:
-    """A hash of the code behind a reward of lib/rewards.py, whose `source` is given: its function, the options that are
-    set for it, and all of the file that it uses, directly or through another; "" for any other name."""
+    """A hash of the code of a reward in lib/rewards.py, whose text is `source`: the reward's function, the options that
+    are set for it, and everything in the file that the function uses, directly or indirectly. "" if there is no such
+    reward."""
     from lib.rewards import REWARDS
 
     factory, defined, used = REWARDS.get(name), definitions(source), set()
@@ -130,7 +134,7 @@ def reward_code(name: str, source: str) -> str:
 
 @cache
 def definitions(source: str) -> dict[str, Any]:
-    """What a module defines at its top, by name; functions and classes without their decorators."""
+    """The syntax trees of a module's top-level definitions, by name; functions and classes without decorators."""
     defined: dict[str, Any] = {}
     for node in ast.parse(source).body:
         match node:

@@ -1,9 +1,10 @@
-"""How long runs take: as the records here and in the reference say, else as `make bench-gpu` measured on one H100.
+"""Predicts how long runs take, from the records of finished runs here and in data/reference, or else from the rates
+that `make bench-gpu` measured on one H100.
 
-Those rates are of random weights of Qwen2.5-0.5B's shape and our own decode loop (lib/runs/README.md). Every completion
-counts with as many tokens as it may have, every search with as many actions, so that the hours are a bound rather than
-a guess. Profile gpu8 was not measured: its rates are gpu24's in proportion to the layers, 24 to 30, as the launches of
-kernels decide there.
+These rates were measured with random weights in the shape of Qwen2.5-0.5B and our own decode loop (lib/runs/README.md).
+Every completion is counted with the maximum number of tokens, and every search with the maximum number of actions. So
+the hours are an upper bound and not a best guess. Profile gpu8 was not measured. Its rates are those of gpu24 times
+24/30, the ratio of the numbers of layers, because at that size the time is dominated by the launches of GPU kernels.
 """
 
 import re
@@ -17,26 +18,27 @@ from lib.files import clock
 from lib.runs.hashes import lib_digest
 from lib.runs.plan import DeclarationError, Plan, Project, Spec, read_record
 
-# Tokens per second that are drawn, and learned from
+# Tokens per second in sampling and in training
 RATES = {"paper": (21_232, 34_191), "gpu24": (8_502, 4_986), "gpu8": (6_802, 3_989)}
-POLICY = {"paper": 2.0, "gpu24": 2.0, "gpu8": 0.54}  # GB of one, in float32
-STATES = 6  # policies' sizes that the two states to resume from take, which a finished run does not keep
-ACTION, MOVES = 32, 3  # tokens of an action's tag, and actions of a game, at the most
+POLICY = {"paper": 2.0, "gpu24": 2.0, "gpu8": 0.54}  # GB of one policy in float32
+STATES = 6  # size of the two saved states for resuming, in policies; a finished run does not keep them
+ACTION, MOVES = 32, 3  # at most: tokens of an action's tag, and actions of a game
 DEMONSTRATION = 500  # tokens of a hub demonstration with its prompt
 PROBLEMS = {"heldout_1000": 1000, "heldout_5num_1000": 1000, "validation": 1000, "levels": 576, "heldout_400": 400}
-PROBLEMS |= {"validation_200": 200}  # others have fifty or fewer
-MANY = 50  # runs: a longer plan is shown by kinds
+PROBLEMS |= {"validation_200": 200}  # other sets have 50 or fewer
+MANY = 50  # a plan of more runs than this is shown by kind only
 
 
 def expected(project: Project, profile: str, specs: Sequence[Spec]) -> dict[str, float]:
-    """Seconds that runs of a profile take: what was recorded of them, else of the run of the same notebook with most
-    parameters in common, in proportion to the steps, else a bound; no entry where nothing is known. A study takes as
-    long in every profile."""
+    """The predicted seconds of each run of a profile. They come from the record of the run itself; or else from the
+    record of that run of the same notebook that has the most parameters in common, in proportion to the steps; or else
+    they are a bound. A run of which nothing is known has no entry. For studies the records of all profiles are used,
+    since a study takes equally long in every profile."""
     records, seconds, reference = {}, {}, project.root / "data/reference"
     studies = [root for root in sorted(reference.glob("*")) if any(spec.study for spec in specs)]
     for root in (*studies, reference / profile, project.runs / profile):
         for path in sorted(root.glob("*/*/*/run.json")) if specs else ():
-            with suppress(DeclarationError):  # a damaged one: its own state says so
+            with suppress(DeclarationError):  # a damaged record is reported where the run's state is shown
                 name = path.parent.relative_to(root).as_posix()
                 if root.name == profile or name.startswith("study/"):
                     records[name] = read_record(path.parent)
@@ -56,13 +58,14 @@ def expected(project: Project, profile: str, specs: Sequence[Spec]) -> dict[str,
 
 
 def took(record: dict) -> float:
-    """The seconds of a finished run on cores of its own; on a GPU the cores wait, so wall time counts."""
+    """The seconds that a finished run would take if it had its cores for itself. On a GPU the cores mostly wait, so
+    there it is the wall time."""
     computed = record.get("core_seconds", 0) / record.get("threads", 1)
     return record["elapsed"] if "gpu" in record or not computed else computed
 
 
 def measured(spec: Spec) -> float | None:
-    """The seconds that a run takes on an H100 at the most; None in a profile, or for a notebook, not measured."""
+    """The seconds that a run takes at most on an H100. None if its profile or its notebook was not measured."""
     given, drawn, learned = spec.params, 0, 0
     cap = given.get("max_tokens", 1024)
     match spec.notebook:
@@ -88,7 +91,7 @@ def measured(spec: Spec) -> float | None:
 
 
 def searched(search: Mapping, given: Mapping) -> int:
-    """The actions that a search of notebook 16 draws at the most, over its sets and all points of its grid."""
+    """How many actions a search of notebook 16 samples at most, over all its sets and all points of its grid."""
     points = prod(len(value) for key, value in search.items() if key != "sets" and isinstance(value, list))
     budgets = search.get("cascade") or f"{search.get('beams', 16)}/{search.get('samples', 16)}"
     stages = [[int(n or 1) for n in stage] for stage in re.findall(r"(?:(\d+) x )?(\d+)/(\d+)", budgets)]
@@ -99,14 +102,14 @@ def searched(search: Mapping, given: Mapping) -> int:
 
 
 def disk(specs: Collection[Spec]) -> float:
-    """GB that runs of a GPU profile leave, with the states of one that is at work."""
+    """GB of disk that runs of a GPU profile need: their policies, and the saved states of one run in training."""
     trained = [spec for spec in specs if spec.notebook in ("10_train_sft", "11_train_rloo", "13_train_preference")]
     return POLICY[trained[0].profile] * (len(trained) + STATES) if trained else 0.0
 
 
 def time_left(plan: Plan, runs: Iterable[str], seconds: dict[str, float], cores: int) -> float:
-    """Estimated seconds until `runs`, parents first, are made: the longest chain of them, or all work divided by the
-    cores, whichever is more."""
+    """Estimated seconds until all `runs` are made, given with parents before children: the longest chain of runs that
+    wait for each other, or all work divided by the number of cores, whichever is more."""
     work, ends = 0.0, {}
     for run in runs:
         spec = plan.specs[run]
@@ -116,8 +119,8 @@ def time_left(plan: Plan, runs: Iterable[str], seconds: dict[str, float], cores:
 
 
 def show_plan(project: Project, plan: Plan, seconds: dict, cores: int, parts: Mapping[str, Collection] | None = None):
-    """Print what is to be made, how long that takes, and how many finished runs other code made. parts: by the name of
-    each group that was asked for, its runs."""
+    """Print which runs are to be made, how long that takes, and how many of the finished runs were made by other code
+    in lib/. parts: the runs of each group that was asked for, by the name of the group."""
     finished, waiting = plan.specs.keys() - plan.waiting.keys(), [plan.specs[run] for run in plan.waiting]
     print(f"{len(plan.specs)} runs, {len(finished)} of them finished")
     present = lib_digest(project.root) if finished else ""
@@ -148,7 +151,7 @@ def show_plan(project: Project, plan: Plan, seconds: dict, cores: int, parts: Ma
 
 
 def engine_missing(engines: Iterable[str]) -> str:
-    """What to do where runs ask for an engine that is not installed here; "" where nothing is missing."""
+    """Says what to do if runs ask for an engine that is not installed here; "" if nothing is missing."""
     if "vllm" not in set(engines) or find_spec("vllm"):
         return ""
     gpu = "`.venv/bin/python -m pip install -c requirements.txt -e '.[vllm]'` on a GPU machine"

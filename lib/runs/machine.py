@@ -1,4 +1,4 @@
-"""Processes of a study: children end with their parent, locks keep a second run out of a folder, GPUs are shared."""
+"""Processes of a study: they end with their parent, lock the folders that they write to, and share the GPUs."""
 
 import ctypes
 import fcntl
@@ -19,7 +19,7 @@ PARENT = "COUNTDOWN_PARENT"  # the environment variable with the process id of t
 
 
 class RunError(RuntimeError):
-    """A run that failed or cannot start, with what to do."""
+    """A run failed or cannot start. The message says what to do."""
 
 
 def die_with_parent(parent: int = 0) -> None:
@@ -31,10 +31,11 @@ def die_with_parent(parent: int = 0) -> None:
 
 
 def caches(runs: Path) -> dict[str, str]:
-    """Variables that keep Snakemake and Matplotlib out of a home that cannot be written."""
+    """Environment variables that move the caches of Snakemake and Matplotlib into the folder `runs`; {} if the usual
+    place in the user's home can be written to."""
     usual = Path(os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache"))
     with suppress(OSError):
-        if usual.is_absolute():  # it is not where nobody knows of a home
+        if usual.is_absolute():  # it is relative if the user has no home
             usual.mkdir(parents=True, exist_ok=True)
             if os.access(usual, os.W_OK):
                 return {}
@@ -42,30 +43,30 @@ def caches(runs: Path) -> dict[str, str]:
 
 
 def cores() -> int:
-    """The cores that this process may use: those it is bound to, or fewer where its container gets less time."""
+    """The number of cores that this process may use: those it is bound to, or fewer if its container is limited."""
     bound = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     quota, _, period = limit("cpu.max").partition(" ")
     return max(1, min(bound, int(quota) // int(period))) if quota.isdigit() and period.isdigit() else bound
 
 
 def memory_mb() -> int:
-    """The memory of this machine, or of this container where that is less."""
+    """The memory of this machine in MiB, or the limit of this container if that is less."""
     machine, most = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"), limit("memory.max")
     return min(machine, int(most) if most.isdigit() else machine) // 2**20
 
 
 def limit(name: str) -> str:
-    """What a container's control group says of one resource, "" where nothing does."""
+    """The limit that the container's control group (cgroup) sets in its file `name`; "" if there is no such file."""
     with suppress(OSError):
         return (CONTAINER / name).read_text().strip()
     return ""
 
 
-# --- locks, which the system drops when their holder dies ---------------------------------------------------
+# --- locks, which the system releases when a process ends ---------------------------------------------------
 
 
 def try_lock(file) -> bool:
-    """Lock an open file if nobody else does."""
+    """Lock an open file. Returns False if another process has locked it."""
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         return True
@@ -75,7 +76,7 @@ def try_lock(file) -> bool:
 
 @contextmanager
 def locked(folder: Path, run: str) -> Iterator[None]:
-    """Hold the folder of a run; wait while another process does."""
+    """Lock the folder of a run. Waits as long as another process has locked it."""
     handle = os.open(folder, os.O_RDONLY)
     try:
         if not try_lock(handle):
@@ -87,8 +88,9 @@ def locked(folder: Path, run: str) -> Iterator[None]:
 
 
 def gpus() -> list[str]:
-    """This machine's GPUs, as their driver names them; COUNTDOWN_GPUS or CUDA_VISIBLE_DEVICES narrow them. Where the
-    driver cannot be asked they are counted: a container's only GPU may be the file nvidia3, and is 0 to CUDA."""
+    """The GPUs of this machine, by the UUIDs that their driver gives, or those that the variable COUNTDOWN_GPUS or
+    CUDA_VISIBLE_DEVICES lists. If the driver cannot be asked, the device files are only counted, and the GPUs are
+    numbered from 0: the only GPU of a container may be the file nvidia3, but CUDA calls it 0."""
     for variable in ("COUNTDOWN_GPUS", "CUDA_VISIBLE_DEVICES"):
         if variable in os.environ:
             return [name for name in os.environ[variable].split(",") if name]
@@ -102,8 +104,9 @@ def gpus() -> list[str]:
 
 @contextmanager
 def gpu() -> Iterator[str | None]:
-    """Hold the first GPU that is free and give its name; None where there are none. Runs of other users are not seen.
-    In a Slurm job, which has GPUs to itself, numbers are the job's own."""
+    """Lock the first free GPU, waiting until there is one, and yield its name. Yields None if the machine has no GPU.
+    GPUs that other users' runs occupy are not noticed. A Slurm job has its GPUs to itself and numbers them on its own,
+    so the names of its locks contain the job's id."""
     prefix = f"{tempfile.gettempdir()}/countdown-gpu-{os.getuid()}-{os.environ.get('SLURM_JOB_ID', '')}"
     flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC  # no link is followed, and no file is emptied
     with ExitStack() as stack:

@@ -1,4 +1,4 @@
-"""`make study` and `make figures`: show the plan and its time, start Snakemake, say what is begun and what is made."""
+"""`make study` and `make figures`: show the plan and its time, start Snakemake, and print which runs begin and end."""
 
 import os
 import re
@@ -18,17 +18,17 @@ from lib.runs.hours import engine_missing, expected, show_plan, time_left
 from lib.runs.machine import RunError, caches, die_with_parent, gpus, memory_mb, try_lock
 from lib.runs.plan import Plan, Project, known, read_record
 
-MACHINES = Path(__file__).parent / "machines"  # Snakemake's profiles: where runs are made
+MACHINES = Path(__file__).parent / "machines"  # Snakemake profiles, one for each place where runs can be made
 OPTIONS = "--nocolor --nolock --rerun-incomplete --forceall --scheduler greedy"
 
 
 def make(project: Project, plan: Plan, cores: int, options: Sequence[str] = (), machine: str = "local") -> None:
-    """Make what is not finished of a plan on a machine (a folder of MACHINES). Raises RunError if a run fails or
-    another front door is at work here."""
+    """Make the unfinished runs of a plan on a machine (the name of a folder in MACHINES). Raises RunError if a run
+    fails or if another process is making runs here."""
     known(machine, [folder.name for folder in MACHINES.iterdir()], "machine")
     folder = project.runs / ("reference" if project.published else "")
     folder.mkdir(parents=True, exist_ok=True)
-    with (folder / ".lock").open("a+") as lock:  # one front door at a time
+    with (folder / ".lock").open("a+") as lock:  # only one process makes runs at a time
         if not try_lock(lock):
             other = (folder / ".lock").read_text()
             raise RunError(f"these runs are being made by process {other}: wait for it, or `kill {other}`")
@@ -39,7 +39,7 @@ def make(project: Project, plan: Plan, cores: int, options: Sequence[str] = (), 
         show_plan(project, plan, seconds, cores)
         limits = snakemake_options(machine, cores)
         missing = engine_missing(spec.params.get("engine", "") for spec in waiting)
-        if missing and "--cores" in limits:  # another machine may have what this one lacks
+        if missing and "--cores" in limits:  # if runs are made elsewhere, it need not be installed here
             raise RunError(missing)
         if waiting:
             snakemake(project, folder, plan, seconds, cores, [*limits, *options])
@@ -52,7 +52,7 @@ def make(project: Project, plan: Plan, cores: int, options: Sequence[str] = (), 
 
 
 def snakemake_options(machine: str, cores: int) -> list[str]:
-    """Snakemake's profile of a machine, and what this one has of everything if the runs are made here."""
+    """Snakemake's options for a machine: its profile and, if the runs are made here, the cores, memory and GPUs."""
     profile = ["--profile", str(MACHINES / machine)]
     if "executor" in yaml.safe_load((MACHINES / machine / "config.yaml").read_text()):
         return profile
@@ -75,7 +75,7 @@ def snakemake(
         stderr=subprocess.STDOUT,
         text=True,
         errors="replace",
-        start_new_session=True,  # Ctrl-C reaches the front door alone, which then ends the rest
+        start_new_session=True,  # Ctrl-C reaches only this process, which then ends Snakemake
         preexec_fn=partial(die_with_parent, os.getpid()),
     )
     told, left, here = [], dict.fromkeys(plan.waiting), "--cores" in options
@@ -86,14 +86,14 @@ def snakemake(
                 left.pop(line.split()[2], None)
                 line += f", {len(plan.waiting) - len(left)} of {len(plan.waiting)}"
                 line += f", about {clock(time_left(plan, left, seconds, cores))} left" if seconds and left else ""
-            if not here or line.startswith(("> ", "! ")):  # elsewhere runs are not heard, but Snakemake is
+            if not here or line.startswith(("> ", "! ")):  # runs elsewhere print nothing here: show what Snakemake says
                 print(line.removeprefix("> "), flush=True)
         process.wait()
     except KeyboardInterrupt:
         print("\n! stopped; the same command goes on from here", flush=True)
         raise
     finally:
-        for stop in (signal.SIGTERM, signal.SIGKILL):  # Snakemake and all runs below it: politely, then surely
+        for stop in (signal.SIGTERM, signal.SIGKILL):  # end Snakemake and all its runs, if need be by force
             if process.poll() is None:
                 os.killpg(process.pid, stop)
                 with suppress(subprocess.TimeoutExpired):
@@ -114,8 +114,8 @@ def snakemake(
 
 
 def draw(project: Project, profiles: list[str], names: list[str], cores: int) -> None:
-    """Draw studies again from what is published, in a project that is `published`, and put their figures and tables
-    into figures/. Raises RunError with those that failed."""
+    """Execute studies again with the published runs, and copy their figures and tables to figures/. `project` must be
+    one that is `published`. Raises RunError that names the studies that failed."""
     project.check()
     drawn, failed = [], []
     for profile in profiles:
@@ -146,8 +146,8 @@ def draw(project: Project, profiles: list[str], names: list[str], cores: int) ->
 
 
 def report(project: Project, profiles: list[str]) -> Path:
-    """The site of some profiles' studies that were made here, or else those that `figures` drew. Returns its front
-    page. Raises RunError if there are none."""
+    """Write the website with the studies of some profiles. Of each study it takes the execution in data/runs, or else
+    that of `figures`. Returns the path of the front page. Raises RunError if no study was executed."""
     from lib.study import site  # nbconvert takes a second to import
 
     studies = []

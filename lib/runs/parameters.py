@@ -1,5 +1,8 @@
-"""What parameters may be that name something: an entry of a table of lib/, a file, a set of the hub. `check` holds the
-grid to this and to the bounds of lib.learn.settings before anything starts, and `Run` what is run by hand."""
+"""Checks parameters, above all those that name something: an entry of a table in lib/, a file, a set of the hub.
+
+Before any run starts, `check` tests the parameters of all declared runs, also against the bounds of lib.learn.settings.
+`Run` calls it for a notebook that is run by hand.
+"""
 
 import json
 import math
@@ -14,25 +17,26 @@ from pydantic import AfterValidator, Field, ValidationError, ValidationInfo
 from lib.files import PROBLEMS, ROOT, nearest
 from lib.learn.settings import PARAMETERS, TRAINERS, Count, explain, loosely
 
-ON_HUB = re.compile(r"[\w-][\w.-]*/[\w.-]+(@[\w./-]+)?")  # owner/name, @ and a revision
+ON_HUB = re.compile(r"[\w-][\w.-]*/[\w.-]+(@[\w./-]+)?")  # owner/name, and optionally @ and a revision
 
 
 def table(path: str) -> Any:
-    """A table of lib/, as module.NAME; imported late, as it may need torch."""
+    """The table or function of lib/ that `path` (module.NAME) names. It is imported only now, as it may need torch."""
     module, _, name = path.rpartition(".")
     return getattr(import_module(f"lib.{module}"), name)
 
 
 def own(value: str) -> bool:
-    """Whether it is a file of problems, which may stand for a set, or `file.py:name`, which may stand for a reward."""
+    """Whether a value names a file of the user's own: a file of problems in place of a problem set, or `file.py:name`
+    in place of a reward."""
     files = table("game.problem.FILES")
     file = value if value.endswith(files) else value.rpartition(":")[0]
     return file.endswith((*files, ".py")) and (ROOT / file).is_file()
 
 
 def entry(path: str) -> Any:
-    """The type of a parameter that names an entry of a table. A file of one's own, "" for none, and a notebook's
-    default are taken as they are."""
+    """The type of a parameter that names an entry of the table `path`. A file of the user's own, "" (for none) and the
+    notebook's default are accepted without a look at the table."""
 
     def known(value: str, info: ValidationInfo) -> str:
         usual = not value or (info.context or {}).get(info.field_name) == value or own(value)
@@ -61,16 +65,17 @@ Parameters = loosely(NAMES)
 
 
 def check(given: Mapping[str, Any], defaults: Mapping[str, Any] | None = None) -> None:
-    """Raise ValueError with a sentence for each parameter that cannot be. What is no plain value is passed over.
+    """Raise ValueError that explains the parameters that are invalid. Values that are not plain data are not checked.
 
-    A reward's own file is not run here, so that a mistake in it stops no other run: `check_rewards` runs it.
+    The file of a user's own reward is not executed here, so that a mistake in it does not stop other runs.
+    `check_rewards` executes it.
     """
     plain: dict[str, Any] = {name: v for name, v in given.items() if isinstance(v, int | float | str | list | dict)}
     try:
         Parameters.model_validate(plain, context=defaults)
     except ValidationError as error:
         raise ValueError(explain(error, FIELDS)) from error
-    for settings in TRAINERS:  # how they fit each other
+    for settings in TRAINERS:  # whether the parameters fit together
         if settings.required() <= plain.keys():
             settings.of(plain)
     if plain.get("reward") and ":" not in plain["reward"]:
@@ -82,7 +87,8 @@ def check(given: Mapping[str, Any], defaults: Mapping[str, Any] | None = None) -
 
 
 def check_rewards(given: Mapping[str, Any]) -> None:
-    """Make each reward that the parameters name, which runs files of one's own. Raises ValueError with a sentence."""
+    """Build each reward that the parameters name, which executes the user's own files. Raises ValueError that says what
+    is wrong."""
     if given.get("reward"):
         table("rewards.get_reward")(given["reward"], given.get("reward_options", {}))
     for name in given.get("eval_rewards", []):
@@ -90,7 +96,7 @@ def check_rewards(given: Mapping[str, Any]) -> None:
 
 
 def misfits(given: Mapping[str, Any]) -> Iterator[str]:
-    """Why parameters, each of which could be, cannot be together."""
+    """Reasons why parameters that are valid by themselves do not fit together."""
     problems, evaluated, asked = (given.get(name) for name in ("problem_set", "eval_set", "eval_problems"))
     style, reward, value = given.get("prompt_style", "free"), given.get("reward", ""), given.get("value", "")
     if given.get("curriculum") == "mixed" and not given.get("probes", "some"):
@@ -98,26 +104,26 @@ def misfits(given: Mapping[str, Any]) -> Iterator[str]:
     judged = reward or given.get("sets") or asked or {"samples", "engine"} <= given.keys()
     if judged and style not in (verifiers := table("game.verifiers.VERIFIERS")):
         yield f"prompt_style is {style!r}: no verifier reads it{nearest(style, verifiers)}"
-    expressions = ("sparse", "ast", "dense", *table("rewards.TRACE_REWARDS"))  # rewards of ours that read an expression
+    expressions = ("sparse", "ast", "dense", *table("rewards.TRACE_REWARDS"))  # our rewards that read an expression
     if (reward in expressions and style.startswith("program")) or (
         reward in ("program", "program_near") and style in ("free", "words")
     ):
         yield f"prompt_style is {style!r}: no completion can be correct by reward {reward!r}"
     if problems and ON_HUB.fullmatch(problems) and given.get("source") != "hub" and not own(problems):
         yield f"problem_set is {problems!r}: a set of the hub needs source: hub"
-    points = [point for point in given.get("searches", []) if isinstance(point, dict)]  # of an analysis: folders
+    points = [point for point in given.get("searches", []) if isinstance(point, dict)]  # in analyses: folders
     if points and any("learned" in point.get("rerank", "") for point in points) != bool(value):
         yield f"value is {value!r}: searches with rerank learned need one, and no others do"
     if evaluated and asked and not own(evaluated):
         held = json.loads((PROBLEMS / "manifest.json").read_text())
-        ours = held.get("/".join(table("game.problem.EVALUATION_SETS")[evaluated]))  # None: the hub's
+        ours = held.get("/".join(table("game.problem.EVALUATION_SETS")[evaluated]))  # None for a set of the hub
         if ours and asked > ours["rows"]:
             yield f"eval_problems is {asked}, and {evaluated} has {ours['rows']}"
 
 
 def options(name: str, given: dict[str, Any], entries: dict) -> None:
-    """Raise ValueError for an option that the entry of a table does not have, of another type than its default, or out
-    of the bounds that the entry's `check` knows."""
+    """Check the options `given` for the entry `name` of a table. Raises ValueError for an option that the entry does
+    not have, that has another type than its default, or that is outside the bounds which the entry's `check` tests."""
     found = signature(entries[name]).parameters.values()
     defaults = {one.name: one.default for one in found if one.default is not one.empty}
     for option, value in given.items():

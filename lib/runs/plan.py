@@ -1,7 +1,7 @@
-"""papermill_runs.yaml: read, checked and resolved, before anything starts; and what is finished of it.
+"""Reads, checks and resolves papermill_runs.yaml before anything starts, and finds out which runs are finished.
 
-Every mistake is a `DeclarationError` that names the file, the key and the nearest valid name. What is stale is decided
-here alone, by hashes: clocks do not matter.
+Every mistake is a `DeclarationError` that names the file, the key and the nearest valid name. Only this module decides
+which runs are stale. It compares hashes, so the times of files do not matter.
 """
 
 import json
@@ -23,19 +23,19 @@ from lib.runs.hashes import code_tree, digest, inputs, literals
 from lib.runs.parameters import check, check_rewards
 
 YAML = "papermill_runs.yaml"
-PLAIN = r"[A-Za-z][A-Za-z0-9_.+-]{0,99}"  # a folder's name that leads nowhere else, is not hidden, no option, no number
+PLAIN = r"[A-Za-z][A-Za-z0-9_.+-]{0,99}"  # a safe folder name: no path, not hidden, no option, no number
 RUN = rf"{PLAIN}/[A-Za-z0-9][A-Za-z0-9_.+-]{{0,99}}"
 STUDY = "study/"  # the kind of runs that read results and train nothing: `make figures` executes them
-EVALUATIONS = ("sample/", "search/")  # kinds of runs that tell of the policy they are given, not of one they make
+EVALUATIONS = ("sample/", "search/")  # kinds of runs that evaluate a policy and do not make one
 
 
 class DeclarationError(ValueError):
     """A mistake in papermill_runs.yaml, in a notebook's parameters cell, in a record or on the command line."""
 
 
-# --- what the YAML holds ------------------------------------------------------------------------------------
+# --- reading the YAML file ----------------------------------------------------------------------------------
 
-Values = dict[str, JsonValue]  # of parameters
+Values = dict[str, JsonValue]  # parameters by name
 Name = Annotated[str, StringConstraints(pattern=rf"\A(?!(reference|scratch|solutions)\Z){PLAIN}\Z")]
 
 
@@ -44,30 +44,31 @@ class Strict(BaseModel):
 
 
 class Profile(Strict):
-    """Named parameter sets: for every notebook that has the parameter, for one notebook, for single runs (also other
-    parents)."""
+    """The parameters of a profile: `params` for every notebook that has the parameter, `notebooks` for one notebook,
+    `runs` for single runs, to which they may also give other parents."""
 
     params: Values = {}
     notebooks: dict[str, Values] = {}
     runs: dict[str, Values] = {}
-    offline: bool = False  # needs nothing from the network, and so may not ask it
-    mem_mb: int = 0  # of every run, where it is more than the run's own
+    offline: bool = False  # its runs need nothing from the Hugging Face hub and may not access it
+    mem_mb: int = 0  # memory of every run, if this is more than the run's own mem_mb
 
 
 class Declaration(Strict):
-    """One run, or one for each element of the product of `grid`, whose keys stand as {key} in the others.
+    """One run, or one run for each element of the product of `grid`. The name, params and needs contain the keys of the
+    grid as {key}.
 
-    `seed` of the grid is the notebook's parameter; the first is the one that a name without a seed stands for.
+    `seed` in the grid sets the parameter `seed` of the notebook. A name without a seed means the run of the first seed.
     """
 
     notebook: str
     params: Values = {}
     grid: dict[str, Annotated[list[JsonValue], Field(min_length=1)]] = {}
-    needs: dict[str, str | list[str]] = {}  # parameter: the run, or runs, whose folders it gets
+    needs: dict[str, str | list[str]] = {}  # by parameter, the run or runs whose folders it gets
     threads: Annotated[int, Field(ge=1, le=1024)] = 1
     mem_mb: Annotated[int, Field(ge=100, le=4_000_000)] = 1500
-    keep_checkpoint: bool = False  # others start from it: it is published
-    only: list[str] = []  # the profiles that have it; none: all have it
+    keep_checkpoint: bool = False  # publish the checkpoint, since other runs start from it
+    only: list[str] = []  # the profiles that have this run; if empty, all profiles
 
     @property
     def parents(self) -> list[str]:
@@ -94,11 +95,11 @@ class Declarations(Strict):
     groups: dict[Name, Annotated[list[str], Field(min_length=1)]]
 
 
-SAFE: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # libyaml where it is installed: a tenth of the time
+SAFE: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # with libyaml, if installed, ten times faster
 
 
 class Loader(SAFE):
-    """YAML 1.2's floats (3e-4 is a number) and no key twice."""
+    """A loader that reads floats as in YAML 1.2 (3e-4 is a number) and refuses a key that occurs twice in a mapping."""
 
     def construct_mapping(self, node, deep=False):
         keys = [self.construct_object(key, deep=True) for key, _ in node.value if not key.tag.endswith(":merge")]
@@ -113,9 +114,9 @@ Loader.add_implicit_resolver("tag:yaml.org,2002:float", FLOAT, list("-+.01234567
 
 
 def plain_data(text: str) -> Any:
-    """What the YAML says. Raises ValueError for nesting that would crash the parser, and for aliases of aliases, a few
-    of which would fill the memory: both are looked at before anything is built."""
-    anchors: list[str | None] = []  # of the collections that are open
+    """The data in a YAML text. Raises ValueError for nesting so deep that it would crash the parser, and for aliases
+    inside anchors, since a few aliases of aliases could fill the memory. Both are checked before any data is built."""
+    anchors: list[str | None] = []  # anchors of the collections that are open
     for event in yaml.parse(text, Loader):
         if isinstance(event, yaml.CollectionStartEvent):
             anchors.append(event.anchor)
@@ -129,7 +130,7 @@ def plain_data(text: str) -> Any:
 
 
 def explain(error: Mapping[str, Any]) -> str:
-    """One of pydantic's errors, with the nearest valid key where one is unknown."""
+    """An error of pydantic as one line, with the nearest valid key if a key is unknown."""
     place = [str(part) for part in error["loc"]]
     model = {"profiles": Profile, "runs": Declaration}.get(place[0]) if len(place) > 2 else Declarations
     why = error["msg"].removeprefix("Value error, ")
@@ -141,7 +142,8 @@ def explain(error: Mapping[str, Any]) -> str:
 
 
 def read_notebook(path: Path) -> tuple[dict[str, Any], str]:
-    """A notebook's parameters, read as literals, and a hash of its other code. Raises DeclarationError."""
+    """A notebook's parameters with their defaults, read as literals, and a hash of its other code. Raises
+    DeclarationError."""
     if not path.exists():
         known(path.stem, [other.stem for other in path.parent.glob("*.ipynb")], f"{YAML}: notebook")
     try:
@@ -157,23 +159,24 @@ def read_notebook(path: Path) -> tuple[dict[str, Any], str]:
     return defaults, digest(list(chain(*rest)))
 
 
-# --- what it means ------------------------------------------------------------------------------------------
+# --- resolving runs -----------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class Spec:
-    """One resolved run. Equal fingerprints: same notebook code, parameters, files that these name, and ancestors."""
+    """One resolved run. Two runs have equal fingerprints if their notebook code, their parameters, the files that these
+    name, and their ancestors are the same."""
 
     profile: str
     name: str  # kind/name/seed
-    method: str  # the run, without its seed, that made the policy of which this run tells
+    method: str  # the run (kind/name) that made the policy which this run is about
     declaration: Declaration
-    params: dict[str, Any]  # all of the notebook's parameters but `output` and those that name parents
+    params: dict[str, Any]  # all parameters of the notebook except `output` and those that name parents
     parents: dict[str, "Spec"]
     code: str
     fingerprint: str
-    folder: Path  # where it is made, or read
-    reference: Path  # where its published results lie
+    folder: Path  # where the run is made or read
+    reference: Path  # where its published results are
 
     @property
     def run(self) -> str:
@@ -186,7 +189,7 @@ class Spec:
 
     @property
     def study(self) -> bool:
-        """Whether it reads results alone: those of its parents that are finished, of all their seeds."""
+        """Whether this run only reads results: those of its finished parents, with all their seeds."""
         return self.name.startswith(STUDY)
 
     @property
@@ -195,14 +198,14 @@ class Spec:
 
     @property
     def state(self) -> str:
-        """done, missing, unfinished, or why a finished run has to be made again."""
+        """One of "done", "missing" and "unfinished", or the reason why a finished run has to be made again."""
         return state(self, {})
 
 
 class Project:
     """A checkout: its declarations, its runs and its reference results.
 
-    `published`: runs are read where they are published, and studies made of them, in data/runs/reference.
+    With `published`, runs are read from data/reference, and studies of them are made in data/runs/reference.
     """
 
     def __init__(self, root: Path = ROOT, published: bool = False):
@@ -252,8 +255,8 @@ class Project:
 
     @cache  # noqa: B019
     def specs(self, profile: str) -> dict[str, Spec]:
-        """All runs of a profile, parents first: without those of other profiles (`only`), and without what rests on
-        them."""
+        """All runs of a profile, parents first. Runs that belong to other profiles only (`only`) are left out, and so
+        are runs that depend on them."""
         known(profile, self.declarations.profiles, "profile")
         runs, specs = self.of_profile(profile), {}
         try:
@@ -267,7 +270,7 @@ class Project:
         return specs
 
     def of_profile(self, profile: str) -> dict[str, Declaration]:
-        """All declarations with what a profile says of single runs, other parents among it."""
+        """All declarations, updated with what the profile sets for single runs, which can be other parents too."""
         body, runs, where = self.declarations.profiles[profile], self.expanded(), f"{YAML}: profiles.{profile}"
         notebooks = {run.notebook for run in runs.values()}
         parameters = {parameter for name in notebooks for parameter in self.notebook(name)[0]}
@@ -285,14 +288,15 @@ class Project:
             for key in needs.keys() & params.keys():
                 if str(params[key]).partition("/")[0] in kinds:
                     needs[key] = of_seed(str(params.pop(key)), split(name)[1], runs, f"{where}.runs")
-                else:  # a policy of the hub, or a folder: no run
+                else:  # a policy of the hub or a folder, which is no run
                     del needs[key]
             update = {"needs": needs, "params": run.params | params, "mem_mb": max(run.mem_mb, body.mem_mb)}
             found[name] = run.model_copy(update=update)
         return found
 
     def resolve(self, profile: str, name: str, run: Declaration, parents: dict[str, Spec]) -> Spec:
-        """Parameters of one run: notebook < profile < profile's notebook < run < profile's run."""
+        """Resolve one run. Of each parameter the last of these values counts: the default of the notebook, that of the
+        profile, of the profile for this notebook, of the run, and of the profile for this run."""
         body, where = self.declarations.profiles[profile], f"{YAML}: profile {profile}, run {name}"
         defaults, code = self.notebook(run.notebook)
         shared = {key: value for key, value in body.params.items() if key in defaults}
@@ -327,7 +331,8 @@ class Project:
             select(names, self.expanded(), f"{YAML}: groups.{group}")
 
     def asked(self, profile: str, names: Iterable[str]) -> list[Spec]:
-        """The runs that groups, runs and patterns (as in a group) stand for, each once. Raises DeclarationError."""
+        """The runs that these names of groups, names of runs, and patterns (as in a group) stand for, each once. Raises
+        DeclarationError."""
         runs, groups, specs, found = self.expanded(), self.declarations.groups, self.specs(profile), {}
         for name in names:
             if "*" not in name:
@@ -339,8 +344,8 @@ class Project:
         return list(found.values())
 
     def plan(self, profile: str, *names: str) -> "Plan":
-        """What groups and runs take, with all that they rest on. A study goes without those of its parents that are
-        neither finished nor part of the group."""
+        """The plan for making these groups and runs, with all runs that they depend on. A study does not wait for
+        parents that are neither finished nor asked for themselves: they are not part of the plan."""
         self.check()
         specs, states = self.specs(profile), {}
         wanted = {spec.name for spec in self.asked(profile, names)}
@@ -352,8 +357,8 @@ class Project:
         return plan
 
     def check_own_rewards(self, specs: Iterable[Spec]) -> None:
-        """Make each reward that these runs name. Raises DeclarationError, whatever such a file does; nothing else here
-        executes one."""
+        """Build each reward that these runs name, which executes the user's own files; nothing else here executes them.
+        Raises DeclarationError for any error in such a file."""
         for spec in specs:
             try:
                 check_rewards(spec.params)
@@ -372,7 +377,8 @@ def points(template: str, declaration: Declaration) -> Iterator[tuple[str, Decla
 
 
 def fill(value: Any, point: dict[str, Any]) -> Any:
-    """Put a grid point into templates, all the way down; a string that is just {name} takes that type."""
+    """Replace {key} by its value at a grid point in all strings of a template, however deeply nested. A string that is
+    only {key} becomes the value itself, with its type."""
     if isinstance(value, dict):
         return {key: fill(inner, point) for key, inner in value.items()}
     if isinstance(value, list):
@@ -385,7 +391,8 @@ def fill(value: Any, point: dict[str, Any]) -> Any:
 
 
 def typed(value: Any, default: Any, where: str) -> Any:
-    """The value in the type of the notebook's default; None takes anything. Raises DeclarationError."""
+    """The value, turned into a float if the default of the notebook is a float. A default of None accepts any value;
+    otherwise a value of another type than the default raises DeclarationError."""
     if type(default) is float and type(value) is int and abs(value) < 2**63:
         return float(value)
     if default is None or type(value) is type(default):
@@ -395,7 +402,8 @@ def typed(value: Any, default: Any, where: str) -> Any:
 
 
 def among(run: Declaration, specs: Mapping[str, Spec]) -> Declaration | None:
-    """The run with those of its listed parents alone that the profile has; None where it cannot do without the rest."""
+    """The run without those of its listed parents that the profile does not have. None if it cannot do without them:
+    a single parent is missing, or no parent is left."""
     needs = {}
     for key, names in run.needs.items():
         needs[key] = [one for one in names if one in specs] if isinstance(names, list) else names
@@ -407,14 +415,15 @@ def among(run: Declaration, specs: Mapping[str, Spec]) -> Declaration | None:
 
 
 def split(name: str) -> tuple[str, str]:
-    """kind/name/seed -> kind/name and seed."""
+    """Splits kind/name/seed into kind/name and seed."""
     run, _, seed = name.rpartition("/")
     return run, seed
 
 
 def select(patterns: list[str], runs: Iterable[str], where: str, seeds: bool = False) -> list[str]:
-    """The runs that patterns (exact, or with *) stand for, each once: kind/name for the first seed, or with `seeds` for
-    all of them; kind/name/seed for what it says. Raises DeclarationError."""
+    """The runs that the patterns match, each once. A pattern is an exact name or contains *. The pattern kind/name
+    stands for the first seed of each run that it matches, or with `seeds` for all seeds; kind/name/seed is matched with
+    full names. Raises DeclarationError."""
     seeds_of: dict[str, list[str]] = {}
     for name in runs:
         seeds_of.setdefault(split(name)[0], []).append(name)
@@ -432,7 +441,8 @@ def select(patterns: list[str], runs: Iterable[str], where: str, seeds: bool = F
 
 
 def of_seed(run: str, seed: str, runs: Iterable[str], where: str) -> str:
-    """The run of a name, kind/name or kind/name/seed: with this seed if there is one, else its first."""
+    """The full name of a run. For kind/name it is the run with `seed`, or with the first seed if there is no such run;
+    kind/name/seed stays as it is."""
     return f"{run}/{seed}" if f"{run}/{seed}" in runs else select([run], runs, where)[0]
 
 
@@ -442,7 +452,7 @@ def known(name: str, names: Iterable, what: str) -> None:
         raise DeclarationError(f"{what} {name!r} does not exist{nearest(name, names)}")
 
 
-# --- what is finished ---------------------------------------------------------------------------------------
+# --- which runs are finished --------------------------------------------------------------------------------
 
 
 class File(BaseModel, strict=True):
@@ -451,7 +461,7 @@ class File(BaseModel, strict=True):
 
 
 class Record(BaseModel, strict=True):
-    """What every run.json holds, among more."""
+    """The fields that every run.json must have; it has others as well."""
 
     id: str
     run: str
@@ -468,7 +478,8 @@ class Record(BaseModel, strict=True):
 
 
 def read_record(folder: Path) -> dict[str, Any]:
-    """A finished run's run.json; empty for a run that is not finished. Raises DeclarationError if it is damaged."""
+    """The content of a finished run's run.json; {} if the run is not finished. Raises DeclarationError if the file is
+    damaged."""
     path = folder / "run.json"
     try:
         record = json.loads(path.read_text())
@@ -477,19 +488,20 @@ def read_record(folder: Path) -> dict[str, Any]:
     except FileNotFoundError:
         return {}
     except (ValueError, OSError) as error:
-        why = " ".join(str(error).splitlines()[1:3]) or error  # of pydantic's many lines, the place and the reason
+        why = " ".join(str(error).splitlines()[1:3]) or error  # the lines of pydantic's message with place and reason
         raise DeclarationError(f"{shown(path)} is damaged ({why}): {remedy(path)}") from error
 
 
 def state(spec: Spec, states: dict[Path, str]) -> str:
-    """`spec.state`; `states` keeps those that were looked up, by folder, as runs have ancestors in common."""
+    """The state of a run (see `Spec.state`). `states` caches states by folder, since runs share ancestors."""
     if spec.folder not in states:
         states[spec.folder] = next(reasons(spec, states), "done")
     return states[spec.folder]
 
 
 def reasons(spec: Spec, states: dict[Path, str]) -> Iterator[str]:
-    """Why a run has to be made: by its own folder, and by the states of its parents."""
+    """The reasons why a run has to be made, from its own folder and from the states of its parents. Take only the
+    first: with a missing or damaged record the next one fails."""
     try:
         record = read_record(spec.folder)
     except DeclarationError:
@@ -509,7 +521,7 @@ def reasons(spec: Spec, states: dict[Path, str]) -> Iterator[str]:
         finished = state(parent, states) == "done"
         if spec.study and not finished and name not in record["parents"]:
             continue
-        # a restored run's parents may be those that are published
+        # a restored run was made from the published parents, which may differ from those in data/runs
         makes = {finished and made_as(parent.folder), made_as(parent.reference)} - {None}
         if record["parents"].get(name) not in makes:
             yield f"{name} made anew" if finished else f"{name} is not finished"
@@ -532,7 +544,7 @@ class Plan:
 
     @cached_property
     def heights(self) -> dict[str, int]:
-        """How many runs must follow each, one after the other: what has most behind it is started first."""
+        """For each run the length of the longest chain of runs that depend on it. The longest are started first."""
         found = dict.fromkeys(self.specs, 0)
         for name, spec in reversed(self.specs.items()):  # children first
             for parent in found.keys() & spec.parents.keys():
@@ -541,7 +553,7 @@ class Plan:
 
     @cached_property
     def waiting(self) -> dict[str, str]:
-        """The runs that are not finished, or whose parents are made now, and the state of each."""
+        """The state of each run that is not finished or has a parent that is to be made."""
         found: dict[str, str] = {}
         for name, spec in self.specs.items():  # parents first
             if (now := state(spec, self.states)) != "done" or found.keys() & spec.parents.keys():
