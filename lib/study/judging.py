@@ -207,7 +207,7 @@ LOOKS = {
 
 def _judged(patterns, file, sets, looks, texts) -> pd.DataFrame:
     columns = ["run", "method", "seed", "style", "set", "problem", "tokens", "finish", "count"]
-    columns += [column for look in looks for column in LOOKS[look][0]]
+    columns += [column for look in looks for column in LOOKS[look][0]] + TEXTS * texts
     records = {folder: record(folder) for folder in folders(patterns)}
     fifty = [given for one in records.values() if 'test_50"' in (given := json.dumps(one["parameters"]))]
     hub = fifty and all("hub_test_50" in given for given in fifty)
