@@ -64,6 +64,8 @@ def comparisons(claim, theirs=False) -> list[dict[str, float]]:
     """The contrasts that a row of `planned` asks for, as weights of methods. `theirs`: as the paper made them, where
     the policies of a study all began from one."""
     first, *others = (claim.paper_runs if theirs else claim.runs).split(";")
+    if claim.metric.startswith("slope of "):  # over all their runs, one number
+        return [dict.fromkeys((first, *others), 1.0)]
     if claim.direction == "zero" or not others:
         return [{method: 1.0} for method in (first, *others)]
     if len(others) > 1 and claim.direction not in ("highest", "lowest"):
