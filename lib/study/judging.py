@@ -35,7 +35,7 @@ TRACE = ["goes_on", "ungrounded", "valid_lines", "reached", "repaired", "trace_m
 
 
 def folders(patterns, part="") -> list[Path]:
-    """The folders of finished runs that are named, or that fit a pattern such as "data/reference/laptop/sample/sft_*/*"
+    """The folders of finished runs that are named, or that fit a pattern such as "data/reference/cpu/sample/sft_*/*"
     from the root, each once and sorted; with `part`, of policies whose name has it. Raises FileNotFoundError for a
     pattern that fits no finished run."""
     found = []
