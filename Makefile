@@ -1,7 +1,7 @@
 # The front doors. `make` alone lists them.
 PYTHON ?= python3
 PROFILE ?= cpu
-# whose figures: some studies are published in one profile, some in another
+# whose figures: those of every profile with published studies, unless one is named
 STUDIES = $(if $(filter file,$(origin PROFILE)),all,$(PROFILE))
 GROUP ?= headline
 CORES ?=

@@ -1,6 +1,6 @@
 # One generic rule: a run of papermill_runs.yaml is finished when its run.json is there. lib/runs/plan.py says which have to
 # be made, and `make study` gives them to this; by hand:
-#   snakemake --cores 2 --forceall --directory data/runs --config profile=laptop runs=sft/free/0,sample/sft_free/0
+#   snakemake --cores 2 --forceall --directory data/runs --config profile=cpu runs=sft/free/0,sample/sft_free/0
 # With published=1 studies are drawn from the committed results: --directory data/runs/reference.
 import os
 import sys

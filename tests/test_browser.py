@@ -73,7 +73,7 @@ def test_what_a_model_writes_stays_text(tmp_path):
     """Every hostile completion of every style on one page: each is the text that it was, and none of them runs."""
     markup, texts = "", []
     for style in VERIFIERS:
-        table = rollouts(HOSTILE, made(tmp_path / f"laptop/sample/{style}/0"), style)
+        table = rollouts(HOSTILE, made(tmp_path / f"cpu/sample/{style}/0"), style)
         reward = "program" if style.startswith("program") else "ast"
         markup += "".join(explorer.page(table, [i], reward) for i in range(len(HOSTILE)))
         texts += HOSTILE
@@ -101,7 +101,7 @@ def test_the_notebook_opens_on_three_cards_side_by_side(tmp_path):
 
 def test_the_picture_of_the_figures(tmp_path):
     """Two answers to a problem that only one of two policies solves, each tree beside the nearest solution's."""
-    table = explorer.load({name: REFERENCE / "laptop" / name for name in (SPARSE, SFT)})
+    table = explorer.load({name: REFERENCE / "cpu" / name for name in (SPARSE, SFT)})
     at = explorer.choose(table, [SPARSE, SFT], "heldout_1000", ["correct"], 0, True, "disagreement")
     markup = explorer.page(table, explorer.beside(table, at[7], [SPARSE, SFT], at))
     page = seen(markup, tmp_path)

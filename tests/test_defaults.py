@@ -3,10 +3,10 @@
 import pytest
 
 from lib.files import FIGURES, ROOT
-from tests.test_notebooks import PUBLISHED, by_hand
+from tests.test_notebooks import STUDIES, by_hand
 
 
-@pytest.mark.parametrize("notebook", sorted(spec.notebook for spec in PUBLISHED))
+@pytest.mark.parametrize("notebook", sorted(spec.notebook for spec in STUDIES))
 def test_a_study_run_by_hand_gives_the_committed_tables(notebook, tmp_path, monkeypatch):
     """With its own defaults, byte for byte: a reader who runs all cells sees what the README quotes."""
     monkeypatch.chdir(ROOT)

@@ -159,15 +159,13 @@ def tally(made: pd.DataFrame) -> str:
 def notebooks(text: str) -> str:
     """The map of notebooks with the median minutes of their committed runs; without such runs, what is written."""
     took = defaultdict(list)
-    for path in sorted(REFERENCE.glob("*/*/*/*/run.json")):
+    for path in sorted(REFERENCE.glob("cpu/*/*/*/run.json")):
         record = json.loads(path.read_text())
-        took[record["notebook"], path.relative_to(REFERENCE).parts[0]].append(record["elapsed"] / 60)
+        took[record["notebook"]].append(record["elapsed"] / 60)
     lines = text.splitlines()
     for i, line in enumerate(lines[2:], start=2):
-        stem = re.search(r"notebooks/(\w+)\.ipynb", line)[1]
-        made = [took[stem, setup] for setup in ("cpu", "laptop") if took[stem, setup]]
-        if made:
-            lines[i] = re.sub(r"[^|]*\|$", f" {max(1, round(median(made[0])))} |", line)
+        if made := took[re.search(r"notebooks/(\w+)\.ipynb", line)[1]]:
+            lines[i] = re.sub(r"[^|]*\|$", f" {max(1, round(median(made)))} |", line)
     return "\n".join(lines)
 
 

@@ -77,14 +77,13 @@ def solved_at(name, k):
     return np.array(chances)
 
 
-def line(profile, name):
+def line(name):
     """Names of the policies behind a run, and the hash by which run.json names the first of them."""
-    record = json.loads((ROOT / "data/reference" / profile / name / "run.json").read_text())
+    record = json.loads((CPU / name / "run.json").read_text())
     for key in ("init", "policy"):
         parent = "/".join(str(record["parameters"].get(key)).split("/")[-3:])
         if parent in record["parents"]:
-            before = ROOT / "data/reference" / profile / parent / "run.json"
-            further = line(profile, parent) if before.exists() else None
+            further = line(parent) if (CPU / parent / "run.json").exists() else None
             return further or (parent.rpartition("/")[0], record["parents"][parent])
     return None
 
@@ -202,11 +201,11 @@ def test_the_spread_of_the_dense_reward_where_all_fail():
 
 
 @cache
-def counted(profile, name):
+def counted(name):
     """Of each run of a sampling run's seeds on heldout_1000: samples and right ones by problem, by the published
     verdicts; and what says of which other runs it is a pair."""
     found = []
-    for folder in sorted((ROOT / "data/reference" / profile / "sample" / name).iterdir()):
+    for folder in runs_of(f"sample/{name}"):
         files = list((folder / "verdicts").glob("heldout_1000-answer-*.parquet"))
         rows = pd.read_parquet(folder / "generations.parquet", columns=["set", "problem", "count"])
         rows = rows[rows["set"] == "heldout_1000"]
@@ -214,7 +213,7 @@ def counted(profile, name):
             return None  # published since the verdicts were
         right = pd.read_parquet(files[0])["correct"].to_numpy(bool)
         each = [(rows["count"] * weight).groupby(rows["problem"]).sum().to_numpy() for weight in (1, right)]
-        found.append((*each, (folder.name, *line(profile, f"sample/{name}/{folder.name}"))))
+        found.append((*each, (folder.name, *line(f"sample/{name}/{folder.name}"))))
     return found
 
 
@@ -225,13 +224,13 @@ def chance(n, c, ks):
 
 
 @cache
-def passed(profile, method, metric):
+def passed(method, metric):
     """(runs, problems) of pass@k or its mean up to k, and the runs' labels; None where nothing is published."""
     policy, _, warmth = method.partition(" ")
     name = (f"hot_{policy}_{warmth}" if warmth else policy).replace("/", "_")
-    if " " in warmth or not (ROOT / "data/reference" / profile / "sample" / name).exists():
+    if " " in warmth or not (CPU / "sample" / name).exists():
         return None
-    runs, k = counted(profile, name), int(metric.rpartition("@")[2].removeprefix("k<="))
+    runs, k = counted(name), int(metric.rpartition("@")[2].removeprefix("k<="))
     ks = (k,) if metric.startswith("pass@") else tuple(range(1, k + 1))
     if runs is None or min(n.min() for n, *_ in runs) < k:
         return None
@@ -248,8 +247,8 @@ def stated(low, high, direction, margin, seeds):
     return "holds" if low > 0 else "reversed" if high < 0 else "open"
 
 
-def compared(claim, profile):
-    """Answer, estimate, low and high of the weakest comparison of a claim, in a profile that has all its methods."""
+def compared(claim):
+    """Answer, estimate, low and high of the weakest comparison of a claim; None where a method has no samples."""
     first, *others = claim.runs.split(";")
     found = []
     for other in others or [None]:
@@ -260,7 +259,7 @@ def compared(claim, profile):
             one, two = claim.starts.split(";")
             weights[one] -= 1
             weights[two] += claim.factor
-        known = {method: passed(profile, method, claim.metric) for method, weight in weights.items() if weight}
+        known = {method: passed(method, claim.metric) for method, weight in weights.items() if weight}
         if not all(known.values()):
             return None
         tables, labels = ({method: both[i] for method, both in known.items()} for i in (0, 1))
@@ -285,16 +284,13 @@ def test_the_committed_answers_follow_from_the_published_files(paper):
     asked = asked[
         asked["direction"].isin(["higher", "lower", "highest", "lowest", "equal"]) & asked["n_problems"].notna()
     ]
-    profiles = ["cpu", "laptop"] if paper in ("ast", "trace") else ["cpu"]
     seen = 0
-    for claim in asked.fillna({"starts": "", "profile": ""}).itertuples():
-        for profile in [claim.profile] if claim.profile else profiles:
-            if found := compared(claim, profile):
-                assert found[0] == claim.answer, claim.id
-                numbers = [claim.estimate, claim.low, claim.high]
-                np.testing.assert_allclose(found[1:], numbers, rtol=1e-5, atol=1e-9, err_msg=claim.id)  # rounded
-                seen += 1
-                break
+    for claim in asked.fillna({"starts": ""}).itertuples():
+        if found := compared(claim):
+            assert found[0] == claim.answer, claim.id
+            numbers = [claim.estimate, claim.low, claim.high]
+            np.testing.assert_allclose(found[1:], numbers, rtol=1e-5, atol=1e-9, err_msg=claim.id)  # rounded
+            seen += 1
     assert seen >= 0.6 * len(asked) >= 5, (seen, len(asked))
 
 

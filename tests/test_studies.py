@@ -20,15 +20,8 @@ HUBS = 20  # in the place of the hub's fifty: the first of ours
 SEEDS = ("0", "1")
 
 
-def published(spec: Spec) -> Path | None:
-    """Where results of this run are published, in whichever profile."""
-    folders = (REFERENCE / profile / spec.name for profile in ("cpu", "laptop"))
-    return next((folder for folder in folders if (folder / "run.json").exists()), None)
-
-
-def relabelled(spec: Spec, folder: Path) -> None:
+def relabelled(spec: Spec, source: Path, folder: Path) -> None:
     """The published results of a run, cut short, as if `spec` had made them."""
-    source = published(spec)
     folder.mkdir(parents=True)
     record = json.loads((source / "run.json").read_text())
     style = spec.params.get("prompt_style")
@@ -57,9 +50,10 @@ def relabel(tmp_path_factory):
         style = spec.params.get("prompt_style", "")
         if (key := (spec.name, style)) not in made:
             made[key] = ""
-            if published(spec) and spec.name.rpartition("/")[2] in SEEDS:
+            source = REFERENCE / "cpu" / spec.name
+            if (source / "run.json").exists() and spec.name.rpartition("/")[2] in SEEDS:
                 made[key] = str(root / (style or "none") / spec.name)
-                relabelled(spec, Path(made[key]))
+                relabelled(spec, source, Path(made[key]))
         return made[key]
 
     return folder

@@ -29,7 +29,7 @@ ROWS = load("3to4", "validation_200").select(range(8))
 @pytest.fixture(scope="module")
 def policy():
     """The committed SFT policy: its embeddings are tied to its output layer."""
-    model, tokenizer = load_policy(REFERENCE / "laptop/sft/free/0")
+    model, tokenizer = load_policy(REFERENCE / "cpu/sft/free/0")
     assert model.config.tie_word_embeddings
     return model.eval(), tokenizer
 
@@ -77,7 +77,7 @@ def test_rloo_with_vllm_beside_it_stays_on_policy(tmp_path, monkeypatch):
 
     def weights(folder, clip):
         settings = quick(problems_per_step=2, max_tokens=40, learning_rate=3e-3, importance_cap=clip, engine="vllm")
-        train_rloo(load_policy(REFERENCE / "laptop/sft/free/0"), ROWS, get_reward("sparse"), folder, settings)
+        train_rloo(load_policy(REFERENCE / "cpu/sft/free/0"), ROWS, get_reward("sparse"), folder, settings)
         return pd.read_csv(folder / "metrics.csv")
 
     table = weights(tmp_path / "whole", clip=100.0)

@@ -1,6 +1,6 @@
 """The policy: tokenizer, the one-million-parameter base model, and loading and saving of checkpoints.
 
-The laptop model is an ordinary Qwen2 (the architecture of the papers' Qwen2.5-0.5B) with a vocabulary of our own: a few
+Our model is an ordinary Qwen2 (the architecture of the papers' Qwen2.5-0.5B) with a vocabulary of our own: a few
 words of the studies' formats, then every printable ASCII character. Digits are single tokens, and an operator is one
 token with the spaces around it. A checkpoint is a folder of transformers, but for our own vocabulary, around which
 `AutoTokenizer` would silently put Qwen2's pre-tokenizer: it lies in a sub-folder `tokenizer/`.
@@ -38,7 +38,7 @@ PROCESS = 0.8 * 2**30  # bytes of a kernel that has loaded PyTorch and transform
 
 
 def build_tokenizer() -> PreTrainedTokenizerFast:
-    """The laptop tokenizer: words of the formats first, then single ASCII characters; anything else is `<unk>`."""
+    """Our tokenizer: words of the formats first, then single ASCII characters; anything else is `<unk>`."""
     vocabulary = {token: i for i, token in enumerate([*SPECIAL, *WORDS, *CHARACTERS])}
     tokenizer = Tokenizer(models.WordLevel(vocabulary, unk_token="<unk>"))
     longest_first = sorted(WORDS, key=len, reverse=True)

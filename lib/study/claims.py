@@ -73,6 +73,8 @@ def comparisons(claim, theirs=False) -> list[dict[str, float]]:
     """The contrasts that a row of `planned` asks for, each as a weight for every method. With `theirs`, the contrasts
     are those of the paper: its own runs, without `starts`, since all policies of a paper start from one policy."""
     first, *others = (claim.paper_runs if theirs else claim.runs).split(";")
+    if claim.metric.startswith("slope of "):  # over all their runs, one number
+        return [dict.fromkeys((first, *others), 1.0)]
     if claim.direction == "zero" or not others:
         return [{method: 1.0} for method in (first, *others)]
     if len(others) > 1 and claim.direction not in ("highest", "lowest"):

@@ -36,7 +36,7 @@ TRACE = ["goes_on", "ungrounded", "valid_lines", "reached", "repaired", "trace_m
 
 
 def folders(patterns, part="") -> list[Path]:
-    """The folders of finished runs that are named, or that fit a pattern such as "data/reference/laptop/sample/sft_*/*"
+    """The folders of finished runs that are named, or that fit a pattern such as "data/reference/cpu/sample/sft_*/*"
     from the root, each once and sorted. With `part`, only the runs whose method has that text in its name. Raises
     FileNotFoundError for a pattern that fits no finished run."""
     found = []

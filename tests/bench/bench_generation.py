@@ -15,7 +15,7 @@ from lib.learn.model import load_policy
 from tests.bench import history
 
 PROMPTS, GROUP, SEEDS = 24, 8, (1, 2, 3)
-POLICY = REFERENCE / "laptop/sft/free/0"
+POLICY = REFERENCE / "cpu/sft/free/0"
 
 
 def main() -> None:
@@ -24,7 +24,7 @@ def main() -> None:
     prompts = [tokenizer(render_prompt(row["nums"], row["target"])).input_ids for row in rows]
     repeated = {"input_ids": [prompt for prompt in prompts for _ in range(GROUP)]}
     padded = tokenizer.pad(repeated, padding_side="left", return_tensors="pt")
-    print(f"generation: {PROMPTS * GROUP} completions of the laptop's SFT policy, at most 160 tokens")
+    print(f"generation: {PROMPTS * GROUP} completions of the published SFT policy, at most 160 tokens")
     for name, temperature in (("training, temperature 1", 1.0), ("evaluation, temperature 0.6", 0.6)):
         cuts = {} if temperature == 1 else {"top_p": 0.95, "top_k": 20}
 
@@ -47,10 +47,10 @@ def main() -> None:
         rates = {label: PROMPTS * GROUP / min(times[1:]) for label, times in took.items()}
         ratio = rates["ours"] / rates["generate"]
         print(f"  {name:28} ours {rates['ours']:6.1f}/s   generate {rates['generate']:6.1f}/s   {ratio:.2f} times")
-    print(f"generate's ratio was 1.65 in evaluation at commit {history.COMMIT}")
     before = history.then(history.SAMPLING, POLICY.resolve(), PROMPTS, GROUP, len(SEEDS))
     if before:
-        print(f"the code of that commit draws {before:.1f}/s: ours is {rates['ours'] / before:.2f} times as fast")
+        times = ", ".join(f"{label} {rate / before:.2f}" for label, rate in rates.items())
+        print(f"the code of commit {history.COMMIT} draws {before:.1f}/s; times as fast as that: {times}")
 
 
 if __name__ == "__main__":
