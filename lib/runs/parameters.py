@@ -101,6 +101,8 @@ def misfits(given: Mapping[str, Any]) -> Iterator[str]:
     style, reward, value = given.get("prompt_style", "free"), given.get("reward", ""), given.get("value", "")
     if given.get("curriculum") == "mixed" and not given.get("probes", "some"):
         yield "curriculum is 'mixed': it needs a run of probes, which says how often problems are failed"
+    if given.get("checked") and given.get("design", "free") not in table("learn.demonstrations.TRACES"):
+        yield f"checked is true, and design {given.get('design', 'free')!r} writes no traces"
     judged = reward or given.get("sets") or asked or {"samples", "engine"} <= given.keys()
     if judged and style not in (verifiers := table("game.verifiers.VERIFIERS")):
         yield f"prompt_style is {style!r}: no verifier reads it{nearest(style, verifiers)}"
