@@ -75,7 +75,7 @@ def test_settings_say_what_they_lack_and_what_they_do_not_know():
         ({"prompt_style": "free", "reward": "program"}, "'free': no completion can be correct by reward 'program'"),
     ],
 )
-def test_a_style_whose_completions_cannot_be_judged_is_refused(parameters, message):
+def test_parameters_that_do_not_fit_together_are_refused(parameters, message):
     with pytest.raises(ValueError, match=message):
         check(parameters)
 
