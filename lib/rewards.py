@@ -322,9 +322,9 @@ def traced(
     return reward
 
 
-# `trace`, Table 1: our weights, since the paper gives none, and its hypotheses (v3's is ours). In an earlier setup a policy
-# trained with trace_guarded learned to close the think block at once and to write its trace after it (99.9%): without
-# a line there is no fault, unless `strict` is set.
+# `trace`, Table 1: our weights, since the paper gives none, and its hypotheses (v3's is ours). In an earlier setup a
+# policy trained with trace_guarded learned to close the think block at once and to write its trace after it (99.9%):
+# without a line there is no fault, unless `strict` is set.
 TRACE_REWARDS = {
     "trace_outcome": ({}, "final-only: structured traces can improve under the sparse final verifier alone"),
     "trace_dense": ({"validity": 0.5}, "process-v1: valid transitions and matching states improve credit assignment"),
