@@ -21,7 +21,7 @@ from lib.runs.plan import DeclarationError, Project
 TRAIN = """
 output = "data/runs/scratch/train"  # where results go
 seed = 0
-init = "data/runs/laptop/t/base/0"  # the run to start from
+init = "data/runs/cpu/t/base/0"  # the run to start from
 steps = 3
 rate = 1e-3  # learning rate
 pause = 0.0  # seconds a step
@@ -50,7 +50,7 @@ start = Path(init, "value.txt").read_text() if Path(init, "value.txt").exists() 
 run.write(pd.DataFrame({"step": range(steps)}), "metrics.csv")
 """
 BASE = 'output = "data/runs/scratch/base"\nseed = 0\nsteps = 1\nrate = 0.5\npause = 0.0\nfail = False'
-STUDY = 'output = "data/runs/scratch/study"\nseed = 0\nsources = ["data/runs/laptop/a"]'
+STUDY = 'output = "data/runs/scratch/study"\nseed = 0\nsources = ["data/runs/cpu/a"]'
 STUDY_CODE = """
 import pandas as pd
 from lib.runs import Run
@@ -59,7 +59,7 @@ run.report(run.write(pd.DataFrame({"sources": sources}), "table.csv"))
 run.footer()
 """
 DECLARATIONS = {
-    "profiles": {"laptop": {}, "smoke": {"notebooks": {"train": {"steps": 1}}}},
+    "profiles": {"cpu": {}, "smoke": {"notebooks": {"train": {"steps": 1}}}},
     "runs": {
         "t/base": {"notebook": "base", "keep_checkpoint": True},
         "t/train_{rate}": {
@@ -130,7 +130,7 @@ class Checkout(Project):
 
     def finish(self, *names: str) -> None:
         """Runs as if they had been made, parents first, each with a table and a checkpoint; all without names."""
-        for name, spec in Checkout(self.root).specs("laptop").items():
+        for name, spec in Checkout(self.root).specs("cpu").items():
             if names and name.rpartition("/")[0] not in names:
                 continue
             (spec.folder / "checkpoint").mkdir(parents=True, exist_ok=True)
@@ -138,7 +138,7 @@ class Checkout(Project):
             for path in files.values():
                 path.write_text("1\n")
             parents = {parent: self.record(parent)["id"] for parent in spec.parents}
-            record = {"profile": "laptop", "run": spec.run, "method": spec.run, "notebook": spec.notebook, "seed": 0}
+            record = {"profile": "cpu", "run": spec.run, "method": spec.run, "notebook": spec.notebook, "seed": 0}
             record |= {"elapsed": 1.0, "code": spec.code, "fingerprint": spec.fingerprint, "parents": parents}
             record |= {"parameters": spec.params, "id": f"made {name}", "artifacts": []}
             record |= {"files": {file: described(path) for file, path in files.items()}}
@@ -152,8 +152,8 @@ class Checkout(Project):
         return (self.folder(run) / "value.txt").read_text()
 
     def folder(self, run: str) -> Path:
-        """The folder of a run of profile laptop, kind/name or kind/name/seed."""
-        return self.runs / "laptop" / (run if run.count("/") == 2 else f"{run}/0")
+        """The folder of a run of profile cpu, kind/name or kind/name/seed."""
+        return self.runs / "cpu" / (run if run.count("/") == 2 else f"{run}/0")
 
 
 def processes(folder: Path) -> dict[str, int]:

@@ -33,7 +33,7 @@ def here(checkout) -> Iterator[Callable[[str], dict]]:
 
     def run(name: str) -> dict:
         project = Project(checkout.root)
-        execute(project, project.specs("laptop")[f"{name}/0"])
+        execute(project, project.specs("cpu")[f"{name}/0"])
         return checkout.record(name)
 
     with patch.dict(os.environ):
@@ -104,12 +104,12 @@ def test_a_folder_that_is_not_the_runs_own_is_never_emptied(checkout, here, caps
     (folder / ".spec.json.123").write_text("{")  # what a kill leaves of the first write
     with pytest.raises(RunError, match=r"t/base/0/checkpoint was not made by run t/base/0, .*: move it away"):
         here("t/base")
-    (folder / "spec.json").write_text('{"profile": "laptop", "run": "study/study", "seed": 0}')
+    (folder / "spec.json").write_text('{"profile": "cpu", "run": "study/study", "seed": 0}')
     with pytest.raises(RunError, match="was not made by run t/base/0"):
         here("t/base")
     assert (folder / "checkpoint/thesis.txt").read_text() == "years"
     # begun with other parameters: what lies there is set aside, files of the user's too
-    (folder / "spec.json").write_text('{"profile": "laptop", "run": "t/base", "seed": 0}')
+    (folder / "spec.json").write_text('{"profile": "cpu", "run": "t/base", "seed": 0}')
     assert here("t/base")["status"] == "finished"
     said, [aside] = capsys.readouterr().out, folder.parent.glob("0.before-*")
     assert "starts anew" in said and f"what it had made is now in {aside}" in said
@@ -208,9 +208,9 @@ def test_a_run_that_ends_itself_is_not_finished_and_its_kernel_is_this_python(ch
     saved.cells.append(nbformat.v4.new_code_cell(""))
     saved.cells[1].source = "# our imports\n" + saved.cells[1].source
     nbformat.write(saved, path)
-    assert Project(checkout.root).specs("laptop")["t/base/0"].state == "done"
+    assert Project(checkout.root).specs("cpu")["t/base/0"].state == "done"
     write_notebook(path, BASE, "made = 2")
-    assert Project(checkout.root).specs("laptop")["t/base/0"].state == "other notebook code"
+    assert Project(checkout.root).specs("cpu")["t/base/0"].state == "other notebook code"
     assert here("t/base")["files"] == {}
     assert len(list(checkout.folder("t/base").parent.glob("0.before-*/python.txt"))) == 1
 
@@ -223,7 +223,7 @@ def test_a_failing_cell_is_named_and_the_run_goes_on_where_it_ended(checkout, he
     assert "failed in the cell that starts with `init = 'none'`" in str(caught.value)
     assert "ArithmeticError: the loss is gone" in str(caught.value)
     assert f"log: {checkout.folder('t/base')}/notebook.ipynb" in str(caught.value)
-    assert Checkout(checkout.root).specs("laptop")["t/base/0"].state == "unfinished"
+    assert Checkout(checkout.root).specs("cpu")["t/base/0"].state == "unfinished"
     with pytest.raises(RunError, match="the loss is gone"):
         here("t/base")
     assert "starts at step 2" in (checkout.folder("t/base") / "log.txt").read_text()
@@ -232,13 +232,13 @@ def test_a_failing_cell_is_named_and_the_run_goes_on_where_it_ended(checkout, he
 
 
 def test_a_study_reads_what_is_finished(checkout, here):
-    with pytest.raises(RunError, match="it has nothing to read: .*make laptop t/train_0.1/0 study/study/0"):
+    with pytest.raises(RunError, match="it has nothing to read: .*make cpu t/train_0.1/0 study/study/0"):
         here("study/study")
     checkout.finish("t/base", "t/train_0.2")
     record = here("study/study")
     assert list(record["parents"]) == ["t/train_0.2/0"] and record["artifacts"] == ["table.csv"]
     assert "t/train_0.2/0" in (checkout.folder("study/study") / "table.csv").read_text()
-    spec = Checkout(checkout.root).specs("laptop")["study/study/0"]
+    spec = Checkout(checkout.root).specs("cpu")["study/study/0"]
     assert spec.state == "done"
     checkout.finish("t/train_0.1")  # now finished, it belongs to the study
     assert spec.state == "t/train_0.1/0 made anew"
@@ -301,13 +301,13 @@ def test_a_run_names_its_gpu(tmp_path, monkeypatch):
 def test_what_is_orphaned_while_it_starts_ends(checkout, command):
     gone = subprocess.Popen(["true"])
     gone.wait()
-    process = checkout.start(command, "laptop", "t/base", env=os.environ | {PARENT: str(gone.pid)})
+    process = checkout.start(command, "cpu", "t/base", env=os.environ | {PARENT: str(gone.pid)})
     assert process.wait(timeout=60) == -signal.SIGKILL
-    assert not (checkout.runs / "laptop/t/base/0").exists()
+    assert not (checkout.runs / "cpu/t/base/0").exists()
 
 
 def test_two_runners_make_one_run_once(checkout):
-    both = [checkout.start("run", "laptop", "t/base/0") for _ in range(2)]
+    both = [checkout.start("run", "cpu", "t/base/0") for _ in range(2)]
     said = "".join(process.communicate(timeout=60)[0] for process in both)
     assert [process.returncode for process in both] == [0, 0], said
     assert said.count("another process works on it; waiting") == 1

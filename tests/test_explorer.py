@@ -82,7 +82,7 @@ def rollouts(texts, folder: Path, style="free", **more) -> pd.DataFrame:
 
 @pytest.mark.parametrize("style", [*VERIFIERS, "pick"])
 def test_model_text_is_only_ever_text(style, tmp_path):
-    table = rollouts(HOSTILE, made(tmp_path / "laptop/sample/sft_free/0"), style)
+    table = rollouts(HOSTILE, made(tmp_path / "cpu/sample/sft_free/0"), style)
     for position, text in enumerate(HOSTILE):
         page = Reader(explorer.page(table, [position], "program" if style.startswith("program") else "ast"))
         assert page.tags <= PAGE
@@ -92,7 +92,7 @@ def test_model_text_is_only_ever_text(style, tmp_path):
 
 def test_whatever_is_shown_is_escaped(tmp_path):
     """Not only completions: a method's name and an agent's tags come from files, too."""
-    folder = made(tmp_path / "laptop/sample/x/0", method="<script>1</script>")
+    folder = made(tmp_path / "cpu/sample/x/0", method="<script>1</script>")
     table = rollouts(["<answer>44</answer>"], folder).assign(run="<b>", status="<i>", actions="")
     page = explorer.page(table, [0])
     assert "&lt;script&gt;1" in page and "&lt;b&gt;" in page and "&lt;i&gt;" in page and "<script" not in page
@@ -209,7 +209,7 @@ def test_beside_a_rollout_stand_those_that_the_filter_keeps():
 @pytest.fixture
 def project(tmp_path, monkeypatch):
     """Runs of two profiles: of `cpu` two policies sampled, the agent's search and two checkpoints of the base model,
-    and of `laptop` another sample."""
+    and of `smoke` another sample."""
     monkeypatch.setattr(judging, "CACHE", tmp_path / "verdicts")
     monkeypatch.setattr(explorer, "RUNS", tmp_path / "runs")
     monkeypatch.setattr(explorer, "REFERENCE", tmp_path / "reference")
@@ -230,9 +230,9 @@ def project(tmp_path, monkeypatch):
     write("reference", "search/sft_pick/0", ["<answer>44 + 19 + 35</answer>"], **game)
     write("reference", "rloo/ast_tau2/0", method="rloo/ast_tau2", prompt_style="free", max_tokens=8)
     write("reference", "sft/pick/0", method="sft/pick", prompt_style="pick", max_tokens=8)
-    write("reference", "sample/rloo_ast_200/0", [RIGHT], method="rloo/ast_200", prompt_style="free", at="laptop")
-    (tmp_path / "runs/smoke/sample/sft_free/0").mkdir(parents=True)  # begun, not finished
-    (tmp_path / "runs/smoke/sample/sft_free/0/generations.parquet").touch()
+    write("runs", "sample/rloo_sparse/0", [RIGHT], method="rloo/sparse", prompt_style="free", at="smoke")
+    (tmp_path / "runs/paper/sample/sft_free/0").mkdir(parents=True)  # begun, not finished
+    (tmp_path / "runs/paper/sample/sft_free/0/generations.parquet").touch()
 
 
 def test_the_own_reward_of_a_policy_is_the_one_that_trained_it(tmp_path):
@@ -282,7 +282,7 @@ def test_the_tour_shows_what_the_ast_reward_changes(monkeypatch, tmp_path):
 
 def test_the_notebook_opens_on_the_headline_and_hides_its_code():
     at = opened()
-    assert at["source"].value == "cpu" and {"cpu", "laptop"} <= {*at["source"].options}
+    assert at["source"].value == "cpu"
     methods = [explorer.record(at["found"][name])["method"] for name in at["runs"]]
     assert at["chosen"].value == at["runs"] and methods == ["sft/free", "rloo/sparse", "rloo/cov_pass4"]
     assert at["view"].value.count('class="ro-card"') == 3
@@ -295,13 +295,13 @@ def test_the_notebook_opens_on_the_headline_and_hides_its_code():
 
 def test_the_notebook_switches_between_profiles(project):
     at = opened()
-    assert at["source"].options == ("cpu", "laptop") and at["source"].value == "cpu" and at["policies"]
-    at["source"].value = "laptop"
-    assert [name for _, name in at["listed"].options] == ["sample/rloo_ast_200/0"] == list(at["found"])
+    assert at["source"].options == ("cpu", "smoke") and at["source"].value == "cpu" and at["policies"]
+    at["source"].value = "smoke"
+    assert [name for _, name in at["listed"].options] == ["sample/rloo_sparse/0 (yours)"] == list(at["found"])
     assert at["said"].value == "choose a run in the list" and at["view"].value == "" and not at["policy"].options
     at["go"].click()
-    assert at["answered"].value == "profile laptop holds no policy"
-    at["listed"].value = "sample/rloo_ast_200/0"
+    assert at["answered"].value == "profile smoke holds no policy"
+    at["listed"].value = "sample/rloo_sparse/0 (yours)"
     assert at["said"].value == "1 rollouts" and "98? yes" in at["view"].value
     at["source"].value = "cpu"
     assert at["chosen"].value == ["sample/sft_free/0"] and at["policy"].options

@@ -38,11 +38,11 @@ from tests.scratch import (
 
 def test_status_says_the_state_of_runs_and_what_made_them(checkout):
     checkout.finish()
-    said = checkout.ask("status", "laptop")
+    said = checkout.ask("status", "cpu")
     assert said.count("done, by other code in lib/") == 4 and re.search(r"^t +3 done$", said, re.M)
-    assert checkout.ask("status", "laptop", "t/base").count("\n") == 2  # the run, and its kind
+    assert checkout.ask("status", "cpu", "t/base").count("\n") == 2  # the run, and its kind
     (checkout.folder("t/base") / "run.json").write_text("{")
-    said = checkout.ask("status", "laptop")
+    said = checkout.ask("status", "cpu")
     assert re.search(r"t/base/0 +damaged run.json", said) and said.count("t/base/0 is not finished") == 2
     assert "3 to be made again" in said
 
@@ -52,36 +52,36 @@ def test_status_says_which_runs_another_processor_made(checkout, cpu, other):
     checkout.finish("t/base")
     path = checkout.folder("t/base") / "run.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | {"cpu": cpu}))
-    assert ("on another processor" in checkout.ask("status", "laptop")) == other
+    assert ("on another processor" in checkout.ask("status", "cpu")) == other
 
 
 def test_what_is_published_can_be_restored_and_is_held_to_its_record(checkout):
     checkout.finish()
-    spec = checkout.specs("laptop")["t/base/0"]
-    checkout.ask("publish", "laptop", "t/base", "t/train_0.1")
+    spec = checkout.specs("cpu")["t/base/0"]
+    checkout.ask("publish", "cpu", "t/base", "t/train_0.1")
     published = json.loads((spec.reference / "run.json").read_text())
     assert set(published["files"]) == {"metrics.csv", "checkpoint/step.txt"}, "the record lists what is there"
     shutil.rmtree(checkout.runs)
-    said = checkout.ask("restore", "laptop", "t/*")
+    said = checkout.ask("restore", "cpu", "t/*")
     assert "t/base/0: done" in said and "t/train_0.1/0: not published, or without what others need" in said
-    assert "t/base/0: stays as it is here, done" in checkout.ask("restore", "laptop", "t/base")
+    assert "t/base/0: stays as it is here, done" in checkout.ask("restore", "cpu", "t/base")
     assert read_record(spec.folder)["id"] == "made t/base/0" and spec.state == "done"
-    assert list(checkout.plan("laptop", "t/train_0.1").waiting) == ["t/train_0.1/0"]
+    assert list(checkout.plan("cpu", "t/train_0.1").waiting) == ["t/train_0.1/0"]
     (spec.folder / "checkpoint/step.txt").write_text("2\n")
     with pytest.raises(ValueError, match="step.txt is damaged"):
         verify(spec.folder / "checkpoint")
 
 
 def test_what_is_not_finished_is_not_published(checkout):
-    assert "t/base/0 is not finished (missing)" in checkout.ask("publish", "laptop", "t/base", status=1)
+    assert "t/base/0 is not finished (missing)" in checkout.ask("publish", "cpu", "t/base", status=1)
 
 
 def test_runs_are_not_published_onto_themselves(checkout):
     checkout.finish("t/base")
-    spec = checkout.specs("laptop")["t/base/0"]
+    spec = checkout.specs("cpu")["t/base/0"]
     spec.reference.parent.mkdir(parents=True)
     spec.reference.symlink_to(spec.folder)
-    assert "lies in data/reference already" in checkout.ask("publish", "laptop", "t/base", status=1)
+    assert "lies in data/reference already" in checkout.ask("publish", "cpu", "t/base", status=1)
     assert (spec.folder / "metrics.csv").exists()
 
 
@@ -115,60 +115,60 @@ def test_jupyterlab_starts_as_root_and_where_the_home_cannot_be_written(tmp_path
 
 
 def test_a_command_that_cannot_be_followed_is_answered_in_a_sentence(checkout):
-    said = checkout.ask("make", "laptop", "all", "--machine", "slrum", status=1)
+    said = checkout.ask("make", "cpu", "all", "--machine", "slrum", status=1)
     assert "machine 'slrum' does not exist: did you mean 'slurm'?" in said
-    assert "no group or run is named" in checkout.ask("make", "laptop", "--", "--keep-going", status=1)
-    said = checkout.ask("run", "laptop", "t/train_*", status=1)
+    assert "no group or run is named" in checkout.ask("make", "cpu", "--", "--keep-going", status=1)
+    said = checkout.ask("run", "cpu", "t/train_*", status=1)
     assert "t/train_* is 2 runs, and `run` executes one: t/train_0.1/0" in said
     for command in ("make", "plan"):
-        checkout.ask(command, "laptop", "all", "--cores", "0", status=2)
-    assert "did you mean 'study/study'" in checkout.ask("figures", "laptop", "study/studi", status=1)
-    said = checkout.ask("figures", "laptop", "t/train_0.1", status=1)
-    assert "no study among t/train_0.1 is published in laptop" in said
-    assert "no study among study/* is published in laptop, smoke" in checkout.ask("figures", status=1)
+        checkout.ask(command, "cpu", "all", "--cores", "0", status=2)
+    assert "did you mean 'study/study'" in checkout.ask("figures", "cpu", "study/studi", status=1)
+    said = checkout.ask("figures", "cpu", "t/train_0.1", status=1)
+    assert "no study among t/train_0.1 is published in cpu" in said
+    assert "no study among study/* is published in cpu, smoke" in checkout.ask("figures", status=1)
     assert "has been executed" in checkout.ask("report", status=1)
-    assert "2 runs, 0 of them finished" in checkout.ask("plan", "laptop", "t/train_0.1")
+    assert "2 runs, 0 of them finished" in checkout.ask("plan", "cpu", "t/train_0.1")
 
 
 def test_the_front_door_says_its_errors_without_a_traceback(checkout):
-    said = checkout.call("make", "latpop", "all", status=1)
-    assert said == "! profile 'latpop' does not exist: did you mean 'laptop'?\n"
+    said = checkout.call("make", "cup", "all", status=1)
+    assert said == "! profile 'cup' does not exist: did you mean 'cpu'?\n"
 
 
 # -- studies through Snakemake -----------------------------------------------------------------------
 
 
 def test_a_study_from_end_to_end(checkout, warm_kernels):
-    said = checkout.call("make", "laptop", "all", "--cores", "2")
-    assert "begun t/base/0, its log is data/runs/laptop/t/base/0/log.txt" in said
+    said = checkout.call("make", "cpu", "all", "--cores", "2")
+    assert "begun t/base/0, its log is data/runs/cpu/t/base/0/log.txt" in said
     assert re.search(r"^made t/base/0 in 00:\d\d, 1 of 4$", said, re.M) and re.search(
         "^made study.*, 4 of 4", said, re.M
     )
-    assert said.strip().endswith("made 1 figures and tables of study/study in data/runs/laptop/study/study/0")
+    assert said.strip().endswith("made 1 figures and tables of study/study in data/runs/cpu/study/study/0")
     record = checkout.record("t/train_0.1")
     assert record["status"] == "finished" and record["seed"] == 0 and record["peak_memory_mb"] > 10
-    assert record["parameters"]["init"] == "data/runs/laptop/t/base/0"
+    assert record["parameters"]["init"] == "data/runs/cpu/t/base/0"
     assert set(record["parents"]) == {"t/base/0"} and record["versions"]["papermill"]
     assert checkout.value("t/train_0.1") == "base 1x0.5 3x0.1"
-    assert "4 of them finished" in checkout.ask("make", "laptop", "all"), "nothing changed, nothing runs"
+    assert "4 of them finished" in checkout.ask("make", "cpu", "all"), "nothing changed, nothing runs"
 
     # published, its figures need no training
-    checkout.ask("publish", "laptop", "all")
+    checkout.ask("publish", "cpu", "all")
     shutil.rmtree(checkout.runs)
-    said = checkout.call("figures", "laptop", "study/study")
+    said = checkout.call("figures", "cpu", "study/study")
     assert re.search(r"^made study/study/0 in 00:\d\d, 1 of 1$", said, re.M)
     assert said.endswith("the figures and tables of 1 studies are in figures\n")
     table = pd.read_csv(checkout.root / "figures/table.csv")
-    assert list(table["sources"]) == ["data/reference/laptop/t/train_0.1/0", "data/reference/laptop/t/train_0.2/0"]
+    assert list(table["sources"]) == ["data/reference/cpu/t/train_0.1/0", "data/reference/cpu/t/train_0.2/0"]
 
 
 def test_a_failing_run_is_named_and_what_rests_on_it_is_not_begun(checkout):
     checkout.declare(set_in("runs", "t/base", "params", value={"fail": True}))
-    said = checkout.call("make", "laptop", "t/train_0.1", status=1)
+    said = checkout.call("make", "cpu", "t/train_0.1", status=1)
     last = said[said.index("! run t/base") :]
-    assert "run t/base/0 (laptop) failed in the cell that starts with `init = 'none'`" in last
+    assert "run t/base/0 (cpu) failed in the cell that starts with `init = 'none'`" in last
     assert "ArithmeticError: the loss is gone" in last and "killed" not in last
-    assert "! log: data/runs/laptop/t/base/0/notebook.ipynb" in last
+    assert "! log: data/runs/cpu/t/base/0/notebook.ipynb" in last
     assert last.strip().endswith("! 1 failed: t/base/0; the same command goes on from there")
     assert not (checkout.folder("t/base") / "run.json").exists() and not checkout.folder("t/train_0.1").exists()
 
@@ -181,7 +181,7 @@ def test_what_does_not_rest_on_a_run_that_failed_goes_on(checkout):
         declarations["runs"]["t/base"] |= {"params": {"pause": 8.0, "steps": 3}}
 
     checkout.declare(change)
-    said = checkout.call("make", "laptop", "t/other", "t/train_0.1", "--cores", "2", status=1)
+    said = checkout.call("make", "cpu", "t/other", "t/train_0.1", "--cores", "2", status=1)
     assert "1 failed: t/other/0" in said and (checkout.folder("t/train_0.1") / "run.json").exists()
 
 
@@ -194,7 +194,7 @@ def published_runs(checkout, *studies: tuple[str, list[str]]) -> Path:
         del declarations["runs"]["study/study"]
 
     checkout.declare(change)
-    reference = checkout.root / "data/reference/laptop"
+    reference = checkout.root / "data/reference/cpu"
     for name in ("t/train_0.1", "t/train_0.2", *(f"study/{name}" for name, _ in studies)):
         (reference / name / "0").mkdir(parents=True)
         record = dict.fromkeys(("method", "code", "fingerprint"), "x") | {"run": name, "notebook": "study"}
@@ -209,8 +209,8 @@ def test_figures_of_the_other_studies_are_drawn_when_a_published_record_is_cut(c
     (reference / "study/other/0/run.json").write_text("{")  # which only says that this study is published
     cut = reference / "t/train_0.1/0/run.json"
     cut.write_text(cut.read_text()[:50])
-    said, cut = checkout.call("figures", "laptop", status=1), cut.relative_to(checkout.root)
-    assert re.search(rf"^! run study/one/0 \(laptop\) {cut} is damaged .*`git checkout -- {cut}`$", said, re.M)
+    said, cut = checkout.call("figures", "cpu", status=1), cut.relative_to(checkout.root)
+    assert re.search(rf"^! run study/one/0 \(cpu\) {cut} is damaged .*`git checkout -- {cut}`$", said, re.M)
     assert (checkout.root / "figures/table.csv").exists()
     assert said.endswith("! 2 of 3 studies failed, the others are drawn: study/one/0, study/both/0\n")
 
@@ -218,23 +218,23 @@ def test_figures_of_the_other_studies_are_drawn_when_a_published_record_is_cut(c
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 def test_a_study_that_moved_to_another_profile_is_drawn_there_and_no_longer_read_here(checkout, warm_kernels):
     reads = ("one", ["t/train_0.1"]), ("other", ["t/train_0.2"]), ("both", ["study/one", "study/other"])
-    laptop = published_runs(checkout, *reads)
-    sources = "data/runs/reference/laptop/study/{}/0"
+    first = published_runs(checkout, *reads)
+    sources = "data/runs/reference/cpu/study/{}/0"
 
     def read() -> list[str]:
         return list(pd.read_csv(checkout.root / sources.format("both") / "table.csv")["sources"])
 
-    checkout.call("figures", "laptop")
+    checkout.call("figures", "cpu")
     assert read() == [sources.format("one"), sources.format("other")], "what reads other studies is drawn after them"
-    smoke = shutil.copytree(laptop, laptop.with_name("smoke"))
-    for moved in (laptop / "study/one", smoke / "study/other", smoke / "study/both"):
+    smoke = shutil.copytree(first, first.with_name("smoke"))
+    for moved in (first / "study/one", smoke / "study/other", smoke / "study/both"):
         shutil.rmtree(moved)
     said = checkout.call("figures")  # of every profile
     assert said.endswith("the figures and tables of 3 studies are in figures\n")
     assert read() == [sources.format("other")]
     assert "made" in checkout.ask("report")
     index = (checkout.root / "figures/site/index.html").read_text()
-    assert 'href="smoke-study-one-0.html"' in index and "laptop-study-one" not in index
+    assert 'href="smoke-study-one-0.html"' in index and "cpu-study-one" not in index
     assert "(study/one, profile smoke, from data/reference)" in index
     pages = [page.read_text() for page in (checkout.root / "figures/site").glob("*.html")]
     elsewhere = re.compile(r'<(script|link)[^>]*(src|href)="(https?:)?//')
@@ -244,7 +244,7 @@ def test_a_study_that_moved_to_another_profile_is_drawn_there_and_no_longer_read
 def test_a_polite_end_of_figures_waits_for_no_study(checkout):
     published_runs(checkout, ("one", ["t/train_0.1"]))
     write_notebook(checkout.root / "notebooks/study.ipynb", STUDY, "import time; time.sleep(600)")
-    process = checkout.start("figures", "laptop")
+    process = checkout.start("figures", "cpu")
     until(lambda: "kernel" in processes(checkout.root))
     process.terminate()
     assert process.wait(timeout=60)
@@ -254,15 +254,15 @@ def test_a_polite_end_of_figures_waits_for_no_study(checkout):
 @pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 def test_kill_9_of_any_process_then_the_same_command(checkout):
-    checkout.declare(set_in("profiles", "laptop", "runs", value={"t/train_0.1": {"pause": 0.5, "steps": 100}}))
-    step = checkout.runs / "laptop/t/train_0.1/0/checkpoint/step.txt"
+    checkout.declare(set_in("profiles", "cpu", "runs", value={"t/train_0.1": {"pause": 0.5, "steps": 100}}))
+    step = checkout.runs / "cpu/t/train_0.1/0/checkpoint/step.txt"
     started = None
     for role in ("kernel", "runner", "snakemake", "front"):
         before = int(step.read_text()) if step.exists() else 0
-        front = checkout.start("make", "laptop", "t/train_0.1")
+        front = checkout.start("make", "cpu", "t/train_0.1")
         until(lambda before=before: step.exists() and int(step.read_text()) > before)
         if role == "kernel":
-            said = checkout.ask("make", "laptop", "t/train_0.1", status=1)
+            said = checkout.ask("make", "cpu", "t/train_0.1", status=1)
             assert f"these runs are being made by process {front.pid}" in said
         os.kill(processes(checkout.root)[role], signal.SIGKILL)
         said = front.communicate(timeout=120)[0]
@@ -281,9 +281,9 @@ def test_kill_9_of_any_process_then_the_same_command(checkout):
         assert checkout.record("t/base")["started"] == started, "a finished run is kept"
 
     (checkout.runs / ".snakemake/locks").mkdir(exist_ok=True)
-    (checkout.runs / ".snakemake/locks/0.output.lock").write_text("laptop/t/train_0.1/0/run.json\n")
+    (checkout.runs / ".snakemake/locks/0.output.lock").write_text("cpu/t/train_0.1/0/run.json\n")
     step.write_text("99")
-    checkout.call("make", "laptop", "t/train_0.1")
+    checkout.call("make", "cpu", "t/train_0.1")
     assert checkout.value("t/train_0.1") == "base 1x0.5 100x0.1"
     assert "starts at step 99" in (step.parent.parent / "log.txt").read_text(), "resumed, not begun anew"
     assert checkout.record("t/base")["started"] == started
@@ -294,11 +294,11 @@ def test_kill_9_of_any_process_then_the_same_command(checkout):
 @pytest.mark.slow
 @pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM])
 def test_a_polite_end_leaves_nothing_behind(checkout, how):
-    checkout.declare(set_in("profiles", "laptop", "runs", value={"t/base": {"pause": 0.5, "steps": 100}}))
+    checkout.declare(set_in("profiles", "cpu", "runs", value={"t/base": {"pause": 0.5, "steps": 100}}))
     # a terminal's Ctrl-C: not ignored, as it is by what a script starts in the background
     heed = partial(signal.signal, signal.SIGINT, signal.SIG_DFL)
-    front = checkout.start("make", "laptop", "t/base", preexec_fn=heed)
-    until(lambda: (checkout.runs / "laptop/t/base/0/checkpoint/step.txt").exists())
+    front = checkout.start("make", "cpu", "t/base", preexec_fn=heed)
+    until(lambda: (checkout.runs / "cpu/t/base/0/checkpoint/step.txt").exists())
     front.send_signal(how)
     said = front.communicate(timeout=60)[0]
     assert "stopped; the same command goes on from here" in said and "killed" not in said
@@ -315,7 +315,7 @@ def test_a_hostile_machine(checkout, tmp_path):
     write_notebook(moved.root / "notebooks/study.ipynb", STUDY, STUDY_CODE, "import matplotlib.pyplot")
 
     def make(*runs):
-        process = moved.start("make", "laptop", *runs, env=env)
+        process = moved.start("make", "cpu", *runs, env=env)
         said = process.communicate(timeout=240)[0]
         assert process.returncode == 0, said
 
@@ -339,8 +339,8 @@ def command_of(entry: Path) -> str:
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 def test_a_killed_kernel_is_named_while_its_sibling_works_on(checkout):
     pauses = {"t/train_0.1": {"pause": 0.5, "steps": 1000}, "t/train_0.2": {"pause": 0.5, "steps": 1000}}
-    checkout.declare(set_in("profiles", "laptop", "runs", value=pauses))
-    front = checkout.start("make", "laptop", "t/train_*", "--cores", "2")
+    checkout.declare(set_in("profiles", "cpu", "runs", value=pauses))
+    front = checkout.start("make", "cpu", "t/train_*", "--cores", "2")
     steps = [checkout.folder(f"t/{run}") / "checkpoint/step.txt" for run in ("train_0.1", "train_0.2")]
     until(lambda: all(step.exists() for step in steps))
     kernels = [
@@ -365,7 +365,7 @@ def test_runs_at_the_same_time_have_different_gpus(checkout, monkeypatch):
     for name, parameters, code in (("train", TRAIN, TRAIN_CODE), ("study", STUDY, STUDY_CODE)):
         write_notebook(checkout.root / f"notebooks/{name}.ipynb", parameters, see + code, TRAIN_END * (name == "train"))
     checkout.declare(set_in("runs", "t/train_{rate}", "params", value={"rate": "{rate}", "pause": 1.0}))
-    checkout.call("make", "laptop", "all", "--cores", "2", "--machine", "gpus")
+    checkout.call("make", "cpu", "all", "--cores", "2", "--machine", "gpus")
 
     def device(run):
         return re.search(r"device (\S+)", (checkout.folder(run) / "log.txt").read_text()).group(1)
@@ -383,7 +383,7 @@ def test_snakemake_reads_the_profile_of_every_machine(checkout, machine):
     assert ("--cores" in executor) == (plugin is None)
     if plugin and not find_spec(f"snakemake_executor_plugin_{plugin}"):
         pytest.skip(f"the executor {plugin} is not installed (lib/runs/machines/{plugin}/config.yaml says how)")
-    options = [*executor, "--config", "profile=laptop", "runs=t/base/0,t/train_0.1/0", "--dry-run"]
+    options = [*executor, "--config", "profile=cpu", "runs=t/base/0,t/train_0.1/0", "--dry-run"]
     done = subprocess.run(
         [sys.executable, "-m", "snakemake", *options], cwd=checkout.root, capture_output=True, text=True
     )
