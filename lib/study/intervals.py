@@ -27,9 +27,10 @@ those of one spread five times as far (tests/test_intervals.py).
 
 A method with fewer than four runs tells little about its spread, so it borrows from other policies. For each trainer
 data/spreads.csv says how far the runs of a policy differ and how much this spread varies from policy to policy,
-estimated from all published policies that were trained four times or more. The method's own variance is averaged with
-that of the table, weighted by their degrees of freedom (Smyth's moderated t). The more the spread varies between
-policies, the fewer degrees of freedom the table lends. On average over policies such intervals miss the truth once in
+estimated from all published policies that were trained four times or more. A trainer with fewer than four such policies
+has the numbers of all trainers together. The method's own variance is averaged with that of the table, weighted by
+their degrees of freedom (Smyth's moderated t). The more the spread varies between policies, the fewer degrees of
+freedom the table lends. On average over policies such intervals miss the truth once in
 twenty times, but for the policy whose runs differ most they miss it more often. Results that borrow are marked. A
 metric that the table lacks, such as a number of a training log, borrows nothing. No claim rests on a single run.
 
