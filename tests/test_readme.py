@@ -217,7 +217,7 @@ def test_every_column_of_metrics_csv_is_defined(kind, notebook):
         rows = [line for line in sections[-1].splitlines() if line.startswith(f"| [{notebook}]")]
     defined = {name for row in rows for name in re.findall("`([^`]+)`", row)}
     assert {re.sub(r"^bucket\d+$", "bucket0", name) for name in written} - {"step"} <= defined, written - defined
-    unseen = {"step", "bucket1", "predicted"}  # the last is of problems made to order, whose runs are to come
+    unseen = {"step", "bucket1", "predicted", "reward_agrees"}  # the last two: of runs that are not published yet
     assert defined - unseen <= written, defined - written
 
 
