@@ -37,7 +37,6 @@ NO_TABLE = [
     "levels_*",
     "heldout400_*",
     "numbers56_*",
-    "rloo_ast_la*",
     "*_steps",
 ]
 NO_TABLE += ["rloo_dense_*", "rloo_curriculum_*", "rloo_cov_*"]  # options of ours, which no paper has in a table
@@ -46,7 +45,7 @@ NO_TABLE += ["rloo_dense_*", "rloo_curriculum_*", "rloo_cov_*"]  # options of ou
 @pytest.fixture(scope="module", params=GPU)
 def everything(request):
     specs = Project().specs(request.param)
-    assert len(specs) > 700
+    assert len(specs) > 600
     return request.param, specs.values()
 
 
