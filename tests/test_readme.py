@@ -132,8 +132,9 @@ and SFT at pass@16: {shares("rloo/cov_pass4")} (with {many:,.0f} rollouts {share
 With the tokens of sixteen SFT samples, its coverage {level} SFT's: {words.said(equal)}."""
     parts = [fill(part, 140, subsequent_indent="   ") for part in re.split(r"\n(?=\d\. )", found)]
     counts = f"""We tested **{first[["holds", "open", "reversed"]].sum()} comparisons** of the reports, as
-first posed: {first["holds"]} hold, {first["reversed"]} are reversed, and {first["open"]} are open. In
-{first["contradict the paper"]} the size differs clearly from the report's ([what this means](#the-claims))."""
+first posed: {first["holds"]} hold, {first["reversed"]} are reversed, {first["open"]} are open;
+{first.get("not run", 0)} are not run. In {first["contradict the paper"]} the size differs clearly from the report's
+([what this means](#the-claims))."""
     return "\n".join([*parts, "", fill(counts, 140)])
 
 
