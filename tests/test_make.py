@@ -18,6 +18,8 @@ import yaml
 
 from lib.files import ROOT, verify
 from lib.runs import __main__ as commands
+from lib.runs.execute import finished_parents
+from lib.runs.machine import RunError
 from lib.runs.make import MACHINES, snakemake_options
 from lib.runs.plan import read_record
 from tests.scratch import (
@@ -63,13 +65,34 @@ def test_what_is_published_can_be_restored_and_is_held_to_its_record(checkout):
     assert set(published["files"]) == {"metrics.csv", "checkpoint/step.txt"}, "the record lists what is there"
     shutil.rmtree(checkout.runs)
     said = checkout.ask("restore", "cpu", "t/*")
-    assert "t/base/0: done" in said and "t/train_0.1/0: not published, or without what others need" in said
+    assert "t/base/0: done" in said and "t/train_0.1/0: results-only" in said
+    assert re.search(r"t/(?!base|train_0.1)\S+/0: not published", said)
     assert "t/base/0: stays as it is here, done" in checkout.ask("restore", "cpu", "t/base")
     assert read_record(spec.folder)["id"] == "made t/base/0" and spec.state == "done"
-    assert list(checkout.plan("cpu", "t/train_0.1").waiting) == ["t/train_0.1/0"]
+    assert not checkout.plan("cpu", "t/train_0.1").waiting
     (spec.folder / "checkpoint/step.txt").write_text("2\n")
     with pytest.raises(ValueError, match="step.txt is damaged"):
         verify(spec.folder / "checkpoint")
+
+
+def test_what_was_restored_without_weights_is_made_again_for_what_starts_from_it_alone(checkout):
+    """Of t/base the results alone are published: what is finished stays so, and a new run makes it again."""
+    checkout.declare(set_in("runs", "t/base", "keep_checkpoint", value=False))
+    checkout.finish()
+    checkout.ask("publish", "cpu", "t/base", "t/train_0.1")
+    shutil.rmtree(checkout.runs)
+    assert "t/base/0: results-only" in checkout.ask("restore", "cpu", "t/base", "t/train_0.1")
+    assert "results-only" in checkout.ask("status", "cpu", "t/base")
+    assert list(checkout.plan("cpu", "t/*").waiting) == ["t/base/0", "t/train_0.2/0"]
+    assert list(checkout.plan("cpu", "t/train_0.1", "study/study").waiting) == ["study/study/0"]
+    assert "t/base/0 is not finished (results-only)" in checkout.ask("publish", "cpu", "t/base", status=1)
+    with pytest.raises(RunError, match=r"it needs t/base/0, which is not finished \(results-only\)"):
+        finished_parents(checkout, checkout.specs("cpu")["t/train_0.2/0"])
+    study = checkout.specs("cpu")["study/study/0"]
+    assert list(finished_parents(checkout, study)) == ["t/train_0.1/0"]
+    checkout.call("make", "cpu", "t/train_0.2", "--cores", "1")
+    assert checkout.record("t/train_0.2")["parents"] == {"t/base/0": checkout.record("t/base")["id"]}
+    assert checkout.record("t/base")["id"] != "made t/base/0"
 
 
 def test_what_is_not_finished_is_not_published(checkout):

@@ -337,6 +337,19 @@ def test_seeds_are_paired_and_pooled(checkout):
     assert kept == {"t/base/0", "t/base/1", "t/base/2"}
 
 
+def test_a_profile_may_be_without_runs_and_those_that_need_them(checkout):
+    checkout.declare(set_in("profiles", "cpu", value={"without": ["t/train_0.1"]}))
+    assert {name.rpartition("/")[0] for name in checkout.specs("cpu")} == {"t/base", "t/train_0.2", "study/study"}
+    assert "t/train_0.1/0" in checkout.specs("smoke")
+    checkout.declare(set_in("profiles", "cpu", value={"without": ["t/base"]}))
+    assert not Checkout(checkout.root).specs("cpu")
+    with pytest.raises(DeclarationError, match=r"no run of t/base: .*profiles\.cpu\.without"):
+        Checkout(checkout.root).asked("cpu", ["t/base"])
+    checkout.declare(set_in("profiles", "cpu", value={"without": ["t/bass"]}))
+    with pytest.raises(DeclarationError, match=r"profiles\.cpu\.without: run 't/bass' .*t/base"):
+        Checkout(checkout.root).specs("cpu")
+
+
 def test_a_profile_may_give_other_parents_and_more_memory(checkout):
     other = {"mem_mb": 9000, "runs": {"t/train_0.2": {"init": "t/train_0.1"}}}
     checkout.declare(set_in("profiles", "large", value=other))

@@ -24,6 +24,7 @@ from lib.runs.plan import DeclarationError, Project, read_record, state
 CORES = cores()
 PUBLISHED = ("metrics.csv", *(f"{name}.parquet" for name in ("generations", "trajectories", "calibration")))
 PUBLISHED += ("exact.parquet", "estimators.parquet", "checkpoint")
+HELD = ("checkpoint", "generations.parquet", "trajectories.parquet")  # what other runs read or start from
 ALL = "all"  # stands for all profiles
 Cores = Annotated[int, Option(min=1)]
 Groups = Annotated[list[str], Argument(help="groups or runs")]
@@ -176,18 +177,20 @@ def publish(profile: str, groups: Groups) -> None:
 
 @app.command()
 def restore(profile: str, groups: Groups) -> None:
-    """Copy published runs to data/runs, where they count as finished, unless they exist there. Only runs that were
-    published with the files that other runs read or start from can be restored."""
+    """Copy published runs to data/runs, where they count as finished, unless they exist there. A run that was published
+    without its weights is made again once another run is to start from it."""
     for spec in project.asked(profile, groups):
-        record, held = read_record(spec.reference), ("checkpoint", "generations.parquet", "trajectories.parquet")
-        if not record or not any((spec.reference / name).exists() for name in held):
-            print(f"{spec.name}: not published, or without what others need of it")
+        if spec.study or not (record := read_record(spec.reference)):
+            print(f"{spec.name}: {'a study, which `make` draws' if spec.study else 'not published'}")
         elif spec.folder.exists() and any(spec.folder.iterdir()):
             print(f"{spec.name}: stays as it is here, {spec.state}")
         else:
             aside = shutil.ignore_patterns("verdicts")
             shutil.copytree(spec.reference, spec.folder, ignore=aside, dirs_exist_ok=True)
-            write_json(spec.folder / "spec.json", {key: record[key] for key in ("profile", "run", "seed")})
+            alone = not any((spec.folder / name).exists() for name in HELD)
+            began = {key: record[key] for key in ("profile", "run", "seed")}
+            for name, content in (("run.json", record), ("spec.json", began)):
+                write_json(spec.folder / name, content | ({"results_only": True} if alone else {}))
             print(f"{spec.name}: {spec.state}")
 
 

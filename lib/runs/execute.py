@@ -26,7 +26,7 @@ from lib.files import clock, sha256, shown, writing
 from lib.runs.folder import content, provenance, read_spec, set_aside, write_json
 from lib.runs.hashes import inputs
 from lib.runs.machine import RunError, caches, gpu, locked
-from lib.runs.plan import Project, Spec, read_record, state
+from lib.runs.plan import RESULTS, Project, Spec, read_record, state
 
 # nbclient answers an Output widget (as `interact` makes) on the socket on which it waits for the reply of the cell, and
 # may then miss that reply (issue 312 of nbclient). Without the answer, what the widget shows becomes output of the cell
@@ -90,7 +90,8 @@ def finished_parents(project: Project, spec: Spec) -> dict[str, Spec]:
     found, states, make = {}, {}, f"python -m lib.runs make {spec.profile}"
     for name, parent in spec.parents.items():
         now = "done" if project.published and read_record(parent.folder) else state(parent, states)
-        if now == "done" and (parent.published or not project.published):  # a run.json of `figures` may be outdated
+        ready = now == "done" or (spec.study and now == RESULTS)
+        if ready and (parent.published or not project.published):  # a run.json of `figures` may be outdated
             found[name] = parent
         elif not spec.study:
             raise RunError(f"it needs {name}, which is not finished ({now}): `{make} {name}`")
@@ -143,7 +144,9 @@ def prepare(folder: Path, began: dict[str, Any], maker: dict[str, Any], study: b
         spent = before.get("spent", 0.0) + max(newest - before.get("since", newest), 0.0)
     elif made and not study:
         old = shown(set_aside(folder))
-        print(f"> {name}: begun with other parameters, code or parents; starts anew", flush=True)
+        alone = before.get("results_only")
+        why = "restored without weights" if alone else "begun with other parameters, code or parents"
+        print(f"> {name}: {why}; starts anew", flush=True)
         print(f"> {name}: what it had made is now in {old}", flush=True)
     for old in ("run.json", "artifacts.txt"):
         (folder / old).unlink(missing_ok=True)

@@ -27,6 +27,8 @@ PLAIN = r"[A-Za-z][A-Za-z0-9_.+-]{0,99}"  # a safe folder name: no path, not hid
 RUN = rf"{PLAIN}/[A-Za-z0-9][A-Za-z0-9_.+-]{{0,99}}"
 STUDY = "study/"  # the kind of runs that read results and train nothing: `make figures` executes them
 EVALUATIONS = ("sample/", "search/")  # kinds of runs that evaluate a policy and do not make one
+RESULTS = "results-only"  # the state of a restored run that was published without its weights
+READABLE = ("done", RESULTS)
 
 
 class DeclarationError(ValueError):
@@ -45,11 +47,12 @@ class Strict(BaseModel):
 
 class Profile(Strict):
     """The parameters of a profile: `params` for every notebook that has the parameter, `notebooks` for one notebook,
-    `runs` for single runs, to which they may also give other parents."""
+    `runs` for single runs, to which they may also give other parents. `without`: the runs that it does not have."""
 
     params: Values = {}
     notebooks: dict[str, Values] = {}
     runs: dict[str, Values] = {}
+    without: list[str] = []
     offline: bool = False  # its runs need nothing from the Hugging Face hub and may not access it
     mem_mb: int = 0  # memory of every run, if this is more than the run's own mem_mb
 
@@ -198,7 +201,8 @@ class Spec:
 
     @property
     def state(self) -> str:
-        """One of "done", "missing" and "unfinished", or the reason why a finished run has to be made again."""
+        """One of "done", "results-only", "missing" and "unfinished", or the reason why a finished run has to be made
+        again. A run whose results alone are here is made again only for another run that starts from it."""
         return state(self, {})
 
 
@@ -255,17 +259,19 @@ class Project:
 
     @cache  # noqa: B019
     def specs(self, profile: str) -> dict[str, Spec]:
-        """All runs of a profile, parents first. Runs that belong to other profiles only (`only`) are left out, and so
-        are runs that depend on them."""
+        """All runs of a profile, parents first. Runs that belong to other profiles only (`only`) and those that this
+        profile is without are left out, and so are runs that depend on them."""
         known(profile, self.declarations.profiles, "profile")
         runs, specs = self.of_profile(profile), {}
+        without = self.declarations.profiles[profile].without
+        without = select(without, runs, f"{YAML}: profiles.{profile}.without", seeds=True)
         try:
             order = list(TopologicalSorter({name: run.parents for name, run in runs.items()}).static_order())
         except CycleError as error:
             raise DeclarationError(f"{YAML}: cycle in needs: {' -> '.join(reversed(error.args[1]))}") from error
         for name in order:
             run = among(runs[name], specs)
-            if run and (not run.only or profile in run.only):
+            if run and name not in without and (not run.only or profile in run.only):
                 specs[name] = self.resolve(profile, name, run, {parent: specs[parent] for parent in run.parents})
         return specs
 
@@ -339,7 +345,8 @@ class Project:
                 known(name, [*groups, *dict.fromkeys(split(run)[0] for run in runs), *runs], "group or run")
             here = [run for run in select(groups.get(name, [name]), runs, f"{YAML}: groups") if run in specs]
             if not here:
-                raise DeclarationError(f"profile {profile} has no run of {name}: {YAML} declares it for others alone")
+                reason = f"{YAML} declares it for other profiles alone, or names it in profiles.{profile}.without"
+                raise DeclarationError(f"profile {profile} has no run of {name}: {reason}")
             found |= {run: specs[run] for run in here}
         return list(found.values())
 
@@ -347,12 +354,13 @@ class Project:
         """The plan for making these groups and runs, with all runs that they depend on. A study does not wait for
         parents that are neither finished nor asked for themselves: they are not part of the plan."""
         self.check()
-        specs, states = self.specs(profile), {}
+        specs, states, again = self.specs(profile), {}, set()
         wanted = {spec.name for spec in self.asked(profile, names)}
         for name, spec in reversed(specs.items()):  # children first
-            if name in wanted and state(spec, states) != "done":
-                wanted |= {n for n, one in spec.parents.items() if not spec.study or state(one, states) == "done"}
-        plan = Plan({run: spec for run, spec in specs.items() if run in wanted}, states)
+            if name in wanted and (state(spec, states) not in READABLE or name in again):
+                wanted |= {n for n, one in spec.parents.items() if not spec.study or state(one, states) in READABLE}
+                again |= {n for n, one in spec.parents.items() if not spec.study and state(one, states) == RESULTS}
+        plan = Plan({run: spec for run, spec in specs.items() if run in wanted}, states, frozenset(again))
         self.check_own_rewards(plan.specs[run] for run in plan.waiting)
         return plan
 
@@ -518,13 +526,15 @@ def reasons(spec: Spec, states: dict[Path, str]) -> Iterator[str]:
         elif path.stat().st_size != entry["bytes"]:
             yield f"{name} is damaged"
     for name, parent in spec.parents.items():
-        finished = state(parent, states) == "done"
+        finished = state(parent, states) in READABLE
         if spec.study and not finished and name not in record["parents"]:
             continue
         # a restored run was made from the published parents, which may differ from those in data/runs
         makes = {finished and made_as(parent.folder), made_as(parent.reference)} - {None}
         if record["parents"].get(name) not in makes:
             yield f"{name} made anew" if finished else f"{name} is not finished"
+    if record.get("results_only"):
+        yield RESULTS
 
 
 def made_as(folder: Path) -> str | None:
@@ -541,6 +551,7 @@ class Plan:
 
     specs: dict[str, Spec]
     states: dict[Path, str] = field(default_factory=dict)
+    again: frozenset[str] = frozenset()  # runs whose results alone are here, and from which unfinished ones start
 
     @cached_property
     def heights(self) -> dict[str, int]:
@@ -553,9 +564,11 @@ class Plan:
 
     @cached_property
     def waiting(self) -> dict[str, str]:
-        """The state of each run that is not finished or has a parent that is to be made."""
+        """The state of each run that is not finished, is one of `again`, or has a parent that is to be made. A run that
+        was made from a published parent stays finished when this parent is made `again`."""
         found: dict[str, str] = {}
         for name, spec in self.specs.items():  # parents first
-            if (now := state(spec, self.states)) != "done" or found.keys() & spec.parents.keys():
+            now = state(spec, self.states)
+            if now not in READABLE or name in self.again or (found.keys() - self.again) & spec.parents.keys():
                 found[name] = now
         return found
