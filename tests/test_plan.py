@@ -376,6 +376,30 @@ def test_a_studys_group_names_all_that_its_partial_analysis_reads(group):
     assert read and read <= {spec.name for spec in project.asked("smoke", [group])}
 
 
+def test_every_published_run_was_made_from_the_published_runs_that_it_names():
+    project, asked = Project(), 0
+    for profile in project.declarations.profiles:
+        specs = project.specs(profile)
+        for name, spec in specs.items():
+            if spec.published and not spec.study:
+                for parent, made in read_record(spec.reference)["parents"].items():
+                    assert read_record(specs[parent].reference)["id"] == made, f"{name} was made from another {parent}"
+                    asked += 1
+    assert asked > 300
+
+
+def test_what_profile_cpu_declares_is_what_is_published():
+    """Published and declared runs are the same, but for the base model and the problems, which are committed."""
+    specs = Project().specs("cpu")
+    others = [name for name in specs if not name.startswith(("tour/", "base/", "problems/"))]
+    assert not [name for name in others if not specs[name].published], "make and publish it, or name it in `without`"
+    folders = {
+        path.parent.relative_to(DATA / "reference/cpu").as_posix()
+        for path in (DATA / "reference/cpu").glob("*/*/*/run.json")
+    }
+    assert not folders - specs.keys(), "published, but not declared"
+
+
 def test_every_method_is_trained_on_as_many_completions():
     """README, "Choices": the budget of RL is completions sampled, of offline methods those that their pairs cost."""
     specs = Project().specs("cpu")
