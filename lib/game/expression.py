@@ -59,7 +59,7 @@ class _Tree:
 
 @dataclass(frozen=True, slots=True)
 class Num(_Tree):
-    """A number of the text: an int, or a Fraction if it was written as a decimal."""
+    """A number in the text: an int, or a Fraction if it was written as a decimal."""
 
     value: int | Fraction
 
@@ -154,7 +154,7 @@ def _fault(number: str) -> str | None:
 
 
 def _reduce(operands: list[Expr], operators: list[str], precedence: int) -> None:
-    """Apply the operators on top of the stack that bind at least as tightly as `precedence`."""
+    """Applies the operators on top of the stack that bind at least as tightly as `precedence`."""
     while operators and _PRECEDENCE[operators[-1]] >= precedence:
         op, right = operators.pop(), operands.pop()
         operands.append(Neg(right) if op is _SIGN else BinOp(op, operands.pop(), right))
@@ -176,7 +176,7 @@ def _value(expr: Expr) -> int | Fraction:
 
 
 def number(text: str) -> int | Fraction:
-    """The exact value of a number as texts write it: 1540 or 1,540, 13.5 (a Fraction), 7/2."""
+    """The exact value of a number as it is written in texts: 1540 or 1,540, 13.5 (a Fraction), 7/2."""
     text = text.replace(",", "")
     return Fraction(text) if "." in text or "/" in text else int(text)
 

@@ -165,8 +165,8 @@ def q_values(successors: Sequence[State], kind: str, alpha: float = 0.2, beta: f
     """Q(s, a) for the successors s' = T(s, a) of any actions, float64.
 
     kind "none": 0. "executor": 1 for a game that is won, else 0, which is all that is known without a solver. "binary":
-    Q_bin = V*(s') (Eq. 7). "soft": Q_soft = 1 - alpha d_min(s') + beta log(1 + c(s')) if s' can be solved, else 0 (Eq.
-    9). Raises ValueError for any other kind.
+    Q_bin = V*(s') (Eq. 7). "soft": Q_soft = 1 - alpha d_min(s') + beta log(1 + c(s')) if s' can be solved, else 0
+    (Eq. 9). Raises ValueError for any other kind.
     """
     if kind == "none":
         return np.zeros(len(successors))

@@ -3,10 +3,10 @@
     a = 44 + 19  # 63
     answer = a + 35
 
-A line is `name = expression`. An expression holds integers in ASCII digits, names that were bound on earlier lines, `+
-- * /`, signs and parentheses; everything after a `#` is a comment. White space is space, tab and carriage return. Each
-line is checked token by token and then parsed with Python's `ast`; this file walks its tree, in exact rationals. A name
-may be bound again.
+A line is `name = expression`. An expression holds integers in ASCII digits, names that were bound on earlier lines,
+`+ - * /`, signs and parentheses; everything after a `#` is a comment. White space is space, tab and carriage return.
+Each line is checked token by token and then parsed with Python's `ast`; this file walks its tree, in exact rationals. A
+name may be bound again.
 
 Every value carries the expression over literals that computes it, and it has consumed the numbers of that expression. A
 value that is used twice therefore consumes its numbers twice, and a value on which the final value does not rest

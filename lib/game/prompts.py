@@ -6,7 +6,7 @@ A style is a wording, with a chat template around it if there is one, and the to
 from collections.abc import Sequence
 from fractions import Fraction
 
-PROMPTS = {  # by style
+PROMPTS = {  # style -> wording
     "free": "Numbers: [{nums}]\nTarget: {target}\n",
     "program": "Numbers: [{nums}]\nTarget: {target}\nProgram\n",
     "trace": "Numbers: [{nums}]\nTarget: {target}\nTrace\n",

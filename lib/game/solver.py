@@ -164,7 +164,7 @@ def _meet(left: tuple, right: np.ndarray, target: tuple) -> np.ndarray:
     """Which combinations reach the target, bool (splits, 6, L, R, batch): those whose right part has the needed value.
     left: fractions (splits, L, 1, batch). right: values (splits, 1, R, batch)."""
     hit = _needed(left, target) == right[:, None]
-    if not target[0].all():  # 0 * r = 0 and 0 / r = 0 hold for any r
+    if not target[0].all():  # 0 * r = 0 and 0 / r = 0 do not determine r
         valid = right == right
         free = (target[0] == 0) & (left[0] == 0) & (left[1] != 0)
         hit[:, 3] |= free & valid
@@ -220,8 +220,8 @@ def enumerate_solutions(nums: np.ndarray, targets: np.ndarray) -> tuple[np.ndarr
         return problem, np.zeros_like(problem)
     numbers, target = _as_fractions(nums), _as_fractions(targets)
     larger = (np.maximum(np.maximum(abs(p), q), 1) for p, q in (numbers, target))
-    weights = [np.minimum(size, 2**52).astype(float) for size in larger]  # no float holds 10**400
-    exact = 2.0 ** (n - 1) * weights[0].prod(axis=1) * weights[1] < 2**52  # |n1 * d2| of any two values compared
+    weights = [np.minimum(size, 2**52).astype(float) for size in larger]  # a float cannot hold 10**400
+    exact = 2.0 ** (n - 1) * weights[0].prod(axis=1) * weights[1] < 2**52  # bounds |n1 * d2| of any two values compared
     found = []
     for start in range(0, problems, BATCH[n]):
         chunk = slice(start, start + BATCH[n])
@@ -248,7 +248,7 @@ def _merge_equal_numbers(nums: np.ndarray, problem: np.ndarray, template: np.nda
 
 
 def _tree_keys(rows: np.ndarray) -> np.ndarray:
-    """A number for each label row, equal for rows that are the same tree up to commuting."""
+    """A number for each label row. Rows get equal numbers if they are the same tree up to commuting."""
     levels = np.split(rows.astype(np.int64), 2 ** np.arange(1, rows.shape[1].bit_length()) - 1, axis=1)
     keys = levels.pop()
     for labels in reversed(levels):  # computes the keys of a level's trees from their children's
@@ -363,7 +363,7 @@ def _forms(nums: tuple, target: int | Fraction) -> np.ndarray:
         rows = np.concatenate([rows, swapped[:, _swap(rows.shape[1], i)]])
     if len(set(nums)) < len(nums):
         rows = np.unique(rows, axis=0)
-    rows.flags.writeable = False  # shared by every caller
+    rows.flags.writeable = False  # all callers share this array
     return rows
 
 
@@ -422,7 +422,7 @@ def levels(problems: Sequence[Problem]) -> list[str | None]:
 
 
 def _blocks(problems: Sequence[Problem], size: int = 8192) -> Iterator[tuple]:
-    """(indices, nums, targets) of blocks of problems that have equally many numbers."""
+    """(indices, nums, targets) of blocks of problems that all have the same count of numbers."""
     lengths = np.array([len(p.nums) for p in problems], int)
     for n in np.unique(lengths):
         indices = np.flatnonzero(lengths == n)

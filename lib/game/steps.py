@@ -3,9 +3,9 @@
     44 + 19 = 63, 63 * 35 = 2205
     so 44 + 19 = 63 and 63 + 35 = 98
 
-An equals sign next to arithmetic that is not such an equation (`44 + = 63`, `48 - 43 == 5`, `60 ** 2 = 3600`, `98 = 44
-+ 19 + 35`) is a malformed step. `dense` penalises these too, so that a misspelling cannot hide a fault. Words, and
-operators outside ASCII, count as prose. Numbers may have commas between their thousands. Marks around a result are
+An equals sign next to arithmetic that is not such an equation (`44 + = 63`, `48 - 43 == 5`, `60 ** 2 = 3600`,
+`98 = 44 + 19 + 35`) is a malformed step. `dense` penalises these too, so that a misspelling cannot hide a fault. Words,
+and operators outside ASCII, count as prose. Numbers may have commas between their thousands. Marks around a result are
 ignored: `= **63**`, `= \\boxed{63}`, and the typographic minus of `= −9`. Every text is read once, in linear time.
 """
 
@@ -58,7 +58,7 @@ _EQUATION = re.compile(
     # An equation starts where no operand ends; in bold type it starts behind the two asterisks.
     r"(?:(?<![\w.^*/+])(?<!\w-)|(?<=[^\w.)^*/+ \t]\*\*)|(?<=[^0-9.)][ \t]\*\*))"
     rf"(?P<left>{_TERM}(?:[ \t]*+[-+*/][ \t]*+{_TERM})++)"
-    # The result may stand in marks: **63**, \boxed{63}, or behind a typographic minus.
+    # The result may have marks around it, **63** or \boxed{63}, or a typographic minus in front.
     r"(?:[ \t]*+=[ \t]*+(?:(?P<bold>\*\*)|(?P<box>\\boxed\{))?"
     rf"(?P<right>(?:−(?=[0-9]))?{_NUMBER})(?(bold)\*\*)(?(box)\}})"
     rf"(?![\w^%]|\.[0-9]|{COMMA}|[ \t]*+[-+*/][ \t]*+[-(]?[0-9]))?+"
@@ -137,7 +137,7 @@ def _read(run: str, before: str, behind: str, ends: bool) -> list[tuple[tuple[in
 def _equation(left: str, right: str) -> _Equation | None:
     """An equation, or None if its left side is not an expression."""
     length = len(left)
-    if (unclosed := left.count("(") - left.count(")")) > 0:  # (44 + 19 = 63)
+    if (unclosed := left.count("(") - left.count(")")) > 0:  # as in (44 + 19 = 63)
         left = left[unclosed:].lstrip()
     skipped = length - len(left)
     text, result = f"{left} = {right}", number(right.replace("−", "-"))

@@ -5,8 +5,8 @@
     backtrack                     gives the pool up; the next state is the earlier one to which the search returns
 
 Numbers are integers (1540 or 1,540) or exact fractions (7/2, without spaces). With provenance, a state also says how
-its numbers were made: `state [3, 6 = 8 - 2, 7]`. A try may also say whether its result is the target: `try 4 * 6 = 24,
-24? yes`.
+its numbers were made: `state [3, 6 = 8 - 2, 7]`. A try may also say whether its result is the target:
+`try 4 * 6 = 24, 24? yes`.
 
 `replay` keeps the true pool. Only a try whose operands are in the pool and whose arithmetic holds changes it. A slip
 therefore counts as a fault on its own line and on the lines that build on it, but no further: a `backtrack` after it
