@@ -1,4 +1,4 @@
-"""Paths, files that are whole or not there, the nearest name, and the line that says how far a long loop is."""
+"""Paths, files that are either complete or absent, the nearest known name, and the progress line of long loops."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from tqdm import tqdm
 
-if TYPE_CHECKING:  # half a second to import: paths and names are wanted where no table is
+if TYPE_CHECKING:  # its import takes half a second, and paths and names are needed without tables
     import pandas as pd
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -25,13 +25,14 @@ MODELS = DATA / "models"
 PAPER = DATA / "paper"
 REFERENCE = DATA / "reference"
 FIGURES = ROOT / "figures"
-RUNS = Path(os.environ.get("COUNTDOWN_RUNS") or DATA / "runs").resolve()  # the variable moves the runs
-if "COUNTDOWN_RUNS" in os.environ:  # what is started from here works in other folders
+RUNS = Path(os.environ.get("COUNTDOWN_RUNS") or DATA / "runs").resolve()  # the variable selects another folder
+if "COUNTDOWN_RUNS" in os.environ:  # an absolute path, since child processes work in other folders
     os.environ["COUNTDOWN_RUNS"] = str(RUNS)
 
 
 def nearest(name: str, known: Iterable) -> str:
-    """The end of an error message: the nearest known name, or where none is near all of them, the first thirty."""
+    """The end of an error message: the nearest known name, or if no name is near, all names, or the first thirty of
+    them."""
     names = list(dict.fromkeys(map(str, known)))
     close = difflib.get_close_matches(str(name), names, 1, cutoff=0.5)
     more = f" and {len(names) - 30} more" if len(names) > 30 else ""
@@ -40,10 +41,10 @@ def nearest(name: str, known: Iterable) -> str:
 
 @contextmanager
 def atomic(path: Path) -> Iterator[Path]:
-    """Give a temporary path in the same folder as `path`, which takes its place when the block ends without an error.
+    """Yields a temporary path in the same folder as `path`, which replaces `path` when the block ends without an error.
 
-    A power cut leaves the old file or the new one. Raises OSError with a remedy when the file cannot be written (a full
-    disk); the temporary file is removed.
+    A power cut leaves either the old file or the new one. Raises OSError with a remedy if the file cannot be written
+    (such as on a full disk); the temporary file is removed.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
@@ -58,7 +59,7 @@ def atomic(path: Path) -> Iterator[Path]:
 
 
 def synchronise(path: Path) -> None:
-    """Wait until a file's content, or the names in a folder, are on the disk."""
+    """Waits until a file's content, or the names in a folder, are on the disk."""
     handle = os.open(path, os.O_RDONLY)
     try:
         os.fsync(handle)
@@ -68,7 +69,8 @@ def synchronise(path: Path) -> None:
 
 @contextmanager
 def writing(path: Path, *others: type[Exception]) -> Iterator[None]:
-    """Turn an OSError in writing `path`, or `others` that mean the same, into one with its name and what to do."""
+    """Turns an OSError in writing `path`, or one of `others` that means the same, into an OSError with the path and a
+    remedy."""
     try:
         yield
     except (OSError, *others) as error:
@@ -77,9 +79,9 @@ def writing(path: Path, *others: type[Exception]) -> Iterator[None]:
 
 
 def write_table(table: pd.DataFrame, path: Path, rounded: bool = False) -> Path:
-    """Write a table as .parquet (zstd) or .csv, whole or not at all. Raises OSError on a full disk.
+    """Writes a table as .parquet (zstd) or .csv, completely or not at all. Raises OSError on a full disk.
 
-    `rounded`: the fractions of a .csv get six significant digits, so that every processor writes the same bytes.
+    `rounded`: the fractions in a .csv get six significant digits, so that every processor writes the same bytes.
     """
     with atomic(path) as temporary:
         if path.suffix == ".parquet":
@@ -94,22 +96,23 @@ def write_table(table: pd.DataFrame, path: Path, rounded: bool = False) -> Path:
 
 
 def brief(cell):
-    """A fraction as text with six significant digits; whole numbers, and what is no number, as they are.
+    """A fraction as text with six significant digits; whole numbers, and cells that are not numbers, are returned
+    unchanged.
 
-    Processors disagree about the sixteenth digit, which decides how a tie is rounded: a first rounding, to twelve,
-    removes it. A difference below 1e-12 is one of nothing.
+    Processors disagree about the sixteenth digit, which decides how a tie is rounded; rounding to twelve digits first
+    removes it. A number below 1e-12 in size is taken for a difference of equal numbers, and becomes 0.
     """
     if not isinstance(cell, float) or not math.isfinite(cell):
         return cell
     cell = float(f"{cell:.12g}")
     if cell.is_integer() or abs(cell) < 1e-12:
-        return str(float(round(cell)))  # of -0.0 the same as of 0.0
+        return str(float(round(cell)))  # the same text for -0.0 and 0.0
     return str(float(f"{cell:.6g}"))
 
 
 def read_table(path: str | Path, without: Collection[str] = ()) -> pd.DataFrame:
-    """Read .parquet, `without` some columns, or .csv. Raises FileNotFoundError, or ValueError if it is damaged or not
-    what its run.json says, with what to do."""
+    """Reads a .parquet file, `without` some columns, or a .csv file. Raises FileNotFoundError, or ValueError with a
+    remedy if the file is damaged or differs from what its run.json says."""
     import pandas as pd
     from pyarrow.parquet import read_schema
 
@@ -126,9 +129,9 @@ def read_table(path: str | Path, without: Collection[str] = ()) -> pd.DataFrame:
 
 
 def verify(path: Path) -> None:
-    """Hold a file of a run, or every file of a folder in it, to the sizes and hashes in the run's run.json.
+    """Checks a file of a run, or every file of a folder in it, against the sizes and hashes in the run's run.json.
 
-    Passes where there is no run.json. Raises ValueError for a file that is missing or has another content.
+    Passes if there is no run.json. Raises ValueError for a file that is missing or has other content.
     """
     record = path.with_name("run.json")
     if not record.exists():
@@ -146,38 +149,40 @@ def verify(path: Path) -> None:
 
 
 def sha256(path: Path) -> str:
-    """The hash of a file's content, in hexadecimal digits."""
+    """The sha256 hash of a file's content, in hexadecimal digits."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 @contextmanager
 def reading(path: Path) -> Iterator[None]:
-    """Turn what goes wrong in reading a run's file into a ValueError with its name and what to do."""
+    """Turns an error in reading a run's file into a ValueError with the file's path and a remedy."""
     try:
         yield
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:  # pyarrow's, pandas', another content
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:  # of pyarrow, pandas or other content
         raise ValueError(f"{shown(path)} is damaged ({error}): {remedy(path)}") from error
 
 
 def remedy(path: Path) -> str:
-    """What brings a run's file back: git where it is published, else the run."""
+    """How to restore a run's file: from git if it is published, otherwise by repeating the run."""
     if path.is_relative_to(ROOT) and not path.is_relative_to(RUNS):
         return f"restore it with `git checkout -- {shown(path)}`"
     return f"delete the folder {shown(path.parent)} and give the same command again: this run is made anew"
 
 
 def shown(path: Path) -> str:
-    """A path as people, notebooks and records see it: from the repository's root where it lies inside."""
+    """A path as it is shown to people, in notebooks and in records: relative to the repository's root if it lies
+    inside."""
     return str(path.relative_to(ROOT)) if path.is_relative_to(ROOT) else str(path)
 
 
 def progress(iterable: Iterable | None, total: int, what: str, done: int = 0) -> tqdm:
-    """Pass the items on and say every few seconds how far they are, of `total`, `done` of them done before."""
+    """Passes the items on, and shows every few seconds how many of `total` are done; `done` of them were done
+    before."""
     line = "{desc} {n_fmt}/{total_fmt}{postfix}, {elapsed} elapsed, {remaining} left"
     return tqdm(
         iterable, what, total, initial=done, file=sys.stdout, mininterval=5, miniters=1, delay=2, bar_format=line
     )
 
 
-clock = tqdm.format_interval  # seconds as people read them: 75 -> "01:15", 3700 -> "1:01:40"
+clock = tqdm.format_interval  # formats seconds: 75 -> "01:15", 3700 -> "1:01:40"

@@ -1,14 +1,15 @@
-"""Rewards: a completion's worth for training, by name.
+"""Rewards: what a completion is worth in training, by name.
 
     reward = get_reward("ast", {"tau": 2.0})
     scores = reward(completions, problem)  # one group: the completions of one problem
 
 A factory registered with `@register("name")` takes the reward's options and returns that function. `Score.parts` are
-logged beside the total. Your own reward may stand in a notebook, or in a file that its name points to, as in `reward:
-my_rewards.py:closer` in papermill_runs.yaml.
+logged beside the total. Your own reward may be in a notebook, or in a file that its name points to, as in
+`reward: my_rewards.py:closer` in papermill_runs.yaml.
 
-Equations are those of "Dense Rewards for RLVR on Countdown via ASTs" (Elbakry, 2026), short `ast`, unless another paper
-is named: `dense` is "Enhancing RLOO with Dense Symbolic Rewards and Bandit-Driven Curricula" (Sangpisit, Thawornbut).
+Equations are those of "Dense Rewards for RLVR on Countdown via ASTs" (Elbakry, 2026), abbreviated `ast`, unless another
+paper is named: `dense` is "Enhancing RLOO with Dense Symbolic Rewards and Bandit-Driven Curricula" (Sangpisit,
+Thawornbut).
 """
 
 import inspect
@@ -43,7 +44,7 @@ from lib.game.verifiers import (
 
 
 class Score(NamedTuple):
-    """What a completion earns, and the parts that it is made of."""
+    """The reward of a completion, and the parts of which it is made."""
 
     total: float
     parts: dict[str, float]
@@ -52,13 +53,13 @@ class Score(NamedTuple):
 Reward = Callable[[Sequence[str], Problem], list[Score]]
 REWARDS: dict[str, Callable[..., Reward]] = {}
 _file: dict[str, Callable[..., Reward]] | None = None  # the rewards of the file that is being run, if there is one
-_of_files: dict[str, tuple[bytes, dict[str, Callable[..., Reward]]]] = {}  # file -> its text, and its rewards
+_of_files: dict[str, tuple[bytes, dict[str, Callable[..., Reward]]]] = {}  # file -> its text and its rewards
 
 
 def register(name: str) -> Callable:
-    """Decorator: enter a reward factory in REWARDS, or among the rewards of the file that `get_reward` runs.
+    """A decorator that enters a reward factory in REWARDS, or among the rewards of the file that `get_reward` runs.
 
-    Raises ValueError for a name that exists, unless a cell of a notebook is run again.
+    Raises ValueError for a name that exists already, unless a cell of a notebook is run again.
     """
 
     def enter(factory: Callable[..., Reward]) -> Callable[..., Reward]:
@@ -76,7 +77,8 @@ def register(name: str) -> Callable:
 
 
 def _indicators(verdict: Verdict, exact_numbers: bool) -> dict[str, float]:
-    """The indicators of Eq. 8 as parts, and wrong_numbers, which `exact_numbers` excludes from valid answers."""
+    """The indicators of Eq. 8 as parts, and wrong_numbers; with `exact_numbers`, answers with wrong numbers are not
+    valid."""
     valid = ("correct", "wrong_value") if exact_numbers else ("correct", "wrong_value", "wrong_numbers")
     return {
         "correct": float(verdict.status == "correct"),
@@ -88,10 +90,10 @@ def _indicators(verdict: Verdict, exact_numbers: bool) -> dict[str, float]:
 
 @register("sparse")
 def sparse(lambda_c: float = 1.0, lambda_p: float = 0.1) -> Reward:
-    """Eq. 4: lambda_c for a correct answer, lambda_p for any other answer span, and 0 without a span. As in Eq. 8 the
-    span need not hold an expression.
+    """Eq. 4: lambda_c for a correct answer, lambda_p for any other answer span, and 0 without a span. As in Eq. 8, the
+    span does not have to hold an expression.
 
-    Raises ValueError unless lambda_c is above lambda_p and above 0: no wrong answer may earn what a correct one does.
+    Raises ValueError unless lambda_c is above lambda_p and above 0: no wrong answer may earn as much as a correct one.
     """
     if not lambda_c > max(0, lambda_p):
         raise ValueError(f"lambda_c must be above lambda_p and above 0: lambda_c={lambda_c}, lambda_p={lambda_p}")
@@ -113,15 +115,15 @@ def ast_distance(
     tau: float = 2.0,
     exact_numbers: bool = True,
 ) -> Reward:
-    """Eq. 8: lambda_c for a correct answer, else lambda_p for an answer span and lambda_a exp(-d / tau) for a valid
-    expression, where d is its distance to the nearest solution (Eq. 5). Both also earn lambda_s times the share of the
-    reasoning's different steps whose arithmetic holds, as the paper proposes for later.
+    """Eq. 8: lambda_c for a correct answer; otherwise lambda_p for an answer span, and lambda_a exp(-d / tau) for a
+    valid expression, where d is its distance to the nearest solution (Eq. 5). Any completion also earns lambda_s times
+    the share of the reasoning's different steps whose arithmetic holds, as the paper proposes for later.
 
-    With exact_numbers an expression is valid if it uses exactly the problem's numbers, a division by zero included;
-    without, any expression is (the paper's early trials, which the policy learnt to exploit). Parts: correct, answer,
-    valid (the indicators of Eq. 8); wrong_numbers; distance (d; 0 for a correct answer, the size of a solution where
-    there is no tree, infinite without a solution); closeness (exp(-d / tau) of a valid answer, else 0); with lambda_s
-    arithmetic (the share).
+    With exact_numbers, an expression is valid if it uses exactly the problem's numbers, even if it divides by zero.
+    Without it, any expression is valid (as in the paper's early trials, which the policy learned to exploit). Parts:
+    correct, answer, valid (the indicators of Eq. 8); wrong_numbers; distance (d; it is 0 for a correct answer, the size
+    of a solution if there is no tree, and infinite without a solution); closeness (exp(-d / tau) of a valid answer,
+    else 0); and with lambda_s arithmetic (the share).
 
     Raises ValueError unless tau > 0, lambda_s >= 0 and lambda_c > max(0, lambda_p) + max(0, lambda_a) + lambda_s, so
     that every wrong completion scores below every solution.
@@ -165,7 +167,7 @@ def ast_distance(
 def program(early: float = 1.0) -> Reward:
     """The decomposed reward (Eq. 4) of "Programmatic Reasoning for Countdown" (Ivankiv and Zhou): the sum of the
     weights of the checks that a program passes. Parts: each check, 0 or 1. The checks before the target keep a share
-    `early` of their weights, and the target has the rest. Raises ValueError unless early is within 0 and 1."""
+    `early` of their weights, and the target gets the rest. Raises ValueError unless early is between 0 and 1."""
     if not 0 <= early <= 1:
         raise ValueError(f"early must lie between 0 and 1: {early}")
     weights = {check: early * weight for check, weight in PROGRAM_WEIGHTS.items()}
@@ -181,13 +183,13 @@ def program(early: float = 1.0) -> Reward:
 
 @register("program_near")
 def program_near(by: str = "tree", credit: float = 0.25, tau: float = 2.0) -> Reward:
-    """The reward `program`, and partial credit for a wrong value, which that paper leaves to the future: a program that
+    """The reward `program` with partial credit for a wrong value, which its paper leaves to future work: a program that
     uses the given numbers and misses the target also earns credit x closeness.
 
-    closeness is exp(-d / tau), where d is the distance of the program's expression to the nearest solution (`ast`, Eq.
-    5), or with by="value" 1 / (1 + |value - target|). Parts: those of `program`, and closeness (0 for all other
-    programs). Raises ValueError for another `by`, a tau that is not positive, and a credit outside [0, 0.5), with which
-    a wrong program could earn what a correct one does.
+    closeness is exp(-d / tau), where d is the distance of the program's expression to the nearest solution (`ast`,
+    Eq. 5); with by="value" it is 1 / (1 + |value - target|). Parts: those of `program`, and closeness (0 for all other
+    programs). Raises ValueError for another `by`, for a tau that is not positive, and for a credit outside [0, 0.5),
+    with which a wrong program could earn as much as a correct one.
     """
     if by not in ("tree", "value") or not (0 <= credit < PROGRAM_WEIGHTS["target"] and tau > 0):
         given = f"by={by!r}, credit={credit}, tau={tau}"
@@ -203,7 +205,7 @@ def program_near(by: str = "tree", credit: float = 0.25, tau: float = 2.0) -> Re
     def reward(completions: Sequence[str], problem: Problem) -> list[Score]:
         scores = []
         for completion, score in zip(completions, checks(completions, problem), strict=True):
-            misses = score.parts["numbers"] > score.parts["target"]  # the right numbers, and a wrong value
+            misses = score.parts["numbers"] > score.parts["target"]  # the right numbers but a wrong value
             close = closeness(completion, problem) if misses else 0.0
             scores.append(Score(score.total + credit * close, score.parts | {"closeness": close}))
         return scores
@@ -215,17 +217,19 @@ def program_near(by: str = "tree", credit: float = 0.25, tau: float = 2.0) -> Re
 def dense(lambda_1: float = 0.05, lambda_2: float = 0.05, lambda_3: float = 0.0, aggregate: str = "bounded") -> Reward:
     """`dense`, Eq. 6: the sparse reward + lambda_1 R_legal - lambda_2 R_invalid + lambda_3 R_progress (its Section 7).
 
-    A step of `verify_steps` is legal if it reads `a op b = c`, holds, and takes its operands from the pool; else it is
-    invalid. It makes progress if it and every step of its attempt before it are legal, and its pool can still reach the
-    target. The paper leaves open how R sums c such steps, hence `aggregate`:
+    A step of `verify_steps` is legal if it reads `a op b = c`, holds, and takes its operands from the pool; otherwise
+    it is invalid. It makes progress if it and every earlier step of its attempt are legal, and its pool can still reach
+    the target. The paper leaves open how R sums c such steps; therefore there is an option, `aggregate`:
 
-    "bounded": c / (c + n - 1) for c different steps, where a solution of n numbers needs n - 1: within [0, 1), growing.
-    "share": c by the number of different steps. R_legal + R_invalid is then 1, so both lambdas act as one.
+    "bounded": c / (c + n - 1) for c different steps, where a solution of n numbers needs n - 1. This lies in [0, 1) and
+    grows with c.
+    "share": c divided by the number of different steps. R_legal + R_invalid is then 1, so both lambdas act as one.
     "count": c of all steps, the literal reading; enough legal steps earn more than a correct answer.
 
     Unless aggregate is "count", a correct answer earns at least 1 - lambda_2 and any other at most 0.1 + lambda_1 +
-    lambda_3. Parts: correct, answer, valid as for "sparse"; legal, invalid, progress (the R); steps (how many count).
-    Raises ValueError for another aggregate, a negative lambda, or lambdas that could close the gap of 0.9.
+    lambda_3. Parts: correct, answer, valid as for "sparse"; legal, invalid, progress (the values of R); steps (how many
+    count). Raises ValueError for another aggregate, for a negative lambda, and for lambdas that could close the gap of
+    0.9.
     """
     if aggregate not in ("bounded", "share", "count"):
         raise ValueError(f"aggregate must be 'bounded', 'share' or 'count': {aggregate!r}")
@@ -254,7 +258,7 @@ def dense(lambda_1: float = 0.05, lambda_2: float = 0.05, lambda_3: float = 0.0,
 
 
 def _progress(steps: list[Step], problem: Problem) -> list[bool]:
-    """Which steps lead, by legal steps alone, to a pool that can reach the target."""
+    """Which steps lead, through legal steps only, to a pool that can still reach the target."""
     progress, clean, attempt = [], True, 0
     for step in steps:
         clean = step.legal and (clean or step.attempt > attempt)
@@ -275,17 +279,17 @@ def traced(
 ) -> Reward:
     """The sparse reward and what `verify_trace` adds to it: the family of `trace`, Table 1 (TRACE_REWARDS).
 
-    + validity x share of valid lines (with mixed_groups only where a completion of the group is correct)
+    + validity x share of valid lines (with mixed_groups only if a completion of the group is correct)
     + agreement, for an answer that fits its own trace: it uses the problem's numbers, not results of the trace, and it
       is correct if the trace ends at the target
-    - penalty x share of faulty lines (not valid, or a repeated action; with strict also a repeated state and every line
-      outside the think block, and without any line the share is 1)
+    - penalty x share of faulty lines (those that are not valid or repeat an action; with strict also those that repeat
+      a state and every line outside the think block, and the share is 1 if there are no lines)
     and, for a correct answer whose trace ends at the target,
     + bonus + effort x min(extra / 4, 1) + hardness x share of the group that is wrong,
     where extra counts the different valid tries beyond those that a solution needs.
 
     Parts: those of "sparse"; validity, faults, reached, extra; ungrounded (the answer uses generated values); agrees.
-    Raises ValueError for a negative weight, and where a wrong answer could earn what a correct one does.
+    Raises ValueError for a negative weight, and if a wrong answer could earn as much as a correct one.
     """
     if min(validity, bonus, penalty, effort, hardness, agreement) < 0 or validity + penalty >= 0.9:
         raise ValueError(f"weights must not be negative, and validity + penalty below 0.9: {validity}, {penalty}")
@@ -322,9 +326,9 @@ def traced(
     return reward
 
 
-# `trace`, Table 1: our weights, since the paper gives none, and its hypotheses (v3's is ours). In an earlier setup a
-# policy trained with trace_guarded learned to close the think block at once and to write its trace after it (99.9%):
-# without a line there is no fault, unless `strict` is set.
+# `trace`, Table 1: our weights, since the paper gives none, and the paper's hypotheses (that of v3 is ours). In an
+# earlier setup a policy trained with trace_guarded learned to close the think block at once and to write its trace
+# after it (99.9%): if no line is in the block, there is no fault, unless `strict` is set.
 TRACE_REWARDS = {
     "trace_outcome": ({}, "final-only: structured traces can improve under the sparse final verifier alone"),
     "trace_dense": ({"validity": 0.5}, "process-v1: valid transitions and matching states improve credit assignment"),
@@ -349,11 +353,11 @@ KINDS = {float: "a number", int: "a whole number", bool: "true or false", str: "
 
 
 def get_reward(name: str, options: dict | None = None) -> Reward:
-    """The reward `name`, or `file.py:name` (from the repository's root), with these options.
+    """The reward `name`, or `file.py:name` (with the file's path from the repository's root), with these options.
 
     Raises ValueError that names the nearest reward or option, the type of an option, or the error in the file. The
-    reward raises TypeError for a single text and for anything else than a `Problem`, and ValueError for scores that
-    `score_group` refuses.
+    reward itself raises TypeError for a single text and for anything other than a `Problem`, and ValueError for scores
+    that `score_group` refuses.
     """
     file, _, short = name.rpartition(":")
     known_rewards = rewards_of(file) if file else REWARDS
@@ -390,7 +394,7 @@ def get_reward(name: str, options: dict | None = None) -> Reward:
 def score_group(reward: Reward, completions: Sequence[str], problem: Problem, name: str = "") -> list[Score]:
     """The scores of a problem's completions: one `Score` each, with a finite total and with numbers as parts.
 
-    Raises ValueError that names the reward, the problem and the completion, counted from 1.
+    Raises ValueError that names the reward, the problem and the completion (counted from 1).
     """
     scores = reward(completions, problem)
     about = f"reward {name or getattr(reward, '__name__', 'of your own')!r} on {problem.nums} to {problem.target}"
@@ -410,16 +414,17 @@ def score_group(reward: Reward, completions: Sequence[str], problem: Problem, na
 
 
 def _is_number(value: object) -> bool:
-    """Whether it is one number of Python, numpy or torch."""
+    """Whether the value is a single number of Python, numpy or torch."""
     with suppress(TypeError, ValueError, RuntimeError):
         return not isinstance(value, str | bytes) and isinstance(float(value), float)  # pyright: ignore[reportArgumentType]
     return False
 
 
 def rewards_of(file: str) -> dict[str, Callable[..., Reward]]:
-    """The rewards that a file registers, by name. It runs in a namespace of its own, and again when its text changes.
+    """The rewards that a file registers, by name. The file runs in its own namespace, and runs again when its text has
+    changed.
 
-    Raises ValueError with the file and the line for any error in it, `sys.exit()` included.
+    Raises ValueError with the file and the line for any error in it, including `sys.exit()`.
     """
     global _file
     path = ROOT / file
@@ -439,12 +444,12 @@ def rewards_of(file: str) -> dict[str, Callable[..., Reward]]:
 
 
 def _sentence(error: BaseException) -> str:
-    """The kind of an error and what it says, on one line."""
+    """The kind of an error and its message, on one line."""
     return f"{type(error).__name__}: {' '.join(str(error).split())}".removesuffix(": ")
 
 
 def _line(error: BaseException, file: str) -> int:
-    """The line of a file at which an error left it."""
+    """The line of a file at which an error left the file."""
     if isinstance(error, SyntaxError) and error.filename == file:
         return error.lineno or 1
     frames = traceback.extract_tb(error.__traceback__)
@@ -461,10 +466,11 @@ def _fits(value: object, kind: type) -> bool:
 
 
 def as_trl(reward: Reward) -> Callable[..., list[float]]:
-    """The reward as TRL's trainers call it: `GRPOTrainer(reward_funcs=as_trl(get_reward("ast")), ...)`.
+    """The reward in the form in which TRL's trainers call it:
+    `GRPOTrainer(reward_funcs=as_trl(get_reward("ast")), ...)`.
 
-    The data set has columns nums and target, as `as_problem` reads them, beside the prompts, which may be texts or
-    messages. The completions of one problem follow each other, as in TRL's batches, and are its group.
+    The data set has columns nums and target, as `as_problem` reads them, and prompts, which may be texts or messages.
+    The completions of one problem follow each other, as in TRL's batches, and form its group.
     """
 
     @wraps(reward)
@@ -479,11 +485,12 @@ def as_trl(reward: Reward) -> Callable[..., list[float]]:
 
 
 def from_trl(function: Callable[..., list], messages: bool = False) -> Reward:
-    """The way back: a TRL reward function as a reward for our trainers, to be given to `train_rloo` or registered.
+    """The reverse of `as_trl`: turns a TRL reward function into a reward for our trainers, which can be given to
+    `train_rloo` or registered.
 
-    It is called with one group: prompts of style "free", completions (with `messages` as TRL's conversational data sets
-    have them), the columns nums and target, trainer_state (None), log_metric and log_extra, but no completion_ids. None
-    counts as 0, and what the function logs becomes a part.
+    The function is called with one group: prompts of style "free", completions (with `messages` in the form of TRL's
+    conversational data sets), the columns nums and target, trainer_state (None), log_metric and log_extra, but without
+    completion_ids. None counts as 0, and what the function logs becomes a part.
     """
 
     def reward(completions: Sequence[str], problem: Problem) -> list[Score]:

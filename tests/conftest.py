@@ -1,4 +1,4 @@
-"""Set before anything imports torch: one thread, no network."""
+"""Settings that must precede the import of torch (one thread, no network), and the fixtures that all tests share."""
 
 import os
 import shutil

@@ -1,9 +1,9 @@
-"""A real pretrained model through the product, some ten core-minutes: `make test-pretrained`.
+"""A real pretrained model in the whole study, about ten core-minutes: `make test-pretrained`.
 
-SmolLM2-135M-Instruct comes from a package of the index, whose weights of four bits become an ordinary folder of
-transformers. In a copy of the repository that folder stands in the hub's place, and runs of profile gpu8, made small,
-start from it: samples of the untouched model, SFT, samples, two RLOO updates, samples, and the explorer on them. They
-show what no model with random weights can: a vocabulary without our tags, text that is not ours, and real memory.
+SmolLM2-135M-Instruct comes from a package of the index; its four-bit weights are converted into an ordinary folder of
+transformers. In a copy of the repository that folder replaces the hub, and reduced runs of profile gpu8 start from it:
+samples of the untouched model, SFT, samples, two RLOO updates, samples, and the explorer on them. They test what a
+model with random weights cannot: a vocabulary without our tags, text in other words than ours, and real memory use.
 """
 
 import json

@@ -1,8 +1,8 @@
-"""Resume under load: a group in miniature, killed again and again at random moments, ends like an undisturbed one.
+"""Resuming under load: a small group of runs, killed again and again at random moments, ends like an undisturbed one.
 
-`make test-resume KILLS=20 GROUP=paths`. Each time one process of the study, drawn at random (front door, Snakemake, a
-runner, a kernel), gets SIGKILL; then the same command again. At the end all results must be those of a study that ran
-in peace.
+`make test-resume KILLS=20 GROUP=paths`. Each time, one random process of the study (the command that was given,
+Snakemake, a runner, a kernel) gets SIGKILL, and then the same command is given again. At the end, all results must
+equal those of an undisturbed study.
 """
 
 import os

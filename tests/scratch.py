@@ -1,4 +1,4 @@
-"""A scratch checkout: a copy of the runner with three tiny notebooks of its own."""
+"""A scratch checkout: a copy of the runner with three tiny notebooks that exist only for tests."""
 
 import json
 import os

@@ -1,7 +1,8 @@
-"""The smoke headline through a real Slurm on this machine, one of its jobs killed midway: `make test-slurm`.
+"""The group headline of profile smoke through a real Slurm on this machine, with one of its jobs killed midway:
+`make test-slurm`.
 
-For Debian, as root: Slurm and munge come from its packages and are stopped again at the end. An `/etc/slurm/slurm.conf`
-that is there already is left alone, and nothing is started then.
+This needs Debian and root: Slurm and munge are installed from its packages, and stopped again at the end. An existing
+`/etc/slurm/slurm.conf` is left unchanged, and in that case nothing is started.
 """
 
 import os

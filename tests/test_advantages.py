@@ -1,4 +1,4 @@
-"""Advantages of a group: unbiased where they say so, by enumeration; else by hand."""
+"""The advantages of a group: those that claim to be unbiased are tested by enumeration, the others by hand."""
 
 from itertools import combinations, product
 from typing import get_args

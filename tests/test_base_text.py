@@ -1,4 +1,4 @@
-"""Notebook 02's text: what it says is true, evaluation problems stay out, and it is a function of its seed."""
+"""The text of notebook 02: its statements are true, evaluation problems stay out, and it is a function of its seed."""
 
 import hashlib
 import random

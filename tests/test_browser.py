@@ -1,8 +1,8 @@
-"""What the explorer draws, in a real browser: headless Chromium opens its pages and says what it made of them.
+"""The explorer in a real browser: headless Chromium opens its pages, and the tests read what it has drawn.
 
-`tests/test_explorer.py` moves the widgets of notebook 91 without a browser. Here a page is the markup that these
-widgets show, with a script behind it that writes what it sees into the page. `make test-browser` also takes the
-picture of figures/README.md.
+`tests/test_explorer.py` moves the widgets of notebook 91 without a browser. Here a page consists of the markup that
+these widgets show and a script that writes what it finds into the page. `make test-browser` also takes the picture of
+figures/README.md.
 """
 
 import html

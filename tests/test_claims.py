@@ -1,4 +1,4 @@
-"""Every kind of claim, answered from scores whose truth is known; and the file of claims itself."""
+"""Every kind of claim, answered from scores for which the truth is known; and the file of claims itself."""
 
 import re
 import subprocess

@@ -1,4 +1,4 @@
-"""What README and CONTRIBUTING tell a newcomer to do, done to a copy of the repository, word for word."""
+"""The instructions of README and CONTRIBUTING for newcomers, followed word for word in a copy of the repository."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""Buckets, the bandit against Eq. 7 by hand, and that draws follow it."""
+"""Buckets; the bandit, compared with Eq. 7 by hand; and draws, which must follow the bandit."""
 
 import json
 import math

@@ -1,4 +1,4 @@
-"""Run All of each study, with the defaults that a reader finds."""
+"""Run All of each study, with the default parameters that a reader finds."""
 
 import pytest
 

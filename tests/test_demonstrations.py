@@ -1,4 +1,5 @@
-"""Whatever is imitated is true: demonstrations end in a right answer, equations hold, evaluation problems stay out."""
+"""Everything that is imitated is true: demonstrations end in a right answer, equations hold, evaluation problems stay
+out."""
 
 import ast
 import hashlib

@@ -1,4 +1,4 @@
-"""Eq. 5 and 6 of `ast`: by hand, by their properties, and against the literal minimum over every permutation."""
+"""Eq. 5 and 6 of `ast`: by hand, by their properties, and against the literal minimum over all permutations."""
 
 import random
 from itertools import permutations

@@ -1,4 +1,5 @@
-"""The game's rules and exact values: against plain recursion, the paper's examples, and its own propositions."""
+"""The rules and exact values of the agent's game, against plain recursion, the paper's examples and its
+propositions."""
 
 import math
 import random

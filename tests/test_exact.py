@@ -1,4 +1,4 @@
-"""Exact values of the agent's game: against tags read one by one, sampled games, and finite differences."""
+"""Exact values of the agent's game, against tags read one by one, sampled games, and finite differences."""
 
 import math
 

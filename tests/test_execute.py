@@ -1,4 +1,4 @@
-"""One run: what is done to its folder, how its notebook is executed, and what it holds meanwhile."""
+"""One run: what happens to its folder, how its notebook is executed, and what the run holds meanwhile."""
 
 import json
 import os

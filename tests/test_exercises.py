@@ -1,4 +1,4 @@
-"""The exercises of the learning track: their solutions run in the notebook as it is, and give what they say."""
+"""The exercises of the learning track: their solutions run in the unchanged notebook, and give the stated results."""
 
 import ast
 import re

@@ -1,4 +1,4 @@
-"""Rollouts as the explorer shows them: model text stays text, filters and trees say what is so."""
+"""Rollouts in the explorer: a model's text cannot become markup, and filters and trees show what is true."""
 
 import json
 import subprocess

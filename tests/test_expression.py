@@ -1,4 +1,4 @@
-"""Trees are read, evaluated and written exactly, and brought into one form."""
+"""Trees are read, evaluated and written exactly, and equal trees get one form."""
 
 import copy
 from collections import Counter

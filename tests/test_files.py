@@ -1,4 +1,4 @@
-"""Tables as files: what a study writes has the same bytes on every processor, and a training log keeps every digit."""
+"""Tables in files: a table of a study has the same bytes on every processor, and a training log keeps every digit."""
 
 import numpy as np
 import pandas as pd

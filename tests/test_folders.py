@@ -1,4 +1,5 @@
-"""A run's folder as its notebook sees it: what began it, what is written into it and what is checked on reading."""
+"""A run's folder as its notebook sees it: which run began it, what is written into it, and what is checked on
+reading."""
 
 import json
 import os

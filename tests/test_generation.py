@@ -1,5 +1,5 @@
-"""Our decode loop against transformers' `generate`, and its log-probabilities against a forward pass over the text;
-of vLLM what can be tested without it."""
+"""Our decode loop, against transformers' `generate`; its log-probabilities, against a forward pass over the text; and
+the parts of vLLM's engine that can be tested without vLLM."""
 
 import ast
 from importlib.util import find_spec

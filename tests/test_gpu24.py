@@ -1,4 +1,4 @@
-"""Profiles gpu24 and gpu8: what each of their runs is predicted to take fits on their cards. One update of gpu24 was
+"""Profiles gpu24 and gpu8: the predicted memory of each of their runs fits on its card. One update of gpu24 was
 measured on a larger GPU: lib/runs/README.md."""
 
 import re

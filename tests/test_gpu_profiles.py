@@ -1,4 +1,4 @@
-"""All runs of the profiles for GPUs: what they resolve to, run by run."""
+"""All runs of the GPU profiles: the parameters to which each run resolves."""
 
 import json
 import re

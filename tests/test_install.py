@@ -1,4 +1,4 @@
-"""The installation: that the pins resolve for every Python at hand, and what `make` does with them."""
+"""The installation: the pins resolve for every available Python, and `make` uses them as intended."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""The one rule of intervals: by hand, and by simulation on data like ours (16 samples of a problem, some runs)."""
+"""The one rule for intervals: by hand, and by simulation on data like ours (16 samples per problem, a few runs)."""
 
 import json
 from itertools import pairwise

@@ -1,4 +1,5 @@
-"""Judged tables from run folders: who, in which style, and verdicts that are kept as long as they are true."""
+"""Judged tables from run folders: the method and style of each row, and verdicts that are kept as long as they are
+true."""
 
 import json
 import subprocess

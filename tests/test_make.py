@@ -1,4 +1,4 @@
-"""The front door: what commands do and say, and whole studies through Snakemake, killed, ended and taken up again."""
+"""The commands of `make`: what they do and print, and whole studies through Snakemake, killed, ended and resumed."""
 
 import json
 import os

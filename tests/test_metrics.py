@@ -1,4 +1,4 @@
-"""pass@k against enumeration, scores and diagnostics against tables counted by hand."""
+"""pass@k against enumeration; scores and diagnostics against tables that were counted by hand."""
 
 from itertools import combinations
 from math import comb

@@ -1,4 +1,4 @@
-"""The tokenizer loses nothing, and a checkpoint comes back as it was saved or says what is wrong."""
+"""The tokenizer loses nothing, and a checkpoint is loaded as it was saved, or the error says what is wrong."""
 
 import json
 import re

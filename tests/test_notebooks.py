@@ -1,4 +1,5 @@
-"""Every notebook and every training and reward code path, once, in profile smoke, through the real front door."""
+"""Every notebook and every code path of training and rewards, once, in profile smoke and through the real `make`
+command."""
 
 import json
 import os

@@ -1,7 +1,7 @@
-"""Profile `paper`: every value that a paper states is what its runs resolve to, and its notebooks run.
+"""Profile `paper`: its runs resolve to every value that a paper states, and its notebooks run.
 
-In the place of the hub's model and data sets stand folders of the same names: a small randomly initialised
-Qwen2, a byte-level tokenizer, and rows with the columns and wording of the hub's.
+Folders of the same names replace the hub's model and data sets: a small randomly initialised Qwen2, a byte-level
+tokenizer, and rows with the columns and wording of the hub's.
 """
 
 import json

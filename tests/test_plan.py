@@ -1,4 +1,5 @@
-"""papermill_runs.yaml: what is refused before anything starts, what a run resolves to, and which have to be made."""
+"""papermill_runs.yaml: what is refused before anything starts, to what a run resolves, and which runs have to
+be made."""
 
 import json
 import math

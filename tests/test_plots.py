@@ -1,4 +1,4 @@
-"""Figures: files of equal bytes, one look per method, true titles, and the reports' numbers as transcribed."""
+"""Figures: files of equal bytes, one look per method, titles that are true, and the papers' numbers as transcribed."""
 
 import ast
 import json

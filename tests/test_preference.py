@@ -1,4 +1,4 @@
-"""Eq. 3 by hand and against TRL's own losses, pairs, exact resuming, and that training prefers."""
+"""Eq. 3 by hand and against TRL's own losses; pairs; exact resuming; and that training makes the policy prefer."""
 
 import math
 import os

@@ -1,4 +1,5 @@
-"""The problem sets: sizes, no overlap, hashes, the hub's way in; notebook 01 makes what is committed."""
+"""The problem sets: their sizes, no overlap, their hashes, and loading from the hub; notebook 01 makes the committed
+sets."""
 
 import json
 import re

@@ -1,4 +1,4 @@
-"""Restricted programs: what they mean, what is refused and how fast, and what each check of them earns."""
+"""Restricted programs: their meaning, what is refused and how fast, and the reward of each check."""
 
 import random
 import re

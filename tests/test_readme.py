@@ -1,4 +1,4 @@
-"""The documents are true: their numbers are those of figures/ and of published runs, and what they name exists.
+"""The documents are true: their numbers are those of figures/ and of published runs, and everything they name exists.
 
 `python -m tests.test_readme` writes these numbers into README.md and notebooks/README.md.
 """

@@ -1,11 +1,11 @@
-"""reasoning-gym's Countdown: its rows load as problems of one's own, and our verifier is held against its scoring.
+"""reasoning-gym's Countdown: its rows load as the user's own problems, and our verifier is compared with its scoring.
 
-tests/reasoning_gym.jsonl holds rows as the package gives them, each with some answers and what the package pays for
-them. `python -m tests.test_reasoning_gym` writes it anew where the package is installed; nothing else needs that.
+tests/reasoning_gym.jsonl holds rows from the package, each with some answers and the package's scores for them.
+`python -m tests.test_reasoning_gym` writes the file again if the package is installed; nothing else needs it.
 
-The package pays 1 for the target with the given numbers, .05 for another number, .01 for what it cannot read. It reads
-with sympy and finds the numbers by a regular expression in the text, so it pays 1 for more than Countdown allows
-(DIFFERENCES). What is correct here is worth 1 there.
+The package gives 1 for the target with the given numbers, .05 for another number, and .01 for what it cannot read. It
+reads answers with sympy and finds their numbers by a regular expression in the text, so it also gives 1 to answers that
+Countdown does not allow (DIFFERENCES). An answer that is correct here gets 1 there.
 """
 
 import json

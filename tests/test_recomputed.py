@@ -1,6 +1,6 @@
-"""Claims of several kinds, computed again from the published files by a way of their own: another parser, another
-pass@k, the interval written out, pairs by the hashes in run.json. Nothing of lib but the evaluator that is held against
-it, and the reader of steps."""
+"""Claims of several kinds, recomputed from the published files by independent code: another parser, another pass@k, the
+interval written out, and pairs by the hashes in run.json. From lib it uses only the evaluator that is tested against it
+and the reader of steps."""
 
 import ast
 import json

@@ -1,4 +1,4 @@
-"""The rewards against the papers' formulas, taken literally and slowly."""
+"""The rewards against literal and slow versions of the papers' formulas."""
 
 import json
 import math

@@ -1,4 +1,4 @@
-"""Beam search against a plain rewriting of Section 3.3, with a policy whose every probability is known."""
+"""Beam search against a plain version of Section 3.3, with a policy whose every probability is known."""
 
 import math
 import random

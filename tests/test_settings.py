@@ -1,4 +1,4 @@
-"""What parameters may be: each bound, and that a mistake stops only the run that makes it."""
+"""The values that parameters may have: each bound, and that a mistake stops only the run that makes it."""
 
 import math
 

@@ -1,4 +1,4 @@
-"""The website of `make report`: one front page, and no link that leads nowhere."""
+"""The website of `make report`: it has one front page and no dead link."""
 
 import re
 from pathlib import Path

@@ -1,7 +1,7 @@
-"""How far runs of one trainer differ (data/spreads.csv): what an interval borrows whose methods have few runs.
+"""How much runs of one trainer differ (data/spreads.csv), which intervals use for methods with few runs.
 
-`python -m tests.test_spreads` makes the table anew, from all published policies that were trained at least four times.
-A trainer that has fewer than four of them has the numbers of all trainers together.
+`python -m tests.test_spreads` makes the table again, from all published policies that were trained at least four times.
+A trainer with fewer than four such policies gets the numbers of all trainers together.
 """
 
 import json

@@ -1,4 +1,4 @@
-"""Every equation of a reasoning: found, judged and placed, on honest and on hostile text."""
+"""Every equation of a reasoning is found, judged and assigned to its attempt, in honest and in hostile text."""
 
 import random
 from fractions import Fraction

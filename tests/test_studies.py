@@ -1,5 +1,5 @@
-"""Every study notebook in the prompt styles of the GPU profiles, in miniature: published results, cut to a few problems
-and two seeds, whose records say the style that the same run has in the profile."""
+"""Every study notebook in the prompt styles of the GPU profiles, in miniature: published results, reduced to a few
+problems and two seeds, whose records name the style that the same run has in the profile."""
 
 import json
 import shutil

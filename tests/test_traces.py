@@ -1,4 +1,4 @@
-"""Traces against hand cases of the paper and a naive replay; hostile text; repair."""
+"""Traces against examples of the paper and a naive replay; hostile text; repair."""
 
 import random
 

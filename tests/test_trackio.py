@@ -1,4 +1,4 @@
-"""Logging to trackio: off by default, on by one variable, with what metrics.csv has."""
+"""Logging to trackio: it is off by default, one variable turns it on, and it gets the rows of metrics.csv."""
 
 import os
 import subprocess

@@ -1,4 +1,5 @@
-"""The RLOO loss against hand-written gradients and TRL's own GRPO; exact resuming; that training trains."""
+"""The RLOO loss against hand-written gradients and TRL's own GRPO; exact resuming; and that training improves the
+policy."""
 
 import itertools
 import json

@@ -1,7 +1,8 @@
-"""The verdicts that are published beside the samples: of each look thirty rows of up to forty files are judged again.
+"""The verdicts that are published with the samples: for each kind of file, thirty rows of up to forty files are judged
+again.
 
-`python -m tests.test_verdicts` makes them anew after a change of the judge, and takes those of samples that were
-published since from what `make figures` kept.
+`python -m tests.test_verdicts` makes the verdicts again after a change of the judge. For samples that were published
+since then, it takes the verdicts that `make figures` has kept.
 """
 
 from pathlib import Path

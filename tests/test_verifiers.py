@@ -1,4 +1,4 @@
-"""The verdict on an answer, on honest and on hostile completions; whole tables judged."""
+"""The verdict on an answer, for honest and for hostile completions; and whole tables that are judged."""
 
 import json
 import tracemalloc

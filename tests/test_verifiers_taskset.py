@@ -1,6 +1,6 @@
-"""The taskset of environments/countdown, as its README says, with the package itself in an environment of its own.
+"""The taskset of environments/countdown, used as its README says, with the real package in its own environment.
 
-`make test-verifiers` builds that environment in .venv/verifiers, or takes the one in COUNTDOWN_VERIFIERS.
+`make test-verifiers` builds that environment in .venv/verifiers, or uses the one in COUNTDOWN_VERIFIERS.
 """
 
 import json

@@ -1,4 +1,4 @@
-"""vLLM beside our decode loop: the same tokens, the same log-probabilities, and weights that are never stale."""
+"""vLLM against our decode loop: the same tokens, the same log-probabilities, and weights that are never out of date."""
 
 import math
 from functools import partial

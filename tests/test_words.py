@@ -1,4 +1,4 @@
-"""Numbers as words: what a sentence or a title says is what its row says."""
+"""Numbers as words: a sentence or a title says the same as its row."""
 
 import pandas as pd
 import pytest

@@ -1,10 +1,10 @@
-"""Kernels of a test session, forked from one process that has imported what they all import.
+"""Kernels for a test session, forked from one process that has imported what they all import.
 
-Importing torch and transformers takes a miniature run longer than all it does. `python tests/warm.py SOCKET` imports
-them once. A copy of this file called ipykernel_launcher.py stands first on the path of the tests' runs, so that each
-of their kernels is a stand-in process, which lives, is interrupted and dies together with the fork that works in its
-place. Modules of lib/ are imported by each kernel
-anew, from its own checkout. Tests that kill processes start kernels as users do.
+Importing torch and transformers takes longer than all the rest of a miniature run. `python tests/warm.py SOCKET`
+imports them once. A copy of this file, called ipykernel_launcher.py, comes first on the path of the tests' runs, so
+that each of their kernels is a stand-in process: it lives, is interrupted and dies together with the fork that does its
+work. Each kernel imports the modules of lib/ anew, from its own checkout. Tests that kill processes start their kernels
+as users do.
 """
 
 import ctypes

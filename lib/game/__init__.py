@@ -1,1 +1,1 @@
-"""Countdown itself: problems, answers, verdicts. Exact, and without torch."""
+"""Countdown itself: problems, answers and verdicts. The arithmetic is exact, and nothing here needs torch."""

@@ -1,12 +1,12 @@
-"""Exact arithmetic trees: this file reads, evaluates and writes them, and brings equal ones into one form.
+"""Exact arithmetic trees: this file reads, evaluates and writes them, and brings equal trees into one form.
 
-The grammar: ASCII digits without leading zeros, `+ - * / ( )`, and white space (space, tab, newline, carriage return).
-Binary operators associate to the left; a sign binds tighter than any of them, so `-2 * 3` is `(-2) * 3`. There is no
-`**`, no `//` and no implicit product.
+The grammar has ASCII digits without leading zeros, `+ - * / ( )`, and white space (space, tab, newline, carriage
+return). Binary operators associate to the left. A sign binds tighter than any of them, so `-2 * 3` is `(-2) * 3`. There
+is no `**`, no `//` and no implicit product.
 
 `parse` reads hostile text of any length in linear time: it keeps its own stack, and refuses a number of more than
-MAX_DIGITS digits and a tree of more than MAX_NODES nodes (a number, an operation and a unary minus are a node each). So
-the tree of any text is small, and what walks it may recurse.
+MAX_DIGITS digits and a tree of more than MAX_NODES nodes (each number, operation and unary minus is one node). The tree
+of any text is therefore small, and functions that walk it may recurse.
 """
 
 import operator
@@ -22,9 +22,9 @@ from typing import NoReturn
 MAX_DIGITS = 18
 MAX_NODES = 255
 
-# A whole number as texts write it: no leading zero, at most MAX_DIGITS digits. The quantifiers never give back.
+# A whole number as it is written in texts: no leading zero, at most MAX_DIGITS digits. The quantifiers are possessive.
 WHOLE = rf"(?:0|[1-9][0-9]{{0,{MAX_DIGITS - 1}}}+)"
-# The same with commas between its thousands: a comma in front of exactly three digits is a separator.
+# The same with commas between the thousands: a comma in front of exactly three digits is a separator.
 COMMA = ",[0-9]{3}(?![0-9])"
 THOUSANDS = rf"(?>[1-9][0-9]{{0,2}}(?:{COMMA}){{1,{MAX_DIGITS // 3 - 1}}}+(?!{COMMA})|{WHOLE})"
 
@@ -34,13 +34,13 @@ _DIGITS = frozenset("0123456789")
 _SIGN = "sign"  # a unary minus on the stack of operators
 _PRECEDENCE = {"(": 0, "+": 1, "-": 1, "*": 2, "/": 2, _SIGN: 3}
 
-COMPUTE = {  # a op b, exactly, of int and Fraction; a quotient is a Fraction, or raises ZeroDivisionError
+COMPUTE = {  # a op b, exact, for int and Fraction; a quotient is a Fraction, or raises ZeroDivisionError
     "+": operator.add,
     "-": operator.sub,
     "*": operator.mul,
     "/": Fraction,
 }
-HOLDS = {  # whether a op b = c, exactly
+HOLDS = {  # whether a op b equals c exactly
     "+": lambda a, b, c: a + b == c,
     "-": lambda a, b, c: a - b == c,
     "*": lambda a, b, c: a * b == c,
@@ -49,7 +49,7 @@ HOLDS = {  # whether a op b = c, exactly
 
 
 class _Tree:
-    """A tree never changes, so that a deep copy is the tree itself: a deep one would end in a RecursionError."""
+    """Trees never change, so a deep copy of a tree is the tree itself. A real copy would end in a RecursionError."""
 
     __slots__ = ()
 
@@ -59,14 +59,14 @@ class _Tree:
 
 @dataclass(frozen=True, slots=True)
 class Num(_Tree):
-    """A number of the text: an int, or a Fraction if it was written as a decimal."""
+    """A number in the text: an int, or a Fraction if it was written as a decimal."""
 
     value: int | Fraction
 
 
 @dataclass(frozen=True, slots=True)
 class Neg(_Tree):
-    """A unary minus. `--a` is two of them: nothing is simplified."""
+    """A unary minus. `--a` has two of them: nothing is simplified."""
 
     child: "Expr"
 
@@ -84,7 +84,7 @@ Expr = Num | Neg | BinOp
 
 
 class ExpressionError(ValueError):
-    """Text outside the grammar: why, and at which column (from 1)."""
+    """The text is outside the grammar. The message says why, and at which column (counted from 1)."""
 
     def __init__(self, reason: str, column: int):
         super().__init__(f"{reason} at column {column}")
@@ -94,7 +94,7 @@ class ExpressionError(ValueError):
 def parse(text: str, decimals: bool = False) -> Expr:
     """The tree of an expression; a unary plus leaves no node. Raises ExpressionError.
 
-    decimals: also read decimals such as 13.5, as exact Fractions.
+    decimals: whether decimals such as 13.5 are read too, as exact Fractions.
     """
     pattern = _DECIMAL_TOKEN if decimals else _TOKEN
     tokens = pattern.findall(text)
@@ -148,25 +148,25 @@ def parse(text: str, decimals: bool = False) -> Expr:
 
 
 def _fault(number: str) -> str | None:
-    if len(number) > MAX_DIGITS:  # also keeps int() from quadratic time
+    if len(number) > MAX_DIGITS:  # this also keeps int() from taking quadratic time
         return f"a number of more than {MAX_DIGITS} digits"
     return "a leading zero" if number[0] == "0" and number[1:2] in _DIGITS else None
 
 
 def _reduce(operands: list[Expr], operators: list[str], precedence: int) -> None:
-    """Apply the operators on top of the stack that bind at least as tightly as `precedence`."""
+    """Applies the operators on top of the stack that bind at least as tightly as `precedence`."""
     while operators and _PRECEDENCE[operators[-1]] >= precedence:
         op, right = operators.pop(), operands.pop()
         operands.append(Neg(right) if op is _SIGN else BinOp(op, operands.pop(), right))
 
 
 def evaluate(expr: Expr) -> Fraction:
-    """The exact value. Raises ZeroDivisionError."""
+    """The exact value of an expression. Raises ZeroDivisionError."""
     return Fraction(_value(expr))
 
 
 def _value(expr: Expr) -> int | Fraction:
-    """Integers stay integers until they are divided: several times faster."""
+    """Integers stay integers until they are divided, which is several times faster than Fractions."""
     match expr:
         case Num(value):
             return value
@@ -176,14 +176,14 @@ def _value(expr: Expr) -> int | Fraction:
 
 
 def number(text: str) -> int | Fraction:
-    """The exact value of a number as texts write it: 1540 or 1,540, 13.5 (a Fraction), 7/2."""
+    """The exact value of a number as it is written in texts: 1540 or 1,540, 13.5 (a Fraction), 7/2."""
     text = text.replace(",", "")
     return Fraction(text) if "." in text or "/" in text else int(text)
 
 
 def without(pool: Sequence, taken: Sequence) -> list | None:
-    """The members of a pool that are left when these are taken out, in order; None if the pool does not hold them all.
-    What is taken twice must be in the pool twice."""
+    """The members of `pool` that remain, in order, when those of `taken` are removed; None if the pool does not hold
+    them all. A member that is taken twice must be in the pool twice."""
     rest = list(pool)
     for one in taken:
         if one not in rest:
@@ -193,7 +193,7 @@ def without(pool: Sequence, taken: Sequence) -> list | None:
 
 
 def children(expr: Expr) -> tuple[Expr | None, Expr | None]:
-    """T_L and T_R of Eq. 6: of a number none, of a unary minus its operand on the left."""
+    """T_L and T_R of Eq. 6. A number has no children; a unary minus has its operand as the left child."""
     match expr:
         case Num():
             return None, None
@@ -243,7 +243,7 @@ def numbers(expr: Expr) -> Counter:
 
 
 def render(expr: Expr) -> str:
-    """The text with fewest parentheses that `parse` reads back as this very tree."""
+    """The text with the fewest parentheses that `parse` reads back as exactly this tree."""
     match expr:
         case Num(value):
             return str(value)
@@ -259,13 +259,13 @@ def _operand(expr: Expr, precedence: int) -> str:
 
 
 def canonical(expr: Expr) -> Expr:
-    """The tree with the operands of every + and * in one fixed order, equal for trees that are equal up to
-    commuting."""
+    """The tree with the operands of every + and * in one fixed order. Trees that are equal up to commuting get equal
+    results."""
     return _canonical(expr)[1]
 
 
 def _canonical(expr: Expr) -> tuple[str, Expr]:
-    """A text to sort by, and the tree."""
+    """A text to sort by, and the canonical tree."""
     match expr:
         case Num(value):
             return str(value), expr
@@ -280,8 +280,9 @@ def _canonical(expr: Expr) -> tuple[str, Expr]:
 
 
 def flattened(expr: Expr) -> str:
-    """A text that is the same for trees that are equal up to commuting and associativity: sums and differences become
-    one sum of signed terms, products and quotients one product. A unary minus is a term, like a number."""
+    """A text that is the same for all trees that are equal up to commuting and associativity: sums and differences
+    become one sum of signed terms, products and quotients become one product. A unary minus is a term, like a number.
+    """
     match expr:
         case Num(value):
             return str(value)
@@ -291,7 +292,7 @@ def flattened(expr: Expr) -> str:
 
 
 def _terms(expr: Expr, ops: str, inverse: bool) -> list[str]:
-    """The operands of a chain of the two `ops`, each after its sign."""
+    """The operands of a chain of the two operators `ops`, each with its sign in front."""
     if isinstance(expr, BinOp) and expr.op in ops:
         return _terms(expr.left, ops, inverse) + _terms(expr.right, ops, inverse ^ (expr.op == ops[1]))
     return [ops[inverse] + flattened(expr)]

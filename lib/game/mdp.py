@@ -1,11 +1,11 @@
 """Countdown as a Markov decision process: states, actions, transition, reward, and the exact value of every move.
 
-Paper `agent`: "Countdown as an Agentic Optimization Problem" (Sun); equation numbers are its own. A state is the
-multiset of the numbers that are left (exact rationals) and the target; an action takes two of them and puts their
-result back. Numbers are sorted, so that equal states have equal prompts.
+Paper `agent` is "Countdown as an Agentic Optimization Problem" (Sun); the equation numbers are those of this paper. A
+state consists of the target and the multiset of the numbers that are left (exact rationals). An action takes two of
+these numbers and puts their result back. The numbers are sorted, so that equal states have equal prompts.
 
-Every number must be used, so a solvable state of n numbers is always n - 1 actions from its end (`d_min`). In Eq. 9
-alpha therefore only separates solvable from unsolvable successors; the solvable ones are ranked by `count_solutions`.
+Every number must be used, so a solvable state of n numbers is always n - 1 actions from its end (`d_min`). In Eq. 9,
+alpha therefore only separates solvable from unsolvable successors; `count_solutions` ranks the solvable ones.
 """
 
 import re
@@ -21,9 +21,9 @@ from lib.game.expression import COMPUTE, WHOLE, BinOp, Expr, Num, without
 from lib.game.problem import Problem
 from lib.game.prompts import render_prompt
 from lib.game.solver import count_all
-from lib.game.verifiers import REJECTIONS as REJECTIONS  # the reasons that `parse_action` gives
+from lib.game.verifiers import REJECTIONS as REJECTIONS  # the faults that `parse_action` returns
 
-VERDICTS = (" no", " yes")  # a value policy's words for a state, one token each
+VERDICTS = (" no", " yes")  # a value policy's possible answers about a state, one token each
 Number = int | Fraction  # whole numbers are always int
 
 _NUMBER = rf"-?{WHOLE}(?:\|[1-9][0-9]{{0,17}})?"
@@ -31,7 +31,8 @@ _TAG = re.compile(rf"<pick>({_NUMBER}), ({_NUMBER}), ([-+*/])</pick>", re.ASCII)
 
 
 class Action(NamedTuple):
-    """Take `a` and `b` out, put `a op b` back. Made by `action`, which orders the operands of + and *."""
+    """Takes `a` and `b` out of the state and puts `a op b` back. Actions are made by the function `action`, which
+    orders the operands of + and *."""
 
     a: Number
     b: Number
@@ -40,7 +41,7 @@ class Action(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class State:
-    """The numbers left, in ascending order, the target, and the actions so far (Eq. 1)."""
+    """The numbers that are left, in ascending order; the target; and the actions so far (Eq. 1)."""
 
     nums: tuple[Number, ...]
     target: Number
@@ -48,7 +49,7 @@ class State:
 
     @property
     def key(self) -> tuple[tuple[Number, ...], Number]:
-        """What decides all that can follow: the state without its history."""
+        """The state without its history: it determines everything that can follow."""
         return self.nums, self.target
 
     @property
@@ -57,23 +58,23 @@ class State:
 
 
 def initial(problem: Problem) -> State:
-    """s_0 of a problem."""
+    """The first state s_0 of a problem."""
     return State(tuple(sorted(problem.nums)), problem.target)
 
 
 def action(a: Number, b: Number, op: str) -> Action:
-    """The action, with the operands of + and * in ascending order: (a, b, +) and (b, a, +) are one."""
+    """The action with the operands of + and * in ascending order: (a, b, +) and (b, a, +) are the same action."""
     return Action(*((b, a) if op in "+*" and b < a else (a, b)), op)
 
 
 def legal_actions(state: State) -> list[Action]:
-    """A(s) of Eq. 2, each action once: any two of the numbers, no division by zero."""
+    """A(s) of Eq. 2, with each action once: any operation on two of the numbers, except a division by zero."""
     pairs = dict.fromkeys(permutations(state.nums, 2))
     return list(dict.fromkeys(action(a, b, op) for a, b in pairs for op in "+-*/" if op != "/" or b))
 
 
 def step(state: State, move: Action) -> State:
-    """The transition (Eq. 3). Raises ValueError for a number that is not there, ZeroDivisionError."""
+    """The transition (Eq. 3). Raises ValueError if the state does not have the numbers, and ZeroDivisionError."""
     if (rest := without(state.nums, move[:2])) is None:
         raise ValueError(f"{render_action(move)}: the numbers left are {', '.join(map(render_number, state.nums))}")
     return State(tuple(sorted([*rest, _result(move)])), state.target, (*state.history, move))
@@ -84,7 +85,7 @@ def _result(move: Action) -> Number:
 
 
 def _plain(number: Number) -> Number:
-    """Whole numbers as int."""
+    """Returns a whole number as an int."""
     return number.numerator if number.denominator == 1 else number
 
 
@@ -92,12 +93,13 @@ def _plain(number: Number) -> Number:
 
 
 def render_number(number: Number) -> str:
-    """Fractions as `p|q`: a / in a number would look like an operation."""
+    """Writes fractions as `p|q`, since a / within a number would look like an operation."""
     return str(number).replace("/", "|")
 
 
 def render_state(state: State, style: str = "pick") -> str:
-    """The prompt p(s): numbers left and target, nothing of the history. Style "value" asks for one of VERDICTS."""
+    """The prompt p(s). It shows the numbers left and the target, but not the history. Style "value" asks for one of
+    VERDICTS."""
     return render_prompt([render_number(n) for n in state.nums], state.target, style)
 
 
@@ -108,8 +110,8 @@ def render_action(move: Action) -> str:
 
 def parse_action(text: str, state: State) -> Action | str:
     """phi(y, s): the legal action that a tag names in this state, or its kind of fault, one of REJECTIONS. The whole
-    text must be one tag as `render_action` writes it; only the operands of + and * may come in either order, and a
-    fraction need not be reduced."""
+    text must be one tag in the form of `render_action`, except that the operands of + and * may come in either order
+    and that a fraction need not be reduced."""
     if (tag := _TAG.fullmatch(text)) is None:
         return "unreadable"
     a, b = (Fraction(number.replace("|", "/")) for number in tag.group(1, 2))
@@ -121,11 +123,11 @@ def parse_action(text: str, state: State) -> Action | str:
 
 
 def expression(problem: Problem, history: Sequence[Action]) -> Expr:
-    """The expression that a finished game has built, over the problem's own numbers."""
+    """The expression that a finished game has built from the problem's own numbers."""
     trees: list[tuple[Number, Expr]] = [(n, Num(n)) for n in problem.nums]
     for move in history:
         operands = []
-        for value in move[:2]:  # of equal values either tree will do: in the end all are used
+        for value in move[:2]:  # either tree of two equal values will do: all are used in the end
             at = next(i for i, (number, _) in enumerate(trees) if number == value)
             operands.append(trees.pop(at)[1])
         trees.append((_result(move), BinOp(move.op, *operands)))
@@ -134,7 +136,7 @@ def expression(problem: Problem, history: Sequence[Action]) -> Expr:
 
 
 def moves_of(tree: Expr) -> Iterator[Action]:
-    """The actions that build an expression, innermost and left first."""
+    """The actions that build an expression: inner ones before outer ones, and left before right."""
 
     def value_of(node: Expr) -> Iterator[Action]:
         if isinstance(node, Num):
@@ -153,7 +155,7 @@ def moves_of(tree: Expr) -> Iterator[Action]:
 
 
 def count_solutions(states: Sequence[State]) -> np.ndarray:
-    """c(s) of each state: its solution trees up to commuting, int64. V*(s) is c(s) > 0 (Eq. 6 and 7)."""
+    """c(s) of each state: the number of its solution trees up to commuting, int64. V*(s) is c(s) > 0 (Eq. 6 and 7)."""
     keys = list(dict.fromkeys(state.key for state in states))
     found = dict(zip(keys, count_all([Problem(*key) for key in keys]).tolist(), strict=True))
     return np.array([found[state.key] for state in states], np.int64)
@@ -162,9 +164,9 @@ def count_solutions(states: Sequence[State]) -> np.ndarray:
 def q_values(successors: Sequence[State], kind: str, alpha: float = 0.2, beta: float = 0.05) -> np.ndarray:
     """Q(s, a) for the successors s' = T(s, a) of any actions, float64.
 
-    kind "none": 0. "executor": 1 for a game that is won, all that is known without a solver, else 0. "binary": Q_bin =
-    V*(s') (Eq. 7). "soft": Q_soft = 1 - alpha d_min(s') + beta log(1 + c(s')) where s' can be solved, else 0 (Eq. 9).
-    Raises ValueError for another kind.
+    kind "none": 0. "executor": 1 for a game that is won, else 0, which is all that is known without a solver. "binary":
+    Q_bin = V*(s') (Eq. 7). "soft": Q_soft = 1 - alpha d_min(s') + beta log(1 + c(s')) if s' can be solved, else 0
+    (Eq. 9). Raises ValueError for any other kind.
     """
     if kind == "none":
         return np.zeros(len(successors))

@@ -1,12 +1,12 @@
-"""A countdown problem and its data sets.
+"""Countdown problems, and the data sets of problems.
 
-The sets are made by notebook 01 and committed under data/problems/ as parquet files with a manifest; no problem stands
-in two of them, up to the order of its numbers. Their distribution is that of the public 3-4-number data: a target from
-10 to 100, numbers from 1 to 99, redrawn until a search over non-negative integers solves the problem.
+Notebook 01 makes the sets. They are committed under data/problems/ as parquet files with a manifest. No problem is in
+two of them, up to the order of its numbers. Their distribution is that of the public data with 3 or 4 numbers: a target
+from 10 to 100, and numbers from 1 to 99 that are redrawn until a search over non-negative integers solves the problem.
 
-Problems of your own are a file or a set of the hub, with columns nums and target ("44 19 35", 98) or the rows of
-reasoning-gym's Countdown, whose metadata hold them. A run may name either where it names a set to train on, and a file
-where it names a set to evaluate on; `admitted` keeps training and evaluation problems apart.
+Your own problems come from a file or from a data set of the hub, which has either the columns nums and target ("44 19
+35", 98), or rows of reasoning-gym's Countdown, whose metadata hold both. A run may use either kind as its training set,
+and a file as an evaluation set; `admitted` keeps training and evaluation problems apart.
 """
 
 from __future__ import annotations
@@ -25,27 +25,27 @@ from typing import TYPE_CHECKING, Any
 
 from lib.files import PROBLEMS, ROOT, nearest, reading
 
-if TYPE_CHECKING:  # a second and a half to import: the verifiers need a Problem only
+if TYPE_CHECKING:  # their import takes 1.5 seconds, and the verifiers need only Problem
     import numpy as np
     import pandas as pd
     from datasets import Dataset
 
 HUB = {"3to4": "asingh15/countdown_tasks_3to4", "5num": "aelbakry/countdown_5num_tasks"}
 
-FILES = (".csv", ".jsonl", ".parquet")  # in which problems of your own may come
-# How many problems of so many numbers are solved on loading: each takes 0.02 ms for four, 2.5 for five, 35 for six
+FILES = (".csv", ".jsonl", ".parquet")  # formats of files with your own problems
+# How many problems of each size are solved on loading; one takes 0.02 ms with four numbers, 2.5 with five, 35 with six
 CHECKED = {2: 10_000, 3: 10_000, 4: 10_000, 5: 1_000, 6: 100}
-MAX_NUMBERS = 6  # of a problem: the solver takes no more
-_NUMBER = re.compile(r"([1-9][0-9]{0,17})(?:\.0+)?")  # 98.0: a spreadsheet or a data frame made it a float
+MAX_NUMBERS = 6  # in one problem: the solver takes no more
+_NUMBER = re.compile(r"([1-9][0-9]{0,17})(?:\.0+)?")  # 98.0: spreadsheets and data frames make floats
 _TARGET = re.compile(r"(-?[0-9]{1,18})(?:\.0+)?")
 
-EVALUATION_SETS: dict[str, tuple[str, ...]] = {  # as figures and tables call them: (name, split), and where from
+EVALUATION_SETS: dict[str, tuple[str, ...]] = {  # by their names in figures and tables: (name, split) and source
     "validation_200": ("3to4", "validation_200"),
     "validation": ("3to4", "validation"),
     "test_50": ("3to4", "test_50"),
     "heldout_400": ("3to4", "heldout_400"),
     "heldout_1000": ("3to4", "heldout_1000"),
-    "sealed_2000": ("3to4", "sealed_2000"),  # sampled once, by the last run of a round (data/README.md)
+    "sealed_2000": ("3to4", "sealed_2000"),  # sampled only once, by the last run of a round (data/README.md)
     "test_5num_50": ("5num", "test_50"),
     "heldout_5num_1000": ("5num", "heldout_1000"),
     "test_6num_50": ("6num", "test_50"),
@@ -58,9 +58,11 @@ NUMBERS = {int, Fraction}
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """Reach `target` with every number of `nums` used once. Whole numbers; the agent's states may hold Fractions.
+    """Reach `target` with every number of `nums` used once. All are whole numbers; only the agent's states may hold
+    Fractions.
 
-    Raises TypeError for anything else."""
+    Raises TypeError for anything else.
+    """
 
     nums: tuple[int | Fraction, ...]
     target: int | Fraction
@@ -71,21 +73,21 @@ class Problem:
 
     @property
     def key(self) -> tuple[tuple[int | Fraction, ...], int | Fraction]:
-        """What two problems share when they differ in the order of their numbers only."""
+        """The same for two problems if and only if they differ at most in the order of their numbers."""
         return tuple(sorted(self.nums)), self.target
 
 
 class ProblemSetError(ValueError):
-    """A problem set that is unknown, missing, or not what the manifest says."""
+    """A problem set is unknown or missing, or differs from what the manifest says."""
 
 
 def load(name: str, split: str, source: str = "generated", seed: int = 0) -> Dataset:
     """A problem set with columns nums (list[int]), target (int) and, for "levels", group (L1 to L9).
 
     source "generated": the committed set, whose hash is verified, or the problems of the file `name`. source "hub": the
-    split of the hub set that the papers name (HUB), of a hub set owner/name, or of a local folder; never one in place
-    of the other. Problems of others pass `admitted`. A seed other than 0 shuffles a train split. Raises
-    ProblemSetError.
+    split of the hub set that the papers name (HUB), of a hub set owner/name, or of a local folder. One source never
+    replaces the other. Problems that are not from our own sets pass through `admitted`. A seed other than 0 shuffles a
+    train split. Raises ProblemSetError.
     """
     from datasets import Dataset
 
@@ -111,11 +113,11 @@ def load_set(name: str) -> Dataset:
 
 
 def from_file(path: str | Path) -> list[Problem]:
-    """The problems of a .csv, .jsonl or .parquet file, in its order.
+    """The problems of a .csv, .jsonl or .parquet file, in the order of the file.
 
-    path: from the repository's root, or absolute. Columns nums and target as `as_problem` reads them, or metadata with
-    numbers and target. A CSV may separate its columns by commas, semicolons or tabs. Raises ProblemSetError, which
-    names the line of a text file (from 1), or the row of a parquet file (from 0).
+    path: relative to the repository's root, or absolute. The file has columns nums and target as `as_problem` reads
+    them, or a column metadata with numbers and target. A CSV file may separate its columns by commas, semicolons or
+    tabs. Raises ProblemSetError, which names the line of a text file (from 1) or the row of a parquet file (from 0).
     """
     try:
         rows = list(_ROWS[Path(path).suffix](ROOT / path))
@@ -138,7 +140,7 @@ def _csv(path: Path) -> Iterator[tuple[str, dict]]:
 
 
 def _jsonl(path: Path) -> Iterator[tuple[str, dict]]:
-    for i, line in enumerate(path.read_text(encoding="utf-8-sig").split("\n"), 1):  # a text may hold other line ends
+    for i, line in enumerate(path.read_text(encoding="utf-8-sig").split("\n"), 1):  # a text may contain other line ends
         if line.strip():
             try:
                 row = json.loads(line)
@@ -167,18 +169,18 @@ def _need(columns: Sequence[str]) -> None:
         raise ValueError(f"it has no column {', '.join(missing)}; it has {', '.join(map(str, columns)) or 'none'}")
 
 
-_ROWS = {".csv": _csv, ".jsonl": _jsonl, ".parquet": _parquet}  # each gives (place, row)
+_ROWS = {".csv": _csv, ".jsonl": _jsonl, ".parquet": _parquet}  # each yields (place, row)
 
 
 def from_hub(name: str, split: str) -> list[Problem]:
-    """The problems of a hub set (owner/name, or a key of HUB) or of a local folder, one that `save_to_disk` wrote
-    included, as `from_file` reads them. Raises ProblemSetError."""
+    """The problems of a hub set (owner/name, or a key of HUB) or of a local folder, which `save_to_disk` may have
+    written, in the form that `from_file` returns. Raises ProblemSetError."""
     from datasets import DatasetDict, load_from_disk
 
     if (repository := HUB.get(name, name if "/" in name else None)) is None:
         raise ProblemSetError(f"no hub set is known for {name!r} (known: {', '.join(HUB)}); use source='generated'")
     folder = Path(repository)
-    saved = any((folder / mark).exists() for mark in ("state.json", "dataset_dict.json"))  # of save_to_disk
+    saved = any((folder / mark).exists() for mark in ("state.json", "dataset_dict.json"))  # files of save_to_disk
     try:
         rows: Any = load_from_disk(repository) if saved else hub_rows(repository, split)
         rows = rows[split] if isinstance(rows, DatasetDict) else rows
@@ -194,23 +196,23 @@ def from_hub(name: str, split: str) -> list[Problem]:
 
 
 def hub_rows(name: str, split: str) -> Dataset:
-    """The rows of a hub set owner/name, behind which @ and a revision may stand, or of a local folder. Prints the
-    commit (of a folder a hash), from where the runner takes it into run.json."""
+    """The rows of a hub set owner/name, optionally followed by @ and a revision, or of a local folder. Prints the
+    commit (for a folder a hash), which the runner copies from the output into run.json."""
     from datasets import load_dataset
 
     repository, _, revision = (name, "", "") if Path(name).exists() else name.partition("@")
     rows: Any = load_dataset(repository, split=split, revision=revision or None)
-    print(f"hub set: {repository}@{Path(rows.cache_files[0]['filename']).parent.name}")  # as `datasets` files it
+    print(f"hub set: {repository}@{Path(rows.cache_files[0]['filename']).parent.name}")  # the cache folder's name
     return rows
 
 
 def admitted(found: list[Problem], name: str, train: bool) -> pd.DataFrame:
-    """Remove leakage and duplicates, up to the order of numbers: training problems must not stand in our evaluation
-    sets, nor evaluation problems in our training sets. Returns columns nums and target; prints how many problems
+    """Removes leakage and duplicates, up to the order of numbers: training problems must not be in our evaluation sets,
+    and evaluation problems must not be in our training sets. Returns columns nums and target. Prints how many problems
     remain, and which of them have no solution. Raises ProblemSetError if none remains."""
     import pandas as pd
 
-    from lib.game.solver import count_all  # which needs this file
+    from lib.game.solver import count_all  # imported here because it imports this file
 
     taken = keys("evaluation" if train else "train")
     table = pd.DataFrame({"problem": found, "key": [one.key for one in found]}).drop_duplicates("key")
@@ -228,13 +230,14 @@ def admitted(found: list[Problem], name: str, train: bool) -> pd.DataFrame:
 
 
 def _problems(rows: list[tuple[str, dict]], where: str) -> list[Problem]:
-    """Rows and the places that name them, as Problems. Raises ProblemSetError for a row that is not a problem."""
+    """Turns rows, each with the place where it was found, into Problems. Raises ProblemSetError for a row that is not a
+    problem."""
     if not rows:
         raise ProblemSetError(f"{where} has no problems: it has no rows")
     found = []
     for place, row in rows:
         try:
-            if "nums" not in row and "metadata" in row:  # reasoning-gym's, on the hub as text
+            if "nums" not in row and "metadata" in row:  # rows of reasoning-gym, whose metadata is text on the hub
                 about = row["metadata"]
                 about = json.loads(about) if isinstance(about, str) else about
                 row = {"nums": about.get("numbers"), "target": about.get("target")}
@@ -247,8 +250,10 @@ def _problems(rows: list[tuple[str, dict]], where: str) -> list[Problem]:
 def as_problem(nums: Any, target: Any) -> Problem:
     """The Problem of a row of a file, a data frame, a data set or a tensor.
 
-    nums: two to six whole numbers from 1, as a list, a tuple, an array, or a text such as "44 19 35", with commas or
-    semicolons, in brackets or without. target: a whole number. 98.0 is whole, 98.5 is not. Raises ProblemSetError."""
+    nums: two to six whole numbers from 1 upwards, as a list, a tuple, an array, or a text such as "44 19 35", which may
+    also have commas or semicolons, and brackets. target: a whole number. 98.0 counts as whole, 98.5 does not. Raises
+    ProblemSetError.
+    """
     values, to = (value.tolist() if hasattr(value, "tolist") else value for value in (nums, target))
     words = re.split(r"[\s,;]+", values.strip(" \t[]()")) if isinstance(values, str) else values
     words = [str(getattr(v, "item", lambda v=v: v)()) for v in words] if isinstance(words, list | tuple) else []
@@ -266,15 +271,15 @@ def problems(rows: Dataset | pd.DataFrame) -> list[Problem]:
 
 @lru_cache
 def keys(split: str) -> frozenset:
-    """The keys of all problems of split "train", or of the evaluation sets ("evaluation"): every other split."""
+    """The keys of all problems of the training splits ("train"), or of every other split ("evaluation")."""
     sets = [name.partition("/")[::2] for name in _manifest(PROBLEMS)]
     chosen = [problems(read(PROBLEMS, *each)) for each in sets if (each[1] == "train") == (split == "train")]
     return frozenset(problem.key for some in chosen for problem in some)
 
 
 def exclude(rows: Any) -> Any:
-    """The rows (Dataset or data frame with nums, target) whose problem is in no evaluation set. Prints how many are
-    dropped."""
+    """The rows (a Dataset or data frame with nums and target) whose problem is in no evaluation set. Prints how many
+    rows are dropped."""
     held_out = keys("evaluation")
     keep = [i for i, p in enumerate(problems(rows)) if p.key not in held_out]
     print(f"{len(rows) - len(keep):,} of {len(rows):,} rows dropped: their problems are in an evaluation set")
@@ -284,15 +289,15 @@ def exclude(rows: Any) -> Any:
 # --- how our sets are drawn -----------------------------------------------------------------------
 
 
-BLOCK = {3: 2048, 4: 2048, 5: 2048, 6: 64}  # a block of six numbers takes as long as one of five
+BLOCK = {3: 2048, 4: 2048, 5: 2048, 6: 64}  # with 64, six numbers take as long as five
 
 
 def draw_block(rng: np.random.Generator, numbers: int, lowest_target: int) -> tuple[np.ndarray, np.ndarray]:
     """nums (BLOCK, numbers) and targets (BLOCK,) of problems that have a solution in integers. The targets are drawn
-    once, and the numbers again until the last problem is solvable."""
+    once; the numbers of each problem are drawn again until it is solvable."""
     import numpy as np
 
-    from lib.game.solver import solvable_in_integers  # which needs this file
+    from lib.game.solver import solvable_in_integers  # imported here because it imports this file
 
     targets = rng.integers(lowest_target, 101, BLOCK[numbers])
     nums = np.zeros((BLOCK[numbers], numbers), int)
@@ -304,9 +309,11 @@ def draw_block(rng: np.random.Generator, numbers: int, lowest_target: int) -> tu
 
 
 def stream(seed: int, numbers: int, taken: set, lowest_target: int = 10) -> Iterator[Problem]:
-    """Problems without end, none of them in `taken`, a set of keys, which each of them enters.
+    """An endless stream of problems. No problem has its key in the set `taken`, and the key of each problem is added to
+    it.
 
-    Block b has a random stream of its own, seeded by (seed, lowest target, numbers, b)."""
+    Block b has its own random stream, seeded by (seed, lowest target, numbers, b).
+    """
     import numpy as np
 
     for block in count():
@@ -322,14 +329,15 @@ def stream(seed: int, numbers: int, taken: set, lowest_target: int = 10) -> Iter
 
 
 def digest(rows: pd.DataFrame) -> str:
-    """sha256 of the content, whatever the parquet file's encoding: one JSON line per row, columns in order."""
+    """The sha256 of the content, independent of how the parquet file is encoded: one JSON line per row, columns in
+    order."""
     columns = [[list(map(int, v)) for v in rows[c]] if c == "nums" else rows[c].tolist() for c in rows.columns]
     lines = (json.dumps(row, separators=(",", ":")) for row in zip(*columns, strict=True))
     return hashlib.sha256("\n".join(lines).encode()).hexdigest()
 
 
 def write(folder: Path, name: str, split: str, problems: list[Problem], seed: int, **columns: list) -> None:
-    """Store a problem set, with more columns if given, and enter it in the folder's manifest."""
+    """Stores a problem set, with additional columns if given, and enters it in the folder's manifest."""
     import pandas as pd
 
     rows = {"nums": [list(p.nums) for p in problems], "target": [p.target for p in problems]}
@@ -353,7 +361,7 @@ def _manifest(folder: Path) -> dict:
 
 
 def read(folder: Path, name: str, split: str) -> pd.DataFrame:
-    """A problem set of `folder`, its content checked against the manifest. Raises ValueError with what to do."""
+    """A problem set of `folder`, checked against the hash in the manifest. Raises ValueError that says what to do."""
     import pandas as pd
 
     manifest = _manifest(folder)

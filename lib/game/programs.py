@@ -1,15 +1,16 @@
-"""Restricted programs: one assignment a line, exact arithmetic, never executed.
+"""Restricted programs: one assignment per line, computed in exact arithmetic and never executed.
 
     a = 44 + 19  # 63
     answer = a + 35
 
-A line is `name = expression`. An expression holds integers in ASCII digits, names bound on earlier lines, `+ - * /`,
-signs and parentheses; what follows a `#` is a comment. White space is space, tab and carriage return. Each line is
-checked token by token, then parsed with Python's `ast`, and its tree is walked here, in exact rationals. A name may be
-bound again.
+A line is `name = expression`. An expression holds integers in ASCII digits, names that were bound on earlier lines,
+`+ - * /`, signs and parentheses; everything after a `#` is a comment. White space is space, tab and carriage return.
+Each line is checked token by token and then parsed with Python's `ast`; this file walks its tree, in exact rationals. A
+name may be bound again.
 
-Every value carries the expression over literals that computes it, and the numbers it consumed are that expression's: a
-value that is used twice consumes its numbers twice, one that the final value does not rest on consumes nothing.
+Every value carries the expression over literals that computes it, and it has consumed the numbers of that expression. A
+value that is used twice therefore consumes its numbers twice, and a value on which the final value does not rest
+consumes nothing.
 """
 
 import ast
@@ -19,8 +20,8 @@ from typing import Any, NamedTuple
 
 from lib.game.expression import COMPUTE, MAX_NODES, WHOLE, BinOp, Expr, Neg, Num
 
-MAX_LENGTH = 4000  # characters of a program: more than any cap on a completion's tokens lets through
-MAX_TOKENS = 200  # of a line's right side: Python's parser and the walk below stay shallow
+MAX_LENGTH = 4000  # characters in a program, more than the token cap of any completion allows
+MAX_TOKENS = 200  # on a line's right side, so that Python's parser and the walk below do not recurse deeply
 FINAL_NAMES = ("answer", "final", "result")
 
 _LINE = re.compile(
@@ -33,19 +34,20 @@ _NODES = (ast.Constant, ast.Name, ast.Load, ast.BinOp, *_OPERATIONS, *_SIGNS)
 
 
 class ProgramError(ValueError):
-    """A program without a final value."""
+    """The program has no final value."""
 
 
 class ParseError(ProgramError):
-    """A line that is no assignment of this language, or no line at all."""
+    """A line is not an assignment of this language, or there is no line at all."""
 
 
 class ExecutionError(ProgramError):
-    """A name that is not bound, a division by zero, or a value made of more than MAX_NODES numbers and operators."""
+    """A name is not bound, something is divided by zero, or a value is made of more than MAX_NODES numbers and
+    operators."""
 
 
 class Value(NamedTuple):
-    """A value, the expression over literals that computes it, and how many nodes that has."""
+    """A value, the expression over literals that computes it, and the number of nodes of this expression."""
 
     value: int | Fraction
     expression: Expr
@@ -60,9 +62,10 @@ class Result(NamedTuple):
 
 
 def run_program(text: str) -> Result:
-    """Interpret a program. Its final value is that of `answer`, else of `final`, else of `result`, else the last one.
+    """Interprets a program. Its final value is that of `answer`; without it that of `final`, then of `result`, else the
+    last one.
 
-    Raises ParseError before any line is computed, and ExecutionError; both name the line.
+    Raises ParseError before any line is computed, and ExecutionError. Both name the line.
     """
     lines = parse_program(text)
     bound: dict[str, Value] = {}
@@ -80,7 +83,7 @@ def run_program(text: str) -> Result:
 
 
 def parse_program(text: str) -> list[tuple[int, str, ast.expr]]:
-    """Line number (from 1), name and tree of each assignment. Raises ParseError."""
+    """The line number (from 1), the name and the tree of each assignment. Raises ParseError."""
     if len(text) > MAX_LENGTH:
         raise ParseError(f"more than {MAX_LENGTH} characters")
     lines = [(i, line.partition("#")[0].strip(" \t\r")) for i, line in enumerate(text.split("\n"), 1)]
@@ -91,11 +94,11 @@ def parse_program(text: str) -> list[tuple[int, str, ast.expr]]:
 
 
 def _parse_line(number: int, line: str) -> tuple[int, str, ast.expr]:
-    """Raises ParseError. `ast` sees only what the pattern let through: its worst cases need other characters."""
+    """Raises ParseError. `ast` sees only what the pattern lets through; its worst cases need other characters."""
     if not _LINE.fullmatch(line):
         raise ParseError(f"line {number} is no assignment of numbers, names, + - * / and parentheses")
     try:
-        statement: Any = ast.parse(line).body[0]  # an assignment to a name: the pattern sees to that
+        statement: Any = ast.parse(line).body[0]  # the pattern ensures that it assigns to a name
     except SyntaxError as error:
         raise ParseError(f"line {number}: {error.msg}") from error
     for node in ast.walk(statement.value):
@@ -125,7 +128,7 @@ def _compute(tree: ast.expr, bound: dict[str, Value]) -> Value:
 
 
 def _small(value: Value) -> Value:
-    """Repeated multiplication of a value with itself ends here, as do trees too deep to walk."""
+    """Stops programs that multiply a value with itself again and again, and trees that are too deep to walk."""
     if value.nodes > MAX_NODES:
         raise ExecutionError(f"a value made of more than {MAX_NODES} numbers and operators")
     return value

@@ -1,19 +1,19 @@
-"""What a policy is asked: one text per problem, in one of several styles.
+"""The prompts: one text per problem, in one of several styles.
 
-A style is a wording, with the chat template around it where there is one, and the token that ends an answer to it.
+A style is a wording, with a chat template around it if there is one, and the token that ends an answer.
 """
 
 from collections.abc import Sequence
 from fractions import Fraction
 
-PROMPTS = {  # by style
+PROMPTS = {  # style -> wording
     "free": "Numbers: [{nums}]\nTarget: {target}\n",
     "program": "Numbers: [{nums}]\nTarget: {target}\nProgram\n",
     "trace": "Numbers: [{nums}]\nTarget: {target}\nTrace\n",
     "pick": "Numbers: [{nums}]\nTarget: {target}\nPick\n",
-    "value": "Numbers: [{nums}]\nTarget: {target}?",  # of a state: can the target be made?
-    # In words, for a model that reads them: the wording of the public 3-to-4-number data (TinyZero's), which the hub's
-    # demonstrations answer, and a request for a program as paper `program` describes it.
+    "value": "Numbers: [{nums}]\nTarget: {target}?",  # asks about a state: can the target be made?
+    # Prompts in words, for pretrained models: the wording of the public 3-to-4-number data (TinyZero's), to which the
+    # hub's demonstrations are answers, and a request for a program as paper `program` describes it.
     "words": (
         "A conversation between User and Assistant. The user asks a question, and the Assistant solves it. The "
         "assistant first thinks about the reasoning process in the mind and then provides the user with the answer.\n"
@@ -30,8 +30,8 @@ PROMPTS = {  # by style
     ),
 }
 
-# The chat template of Qwen2.5 around a sentence, and the opening of the answer. The text is what the tokenizer's own
-# `apply_chat_template` gives, so that a prompt is one text for every part of the project.
+# The chat template of Qwen2.5 around a sentence, and the opening of the answer. This is the text that the tokenizer's
+# own `apply_chat_template` gives; it is written here so that a prompt is plain text for every part of the project.
 CHAT = (
     "<|im_start|>system\nYou are a helpful assistant.<|im_end|>\n<|im_start|>user\n{sentence}<|im_end|>\n"
     "<|im_start|>assistant\n{opening}"
@@ -45,16 +45,16 @@ PROMPTS["chat"] = CHAT.format(sentence=QUESTION, opening="Let me solve this step
 PROMPTS["program_chat"] = CHAT.format(
     sentence=PROMPTS["program_words"].removeprefix("User: ").removesuffix("\nAssistant:\n"), opening=""
 )
-ENDS = {"chat": "<|im_end|>", "program_chat": "<|im_end|>"}  # of the others: the tokenizer's own end of a text
+ENDS = {"chat": "<|im_end|>", "program_chat": "<|im_end|>"}  # the other styles end with the tokenizer's end token
 
 
 def render_prompt(nums: Sequence, target: int | Fraction, style: str = "free") -> str:
-    """The text that a policy is given for one problem, in a style of `PROMPTS`.
+    """The prompt of a policy for one problem, in a style of `PROMPTS`.
 
     >>> render_prompt((44, 19, 35), 98)
     'Numbers: [44, 19, 35]\\nTarget: 98\\n'
     """
     texts = list(map(str, nums))
     width = max(map(len, texts), default=0)
-    aligned = " ".join(text.rjust(width) for text in texts)  # as numpy prints an array: the hub's prompts hold that
+    aligned = " ".join(text.rjust(width) for text in texts)  # as numpy prints arrays: the hub's prompts look so
     return PROMPTS[style].format(nums=", ".join(texts), spaced=aligned, target=target)

@@ -2,15 +2,15 @@
 
     state [2, 3, 7, 8]            the pool: the numbers that are left
     try 8 - 2 = 6                 one operation on two of them; the next state holds its result
-    backtrack                     gives the pool up; the next state names the earlier one that the search returns to
+    backtrack                     gives the pool up; the next state is the earlier one to which the search returns
 
-Numbers are integers (1540 or 1,540) or exact fractions (7/2, without spaces). With provenance a state holds what its
-numbers were made of, `state [3, 6 = 8 - 2, 7]`. A try may also say whether its result is the target: `try 4 * 6 = 24,
-24? yes`.
+Numbers are integers (1540 or 1,540) or exact fractions (7/2, without spaces). With provenance, a state also says how
+its numbers were made: `state [3, 6 = 8 - 2, 7]`. A try may also say whether its result is the target:
+`try 4 * 6 = 24, 24? yes`.
 
 `replay` keeps the true pool. Only a try whose operands are in the pool and whose arithmetic holds changes it. A slip
-therefore costs its own line and the lines that build on it, and no more: a `backtrack` after it gives up the pool that
-was only claimed. A try without a state line after it is no fault.
+therefore counts as a fault on its own line and on the lines that build on it, but no further: a `backtrack` after it
+gives up the pool that was only claimed. A try that no state line follows is not a fault.
 """
 
 import re
@@ -38,21 +38,21 @@ from lib.game.expression import (
 )
 from lib.game.problem import Problem
 
-MAX_LINES = 1000  # of a trace: 4,096 tokens, the longest cap, hold fewer tries and states
-MAX_LENGTH = 200  # characters of a line: every line is then read in bounded time
+MAX_LINES = 1000  # of a trace that are read; 4,096 tokens, the longest cap, hold fewer tries and states
+MAX_LENGTH = 200  # characters of a line, so that every line is read in bounded time
 
 _NUMBER = rf"-?{THOUSANDS}(?:/[1-9][0-9]{{0,17}})?"
 _TRY = re.compile(rf"try +({_NUMBER}) *([-+*/]) *({_NUMBER}) *= *({_NUMBER})(?:, ({_NUMBER})\? (yes|no))?")
 _STATE = re.compile(r"state +\[([^\[\]]+)\]")
 _ITEM = re.compile(rf"({_NUMBER})(?: *= *(.+))?")
-_BETWEEN = re.compile(rf"(?!{COMMA}),")  # a comma that separates items, and not thousands
+_BETWEEN = re.compile(rf"(?!{COMMA}),")  # a comma between items, not one between thousands
 _LINE = re.compile("[^\n]+")
 
-Pool = tuple[tuple[int | Fraction, Expr], ...]  # the numbers that are left and what made them, in rising order
+Pool = tuple[tuple[int | Fraction, Expr], ...]  # the numbers that are left and how they were made, ascending
 
 
 def full_pool(problem: Problem) -> Pool:
-    """The problem's numbers."""
+    """The pool of all the problem's numbers."""
     return tuple((n, Num(n)) for n in sorted(problem.nums))
 
 
@@ -61,18 +61,18 @@ def values(pool: Sequence[tuple]) -> tuple:
 
 
 def state_line(pool: Pool, provenance: bool = False) -> str:
-    """The pool; with `provenance` each result as `value = expression`."""
+    """The state line of a pool; with `provenance` each result is written as `value = expression`."""
     made = ["" if isinstance(expr, Num) or not provenance else f" = {render(expr)}" for _, expr in pool]
     return f"state [{', '.join(f'{value}{how}' for value, how in zip(values(pool), made, strict=True))}]"
 
 
 def try_line(node: BinOp) -> str:
-    """The operation at the root of a tree, on values."""
+    """The try line of the operation at the root of a tree, written with the values of its operands."""
     return f"try {evaluate(node.left)} {node.op} {evaluate(node.right)} = {evaluate(node)}"
 
 
 def move(pool: Pool, node: BinOp) -> Pool:
-    """The pool after the operation `node` on two of its members. Raises ValueError if it does not hold them."""
+    """The pool after the operation `node` on two of its members. Raises ValueError if the pool does not hold them."""
     if (at := _find([expr for _, expr in pool], node.left, node.right)) is None:
         raise ValueError(f"{render(node)} needs two members of {state_line(pool, provenance=True)}")
     return _moved(pool, *at, node.op, evaluate(node))
@@ -87,12 +87,12 @@ def _moved(pool: Pool, i: int, j: int, op: str, value: int | Fraction) -> Pool:
 class Line:
     """One line and its verdicts. kind: state, try, backtrack, or other (outside the grammar).
 
-    in_pool: both operands of a try are in the true pool. arithmetic_ok: a try's equation holds, and so does what it
-    says of the target. state_ok: a state is the true pool, or after a backtrack an earlier one; a backtrack has a pool
-    to go back to. repeated: a try repeats an operation on the same pool, with the operands of + and * in either order
-    (the correction of a slip is no repetition), or a valid state follows a state with no try and no backtrack between
-    them. A verdict that does not apply to a kind has the value of a faultless line. span: the line's place in the
-    completion, (start, end).
+    in_pool: both operands of a try are in the true pool. arithmetic_ok: the equation of a try holds, and so does its
+    statement about the target. state_ok: a state is the true pool, or after a backtrack an earlier one; a backtrack has
+    a pool to return to. repeated: a try repeats an operation on the same pool, with the operands of + and * in either
+    order (the correction of a slip is not a repetition), or a valid state follows a state without a try or backtrack
+    between them. A verdict that does not apply to a kind of line has the value that it has for a faultless line. span:
+    the line's place in the completion, (start, end).
     """
 
     kind: str
@@ -109,8 +109,8 @@ class Line:
 
 @dataclass(frozen=True, slots=True)
 class Trace:
-    """lines: each with its verdicts. reached: the true pool at the end is the target alone. solution: the expression
-    that last made the target, or None. results: the values that the tries state."""
+    """lines: the lines with their verdicts. reached: whether the true pool at the end is the target alone. solution:
+    the expression that last made the target, or None. results: the values that the tries state."""
 
     lines: tuple[Line, ...]
     reached: bool
@@ -119,8 +119,8 @@ class Trace:
 
 
 def reasoning(completion: str) -> list[tuple[int, int]]:
-    """The spans of the think blocks' text, [(start, end), ...]. The first block may have been opened in the prompt, and
-    a block that is not closed ends at the answer. Raises TypeError for anything but a text."""
+    """The spans of the text in think blocks, [(start, end), ...]. The first block may have been opened in the prompt,
+    and a block that is not closed ends at the answer. Raises TypeError if the completion is not a text."""
     if not isinstance(completion, str):
         raise TypeError(f"a completion is a text, not {type(completion).__name__}")
     blocks, start = [], 0
@@ -135,7 +135,7 @@ def reasoning(completion: str) -> list[tuple[int, int]]:
 
 
 def _lines(completion: str) -> Iterator[tuple[str, tuple[int, int]]]:
-    """The lines of the reasoning that are not empty, without white space around them, and the span of each."""
+    """The non-empty lines of the reasoning, without white space around them, and the span of each."""
     for block in reasoning(completion):
         for match in _LINE.finditer(completion, *block):
             if line := match[0].strip():
@@ -144,11 +144,11 @@ def _lines(completion: str) -> Iterator[tuple[str, tuple[int, int]]]:
 
 
 def replay(completion: str, problem: Problem) -> Trace:
-    """Read and judge the first MAX_LINES lines of the think blocks, or of the whole text if it has none. The arithmetic
-    is exact, and the time linear."""
-    pools, claimed = [full_pool(problem)], 0  # the true pool on top of those that lead to it; false ones above it
+    """Reads and judges the first MAX_LINES lines of the think blocks, or of the whole text if it has no think block.
+    The arithmetic is exact, and the time is linear."""
+    pools, claimed = [full_pool(problem)], 0  # the true pool, last, and those before it; claimed pools above it
     goal, lines, tried, results, solution = (problem.target,), [], {}, set(), None
-    returning = stated = False  # the last line was a backtrack; the pool has been stated since the last action
+    returning = stated = False  # was the last line a backtrack? was the pool stated since the last action?
     for line, span in islice(_lines(completion), MAX_LINES):
         short, pool = line if len(line) <= MAX_LENGTH else "", values(pools[-1])
         if action := _TRY.fullmatch(short):
@@ -181,7 +181,7 @@ def replay(completion: str, problem: Problem) -> Trace:
 
 
 def _find(pool: Sequence, a: object, b: object) -> tuple[int, int] | None:
-    """The two places of a and b in a pool; None if the pool does not hold both."""
+    """The positions of a and b in a pool; None if the pool does not hold both."""
     if a not in pool or b not in pool or (a == b and pool.count(a) < 2):
         return None
     i = pool.index(a)
@@ -189,7 +189,8 @@ def _find(pool: Sequence, a: object, b: object) -> tuple[int, int] | None:
 
 
 def _names(items: str, pool: Pool) -> bool:
-    """Whether a state's items are the pool's values, and what they say they were made of holds and is all there is."""
+    """Whether the items of a state are the values of the pool. If the state says how its numbers were made, this must
+    be true as well, and must use up the same numbers as the pool."""
     read = _items(items)
     if values(read) != values(pool):
         return False
@@ -201,10 +202,10 @@ def _names(items: str, pool: Pool) -> bool:
     return sum(map(numbers, made), Counter()) == sum((numbers(expr) for _, expr in pool), Counter())
 
 
-@lru_cache(maxsize=4096)  # the same states, and the same items, stand in many traces
+@lru_cache(maxsize=4096)  # the same states and items recur in many traces
 def _items(items: str) -> tuple[tuple[int | Fraction, str, str], ...]:
-    """Value, text and what it was made of ("" if it does not say) of each item of a state, in rising order; nothing
-    where one is no item."""
+    """The value, the text and the provenance ("" if there is none) of each item of a state, in ascending order; the
+    empty tuple if something is not an item."""
     texts = _BETWEEN.split(items)
     read = [item for text in texts if (item := _ITEM.fullmatch(text.strip()))]
     return tuple(sorted((number(i[1]), i[1], i[2] or "") for i in read)) if len(read) == len(texts) else ()

@@ -1,7 +1,7 @@
-"""Text in, verdict out: a completion's answer, program and trace are judged by exact arithmetic.
+"""Text in, verdict out: the answer, program or trace of a completion is judged by exact arithmetic.
 
-A completion may be hostile. So nothing is ever passed to `eval`, each text is read once and in linear time, and an
-answer is evaluated only after it is known to hold exactly the given numbers.
+A completion may be hostile. Therefore nothing is passed to `eval`, each text is read once and in linear time, and an
+answer is evaluated only after a check that it holds exactly the given numbers.
 """
 
 import re
@@ -15,20 +15,20 @@ from lib.game.programs import ExecutionError, ParseError, run_program
 from lib.game.traces import Line, reasoning, replay
 
 STATUSES = ["correct", "wrong_value", "wrong_numbers", "unparseable", "missing"]
-LARGEST = 10**MAX_DIGITS  # from here on a number is too long for `parse`
-MAX_KEPT = 200  # characters of an answer whose verdict is kept: long ones would fill the memory
+LARGEST = 10**MAX_DIGITS  # numbers from here on are too long for `parse`
+MAX_KEPT = 200  # longest answer (characters) whose verdict is cached: longer ones would fill the memory
 _NO_TRACE = re.compile("</?think>|<answer>[^<]*</answer>")
-CHECKS = ("format", "parse", "execution", "numbers", "target")  # of a program, each presupposing the ones before
-PROGRAM_WEIGHTS = dict(zip(CHECKS, (0.05, 0.10, 0.15, 0.20, 0.50), strict=True))  # what passing each check earns
-REJECTIONS = ("unreadable", "number not there", "division by zero")  # why a tag names no legal action of the agent
+CHECKS = ("format", "parse", "execution", "numbers", "target")  # on a program; each presupposes those before it
+PROGRAM_WEIGHTS = dict(zip(CHECKS, (0.05, 0.10, 0.15, 0.20, 0.50), strict=True))  # the reward for each check passed
+REJECTIONS = ("unreadable", "number not there", "division by zero")  # why a tag is not a legal action
 
 # --- the answer -----------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """status: one of STATUSES. expression: the tree, if the span parses. value: its exact value, if it holds
-    exactly the given numbers and divides by no zero."""
+    """status: one of STATUSES. expression: the tree, if the span can be parsed. value: the exact value, if the
+    expression holds exactly the given numbers and divides by no zero."""
 
     status: str
     expression: Expr | None = None
@@ -36,8 +36,9 @@ class Verdict:
 
 
 def answer_span(completion: str) -> str | None:
-    """The text of the last innermost complete span: an `<answer>` and the `</answer>` after it with neither tag between
-    them, or None. An `<answer>` that is never closed is passed over. Raises TypeError for anything but a text."""
+    """The text of the last complete innermost span: between an `<answer>` and the `</answer>` after it, with no other
+    such tag between them. None if there is no such span. An `<answer>` that is never closed is ignored. Raises
+    TypeError if the completion is not a text."""
     if not isinstance(completion, str):
         raise TypeError(f"a completion is a text, not {type(completion).__name__}")
     start = completion.rfind("<answer>", 0, max(completion.rfind("</answer>"), 0))
@@ -48,8 +49,8 @@ def answer_span(completion: str) -> str | None:
 
 
 def asked_span(completion: str, problem: Problem) -> str | None:
-    """`answer_span`, for a verdict. Raises TypeError for what is no `Problem`, and ValueError for one that no answer
-    can ever solve: the numbers that `parse` reads are whole and not negative."""
+    """The `answer_span` of a completion that is to be judged. Raises TypeError if `problem` is not a Problem, and
+    ValueError for a problem that no answer can solve: the numbers that `parse` reads are whole and not negative."""
     if not isinstance(problem, Problem):
         raise TypeError(f"a completion is judged on a Problem, not on {type(problem).__name__}")
     nums = problem.nums
@@ -61,14 +62,14 @@ def asked_span(completion: str, problem: Problem) -> str | None:
 
 def verify_answer(completion: str, problem: Problem) -> Verdict:
     """The verdict on a completion's answer span: is it an expression that uses each number exactly once and equals the
-    target exactly? An answer such as `44 + 19 + 35 = 98` is no expression."""
+    target exactly? An answer such as `44 + 19 + 35 = 98` is not an expression."""
     span = asked_span(completion, problem)
     if span is None:
         return Verdict("missing")
     return (_verdict if len(span) <= MAX_KEPT else _verdict.__wrapped__)(span, problem)
 
 
-@lru_cache(maxsize=1 << 12)  # the samples of a problem repeat each other's answers
+@lru_cache(maxsize=1 << 12)  # the samples of a problem often have the same answer
 def _verdict(span: str, problem: Problem) -> Verdict:
     try:
         expression = parse(span)
@@ -85,8 +86,8 @@ def _verdict(span: str, problem: Problem) -> Verdict:
 
 @dataclass(frozen=True, slots=True)
 class ProgramVerdict(Verdict):
-    """passed: how many of CHECKS hold, in order. expression, value: those of the final value, over literals, or None.
-    assignments: for each line, the expression over literals that computes its value."""
+    """passed: how many of CHECKS hold, in order. expression, value: the final value's expression over literals and its
+    value, or None. assignments: for each line, the expression over literals that computes its value."""
 
     passed: int = 0
     assignments: tuple[Expr, ...] = ()
@@ -95,10 +96,11 @@ class ProgramVerdict(Verdict):
 def verify_program(completion: str, problem: Problem) -> ProgramVerdict:
     """The verdict on the restricted program (lib.game.programs) in a completion's answer span.
 
-    Checks of "Programmatic Reasoning for Countdown" (Section 3): format, there is a span; parse, every line is an
-    assignment of the language; execution, every line has a value; numbers, the final value consumed exactly the given
-    numbers; target, it is the target, exactly. `b = a + a` with a = 44 + 19 has used 44 and 19 twice; what the final
-    value does not rest on consumes nothing. A program that cannot be run is "unparseable".
+    The checks are those of "Programmatic Reasoning for Countdown" (Section 3). format: there is a span. parse: every
+    line is an assignment of the language. execution: every line has a value. numbers: the final value has consumed
+    exactly the given numbers. target: it equals the target exactly. `b = a + a` with a = 44 + 19 has used 44 and 19
+    twice; assignments on which the final value does not rest consume nothing. A program that cannot be run is
+    "unparseable".
     """
     span = asked_span(completion, problem)
     if span is None:
@@ -120,12 +122,12 @@ def verify_program(completion: str, problem: Problem) -> ProgramVerdict:
 
 @dataclass(frozen=True, slots=True)
 class TraceVerdict(Verdict):
-    """The answer's verdict, with the trace's lines, whether the trace ends at the target (reached), the expression that
-    last made the target (solution), and where the answer's numbers come from.
+    """The verdict on the answer, and the following about the trace. lines: its lines. reached: whether it ends at the
+    target. solution: the expression that last made the target. link: where the answer's numbers come from.
 
-    link: "original" (exactly the problem's numbers), "generated" (all that are not left are results of the trace: a
-    grounding failure, as in `trace`, Listing 2), "other", or "none" (no expression). outside: the number of lines that
-    are neither in a think block nor in an answer span.
+    link is "original" (exactly the problem's numbers), "generated" (all numbers that are not the problem's are results
+    of the trace: a grounding failure, as in `trace`, Listing 2), "other", or "none" (no expression). outside: the
+    number of lines that are neither in a think block nor in an answer span.
     """
 
     lines: tuple[Line, ...] = ()
@@ -136,11 +138,12 @@ class TraceVerdict(Verdict):
 
 
 def verify_trace(completion: str, problem: Problem) -> TraceVerdict:
-    """The verdicts on a structured search trace, line by line, on its answer, and on the link between the two."""
+    """The verdict on a structured search trace: on each of its lines, on its answer, and on the link between
+    the two."""
     verdict, trace, link = verify_answer(completion, problem), replay(completion, problem), "none"
     if verdict.status == "wrong_numbers" and verdict.expression is not None:
         signed = operands(verdict.expression)
-        foreign = [n if n in trace.results else abs(n) for n in signed]  # -40 is a result, or 40 negated
+        foreign = [n if n in trace.results else abs(n) for n in signed]  # -40 may be a result, or the negative of 40
         for given in problem.nums:
             if given in foreign:
                 foreign.remove(given)
@@ -161,7 +164,7 @@ def _outside(completion: str) -> int:
 
 
 def repair(completion: str, problem: Problem) -> str:
-    """The completion with the answer that its own trace found, if the trace ever made the target; else unchanged."""
+    """The completion with the answer that its own trace has found; unchanged if the trace never made the target."""
     solution = verify_trace(completion, problem).solution
     if solution is None:
         return completion
@@ -169,7 +172,7 @@ def repair(completion: str, problem: Problem) -> str:
     return f"<think>{trace}</think>\n<answer>{render(solution)}</answer>"
 
 
-VERIFIERS = {  # by prompt style: what its answer span holds
+VERIFIERS = {  # by prompt style, which decides what the answer span holds
     "free": verify_answer,
     "words": verify_answer,
     "chat": verify_answer,

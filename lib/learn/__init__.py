@@ -1,1 +1,1 @@
-"""How a policy is made: models, sampling, losses, trainers, search."""
+"""How a policy is made: models, sampling, losses, trainers and search."""

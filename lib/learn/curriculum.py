@@ -1,7 +1,7 @@
-"""Curricula: which problems an update trains on. Most divide the problems into buckets by difficulty.
+"""Curricula: the choice of the problems for each update. Most curricula divide the problems into buckets by difficulty.
 
-`dense` is "Enhancing RLOO with Dense Symbolic Rewards and Bandit-Driven Curricula" (Sangpisit and Thawornbut), here its
-Section 3.5. Our bandit learns from an update before it draws the next one.
+`dense` is "Enhancing RLOO with Dense Symbolic Rewards and Bandit-Driven Curricula" (Sangpisit and Thawornbut); this
+file is about its Section 3.5. Our bandit learns from an update before it draws the problems of the next one.
 """
 
 from collections.abc import Sequence
@@ -14,15 +14,15 @@ from lib.game.solver import count_all, profiles
 
 
 def solution_difficulty(problems: Sequence[Problem]) -> np.ndarray:
-    """d(x) = -log(|S(x)| + 1): the fewer solutions, the harder. Shape (problems,)."""
+    """d(x) = -log(|S(x)| + 1), shape (problems,): a problem with fewer solutions is harder."""
     return -np.log(count_all(problems) + 1.0)
 
 
 def buckets(difficulty: np.ndarray, count: int, seed: int) -> np.ndarray:
-    """The bucket of each problem, 0 (easiest) to count - 1. Sizes differ by at most one problem.
+    """The bucket of each problem, from 0 (easiest) to count - 1. The sizes of buckets differ by at most one problem.
 
-    They are quantiles of the rank, with equally difficult problems in random order. Solution counts take few values, so
-    that quantiles of the difficulty itself would leave buckets empty.
+    Buckets are quantiles of the rank, with equally difficult problems in random order. Solution counts take few values,
+    so quantiles of the difficulty itself would leave some buckets empty.
     """
     order = np.lexsort((np.random.default_rng(seed).random(len(difficulty)), difficulty))
     rank = np.empty(len(difficulty), int)
@@ -31,16 +31,16 @@ def buckets(difficulty: np.ndarray, count: int, seed: int) -> np.ndarray:
 
 
 class Curriculum:
-    """Draws a bucket for each problem of an update, then a problem of that bucket.
+    """Draws a bucket for each problem of an update, and then a problem from that bucket.
 
-    The `probabilities(step)` of a subclass say how likely each bucket is. Draws depend on the seed, the step and
-    `state`, which is part of a checkpoint. Raises ValueError for an impossible option, and for fewer problems than
-    buckets.
+    The method `probabilities(step)` of a subclass gives the probability of each bucket. The draws depend on the seed,
+    the step and `state`, which is part of a checkpoint. Raises ValueError for an impossible option, and if there are
+    fewer problems than buckets.
     """
 
     @staticmethod
     def check(count: int) -> None:
-        """Raise ValueError for options that are out of range, before there are problems."""
+        """Raises ValueError for options that are out of range. It can be called before the problems are known."""
         if count < 1:
             raise ValueError(f"count={count}: at least one bucket is needed")
 
@@ -49,7 +49,7 @@ class Curriculum:
         if count > len(problems):
             raise ValueError(f"{len(problems)} problems do not fill {count} buckets")
         self.problems, self.steps, self.seed, self.count = problems, steps, seed, count
-        self.state: list[float] = []  # what it has learned
+        self.state: list[float] = []  # what the curriculum has learned
         bucket = buckets(difficulty, count, seed)
         self.members = [np.flatnonzero(bucket == k) for k in range(count)]
 
@@ -57,7 +57,7 @@ class Curriculum:
         raise NotImplementedError
 
     def draw(self, count: int, step: int) -> list[Problem]:
-        """The problems of update `step` (from 0), none twice unless its bucket is too small."""
+        """The problems of update `step` (from 0). No problem is drawn twice unless its bucket is too small."""
         rng = np.random.default_rng([self.seed, step])
         self.shares = self.probabilities(step)
         self.drawn = rng.choice(self.count, count, p=self.shares)
@@ -68,17 +68,17 @@ class Curriculum:
         return [self.problems[i] for i in chosen]
 
     def learn(self, signal: Sequence[float], correct: Sequence[float]) -> dict[str, float]:
-        """Learn from the mean |advantage| and the share of correct rollouts of each problem drawn last. Returns numbers
-        for the log."""
+        """Learns from the mean |advantage| and the share of correct rollouts of each problem that was drawn last.
+        Returns numbers for the log."""
         return {f"bucket{k}": float(share) for k, share in enumerate(self.shares)}
 
 
 class Bandit(Curriculum):
-    """`dense`, Eq. 7: p(k) = softmax(Q / temperature)_k, Q_k <- alpha l_k + (1 - alpha) Q_k from Q = 0, where l_k is
-    the mean |advantage| over the problems drawn from bucket k; a bucket that was not drawn keeps its Q.
+    """`dense`, Eq. 7: p(k) = softmax(Q / temperature)_k and Q_k <- alpha l_k + (1 - alpha) Q_k, starting from Q = 0.
+    Here l_k is the mean |advantage| over the problems drawn from bucket k; a bucket that was not drawn keeps its Q.
 
-    The temperature falls linearly to final_temperature over the run (0: it is constant). Raises ValueError unless
-    0 < alpha <= 1 and the temperatures are positive.
+    The temperature falls linearly to final_temperature over the run (if this is 0, the temperature is constant). Raises
+    ValueError unless 0 < alpha <= 1 and the temperatures are positive.
     """
 
     @staticmethod
@@ -94,7 +94,7 @@ class Bandit(Curriculum):
         self.state = [0.0] * count
 
     def probabilities(self, step: int) -> np.ndarray:
-        from scipy.special import softmax  # takes half a second to import, which commands that only check need not wait
+        from scipy.special import softmax  # imported here because it takes half a second
 
         temperature = np.interp(step, [0, max(self.steps - 1, 1)], self.ends)
         return softmax(np.array(self.state) / temperature)
@@ -107,17 +107,18 @@ class Bandit(Curriculum):
 
 
 class EasyToHard(Curriculum):
-    """A hand-designed order: the run has as many stages as there are buckets, the easiest first."""
+    """A hand-designed order: the run has as many stages as there are buckets, and begins with the easiest bucket."""
 
     def probabilities(self, step: int) -> np.ndarray:
         return np.eye(self.count)[min(step * self.count // self.steps, self.count - 1)]
 
 
 class MixedSuccess(Curriculum):
-    """`trace`, Table 1, difficulty-aware sampling: prompts of mixed success can expand coverage without other rewards.
+    """`trace`, Table 1, difficulty-aware sampling. Its hypothesis: prompts of mixed success can expand coverage without
+    other rewards.
 
-    A bucket is drawn in proportion to the mean of f (1 - f) over its problems, where f is the failure rate in probes.
-    Raises ValueError for difficulties that are not failure rates.
+    A bucket is drawn in proportion to the mean of f (1 - f) over its problems, where f is a problem's failure rate in
+    probes. Raises ValueError for difficulties that are not failure rates.
     """
 
     def __init__(self, problems, difficulty, *data, count=6):
@@ -133,26 +134,26 @@ class MixedSuccess(Curriculum):
 
 
 class ShortToLong(EasyToHard):
-    """`program`, a curriculum over the length of programs: a problem of n numbers needs n - 1 operations."""
+    """`program`: a curriculum over the length of programs. A problem of n numbers needs n - 1 operations."""
 
     def __init__(self, problems, difficulty, *data, count=2):
         super().__init__(problems, np.array([len(problem.nums) for problem in problems]), *data, count=count)
 
 
 class Frontier(Curriculum):
-    """`dense`, Section 7: new problems at the edge of what the policy can solve now.
+    """`dense`, Section 7: new problems at the edge of what the policy can solve at present.
 
-    For an update, `candidates` times as many problems as it needs are drawn, and those are taken whose predicted
-    success is nearest to a half. They have as many numbers as the training problems, from the same ranges, can be
-    solved, and stand in no evaluation set. The prediction is a ridge regression of the share of correct rollouts on the
-    count of numbers, the logarithm of the count of solutions, and the operators needed. What was seen `memory` updates
-    ago has the weight 1/e. The state holds the sums of the regression. Raises ValueError where too few problems in the
-    ranges of the training problems can be solved.
+    For each update, `candidates` times as many problems are drawn as it needs, and those whose predicted success is
+    nearest to one half are used. The new problems have as many numbers as the training problems, come from the same
+    ranges, are solvable, and are in no evaluation set. The prediction is a ridge regression of the share of correct
+    rollouts on the count of numbers, the logarithm of the count of solutions, and the operators needed. An observation
+    from `memory` updates ago has the weight 1/e. The state holds the sums of the regression. Raises ValueError if too
+    few problems in the ranges of the training problems are solvable.
     """
 
     candidates, memory = 20, 20.0
     width = 5  # features of a problem
-    rounds = 50  # of drawing new problems for an update, before an error
+    rounds = 50  # of drawing new problems for one update, before an error is raised
 
     def __init__(self, *data, count=6):
         super().__init__(*data, count=count)
@@ -189,7 +190,8 @@ class Frontier(Curriculum):
         return {"predicted": float(self.predicted.mean())}
 
     def solvable(self, rng: np.random.Generator, count: int) -> list[Problem]:
-        """Those of `count` random problems like the training problems that can be solved and are held out nowhere."""
+        """Draws `count` random problems like the training problems, and returns those that are solvable and in no
+        evaluation set."""
         numbers, targets = self.ranges
         drawn = []
         for length in rng.choice(self.lengths, count).tolist():
@@ -199,7 +201,7 @@ class Frontier(Curriculum):
         return [one for one, solutions in zip(drawn, counts, strict=True) if solutions and one.key not in held_out]
 
     def features(self, problems: Sequence[Problem]) -> np.ndarray:
-        """What success is predicted from, (problems, width)."""
+        """The features from which success is predicted, (problems, width)."""
         counts, simplest = profiles(problems)
         sizes = [len(problem.nums) for problem in problems]
         return np.stack([np.ones(len(sizes)), sizes, np.log(counts + 1), simplest == 1, simplest == 2], axis=1)

@@ -1,7 +1,8 @@
-"""One more token for many rows at once: the layers of a Qwen2 or a Llama in few operations, and the cache they read.
+"""Decodes one more token for many rows at once: the layers of a Qwen2 or a Llama in few operations, and their cache.
 
-`decoder_of` gives our `Decoder` where it computes what the model computes, and the model itself where it does not. Both
-have a method `batch`, which reads prompts, and are called with one token per row for the logits behind it.
+`decoder_of` returns our `Decoder` if it computes the same as the model, and otherwise the model itself
+(`PlainDecoder`). Both have a method `batch`, which reads prompts. When called with one token per row, both return the
+logits of the next token.
 """
 
 from collections.abc import Iterator
@@ -11,11 +12,11 @@ from weakref import WeakKeyDictionary
 import torch
 import torch.nn.functional as F
 
-COLUMNS = 32  # of keys and values in a piece of the cache
+COLUMNS = 32  # columns of keys and values in a piece of the cache
 
 
 def left_padded(prompts: list[list[int]], device) -> tuple[torch.Tensor, torch.Tensor]:
-    """Token ids, padded on the left, and which of them are no padding; both (prompts, columns)."""
+    """Token ids, padded on the left, and a mask that is False on padding; both have shape (prompts, columns)."""
     longest = max(map(len, prompts))
     ids = torch.tensor([[0] * (longest - len(prompt)) + prompt for prompt in prompts], device=device)
     lengths = torch.tensor([len(prompt) for prompt in prompts], device=device)
@@ -25,9 +26,10 @@ def left_padded(prompts: list[list[int]], device) -> tuple[torch.Tensor, torch.T
 class Decoder:
     """The layers of a Qwen2 or a Llama for one more token per row, in few operations.
 
-    Products over the same input are one matrix, into which the norm in front of them and the scale of attention are
-    multiplied. The two halves of a query or key that a rotation mixes stand side by side, so that it is one product of
-    complex numbers. Under autocast products have its type, everything else is float32. `misfit` says which models fit.
+    Matrices that are applied to the same input are joined into one; the weights of the norm before them and the scale
+    of attention are multiplied into it. The two parts of a query or key that a rotation mixes are stored side by side,
+    so that the rotation is one product of complex numbers. Under autocast, matrix products use autocast's type and
+    everything else is float32. `misfit` says which models fit.
     """
 
     def __init__(self, model, longest: int):
@@ -65,14 +67,15 @@ class Decoder:
         return KVBatch(self, prompts)
 
     def side_by_side(self, states: torch.Tensor) -> torch.Tensor:
-        """The last dimension, heads of (first half, second half), with the pairs that a rotation mixes together."""
+        """The last dimension, heads of (first half, second half), reordered so that the two parts that a rotation mixes
+        are adjacent."""
         return states.unflatten(-1, (-1, 2, self.width // 2)).transpose(-1, -2).flatten(-3)
 
     def norm(self, x: torch.Tensor) -> torch.Tensor:
         return (x * (x.square().mean(-1, keepdim=True) + self.eps).rsqrt()).to(self.dtype)
 
     def __call__(self, tokens: torch.Tensor, batches: list) -> torch.Tensor:
-        """Logits (rows, vocabulary) after one more token (rows,) of each row of the batches."""
+        """The logits (rows, vocabulary) after one more token (rows,) for each row of the batches."""
         with torch.autocast(tokens.device.type, enabled=False):
             x = self.model.get_input_embeddings()(tokens)
             turn = self.turn[torch.cat([batch.add_column() for batch in batches])]
@@ -90,11 +93,11 @@ class Decoder:
 
 
 class KVBatch:
-    """Rows that began together; their keys and values in pieces (2 * layers, rows, key heads, tokens, width).
+    """Rows that began together; their keys and values are in pieces (2 * layers, rows, key heads, tokens, width).
 
-    A CPU reads a tensor without gaps more than twice as fast as a part of a larger one. So the prompts are the first
-    piece, and pieces of COLUMNS tokens follow, the last of which has room. Rows that end are overwritten by rows from
-    the end, so that the live rows stay contiguous.
+    A CPU reads a tensor without gaps more than twice as fast as a part of a larger one. Therefore the prompts are the
+    first piece, and pieces of COLUMNS tokens follow, of which the last one still has free columns. Rows that end are
+    overwritten by rows from the end of the batch, so that the live rows stay contiguous.
     """
 
     def __init__(self, decoder: Decoder, prompts: list[list[int]]):
@@ -110,13 +113,14 @@ class KVBatch:
         self.bias = None if seen.all() else torch.zeros(seen.shape, device=model.device).masked_fill(~seen, -torch.inf)
 
     def select(self, rows: torch.Tensor) -> None:
-        """Go on with these rows, in this order, any number of times each."""
+        """Continues with these rows, in this order; a row may occur any number of times."""
         self.pieces = [piece[:, rows] for piece in self.pieces]
         self.next, self.bias = self.next[rows], None if self.bias is None else self.bias[rows]
         self.rows = len(rows)
 
     def compact(self, stay: torch.Tensor) -> torch.Tensor:
-        """Go on with the rows that `stay`, a bool (rows,). Returns which of the old rows each of the new ones is."""
+        """Continues with the rows for which `stay`, a bool (rows,), is True. Returns for each new row the index of its
+        old row."""
         kept = stay.nonzero().squeeze(-1)
         order = torch.arange(len(kept), device=stay.device)
         holes, fillers = (~stay[: len(kept)]).nonzero().squeeze(-1), kept[kept >= len(kept)]
@@ -128,7 +132,7 @@ class KVBatch:
         return order
 
     def add_column(self) -> torch.Tensor:
-        """Make room for one more token per row, and return the positions (rows,) of these tokens."""
+        """Makes space for one more token per row, and returns the positions (rows,) of these tokens."""
         if not self.room:
             layers, _, heads, _, width = self.pieces[0].shape
             self.pieces.append(self.pieces[0].new_empty(layers, self.rows, heads, COLUMNS, width))
@@ -138,14 +142,14 @@ class KVBatch:
         return self.next - 1
 
     def attend(self, layer: int, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
-        """Attention of the new tokens to all columns, their own included, (rows, heads * width).
+        """Attention of the new tokens to all columns, including their own, (rows, heads * width).
 
-        query has shape (rows, heads, width), key and value of the new tokens (rows, key heads, width).
+        query has shape (rows, heads, width); key and value are those of the new tokens, (rows, key heads, width).
         """
         pieces = [piece[2 * layer : 2 * layer + 2, : self.rows].flatten(1, 2) for piece in self.pieces]
         pieces[-1] = pieces[-1][:, :, : COLUMNS - self.room]
         pieces[-1][0, :, -1], pieces[-1][1, :, -1] = key.flatten(0, 1), value.flatten(0, 1)
-        query = query.reshape(len(pieces[0][0]), -1, query.shape[-1])  # heads that share keys stand together
+        query = query.reshape(len(pieces[0][0]), -1, query.shape[-1])  # heads that share keys are adjacent
         scores = torch.cat([torch.bmm(query, piece[0].transpose(1, 2)) for piece in pieces], -1).float()
         if self.bias is not None:
             scores.view(self.rows, -1, scores.shape[-1])[..., : self.bias.shape[-1]] += self.bias[:, None]
@@ -157,7 +161,7 @@ class KVBatch:
 
 
 class PlainDecoder:
-    """The decoder of a model that does not fit `Decoder`: the model itself, with the cache of transformers."""
+    """The decoder for a model that does not fit `Decoder`: the model itself, with the cache of transformers."""
 
     def __init__(self, model, longest: int):
         self.model = model
@@ -166,13 +170,13 @@ class PlainDecoder:
         return PlainBatch(self.model, prompts)
 
     def __call__(self, tokens: torch.Tensor, batches: list) -> torch.Tensor:
-        """As `Decoder`'s."""
+        """The same as `Decoder.__call__`."""
         parts = tokens.split([batch.rows for batch in batches])
         return torch.cat([batch.read(part[:, None]) for batch, part in zip(batches, parts, strict=True)])
 
 
 class PlainBatch:
-    """As `KVBatch`, around a cache of transformers."""
+    """The same as `KVBatch`, with a cache of transformers."""
 
     def __init__(self, model, prompts: list[list[int]]):
         self.model, self.cache, self.rows = model, None, len(prompts)
@@ -181,7 +185,7 @@ class PlainBatch:
         self.logits = self.read(ids)
 
     def read(self, ids: torch.Tensor) -> torch.Tensor:
-        """Read the tokens (rows, any number); the logits (rows, vocabulary) behind the last one."""
+        """Reads the tokens (rows, any number), and returns the logits (rows, vocabulary) after the last one."""
         if self.cache is not None:
             self.seen = torch.cat([self.seen, torch.ones_like(ids)], -1)
         position = (self.seen.cumsum(-1) - 1).clamp(min=0)[:, -ids.shape[1] :]
@@ -191,7 +195,7 @@ class PlainBatch:
         return out.logits[:, -1].float()
 
     def select(self, rows: torch.Tensor) -> None:
-        assert self.cache is not None  # there is one from the first pass on
+        assert self.cache is not None  # the first pass has made it
         self.cache.batch_select_indices(rows)
         self.seen, self.rows = self.seen[rows], len(rows)
 
@@ -201,17 +205,17 @@ class PlainBatch:
         return kept
 
 
-_misfits: WeakKeyDictionary = WeakKeyDictionary()  # one per model
+_misfits: WeakKeyDictionary = WeakKeyDictionary()  # model -> its misfit
 
 
 def decoder_of(model, longest: int) -> "Decoder | PlainDecoder":
-    """What decodes with `model` texts of at most `longest` tokens."""
+    """The decoder for texts of at most `longest` tokens with `model`."""
     return (PlainDecoder if misfit(model) else Decoder)(model, longest)
 
 
 def misfit(model) -> str:
-    """Why `Decoder` does not compute what `model` computes, or "" where it does. Both read a few tokens, and their
-    logits must agree."""
+    """Why `Decoder` does not compute what `model` computes, or "" if it does. Both read a few tokens, and their logits
+    must agree."""
     if model not in _misfits:
         _misfits[model] = _misfit(model)
         if _misfits[model]:
@@ -220,7 +224,7 @@ def misfit(model) -> str:
 
 
 def _misfit(model) -> str:
-    # Two things cannot show in so few tokens: attention to the last ones alone, and rotations that depend on the length
+    # So few tokens cannot show two things: attention to the last tokens only, and rotations that depend on the length
     if set(getattr(model.config, "layer_types", None) or []) - {"full_attention"}:
         return "not all of its layers attend to everything"
     if getattr(getattr(model.base_model, "rotary_emb", None), "rope_type", "default") in ("dynamic", "longrope"):
@@ -235,14 +239,14 @@ def _misfit(model) -> str:
             ours = decoder(then, [decoder.batch(ids)])
         except (AttributeError, TypeError, RuntimeError, IndexError) as error:
             return f"{type(error).__name__}: {error}"
-    tolerance = 2e-3 if model.dtype == torch.float32 and device == "cpu" else 2e-2  # a GPU rounds products
+    tolerance = 2e-3 if model.dtype == torch.float32 and device == "cpu" else 2e-2  # GPUs round matrix products
     worst = (ours - theirs).abs().max() / theirs.abs().max().clamp(min=1)
     return "" if worst < tolerance else f"its logits differ by {worst:.2g}"
 
 
 @contextmanager
 def inference(model) -> Iterator[None]:
-    """`model` in inference mode and evaluation mode, and afterwards in the mode that it had."""
+    """Puts `model` into inference and evaluation mode, and afterwards back into the mode that it had."""
     training = model.training
     model.eval()
     try:

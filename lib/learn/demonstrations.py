@@ -1,6 +1,6 @@
-"""Demonstrations of a search, which supervised training imitates. A row is a function of its seed alone.
+"""Demonstrations of a search, which supervised training imitates. A row is a function of its seed only.
 
-The values of a demonstration are integers from 0 to 999, which is what the base model is taught.
+The values in a demonstration are integers from 0 to 999, which is what the base model has learned.
 """
 
 import random
@@ -28,7 +28,7 @@ if TYPE_CHECKING:  # as in lib.game.problem
 
 LARGEST = 999
 UNSOLVED = 0.25  # share of the program demonstrations whose answer misses the target
-COMPACT = 0.25  # share of them that write an attempt in one line, not an operation
+COMPACT = 0.25  # share of the program demonstrations that write a whole attempt, not one operation, per line
 HUB_DEMONSTRATIONS = "Asap7772/cog_behav_all_strategies"
 
 
@@ -41,7 +41,8 @@ def bounded(op: str, a: Number, b: Number) -> Number | None:
 
 
 def steps_of(expr: Expr) -> list[str] | None:
-    """The equations that compute `expr`, innermost and left first, or None where a value is no integer from 0 to 999.
+    """The equations that compute `expr`: inner ones before outer ones, and left before right. None if a value is not an
+    integer from 0 to 999.
 
     >>> steps_of(parse("(44 + 19) + 35"))
     ['44 + 19 = 63', '63 + 35 = 98']
@@ -61,7 +62,8 @@ def steps_of(expr: Expr) -> list[str] | None:
 
 
 def operations(expr: Expr, start: Sequence[Expr] = ()) -> list[BinOp]:
-    """The operations that make `expr` from numbers and the members of `start`, innermost and left first."""
+    """The operations that make `expr` from numbers and the members of `start`: inner before outer, and left before
+    right."""
     if isinstance(expr, Num) or expr in start:
         return []
     assert isinstance(expr, BinOp)
@@ -80,16 +82,16 @@ def shuffle_operands(expr: Expr, rng: random.Random) -> Expr:
 
 
 def random_expression(nums: Sequence[int], rng: random.Random) -> Expr:
-    """A random expression over all of `nums` whose every value is an integer from 0 to 999."""
+    """A random expression over all of `nums` in which every value is an integer from 0 to 999."""
     return combine([(n, Num(n)) for n in nums], rng)[1]
 
 
 def combine(pool: Sequence[tuple[Number, Expr]], rng: random.Random) -> tuple[Number, Expr]:
-    """Value and expression that random operations make of a whole pool; every value is an integer from 0 to 999."""
+    """The value and expression that random operations make of a whole pool. Every value is an integer from 0 to 999."""
     pool = list(pool)
     while (left := len(pool)) > 1:
         i, j = rng.randrange(left), rng.randrange(left - 1)
-        j = left - 1 if j == i else j  # the same pair as rng.sample(range(left), 2) draws, in a third of its time
+        j = left - 1 if j == i else j  # draws the same pair as rng.sample(range(left), 2), in a third of its time
         op = "+-*/"[rng.randrange(4)]
         (a, one), (b, other) = pool[i], pool[j]
         if (value := bounded(op, a, b)) is not None:
@@ -102,13 +104,13 @@ def combine(pool: Sequence[tuple[Number, Expr]], rng: random.Random) -> tuple[Nu
 
 @lru_cache(maxsize=16)
 def plain_solutions(problem: Problem) -> list[Expr]:
-    """The solutions that can be demonstrated: their every value is an integer from 0 to 999."""
+    """The solutions that can be demonstrated: those in which every value is an integer from 0 to 999."""
     return [tree for tree in solutions(problem) if steps_of(tree) is not None]
 
 
 def near_misses(problem: Problem, rng: random.Random, count: int) -> list[Expr]:
-    """Wrong attempts that aim at the target: of 8 * `count` random expressions the `count` whose values come
-    nearest, in random order. There are fewer where some of these are the same up to commuting."""
+    """Wrong attempts that aim at the target: the `count` of 8 * `count` random expressions whose values are nearest to
+    it, in random order. There are fewer if some of the expressions are the same up to commuting."""
     start = [(n, Num(n)) for n in problem.nums]
     different: dict[Expr, tuple[Number, Expr]] = {}
     while count and not different:
@@ -126,14 +128,15 @@ def check_suffix(value: Number, target: Number) -> str:
 
 
 def attempt_line(expr: Expr, target: Number) -> str:
-    """One attempt of a search: its equations, separated by commas, and whether their value is the target."""
+    """One attempt of a search: its equations, separated by commas, and a statement whether their value is the
+    target."""
     return ", ".join(steps_of(expr) or []) + check_suffix(evaluate(expr), target)
 
 
 def draw_attempts(problem: Problem, rng: random.Random, failures: int, solved: bool = True) -> list[Expr]:
-    """At most `failures` attempts that miss, and then one that works or, if not `solved`, one more that misses, as the
-    answer of a search that gives up: a policy that has only seen success goes on to the token limit. Raises ValueError
-    for a problem without a solution among the integers 0 to 999."""
+    """At most `failures` attempts that miss the target, and then one that reaches it. If not `solved`, the last attempt
+    misses too, and is the answer of a search that gives up: a policy that has seen only successes would continue to the
+    token limit. Raises ValueError for a problem without a solution among the integers 0 to 999."""
     if not solved:
         return near_misses(problem, rng, failures + 1)
     plain = plain_solutions(problem)
@@ -144,7 +147,8 @@ def draw_attempts(problem: Problem, rng: random.Random, failures: int, solved: b
 
 
 def free_search(problem: Problem, rng: random.Random, failures: int, solved: bool = True) -> str:
-    """A completion that searches in plain arithmetic: `draw_attempts`, one a line, and the last one as the answer."""
+    """A completion that searches in plain arithmetic: the attempts of `draw_attempts`, one per line, with the last one
+    as the answer."""
     attempts = draw_attempts(problem, rng, failures, solved)
     lines = [attempt_line(attempt, problem.target) for attempt in attempts]
     return "\n".join(["<think>", *lines, "</think>", f"<answer>{render(attempts[-1])}</answer>"])
@@ -167,11 +171,13 @@ def program_lines(expr: Expr, names: Iterator[str]) -> list[str]:
 def program_search(
     problem: Problem, rng: random.Random, failures: int, solved: bool | None = None, fresh: bool = False
 ) -> str:
-    """A completion that searches in a restricted program: the attempts of `draw_attempts`, the last one as its value.
+    """A completion that searches in a restricted program: the attempts of `draw_attempts`, with the last one as the
+    program's value.
 
-    A line holds one operation, or in a share COMPACT of the programs a whole attempt, and its comment the arithmetic.
-    The answer has no name of its own: a policy would have to announce a solution before it has computed one. If
-    `solved` is None, a share UNSOLVED ends on a miss. With `fresh` the names of every attempt begin at a.
+    A line holds one operation, or in a share COMPACT of the programs a whole attempt; its comment shows the arithmetic.
+    The answer has no name of its own, because a policy would have to announce a solution before it has computed one. If
+    `solved` is None, a share UNSOLVED of the programs ends with a miss. With `fresh` the names of every attempt begin
+    at a.
     """
     attempts = draw_attempts(problem, rng, failures, solved is not False)
     if solved is None and rng.random() < UNSOLVED:
@@ -192,24 +198,26 @@ def program_search(
 
 
 def walk(pool: Pool, nodes: Sequence[BinOp]) -> Iterator[tuple[Pool, BinOp, Pool]]:
-    """(pool, operation, pool after it) for each of the operations in order."""
+    """(pool, operation, pool after it) for each of the operations, in order."""
     for node in nodes:
         before, pool = pool, move(pool, node)
         yield before, node, pool
 
 
 def actions(pool: Pool, nodes: Sequence[BinOp]) -> set[tuple]:
-    """The operations of a branch, as a search compares them to try none twice: on values, up to commuting, with the
-    pool."""
+    """The operations of a branch in the form in which a search compares them, so that it tries none twice: on values,
+    up to commuting, and together with the pool."""
     tried = ((values(at), node.op, evaluate(node.left), evaluate(node.right)) for at, node, _ in walk(pool, nodes))
     return {(at, op, *(sorted((a, b)) if op in "+*" else (a, b))) for at, op, a, b in tried}
 
 
 def distractor(pool: Pool, target: Number, tried: set[tuple], kind: str, rng: random.Random) -> list[BinOp]:
-    """A failing branch of a search: operations from `pool` down to one number that is not the target, none in `tried`.
+    """A failing branch of a search: operations from `pool` down to one number that is not the target, none of them in
+    `tried`.
 
-    Of 8 draws, kind "any" is the first; "near" the one that ends nearest to the target; "dead" one whose first
-    operation makes the target unreachable, if there is one. [] if no draw fails without repeating what was tried.
+    Of 8 draws, kind "any" takes the first; "near" the one that ends nearest to the target; "dead" one whose first
+    operation makes the target unreachable, if there is one. Returns [] if every draw reaches the target or repeats
+    something tried.
     """
     found = []
     for draw in range(8):
@@ -224,36 +232,37 @@ def distractor(pool: Pool, target: Number, tried: set[tuple], kind: str, rng: ra
 
 @dataclass(frozen=True)
 class TraceDesign:
-    """A design of trace demonstrations (`trace`, Table 6), which is called like the functions above and writes one.
+    """A design of trace demonstrations (`trace`, Table 6). It is called like the functions above, and writes one
+    demonstration.
 
-    A row is a depth-first search: a failing branch starts where two or three numbers are left, and ends when the search
-    returns to them. With `restarts` each attempt starts from the first state, and only such a search can give up.
+    A row is a depth-first search: a failing branch starts when two or three numbers are left, and ends when the search
+    returns to them. With `restarts` each attempt starts from the first state; only such a search can give up.
     """
 
-    variants: int = 1  # rows per problem, each drawn anew; as many rows are then about fewer problems
-    canonical: bool = False  # always the same solution of a problem, and the same failing branches
+    variants: int = 1  # rows per problem, each drawn anew; the same number of rows is then about fewer problems
+    canonical: bool = False  # a problem always has the same solution and the same failing branches
     backtracks: float = 0.0  # share of the rows with failing branches
-    most: int = 2  # such a row has 1 to this many failing branches
+    most: int = 2  # most failing branches of such a row, which has at least one
     branch: str = "any"  # their kind: any, near or dead (see `distractor`)
-    direct: float = 0.0  # share of the rows that are an answer alone
+    direct: float = 0.0  # share of the rows that consist of an answer only
     restarts: bool = False  # a free search instead of failing branches
     stated: bool = True  # the pool is stated after every try, and nothing is tried twice
     faulty: bool = False  # tags in capitals, and "= target" in the answer
     checked: bool = False  # a try that leaves one number says whether it is the target, as free searches do
-    provenance: bool = False  # states say what their numbers were made of
+    provenance: bool = False  # states say how their numbers were made
 
     def __call__(self, problem: Problem, rng: random.Random, failures: int, solved: bool = True) -> str:
         """One completion, checked by `verify_trace`. Raises ValueError for a problem without a solution among the
-        integers 0 to 999, for a completion with a fault, and where a design is to give up that cannot."""
+        integers 0 to 999, for a completion with a fault, and if a design that cannot give up is asked to."""
         if not (solved or self.restarts):
             raise ValueError("traces of this design never give up")
-        # 1. Draw the attempts, the number of failing branches, and whether the row is an answer alone
+        # 1. Draw the attempts, and the number of failing branches
         rng = random.Random(str(problem.key)) if self.canonical else rng
         *missed, last = draw_attempts(problem, rng, failures if self.restarts else 0, solved)
         if self.canonical:
             last = min(plain_solutions(problem), key=render)
         branches = max(1, min(failures, self.most)) if rng.random() < self.backtracks else 0
-        # 2. Write the search
+        # 2. Write the search, unless the row is an answer only
         if rng.random() < self.direct:
             lines = []
         elif self.restarts:
@@ -261,7 +270,7 @@ class TraceDesign:
         else:
             lines = self._depth_first(problem, last, branches, rng)
         text = "\n".join([*(["<think>", *lines, "</think>"] if lines else []), f"<answer>{render(last)}</answer>"])
-        # 3. Hold it to the verifier
+        # 3. Check it with the verifier
         verdict = verify_trace(text, problem)
         faultless = all(line.valid and not (line.repeated and self.stated) for line in verdict.lines)
         ends = ("correct", lines != []) if solved else ("wrong_value", False)
@@ -273,7 +282,8 @@ class TraceDesign:
         return text
 
     def _restarting(self, problem: Problem, missed: list[Expr], last: Expr) -> list[str]:
-        """The lines of a free search. What it tries in an attempt, or in the last one, it does not try again."""
+        """The lines of a free search. It does not repeat what it has tried in an earlier attempt, nor what the last
+        attempt tries."""
         pool = full_pool(problem)
         tried, lines = actions(pool, operations(last)), []
         for attempt in [*missed, last]:
@@ -292,7 +302,8 @@ class TraceDesign:
         return lines
 
     def _depth_first(self, problem: Problem, solution: Expr, branches: int, rng: random.Random) -> list[str]:
-        """The lines of a solution with failing branches, drawn from its last two states with more than one number."""
+        """The lines of a solution with failing branches. These start from its last two states that have more than one
+        number."""
         full = full_pool(problem)
         path = operations(solution)
         tried, late = actions(full, path), range(max(len(path) - 2, 0), len(path))
@@ -306,11 +317,11 @@ class TraceDesign:
         return lines
 
 
-TRACES = {  # Table 6 in its order; the best one with provenance; a free search as a trace, none of the paper's
+TRACES = {  # in the order of Table 6; then the best one with provenance; then free searches as traces, which are ours
     "trace_smoke": TraceDesign(restarts=True, stated=False, faulty=True),
     "trace_expression": TraceDesign(restarts=True, stated=False),
     "trace_proof": TraceDesign(),
-    "trace_backtrack": TraceDesign(backtracks=1),  # without and with the end token
+    "trace_backtrack": TraceDesign(backtracks=1),  # trained without and with the end token
     "trace_proof_augmented": TraceDesign(variants=8),
     "trace_backtrack_augmented": TraceDesign(variants=8, backtracks=1),
     "trace_proof_canonical": TraceDesign(canonical=True),
@@ -322,7 +333,7 @@ TRACES = {  # Table 6 in its order; the best one with provenance; a free search 
     "trace_search": TraceDesign(restarts=True, checked=True),
     "trace_search_provenance": TraceDesign(restarts=True, checked=True, provenance=True),
 }
-DEMONSTRATIONS: dict[str, Callable[..., str]] = {  # how a demonstration is written
+DEMONSTRATIONS: dict[str, Callable[..., str]] = {  # name of a design -> function that writes a demonstration
     "free": free_search,
     "program": program_search,
     "program_fresh": partial(program_search, fresh=True),
@@ -331,13 +342,13 @@ DEMONSTRATIONS: dict[str, Callable[..., str]] = {  # how a demonstration is writ
 
 
 def action_rows(problem: Problem, rng: random.Random) -> list[dict]:
-    """Rows `prompt`, `completion` (`agent`, Eq. 12): each state on the way of a random solution among the integers 0 to
-    999, and the action that is taken there."""
+    """Rows `prompt`, `completion` (`agent`, Eq. 12): each state of a random solution among the integers 0 to 999, and
+    the action that the solution takes there."""
     moves = list(moves_of(rng.choice(plain_solutions(problem))))
     states = accumulate(moves, step, initial=initial(problem))
     return [
         {"prompt": render_state(state), "completion": render_action(chosen)}
-        for state, chosen in zip(states, moves, strict=False)  # nothing follows the last state
+        for state, chosen in zip(states, moves, strict=False)  # no action follows the last state
     ]
 
 
@@ -350,12 +361,12 @@ def demonstrate(
     give_up: float = 0.0,
     checked: bool = False,
 ) -> "Dataset":
-    """Rows `prompt`, `completion` for supervised fine-tuning on `problems`; those of evaluation problems are dropped.
+    """Rows `prompt`, `completion` for supervised fine-tuning on `problems`. Evaluation problems are dropped.
 
     A problem gets one demonstration by `design` (a key of DEMONSTRATIONS) with 0 to `most_failures` failing attempts. A
-    design of several variants writes as many rows, about the first problems. A share `give_up` of the rows gives up,
-    one attempt later than a solution would have come. checked: the field of TraceDesign. In style "pick" the rows are
-    the states and actions of one solution.
+    design with several variants writes the same number of rows, about fewer problems (the first ones). A share
+    `give_up` of the rows gives up, one attempt later than a solution would have come. checked: the field of
+    TraceDesign. In style "pick" the rows are the states and actions of one solution.
     """
     from datasets import Dataset
 
@@ -379,10 +390,10 @@ def demonstrate(
 
 def hub_demonstrations(prompt_style: str = "free", hub: str = HUB_DEMONSTRATIONS) -> "Dataset":
     """Rows `prompt`, `completion` of the demonstrations that the papers use, or of another hub name or local folder
-    (columns `query`, `completion`). The prompt is that of style `prompt_style` for the problem of the query. Rows of
+    (columns `query`, `completion`). The prompt is that of style `prompt_style` for the problem of the query. Rows about
     evaluation problems are dropped. Raises ValueError for a query that cannot be read."""
 
-    def ask(row: dict) -> dict:  # as every later run asks
+    def ask(row: dict) -> dict:  # the prompt that every later run uses
         return {"prompt": render_prompt(row["nums"], row["target"], prompt_style)}
 
     rows = exclude(hub_rows(hub, "train").map(query_problem, load_from_cache_file=False))
@@ -392,8 +403,8 @@ def hub_demonstrations(prompt_style: str = "free", hub: str = HUB_DEMONSTRATIONS
 def repair_stage(generations: "pd.DataFrame") -> "pd.DataFrame":
     """Rows `prompt`, `completion` that teach a policy to answer its own traces (columns nums, target, completion).
 
-    The trace is part of the prompt, and the completion is what the verifier finds in it, whatever the policy had
-    answered. A trace that never makes the target, or that ends without an answer, gives no row.
+    The trace is part of the prompt. The completion is the solution that the verifier finds in the trace, whatever the
+    policy had answered. A trace that never makes the target, or that ends without an answer, gives no row.
     """
     import pandas as pd
 

@@ -1,16 +1,17 @@
 """The agent's game without sampling: a policy's success, summed over all games of a problem.
 
-The chance that a policy at temperature 1, without cuts, solves a problem needs one forward pass per state:
+The probability that a policy at temperature 1, without top-k or top-p, solves a problem needs one forward pass per
+state:
 
-    V(s) = sum over a in A(s) of pi(a | s) V(s'),   V = 1 where the target is all that is left,
+    V(s) = sum over a in A(s) of pi(a | s) V(s'),   V = 1 if the target is the only number left,
 
-where pi(a | s) is the product of the token probabilities of the action's tag and of the end token behind it. The tag of
-+ and * may have its operands in either order, and both count. Everything else counts as lost, also spellings that our
-tokenizer never gives (a tag of other tokens with the same text, or a fraction that is not reduced), some of which the
-game would accept. So V is a lower bound of the success of sampled games, close to it where such spellings are rare.
+where pi(a | s) is the product of the token probabilities of the action's tag and of the end token after it. The tag of
++ and * may have its operands in either order, and both count. Everything else counts as lost, including spellings that
+our tokenizer never gives (other tokens with the same text, or a fraction that is not reduced), some of which the game
+would accept. So V is a lower bound of the success of sampled games, and close to it if such spellings are rare.
 
-Equal states are read once, and states from which the target cannot be reached never: V is 0 there, and the solver finds
-them. The k games of a problem are independent, so pass@k is exactly 1 - (1 - V)^k.
+Equal states are read once. States from which the target cannot be reached are never read: V is 0 there, and the solver
+finds them. The k games of a problem are independent, so pass@k is exactly 1 - (1 - V)^k.
 """
 
 from collections import defaultdict
@@ -31,7 +32,7 @@ from lib.game.problem import Problem
 from lib.learn import losses
 from lib.learn.generation import Sampling, generate_shared
 
-TOKENS = 2048  # read at once, padding included: about what fits into a core's cache
+TOKENS = 2048  # tokens read at once, padding included: about what fits into a core's cache
 
 
 # --- the tree -------------------------------------------------------------------------------------
@@ -41,8 +42,8 @@ TOKENS = 2048  # read at once, padding included: about what fits into a core's c
 class Tree:
     """The states of problems from which the target can be reached, and the actions that lead to such states.
 
-    moves: (state, action, successor) with indices of `states`, or `won` as the successor. roots: the first state of
-    each problem, or `lost` where the problem has no solution.
+    moves: (state, action, successor), where both states are indices of `states`, or the successor is `won`. roots: the
+    first state of each problem, or `lost` if the problem has no solution.
     """
 
     problems: Sequence[Problem]
@@ -87,7 +88,7 @@ def open_tree(problems: Sequence[Problem]) -> Tree:
 
 
 def _open(states: Sequence[State]) -> list[State]:
-    """The states that can be solved, each once. A state of one number is solved if that is the target."""
+    """The solvable states, each once. A state of one number is solvable if this number is the target."""
     some = list({state.key: state for state in states}.values())
     longer = [state for state in some if not state.terminal]
     solved = dict(zip((state.key for state in longer), mdp.count_solutions(longer) > 0, strict=True))
@@ -98,7 +99,8 @@ def _open(states: Sequence[State]) -> list[State]:
 
 
 def tags(tokenizer, moves: Sequence[Action]) -> list[list[tuple[int, ...]]]:
-    """The token ids of the tags that name each action, end token included: two tags where + or * can swap operands."""
+    """The token ids of the tags that name each action, including the end token. There are two tags if the operands of +
+    or * can be swapped."""
     swapped = [move._replace(a=move.b, b=move.a) if move.op in "+*" else move for move in moves]
     texts = [mdp.render_action(move) for move in (*moves, *swapped)]
     ids = tokenizer(texts, add_special_tokens=False).input_ids if texts else []
@@ -107,10 +109,10 @@ def tags(tokenizer, moves: Sequence[Action]) -> list[list[tuple[int, ...]]]:
 
 
 def read(model, prompts: Sequence[Sequence[int]], texts: Sequence[Sequence[tuple[int, ...]]], tokens: int = TOKENS):
-    """log pi of each text (token ids) behind its prompt, (all texts,) in order, differentiable.
+    """log pi of each text (token ids) after its prompt, (all texts,) in order, differentiable.
 
-    A prompt and what its texts have in common are read once, as a tree of tokens in which each attends to those on its
-    own path. At most `tokens` are read at once, padding included.
+    A prompt and the tokens that its texts share are read once, as a tree of tokens in which each token attends to those
+    on its own path. At most `tokens` tokens are read at once, padding included.
     """
     packed = [_Packed(prompt, some) for prompt, some in zip(prompts, texts, strict=True)]
     order = sorted((i for i, one in enumerate(packed) if one.texts), key=lambda i: len(packed[i].tokens))
@@ -128,8 +130,8 @@ def read(model, prompts: Sequence[Sequence[int]], texts: Sequence[Sequence[tuple
 
 
 class _Packed:
-    """A prompt and a tree of texts behind it: the tokens, the position of each and the token before it on its path; the
-    edges (token, next token), and those that each text takes, as (text, edge)."""
+    """A prompt and the tree of its texts: the tokens, the position of each, and the token before it on its path; the
+    edges (token, next token); and the edges of each text, as (text, edge)."""
 
     def __init__(self, prompt: Sequence[int], texts: Sequence[tuple[int, ...]]):
         self.tokens, self.before = list(prompt), list(range(-1, len(prompt) - 1))
@@ -152,7 +154,7 @@ class _Packed:
         self.edges = list(edges)
 
     def seen(self, width: int) -> np.ndarray:
-        """What each token attends to, (width, width): itself and its path. Padding attends to itself."""
+        """What each token attends to, (width, width): itself and its path. Padding attends only to itself."""
         result = np.eye(width, dtype=bool)
         for i, before in enumerate(self.before):
             if before >= 0:
@@ -183,8 +185,8 @@ def _read_packed(model, packed: list[_Packed]) -> torch.Tensor:
 
 
 def _read_states(model, tokenizer, asked: Iterable[tuple[int, State, tuple[int, ...]]]) -> tuple[torch.Tensor, ...]:
-    """log pi of texts (token ids) behind the states that they are asked in, and the number that each was given with,
-    both (texts,). The texts of one state are read together."""
+    """log pi of texts (token ids) after the states in which they are asked for, and the number that came with each
+    text; both have shape (texts,). The texts of one state are read together."""
     of_state: dict[tuple, list[tuple[int, tuple[int, ...]]]] = defaultdict(list)
     for number, state, ids in asked:
         of_state[state.key].append((number, ids))
@@ -195,7 +197,7 @@ def _read_states(model, tokenizer, asked: Iterable[tuple[int, State, tuple[int, 
 
 
 def probabilities(model, tokenizer, pairs: Sequence[tuple[State, Action]]) -> torch.Tensor:
-    """pi(a | s) of each (state, action), float64, differentiable. Actions of one state are read together."""
+    """pi(a | s) of each (state, action), float64, differentiable. The actions of one state are read together."""
     moves = list(dict.fromkeys(move for _, move in pairs))
     named = dict(zip(moves, tags(tokenizer, moves), strict=True))
     asked = ((i, state, ids) for i, (state, move) in enumerate(pairs) for ids in named[move])
@@ -208,15 +210,15 @@ def probabilities(model, tokenizer, pairs: Sequence[tuple[State, Action]]) -> to
 
 
 def values(tree: Tree, chances: torch.Tensor) -> torch.Tensor:
-    """V of every state of the tree and, behind them, of `lost` and `won`, float64, differentiable. `chances`: pi of
-    each move."""
+    """V of every state of the tree, followed by V of `lost` and `won`, float64, differentiable. `chances`: pi of each
+    move."""
     found = chances.new_zeros(len(tree.states) + 2)
     found[tree.won] = 1
     if not tree.moves:
         return found
     source, then = (torch.tensor([move[i] for move in tree.moves], device=chances.device) for i in (0, 2))
     left = torch.tensor([len(tree.states[move[0]].nums) for move in tree.moves], device=chances.device)
-    for numbers in left.unique().tolist():  # the fewest first
+    for numbers in left.unique().tolist():  # states with the fewest numbers first
         rows = (left == numbers).nonzero().squeeze(-1)
         found = found.index_add(0, source[rows], chances[rows] * found[then[rows]])
     return found
@@ -228,13 +230,14 @@ def move_chances(model, tokenizer, tree: Tree) -> torch.Tensor:
 
 
 def success(model, tokenizer, tree: Tree) -> torch.Tensor:
-    """V of the first state of each problem, the chance that one game solves it, (problems,) float64, differentiable."""
+    """V of the first state of each problem, which is the probability that one game solves it, (problems,) float64,
+    differentiable."""
     return values(tree, move_chances(model, tokenizer, tree))[tree.roots]
 
 
 def solutions(tree: Tree, chances: Sequence[float], i: int) -> dict[str, float]:
-    """The solutions of problem i as expressions, each with the chance that a game builds it, likeliest first. Games
-    with the same operations in another order build the same expression."""
+    """The solutions of problem i as expressions, with the probability that a game builds each, the most probable first.
+    Games with the same operations in another order build the same expression."""
     found: dict[str, float] = defaultdict(float)
     games: list[tuple[int, tuple[Action, ...], float]] = [(tree.roots[i], (), 1.0)]
     while games:
@@ -248,8 +251,8 @@ def solutions(tree: Tree, chances: Sequence[float], i: int) -> dict[str, float]:
 
 
 def evaluate(model, tokenizer, problems: Sequence[Problem], together: int = 100) -> pd.DataFrame:
-    """One row per problem: numbers, success (exact, float64), solutions (how many there are), and used, the exponential
-    of the entropy of the solution that a won game has built. `together` problems are read at a time."""
+    """One row per problem. numbers: how many it has. success: exact, float64. solutions: how many there are. used: the
+    exponential of the entropy of the solution that a won game has built. `together` problems are read at a time."""
     rows = []
     for start in range(0, len(problems), together):
         tree = open_tree(problems[start : start + together])
@@ -264,27 +267,27 @@ def evaluate(model, tokenizer, problems: Sequence[Problem], together: int = 100)
 
 
 def exact_pass_at_k(success: np.ndarray, k) -> np.ndarray:
-    """1 - (1 - p)^k for each p of `success`, accurate also where p or 1 - p is small; k broadcasts against it."""
+    """1 - (1 - p)^k for each p of `success`, accurate also if p or 1 - p is small; k is broadcast against it."""
     return -np.expm1(np.asarray(k) * np.log1p(-np.minimum(np.asarray(success, float), 1 - 1e-15)))
 
 
-# --- what is trained for, and what samples say of it ----------------------------------------------
+# --- objectives, and their estimators from samples ------------------------------------------------
 
 OBJECTIVES = {"expected": 1, "pass4": 4, "pass16": 16, "log": inf}
 
 
 def worth(success: torch.Tensor, k: float) -> torch.Tensor:
-    """1 - (1 - p)^k, the chance that at least one of k games is won. For infinite k it is log p, whose gradient is the
-    sum over all k of the gradient of pass@k, divided by k."""
+    """1 - (1 - p)^k, the probability that at least one of k games is won. For infinite k it is log p, whose gradient is
+    the sum over all k of 1/k times the gradient of pass@k."""
     return success.log() if k == inf else 1 - (1 - success) ** k
 
 
 def weight(success: torch.Tensor, k: float) -> torch.Tensor:
-    """The derivative of `worth`, which is the weight of the gradient of a problem's success."""
+    """The derivative of `worth`: the weight that the gradient of a problem's success gets."""
     return 1 / success if k == inf else k * (1 - success) ** (k - 1)
 
 
-# Advantages of games won (1) or lost (0), argument and result (groups, K); an update is the mean of A grad log pi.
+# Advantages of games won (1) or lost (0). Argument and result are (groups, K); an update is the mean of A grad log pi.
 ESTIMATORS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "rloo": losses.leave_one_out,
     "grpo": losses.grpo,
@@ -295,9 +298,10 @@ ESTIMATORS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
 
 
 def expected_weight(estimator: str, success: torch.Tensor, group_size: int) -> torch.Tensor:
-    """f(p), shape of `success`: the mean of an estimator over all groups of K games of a problem is f(p) grad p. Raises
-    KeyError. The mean of grad log pi is grad log p over won games and -grad p / (1 - p) over lost ones, and an
-    advantage depends only on the number c of games won, so f is a sum over c of binomial chances."""
+    """f(p), with the shape of `success`, defined by: the mean of an estimator over all groups of K games of a problem
+    is f(p) grad p. Raises KeyError. The mean of grad log pi is grad log p over won games and -grad p / (1 - p) over
+    lost ones, and an advantage depends only on the number c of games won, so f is a sum over c with binomial
+    probabilities."""
     p, total = success.double().clamp(1e-15, 1 - 1e-15), torch.zeros_like(success, dtype=torch.float64)
     for c in range(group_size + 1):
         advantages = ESTIMATORS[estimator](torch.tensor([[1.0] * c + [0.0] * (group_size - c)], dtype=torch.float64))[0]
@@ -307,19 +311,20 @@ def expected_weight(estimator: str, success: torch.Tensor, group_size: int) -> t
 
 
 class Game(NamedTuple):
-    """A sampled game: the token ids drawn in each state, and whether it was won."""
+    """A sampled game: the token ids that were drawn in each state, and whether the game was won."""
 
     turns: list[tuple[State, tuple[int, ...]]]
     won: bool
 
 
 def play(model, tokenizer, problems: Sequence[Problem], n: int, generator: torch.Generator) -> list[list[Game]]:
-    """`n` games of each problem, with tags of at most 32 tokens. A tag that names no legal action ends its game."""
+    """Plays `n` games of each problem, with tags of at most 32 tokens. A tag that does not name a legal action ends its
+    game."""
     games = [Game([], False) for _ in range(len(problems) * n)]
     active = [(i, mdp.initial(problems[i // n])) for i in range(len(games))]
     sampling, draws = Sampling(max_tokens=32), n
     while active:
-        asked = [mdp.render_state(state) for _, state in active[::draws]]  # all games of a problem begin alike
+        asked = [mdp.render_state(state) for _, state in active[::draws]]  # all games of a problem begin in one state
         prompts, eos = tokenizer(asked).input_ids, tokenizer.eos_token_id
         out = generate_shared(model, prompts, draws, sampling, eos, generator)
         onward = []
@@ -338,7 +343,7 @@ def play(model, tokenizer, problems: Sequence[Problem], n: int, generator: torch
 
 
 def game_logprobs(model, tokenizer, games: Sequence[Game]) -> torch.Tensor:
-    """log pi of each game, the sum over its tags, (games,), differentiable."""
+    """log pi of each game, which is the sum over its tags, (games,), differentiable."""
     asked = ((i, state, ids) for i, game in enumerate(games) for state, ids in game.turns)
     found, which = _read_states(model, tokenizer, asked)
     return found.new_zeros(len(games)).index_add(0, which, found)

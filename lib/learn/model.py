@@ -1,9 +1,10 @@
-"""The policy: tokenizer, the one-million-parameter base model, and loading and saving of checkpoints.
+"""The policy: its tokenizer, the base model of one million parameters, and the loading and saving of checkpoints.
 
-Our model is an ordinary Qwen2 (the architecture of the papers' Qwen2.5-0.5B) with a vocabulary of our own: a few
-words of the studies' formats, then every printable ASCII character. Digits are single tokens, and an operator is one
-token with the spaces around it. A checkpoint is a folder of transformers, but for our own vocabulary, around which
-`AutoTokenizer` would silently put Qwen2's pre-tokenizer: it lies in a sub-folder `tokenizer/`.
+Our model is an ordinary Qwen2 (the architecture of the papers' Qwen2.5-0.5B) with a vocabulary of our own: some words
+of the studies' formats, then every printable ASCII character. Digits are single tokens, and an operator is one token
+together with the spaces around it. A checkpoint is an ordinary folder of transformers, with one exception: a tokenizer
+with our vocabulary is in a sub-folder `tokenizer/`, because `AutoTokenizer` would silently add Qwen2's pre-tokenizer to
+it.
 """
 
 import os
@@ -34,11 +35,12 @@ WORDS = [
 ]
 CHARACTERS = [*string.digits, *string.ascii_letters, *string.punctuation, " ", "\n", "\t"]
 CONTAINER = Path("/sys/fs/cgroup/memory.max")
-PROCESS = 0.8 * 2**30  # bytes of a kernel that has loaded PyTorch and transformers
+PROCESS = 0.8 * 2**30  # bytes that a kernel with PyTorch and transformers takes
 
 
 def build_tokenizer() -> PreTrainedTokenizerFast:
-    """Our tokenizer: words of the formats first, then single ASCII characters; anything else is `<unk>`."""
+    """Our tokenizer: it first looks for words of the formats, then for single ASCII characters; anything else is
+    `<unk>`."""
     vocabulary = {token: i for i, token in enumerate([*SPECIAL, *WORDS, *CHARACTERS])}
     tokenizer = Tokenizer(models.WordLevel(vocabulary, unk_token="<unk>"))
     longest_first = sorted(WORDS, key=len, reverse=True)
@@ -69,8 +71,8 @@ def new_model(tokenizer, hidden: int = 128, layers: int = 4, heads: int = 4, see
 
 
 def machine_memory() -> int:
-    """Bytes of memory of the GPU, or without one of the machine or its container, whatever other programs use of it:
-    the same run shall have the same micro-batches whenever it is made."""
+    """The bytes of memory of the GPU, or without a GPU those of the machine or its container. The memory that other
+    programs use is not subtracted, so that the same run always has the same micro-batches."""
     if torch.cuda.is_available():
         return torch.cuda.get_device_properties(0).total_memory
     machine = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
@@ -81,9 +83,10 @@ def machine_memory() -> int:
 def training_memory(model, rows: int, length: int, reference: bool) -> int:
     """Estimated bytes at the peak of training on micro-batches of `rows` texts of `length` tokens.
 
-    Weights, gradients and AdamW's two moments in float32, the frozen `reference`, and what a pass keeps. On a CPU also
-    the process, and half of the latter again: the allocator holds on to freed pieces of a few megabytes. `make
-    test-pretrained` holds this to a model of 135 million parameters.
+    This counts the weights, gradients and AdamW's two moments in float32, the frozen `reference`, and what a forward
+    pass keeps. A CPU also needs memory for the process, and half as much again as a pass keeps: the allocator does not
+    return freed pieces of a few megabytes. `make test-pretrained` checks the estimate on a model of 135 million
+    parameters.
     """
     half = torch.cuda.is_available()
     weights = (4 + 4 + 8 + 4 * reference + 2 * half) * model.num_parameters()
@@ -92,9 +95,9 @@ def training_memory(model, rows: int, length: int, reference: bool) -> int:
 
 
 def kept_memory(config, tokens: int) -> int:
-    """Estimated bytes that a forward pass over so many tokens keeps for the backward pass: 12 hidden widths, 6 key
-    widths and 4 feed-forward widths a token and layer, in bfloat16 on a GPU, and three tiles of logits of 4,096 tokens
-    by 32,768 words (TRL's fused head)."""
+    """Estimated bytes that a forward pass over `tokens` tokens keeps for the backward pass: 12 hidden widths, 6 key
+    widths and 4 feed-forward widths per token and layer, in bfloat16 on a GPU, and three tiles of logits of 4,096
+    tokens by 32,768 words (TRL's fused head)."""
     size = 2 if torch.cuda.is_available() else 4
     inner = getattr(config, "intermediate_size", None) or 4 * config.hidden_size  # GPT-2 has no such field
     layer = 12 * config.hidden_size + 6 * key_width(config) + 4 * inner
@@ -102,14 +105,14 @@ def kept_memory(config, tokens: int) -> int:
 
 
 def key_width(config) -> int:
-    """Numbers in the keys of one token and layer."""
+    """The count of numbers in the keys of one token and layer."""
     heads = getattr(config, "num_key_value_heads", None) or config.num_attention_heads
     return heads * (getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads)
 
 
 def sampling_memory(model, rows: int, length: int) -> int:
-    """Estimated bytes that our decode loop needs beside the model, for `rows` texts of `length` tokens: a copy of the
-    weights, keys and values of all columns, and four tables of logits in float32."""
+    """Estimated bytes that our decode loop needs in addition to the model, for `rows` texts of `length` tokens: a copy
+    of the weights, keys and values of all columns, and four tables of logits in float32."""
     config, size = model.config, 2 if torch.cuda.is_available() else 4
     columns = -(-length // 32) * 32
     cache = 2 * config.num_hidden_layers * key_width(config) * rows * columns
@@ -118,8 +121,9 @@ def sampling_memory(model, rows: int, length: int) -> int:
 
 
 def max_rows(model, rows: int, length: int) -> int:
-    """How many of `rows` completions of `length` tokens our loop can draw at once, at least one, in nine tenths of the
-    memory that the model leaves; on a GPU, that all tensors of this process leave: an optimiser's, another policy's."""
+    """How many of `rows` completions of `length` tokens our decode loop can draw at once, at least one, in nine tenths
+    of the memory that the model leaves. On a GPU, it is the memory that all tensors of this process leave, such as an
+    optimiser's or another policy's."""
     held = max(model.num_parameters() * model.dtype.itemsize, torch.cuda.memory_allocated())  # 0 without a GPU
     room = 0.9 * (machine_memory() - held)
     fixed = sampling_memory(model, 0, length)
@@ -128,16 +132,17 @@ def max_rows(model, rows: int, length: int) -> int:
 
 
 def max_micro_batch(model, batch: int, length: int, reference: bool) -> int:
-    """The most rows, a divisor of `batch`, that one pass can hold in nine tenths of the memory; 1 where none fits. It
-    is an estimate, since a CPU kills the process without the exception that accelerate's own search waits for."""
+    """The most rows, a divisor of `batch`, that one pass can process in nine tenths of the memory; 1 if none fits. This
+    is an estimate, because on a CPU the process is killed without the exception for which accelerate's own search
+    waits."""
     room = 0.9 * machine_memory()
     sizes = (rows for rows in range(batch, 0, -1) if batch % rows == 0)
     return next((rows for rows in sizes if training_memory(model, rows, length, reference) <= room), 1)
 
 
 def save_policy(model, tokenizer, folder: str | Path) -> Path:
-    """Write a checkpoint, whole before it takes the place of an old one. The tokenizer lies beside the weights where
-    `AutoTokenizer` opens it as it is, else in `tokenizer/`."""
+    """Writes a checkpoint, completely, before it replaces an old one. The tokenizer is saved beside the weights if
+    `AutoTokenizer` opens it unchanged from there, and otherwise in `tokenizer/`."""
     folder = Path(folder)
     fresh = folder.with_name(folder.name + ".tmp")
     shutil.rmtree(fresh, ignore_errors=True)
@@ -153,10 +158,10 @@ def save_policy(model, tokenizer, folder: str | Path) -> Path:
 
 
 def checkpoint_of(path: str | Path) -> str:
-    """The checkpoint that `path` names: a run folder's `checkpoint/`, a checkpoint folder itself, or a hub name, behind
-    which @ and a revision (commit, tag or branch) may stand.
+    """The checkpoint that `path` names: the `checkpoint/` of a run folder, a checkpoint folder itself, or a hub name,
+    which may be followed by @ and a revision (commit, tag or branch).
 
-    Raises FileNotFoundError where `path` is meant as a folder (it is one, or starts like one) without a checkpoint.
+    Raises FileNotFoundError if `path` is meant as a folder (it is one, or starts like one) but has no checkpoint.
     """
     folder = Path(path)
     for candidate in (folder / "checkpoint", folder):
@@ -169,26 +174,27 @@ def checkpoint_of(path: str | Path) -> str:
 
 
 def source(checkpoint: str) -> dict[str, str]:
-    """The arguments of `from_pretrained` that name a checkpoint: a folder, or a hub name and its revision."""
+    """The arguments of `from_pretrained` for a checkpoint, which is a folder, or a hub name with its revision."""
     name, _, revision = checkpoint.partition("@")
     pinned = {"revision": revision} if revision and not Path(checkpoint).is_dir() else {}
     return {"pretrained_model_name_or_path": name if pinned else checkpoint} | pinned
 
 
 PROBE = "Numbers: [44, 19, 35]\nTarget: 98\n<think>\n44 + 19 = 63\t(no)\n</think>  <answer>x_1 = 007</answer>"
-PROBES = [PROBE, *PROMPTS.values()]  # texts by which two tokenizers are held to be one
+PROBES = [PROBE, *PROMPTS.values()]  # texts that show whether two tokenizers are the same
 
 
 def load_tokenizer(path: str | Path) -> PreTrainedTokenizerFast:
-    """The tokenizer of a checkpoint: its `tokenizer/` folder if there is one, else what `AutoTokenizer` gives. Where
-    the folder's own tokenizer.json, as it is, gives PROBES other ids than this, it counts."""
+    """The tokenizer of a checkpoint: its `tokenizer/` folder if there is one, else what `AutoTokenizer` returns. If the
+    folder's own tokenizer.json, read unchanged, gives PROBES other ids than `AutoTokenizer` does, it takes precedence.
+    """
     checkpoint = checkpoint_of(path)
     folder = Path(checkpoint)
     with _said_with_remedy(checkpoint, "tokenizer/"):
         if (folder / "tokenizer").is_dir():
             return PreTrainedTokenizerFast.from_pretrained(folder / "tokenizer")
         if folder.is_dir() and not any(folder.glob("*token*")):
-            raise FileNotFoundError("there is no tokenizer")  # transformers would make an empty one
+            raise FileNotFoundError("there is no tokenizer")  # transformers would create an empty one
         usual = AutoTokenizer.from_pretrained(**source(checkpoint))
         if (folder / "tokenizer.json").is_file():
             own = PreTrainedTokenizerFast.from_pretrained(checkpoint)
@@ -198,35 +204,37 @@ def load_tokenizer(path: str | Path) -> PreTrainedTokenizerFast:
 
 
 def opens_alike(folder: Path, tokenizer) -> bool:
-    """Whether `AutoTokenizer` opens a folder as the tokenizer that was saved there, by PROBES and the end token."""
-    with suppress(Exception):  # whatever it raises: others cannot open the folder either
+    """Whether `AutoTokenizer` opens a folder as the same tokenizer that was saved there, judged by PROBES and the end
+    token."""
+    with suppress(Exception):  # after any error: others cannot open the folder either
         usual = AutoTokenizer.from_pretrained(folder)
         return (usual(PROBES).input_ids, usual.eos_token) == (tokenizer(PROBES).input_ids, tokenizer.eos_token)
     return False
 
 
 def reasoning_end(tokenizer, ids: Sequence[int]) -> int:
-    """How many of a completion's tokens are its reasoning, the closing tag included; all of them without that tag. In
-    most vocabularies the tag is several tokens."""
+    """How many of a completion's tokens belong to its reasoning, including the closing tag; all of them if that tag is
+    missing. In most vocabularies the tag consists of several tokens."""
     return bisect_left(range(len(ids)), True, key=lambda end: "</think>" in tokenizer.decode(ids[:end]))
 
 
 def load_policy(path: str | Path, style: str = ""):
-    """Model, float32, on the GPU if there is one, and tokenizer of a run folder, a checkpoint folder or a hub name.
+    """The model, in float32 and on the GPU if there is one, and the tokenizer of a run folder, a checkpoint folder or a
+    hub name.
 
-    style: the prompt style in which the policy is taught or asked. Where it has an end token of its own, that is the
-    tokenizer's from here on: it is learned, it stops the draws, and it is saved with the policy.
-    Of a hub name, `base_model` in the config says which commit was loaded; every checkpoint made from it keeps that.
-    Raises FileNotFoundError for a folder without a checkpoint, ValueError for one with a file or weights missing, cut
-    or damaged, or not finite, and for a tokenizer without the style's end; RuntimeError where a run holds a GPU that
-    PyTorch does not see.
+    style: the prompt style with which the policy is trained or sampled. If this style has an end token of its own, it
+    becomes the tokenizer's end token: it is learned, it stops the draws, and it is saved with the policy.
+    For a hub name, `base_model` in the config says which commit was loaded; every checkpoint made from it keeps that.
+    Raises FileNotFoundError for a folder without a checkpoint; ValueError if a file or weights are missing, cut,
+    damaged or not finite, or if the style's end token is not in the tokenizer; RuntimeError if the run has a GPU
+    reserved that PyTorch does not see.
     """
     checkpoint = checkpoint_of(path)
     with _said_with_remedy(checkpoint, "config.json and model.safetensors"):
         verify(Path(checkpoint))
         options = {"dtype": torch.float32, "output_loading_info": True}
         model, told = cast(Any, AutoModelForCausalLM.from_pretrained(**source(checkpoint), **options))
-        if told["missing_keys"]:  # drawn at random instead
+        if told["missing_keys"]:  # transformers draws these at random
             raise ValueError(f"there is no {min(told['missing_keys'])}")
         wrong = [name for name, weights in model.named_parameters() if not weights.isfinite().all()]
         if wrong:
@@ -234,7 +242,7 @@ def load_policy(path: str | Path, style: str = ""):
     if not Path(checkpoint).is_dir():
         model.config.base_model = f"{checkpoint.partition('@')[0]}@{model.config._commit_hash}"
         print(f"base model: {model.config.base_model}")
-    if (held := os.environ.get("COUNTDOWN_GPU")) and not torch.cuda.is_available():  # the runner's, for this run
+    if (held := os.environ.get("COUNTDOWN_GPU")) and not torch.cuda.is_available():  # set by the runner for this run
         raise RuntimeError(
             f"PyTorch sees no GPU, and this run holds {held}: a build for CPUs? COUNTDOWN_GPUS= takes none"
         )
@@ -248,10 +256,11 @@ def load_policy(path: str | Path, style: str = ""):
 
 
 def mix_policies(start: str | Path, end: str | Path, alpha: float):
-    """Model and tokenizer with the weights (1 - alpha) theta_start + alpha theta_end; paths are `load_policy`'s.
+    """The model and tokenizer with the weights (1 - alpha) theta_start + alpha theta_end. The paths are those of
+    `load_policy`.
 
-    `end` was trained from `start`: WiSE-FT (arXiv 2109.01903), for reasoning (arXiv 2504.10478). Raises ValueError for
-    policies of different shapes or tokenizers.
+    `end` was trained from `start`: WiSE-FT (arXiv 2109.01903), for reasoning (arXiv 2504.10478). Raises ValueError if
+    the policies have different shapes or tokenizers.
     """
     (model, tokenizer), (other, words) = load_policy(start), load_policy(end)
     ours, theirs = model.state_dict(), other.state_dict()
@@ -264,11 +273,11 @@ def mix_policies(start: str | Path, end: str | Path, alpha: float):
 
 @contextmanager
 def _said_with_remedy(checkpoint: str, files: str):
-    """What goes wrong while these files of a folder are read, as a ValueError that names them and says what to do."""
+    """Turns an error in reading these files of a folder into a ValueError that names them and says what to do."""
     try:
         yield
     except (SafetensorError, EOFError, OSError, ValueError, TypeError, KeyError, AttributeError, RuntimeError) as error:
-        if not Path(checkpoint).is_dir():  # a hub's name: its own words say more
+        if not Path(checkpoint).is_dir():  # for a hub name, the original error says more
             raise
         why = f"{files} cannot be used, a file is missing or damaged ({' '.join(str(error).split())[:300]})"
         raise ValueError(f"{checkpoint}: {why}: {remedy(Path(checkpoint).resolve())}") from error

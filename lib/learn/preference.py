@@ -1,7 +1,7 @@
-"""Preference optimisation on TRL's DPOTrainer: IPO, its length-normalised form, and DPO.
+"""Preference optimisation with TRL's DPOTrainer: IPO, its length-normalised form, and DPO.
 
 Equations are those of `dense`: "Enhancing RLOO with Dense Symbolic Rewards and Bandit-Driven Curricula" (Sangpisit and
-Thawornbut). TRL's own `ipo` averages log-ratios over tokens; Eq. 3 sums them, so the loss is ours.
+Thawornbut). TRL's own `ipo` averages log-ratios over tokens, whereas Eq. 3 sums them, so we use our own loss.
 """
 
 import copy
@@ -25,10 +25,11 @@ HUB_PAIRS = "asingh15/countdown_tasks_3to4-dpo"
 
 
 def preference_pairs(judged: pd.DataFrame, most: int, seed: int) -> Dataset:
-    """Rows nums, target, chosen, rejected: correct against incorrect completions of the same problem.
+    """Rows nums, target, chosen, rejected: a correct and an incorrect completion of the same problem.
 
-    `judged`: of `judging.judge`, with columns problem and finish. Only different completions count that were not cut.
-    Both kinds are shuffled, and each completion is in one pair. A problem has at most `most` pairs.
+    `judged`: the result of `judging.judge`, with columns problem and finish. Completions that were cut are left out,
+    and equal completions of a problem count once. Both kinds are shuffled, and each completion is in at most one pair.
+    A problem has at most `most` pairs.
     """
     whole = judged[judged["finish"] == "stop"].drop_duplicates(["problem", "completion"])
     rows = []
@@ -43,14 +44,15 @@ def preference_pairs(judged: pd.DataFrame, most: int, seed: int) -> Dataset:
 
 def hub_pairs(hub: str = HUB_PAIRS) -> Dataset:
     """The hub's preference pairs (columns query, response_ws, response_ls), or those of another hub name or local
-    folder, as rows nums, target, chosen, rejected; without those of evaluation problems."""
+    folder, as rows nums, target, chosen, rejected; pairs of evaluation problems are dropped."""
     rows = exclude(hub_rows(hub, "train").map(query_problem, load_from_cache_file=False))
     rows = rows.rename_columns({"response_ws": "chosen", "response_ls": "rejected"})
     return rows.select_columns(["nums", "target", "chosen", "rejected"])
 
 
 class PreferenceTrainer(Resumable, DPOTrainer):
-    """TRL's DPOTrainer with `preference_loss`. The frozen reference is the policy as it is given here."""
+    """TRL's DPOTrainer with `preference_loss`. The frozen reference policy is a copy of the policy as it is
+    given here."""
 
     eval_rewards = {}  # noqa: RUF012
 
@@ -75,12 +77,12 @@ class PreferenceTrainer(Resumable, DPOTrainer):
         )
         reference = copy.deepcopy(model).eval().requires_grad_(False)
         super().__init__(model=model, ref_model=reference, args=config, train_dataset=rows, processing_class=tokenizer)
-        self.model_accepts_loss_kwargs = False  # the mean of the micro-batches' losses is the batch's
+        self.model_accepts_loss_kwargs = False  # the batch's loss is the mean of the micro-batches' losses
         self._rows: list[dict] = []
         self.check_memory(micro_batch, 2 * length, reference=True)
 
     def _logps(self, model, inputs: dict) -> torch.Tensor:
-        """log pi of the completions (2, B), first of the chosen, then of the rejected ones."""
+        """log pi of the completions, (2, B): first the chosen, then the rejected ones."""
         labels = inputs["input_ids"].masked_fill(inputs["completion_mask"] == 0, -100)
         out = model(inputs["input_ids"], attention_mask=inputs["attention_mask"], labels=labels, fused_lm_head=True)
         return out.log_probs.sum(-1).view(2, -1)
@@ -95,8 +97,8 @@ class PreferenceTrainer(Resumable, DPOTrainer):
         return loss
 
     def log(self, logs, start_time=None):
-        """One row of metrics.csv per step, without TRL's own metrics."""
-        if "loss" not in logs:  # the summary at the end
+        """Writes one row of metrics.csv per step, without TRL's own metrics."""
+        if "loss" not in logs:  # the last call is a summary
             return
         self.check_finite(logs)
         row = {"loss": logs["loss"], **pd.DataFrame(self._rows).mean(), "grad_norm": logs["grad_norm"]}
@@ -114,15 +116,16 @@ def train_preference(
     eval_problems: Dataset,
     prompt_style: str = "free",
 ) -> None:
-    """Train on `pairs` (chosen, rejected, and nums and target or a prompt); the policy goes to `folder`/checkpoint.
+    """Trains on `pairs` (chosen, rejected, and either nums and target or a prompt), and saves the policy in
+    `folder`/checkpoint.
 
-    Pairs come in one random permutation after another, `steps` batches in all. A run that was interrupted resumes from
-    `folder`/trainer. Raises ValueError without any pair.
+    Pairs come in one random permutation after another, for `steps` batches in all. An interrupted run resumes from
+    `folder`/trainer. Raises ValueError if there are no pairs.
     """
     if not len(pairs):
         raise ValueError("there is no pair to learn from: no problem has both a correct and an incorrect completion")
     folder, (model, tokenizer) = Path(folder), loaded(policy)
-    disable_progress_bars()  # of every small thing that TRL does to the rows
+    disable_progress_bars()  # TRL shows one for every step of preparing the rows
     if "prompt" not in pairs.column_names:
         pairs = pairs.map(lambda row: {"prompt": render_prompt(row["nums"], row["target"], prompt_style)})
     order = schedule(len(pairs), settings.steps * settings.batch_size, settings.seed)

@@ -7,14 +7,14 @@ The optimiser, its schedule, clipping and checkpoints are Trainer's, and the fus
 It departs from textbook RLOO (Ahmadian et al., 2024) in these points:
 
 * The gradient of a rollout is scaled by the truncated importance weight of the whole sequence, policy over sampler
-  (paper `ast`, Eq. 3). It is 1 but for rounding, unless several updates share their rollouts (`num_iterations`).
-* The KL penalty is a term of the loss (mean per token), not of the reward, and so is an entropy bonus.
-* Token log-probabilities are summed, not averaged over the length; completions cut at the cap count like all others.
-* Advantages are not divided by the group's standard deviation, unless `advantage` says so, and there is no PPO
-  clipping.
-* A token's log-probability can carry a weight; importance weight, entropy and KL ignore it.
+  (paper `ast`, Eq. 3). It is 1 up to rounding, unless several updates share their rollouts (`num_iterations`).
+* The KL penalty is a term of the loss (mean per token), not of the reward. The same holds for an entropy bonus.
+* Token log-probabilities are summed, not averaged over the length. Completions that are cut at the cap count like all
+  others.
+* Advantages are not divided by the group's standard deviation, unless `advantage` says so. There is no PPO clipping.
+* A token's log-probability can have a weight; the importance weight, the entropy and the KL ignore it.
 * A rollout can pay a price for its length. The objective is then that of the advantage minus `length_price` times the
-  mean length, in units of the cap; the price has a leave-one-out baseline of its own.
+  mean length, in units of the cap; the price has its own leave-one-out baseline.
 """
 
 import copy
@@ -51,9 +51,9 @@ class RLOOTrainer(Resumable):
     """RLOO of paper `ast`: our rollouts and `rloo_loss` in transformers' Trainer.
 
     `train_problems` are those of the whole run in order, `settings.problems_per_step` per update; a `curriculum` draws
-    its own instead. `prompt_style` also decides which verifier judges accuracy. The frozen reference is the policy as
-    it is given here, read at the policy's temperature; there is none at kl_coef 0. Raises ValueError for a style of
-    prompts without a verifier.
+    its own problems instead. `prompt_style` also decides which verifier measures accuracy. The frozen reference policy
+    is a copy of the policy as it is given here, read at the policy's temperature; there is none if kl_coef is 0. Raises
+    ValueError for a prompt style without a verifier.
     """
 
     def __init__(
@@ -96,24 +96,24 @@ class RLOOTrainer(Resumable):
     # --- an update, from top to bottom ---
 
     def training_step(self, model, inputs: list[dict], num_items_in_batch=None) -> torch.Tensor:
-        """The gradient of an update on the problems `inputs`; returns the loss. Trainer then clips the gradient, takes
-        a step of AdamW, and calls `log`."""
+        """Computes the gradient of an update on the problems `inputs`, and returns the loss. Trainer then clips the
+        gradient, takes a step of AdamW, and calls `log`."""
         if self.state.global_step % self.settings.num_iterations == 0:
-            # 1. The problems are the next of the run's order, or what the curriculum draws
+            # 1. Take the next problems of the run's order, or those that the curriculum draws
             batch = problems(pd.DataFrame(inputs))
             if self.curriculum:
                 batch = self.curriculum.draw(self.settings.problems_per_step, self.state.global_step)
-            # 2. to 5. Rollouts, their scores and advantages, laid out in micro-batches
+            # 2. to 5. Compute rollouts, their scores and advantages, and arrange them in micro-batches
             self._rollouts(batch)
-        else:  # a further update on the rollouts of the last one, by a policy that has moved on
+        else:  # a further update on the last rollouts, after the policy has changed
             self._seconds, self._scored = dict.fromkeys(self._seconds, 0.0), time.perf_counter()
         # 6. The gradient
         return self._differentiate(model.train())
 
     def _rollouts(self, batch: list[Problem]) -> None:
-        """Sample a group of rollouts per problem, score it, and lay all of them out for the gradient."""
+        """Samples a group of rollouts per problem, scores it, and arranges all rollouts for the gradient."""
         settings, k, tokenizer = self.settings, self.settings.group_size, self.processing_class
-        # 2. Sample, seeded by the step alone: a resumed run draws what the uninterrupted one would have drawn
+        # 2. Sample. The step alone sets the seed, so a resumed run draws what an uninterrupted one would have drawn
         began = time.perf_counter()
         prompts = [tokenizer(render_prompt(p.nums, p.target, self.prompt_style)).input_ids for p in batch]
         generator = torch.Generator(self.model.device)
@@ -122,15 +122,15 @@ class RLOOTrainer(Resumable):
         with self.accelerator.autocast():
             out = ENGINES[settings.engine](self.model, prompts, k, sampling, tokenizer.eos_token_id, generator)
         sampled = time.perf_counter()
-        # 3. Score, a group at a time: some rewards compare the completions of a problem
+        # 3. Score one group at a time, since some rewards compare the completions of a problem
         texts = tokenizer.batch_decode(out.ids, skip_special_tokens=True)
         scores = [score_group(self.reward, texts[i * k : i * k + k], problem) for i, problem in enumerate(batch)]
         rewards = torch.tensor([[score.total for score in group] for group in scores])
         correct = [self.is_correct(text, batch[i // k]) for i, text in enumerate(texts)]
-        # 4. Compare each rollout with its group: the advantages, (problems, K)
+        # 4. Compare each rollout with its group, which gives the advantages, (problems, K)
         verdicts = torch.tensor(correct).view(-1, k)
         advantages = ADVANTAGES[settings.advantage](rewards, verdicts, settings.pass_k, settings.focal_gamma)
-        if settings.length_price:  # each rollout pays for its own tokens, whatever the advantage makes of its reward
+        if settings.length_price:  # each rollout pays for its tokens, whatever its reward's advantage is
             lengths = torch.tensor([float(len(ids)) for ids in out.ids]).view(-1, k)
             advantages = advantages - settings.length_price * leave_one_out(lengths / settings.max_tokens)
         self._scored = time.perf_counter()
@@ -150,10 +150,10 @@ class RLOOTrainer(Resumable):
         self._lay_out(prompts, out, advantages.flatten().to(self.model.device))
 
     def _lay_out(self, prompts: list[list[int]], out: Rollouts, advantages: torch.Tensor) -> None:
-        """Lay the rollouts that have a gradient out in micro-batches, sorted by length to save padding."""
+        """Arranges the rollouts that have a gradient in micro-batches, sorted by length to save padding."""
         k = self.settings.group_size
-        # 5. A prompt is read once for its whole group. Its last token is read with each completion, whose first token
-        #    it predicts
+        # 5. Read each prompt once for its whole group. Its last token is read with each completion, because it predicts
+        #    the completion's first token
         self._prompts = {"ids": self._padded(ids[:-1] for ids in prompts)}
         self._prompts["attention"] = self._padded([1] * (len(ids) - 1) for ids in prompts)
         with torch.no_grad():
@@ -169,14 +169,14 @@ class RLOOTrainer(Resumable):
             for name, values in (("row_weights", weights), ("ref_weights", ref_weights)):
                 some[name] = torch.as_tensor(values[chosen], dtype=torch.float32, device=advantages.device)
             some |= {"samples": len(lengths), "tokens": lengths.sum(), "advantages": advantages[rows[chosen]]}
-            # The reference never changes, so it reads a rollout once for all updates on it
+            # The reference never changes, so it reads a rollout only once for all updates that share it
             self._micro_batches.append(some | self._reference_logps(frozen, some))
 
     def _differentiate(self, model) -> torch.Tensor:
-        """Add the gradient of the update's loss to the model's parameters, and return the loss.
+        """Adds the gradient of the update's loss to the model's parameters, and returns the loss.
 
-        The keys and values of the prompts are cut off from the model. The backward passes of the micro-batches add up
-        their gradients there, and one backward pass at the end carries these through the prompts into the model.
+        The keys and values of the prompts are detached from the model. The backward passes of the micro-batches add up
+        their gradients there, and backward passes through the prompts at the end carry these into the model.
         """
         coefficients = {name: getattr(self.settings, name) for name in ("importance_cap", "entropy_coef", "kl_coef")}
         # 6a. Read the prompts; their keys and values become leaves of the graph
@@ -203,8 +203,8 @@ class RLOOTrainer(Resumable):
         return total
 
     def log(self, logs, start_time=None):
-        """After each update: average the weights, and write the row of metrics.csv."""
-        if "loss" not in logs:  # the summary at the end
+        """Averages the weights after each update, and writes the row of metrics.csv."""
+        if "loss" not in logs:  # the last call is a summary
             return
         self.check_finite(logs)
         if self.average and self.state.global_step >= self.settings.average_from:
@@ -218,9 +218,10 @@ class RLOOTrainer(Resumable):
     # --- the parts of an update ---
 
     def _differentiated(self, advantages: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Which rollouts have a gradient, ascending: all whose advantage (N,) is not 0, and a random share of the
-        others, drawn from [seed, step]. How many rollouts each stands for in entropy and metrics, and in KL (0: the
-        reference does not read it), so that weighted sums have the mean of the sums over all rollouts."""
+        """Which rollouts have a gradient, in ascending order: all whose advantage (N,) is not 0, and a random share of
+        the others, drawn from [seed, step]. Also how many rollouts each of these represents in entropy and metrics, and
+        how many in KL (if 0, the reference does not read it), so that the expectations of weighted sums are the sums
+        over all rollouts."""
         settings, rng = self.settings, np.random.default_rng([self.settings.seed, self.state.global_step])
         live, idle = np.flatnonzero(advantages), rng.permutation(np.flatnonzero(advantages == 0))
         idle = idle[: math.ceil(settings.idle_share * len(idle))]
@@ -233,14 +234,15 @@ class RLOOTrainer(Resumable):
         return rows, weights[rows], weights[rows] * ref_weights
 
     def _padded(self, rows: Iterable) -> torch.Tensor:
-        """Rows of numbers, padded on the right with 0 to the longest."""
+        """Rows of numbers, padded on the right with 0 to the length of the longest row."""
         return pad_sequence([torch.as_tensor(row) for row in rows], batch_first=True).to(self.model.device)
 
     def _collate(self, rollouts: list[tuple[int, int, list[int], list[float]]]) -> dict[str, torch.Tensor]:
         """Tensors of rollouts, each given as (index of the prompt, its last token, completion ids, log mu).
 
-        prompt (B,) is an index of `_prompts`. ids (what is read), labels (the completion), mask, sampler_logps and
-        token_weights are (B, T), padded on the right; column t belongs to the prediction of the completion's token t.
+        prompt (B,) is an index of `_prompts`. ids (the tokens that are read), labels (the completion), mask,
+        sampler_logps and token_weights are (B, T), padded on the right; column t belongs to the prediction of the
+        completion's token t.
         """
         which, last, ids, logps = zip(*rollouts, strict=True)
         tensors = {
@@ -255,8 +257,8 @@ class RLOOTrainer(Resumable):
         return tensors
 
     def _read_prompts(self, model, which: slice = slice(None)) -> list[torch.Tensor]:
-        """Keys and values of every layer for prompts of the update without their last tokens, each of shape (prompts,
-        heads, P, width)."""
+        """The keys and values of every layer for the update's prompts without their last tokens, each of shape
+        (prompts, heads, P, width)."""
         ids, attention = self._prompts["ids"][which], self._prompts["attention"][which]
         with self.accelerator.autocast():
             cache = model.base_model(ids, attention_mask=attention, use_cache=True)
@@ -279,7 +281,8 @@ class RLOOTrainer(Resumable):
         return out.log_probs, out.entropy
 
     def _reference_logps(self, frozen: list[torch.Tensor] | None, batch: dict) -> dict[str, torch.Tensor]:
-        """ref_logps, log pi of the frozen reference (B, T), for rows whose weight in KL is not 0; else 0."""
+        """ref_logps (B, T): log pi of the frozen reference for rows whose weight in KL is not 0, and 0 for
+        all others."""
         if frozen is None:
             return {}
         result, read = torch.zeros_like(batch["sampler_logps"]), batch["ref_weights"] > 0
@@ -322,10 +325,10 @@ def train_rloo(
     settings: RLOOSettings,
     **options,
 ) -> None:
-    """Train on `train_problems` (columns nums, target) with `reward`; the policy goes to `folder`/checkpoint.
+    """Trains on `train_problems` (columns nums, target) with `reward`, and saves the policy in `folder`/checkpoint.
 
-    metrics.csv has one row per step, whose columns notebooks/README.md explains. `options` are those of RLOOTrainer. A
-    run that was interrupted resumes from `folder`/trainer.
+    metrics.csv has one row per step; notebooks/README.md explains its columns. `options` are those of RLOOTrainer. An
+    interrupted run resumes from `folder`/trainer.
     """
     folder, (model, tokenizer) = Path(folder), loaded(policy)
     batches = settings.steps // settings.num_iterations

@@ -1,10 +1,11 @@
-"""Beam search of the agent (paper `agent`, Section 3.3) on the decode loop of `lib.learn.generation`.
+"""Beam search of the agent (paper `agent`, Section 3.3) with the decode loop of `lib.learn.generation`.
 
-A budget B/K keeps the best B partial games of a problem and samples K action tags for each. Tags that name no legal
-action are dropped and counted. Of games in the same state only the likeliest stays, since what can follow is the same.
+A budget B/K keeps the best B partial games of a problem and samples K action tags for each. Tags that do not name a
+legal action are dropped and counted. Of several games in the same state only the most probable stays, because the same
+continuations are open to all.
 
-Reranking by exact values asks the solver at test time. It shows what a perfect value function would add, and is no
-method to compare others with. A learned value is one: a policy that says whether a state can be solved.
+Reranking by exact values uses the solver at test time. It shows what a perfect value function would add, and is not a
+method with which others can be compared. A learned value, from a policy that says whether a state is solvable, is one.
 """
 
 import re
@@ -26,15 +27,15 @@ from lib.game.problem import Problem, as_problem
 from lib.learn.generation import Sampling, generate_shared
 from lib.learn.model import max_rows
 
-AT_ONCE = 4096  # tags
-Value = Callable[[Sequence[State]], np.ndarray]  # states to V, float64
+AT_ONCE = 4096  # tags drawn at once
+Value = Callable[[Sequence[State]], np.ndarray]  # maps states to V, float64
 
 
 @dataclass(frozen=True, kw_only=True)
 class SearchSettings:
-    """Budget B/K, how tags are drawn, and the value of Eq. 10: rerank none, executor, binary or soft (`q_values`) or
-    learned (`learned_values`), with lambda `weight`. cascade: several budgets in place of B/K, as "16 x 1/1, 16/16":
-    sixteen single games, one after the other, and then a search, until a game is won."""
+    """The budget B/K, how tags are drawn, and the value of Eq. 10: rerank is none, executor, binary or soft
+    (`q_values`) or learned (`learned_values`), and `weight` is lambda. cascade: several budgets in place of B/K, such
+    as "16 x 1/1, 16/16": sixteen single games, one after the other, and then a search, until a game is won."""
 
     beams: int = 16
     samples: int = 16
@@ -55,7 +56,7 @@ class SearchSettings:
 
     @property
     def budgets(self) -> list[tuple[int, int]]:
-        """B/K of one search after the other."""
+        """B/K of each search, in order."""
         if not self.cascade:
             return [(self.beams, self.samples)]
         stages = [re.fullmatch(r"(?:(\d+) x )?(\d+)/(\d+)", stage) for stage in self.cascade.split(", ")]
@@ -69,7 +70,7 @@ class SearchSettings:
 
 
 class Path(NamedTuple):
-    """A partial game. `logprob` is L of Eq. 10, and `score` is G, with the value of the last action only."""
+    """A partial game. `logprob` is L of Eq. 10, and `score` is G, which includes the value of the last action only."""
 
     state: State
     logprob: float
@@ -79,14 +80,15 @@ class Path(NamedTuple):
 def sample_tags(
     model, tokenizer, states: Sequence[State], n: int, sampling: Sampling, generator: torch.Generator
 ) -> list[list[tuple[str, float, int]]]:
-    """`n` action tags of each state: (text, log-probability, tokens), end token included, at temperature 1 and uncut.
+    """`n` action tags in each state: (text, log-probability, tokens), including the end token, at temperature 1 and
+    without top-k or top-p.
 
-    At most AT_ONCE tags are drawn at once, and no more than fit in memory. A tag that is cut at the length cap keeps no
-    text, so that it cannot be read as an action.
+    At most AT_ONCE tags are drawn at once, and no more than fit in memory. A tag that is cut at the length cap gets an
+    empty text, so that it cannot be read as an action.
     """
     tags, eos = [], tokenizer.eos_token_id
     longest = max((len(tokenizer(mdp.render_state(state)).input_ids) for state in states[:1]), default=0)
-    together = max(1, max_rows(model, AT_ONCE, 2 * longest + sampling.max_tokens) // n)  # states differ in length
+    together = max(1, max_rows(model, AT_ONCE, 2 * longest + sampling.max_tokens) // n)  # 2 as states differ in length
     for start in range(0, len(states), together):
         chosen = states[start : start + together]
         prompts = tokenizer([mdp.render_state(state) for state in chosen]).input_ids
@@ -102,10 +104,10 @@ def sample_tags(
 
 
 def learned_values(model, tokenizer, states: Sequence[State], batch: int = 2048) -> np.ndarray:
-    """V(s) of each state by a value policy, float64: P(yes) / (P(yes) + P(no)) of the token behind its prompt.
+    """V(s) of each state by a value policy, float64: P(yes) / (P(yes) + P(no)) of the token after its prompt.
 
     A state of one number is won or lost, which needs no policy. Equal states are read once, at most `batch` at a time,
-    with others whose prompts are as long. Raises ValueError where yes or no is not one token.
+    together with others whose prompts have the same length. Raises ValueError if yes or no is not one token.
     """
     words = [tokenizer.encode(word, add_special_tokens=False) for word in mdp.VERDICTS]
     if any(len(ids) != 1 for ids in words):
@@ -132,11 +134,11 @@ def search(
     generator: torch.Generator,
     value: Value | None = None,
 ) -> list[tuple[list[Path], Counter]]:
-    """The finished games of each problem's last search, best first, and a tally of all its searches.
+    """The finished games of each problem's last search, best first, and a tally of all searches of the problem.
 
-    The `budgets` of `settings` come in turn, until a game has reached the problem's target. The tally counts sampled,
-    tokens, each of REJECTIONS, and valued (unfinished states that the value policy has read). `value` is that of rerank
-    "learned", without which it raises ValueError.
+    The `budgets` of `settings` are used in turn, until a game has reached the problem's target. The tally counts
+    sampled, tokens, each of REJECTIONS, and valued (unfinished states that the value policy has read). `value` is the
+    value function for rerank "learned"; raises ValueError if it is missing then.
     """
     if settings.rerank == "learned" and value is None:
         raise ValueError("rerank is 'learned', and there is no value policy to ask: name one, as `value`")
@@ -153,14 +155,14 @@ def search(
 
 
 def _search(model, tokenizer, problems: Sequence[Problem], settings: SearchSettings, generator, value) -> list[tuple]:
-    """As `search`, with one budget."""
+    """The same as `search`, with one budget."""
     beams = [[Path(mdp.initial(problem), 0.0, 0.0)] for problem in problems]
     tallies = [Counter() for _ in problems]
     while active := [(i, path) for i, paths in enumerate(beams) for path in paths if not path.state.terminal]:
         # 1. Draw tags in the state of every unfinished game of every problem
         states = [path.state for _, path in active]
         drawn = sample_tags(model, tokenizer, states, settings.samples, settings.sampling, generator)
-        # 2. Play them; the likeliest game stays in each state
+        # 2. Play them, and keep the most probable game in each state
         found: dict[int, dict] = {i: {} for i, _ in active}
         for (i, path), tags in zip(active, drawn, strict=True):
             tallies[i].update(sampled=len(tags), tokens=sum(tokens for *_, tokens in tags))
@@ -182,7 +184,7 @@ def _search(model, tokenizer, problems: Sequence[Problem], settings: SearchSetti
 
 
 def _scored(paths: list[Path], settings: SearchSettings, value: Value | None) -> list[Path]:
-    """The paths with their scores by Eq. 10, from one call of the solver or the value policy."""
+    """The paths with their scores by Eq. 10, from one call of the solver or of the value policy."""
     states = [path.state for path in paths]
     if settings.rerank == "learned" and value is not None:
         values = value(states)
@@ -202,12 +204,13 @@ def search_table(
     progress: Callable[[Iterable, int, str], Iterable] = lambda batches, total, what: batches,
     value: Value | None = None,
 ) -> pd.DataFrame:
-    """Search every problem of `rows` (nums, target) `repeats` times, `together` at once: the table that is saved.
+    """Searches every problem of `rows` (nums, target) `repeats` times, `together` problems at once. Returns the table
+    that is saved.
 
-    One row per finished game; a search without one has a row of rank 0 with empty texts. Columns: problem (its index),
-    nums, target, sample (the repeat), rank (0 is the best score), completion (the answer that the game has built),
-    actions, states (after each action), logprob, score; and of the whole search sampled, each of REJECTIONS, tokens,
-    valued (states) and seconds (its share of the time of `together`).
+    It has one row per finished game; a search without one has a row of rank 0 with empty texts. Columns: problem (its
+    index), nums, target, sample (the repeat), rank (0 is the best score), completion (the answer that the game has
+    built), actions, states (after each action), logprob, score; and for the whole search sampled, each of REJECTIONS,
+    tokens, valued (states) and seconds (its share of the time of `together`).
     """
     asked = [(i, sample, row) for i, row in enumerate(rows) for sample in range(repeats)]
     table = []

@@ -1,7 +1,7 @@
-"""The parameters of the notebooks: the bounds of each, and how those of a trainer fit each other.
+"""The parameters of the notebooks: the bounds of each, and the conditions that those of a trainer must meet together.
 
-A bound stands at its field, and the field's meaning behind it. Trainers' parameters have no defaults here: their home
-is the notebook's parameters cell. Nothing in this file needs torch.
+The type of a field states its bounds, and the comment after it its meaning. Trainers' parameters have no defaults here;
+their values are set in the notebook's parameters cell. Nothing in this file needs torch.
 """
 
 from collections.abc import Mapping
@@ -14,11 +14,11 @@ from lib.files import nearest
 Count = Annotated[int, Field(ge=1, le=10**6)]
 Whole = Annotated[int, Field(ge=0, le=10**6)]
 Tokens = Annotated[int, Field(ge=1, le=8192)]
-Group = Annotated[int, Field(ge=2, le=10**5)]  # leave-one-out needs another rollout of the problem
-Positive = Annotated[float, Field(gt=0, le=1e6)]  # finite bounds exclude nan
+Group = Annotated[int, Field(ge=2, le=10**5)]  # leave-one-out needs at least one other rollout of the problem
+Positive = Annotated[float, Field(gt=0, le=1e6)]  # all bounds are finite, which excludes nan
 Weight = Annotated[float, Field(ge=0, le=1e6)]
 Share = Annotated[float, Field(ge=0, le=1)]
-Part = Annotated[float, Field(gt=0, le=1)]  # a share above 0
+Part = Annotated[float, Field(gt=0, le=1)]  # a share that must not be 0
 Engine = Literal["transformers", "vllm"]  # keys of lib.learn.generation.ENGINES
 Advantage = Literal["leave_one_out", "pass_at_k", "max_rl", "grpo", "f_grpo"]  # keys of lib.learn.losses.ADVANTAGES
 
@@ -46,21 +46,21 @@ class Settings(BaseModel):
 
 
 class Sampling(Settings):
-    """How tokens are drawn. The defaults are the policy itself, without any cut."""
+    """How tokens are drawn. The defaults sample from the policy itself, without top-k or top-p."""
 
-    max_tokens: Tokens  # of a completion
+    max_tokens: Tokens  # cap of a completion
     temperature: Weight = 1.0  # 0 takes the most probable token
-    top_p: Part = 1.0  # nucleus, cut after top_k
+    top_p: Part = 1.0  # nucleus sampling, applied after top_k
     top_k: Whole = 0  # most probable tokens kept; 0: all
 
 
 class Optimisation(Settings):
-    """What every trainer takes: AdamW, clipping, and how often it is evaluated and saved."""
+    """What every trainer needs: AdamW, clipping, and how often the policy is evaluated and saved."""
 
     learning_rate: Positive
     weight_decay: Weight
     max_grad_norm: Positive  # gradients are clipped to this norm
-    eval_every: Count  # updates between two evaluations on what is held out
+    eval_every: Count  # updates between two evaluations on held-out problems or rows
     save_every: Count  # updates between two checkpoints to resume from
     seed: Whole
 
@@ -71,8 +71,8 @@ class SFTSettings(Optimisation):
     epochs: Count
     batch_size: Count  # demonstrations per update
     warmup_steps: Whole  # updates
-    schedule: Literal["cosine", "linear", "constant"]  # of the learning rate, a transformers name
-    end_token: bool  # whether the end of a completion is taught
+    schedule: Literal["cosine", "linear", "constant"]  # of the learning rate, by its name in transformers
+    end_token: bool  # whether the end token of a completion is learned
     log_every: Count  # updates between two rows of metrics.csv
 
     @model_validator(mode="after")
@@ -84,9 +84,9 @@ class SFTSettings(Optimisation):
 
 
 class RLOOSettings(Optimisation):
-    """Hyperparameters of RLOO. The policy is the model at `temperature`, in sampling and in the loss alike. To save
-    time, entropy and KL use a random `idle_share` of the rollouts without advantage, and KL a random `reference_share`
-    of what is left, reweighted so that both estimates stay unbiased."""
+    """Hyperparameters of RLOO. The policy is the model at `temperature`, both in sampling and in the loss. To save
+    time, entropy and KL use only a random `idle_share` of the rollouts whose advantage is 0, and KL only a random
+    `reference_share` of the rollouts that are left; both estimates are reweighted, so they stay unbiased."""
 
     steps: Count  # updates
     problems_per_step: Count
@@ -94,20 +94,20 @@ class RLOOSettings(Optimisation):
     num_iterations: Count  # successive updates that share their rollouts
     max_tokens: Tokens  # cap of a rollout
     temperature: Positive
-    engine: Engine  # draws the rollouts
+    engine: Engine  # the engine that draws the rollouts
     warmup_steps: Whole  # first updates, over which the learning rate rises
     decay_steps: Whole  # last updates, over which it falls to 0
-    average_from: Whole  # the policy is the mean of the weights after this update and each later one; 0: the last ones
-    importance_cap: Positive  # of the importance weight of a rollout
+    average_from: Whole  # the policy is the mean of the weights from this update on; 0: the last weights
+    importance_cap: Positive  # cap of the importance weight of a rollout
     entropy_coef: Weight
-    kl_coef: Weight  # of the KL per token from the policy that training starts from
+    kl_coef: Weight  # coefficient of the KL per token to the policy from which training starts
     idle_share: Part
     reference_share: Part
     advantage: Advantage
     pass_k: Count  # k of pass_at_k; 1 for the other advantages
     focal_gamma: Weight  # gamma of f_grpo
-    length_price: Weight  # what a rollout of max_tokens tokens costs, beside its reward
-    micro_batch: Count  # rollouts per backward pass, at most
+    length_price: Weight  # price that a rollout of max_tokens tokens pays, apart from its reward
+    micro_batch: Count  # at most this many rollouts per backward pass
 
     @property
     def rollouts(self) -> int:
@@ -140,48 +140,48 @@ class RLOOSettings(Optimisation):
 class PreferenceSettings(Optimisation):
     """Hyperparameters of preference optimisation."""
 
-    loss: Literal["ipo", "ipo_mean", "dpo"]  # of lib.learn.losses.PREFERENCE
-    beta: Positive  # the smaller, the further apart the sides of a pair are pushed
+    loss: Literal["ipo", "ipo_mean", "dpo"]  # one of lib.learn.losses.PREFERENCE
+    beta: Positive  # the smaller it is, the further apart the sides of a pair are pushed
     steps: Count  # updates
     batch_size: Count  # pairs per update
     max_tokens: Tokens  # cap of a held-out completion
 
 
 class Notebooks(Settings):
-    """The other parameters of all notebooks. None is required, and a name has one meaning in all of them."""
+    """All other parameters of the notebooks. None is required, and a name has the same meaning in all notebooks."""
 
     # problems and policies
-    source: Literal["generated", "hub"] = "generated"  # of problems, demonstrations or pairs
-    nums: list[Count] = []  # of one problem
-    probes: str = ""  # a run to whose problems training is restricted
+    source: Literal["generated", "hub"] = "generated"  # source of problems, demonstrations or pairs
+    nums: list[Count] = []  # numbers of one problem
+    probes: str = ""  # a run; training is restricted to its problems
     limit: Whole = 0  # problems taken from a set; 0: all
-    skip: Whole = 0  # how many times as many problems as a run draws are passed over
+    skip: Whole = 0  # problems passed over, as a multiple of those that a run draws
     problems: Count = 1
     draws: Count = 1
-    eval_problems: Whole = 0  # problems watched during training
+    eval_problems: Whole = 0  # held-out problems that are evaluated during training
     # demonstrations, pairs and actions
     demonstrations: Count = 1
     eval_demonstrations: Whole = 0
     five_numbers: Whole = 0  # demonstrations with five numbers
-    most_failures: Whole = 0  # failing attempts in a demonstration, at most
+    most_failures: Whole = 0  # at most this many failing attempts in a demonstration
     give_up: Share = 0.0  # share of the demonstrations that end in a near miss
-    samples: Count | list | str = 1  # completions of a problem; folders, where a study reads them
+    samples: Count | list | str = 1  # completions of a problem; in studies, the folders of samples that they read
     batch: Count = 1  # completions decoded at once
     most_pairs: Count = 1  # pairs of one problem or state
     hard_weight: Count = 1  # how many times a pair of a hard problem counts
-    think_weight: Weight = 1.0  # of the reasoning's tokens in the policy gradient
-    alpha: Share = 0.0  # of Q_soft (`agent` Eq. 9); of the second policy in a mixture
-    beta: Positive = 1.0  # of Q_soft; of a preference loss
+    think_weight: Weight = 1.0  # weight of the reasoning's tokens in the policy gradient
+    alpha: Share = 0.0  # alpha of Q_soft (`agent` Eq. 9); weight of the second policy in a mixture
+    beta: Positive = 1.0  # beta of Q_soft; beta of a preference loss
     eta: Positive = 1.0  # temperature of the distilled policy (`agent` Eq. 16)
     # searches
-    value: str = ""  # a policy that says whether a state can be solved
+    value: str = ""  # a policy that says whether a state is solvable
     searches: list = []
     together: Count = 1  # problems searched at once
-    # the exact study
-    objective: Literal["expected", "pass4", "pass16", "log", "rloo"] = "expected"  # what the gradient raises
-    updates: Whole = 0  # of the policy; 0: it is only evaluated
-    numbers: Annotated[int, Field(ge=2, le=6)] = 3  # of a training problem
-    replicates: Whole = 0  # estimates of the gradient at each stage of training
+    # the study of exact gradients
+    objective: Literal["expected", "pass4", "pass16", "log", "rloo"] = "expected"  # what training increases
+    updates: Whole = 0  # updates of the policy; 0: it is only evaluated
+    numbers: Annotated[int, Field(ge=2, le=6)] = 3  # how many numbers a training problem has
+    replicates: Whole = 0  # number of gradient estimates at each stage of training
     # the base model
     rows: Count = 1  # rows of text
     width: Count = 1  # tokens per row
@@ -193,14 +193,14 @@ class Notebooks(Settings):
 
 
 TRAINERS = (Sampling, SFTSettings, RLOOSettings, PreferenceSettings)
-SIZES = [  # of the problem sets, and of the tests of base text
+SIZES = [  # parameters that are sizes of the problem sets, or of the tests of base text
     *("sealed_rows", "train_rows", "train_5num_rows", "heldout_rows", "heldout_small_rows", "validation_rows"),
     *("validation_small_rows", "test_rows", "level_rows", "worked_lines", "test_lines"),
 ]
 
 
 def _of_any() -> dict[str, Any]:
-    """The bound of each parameter; of a name in several settings, the union of their bounds."""
+    """The bounds of each parameter; for a name in several settings, the union of their bounds."""
     kinds: dict[str, Any] = dict.fromkeys(SIZES, Count)
     for settings in (*TRAINERS, Notebooks):
         for name, field in settings.model_fields.items():
@@ -213,7 +213,8 @@ PARAMETERS = _of_any()
 
 
 def explain(error: ValidationError, known: Mapping[str, Any]) -> str:
-    """One sentence per parameter that pydantic refuses; an unknown one gets the nearest of the `known` names."""
+    """One sentence for each parameter that pydantic refuses; an unknown parameter gets the nearest of the `known`
+    names."""
     sentences: dict[Any, str] = {}
     for one in error.errors():
         place = [part for at, part in enumerate(one["loc"]) if not at or not _is_kind(part)]
@@ -227,17 +228,18 @@ def explain(error: ValidationError, known: Mapping[str, Any]) -> str:
         else:
             where = ".".join(map(str, dict.fromkeys((place[0], place[-1]))))
             why = f"{where} is {one['input']!r}: {one['msg'].removeprefix('Value error, ')}"
-        sentences.setdefault(name, why)  # the first of each parameter
+        sentences.setdefault(name, why)  # only the first error of each parameter
     return "; ".join(sentences.values())
 
 
 def _is_kind(part: str | int) -> bool:
-    """Whether a part of an error's location is pydantic's name of a type, or its word for a key, and not a key."""
+    """Whether a part of an error's location is pydantic's name of a type, or its word for a key, rather than a key
+    itself."""
     kinds = ("[key]", "int", "float", "str", "bool")
     return isinstance(part, str) and (part in kinds or "constrained-" in part or "[" in part)
 
 
 def loosely(extra: Mapping[str, Any]) -> type[BaseModel]:
-    """A model of all parameters at once, each of them optional, and of `extra` ones by name."""
+    """A model of all parameters at once, each of them optional, and of the `extra` ones by name."""
     fields: dict[str, Any] = {name: (kind, None) for name, kind in {**PARAMETERS, **extra}.items()}
     return create_model("Parameters", __config__=ConfigDict(strict=True, extra="ignore"), **fields)

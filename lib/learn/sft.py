@@ -1,4 +1,4 @@
-"""Supervised fine-tuning on TRL's SFTTrainer."""
+"""Supervised fine-tuning with TRL's SFTTrainer."""
 
 import time
 from pathlib import Path
@@ -12,7 +12,7 @@ from lib.learn.model import max_micro_batch
 from lib.learn.settings import SFTSettings
 from lib.learn.trainer import Policy, Resumable, arguments, loaded
 
-SFT_COLUMNS = {  # TRL's metrics, as metrics.csv calls them
+SFT_COLUMNS = {  # TRL's metrics -> their names in metrics.csv
     "loss": "loss",
     "mean_token_accuracy": "token_accuracy",
     "eval_loss": "eval_loss",
@@ -33,9 +33,10 @@ class _SFTTrainer(Resumable, SFTTrainer):
 
 
 def batches_by_length(lengths: np.ndarray, batch_size: int, epochs: int, seed: int) -> np.ndarray:
-    """An order of rows in which every `batch_size` are of similar length, with the batches in random order.
+    """An order of rows in which every `batch_size` consecutive rows have similar lengths, with the batches in random
+    order.
 
-    Each epoch is a random permutation, sorted by length inside pools of 32 batches. Rows that do not fill a last batch
+    Each epoch is a random permutation, sorted by length within pools of 32 batches. Rows that do not fill a last batch
     are left out.
     """
     rng, batches, pool = np.random.default_rng(seed), [], 32 * batch_size
@@ -51,19 +52,19 @@ def batches_by_length(lengths: np.ndarray, batch_size: int, epochs: int, seed: i
 def train_sft(
     policy: Policy, rows: Dataset, folder: str | Path, settings: SFTSettings, eval_rows: Dataset | None = None
 ) -> None:
-    """Fine-tune on `rows` (columns prompt, completion: text) and leave the policy in `folder`/checkpoint.
+    """Fine-tunes on `rows` (columns prompt, completion: text), and saves the policy in `folder`/checkpoint.
 
-    The loss is the mean over the tokens of completions, the end token included where `end_token` says so; prompts have
-    no loss. The completions of a batch are of similar length. A run that was interrupted resumes from `folder`/trainer.
+    The loss is the mean over the tokens of completions, including the end token if `end_token` is set; prompts have no
+    loss. The completions of a batch are of similar length. An interrupted run resumes from `folder`/trainer.
     """
     folder, (model, tokenizer) = Path(folder), loaded(policy)
-    disable_progress_bars()  # of every small thing that TRL does to the rows
+    disable_progress_bars()  # TRL shows one for every step of preparing the rows
     if len(rows) < settings.batch_size:
         raise ValueError(f"{len(rows)} demonstrations do not fill one batch of {settings.batch_size}")
 
     def tokenized(row: dict) -> dict:
         prompt = tokenizer(row["prompt"]).input_ids
-        completion = tokenizer(row["completion"], add_special_tokens=False).input_ids  # a second BOS would be learned
+        completion = tokenizer(row["completion"], add_special_tokens=False).input_ids  # lest it learn a second BOS
         completion += [tokenizer.eos_token_id] * settings.end_token
         return {"input_ids": prompt + completion, "completion_mask": [0] * len(prompt) + [1] * len(completion)}
 
@@ -72,7 +73,7 @@ def train_sft(
     micro_batch = max_micro_batch(model, settings.batch_size, int(lengths.max()), reference=False)
     config = SFTConfig(
         **arguments(folder, settings),
-        num_train_epochs=1,  # the order below holds all epochs
+        num_train_epochs=1,  # the order below contains all epochs
         train_sampling_strategy="sequential",
         per_device_train_batch_size=micro_batch,
         gradient_accumulation_steps=settings.batch_size // micro_batch,

@@ -1,7 +1,7 @@
-"""What our trainers share: checkpoints to resume from, metrics.csv, and a look at held-out problems.
+"""What our trainers share: checkpoints to resume from, metrics.csv, and the evaluation on held-out problems.
 
 A run folder gets `metrics.csv`, `trainer/` (to resume from) and at the end `checkpoint/`. A run that was killed and is
-started again gives the same metrics, but for the columns `seconds*`, and the same weights.
+started again gives the same metrics, except for the columns `seconds*`, and the same weights.
 """
 
 import json
@@ -32,16 +32,16 @@ if not trl.__version__.startswith("1.16."):
         "install the version that requirements.txt pins"
     )
 
-Policy = str | Path | tuple  # a path that lib.learn.model.load_policy knows, or (model, tokenizer)
+Policy = str | Path | tuple  # a path for lib.learn.model.load_policy, or (model, tokenizer)
 
 
 def loaded(policy: Policy) -> tuple:
-    """Model and tokenizer of a policy."""
+    """The model and tokenizer of a policy."""
     return policy if isinstance(policy, tuple) else load_policy(policy)
 
 
 def schedule(count: int, draws: int, seed: int) -> np.ndarray:
-    """`draws` indices out of `count`: one random permutation after another."""
+    """`draws` indices out of `count`, as one random permutation after another."""
     rng = np.random.default_rng(seed)
     return np.concatenate([rng.permutation(count) for _ in range(math.ceil(draws / count))])[:draws]
 
@@ -55,13 +55,14 @@ def _step(checkpoint: Path) -> int:
 
 
 def check_style(prompt_style: str) -> None:
-    """Raise ValueError for a style of prompts whose completions no verifier reads."""
+    """Raises ValueError for a prompt style whose completions no verifier can read."""
     if prompt_style not in VERIFIERS:
         raise ValueError(f"prompt_style {prompt_style!r}: no verifier reads it{nearest(prompt_style, VERIFIERS)}")
 
 
 def latest_checkpoint(folder: Path) -> Path | None:
-    """The newest whole `checkpoint-<step>` of `folder`. Broken ones (a kill, a cut file) are deleted."""
+    """The newest complete `checkpoint-<step>` of `folder`. Incomplete ones (after a kill, or with a cut file) are
+    deleted."""
     for checkpoint in sorted(folder.glob("checkpoint-*"), key=_step, reverse=True):
         try:
             if json.loads((checkpoint / "complete.json").read_text()) == _sizes(checkpoint):
@@ -74,10 +75,11 @@ def latest_checkpoint(folder: Path) -> Path | None:
 
 
 class Resumable(transformers.Trainer):
-    """A trainer that resumes exactly. A checkpoint counts once its last file is written, `complete.json` with the sizes
-    of all others. metrics.csv is written from the trainer's log, which is part of it."""
+    """A trainer that resumes exactly. A checkpoint counts only when its last file has been written, `complete.json`
+    with the sizes of all other files. metrics.csv is written from the trainer's log, which is part of the checkpoint.
+    """
 
-    args: Any  # Trainer's own types allow None, and much else
+    args: Any  # Trainer's own types also allow None and much else
     model: Any
     processing_class: Any
     train_dataset: Any
@@ -87,7 +89,8 @@ class Resumable(transformers.Trainer):
     eval_rewards: dict[str, Reward]
 
     def check_finite(self, logs: dict) -> None:
-        """Raise FloatingPointError for a loss or a gradient that is not finite, before a checkpoint of it is saved."""
+        """Raises FloatingPointError for a loss or a gradient that is not finite, before a checkpoint with it
+        is saved."""
         for name in ("loss", "grad_norm"):
             if not math.isfinite(logs.get(name, 0.0)):
                 raise FloatingPointError(f"{name} of update {self.state.global_step} is {logs[name]}: training stops")
@@ -96,23 +99,23 @@ class Resumable(transformers.Trainer):
         folder = Path(self.args.output_dir) / f"checkpoint-{self.state.global_step}"
         if not all(parameter.isfinite().all() for parameter in self.model.parameters()):
             raise FloatingPointError(f"weights of update {self.state.global_step} are not finite: training stops")
-        with writing(folder, RuntimeError, SafetensorError):  # what torch and safetensors raise on a full disk
+        with writing(folder, RuntimeError, SafetensorError):  # torch and safetensors raise these on a full disk
             super()._save_checkpoint(model, trial)
             (folder / "complete.json").write_text(json.dumps(_sizes(folder)))
 
     def create_model_card(self, *args, **kwargs):
-        """No model card beside checkpoints that only serve to resume."""
+        """Writes no model card, since these checkpoints serve only to resume."""
 
     def _send_telemetry(self):
-        """No telemetry, whatever the environment says."""
+        """Sends no telemetry, whatever the environment says."""
 
     def is_correct(self, completion: str, problem: Problem) -> bool:
-        """What the verifier that belongs to this style of prompt says."""
+        """Whether the verifier that belongs to the prompt style finds the completion correct."""
         return VERIFIERS[self.prompt_style](completion, problem).status == "correct"
 
     def held_out(self) -> dict[str, float]:
         """eval_accuracy, the mean of each of `eval_rewards`, and eval_entropy, the mean of -log pi over tokens in nats,
-        of one completion per problem of `eval_problems`, at temperature 1 and a fixed seed."""
+        from one completion per problem of `eval_problems`, at temperature 1 and with a fixed seed."""
         sampling, rows = Sampling(max_tokens=self.settings.max_tokens), self.eval_problems
         engine = getattr(self.settings, "engine", "transformers")  # preference training has no such setting
         with self.accelerator.autocast():
@@ -126,8 +129,8 @@ class Resumable(transformers.Trainer):
         return row | {"eval_entropy": -table["logprob"].sum() / table["tokens"].sum()}
 
     def check_memory(self, rows: int, length: int, reference: bool, taken: float = 0.0) -> None:
-        """Print how much memory training needs. Raises MemoryError where the machine, but for the share `taken`, has
-        less."""
+        """Prints how much memory training needs. Raises MemoryError if the machine, without the share `taken` of its
+        memory, has less."""
         needed, room = training_memory(self.model, rows, length, reference), (1 - taken) * machine_memory()
         said = f"{needed / 2**30:.1f} GiB at the peak, for {rows} texts of {length} tokens at a time"
         print(f"memory: about {said}; {room / 2**30:.1f} GiB are there", flush=True)
@@ -135,36 +138,36 @@ class Resumable(transformers.Trainer):
             raise MemoryError(f"training needs about {said}, but there are {room / 2**30:.1f} GiB: lower micro_batch")
 
     def fit(self, folder: Path, steps: int, what: str, shown: tuple[str, ...]) -> None:
-        """Train, from the newest whole checkpoint if there is one, and save the policy. `shown`: columns of metrics.csv
-        in the progress line."""
+        """Trains, from the newest complete checkpoint if there is one, and saves the policy. `shown`: the columns of
+        metrics.csv that the progress line shows."""
         self.folder, self.shown, self.began = folder, list(shown), time.monotonic()
         checkpoint = latest_checkpoint(folder / "trainer")
         self.remove_callback(transformers.PrinterCallback)
-        transformers.logging.disable_progress_bar()  # a bar for every file written
+        transformers.logging.disable_progress_bar()  # it would show a bar for every file written
         with progress(None, steps, f"{what} step", _step(checkpoint) if checkpoint else 0) as self.line:
             self.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
         save_policy(self.policy(), self.processing_class, folder / "checkpoint")
 
     def policy(self):
-        """The model to save."""
+        """The model that is saved."""
         return self.model
 
     def add(self, row: dict) -> None:
-        """Add a row of our own to the log and so to metrics.csv; TRL's metrics are left out."""
+        """Adds a row of our own to the log and thereby to metrics.csv; TRL's metrics are left out."""
         transformers.Trainer.log(self, row)
         self.write_metrics(pd.DataFrame(self.state.log_history).drop(columns="epoch"))
 
     def write_metrics(self, log: pd.DataFrame) -> None:
-        """Write metrics.csv, one row per step, and move the progress line on."""
+        """Writes metrics.csv, one row per step, and advances the progress line."""
         table = log.sort_index(axis=1).groupby("step", as_index=False).first()
         write_table(table, self.folder / "metrics.csv")
-        latest = table[self.shown].ffill().iloc[-1]  # the last row may hold eval_* alone
+        latest = table[self.shown].ffill().iloc[-1]  # the last row may hold only eval_*
         self.line.set_postfix(dict(latest), refresh=False)
         self.line.update(self.state.global_step - self.line.n)
 
 
 def arguments(folder: Path, settings) -> dict:
-    """What the configurations of all trainers have in common."""
+    """The arguments that the configurations of all trainers have in common."""
     return {
         "output_dir": str(folder / "trainer"),
         "learning_rate": settings.learning_rate,
@@ -179,9 +182,9 @@ def arguments(folder: Path, settings) -> dict:
         "bf16": torch.cuda.is_available(),
         "gradient_checkpointing": False,
         "dataloader_pin_memory": False,
-        "logging_nan_inf_filter": False,  # a loss that is not a number shall be seen
+        "logging_nan_inf_filter": False,  # a loss that is not a number must be visible
         "log_level": "error",
-        "report_to": os.environ.get("COUNTDOWN_REPORT_TO", "none"),  # "trackio": the rows of metrics.csv there too
+        "report_to": os.environ.get("COUNTDOWN_REPORT_TO", "none"),  # "trackio" sends it the rows of metrics.csv
         "project": "countdown",
         "run_name": shown(folder),
         "disable_tqdm": True,

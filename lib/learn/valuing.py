@@ -1,7 +1,8 @@
-"""The agent's states and actions with what the solver says of them: what preferences, distillation and a learned value
-are made of (paper `agent`).
+"""The agent's states and actions, valued by the solver: the material for preferences, distillation and a learned value
+(paper `agent`).
 
-A state that was met stands beside its problem's index and group and the solver's own action in it, if one is known.
+Each state that was met is kept with its problem's index and group, and with the solver's own action in it, if one is
+known.
 """
 
 import random
@@ -26,21 +27,21 @@ from lib.game.problem import Problem
 from lib.game.solver import levels
 
 Met = tuple[int, str | None, State, Action | None]  # problem, its group, the state, the solver's action
-Tags = Sequence[tuple[str, float, int]]  # what `lib.learn.search.sample_tags` draws in one state
+Tags = Sequence[tuple[str, float, int]]  # the tags that `lib.learn.search.sample_tags` draws in one state
 Draw = Callable[[list[State]], list[Any]]
 
 
 def named(tags: Tags, state: State) -> list[Action]:
-    """The legal actions that tags name in a state, as often as they do."""
+    """The legal actions that tags name in a state, each as often as it is named."""
     moves = [parse_action(text, state) for text, *_ in tags]
     return [move for move in moves if not isinstance(move, str)]
 
 
 def played(problems: Sequence[Problem], draw: Draw, rng: random.Random) -> tuple[list[Met], list[Tags]]:
-    """The states of one game of each problem, lost ones among them, and the tags that `draw` gives for them.
+    """The states of one game of each problem, including lost ones, and the tags that `draw` returns for them.
 
-    A game goes on with one of the different actions drawn, or with one more at random. Its last state has two numbers:
-    a single number is won or lost without a value.
+    A game continues with one of the different actions drawn, or with one more at random. It ends when two numbers are
+    left, since a single number is won or lost without a value.
     """
     met, tags, level = [], [], [(i, initial(problem)) for i, problem in enumerate(problems)]
     groups = levels(problems)
@@ -57,10 +58,11 @@ def played(problems: Sequence[Problem], draw: Draw, rng: random.Random) -> tuple
 
 
 def tried(met: Sequence[Met], tags: Sequence[Tags], rng: random.Random) -> tuple[pd.DataFrame, list[State]]:
-    """The actions of each state: those that its tags name, the solver's, and one more at random; and where they lead.
+    """The actions of each state (those that its tags name, the solver's, and one more at random), and the states to
+    which they lead.
 
-    One row per action: state, problem, group, prompt, action, drawn (how often), solver (it is the solver's), and
-    binary, its exact value Q_bin.
+    One row per action: state, problem, group, prompt, action, drawn (how often), solver (whether it is the solver's),
+    and binary, its exact value Q_bin.
     """
     rows, successors = [], []
     for i, ((problem, group, state, solution), drawn) in enumerate(zip(met, tags, strict=True)):
@@ -75,7 +77,7 @@ def tried(met: Sequence[Met], tags: Sequence[Tags], rng: random.Random) -> tuple
 
 def questions(actions: pd.DataFrame, successors: Sequence[State]) -> pd.DataFrame:
     """The successors of actions as questions, each once per problem: prompt, completion (the solver's answer), problem,
-    left (how many numbers) and at (which row of `actions`). A state of one number needs no question."""
+    left (the count of numbers) and at (the row of `actions`). A state of one number needs no question."""
     asked = {
         "prompt": [render_state(state, "value") for state in successors],
         "completion": [VERDICTS[solved] for solved in actions["binary"].astype(int)],
@@ -88,8 +90,8 @@ def questions(actions: pd.DataFrame, successors: Sequence[State]) -> pd.DataFram
 
 
 def summary(actions: pd.DataFrame, tags: Sequence[Tags]) -> dict[str, float]:
-    """How good the policy behind tags is: states, actions sampled, their tokens, rejected (the share that names no
-    legal action) and, of the others, the share that keeps a solution open."""
+    """How good the policy is that drew the tags: states; actions sampled; their tokens; rejected, the share that does
+    not name a legal action; and the share of the other actions that keeps a solution open."""
     sampled, legal = sum(map(len, tags)), int(actions["drawn"].sum())
     return {
         "step": 0,
