@@ -123,7 +123,8 @@ def parse_action(text: str, state: State) -> Action | str:
 
 
 def expression(problem: Problem, history: Sequence[Action]) -> Expr:
-    """The expression that a finished game has built from the problem's own numbers."""
+    """The expression that a finished game has built from the problem's own numbers. Raises StopIteration or ValueError
+    if `history` is no finished game of the problem."""
     trees: list[tuple[Number, Expr]] = [(n, Num(n)) for n in problem.nums]
     for move in history:
         operands = []

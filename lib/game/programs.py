@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 
 from lib.game.expression import COMPUTE, MAX_NODES, WHOLE, BinOp, Expr, Neg, Num
 
-MAX_LENGTH = 4000  # characters in a program, more than the token cap of any completion allows
+MAX_LENGTH = 4000  # characters in a program; a longer one is wrong, whatever it computes
 MAX_TOKENS = 200  # on a line's right side, so that Python's parser and the walk below do not recurse deeply
 FINAL_NAMES = ("answer", "final", "result")
 

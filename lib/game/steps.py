@@ -21,7 +21,7 @@ from lib.game.problem import Problem
 from lib.game.traces import reasoning
 
 MAX_LENGTH = 100  # characters on an equation's left side
-MAX_STEPS = 1000  # read in one completion; 4,096 tokens, the longest cap, hold fewer
+MAX_STEPS = 1000  # read in one completion; 4,096 tokens, the longest cap of a profile, hold fewer
 
 
 class Step(NamedTuple):

@@ -38,7 +38,7 @@ from lib.game.expression import (
 )
 from lib.game.problem import Problem
 
-MAX_LINES = 1000  # of a trace that are read; 4,096 tokens, the longest cap, hold fewer tries and states
+MAX_LINES = 1000  # of a trace that are read; 4,096 tokens, the longest cap of a profile, hold fewer
 MAX_LENGTH = 200  # characters of a line, so that every line is read in bounded time
 
 _NUMBER = rf"-?{THOUSANDS}(?:/[1-9][0-9]{{0,17}})?"

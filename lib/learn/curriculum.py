@@ -1,7 +1,8 @@
 """Curricula: the choice of the problems for each update. Most curricula divide the problems into buckets by difficulty.
 
-`dense` is "Enhancing RLOO with Dense Symbolic Rewards and Bandit-Driven Curricula" (Sangpisit and Thawornbut); this
-file is about its Section 3.5. Our bandit learns from an update before it draws the problems of the next one.
+`Bandit` is that of `dense`, "Enhancing RLOO with Dense Symbolic Rewards and Bandit-Driven Curricula" (Sangpisit and
+Thawornbut), Section 3.5; ours learns from an update before it draws the problems of the next one. `Frontier` follows a
+suggestion of its Section 7, and `MixedSuccess` and `ShortToLong` follow `trace` and `program`.
 """
 
 from collections.abc import Sequence
