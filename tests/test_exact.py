@@ -3,12 +3,14 @@
 import math
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 from transformers.models.qwen2.modeling_qwen2 import Qwen2RMSNorm
 
 from lib.game.mdp import initial, legal_actions, render_action, render_state, step
-from lib.game.problem import Problem
+from lib.game.problem import Problem, load_set
+from lib.game.problem import problems as as_problems
 from lib.learn.exact import (
     ESTIMATORS,
     OBJECTIVES,
@@ -104,6 +106,23 @@ def test_the_tree_is_merged_and_holds_what_can_be_won_alone():
     assert wins and set(wins) == {(13,)}
     for i, move, then in tree.moves:
         assert then == tree.won or step(tree.states[i], move).key == tree.states[then].key
+
+
+@pytest.mark.parametrize(
+    "problems",
+    [
+        [Problem((2, 5, 6), 13), Problem((2, 5, 1, 6), 13)],  # 1 * 6 leads from the second to the first
+        [as_problems(load_set("heldout_1000"))[i] for i in (149, 164, 177, 189)],
+    ],
+)
+def test_problems_of_three_and_four_numbers_that_share_states(policy, problems):
+    """A state that is reached after one step and after two is one state, and its moves count once."""
+    tree = open_tree(problems)
+    keys = [{state.key for state in open_tree([problem]).states} for problem in problems]
+    assert len(tree.states) == len(set.union(*keys)) and len(set(tree.moves)) == len(tree.moves)
+    apart, at_once = (evaluate(*policy, problems, together=together) for together in (1, len(problems)))
+    pd.testing.assert_frame_equal(at_once, apart, rtol=1e-4)
+    assert at_once["success"].between(0, 1).all()
 
 
 def test_all_that_is_legal_leaves_what_is_lost(policy):

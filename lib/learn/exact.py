@@ -71,17 +71,20 @@ class Tree:
 def open_tree(problems: Sequence[Problem]) -> Tree:
     """The part of the problems' game trees in which the target can be reached, with equal states merged."""
     states: list[State] = []
+    known: set[tuple] = set()  # problems of three and of four numbers can share a state, but not its level
     onward: list[tuple[tuple, Action, State]] = []
     level = _open([mdp.initial(problem) for problem in problems])
     while level:
         states += level
+        known |= {state.key for state in level}
         after = [
             (state, move, mdp.step(State(*state.key), move)) for state in level for move in mdp.legal_actions(state)
         ]
         left = {state.key for state in _open([then for *_, then in after])}
         after = [(state.key, move, then) for state, move, then in after if then.key in left]
         onward += after
-        level = list({then.key: State(*then.key) for *_, then in after if not then.terminal}.values())
+        reached = {then.key: State(*then.key) for *_, then in after if not then.terminal}
+        level = [state for key, state in reached.items() if key not in known]
     index = {state.key: i for i, state in enumerate(states)}
     moves = [(index[key], move, index.get(then.key, len(states) + 1)) for key, move, then in onward]
     return Tree(problems, states, moves, [index.get(mdp.initial(problem).key, len(states)) for problem in problems])
