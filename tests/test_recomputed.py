@@ -111,10 +111,25 @@ def interval(weights, tables, labels=None, lent=None):
         noise = sum(((move - move.mean()) ** 2).sum() for move in moves.values()) / problems / max(problems - 1, 1)
         off = stats.t.ppf(0.975, max(problems - 1, 1)) ** 2 * noise if problems > 1 else 0
         freedom = min(counts) - 1
-        if lent and min(counts) < 4:
+        if lent and max(counts) < 4:
             variance = sum(weight**2 / len(tables[method]) * lent[method][0] for method, weight in weights.items())
             more = min(lent[method][1] for method in weights)
             seen, freedom = (freedom * seen + more * (variance + noise)) / (freedom + more), freedom + more
+        elif lent and min(counts) < 4:  # each method alone, added as Welch does
+            each = []
+            for method, weight in weights.items():
+                runs, (variance, more) = len(tables[method]), lent[method]
+                rows = tables[method] - tables[method].mean(axis=0)
+                mine = weight**2 / runs * (rows.mean(axis=1) ** 2).sum() / (runs - 1)
+                rest = ((rows - rows.mean(axis=1, keepdims=True)) ** 2).sum() / (runs - 1)
+                mistaken, df = weight**2 / runs * rest / problems / (problems - 1), runs - 1
+                if runs < 4:
+                    mine = (df * mine + more * (weight**2 / runs * variance + mistaken)) / (df + more)
+                    df += more
+                each.append((mine, mistaken, mine**2 / df))
+            seen, noise, below = np.sum(each, axis=0)
+            freedom = seen**2 / below
+            off = stats.t.ppf(0.975, problems - 1) ** 2 * noise
         half = np.sqrt(first + max(0, stats.t.ppf(0.975, freedom) ** 2 * seen - off))
     mean, first_table = values.mean(), tables[next(iter(weights))]
     if list(weights.values()) == [1.0] and first_table.min() >= 0 and first_table.max() <= 1:

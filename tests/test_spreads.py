@@ -9,6 +9,7 @@ import json
 import numpy as np
 import pandas as pd
 import pytest
+from scipy import stats
 from scipy.special import digamma, polygamma
 
 from lib.files import DATA, REFERENCE, progress, write_table
@@ -103,6 +104,43 @@ def test_few_runs_borrow_and_say_so(monkeypatch):
     assert widths[0] > widths[1] > widths[2] == pytest.approx(other["high"] - other["low"])
     logged = pd.DataFrame({"method": "rloo/a", "seed": [0, 1], "kl": [1.0, 2.0]}).set_index(["method", "seed"])
     assert not intervals.estimates(intervals.of_logs(logged))["borrowed"].any()
+
+
+def test_beside_a_method_of_many_runs_each_brings_its_own_spread(monkeypatch):
+    """Five runs that differ much keep their spread beside three; a search borrows nothing."""
+    monkeypatch.setattr(intervals, "_spreads", lambda: {("rloo", "pass@1"): (1e-6, 20.0)})
+    rng = np.random.default_rng(0)
+    base, moved = rng.normal(0, 0.1, 400), rng.normal(0, 0.05, (5, 1))
+    index = ["method", "seed", "set", "problem"]
+
+    def frame(name, rows):
+        return pd.concat({(name, run, "s"): pd.Series(row) for run, row in enumerate(rows)}, names=index)
+
+    few = base + rng.normal(0, 0.001, (3, 1)) + rng.normal(0, 0.01, (3, 400))
+    scores = pd.concat([frame("rloo/a", base + moved), frame("rloo/b", few)]).to_frame("pass@1")
+    gap = intervals.differences(scores, [("rloo/a", "rloo/b")]).iloc[0]
+    alone = stats.t.ppf(0.975, 4) * stats.sem(moved[:, 0])
+    assert gap["borrowed"] and (gap["high"] - gap["low"]) / 2 == pytest.approx(alone, rel=0.05)
+    systems = pd.concat([frame("rloo/a 1/8", few), frame("rloo/b 1/8", few + 0.1)]).to_frame("pass@1")
+    assert not intervals.estimates(systems)["borrowed"].any()
+    assert not intervals.differences(systems, [("rloo/a 1/8", "rloo/b 1/8")])["borrowed"].any()
+
+
+def test_identical_methods_of_five_and_of_three_runs_seldom_differ(monkeypatch):
+    """Spreads of policies as unequal as the table says, one side with its own and one with a loan."""
+    monkeypatch.setattr(intervals, "_spreads", lambda: {("rloo", "pass@1"): (1e-4, 2.5)})
+    rng, missed = np.random.default_rng(0), []
+    lent = {"rloo/a": (1e-4, 2.5), "rloo/b": (1e-4, 2.5)}
+    for _ in range(3000):
+        sides = {}
+        for method, weight, runs in (("rloo/a", 1.0, 5), ("rloo/b", -1.0, 3)):
+            spread = np.sqrt(1e-4 * 2.5 / rng.chisquare(2.5))
+            table = rng.normal(0, spread, (runs, 1)) + rng.normal(0, 0.1, (runs, 200))
+            sides[method] = (weight, [*range(runs)], table)
+        mean, of_problems, *own = intervals.parts(sides.values())
+        found = intervals._with_loans(sides, lent, *own)
+        missed.append(abs(mean) > intervals.half_width(of_problems, 200, *found))
+    assert 0.01 <= np.mean(missed) <= 0.06, np.mean(missed)
 
 
 if __name__ == "__main__":

@@ -30,9 +30,11 @@ data/spreads.csv says how far the runs of a policy differ and how much this spre
 estimated from all published policies that were trained four times or more. A trainer with fewer than four such policies
 has the numbers of all trainers together. The method's own variance is averaged with that of the table, weighted by
 their degrees of freedom (Smyth's moderated t). The more the spread varies between policies, the fewer degrees of
-freedom the table lends. On average over policies such intervals miss the truth once in
+freedom the table lends. In a contrast with a method of four or more runs, this method has its own spread, and the
+variances of the methods are added as in Welch's test. On average over policies such intervals miss the truth once in
 twenty times, but for the policy whose runs differ most they miss it more often. Results that borrow are marked. A
-metric that the table lacks, such as a number of a training log, borrows nothing. No claim rests on a single run.
+metric that the table lacks, such as a number of a training log, borrows nothing, and neither does a search, because the
+table is about samples. No claim rests on a single run.
 
 The interval of a share stays within 0 and 1, because its half-width is taken on the logit scale. If all scores are 0 or
 all are 1, it ends at the bound of Clopper and Pearson: if none of 50 problems is solved, the upper end is 7.1%.
@@ -49,7 +51,7 @@ import pandas as pd
 from scipy.special import expit, logit, stdtrit  # Student's t; scipy.stats takes a second to import
 
 from lib.files import DATA
-from lib.study.methods import policy_of, root, trainer
+from lib.study.methods import is_search, policy_of, root, trainer
 
 COLUMNS = ["estimate", "low", "high", "n_problems", "runs", "borrowed"]
 ENOUGH = 4  # from this many runs on, a method's own spread is used without borrowing
@@ -186,10 +188,13 @@ def _measured(tables: Mapping[Any, pd.DataFrame], signed: Mapping[str, float], m
         single = _variance(np.array(paired)).mean()
     single_run = own.sum() / (own / counts).sum() * max(0.0, seen - made)
     # 4. Borrow for methods of few runs
-    freedom, loan = float(min(counts) - 1), None
+    freedom, borrowed = float(min(counts) - 1), False
     varies = common.sum() > 1 and (of_problems > 0 or seen > 0)  # else Clopper and Pearson's bound
-    if min(counts) < ENOUGH and varies and (loan := _lent(mine, signed, metric)):
-        seen, freedom = moderated(seen, made, freedom, *loan)
+    known = {method: _spreads().get((trainer(method), metric)) for method in mine if not is_search(method)}
+    lent = {method: loan for method, loan in known.items() if loan}
+    if min(counts) < ENOUGH and varies and len(lent) == len(mine):
+        seen, made, freedom = _with_loans(dict(zip(mine, sides, strict=True)), lent, seen, made)
+        borrowed = True
     return Measured(
         estimate=float(estimate),
         problems=int(common.sum()),
@@ -198,7 +203,7 @@ def _measured(tables: Mapping[Any, pd.DataFrame], signed: Mapping[str, float], m
         seen=float(seen),
         made=float(made),
         freedom=freedom,
-        borrowed=loan is not None,
+        borrowed=borrowed,
         single=float(single),
         single_run=float(single_run),
         share=common.sum() > 1 and all(((x >= 0) & (x <= 1)).all() for *_, x in sides),
@@ -213,19 +218,32 @@ def moderated(seen, made, freedom: float, variance, more: float) -> tuple:
     return (freedom * seen + more * (variance + made)) / (freedom + more), freedom + more
 
 
-def _lent(mine: Mapping[str, pd.DataFrame], signed: Mapping[str, float], metric: str) -> tuple[float, float] | None:
-    """The variance and degrees of freedom that a contrast borrows, as if the runs of its methods were independent. None
-    if the table lacks the metric for one of the trainers, or if two methods are systems of one policy and so share
-    their runs."""
-    runs = {policy_of(method): len(table) for method, table in mine.items()}
-    together: defaultdict[str, float] = defaultdict(float)
-    for method, weight in signed.items():
-        together[policy_of(method)] += weight
-    lent = [one for policy in together if (one := _spreads().get((trainer(policy), metric)))]
-    if len(lent) < len(signed):
-        return None
-    variance = sum(w**2 / runs[policy] * one for (policy, w), (one, _) in zip(together.items(), lent, strict=True))
-    return variance, min(freedom for _, freedom in lent)
+def _with_loans(sides: Mapping[str, tuple], lent: Mapping[str, tuple], seen, made) -> tuple:
+    """The variance between runs of a contrast with methods of few runs, the part of it that is due to the finite number
+    of problems, and its degrees of freedom. sides, lent: by method, as in `parts`, and as in `_spreads`. seen, made:
+    those of the contrast without loans. Borrowed spreads are those of independent runs."""
+    policies: defaultdict[str, list[str]] = defaultdict(list)  # systems of one policy share their runs
+    for method in sides:
+        policies[policy_of(method)].append(method)
+    counts = {policy: len(sides[some[0]][1]) for policy, some in policies.items()}
+    loans = {
+        policy: (sum(sides[method][0] for method in some) ** 2 / counts[policy] * lent[some[0]][0], lent[some[0]][1])
+        for policy, some in policies.items()
+    }
+    if max(counts.values()) < ENOUGH:  # all borrow: what they have in common cancels in their differences
+        variance, more = sum(one for one, _ in loans.values()), min(more for _, more in loans.values())
+        seen, freedom = moderated(seen, made, min(counts.values()) - 1, variance, more)
+        return seen, made, freedom
+    each = []
+    for policy, some in policies.items():
+        _, _, seen, made = parts([sides[method] for method in some])
+        freedom = counts[policy] - 1
+        if counts[policy] < ENOUGH:
+            seen, freedom = moderated(seen, made, freedom, *loans[policy])
+        each.append((seen, made, freedom))
+    of_runs, of_noise, freedoms = map(np.array, zip(*each, strict=True))
+    freedom = of_runs.sum() ** 2 / max((of_runs**2 / freedoms).sum(), 1e-300)  # Welch and Satterthwaite
+    return of_runs.sum(), of_noise.sum(), freedom
 
 
 @cache

@@ -23,6 +23,12 @@ def policy_of(system: str) -> str:
     return system.partition(" ")[0]
 
 
+def is_search(system: str) -> bool:
+    """Whether a name is that of a search system. The settings of a search contain its budget, such as "16/16"; a
+    temperature, as in "rloo/sparse T0.8", is no search."""
+    return "/" in system.partition(" ")[2]
+
+
 def trainer(method: str) -> str:
     """The trainer of a policy, such as "sft". A mixture of the weights of two policies counts as "rloo"."""
     policy = policy_of(method)
