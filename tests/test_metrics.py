@@ -100,6 +100,15 @@ def test_counts_and_scores():
     assert scores[["pass@8", "mean pass@k<=16"]].isna().all(axis=None)  # four samples say nothing about eight
 
 
+def test_a_number_of_samples_that_is_not_whole():
+    index = pd.MultiIndex.from_tuples([("a", 0, "s", 0), ("a", 0, "s", 1), ("b", 0, "s", 0)], names=metrics.KEYS)
+    counts = pd.DataFrame({"n": [4, 4, 4], "c": [1, 0, 2]}, index=index)
+    found = metrics.solved_with(counts, pd.Series({"a": 2.25, "b": 3.0}))
+    assert found.tolist() == pytest.approx([0.75 * 2 / 4 + 0.25 * 3 / 4, 0.0, 1.0])
+    with pytest.raises(ValueError, match="k=0"):
+        metrics.solved_with(counts, pd.Series({"a": 0.5}))
+
+
 def test_text_scores_and_diagnostics_by_hand():
     first, second = metrics.text_scores(judged(ROWS)).to_dict("records")
     assert first["correct"] == 3 / 4 and second["wrong_value"] == 1 / 2 and first["missing"] == 1 / 4

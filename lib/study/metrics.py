@@ -5,6 +5,7 @@ indexed by method, seed, set and problem), and `lib.study.intervals` computes th
 Only the intervals of crossovers and Pareto fronts come from resampling the problems.
 """
 
+import math
 from collections.abc import Iterable
 from itertools import accumulate, product
 
@@ -61,6 +62,18 @@ def problem_scores(counts: pd.DataFrame, ks=(1, 8, 16), mean_to=(16, 128)) -> pd
         enough = counts[counts["n"] >= k]
         scores[name] = pd.Series(estimator(enough["n"], enough["c"], k) if len(enough) else [], enough.index)
     return pd.DataFrame(scores, index=counts.index, dtype=float)
+
+
+def solved_with(counts: pd.DataFrame, samples: pd.Series) -> pd.Series:
+    """By run and problem, pass@k of each method for the number of samples that `samples` has for it, 1 or more. The
+    number need not be whole: with 6.9 samples, nine problems in ten get seven samples and the others six, so the result
+    is .1 pass@6 + .9 pass@7. `counts` as returned by `counts`."""
+    found = []
+    for method, k in samples.items():
+        fewer, more = math.floor(k), math.ceil(k)
+        scores = problem_scores(counts.loc[[method]], sorted({fewer, more}), mean_to=())
+        found.append((1 - k + fewer) * scores[f"pass@{fewer}"] + (k - fewer) * scores[f"pass@{more}"])
+    return pd.concat(found)
 
 
 def text_scores(judged: pd.DataFrame) -> pd.DataFrame:
