@@ -58,7 +58,7 @@ full:
 	@$(MAKE) --no-print-directory study GROUP=full
 
 test: $(READY)
-	@exec $(BIN)/python -m pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder --max-worker-restart 0 --ignore tests/test_install.py --ignore tests/test_verifiers_taskset.py
+	@exec $(BIN)/python -m pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder --max-worker-restart 0 --durations 20 --durations-min 10 --ignore tests/test_install.py --ignore tests/test_verifiers_taskset.py
 
 test-install: $(READY)
 	@exec $(BIN)/python -m pytest -n $(JOBS) -rs tests/test_install.py
