@@ -144,7 +144,7 @@ def prepare(folder: Path, began: dict[str, Any], maker: dict[str, Any], study: b
         spent = before.get("spent", 0.0) + max(newest - before.get("since", newest), 0.0)
     elif made and not study:
         old = shown(set_aside(folder))
-        alone = before.get("results_only")
+        alone = before and before.get("results_only")
         why = "restored without weights" if alone else "begun with other parameters, code or parents"
         print(f"> {name}: {why}; starts anew", flush=True)
         print(f"> {name}: what it had made is now in {old}", flush=True)
