@@ -137,6 +137,7 @@ def ast_distance(
     if not tau > 0:
         raise ValueError(f"tau must be positive: tau={tau}")
 
+    # 1. Score the group; with lambda_s, add the share of correct arithmetic
     def reward(completions: Sequence[str], problem: Problem) -> list[Score]:
         distance = cache(partial(distance_to_solutions, problem=problem))
         scores = [score(verify_answer(completion, problem), distance) for completion in completions]
@@ -152,6 +153,7 @@ def ast_distance(
         different = [step.arithmetic_ok for step in steps if not step.repeated]
         return sum(different) / max(len(different), 1)
 
+    # 2. Score one completion (Eq. 8)
     def score(verdict: Verdict, distance: Callable[[Expr | None], float]) -> Score:
         parts = _indicators(verdict, exact_numbers)
         parts["distance"] = 0.0 if parts["correct"] else distance(verdict.expression)
@@ -295,11 +297,13 @@ def traced(
         raise ValueError(f"weights must not be negative, and validity + penalty below 0.9: {validity}, {penalty}")
     terminal = sparse()
 
+    # 1. The share of faulty lines
     def faulty(verdict: TraceVerdict) -> float:
         faults = [not line.valid or (line.repeated and (strict or line.kind == "try")) for line in verdict.lines]
         faults += [True] * verdict.outside if strict else []
         return sum(faults) / len(faults) if faults else float(strict)
 
+    # 2. The score of each completion of the group: the parts, and then their weighted sum
     def reward(completions: Sequence[str], problem: Problem) -> list[Score]:
         scores = terminal(completions, problem)
         wrong = 1 - np.mean([score.parts["correct"] for score in scores])

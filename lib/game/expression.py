@@ -107,6 +107,7 @@ def parse(text: str, decimals: bool = False) -> Expr:
         start = next(matches).start() if index < len(tokens) else len(text)
         raise ExpressionError(reason, start + 1)
 
+    # 1. Read the tokens in order, with a stack of operators that wait for their right operand
     for i, token in enumerate(tokens):
         if token == "(" or token[0] in _DIGITS:
             if not operand_next:
@@ -139,6 +140,7 @@ def parse(text: str, decimals: bool = False) -> Expr:
         nodes += 1
         if nodes > MAX_NODES:
             refuse(f"more than {MAX_NODES} numbers and operators", i)
+    # 2. Apply the operators that are left
     if operand_next:
         refuse("a number is missing", len(tokens))
     _reduce(operands, operators, 1)

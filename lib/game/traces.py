@@ -152,6 +152,7 @@ def replay(completion: str, problem: Problem) -> Trace:
     for line, span in islice(_lines(completion), MAX_LINES):
         short, pool = line if len(line) <= MAX_LENGTH else "", values(pools[-1])
         if action := _TRY.fullmatch(short):
+            # 1. Judge a try. If it is right, it leads to another pool
             op, (a, b, result) = action[2], map(number, action.group(1, 3, 4))
             at, holds = _find(pool, a, b), HOLDS[op](a, b, result)
             if asked := action[5]:
@@ -166,12 +167,14 @@ def replay(completion: str, problem: Problem) -> Trace:
                 solution = pools[-1][0][1] if values(pools[-1]) == goal else solution
             claimed, returning, stated = 0 if right else claimed + 1, False, False
         elif state := _STATE.fullmatch(short):
+            # 2. Find the pool that a state names; after a backtrack it may be an earlier one
             depths = range(len(pools), 0, -1) if returning else [len(pools)]
             depth = next((depth for depth in depths if _names(state[1], pools[depth - 1])), 0)
             lines.append(Line("state", state_ok=depth > 0, repeated=stated and depth > 0, span=span))
             pools, returning = pools[: depth or None], False
             claimed, stated = (0, True) if depth else (claimed, stated)
         elif short == "backtrack":
+            # 3. Leave the pool of the last try
             lines.append(Line("backtrack", state_ok=claimed > 0 or len(pools) > 1, span=span))
             pools, claimed = pools if claimed else pools[:-1] or pools, max(claimed - 1, 0)
             returning, stated = True, False

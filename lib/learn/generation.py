@@ -256,6 +256,7 @@ def generate_vllm(
     """Like `generate`, with vLLM and the present weights of `model`. Raises ImportError if vLLM is not installed."""
     from vllm import SamplingParams
 
+    # 1. Take the engine of this model, and one seed per completion
     if model not in _engines:
         _engines[model] = vllm_engine(model)
     engine, cut = _engines[model], bool(sampling.top_k or sampling.top_p < 1)
@@ -272,6 +273,7 @@ def generate_vllm(
         "logprobs": 0,
         "detokenize": False,
     }
+    # 2. Give it the present weights, and sample
     with torch.autocast(model.device.type, enabled=False):
         hand_over(model, engine)
         engine.collective_rpc(_report, args=("processed_logprobs" if at_temperature else "raw_logprobs",))
@@ -279,6 +281,7 @@ def generate_vllm(
         answers = engine.generate(
             requests, [SamplingParams(seed=seed, **common) for seed in seeds.tolist()], use_tqdm=False
         )
+    # 3. Collect tokens and log-probabilities; NaN where vLLM does not report them
     out = [answer.outputs[0] for answer in answers]
     ids = [list(one.token_ids) for one in out]
     found = [[entry[token].logprob for token, entry in zip(one.token_ids, one.logprobs, strict=True)] for one in out]

@@ -68,9 +68,11 @@ def train_sft(
         completion += [tokenizer.eos_token_id] * settings.end_token
         return {"input_ids": prompt + completion, "completion_mask": [0] * len(prompt) + [1] * len(completion)}
 
+    # 1. Tokenize, and choose the largest micro-batch that fits into memory
     rows = rows.map(tokenized, remove_columns=rows.column_names)
     lengths = np.minimum([len(ids) for ids in rows["input_ids"]], model.config.max_position_embeddings)
     micro_batch = max_micro_batch(model, settings.batch_size, int(lengths.max()), reference=False)
+    # 2. Configure TRL's trainer
     config = SFTConfig(
         **arguments(folder, settings),
         num_train_epochs=1,  # the order below contains all epochs
@@ -95,6 +97,7 @@ def train_sft(
         processing_class=tokenizer,
     )
     trainer.check_memory(micro_batch, int(lengths.max()), reference=False)
+    # 3. Train, with completions of similar length in each batch
     order = batches_by_length(lengths, settings.batch_size, settings.epochs, settings.seed)
     trainer.train_dataset = trainer.train_dataset.select(order)
     trainer.fit(folder, len(order) // settings.batch_size, "SFT", ("loss", "token_accuracy"))

@@ -44,19 +44,23 @@ OURS = {"spec.json", "run.json", "log.txt", "notebook.ipynb"}  # the runner's ow
 def execute(project: Project, spec: Spec) -> None:
     """Make one run in its folder. An unfinished run of the same spec is resumed; results of another spec are set aside.
     Raises RunError if the run fails, with the cell and the log."""
+    # 1. Find the parents, and lock the folder and a GPU
     parents, folder = finished_parents(project, spec), spec.folder
     folder.mkdir(parents=True, exist_ok=True)
     with locked(folder, spec.name), nullcontext() if spec.study else gpu() as device:
         if not project.published and spec.state == "done":
             print(f"> {spec.name}: another process has just finished it", flush=True)
             return
+        # 2. Write down what the run begins with
         began = describe(project, spec, parents)
         made_by, spent = prepare(folder, began, provenance(project.root, device), spec.study)
         print(f"> begun {spec.name}, its log is {shown(folder / 'log.txt')}", flush=True)
+        # 3. Execute the notebook
         start = time.monotonic()
         run_notebook(project, spec, began["parameters"], device)
         stretch, used = time.monotonic() - start, resource.getrusage(resource.RUSAGE_CHILDREN)
         shutil.rmtree(folder / "trainer", ignore_errors=True)  # saved states for resuming: gigabytes, no longer needed
+        # 4. Record what was made, by what, and in what time
         artifacts, elapsed = folder / "artifacts.txt", spent + stretch
         hub = re.findall(r"(?:base model|hub set): (\S+@\w+)", (folder / "log.txt").read_text(errors="replace"))
         made = {path.relative_to(folder).as_posix(): path for path in sorted(folder.rglob("[!.]*")) if path.is_file()}
@@ -158,6 +162,7 @@ def run_notebook(project: Project, spec: Spec, parameters: dict, device: str | N
     """Execute the notebook of a run with papermill. The kernel communicates by IPC, through files in a temporary
     directory of its own with a short name, so it opens no port and cannot collide with another kernel. Raises RunError
     if a cell fails, the kernel dies, or a cell was never executed."""
+    # 1. Execute the notebook, and say in which cell it failed
     executed = spec.folder / "notebook.ipynb"
     with (
         writing(executed),
@@ -187,6 +192,7 @@ def run_notebook(project: Project, spec: Spec, parameters: dict, device: str | N
             raise RunError(f"failed {last_cell(executed)}:\n{why}\nlog: {shown(executed)}") from error
         finally:
             merge_streams(executed)
+    # 2. A notebook that ended itself early has failed, too
     for cell in code_cells(executed):
         if cell.execution_count is None:
             where = f"no cell from `{first_line(cell)}` on was executed"

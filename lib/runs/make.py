@@ -64,6 +64,7 @@ def snakemake(
     project: Project, folder: Path, plan: Plan, seconds: dict[str, float], cores: int, options: list[str]
 ) -> None:
     """Run Snakemake in `folder` to its end. Raises RunError with the failed runs, or with Snakemake's last lines."""
+    # 1. Start Snakemake in a process group of its own
     profile = next(iter(plan.specs.values())).profile
     config = ["--config", f"profile={profile}", f"runs={','.join(plan.waiting)}", f"published={int(project.published)}"]
     place = ["--snakefile", str(project.root / "Snakefile"), "--directory", str(folder)]
@@ -78,6 +79,7 @@ def snakemake(
         start_new_session=True,  # Ctrl-C reaches only this process, which then ends Snakemake
         preexec_fn=partial(die_with_parent, os.getpid()),
     )
+    # 2. Repeat what it says about runs, with the time left
     told, left, here = [], dict.fromkeys(plan.waiting), "--cores" in options
     try:
         for line in map(str.rstrip, process.stdout or ()):
@@ -98,6 +100,7 @@ def snakemake(
                 os.killpg(process.pid, stop)
                 with suppress(subprocess.TimeoutExpired):
                     process.wait(timeout=10)
+    # 3. Name the runs that failed
     errors = re.findall(r"^Error in rule run.*?output: \S+?/(\S+)/run\.json", "\n".join(told), re.M | re.S)
     failed = [run for run in plan.waiting if run in errors]
     for run in failed:
