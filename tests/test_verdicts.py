@@ -40,14 +40,14 @@ def contents() -> dict[str, Path]:
 
 
 def refresh() -> None:
-    """Judge all that is published anew, and what `make figures` has judged of it since; name the code."""
+    """Judge all that is published anew, if the code has changed; add what `make figures` has judged since."""
     published, code = contents(), judging._code()
+    changed = judging.JUDGED_BY.read_text().strip() != code
     for path in progress(FILES, len(FILES), "judging"):
         if not any(content.startswith(path.stem.rsplit("-", 1)[1]) for content in published):
             path.unlink()  # of samples that were published anew
             continue
-        kept, again = judged(path)
-        if not kept.equals(again):
+        if changed and not (again := judged(path)[1]).equals(read_table(path).set_axis(again.index)):
             write_table(again, path)
     for kept in sorted(judging.CACHE.glob(f"*-{code}-*.parquet")):
         content, name, _, _, look = kept.stem.split("-")
