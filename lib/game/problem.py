@@ -45,7 +45,7 @@ EVALUATION_SETS: dict[str, tuple[str, ...]] = {  # by their names in figures and
     "test_50": ("3to4", "test_50"),
     "heldout_400": ("3to4", "heldout_400"),
     "heldout_1000": ("3to4", "heldout_1000"),
-    "sealed_2000": ("3to4", "sealed_2000"),  # sampled only once, by the last run of a round (data/README.md)
+    "sealed_2000": ("3to4", "sealed_2000"),  # sampled once, by sample/sealed_* (data/README.md)
     "test_5num_50": ("5num", "test_50"),
     "heldout_5num_1000": ("5num", "heldout_1000"),
     "test_6num_50": ("6num", "test_50"),
