@@ -96,7 +96,21 @@ def interval(weights, tables, labels=None, lent=None):
     values = sum(weight * tables[method].mean(axis=0) for method, weight in weights.items())
     problems, counts = len(values), [len(tables[method]) for method in weights]
     first = stats.t.ppf(0.975, problems - 1) ** 2 * stats.sem(values) ** 2 if problems > 1 else 0
-    if min(counts) == 1:
+    if lent and min(counts) < 4 <= max(counts):  # each method alone, added as Welch does
+        each = []
+        for method, weight in weights.items():
+            runs, (variance, more) = len(tables[method]), lent[method]
+            rows, df, share = tables[method] - tables[method].mean(axis=0), runs - 1, weight**2 / runs
+            mine = share * (rows.mean(axis=1) ** 2).sum() / max(df, 1)
+            rest = ((rows - rows.mean(axis=1, keepdims=True)) ** 2).sum() / max(df, 1)
+            mistaken = share * rest / problems / (problems - 1)
+            if runs < 4:
+                mine, df = (df * mine + more * (share * variance + mistaken)) / (df + more), df + more
+            each.append((mine, mistaken, mine**2 / df))
+        seen, noise, below = np.sum(each, axis=0)
+        run_by_run = stats.t.ppf(0.975, seen**2 / below) ** 2 * seen - stats.t.ppf(0.975, problems - 1) ** 2 * noise
+        half = np.sqrt(first + max(0, run_by_run))
+    elif min(counts) == 1:
         own = {m: weight**2 / len(tables[m]) for m, weight in weights.items()}
         alone = lent and sum(own[m] * lent[m][0] for m in weights)
         half = np.sqrt(first + (stats.t.ppf(0.975, min(lent[m][1] for m in weights)) ** 2 * alone if lent else 0))
@@ -115,21 +129,6 @@ def interval(weights, tables, labels=None, lent=None):
             variance = sum(weight**2 / len(tables[method]) * lent[method][0] for method, weight in weights.items())
             more = min(lent[method][1] for method in weights)
             seen, freedom = (freedom * seen + more * (variance + noise)) / (freedom + more), freedom + more
-        elif lent and min(counts) < 4:  # each method alone, added as Welch does
-            each = []
-            for method, weight in weights.items():
-                runs, (variance, more) = len(tables[method]), lent[method]
-                rows = tables[method] - tables[method].mean(axis=0)
-                mine = weight**2 / runs * (rows.mean(axis=1) ** 2).sum() / (runs - 1)
-                rest = ((rows - rows.mean(axis=1, keepdims=True)) ** 2).sum() / (runs - 1)
-                mistaken, df = weight**2 / runs * rest / problems / (problems - 1), runs - 1
-                if runs < 4:
-                    mine = (df * mine + more * (weight**2 / runs * variance + mistaken)) / (df + more)
-                    df += more
-                each.append((mine, mistaken, mine**2 / df))
-            seen, noise, below = np.sum(each, axis=0)
-            freedom = seen**2 / below
-            off = stats.t.ppf(0.975, problems - 1) ** 2 * noise
         half = np.sqrt(first + max(0, stats.t.ppf(0.975, freedom) ** 2 * seen - off))
     mean, first_table = values.mean(), tables[next(iter(weights))]
     if list(weights.values()) == [1.0] and first_table.min() >= 0 and first_table.max() <= 1:
