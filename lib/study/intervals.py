@@ -33,15 +33,16 @@ their degrees of freedom (Smyth's moderated t). The more the spread varies betwe
 freedom the table lends. In a contrast with a method of four or more runs, this method has its own spread, and the
 variances of the methods are added as in Welch's test. On average over policies such intervals miss the truth once in
 twenty times, but for the policy whose runs differ most they miss it more often. Results that borrow are marked. A
-metric that the table lacks, such as a number of a training log, borrows nothing, and neither does a search, because the
-table is about samples. No claim rests on a single run.
+metric that the table lacks, such as a number of a training log, borrows nothing, and neither do searches, because the
+table is about samples, nor two temperatures of one policy, because they share their runs. No claim rests on a single
+run.
 
 The interval of a share stays within 0 and 1, because its half-width is taken on the logit scale. If all scores are 0 or
 all are 1, it ends at the bound of Clopper and Pearson: if none of 50 problems is solved, the upper end is 7.1%.
 """
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -190,10 +191,11 @@ def _measured(tables: Mapping[Any, pd.DataFrame], signed: Mapping[str, float], m
     # 4. Borrow for methods of few runs
     freedom, borrowed = float(min(counts) - 1), False
     varies = common.sum() > 1 and (of_problems > 0 or seen > 0)  # else Clopper and Pearson's bound
-    known = {method: _spreads().get((trainer(method), metric)) for method in mine if not is_search(method)}
-    lent = {method: loan for method, loan in known.items() if loan}
-    if min(counts) < ENOUGH and varies and len(lent) == len(mine):
-        seen, made, freedom = _with_loans(dict(zip(mine, sides, strict=True)), lent, seen, made)
+    apart = len({policy_of(method) for method in mine}) == len(mine)  # systems of one policy share their runs
+    loans = [_spreads().get((trainer(method), metric)) for method in mine if not is_search(method)]
+    lent = [loan for loan in loans if loan]
+    if min(counts) < ENOUGH and varies and apart and len(lent) == len(mine):
+        seen, made, freedom = _with_loans(sides, lent, seen, made)
         borrowed = True
     return Measured(
         estimate=float(estimate),
@@ -218,32 +220,27 @@ def moderated(seen, made, freedom: float, variance, more: float) -> tuple:
     return (freedom * seen + more * (variance + made)) / (freedom + more), freedom + more
 
 
-def _with_loans(sides: Mapping[str, tuple], lent: Mapping[str, tuple], seen, made) -> tuple:
+def _with_loans(sides: Sequence[tuple], lent: Sequence[tuple[float, float]], seen, made) -> tuple:
     """The variance between runs of a contrast with methods of few runs, the part of it that is due to the finite number
-    of problems, and its degrees of freedom. sides, lent: by method, as in `parts`, and as in `_spreads`. seen, made:
-    those of the contrast without loans. Borrowed spreads are those of independent runs."""
-    policies: defaultdict[str, list[str]] = defaultdict(list)  # systems of one policy share their runs
-    for method in sides:
-        policies[policy_of(method)].append(method)
-    counts = {policy: len(sides[some[0]][1]) for policy, some in policies.items()}
-    loans = {
-        policy: (sum(sides[method][0] for method in some) ** 2 / counts[policy] * lent[some[0]][0], lent[some[0]][1])
-        for policy, some in policies.items()
-    }
-    if max(counts.values()) < ENOUGH:  # all borrow: what they have in common cancels in their differences
-        variance, more = sum(one for one, _ in loans.values()), min(more for _, more in loans.values())
-        seen, freedom = moderated(seen, made, min(counts.values()) - 1, variance, more)
+    of problems, and its degrees of freedom. sides: as in `parts`. lent: the loan of each method, as in `_spreads`.
+    seen, made: those of the contrast without loans. Borrowed spreads are those of independent runs."""
+    counts = [len(seeds) for _, seeds, _ in sides]
+    loans = [
+        (weight**2 / count * variance, more)
+        for (weight, *_), count, (variance, more) in zip(sides, counts, lent, strict=True)
+    ]
+    if max(counts) < ENOUGH:  # all borrow: what they have in common cancels in their differences
+        variance, more = sum(one for one, _ in loans), min(more for _, more in loans)
+        seen, freedom = moderated(seen, made, min(counts) - 1, variance, more)
         return seen, made, freedom
     each = []
-    for policy, some in policies.items():
-        _, _, seen, made = parts([sides[method] for method in some])
-        freedom = counts[policy] - 1
-        if counts[policy] < ENOUGH:
-            seen, freedom = moderated(seen, made, freedom, *loans[policy])
+    for side, count, loan in zip(sides, counts, loans, strict=True):
+        _, _, seen, made = parts([side])
+        seen, freedom = moderated(seen, made, count - 1, *loan) if count < ENOUGH else (seen, count - 1)
         each.append((seen, made, freedom))
     of_runs, of_noise, freedoms = map(np.array, zip(*each, strict=True))
-    freedom = of_runs.sum() ** 2 / max((of_runs**2 / freedoms).sum(), 1e-300)  # Welch and Satterthwaite
-    return of_runs.sum(), of_noise.sum(), freedom
+    below = (of_runs**2 / freedoms).sum() or 1.0  # 0 only if all runs are equal
+    return of_runs.sum(), of_noise.sum(), of_runs.sum() ** 2 / below  # Welch and Satterthwaite
 
 
 @cache
