@@ -64,7 +64,7 @@ class Declaration(Strict):
     `seed` in the grid sets the parameter `seed` of the notebook. A name without a seed means the run of the first seed.
     """
 
-    notebook: str
+    notebook: str = ""  # if empty, as are `needs` without an entry, that of its kind
     params: Values = {}
     grid: dict[str, Annotated[list[JsonValue], Field(min_length=1)]] = {}
     needs: dict[str, str | list[str]] = {}  # by parameter, the run or runs whose folders it gets
@@ -72,6 +72,7 @@ class Declaration(Strict):
     mem_mb: Annotated[int, Field(ge=100, le=4_000_000)] = 1500
     keep_checkpoint: bool = False  # publish the checkpoint, since other runs start from it
     only: list[str] = []  # the profiles that have this run; if empty, all profiles
+    evaluate: Values | None = None  # parameters of a run that samples from this policy, if there is to be one
 
     @property
     def parents(self) -> list[str]:
@@ -92,10 +93,34 @@ class Declaration(Strict):
         return self
 
 
+class Kind(Strict):
+    """What the runs of a kind, the first part of their names, have unless their own entry says otherwise."""
+
+    notebook: str
+    needs: dict[str, str | list[str]] = {}
+
+
 class Declarations(Strict):
     profiles: dict[Name, Profile]
+    kinds: dict[str, Kind] = {}
     runs: dict[str, Declaration]
     groups: dict[Name, Annotated[list[str], Field(min_length=1)]]
+
+    def completed(self) -> Iterator[tuple[str, Declaration]]:
+        """All declarations by kind/name, with what their kinds give, and after each policy with `evaluate` the run that
+        samples from it. Raises DeclarationError for a run without a notebook."""
+        for template, run in self.runs.items():
+            kind = self.kinds.get(template.partition("/")[0])
+            given = kind.model_dump() if kind else {}
+            run = run.model_copy(update={name: given[name] for name in given.keys() - run.model_fields_set})
+            if not run.notebook:
+                known(template.partition("/")[0], self.kinds, f"{YAML}: runs.{template} has no notebook, and its kind")
+            yield template, run
+            if run.evaluate is not None and "sample" in self.kinds:
+                needs: dict[str, str | list[str]] = {"policy": template}
+                notebook = self.kinds["sample"].notebook
+                sampling = Declaration(notebook=notebook, params=run.evaluate, grid=run.grid, needs=needs)
+                yield f"sample/{template.replace('/', '_')}", sampling
 
 
 SAFE: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # with libyaml, if installed, ten times faster
@@ -116,26 +141,10 @@ FLOAT = re.compile(r"[-+]?(\d+\.?\d*|\.\d+)[eE][-+]?\d+$")
 Loader.add_implicit_resolver("tag:yaml.org,2002:float", FLOAT, list("-+.0123456789"))
 
 
-def plain_data(text: str) -> Any:
-    """The data in a YAML text. Raises ValueError for nesting so deep that it would crash the parser, and for aliases
-    inside anchors, since a few aliases of aliases could fill the memory. Both are checked before any data is built."""
-    anchors: list[str | None] = []  # anchors of the collections that are open
-    for event in yaml.parse(text, Loader):
-        if isinstance(event, yaml.CollectionStartEvent):
-            anchors.append(event.anchor)
-        elif isinstance(event, yaml.CollectionEndEvent):
-            anchors.pop()
-        elif isinstance(event, yaml.AliasEvent) and any(anchors):
-            raise ValueError(f"an alias stands inside an anchor{event.start_mark}")
-        if len(anchors) > 30:
-            raise ValueError(f"lists and mappings are nested more than 30 deep{event.start_mark}")
-    return yaml.load(text, Loader)
-
-
 def explain(error: Mapping[str, Any]) -> str:
     """An error of pydantic as one line, with the nearest valid key if a key is unknown."""
     place = [str(part) for part in error["loc"]]
-    model = {"profiles": Profile, "runs": Declaration}.get(place[0]) if len(place) > 2 else Declarations
+    model = {"profiles": Profile, "kinds": Kind, "runs": Declaration}.get(place[0]) if len(place) > 2 else Declarations
     why = error["msg"].removeprefix("Value error, ")
     if error["type"] == "extra_forbidden" and model:
         why = f"unknown key{nearest(place[-1], model.model_fields)}"
@@ -219,7 +228,7 @@ class Project:
     @cached_property
     def declarations(self) -> Declarations:
         try:
-            return Declarations.model_validate(plain_data((self.root / YAML).read_text(encoding="utf-8")))
+            return Declarations.model_validate(yaml.load((self.root / YAML).read_text(encoding="utf-8"), Loader))
         except ValidationError as error:
             raise DeclarationError("\n".join(map(explain, error.errors()))) from error
         except (OSError, ValueError, OverflowError, RecursionError, yaml.YAMLError) as error:
@@ -233,7 +242,7 @@ class Project:
     def expanded(self) -> dict[str, Declaration]:
         """Declarations by kind/name/seed, with grids multiplied out and parents looked up."""
         runs: dict[str, Declaration] = {}
-        for template, declaration in self.declarations.runs.items():
+        for template, declaration in self.declarations.completed():
             where = f"{YAML}: runs.{template}"
             if template.startswith(STUDY) and not declaration.parents:
                 raise DeclarationError(f"{where}: a study reads other runs: its needs must say which")
