@@ -7,6 +7,8 @@ import sys
 
 import numpy as np
 import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from lib.files import ROOT, read_table, write_table
@@ -106,18 +108,27 @@ def test_verdicts_are_kept_by_file_and_by_code(made, kept, monkeypatch):
     assert read_table(next(kept.glob("*changed*")))["status"].tolist() == ["missing"]
 
 
-def test_published_verdicts_count_for_the_code_that_they_name(made, kept, monkeypatch, tmp_path):
-    folder, named = made("sample/sft_free", [RIGHT]), tmp_path / "judged_by.txt"
-    first = judging.samples(folder)
-    ours = next(kept.iterdir())
-    content, name, *_ = ours.name.split("-")
-    there = judging.published(folder / "generations.parquet", content, name, "answer")
-    write_table(read_table(ours).assign(status="as published"), there)
+def test_published_verdicts_count_for_the_code_and_the_content_that_they_name(made, kept, monkeypatch, tmp_path):
+    folder, named = made("sample/sft_free", [RIGHT, "nothing"]), tmp_path / "judged_by.txt"
+    samples = folder / "generations.parquet"
+    ours = judging.samples(folder)["status"].tolist()
+    verdicts = read_table(next(kept.iterdir())).assign(status="as published")
+    content = judging.content(samples)
     monkeypatch.setattr(judging, "JUDGED_BY", named)
-    for said, status in (judging._code(), "as published"), ("another", first["status"][0]):
-        named.write_text(said)
+    for code, of, rows, said in [
+        (judging._code(), content, 2, ["as published"] * 2),
+        ("another", content, 2, ours),
+        (judging._code(), "another", 2, ours),
+        (judging._code(), content, 1, ours),  # no verdict on the second row
+    ]:
+        columns = {name: [*verdicts[name].tolist()[:rows], *[None] * (2 - rows)] for name in verdicts}
+        table = pa.table(columns).replace_schema_metadata({"content": of})
+        pq.write_table(table, folder / judging.VERDICTS)
+        named.write_text(code)
         judging._trusted.cache_clear()
-        assert judging.samples(folder)["status"].tolist() == [status]
+        found = judging.samples(folder)
+        assert found["status"].tolist() == said
+        assert found["correct"].dtype.kind == "b"
     judging._trusted.cache_clear()
 
 

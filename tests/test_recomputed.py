@@ -220,12 +220,12 @@ def counted(name):
     verdicts; and what says of which other runs it is a pair."""
     found = []
     for folder in runs_of(f"sample/{name}"):
-        files = list((folder / "verdicts").glob("heldout_1000-answer-*.parquet"))
         rows = pd.read_parquet(folder / "generations.parquet", columns=["set", "problem", "count"])
         rows = rows[rows["set"] == "heldout_1000"]
-        if len(files) != 1 or rows.empty:
+        if not (folder / "verdicts.parquet").exists() or rows.empty:
             return None  # published since the verdicts were
-        right = pd.read_parquet(files[0])["correct"].to_numpy(bool)
+        right = pd.read_parquet(folder / "verdicts.parquet", columns=["correct"]).loc[rows.index, "correct"]
+        right = right.to_numpy(bool)
         each = [(rows["count"] * weight).groupby(rows["problem"]).sum().to_numpy() for weight in (1, right)]
         found.append((*each, (folder.name, *line(f"sample/{name}/{folder.name}"))))
     return found

@@ -185,7 +185,7 @@ def restore(profile: str, groups: Groups) -> None:
         elif spec.folder.exists() and any(spec.folder.iterdir()):
             print(f"{spec.name}: stays as it is here, {spec.state}")
         else:
-            aside = shutil.ignore_patterns("verdicts")
+            aside = shutil.ignore_patterns("verdicts.parquet")
             shutil.copytree(spec.reference, spec.folder, ignore=aside, dirs_exist_ok=True)
             alone = not any((spec.folder / name).exists() for name in HELD)
             began = {key: record[key] for key in ("profile", "run", "seed")}

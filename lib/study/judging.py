@@ -2,9 +2,9 @@
 
 The record of a run (run.json) gives its method, its seed and the style of prompt that was completed. Verdicts are
 cached in the folder `.verdicts` beside the runs, under the hash of the judged file and the hash of the judging code. A
-published run has its cached verdicts in its own folder `verdicts`. They are used only if data/reference/judged_by.txt
-holds the hash of the present code. `python -m tests.test_verdicts` judges all published runs again and writes this
-hash.
+published run has verdicts in its own folder, in verdicts.parquet, which has the same rows as the file of samples. They
+are used only if data/reference/judged_by.txt holds the hash of the present code. `python -m tests.test_verdicts` judges
+all published runs again and writes this hash.
 """
 
 import ast
@@ -20,6 +20,7 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
+import pyarrow.parquet as pq
 
 from lib.files import REFERENCE, ROOT, RUNS, atomic, nearest, read_table, reading
 from lib.game import expression, programs, steps, traces, verifiers
@@ -31,6 +32,7 @@ from lib.game.verifiers import VERIFIERS, answer_span, verify_program, verify_tr
 
 CACHE = RUNS / ".verdicts"
 JUDGED_BY = REFERENCE / "judged_by.txt"
+VERDICTS = "verdicts.parquet"  # of a published run; null where no study asked for a verdict
 TEXTS = ["nums", "target", "completion"]  # large columns, read only on request
 TRACE = ["goes_on", "ungrounded", "valid_lines", "reached", "repaired", "trace_muldiv", "answer_muldiv"]
 
@@ -234,10 +236,12 @@ def _judged(patterns, file, sets, looks, texts) -> pd.DataFrame:
 def _verdicts(path: Path, held: str, style: str, whole: Callable, name: str, rows: pd.Index, look: str) -> pd.DataFrame:
     """Verdicts for the rows of one problem set of a file. They come from the cache if the file (its hash is `held`) and
     the code are unchanged, and are otherwise computed and cached. `whole` reads the file with its texts."""
-    cached, (columns, _) = CACHE / f"{held}-{name}-{_code()}-{style}-{look}.parquet", LOOKS[look]
-    for place in [published(path, held, name, look), cached] if _trusted() else [cached]:
-        with suppress(FileNotFoundError, ValueError):  # the cached file is missing or damaged
-            return read_table(place).set_axis(rows)
+    columns = LOOKS[look][0]
+    if (found := published(path, held, rows, columns)) is not None:
+        return found.set_axis(rows)
+    cached = CACHE / f"{held}-{name}-{_code()}-{style}-{look}.parquet"
+    with suppress(FileNotFoundError, ValueError):  # the cached file is missing or damaged
+        return read_table(cached).set_axis(rows)
     verdicts = judge(whole().loc[rows], style, look)[columns]
     with suppress(OSError), atomic(cached) as temporary:  # not cached if the disk is full or write-protected
         verdicts.to_parquet(temporary, index=False)
@@ -249,10 +253,18 @@ def content(path: Path) -> str:
     return hashlib.blake2b(path.read_bytes(), digest_size=16).hexdigest()
 
 
-def published(path: Path, held: str, name: str, look: str) -> Path:
-    """Where the verdicts on the file `path` of a published run are saved, for one problem set and one look. `held` is
-    the hash of the file's content."""
-    return path.parent / "verdicts" / f"{name}-{look}-{held[:12]}.parquet"
+def published(path: Path, held: str, rows: pd.Index, columns: list[str]) -> pd.DataFrame | None:
+    """The published verdicts on some rows of the file `path`, whose content has the hash `held`. None if there are none
+    by the present code, on this content, and on all these rows."""
+    file = path.with_name(VERDICTS)
+    if not (_trusted() and file.exists()):
+        return None
+    with reading(file):
+        table = pq.read_table(file)
+        if (table.schema.metadata or {}).get(b"content") != held.encode() or not {*columns} <= {*table.column_names}:
+            return None
+        table = table.select(columns).take(rows.to_numpy())
+    return None if any(column.null_count for column in table.columns) else table.to_pandas()
 
 
 @cache
