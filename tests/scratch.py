@@ -14,9 +14,10 @@ from typer.testing import CliRunner
 
 from lib.runs import __main__ as commands
 from lib.runs import make as making
+from lib.runs.declare import DeclarationError
 from lib.runs.execute import described
 from lib.runs.machine import RunError
-from lib.runs.plan import DeclarationError, Project
+from lib.runs.plan import Project
 
 TRAIN = """
 output = "data/runs/scratch/train"  # where results go

@@ -14,8 +14,9 @@ from lib.files import ROOT
 from lib.game.prompts import ENDS, PROMPTS, render_prompt
 from lib.runs import hours, machine
 from lib.runs.__main__ import app
+from lib.runs.declare import DeclarationError
 from lib.runs.hours import expected, show_plan
-from lib.runs.plan import DeclarationError, Project
+from lib.runs.plan import Project
 
 GPU = ["paper", "gpu24", "gpu8"]
 BATCHES = [  # of profile paper: runs (the first that fits counts), problems and rollouts of each

@@ -12,10 +12,11 @@ import pytest
 
 from lib.files import DATA, ROOT, nearest
 from lib.runs import Run
+from lib.runs.declare import DeclarationError, read_notebook
 from lib.runs.hashes import code_tree, inputs, reward_code
 from lib.runs.hours import expected, show_plan, time_left, took
 from lib.runs.parameters import check
-from lib.runs.plan import DeclarationError, Plan, Project, read_notebook, read_record
+from lib.runs.plan import Plan, Project, read_record
 from tests.scratch import BASE, TRAIN_CODE, Checkout, set_in, write_notebook
 
 

@@ -8,8 +8,9 @@ from lib.files import ROOT
 from lib.learn.settings import RLOOSettings, Sampling, SFTSettings
 from lib.rewards import REWARDS
 from lib.runs import parameters
+from lib.runs.declare import DeclarationError, read_notebook
 from lib.runs.parameters import FIELDS, check, check_rewards
-from lib.runs.plan import DeclarationError, Project, read_notebook
+from lib.runs.plan import Project
 
 NOTEBOOKS = sorted(path for path in (ROOT / "notebooks").glob("*.ipynb") if not path.name.startswith("91"))
 

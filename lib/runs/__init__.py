@@ -1,7 +1,8 @@
 """Runs. A run is one notebook, executed with one set of parameters, with its results in one folder.
 
-A notebook uses `Run`, `read_table`, `progress` and `atomic`. `lib.runs.plan` reads and checks papermill_runs.yaml,
-`lib.runs.execute` executes one run, and `python -m lib.runs` is the command line for all of it.
+A notebook uses `Run`, `read_table`, `progress` and `atomic`. `lib.runs.declare` reads papermill_runs.yaml,
+`lib.runs.plan` resolves its runs, `lib.runs.execute` executes one run, and `python -m lib.runs` is the command line for
+all of it.
 """
 
 import sys

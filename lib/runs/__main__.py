@@ -15,11 +15,12 @@ from typer import Argument, Option, Typer
 
 from lib.files import RUNS, clock, shown
 from lib.runs import make as making
+from lib.runs.declare import DeclarationError
 from lib.runs.folder import processor, write_json
 from lib.runs.hashes import lib_digest
 from lib.runs.hours import expected, show_plan
 from lib.runs.machine import PARENT, RunError, cores, die_with_parent
-from lib.runs.plan import DeclarationError, Project, read_record, state
+from lib.runs.plan import Project, read_record, state
 
 CORES = cores()
 PUBLISHED = ("metrics.csv", *(f"{name}.parquet" for name in ("generations", "trajectories", "calibration")))

@@ -15,8 +15,9 @@ from importlib.util import find_spec
 from math import prod
 
 from lib.files import clock
+from lib.runs.declare import DeclarationError
 from lib.runs.hashes import lib_digest
-from lib.runs.plan import DeclarationError, Plan, Project, Spec, read_record
+from lib.runs.plan import Plan, Project, Spec, read_record
 
 # Tokens per second in sampling and in training
 RATES = {"paper": (21_232, 34_191), "gpu24": (8_502, 4_986), "gpu8": (6_802, 3_989)}

@@ -14,9 +14,10 @@ from pathlib import Path
 import yaml
 
 from lib.files import FIGURES, atomic, clock, shown
+from lib.runs.declare import known
 from lib.runs.hours import engine_missing, expected, show_plan, time_left
 from lib.runs.machine import RunError, caches, die_with_parent, gpus, memory_mb, try_lock
-from lib.runs.plan import Plan, Project, known, read_record
+from lib.runs.plan import Plan, Project, read_record
 
 MACHINES = Path(__file__).parent / "machines"  # Snakemake profiles, one for each place where runs can be made
 OPTIONS = "--nocolor --nolock --rerun-incomplete --forceall --scheduler greedy"

@@ -1,175 +1,45 @@
-"""Reads, checks and resolves papermill_runs.yaml before anything starts, and finds out which runs are finished.
+"""Resolves the runs of papermill_runs.yaml before anything starts, and finds out which of them are finished.
 
-Every mistake is a `DeclarationError` that names the file, the key and the nearest valid name. Only this module decides
-which runs are stale. It compares hashes, so the times of files do not matter.
+Only this module decides which runs are stale. It compares hashes, so the times of files do not matter.
 """
 
 import json
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from fnmatch import filter as matching
 from functools import cache, cached_property
 from graphlib import CycleError, TopologicalSorter
-from itertools import chain, product
 from pathlib import Path
-from typing import Annotated, Any, Self
+from typing import Any
 
 import yaml
-from pydantic import BaseModel, ConfigDict, Field, JsonValue, StringConstraints, ValidationError, model_validator
+from pydantic import BaseModel, ValidationError
 
-from lib.files import ROOT, RUNS, nearest, remedy, shown
-from lib.runs.hashes import code_tree, digest, inputs, literals
+from lib.files import ROOT, RUNS, remedy, shown
+from lib.runs.declare import (
+    RUN,
+    STUDY,
+    YAML,
+    Declaration,
+    DeclarationError,
+    Declarations,
+    Loader,
+    Values,
+    explain,
+    known,
+    of_seed,
+    points,
+    read_notebook,
+    select,
+    split,
+    typed,
+)
+from lib.runs.hashes import digest, inputs
 from lib.runs.parameters import check, check_rewards
 
-YAML = "papermill_runs.yaml"
-PLAIN = r"[A-Za-z][A-Za-z0-9_.+-]{0,99}"  # a safe folder name: no path, not hidden, no option, no number
-RUN = rf"{PLAIN}/[A-Za-z0-9][A-Za-z0-9_.+-]{{0,99}}"
-STUDY = "study/"  # the kind of runs that read results and train nothing: `make figures` executes them
 EVALUATIONS = ("sample/", "search/")  # kinds of runs that evaluate a policy and do not make one
 RESULTS = "results-only"  # the state of a restored run that was published without its weights
 READABLE = ("done", RESULTS)
-
-
-class DeclarationError(ValueError):
-    """A mistake in papermill_runs.yaml, in a notebook's parameters cell, in a record or on the command line."""
-
-
-# --- reading the YAML file ----------------------------------------------------------------------------------
-
-Values = dict[str, JsonValue]  # parameters by name
-Name = Annotated[str, StringConstraints(pattern=rf"\A(?!(reference|scratch|solutions)\Z){PLAIN}\Z")]
-
-
-class Strict(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True, regex_engine="python-re")
-
-
-class Profile(Strict):
-    """The parameters of a profile: `params` for every notebook that has the parameter, `notebooks` for one notebook,
-    `runs` for single runs, to which they may also give other parents. `without`: the runs that it does not have."""
-
-    params: Values = {}
-    notebooks: dict[str, Values] = {}
-    runs: dict[str, Values] = {}
-    without: list[str] = []
-    offline: bool = False  # its runs need nothing from the Hugging Face hub and may not access it
-    mem_mb: int = 0  # memory of every run, if this is more than the run's own mem_mb
-
-
-class Declaration(Strict):
-    """One run, or one run for each element of the product of `grid`. The name, params and needs contain the keys of the
-    grid as {key}.
-
-    `seed` in the grid sets the parameter `seed` of the notebook. A name without a seed means the run of the first seed.
-    """
-
-    notebook: str = ""  # if empty, as are `needs` without an entry, that of its kind
-    params: Values = {}
-    grid: dict[str, Annotated[list[JsonValue], Field(min_length=1)]] = {}
-    needs: dict[str, str | list[str]] = {}  # by parameter, the run or runs whose folders it gets
-    threads: Annotated[int, Field(ge=1, le=1024)] = 1
-    mem_mb: Annotated[int, Field(ge=100, le=4_000_000)] = 1500
-    keep_checkpoint: bool = False  # publish the checkpoint, since other runs start from it
-    only: list[str] = []  # the profiles that have this run; if empty, all profiles
-    evaluate: Values | None = None  # parameters of a run that samples from this policy, if there is to be one
-
-    @property
-    def parents(self) -> list[str]:
-        """All runs in `needs`, in order, each once."""
-        return list(dict.fromkeys(chain(*([run] if isinstance(run, str) else run for run in self.needs.values()))))
-
-    @model_validator(mode="after")
-    def fits(self) -> Self:
-        text = json.dumps([self.params, self.needs])
-        for key in self.grid.keys() - {"seed"}:
-            if f"{{{key}}}" not in text:
-                raise ValueError(f"grid.{key}: {{{key}}} stands nowhere in params or needs")
-        for key in re.findall(r"{(\w+)}", text):
-            if key not in self.grid:
-                raise ValueError(f"{{{key}}} is no key of its grid{nearest(key, self.grid)}")
-        for key in self.params.keys() & (self.needs.keys() | self.grid.keys() & {"seed"}):
-            raise ValueError(f"{key} stands in params, and again in needs or grid")
-        return self
-
-
-class Kind(Strict):
-    """What the runs of a kind, the first part of their names, have unless their own entry says otherwise."""
-
-    notebook: str
-    needs: dict[str, str | list[str]] = {}
-
-
-class Declarations(Strict):
-    profiles: dict[Name, Profile]
-    kinds: dict[str, Kind] = {}
-    runs: dict[str, Declaration]
-    groups: dict[Name, Annotated[list[str], Field(min_length=1)]]
-
-    def completed(self) -> Iterator[tuple[str, Declaration]]:
-        """All declarations by kind/name, with what their kinds give, and after each policy with `evaluate` the run that
-        samples from it. Raises DeclarationError for a run without a notebook."""
-        for template, run in self.runs.items():
-            kind = self.kinds.get(template.partition("/")[0])
-            given = kind.model_dump() if kind else {}
-            run = run.model_copy(update={name: given[name] for name in given.keys() - run.model_fields_set})
-            if not run.notebook:
-                known(template.partition("/")[0], self.kinds, f"{YAML}: runs.{template} has no notebook, and its kind")
-            yield template, run
-            if run.evaluate is not None and "sample" in self.kinds:
-                needs: dict[str, str | list[str]] = {"policy": template}
-                notebook = self.kinds["sample"].notebook
-                sampling = Declaration(notebook=notebook, params=run.evaluate, grid=run.grid, needs=needs)
-                yield f"sample/{template.replace('/', '_')}", sampling
-
-
-SAFE: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # with libyaml, if installed, ten times faster
-
-
-class Loader(SAFE):
-    """A loader that reads floats as in YAML 1.2 (3e-4 is a number) and refuses a key that occurs twice in a mapping."""
-
-    def construct_mapping(self, node, deep=False):
-        keys = [self.construct_object(key, deep=True) for key, _ in node.value if not key.tag.endswith(":merge")]
-        for key in keys:
-            if keys.count(key) > 1:
-                raise yaml.constructor.ConstructorError(None, None, f"{key!r} stands twice", node.start_mark)
-        return super().construct_mapping(node, deep)
-
-
-FLOAT = re.compile(r"[-+]?(\d+\.?\d*|\.\d+)[eE][-+]?\d+$")
-Loader.add_implicit_resolver("tag:yaml.org,2002:float", FLOAT, list("-+.0123456789"))
-
-
-def explain(error: Mapping[str, Any]) -> str:
-    """An error of pydantic as one line, with the nearest valid key if a key is unknown."""
-    place = [str(part) for part in error["loc"]]
-    model = {"profiles": Profile, "kinds": Kind, "runs": Declaration}.get(place[0]) if len(place) > 2 else Declarations
-    why = error["msg"].removeprefix("Value error, ")
-    if error["type"] == "extra_forbidden" and model:
-        why = f"unknown key{nearest(place[-1], model.model_fields)}"
-    elif error["type"] == "string_pattern_mismatch":
-        why = f"{error['input']!r} is no name of a profile or group"
-    return f"{YAML}: {'.'.join(place)}: {why}"
-
-
-def read_notebook(path: Path) -> tuple[dict[str, Any], str]:
-    """A notebook's parameters with their defaults, read as literals, and a hash of its other code. Raises
-    DeclarationError."""
-    if not path.exists():
-        known(path.stem, [other.stem for other in path.parent.glob("*.ipynb")], f"{YAML}: notebook")
-    try:
-        cells = [cell for cell in json.loads(path.read_text())["cells"] if cell["cell_type"] == "code"]
-        [tagged] = [cell for cell in cells if "parameters" in cell["metadata"].get("tags", [])]
-        defaults = literals("".join(tagged["source"]))
-        if not {"output", "seed"} <= defaults.keys():
-            raise KeyError("output and seed")
-    except (ValueError, KeyError, TypeError, AttributeError, SyntaxError) as error:
-        form = "a notebook with one cell tagged `parameters` of flat literals, `output` and `seed` among them"
-        raise DeclarationError(f"{path.name} is not {form}: {error!r}") from error
-    rest = [code_tree("".join(cell["source"])) for cell in cells if cell is not tagged]
-    return defaults, digest(list(chain(*rest)))
-
 
 # --- resolving runs -----------------------------------------------------------------------------------------
 
@@ -383,41 +253,6 @@ class Project:
                 raise DeclarationError(f"{YAML}: profile {spec.profile}, run {spec.name}: {error}") from error
 
 
-def points(template: str, declaration: Declaration) -> Iterator[tuple[str, Declaration]]:
-    """The runs of one declaration, by kind/name: one per point of its grid."""
-    for values in product(*declaration.grid.values()):
-        point = dict(zip(declaration.grid, values, strict=True))
-        name = fill(template, {key: str(value).replace("/", "_") for key, value in point.items()})
-        update = fill(declaration.model_dump(include={"params", "needs"}), point)
-        update["params"] |= {key: value for key, value in point.items() if key == "seed"}
-        yield str(name), declaration.model_copy(update=update)
-
-
-def fill(value: Any, point: dict[str, Any]) -> Any:
-    """Replace {key} by its value at a grid point in all strings of a template, however deeply nested. A string that is
-    only {key} becomes the value itself, with its type."""
-    if isinstance(value, dict):
-        return {key: fill(inner, point) for key, inner in value.items()}
-    if isinstance(value, list):
-        return [fill(inner, point) for inner in value]
-    for key, inner in point.items() if isinstance(value, str) else ():
-        if value == f"{{{key}}}":
-            return inner
-        value = value.replace(f"{{{key}}}", str(inner))
-    return value
-
-
-def typed(value: Any, default: Any, where: str) -> Any:
-    """The value, turned into a float if the default of the notebook is a float. A default of None accepts any value;
-    otherwise a value of another type than the default raises DeclarationError."""
-    if type(default) is float and type(value) is int and abs(value) < 2**63:
-        return float(value)
-    if default is None or type(value) is type(default):
-        return value
-    expected = type(default).__name__
-    raise DeclarationError(f"{where} is {value!r:.40}, a {type(value).__name__}; the notebook expects a {expected}")
-
-
 def among(run: Declaration, specs: Mapping[str, Spec]) -> Declaration | None:
     """The run without those of its listed parents that the profile does not have. None if it cannot do without them:
     a single parent is missing, or no parent is left."""
@@ -429,44 +264,6 @@ def among(run: Declaration, specs: Mapping[str, Spec]) -> Declaration | None:
     if run.needs and not any(needs.values()):
         return None
     return run if needs == run.needs else run.model_copy(update={"needs": needs})
-
-
-def split(name: str) -> tuple[str, str]:
-    """Splits kind/name/seed into kind/name and seed."""
-    run, _, seed = name.rpartition("/")
-    return run, seed
-
-
-def select(patterns: list[str], runs: Iterable[str], where: str, seeds: bool = False) -> list[str]:
-    """The runs that the patterns match, each once. A pattern is an exact name or contains *. The pattern kind/name
-    stands for the first seed of each run that it matches, or with `seeds` for all seeds; kind/name/seed is matched with
-    full names. Raises DeclarationError."""
-    seeds_of: dict[str, list[str]] = {}
-    for name in runs:
-        seeds_of.setdefault(split(name)[0], []).append(name)
-    found: dict[str, None] = {}
-    for pattern in patterns:
-        if pattern.count("/") == 2:
-            matches = matching(runs, pattern)
-        else:
-            some = {run: names if seeds else names[:1] for run, names in seeds_of.items()}
-            matches = [name for run in matching(some, pattern) for name in some[run]]
-        if not matches:
-            known(pattern, seeds_of, f"{where}: run")
-        found |= dict.fromkeys(matches)
-    return list(found)
-
-
-def of_seed(run: str, seed: str, runs: Iterable[str], where: str) -> str:
-    """The full name of a run. For kind/name it is the run with `seed`, or with the first seed if there is no such run;
-    kind/name/seed stays as it is."""
-    return f"{run}/{seed}" if f"{run}/{seed}" in runs else select([run], runs, where)[0]
-
-
-def known(name: str, names: Iterable, what: str) -> None:
-    """Raise DeclarationError with the nearest valid name unless `name` is one of `names`."""
-    if name not in (names := list(names)):
-        raise DeclarationError(f"{what} {name!r} does not exist{nearest(name, names)}")
 
 
 # --- which runs are finished --------------------------------------------------------------------------------
