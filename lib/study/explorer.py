@@ -8,7 +8,7 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from fractions import Fraction
-from functools import lru_cache
+from functools import cache, lru_cache
 from pathlib import Path
 
 import numpy as np
@@ -38,8 +38,8 @@ LOOKS = {
 OWN = "its own"  # the reward that a policy was trained with
 SORTS = ["disagreement", "as saved", "logprob", "tokens", "attempts"]
 
-_environment = Environment(autoescape=True, trim_blocks=True, undefined=StrictUndefined)
-_environment.loader = FileSystemLoader(Path(__file__).parent)
+_loader = FileSystemLoader(Path(__file__).parent)
+_environment = Environment(loader=_loader, autoescape=True, trim_blocks=True, undefined=StrictUndefined)
 _environment.globals["looks"] = LOOKS
 markup = _environment.get_template("explorer.html").module  # has the macros, which return markup
 
@@ -57,22 +57,20 @@ def profiles() -> list[str]:
 
 def find(profile: str, *files: str) -> dict[str, Path]:
     """The folders of a profile's finished runs that hold at least one of `files`, by kind/name/seed, with " (yours)" at
-    the end for a run made on this machine. Sampling runs come first; the rest of the order is that of `methods`. Raises
-    FileNotFoundError if there is no such run."""
+    the end for a run made on this machine. Sampling runs come first. Raises FileNotFoundError if there is no such run.
+    """
     found = {}
     for root, source in ((REFERENCE / profile, ""), (RUNS / profile, " (yours)")):
-        for folder in (path.parent for path in sorted(root.rglob("run.json"))):
+        for folder in (path.parent for path in root.rglob("run.json")):
             if any((folder / file).exists() for file in files):
                 found[folder.relative_to(root).as_posix() + source] = folder
     if not found:
         wanted = " or ".join(files)
         raise FileNotFoundError(f"no run of profile {profile!r} has {wanted}: `make study PROFILE={profile}`")
-    rank = {method: i for i, method in enumerate(methods().index)}
-    at = {name: rank.get(record(folder)["method"], len(rank)) for name, folder in found.items()}
-    return {name: found[name] for name in sorted(found, key=lambda name: (not name.startswith("sample/"), at[name]))}
+    return {name: found[name] for name in sorted(found, key=lambda name: (not name.startswith("sample/"), name))}
 
 
-record = lru_cache(judging.record)
+record = cache(judging.record)
 
 
 def title(folder: Path) -> str:
@@ -89,17 +87,17 @@ def load(runs: dict[str, Path]) -> pd.DataFrame:
     """
     table = pd.concat([_read(folder).assign(run=run) for run, folder in runs.items()], ignore_index=True)
     table = table.astype(dict.fromkeys(("run", "folder", "set", "status", "style"), "category"))
-    place = table.groupby(["set", "problem"], observed=True).ngroup()
-    sums = table[["run"]].assign(place=place, n=table["count"], c=table["count"] * table["correct"])
-    sums = sums.groupby(["run", "place"], observed=True)[["n", "c"]].transform("sum")
-    return table.assign(place=place, solved=sums["c"] / sums["n"])
+    table["place"] = table.groupby(["set", "problem"], observed=True).ngroup()
+    sums = pd.DataFrame({"drawn": table["count"], "right": table["count"] * table["correct"]})
+    sums = sums.groupby([table["run"], table["place"]], observed=True).transform("sum")
+    return table.assign(solved=sums["right"] / sums["drawn"])
 
 
 @lru_cache
 def _read(folder: Path) -> pd.DataFrame:
-    if (folder / "trajectories.parquet").exists():
-        return complete(judging.games(folder, texts=True).assign(style="pick"), folder)
-    return complete(judging.samples(folder, texts=True), folder)
+    plays = (folder / "trajectories.parquet").exists()
+    table = judging.games(folder, texts=True).assign(style="pick") if plays else judging.samples(folder, texts=True)
+    return complete(table, folder)
 
 
 def complete(table: pd.DataFrame, folder: Path) -> pd.DataFrame:
@@ -110,6 +108,8 @@ def complete(table: pd.DataFrame, folder: Path) -> pd.DataFrame:
 
 def size(rows: pd.DataFrame) -> str:
     """Says how many rollouts these rows stand for, and how many of them are different."""
+    if rows.empty:
+        return "no rollout passes these filters"
     drawn = int(rows["count"].sum())
     return f"{drawn:,} rollouts" + (f", {len(rows):,} of them different" if len(rows) < drawn else "")
 
@@ -123,21 +123,16 @@ def attempts(style: str, completion: str, problem: Problem) -> int:
     return max((one.attempt + 1 for one in verify_steps(completion, problem)), default=0)
 
 
-def tried(rows: pd.DataFrame) -> np.ndarray:
-    """The number of attempts of each rollout, int64 (rows,)."""
-    return np.array([*map(attempts, rows["style"], rows["completion"], problems(rows))], np.int64)
-
-
 def choose(table: pd.DataFrame, runs, name: str, statuses, least: int, differ: bool, sort: str) -> np.ndarray:
-    """Positions in `table`, int64, of the rollouts of `runs` on the set `name` that have one of `statuses` and at least
-    `least` attempts.
+    """Positions in `table`, which is one of `load`, int64, of the rollouts of `runs` on the set `name` that have one of
+    `statuses` and at least `least` attempts.
 
     differ: keeps only problems that one of these runs has solved and another one has never solved.
     sort: one of SORTS. First come the problems on which the runs' shares of correct completions differ most
     ("disagreement"), the completions with the highest log-probability ("logprob"), or those with the fewest tokens or
     attempts.
     """
-    rows = table.assign(position=np.arange(len(table)))[(table["set"] == name) & table["run"].isin(list(runs))]
+    rows = table[(table["set"] == name) & table["run"].isin(list(runs))]
     shares = rows.groupby("place")["solved"]
     low, high = shares.transform("min"), shares.transform("max")
     wanted = rows["status"].isin(list(statuses))
@@ -145,10 +140,11 @@ def choose(table: pd.DataFrame, runs, name: str, statuses, least: int, differ: b
         wanted &= (low == 0) & (high > 0)
     rows = rows.assign(disagreement=high - low)[wanted]
     if least or sort == "attempts":  # counting attempts takes a second per run
-        rows = rows.assign(attempts=tried(rows)).query("attempts >= @least")
+        tried = [*map(attempts, rows["style"], rows["completion"], problems(rows))]
+        rows = rows.assign(attempts=tried).query("attempts >= @least")
     if sort != "as saved":
         rows = rows.sort_values(sort, ascending=sort in ("tokens", "attempts"), kind="stable")
-    return rows["position"].to_numpy()
+    return rows.index.to_numpy()
 
 
 def beside(table: pd.DataFrame, position: int, runs: Iterable[str], kept: np.ndarray, draw: int = 0) -> list[int]:

@@ -42,7 +42,7 @@ all are 1, it ends at the bound of Clopper and Pearson: if none of 50 problems i
 """
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -62,8 +62,7 @@ def estimates(scores: pd.DataFrame) -> pd.DataFrame:
     """Every method's mean on every set. `scores` is indexed by method, seed, set and problem, and has a column per
     metric, which is averaged over the problems that have a value. Columns set, method, metric, estimate, low, high,
     n_problems, runs, borrowed."""
-    methods = {method: {method: 1.0} for method in scores.index.unique("method")}
-    return contrasts(scores, methods).rename(columns={"contrast": "method"})
+    return _table(scores, {(method,): {method: 1.0} for method in scores.index.unique("method")}, ["method"])
 
 
 def differences(scores: pd.DataFrame, pairs: Iterable[tuple[str, str]]) -> pd.DataFrame:
@@ -71,22 +70,19 @@ def differences(scores: pd.DataFrame, pairs: Iterable[tuple[str, str]]) -> pd.Da
 
     `scores` as in `estimates`. Columns set, method, baseline, metric, estimate, low, high, n_problems, runs, borrowed.
     """
-    asked = {pair: {pair[0]: 1.0, pair[1]: -1.0} for pair in pairs}
-    table = contrasts(scores, asked)
-    sides = pd.DataFrame(table.pop("contrast").tolist(), table.index, columns=["method", "baseline"], dtype=object)
-    return pd.concat([table[["set"]], sides, table.drop(columns="set")], axis=1)
+    pairs = [tuple(pair) for pair in pairs]
+    weights = {(method, baseline): {method: 1.0, baseline: -1.0} for method, baseline in pairs}
+    return _table(scores, weights, ["method", "baseline"])
 
 
-def contrasts(scores: pd.DataFrame, weights: Mapping[Any, Mapping[str, float]]) -> pd.DataFrame:
-    """Contrasts: weighted sums of the means of methods. `weights`: by the name of the contrast, then by method. For
-    example, A - 2 B is above zero if A is more than double B. `scores` as in `estimates`. There is one row per set,
-    contrast and metric, if all methods of the contrast have scores. Columns set, contrast, metric, estimate, low, high,
-    n_problems, runs (of the method with the fewest), borrowed."""
+def _table(scores: pd.DataFrame, weights: Mapping[tuple, Mapping[str, float]], names: list[str]) -> pd.DataFrame:
+    """One row per set, contrast and metric. `weights`: as in `measured`; the name of each contrast is a tuple, which
+    fills the columns `names`."""
     rows = []
     for (name, contrast, metric), found in measured(scores, weights).items():
         about = (found.problems, found.runs, found.borrowed)
-        rows.append((name, contrast, metric, found.estimate, *found.ends(), *about))
-    return pd.DataFrame(rows, columns=["set", "contrast", "metric", *COLUMNS])
+        rows.append((name, *contrast, metric, found.estimate, *found.ends(), *about))
+    return pd.DataFrame(rows, columns=["set", *names, "metric", *COLUMNS])
 
 
 @dataclass(frozen=True)
@@ -140,23 +136,19 @@ class Measured:
 
 
 def measured(scores: pd.DataFrame, weights: Mapping[Any, Mapping[str, float]]) -> dict[tuple, Measured]:
-    """The contrasts of `weights` with their sources of error, by set, contrast and metric. Arguments as in
-    `contrasts`."""
+    """Contrasts, which are weighted sums of the means of methods, with their sources of error, by set, contrast and
+    metric. `weights`: by the name of the contrast, then by method. For example, A - 2 B is above zero if A is more than
+    double B. `scores` as in `estimates`. A contrast is left out where one of its methods has no scores."""
     found = {}
-    for name, metric, whole in _tables(scores):
-        tables = {method: pd.DataFrame(whole.xs(method, level="method")) for method in whole.index.unique("method")}
-        for contrast, signed in weights.items():
-            if set(signed) <= set(tables) and (one := _measured(tables, signed, metric)):
-                found[name, contrast, metric] = one
-    return found
-
-
-def _tables(scores: pd.DataFrame) -> Iterator[tuple[str, str, pd.DataFrame]]:
-    """Each set and metric with its table of scores: runs (method, seed) in rows, problems in columns."""
     for name, part in scores.groupby("set", sort=False):
         wide = part.droplevel("set").unstack("problem")
         for metric in scores.columns:
-            yield str(name), metric, pd.DataFrame(wide[metric]).dropna(how="all")
+            runs = pd.DataFrame(wide[metric]).dropna(how="all")  # (method, seed) in rows, problems in columns
+            tables = {method: pd.DataFrame(runs.xs(method, level="method")) for method in runs.index.unique("method")}
+            for contrast, signed in weights.items():
+                if set(signed) <= set(tables) and (one := _measured(tables, signed, metric)):
+                    found[str(name), contrast, metric] = one
+    return found
 
 
 def _measured(tables: Mapping[Any, pd.DataFrame], signed: Mapping[str, float], metric: str) -> Measured | None:
@@ -167,16 +159,14 @@ def _measured(tables: Mapping[Any, pd.DataFrame], signed: Mapping[str, float], m
     for method in signed:
         systems = [set(tables[other].index) for other in signed if policy_of(other) == policy_of(method)]
         mine[method] = tables[method].loc[sorted(set.intersection(*systems))]
-    if not all(map(len, mine.values())):
-        return None
-    common = ~np.isnan(np.vstack([table.to_numpy(float) for table in mine.values()])).any(axis=0)
-    if not common.any():
+    common = pd.concat(mine.values()).notna().all()
+    if not all(map(len, mine.values())) or not common.any():
         return None
     several = len({root(method) for method in mine} - {""}) > 1  # runs of several starts do not pair
-    sides = [
-        (signed[m], [(root(m) * several, seed) for seed in table.index], table.to_numpy(float)[:, common])
-        for m, table in mine.items()
-    ]
+    sides = []
+    for method, table in mine.items():
+        seeds = [(root(method) * several, seed) for seed in table.index]
+        sides.append((signed[method], seeds, table.loc[:, common].to_numpy(float)))
     # 2. Compute the variances over problems and over runs
     estimate, of_problems, seen, made = parts(sides)
     counts = [len(seeds) for _, seeds, _ in sides]
@@ -289,9 +279,4 @@ def half_width(of_problems, problems: int, seen=0.0, made=0.0, freedom=0.0, conf
 def of_logs(values: pd.DataFrame) -> pd.DataFrame:
     """Numbers of training logs in the form of `scores`, for the functions above. `values`: one number per run and
     column, indexed by method and seed. Each run gets one set, "training", with one problem."""
-    keys = [*values.index.names, "set", "problem"]
-    return (
-        values.assign(set="training", problem=0)
-        .set_index(["set", "problem"], append=True)[list(values)]
-        .rename_axis(keys)
-    )
+    return values.assign(set="training", problem=0).set_index(["set", "problem"], append=True)
