@@ -179,14 +179,14 @@ def _measured(tables: Mapping[Any, pd.DataFrame], signed: Mapping[str, float], m
         single = _variance(np.array(paired)).mean()
     single_run = own.sum() / (own / counts).sum() * max(0.0, seen - made)
     # 4. Borrow for methods of few runs
-    freedom, borrowed = float(min(counts) - 1), False
+    freedom = float(min(counts) - 1)
     varies = common.sum() > 1 and (of_problems > 0 or seen > 0)  # else Clopper and Pearson's bound
     apart = len({policy_of(method) for method in mine}) == len(mine)  # systems of one policy share their runs
-    loans = [_spreads().get((trainer(method), metric)) for method in mine if not is_search(method)]
-    lent = [loan for loan in loans if loan]
-    if min(counts) < ENOUGH and varies and apart and len(lent) == len(mine):
-        seen, made, freedom = _with_loans(sides, lent, seen, made)
-        borrowed = True
+    keys = [(trainer(method), metric) for method in mine if not is_search(method)]
+    known = len(keys) == len(mine) and all(key in _spreads() for key in keys)
+    borrowed = bool(min(counts) < ENOUGH and varies and apart and known)
+    if borrowed:
+        seen, made, freedom = _with_loans(sides, [_spreads()[key] for key in keys], seen, made)
     return Measured(
         estimate=float(estimate),
         problems=int(common.sum()),
@@ -214,31 +214,24 @@ def _with_loans(sides: Sequence[tuple], lent: Sequence[tuple[float, float]], see
     """The variance between runs of a contrast with methods of few runs, the part of it that is due to the finite number
     of problems, and its degrees of freedom. sides: as in `parts`. lent: the loan of each method, as in `_spreads`.
     seen, made: those of the contrast without loans. Borrowed spreads are those of independent runs."""
-    counts = [len(seeds) for _, seeds, _ in sides]
-    loans = [
-        (weight**2 / count * variance, more)
-        for (weight, *_), count, (variance, more) in zip(sides, counts, lent, strict=True)
-    ]
-    if max(counts) < ENOUGH:  # all borrow: what they have in common cancels in their differences
-        variance, more = sum(one for one, _ in loans), min(more for _, more in loans)
-        seen, freedom = moderated(seen, made, min(counts) - 1, variance, more)
+    weights, counts = np.array([(weight, len(seeds)) for weight, seeds, _ in sides]).T
+    variances, more = np.array(lent).T
+    variances = weights**2 / counts * variances
+    if counts.max() < ENOUGH:  # all borrow: what they have in common cancels in their differences
+        seen, freedom = moderated(seen, made, counts.min() - 1, variances.sum(), more.min())
         return seen, made, freedom
-    each = []
-    for side, count, loan in zip(sides, counts, loans, strict=True):
-        _, _, seen, made = parts([side])
-        seen, freedom = moderated(seen, made, count - 1, *loan) if count < ENOUGH else (seen, count - 1)
-        each.append((seen, made, freedom))
-    of_runs, of_noise, freedoms = map(np.array, zip(*each, strict=True))
-    below = (of_runs**2 / freedoms).sum() or 1.0  # 0 only if all runs are equal
-    return of_runs.sum(), of_noise.sum(), of_runs.sum() ** 2 / below  # Welch and Satterthwaite
+    _, _, seen, made = np.array([parts([side]) for side in sides]).T
+    loans = moderated(seen, made, counts - 1, variances, more)
+    seen, freedom = np.where(counts < ENOUGH, loans, (seen, counts - 1))
+    below = (seen**2 / freedom).sum() or 1.0  # 0 only if all runs are equal
+    return seen.sum(), made.sum(), seen.sum() ** 2 / below  # Welch and Satterthwaite
 
 
 @cache
 def _spreads() -> dict[tuple[str, str], tuple[float, float]]:
     """By trainer and metric, the variance between runs that data/spreads.csv lends, and its degrees of freedom."""
-    columns = ["trainer", "metric", "variance", "freedom"]
-    table = pd.read_csv(DATA / "spreads.csv", usecols=columns, na_filter=False)[columns]
-    return {(one, metric): (variance, freedom) for one, metric, variance, freedom in table.itertuples(index=False)}
+    table = pd.read_csv(DATA / "spreads.csv", index_col=["trainer", "metric"])[["variance", "freedom"]]
+    return dict(zip(table.index, table.itertuples(index=False, name=None), strict=True))
 
 
 def parts(sides: Iterable[tuple[float, list, np.ndarray]]) -> tuple[np.ndarray, ...]:
@@ -259,7 +252,7 @@ def parts(sides: Iterable[tuple[float, list, np.ndarray]]) -> tuple[np.ndarray, 
             moved[seed] = moved[seed] + away[..., i, :]
     by_seed = np.stack([*moved.values()])
     means = by_seed.mean(axis=-1)
-    made = ((by_seed - means[..., None]) ** 2).sum(axis=(0, -1)) / (problems * max(problems - 1, 1))
+    made = _variance(by_seed).sum(axis=0) / problems
     return values.mean(axis=-1), of_problems, (means**2).sum(axis=0), made
 
 

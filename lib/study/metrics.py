@@ -6,6 +6,7 @@ Only the intervals of crossovers and Pareto fronts come from resampling the prob
 """
 
 import math
+import re
 from collections.abc import Iterable
 from itertools import accumulate, product
 
@@ -18,6 +19,7 @@ from lib.study.judging import TRACE
 from lib.study.words import beside, ends
 
 KEYS = ["method", "seed", "set", "problem"]  # the index of scores
+SUMMARY = re.compile("(late change of|change of|growth of|late|highest) (.+)")  # numbers of training logs
 
 
 def pass_at_k(n, c, k) -> np.ndarray:
@@ -96,11 +98,10 @@ def text_scores(judged: pd.DataFrame) -> pd.DataFrame:
     known = table.notna().mul(weight, axis=0).groupby(keys).sum()  # some verdicts on a completion are NaN
     scores = table.mul(weight, axis=0).groupby(keys).sum() / known.where(known > 0)
     scores["distinct completions"] = table.groupby(keys).size()
-    found = judged[judged["correct"].astype(bool)].groupby(KEYS)["solution"].nunique()
-    scores["distinct correct answers"] = found.reindex(scores.index, fill_value=0)
+    solutions = judged["solution"].where(judged["correct"].astype(bool))
+    scores["distinct correct answers"] = solutions.groupby(keys).nunique()
     if "expression" in judged:
-        shown = judged[judged["expression"] != ""].groupby(KEYS)["expression"].nunique()
-        scores["distinct expressions"] = shown.reindex(scores.index, fill_value=0)
+        scores["distinct expressions"] = judged["expression"].replace("", None).groupby(keys).nunique()
     return scores.astype(float)
 
 
@@ -149,10 +150,8 @@ def exploration(judged: pd.DataFrame) -> pd.DataFrame:
     columns["slipped"] = correct & (judged["true"] < judged["equations"])
     columns["wrong_numbers"] = judged["status"] == "wrong_numbers"
     sums = columns.mul(judged["count"], axis=0).groupby(keys).sum()
-    found = judged.loc[correct, [*KEYS, "solution"]].drop_duplicates()
-    shapes = {text: flattened(parse(text)) for text in found["solution"].unique()}
-    found["shape"] = found["solution"].map(shapes)
-    found = found.groupby(KEYS)[["solution", "shape"]].nunique().reindex(sums.index, fill_value=0)
+    solutions = judged["solution"].where(correct)
+    shapes = solutions.map({text: flattened(parse(text)) for text in solutions.dropna().unique()})
     scores = {
         "equations per response": sums["equations"] / sums["n"],
         "distinct equations per response": sums["distinct"] / sums["n"],
@@ -163,8 +162,8 @@ def exploration(judged: pd.DataFrame) -> pd.DataFrame:
         "tokens per response": sums["tokens"] / sums["n"],
         "wrong_numbers": sums["wrong_numbers"] / sums["n"],
         "distinct completions": judged.index.to_series().groupby(keys).nunique(),
-        "distinct correct solutions": found["solution"],
-        "distinct up to associativity": found["shape"],
+        "distinct correct solutions": solutions.groupby(keys).nunique(),
+        "distinct up to associativity": shapes.groupby(keys).nunique(),
     }
     return pd.DataFrame(scores, dtype=float)
 
@@ -196,31 +195,24 @@ def log_scores(logs: pd.DataFrame, wanted: Iterable[str]) -> pd.DataFrame:
     buckets = logs.filter(regex=r"^bucket\d+$")
     if len(buckets.columns):
         logs = logs.assign(**{"largest share": buckets.max(axis=1) * buckets.notna().sum(axis=1)})
-    kinds = {
-        "late change of ": lambda x: _change(x[len(x) // 2 :]),
-        "change of ": _change,
-        "growth of ": lambda x: np.log(_ends(x)[1] / _ends(x)[0]),
-        "late ": lambda x: _ends(x)[1],
-        "highest ": lambda x: x.max(),
-    }
     found = {}
     for name in dict.fromkeys(wanted):
-        kind = next((kind for kind in kinds if name.startswith(kind)), None)
-        if kind and (column := name.removeprefix(kind)) in logs:
-            runs = logs.dropna(subset=column).groupby(["method", "seed"])[column]
-            found[name] = runs.agg(lambda x, kind=kind: kinds[kind](x.to_numpy()))
+        if (asked := SUMMARY.fullmatch(name)) and asked[2] in logs:
+            runs = logs.dropna(subset=asked[2]).groupby(["method", "seed"])[asked[2]]
+            found[name] = runs.agg(lambda x, kind=asked[1]: _summary(x.to_numpy(), kind))
     return pd.DataFrame(found)
 
 
-def _change(x: np.ndarray) -> float:
-    first, last = _ends(x)
-    return last - first
-
-
-def _ends(x: np.ndarray) -> tuple[float, float]:
-    """Mean of the first fifth, and mean of the last fifth."""
+def _summary(x: np.ndarray, kind: str) -> float:
+    """A number of `log_scores`, from the values of one run in the order of its steps."""
+    if kind == "highest":
+        return x.max()
+    x = x[len(x) // 2 :] if kind == "late change of" else x
     fifth = -(-len(x) // 5)
-    return x[:fifth].mean(), x[-fifth:].mean()
+    first, last = x[:fifth].mean(), x[-fifth:].mean()
+    if kind == "late":
+        return last
+    return np.log(last / first) if kind == "growth of" else last - first
 
 
 # The settings of a search
