@@ -70,7 +70,6 @@ def differences(scores: pd.DataFrame, pairs: Iterable[tuple[str, str]]) -> pd.Da
 
     `scores` as in `estimates`. Columns set, method, baseline, metric, estimate, low, high, n_problems, runs, borrowed.
     """
-    pairs = [tuple(pair) for pair in pairs]
     weights = {(method, baseline): {method: 1.0, baseline: -1.0} for method, baseline in pairs}
     return _table(scores, weights, ["method", "baseline"])
 

@@ -101,7 +101,8 @@ def text_scores(judged: pd.DataFrame) -> pd.DataFrame:
     solutions = judged["solution"].where(judged["correct"].astype(bool))
     scores["distinct correct answers"] = solutions.groupby(keys).nunique()
     if "expression" in judged:
-        scores["distinct expressions"] = judged["expression"].replace("", None).groupby(keys).nunique()
+        expressions = judged["expression"].where(judged["expression"] != "")
+        scores["distinct expressions"] = expressions.groupby(keys).nunique()
     return scores.astype(float)
 
 

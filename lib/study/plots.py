@@ -46,7 +46,7 @@ def look(method: str) -> Method:
     if settings:
         return look(policy)._replace(label=f"{label(policy)} {settings}")
     if policy in methods().index:
-        return Method(*methods().loc[policy, ["label", "colour", "marker"]])
+        return Method(*map(str, methods().loc[policy, ["label", "colour", "marker"]]))
     free = next(_unlisted)
     return Method(policy, FREE[free % len(FREE)], "phH*<>"[free // len(FREE) % 6])
 

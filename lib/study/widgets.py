@@ -49,7 +49,7 @@ class Explorer:
 
     def __init__(self, profile: str, runs: Sequence[str], page: int, ask: Callable[..., pd.DataFrame]):
         self.runs, self.page, self.draw_rollouts = runs, page, ask
-        self.found: dict[str, Path] = {}  # the profile's runs with rollouts
+        self.found = explorer.find(profile, *explorer.WRITTEN)  # the profile's runs with rollouts
         self.policies: dict[str, Path] = {}  # the profile's runs with a policy
         self.table: pd.DataFrame | None = None  # all rollouts of the runs that are shown
         self.at = np.array([], np.int64)  # positions in `table` of the rollouts that pass the filters
