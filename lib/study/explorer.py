@@ -25,7 +25,7 @@ from lib.game.steps import verify_steps
 from lib.game.verifiers import VERIFIERS, verify_program, verify_trace
 from lib.rewards import get_reward
 from lib.study import judging
-from lib.study.methods import methods
+from lib.study.methods import methods, rank
 
 LONGEST, WIDEST = 20_000, 63  # at most so many characters of a completion and nodes of a tree are shown
 LOOKS = {
@@ -57,8 +57,8 @@ def profiles() -> list[str]:
 
 def find(profile: str, *files: str) -> dict[str, Path]:
     """The folders of a profile's finished runs that hold at least one of `files`, by kind/name/seed, with " (yours)" at
-    the end for a run made on this machine. Sampling runs come first. Raises FileNotFoundError if there is no such run.
-    """
+    the end for a run made on this machine. Sampling runs come first; the rest of the order is that of `methods`. Raises
+    FileNotFoundError if there is no such run."""
     found = {}
     for root, source in ((REFERENCE / profile, ""), (RUNS / profile, " (yours)")):
         for folder in (path.parent for path in root.rglob("run.json")):
@@ -67,7 +67,11 @@ def find(profile: str, *files: str) -> dict[str, Path]:
     if not found:
         wanted = " or ".join(files)
         raise FileNotFoundError(f"no run of profile {profile!r} has {wanted}: `make study PROFILE={profile}`")
-    return {name: found[name] for name in sorted(found, key=lambda name: (not name.startswith("sample/"), name))}
+
+    def place(name: str) -> tuple:
+        return not name.startswith("sample/"), rank(record(found[name])["method"]), name
+
+    return {name: found[name] for name in sorted(found, key=place)}
 
 
 record = cache(judging.record)
@@ -107,7 +111,7 @@ def complete(table: pd.DataFrame, folder: Path) -> pd.DataFrame:
 
 
 def size(rows: pd.DataFrame) -> str:
-    """Says how many rollouts these rows stand for, and how many of them are different."""
+    """Says how many rollouts these rows stand for, and how many of them are different. Without rows, says so."""
     if rows.empty:
         return "no rollout passes these filters"
     drawn = int(rows["count"].sum())
@@ -151,11 +155,12 @@ def beside(table: pd.DataFrame, position: int, runs: Iterable[str], kept: np.nda
     """Positions of one row per run, all on the problem of the row at `position`. The run of that row is represented by
     it, every other run by its first row among `kept` (what a filter has let through), or else by its first row. `draw`
     moves on by so many rows within each run, and after a run's last row starts again at its first."""
-    here, found = np.flatnonzero((table["place"] == table["place"].iloc[position]).to_numpy()), []
+    here, found = table[table["place"] == table["place"].iloc[position]], []
     for run in runs:
-        mine = here[(table["run"].iloc[here] == run).to_numpy()]
-        first = mine == position if position in mine else np.isin(mine, kept)
-        found += mine[[(first.argmax() + draw) % len(mine)]].tolist() if len(mine) else []
+        mine = here.index[here["run"] == run]
+        first = mine.isin([position] if position in mine else kept)
+        if len(mine):
+            found.append(int(mine[(first.argmax() + draw) % len(mine)]))
     return found
 
 
@@ -177,7 +182,7 @@ def page(table: pd.DataFrame, positions: list[int], reward: str = OWN) -> str:
     return str(markup.page(cards, problem, len(found), [render(tree) for tree in found[:60]]))  # pyright: ignore[reportAttributeAccessIssue]
 
 
-def card(table: pd.DataFrame, position: int, reward: str = OWN) -> dict:
+def card(table: pd.DataFrame, position: int, reward: str) -> dict:
     """What explorer.html shows of the rollout at `position`: its verdict and reward, its text in coloured pieces or the
     states of its game, and its trees."""
     row = table.iloc[position]

@@ -233,11 +233,10 @@ def _spreads() -> dict[tuple[str, str], tuple[float, float]]:
     return dict(zip(table.index, table.itertuples(index=False, name=None), strict=True))
 
 
-def parts(sides: Iterable[tuple[float, list, np.ndarray]]) -> tuple[np.ndarray, ...]:
+def parts(sides: Sequence[tuple[float, list, np.ndarray]]) -> tuple[np.ndarray, ...]:
     """A contrast's estimate, the variance of its mean over problems, the variance that is observed between runs (0 if a
     method has one run), and the part of the latter that is due to the finite number of problems, each of shape (...).
     `sides`: for each method its weight, the seeds of its runs, and its scores (..., runs, problems)."""
-    sides = list(sides)
     values = np.sum([weight * x.mean(axis=-2) for weight, _, x in sides], axis=0)
     problems = values.shape[-1]
     of_problems = _variance(values) / problems
@@ -260,7 +259,7 @@ def _variance(values: np.ndarray) -> np.ndarray:
     return values.var(axis=-1, ddof=1) if values.shape[-1] > 1 else np.zeros(values.shape[:-1])
 
 
-def half_width(of_problems, problems: int, seen=0.0, made=0.0, freedom=0.0, confidence=0.95):
+def half_width(of_problems, problems: int, seen, made, freedom, confidence=0.95):
     """Half of the interval's width, elementwise, from the variances that `parts` returns. freedom: degrees of freedom
     of `seen` and `made`, 0 if there is one run."""
     over_problems = stdtrit(problems - 1, (1 + confidence) / 2) ** 2 if problems > 1 else 0.0

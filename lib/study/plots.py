@@ -19,7 +19,7 @@ import pandas as pd
 from IPython.display import Image, display
 from matplotlib.patheffects import withStroke
 
-from lib.study.methods import methods, policy_of
+from lib.study.methods import methods, rank
 
 TEXT_WIDTH = 6.5  # inches, the text width of a printed page
 METRICS = {"pass@1": ("#3B0F70", "o"), "pass@16": ("#B5367A", "s")}  # no method has these colours
@@ -58,8 +58,7 @@ def label(method: str) -> str:
 
 def ordered(present) -> list[str]:
     """The methods in `present`, each once, in the order of data/methods.csv; methods not listed there come last."""
-    rank = {policy: i for i, policy in enumerate(methods().index)}
-    return sorted(set(present), key=lambda method: (rank.get(policy_of(method), len(rank)), method))
+    return sorted(set(present), key=lambda method: (rank(method), method))
 
 
 def figure(rows=1, cols=1, width=TEXT_WIDTH, height=2.5, title="", **options):
