@@ -67,11 +67,8 @@ def find(profile: str, *files: str) -> dict[str, Path]:
     if not found:
         wanted = " or ".join(files)
         raise FileNotFoundError(f"no run of profile {profile!r} has {wanted}: `make study PROFILE={profile}`")
-
-    def place(name: str) -> tuple:
-        return not name.startswith("sample/"), rank(record(found[name])["method"]), name
-
-    return {name: found[name] for name in sorted(found, key=place)}
+    order = sorted((not name.startswith("sample/"), rank(record(found[name])["method"]), name) for name in found)
+    return {name: found[name] for *_, name in order}
 
 
 record = cache(judging.record)
