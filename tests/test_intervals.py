@@ -242,8 +242,8 @@ def test_systems_of_one_policy_are_compared_on_the_runs_that_both_have():
     alone = frame.drop(index=[("rloo/a", 0), ("rloo/a T0.8", 1), ("rloo/a T0.8", 2)])
     assert intervals.differences(alone, [("rloo/a T0.8", "rloo/a")]).empty
     doubled = {"more than double": {"rloo/a T0.8": 1.0, "rloo/a": -2.0}, "alone": {"rloo/a": 1.0}}
-    widths = intervals.contrasts(frame, doubled).set_index("contrast").eval("high - low")
-    assert widths["more than double"] == pytest.approx(widths["alone"])  # a run moves both: 1 - 2 of it is left
+    halves = {contrast: one.half() for (_, contrast, _), one in intervals.measured(frame, doubled).items()}
+    assert halves["more than double"] == pytest.approx(halves["alone"])  # a run moves both: 1 - 2 of it is left
 
 
 def test_pairing_is_by_problem_and_only_where_all_runs_have_scores():
@@ -267,11 +267,12 @@ def test_contrasts_by_hand():
     a, b, start = rng.random((3, 50))
     scores = scores_of({"rloo/a": a, "rloo/b": b, "sft/s": start})
     asked = {"double": {"rloo/a": 1, "rloo/b": -2}, "changes": {"rloo/a": 1, "rloo/b": -1, "sft/s": 0.5}}
-    found = intervals.contrasts(scores, asked).set_index("contrast")
+    found = intervals.measured(scores, asked)
     for name, values in (("double", a - 2 * b), ("changes", a - b + start / 2)):
         half = stats.t.ppf(0.975, 49) * values.std(ddof=1) / np.sqrt(50)
-        row = found.loc[name, ["estimate", "low", "high"]].tolist()
-        assert row == pytest.approx([values.mean(), values.mean() - half, values.mean() + half])
+        one = found["s", name, "solved"]
+        assert one.estimate == pytest.approx(values.mean())
+        assert one.ends() == pytest.approx((values.mean() - half, values.mean() + half))
 
 
 def test_more_problems_and_more_runs_make_an_interval_narrower():

@@ -45,10 +45,6 @@ def test_pass_at_k_shapes_and_range():
     assert (curve[..., 0] == pytest.approx(c / 16)) and (curve[0, 0] == 0).all() and curve[2, 1, 11] == 1
 
 
-def test_mean_pass_at_k():
-    assert metrics.mean_pass_at_k(4, 1, 2) == pytest.approx((1 / 4 + 1 / 2) / 2)
-
-
 @pytest.mark.parametrize(("n", "c", "k"), [(4, 1, 5), (4, 1, 0), (4, 5, 1), (4, -1, 1), ([4, 8], [1, 1], 6)])
 def test_pass_at_k_refuses_what_it_cannot_estimate(n, c, k):
     with pytest.raises(ValueError, match=r"pass@k needs"):
@@ -256,14 +252,6 @@ def test_the_front_is_what_nothing_dominates(points):
         return any(all(b >= a for a, b in zip(one, other, strict=True)) and other != one for other in points)
 
     assert metrics.on_front(np.array(points)).tolist() == [not beaten(one) for one in points]
-
-
-def test_partial_credit_by_hand():
-    """`agent`, Section 4.1: any game or answer but a right one earns a tenth, none at all nothing."""
-    statuses = ["correct", "wrong_value", "wrong_numbers", "unparseable", "missing"]
-    judged = pd.DataFrame({"status": statuses, "correct": [True] + [False] * 4}, index=[3, 1, 4, 0, 2])
-    credit = metrics.partial_credit(judged)
-    assert credit.tolist() == [1, 0.1, 0.1, 0.1, 0] and credit.index.tolist() == judged.index.tolist()
 
 
 def test_the_front_over_resampled_problems():

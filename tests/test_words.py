@@ -55,4 +55,3 @@ def test_compared():
 def test_the_papers_number_stands_in_parentheses():
     ours = pd.Series(["1.0", "2.0"])
     assert words.beside(ours, pd.Series([57.81, float("nan")])).tolist() == ["1.0 (57.8)", "2.0"]
-    assert words.beside(ours, pd.Series([3.75, -1]), signed=True).tolist() == ["1.0 (+3.8)", "2.0 (-1.0)"]

@@ -33,10 +33,10 @@ def full_answers(answers: pd.DataFrame) -> pd.DataFrame:
     """The same columns for full answers (`judging.samples`), but without seconds. Tokens are those of all the answers
     that pass@16 needs."""
     texts = metrics.text_scores(answers)
-    tries = metrics.problem_scores(metrics.counts(answers), (1, DRAWN), mean_to=()).loc[texts.index]
+    table = metrics.problem_scores(metrics.counts(answers), (1, DRAWN), mean_to=())
+    table = table.rename(columns={f"pass@{DRAWN}": "any"})
     score = 0.9 * texts["correct"] + 0.1 * (1 - texts["missing"])
-    columns = {"pass@1": tries["pass@1"], "any": tries[f"pass@{DRAWN}"], "score": score}
-    return pd.DataFrame(columns | {"tokens": DRAWN * texts["tokens"]})
+    return table.assign(score=score, tokens=DRAWN * texts["tokens"])
 
 
 def with_groups(scores: pd.DataFrame) -> pd.DataFrame:

@@ -35,13 +35,13 @@ from lib.study.intervals import Measured, measured
 
 ANSWERS = ["not run", "reversed", "open", "holds"]  # weakest first; a claim gets the weakest of its comparisons
 DIRECTIONS = ["higher", "lower", "highest", "lowest", "equal", "zero"]
-FOUND = ["estimate", "low", "high", "n_problems", "seeds", "borrowed", "p", "theirs", "error"]
-COLUMNS = [*FOUND, "against", "comparisons", "answer", "size", "within", "contradicts"]
+COLUMNS = ["estimate", "low", "high", "n_problems", "seeds", "borrowed", "p", "theirs", "error"]
+COLUMNS += ["against", "comparisons", "answer", "size", "within", "contradicts"]
 PER = {"percent": 100, "percentage points": 100, "of 800": 800, "problems of 50": 50}  # units of results.csv
 SOLVED = r"(?:mean )?pass@(?:k<=)?\d+|any|likeliest"  # metrics that are shares of problems solved
 NEAR = 0.03  # a difference of these metrics within this bound is too small to matter here
 PROBLEMS = {"heldout_400": 400, "levels": 576, "test_50_n3": 24, "test_50_n4": 26}  # other sets of the papers have 50
-GROUP = 64  # problems in each of the nine groups of the set "levels"
+PROBLEMS |= {f"levels L{group}": 64 for group in range(1, 10)}
 
 
 def planned(paper: str | None = None) -> pd.DataFrame:
@@ -131,13 +131,10 @@ def evaluate(asked: pd.DataFrame, scores: pd.DataFrame, ready: Mapping[str, tupl
     for claim in asked.itertuples():
         theirs = reported(claim, paper["value"])
         if ready and claim.id in ready:
-            estimate, low, high, seeds = ready[str(claim.id)]
-            weakest = {"estimate": estimate, "low": low, "high": high, "seeds": seeds, "theirs": theirs}
-            weakest["answer"] = answer(low, high, str(claim.direction), seeds)
-            weakest["size"] = size(low, high, str(claim.direction), theirs)
+            row = _answers(claim, theirs, *ready[str(claim.id)])
         else:
-            weakest = _weakest(claim, theirs, scores)
-        rows.append({"id": claim.id, "comparisons": len(comparisons(claim))} | weakest)
+            row = _weakest(claim, theirs, scores)
+        rows.append({"id": claim.id, "comparisons": len(comparisons(claim)), "theirs": theirs} | row)
     return asked.merge(pd.DataFrame(rows, columns=["id", *COLUMNS]), on="id")
 
 
@@ -162,13 +159,13 @@ def reported(claim, paper: pd.Series) -> float:
 
 def _weakest(claim, theirs: float, scores: pd.DataFrame) -> dict:
     """The weakest of the comparisons of one claim, as a row of `evaluate`. `theirs` is the paper's value."""
-    wanted, ours = dict(enumerate(comparisons(claim))), {}
+    wanted, found = comparisons(claim), {}
     if claim.metric in scores:
         here = scores.loc[scores.index.isin([claim.set], level="set"), [claim.metric]]
-        ours = {i: found for (_, i, _), found in measured(here, wanted).items()}
-    rows = [_compared(claim, theirs, ours[i], [*weights]) for i, weights in wanted.items() if i in ours]
-    if len(rows) < len(wanted):
-        return {"theirs": theirs, "answer": "not run"}
+        found = measured(here, dict(enumerate(wanted)))
+    if len(found) < len(wanted):
+        return {"answer": "not run"}
+    rows = [_compared(claim, theirs, one, [*weights]) for one, weights in zip(found.values(), wanted, strict=True)]
 
     def strength(row: dict) -> tuple[int, float]:
         lead = row["estimate"] if claim.direction in ("higher", "highest") else -row["estimate"]
@@ -177,23 +174,29 @@ def _weakest(claim, theirs: float, scores: pd.DataFrame) -> dict:
     return min(rows, key=strength)
 
 
+def _answers(claim, theirs: float, estimate: float, low: float, high: float, seeds: int) -> dict:
+    """The columns that each answered claim has."""
+    row = {"estimate": estimate, "low": low, "high": high, "seeds": seeds}
+    row["answer"] = answer(low, high, claim.direction, seeds, claim.margin)
+    row["size"] = size(low, high, claim.direction, theirs) if seeds > 1 else "unknown"
+    return row
+
+
 def _compared(claim, theirs: float, found: Measured, methods: list[str]) -> dict:
     """The columns of `evaluate` for one comparison, whose contrast is `found`."""
     low, high = (end - claim.bound for end in found.ends())
     estimate, equality = found.estimate - claim.bound, claim.direction in ("equal", "zero")
-    row = {"estimate": estimate, "low": low, "high": high, "n_problems": found.problems, "seeds": found.runs}
-    row |= {"borrowed": found.borrowed, "against": "".join(methods[1:2]), "theirs": theirs}
-    row["answer"] = answer(low, high, claim.direction, found.runs, claim.margin)
+    row = _answers(claim, theirs, estimate, low, high, found.runs)
+    row |= {"n_problems": found.problems, "borrowed": found.borrowed, "against": "".join(methods[1:2])}
     if found.runs < 2:
-        return row | {"size": "unknown"}
+        return row
     edge = np.copysign(claim.margin, estimate) if equality else 0.0
     row["p"] = found.p(claim.bound + edge)
-    row["size"] = size(low, high, claim.direction, theirs)
     if re.fullmatch(SOLVED, str(claim.metric)) and not claim.bound and claim.factor == 1:
         row["within"] = low > -NEAR and high < NEAR
     if np.isfinite(theirs):
-        problems = GROUP if str(claim.problem_set).startswith("levels L") else PROBLEMS.get(claim.problem_set, 50)
-        row["error"] = found.error_of_one_run(problems) or np.nan  # unknown where all our scores are equal
+        error = found.error_of_one_run(PROBLEMS.get(claim.problem_set, 50))
+        row["error"] = error or np.nan  # unknown where all our scores are equal
         if row["error"] > 0:
             row["contradicts"] = abs(estimate - theirs) > np.hypot((high - low) / 2, 1.96 * row["error"])
     return row
@@ -235,9 +238,8 @@ def tally(answered: pd.DataFrame) -> pd.DataFrame:
     rows["`agent`, any trajectory that is kept"] = both[both["metric"] == "any"]
     rows["all, as first posed"], rows["all, posed again"] = answered[~again], answered[again]
     counts = {name: distinct(part) for name, part in rows.items() if len(part)}
-    columns = [name for name in ANSWERS[::-1] if name != "not run" or answered["answer"].eq(name).any()]
-    table = {name: part["answer"].value_counts().reindex(columns).fillna(0) for name, part in counts.items()}
-    table = pd.DataFrame(table).T.astype(int)
+    table = pd.DataFrame({name: part["answer"].value_counts() for name, part in counts.items()}).T
+    table = table.reindex(columns=ANSWERS[::-1]).fillna(0).astype(int)
     for column, name in (("within", "within 3 points"), ("contradicts", "contradict the paper")):
         table[name] = [part[column].eq(True).sum() for part in counts.values()]
     return table

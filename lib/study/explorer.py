@@ -8,7 +8,7 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from fractions import Fraction
-from functools import lru_cache
+from functools import cache, lru_cache
 from pathlib import Path
 
 import numpy as np
@@ -25,7 +25,7 @@ from lib.game.steps import verify_steps
 from lib.game.verifiers import VERIFIERS, verify_program, verify_trace
 from lib.rewards import get_reward
 from lib.study import judging
-from lib.study.methods import methods
+from lib.study.methods import methods, rank
 
 LONGEST, WIDEST = 20_000, 63  # at most so many characters of a completion and nodes of a tree are shown
 LOOKS = {
@@ -38,8 +38,8 @@ LOOKS = {
 OWN = "its own"  # the reward that a policy was trained with
 SORTS = ["disagreement", "as saved", "logprob", "tokens", "attempts"]
 
-_environment = Environment(autoescape=True, trim_blocks=True, undefined=StrictUndefined)
-_environment.loader = FileSystemLoader(Path(__file__).parent)
+_loader = FileSystemLoader(Path(__file__).parent)
+_environment = Environment(loader=_loader, autoescape=True, trim_blocks=True, undefined=StrictUndefined)
 _environment.globals["looks"] = LOOKS
 markup = _environment.get_template("explorer.html").module  # has the macros, which return markup
 
@@ -61,18 +61,17 @@ def find(profile: str, *files: str) -> dict[str, Path]:
     FileNotFoundError if there is no such run."""
     found = {}
     for root, source in ((REFERENCE / profile, ""), (RUNS / profile, " (yours)")):
-        for folder in (path.parent for path in sorted(root.rglob("run.json"))):
+        for folder in (path.parent for path in root.rglob("run.json")):
             if any((folder / file).exists() for file in files):
                 found[folder.relative_to(root).as_posix() + source] = folder
     if not found:
         wanted = " or ".join(files)
         raise FileNotFoundError(f"no run of profile {profile!r} has {wanted}: `make study PROFILE={profile}`")
-    rank = {method: i for i, method in enumerate(methods().index)}
-    at = {name: rank.get(record(folder)["method"], len(rank)) for name, folder in found.items()}
-    return {name: found[name] for name in sorted(found, key=lambda name: (not name.startswith("sample/"), at[name]))}
+    order = sorted((not name.startswith("sample/"), rank(record(found[name])["method"]), name) for name in found)
+    return {name: found[name] for *_, name in order}
 
 
-record = lru_cache(judging.record)
+record = cache(judging.record)
 
 
 def title(folder: Path) -> str:
@@ -89,17 +88,17 @@ def load(runs: dict[str, Path]) -> pd.DataFrame:
     """
     table = pd.concat([_read(folder).assign(run=run) for run, folder in runs.items()], ignore_index=True)
     table = table.astype(dict.fromkeys(("run", "folder", "set", "status", "style"), "category"))
-    place = table.groupby(["set", "problem"], observed=True).ngroup()
-    sums = table[["run"]].assign(place=place, n=table["count"], c=table["count"] * table["correct"])
-    sums = sums.groupby(["run", "place"], observed=True)[["n", "c"]].transform("sum")
-    return table.assign(place=place, solved=sums["c"] / sums["n"])
+    table["place"] = table.groupby(["set", "problem"], observed=True).ngroup()
+    sums = pd.DataFrame({"drawn": table["count"], "right": table["count"] * table["correct"]})
+    sums = sums.groupby([table["run"], table["place"]], observed=True).transform("sum")
+    return table.assign(solved=sums["right"] / sums["drawn"])
 
 
 @lru_cache
 def _read(folder: Path) -> pd.DataFrame:
-    if (folder / "trajectories.parquet").exists():
-        return complete(judging.games(folder, texts=True).assign(style="pick"), folder)
-    return complete(judging.samples(folder, texts=True), folder)
+    plays = (folder / "trajectories.parquet").exists()
+    table = judging.games(folder, texts=True).assign(style="pick") if plays else judging.samples(folder, texts=True)
+    return complete(table, folder)
 
 
 def complete(table: pd.DataFrame, folder: Path) -> pd.DataFrame:
@@ -109,7 +108,9 @@ def complete(table: pd.DataFrame, folder: Path) -> pd.DataFrame:
 
 
 def size(rows: pd.DataFrame) -> str:
-    """Says how many rollouts these rows stand for, and how many of them are different."""
+    """Says how many rollouts these rows stand for, and how many of them are different. Without rows, says so."""
+    if rows.empty:
+        return "no rollout passes these filters"
     drawn = int(rows["count"].sum())
     return f"{drawn:,} rollouts" + (f", {len(rows):,} of them different" if len(rows) < drawn else "")
 
@@ -123,21 +124,16 @@ def attempts(style: str, completion: str, problem: Problem) -> int:
     return max((one.attempt + 1 for one in verify_steps(completion, problem)), default=0)
 
 
-def tried(rows: pd.DataFrame) -> np.ndarray:
-    """The number of attempts of each rollout, int64 (rows,)."""
-    return np.array([*map(attempts, rows["style"], rows["completion"], problems(rows))], np.int64)
-
-
 def choose(table: pd.DataFrame, runs, name: str, statuses, least: int, differ: bool, sort: str) -> np.ndarray:
-    """Positions in `table`, int64, of the rollouts of `runs` on the set `name` that have one of `statuses` and at least
-    `least` attempts.
+    """Positions in `table`, which is one of `load`, int64, of the rollouts of `runs` on the set `name` that have one of
+    `statuses` and at least `least` attempts.
 
     differ: keeps only problems that one of these runs has solved and another one has never solved.
     sort: one of SORTS. First come the problems on which the runs' shares of correct completions differ most
     ("disagreement"), the completions with the highest log-probability ("logprob"), or those with the fewest tokens or
     attempts.
     """
-    rows = table.assign(position=np.arange(len(table)))[(table["set"] == name) & table["run"].isin(list(runs))]
+    rows = table[(table["set"] == name) & table["run"].isin(list(runs))]
     shares = rows.groupby("place")["solved"]
     low, high = shares.transform("min"), shares.transform("max")
     wanted = rows["status"].isin(list(statuses))
@@ -145,21 +141,23 @@ def choose(table: pd.DataFrame, runs, name: str, statuses, least: int, differ: b
         wanted &= (low == 0) & (high > 0)
     rows = rows.assign(disagreement=high - low)[wanted]
     if least or sort == "attempts":  # counting attempts takes a second per run
-        rows = rows.assign(attempts=tried(rows)).query("attempts >= @least")
+        tried = [*map(attempts, rows["style"], rows["completion"], problems(rows))]
+        rows = rows.assign(attempts=tried).query("attempts >= @least")
     if sort != "as saved":
         rows = rows.sort_values(sort, ascending=sort in ("tokens", "attempts"), kind="stable")
-    return rows["position"].to_numpy()
+    return rows.index.to_numpy()
 
 
 def beside(table: pd.DataFrame, position: int, runs: Iterable[str], kept: np.ndarray, draw: int = 0) -> list[int]:
     """Positions of one row per run, all on the problem of the row at `position`. The run of that row is represented by
     it, every other run by its first row among `kept` (what a filter has let through), or else by its first row. `draw`
     moves on by so many rows within each run, and after a run's last row starts again at its first."""
-    here, found = np.flatnonzero((table["place"] == table["place"].iloc[position]).to_numpy()), []
+    here, found = table[table["place"] == table["place"].iloc[position]], []
     for run in runs:
-        mine = here[(table["run"].iloc[here] == run).to_numpy()]
-        first = mine == position if position in mine else np.isin(mine, kept)
-        found += mine[[(first.argmax() + draw) % len(mine)]].tolist() if len(mine) else []
+        mine = here.index[here["run"] == run]
+        first = mine.isin([position] if position in mine else kept)
+        if len(mine):
+            found.append(int(mine[(first.argmax() + draw) % len(mine)]))
     return found
 
 
@@ -181,7 +179,7 @@ def page(table: pd.DataFrame, positions: list[int], reward: str = OWN) -> str:
     return str(markup.page(cards, problem, len(found), [render(tree) for tree in found[:60]]))  # pyright: ignore[reportAttributeAccessIssue]
 
 
-def card(table: pd.DataFrame, position: int, reward: str = OWN) -> dict:
+def card(table: pd.DataFrame, position: int, reward: str) -> dict:
     """What explorer.html shows of the rollout at `position`: its verdict and reward, its text in coloured pieces or the
     states of its game, and its trees."""
     row = table.iloc[position]

@@ -42,7 +42,7 @@ all are 1, it ends at the bound of Clopper and Pearson: if none of 50 problems i
 """
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -62,8 +62,7 @@ def estimates(scores: pd.DataFrame) -> pd.DataFrame:
     """Every method's mean on every set. `scores` is indexed by method, seed, set and problem, and has a column per
     metric, which is averaged over the problems that have a value. Columns set, method, metric, estimate, low, high,
     n_problems, runs, borrowed."""
-    methods = {method: {method: 1.0} for method in scores.index.unique("method")}
-    return contrasts(scores, methods).rename(columns={"contrast": "method"})
+    return _table(scores, {(method,): {method: 1.0} for method in scores.index.unique("method")}, ["method"])
 
 
 def differences(scores: pd.DataFrame, pairs: Iterable[tuple[str, str]]) -> pd.DataFrame:
@@ -71,22 +70,18 @@ def differences(scores: pd.DataFrame, pairs: Iterable[tuple[str, str]]) -> pd.Da
 
     `scores` as in `estimates`. Columns set, method, baseline, metric, estimate, low, high, n_problems, runs, borrowed.
     """
-    asked = {pair: {pair[0]: 1.0, pair[1]: -1.0} for pair in pairs}
-    table = contrasts(scores, asked)
-    sides = pd.DataFrame(table.pop("contrast").tolist(), table.index, columns=["method", "baseline"], dtype=object)
-    return pd.concat([table[["set"]], sides, table.drop(columns="set")], axis=1)
+    weights = {(method, baseline): {method: 1.0, baseline: -1.0} for method, baseline in pairs}
+    return _table(scores, weights, ["method", "baseline"])
 
 
-def contrasts(scores: pd.DataFrame, weights: Mapping[Any, Mapping[str, float]]) -> pd.DataFrame:
-    """Contrasts: weighted sums of the means of methods. `weights`: by the name of the contrast, then by method. For
-    example, A - 2 B is above zero if A is more than double B. `scores` as in `estimates`. There is one row per set,
-    contrast and metric, if all methods of the contrast have scores. Columns set, contrast, metric, estimate, low, high,
-    n_problems, runs (of the method with the fewest), borrowed."""
+def _table(scores: pd.DataFrame, weights: Mapping[tuple, Mapping[str, float]], names: list[str]) -> pd.DataFrame:
+    """One row per set, contrast and metric. `weights`: as in `measured`; the name of each contrast is a tuple, which
+    fills the columns `names`."""
     rows = []
     for (name, contrast, metric), found in measured(scores, weights).items():
         about = (found.problems, found.runs, found.borrowed)
-        rows.append((name, contrast, metric, found.estimate, *found.ends(), *about))
-    return pd.DataFrame(rows, columns=["set", "contrast", "metric", *COLUMNS])
+        rows.append((name, *contrast, metric, found.estimate, *found.ends(), *about))
+    return pd.DataFrame(rows, columns=["set", *names, "metric", *COLUMNS])
 
 
 @dataclass(frozen=True)
@@ -140,23 +135,19 @@ class Measured:
 
 
 def measured(scores: pd.DataFrame, weights: Mapping[Any, Mapping[str, float]]) -> dict[tuple, Measured]:
-    """The contrasts of `weights` with their sources of error, by set, contrast and metric. Arguments as in
-    `contrasts`."""
+    """Contrasts, which are weighted sums of the means of methods, with their sources of error, by set, contrast and
+    metric. `weights`: by the name of the contrast, then by method. For example, A - 2 B is above zero if A is more than
+    double B. `scores` as in `estimates`. A contrast is left out where one of its methods has no scores."""
     found = {}
-    for name, metric, whole in _tables(scores):
-        tables = {method: pd.DataFrame(whole.xs(method, level="method")) for method in whole.index.unique("method")}
-        for contrast, signed in weights.items():
-            if set(signed) <= set(tables) and (one := _measured(tables, signed, metric)):
-                found[name, contrast, metric] = one
-    return found
-
-
-def _tables(scores: pd.DataFrame) -> Iterator[tuple[str, str, pd.DataFrame]]:
-    """Each set and metric with its table of scores: runs (method, seed) in rows, problems in columns."""
     for name, part in scores.groupby("set", sort=False):
         wide = part.droplevel("set").unstack("problem")
         for metric in scores.columns:
-            yield str(name), metric, pd.DataFrame(wide[metric]).dropna(how="all")
+            runs = pd.DataFrame(wide[metric]).dropna(how="all")  # (method, seed) in rows, problems in columns
+            tables = {method: pd.DataFrame(runs.xs(method, level="method")) for method in runs.index.unique("method")}
+            for contrast, signed in weights.items():
+                if set(signed) <= set(tables) and (one := _measured(tables, signed, metric)):
+                    found[str(name), contrast, metric] = one
+    return found
 
 
 def _measured(tables: Mapping[Any, pd.DataFrame], signed: Mapping[str, float], metric: str) -> Measured | None:
@@ -167,16 +158,14 @@ def _measured(tables: Mapping[Any, pd.DataFrame], signed: Mapping[str, float], m
     for method in signed:
         systems = [set(tables[other].index) for other in signed if policy_of(other) == policy_of(method)]
         mine[method] = tables[method].loc[sorted(set.intersection(*systems))]
-    if not all(map(len, mine.values())):
-        return None
-    common = ~np.isnan(np.vstack([table.to_numpy(float) for table in mine.values()])).any(axis=0)
-    if not common.any():
+    common = pd.concat(mine.values()).notna().all()
+    if not all(map(len, mine.values())) or not common.any():
         return None
     several = len({root(method) for method in mine} - {""}) > 1  # runs of several starts do not pair
-    sides = [
-        (signed[m], [(root(m) * several, seed) for seed in table.index], table.to_numpy(float)[:, common])
-        for m, table in mine.items()
-    ]
+    sides = []
+    for method, table in mine.items():
+        seeds = [(root(method) * several, seed) for seed in table.index]
+        sides.append((signed[method], seeds, table.loc[:, common].to_numpy(float)))
     # 2. Compute the variances over problems and over runs
     estimate, of_problems, seen, made = parts(sides)
     counts = [len(seeds) for _, seeds, _ in sides]
@@ -189,14 +178,14 @@ def _measured(tables: Mapping[Any, pd.DataFrame], signed: Mapping[str, float], m
         single = _variance(np.array(paired)).mean()
     single_run = own.sum() / (own / counts).sum() * max(0.0, seen - made)
     # 4. Borrow for methods of few runs
-    freedom, borrowed = float(min(counts) - 1), False
+    freedom = float(min(counts) - 1)
     varies = common.sum() > 1 and (of_problems > 0 or seen > 0)  # else Clopper and Pearson's bound
     apart = len({policy_of(method) for method in mine}) == len(mine)  # systems of one policy share their runs
-    loans = [_spreads().get((trainer(method), metric)) for method in mine if not is_search(method)]
-    lent = [loan for loan in loans if loan]
-    if min(counts) < ENOUGH and varies and apart and len(lent) == len(mine):
-        seen, made, freedom = _with_loans(sides, lent, seen, made)
-        borrowed = True
+    keys = [(trainer(method), metric) for method in mine if not is_search(method)]
+    known = len(keys) == len(mine) and all(key in _spreads() for key in keys)
+    borrowed = bool(min(counts) < ENOUGH and varies and apart and known)
+    if borrowed:
+        seen, made, freedom = _with_loans(sides, [_spreads()[key] for key in keys], seen, made)
     return Measured(
         estimate=float(estimate),
         problems=int(common.sum()),
@@ -224,38 +213,30 @@ def _with_loans(sides: Sequence[tuple], lent: Sequence[tuple[float, float]], see
     """The variance between runs of a contrast with methods of few runs, the part of it that is due to the finite number
     of problems, and its degrees of freedom. sides: as in `parts`. lent: the loan of each method, as in `_spreads`.
     seen, made: those of the contrast without loans. Borrowed spreads are those of independent runs."""
-    counts = [len(seeds) for _, seeds, _ in sides]
-    loans = [
-        (weight**2 / count * variance, more)
-        for (weight, *_), count, (variance, more) in zip(sides, counts, lent, strict=True)
-    ]
-    if max(counts) < ENOUGH:  # all borrow: what they have in common cancels in their differences
-        variance, more = sum(one for one, _ in loans), min(more for _, more in loans)
-        seen, freedom = moderated(seen, made, min(counts) - 1, variance, more)
+    weights, counts = np.array([(weight, len(seeds)) for weight, seeds, _ in sides]).T
+    variances, more = np.array(lent).T
+    variances = weights**2 / counts * variances
+    if counts.max() < ENOUGH:  # all borrow: what they have in common cancels in their differences
+        seen, freedom = moderated(seen, made, counts.min() - 1, variances.sum(), more.min())
         return seen, made, freedom
-    each = []
-    for side, count, loan in zip(sides, counts, loans, strict=True):
-        _, _, seen, made = parts([side])
-        seen, freedom = moderated(seen, made, count - 1, *loan) if count < ENOUGH else (seen, count - 1)
-        each.append((seen, made, freedom))
-    of_runs, of_noise, freedoms = map(np.array, zip(*each, strict=True))
-    below = (of_runs**2 / freedoms).sum() or 1.0  # 0 only if all runs are equal
-    return of_runs.sum(), of_noise.sum(), of_runs.sum() ** 2 / below  # Welch and Satterthwaite
+    _, _, seen, made = np.array([parts([side]) for side in sides]).T
+    loans = moderated(seen, made, counts - 1, variances, more)
+    seen, freedom = np.where(counts < ENOUGH, loans, (seen, counts - 1))
+    below = (seen**2 / freedom).sum() or 1.0  # 0 only if all runs are equal
+    return seen.sum(), made.sum(), seen.sum() ** 2 / below  # Welch and Satterthwaite
 
 
 @cache
 def _spreads() -> dict[tuple[str, str], tuple[float, float]]:
     """By trainer and metric, the variance between runs that data/spreads.csv lends, and its degrees of freedom."""
-    columns = ["trainer", "metric", "variance", "freedom"]
-    table = pd.read_csv(DATA / "spreads.csv", usecols=columns, na_filter=False)[columns]
-    return {(one, metric): (variance, freedom) for one, metric, variance, freedom in table.itertuples(index=False)}
+    table = pd.read_csv(DATA / "spreads.csv", index_col=["trainer", "metric"])[["variance", "freedom"]]
+    return dict(zip(table.index, table.itertuples(index=False, name=None), strict=True))
 
 
-def parts(sides: Iterable[tuple[float, list, np.ndarray]]) -> tuple[np.ndarray, ...]:
+def parts(sides: Sequence[tuple[float, list, np.ndarray]]) -> tuple[np.ndarray, ...]:
     """A contrast's estimate, the variance of its mean over problems, the variance that is observed between runs (0 if a
     method has one run), and the part of the latter that is due to the finite number of problems, each of shape (...).
     `sides`: for each method its weight, the seeds of its runs, and its scores (..., runs, problems)."""
-    sides = list(sides)
     values = np.sum([weight * x.mean(axis=-2) for weight, _, x in sides], axis=0)
     problems = values.shape[-1]
     of_problems = _variance(values) / problems
@@ -269,7 +250,7 @@ def parts(sides: Iterable[tuple[float, list, np.ndarray]]) -> tuple[np.ndarray, 
             moved[seed] = moved[seed] + away[..., i, :]
     by_seed = np.stack([*moved.values()])
     means = by_seed.mean(axis=-1)
-    made = ((by_seed - means[..., None]) ** 2).sum(axis=(0, -1)) / (problems * max(problems - 1, 1))
+    made = _variance(by_seed).sum(axis=0) / problems
     return values.mean(axis=-1), of_problems, (means**2).sum(axis=0), made
 
 
@@ -278,7 +259,7 @@ def _variance(values: np.ndarray) -> np.ndarray:
     return values.var(axis=-1, ddof=1) if values.shape[-1] > 1 else np.zeros(values.shape[:-1])
 
 
-def half_width(of_problems, problems: int, seen=0.0, made=0.0, freedom=0.0, confidence=0.95):
+def half_width(of_problems, problems: int, seen, made, freedom, confidence=0.95):
     """Half of the interval's width, elementwise, from the variances that `parts` returns. freedom: degrees of freedom
     of `seen` and `made`, 0 if there is one run."""
     over_problems = stdtrit(problems - 1, (1 + confidence) / 2) ** 2 if problems > 1 else 0.0
@@ -289,9 +270,4 @@ def half_width(of_problems, problems: int, seen=0.0, made=0.0, freedom=0.0, conf
 def of_logs(values: pd.DataFrame) -> pd.DataFrame:
     """Numbers of training logs in the form of `scores`, for the functions above. `values`: one number per run and
     column, indexed by method and seed. Each run gets one set, "training", with one problem."""
-    keys = [*values.index.names, "set", "problem"]
-    return (
-        values.assign(set="training", problem=0)
-        .set_index(["set", "problem"], append=True)[list(values)]
-        .rename_axis(keys)
-    )
+    return values.assign(set="training", problem=0).set_index(["set", "problem"], append=True)

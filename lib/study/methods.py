@@ -23,6 +23,12 @@ def policy_of(system: str) -> str:
     return system.partition(" ")[0]
 
 
+def rank(system: str) -> int:
+    """The place of a method or a search system in the order of the file. Those that are not listed come last."""
+    listed, policy = list(methods().index), policy_of(system)
+    return listed.index(policy) if policy in listed else len(listed)
+
+
 def is_search(system: str) -> bool:
     """Whether a name is that of a search system. The settings of a search contain its budget, such as "16/16"; a
     temperature, as in "rloo/sparse T0.8", is no search."""

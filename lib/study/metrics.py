@@ -6,6 +6,7 @@ Only the intervals of crossovers and Pareto fronts come from resampling the prob
 """
 
 import math
+import re
 from collections.abc import Iterable
 from itertools import accumulate, product
 
@@ -18,6 +19,7 @@ from lib.study.judging import TRACE
 from lib.study.words import beside, ends
 
 KEYS = ["method", "seed", "set", "problem"]  # the index of scores
+SUMMARY = re.compile("(late change of|change of|growth of|late|highest) (.+)")  # numbers of training logs
 
 
 def pass_at_k(n, c, k) -> np.ndarray:
@@ -38,11 +40,6 @@ def pass_at_k(n, c, k) -> np.ndarray:
     return 1 - all_fail[..., k - 1]
 
 
-def mean_pass_at_k(n, c, k_max: int) -> np.ndarray:
-    """Mean of pass@k over k = 1..k_max, in the shape of n and c (the last column of `ast`, Table 1)."""
-    return pass_at_k(n, c, np.arange(1, k_max + 1)).mean(axis=-1)
-
-
 def counts(judged: pd.DataFrame) -> pd.DataFrame:
     """The number of samples `n` and of correct samples `c` of each problem, indexed by KEYS. `judged`: a table of
     `judging.samples`."""
@@ -51,16 +48,17 @@ def counts(judged: pd.DataFrame) -> pd.DataFrame:
 
 
 def problem_scores(counts: pd.DataFrame, ks=(1, 8, 16), mean_to=(16, 128)) -> pd.DataFrame:
-    """Every problem's own pass@k for k in `ks` and mean pass@k up to each K of `mean_to`.
+    """Every problem's own pass@k for k in `ks`, and its mean over k = 1..K for each K of `mean_to` (the last column of
+    `ast`, Table 1).
 
     Columns `pass@k` and `mean pass@k<=K`, index as in `counts`; NaN where a problem has too few samples.
     """
-    columns = {f"pass@{k}": (pass_at_k, k) for k in ks}
-    columns |= {f"mean pass@k<={k}": (mean_pass_at_k, k) for k in mean_to}
+    averaged = {f"pass@{k}": [k] for k in ks} | {f"mean pass@k<={k}": range(1, k + 1) for k in mean_to}
     scores = {}
-    for name, (estimator, k) in columns.items():
-        enough = counts[counts["n"] >= k]
-        scores[name] = pd.Series(estimator(enough["n"], enough["c"], k) if len(enough) else [], enough.index)
+    for name, some in averaged.items():
+        enough = counts[counts["n"] >= max(some)]
+        chances = pass_at_k(enough["n"], enough["c"], some).mean(axis=-1) if len(enough) else []
+        scores[name] = pd.Series(chances, enough.index)
     return pd.DataFrame(scores, index=counts.index, dtype=float)
 
 
@@ -92,21 +90,19 @@ def text_scores(judged: pd.DataFrame) -> pd.DataFrame:
     """
     columns = {status: judged["status"] == status for status in STATUSES}
     columns |= {"tokens": judged["tokens"], "at cap": judged["finish"] == "length"}
-    if "legal" in judged:
-        columns |= {name: judged[name] for name in ("legal", "lost", "attempts")}
+    columns |= {name: judged[name] for name in ("legal", "lost", "attempts", *TRACE) if name in judged}
     if "passed" in judged:
         columns |= _checks(judged)
-    columns |= {name: judged[name] for name in TRACE if name in judged}
     table, weight = pd.DataFrame(columns, dtype=float), judged["count"]
     keys = [judged[key] for key in KEYS]
     known = table.notna().mul(weight, axis=0).groupby(keys).sum()  # some verdicts on a completion are NaN
     scores = table.mul(weight, axis=0).groupby(keys).sum() / known.where(known > 0)
     scores["distinct completions"] = table.groupby(keys).size()
-    found = judged[judged["correct"].astype(bool)].groupby(KEYS)["solution"].nunique()
-    scores["distinct correct answers"] = found.reindex(scores.index, fill_value=0)
+    solutions = judged["solution"].where(judged["correct"].astype(bool))
+    scores["distinct correct answers"] = solutions.groupby(keys).nunique()
     if "expression" in judged:
-        shown = judged[judged["expression"] != ""].groupby(KEYS)["expression"].nunique()
-        scores["distinct expressions"] = shown.reindex(scores.index, fill_value=0)
+        expressions = judged["expression"].where(judged["expression"] != "")
+        scores["distinct expressions"] = expressions.groupby(keys).nunique()
     return scores.astype(float)
 
 
@@ -150,15 +146,13 @@ def exploration(judged: pd.DataFrame) -> pd.DataFrame:
     samples of a problem, where solutions that differ only by commuting count as one; in "distinct up to associativity"
     those that differ only by associativity count as one too.
     """
-    weight, correct = judged["count"], judged["correct"].astype(bool)
-    flags = {"correct": correct, "slipped": correct & (judged["true"] < judged["equations"])}
-    flags |= {"wrong_numbers": judged["status"] == "wrong_numbers"}
-    flags |= {name: judged[name] for name in ("equations", "distinct", "true", "signs", "tokens")}
-    sums = judged[KEYS].assign(n=weight, **{name: flag * weight for name, flag in flags.items()}).groupby(KEYS).sum()
-    found = judged.loc[correct, [*KEYS, "solution"]].drop_duplicates()
-    shapes = {text: flattened(parse(text)) for text in found["solution"].unique()}
-    found["shape"] = found["solution"].map(shapes)
-    found = found.groupby(KEYS)[["solution", "shape"]].nunique().reindex(sums.index, fill_value=0)
+    correct, keys = judged["correct"].astype(bool), [judged[key] for key in KEYS]
+    columns = judged[["equations", "distinct", "true", "signs", "tokens"]].assign(n=1, correct=correct)
+    columns["slipped"] = correct & (judged["true"] < judged["equations"])
+    columns["wrong_numbers"] = judged["status"] == "wrong_numbers"
+    sums = columns.mul(judged["count"], axis=0).groupby(keys).sum()
+    solutions = judged["solution"].where(correct)
+    shapes = solutions.map({text: flattened(parse(text)) for text in solutions.dropna().unique()})
     scores = {
         "equations per response": sums["equations"] / sums["n"],
         "distinct equations per response": sums["distinct"] / sums["n"],
@@ -168,9 +162,9 @@ def exploration(judged: pd.DataFrame) -> pd.DataFrame:
         "equations read": share(sums["equations"], sums["signs"]),
         "tokens per response": sums["tokens"] / sums["n"],
         "wrong_numbers": sums["wrong_numbers"] / sums["n"],
-        "distinct completions": judged.assign(row=judged.index).groupby(KEYS)["row"].nunique(),
-        "distinct correct solutions": found["solution"],
-        "distinct up to associativity": found["shape"],
+        "distinct completions": judged.index.to_series().groupby(keys).nunique(),
+        "distinct correct solutions": solutions.groupby(keys).nunique(),
+        "distinct up to associativity": shapes.groupby(keys).nunique(),
     }
     return pd.DataFrame(scores, dtype=float)
 
@@ -202,58 +196,46 @@ def log_scores(logs: pd.DataFrame, wanted: Iterable[str]) -> pd.DataFrame:
     buckets = logs.filter(regex=r"^bucket\d+$")
     if len(buckets.columns):
         logs = logs.assign(**{"largest share": buckets.max(axis=1) * buckets.notna().sum(axis=1)})
-    kinds = {
-        "late change of ": lambda x: _change(x[len(x) // 2 :]),
-        "change of ": _change,
-        "growth of ": lambda x: np.log(_ends(x)[1] / _ends(x)[0]),
-        "late ": lambda x: x[-len(x) // 5 :].mean(),
-        "highest ": lambda x: x.max(),
-    }
     found = {}
     for name in dict.fromkeys(wanted):
-        kind = next((kind for kind in kinds if name.startswith(kind)), None)
-        if kind and (column := name.removeprefix(kind)) in logs:
-            runs = logs.dropna(subset=column).groupby(["method", "seed"])[column]
-            found[name] = runs.agg(lambda x, kind=kind: kinds[kind](x.to_numpy()))
+        if (asked := SUMMARY.fullmatch(name)) and asked[2] in logs:
+            runs = logs.dropna(subset=asked[2]).groupby(["method", "seed"])[asked[2]]
+            found[name] = runs.agg(lambda x, kind=asked[1]: _summary(x.to_numpy(), kind))
     return pd.DataFrame(found)
 
 
-def _change(x: np.ndarray) -> float:
-    first, last = _ends(x)
-    return last - first
-
-
-def _ends(x: np.ndarray) -> tuple[float, float]:
-    """Mean of the first fifth, and mean of the last fifth."""
+def _summary(x: np.ndarray, kind: str) -> float:
+    """A number of `log_scores`, from the values of one run in the order of its steps."""
+    if kind == "highest":
+        return x.max()
+    x = x[len(x) // 2 :] if kind == "late change of" else x
     fifth = -(-len(x) // 5)
-    return x[:fifth].mean(), x[-fifth:].mean()
+    first, last = x[:fifth].mean(), x[-fifth:].mean()
+    if kind == "late":
+        return last
+    return np.log(last / first) if kind == "growth of" else last - first
 
 
 # The settings of a search
 SEARCH = ["set", "beams", "samples", "temperature", "rerank", "weight", "alpha", "beta", "cascade"]
 
 
-def partial_credit(judged: pd.DataFrame) -> pd.Series:
-    """The score of `agent`, Section 4.1: 1 for a solution, 0.1 for another finished game or answer, 0 for none."""
-    correct = judged["correct"].astype(bool)
-    return correct.astype(float).where(correct | (judged["status"] == "missing"), 0.1)
-
-
 def searched(games: pd.DataFrame) -> pd.DataFrame:
     """One row per search: the row of the game that the search itself scores best, with more columns. `games`: a table
     of `judging.games`.
 
-    pass@1: whether that game is a solution. any: whether at least one game of the search is. score: `partial_credit` of
-    that game. rejected: the share of sampled action tags that name no legal action. repeats: how many searches of the
-    same problem there are. system: the settings of the search, as in "16/16 +soft T0.9 λ=4 sampled"; settings at their
-    usual values are left out.
+    pass@1: whether that game is a solution. any: whether at least one game of the search is. score: that of `agent`,
+    Section 4.1, which is 1 for a solution, 0.1 for another finished game and 0 for none. rejected: the share of sampled
+    action tags that name no legal action. repeats: how many searches of the same problem there are. system: the
+    settings of the search, as in "16/16 +soft T0.9 λ=4 sampled"; settings at their usual values are left out.
     """
     games = games.assign(cascade=games["cascade"].fillna("") if "cascade" in games else "")
     run = ["run", "seed", *SEARCH]
     solved = games.groupby([*run, "problem", "sample"], sort=False)["correct"].transform("any")
     repeats = games.groupby(run)["sample"].transform("max") + 1
     best = games.assign(any=solved.astype(float), repeats=repeats).query("rank == 0")
-    scores = {"pass@1": best["correct"].astype(float), "score": partial_credit(best)}
+    correct = best["correct"].astype(float)
+    scores = {"pass@1": correct, "score": correct.mask((correct == 0) & (best["status"] != "missing"), 0.1)}
     scores["rejected"] = best[list(REJECTIONS)].sum(axis=1) / best["sampled"]
     kinds = best.groupby([*SEARCH, "repeats"], dropna=False, sort=False)
     systems = pd.Series([_system(row) for row in kinds.head(1).itertuples()], dtype="str")
@@ -281,10 +263,9 @@ def crossover_draws(challenger, baseline, draws=10_000, seed=0) -> np.ndarray:
 def crossovers(scores: pd.DataFrame, pairs: Iterable[tuple[str, str]], seed=0) -> pd.DataFrame:
     """K* of each (challenger, baseline) of `pairs` on every set that has both, with its 95% interval over resampled
     problems. The runs of a method are averaged first, so the interval does not contain the spread between runs.
-    `scores`: with columns pass@1, pass@2, ... Columns set, method, baseline, estimate, low, high.
+    `scores`: with columns pass@1, pass@2, ... in this order. Columns set, method, baseline, estimate, low, high.
     """
     curves = scores.filter(regex=r"^pass@\d+$").groupby(["set", "method", "problem"]).mean()
-    curves = curves[sorted(curves, key=lambda name: int(str(name).removeprefix("pass@")))]
     there, rows = {key: part.dropna(axis=1, how="all") for key, part in curves.groupby(["set", "method"])}, []
     for name, pair in product(curves.index.unique("set"), pairs):
         if all((name, method) in there for method in pair):
@@ -322,8 +303,7 @@ def front(scores: pd.DataFrame, metrics: list[str], draws=2000, seed=0) -> pd.Da
     methods = wide[metrics[0]].columns
     columns = np.stack([wide[metric][methods] for metric in metrics], axis=-1).reshape(len(wide), -1)
     means = np.vstack([columns.mean(axis=0), resampled(columns, draws, seed)]).reshape(-1, len(methods), len(metrics))
-    means = means.round(12)  # sums in another order differ slightly
-    found = np.concatenate([on_front(part) for part in np.array_split(means, draws // 500 + 1)])  # to save memory
+    found = on_front(means.round(12))  # sums in another order differ slightly
     return pd.DataFrame({"on front": found[0], "front": found[1:].mean(axis=0)}, index=methods)
 
 

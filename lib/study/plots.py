@@ -8,7 +8,7 @@ nobody reported.
 
 from base64 import b64encode
 from functools import cache
-from itertools import cycle
+from itertools import count, cycle
 from pathlib import Path
 from textwrap import fill
 from typing import NamedTuple
@@ -19,8 +19,7 @@ import pandas as pd
 from IPython.display import Image, display
 from matplotlib.patheffects import withStroke
 
-from lib.study.methods import methods as listed
-from lib.study.methods import policy_of
+from lib.study.methods import methods, rank
 
 TEXT_WIDTH = 6.5  # inches, the text width of a printed page
 METRICS = {"pass@1": ("#3B0F70", "o"), "pass@16": ("#B5367A", "s")}  # no method has these colours
@@ -36,22 +35,20 @@ class Method(NamedTuple):
     marker: str
 
 
+_unlisted = count()  # numbers the methods that data/methods.csv does not list
+
+
 @cache
-def methods() -> dict[str, Method]:
-    """The methods of data/methods.csv in their order, then other methods for which `look` was called. The colours are
-    Okabe and Ito's and Paul Tol's "muted" ones, which people with a colour vision deficiency can distinguish."""
-    table = listed()[["label", "colour", "marker"]]
-    return {name: Method(*drawn) for name, *drawn in table.itertuples(name=None)}
-
-
 def look(method: str) -> Method:
-    """Label, colour and marker of a method or a search system."""
-    known = methods()
-    name, budget = policy_of(method), method.partition(" ")[2]
-    if name not in known:
-        free = len(known) - len(listed())
-        known[name] = Method(name, FREE[free % len(FREE)], "phH*<>"[free // len(FREE) % 6])
-    return known[name]._replace(label=f"{known[name].label} {budget}".strip())
+    """Label, colour and marker of a method or a search system. The listed colours are Okabe and Ito's and Paul Tol's
+    "muted" ones, which people with a colour vision deficiency can distinguish."""
+    policy, _, settings = method.partition(" ")
+    if settings:
+        return look(policy)._replace(label=f"{label(policy)} {settings}")
+    if policy in methods().index:
+        return Method(*map(str, methods().loc[policy, ["label", "colour", "marker"]]))
+    free = next(_unlisted)
+    return Method(policy, FREE[free % len(FREE)], "phH*<>"[free // len(FREE) % 6])
 
 
 def label(method: str) -> str:
@@ -61,9 +58,7 @@ def label(method: str) -> str:
 
 def ordered(present) -> list[str]:
     """The methods in `present`, each once, in the order of data/methods.csv; methods not listed there come last."""
-    present = sorted(present.unique() if isinstance(present, pd.Series | pd.Index) else set(present))
-    _ = [look(method) for method in present]
-    return sorted(present, key=lambda method: list(methods()).index(policy_of(method)))
+    return sorted(set(present), key=lambda method: (rank(method), method))
 
 
 def figure(rows=1, cols=1, width=TEXT_WIDTH, height=2.5, title="", **options):
@@ -110,13 +105,16 @@ def percent(*axes) -> None:
         axis.set_major_formatter(lambda share, _: f"{100 * share:.3g}%")
 
 
+def _spans(table: pd.DataFrame) -> list[pd.Series]:
+    """How far the intervals reach below and above the estimates."""
+    return [(table["estimate"] - table["low"]).clip(0), (table["high"] - table["estimate"]).clip(0)]
+
+
 def points(ax, x, table: pd.DataFrame, method: str, **options) -> None:
     """Draw the estimates of one method at `x` with their intervals. A table without low and high, which has a paper's
     numbers, is drawn with hollow markers."""
-    seen, given = look(method), {"markerfacecolor": "none"}
-    if "low" in table:
-        spans = [table["estimate"] - table["low"], table["high"] - table["estimate"]]
-        given = {"yerr": [span.clip(0) for span in spans], "elinewidth": 0.8}
+    seen = look(method)
+    given = {"yerr": _spans(table), "elinewidth": 0.8} if "low" in table else {"markerfacecolor": "none"}
     given |= {"color": seen.colour, "marker": seen.marker, "label": seen.label, "linestyle": "", **options}
     ax.errorbar(x, table["estimate"], **given)
 
@@ -150,9 +148,8 @@ def trade_off(ax, table: pd.DataFrame, x: str, y: str, title="") -> None:
     metric, estimate, low, high."""
     for method in ordered(table["method"]):
         rows = table[table["method"] == method].set_index("metric")
-        across, up = rows.loc[[x]], rows.loc[[y]]
-        spans = [across["estimate"] - across["low"], across["high"] - across["estimate"]] if "low" in rows else None
-        points(ax, across["estimate"], up, method, xerr=spans)
+        across = rows.loc[[x]]
+        points(ax, across["estimate"], rows.loc[[y]], method, xerr=_spans(across) if "low" in rows else None)
     percent(*[axis for axis, metric in ((ax.xaxis, x), (ax.yaxis, y)) if metric.startswith("pass@")])
     ax.set(xlabel=x, ylabel=y, title=title)
 
@@ -187,19 +184,18 @@ def dots(ax, table: pd.DataFrame, title="", xlabel=None) -> None:
         colour, marker = METRICS.get(metric) or next(others)
         part = table[table["metric"] == metric]
         heights = [rows.index(name) + 0.2 * (i - (len(metrics) - 1) / 2) for name in part["name"]]
-        spans = [part["estimate"] - part["low"], part["high"] - part["estimate"]]
-        ax.errorbar(part["estimate"], heights, xerr=spans, fmt=marker, color=colour, elinewidth=0.8, label=metric)
+        given = {"xerr": _spans(part), "elinewidth": 0.8}
+        ax.errorbar(part["estimate"], heights, fmt=marker, color=colour, label=metric, **given)
         if "paper" in part and part["paper"].notna().any():
             ax.plot(part["paper"], heights, marker, mfc="none", color=colour, label=f"{metric}, paper")
     ax.set_yticks(range(len(rows)), rows)
     ax.yaxis.set_inverted(True)
+    percent(ax.xaxis)
+    ax.set(title=title, xlabel=xlabel or "problems solved")
     if "baseline" in table:
         ax.xaxis.set_major_formatter(lambda share, _: f"{100 * share:+.3g}" if share else "0")
         ax.axvline(0, color="0.35", linewidth=0.8)
-        ax.set(title=title, xlabel=xlabel or "difference, percentage points")
-    else:
-        percent(ax.xaxis)
-        ax.set(title=title, xlabel=xlabel or "problems solved")
+        ax.set_xlabel(xlabel or "difference, percentage points")
 
 
 def training_curves(axes, table: pd.DataFrame, smooth=5, shares=()) -> None:

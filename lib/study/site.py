@@ -9,7 +9,6 @@ import posixpath
 import re
 import shutil
 from collections.abc import Iterable
-from html import escape
 from pathlib import Path
 from typing import NamedTuple
 
@@ -87,15 +86,14 @@ def build(studies: Iterable[Study], site: Path) -> Path:
     studies = sorted(studies)
     pages = {f"notebooks/{study.notebook}.ipynb": study.page for study in reversed(studies)}
     pages |= DOCUMENTS | {study.page: study.page for study in studies}
-    listed = ["## Executed analyses", "", "<ul>"]
+    listed = "## Executed analyses\n\n"
     for study in studies:
         notebook = nbformat.read(study.executed, 4)
         (site / study.page).write_text(linked(exporter.from_notebook_node(notebook)[0], "notebooks", site, pages))
-        title = escape(notebook.cells[0].source.splitlines()[0].lstrip("# "))
-        listed.append(f'<li><a href="{study.page}">{title}</a> ({study.about})')
+        title = notebook.cells[0].source.splitlines()[0].lstrip("# ")
+        listed += f"* [{title}]({study.page}) ({study.about})\n"
     for source, name in DOCUMENTS.items():
-        text = (ROOT / source).read_text()
-        if name == "index.html":
-            text = text.replace("## Hardware and", "\n".join([*listed, "</ul>", "", "## Hardware and"]))
+        # Only README.md, the front page, has this heading
+        text = (ROOT / source).read_text().replace("## Hardware and", f"{listed}\n## Hardware and")
         (site / name).write_text(page(text, posixpath.dirname(source), site, pages))
     return site / "index.html"

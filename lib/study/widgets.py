@@ -20,6 +20,24 @@ from lib.study import explorer
 WIDE, WIDER = {"width": "270px"}, {"width": "430px"}
 
 
+def _menu(description: str, options: Sequence[str] = (), layout=WIDE) -> Any:
+    """A menu whose values are texts."""
+    return widgets.Dropdown(description=description, options=options, layout=layout)
+
+
+def _refill(menu: Any, options: Sequence, value, action: Callable) -> None:
+    """Gives a menu new options and chooses one of them, without a call of the `action` that observes the menu."""
+    menu.unobserve(action, "value")
+    menu.options = options
+    menu.value = value
+    menu.observe(action, "value")
+
+
+def _titled(found: dict[str, Path]) -> list[tuple[str, str]]:
+    """Runs as the options of a menu: each run's title and its name."""
+    return [(f"{explorer.title(folder)} · {name}", name) for name, folder in found.items()]
+
+
 class Explorer:
     """Two tabs, `tabs`: one to read the rollouts of finished runs, one to give a policy a problem of your own.
 
@@ -29,44 +47,36 @@ class Explorer:
     loads the first runs.
     """
 
-    source: Any  # these are menus with texts as values
-    problem_set: Any
-    sort: Any
-    reward: Any
-    policy: Any
-
     def __init__(self, profile: str, runs: Sequence[str], page: int, ask: Callable[..., pd.DataFrame]):
         self.runs, self.page, self.draw_rollouts = runs, page, ask
-        self.found = explorer.find(profile, *explorer.WRITTEN)
-        self.names: dict[str, str] = {}  # title of each run in the list
+        self.found = explorer.find(profile, *explorer.WRITTEN)  # the profile's runs with rollouts
+        self.policies: dict[str, Path] = {}  # the profile's runs with a policy
         self.table: pd.DataFrame | None = None  # all rollouts of the runs that are shown
         self.at = np.array([], np.int64)  # positions in `table` of the rollouts that pass the filters
-        self.policies: dict[str, Path] = {}
-        self.source = widgets.Dropdown(options=explorer.profiles(), value=profile, description="profile", layout=WIDER)
+        self.source = _menu("profile", explorer.profiles(), WIDER)
+        self.source.value = profile
         self.tabs = widgets.Tab([self._reading(), self._asking()])
         self.tabs.titles = ("read rollouts", "ask a policy")
         moved = {self.enter: [self.source], self.offer: [self.search], self.add: [self.listed]}
         moved |= {self.refill: [self.chosen], self.relist: [self.number]}
         moved[self.rechoose] = [self.problem_set, self.verdicts, self.least, self.differ, self.sort]
         moved[self.show] = [self.rollouts, self.draw, self.reward]
-        moved[self.offer_policies] = [self.source]
         for action, some in moved.items():
             for widget in some:
                 widget.observe(action, "value")
         self.go.on_click(self.ask)
-        self.offer_policies()
 
     def _reading(self) -> widgets.Widget:
         self.search = widgets.Text(description="search", placeholder="sft, ast, trace, seed 0 ...", layout=WIDER)
         self.listed = widgets.Select(rows=7, description="runs", layout=WIDER)
-        self.chosen = widgets.TagsInput(allowed_tags=list(self.found), allow_duplicates=False)
-        self.problem_set = widgets.Dropdown(description="set", layout=WIDE)
+        self.chosen = widgets.TagsInput(allow_duplicates=False)
+        self.problem_set = _menu("set")
         self.verdicts = widgets.SelectMultiple(options=STATUSES, rows=5, description="verdicts", layout=WIDE)
         self.verdicts.value = [status for status in STATUSES if status != "missing"]
         self.least = widgets.IntSlider(max=20, description="attempts", continuous_update=False, layout=WIDE)
         self.differ = widgets.Checkbox(description="differ: some solve it", layout=WIDE)
-        self.sort = widgets.Dropdown(options=explorer.SORTS, description="sort", layout=WIDE)
-        self.reward = widgets.Dropdown(options=[explorer.OWN, *REWARDS], description="reward", layout=WIDE)
+        self.sort = _menu("sort", explorer.SORTS)
+        self.reward = _menu("reward", [explorer.OWN, *REWARDS])
         self.number = widgets.BoundedIntText(min=1, max=1, description="page", layout=WIDE)
         self.draw = widgets.IntSlider(min=0, max=15, description="draw", layout=WIDE)
         self.rollouts = widgets.Select(rows=7, description="rollouts", layout={"width": "98%"})
@@ -79,7 +89,7 @@ class Explorer:
         return widgets.VBox([above, self.chosen, self.said, self.rollouts, below, self.view])
 
     def _asking(self) -> widgets.Widget:
-        self.policy = widgets.Dropdown(description="policy")
+        self.policy = _menu("policy", layout=WIDER)
         self.typed = widgets.Text(value="44 19 35", description="numbers")
         self.target = widgets.IntText(value=98, description="target")
         self.samples = widgets.BoundedIntText(value=4, min=1, max=16, description="samples")
@@ -93,10 +103,12 @@ class Explorer:
     # --- tab "read rollouts": each method is called when the user changes a widget ---
 
     def enter(self, _=None) -> None:
-        """Another profile was chosen: list its runs, and show those of `runs` that it has."""
+        """Another profile was chosen: list its runs and its policies, and show those of `runs` that it has."""
         self.chosen.value = []
-        self.found = explorer.find(self.source.value, *explorer.WRITTEN)
-        self.names = {name: f"{explorer.title(folder)} · {name}" for name, folder in self.found.items()}
+        self.found, self.policies = explorer.find(self.source.value, *explorer.WRITTEN), {}
+        with suppress(FileNotFoundError):  # the profile may have no policy
+            self.policies = explorer.find(self.source.value, "checkpoint")
+        self.policy.options = _titled(self.policies)
         self.chosen.allowed_tags = list(self.found)
         self.offer()
         self.chosen.value = [name for name in self.runs if name in self.found]
@@ -106,11 +118,8 @@ class Explorer:
     def offer(self, _=None) -> None:
         """The search text has changed: list the runs whose titles contain all of its words."""
         words = self.search.value.lower().split()
-        self.listed.unobserve(self.add, "value")
-        options = [(text, name) for name, text in self.names.items()]
-        self.listed.options = [one for one in options if all(word in one[0].lower() for word in words)]
-        self.listed.value = None
-        self.listed.observe(self.add, "value")
+        listed = [one for one in _titled(self.found) if all(word in one[0].lower() for word in words)]
+        _refill(self.listed, listed, None, self.add)
 
     def add(self, _=None) -> None:
         """A run was chosen in the list: show it as well."""
@@ -120,23 +129,19 @@ class Explorer:
 
     def refill(self, _=None) -> None:
         """The runs to show have changed: load them, and keep the chosen problem set if they have it."""
-        self.table = None
-        if self.chosen.value:
-            self.said.value = f"loading {', '.join(self.chosen.value)} ..."
-            try:
-                self.table = explorer.load({name: self.found[name] for name in self.chosen.value})
-            except (OSError, ValueError) as error:
-                self.said.value = str(error)
-        else:
+        self.table, self.rollouts.options = None, []  # which empties the view
+        if not self.chosen.value:
             self.said.value = "choose a run in the list"
-        if self.table is None:
-            self.rollouts.options, self.view.value = [], ""
+            return
+        self.said.value = f"loading {', '.join(self.chosen.value)} ..."
+        try:
+            self.table = explorer.load({name: self.found[name] for name in self.chosen.value})
+        except (OSError, ValueError) as error:
+            self.said.value = str(error)
             return
         kept, sets = self.problem_set.value, list(self.table["set"].cat.categories)
-        self.problem_set.unobserve(self.rechoose, "value")
-        self.problem_set.options = sets
-        self.problem_set.value = next((name for name in (kept, "heldout_1000") if name in sets), sets[0])
-        self.problem_set.observe(self.rechoose, "value")
+        first = next((name for name in (kept, "heldout_1000") if name in sets), sets[0])
+        _refill(self.problem_set, sets, first, self.rechoose)
         self.rechoose()
 
     def rechoose(self, _=None) -> None:
@@ -144,29 +149,19 @@ class Explorer:
         if self.table is None:
             return
         filters = (self.problem_set.value, self.verdicts.value, self.least.value, self.differ.value, self.sort.value)
-        at = explorer.choose(self.table, self.chosen.value, *filters)
-        told = explorer.size(self.table.iloc[at])
-        if not len(at):
-            everything = (self.problem_set.value, STATUSES, 0, False, self.sort.value)
-            at = explorer.choose(self.table, self.chosen.value, *everything)
-            told = explorer.size(self.table.iloc[at])
-            told = f"no rollout passes these filters, so all are shown: {told}"
-        self.at, self.said.value = at, told
-        self.number.max = max(-(-len(at) // self.page), 1)
-        if self.number.value > 1:
-            self.number.value = 1  # this calls relist
-        else:
-            self.relist()
+        self.at = explorer.choose(self.table, self.chosen.value, *filters)
+        self.said.value = explorer.size(self.table.iloc[self.at])
+        self.number.max = max(-(-len(self.at) // self.page), 1)
+        self.number.value = 1
+        self.relist()
 
     def relist(self, _=None) -> None:
         """Another page of the list was chosen: show one line for each of its rollouts."""
         if self.table is None:
             return
         at = self.at[(self.number.value - 1) * self.page : self.number.value * self.page]
-        self.rollouts.unobserve(self.show, "value")  # `show` is called below in any case
-        self.rollouts.options = [(explorer.line(self.table.iloc[one]), int(one)) for one in at]
-        self.rollouts.value = int(at[0]) if len(at) else None
-        self.rollouts.observe(self.show, "value")
+        lines = [(explorer.line(self.table.iloc[one]), int(one)) for one in at]
+        _refill(self.rollouts, lines, int(at[0]) if len(at) else None, self.show)
         self.show()
 
     def show(self, _=None) -> None:
@@ -178,13 +173,6 @@ class Explorer:
         self.view.value = explorer.page(self.table, positions, self.reward.value)
 
     # --- tab "ask a policy" ---
-
-    def offer_policies(self, _=None) -> None:
-        """Another profile was chosen: offer its policies, if it has any."""
-        self.policies = {}
-        with suppress(FileNotFoundError):
-            self.policies = explorer.find(self.source.value, "checkpoint")
-        self.policy.options = [(f"{explorer.title(folder)} · {name}", name) for name, folder in self.policies.items()]
 
     def ask(self, _=None) -> None:
         """The button was clicked: sample the policy on the problem that was typed."""

@@ -22,11 +22,11 @@ def ends(row, signed: bool, scale=100.0, digits=1) -> list[str]:
 
 def said(row, unit=" points", scale=100.0, digits=1) -> str:
     """A row with estimate, low and high as text: "+2.8 points (95% CI -1.3 to +5.5)"; with unit "" it is "+2.8 [-1.3,
-    +5.5]". If row is None: "not run". Differences and contrasts get signs. A result of only one training run is marked.
+    +5.5]". If row is None: "not run". Differences get signs. A result of only one training run is marked.
     """
     if row is None:
         return "not run"
-    value, low, high = ends(row, bool({"baseline", "contrast"} & {*row.index}), scale, digits)
+    value, low, high = ends(row, "baseline" in row, scale, digits)
     interval = f"(95% CI {low} to {high})" if unit else f"[{low}, {high}]"
     return f"{value}{unit} {interval}" + (" (one seed)" if row.get("runs", 0) == 1 else "")
 
@@ -39,7 +39,7 @@ def moved(row) -> str:
         return verb if row is None else f"{verb}: {said(row)}"
     if verb == "falls":
         row = pd.Series({**row, "estimate": -row["estimate"], "low": -row["high"], "high": -row["low"]})
-    return f"{verb} by {said(row.drop(['baseline', 'contrast'], errors='ignore'))}"
+    return f"{verb} by {said(row.drop('baseline', errors='ignore'))}"
 
 
 def level(row) -> str:
@@ -64,7 +64,7 @@ def ahead(names: Sequence[str], nobody: str, of: str) -> str:
     return f"{', '.join(first[:-1])} and {first[-1]} are ahead of {of}"
 
 
-def beside(ours: pd.Series, paper: pd.Series, digits=1, signed=False) -> pd.Series:
+def beside(ours: pd.Series, paper: pd.Series, digits=1) -> pd.Series:
     """The texts `ours`, each followed by the paper's number in parentheses if the paper has one."""
-    theirs = paper.map(f" ({{:{'+' if signed else ''}.{digits}f}})".format, na_action="ignore")
+    theirs = paper.map(f" ({{:.{digits}f}})".format, na_action="ignore")
     return ours + theirs.fillna("").astype(str)
