@@ -38,8 +38,9 @@ DIRECTIONS = ["higher", "lower", "highest", "lowest", "equal", "zero"]
 COLUMNS = ["estimate", "low", "high", "n_problems", "seeds", "borrowed", "p", "theirs", "error"]
 COLUMNS += ["against", "comparisons", "answer", "size", "within", "contradicts"]
 PER = {"percent": 100, "percentage points": 100, "of 800": 800, "problems of 50": 50}  # units of results.csv
-SOLVED = r"(?:mean )?pass@(?:k<=)?\d+|any|likeliest|solved at equal tokens"  # metrics that are shares of problems solved
-NEAR = 0.03  # a difference of these metrics within this bound is too small to matter here
+# Metrics that are shares of problems solved, and a difference of them that is too small to matter here
+SOLVED = r"(?:mean )?pass@(?:k<=)?\d+|any|likeliest|solved at equal tokens"
+NEAR = 0.03
 PROBLEMS = {"heldout_400": 400, "levels": 576, "test_50_n3": 24, "test_50_n4": 26}  # other sets of the papers have 50
 PROBLEMS |= {f"levels L{group}": 64 for group in range(1, 10)}
 
