@@ -12,12 +12,10 @@ of any text is therefore small, and functions that walk it may recurse.
 import operator
 import re
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
-from itertools import islice
 from operator import itemgetter
-from typing import NoReturn
 
 MAX_DIGITS = 18
 MAX_NODES = 255
@@ -48,31 +46,22 @@ HOLDS = {  # whether a op b equals c exactly
 }
 
 
-class _Tree:
-    """Trees never change, so a deep copy of a tree is the tree itself. A real copy would end in a RecursionError."""
-
-    __slots__ = ()
-
-    def __deepcopy__(self, memo):
-        return self
-
-
 @dataclass(frozen=True, slots=True)
-class Num(_Tree):
+class Num:
     """A number in the text: an int, or a Fraction if it was written as a decimal."""
 
     value: int | Fraction
 
 
 @dataclass(frozen=True, slots=True)
-class Neg(_Tree):
+class Neg:
     """A unary minus. `--a` has two of them: nothing is simplified."""
 
     child: "Expr"
 
 
 @dataclass(frozen=True, slots=True)
-class BinOp(_Tree):
+class BinOp:
     """One of the operations `+`, `-`, `*`, `/`."""
 
     op: str
@@ -88,7 +77,7 @@ class ExpressionError(ValueError):
 
     def __init__(self, reason: str, column: int):
         super().__init__(f"{reason} at column {column}")
-        self.reason, self.column = reason, column
+        self.column = column
 
 
 def parse(text: str, decimals: bool = False) -> Expr:
@@ -96,39 +85,30 @@ def parse(text: str, decimals: bool = False) -> Expr:
 
     decimals: whether decimals such as 13.5 are read too, as exact Fractions.
     """
-    pattern = _DECIMAL_TOKEN if decimals else _TOKEN
-    tokens = pattern.findall(text)
     operands: list[Expr] = []
     operators: list[str] = []
     nodes, operand_next = 0, True
-
-    def refuse(reason: str, index: int) -> NoReturn:
-        matches = islice(pattern.finditer(text), index, None)
-        start = next(matches).start() if index < len(tokens) else len(text)
-        raise ExpressionError(reason, start + 1)
-
     # 1. Read the tokens in order, with a stack of operators that wait for their right operand
-    for i, token in enumerate(tokens):
+    for match in (_DECIMAL_TOKEN if decimals else _TOKEN).finditer(text):
+        token, column = match[0], match.start() + 1
         if token == "(" or token[0] in _DIGITS:
             if not operand_next:
-                refuse("an operator is missing", i)
+                raise ExpressionError("an operator is missing", column)
             if token == "(":
                 operators.append(token)
                 continue
-            if fault := _fault(token):
-                refuse(fault, i)
-            operands.append(Num(Fraction(token) if "." in token else int(token)))
+            operands.append(Num(_number(token, column)))
             operand_next = False
         elif operand_next:
             if token == "+":
                 continue
             if token != "-":
-                refuse(f"{token!r} where a number should be", i)
+                raise ExpressionError(f"{token!r} where a number should be", column)
             operators.append(_SIGN)
         elif token == ")":
             _reduce(operands, operators, 1)
             if not operators:
-                refuse("')' without '('", i)
+                raise ExpressionError("')' without '('", column)
             operators.pop()
             continue
         elif token in "+-*/":
@@ -136,23 +116,25 @@ def parse(text: str, decimals: bool = False) -> Expr:
             operators.append(token)
             operand_next = True
         else:
-            refuse(f"{token!r} is not in the grammar", i)
+            raise ExpressionError(f"{token!r} is not in the grammar", column)
         nodes += 1
         if nodes > MAX_NODES:
-            refuse(f"more than {MAX_NODES} numbers and operators", i)
+            raise ExpressionError(f"more than {MAX_NODES} numbers and operators", column)
     # 2. Apply the operators that are left
     if operand_next:
-        refuse("a number is missing", len(tokens))
+        raise ExpressionError("a number is missing", len(text) + 1)
     _reduce(operands, operators, 1)
     if operators:
-        refuse("'(' without ')'", len(tokens))
+        raise ExpressionError("'(' without ')'", len(text) + 1)
     return operands[0]
 
 
-def _fault(number: str) -> str | None:
-    if len(number) > MAX_DIGITS:  # this also keeps int() from taking quadratic time
-        return f"a number of more than {MAX_DIGITS} digits"
-    return "a leading zero" if number[0] == "0" and number[1:2] in _DIGITS else None
+def _number(token: str, column: int) -> int | Fraction:
+    if len(token) > MAX_DIGITS:  # this also keeps int() from taking quadratic time
+        raise ExpressionError(f"a number of more than {MAX_DIGITS} digits", column)
+    if token[0] == "0" and token[1:2] in _DIGITS:
+        raise ExpressionError("a leading zero", column)
+    return Fraction(token) if "." in token else int(token)
 
 
 def _reduce(operands: list[Expr], operators: list[str], precedence: int) -> None:
@@ -204,27 +186,14 @@ def children(expr: Expr) -> tuple[Expr | None, Expr | None]:
     return expr.left, expr.right
 
 
-def nodes(expr: Expr | None) -> Iterator[Expr]:
-    """Every node of a tree, the root first."""
-    stack = [expr]
-    while stack:
-        if (node := stack.pop()) is not None:
-            yield node
-            stack.extend(reversed(children(node)))
-
-
 def leaves(expr: Expr) -> list:
-    """The numbers in an expression, in no particular order."""
-    found, stack = [], [expr]
-    while stack:
-        node = stack.pop()
-        if isinstance(node, BinOp):
-            stack += (node.left, node.right)
-        elif isinstance(node, Neg):
-            stack.append(node.child)
-        else:
-            found.append(node.value)
-    return found
+    """The numbers in an expression, from left to right."""
+    match expr:
+        case Num(value):
+            return [value]
+        case Neg(child):
+            return leaves(child)
+    return leaves(expr.left) + leaves(expr.right)
 
 
 def operands(expr: Expr) -> list[int | Fraction]:
