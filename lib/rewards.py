@@ -63,9 +63,9 @@ def register(name: str) -> Callable:
 
     def enter(factory: Callable[..., Reward]) -> Callable[..., Reward]:
         table = REWARDS if _file is None else _file
-        for known in filter(None, [REWARDS.get(name), table.get(name)]):
-            if not getattr(known, "__module__", None) == getattr(factory, "__module__", None) == "__main__":
-                raise ValueError(f"a reward {name!r} exists already: give yours another name")
+        known = REWARDS.get(name) or table.get(name)
+        if known and not getattr(known, "__module__", None) == getattr(factory, "__module__", None) == "__main__":
+            raise ValueError(f"a reward {name!r} exists already: give yours another name")
         table[name] = factory
         return factory
 

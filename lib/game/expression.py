@@ -32,18 +32,8 @@ _DIGITS = frozenset("0123456789")
 _SIGN = "sign"  # a unary minus on the stack of operators
 _PRECEDENCE = {"(": 0, "+": 1, "-": 1, "*": 2, "/": 2, _SIGN: 3}
 
-COMPUTE = {  # a op b, exact, for int and Fraction; a quotient is a Fraction, or raises ZeroDivisionError
-    "+": operator.add,
-    "-": operator.sub,
-    "*": operator.mul,
-    "/": Fraction,
-}
-HOLDS = {  # whether a op b equals c exactly
-    "+": lambda a, b, c: a + b == c,
-    "-": lambda a, b, c: a - b == c,
-    "*": lambda a, b, c: a * b == c,
-    "/": lambda a, b, c: b != 0 and a == b * c,
-}
+# a op b, exact, for int and Fraction; a quotient is a Fraction, or raises ZeroDivisionError
+COMPUTE = {"+": operator.add, "-": operator.sub, "*": operator.mul, "/": Fraction}
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,6 +155,11 @@ def number(text: str) -> int | Fraction:
     return Fraction(text) if "." in text or "/" in text else int(text)
 
 
+def holds(op: str, a: int | Fraction, b: int | Fraction, c: int | Fraction) -> bool:
+    """Whether a op b equals c exactly. Nothing equals a division by zero."""
+    return COMPUTE[op](a, b) == c if op != "/" else b != 0 and a == b * c
+
+
 def without(pool: Sequence, taken: Sequence) -> list | None:
     """The members of `pool` that remain, in order, when those of `taken` are removed; None if the pool does not hold
     them all. A member that is taken twice must be in the pool twice."""
@@ -188,12 +183,9 @@ def children(expr: Expr) -> tuple[Expr | None, Expr | None]:
 
 def leaves(expr: Expr) -> list:
     """The numbers in an expression, from left to right."""
-    match expr:
-        case Num(value):
-            return [value]
-        case Neg(child):
-            return leaves(child)
-    return leaves(expr.left) + leaves(expr.right)
+    if isinstance(expr, Num):
+        return [expr.value]
+    return [value for child in children(expr) if child for value in leaves(child)]
 
 
 def operands(expr: Expr) -> list[int | Fraction]:
@@ -203,9 +195,7 @@ def operands(expr: Expr) -> list[int | Fraction]:
             return [value]
         case Neg(Num(value)):
             return [-value]
-        case Neg(child):
-            return operands(child)
-    return operands(expr.left) + operands(expr.right)
+    return [value for child in children(expr) if child for value in operands(child)]
 
 
 def numbers(expr: Expr) -> Counter:
@@ -230,8 +220,7 @@ def _operand(expr: Expr, precedence: int) -> str:
 
 
 def canonical(expr: Expr) -> Expr:
-    """The tree with the operands of every + and * in one fixed order. Trees that are equal up to commuting get equal
-    results."""
+    """The tree with the operands of every + and * in one fixed order: equal for trees equal up to commuting."""
     return _canonical(expr)[1]
 
 

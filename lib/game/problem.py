@@ -130,7 +130,8 @@ def from_file(path: str | Path) -> list[Problem]:
 
 def _csv(path: Path) -> Iterator[tuple[str, dict]]:
     with path.open(newline="", encoding="utf-8-sig") as file:
-        sign = next((sign for sign in ";\t" if sign in file.readline()), ",")
+        head = file.readline()
+        sign = next((sign for sign in ";\t" if sign in head), ",")
         file.seek(0)
         rows = csv.DictReader(file, delimiter=sign, skipinitialspace=True)
         rows.fieldnames = [name.strip() for name in rows.fieldnames or []]
@@ -172,7 +173,8 @@ def from_hub(name: str, split: str) -> list[Problem]:
     if (repository := HUB.get(name, name if "/" in name else None)) is None:
         raise ProblemSetError(f"no hub set is known for {name!r} (known: {', '.join(HUB)}); use source='generated'")
     try:
-        return _problems(_table(hub_rows(repository, split).to_pandas()), f"hub set {repository!r}")
+        table: Any = hub_rows(repository, split).to_pandas()
+        return _problems(_table(table), f"hub set {repository!r}")
     except ProblemSetError:
         raise
     except Exception as error:
@@ -217,8 +219,8 @@ def admitted(found: list[Problem], name: str, train: bool) -> pd.DataFrame:
 
 
 def _problems(rows: Iterable[tuple[str, Any]], where: str) -> list[Problem]:
-    """Turns rows, each with the place where it was found, into Problems. Raises ProblemSetError for a row that is not a
-    problem, and if there is no row."""
+    """Turns rows, each with the place where it was found, into Problems. A row is a dict, or a JSON text. Raises
+    ProblemSetError for a row that is not a problem, and if there is no row."""
     found = []
     for place, row in rows:
         try:
@@ -301,11 +303,8 @@ def draw_block(rng: np.random.Generator, numbers: int, lowest_target: int) -> tu
 
 
 def stream(seed: int, numbers: int, taken: set, lowest_target: int = 10) -> Iterator[Problem]:
-    """An endless stream of problems. No problem has its key in the set `taken`, and the key of each problem is added to
-    it.
-
-    Block b has its own random stream, seeded by (seed, lowest target, numbers, b).
-    """
+    """An endless stream of problems whose keys are not in the set `taken`; the key of each problem is added to it.
+    Block b has its own random stream, seeded by (seed, lowest target, numbers, b)."""
     import numpy as np
 
     for block in count():
@@ -321,8 +320,7 @@ def stream(seed: int, numbers: int, taken: set, lowest_target: int = 10) -> Iter
 
 
 def digest(rows: pd.DataFrame) -> str:
-    """The sha256 of the content, independent of how the parquet file is encoded: one JSON line per row, columns in
-    order."""
+    """The sha256 of the content, however the parquet file is encoded: one JSON line per row, columns in order."""
     columns = [[list(map(int, v)) for v in rows[c]] if c == "nums" else rows[c].tolist() for c in rows.columns]
     lines = (json.dumps(row, separators=(",", ":")) for row in zip(*columns, strict=True))
     return hashlib.sha256("\n".join(lines).encode()).hexdigest()

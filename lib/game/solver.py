@@ -365,8 +365,7 @@ def solution_forms(problem: Problem) -> np.ndarray:
 
 
 def count_all(problems: Sequence[Problem]) -> np.ndarray:
-    """The exact number of solutions of each problem, int64 (problems,). Prints a progress line if the work
-    takes long."""
+    """The exact number of solutions of each problem, int64 (problems,). Long work prints a progress line."""
     counts = np.zeros(len(problems), np.int64)
     with progress(None, len(problems), "problems solved") as line:
         for where, nums, targets in _blocks(problems, 512):

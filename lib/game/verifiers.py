@@ -139,8 +139,7 @@ class TraceVerdict(Verdict):
 
 
 def verify_trace(completion: str, problem: Problem) -> TraceVerdict:
-    """The verdict on a structured search trace: on each of its lines, on its answer, and on the link between
-    the two."""
+    """The verdict on a structured search trace: on each of its lines, on its answer, and on the link between them."""
     verdict, trace, link = verify_answer(completion, problem), replay(completion, problem), "none"
     if verdict.status == "wrong_numbers" and verdict.expression is not None:
         signed = operands(verdict.expression)  # -40 may be a result, or the negative of 40
