@@ -31,8 +31,7 @@ if "COUNTDOWN_RUNS" in os.environ:  # an absolute path, since child processes wo
 
 
 def nearest(name: str, known: Iterable) -> str:
-    """The end of an error message: the nearest known name, or if no name is near, all names, or the first thirty of
-    them."""
+    """The end of an error message: the nearest known name, or if no name is near, up to thirty names."""
     names = list(dict.fromkeys(map(str, known)))
     close = difflib.get_close_matches(str(name), names, 1, cutoff=0.5)
     more = f" and {len(names) - 30} more" if len(names) > 30 else ""
@@ -69,8 +68,7 @@ def synchronise(path: Path) -> None:
 
 @contextmanager
 def writing(path: Path, *others: type[Exception]) -> Iterator[None]:
-    """Turns an OSError in writing `path`, or one of `others` that means the same, into an OSError with the path and a
-    remedy."""
+    """Turns an OSError in writing `path`, or one of `others` that means the same, into one with path and remedy."""
     try:
         yield
     except (OSError, *others) as error:
@@ -96,8 +94,7 @@ def write_table(table: pd.DataFrame, path: Path, rounded: bool = False) -> Path:
 
 
 def brief(cell):
-    """A fraction as text with six significant digits; whole numbers, and cells that are not numbers, are returned
-    unchanged.
+    """A fraction as text with six significant digits; any other cell is returned unchanged.
 
     Processors disagree about the sixteenth digit, which decides how a tie is rounded; rounding to twelve digits first
     removes it. A number below 1e-12 in size is taken for a difference of equal numbers, and becomes 0.
@@ -171,18 +168,15 @@ def remedy(path: Path) -> str:
 
 
 def shown(path: Path) -> str:
-    """A path as it is shown to people, in notebooks and in records: relative to the repository's root if it lies
-    inside."""
+    """A path as it is shown to people and in records: relative to the repository's root if it lies inside."""
     return str(path.relative_to(ROOT)) if path.is_relative_to(ROOT) else str(path)
 
 
 def progress(iterable: Iterable | None, total: int, what: str, done: int = 0) -> tqdm:
-    """Passes the items on, and shows every few seconds how many of `total` are done; `done` of them were done
-    before."""
+    """Passes the items on, and shows every few seconds how many of `total` are done; `done` were done before."""
     line = "{desc} {n_fmt}/{total_fmt}{postfix}, {elapsed} elapsed, {remaining} left"
-    return tqdm(
-        iterable, what, total, initial=done, file=sys.stdout, mininterval=5, miniters=1, delay=2, bar_format=line
-    )
+    shape = {"file": sys.stdout, "mininterval": 5, "miniters": 1, "delay": 2, "bar_format": line}
+    return tqdm(iterable, what, total, initial=done, **shape)
 
 
 clock = tqdm.format_interval  # formats seconds: 75 -> "01:15", 3700 -> "1:01:40"

@@ -53,7 +53,6 @@ class Score(NamedTuple):
 Reward = Callable[[Sequence[str], Problem], list[Score]]
 REWARDS: dict[str, Callable[..., Reward]] = {}
 _file: dict[str, Callable[..., Reward]] | None = None  # the rewards of the file that is being run, if there is one
-_of_files: dict[str, tuple[bytes, dict[str, Callable[..., Reward]]]] = {}  # file -> its text and its rewards
 
 
 def register(name: str) -> Callable:
@@ -64,9 +63,9 @@ def register(name: str) -> Callable:
 
     def enter(factory: Callable[..., Reward]) -> Callable[..., Reward]:
         table = REWARDS if _file is None else _file
-        for known in filter(None, [REWARDS.get(name), table.get(name)]):
-            if not getattr(known, "__module__", None) == getattr(factory, "__module__", None) == "__main__":
-                raise ValueError(f"a reward {name!r} exists already: give yours another name")
+        known = REWARDS.get(name) or table.get(name)
+        if known and not getattr(known, "__module__", None) == getattr(factory, "__module__", None) == "__main__":
+            raise ValueError(f"a reward {name!r} exists already: give yours another name")
         table[name] = factory
         return factory
 
@@ -363,23 +362,22 @@ def get_reward(name: str, options: dict | None = None) -> Reward:
     reward itself raises TypeError for a single text and for anything other than a `Problem`, and ValueError for scores
     that `score_group` refuses.
     """
-    file, _, short = name.rpartition(":")
-    known_rewards = rewards_of(file) if file else REWARDS
-    if short not in known_rewards:
-        raise ValueError(f"unknown reward {name!r}{nearest(short, known_rewards)}")
-    factory = known_rewards[short]
-    known = inspect.signature(factory).parameters
-    for option, value in (options or {}).items():
+    (file, _, short), options = name.rpartition(":"), options or {}
+    rewards = rewards_of(file) if file else REWARDS
+    if short not in rewards:
+        raise ValueError(f"unknown reward {name!r}{nearest(short, rewards)}")
+    known = inspect.signature(rewards[short]).parameters
+    for option, value in options.items():
         if option not in known:
             raise ValueError(f"reward {name!r} has no option {option!r}{nearest(option, known)}")
         if not _fits(value, kind := known[option].annotation):
             raise ValueError(f"reward {name!r}: {option} is {KINDS[kind]}, not {value!r}")
     try:
-        reward = factory(**options or {})
+        reward = rewards[short](**options)
     except ValueError:
         raise
     except (Exception, SystemExit) as error:
-        raise ValueError(f"reward {name!r} with options {options or {}}: {_sentence(error)}") from error
+        raise ValueError(f"reward {name!r} with options {options}: {_sentence(error)}") from error
     if not callable(reward):
         raise ValueError(f"reward {name!r} must give a function of completions and a problem, not {reward!r:.60}")
 
@@ -430,21 +428,24 @@ def rewards_of(file: str) -> dict[str, Callable[..., Reward]]:
 
     Raises ValueError with the file and the line for any error in it, including `sys.exit()`.
     """
-    global _file
     path = ROOT / file
     if not path.is_file():
         raise ValueError(f"there is no file {file} to take a reward from")
-    text = path.read_bytes()
-    if _of_files.get(file, ("",))[0] != text:
-        outer, _file = _file, {}
-        try:
-            runpy.run_path(str(path))
-            _of_files[file] = text, _file
-        except (Exception, SystemExit) as error:
-            raise ValueError(f"{file}, line {_line(error, str(path))}: {_sentence(error)}") from error
-        finally:
-            _file = outer
-    return _of_files[file][1]
+    return _registered(file, str(path), path.read_bytes())
+
+
+@cache
+def _registered(file: str, path: str, text: bytes) -> dict[str, Callable[..., Reward]]:
+    """`text` is the file's content: it is part of the cache's key."""
+    global _file
+    outer, _file = _file, {}
+    try:
+        runpy.run_path(path)
+        return _file
+    except (Exception, SystemExit) as error:
+        raise ValueError(f"{file}, line {_line(error, path)}: {_sentence(error)}") from error
+    finally:
+        _file = outer
 
 
 def _sentence(error: BaseException) -> str:

@@ -311,9 +311,9 @@ def test_a_hub_set_that_cannot_be_loaded_is_an_error(tmp_path, monkeypatch):
         problem.load(str(tmp_path), "train", source="hub")
 
 
-def test_exclude_takes_tables_too(capsys):
-    table = pd.DataFrame({"nums": [[35, 19, 44], [1, 2, 3]], "target": [98, 6], "text": ["a", "b"]})
-    assert problem.exclude(table)["text"].tolist() == ["b"]
+def test_rows_about_evaluation_problems_are_excluded(capsys):
+    rows = {"nums": [[35, 19, 44], [1, 2, 3]], "target": [98, 6], "text": ["a", "b"]}
+    assert problem.exclude(datasets.Dataset.from_dict(rows))["text"] == ["b"]
     assert "1 of 2 rows dropped" in capsys.readouterr().out
 
 
@@ -378,14 +378,15 @@ def test_jsonl_is_cut_at_line_ends_alone(tmp_path):
 @pytest.mark.parametrize(
     "line, message",
     [
-        ("{", "line 2 is no JSON"),
-        ("[" * 100_000, "line 2 is no JSON"),
-        ("[1, 2]", "line 2 is no JSON object"),
+        ("{", "line 2: Expecting property name"),
+        ("[" * 100_000, "line 2: maximum recursion depth"),
+        ("[1, 2]", r"line 2: \[1, 2\] is no JSON object"),
+        ("5", "line 2: 5 is no JSON object"),
         ('{"nums": 5, "target": 3}', "line 2: 5, 3 is not a problem"),
         ('{"target": 3}', "line 2: None, 3 is not a problem"),
         ('{"nums": [1, true], "target": 2}', "line 2"),
         ('{"nums": [1, 2.5], "target": 2}', "line 2"),
-        ('{"metadata": [1]}', "line 2"),
+        ('{"metadata": [1]}', r"line 2: \[1\] is no JSON object"),
         ('{"nums": [1, 2], "target": ' + "9" * 4000 + "}", "line 2: .{0,200} is not a problem"),
     ],
 )
@@ -408,13 +409,3 @@ def test_problems_without_a_solution_are_counted_and_named(tmp_path, capsys):
     (tmp_path / "own.csv").write_text("nums,target\n3 5 7,26\n1 1,50\n2 2,90\n1 2 3 4 5,6\n")
     assert len(problem.load_set(str(tmp_path / "own.csv"))) == 4  # they stay: pass@k has a lower ceiling
     assert "own.csv: 2 of 4 have no solution: 1, 1 -> 50; 2, 2 -> 90\n" in capsys.readouterr().out
-
-
-def test_a_folder_of_save_to_disk_is_read(tmp_path):
-    rows = datasets.Dataset.from_dict({"nums": [[3, 5, 7], [2, 3, 7, 8]], "target": [26, 24]})
-    rows.save_to_disk(tmp_path / "one")
-    datasets.DatasetDict({"train": rows, "test": rows.select([0])}).save_to_disk(tmp_path / "two")
-    assert problem.from_hub(str(tmp_path / "one"), "train") == problem.from_hub(str(tmp_path / "two"), "train") == MINE
-    assert problem.from_hub(str(tmp_path / "two"), "test") == MINE[:1]
-    with pytest.raises(ProblemSetError, match=r"folder .*, split 'dev' cannot be loaded \((?!.*network)"):
-        problem.from_hub(str(tmp_path / "two"), "dev")

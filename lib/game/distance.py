@@ -17,8 +17,7 @@ from lib.game.solver import label, number_labels, solution_forms, tree
 
 
 def distance_to_solutions(expr: Expr | None, problem: Problem) -> float:
-    """d (Eq. 5) of an expression, or of the empty tree None: a whole number of nodes, or infinite without a
-    solution."""
+    """d (Eq. 5) of an expression, or of the empty tree None: a number of nodes, or infinite without a solution."""
     differing, outside = _differing(expr, problem)
     return float(int(differing.min()) + outside) if differing.size else inf  # a sum in uint8 would wrap around
 
@@ -56,6 +55,5 @@ def _differing(expr: Expr | None, problem: Problem) -> tuple[np.ndarray, int]:
 
 @lru_cache(maxsize=256)
 def _solutions(key: tuple) -> tuple[np.ndarray, dict]:
-    """The `solution_forms` as (positions, forms), so that sums over positions run along the forms; and each number's
-    label."""
+    """The `solution_forms` as (positions, forms), which makes sums over positions fast, and each number's label."""
     return np.ascontiguousarray(solution_forms(Problem(*key)).T), number_labels(key[0])

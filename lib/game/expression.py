@@ -12,12 +12,10 @@ of any text is therefore small, and functions that walk it may recurse.
 import operator
 import re
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
-from itertools import islice
 from operator import itemgetter
-from typing import NoReturn
 
 MAX_DIGITS = 18
 MAX_NODES = 255
@@ -34,45 +32,26 @@ _DIGITS = frozenset("0123456789")
 _SIGN = "sign"  # a unary minus on the stack of operators
 _PRECEDENCE = {"(": 0, "+": 1, "-": 1, "*": 2, "/": 2, _SIGN: 3}
 
-COMPUTE = {  # a op b, exact, for int and Fraction; a quotient is a Fraction, or raises ZeroDivisionError
-    "+": operator.add,
-    "-": operator.sub,
-    "*": operator.mul,
-    "/": Fraction,
-}
-HOLDS = {  # whether a op b equals c exactly
-    "+": lambda a, b, c: a + b == c,
-    "-": lambda a, b, c: a - b == c,
-    "*": lambda a, b, c: a * b == c,
-    "/": lambda a, b, c: b != 0 and a == b * c,
-}
-
-
-class _Tree:
-    """Trees never change, so a deep copy of a tree is the tree itself. A real copy would end in a RecursionError."""
-
-    __slots__ = ()
-
-    def __deepcopy__(self, memo):
-        return self
+# a op b, exact, for int and Fraction; a quotient is a Fraction, or raises ZeroDivisionError
+COMPUTE = {"+": operator.add, "-": operator.sub, "*": operator.mul, "/": Fraction}
 
 
 @dataclass(frozen=True, slots=True)
-class Num(_Tree):
+class Num:
     """A number in the text: an int, or a Fraction if it was written as a decimal."""
 
     value: int | Fraction
 
 
 @dataclass(frozen=True, slots=True)
-class Neg(_Tree):
+class Neg:
     """A unary minus. `--a` has two of them: nothing is simplified."""
 
     child: "Expr"
 
 
 @dataclass(frozen=True, slots=True)
-class BinOp(_Tree):
+class BinOp:
     """One of the operations `+`, `-`, `*`, `/`."""
 
     op: str
@@ -88,7 +67,7 @@ class ExpressionError(ValueError):
 
     def __init__(self, reason: str, column: int):
         super().__init__(f"{reason} at column {column}")
-        self.reason, self.column = reason, column
+        self.column = column
 
 
 def parse(text: str, decimals: bool = False) -> Expr:
@@ -96,39 +75,30 @@ def parse(text: str, decimals: bool = False) -> Expr:
 
     decimals: whether decimals such as 13.5 are read too, as exact Fractions.
     """
-    pattern = _DECIMAL_TOKEN if decimals else _TOKEN
-    tokens = pattern.findall(text)
     operands: list[Expr] = []
     operators: list[str] = []
     nodes, operand_next = 0, True
-
-    def refuse(reason: str, index: int) -> NoReturn:
-        matches = islice(pattern.finditer(text), index, None)
-        start = next(matches).start() if index < len(tokens) else len(text)
-        raise ExpressionError(reason, start + 1)
-
     # 1. Read the tokens in order, with a stack of operators that wait for their right operand
-    for i, token in enumerate(tokens):
+    for match in (_DECIMAL_TOKEN if decimals else _TOKEN).finditer(text):
+        token, column = match[0], match.start() + 1
         if token == "(" or token[0] in _DIGITS:
             if not operand_next:
-                refuse("an operator is missing", i)
+                raise ExpressionError("an operator is missing", column)
             if token == "(":
                 operators.append(token)
                 continue
-            if fault := _fault(token):
-                refuse(fault, i)
-            operands.append(Num(Fraction(token) if "." in token else int(token)))
+            operands.append(Num(_number(token, column)))
             operand_next = False
         elif operand_next:
             if token == "+":
                 continue
             if token != "-":
-                refuse(f"{token!r} where a number should be", i)
+                raise ExpressionError(f"{token!r} where a number should be", column)
             operators.append(_SIGN)
         elif token == ")":
             _reduce(operands, operators, 1)
             if not operators:
-                refuse("')' without '('", i)
+                raise ExpressionError("')' without '('", column)
             operators.pop()
             continue
         elif token in "+-*/":
@@ -136,23 +106,25 @@ def parse(text: str, decimals: bool = False) -> Expr:
             operators.append(token)
             operand_next = True
         else:
-            refuse(f"{token!r} is not in the grammar", i)
+            raise ExpressionError(f"{token!r} is not in the grammar", column)
         nodes += 1
         if nodes > MAX_NODES:
-            refuse(f"more than {MAX_NODES} numbers and operators", i)
+            raise ExpressionError(f"more than {MAX_NODES} numbers and operators", column)
     # 2. Apply the operators that are left
     if operand_next:
-        refuse("a number is missing", len(tokens))
+        raise ExpressionError("a number is missing", len(text) + 1)
     _reduce(operands, operators, 1)
     if operators:
-        refuse("'(' without ')'", len(tokens))
+        raise ExpressionError("'(' without ')'", len(text) + 1)
     return operands[0]
 
 
-def _fault(number: str) -> str | None:
-    if len(number) > MAX_DIGITS:  # this also keeps int() from taking quadratic time
-        return f"a number of more than {MAX_DIGITS} digits"
-    return "a leading zero" if number[0] == "0" and number[1:2] in _DIGITS else None
+def _number(token: str, column: int) -> int | Fraction:
+    if len(token) > MAX_DIGITS:  # this also keeps int() from taking quadratic time
+        raise ExpressionError(f"a number of more than {MAX_DIGITS} digits", column)
+    if token[0] == "0" and token[1:2] in _DIGITS:
+        raise ExpressionError("a leading zero", column)
+    return Fraction(token) if "." in token else int(token)
 
 
 def _reduce(operands: list[Expr], operators: list[str], precedence: int) -> None:
@@ -183,6 +155,11 @@ def number(text: str) -> int | Fraction:
     return Fraction(text) if "." in text or "/" in text else int(text)
 
 
+def holds(op: str, a: int | Fraction, b: int | Fraction, c: int | Fraction) -> bool:
+    """Whether a op b equals c exactly. Nothing equals a division by zero."""
+    return COMPUTE[op](a, b) == c if op != "/" else b != 0 and a == b * c
+
+
 def without(pool: Sequence, taken: Sequence) -> list | None:
     """The members of `pool` that remain, in order, when those of `taken` are removed; None if the pool does not hold
     them all. A member that is taken twice must be in the pool twice."""
@@ -204,27 +181,11 @@ def children(expr: Expr) -> tuple[Expr | None, Expr | None]:
     return expr.left, expr.right
 
 
-def nodes(expr: Expr | None) -> Iterator[Expr]:
-    """Every node of a tree, the root first."""
-    stack = [expr]
-    while stack:
-        if (node := stack.pop()) is not None:
-            yield node
-            stack.extend(reversed(children(node)))
-
-
 def leaves(expr: Expr) -> list:
-    """The numbers in an expression, in no particular order."""
-    found, stack = [], [expr]
-    while stack:
-        node = stack.pop()
-        if isinstance(node, BinOp):
-            stack += (node.left, node.right)
-        elif isinstance(node, Neg):
-            stack.append(node.child)
-        else:
-            found.append(node.value)
-    return found
+    """The numbers in an expression, from left to right."""
+    if isinstance(expr, Num):
+        return [expr.value]
+    return [value for child in children(expr) if child for value in leaves(child)]
 
 
 def operands(expr: Expr) -> list[int | Fraction]:
@@ -234,9 +195,7 @@ def operands(expr: Expr) -> list[int | Fraction]:
             return [value]
         case Neg(Num(value)):
             return [-value]
-        case Neg(child):
-            return operands(child)
-    return operands(expr.left) + operands(expr.right)
+    return [value for child in children(expr) if child for value in operands(child)]
 
 
 def numbers(expr: Expr) -> Counter:
@@ -261,8 +220,7 @@ def _operand(expr: Expr, precedence: int) -> str:
 
 
 def canonical(expr: Expr) -> Expr:
-    """The tree with the operands of every + and * in one fixed order. Trees that are equal up to commuting get equal
-    results."""
+    """The tree with the operands of every + and * in one fixed order: equal for trees equal up to commuting."""
     return _canonical(expr)[1]
 
 

@@ -69,7 +69,7 @@ def action(a: Number, b: Number, op: str) -> Action:
 
 def legal_actions(state: State) -> list[Action]:
     """A(s) of Eq. 2, with each action once: any operation on two of the numbers, except a division by zero."""
-    pairs = dict.fromkeys(permutations(state.nums, 2))
+    pairs = permutations(state.nums, 2)
     return list(dict.fromkeys(action(a, b, op) for a, b in pairs for op in "+-*/" if op != "/" or b))
 
 

@@ -28,20 +28,15 @@ _LINE = re.compile(
     rf"[A-Za-z_]\w*+[ \t]*+=(?:[ \t]*+(?:{WHOLE}(?!\w)|[A-Za-z_]\w*+|[-+*/()])){{1,{MAX_TOKENS}}}+",
     re.ASCII,
 )
-_SIGNS = (ast.UnaryOp, ast.UAdd, ast.USub)
 _OPERATIONS = {ast.Add: "+", ast.Sub: "-", ast.Mult: "*", ast.Div: "/"}
-_NODES = (ast.Constant, ast.Name, ast.Load, ast.BinOp, *_OPERATIONS, *_SIGNS)
+_NODES = (ast.Constant, ast.Name, ast.Load, ast.UnaryOp, ast.UAdd, ast.USub, ast.BinOp, *_OPERATIONS)
 
 
-class ProgramError(ValueError):
-    """The program has no final value."""
-
-
-class ParseError(ProgramError):
+class ParseError(ValueError):
     """A line is not an assignment of this language, or there is no line at all."""
 
 
-class ExecutionError(ProgramError):
+class ExecutionError(ValueError):
     """A name is not bound, something is divided by zero, or a value is made of more than MAX_NODES numbers and
     operators."""
 

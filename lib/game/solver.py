@@ -89,10 +89,10 @@ def _members(n: int, size: int) -> list[tuple[np.ndarray, np.ndarray]]:
 
 
 @lru_cache
-def _child_positions(size: int, side: int) -> np.ndarray:
-    """The positions that a tree over `size` numbers takes when it becomes the left (0) or right (1) child of a root."""
-    depth = np.repeat(np.arange(size), 2 ** np.arange(size))
-    return np.arange(2**size - 1) + (1 + side) * 2**depth
+def _positions(levels: int, at: int) -> np.ndarray:
+    """The positions in a label row that the part of a tree with its root at position `at` takes."""
+    depth = np.repeat(np.arange(levels), 2 ** np.arange(levels))
+    return np.arange(2**levels - 1) + at * 2**depth
 
 
 def _decode(n: int, ids: np.ndarray) -> np.ndarray:
@@ -109,9 +109,9 @@ def _decode(n: int, ids: np.ndarray) -> np.ndarray:
             rows[chosen, 0] = SPLIT_LABELS[operation]
             for is_right, part, template in zip((False, True), parts, below, strict=True):
                 names = np.r_[:FIRST_NUMBER, FIRST_NUMBER + np.array(part)].astype(np.uint8)
-                for side in (0, 1):
-                    mine = (REVERSED[operation] ^ is_right) == side
-                    at = np.ix_(chosen[mine], _child_positions(len(part), side))
+                for child in (1, 2):
+                    mine = 1 + (REVERSED[operation] ^ is_right) == child
+                    at = np.ix_(chosen[mine], _positions(len(part), child))
                     rows[at] = names[label_rows(len(part), template[mine])]
             start += np.prod(shape)
     return rows
@@ -350,40 +350,22 @@ def solvable_in_integers(nums: np.ndarray, targets: np.ndarray) -> np.ndarray:
 
 def solution_forms(problem: Problem) -> np.ndarray:
     """Every commuted form of every solution, which is literally S(x) of `ast` (method, step 2): label rows, uint8
-    (forms, 2**n - 1), read-only. The distance of Eq. 5-6 to S(x) is the smallest Hamming distance to a row, plus one
+    (forms, 2**n - 1). The distance of Eq. 5-6 to S(x) is the smallest Hamming distance to a row, plus one
     for each node of the answer outside the row."""
-    return _forms(*problem.key)
-
-
-@lru_cache(maxsize=1024)
-def _forms(nums: tuple, target: int | Fraction) -> np.ndarray:
-    rows = _solve(nums, target)
-    for i in range(rows.shape[1] // 2):  # from the top down, so that each set of swaps is made once
-        swapped = rows[_commutative(rows[:, i])]
-        rows = np.concatenate([rows, swapped[:, _swap(rows.shape[1], i)]])
-    if len(set(nums)) < len(nums):
-        rows = np.unique(rows, axis=0)
-    rows.flags.writeable = False  # all callers share this array
-    return rows
-
-
-@lru_cache
-def _swap(width: int, at: int) -> np.ndarray:
-    """The permutation of a label row that exchanges the two children of position `at`."""
-    order = np.arange(width)
-    left, right = [2 * at + 1], [2 * at + 2]
-    while left[0] < width:
+    rows, n = _solve(*problem.key), len(problem.nums)
+    for i in range(2 ** (n - 1) - 1):  # from the top down, so that each set of swaps is made once
+        levels = n - (i + 1).bit_length()  # below position i
+        left, right, order = _positions(levels, 2 * i + 1), _positions(levels, 2 * i + 2), np.arange(2**n - 1)
         order[left], order[right] = right, left
-        left, right = ([c for i in side for c in (2 * i + 1, 2 * i + 2)] for side in (left, right))
-    return order
+        rows = np.concatenate([rows, rows[_commutative(rows[:, i])][:, order]])
+    return np.unique(rows, axis=0) if len(set(problem.nums)) < n else rows
 
 
 # --- data sets ------------------------------------------------------------------------------------
 
 
 def count_all(problems: Sequence[Problem]) -> np.ndarray:
-    """The exact number of solutions of each problem, int64 (problems,). Prints a progress line if the work
-    takes long."""
+    """The exact number of solutions of each problem, int64 (problems,). Long work prints a progress line."""
     counts = np.zeros(len(problems), np.int64)
     with progress(None, len(problems), "problems solved") as line:
         for where, nums, targets in _blocks(problems, 512):

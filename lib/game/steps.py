@@ -16,7 +16,7 @@ from functools import lru_cache
 from itertools import islice
 from typing import NamedTuple
 
-from lib.game.expression import COMMA, HOLDS, THOUSANDS, ExpressionError, evaluate, number, operands, parse, without
+from lib.game.expression import COMMA, THOUSANDS, ExpressionError, evaluate, holds, number, operands, parse, without
 from lib.game.problem import Problem
 from lib.game.traces import reasoning
 
@@ -144,14 +144,14 @@ def _equation(left: str, right: str) -> _Equation | None:
     if operation := _OPERATION.fullmatch(left):
         a, op, b = number(operation[1]), operation[2], number(operation[3])
         key = (op, b, a) if op in "+*" and b < a else (op, a, b)
-        return _Equation(text, True, HOLDS[op](a, b, result), key, [a, b], result, skipped)
+        return _Equation(text, True, holds(op, a, b, result), key, [a, b], result, skipped)
     plain = left.replace(",", "")
     try:
         expr = parse(plain, decimals=True)
-        holds = evaluate(expr) == result
+        equal = evaluate(expr) == result
     except ExpressionError:
         return None
     except ZeroDivisionError:
-        holds = False
+        equal = False
     key = plain.replace(" ", "").replace("\t", "")
-    return _Equation(text, False, holds, key, operands(expr), result, skipped)
+    return _Equation(text, False, equal, key, operands(expr), result, skipped)

@@ -24,13 +24,13 @@ from operator import itemgetter
 
 from lib.game.expression import (
     COMMA,
-    HOLDS,
     THOUSANDS,
     BinOp,
     Expr,
     ExpressionError,
     Num,
     evaluate,
+    holds,
     number,
     numbers,
     parse,
@@ -46,7 +46,7 @@ _TRY = re.compile(rf"try +({_NUMBER}) *([-+*/]) *({_NUMBER}) *= *({_NUMBER})(?:,
 _STATE = re.compile(r"state +\[([^\[\]]+)\]")
 _ITEM = re.compile(rf"({_NUMBER})(?: *= *(.+))?")
 _BETWEEN = re.compile(rf"(?!{COMMA}),")  # a comma between items, not one between thousands
-_LINE = re.compile("[^\n]+")
+_LINE = re.compile(r"\S[^\n]*")
 
 Pool = tuple[tuple[int | Fraction, Expr], ...]  # the numbers that are left and how they were made, ascending
 
@@ -138,9 +138,8 @@ def _lines(completion: str) -> Iterator[tuple[str, tuple[int, int]]]:
     """The non-empty lines of the reasoning, without white space around them, and the span of each."""
     for block in reasoning(completion):
         for match in _LINE.finditer(completion, *block):
-            if line := match[0].strip():
-                start = match.start() + match[0].index(line)
-                yield line, (start, start + len(line))
+            line = match[0].rstrip()
+            yield line, (match.start(), match.start() + len(line))
 
 
 def replay(completion: str, problem: Problem) -> Trace:
@@ -154,12 +153,12 @@ def replay(completion: str, problem: Problem) -> Trace:
         if action := _TRY.fullmatch(short):
             # 1. Judge a try. If it is right, it leads to another pool
             op, (a, b, result) = action[2], map(number, action.group(1, 3, 4))
-            at, holds = _find(pool, a, b), HOLDS[op](a, b, result)
+            at, correct = _find(pool, a, b), holds(op, a, b, result)
             if asked := action[5]:
-                holds &= (number(asked),) == goal and (result == problem.target) == (action[6] == "yes")
+                correct &= (number(asked),) == goal and (result == problem.target) == (action[6] == "yes")
             key = (op, *(sorted((a, b)) if op in "+*" else (a, b)), pool)
-            right, before = bool(at and holds), tried.get(key)
-            lines.append(Line("try", at is not None, holds, repeated=before or before == right, span=span))
+            right, before = bool(at and correct), tried.get(key)
+            lines.append(Line("try", at is not None, correct, repeated=before or before == right, span=span))
             tried[key] = before or right
             results.add(result)
             if at and right:

@@ -5,6 +5,7 @@ answer is evaluated only after a check that it holds exactly the given numbers.
 """
 
 import re
+from collections import Counter
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import lru_cache
@@ -138,15 +139,12 @@ class TraceVerdict(Verdict):
 
 
 def verify_trace(completion: str, problem: Problem) -> TraceVerdict:
-    """The verdict on a structured search trace: on each of its lines, on its answer, and on the link between
-    the two."""
+    """The verdict on a structured search trace: on each of its lines, on its answer, and on the link between them."""
     verdict, trace, link = verify_answer(completion, problem), replay(completion, problem), "none"
     if verdict.status == "wrong_numbers" and verdict.expression is not None:
-        signed = operands(verdict.expression)
-        foreign = [n if n in trace.results else abs(n) for n in signed]  # -40 may be a result, or the negative of 40
-        for given in problem.nums:
-            if given in foreign:
-                foreign.remove(given)
+        signed = operands(verdict.expression)  # -40 may be a result, or the negative of 40
+        used = Counter(n if n in trace.results else abs(n) for n in signed)
+        foreign = used - Counter(problem.nums)
         link = "generated" if foreign and trace.results.issuperset(foreign) else "other"
     elif verdict.expression is not None:
         link = "original"

@@ -32,7 +32,7 @@ def groups(n: int, count: int) -> list:
 
 def forget() -> None:
     """Empty the caches of single problems (not the tables that all problems share)."""
-    for cached in (solver._solve, solver._forms, distance._solutions):
+    for cached in (solver._solve, distance._solutions):
         cached.cache_clear()
 
 

@@ -74,7 +74,6 @@ def main() -> None:
 
     fours = solvable_problems(4, 2000)
     solver._solve.cache_clear()
-    solver._forms.cache_clear()
     first = seconds(lambda: [solver.solution_forms(p) for p in fours]) / len(fours)
     print(f"solution_forms, first call, 4 numbers: {1000 * first:.3f} ms a problem")
 
