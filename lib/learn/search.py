@@ -4,8 +4,8 @@ A budget B/K keeps the best B partial games of a problem and samples K action ta
 legal action are dropped and counted. Of several games in the same state only the most probable stays, because the same
 continuations are open to all.
 
-Reranking by exact values uses the solver at test time. It shows what a perfect value function would add, and is not a
-method with which others can be compared. A learned value, from a policy that says whether a state is solvable, is one.
+Reranking by exact values uses the solver at test time. It shows what a perfect value function would add, and cannot be
+compared with other methods, unlike reranking by a learned value.
 """
 
 import re
@@ -13,7 +13,8 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
-from itertools import accumulate, groupby, islice
+from functools import partial
+from itertools import accumulate, groupby
 from typing import NamedTuple
 
 import numpy as np
@@ -138,10 +139,10 @@ def search(
 
     The `budgets` of `settings` are used in turn, until a game has reached the problem's target. The tally counts
     sampled, tokens, each of REJECTIONS, and valued (unfinished states that the value policy has read). `value` is the
-    value function for rerank "learned"; raises ValueError if it is missing then.
+    value function for rerank "learned".
     """
-    if settings.rerank == "learned" and value is None:
-        raise ValueError("rerank is 'learned', and there is no value policy to ask: name one, as `value`")
+    if settings.rerank != "learned":
+        value = partial(mdp.q_values, kind=settings.rerank, alpha=settings.alpha, beta=settings.beta)
     games: list[list[Path]] = [[] for _ in problems]
     tallies, left = [Counter() for _ in problems], list(range(len(problems)))
     for beams, samples in settings.budgets:
@@ -155,7 +156,7 @@ def search(
 
 
 def _search(model, tokenizer, problems: Sequence[Problem], settings: SearchSettings, generator, value) -> list[tuple]:
-    """The same as `search`, with one budget."""
+    """The same as `search`, with one budget and with any value function."""
     beams = [[Path(mdp.initial(problem), 0.0, 0.0)] for problem in problems]
     tallies = [Counter() for _ in problems]
     while active := [(i, path) for i, paths in enumerate(beams) for path in paths if not path.state.terminal]:
@@ -174,23 +175,14 @@ def _search(model, tokenizer, problems: Sequence[Problem], settings: SearchSetti
                 successor, total = mdp.step(path.state, move), path.logprob + logprob
                 if successor.key not in found[i] or total > found[i][successor.key].logprob:
                     found[i][successor.key] = Path(successor, total, total)
-        # 3. Score the games of all problems at once, and keep the best of each
-        scored = iter(_scored([path for paths in found.values() for path in paths.values()], settings, value))
+        # 3. Score the games of all problems at once (Eq. 10), and keep the best of each
+        values = iter(value([path.state for paths in found.values() for path in paths.values()]))
         for i, paths in found.items():
-            beams[i] = sorted(islice(scored, len(paths)), key=lambda path: -path.score)[: settings.beams]
+            scored = [path._replace(score=path.logprob + settings.weight * next(values)) for path in paths.values()]
+            beams[i] = sorted(scored, key=lambda path: -path.score)[: settings.beams]
             if settings.rerank == "learned":
                 tallies[i]["valued"] += sum(not path.state.terminal for path in paths.values())
     return list(zip(beams, tallies, strict=True))
-
-
-def _scored(paths: list[Path], settings: SearchSettings, value: Value | None) -> list[Path]:
-    """The paths with their scores by Eq. 10, from one call of the solver or of the value policy."""
-    states = [path.state for path in paths]
-    if settings.rerank == "learned" and value is not None:
-        values = value(states)
-    else:
-        values = mdp.q_values(states, settings.rerank, settings.alpha, settings.beta)
-    return [path._replace(score=path.logprob + settings.weight * v) for path, v in zip(paths, values, strict=True)]
 
 
 def search_table(
