@@ -2,9 +2,8 @@
 
 Our model is an ordinary Qwen2 (the architecture of the papers' Qwen2.5-0.5B) with a vocabulary of our own: some words
 of the studies' formats, then every printable ASCII character. Digits are single tokens, and an operator is one token
-together with the spaces around it. A checkpoint is an ordinary folder of transformers, with one exception: a tokenizer
-with our vocabulary is in a sub-folder `tokenizer/`, because `AutoTokenizer` would silently add Qwen2's pre-tokenizer to
-it.
+together with the spaces around it. A checkpoint is an ordinary folder of transformers, but a tokenizer with our
+vocabulary is in a sub-folder `tokenizer/`, because `AutoTokenizer` would silently add Qwen2's pre-tokenizer to it.
 """
 
 import os
@@ -39,8 +38,7 @@ PROCESS = 0.8 * 2**30  # bytes that a kernel with PyTorch and transformers takes
 
 
 def build_tokenizer() -> PreTrainedTokenizerFast:
-    """Our tokenizer: it first looks for words of the formats, then for single ASCII characters; anything else is
-    `<unk>`."""
+    """Our tokenizer: it looks for WORDS first, then for single ASCII characters; anything else is `<unk>`."""
     vocabulary = {token: i for i, token in enumerate([*SPECIAL, *WORDS, *CHARACTERS])}
     tokenizer = Tokenizer(models.WordLevel(vocabulary, unk_token="<unk>"))
     longest_first = sorted(WORDS, key=len, reverse=True)
@@ -84,9 +82,8 @@ def training_memory(model, rows: int, length: int, reference: bool) -> int:
     """Estimated bytes at the peak of training on micro-batches of `rows` texts of `length` tokens.
 
     This counts the weights, gradients and AdamW's two moments in float32, the frozen `reference`, and what a forward
-    pass keeps. A CPU also needs memory for the process, and half as much again as a pass keeps: the allocator does not
-    return freed pieces of a few megabytes. `make test-pretrained` checks the estimate on a model of 135 million
-    parameters.
+    pass keeps. A CPU also needs memory for the process, and half as much again as a pass keeps, since the allocator
+    does not return small pieces. `make test-pretrained` checks the estimate on a model of 135 million parameters.
     """
     half = torch.cuda.is_available()
     weights = (4 + 4 + 8 + 4 * reference + 2 * half) * model.num_parameters()
@@ -110,31 +107,23 @@ def key_width(config) -> int:
     return heads * (getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads)
 
 
-def sampling_memory(model, rows: int, length: int) -> int:
-    """Estimated bytes that our decode loop needs in addition to the model, for `rows` texts of `length` tokens: a copy
-    of the weights, keys and values of all columns, and four tables of logits in float32."""
+def max_rows(model, rows: int, length: int) -> int:
+    """How many of `rows` texts of `length` tokens our decode loop can draw at once, at least one, in nine tenths of the
+    memory that the model leaves, or on a GPU all tensors of this process.
+
+    It needs a copy of the weights, and for each row keys and values of all columns and four rows of logits in float32.
+    """
     config, size = model.config, 2 if torch.cuda.is_available() else 4
     columns = -(-length // 32) * 32
-    cache = 2 * config.num_hidden_layers * key_width(config) * rows * columns
-    logits = 4 * 4 * config.vocab_size * rows
-    return size * (model.num_parameters() + cache) + logits
-
-
-def max_rows(model, rows: int, length: int) -> int:
-    """How many of `rows` completions of `length` tokens our decode loop can draw at once, at least one, in nine tenths
-    of the memory that the model leaves. On a GPU, it is the memory that all tensors of this process leave, such as an
-    optimiser's or another policy's."""
+    row = size * 2 * config.num_hidden_layers * key_width(config) * columns + 4 * 4 * config.vocab_size
     held = max(model.num_parameters() * model.dtype.itemsize, torch.cuda.memory_allocated())  # 0 without a GPU
-    room = 0.9 * (machine_memory() - held)
-    fixed = sampling_memory(model, 0, length)
-    each = sampling_memory(model, 1, length) - fixed
-    return max(1, min(rows, int((room - fixed) // each)))
+    room = 0.9 * (machine_memory() - held) - size * model.num_parameters()
+    return max(1, min(rows, int(room // row)))
 
 
 def max_micro_batch(model, batch: int, length: int, reference: bool) -> int:
-    """The most rows, a divisor of `batch`, that one pass can process in nine tenths of the memory; 1 if none fits. This
-    is an estimate, because on a CPU the process is killed without the exception for which accelerate's own search
-    waits."""
+    """The most rows, a divisor of `batch`, that one training pass can read in nine tenths of the memory; 1 if none
+    fits. It is estimated, because a CPU kills the process without the exception for which accelerate's search waits."""
     room = 0.9 * machine_memory()
     sizes = (rows for rows in range(batch, 0, -1) if batch % rows == 0)
     return next((rows for rows in sizes if training_memory(model, rows, length, reference) <= room), 1)
