@@ -820,11 +820,11 @@ def test_supervised_training_stops_there_too(tmp_path, monkeypatch):
 
     def ruined(self, model, inputs, *arguments, **options):
         loss = original(self, model, inputs, *arguments, **options)
-        return loss * (np.nan if next(steps) == 7 else 1.0)
+        return loss * (np.nan if next(steps) == 8 else 1.0)  # of update 7: the fifth call is the evaluation
 
     monkeypatch.setattr(lib.learn.sft._SFTTrainer, "compute_loss", ruined)
     with pytest.raises(FloatingPointError, match="loss of update 8 is nan"):
-        train_sft(tiny_policy(), DEMONSTRATIONS, tmp_path, sft_settings())
+        sft(tmp_path)
     assert latest_checkpoint(tmp_path / "trainer").name == "checkpoint-4" and not (tmp_path / "checkpoint").exists()
 
 
@@ -981,7 +981,8 @@ def test_a_tokenizer_that_begins_with_bos_begins_no_completion_with_it(tmp_path,
 
     monkeypatch.setattr(lib.learn.sft._SFTTrainer, "compute_loss", spy)
     model = new_model(tokenizer, hidden=32, layers=2, heads=2)
-    train_sft((model, tokenizer), DEMONSTRATIONS.select(range(8)), tmp_path, sft_settings(epochs=1))
+    rows = DEMONSTRATIONS.select(range(8))
+    train_sft((model, tokenizer), rows, tmp_path, sft_settings(epochs=1, log_every=1), rows)
     assert (seen[0][:, 0] == bos).all() and ((seen[0] == bos).sum(-1) == 1).all()
 
 
