@@ -135,7 +135,8 @@ def test_waiting_prompts_take_the_places_of_ended_completions_and_draw_the_same(
     whole = generate(model, *asked, torch.Generator().manual_seed(0))
     for batch in (8, 24):
         seen.clear()
-        again = generate(model, *asked, torch.Generator().manual_seed(0), batch=batch)
+        monkeypatch.setattr(generation, "AT_ONCE", batch)
+        again = generate(model, *asked, torch.Generator().manual_seed(0))
         assert again.ids == whole.ids and again.finish == whole.finish
         assert max(rows for rows, _ in seen) <= batch
         assert batch == 8 or max(batches for _, batches in seen) > 1, "prompts must begin while others are still drawn"

@@ -22,13 +22,11 @@ def solution_difficulty(problems: Sequence[Problem]) -> np.ndarray:
 def buckets(difficulty: np.ndarray, count: int, seed: int) -> np.ndarray:
     """The bucket of each problem, from 0 (easiest) to count - 1. The sizes of buckets differ by at most one problem.
 
-    Buckets are quantiles of the rank, with equally difficult problems in random order. Solution counts take few values,
-    so quantiles of the difficulty itself would leave some buckets empty.
+    Buckets are quantiles of the rank, with equally difficult problems in random order: quantiles of the difficulty
+    itself, which takes few values, would leave some buckets empty.
     """
     order = np.lexsort((np.random.default_rng(seed).random(len(difficulty)), difficulty))
-    rank = np.empty(len(difficulty), int)
-    rank[order] = np.arange(len(difficulty))
-    return rank * count // max(len(difficulty), 1)
+    return order.argsort() * count // max(len(difficulty), 1)
 
 
 class Curriculum:
@@ -56,7 +54,7 @@ class Curriculum:
         raise NotImplementedError
 
     def draw(self, count: int, step: int) -> list[Problem]:
-        """The problems of update `step` (from 0). No problem is drawn twice unless its bucket is too small."""
+        """The problems of update `step` (from 0). None is drawn twice unless its bucket is too small."""
         rng = np.random.default_rng([self.seed, step])
         self.shares = self.probabilities(step)
         self.drawn = rng.choice(self.count, count, p=self.shares)
@@ -67,8 +65,8 @@ class Curriculum:
         return [self.problems[i] for i in chosen]
 
     def learn(self, signal: Sequence[float], correct: Sequence[float]) -> dict[str, float]:
-        """Learns from the mean |advantage| and the share of correct rollouts of each problem that was drawn last.
-        Returns numbers for the log."""
+        """Learns from the mean |advantage| and the share of correct rollouts of each problem that was drawn last, and
+        returns numbers for the log."""
         return {f"bucket{k}": float(share) for k, share in enumerate(self.shares)}
 
 

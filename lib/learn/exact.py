@@ -43,7 +43,7 @@ class Tree:
     """The states of problems from which the target can be reached, and the actions that lead to such states.
 
     moves: (state, action, successor), where both states are indices of `states`, or the successor is `won`. roots: the
-    first state of each problem, or `lost` if the problem has no solution.
+    first state of each problem, or `lost`.
     """
 
     problems: Sequence[Problem]
@@ -184,8 +184,8 @@ def _read_packed(model, packed: list[_Packed]) -> torch.Tensor:
 
 
 def _read_states(model, tokenizer, asked: Iterable[tuple[int, State, tuple[int, ...]]]) -> tuple[torch.Tensor, ...]:
-    """log pi of texts (token ids) after the states in which they are asked for, and the number that came with each
-    text; both have shape (texts,). The texts of one state are read together."""
+    """log pi of texts (token ids) after their states, and the number that came with each text, both (texts,). The texts
+    of one state are read together."""
     of_state: dict[tuple, list[tuple[int, tuple[int, ...]]]] = defaultdict(list)
     for number, state, ids in asked:
         of_state[state.key].append((number, ids))
@@ -209,8 +209,7 @@ def probabilities(model, tokenizer, pairs: Sequence[tuple[State, Action]]) -> to
 
 
 def values(tree: Tree, chances: torch.Tensor) -> torch.Tensor:
-    """V of every state of the tree, followed by V of `lost` and `won`, float64, differentiable. `chances`: pi of each
-    move."""
+    """V of every state of the tree, then of `lost` and `won`, float64, differentiable. `chances`: pi of each move."""
     found = chances.new_zeros(len(tree.states) + 2)
     found[tree.won] = 1
     if not tree.moves:
@@ -229,14 +228,13 @@ def move_chances(model, tokenizer, tree: Tree) -> torch.Tensor:
 
 
 def success(model, tokenizer, tree: Tree) -> torch.Tensor:
-    """V of the first state of each problem, which is the probability that one game solves it, (problems,) float64,
-    differentiable."""
+    """The probability that one game solves each problem, V of its first state, (problems,) float64, differentiable."""
     return values(tree, move_chances(model, tokenizer, tree))[tree.roots]
 
 
 def solutions(tree: Tree, chances: Sequence[float], i: int) -> dict[str, float]:
-    """The solutions of problem i as expressions, with the probability that a game builds each, the most probable first.
-    Games with the same operations in another order build the same expression."""
+    """The solutions of problem i as expressions, with the probability that a game builds each, by any order of its
+    operations, the most probable first."""
     found: dict[str, float] = defaultdict(float)
     games: list[tuple[int, tuple[Action, ...], float]] = [(tree.roots[i], (), 1.0)]
     while games:
@@ -316,8 +314,7 @@ class Game(NamedTuple):
 
 
 def play(model, tokenizer, problems: Sequence[Problem], n: int, generator: torch.Generator) -> list[list[Game]]:
-    """Plays `n` games of each problem, with tags of at most 32 tokens. A tag that does not name a legal action ends its
-    game."""
+    """Plays `n` games of each problem, with tags of at most 32 tokens. A tag that names no legal action ends a game."""
     games = [Game([], False) for _ in range(len(problems) * n)]
     active = [(i, mdp.initial(problems[i // n])) for i in range(len(games))]
     sampling, draws = Sampling(max_tokens=32), n

@@ -27,7 +27,7 @@ AT_ONCE = 512  # completions that are decoded at once on a CPU
 
 
 class Rollouts(NamedTuple):
-    """Completions of a batch of prompts, ordered by prompt: those of prompt i are at the indices i*n to i*n + n - 1.
+    """Completions of a batch of prompts: those of prompt i are at the indices i*n to i*n + n - 1.
 
     ids: token ids, including the end token. finish: "stop" or "length". logprobs: a list per completion, log mu(token)
     at the sampling temperature, before top-k and top-p. policy_logprobs: the same at temperature 1. At other
@@ -106,22 +106,17 @@ class _Draws:
 
 
 def generate(
-    model,
-    prompts: list[list[int]],
-    n: int,
-    sampling: Sampling,
-    eos_id: int,
-    generator: torch.Generator | None = None,
-    batch: int | None = None,
+    model, prompts: list[list[int]], n: int, sampling: Sampling, eos_id: int, generator: torch.Generator | None = None
 ) -> Rollouts:
-    """Draws `n` completions of each prompt (a list of token ids), about `batch` at a time, or as many as fit in memory.
+    """Draws `n` completions of each prompt (a list of token ids), as many at once as fit in memory, or on a CPU about
+    AT_ONCE.
 
     A prompt is read once, and its keys and values are copied to its n rows. Rows that have ended are removed, and
     waiting prompts begin when a quarter of the rows is free.
     """
     device, longest = model.device, max(map(len, prompts), default=0) + sampling.max_tokens
     draws = _Draws(len(prompts) * n, sampling, eos_id, device, generator)
-    places = max_rows(model, batch or (AT_ONCE if device.type == "cpu" else len(prompts) * n), longest)
+    places = max_rows(model, AT_ONCE if device.type == "cpu" else len(prompts) * n, longest)
     begun = 0  # number of prompts that have begun
     batches = []  # each holds the rows of the prompts that began together
     active = torch.empty(0, dtype=torch.long, device=device)  # index of the completion that each row draws
@@ -157,7 +152,7 @@ def generate_shared(
     model, prompts: list[list[int]], n: int, sampling: Sampling, eos_id: int, generator: torch.Generator | None = None
 ) -> Rollouts:
     """Like `generate`, but all prompts begin at once, and the completions of a prompt share one row as long as their
-    tokens are the same. Each completion is still drawn on its own. This is faster for many short completions."""
+    tokens are the same, which is faster for many short completions. Each is still drawn on its own."""
     device, words = model.device, model.config.vocab_size
     draws = _Draws(len(prompts) * n, sampling, eos_id, device, generator)
     active = torch.arange(len(prompts) * n, device=device)
@@ -240,8 +235,7 @@ def _repack_head(worker) -> None:
 
 def _report(worker, mode: str) -> None:
     """Sets which log-probabilities vLLM returns. Model runner V2, the default on CUDA, reads the mode in its sampler;
-    V1, which the builds for CPUs use, reads it also in the part that applies top-k and top-p. Raises AttributeError for
-    a sampler of another form."""
+    V1, on CPUs, also in the part that applies top-k and top-p. Raises AttributeError for a sampler of another form."""
     sampler = worker.model_runner.sampler
     for part in filter(None, [sampler, getattr(sampler, "topk_topp_sampler", None)]):
         if not hasattr(part, "logprobs_mode"):

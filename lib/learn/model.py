@@ -174,9 +174,8 @@ PROBES = [PROBE, *PROMPTS.values()]  # texts that show whether two tokenizers ar
 
 
 def load_tokenizer(path: str | Path) -> PreTrainedTokenizerFast:
-    """The tokenizer of a checkpoint: its `tokenizer/` folder if there is one, else what `AutoTokenizer` returns. If the
-    folder's own tokenizer.json, read unchanged, gives PROBES other ids than `AutoTokenizer` does, it takes precedence.
-    """
+    """The tokenizer of a checkpoint: its `tokenizer/` folder if there is one; its tokenizer.json, read unchanged, if
+    that gives PROBES other ids than `AutoTokenizer` does; and otherwise what `AutoTokenizer` returns."""
     checkpoint = checkpoint_of(path)
     folder = Path(checkpoint)
     with _said_with_remedy(checkpoint, "tokenizer/"):
@@ -193,8 +192,7 @@ def load_tokenizer(path: str | Path) -> PreTrainedTokenizerFast:
 
 
 def opens_alike(folder: Path, tokenizer) -> bool:
-    """Whether `AutoTokenizer` opens a folder as the same tokenizer that was saved there, judged by PROBES and the end
-    token."""
+    """Whether `AutoTokenizer` opens a folder as the tokenizer that was saved there, by PROBES and the end token."""
     with suppress(Exception):  # after any error: others cannot open the folder either
         usual = AutoTokenizer.from_pretrained(folder)
         return (usual(PROBES).input_ids, usual.eos_token) == (tokenizer(PROBES).input_ids, tokenizer.eos_token)
@@ -202,21 +200,20 @@ def opens_alike(folder: Path, tokenizer) -> bool:
 
 
 def reasoning_end(tokenizer, ids: Sequence[int]) -> int:
-    """How many of a completion's tokens belong to its reasoning, including the closing tag; all of them if that tag is
-    missing. In most vocabularies the tag consists of several tokens."""
+    """How many of a completion's tokens belong to its reasoning, including the closing tag (several tokens in most
+    vocabularies); all of them if that tag is missing."""
     return bisect_left(range(len(ids)), True, key=lambda end: "</think>" in tokenizer.decode(ids[:end]))
 
 
 def load_policy(path: str | Path, style: str = ""):
-    """The model, in float32 and on the GPU if there is one, and the tokenizer of a run folder, a checkpoint folder or a
-    hub name.
+    """The model, in float32 and on the GPU if there is one, and the tokenizer of what `checkpoint_of` finds at `path`.
 
     style: the prompt style with which the policy is trained or sampled. If this style has an end token of its own, it
     becomes the tokenizer's end token: it is learned, it stops the draws, and it is saved with the policy.
     For a hub name, `base_model` in the config says which commit was loaded; every checkpoint made from it keeps that.
-    Raises FileNotFoundError for a folder without a checkpoint; ValueError if a file or weights are missing, cut,
-    damaged or not finite, or if the style's end token is not in the tokenizer; RuntimeError if the run has a GPU
-    reserved that PyTorch does not see.
+    Raises FileNotFoundError for a folder without a checkpoint; ValueError if a file or weights are missing, damaged or
+    not finite, or if the style's end token is not in the tokenizer; RuntimeError if the run has a GPU reserved that
+    PyTorch does not see.
     """
     checkpoint = checkpoint_of(path)
     with _said_with_remedy(checkpoint, "config.json and model.safetensors"):
@@ -245,12 +242,9 @@ def load_policy(path: str | Path, style: str = ""):
 
 
 def mix_policies(start: str | Path, end: str | Path, alpha: float):
-    """The model and tokenizer with the weights (1 - alpha) theta_start + alpha theta_end. The paths are those of
-    `load_policy`.
-
-    `end` was trained from `start`: WiSE-FT (arXiv 2109.01903), for reasoning (arXiv 2504.10478). Raises ValueError if
-    the policies have different shapes or tokenizers.
-    """
+    """The model and tokenizer with the weights (1 - alpha) theta_start + alpha theta_end, where `end` was trained from
+    `start`: WiSE-FT (arXiv 2109.01903), for reasoning (arXiv 2504.10478). Raises ValueError if the policies have
+    different shapes or tokenizers."""
     (model, tokenizer), (other, words) = load_policy(start), load_policy(end)
     ours, theirs = model.state_dict(), other.state_dict()
     shapes = [{name: weights.shape for name, weights in one.items()} for one in (ours, theirs)]

@@ -8,8 +8,7 @@ It departs from textbook RLOO (Ahmadian et al., 2024) in these points:
 * The gradient of a rollout is scaled by the truncated importance weight of the whole sequence, policy over sampler
   (paper `ast`, Eq. 3). It is 1 up to rounding, unless several updates share their rollouts (`num_iterations`).
 * The KL penalty and the entropy bonus are terms of the loss (means per token), not of the reward.
-* Token log-probabilities are summed, not averaged over the length. Completions that are cut at the cap count like all
-  others.
+* Token log-probabilities are summed, not averaged over the length. Completions cut at the cap count like all others.
 * Advantages are not divided by the group's standard deviation, unless `advantage` says so. There is no PPO clipping.
 * A token's log-probability can have a weight; the importance weight, the entropy and the KL ignore it.
 * A rollout can pay a price for its length, `length_price` times its share of the cap, with its own leave-one-out
@@ -186,8 +185,8 @@ class RLOOTrainer(Resumable):
     def _differentiate(self, model) -> torch.Tensor:
         """Adds the gradient of the update's loss to the model's parameters, and returns the loss.
 
-        The keys and values of the prompts are detached from the model. The backward passes of the micro-batches add up
-        their gradients there, and backward passes through the prompts at the end carry these into the model.
+        The micro-batches add up their gradients at the keys and values of the prompts, which are detached from the
+        model. Backward passes through the prompts at the end carry these gradients into the model.
         """
         coefficients = {name: getattr(self.settings, name) for name in ("importance_cap", "entropy_coef", "kl_coef")}
         # 6a. Read the prompts; their keys and values become leaves of the graph
@@ -228,8 +227,7 @@ class RLOOTrainer(Resumable):
     def _differentiated(self, advantages: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Which rollouts have a gradient, in ascending order: all whose advantage (N,) is not 0, and a random share of
         the others, drawn from [seed, step]. Also how many rollouts each of these represents in entropy and metrics, and
-        how many in KL (if 0, the reference does not read it), so that the expectations of weighted sums are the sums
-        over all rollouts."""
+        how many in KL (if 0, the reference does not read it), so that weighted sums are unbiased."""
         settings, rng = self.settings, np.random.default_rng([self.settings.seed, self.state.global_step])
         live, idle = np.flatnonzero(advantages), rng.permutation(np.flatnonzero(advantages == 0))
         idle = idle[: math.ceil(settings.idle_share * len(idle))]

@@ -35,8 +35,8 @@ Value = Callable[[Sequence[State]], np.ndarray]  # maps states to V, float64
 @dataclass(frozen=True, kw_only=True)
 class SearchSettings:
     """The budget B/K, how tags are drawn, and the value of Eq. 10: rerank is none, executor, binary or soft
-    (`q_values`) or learned (`learned_values`), and `weight` is lambda. cascade: several budgets in place of B/K, such
-    as "16 x 1/1, 16/16": sixteen single games, one after the other, and then a search, until a game is won."""
+    (`q_values`) or learned (`learned_values`), and `weight` is lambda. cascade: several budgets in place of B/K, until
+    a game is won; "16 x 1/1, 16/16" is sixteen single games, one after the other, and then a search."""
 
     beams: int = 16
     samples: int = 16
@@ -82,11 +82,7 @@ def sample_tags(
     model, tokenizer, states: Sequence[State], n: int, sampling: Sampling, generator: torch.Generator
 ) -> list[list[tuple[str, float, int]]]:
     """`n` action tags in each state: (text, log-probability, tokens), including the end token, at temperature 1 and
-    without top-k or top-p.
-
-    At most AT_ONCE tags are drawn at once, and no more than fit in memory. A tag that is cut at the length cap gets an
-    empty text, so that it cannot be read as an action.
-    """
+    without top-k or top-p. A tag that is cut at the length cap gets an empty text, so that it is no action."""
     tags, eos = [], tokenizer.eos_token_id
     longest = max((len(tokenizer(mdp.render_state(state)).input_ids) for state in states[:1]), default=0)
     together = max(1, max_rows(model, AT_ONCE, 2 * longest + sampling.max_tokens) // n)  # 2 as states differ in length
@@ -107,8 +103,8 @@ def sample_tags(
 def learned_values(model, tokenizer, states: Sequence[State], batch: int = 2048) -> np.ndarray:
     """V(s) of each state by a value policy, float64: P(yes) / (P(yes) + P(no)) of the token after its prompt.
 
-    A state of one number is won or lost, which needs no policy. Equal states are read once, at most `batch` at a time,
-    together with others whose prompts have the same length. Raises ValueError if yes or no is not one token.
+    A state of one number is won or lost, which needs no policy. Equal states are read once, at most `batch` prompts of
+    one length at a time. Raises ValueError if yes or no is not one token.
     """
     words = [tokenizer.encode(word, add_special_tokens=False) for word in mdp.VERDICTS]
     if any(len(ids) != 1 for ids in words):
@@ -138,8 +134,7 @@ def search(
     """The finished games of each problem's last search, best first, and a tally of all searches of the problem.
 
     The `budgets` of `settings` are used in turn, until a game has reached the problem's target. The tally counts
-    sampled, tokens, each of REJECTIONS, and valued (unfinished states that the value policy has read). `value` is the
-    value function for rerank "learned".
+    sampled, tokens, each of REJECTIONS, and valued (unfinished states that `value`, for rerank "learned", has read).
     """
     if settings.rerank != "learned":
         value = partial(mdp.q_values, kind=settings.rerank, alpha=settings.alpha, beta=settings.beta)
@@ -196,11 +191,10 @@ def search_table(
     progress: Callable[[Iterable, int, str], Iterable] = lambda batches, total, what: batches,
     value: Value | None = None,
 ) -> pd.DataFrame:
-    """Searches every problem of `rows` (nums, target) `repeats` times, `together` problems at once. Returns the table
-    that is saved.
+    """Searches every problem of `rows` (nums, target) `repeats` times, `together` problems at once.
 
-    It has one row per finished game; a search without one has a row of rank 0 with empty texts. Columns: problem (its
-    index), nums, target, sample (the repeat), rank (0 is the best score), completion (the answer that the game has
+    The table has one row per finished game; a search without one has a row of rank 0 with empty texts. Columns: problem
+    (its index), nums, target, sample (the repeat), rank (0 is the best score), completion (the answer that the game has
     built), actions, states (after each action), logprob, score; and for the whole search sampled, each of REJECTIONS,
     tokens, valued (states) and seconds (its share of the time of `together`).
     """

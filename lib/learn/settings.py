@@ -86,7 +86,7 @@ class SFTSettings(Optimisation):
 class RLOOSettings(Optimisation):
     """Hyperparameters of RLOO. The policy is the model at `temperature`, both in sampling and in the loss. To save
     time, entropy and KL use only a random `idle_share` of the rollouts whose advantage is 0, and KL only a random
-    `reference_share` of the rollouts that are left; both estimates are reweighted, so they stay unbiased."""
+    `reference_share` of what is left; both are reweighted, so they stay unbiased."""
 
     steps: Count  # updates
     problems_per_step: Count
@@ -183,8 +183,7 @@ PARAMETERS = _of_any()
 
 
 def explain(error: ValidationError, known: Mapping[str, Any]) -> str:
-    """One sentence for each parameter that pydantic refuses; an unknown parameter gets the nearest of the `known`
-    names."""
+    """One sentence for each parameter that pydantic refuses; an unknown one gets the nearest of the `known` names."""
     sentences: dict[Any, str] = {}
     for one in error.errors():
         place = [part for at, part in enumerate(one["loc"]) if not at or not _is_kind(part)]
@@ -203,8 +202,7 @@ def explain(error: ValidationError, known: Mapping[str, Any]) -> str:
 
 
 def _is_kind(part: str | int) -> bool:
-    """Whether a part of an error's location is pydantic's name of a type, or its word for a key, rather than a key
-    itself."""
+    """Whether a part of an error's location is pydantic's name of a type, or its word for a key, and not a key."""
     kinds = ("[key]", "int", "float", "str", "bool")
     return isinstance(part, str) and (part in kinds or "constrained-" in part or "[" in part)
 

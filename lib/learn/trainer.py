@@ -55,8 +55,7 @@ def _step(checkpoint: Path) -> int:
 
 
 def latest_checkpoint(folder: Path) -> Path | None:
-    """The newest complete `checkpoint-<step>` of `folder`. Incomplete ones (after a kill, or with a cut file) are
-    deleted."""
+    """The newest complete `checkpoint-<step>` of `folder`; newer ones, cut off by a kill, are deleted."""
     for checkpoint in sorted(folder.glob("checkpoint-*"), key=_step, reverse=True):
         try:
             if json.loads((checkpoint / "complete.json").read_text()) == _sizes(checkpoint):
@@ -132,8 +131,8 @@ class Resumable(transformers.Trainer):
             raise MemoryError(f"training needs about {said}, but there are {room / 2**30:.1f} GiB: lower micro_batch")
 
     def fit(self, folder: Path, steps: int, what: str, shown: tuple[str, ...]) -> None:
-        """Trains, from the newest complete checkpoint if there is one, and saves the policy. `shown`: the columns of
-        metrics.csv that the progress line shows."""
+        """Trains, from the newest complete checkpoint if there is one, and saves the policy. `shown`: the columns in
+        the progress line."""
         self.folder, self.shown, self.began = folder, list(shown), time.monotonic()
         checkpoint = latest_checkpoint(folder / "trainer")
         self.remove_callback(transformers.PrinterCallback)
@@ -147,8 +146,8 @@ class Resumable(transformers.Trainer):
         return self.model
 
     def add(self, logs: dict, row: dict) -> None:
-        """Adds a row of our own to the log and thereby to metrics.csv: loss and gradient norm of `logs`, in which the
-        other metrics are TRL's, then `row`, and `held_out` when it is due."""
+        """Adds a row to the log and thereby to metrics.csv: the loss and the gradient norm of `logs`, `row`, and
+        `held_out` when it is due. The other metrics of `logs` are TRL's, and are left out."""
         row = row | {name: logs[name] for name in ("loss", "grad_norm")}
         if self.eval_problems and self.state.global_step % self.settings.eval_every == 0:
             row |= self.held_out()

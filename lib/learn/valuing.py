@@ -26,8 +26,7 @@ def named(tags: Tags, state: State) -> list[Action]:
 def played(problems: Sequence[Problem], draw: Draw, rng: random.Random) -> tuple[list[Met], list[Tags]]:
     """The states of one game of each problem, including lost ones, and the tags that `draw` returns for them.
 
-    A game continues with one of the different actions drawn, or with one more at random. It ends when two numbers are
-    left, since a single number is won or lost without a value.
+    A game continues with one of the different actions drawn, or with one more at random, until two numbers are left.
     """
     met, tags, level = [], [], [(i, mdp.initial(problem)) for i, problem in enumerate(problems)]
     groups = levels(problems)
@@ -44,8 +43,7 @@ def played(problems: Sequence[Problem], draw: Draw, rng: random.Random) -> tuple
 
 
 def tried(met: Sequence[Met], tags: Sequence[Tags], rng: random.Random) -> tuple[pd.DataFrame, list[State]]:
-    """The actions of each state (those that its tags name, the solver's, and one more at random), and the states to
-    which they lead.
+    """The actions of each state (those that its tags name, the solver's, and one more at random), and their successors.
 
     One row per action: state, problem, group, prompt, action, drawn (how often), solver (whether it is the solver's),
     and binary, its exact value Q_bin.
