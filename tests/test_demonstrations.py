@@ -20,6 +20,7 @@ from lib.game.prompts import render_prompt
 from lib.game.solver import is_solvable
 from lib.game.steps import verify_steps
 from lib.game.verifiers import VERIFIERS, TraceVerdict, verify_answer, verify_trace
+from lib.learn import demonstrations
 from lib.learn.demonstrations import (
     TRACES,
     demonstrate,
@@ -174,7 +175,7 @@ def test_state_action_rows_win_the_game_one_tag_at_a_time():
     assert next(rows, None) is None
 
 
-def test_hub_demonstrations_load_by_the_same_call_and_lose_evaluation_problems(tmp_path):
+def test_hub_demonstrations_load_by_the_same_call_and_lose_evaluation_problems(tmp_path, monkeypatch):
     """A local folder in the hub's place: columns and wording as the papers' data set has them."""
     ask = "Using the numbers {}, create an equation that equals {}. Show your work in <think> </think> tags."
     seen = load("3to4", "test_50")[0]
@@ -183,13 +184,14 @@ def test_hub_demonstrations_load_by_the_same_call_and_lose_evaluation_problems(t
         {"query": ask.format(seen["nums"], seen["target"]), "completion": "<think>leak</think>"},
     ]
     (tmp_path / "train.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    monkeypatch.setattr(demonstrations, "HUB_DEMONSTRATIONS", str(tmp_path))
     for style in ("words", "chat"):  # asked as RLOO and evaluation will ask
-        found = hub_demonstrations(style, str(tmp_path))
+        found = hub_demonstrations(style)
         prompt = render_prompt([44, 19, 35], 500, style)
         assert found.to_list() == [{"prompt": prompt, "completion": rows[0]["completion"]}]
     (tmp_path / "train.jsonl").write_text(json.dumps({"query": "What?", "completion": ""}))
     with pytest.raises(ValueError, match="What"):
-        hub_demonstrations(hub=str(tmp_path))
+        hub_demonstrations("words")
 
 
 @cache

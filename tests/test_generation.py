@@ -135,7 +135,8 @@ def test_waiting_prompts_take_the_places_of_ended_completions_and_draw_the_same(
     whole = generate(model, *asked, torch.Generator().manual_seed(0))
     for batch in (8, 24):
         seen.clear()
-        again = generate(model, *asked, torch.Generator().manual_seed(0), batch=batch)
+        monkeypatch.setattr(generation, "AT_ONCE", batch)
+        again = generate(model, *asked, torch.Generator().manual_seed(0))
         assert again.ids == whole.ids and again.finish == whole.finish
         assert max(rows for rows, _ in seen) <= batch
         assert batch == 8 or max(batches for _, batches in seen) > 1, "prompts must begin while others are still drawn"
@@ -195,11 +196,11 @@ def test_a_completion_depends_on_its_seed_and_place_alone(model):
     assert not sample(model, TOKENIZER, PROBLEMS, 4, Sampling(max_tokens=12), seed=1).equals(table)
 
 
-def test_an_unknown_engine_is_refused(model):
+def test_an_unknown_engine_is_refused():
     for engine in ENGINES:
         parameters.check({"engine": engine})
-    with pytest.raises(ValueError, match="engine 'vlm'"):
-        sample(model, TOKENIZER, [], 1, Sampling(max_tokens=1), 0, engine="vlm")
+    with pytest.raises(ValueError, match="engine is 'vlm'"):
+        parameters.check({"engine": "vlm"})
 
 
 # --- other models -----------------------------------------------------------------------------------------------------

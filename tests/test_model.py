@@ -26,7 +26,6 @@ from lib.learn.model import (
     mix_policies,
     new_model,
     reasoning_end,
-    sampling_memory,
     save_policy,
 )
 
@@ -271,9 +270,9 @@ def test_a_run_that_holds_a_gpu_does_not_fall_back_to_the_cpu(saved, monkeypatch
 def test_rows_follow_the_room_there_is(monkeypatch):
     model = new_model(TOKENIZER, hidden=32, layers=2, heads=2)
     assert max_rows(model, 512, 200) == 512
-    weights = 4 * model.num_parameters()
+    weights, row = 4 * model.num_parameters(), 4 * (2 * 2 * 32 * 224 + 4 * len(TOKENIZER))
     for rows in (1, 7, 100):
-        needed = sampling_memory(model, rows, 200)
+        needed = weights + rows * row  # 200 tokens take 224 columns
         monkeypatch.setattr("lib.learn.model.machine_memory", lambda: weights + needed / 0.9 + 1)  # noqa: B023
         assert max_rows(model, 512, 200) == rows
         with monkeypatch.context() as gpu:  # where the optimiser of the model holds twice as much

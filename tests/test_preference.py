@@ -165,13 +165,14 @@ def test_no_pair_is_an_error(tmp_path):
         settings_of(loss="ipoo")
 
 
-def test_hub_pairs_are_read_without_evaluation_problems(tmp_path, capsys):
+def test_hub_pairs_are_read_without_evaluation_problems(tmp_path, monkeypatch, capsys):
     """Without the hub's wording: they are asked in the style of their run, as SFT and RLOO are."""
     held_out = load_set("test_50")[0]
     queries = [f"Using the numbers {list(nums)}, make an equation that equals {target}." for nums, target in
                [([1, 2, 3], 6), (held_out["nums"], held_out["target"])]]  # fmt: skip
     rows = [{"query": query, "response_ws": RIGHT, "response_ls": WRONG} for query in queries]
     pd.DataFrame(rows).to_json(tmp_path / "train.jsonl", orient="records", lines=True)
-    pairs = hub_pairs(str(tmp_path))
+    monkeypatch.setattr(lib.learn.preference, "HUB_PAIRS", str(tmp_path))
+    pairs = hub_pairs()
     assert pairs.to_list() == [{"nums": [1, 2, 3], "target": 6, "chosen": RIGHT, "rejected": WRONG}]
     assert "1 of 2 rows dropped" in capsys.readouterr().out

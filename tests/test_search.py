@@ -178,8 +178,6 @@ def test_searches_by_a_learned_value_repeat_and_cascade(policy):
 
 
 def test_a_learned_value_without_a_policy_is_refused_and_a_policy_without_a_use():
-    with pytest.raises(ValueError, match="no value policy to ask"):
-        run(PROBLEMS, rerank="learned")
     for searches, value in (
         ([{"rerank": ["none", "learned"]}], ""),
         ([{"rerank": "binary"}, {"beams": 1}], "sft/value/0"),

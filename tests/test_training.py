@@ -25,7 +25,7 @@ from lib.game.problem import Problem, problems
 from lib.game.prompts import render_prompt
 from lib.learn.curriculum import Bandit
 from lib.learn.demonstrations import TRACES
-from lib.learn.generation import ENGINES, Sampling, generate
+from lib.learn.generation import ENGINES, Rollouts, Sampling, generate
 from lib.learn.losses import ADVANTAGES, LARGEST_LOG_RATIO, leave_one_out, rloo_loss
 from lib.learn.model import build_tokenizer, load_policy, new_model, save_policy
 from lib.learn.rloo import RLOOTrainer, train_rloo
@@ -567,12 +567,17 @@ def test_token_ids_go_to_the_update_because_a_cut_text_does_not_lead_back_to_the
 
 
 def test_the_mask_holds_the_completion_and_its_end(tmp_path):
-    trainer = make_trainer(tmp_path)
-    batch = trainer._collate([(1, 7, [8, 9, 1], [-0.1, -0.2, -0.3]), (0, 6, [4], [-0.4])])
-    assert batch["prompt"].tolist() == [1, 0]
-    assert batch["ids"].tolist() == [[7, 8, 9], [6, 0, 0]] and batch["labels"].tolist() == [[8, 9, 1], [4, 0, 0]]
-    assert batch["mask"].tolist() == [[1, 1, 1], [1, 0, 0]]
-    assert torch.allclose(batch["sampler_logps"], torch.tensor([[-0.1, -0.2, -0.3], [-0.4, 0, 0]]))
+    trainer = make_trainer(tmp_path, group_size=2, idle_share=1e-9)
+    ids, logps = [[4], [5], [5], [8, 9, 1]], [[-0.4], [-0.5], [-0.5], [-0.1, -0.2, -0.3]]
+    rollouts = Rollouts(ids, logps, logps, ["stop"] * 4)
+    trainer._lay_out([[2, 6], [2, 3, 7]], rollouts, torch.tensor([1.0, 0.0, 0.0, 2.0]))
+    (batch,) = trainer._micro_batches  # of the first and the last, and one of the others in their place
+    at = [batch["labels"][:, 0].tolist().index(first) for first in (4, 8)]
+    batch = {name: batch[name][at].tolist() for name in ("prompt", "ids", "labels", "mask", "sampler_logps")}
+    assert batch["prompt"] == [0, 1]
+    assert batch["ids"] == [[6, 0, 0], [7, 8, 9]] and batch["labels"] == [[4, 0, 0], [8, 9, 1]]
+    assert batch["mask"] == [[1, 0, 0], [1, 1, 1]]
+    assert batch["sampler_logps"] == [pytest.approx([-0.4, 0, 0]), pytest.approx([-0.1, -0.2, -0.3])]
 
 
 def test_a_prompt_is_read_with_a_gradient_once_in_an_update(tmp_path, monkeypatch):
@@ -669,10 +674,10 @@ def test_the_learning_rate_falls_and_late_weights_are_averaged(tmp_path):
     seen, rates = [], []
 
     class Watched(RLOOTrainer):
-        def add(self, row):
+        def add(self, logs, row):
             seen.append(flat(self.model))
             rates.append(self.optimizer.param_groups[0]["lr"])  # of the next update
-            super().add(row)
+            super().add(logs, row)
 
     trainer = Watched(
         *tiny_policy(), PROBLEMS, odds, tmp_path, quick(steps=6, warmup_steps=2, decay_steps=3, average_from=4)
@@ -815,18 +820,12 @@ def test_supervised_training_stops_there_too(tmp_path, monkeypatch):
 
     def ruined(self, model, inputs, *arguments, **options):
         loss = original(self, model, inputs, *arguments, **options)
-        return loss * (np.nan if next(steps) == 7 else 1.0)
+        return loss * (np.nan if next(steps) == 8 else 1.0)  # of update 7: the fifth call is the evaluation
 
     monkeypatch.setattr(lib.learn.sft._SFTTrainer, "compute_loss", ruined)
     with pytest.raises(FloatingPointError, match="loss of update 8 is nan"):
-        train_sft(tiny_policy(), DEMONSTRATIONS, tmp_path, sft_settings())
+        sft(tmp_path)
     assert latest_checkpoint(tmp_path / "trainer").name == "checkpoint-4" and not (tmp_path / "checkpoint").exists()
-
-
-def test_a_style_without_a_verifier_is_refused_before_training(tmp_path):
-    with pytest.raises(ValueError, match="prompt_style 'pick': no verifier reads it"):
-        train_rloo(tiny_policy(), PROBLEMS, odds, tmp_path, quick(), prompt_style="pick")
-    assert not (tmp_path / "metrics.csv").exists()
 
 
 def test_without_a_kl_term_there_is_no_reference(tmp_path):
@@ -982,7 +981,8 @@ def test_a_tokenizer_that_begins_with_bos_begins_no_completion_with_it(tmp_path,
 
     monkeypatch.setattr(lib.learn.sft._SFTTrainer, "compute_loss", spy)
     model = new_model(tokenizer, hidden=32, layers=2, heads=2)
-    train_sft((model, tokenizer), DEMONSTRATIONS.select(range(8)), tmp_path, sft_settings(epochs=1))
+    rows = DEMONSTRATIONS.select(range(8))
+    train_sft((model, tokenizer), rows, tmp_path, sft_settings(epochs=1, log_every=1), rows)
     assert (seen[0][:, 0] == bos).all() and ((seen[0] == bos).sum(-1) == 1).all()
 
 

@@ -22,31 +22,27 @@ def solution_difficulty(problems: Sequence[Problem]) -> np.ndarray:
 def buckets(difficulty: np.ndarray, count: int, seed: int) -> np.ndarray:
     """The bucket of each problem, from 0 (easiest) to count - 1. The sizes of buckets differ by at most one problem.
 
-    Buckets are quantiles of the rank, with equally difficult problems in random order. Solution counts take few values,
-    so quantiles of the difficulty itself would leave some buckets empty.
+    Buckets are quantiles of the rank, with equally difficult problems in random order: quantiles of the difficulty
+    itself, which takes few values, would leave some buckets empty.
     """
     order = np.lexsort((np.random.default_rng(seed).random(len(difficulty)), difficulty))
-    rank = np.empty(len(difficulty), int)
-    rank[order] = np.arange(len(difficulty))
-    return rank * count // max(len(difficulty), 1)
+    return order.argsort() * count // max(len(difficulty), 1)
 
 
 class Curriculum:
     """Draws a bucket for each problem of an update, and then a problem from that bucket.
 
     The method `probabilities(step)` of a subclass gives the probability of each bucket. The draws depend on the seed,
-    the step and `state`, which is part of a checkpoint. Raises ValueError for an impossible option, and if there are
-    fewer problems than buckets.
+    the step and `state`, which is part of a checkpoint. Raises ValueError if there are fewer problems than buckets.
     """
 
     @staticmethod
     def check(count: int) -> None:
-        """Raises ValueError for options that are out of range. It can be called before the problems are known."""
+        """Raises ValueError for options that are out of range. `lib.runs.parameters` calls it before any run starts."""
         if count < 1:
             raise ValueError(f"count={count}: at least one bucket is needed")
 
     def __init__(self, problems: Sequence[Problem], difficulty: np.ndarray, steps: int, seed: int, count: int = 6):
-        Curriculum.check(count)
         if count > len(problems):
             raise ValueError(f"{len(problems)} problems do not fill {count} buckets")
         self.problems, self.steps, self.seed, self.count = problems, steps, seed, count
@@ -58,7 +54,7 @@ class Curriculum:
         raise NotImplementedError
 
     def draw(self, count: int, step: int) -> list[Problem]:
-        """The problems of update `step` (from 0). No problem is drawn twice unless its bucket is too small."""
+        """The problems of update `step` (from 0). None is drawn twice unless its bucket is too small."""
         rng = np.random.default_rng([self.seed, step])
         self.shares = self.probabilities(step)
         self.drawn = rng.choice(self.count, count, p=self.shares)
@@ -69,8 +65,8 @@ class Curriculum:
         return [self.problems[i] for i in chosen]
 
     def learn(self, signal: Sequence[float], correct: Sequence[float]) -> dict[str, float]:
-        """Learns from the mean |advantage| and the share of correct rollouts of each problem that was drawn last.
-        Returns numbers for the log."""
+        """Learns from the mean |advantage| and the share of correct rollouts of each problem that was drawn last, and
+        returns numbers for the log."""
         return {f"bucket{k}": float(share) for k, share in enumerate(self.shares)}
 
 
@@ -78,8 +74,7 @@ class Bandit(Curriculum):
     """`dense`, Eq. 7: p(k) = softmax(Q / temperature)_k and Q_k <- alpha l_k + (1 - alpha) Q_k, starting from Q = 0.
     Here l_k is the mean |advantage| over the problems drawn from bucket k; a bucket that was not drawn keeps its Q.
 
-    The temperature falls linearly to final_temperature over the run (if this is 0, the temperature is constant). Raises
-    ValueError unless 0 < alpha <= 1 and the temperatures are positive.
+    The temperature falls linearly to final_temperature over the run (if this is 0, the temperature is constant).
     """
 
     @staticmethod
@@ -89,7 +84,6 @@ class Bandit(Curriculum):
             raise ValueError(f"impossible bandit: alpha={alpha}, temperatures {temperature}, {final_temperature}")
 
     def __init__(self, *data, count=6, alpha=0.5, temperature=1.0, final_temperature=0.0):
-        self.check(count, alpha, temperature, final_temperature)
         super().__init__(*data, count=count)
         self.alpha, self.ends = alpha, (temperature, final_temperature or temperature)
         self.state = [0.0] * count
@@ -108,19 +102,15 @@ class Bandit(Curriculum):
 
 
 class EasyToHard(Curriculum):
-    """A hand-designed order: the run has as many stages as there are buckets, and begins with the easiest bucket."""
+    """The run has as many stages as there are buckets, and begins with the easiest bucket."""
 
     def probabilities(self, step: int) -> np.ndarray:
         return np.eye(self.count)[min(step * self.count // self.steps, self.count - 1)]
 
 
 class MixedSuccess(Curriculum):
-    """`trace`, Table 1, difficulty-aware sampling. Its hypothesis: prompts of mixed success can expand coverage without
-    other rewards.
-
-    A bucket is drawn in proportion to the mean of f (1 - f) over its problems, where f is a problem's failure rate in
-    probes. Raises ValueError for difficulties that are not failure rates.
-    """
+    """`trace`, Table 1, difficulty-aware sampling: a bucket is drawn in proportion to the mean of f (1 - f) over its
+    problems, where f is a problem's failure rate in probes. Raises ValueError for difficulties of another kind."""
 
     def __init__(self, problems, difficulty, *data, count=6):
         super().__init__(problems, difficulty, *data, count=count)
@@ -145,11 +135,10 @@ class Frontier(Curriculum):
     """`dense`, Section 7: new problems at the edge of what the policy can solve at present.
 
     For each update, `candidates` times as many problems are drawn as it needs, and those whose predicted success is
-    nearest to one half are used. The new problems have as many numbers as the training problems, come from the same
-    ranges, are solvable, and are in no evaluation set. The prediction is a ridge regression of the share of correct
-    rollouts on the count of numbers, the logarithm of the count of solutions, and the operators needed. An observation
-    from `memory` updates ago has the weight 1/e. The state holds the sums of the regression. Raises ValueError if too
-    few problems in the ranges of the training problems are solvable.
+    nearest to one half are used. They have as many numbers as the training problems and come from the same ranges. The
+    prediction is a ridge regression of the share of correct rollouts on the count of numbers, the logarithm of the
+    count of solutions, and the operators needed. An observation from `memory` updates ago has the weight 1/e. The state
+    holds the sums of the regression. Raises ValueError if too few problems in these ranges are solvable.
     """
 
     candidates, memory = 20, 20.0
@@ -191,8 +180,7 @@ class Frontier(Curriculum):
         return {"predicted": float(self.predicted.mean())}
 
     def solvable(self, rng: np.random.Generator, count: int) -> list[Problem]:
-        """Draws `count` random problems like the training problems, and returns those that are solvable and in no
-        evaluation set."""
+        """Draws `count` problems like the training problems, and returns the solvable ones in no evaluation set."""
         numbers, targets = self.ranges
         drawn = []
         for length in rng.choice(self.lengths, count).tolist():

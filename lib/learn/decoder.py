@@ -1,8 +1,7 @@
-"""Decodes one more token for many rows at once: the layers of a Qwen2 or a Llama in few operations, and their cache.
+"""Decodes one more token for many rows at once, and keeps the cache of keys and values.
 
-`decoder_of` returns our `Decoder` if it computes the same as the model, and otherwise the model itself
-(`PlainDecoder`). Both have a method `batch`, which reads prompts. When called with one token per row, both return the
-logits of the next token.
+`decoder_of` returns our `Decoder` if it computes the same as the model, and otherwise `PlainDecoder`, the model itself.
+The method `batch` of both reads prompts, and a call with one token per row returns the logits of the next token.
 """
 
 from collections.abc import Iterator
@@ -24,12 +23,12 @@ def left_padded(prompts: list[list[int]], device) -> tuple[torch.Tensor, torch.T
 
 
 class Decoder:
-    """The layers of a Qwen2 or a Llama for one more token per row, in few operations.
+    """The layers of a Qwen2 or a Llama for one more token per row, in few operations. `misfit` says which models fit.
 
     Matrices that are applied to the same input are joined into one; the weights of the norm before them and the scale
     of attention are multiplied into it. The two parts of a query or key that a rotation mixes are stored side by side,
     so that the rotation is one product of complex numbers. Under autocast, matrix products use autocast's type and
-    everything else is float32. `misfit` says which models fit.
+    everything else is float32.
     """
 
     def __init__(self, model, longest: int):
@@ -67,8 +66,7 @@ class Decoder:
         return KVBatch(self, prompts)
 
     def side_by_side(self, states: torch.Tensor) -> torch.Tensor:
-        """The last dimension, heads of (first half, second half), reordered so that the two parts that a rotation mixes
-        are adjacent."""
+        """Reorders the last dimension, heads of (first half, second half): what a rotation mixes becomes adjacent."""
         return states.unflatten(-1, (-1, 2, self.width // 2)).transpose(-1, -2).flatten(-3)
 
     def norm(self, x: torch.Tensor) -> torch.Tensor:
@@ -96,8 +94,8 @@ class KVBatch:
     """Rows that began together; their keys and values are in pieces (2 * layers, rows, key heads, tokens, width).
 
     A CPU reads a tensor without gaps more than twice as fast as a part of a larger one. Therefore the prompts are the
-    first piece, and pieces of COLUMNS tokens follow, of which the last one still has free columns. Rows that end are
-    overwritten by rows from the end of the batch, so that the live rows stay contiguous.
+    first piece, and pieces of COLUMNS tokens follow, the last one with free columns. Rows that end are overwritten by
+    rows from the end of the batch.
     """
 
     def __init__(self, decoder: Decoder, prompts: list[list[int]]):
@@ -119,8 +117,7 @@ class KVBatch:
         self.rows = len(rows)
 
     def compact(self, stay: torch.Tensor) -> torch.Tensor:
-        """Continues with the rows for which `stay`, a bool (rows,), is True. Returns for each new row the index of its
-        old row."""
+        """Continues with the rows for which `stay`, a bool (rows,), is True. Returns the old index of each new row."""
         kept = stay.nonzero().squeeze(-1)
         order = torch.arange(len(kept), device=stay.device)
         holes, fillers = (~stay[: len(kept)]).nonzero().squeeze(-1), kept[kept >= len(kept)]
@@ -161,7 +158,7 @@ class KVBatch:
 
 
 class PlainDecoder:
-    """The decoder for a model that does not fit `Decoder`: the model itself, with the cache of transformers."""
+    """The decoder for a model that does not fit `Decoder`. Its methods do the same as those of `Decoder`."""
 
     def __init__(self, model, longest: int):
         self.model = model
@@ -170,7 +167,6 @@ class PlainDecoder:
         return PlainBatch(self.model, prompts)
 
     def __call__(self, tokens: torch.Tensor, batches: list) -> torch.Tensor:
-        """The same as `Decoder.__call__`."""
         parts = tokens.split([batch.rows for batch in batches])
         return torch.cat([batch.read(part[:, None]) for batch, part in zip(batches, parts, strict=True)])
 
@@ -208,22 +204,18 @@ class PlainBatch:
 _misfits: WeakKeyDictionary = WeakKeyDictionary()  # model -> its misfit
 
 
-def decoder_of(model, longest: int) -> "Decoder | PlainDecoder":
+def decoder_of(model, longest: int) -> Decoder | PlainDecoder:
     """The decoder for texts of at most `longest` tokens with `model`."""
-    return (PlainDecoder if misfit(model) else Decoder)(model, longest)
+    if model not in _misfits:
+        _misfits[model] = misfit(model)
+        if _misfits[model]:
+            print(f"the decode loop does not fit this model ({_misfits[model]}): it draws token by token itself")
+    return (PlainDecoder if _misfits[model] else Decoder)(model, longest)
 
 
 def misfit(model) -> str:
     """Why `Decoder` does not compute what `model` computes, or "" if it does. Both read a few tokens, and their logits
     must agree."""
-    if model not in _misfits:
-        _misfits[model] = _misfit(model)
-        if _misfits[model]:
-            print(f"the decode loop does not fit this model ({_misfits[model]}): it draws token by token itself")
-    return _misfits[model]
-
-
-def _misfit(model) -> str:
     # So few tokens cannot show two things: attention to the last tokens only, and rotations that depend on the length
     if set(getattr(model.config, "layer_types", None) or []) - {"full_attention"}:
         return "not all of its layers attend to everything"

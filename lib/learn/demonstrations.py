@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 from itertools import accumulate
-from operator import itemgetter
 from typing import TYPE_CHECKING
 
 from lib.game.expression import BinOp, Expr, Num, canonical, evaluate, render
@@ -41,8 +40,7 @@ def bounded(op: str, a: Number, b: Number) -> Number | None:
 
 
 def steps_of(expr: Expr) -> list[str] | None:
-    """The equations that compute `expr`: inner ones before outer ones, and left before right. None if a value is not an
-    integer from 0 to 999.
+    """The equations that compute `expr`, in the order of `operations`. None if a value is not an integer from 0 to 999.
 
     >>> steps_of(parse("(44 + 19) + 35"))
     ['44 + 19 = 63', '63 + 35 = 98']
@@ -82,12 +80,12 @@ def shuffle_operands(expr: Expr, rng: random.Random) -> Expr:
 
 
 def random_expression(nums: Sequence[int], rng: random.Random) -> Expr:
-    """A random expression over all of `nums` in which every value is an integer from 0 to 999."""
+    """A random expression over all of `nums` whose values are integers from 0 to 999."""
     return combine([(n, Num(n)) for n in nums], rng)[1]
 
 
 def combine(pool: Sequence[tuple[Number, Expr]], rng: random.Random) -> tuple[Number, Expr]:
-    """The value and expression that random operations make of a whole pool. Every value is an integer from 0 to 999."""
+    """The value and expression that random operations make of a whole pool, by way of integers from 0 to 999."""
     pool = list(pool)
     while (left := len(pool)) > 1:
         i, j = rng.randrange(left), rng.randrange(left - 1)
@@ -115,10 +113,9 @@ def near_misses(problem: Problem, rng: random.Random, count: int) -> list[Expr]:
     different: dict[Expr, tuple[Number, Expr]] = {}
     while count and not different:
         drawn = [combine(start, rng) for _ in range(8 * count)]
-        gaps = [(abs(value - problem.target), attempt) for value, attempt in drawn]
-        different = {canonical(attempt): (gap, attempt) for gap, attempt in gaps if gap}
-    nearest = [attempt for _, attempt in sorted(different.values(), key=itemgetter(0))[:count]]
-    return rng.sample(nearest, len(nearest))
+        different = {canonical(attempt): (value, attempt) for value, attempt in drawn if value != problem.target}
+    nearest = sorted(different.values(), key=lambda drawn: abs(drawn[0] - problem.target))[:count]
+    return [attempt for _, attempt in rng.sample(nearest, len(nearest))]
 
 
 def check_suffix(value: Number, target: Number) -> str:
@@ -128,8 +125,7 @@ def check_suffix(value: Number, target: Number) -> str:
 
 
 def attempt_line(expr: Expr, target: Number) -> str:
-    """One attempt of a search: its equations, separated by commas, and a statement whether their value is the
-    target."""
+    """One attempt of a search: its equations, separated by commas, and a statement whether it makes the target."""
     return ", ".join(steps_of(expr) or []) + check_suffix(evaluate(expr), target)
 
 
@@ -139,16 +135,14 @@ def draw_attempts(problem: Problem, rng: random.Random, failures: int, solved: b
     token limit. Raises ValueError for a problem without a solution among the integers 0 to 999."""
     if not solved:
         return near_misses(problem, rng, failures + 1)
-    plain = plain_solutions(problem)
-    if not plain:
+    if not (plain := plain_solutions(problem)):
         raise ValueError(f"{problem} has no solution with integer values from 0 to {LARGEST}")
     solution = shuffle_operands(rng.choice(plain), rng)
     return [*near_misses(problem, rng, failures), solution]
 
 
 def free_search(problem: Problem, rng: random.Random, failures: int, solved: bool = True) -> str:
-    """A completion that searches in plain arithmetic: the attempts of `draw_attempts`, one per line, with the last one
-    as the answer."""
+    """A completion in plain arithmetic: the attempts of `draw_attempts`, one per line; the last one is the answer."""
     attempts = draw_attempts(problem, rng, failures, solved)
     lines = [attempt_line(attempt, problem.target) for attempt in attempts]
     return "\n".join(["<think>", *lines, "</think>", f"<answer>{render(attempts[-1])}</answer>"])
@@ -171,13 +165,11 @@ def program_lines(expr: Expr, names: Iterator[str]) -> list[str]:
 def program_search(
     problem: Problem, rng: random.Random, failures: int, solved: bool | None = None, fresh: bool = False
 ) -> str:
-    """A completion that searches in a restricted program: the attempts of `draw_attempts`, with the last one as the
-    program's value.
+    """A completion that is a restricted program: the attempts of `draw_attempts`, of which the last one is its value.
 
     A line holds one operation, or in a share COMPACT of the programs a whole attempt; its comment shows the arithmetic.
     The answer has no name of its own, because a policy would have to announce a solution before it has computed one. If
-    `solved` is None, a share UNSOLVED of the programs ends with a miss. With `fresh` the names of every attempt begin
-    at a.
+    `solved` is None, a share UNSOLVED of the programs ends with a miss. `fresh`: the names of each attempt begin at a.
     """
     attempts = draw_attempts(problem, rng, failures, solved is not False)
     if solved is None and rng.random() < UNSOLVED:
@@ -197,18 +189,15 @@ def program_search(
 # --- structured search traces -----------------------------------------------------------------------------------------
 
 
-def walk(pool: Pool, nodes: Sequence[BinOp]) -> Iterator[tuple[Pool, BinOp, Pool]]:
-    """(pool, operation, pool after it) for each of the operations, in order."""
-    for node in nodes:
-        before, pool = pool, move(pool, node)
-        yield before, node, pool
-
-
 def actions(pool: Pool, nodes: Sequence[BinOp]) -> set[tuple]:
     """The operations of a branch in the form in which a search compares them, so that it tries none twice: on values,
     up to commuting, and together with the pool."""
-    tried = ((values(at), node.op, evaluate(node.left), evaluate(node.right)) for at, node, _ in walk(pool, nodes))
-    return {(at, op, *(sorted((a, b)) if op in "+*" else (a, b))) for at, op, a, b in tried}
+    tried = set()
+    for node in nodes:
+        pair = evaluate(node.left), evaluate(node.right)
+        tried.add((values(pool), node.op, *(sorted(pair) if node.op in "+*" else pair)))
+        pool = move(pool, node)
+    return tried
 
 
 def distractor(pool: Pool, target: Number, tried: set[tuple], kind: str, rng: random.Random) -> list[BinOp]:
@@ -232,8 +221,7 @@ def distractor(pool: Pool, target: Number, tried: set[tuple], kind: str, rng: ra
 
 @dataclass(frozen=True)
 class TraceDesign:
-    """A design of trace demonstrations (`trace`, Table 6). It is called like the functions above, and writes one
-    demonstration.
+    """A design of trace demonstrations (`trace`, Table 6), called like `free_search`.
 
     A row is a depth-first search: a failing branch starts when two or three numbers are left, and ends when the search
     returns to them. With `restarts` each attempt starts from the first state; only such a search can give up.
@@ -282,8 +270,7 @@ class TraceDesign:
         return text
 
     def _restarting(self, problem: Problem, missed: list[Expr], last: Expr) -> list[str]:
-        """The lines of a free search. It does not repeat what it has tried in an earlier attempt, nor what the last
-        attempt tries."""
+        """The lines of a free search. It repeats nothing that an earlier attempt or the last one tries."""
         pool = full_pool(problem)
         tried, lines = actions(pool, operations(last)), []
         for attempt in [*missed, last]:
@@ -296,24 +283,24 @@ class TraceDesign:
     def _walked(self, pool: Pool, nodes: Sequence[BinOp], target: Number) -> list[str]:
         """The lines of the operations: each try, and the state after it."""
         lines = []
-        for _, node, after in walk(pool, nodes):
-            asks = check_suffix(evaluate(node), target) if self.checked and len(after) == 1 else ""
-            lines += [try_line(node) + asks, *([state_line(after, self.provenance)] if self.stated else [])]
+        for node in nodes:
+            pool = move(pool, node)
+            asks = check_suffix(evaluate(node), target) if self.checked and len(pool) == 1 else ""
+            lines += [try_line(node) + asks, *([state_line(pool, self.provenance)] if self.stated else [])]
         return lines
 
     def _depth_first(self, problem: Problem, solution: Expr, branches: int, rng: random.Random) -> list[str]:
-        """The lines of a solution with failing branches. These start from its last two states that have more than one
-        number."""
-        full = full_pool(problem)
-        path = operations(solution)
-        tried, late = actions(full, path), range(max(len(path) - 2, 0), len(path))
+        """The lines of a solution with failing branches from its last two states that have more than one number."""
+        pool, path = full_pool(problem), operations(solution)
+        tried, late = actions(pool, path), range(max(len(path) - 2, 0), len(path))
         at = rng.sample(late, min(branches, len(late)))
-        lines = [state_line(full)]
-        for i, (pool, node, _) in enumerate(walk(full, path)):
+        lines = [state_line(pool)]
+        for i, node in enumerate(path):
             if i in at and (branch := distractor(pool, problem.target, tried, self.branch, rng)):
                 tried |= actions(pool, branch)
                 lines += [*self._walked(pool, branch, problem.target), "backtrack", state_line(pool, self.provenance)]
             lines += self._walked(pool, [node], problem.target)
+            pool = move(pool, node)
         return lines
 
 
@@ -388,15 +375,15 @@ def demonstrate(
     return Dataset.from_list(rows)
 
 
-def hub_demonstrations(prompt_style: str = "free", hub: str = HUB_DEMONSTRATIONS) -> "Dataset":
-    """Rows `prompt`, `completion` of the demonstrations that the papers use, or of another hub name or local folder
-    (columns `query`, `completion`). The prompt is that of style `prompt_style` for the problem of the query. Rows about
-    evaluation problems are dropped. Raises ValueError for a query that cannot be read."""
+def hub_demonstrations(prompt_style: str) -> "Dataset":
+    """Rows `prompt`, `completion` of the demonstrations that the papers use (columns `query`, `completion`). The prompt
+    is that of `prompt_style` for the problem of the query. Rows about evaluation problems are dropped. Raises
+    ValueError for a query that cannot be read."""
 
     def ask(row: dict) -> dict:  # the prompt that every later run uses
         return {"prompt": render_prompt(row["nums"], row["target"], prompt_style)}
 
-    rows = exclude(hub_rows(hub, "train").map(query_problem, load_from_cache_file=False))
+    rows = exclude(hub_rows(HUB_DEMONSTRATIONS, "train").map(query_problem, load_from_cache_file=False))
     return rows.map(ask, load_from_cache_file=False).select_columns(["prompt", "completion"])
 
 
@@ -409,8 +396,8 @@ def repair_stage(generations: "pd.DataFrame") -> "pd.DataFrame":
     import pandas as pd
 
     rows = []
-    for nums, target, text in generations[["nums", "target", "completion"]].itertuples(index=False):
-        problem, (trace, opened, _) = Problem(tuple(map(int, nums)), int(target)), text.partition("<answer>")
+    for problem, text in zip(to_problems(generations), generations["completion"], strict=True):
+        trace, opened, _ = text.partition("<answer>")
         if opened and (solution := verify_trace(text, problem).solution) is not None:
             prompt = render_prompt(problem.nums, problem.target, "trace") + trace
             rows.append((prompt, f"<answer>{render(solution)}</answer>"))

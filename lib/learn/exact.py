@@ -6,9 +6,9 @@ state:
     V(s) = sum over a in A(s) of pi(a | s) V(s'),   V = 1 if the target is the only number left,
 
 where pi(a | s) is the product of the token probabilities of the action's tag and of the end token after it. The tag of
-+ and * may have its operands in either order, and both count. Everything else counts as lost, including spellings that
-our tokenizer never gives (other tokens with the same text, or a fraction that is not reduced), some of which the game
-would accept. So V is a lower bound of the success of sampled games, and close to it if such spellings are rare.
++ and * may have its operands in either order, and both count. Everything else counts as lost, including rare spellings
+that the game would accept (other tokens with the same text, or a fraction that is not reduced), so V is a lower bound
+of the success of sampled games.
 
 Equal states are read once. States from which the target cannot be reached are never read: V is 0 there, and the solver
 finds them. The k games of a problem are independent, so pass@k is exactly 1 - (1 - V)^k.
@@ -30,7 +30,7 @@ from lib.game.expression import render
 from lib.game.mdp import Action, State
 from lib.game.problem import Problem
 from lib.learn import losses
-from lib.learn.generation import Sampling, generate_shared
+from lib.learn.generation import Sampling, generate_shared, log_prob
 
 TOKENS = 2048  # tokens read at once, padding included: about what fits into a core's cache
 
@@ -43,7 +43,7 @@ class Tree:
     """The states of problems from which the target can be reached, and the actions that lead to such states.
 
     moves: (state, action, successor), where both states are indices of `states`, or the successor is `won`. roots: the
-    first state of each problem, or `lost` if the problem has no solution.
+    first state of each problem, or `lost`.
     """
 
     problems: Sequence[Problem]
@@ -102,8 +102,8 @@ def _open(states: Sequence[State]) -> list[State]:
 
 
 def tags(tokenizer, moves: Sequence[Action]) -> list[list[tuple[int, ...]]]:
-    """The token ids of the tags that name each action, including the end token. There are two tags if the operands of +
-    or * can be swapped."""
+    """The token ids of the one or two tags that name each action (the operands of + and * can be swapped), including
+    the end token."""
     swapped = [move._replace(a=move.b, b=move.a) if move.op in "+*" else move for move in moves]
     texts = [mdp.render_action(move) for move in (*moves, *swapped)]
     ids = tokenizer(texts, add_special_tokens=False).input_ids if texts else []
@@ -111,17 +111,17 @@ def tags(tokenizer, moves: Sequence[Action]) -> list[list[tuple[int, ...]]]:
     return [list(dict.fromkeys(both)) for both in zip(ended[: len(moves)], ended[len(moves) :], strict=True)]
 
 
-def read(model, prompts: Sequence[Sequence[int]], texts: Sequence[Sequence[tuple[int, ...]]], tokens: int = TOKENS):
+def read(model, prompts: Sequence[Sequence[int]], texts: Sequence[Sequence[tuple[int, ...]]]) -> torch.Tensor:
     """log pi of each text (token ids) after its prompt, (all texts,) in order, differentiable.
 
     A prompt and the tokens that its texts share are read once, as a tree of tokens in which each token attends to those
-    on its own path. At most `tokens` tokens are read at once, padding included.
+    on its own path.
     """
     packed = [_Packed(prompt, some) for prompt, some in zip(prompts, texts, strict=True)]
     order = sorted((i for i, one in enumerate(packed) if one.texts), key=lambda i: len(packed[i].tokens))
     batches: list[list[int]] = []
     for i in order:
-        if not batches or (len(batches[-1]) + 1) * len(packed[i].tokens) > tokens:
+        if not batches or (len(batches[-1]) + 1) * len(packed[i].tokens) > TOKENS:
             batches.append([])
         batches[-1].append(i)
     if not batches:
@@ -133,26 +133,24 @@ def read(model, prompts: Sequence[Sequence[int]], texts: Sequence[Sequence[tuple
 
 
 class _Packed:
-    """A prompt and the tree of its texts: the tokens, the position of each, and the token before it on its path; the
-    edges (token, next token); and the edges of each text, as (text, edge)."""
+    """A prompt and the tree of its texts: the tokens, and the token before each on its path; the edges (token, next
+    token); and the edges of each text, as (text, edge)."""
 
     def __init__(self, prompt: Sequence[int], texts: Sequence[tuple[int, ...]]):
         self.tokens, self.before = list(prompt), list(range(-1, len(prompt) - 1))
-        self.positions, self.texts = list(range(len(prompt))), len(texts)
+        self.texts, self.taken = len(texts), []
         edges: dict[tuple[int, int], int] = {}
-        nodes: dict[int, int] = {}
-        self.taken = []
+        nodes: dict[int, int] = {}  # edge -> the token to which it leads
         for text, ids in enumerate(texts):
             at = len(prompt) - 1
             for i, token in enumerate(ids):
                 edge = edges.setdefault((at, token), len(edges))
                 self.taken.append((text, edge))
-                if i + 1 < len(ids):
+                if i + 1 < len(ids):  # the last token is predicted, and never read
                     if edge not in nodes:
                         nodes[edge] = len(self.tokens)
                         self.tokens.append(token)
                         self.before.append(at)
-                        self.positions.append(self.positions[at] + 1)
                     at = nodes[edge]
         self.edges = list(edges)
 
@@ -168,19 +166,17 @@ class _Packed:
 def _read_packed(model, packed: list[_Packed]) -> torch.Tensor:
     width, device = max(len(one.tokens) for one in packed), model.device
     padded = [[*one.tokens, *[0] * (width - len(one.tokens))] for one in packed]
-    positions = [[*one.positions, *[0] * (width - len(one.tokens))] for one in packed]
     seen = torch.from_numpy(np.stack([one.seen(width) for one in packed])).to(device)
     hidden = model.base_model(
         torch.tensor(padded, device=device),
         attention_mask=seen[:, None],
-        position_ids=torch.tensor(positions, device=device),
+        position_ids=seen.sum(-1) - 1,
         use_cache=False,
     ).last_hidden_state
     sizes = np.cumsum([0, *(len(one.edges) for one in packed)])
     row = torch.tensor([i for i, one in enumerate(packed) for _ in one.edges], device=device)
     at, token = torch.tensor([edge for one in packed for edge in one.edges], device=device).T
-    logits = model.get_output_embeddings()(hidden[row, at])
-    chosen = logits.log_softmax(-1).gather(-1, token[:, None]).squeeze(-1)
+    chosen = log_prob(model.get_output_embeddings()(hidden[row, at]), token)
     texts = np.cumsum([0, *(one.texts for one in packed)])
     taken = np.concatenate([np.add(one.taken, [texts[i], sizes[i]]) for i, one in enumerate(packed)])
     text, edge = torch.from_numpy(taken).to(device).T
@@ -188,8 +184,8 @@ def _read_packed(model, packed: list[_Packed]) -> torch.Tensor:
 
 
 def _read_states(model, tokenizer, asked: Iterable[tuple[int, State, tuple[int, ...]]]) -> tuple[torch.Tensor, ...]:
-    """log pi of texts (token ids) after the states in which they are asked for, and the number that came with each
-    text; both have shape (texts,). The texts of one state are read together."""
+    """log pi of texts (token ids) after their states, and the number that came with each text, both (texts,). The texts
+    of one state are read together."""
     of_state: dict[tuple, list[tuple[int, tuple[int, ...]]]] = defaultdict(list)
     for number, state, ids in asked:
         of_state[state.key].append((number, ids))
@@ -213,8 +209,7 @@ def probabilities(model, tokenizer, pairs: Sequence[tuple[State, Action]]) -> to
 
 
 def values(tree: Tree, chances: torch.Tensor) -> torch.Tensor:
-    """V of every state of the tree, followed by V of `lost` and `won`, float64, differentiable. `chances`: pi of each
-    move."""
+    """V of every state of the tree, then of `lost` and `won`, float64, differentiable. `chances`: pi of each move."""
     found = chances.new_zeros(len(tree.states) + 2)
     found[tree.won] = 1
     if not tree.moves:
@@ -233,14 +228,13 @@ def move_chances(model, tokenizer, tree: Tree) -> torch.Tensor:
 
 
 def success(model, tokenizer, tree: Tree) -> torch.Tensor:
-    """V of the first state of each problem, which is the probability that one game solves it, (problems,) float64,
-    differentiable."""
+    """The probability that one game solves each problem, V of its first state, (problems,) float64, differentiable."""
     return values(tree, move_chances(model, tokenizer, tree))[tree.roots]
 
 
 def solutions(tree: Tree, chances: Sequence[float], i: int) -> dict[str, float]:
-    """The solutions of problem i as expressions, with the probability that a game builds each, the most probable first.
-    Games with the same operations in another order build the same expression."""
+    """The solutions of problem i as expressions, with the probability that a game builds each, by any order of its
+    operations, the most probable first."""
     found: dict[str, float] = defaultdict(float)
     games: list[tuple[int, tuple[Action, ...], float]] = [(tree.roots[i], (), 1.0)]
     while games:
@@ -301,10 +295,9 @@ ESTIMATORS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
 
 
 def expected_weight(estimator: str, success: torch.Tensor, group_size: int) -> torch.Tensor:
-    """f(p), with the shape of `success`, defined by: the mean of an estimator over all groups of K games of a problem
-    is f(p) grad p. Raises KeyError. The mean of grad log pi is grad log p over won games and -grad p / (1 - p) over
-    lost ones, and an advantage depends only on the number c of games won, so f is a sum over c with binomial
-    probabilities."""
+    """f(p), with the shape of `success`: the mean of an estimator over all groups of K games of a problem is
+    f(p) grad p. The mean of grad log pi is grad log p over won games and -grad p / (1 - p) over lost ones, and an
+    advantage depends only on the number c of games won, so f is a sum over c with binomial probabilities."""
     p, total = success.double().clamp(1e-15, 1 - 1e-15), torch.zeros_like(success, dtype=torch.float64)
     for c in range(group_size + 1):
         advantages = ESTIMATORS[estimator](torch.tensor([[1.0] * c + [0.0] * (group_size - c)], dtype=torch.float64))[0]
@@ -321,8 +314,7 @@ class Game(NamedTuple):
 
 
 def play(model, tokenizer, problems: Sequence[Problem], n: int, generator: torch.Generator) -> list[list[Game]]:
-    """Plays `n` games of each problem, with tags of at most 32 tokens. A tag that does not name a legal action ends its
-    game."""
+    """Plays `n` games of each problem, with tags of at most 32 tokens. A tag that names no legal action ends a game."""
     games = [Game([], False) for _ in range(len(problems) * n)]
     active = [(i, mdp.initial(problems[i // n])) for i in range(len(games))]
     sampling, draws = Sampling(max_tokens=32), n

@@ -2,8 +2,7 @@
 
 `generate` works on token ids: ids and log-probabilities go from here to the update, and never through text.
 `generate_shared` does the same for searches, in which many short completions begin alike. `sample` works on problems,
-and returns the table that evaluation saves. vLLM runs in this process and takes over the model's weights before every
-batch.
+and returns the table that evaluation saves. vLLM runs in this process, and gets the model's weights before every batch.
 """
 
 import os
@@ -28,7 +27,7 @@ AT_ONCE = 512  # completions that are decoded at once on a CPU
 
 
 class Rollouts(NamedTuple):
-    """Completions of a batch of prompts, ordered by prompt: those of prompt i are at the indices i*n to i*n + n - 1.
+    """Completions of a batch of prompts: those of prompt i are at the indices i*n to i*n + n - 1.
 
     ids: token ids, including the end token. finish: "stop" or "length". logprobs: a list per completion, log mu(token)
     at the sampling temperature, before top-k and top-p. policy_logprobs: the same at temperature 1. At other
@@ -66,6 +65,11 @@ def sample_token(logits: torch.Tensor, sampling: Sampling, uniform: torch.Tensor
     return result.index_copy_(0, open_, choice) if sampling.top_p < 1 else choice
 
 
+def log_prob(logits: torch.Tensor, tokens: torch.Tensor) -> torch.Tensor:
+    """log pi of one token per row, (rows,), from `logits` (rows, vocabulary)."""
+    return logits.log_softmax(-1).gather(-1, tokens[:, None]).squeeze(-1)
+
+
 class _Draws:
     """The tokens of `rows` completions as they are drawn. All random numbers are drawn at the start, completion by
     completion, so they depend neither on the lengths of other completions nor on how many are decoded at once."""
@@ -76,8 +80,7 @@ class _Draws:
         self.uniform = torch.rand(rows, longest, generator=generator, device=source).to(device)
         self.uniform *= 1 - 2**-23  # so that rounding cannot lift a number up to the total probability
         self.tokens = torch.full((rows, longest), eos_id, device=device)
-        self.logprobs = torch.zeros(rows, longest, device=device)
-        self.policy_logprobs = self.logprobs if sampling.temperature == 1 else torch.zeros_like(self.logprobs)
+        self.logprobs, self.policy_logprobs = torch.zeros(2, rows, longest, device=device)
         self.lengths = torch.zeros(rows, dtype=torch.long, device=device)
         self.ended = torch.zeros(rows, dtype=torch.bool, device=device)
 
@@ -88,9 +91,8 @@ class _Draws:
         scaled = logits / (self.sampling.temperature or 1.0)
         token = sample_token(scaled, self.sampling, self.uniform[at])
         self.tokens[at] = token
-        self.logprobs[at] = scaled.log_softmax(-1).gather(-1, token[:, None]).squeeze(-1)
-        if self.policy_logprobs is not self.logprobs:
-            self.policy_logprobs[at] = logits.log_softmax(-1).gather(-1, token[:, None]).squeeze(-1)
+        self.logprobs[at] = log_prob(scaled, token)
+        self.policy_logprobs[at] = self.logprobs[at] if self.sampling.temperature in (0, 1) else log_prob(logits, token)
         self.lengths[active] += 1
         self.ended[active] = token == self.eos_id
         return token, ~self.ended[active] & (self.lengths[active] < self.sampling.max_tokens)
@@ -99,29 +101,22 @@ class _Draws:
         def cut(table: torch.Tensor) -> list[list]:
             return [row[:length] for row, length in zip(table.tolist(), self.lengths.tolist(), strict=True)]
 
-        logprobs = cut(self.logprobs)
-        same = self.policy_logprobs is self.logprobs
         finish = ["stop" if ended else "length" for ended in self.ended.tolist()]
-        return Rollouts(cut(self.tokens), logprobs, logprobs if same else cut(self.policy_logprobs), finish)
+        return Rollouts(cut(self.tokens), cut(self.logprobs), cut(self.policy_logprobs), finish)
 
 
 def generate(
-    model,
-    prompts: list[list[int]],
-    n: int,
-    sampling: Sampling,
-    eos_id: int,
-    generator: torch.Generator | None = None,
-    batch: int | None = None,
+    model, prompts: list[list[int]], n: int, sampling: Sampling, eos_id: int, generator: torch.Generator | None = None
 ) -> Rollouts:
-    """Draws `n` completions of each prompt (a list of token ids), about `batch` at a time, or as many as fit in memory.
+    """Draws `n` completions of each prompt (a list of token ids), as many at once as fit in memory, or on a CPU about
+    AT_ONCE.
 
     A prompt is read once, and its keys and values are copied to its n rows. Rows that have ended are removed, and
     waiting prompts begin when a quarter of the rows is free.
     """
     device, longest = model.device, max(map(len, prompts), default=0) + sampling.max_tokens
     draws = _Draws(len(prompts) * n, sampling, eos_id, device, generator)
-    places = max_rows(model, batch or (AT_ONCE if device.type == "cpu" else len(prompts) * n), longest)
+    places = max_rows(model, AT_ONCE if device.type == "cpu" else len(prompts) * n, longest)
     begun = 0  # number of prompts that have begun
     batches = []  # each holds the rows of the prompts that began together
     active = torch.empty(0, dtype=torch.long, device=device)  # index of the completion that each row draws
@@ -157,7 +152,7 @@ def generate_shared(
     model, prompts: list[list[int]], n: int, sampling: Sampling, eos_id: int, generator: torch.Generator | None = None
 ) -> Rollouts:
     """Like `generate`, but all prompts begin at once, and the completions of a prompt share one row as long as their
-    tokens are the same. Each completion is still drawn on its own. This is faster for many short completions."""
+    tokens are the same, which is faster for many short completions. Each is still drawn on its own."""
     device, words = model.device, model.config.vocab_size
     draws = _Draws(len(prompts) * n, sampling, eos_id, device, generator)
     active = torch.arange(len(prompts) * n, device=device)
@@ -196,7 +191,7 @@ _engines: WeakKeyDictionary = WeakKeyDictionary()  # model -> its engine
 
 
 def vllm_engine(model):
-    """A vLLM engine with the architecture of `model`, still without its weights. Raises ImportError with a remedy."""
+    """A vLLM engine for the architecture of `model`, still without its weights. Raises ImportError with a remedy."""
     os.environ.update({name: value for name, value in VLLM.items() if name not in os.environ})
     try:
         from vllm import LLM
@@ -232,8 +227,7 @@ def hand_over(model, engine) -> None:
 
 
 def _repack_head(worker) -> None:
-    """Repacks the output layer: on a CPU vLLM computes with a packed copy, and never renews the copy of a
-    tied layer."""
+    """Repacks the output layer: on a CPU vLLM computes with a packed copy, and never renews that of a tied layer."""
     from vllm.model_executor.layers.utils import dispatch_cpu_unquantized_gemm
 
     dispatch_cpu_unquantized_gemm(worker.model_runner.model.lm_head, remove_weight=False)
@@ -241,8 +235,7 @@ def _repack_head(worker) -> None:
 
 def _report(worker, mode: str) -> None:
     """Sets which log-probabilities vLLM returns. Model runner V2, the default on CUDA, reads the mode in its sampler;
-    V1, which the builds for CPUs use, reads it also in the part that applies top-k and top-p. Raises AttributeError for
-    a sampler of another form."""
+    V1, on CPUs, also in the part that applies top-k and top-p. Raises AttributeError for a sampler of another form."""
     sampler = worker.model_runner.sampler
     for part in filter(None, [sampler, getattr(sampler, "topk_topp_sampler", None)]):
         if not hasattr(part, "logprobs_mode"):
@@ -261,9 +254,8 @@ def generate_vllm(
         _engines[model] = vllm_engine(model)
     engine, cut = _engines[model], bool(sampling.top_k or sampling.top_p < 1)
     at_temperature = sampling.temperature not in (0, 1) and not cut
-    seeds = torch.randint(
-        2**31, (len(prompts) * n,), generator=generator, device=generator.device if generator else None
-    )
+    source = generator.device if generator else None
+    seeds = torch.randint(2**31, (len(prompts) * n,), generator=generator, device=source)
     common = {
         "temperature": sampling.temperature,
         "top_p": sampling.top_p,
@@ -278,9 +270,8 @@ def generate_vllm(
         hand_over(model, engine)
         engine.collective_rpc(_report, args=("processed_logprobs" if at_temperature else "raw_logprobs",))
         requests = [{"prompt_token_ids": prompt} for prompt in prompts for _ in range(n)]
-        answers = engine.generate(
-            requests, [SamplingParams(seed=seed, **common) for seed in seeds.tolist()], use_tqdm=False
-        )
+        parameters = [SamplingParams(seed=seed, **common) for seed in seeds.tolist()]
+        answers = engine.generate(requests, parameters, use_tqdm=False)
     # 3. Collect tokens and log-probabilities; NaN where vLLM does not report them
     out = [answer.outputs[0] for answer in answers]
     ids = [list(one.token_ids) for one in out]
@@ -306,7 +297,7 @@ def sample(
     progress: Callable[[Iterable, int, str], Iterable] = lambda batches, total, what: batches,
     merged: bool = False,
 ) -> pd.DataFrame:
-    """Draws `n` completions of every problem. The table has one row per rollout.
+    """Draws `n` completions of every problem by an engine, a key of ENGINES. The table has one row per rollout.
 
     `problems` are rows with `nums` and `target`. At most `batch` completions are decoded at once; another value changes
     the draws no more than rounding does. Columns: problem (its index), nums, target, completion (text), tokens (their
@@ -314,8 +305,6 @@ def sample(
     `merged`, the form that is stored, equal completions of a problem are one row, at the place of the first of them,
     and there is a last column, count.
     """
-    if engine not in ENGINES:
-        raise ValueError(f"engine {engine!r} is not known here: choose from {sorted(ENGINES)}")
     problems = [(list(row["nums"]), int(row["target"])) for row in problems]
     per_batch = max(1, batch // n)
     starts = range(0, len(problems), per_batch)

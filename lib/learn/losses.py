@@ -17,7 +17,7 @@ PREFERENCE = ("ipo", "ipo_mean", "dpo")  # losses of preference optimisation
 def centred(rewards: torch.Tensor) -> torch.Tensor:
     """A_i = r_i - mean of the group's rewards, including r_i; argument and result (groups, K).
 
-    The advantage of Dr. GRPO (arXiv 2503.20783): for all rollouts (K - 1) / K times the leave-one-out advantage.
+    The advantage of Dr. GRPO (arXiv 2503.20783), which is (K - 1) / K times the leave-one-out advantage.
     """
     shifted = rewards - rewards[..., :1]  # equal rewards become exact zeros, and so do their advantages
     return shifted - shifted.mean(-1, keepdim=True)
@@ -37,15 +37,14 @@ def pass_at_k(rewards: torch.Tensor, k: int) -> torch.Tensor:
 
     mean_i A_i grad log pi(y_i) is an unbiased estimate of the gradient of E[max of k rewards], which is pass@k if
     rewards are 0 and 1. The first term is the paper's: K times its k/K for a correct rollout, and K times its (k/K)
-    rho(K-1, c, k-1) for a wrong one. The second term is a baseline, which does not depend on y_i. At k = 1 this is
-    Eq. 1.
+    rho(K-1, c, k-1) for a wrong one. The second is a baseline, which does not depend on y_i. At k = 1 this is Eq. 1.
     """
     if k == 1:
         return leave_one_out(rewards)
     n = rewards.shape[-1]
     below = rewards - rewards.max(-1, keepdim=True).values  # advantages that should be zero become exact zeros
-    which = torch.arange(n - 1) + (torch.arange(n - 1) >= torch.arange(n)[:, None])  # the other rollouts of each
-    others = below[..., which].sort(-1).values
+    others_of = torch.arange(n - 1) + (torch.arange(n - 1) >= torch.arange(n)[:, None])
+    others = below[..., others_of].sort(-1).values
 
     def highest(values: torch.Tensor, size: int) -> torch.Tensor:
         """The mean of the highest value over all choices of `size` of these sorted values."""
@@ -71,8 +70,7 @@ def grpo(rewards: torch.Tensor) -> torch.Tensor:
 
         A_i = (r_i - m) / s,  m and s the mean and the standard deviation of the group's rewards; 0 where s is 0
 
-    s^2 is the mean of (r_i - m)^2. Implementations that divide by K - 1 in s^2 get sqrt((K - 1) / K) times this
-    advantage.
+    s^2 is the mean of (r_i - m)^2; some implementations divide by K - 1 instead.
     """
     from_mean = centred(rewards)
     deviation = from_mean.square().mean(-1, keepdim=True).sqrt()
@@ -81,10 +79,7 @@ def grpo(rewards: torch.Tensor) -> torch.Tensor:
 
 def f_grpo(rewards: torch.Tensor, correct: torch.Tensor, gamma: float) -> torch.Tensor:
     """GRPO's advantage times (1 - p)^gamma, where p is the share of the group that is correct, so that problems which
-    are mostly solved count less (F-GRPO, arXiv 2602.06717).
-
-    rewards, correct (bool) and the result have shape (groups, K). At gamma = 0 this is GRPO.
-    """
+    are mostly solved count less (F-GRPO, arXiv 2602.06717). rewards, correct (bool) and the result: (groups, K)."""
     return (1 - correct.to(rewards.dtype).mean(-1, keepdim=True)) ** gamma * grpo(rewards)
 
 
@@ -124,10 +119,9 @@ def rloo_loss(
     completion tokens, in nats. Metrics: entropy, importance_mean, importance_max, importance_log and, with ref_logps,
     kl.
 
-    The gradient of KL is log(pi / ref) d log pi of a token, whose mean under pi is the gradient of the true KL. Its
-    value is the k3 estimate ref / pi - 1 - log(ref / pi), with log(ref / pi) at most LARGEST_LOG_RATIO: otherwise a
-    token that the policy has almost given up (ref / pi = exp(20) = 5e8) would outweigh all others. The gradient is not
-    that of k3, in which ref / pi is subtracted from itself and leaves rounding noise of that size.
+    The gradient of KL is log(pi / ref) d log pi of a token, whose mean under pi is the gradient of the true KL; that of
+    k3 would leave rounding noise of the size of ref / pi. Its value is the k3 estimate ref / pi - 1 - log(ref / pi),
+    with log(ref / pi) at most LARGEST_LOG_RATIO, so that no token outweighs all others.
 
     For a micro-batch, `samples` and `tokens` are those of the whole update. Losses and metrics of micro-batches then
     add up, except importance_max, of which the maximum must be taken. A row may represent further rows: `row_weights`

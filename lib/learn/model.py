@@ -2,9 +2,8 @@
 
 Our model is an ordinary Qwen2 (the architecture of the papers' Qwen2.5-0.5B) with a vocabulary of our own: some words
 of the studies' formats, then every printable ASCII character. Digits are single tokens, and an operator is one token
-together with the spaces around it. A checkpoint is an ordinary folder of transformers, with one exception: a tokenizer
-with our vocabulary is in a sub-folder `tokenizer/`, because `AutoTokenizer` would silently add Qwen2's pre-tokenizer to
-it.
+together with the spaces around it. A checkpoint is an ordinary folder of transformers, but a tokenizer with our
+vocabulary is in a sub-folder `tokenizer/`, because `AutoTokenizer` would silently add Qwen2's pre-tokenizer to it.
 """
 
 import os
@@ -39,8 +38,7 @@ PROCESS = 0.8 * 2**30  # bytes that a kernel with PyTorch and transformers takes
 
 
 def build_tokenizer() -> PreTrainedTokenizerFast:
-    """Our tokenizer: it first looks for words of the formats, then for single ASCII characters; anything else is
-    `<unk>`."""
+    """Our tokenizer: it looks for WORDS first, then for single ASCII characters; anything else is `<unk>`."""
     vocabulary = {token: i for i, token in enumerate([*SPECIAL, *WORDS, *CHARACTERS])}
     tokenizer = Tokenizer(models.WordLevel(vocabulary, unk_token="<unk>"))
     longest_first = sorted(WORDS, key=len, reverse=True)
@@ -84,9 +82,8 @@ def training_memory(model, rows: int, length: int, reference: bool) -> int:
     """Estimated bytes at the peak of training on micro-batches of `rows` texts of `length` tokens.
 
     This counts the weights, gradients and AdamW's two moments in float32, the frozen `reference`, and what a forward
-    pass keeps. A CPU also needs memory for the process, and half as much again as a pass keeps: the allocator does not
-    return freed pieces of a few megabytes. `make test-pretrained` checks the estimate on a model of 135 million
-    parameters.
+    pass keeps. A CPU also needs memory for the process, and half as much again as a pass keeps, since the allocator
+    does not return small pieces. `make test-pretrained` checks the estimate on a model of 135 million parameters.
     """
     half = torch.cuda.is_available()
     weights = (4 + 4 + 8 + 4 * reference + 2 * half) * model.num_parameters()
@@ -110,31 +107,23 @@ def key_width(config) -> int:
     return heads * (getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads)
 
 
-def sampling_memory(model, rows: int, length: int) -> int:
-    """Estimated bytes that our decode loop needs in addition to the model, for `rows` texts of `length` tokens: a copy
-    of the weights, keys and values of all columns, and four tables of logits in float32."""
+def max_rows(model, rows: int, length: int) -> int:
+    """How many of `rows` texts of `length` tokens our decode loop can draw at once, at least one, in nine tenths of the
+    memory that the model leaves, or on a GPU all tensors of this process.
+
+    It needs a copy of the weights, and for each row keys and values of all columns and four rows of logits in float32.
+    """
     config, size = model.config, 2 if torch.cuda.is_available() else 4
     columns = -(-length // 32) * 32
-    cache = 2 * config.num_hidden_layers * key_width(config) * rows * columns
-    logits = 4 * 4 * config.vocab_size * rows
-    return size * (model.num_parameters() + cache) + logits
-
-
-def max_rows(model, rows: int, length: int) -> int:
-    """How many of `rows` completions of `length` tokens our decode loop can draw at once, at least one, in nine tenths
-    of the memory that the model leaves. On a GPU, it is the memory that all tensors of this process leave, such as an
-    optimiser's or another policy's."""
+    row = size * 2 * config.num_hidden_layers * key_width(config) * columns + 4 * 4 * config.vocab_size
     held = max(model.num_parameters() * model.dtype.itemsize, torch.cuda.memory_allocated())  # 0 without a GPU
-    room = 0.9 * (machine_memory() - held)
-    fixed = sampling_memory(model, 0, length)
-    each = sampling_memory(model, 1, length) - fixed
-    return max(1, min(rows, int((room - fixed) // each)))
+    room = 0.9 * (machine_memory() - held) - size * model.num_parameters()
+    return max(1, min(rows, int(room // row)))
 
 
 def max_micro_batch(model, batch: int, length: int, reference: bool) -> int:
-    """The most rows, a divisor of `batch`, that one pass can process in nine tenths of the memory; 1 if none fits. This
-    is an estimate, because on a CPU the process is killed without the exception for which accelerate's own search
-    waits."""
+    """The most rows, a divisor of `batch`, that one training pass can read in nine tenths of the memory; 1 if none
+    fits. It is estimated, because a CPU kills the process without the exception for which accelerate's search waits."""
     room = 0.9 * machine_memory()
     sizes = (rows for rows in range(batch, 0, -1) if batch % rows == 0)
     return next((rows for rows in sizes if training_memory(model, rows, length, reference) <= room), 1)
@@ -185,9 +174,8 @@ PROBES = [PROBE, *PROMPTS.values()]  # texts that show whether two tokenizers ar
 
 
 def load_tokenizer(path: str | Path) -> PreTrainedTokenizerFast:
-    """The tokenizer of a checkpoint: its `tokenizer/` folder if there is one, else what `AutoTokenizer` returns. If the
-    folder's own tokenizer.json, read unchanged, gives PROBES other ids than `AutoTokenizer` does, it takes precedence.
-    """
+    """The tokenizer of a checkpoint: its `tokenizer/` folder if there is one; its tokenizer.json, read unchanged, if
+    that gives PROBES other ids than `AutoTokenizer` does; and otherwise what `AutoTokenizer` returns."""
     checkpoint = checkpoint_of(path)
     folder = Path(checkpoint)
     with _said_with_remedy(checkpoint, "tokenizer/"):
@@ -204,8 +192,7 @@ def load_tokenizer(path: str | Path) -> PreTrainedTokenizerFast:
 
 
 def opens_alike(folder: Path, tokenizer) -> bool:
-    """Whether `AutoTokenizer` opens a folder as the same tokenizer that was saved there, judged by PROBES and the end
-    token."""
+    """Whether `AutoTokenizer` opens a folder as the tokenizer that was saved there, by PROBES and the end token."""
     with suppress(Exception):  # after any error: others cannot open the folder either
         usual = AutoTokenizer.from_pretrained(folder)
         return (usual(PROBES).input_ids, usual.eos_token) == (tokenizer(PROBES).input_ids, tokenizer.eos_token)
@@ -213,21 +200,20 @@ def opens_alike(folder: Path, tokenizer) -> bool:
 
 
 def reasoning_end(tokenizer, ids: Sequence[int]) -> int:
-    """How many of a completion's tokens belong to its reasoning, including the closing tag; all of them if that tag is
-    missing. In most vocabularies the tag consists of several tokens."""
+    """How many of a completion's tokens belong to its reasoning, including the closing tag (several tokens in most
+    vocabularies); all of them if that tag is missing."""
     return bisect_left(range(len(ids)), True, key=lambda end: "</think>" in tokenizer.decode(ids[:end]))
 
 
 def load_policy(path: str | Path, style: str = ""):
-    """The model, in float32 and on the GPU if there is one, and the tokenizer of a run folder, a checkpoint folder or a
-    hub name.
+    """The model, in float32 and on the GPU if there is one, and the tokenizer of what `checkpoint_of` finds at `path`.
 
     style: the prompt style with which the policy is trained or sampled. If this style has an end token of its own, it
     becomes the tokenizer's end token: it is learned, it stops the draws, and it is saved with the policy.
     For a hub name, `base_model` in the config says which commit was loaded; every checkpoint made from it keeps that.
-    Raises FileNotFoundError for a folder without a checkpoint; ValueError if a file or weights are missing, cut,
-    damaged or not finite, or if the style's end token is not in the tokenizer; RuntimeError if the run has a GPU
-    reserved that PyTorch does not see.
+    Raises FileNotFoundError for a folder without a checkpoint; ValueError if a file or weights are missing, damaged or
+    not finite, or if the style's end token is not in the tokenizer; RuntimeError if the run has a GPU reserved that
+    PyTorch does not see.
     """
     checkpoint = checkpoint_of(path)
     with _said_with_remedy(checkpoint, "config.json and model.safetensors"):
@@ -256,12 +242,9 @@ def load_policy(path: str | Path, style: str = ""):
 
 
 def mix_policies(start: str | Path, end: str | Path, alpha: float):
-    """The model and tokenizer with the weights (1 - alpha) theta_start + alpha theta_end. The paths are those of
-    `load_policy`.
-
-    `end` was trained from `start`: WiSE-FT (arXiv 2109.01903), for reasoning (arXiv 2504.10478). Raises ValueError if
-    the policies have different shapes or tokenizers.
-    """
+    """The model and tokenizer with the weights (1 - alpha) theta_start + alpha theta_end, where `end` was trained from
+    `start`: WiSE-FT (arXiv 2109.01903), for reasoning (arXiv 2504.10478). Raises ValueError if the policies have
+    different shapes or tokenizers."""
     (model, tokenizer), (other, words) = load_policy(start), load_policy(end)
     ours, theirs = model.state_dict(), other.state_dict()
     shapes = [{name: weights.shape for name, weights in one.items()} for one in (ours, theirs)]

@@ -19,7 +19,7 @@ from lib.learn.demonstrations import query_problem
 from lib.learn.losses import preference_loss
 from lib.learn.model import max_micro_batch
 from lib.learn.settings import PreferenceSettings
-from lib.learn.trainer import Policy, Resumable, arguments, check_style, loaded, schedule
+from lib.learn.trainer import Policy, Resumable, arguments, loaded, schedule
 
 HUB_PAIRS = "asingh15/countdown_tasks_3to4-dpo"
 
@@ -28,8 +28,8 @@ def preference_pairs(judged: pd.DataFrame, most: int, seed: int) -> Dataset:
     """Rows nums, target, chosen, rejected: a correct and an incorrect completion of the same problem.
 
     `judged`: the result of `judging.judge`, with columns problem and finish. Completions that were cut are left out,
-    and equal completions of a problem count once. Both kinds are shuffled, and each completion is in at most one pair.
-    A problem has at most `most` pairs.
+    and equal completions of a problem count once. Both kinds are shuffled, each completion is in at most one pair, and
+    a problem has at most `most` pairs.
     """
     whole = judged[judged["finish"] == "stop"].drop_duplicates(["problem", "completion"])
     rows = []
@@ -42,26 +42,22 @@ def preference_pairs(judged: pd.DataFrame, most: int, seed: int) -> Dataset:
     return Dataset.from_list(rows)
 
 
-def hub_pairs(hub: str = HUB_PAIRS) -> Dataset:
-    """The hub's preference pairs (columns query, response_ws, response_ls), or those of another hub name or local
-    folder, as rows nums, target, chosen, rejected; pairs of evaluation problems are dropped."""
-    rows = exclude(hub_rows(hub, "train").map(query_problem, load_from_cache_file=False))
+def hub_pairs() -> Dataset:
+    """The hub's preference pairs (columns query, response_ws, response_ls) as rows nums, target, chosen, rejected;
+    pairs of evaluation problems are dropped."""
+    rows = exclude(hub_rows(HUB_PAIRS, "train").map(query_problem, load_from_cache_file=False))
     rows = rows.rename_columns({"response_ws": "chosen", "response_ls": "rejected"})
     return rows.select_columns(["nums", "target", "chosen", "rejected"])
 
 
 class PreferenceTrainer(Resumable, DPOTrainer):
-    """TRL's DPOTrainer with `preference_loss`. The frozen reference policy is a copy of the policy as it is
-    given here."""
-
-    eval_rewards = {}  # noqa: RUF012
+    """TRL's DPOTrainer with `preference_loss`. The frozen reference is a copy of the policy as it is given here."""
 
     def __init__(
         self, model, tokenizer, rows: Dataset, folder: Path, settings: PreferenceSettings, eval_problems, prompt_style
     ):
-        if eval_problems:
-            check_style(prompt_style)
-        self.settings, self.eval_problems, self.prompt_style = settings, eval_problems, prompt_style
+        self.settings, self.prompt_style = settings, prompt_style
+        self.eval_problems, self.eval_rewards = eval_problems, {}
         texts = zip(rows["prompt"], rows["chosen"], rows["rejected"], strict=True)
         length = max(len(tokenizer(max(prompt + a, prompt + b, key=len)).input_ids) for prompt, a, b in texts) + 1
         micro_batch = max_micro_batch(model, settings.batch_size, 2 * length, reference=True)  # both sides of a pair
@@ -101,11 +97,8 @@ class PreferenceTrainer(Resumable, DPOTrainer):
         if "loss" not in logs:  # the last call is a summary
             return
         self.check_finite(logs)
-        row = {"loss": logs["loss"], **pd.DataFrame(self._rows).mean(), "grad_norm": logs["grad_norm"]}
+        self.add(logs, {**pd.DataFrame(self._rows).mean(), "seconds": round(time.monotonic() - self.began, 2)})
         self._rows.clear()
-        if len(self.eval_problems) and self.state.global_step % self.settings.eval_every == 0:
-            row |= self.held_out()
-        self.add(row | {"seconds": round(time.monotonic() - self.began, 2)})
 
 
 def train_preference(
@@ -116,12 +109,9 @@ def train_preference(
     eval_problems: Dataset,
     prompt_style: str = "free",
 ) -> None:
-    """Trains on `pairs` (chosen, rejected, and either nums and target or a prompt), and saves the policy in
-    `folder`/checkpoint.
-
-    Pairs come in one random permutation after another, for `steps` batches in all. An interrupted run resumes from
-    `folder`/trainer. Raises ValueError if there are no pairs.
-    """
+    """Trains on `pairs` (chosen, rejected, and either nums and target or a prompt) in the order of `schedule`, and
+    saves the policy in `folder`/checkpoint. An interrupted run resumes from `folder`/trainer. Raises ValueError if
+    there are no pairs."""
     if not len(pairs):
         raise ValueError("there is no pair to learn from: no problem has both a correct and an incorrect completion")
     folder, (model, tokenizer) = Path(folder), loaded(policy)

@@ -1,20 +1,18 @@
 """RLOO on transformers' Trainer.
 
-One update can be read from top to bottom in `RLOOTrainer`, beginning with `training_step`: problems, rollouts of our
-decode loop, a reward that sees a whole group, advantages, and the gradient of `rloo_loss`, micro-batch by micro-batch.
-The optimiser, its schedule, clipping and checkpoints are Trainer's, and the fused log-probabilities are TRL's.
+One update can be read from top to bottom in `RLOOTrainer`, beginning with `training_step`. The optimiser, its schedule,
+clipping and checkpoints are Trainer's, and the fused log-probabilities are TRL's.
 
 It departs from textbook RLOO (Ahmadian et al., 2024) in these points:
 
 * The gradient of a rollout is scaled by the truncated importance weight of the whole sequence, policy over sampler
   (paper `ast`, Eq. 3). It is 1 up to rounding, unless several updates share their rollouts (`num_iterations`).
-* The KL penalty is a term of the loss (mean per token), not of the reward. The same holds for an entropy bonus.
-* Token log-probabilities are summed, not averaged over the length. Completions that are cut at the cap count like all
-  others.
+* The KL penalty and the entropy bonus are terms of the loss (means per token), not of the reward.
+* Token log-probabilities are summed, not averaged over the length. Completions cut at the cap count like all others.
 * Advantages are not divided by the group's standard deviation, unless `advantage` says so. There is no PPO clipping.
 * A token's log-probability can have a weight; the importance weight, the entropy and the KL ignore it.
-* A rollout can pay a price for its length. The objective is then that of the advantage minus `length_price` times the
-  mean length, in units of the cap; the price has its own leave-one-out baseline.
+* A rollout can pay a price for its length, `length_price` times its share of the cap, with its own leave-one-out
+  baseline.
 """
 
 import copy
@@ -41,7 +39,7 @@ from lib.learn.curriculum import Curriculum
 from lib.learn.generation import ENGINES, MEMORY_SHARE, Rollouts, Sampling
 from lib.learn.losses import ADVANTAGES, leave_one_out, rloo_loss
 from lib.learn.settings import RLOOSettings
-from lib.learn.trainer import Policy, Resumable, arguments, check_style, loaded, schedule
+from lib.learn.trainer import Policy, Resumable, arguments, loaded, schedule
 from lib.rewards import Reward, score_group
 
 TokenWeights = Callable[[list[int]], Sequence[float]]  # a completion's token ids -> one weight per token
@@ -51,9 +49,8 @@ class RLOOTrainer(Resumable):
     """RLOO of paper `ast`: our rollouts and `rloo_loss` in transformers' Trainer.
 
     `train_problems` are those of the whole run in order, `settings.problems_per_step` per update; a `curriculum` draws
-    its own problems instead. `prompt_style` also decides which verifier measures accuracy. The frozen reference policy
-    is a copy of the policy as it is given here, read at the policy's temperature; there is none if kl_coef is 0. Raises
-    ValueError for a prompt style without a verifier.
+    its own problems instead. The verifier of `prompt_style` measures accuracy. The frozen reference policy is a copy of
+    the policy as it is given here, read at the policy's temperature; there is none if kl_coef is 0.
     """
 
     def __init__(
@@ -71,10 +68,8 @@ class RLOOTrainer(Resumable):
         token_weights: TokenWeights | None = None,
         curriculum: Curriculum | None = None,
     ):
-        check_style(prompt_style)
-        self.settings, self.reward, self.prompt_style, self.curriculum = settings, reward, prompt_style, curriculum
-        self.eval_problems, self.eval_rewards = eval_problems, eval_rewards or {}
-        self.token_weights = token_weights
+        self.settings, self.reward, self.curriculum, self.token_weights = settings, reward, curriculum, token_weights
+        self.prompt_style, self.eval_problems, self.eval_rewards = prompt_style, eval_problems, eval_rewards or {}
         self.reference = copy.deepcopy(model).eval().requires_grad_(False) if settings.kl_coef else None
         config = TrainingArguments(
             **arguments(folder, settings),
@@ -103,7 +98,7 @@ class RLOOTrainer(Resumable):
             batch = problems(pd.DataFrame(inputs))
             if self.curriculum:
                 batch = self.curriculum.draw(self.settings.problems_per_step, self.state.global_step)
-            # 2. to 5. Compute rollouts, their scores and advantages, and arrange them in micro-batches
+            # 2. to 5. Draw rollouts, score them, and arrange them in micro-batches
             self._rollouts(batch)
         else:  # a further update on the last rollouts, after the policy has changed
             self._seconds, self._scored = dict.fromkeys(self._seconds, 0.0), time.perf_counter()
@@ -150,8 +145,13 @@ class RLOOTrainer(Resumable):
         self._lay_out(prompts, out, advantages.flatten().to(self.model.device))
 
     def _lay_out(self, prompts: list[list[int]], out: Rollouts, advantages: torch.Tensor) -> None:
-        """Arranges the rollouts that have a gradient in micro-batches, sorted by length to save padding."""
-        k = self.settings.group_size
+        """Arranges the rollouts that have a gradient in micro-batches, sorted by length to save padding.
+
+        The tensors of a micro-batch have the names of the arguments of `rloo_loss`, and in addition prompt (B,), an
+        index of `_prompts`; ids, the tokens that are read; and labels, the completion, both (B, T). All are padded on
+        the right, and column t belongs to the prediction of the completion's token t.
+        """
+        k, device = self.settings.group_size, self.model.device
         # 5. Read each prompt once for its whole group. Its last token is read with each completion, because it predicts
         #    the completion's first token
         self._prompts = {"ids": self._padded(ids[:-1] for ids in prompts)}
@@ -163,20 +163,30 @@ class RLOOTrainer(Resumable):
         self._micro_batches = []
         pieces = math.ceil(len(rows) / self.settings.micro_batch)
         for chosen in np.array_split(np.argsort(lengths[rows], kind="stable"), pieces):
-            some: dict = self._collate(
-                [(i // k, prompts[i // k][-1], out.ids[i], out.logprobs[i]) for i in rows[chosen]]
-            )
-            for name, values in (("row_weights", weights), ("ref_weights", ref_weights)):
-                some[name] = torch.as_tensor(values[chosen], dtype=torch.float32, device=advantages.device)
-            some |= {"samples": len(lengths), "tokens": lengths.sum(), "advantages": advantages[rows[chosen]]}
-            # The reference never changes, so it reads a rollout only once for all updates that share it
-            self._micro_batches.append(some | self._reference_logps(frozen, some))
+            some = rows[chosen]
+            batch = {
+                "prompt": torch.tensor(some // k, device=device),
+                "ids": self._padded([prompts[i // k][-1], *out.ids[i][:-1]] for i in some),
+                "labels": self._padded(out.ids[i] for i in some),
+                "mask": self._padded([1.0] * len(out.ids[i]) for i in some),
+                "sampler_logps": self._padded(out.logprobs[i] for i in some),
+                "advantages": advantages[some],
+                "row_weights": torch.tensor(weights[chosen], dtype=torch.float32, device=device),
+                "ref_weights": torch.tensor(ref_weights[chosen], dtype=torch.float32, device=device),
+                "samples": len(lengths),
+                "tokens": lengths.sum(),
+            }
+            if self.token_weights is not None:
+                batch["token_weights"] = self._padded(self.token_weights(out.ids[i]) for i in some).float()
+            if frozen is not None:  # it never changes, so it reads a rollout only once for all updates that share it
+                batch["ref_logps"] = self._reference_logps(frozen, batch)
+            self._micro_batches.append(batch)
 
     def _differentiate(self, model) -> torch.Tensor:
         """Adds the gradient of the update's loss to the model's parameters, and returns the loss.
 
-        The keys and values of the prompts are detached from the model. The backward passes of the micro-batches add up
-        their gradients there, and backward passes through the prompts at the end carry these into the model.
+        The micro-batches add up their gradients at the keys and values of the prompts, which are detached from the
+        model. Backward passes through the prompts at the end carry these gradients into the model.
         """
         coefficients = {name: getattr(self.settings, name) for name in ("importance_cap", "entropy_coef", "kl_coef")}
         # 6a. Read the prompts; their keys and values become leaves of the graph
@@ -210,18 +220,14 @@ class RLOOTrainer(Resumable):
         if self.average and self.state.global_step >= self.settings.average_from:
             self.average.update_parameters(self.model)
         seconds = self._seconds | {"seconds_update": time.perf_counter() - self._scored}
-        row = {"loss": logs["loss"], **self._row, "grad_norm": logs["grad_norm"]}
-        if self.eval_problems and self.state.global_step % self.settings.eval_every == 0:
-            row |= self.held_out()
-        self.add(row | {name: round(value, 3) for name, value in seconds.items()})
+        self.add(logs, self._row | {name: round(value, 3) for name, value in seconds.items()})
 
     # --- the parts of an update ---
 
     def _differentiated(self, advantages: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Which rollouts have a gradient, in ascending order: all whose advantage (N,) is not 0, and a random share of
         the others, drawn from [seed, step]. Also how many rollouts each of these represents in entropy and metrics, and
-        how many in KL (if 0, the reference does not read it), so that the expectations of weighted sums are the sums
-        over all rollouts."""
+        how many in KL (if 0, the reference does not read it), so that weighted sums are unbiased."""
         settings, rng = self.settings, np.random.default_rng([self.settings.seed, self.state.global_step])
         live, idle = np.flatnonzero(advantages), rng.permutation(np.flatnonzero(advantages == 0))
         idle = idle[: math.ceil(settings.idle_share * len(idle))]
@@ -236,25 +242,6 @@ class RLOOTrainer(Resumable):
     def _padded(self, rows: Iterable) -> torch.Tensor:
         """Rows of numbers, padded on the right with 0 to the length of the longest row."""
         return pad_sequence([torch.as_tensor(row) for row in rows], batch_first=True).to(self.model.device)
-
-    def _collate(self, rollouts: list[tuple[int, int, list[int], list[float]]]) -> dict[str, torch.Tensor]:
-        """Tensors of rollouts, each given as (index of the prompt, its last token, completion ids, log mu).
-
-        prompt (B,) is an index of `_prompts`. ids (the tokens that are read), labels (the completion), mask,
-        sampler_logps and token_weights are (B, T), padded on the right; column t belongs to the prediction of the
-        completion's token t.
-        """
-        which, last, ids, logps = zip(*rollouts, strict=True)
-        tensors = {
-            "prompt": torch.tensor(which, device=self.model.device),
-            "ids": self._padded([token, *row[:-1]] for token, row in zip(last, ids, strict=True)),
-            "labels": self._padded(ids),
-            "mask": self._padded([1.0] * len(row) for row in ids),
-            "sampler_logps": self._padded(logps),
-        }
-        if self.token_weights is not None:
-            tensors["token_weights"] = self._padded(map(self.token_weights, ids)).float()
-        return tensors
 
     def _read_prompts(self, model, which: slice = slice(None)) -> list[torch.Tensor]:
         """The keys and values of every layer for the update's prompts without their last tokens, each of shape
@@ -280,11 +267,8 @@ class RLOOTrainer(Resumable):
             )
         return out.log_probs, out.entropy
 
-    def _reference_logps(self, frozen: list[torch.Tensor] | None, batch: dict) -> dict[str, torch.Tensor]:
-        """ref_logps (B, T): log pi of the frozen reference for rows whose weight in KL is not 0, and 0 for
-        all others."""
-        if frozen is None:
-            return {}
+    def _reference_logps(self, frozen: list[torch.Tensor], batch: dict) -> torch.Tensor:
+        """ref_logps (B, T): log pi of the frozen reference for rows whose weight in KL is not 0, and 0 for others."""
         result, read = torch.zeros_like(batch["sampler_logps"]), batch["ref_weights"] > 0
         if read.any():
             longest = int(batch["mask"][read].sum(-1).max())
@@ -292,7 +276,7 @@ class RLOOTrainer(Resumable):
             rows["prompt"] = batch["prompt"][read]
             with torch.no_grad():
                 result[read, :longest], _ = self._logps(self.reference, frozen, rows)
-        return {"ref_logps": result}
+        return result
 
     # --- checkpoints ---
 
@@ -318,12 +302,7 @@ class RLOOTrainer(Resumable):
 
 
 def train_rloo(
-    policy: Policy,
-    train_problems: Dataset,
-    reward: Reward,
-    folder: str | Path,
-    settings: RLOOSettings,
-    **options,
+    policy: Policy, train_problems: Dataset, reward: Reward, folder: str | Path, settings: RLOOSettings, **options
 ) -> None:
     """Trains on `train_problems` (columns nums, target) with `reward`, and saves the policy in `folder`/checkpoint.
 

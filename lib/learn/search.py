@@ -4,8 +4,8 @@ A budget B/K keeps the best B partial games of a problem and samples K action ta
 legal action are dropped and counted. Of several games in the same state only the most probable stays, because the same
 continuations are open to all.
 
-Reranking by exact values uses the solver at test time. It shows what a perfect value function would add, and is not a
-method with which others can be compared. A learned value, from a policy that says whether a state is solvable, is one.
+Reranking by exact values uses the solver at test time. It shows what a perfect value function would add, and cannot be
+compared with other methods, unlike reranking by a learned value.
 """
 
 import re
@@ -13,7 +13,8 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
-from itertools import accumulate, groupby, islice
+from functools import partial
+from itertools import accumulate, groupby
 from typing import NamedTuple
 
 import numpy as np
@@ -34,8 +35,8 @@ Value = Callable[[Sequence[State]], np.ndarray]  # maps states to V, float64
 @dataclass(frozen=True, kw_only=True)
 class SearchSettings:
     """The budget B/K, how tags are drawn, and the value of Eq. 10: rerank is none, executor, binary or soft
-    (`q_values`) or learned (`learned_values`), and `weight` is lambda. cascade: several budgets in place of B/K, such
-    as "16 x 1/1, 16/16": sixteen single games, one after the other, and then a search, until a game is won."""
+    (`q_values`) or learned (`learned_values`), and `weight` is lambda. cascade: several budgets in place of B/K, until
+    a game is won; "16 x 1/1, 16/16" is sixteen single games, one after the other, and then a search."""
 
     beams: int = 16
     samples: int = 16
@@ -81,11 +82,7 @@ def sample_tags(
     model, tokenizer, states: Sequence[State], n: int, sampling: Sampling, generator: torch.Generator
 ) -> list[list[tuple[str, float, int]]]:
     """`n` action tags in each state: (text, log-probability, tokens), including the end token, at temperature 1 and
-    without top-k or top-p.
-
-    At most AT_ONCE tags are drawn at once, and no more than fit in memory. A tag that is cut at the length cap gets an
-    empty text, so that it cannot be read as an action.
-    """
+    without top-k or top-p. A tag that is cut at the length cap gets an empty text, so that it is no action."""
     tags, eos = [], tokenizer.eos_token_id
     longest = max((len(tokenizer(mdp.render_state(state)).input_ids) for state in states[:1]), default=0)
     together = max(1, max_rows(model, AT_ONCE, 2 * longest + sampling.max_tokens) // n)  # 2 as states differ in length
@@ -106,8 +103,8 @@ def sample_tags(
 def learned_values(model, tokenizer, states: Sequence[State], batch: int = 2048) -> np.ndarray:
     """V(s) of each state by a value policy, float64: P(yes) / (P(yes) + P(no)) of the token after its prompt.
 
-    A state of one number is won or lost, which needs no policy. Equal states are read once, at most `batch` at a time,
-    together with others whose prompts have the same length. Raises ValueError if yes or no is not one token.
+    A state of one number is won or lost, which needs no policy. Equal states are read once, at most `batch` prompts of
+    one length at a time. Raises ValueError if yes or no is not one token.
     """
     words = [tokenizer.encode(word, add_special_tokens=False) for word in mdp.VERDICTS]
     if any(len(ids) != 1 for ids in words):
@@ -137,11 +134,10 @@ def search(
     """The finished games of each problem's last search, best first, and a tally of all searches of the problem.
 
     The `budgets` of `settings` are used in turn, until a game has reached the problem's target. The tally counts
-    sampled, tokens, each of REJECTIONS, and valued (unfinished states that the value policy has read). `value` is the
-    value function for rerank "learned"; raises ValueError if it is missing then.
+    sampled, tokens, each of REJECTIONS, and valued (unfinished states that `value`, for rerank "learned", has read).
     """
-    if settings.rerank == "learned" and value is None:
-        raise ValueError("rerank is 'learned', and there is no value policy to ask: name one, as `value`")
+    if settings.rerank != "learned":
+        value = partial(mdp.q_values, kind=settings.rerank, alpha=settings.alpha, beta=settings.beta)
     games: list[list[Path]] = [[] for _ in problems]
     tallies, left = [Counter() for _ in problems], list(range(len(problems)))
     for beams, samples in settings.budgets:
@@ -155,7 +151,7 @@ def search(
 
 
 def _search(model, tokenizer, problems: Sequence[Problem], settings: SearchSettings, generator, value) -> list[tuple]:
-    """The same as `search`, with one budget."""
+    """The same as `search`, with one budget and with any value function."""
     beams = [[Path(mdp.initial(problem), 0.0, 0.0)] for problem in problems]
     tallies = [Counter() for _ in problems]
     while active := [(i, path) for i, paths in enumerate(beams) for path in paths if not path.state.terminal]:
@@ -174,23 +170,14 @@ def _search(model, tokenizer, problems: Sequence[Problem], settings: SearchSetti
                 successor, total = mdp.step(path.state, move), path.logprob + logprob
                 if successor.key not in found[i] or total > found[i][successor.key].logprob:
                     found[i][successor.key] = Path(successor, total, total)
-        # 3. Score the games of all problems at once, and keep the best of each
-        scored = iter(_scored([path for paths in found.values() for path in paths.values()], settings, value))
+        # 3. Score the games of all problems at once (Eq. 10), and keep the best of each
+        values = iter(value([path.state for paths in found.values() for path in paths.values()]))
         for i, paths in found.items():
-            beams[i] = sorted(islice(scored, len(paths)), key=lambda path: -path.score)[: settings.beams]
+            scored = [path._replace(score=path.logprob + settings.weight * next(values)) for path in paths.values()]
+            beams[i] = sorted(scored, key=lambda path: -path.score)[: settings.beams]
             if settings.rerank == "learned":
                 tallies[i]["valued"] += sum(not path.state.terminal for path in paths.values())
     return list(zip(beams, tallies, strict=True))
-
-
-def _scored(paths: list[Path], settings: SearchSettings, value: Value | None) -> list[Path]:
-    """The paths with their scores by Eq. 10, from one call of the solver or of the value policy."""
-    states = [path.state for path in paths]
-    if settings.rerank == "learned" and value is not None:
-        values = value(states)
-    else:
-        values = mdp.q_values(states, settings.rerank, settings.alpha, settings.beta)
-    return [path._replace(score=path.logprob + settings.weight * v) for path, v in zip(paths, values, strict=True)]
 
 
 def search_table(
@@ -204,11 +191,10 @@ def search_table(
     progress: Callable[[Iterable, int, str], Iterable] = lambda batches, total, what: batches,
     value: Value | None = None,
 ) -> pd.DataFrame:
-    """Searches every problem of `rows` (nums, target) `repeats` times, `together` problems at once. Returns the table
-    that is saved.
+    """Searches every problem of `rows` (nums, target) `repeats` times, `together` problems at once.
 
-    It has one row per finished game; a search without one has a row of rank 0 with empty texts. Columns: problem (its
-    index), nums, target, sample (the repeat), rank (0 is the best score), completion (the answer that the game has
+    The table has one row per finished game; a search without one has a row of rank 0 with empty texts. Columns: problem
+    (its index), nums, target, sample (the repeat), rank (0 is the best score), completion (the answer that the game has
     built), actions, states (after each action), logprob, score; and for the whole search sampled, each of REJECTIONS,
     tokens, valued (states) and seconds (its share of the time of `together`).
     """

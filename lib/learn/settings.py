@@ -86,7 +86,7 @@ class SFTSettings(Optimisation):
 class RLOOSettings(Optimisation):
     """Hyperparameters of RLOO. The policy is the model at `temperature`, both in sampling and in the loss. To save
     time, entropy and KL use only a random `idle_share` of the rollouts whose advantage is 0, and KL only a random
-    `reference_share` of the rollouts that are left; both estimates are reweighted, so they stay unbiased."""
+    `reference_share` of what is left; both are reweighted, so they stay unbiased."""
 
     steps: Count  # updates
     problems_per_step: Count
@@ -147,62 +147,32 @@ class PreferenceSettings(Optimisation):
     max_tokens: Tokens  # cap of a held-out completion
 
 
-class Notebooks(Settings):
-    """All other parameters of the notebooks. None is required, and a name has the same meaning in all notebooks."""
-
-    # problems and policies
-    source: Literal["generated", "hub"] = "generated"  # source of problems, demonstrations or pairs
-    nums: list[Count] = []  # numbers of one problem
-    probes: str = ""  # a run; training is restricted to its problems
-    limit: Whole = 0  # problems taken from a set; 0: all
-    skip: Whole = 0  # problems passed over, as a multiple of those that a run draws
-    problems: Count = 1
-    draws: Count = 1
-    eval_problems: Whole = 0  # held-out problems that are evaluated during training
-    # demonstrations, pairs and actions
-    demonstrations: Count = 1
-    eval_demonstrations: Whole = 0
-    five_numbers: Whole = 0  # demonstrations with five numbers
-    most_failures: Whole = 0  # at most this many failing attempts in a demonstration
-    give_up: Share = 0.0  # share of the demonstrations that end in a near miss
-    samples: Count | list | str = 1  # completions of a problem; in studies, the folders of samples that they read
-    batch: Count = 1  # completions decoded at once
-    most_pairs: Count = 1  # pairs of one problem or state
-    hard_weight: Count = 1  # how many times a pair of a hard problem counts
-    think_weight: Weight = 1.0  # weight of the reasoning's tokens in the policy gradient
-    alpha: Share = 0.0  # alpha of Q_soft (`agent` Eq. 9); weight of the second policy in a mixture
-    beta: Positive = 1.0  # beta of Q_soft; beta of a preference loss
-    eta: Positive = 1.0  # temperature of the distilled policy (`agent` Eq. 16)
-    # searches
-    value: str = ""  # a policy that says whether a state is solvable
-    searches: list = []
-    together: Count = 1  # problems searched at once
-    # the study of exact gradients
-    objective: Literal["expected", "pass4", "pass16", "log", "rloo"] = "expected"  # what training increases
-    updates: Whole = 0  # updates of the policy; 0: it is only evaluated
-    numbers: Annotated[int, Field(ge=2, le=6)] = 3  # how many numbers a training problem has
-    replicates: Whole = 0  # number of gradient estimates at each stage of training
-    # the base model
-    rows: Count = 1  # rows of text
-    width: Count = 1  # tokens per row
-    shards: Count = 1
-    mixture: dict[str, Share] = {}  # share of the rows for each kind of text
-    threads: Count = 1
-    muon_lr: Positive = 1.0
-    adam_lr: Positive = 1.0
-
-
 TRAINERS = (Sampling, SFTSettings, RLOOSettings, PreferenceSettings)
-SIZES = [  # parameters that are sizes of the problem sets, or of the tests of base text
-    *("sealed_rows", "train_rows", "train_5num_rows", "heldout_rows", "heldout_small_rows", "validation_rows"),
-    *("validation_small_rows", "test_rows", "level_rows", "worked_lines", "test_lines"),
-]
+OTHERS: dict[str, Any] = {  # all other parameters of the notebooks; their parameters cells say what each means
+    **dict.fromkeys(["problems", "draws", "demonstrations", "batch", "most_pairs", "hard_weight", "together"], Count),
+    **dict.fromkeys(["rows", "width", "shards", "threads", "worked_lines", "test_lines"], Count),
+    **dict.fromkeys(["train_rows", "train_5num_rows", "heldout_rows", "heldout_small_rows", "validation_rows"], Count),
+    **dict.fromkeys(["validation_small_rows", "test_rows", "level_rows", "sealed_rows"], Count),
+    **dict.fromkeys(["limit", "skip", "five_numbers", "most_failures", "updates", "replicates"], Whole),
+    **dict.fromkeys(["eval_problems", "eval_demonstrations"], Whole),
+    **dict.fromkeys(["eta", "muon_lr", "adam_lr"], Positive),
+    **dict.fromkeys(["give_up", "alpha"], Share),
+    **dict.fromkeys(["probes", "value"], str),
+    "think_weight": Weight,
+    "nums": list[Count],
+    "numbers": Annotated[int, Field(ge=2, le=6)],
+    "samples": Count | list | str,  # completions of a problem; in studies, the folders of samples that they read
+    "searches": list,
+    "mixture": dict[str, Share],
+    "source": Literal["generated", "hub"],
+    "objective": Literal["expected", "pass4", "pass16", "log", "rloo"],
+}
 
 
 def _of_any() -> dict[str, Any]:
     """The bounds of each parameter; for a name in several settings, the union of their bounds."""
-    kinds: dict[str, Any] = dict.fromkeys(SIZES, Count)
-    for settings in (*TRAINERS, Notebooks):
+    kinds = dict(OTHERS)
+    for settings in TRAINERS:
         for name, field in settings.model_fields.items():
             kind = Annotated[field.annotation, *field.metadata] if field.metadata else field.annotation
             kinds[name] = kinds[name] | kind if name in kinds and kinds[name] != kind else kind
@@ -213,8 +183,7 @@ PARAMETERS = _of_any()
 
 
 def explain(error: ValidationError, known: Mapping[str, Any]) -> str:
-    """One sentence for each parameter that pydantic refuses; an unknown parameter gets the nearest of the `known`
-    names."""
+    """One sentence for each parameter that pydantic refuses; an unknown one gets the nearest of the `known` names."""
     sentences: dict[Any, str] = {}
     for one in error.errors():
         place = [part for at, part in enumerate(one["loc"]) if not at or not _is_kind(part)]
@@ -233,8 +202,7 @@ def explain(error: ValidationError, known: Mapping[str, Any]) -> str:
 
 
 def _is_kind(part: str | int) -> bool:
-    """Whether a part of an error's location is pydantic's name of a type, or its word for a key, rather than a key
-    itself."""
+    """Whether a part of an error's location is pydantic's name of a type, or its word for a key, and not a key."""
     kinds = ("[key]", "int", "float", "str", "bool")
     return isinstance(part, str) and (part in kinds or "constrained-" in part or "[" in part)
 

@@ -33,12 +33,8 @@ class _SFTTrainer(Resumable, SFTTrainer):
 
 
 def batches_by_length(lengths: np.ndarray, batch_size: int, epochs: int, seed: int) -> np.ndarray:
-    """An order of rows in which every `batch_size` consecutive rows have similar lengths, with the batches in random
-    order.
-
-    Each epoch is a random permutation, sorted by length within pools of 32 batches. Rows that do not fill a last batch
-    are left out.
-    """
+    """An order of rows with random batches of `batch_size` rows of similar lengths. Each epoch is a random permutation,
+    sorted by length within pools of 32 batches. Rows that do not fill a last batch are left out."""
     rng, batches, pool = np.random.default_rng(seed), [], 32 * batch_size
     for _ in range(epochs):
         drawn = rng.permutation(len(lengths))[: len(lengths) // batch_size * batch_size]
@@ -49,13 +45,11 @@ def batches_by_length(lengths: np.ndarray, batch_size: int, epochs: int, seed: i
     return np.concatenate(batches).flatten()
 
 
-def train_sft(
-    policy: Policy, rows: Dataset, folder: str | Path, settings: SFTSettings, eval_rows: Dataset | None = None
-) -> None:
+def train_sft(policy: Policy, rows: Dataset, folder: str | Path, settings: SFTSettings, eval_rows: Dataset) -> None:
     """Fine-tunes on `rows` (columns prompt, completion: text), and saves the policy in `folder`/checkpoint.
 
     The loss is the mean over the tokens of completions, including the end token if `end_token` is set; prompts have no
-    loss. The completions of a batch are of similar length. An interrupted run resumes from `folder`/trainer.
+    loss. `eval_rows` are held back for eval_loss. An interrupted run resumes from `folder`/trainer.
     """
     folder, (model, tokenizer) = Path(folder), loaded(policy)
     disable_progress_bars()  # TRL shows one for every step of preparing the rows
@@ -69,7 +63,7 @@ def train_sft(
         return {"input_ids": prompt + completion, "completion_mask": [0] * len(prompt) + [1] * len(completion)}
 
     # 1. Tokenize, and choose the largest micro-batch that fits into memory
-    rows = rows.map(tokenized, remove_columns=rows.column_names)
+    rows, eval_rows = (some.map(tokenized, remove_columns=some.column_names) for some in (rows, eval_rows))
     lengths = np.minimum([len(ids) for ids in rows["input_ids"]], model.config.max_position_embeddings)
     micro_batch = max_micro_batch(model, settings.batch_size, int(lengths.max()), reference=False)
     # 2. Configure TRL's trainer
@@ -83,18 +77,14 @@ def train_sft(
         warmup_steps=settings.warmup_steps,
         lr_scheduler_type=settings.schedule,
         logging_steps=settings.log_every,
-        eval_strategy="no" if eval_rows is None else "steps",
+        eval_strategy="steps",
         eval_steps=settings.eval_every,
         include_num_input_tokens_seen="non_padding",
         completion_only_loss=True,
         max_length=model.config.max_position_embeddings,
     )
     trainer = _SFTTrainer(
-        model=model,
-        args=config,
-        train_dataset=rows,
-        eval_dataset=None if eval_rows is None else eval_rows.map(tokenized, remove_columns=eval_rows.column_names),
-        processing_class=tokenizer,
+        model=model, args=config, train_dataset=rows, eval_dataset=eval_rows, processing_class=tokenizer
     )
     trainer.check_memory(micro_batch, int(lengths.max()), reference=False)
     # 3. Train, with completions of similar length in each batch

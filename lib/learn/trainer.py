@@ -19,7 +19,7 @@ import transformers
 import trl
 from safetensors import SafetensorError
 
-from lib.files import nearest, progress, shown, write_table, writing
+from lib.files import progress, shown, write_table, writing
 from lib.game.problem import Problem, problems
 from lib.game.verifiers import VERIFIERS
 from lib.learn.generation import Sampling, sample
@@ -54,15 +54,8 @@ def _step(checkpoint: Path) -> int:
     return int(checkpoint.name.removeprefix("checkpoint-"))
 
 
-def check_style(prompt_style: str) -> None:
-    """Raises ValueError for a prompt style whose completions no verifier can read."""
-    if prompt_style not in VERIFIERS:
-        raise ValueError(f"prompt_style {prompt_style!r}: no verifier reads it{nearest(prompt_style, VERIFIERS)}")
-
-
 def latest_checkpoint(folder: Path) -> Path | None:
-    """The newest complete `checkpoint-<step>` of `folder`. Incomplete ones (after a kill, or with a cut file) are
-    deleted."""
+    """The newest complete `checkpoint-<step>` of `folder`; newer ones, cut off by a kill, are deleted."""
     for checkpoint in sorted(folder.glob("checkpoint-*"), key=_step, reverse=True):
         try:
             if json.loads((checkpoint / "complete.json").read_text()) == _sizes(checkpoint):
@@ -77,6 +70,8 @@ def latest_checkpoint(folder: Path) -> Path | None:
 class Resumable(transformers.Trainer):
     """A trainer that resumes exactly. A checkpoint counts only when its last file has been written, `complete.json`
     with the sizes of all other files. metrics.csv is written from the trainer's log, which is part of the checkpoint.
+
+    The prompt style of a trainer with `eval_problems` must be a key of VERIFIERS.
     """
 
     args: Any  # Trainer's own types also allow None and much else
@@ -89,8 +84,7 @@ class Resumable(transformers.Trainer):
     eval_rewards: dict[str, Reward]
 
     def check_finite(self, logs: dict) -> None:
-        """Raises FloatingPointError for a loss or a gradient that is not finite, before a checkpoint with it
-        is saved."""
+        """Raises FloatingPointError for a loss or a gradient that is not finite, before a checkpoint is saved."""
         for name in ("loss", "grad_norm"):
             if not math.isfinite(logs.get(name, 0.0)):
                 raise FloatingPointError(f"{name} of update {self.state.global_step} is {logs[name]}: training stops")
@@ -118,14 +112,13 @@ class Resumable(transformers.Trainer):
         from one completion per problem of `eval_problems`, at temperature 1 and with a fixed seed."""
         sampling, rows = Sampling(max_tokens=self.settings.max_tokens), self.eval_problems
         engine = getattr(self.settings, "engine", "transformers")  # preference training has no such setting
+        drawn = (rows, 1, sampling, self.args.seed, self.prompt_style, engine)
         with self.accelerator.autocast():
-            drawn = self.args.seed, self.prompt_style, engine
-            table = sample(self.model, self.processing_class, rows, 1, sampling, *drawn)
+            table = sample(self.model, self.processing_class, *drawn)
         answered = list(zip(table["completion"], problems(rows), strict=True))
-        row = {"eval_accuracy": float(np.mean([self.is_correct(text, problem) for text, problem in answered]))}
+        row = {"eval_accuracy": float(np.mean([self.is_correct(*pair) for pair in answered]))}
         for name, reward in self.eval_rewards.items():
-            scores = [reward([text], problem)[0].total for text, problem in answered]
-            row[f"eval_{name}"] = float(np.mean(scores))
+            row[f"eval_{name}"] = float(np.mean([reward([text], problem)[0].total for text, problem in answered]))
         return row | {"eval_entropy": -table["logprob"].sum() / table["tokens"].sum()}
 
     def check_memory(self, rows: int, length: int, reference: bool, taken: float = 0.0) -> None:
@@ -138,8 +131,8 @@ class Resumable(transformers.Trainer):
             raise MemoryError(f"training needs about {said}, but there are {room / 2**30:.1f} GiB: lower micro_batch")
 
     def fit(self, folder: Path, steps: int, what: str, shown: tuple[str, ...]) -> None:
-        """Trains, from the newest complete checkpoint if there is one, and saves the policy. `shown`: the columns of
-        metrics.csv that the progress line shows."""
+        """Trains, from the newest complete checkpoint if there is one, and saves the policy. `shown`: the columns in
+        the progress line."""
         self.folder, self.shown, self.began = folder, list(shown), time.monotonic()
         checkpoint = latest_checkpoint(folder / "trainer")
         self.remove_callback(transformers.PrinterCallback)
@@ -152,8 +145,12 @@ class Resumable(transformers.Trainer):
         """The model that is saved."""
         return self.model
 
-    def add(self, row: dict) -> None:
-        """Adds a row of our own to the log and thereby to metrics.csv; TRL's metrics are left out."""
+    def add(self, logs: dict, row: dict) -> None:
+        """Adds a row to the log and thereby to metrics.csv: the loss and the gradient norm of `logs`, `row`, and
+        `held_out` when it is due. The other metrics of `logs` are TRL's, and are left out."""
+        row = row | {name: logs[name] for name in ("loss", "grad_norm")}
+        if self.eval_problems and self.state.global_step % self.settings.eval_every == 0:
+            row |= self.held_out()
         transformers.Trainer.log(self, row)
         self.write_metrics(pd.DataFrame(self.state.log_history).drop(columns="epoch"))
 

@@ -1,9 +1,5 @@
 """The agent's states and actions, valued by the solver: the material for preferences, distillation and a learned value
-(paper `agent`).
-
-Each state that was met is kept with its problem's index and group, and with the solver's own action in it, if one is
-known.
-"""
+(paper `agent`)."""
 
 import random
 from collections.abc import Callable, Sequence
@@ -11,39 +7,28 @@ from typing import Any
 
 import pandas as pd
 
-from lib.game.mdp import (
-    VERDICTS,
-    Action,
-    State,
-    initial,
-    legal_actions,
-    parse_action,
-    q_values,
-    render_action,
-    render_state,
-    step,
-)
+from lib.game import mdp
+from lib.game.mdp import Action, State
 from lib.game.problem import Problem
 from lib.game.solver import levels
 
-Met = tuple[int, str | None, State, Action | None]  # problem, its group, the state, the solver's action
+Met = tuple[int, str | None, State, Action | None]  # problem (index), its group, the state, the solver's action
 Tags = Sequence[tuple[str, float, int]]  # the tags that `lib.learn.search.sample_tags` draws in one state
 Draw = Callable[[list[State]], list[Any]]
 
 
 def named(tags: Tags, state: State) -> list[Action]:
     """The legal actions that tags name in a state, each as often as it is named."""
-    moves = [parse_action(text, state) for text, *_ in tags]
+    moves = [mdp.parse_action(text, state) for text, *_ in tags]
     return [move for move in moves if not isinstance(move, str)]
 
 
 def played(problems: Sequence[Problem], draw: Draw, rng: random.Random) -> tuple[list[Met], list[Tags]]:
     """The states of one game of each problem, including lost ones, and the tags that `draw` returns for them.
 
-    A game continues with one of the different actions drawn, or with one more at random. It ends when two numbers are
-    left, since a single number is won or lost without a value.
+    A game continues with one of the different actions drawn, or with one more at random, until two numbers are left.
     """
-    met, tags, level = [], [], [(i, initial(problem)) for i, problem in enumerate(problems)]
+    met, tags, level = [], [], [(i, mdp.initial(problem)) for i, problem in enumerate(problems)]
     groups = levels(problems)
     while level:
         drawn = draw([state for _, state in level])
@@ -51,15 +36,14 @@ def played(problems: Sequence[Problem], draw: Draw, rng: random.Random) -> tuple
         tags += drawn
         onward = []
         for (i, state), some in zip(level, drawn, strict=True):
-            moves = [*dict.fromkeys(named(some, state)), rng.choice(legal_actions(state))]
-            onward.append((i, step(state, rng.choice(moves))))
+            moves = [*dict.fromkeys(named(some, state)), rng.choice(mdp.legal_actions(state))]
+            onward.append((i, mdp.step(state, rng.choice(moves))))
         level = [(i, state) for i, state in onward if len(state.nums) > 2]
     return met, tags
 
 
 def tried(met: Sequence[Met], tags: Sequence[Tags], rng: random.Random) -> tuple[pd.DataFrame, list[State]]:
-    """The actions of each state (those that its tags name, the solver's, and one more at random), and the states to
-    which they lead.
+    """The actions of each state (those that its tags name, the solver's, and one more at random), and their successors.
 
     One row per action: state, problem, group, prompt, action, drawn (how often), solver (whether it is the solver's),
     and binary, its exact value Q_bin.
@@ -67,20 +51,20 @@ def tried(met: Sequence[Met], tags: Sequence[Tags], rng: random.Random) -> tuple
     rows, successors = [], []
     for i, ((problem, group, state, solution), drawn) in enumerate(zip(met, tags, strict=True)):
         moves = named(drawn, state)
-        for move in dict.fromkeys(filter(None, [*moves, solution, rng.choice(legal_actions(state))])):
-            successors.append(step(state, move))
-            about = {"state": i, "problem": problem, "group": group, "prompt": render_state(state)}
-            how = {"drawn": moves.count(move), "solver": move == solution}
-            rows.append(about | {"action": render_action(move)} | how)
-    return pd.DataFrame(rows).assign(binary=q_values(successors, "binary")), successors
+        for move in dict.fromkeys(filter(None, [*moves, solution, rng.choice(mdp.legal_actions(state))])):
+            successors.append(mdp.step(state, move))
+            about = {"state": i, "problem": problem, "group": group, "prompt": mdp.render_state(state)}
+            how = {"action": mdp.render_action(move), "drawn": moves.count(move), "solver": move == solution}
+            rows.append(about | how)
+    return pd.DataFrame(rows).assign(binary=mdp.q_values(successors, "binary")), successors
 
 
 def questions(actions: pd.DataFrame, successors: Sequence[State]) -> pd.DataFrame:
     """The successors of actions as questions, each once per problem: prompt, completion (the solver's answer), problem,
     left (the count of numbers) and at (the row of `actions`). A state of one number needs no question."""
     asked = {
-        "prompt": [render_state(state, "value") for state in successors],
-        "completion": [VERDICTS[solved] for solved in actions["binary"].astype(int)],
+        "prompt": [mdp.render_state(state, "value") for state in successors],
+        "completion": [mdp.VERDICTS[solved] for solved in actions["binary"].astype(int)],
         "problem": actions["problem"],
         "left": [len(state.nums) for state in successors],
         "at": range(len(actions)),
