@@ -48,8 +48,11 @@ def write(path: Path, size: int, parts: list[tuple[pd.Index, pd.DataFrame]]) -> 
             column[rows] = verdicts[name].to_numpy(dtype=object)
     table = pa.table({name: pa.array(column.tolist(), from_pandas=False) for name, column in cells.items()})
     table = table.replace_schema_metadata({"content": judging.content(path)})
-    with atomic(path.parent / judging.VERDICTS) as temporary:
-        pq.write_table(table, temporary, compression="zstd", compression_level=19)
+    file = path.parent / judging.VERDICTS
+    old = pq.read_table(file) if file.exists() else table[:0]
+    if {*old.column_names} != {*table.column_names} or not old.select(table.column_names).equals(table, True):
+        with atomic(file) as temporary:
+            pq.write_table(table, temporary, compression="zstd", compression_level=19)
 
 
 def refresh() -> None:
