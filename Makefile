@@ -11,8 +11,8 @@ SIZE ?= full
 VLLM ?= 0.31.0
 UV ?= 0.13.9
 BROWSER ?= chromium
-# workers of the tests, a gigabyte each: two more than cores, as a third of the time they wait
-JOBS ?= $(shell getconf _NPROCESSORS_ONLN | awk '{ print ($$1 < 3) ? $$1 + 2 : 4 }')
+# workers of the tests, a gigabyte each: one more than cores, as a third of the time they wait
+JOBS ?= $(shell getconf _NPROCESSORS_ONLN | awk '{ print ($$1 < 4) ? $$1 + 1 : 4 }')
 
 # Where PyTorch comes from. On Linux the default index gives gigabytes of CUDA libraries, of no use without a GPU, so that
 # such a machine takes the builds for CPUs from PyTorch's own index. TORCH=default takes the default index even so.
