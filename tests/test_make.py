@@ -19,6 +19,7 @@ import yaml
 from lib.files import ROOT, verify
 from lib.runs import __main__ as commands
 from lib.runs.execute import finished_parents
+from lib.runs.folder import write_json
 from lib.runs.machine import RunError
 from lib.runs.make import MACHINES, snakemake_options
 from lib.runs.plan import read_record
@@ -60,9 +61,12 @@ def test_status_says_which_runs_another_processor_made(checkout, cpu, other):
 def test_what_is_published_can_be_restored_and_is_held_to_its_record(checkout):
     checkout.finish()
     spec = checkout.specs("cpu")["t/base/0"]
+    record = read_record(spec.folder)
+    write_json(spec.folder / "run.json", record | {"parameters": {"output": str(spec.folder)}})
     checkout.ask("publish", "cpu", "t/base", "t/train_0.1")
     published = json.loads((spec.reference / "run.json").read_text())
     assert set(published["files"]) == {"metrics.csv", "checkpoint/step.txt"}, "the record lists what is there"
+    assert published["parameters"]["output"] == "data/runs/cpu/t/base/0", "wherever the runs lay"
     shutil.rmtree(checkout.runs)
     said = checkout.ask("restore", "cpu", "t/*")
     assert "t/base/0: done" in said and "t/train_0.1/0: results-only" in said

@@ -306,6 +306,9 @@ def test_evaluate_declares_the_run_that_samples_from_a_policy(checkout):
     assert [*sampling.parents] == ["t/train_0.1/1"] and sampling.method == "t/train_0.1"
     assert sampling.params == {"seed": 1, "steps": 7} and not sampling.declaration.keep_checkpoint
     assert sum(name.startswith("sample/") for name in specs) == 4
+    checkout.declare(set_in("runs", "t/base", "evaluate", value={}))
+    with pytest.raises(DeclarationError, match="runs.t/base.evaluate: kind 'sample' does not exist"):
+        Project(checkout.root).specs("cpu")
 
 
 def test_numbers_in_yaml(checkout):
@@ -408,6 +411,12 @@ def test_every_published_run_was_made_from_the_published_runs_that_it_names():
                     assert read_record(specs[parent].reference)["id"] == made, f"{name} was made from another {parent}"
                     asked += 1
     assert asked > 300
+
+
+def test_no_published_record_names_a_path_of_the_machine_that_made_it():
+    for path in sorted((DATA / "reference").glob("*/*/*/*/run.json")):
+        found = re.search(r'"/[^"]*/[^"]*"', path.read_text())
+        assert not found, f"{path}: {found}"
 
 
 def test_what_profile_cpu_declares_is_what_is_published():

@@ -135,7 +135,7 @@ def findings(_: str) -> str:
 1. **Rewarding correctness alone** (the sparse reward, which pays 1 for a correct answer, 0.1 for a wrong one and 0 for
 none). After {few:,.0f} rollouts {moves("rloo/sparse", "sft/free")}:
 {shares("rloo/sparse")}, where SFT has {shares("sft/free")}. With the reports' budget of {many:,.0f} rollouts it
-reaches {shares("rloo/sparse_533")} ({counted(runs)}): its coverage is SFT's again.
+reaches {shares("rloo/sparse_533")} ({counted(runs)}), within 3 points of SFT's coverage.
 2. **Partial credit for near misses** (by abstract syntax trees, AST): {shares("rloo/ast_tau2")}.
 Compared with the sparse reward, {moves("rloo/ast_tau2", "rloo/sparse")}.
 3. **Rewarding the best of four samples together**, and nothing for a wrong answer, beats the sparse reward at pass@1

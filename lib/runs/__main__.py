@@ -170,7 +170,9 @@ def publish(profile: str, groups: Groups) -> None:
             if (path := spec.folder / name).exists():
                 (shutil.copytree if path.is_dir() else shutil.copyfile)(path, half / name)
         files = {name: entry for name, entry in record["files"].items() if (half / name).exists()}
-        write_json(half / "run.json", record | {"files": files})
+        # runs may lie on another disk (COUNTDOWN_RUNS), whose path means nothing to others
+        named = json.dumps(record | {"files": files}).replace(f"{project.runs}/", "data/runs/")
+        write_json(half / "run.json", json.loads(named))
         shutil.rmtree(spec.reference, ignore_errors=True)  # only after all is copied
         half.rename(spec.reference)
         print(f"{shown(spec.reference)}: {size_mb(spec.reference)}")

@@ -106,11 +106,10 @@ class Declarations(Strict):
             if not run.notebook:
                 known(template.partition("/")[0], self.kinds, f"{YAML}: runs.{template} has no notebook, and its kind")
             yield template, run
-            if run.evaluate is not None and "sample" in self.kinds:
-                needs: dict[str, str | list[str]] = {"policy": template}
-                notebook = self.kinds["sample"].notebook
-                sampling = Declaration(notebook=notebook, params=run.evaluate, grid=run.grid, needs=needs)
-                yield f"sample/{template.replace('/', '_')}", sampling
+            if run.evaluate is not None:
+                known("sample", self.kinds, f"{YAML}: runs.{template}.evaluate: kind")
+                given = {"notebook": self.kinds["sample"].notebook, "params": run.evaluate, "grid": run.grid}
+                yield f"sample/{template.replace('/', '_')}", Declaration(**given, needs={"policy": template})
 
 
 SAFE: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # with libyaml, if installed, ten times faster

@@ -260,10 +260,10 @@ def published(path: Path, held: str, rows: pd.Index, columns: list[str]) -> pd.D
     if not (_trusted() and file.exists()):
         return None
     with reading(file):
-        table = pq.read_table(file)
-        if (table.schema.metadata or {}).get(b"content") != held.encode() or not {*columns} <= {*table.column_names}:
+        schema = pq.read_schema(file)
+        if (schema.metadata or {}).get(b"content") != held.encode() or not {*columns} <= {*schema.names}:
             return None
-        table = table.select(columns).take(rows.to_numpy())
+        table = pq.read_table(file, columns=columns).take(rows.to_numpy())
     return None if any(column.null_count for column in table.columns) else table.to_pandas()
 
 
