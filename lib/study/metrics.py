@@ -88,22 +88,23 @@ def text_scores(judged: pd.DataFrame) -> pd.DataFrame:
     program are the number of its values that use every number.
     trace: the columns TRACE.
     """
-    columns = {status: judged["status"] == status for status in STATUSES}
+    groups = judged.groupby(KEYS)
+    cell, status = groups.ngroup(), judged["status"].astype("category")  # numbers are grouped and compared faster than texts
+    columns = {name: status == name for name in STATUSES}
     columns |= {"tokens": judged["tokens"], "at cap": judged["finish"] == "length"}
     columns |= {name: judged[name] for name in ("legal", "lost", "attempts", *TRACE) if name in judged}
     if "passed" in judged:
         columns |= _checks(judged)
     table, weight = pd.DataFrame(columns, dtype=float), judged["count"]
-    keys = [judged[key] for key in KEYS]
-    known = table.notna().mul(weight, axis=0).groupby(keys).sum()  # some verdicts on a completion are NaN
-    scores = table.mul(weight, axis=0).groupby(keys).sum() / known.where(known > 0)
-    scores["distinct completions"] = table.groupby(keys).size()
+    known = table.notna().mul(weight, axis=0).groupby(cell).sum()  # some verdicts on a completion are NaN
+    scores = table.mul(weight, axis=0).groupby(cell).sum() / known.where(known > 0)
+    scores["distinct completions"] = cell.value_counts()
     solutions = judged["solution"].where(judged["correct"].astype(bool))
-    scores["distinct correct answers"] = solutions.groupby(keys).nunique()
+    scores["distinct correct answers"] = solutions.groupby(cell).nunique()
     if "expression" in judged:
         expressions = judged["expression"].where(judged["expression"] != "")
-        scores["distinct expressions"] = expressions.groupby(keys).nunique()
-    return scores.astype(float)
+        scores["distinct expressions"] = expressions.groupby(cell).nunique()
+    return scores.set_axis(groups.size().index).astype(float)
 
 
 def _checks(judged: pd.DataFrame) -> dict[str, pd.Series]:
