@@ -15,7 +15,8 @@ from scipy.special import digamma, polygamma
 from lib.files import DATA, REFERENCE, progress, write_table
 from lib.study import intervals, judging, metrics
 
-ASKED = ["pass@1", "pass@2", "pass@4", "pass@16", "mean pass@k<=16", "wrong_numbers", "missing", "distinct completions"]
+ASKED = [f"pass@{k}" for k in (1, 2, 4, 8, 16)]
+ASKED += ["mean pass@k<=16", "wrong_numbers", "missing", "distinct completions"]
 
 
 def prior(seen, freedom) -> tuple[float, float]:
@@ -38,7 +39,7 @@ def spreads_of() -> pd.DataFrame:
         if len(runs) < intervals.ENOUGH or not policy:
             continue
         judged = judging.samples([path.parent for path in runs], ["heldout_1000"])
-        scores = metrics.problem_scores(metrics.counts(judged), (1, 2, 4, 16), (16,)).join(metrics.text_scores(judged))
+        scores = metrics.problem_scores(metrics.counts(judged), (1, 2, 4, 8, 16), (16,)).join(metrics.text_scores(judged))
         for (_, _, metric), one in intervals.measured(scores[ASKED], {method: {method: 1.0}}).items():
             if one.seen and one.runs >= intervals.ENOUGH:
                 row = (one.seen * one.runs, one.made * one.runs, one.runs - 1)
