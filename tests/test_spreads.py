@@ -39,7 +39,8 @@ def spreads_of() -> pd.DataFrame:
         if len(runs) < intervals.ENOUGH or not policy:
             continue
         judged = judging.samples([path.parent for path in runs], ["heldout_1000"])
-        scores = metrics.problem_scores(metrics.counts(judged), (1, 2, 4, 8, 16), (16,)).join(metrics.text_scores(judged))
+        scores = metrics.problem_scores(metrics.counts(judged), (1, 2, 4, 8, 16), (16,))
+        scores = scores.join(metrics.text_scores(judged))
         for (_, _, metric), one in intervals.measured(scores[ASKED], {method: {method: 1.0}}).items():
             if one.seen and one.runs >= intervals.ENOUGH:
                 row = (one.seen * one.runs, one.made * one.runs, one.runs - 1)
