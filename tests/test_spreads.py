@@ -16,7 +16,7 @@ from lib.files import DATA, REFERENCE, progress, write_table
 from lib.study import intervals, judging, metrics
 
 ASKED = [f"pass@{k}" for k in (1, 2, 4, 8, 16)]
-ASKED += ["mean pass@k<=16", "wrong_numbers", "missing", "distinct completions"]
+ASKED += ["mean pass@k<=16", "wrong_numbers", "missing", "distinct completions", "solved at equal tokens"]
 
 
 def prior(seen, freedom) -> tuple[float, float]:
@@ -32,6 +32,8 @@ def prior(seen, freedom) -> tuple[float, float]:
 def spreads_of() -> pd.DataFrame:
     """Columns trainer, metric, variance between runs net of problems, freedom, policies."""
     found = {}
+    of_start = judging.samples(REFERENCE / "cpu/sample/sft_free/*", ["heldout_1000"])
+    budget = 16 * metrics.text_scores(of_start)["tokens"].mean()  # of sixteen samples of SFT
     for folder in progress(sorted(REFERENCE.glob("*/sample/*")), 0, "reading"):
         runs = sorted(folder.glob("*/run.json"))
         method = json.loads(runs[0].read_text())["method"] if runs else ""
@@ -41,6 +43,8 @@ def spreads_of() -> pd.DataFrame:
         judged = judging.samples([path.parent for path in runs], ["heldout_1000"])
         scores = metrics.problem_scores(metrics.counts(judged), (1, 2, 4, 8, 16), (16,))
         scores = scores.join(metrics.text_scores(judged))
+        paid = (budget / scores["tokens"].groupby("method").mean()).clip(1, 16)
+        scores["solved at equal tokens"] = metrics.solved_with(metrics.counts(judged), paid)
         for (_, _, metric), one in intervals.measured(scores[ASKED], {method: {method: 1.0}}).items():
             if one.seen and one.runs >= intervals.ENOUGH:
                 row = (one.seen * one.runs, one.made * one.runs, one.runs - 1)

@@ -56,6 +56,7 @@ from lib.study.methods import is_search, policy_of, root, trainer
 
 COLUMNS = ["estimate", "low", "high", "n_problems", "runs", "borrowed"]
 ENOUGH = 4  # from this many runs on, a method's own spread is used without borrowing
+EQUAL = "solved at equal tokens"  # lends its spread also to the same metric with samples that are cut earlier
 
 
 def estimates(scores: pd.DataFrame) -> pd.DataFrame:
@@ -230,7 +231,8 @@ def _with_loans(sides: Sequence[tuple], lent: Sequence[tuple[float, float]], see
 def _spreads() -> dict[tuple[str, str], tuple[float, float]]:
     """By trainer and metric, the variance between runs that data/spreads.csv lends, and its degrees of freedom."""
     table = pd.read_csv(DATA / "spreads.csv", index_col=["trainer", "metric"])[["variance", "freedom"]]
-    return dict(zip(table.index, table.itertuples(index=False, name=None), strict=True))
+    lent = dict(zip(table.index, table.itertuples(index=False, name=None), strict=True))
+    return lent | {(who, f"{EQUAL}, best limit"): loan for (who, metric), loan in lent.items() if metric == EQUAL}
 
 
 def parts(sides: Sequence[tuple[float, list, np.ndarray]]) -> tuple[np.ndarray, ...]:

@@ -88,8 +88,9 @@ def text_scores(judged: pd.DataFrame) -> pd.DataFrame:
     program are the number of its values that use every number.
     trace: the columns TRACE.
     """
-    groups = judged.groupby(KEYS)
-    cell, status = groups.ngroup(), judged["status"].astype("category")  # numbers are grouped and compared faster than texts
+    # Numbers are grouped and compared faster than texts
+    groups, status = judged.groupby(KEYS), judged["status"].astype("category")
+    cell = groups.ngroup()
     columns = {name: status == name for name in STATUSES}
     columns |= {"tokens": judged["tokens"], "at cap": judged["finish"] == "length"}
     columns |= {name: judged[name] for name in ("legal", "lost", "attempts", *TRACE) if name in judged}
