@@ -73,6 +73,8 @@ def writing(path: Path, *others: type[Exception]) -> Iterator[None]:
         yield
     except (OSError, *others) as error:
         remedy = "make room (`make clean-runs` deletes all runs of this checkout) and give the same command again"
+        if isinstance(error, FileNotFoundError | NotADirectoryError | PermissionError):
+            remedy = "see that its folder exists and may be written to, and give the same command again"
         raise OSError(f"cannot write {shown(path)} ({getattr(error, 'strerror', None) or error}): {remedy}") from error
 
 
@@ -162,7 +164,7 @@ def reading(path: Path) -> Iterator[None]:
 
 def remedy(path: Path) -> str:
     """How to restore a run's file: from git if it is published, otherwise by repeating the run."""
-    if path.is_relative_to(ROOT) and not path.is_relative_to(RUNS):
+    if path.is_relative_to(ROOT) and not (path.is_relative_to(RUNS) or path.is_relative_to(DATA / "runs")):
         return f"restore it with `git checkout -- {shown(path)}`"
     return f"delete the folder {shown(path.parent)} and give the same command again: this run is made anew"
 

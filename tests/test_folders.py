@@ -67,6 +67,17 @@ def test_another_beginning_is_another_run_and_the_same_one_goes_on(tmp_path, oth
         assert not trained.exists()
 
 
+def test_the_notebook_of_a_finished_run_begins_beside_its_results(tmp_path, capsys):
+    folder = tmp_path / "mine"
+    by_hand(folder)
+    (folder / "run.json").write_text("{}")
+    (folder / "metrics.csv").write_text("step\n")
+    by_hand(folder)
+    assert "begun with the same parameters, and is finished: this run begins anew" in capsys.readouterr().out
+    [aside] = tmp_path.glob("mine.before-*")
+    assert (aside / "metrics.csv").exists() and [path.name for path in folder.iterdir()] == ["spec.json"]
+
+
 def test_what_a_user_left_in_a_folder_is_not_touched(tmp_path):
     """Nor is a folder of data a run's, as notebook 01 writes to."""
     (tmp_path / "thesis.txt").write_text("years")

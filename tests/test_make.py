@@ -20,7 +20,7 @@ from lib.files import ROOT, verify
 from lib.runs import __main__ as commands
 from lib.runs.execute import finished_parents
 from lib.runs.folder import write_json
-from lib.runs.machine import RunError
+from lib.runs.machine import RunError, try_lock
 from lib.runs.make import MACHINES, snakemake_options
 from lib.runs.plan import read_record
 from tests.scratch import (
@@ -89,7 +89,10 @@ def test_what_was_restored_without_weights_is_made_again_for_what_starts_from_it
     assert "results-only" in checkout.ask("status", "cpu", "t/base")
     assert list(checkout.plan("cpu", "t/*").waiting) == ["t/base/0", "t/train_0.2/0"]
     assert list(checkout.plan("cpu", "t/train_0.1", "study/study").waiting) == ["study/study/0"]
-    assert "t/base/0 is not finished (results-only)" in checkout.ask("publish", "cpu", "t/base", status=1)
+    published = checkout.specs("cpu")["t/base/0"].reference / "run.json"
+    before = published.read_text()
+    assert "t/base/0: stays as it is published" in checkout.ask("publish", "cpu", "t/base")
+    assert published.read_text() == before
     with pytest.raises(RunError, match=r"it needs t/base/0, which is not finished \(results-only\)"):
         finished_parents(checkout, checkout.specs("cpu")["t/train_0.2/0"])
     study = checkout.specs("cpu")["study/study/0"]
@@ -120,8 +123,17 @@ def test_clean_runs_takes_folders_with_a_record_of_ours_and_nothing_else(tmp_pat
     shutil.copy(tmp_path / "cpu/rloo/x/0/run.json", tmp_path / "cpu/rloo/x/0.before-1/run.before.json")
     (tmp_path / "other/project/of/mine").mkdir(parents=True)
     (tmp_path / "other/project/of/mine/run.json").write_text('{"speed": 3}')
+    (tmp_path / ".cache").mkdir()  # of the disk that COUNTDOWN_RUNS names
     monkeypatch.setattr(commands, "RUNS", tmp_path)
+    with (tmp_path / ".lock").open("w") as lock:
+        lock.write("123")
+        lock.flush()
+        assert try_lock(lock)
+        with pytest.raises(RunError, match="process 123 is making runs here"):
+            commands.clean()
     commands.clean()
+    assert (tmp_path / ".cache").exists()
+    (tmp_path / ".lock").unlink()
     left = sorted(path.relative_to(tmp_path).as_posix() for path in tmp_path.rglob("*") if path.is_file())
     assert (
         left == ["other/project/of/mine/run.json", "paper/thesis/text.tex", "scratch/photos/one.png"]
@@ -239,7 +251,7 @@ def test_figures_of_the_other_studies_are_drawn_when_a_published_record_is_cut(c
     said, cut = checkout.call("figures", "cpu", status=1), cut.relative_to(checkout.root)
     assert re.search(rf"^! run study/one/0 \(cpu\) {cut} is damaged .*`git checkout -- {cut}`$", said, re.M)
     assert (checkout.root / "figures/table.csv").exists()
-    assert said.endswith("! 2 of 3 studies failed, the others are drawn: study/one/0, study/both/0\n")
+    assert said.endswith("! 2 of 3 studies failed: study/one/0, study/both/0; the others are drawn\n")
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")

@@ -98,6 +98,7 @@ def test_unknown_profile_and_group_are_refused(checkout):
         checkout.plan("cup", "all")
     with pytest.raises(DeclarationError, match="group or run 'al'.*'all'"):
         checkout.plan("cpu", "al")
+    assert list(checkout.plan("cpu", "t/train_0.[1]").waiting) == ["t/base/0", "t/train_0.1/0"]
 
 
 def test_unknown_reward_and_option_are_refused(checkout):
@@ -448,7 +449,7 @@ def test_every_method_is_trained_on_as_many_completions():
         if spec.notebook == "11_train_rloo" or name.startswith("pairs/free")
     }
     updates = {"rloo/sparse_200": 200, "rloo/sparse_k16_updates4": 35}  # as their names say, in place of 140
-    updates |= dict.fromkeys(("rloo/sparse_533", "rloo/ast_533", "rloo/cov_pass4_533"), 533)
+    updates |= dict.fromkeys((f"rloo/{name}_533" for name in ("sparse", "ast", "cov_pass4", "cov_pass4_short")), 533)
     updates |= {"rloo/screen_few": 80, "rloo/screen_fast": 80, "rloo/screen_decay": 90}  # among which 140 was chosen
     for name, budget in budgets.items():
         share = updates.get(name.rpartition("/")[0], 140) / 140
@@ -493,6 +494,7 @@ def sparse(options=1):
     ("before", "after", "same"),
     [
         ("WEIGHT = 0.5", "WEIGHT = 0.25", False),
+        ("WEIGHT = 0.5", "WEIGHT = 0.5\nWEIGHT += 0.25", False),
         ("def helper(x):\n    return x", "def helper(x):\n    return -x", False),
         ("return WEIGHT", "return 1 + WEIGHT", False),
         ("def other(x):\n    return x", "def other(x):\n    return -x", True),

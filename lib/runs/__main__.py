@@ -6,21 +6,21 @@ import shutil
 import signal
 import sys
 from collections import Counter
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from itertools import takewhile
 from pathlib import Path
 from typing import Annotated
 
 from typer import Argument, Option, Typer
 
-from lib.files import RUNS, clock, shown
+from lib.files import DATA, RUNS, clock, shown
 from lib.runs import make as making
 from lib.runs.declare import DeclarationError
 from lib.runs.folder import processor, write_json
 from lib.runs.hashes import lib_digest
 from lib.runs.hours import expected, show_plan
-from lib.runs.machine import PARENT, RunError, cores, die_with_parent
-from lib.runs.plan import Project, read_record, state
+from lib.runs.machine import PARENT, RunError, cores, die_with_parent, try_lock
+from lib.runs.plan import RESULTS, Project, made_as, read_record, state
 
 CORES = cores()
 PUBLISHED = ("metrics.csv", *(f"{name}.parquet" for name in ("generations", "trajectories", "calibration")))
@@ -127,15 +127,22 @@ def report(profile: Annotated[str, Argument()] = ALL) -> None:
 def clean() -> None:
     """Delete the runs that were made on this machine, and older results of them that were set aside. Other files in
     these places stay."""
-    for name in ("spec.json", "run.json", "run.before.json"):
-        for place in ("*/*/*/*", "reference/*/*/*/*", "scratch/*"):
-            for folder in [path.parent for path in sorted(RUNS.glob(f"{place}/{name}")) if is_record(path)]:
-                print(f"{shown(folder)}: {size_mb(folder)}")
-                shutil.rmtree(folder)
-                for parent in takewhile(lambda parent: parent.is_relative_to(RUNS), folder.parents):
-                    with suppress(OSError):  # it is not empty
-                        parent.rmdir()
-    for cache in (".verdicts", ".cache", ".home", ".snakemake", "reference/.snakemake"):
+    with ExitStack() as stack:
+        for lock in (RUNS / ".lock", RUNS / "reference/.lock"):
+            if lock.exists() and not try_lock(stack.enter_context(lock.open("a+"))):
+                maker = lock.read_text()
+                raise RunError(f"process {maker} is making runs here: wait for it, or `kill {maker}`")
+        for name in ("spec.json", "run.json", "run.before.json"):
+            for place in ("*/*/*/*", "reference/*/*/*/*", "scratch/*"):
+                for folder in [path.parent for path in sorted(RUNS.glob(f"{place}/{name}")) if is_record(path)]:
+                    print(f"{shown(folder)}: {size_mb(folder)}")
+                    shutil.rmtree(folder)
+                    for parent in takewhile(lambda parent: parent.is_relative_to(RUNS), folder.parents):
+                        with suppress(OSError):  # it is not empty
+                            parent.rmdir()
+    caches = (".verdicts", ".cache", ".home", ".snakemake", "reference/.snakemake")
+    ours = (DATA / "runs").resolve() == RUNS  # on another disk, all but the first may belong to other programs
+    for cache in caches if ours else caches[:1]:
         shutil.rmtree(RUNS / cache, ignore_errors=True)
 
 
@@ -158,7 +165,10 @@ def publish(profile: str, groups: Groups) -> None:
     """Copy finished runs to data/reference: those of their files that studies and other runs need."""
     known: dict[Path, str] = {}
     for spec in project.asked(profile, groups):
-        if (now := state(spec, known)) != "done":
+        if (now := state(spec, known)) == RESULTS and spec.published:
+            print(f"{spec.name}: stays as it is published, since only its results are here")
+            continue
+        if now != "done":
             remedy = f"`python -m lib.runs make {profile} {spec.name}`"
             raise RunError(f"{spec.name} is not finished ({now}): {remedy}")
         if spec.folder.resolve() == spec.reference.resolve():
@@ -169,9 +179,12 @@ def publish(profile: str, groups: Groups) -> None:
         for name in PUBLISHED if spec.declaration.keep_checkpoint else PUBLISHED[:-1]:
             if (path := spec.folder / name).exists():
                 (shutil.copytree if path.is_dir() else shutil.copyfile)(path, half / name)
+        if (verdicts := spec.reference / "verdicts.parquet").exists() and made_as(spec.reference) == record["id"]:
+            shutil.copyfile(verdicts, half / verdicts.name)  # they are on these very samples
         files = {name: entry for name, entry in record["files"].items() if (half / name).exists()}
-        # runs may lie on another disk (COUNTDOWN_RUNS), whose path means nothing to others
-        named = json.dumps(record | {"files": files}).replace(f"{project.runs}/", "data/runs/")
+        # runs may lie in another folder (COUNTDOWN_RUNS), whose path means nothing to others
+        here = json.dumps(f"{shown(project.runs)}/")[:-1]  # with its quotation mark, and é escaped as in the record
+        named = json.dumps(record | {"files": files}).replace(here, '"data/runs/')
         write_json(half / "run.json", json.loads(named))
         shutil.rmtree(spec.reference, ignore_errors=True)  # only after all is copied
         half.rename(spec.reference)
@@ -189,11 +202,14 @@ def restore(profile: str, groups: Groups) -> None:
             print(f"{spec.name}: stays as it is here, {spec.state}")
         else:
             aside = shutil.ignore_patterns("verdicts.parquet")
-            shutil.copytree(spec.reference, spec.folder, ignore=aside, dirs_exist_ok=True)
-            alone = not any((spec.folder / name).exists() for name in HELD)
+            half = spec.folder.with_name(f".{spec.folder.name}")  # renamed once it is whole
+            shutil.rmtree(half, ignore_errors=True)
+            shutil.copytree(spec.reference, half, ignore=aside)
+            alone = not any((half / name).exists() for name in HELD)
             began = {key: record[key] for key in ("profile", "run", "seed")}
             for name, content in (("run.json", record), ("spec.json", began)):
-                write_json(spec.folder / name, content | ({"results_only": True} if alone else {}))
+                write_json(half / name, content | ({"results_only": True} if alone else {}))
+            half.rename(spec.folder)  # which is absent or empty
             print(f"{spec.name}: {spec.state}")
 
 

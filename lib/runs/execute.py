@@ -63,7 +63,8 @@ def execute(project: Project, spec: Spec) -> None:
         # 4. Record what was made, by what, and in what time
         artifacts, elapsed = folder / "artifacts.txt", spent + stretch
         hub = re.findall(r"(?:base model|hub set): (\S+@\w+)", (folder / "log.txt").read_text(errors="replace"))
-        made = {path.relative_to(folder).as_posix(): path for path in sorted(folder.rglob("[!.]*")) if path.is_file()}
+        made = {path.relative_to(folder).as_posix(): path for path in sorted(folder.rglob("*")) if path.is_file()}
+        made = {name: path for name, path in made.items() if not f"/{name}".count("/.")}  # nothing hidden
         ended = {
             "id": secrets.token_hex(8),  # a run records the ids of its parents
             "threads": spec.declaration.threads,

@@ -78,7 +78,8 @@ def begin(folder: Path, given: Mapping[str, Any]) -> None:
     """Prepare a folder for a notebook that is run by hand, and say what happens to the files in it.
 
     spec.json records what the folder was begun with: the parameters, and hashes of the files that they name. If these
-    are the same as now, the run goes on from what is saved; otherwise the old content is set aside. A folder with files
+    are the same as now, the run goes on from what is saved; otherwise, and if the folder holds a run that `make` has
+    finished (run.json), the old content is set aside, since results are never overwritten. A folder with files
     but without a spec.json and without saved training is left as it is, since it is not the folder of a run; an example
     is data/problems.
     """
@@ -88,15 +89,16 @@ def begin(folder: Path, given: Mapping[str, Any]) -> None:
     saved = sorted(folder.glob("trainer/checkpoint-*"), key=lambda path: (len(path.name), path.name))
     if held and before is None and not saved:
         return
-    differs = list(changes(before or {}, began))
-    if held and (differs or not before):
-        why = f"another {', '.join(differs)}" if before else "nobody knows which parameters"
+    differs, finished = list(changes(before or {}, began)), (folder / "run.json").exists()
+    if held and (differs or finished or not before):
+        why = "the same parameters, and is finished" if finished else "nobody knows which parameters"
+        why = f"another {', '.join(differs)}" if before and differs else why
         print(f"{shown(folder)} was begun with {why}: this run begins anew, and what lay there is in")
         print(shown(set_aside(folder)))
     elif held:
         where = saved[-1].name if saved else "there"
         print(f"{shown(folder)} was begun with the same parameters: goes on from {where}")
-    if differs or not before:
+    if differs or finished or not before:
         write_json(folder / "spec.json", began)
 
 

@@ -119,30 +119,46 @@ def reward_code(name: str, source: str) -> str:
     reward."""
     from lib.rewards import REWARDS
 
-    factory, defined, used = REWARDS.get(name), definitions(source), set()
+    factory, (defined, registered), used = REWARDS.get(name), definitions(source), set()
     options, function = getattr(factory, "keywords", {}), getattr(factory, "func", factory)
-    waiting = [getattr(function, "__name__", "")]
+    waiting = [registered.get(name, getattr(function, "__name__", ""))]
     if waiting[0] not in defined:
         return ""
     while waiting:
         one = waiting.pop()
         if one not in used:
             used.add(one)
-            waiting += [node.id for node in ast.walk(defined[one]) if isinstance(node, ast.Name) and node.id in defined]
-    return digest([repr(sorted(options.items())), *(skeleton(defined[one]) for one in sorted(used))])
+            found = [node for part in defined[one] for node in ast.walk(part)]
+            waiting += [node.id for node in found if isinstance(node, ast.Name) and node.id in defined]
+    parts = [skeleton(part) for one in sorted(used) for part in defined[one]]
+    return digest([repr(sorted(options.items())), *parts])
 
 
 @cache
-def definitions(source: str) -> dict[str, Any]:
-    """The syntax trees of a module's top-level definitions, by name; functions and classes without decorators."""
-    defined: dict[str, Any] = {}
-    for node in ast.parse(source).body:
+def definitions(source: str) -> tuple[dict[str, list], dict[str, str]]:
+    """The syntax trees of all top-level statements of a module that define or change a name, by name, and the function
+    that is registered as each reward, by the name of the reward. A decorator counts as a part of its function if it is
+    defined in the module, except `register`."""
+    defined: dict[str, list] = {}
+    registered: dict[str, str] = {}
+    body = ast.parse(source).body
+    ours = {one.name for one in body if isinstance(one, ast.FunctionDef | ast.ClassDef)}
+    for node in body:
         match node:
             case ast.FunctionDef(name=name) | ast.ClassDef(name=name):
-                node.decorator_list = []
-                defined[name] = node
-            case ast.Assign() | ast.AnnAssign():
-                targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+                decorators, node.decorator_list = node.decorator_list, []
+                for one in decorators:
+                    match one:
+                        case ast.Call(ast.Name("register"), [ast.Constant(str() as reward)]):
+                            registered[reward] = name
+                        case _ if ours & {part.id for part in ast.walk(one) if isinstance(part, ast.Name)}:
+                            node.decorator_list.append(one)
+                names = [name]
+            case ast.Import() | ast.ImportFrom() | ast.Expr():
+                continue
+            case _:
+                targets = [one for one in ast.walk(node) if isinstance(getattr(one, "ctx", None), ast.Store)]
                 names = [one.id for target in targets for one in ast.walk(target) if isinstance(one, ast.Name)]
-                defined |= dict.fromkeys(names, node)
-    return defined
+        for name in dict.fromkeys(names):
+            defined.setdefault(name, []).append(node)
+    return defined, registered

@@ -14,7 +14,7 @@ from pathlib import Path
 import yaml
 
 from lib.files import FIGURES, atomic, clock, shown
-from lib.runs.declare import known
+from lib.runs.declare import DeclarationError, known
 from lib.runs.hours import engine_missing, expected, show_plan, time_left
 from lib.runs.machine import RunError, caches, die_with_parent, gpus, memory_mb, try_lock
 from lib.runs.plan import Plan, Project, read_record
@@ -23,9 +23,16 @@ MACHINES = Path(__file__).parent / "machines"  # Snakemake profiles, one for eac
 OPTIONS = "--nocolor --nolock --rerun-incomplete --forceall --scheduler greedy"
 
 
-def make(project: Project, plan: Plan, cores: int, options: Sequence[str] = (), machine: str = "local") -> None:
-    """Make the unfinished runs of a plan on a machine (the name of a folder in MACHINES). Raises RunError if a run
-    fails or if another process is making runs here."""
+def make(
+    project: Project,
+    plan: Plan,
+    cores: int,
+    options: Sequence[str] = (),
+    machine: str = "local",
+    again: bool = False,
+) -> None:
+    """Make the unfinished runs of a plan, or with `again` all of them, on a machine (the name of a folder in MACHINES).
+    Raises RunError if a run fails or if another process is making runs here."""
     known(machine, [folder.name for folder in MACHINES.iterdir()], "machine")
     folder = project.runs / ("reference" if project.published else "")
     folder.mkdir(parents=True, exist_ok=True)
@@ -35,6 +42,8 @@ def make(project: Project, plan: Plan, cores: int, options: Sequence[str] = (), 
             raise RunError(f"these runs are being made by process {other}: wait for it, or `kill {other}`")
         lock.truncate(0)
         print(os.getpid(), end="", file=lock, flush=True)
+        for spec in plan.specs.values() if again else ():  # only now, as another process may have been at work
+            (spec.folder / "run.json").unlink(missing_ok=True)
         waiting = [plan.specs[run] for run in plan.waiting]
         seconds = expected(project, waiting[0].profile, waiting) if waiting else {}
         show_plan(project, plan, seconds, cores)
@@ -45,8 +54,8 @@ def make(project: Project, plan: Plan, cores: int, options: Sequence[str] = (), 
         if waiting:
             snakemake(project, folder, plan, seconds, cores, [*limits, *options])
     for spec in plan.specs.values():
-        if spec.study and not project.published:
-            made = read_record(spec.folder)["artifacts"]
+        if spec.study and not project.published and (record := read_record(spec.folder)):  # none after --dry-run
+            made = record["artifacts"]
             print(f"made {len(made)} figures and tables of {spec.run} in {shown(spec.folder)}")
             if (summary := spec.folder / "summary.md").exists():
                 print(summary.read_text().strip())
@@ -121,17 +130,19 @@ def draw(project: Project, profiles: list[str], names: list[str], cores: int) ->
     """Execute studies again with the published runs, and copy their figures and tables to figures/. `project` must be
     one that is `published`. Raises RunError that names the studies that failed."""
     project.check()
-    drawn, failed = [], []
+    drawn, failed, absent = [], [], None
     for profile in profiles:
         specs = project.specs(profile)
-        asked = [spec for spec in project.asked(profile, names) if spec.study]
+        try:
+            asked = [spec for spec in project.asked(profile, names) if spec.study]
+        except DeclarationError as error:  # another of the profiles may have these runs
+            absent = error
+            continue
         studies = {one.name for spec in asked for one in (spec, *spec.parents.values()) if one.study}
         plan = Plan({name: spec for name, spec in specs.items() if name in studies and spec.published})
-        for spec in plan.specs.values():
-            (spec.folder / "run.json").unlink(missing_ok=True)
         try:
             if plan.specs:
-                make(project, plan, cores, ["--keep-going"])
+                make(project, plan, cores, ["--keep-going"], again=True)
         except RunError as error:
             print(f"! {error}", flush=True)
         for name, spec in plan.specs.items():
@@ -141,11 +152,13 @@ def draw(project: Project, profiles: list[str], names: list[str], cores: int) ->
                 with atomic(FIGURES / Path(artifact).name) as temporary:
                     shutil.copyfile(spec.folder / artifact, temporary)
     if not drawn + failed:
+        if absent:
+            raise absent
         remedy = "`make study`, then `python -m lib.runs publish cpu headline`"
         raise RunError(f"no study among {' '.join(names)} is published in {', '.join(profiles)}: {remedy}")
     if failed:
         share = f"{len(failed)} of {len(drawn + failed)} studies"
-        raise RunError(f"{share} failed, the others are drawn: {', '.join(failed)}")
+        raise RunError(f"{share} failed: {', '.join(failed)}" + ("; the others are drawn" if drawn else ""))
     print(f"the figures and tables of {len(drawn)} studies are in {shown(FIGURES)}")
 
 

@@ -41,6 +41,9 @@ def entry(path: str) -> Any:
     def known(value: str, info: ValidationInfo) -> str:
         usual = not value or (info.context or {}).get(info.field_name) == value or own(value)
         usual = usual or (info.field_name == "problem_set" and bool(ON_HUB.fullmatch(value)))
+        file = value.rpartition(":")[0] if ".py:" in value else value
+        if not usual and file.endswith((*table("game.problem.FILES"), ".py")) and not (ROOT / file).is_file():
+            raise ValueError(f"there is no file {file} in {ROOT}")
         if not usual and value not in table(path):
             raise ValueError(f"there is no such entry in {path}{nearest(value, table(path))}")
         return value

@@ -220,7 +220,7 @@ class Project:
         DeclarationError."""
         runs, groups, specs, found = self.expanded(), self.declarations.groups, self.specs(profile), {}
         for name in names:
-            if "*" not in name:
+            if not set("*?[") & set(name):
                 known(name, [*groups, *dict.fromkeys(split(run)[0] for run in runs), *runs], "group or run")
             here = [run for run in select(groups.get(name, [name]), runs, f"{YAML}: groups") if run in specs]
             if not here:
