@@ -134,7 +134,8 @@ def findings(_: str) -> str:
     assert claimed.loc["coverage-51", "answer"] == "holds", "write the sentence on equal tokens anew"
     limit = figures("coverage_limits", "method").loc["rloo/cov_pass4_533 T0.8", "limit"]
     found = f"""\
-1. **Rewarding correctness alone** (the sparse reward: 1 for a correct answer, 0.1 for a wrong one). After {few:,.0f} rollouts {moves("rloo/sparse", "sft/free")}:
+1. **Rewarding correctness alone** (the sparse reward: 1 for a correct answer, 0.1 for a wrong one).
+After {few:,.0f} rollouts {moves("rloo/sparse", "sft/free")}:
 {shares("rloo/sparse")}, where SFT has {shares("sft/free")}. With the reports' {many:,.0f} rollouts it
 reaches {shares("rloo/sparse_533")} ({counted(runs)}), within 3 points of SFT's coverage.
 2. **Partial credit for near misses** (by abstract syntax trees, AST): {shares("rloo/ast_tau2")}.
@@ -145,7 +146,8 @@ and SFT at pass@16: {shares("rloo/cov_pass4")}. But {100 * best["unanswered"]:.1
 With the tokens of sixteen SFT samples, its coverage {level} SFT's: {words.said(equal)}.
 On 2,000 sealed problems {both}. With the reports'
 budget ({counted(late_runs)}) it has {shares("rloo/cov_pass4_533")}: pass@16 is higher than with the sparse reward,
-and pass@1 {late}. At temperature 0.8, cut at {limit} tokens, it then beats SFT at equal tokens by {words.said(claimed.loc["coverage-51"])}."""
+and pass@1 {late}. At temperature 0.8, cut at {limit} tokens, it then beats SFT at equal tokens
+by {words.said(claimed.loc["coverage-51"])}."""
     parts = [fill(part, 140, subsequent_indent="   ") for part in re.split(r"\n(?=\d\. )", found)]
     counts = f"""We tested **{first[["holds", "open", "reversed"]].sum()} comparisons** of the reports, as
 first posed: {first["holds"]} hold, {first["reversed"]} are reversed, {first["open"]} are open;
