@@ -91,8 +91,8 @@ def begin(folder: Path, given: Mapping[str, Any]) -> None:
         return
     differs, finished = list(changes(before or {}, began)), (folder / "run.json").exists()
     if held and (differs or finished or not before):
-        why = "the same parameters, and is finished" if finished else "nobody knows which parameters"
-        why = f"another {', '.join(differs)}" if before and differs else why
+        why = f"another {', '.join(differs)}" if differs else "the same parameters, and is finished"
+        why = why if before else "nobody knows which parameters"
         print(f"{shown(folder)} was begun with {why}: this run begins anew, and what lay there is in")
         print(shown(set_aside(folder)))
     elif held:
