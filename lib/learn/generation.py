@@ -122,7 +122,7 @@ def generate(
     active = torch.empty(0, dtype=torch.long, device=device)  # index of the completion that each row draws
     logits = torch.empty(0, model.config.vocab_size, device=device)
     with inference(model):
-        decoder = decoder_of(model, longest)
+        decoder = decoder_of(model, longest, steady=True)
         while begun < len(prompts) or len(active):
             # 1. Waiting prompts begin if enough rows are free
             free = places - len(active)

@@ -111,11 +111,13 @@ def max_rows(model, rows: int, length: int) -> int:
     """How many of `rows` texts of `length` tokens our decode loop can draw at once, at least one, in nine tenths of the
     memory that the model leaves, or on a GPU all tensors of this process.
 
-    It needs a copy of the weights, and for each row keys and values of all columns and four rows of logits in float32.
+    It needs a copy of the weights, and for each row keys and values of all columns and four rows of logits in float32,
+    or on a GPU seven, since its graphs keep theirs.
     """
     config, size = model.config, 2 if torch.cuda.is_available() else 4
     columns = -(-length // 32) * 32
-    row = size * 2 * config.num_hidden_layers * key_width(config) * columns + 4 * 4 * config.vocab_size
+    logits = 7 if torch.cuda.is_available() else 4
+    row = size * 2 * config.num_hidden_layers * key_width(config) * columns + logits * 4 * config.vocab_size
     held = max(model.num_parameters() * model.dtype.itemsize, torch.cuda.memory_allocated())  # 0 without a GPU
     room = 0.9 * (machine_memory() - held) - size * model.num_parameters()
     return max(1, min(rows, int(room // row)))
