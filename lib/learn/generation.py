@@ -313,7 +313,8 @@ def sample(
     for start in progress(starts, len(starts), "batches"):
         chunk = problems[start : start + per_batch]
         ids = [tokenizer(render_prompt(nums, target, prompt_style)).input_ids for nums, target in chunk]
-        out = ENGINES[engine](model, ids, n, sampling, tokenizer.eos_token_id, generator)
+        with torch.autocast(model.device.type, torch.bfloat16, enabled=model.device.type == "cuda"):  # as in training
+            out = ENGINES[engine](model, ids, n, sampling, tokenizer.eos_token_id, generator)
         same, first = [(i // n, tuple(ids)) for i, ids in enumerate(out.ids)], {}
         count = Counter(same)
         shown = [i for i, key in enumerate(same) if not merged or first.setdefault(key, i) == i]
