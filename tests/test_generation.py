@@ -2,6 +2,7 @@
 the parts of vLLM's engine that can be tested without vLLM."""
 
 import ast
+import copy
 from importlib.util import find_spec
 from pathlib import Path
 from types import SimpleNamespace
@@ -9,6 +10,7 @@ from types import SimpleNamespace
 import pandas as pd
 import pytest
 import torch
+from accelerate import Accelerator
 from transformers import (
     GPT2Config,
     GPT2LMHeadModel,
@@ -20,7 +22,7 @@ from transformers import (
 )
 
 from lib.learn import generation
-from lib.learn.decoder import COLUMNS, Decoder, misfit
+from lib.learn.decoder import COLUMNS, Decoder, GraphDecoder, misfit
 from lib.learn.generation import ENGINES, Sampling, generate, generate_shared, sample, sample_token
 from lib.learn.model import build_tokenizer, new_model
 from lib.runs import parameters
@@ -142,6 +144,36 @@ def test_waiting_prompts_take_the_places_of_ended_completions_and_draw_the_same(
         assert batch == 8 or max(batches for _, batches in seen) > 1, "prompts must begin while others are still drawn"
 
 
+def test_columns_of_fixed_size_draw_the_same(model, monkeypatch):
+    """What a GPU replays, here without a graph: one piece of all columns, and sizes that are halved as rows end."""
+    asked = PROMPTS * 4, 8, Sampling(max_tokens=40), EOS
+    ours = generate(model, *asked, torch.Generator().manual_seed(0))
+    sizes, column = set(), GraphDecoder._column
+
+    def noted(self, tokens, batch):
+        sizes.add((batch.rows, batch.size))
+        return column(self, tokens, batch)
+
+    monkeypatch.setattr(GraphDecoder, "_column", noted)
+    monkeypatch.setattr(generation, "decoder_of", lambda model, longest, steady: GraphDecoder(model, longest))
+    for places in (24, 512):  # prompts that begin later, and all at once
+        monkeypatch.setattr(generation, "AT_ONCE", places)
+        again = generate(model, *asked, torch.Generator().manual_seed(0))
+        assert again.ids == ours.ids and again.finish == ours.finish
+        for one, other in zip(again.logprobs, ours.logprobs, strict=True):
+            torch.testing.assert_close(torch.tensor(one), torch.tensor(other), atol=1e-4, rtol=1e-4)
+    assert len({size for _, size in sizes}) > 3 and all(rows <= size < 2 * rows + 1 for rows, size in sizes)
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="graphs are replayed on a GPU")
+def test_a_gpu_replays_what_it_would_compute(model, monkeypatch):
+    theirs = copy.deepcopy(model).cuda()
+    greedy = PROMPTS * 4, 1, Sampling(max_tokens=40, temperature=0), EOS
+    ours = generate(theirs, *greedy)
+    monkeypatch.setattr(generation, "decoder_of", lambda model, longest, steady: Decoder(model, longest))
+    assert generate(theirs, *greedy).ids == ours.ids
+
+
 def test_cuts_keep_the_likely_tokens_and_their_proportions():
     logits = torch.log(torch.tensor([[0.5, 0.3, 0.15, 0.05]])).repeat(20_000, 1)
     uniform = torch.rand(20_000, generator=torch.Generator().manual_seed(0))
@@ -238,6 +270,20 @@ def test_other_models_draw_what_they_would_draw_themselves(name):
             expected = logits.log_softmax(-1).gather(-1, torch.tensor(ids)[:, None]).squeeze(-1)
             torch.testing.assert_close(torch.tensor(out.logprobs[i]), expected, atol=1e-4, rtol=1e-4)
     assert sum(map(len, out.ids)) < 8 * 12 * len(PROMPTS) or name != "Llama", "rows must end at different steps"
+
+
+def test_a_model_that_accelerate_wraps_still_fits(model):
+    """It computes in bfloat16 then, even where autocast is off, which differs more than a wrong layer may."""
+    large = new_model(TOKENIZER, hidden=128, layers=8)
+    with torch.no_grad():
+        for weights in large.parameters():
+            weights *= 4
+    wrapped = Accelerator(mixed_precision="bf16", cpu=True).prepare_model(copy.deepcopy(large))
+    ids = torch.tensor([[3, 1, 2, 5]])
+    with torch.no_grad():
+        assert (wrapped(ids).logits - large(ids).logits).abs().max() > 0.02 * large(ids).logits.abs().max()
+    forward = wrapped.forward
+    assert misfit(wrapped) == "" and wrapped.forward == forward
 
 
 # --- vLLM, without it -------------------------------------------------------------------------------------------------
