@@ -105,6 +105,11 @@ class _Draws:
         return Rollouts(cut(self.tokens), cut(self.logprobs), cut(self.policy_logprobs), finish)
 
 
+def training_type(device: torch.device):
+    """Computes in the type of training, which is bfloat16 on a GPU."""
+    return torch.autocast(device.type, torch.bfloat16, enabled=device.type == "cuda")
+
+
 def generate(
     model, prompts: list[list[int]], n: int, sampling: Sampling, eos_id: int, generator: torch.Generator | None = None
 ) -> Rollouts:
@@ -121,7 +126,7 @@ def generate(
     batches = []  # each holds the rows of the prompts that began together
     active = torch.empty(0, dtype=torch.long, device=device)  # index of the completion that each row draws
     logits = torch.empty(0, model.config.vocab_size, device=device)
-    with inference(model):
+    with inference(model), training_type(device):
         decoder = decoder_of(model, longest, steady=True)
         while begun < len(prompts) or len(active):
             # 1. Waiting prompts begin if enough rows are free
@@ -156,7 +161,7 @@ def generate_shared(
     device, words = model.device, model.config.vocab_size
     draws = _Draws(len(prompts) * n, sampling, eos_id, device, generator)
     active = torch.arange(len(prompts) * n, device=device)
-    with inference(model):
+    with inference(model), training_type(device):
         decoder = decoder_of(model, max(map(len, prompts)) + sampling.max_tokens)
         batch, row = decoder.batch(prompts), active // n  # each completion's row in the batch
         logits = batch.logits
@@ -313,8 +318,7 @@ def sample(
     for start in progress(starts, len(starts), "batches"):
         chunk = problems[start : start + per_batch]
         ids = [tokenizer(render_prompt(nums, target, prompt_style)).input_ids for nums, target in chunk]
-        with torch.autocast(model.device.type, torch.bfloat16, enabled=model.device.type == "cuda"):  # as in training
-            out = ENGINES[engine](model, ids, n, sampling, tokenizer.eos_token_id, generator)
+        out = ENGINES[engine](model, ids, n, sampling, tokenizer.eos_token_id, generator)
         same, first = [(i // n, tuple(ids)) for i, ids in enumerate(out.ids)], {}
         count = Counter(same)
         shown = [i for i, key in enumerate(same) if not merged or first.setdefault(key, i) == i]
