@@ -12,6 +12,7 @@ import pandas as pd
 import pytest
 import torch
 from accelerate import Accelerator
+from accelerate.state import AcceleratorState
 from transformers import (
     GPT2Config,
     GPT2LMHeadModel,
@@ -23,7 +24,7 @@ from transformers import (
 )
 
 from lib.learn import generation
-from lib.learn.decoder import COLUMNS, Decoder, GraphDecoder, misfit
+from lib.learn.decoder import COLUMNS, FEWEST, Decoder, GraphDecoder, misfit
 from lib.learn.generation import ENGINES, Sampling, generate, generate_shared, sample, sample_token
 from lib.learn.model import build_tokenizer, new_model
 from lib.runs import parameters
@@ -163,17 +164,23 @@ def test_columns_of_fixed_size_draw_the_same(model, monkeypatch):
         assert again.ids == ours.ids and again.finish == ours.finish
         for one, other in zip(again.logprobs, ours.logprobs, strict=True):
             torch.testing.assert_close(torch.tensor(one), torch.tensor(other), atol=1e-4, rtol=1e-4)
-    assert len({size for _, size in sizes}) > 3 and all(rows <= size < 2 * rows + 1 for rows, size in sizes)
+    assert len({size for _, size in sizes}) > 1
+    assert all(rows <= size and (size <= FEWEST or size <= 2 * rows) for rows, size in sizes)
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="graphs are replayed on a GPU")
 def test_a_gpu_replays_what_it_would_compute(model, monkeypatch):
     monkeypatch.setattr(generation, "training_type", lambda device: nullcontext())  # in float32 they must agree
+    monkeypatch.setattr(generation, "max_rows", lambda model, rows, longest: 64)  # so that several batches begin
     theirs = copy.deepcopy(model).cuda()
-    greedy = PROMPTS * 4, 1, Sampling(max_tokens=40, temperature=0), EOS
-    ours = generate(theirs, *greedy)
+
+    def drawn():
+        return generate(theirs, PROMPTS * 8, 8, Sampling(max_tokens=40), EOS, torch.Generator("cuda").manual_seed(0))
+
+    ours = drawn()
     monkeypatch.setattr(generation, "decoder_of", lambda model, longest, steady: Decoder(model, longest))
-    assert generate(theirs, *greedy).ids == ours.ids
+    same = [one == other for one, other in zip(ours.ids, drawn().ids, strict=True)]
+    assert sum(same) > 0.9 * len(same)  # a number that is drawn near the edge between two tokens may fall on either
 
 
 def test_cuts_keep_the_likely_tokens_and_their_proportions():
@@ -275,12 +282,14 @@ def test_other_models_draw_what_they_would_draw_themselves(name):
 
 
 def test_a_model_that_accelerate_wraps_still_fits(model):
-    """It computes in bfloat16 then, even where autocast is off, which differs more than a wrong layer may."""
+    """Its forward pass then rounds to bfloat16, even where autocast is off, and that must not count as a misfit."""
     large = new_model(TOKENIZER, hidden=128, layers=8)
     with torch.no_grad():
         for weights in large.parameters():
             weights *= 4
+    AcceleratorState._reset_state(reset_partial_state=True)  # accelerate has one state per process
     wrapped = Accelerator(mixed_precision="bf16", cpu=True).prepare_model(copy.deepcopy(large))
+    AcceleratorState._reset_state(reset_partial_state=True)
     ids = torch.tensor([[3, 1, 2, 5]])
     with torch.no_grad():
         assert (wrapped(ids).logits - large(ids).logits).abs().max() > 0.02 * large(ids).logits.abs().max()

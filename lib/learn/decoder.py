@@ -1,8 +1,8 @@
 """Decodes one more token for many rows at once, and keeps the cache of keys and values.
 
-`decoder_of` returns our `Decoder` if it computes the same as the model, on a GPU the one that replays its operations,
-and otherwise `PlainDecoder`, the model itself. The method `batch` of each reads prompts, and a call with one token per
-row returns the logits of the next token.
+`decoder_of` returns our `Decoder` if it computes the same as the model, and otherwise `PlainDecoder`, the model itself.
+For `generate` on a GPU it is `GraphDecoder`, which replays the operations of `Decoder`. The method `batch` of each
+reads prompts, and a call with one token per row, a column, returns the logits of the next token.
 """
 
 from collections.abc import Iterator
@@ -13,6 +13,8 @@ import torch
 import torch.nn.functional as F
 
 COLUMNS = 32  # columns of keys and values in a piece of the cache
+AT_A_TIME = 64  # rows that are moved at once in a cache; a copy of them needs memory
+FEWEST = 32  # rows below which a smaller graph saves nothing
 
 
 def left_padded(prompts: list[list[int]], device) -> tuple[torch.Tensor, torch.Tensor]:
@@ -111,6 +113,11 @@ class KVBatch:
         self.rows, self.next, self.room = len(prompts), seen.sum(-1), 0
         self.bias = None if seen.all() else torch.zeros(seen.shape, device=model.device).masked_fill(~seen, -torch.inf)
 
+    @property
+    def held(self) -> int:
+        """The rows for which the batch holds memory."""
+        return self.rows
+
     def select(self, rows: torch.Tensor) -> None:
         """Continues with these rows, in this order; a row may occur any number of times."""
         self.pieces = [piece[:, rows] for piece in self.pieces]
@@ -123,8 +130,9 @@ class KVBatch:
         order = torch.arange(len(kept), device=stay.device)
         holes, fillers = (~stay[: len(kept)]).nonzero().squeeze(-1), kept[kept >= len(kept)]
         order[holes] = fillers
-        for piece in self.pieces:
-            piece[:, holes] = piece[:, fillers]
+        for some, others in zip(holes.split(AT_A_TIME), fillers.split(AT_A_TIME), strict=True):
+            for piece in self.pieces:
+                piece[:, some] = piece[:, others]
         self.next[holes] = self.next[fillers]
         if self.bias is not None:
             self.bias[holes] = self.bias[fillers]
@@ -161,10 +169,12 @@ class KVBatch:
 
 
 class GraphDecoder(Decoder):
-    """The same on a GPU, where it takes longer to start the operations of a column than to compute them.
+    """Computes what `Decoder` does, faster on a GPU, where it takes longer to start the operations of a column than to
+    compute them.
 
-    The second column of a size is recorded as a CUDA graph, which starts all its operations at once in later columns.
-    A graph can be replayed only on tensors of the same addresses and shapes, so a batch has a `FixedBatch`.
+    When a batch computes its second column with some number of rows, the operations are recorded as a CUDA graph, which
+    starts all of them at once in later columns. A graph can be replayed only on tensors of the same addresses and
+    shapes. Therefore a batch is a `FixedBatch`, and every column reads the space of all columns.
     """
 
     def __init__(self, model, longest: int):
@@ -194,10 +204,11 @@ class GraphDecoder(Decoder):
 
 
 class FixedBatch(KVBatch):
-    """The same for `GraphDecoder`: one piece with all columns, and all state in tensors that are changed in place.
+    """The `KVBatch` of `GraphDecoder`: one piece with space for all columns, and all state in tensors that are changed
+    in place.
 
-    A column has the first `size` rows, more than there are as soon as some have ended; what the others compute is not
-    read. `select` can be called only once, before the first column.
+    A column computes the first `size` rows. These are more than continue as soon as some have ended; the results of the
+    others are not used. `select` must be called exactly once, before the first column.
     """
 
     def __init__(self, decoder: GraphDecoder, prompts: list[list[int]]):
@@ -205,20 +216,26 @@ class FixedBatch(KVBatch):
         self.longest, self.graphs = decoder.longest, {}
 
     def select(self, rows: torch.Tensor) -> None:
-        super().select(rows)
-        (prompts,) = self.pieces
-        read, device = prompts.shape[3], prompts.device
-        self.pieces = [F.pad(prompts, (0, 0, 0, self.longest - read))]
+        (prompts,), self.rows, device = self.pieces, len(rows), rows.device
+        layers, _, heads, read, width = prompts.shape
+        self.pieces = [prompts.new_zeros(layers, self.rows, heads, self.longest, width)]
+        for ours, theirs in zip(self.pieces[0], prompts, strict=True):  # one at a time, since a copy needs memory
+            ours[:, :, :read] = theirs[rows]
         bias = torch.full((self.rows, self.longest), -torch.inf, device=device)
-        bias[:, :read] = 0.0 if self.bias is None else self.bias
-        self.bias, self.column = bias, torch.tensor([read - 1], device=device)  # the last column that is filled
+        bias[:, :read] = 0.0 if self.bias is None else self.bias[rows]
+        self.next, self.bias = self.next[rows], bias
+        self.column = torch.tensor([read - 1], device=device)  # the last column that is filled
         self.tokens = torch.zeros(self.rows, dtype=torch.long, device=device)
 
     @property
+    def held(self) -> int:
+        return len(self.tokens)
+
+    @property
     def size(self) -> int:
-        """The rows of a column: all, or a half, a quarter and so on while this is enough for those that continue."""
+        """The rows of a column: all, or a half, a quarter and so on, while this is enough for those that continue."""
         size = len(self.tokens)
-        while self.rows <= size // 2:
+        while size > FEWEST and self.rows <= size // 2:
             size //= 2
         return size
 
@@ -226,8 +243,8 @@ class FixedBatch(KVBatch):
         size = self.size
         self.column += 1
         self.bias.index_fill_(1, self.column, 0.0)
-        self.next[:size] += 1
-        return (self.next[:size] - 1).clamp(max=self.longest - 1)  # rows that have ended count on
+        self.next[:size] += 1  # rows that have ended count on, but no further than the longest text
+        return self.next[:size] - 1
 
     def attend(self, layer: int, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
         rows = len(query)
@@ -263,6 +280,10 @@ class PlainBatch:
         self.seen = seen.long()
         self.logits = self.read(ids)
 
+    @property
+    def held(self) -> int:
+        return self.rows
+
     def read(self, ids: torch.Tensor) -> torch.Tensor:
         """Reads the tokens (rows, any number), and returns the logits (rows, vocabulary) after the last one."""
         if self.cache is not None:
@@ -288,8 +309,8 @@ _misfits: WeakKeyDictionary = WeakKeyDictionary()  # model -> its misfit
 
 
 def decoder_of(model, longest: int, steady: bool = False) -> Decoder | PlainDecoder:
-    """The decoder for texts of at most `longest` tokens with `model`. `steady`: rows are selected only before they read
-    their first token, so a GPU can replay a column."""
+    """The decoder for texts of at most `longest` tokens with `model`. `steady`: the rows of each batch are selected
+    exactly once, before their first column, so that a GPU can replay the others."""
     if model not in _misfits:
         _misfits[model] = misfit(model)
         if _misfits[model]:
@@ -324,16 +345,17 @@ def misfit(model) -> str:
 
 @contextmanager
 def in_own_type(model) -> Iterator[None]:
-    """Without autocast, neither around `model` nor inside: accelerate wraps the forward pass of a model that it trains
-    in bfloat16, which would round far more than a wrong layer changes."""
+    """A context in which `model` computes in the type of its weights. accelerate replaces the `forward` of a model that
+    it trains by one that computes in bfloat16. Its rounding errors would hide those of a wrong layer, so the original
+    `forward` is put back meanwhile."""
     wrapped, own = (vars(model).get(name) for name in ("forward", "_original_forward"))
     with torch.autocast(model.device.type, enabled=False):
-        if own is not None:
+        if wrapped and own:
             model.forward = own
         try:
             yield
         finally:
-            if own is not None:
+            if wrapped and own:
                 model.forward = wrapped
 
 

@@ -106,7 +106,7 @@ class _Draws:
 
 
 def training_type(device: torch.device):
-    """Computes in the type of training, which is bfloat16 on a GPU."""
+    """A context in which a model computes in the type of training: bfloat16 on a GPU, otherwise the model's own."""
     return torch.autocast(device.type, torch.bfloat16, enabled=device.type == "cuda")
 
 
@@ -114,7 +114,7 @@ def generate(
     model, prompts: list[list[int]], n: int, sampling: Sampling, eos_id: int, generator: torch.Generator | None = None
 ) -> Rollouts:
     """Draws `n` completions of each prompt (a list of token ids), as many at once as fit in memory, or on a CPU about
-    AT_ONCE.
+    AT_ONCE. On a GPU they are drawn in bfloat16, whatever autocast the caller is in.
 
     A prompt is read once, and its keys and values are copied to its n rows. Rows that have ended are removed, and
     waiting prompts begin when a quarter of the rows is free.
@@ -130,7 +130,7 @@ def generate(
         decoder = decoder_of(model, longest, steady=True)
         while begun < len(prompts) or len(active):
             # 1. Waiting prompts begin if enough rows are free
-            free = places - len(active)
+            free = places - sum(batch.held for batch in batches)
             if begun < len(prompts) and (not len(active) or 4 * (free - free % n) >= places):
                 some = prompts[begun : begun + max(free // n, 1)]
                 fresh = torch.arange(begun * n, (begun + len(some)) * n, device=device)

@@ -112,7 +112,7 @@ def max_rows(model, rows: int, length: int) -> int:
     memory that the model leaves, or on a GPU all tensors of this process.
 
     It needs a copy of the weights, and for each row keys and values of all columns and four rows of logits in float32,
-    or on a GPU seven, since its graphs keep theirs.
+    or on a GPU seven, since each recorded graph keeps its own.
     """
     config, size = model.config, 2 if torch.cuda.is_available() else 4
     columns = -(-length // 32) * 32

@@ -114,8 +114,7 @@ class RLOOTrainer(Resumable):
         generator = torch.Generator(self.model.device)
         generator.manual_seed(settings.seed * 1_000_003 + self.state.global_step)
         sampling = Sampling(temperature=settings.temperature, max_tokens=settings.max_tokens)
-        with self.accelerator.autocast():
-            out = ENGINES[settings.engine](self.model, prompts, k, sampling, tokenizer.eos_token_id, generator)
+        out = ENGINES[settings.engine](self.model, prompts, k, sampling, tokenizer.eos_token_id, generator)
         sampled = time.perf_counter()
         # 3. Score one group at a time, since some rewards compare the completions of a problem
         texts = tokenizer.batch_decode(out.ids, skip_special_tokens=True)

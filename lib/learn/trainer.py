@@ -113,8 +113,7 @@ class Resumable(transformers.Trainer):
         sampling, rows = Sampling(max_tokens=self.settings.max_tokens), self.eval_problems
         engine = getattr(self.settings, "engine", "transformers")  # preference training has no such setting
         drawn = (rows, 1, sampling, self.args.seed, self.prompt_style, engine)
-        with self.accelerator.autocast():
-            table = sample(self.model, self.processing_class, *drawn)
+        table = sample(self.model, self.processing_class, *drawn)
         answered = list(zip(table["completion"], problems(rows), strict=True))
         row = {"eval_accuracy": float(np.mean([self.is_correct(*pair) for pair in answered]))}
         for name, reward in self.eval_rewards.items():

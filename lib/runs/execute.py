@@ -228,7 +228,8 @@ def environment(project: Project, spec: Spec, short: str, device: str | None) ->
         "SOURCE_DATE_EPOCH": "0",  # no dates in PDFs
         "HF_HUB_DISABLE_TELEMETRY": "1",
         **({"HF_HUB_OFFLINE": "1"} if project.declarations.profiles[spec.profile].offline else {}),
-        "PYTORCH_ALLOC_CONF": "expandable_segments:True",  # batches of other lengths reuse a GPU's memory
+        # on a GPU, memory freed by batches of one length can serve batches of another
+        "PYTORCH_ALLOC_CONF": os.environ.get("PYTORCH_ALLOC_CONF", "expandable_segments:True"),
         **(dict.fromkeys(("CUDA_VISIBLE_DEVICES", "COUNTDOWN_GPU"), device) if device is not None else {}),
     }
 

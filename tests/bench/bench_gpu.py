@@ -9,6 +9,7 @@ short rollouts in the memory of an ordinary machine, saved checkpoint and policy
 breaks there first. SIZE=tiny: the same code in seconds.
 """
 
+import os
 import resource
 import sys
 import tempfile
@@ -95,6 +96,7 @@ def measure(size: str, engine: str) -> pd.Series:
 def main(size: str = "full", target: str = "") -> None:
     if size in ("full", "gpu24") and not torch.cuda.is_available():
         sys.exit(f"no GPU is here, and size {size} needs one; `make bench-gpu SIZE=cpu` tries the model on a CPU")
+    os.environ.setdefault("PYTORCH_ALLOC_CONF", "expandable_segments:True")  # as the runner does
     engines = [name for name in ENGINES if name != "vllm" or (find_spec("vllm") and size != "cpu")]
     table = pd.DataFrame({engine: measure(size, engine) for engine in engines})
     print(table.to_string())
