@@ -13,8 +13,8 @@ import torch
 import torch.nn.functional as F
 
 COLUMNS = 32  # columns of keys and values in a piece of the cache
-AT_A_TIME = 64  # rows that are moved at once in a cache; a copy of them needs memory
-FEWEST = 32  # rows below which a smaller graph saves nothing
+AT_A_TIME = 64  # rows of a cache that are moved at once, since a move copies them first
+FEWEST = 32  # rows of the smallest column of a batch that began with more, since every size records a graph of its own
 
 
 def left_padded(prompts: list[list[int]], device) -> tuple[torch.Tensor, torch.Tensor]:
@@ -115,7 +115,7 @@ class KVBatch:
 
     @property
     def held(self) -> int:
-        """The rows for which the batch holds memory."""
+        """The number of rows for which the batch holds memory; in a `FixedBatch`, also those that have ended."""
         return self.rows
 
     def select(self, rows: torch.Tensor) -> None:
@@ -207,8 +207,8 @@ class FixedBatch(KVBatch):
     """The `KVBatch` of `GraphDecoder`: one piece with space for all columns, and all state in tensors that are changed
     in place.
 
-    A column computes the first `size` rows. These are more than continue as soon as some have ended; the results of the
-    others are not used. `select` must be called exactly once, before the first column.
+    A column computes the first `size` rows, which can include rows that have ended; their results are not used.
+    `select` must be called exactly once, before the first column.
     """
 
     def __init__(self, decoder: GraphDecoder, prompts: list[list[int]]):
