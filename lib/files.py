@@ -33,9 +33,9 @@ if "COUNTDOWN_RUNS" in os.environ:  # an absolute path, since child processes wo
 def nearest(name: str, known: Iterable) -> str:
     """The end of an error message: the nearest known name, or if no name is near, up to thirty names."""
     names = list(dict.fromkeys(map(str, known)))
-    close = difflib.get_close_matches(str(name), names, 1, cutoff=0.5)
+    matches = difflib.get_close_matches(str(name), names, 1, cutoff=0.5)
     more = f" and {len(names) - 30} more" if len(names) > 30 else ""
-    return f": did you mean {close[0]!r}?" if close else f"; there are: {', '.join(names[:30]) or 'none'}{more}"
+    return f": did you mean {matches[0]!r}?" if matches else f"; there are: {', '.join(names[:30]) or 'none'}{more}"
 
 
 @contextmanager
@@ -177,8 +177,8 @@ def shown(path: Path) -> str:
 def progress(iterable: Iterable | None, total: int, what: str, done: int = 0) -> tqdm:
     """Passes the items on, and shows every few seconds how many of `total` are done; `done` were done before."""
     line = "{desc} {n_fmt}/{total_fmt}{postfix}, {elapsed} elapsed, {remaining} left"
-    shape = {"file": sys.stdout, "mininterval": 5, "miniters": 1, "delay": 2, "bar_format": line}
-    return tqdm(iterable, what, total, initial=done, **shape)
+    options = {"file": sys.stdout, "mininterval": 5, "miniters": 1, "delay": 2, "bar_format": line}
+    return tqdm(iterable, what, total, initial=done, **options)
 
 
 clock = tqdm.format_interval  # formats seconds: 75 -> "01:15", 3700 -> "1:01:40"

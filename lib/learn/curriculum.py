@@ -58,11 +58,11 @@ class Curriculum:
         rng = np.random.default_rng([self.seed, step])
         self.shares = self.probabilities(step)
         self.drawn = rng.choice(self.count, count, p=self.shares)
-        chosen = np.empty(count, int)
+        indices = np.empty(count, int)
         for k, members in enumerate(self.members):
-            mine = self.drawn == k
-            chosen[mine] = rng.choice(members, mine.sum(), replace=mine.sum() > len(members))
-        return [self.problems[i] for i in chosen]
+            in_bucket = self.drawn == k
+            indices[in_bucket] = rng.choice(members, in_bucket.sum(), replace=in_bucket.sum() > len(members))
+        return [self.problems[i] for i in indices]
 
     def learn(self, signal: Sequence[float], correct: Sequence[float]) -> dict[str, float]:
         """Learns from the mean |advantage| and the share of correct rollouts of each problem that was drawn last, and
@@ -96,8 +96,8 @@ class Bandit(Curriculum):
 
     def learn(self, signal, correct):
         for k in np.unique(self.drawn):
-            level = float(np.mean(np.asarray(signal)[self.drawn == k]))
-            self.state[k] = self.alpha * level + (1 - self.alpha) * self.state[k]
+            mean_signal = float(np.mean(np.asarray(signal)[self.drawn == k]))
+            self.state[k] = self.alpha * mean_signal + (1 - self.alpha) * self.state[k]
         return super().learn(signal, correct)
 
 
@@ -114,10 +114,10 @@ class MixedSuccess(Curriculum):
 
     def __init__(self, problems, difficulty, *data, count=6):
         super().__init__(problems, difficulty, *data, count=count)
-        mixed = difficulty * (1 - difficulty)
-        if np.min(mixed) < 0 or not np.any(mixed):
+        variances = difficulty * (1 - difficulty)
+        if np.min(variances) < 0 or not np.any(variances):
             raise ValueError("mixed success needs failure rates, some of them between 0 and 1: name a run of probes")
-        signal = np.array([mixed[members].mean() for members in self.members])
+        signal = np.array([variances[members].mean() for members in self.members])
         self.share = signal / signal.sum()
 
     def probabilities(self, step: int) -> np.ndarray:
@@ -150,29 +150,29 @@ class Frontier(Curriculum):
         self.lengths = sorted({len(problem.nums) for problem in self.problems})
         numbers = [n for problem in self.problems for n in problem.nums]
         targets = [problem.target for problem in self.problems]
-        self.ranges = [range(int(min(some)), int(max(some)) + 1) for some in (numbers, targets)]
+        self.ranges = [range(int(min(values)), int(max(values)) + 1) for values in (numbers, targets)]
         self.state = [0.0] * (self.width * self.width + self.width)
 
     def draw(self, count: int, step: int) -> list[Problem]:
-        rng, found = np.random.default_rng([self.seed, step]), []
-        wanted = count * self.candidates
+        rng, candidates = np.random.default_rng([self.seed, step]), []
+        quota = count * self.candidates
         for _ in range(self.rounds):
-            if len(found) >= wanted:
+            if len(candidates) >= quota:
                 break
-            found += self.solvable(rng, 4 * wanted)
+            candidates += self.solvable(rng, 4 * quota)
         else:
-            numbers, targets = (f"{one.start} to {one.stop - 1}" for one in self.ranges)
+            numbers, targets = (f"{bounds.start} to {bounds.stop - 1}" for bounds in self.ranges)
             raise ValueError(
-                f"the frontier curriculum finds no problems: {len(found):,} of {self.rounds * 4 * wanted:,} with "
+                f"the frontier curriculum finds no problems: {len(candidates):,} of {self.rounds * 4 * quota:,} with "
                 f"numbers from {numbers} and targets from {targets}, as in the training problems, can be solved"
             )
-        found = found[:wanted]
+        candidates = candidates[:quota]
         *squares, products = np.array(self.state).reshape(self.width + 1, self.width)
-        features = self.features(found)
+        features = self.features(candidates)
         predicted = 0.5 + features @ np.linalg.solve(squares + np.eye(self.width), products)
         nearest = np.argsort(abs(predicted - 0.5), kind="stable")[:count]
         self.drawn, self.predicted = features[nearest], predicted[nearest]
-        return [found[i] for i in nearest]
+        return [candidates[i] for i in nearest]
 
     def learn(self, signal, correct):
         sums = np.concatenate([self.drawn.T @ self.drawn, [self.drawn.T @ (np.asarray(correct) - 0.5)]])
@@ -182,12 +182,16 @@ class Frontier(Curriculum):
     def solvable(self, rng: np.random.Generator, count: int) -> list[Problem]:
         """Draws `count` problems like the training problems, and returns the solvable ones in no evaluation set."""
         numbers, targets = self.ranges
-        drawn = []
+        candidates = []
         for length in rng.choice(self.lengths, count).tolist():
             nums = rng.integers(numbers.start, numbers.stop, length).tolist()
-            drawn.append(Problem(tuple(nums), int(rng.integers(targets.start, targets.stop))))
-        held_out, counts = keys("evaluation"), count_all(drawn)
-        return [one for one, solutions in zip(drawn, counts, strict=True) if solutions and one.key not in held_out]
+            candidates.append(Problem(tuple(nums), int(rng.integers(targets.start, targets.stop))))
+        held_out, counts = keys("evaluation"), count_all(candidates)
+        return [
+            problem
+            for problem, solutions in zip(candidates, counts, strict=True)
+            if solutions and problem.key not in held_out
+        ]
 
     def features(self, problems: Sequence[Problem]) -> np.ndarray:
         """The features from which success is predicted, (problems, width)."""

@@ -41,29 +41,31 @@ class Decoder:
         self.dtype = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else model.dtype
         self.heads, self.key_heads = config.num_attention_heads, config.num_key_value_heads
         self.width = base.layers[0].self_attn.head_dim
-        turn = torch.stack(base.rotary_emb(base.norm.weight.float(), torch.arange(longest, device=model.device)[None]))
-        self.turn = torch.complex(*turn[:, 0, :, : self.width // 2].float())[:, None]
+        cos_sin = torch.stack(
+            base.rotary_emb(base.norm.weight.float(), torch.arange(longest, device=model.device)[None])
+        )
+        self.turn = torch.complex(*cos_sin[:, 0, :, : self.width // 2].float())[:, None]
         self.layers = [self._joined(layer) for layer in base.layers]
         self.head = (model.get_output_embeddings().weight * base.norm.weight).to(self.dtype)
 
     def _joined(self, layer) -> list[torch.Tensor]:
         attention, mlp = layer.self_attn, layer.mlp
-        parts = attention.q_proj, attention.k_proj, attention.v_proj
+        projections = attention.q_proj, attention.k_proj, attention.v_proj
         if any(part.bias is not None for part in (attention.o_proj, mlp.gate_proj, mlp.up_proj, mlp.down_proj)):
             raise TypeError("it has biases where the loop has none")
-        weights = [part.weight for part in parts]
-        biases = [torch.zeros_like(part.weight[:, 0]) if part.bias is None else part.bias for part in parts]
+        weights = [part.weight for part in projections]
+        biases = [torch.zeros_like(part.weight[:, 0]) if part.bias is None else part.bias for part in projections]
         for i, scale in ((0, self.width**-0.5), (1, 1.0)):
             weights[i] = self.side_by_side(weights[i].t() * scale).t()
             biases[i] = self.side_by_side(biases[i] * scale)
-        joined = [
+        tensors = [
             torch.cat(weights) * layer.input_layernorm.weight,
             torch.cat(biases),
             attention.o_proj.weight,
             torch.cat([mlp.gate_proj.weight, mlp.up_proj.weight]) * layer.post_attention_layernorm.weight,
             mlp.down_proj.weight,
         ]
-        return [part.to(self.dtype) for part in joined]
+        return [tensor.to(self.dtype) for tensor in tensors]
 
     def batch(self, prompts: list[list[int]]) -> "KVBatch":
         return KVBatch(self, prompts)
@@ -80,14 +82,14 @@ class Decoder:
         with torch.autocast(tokens.device.type, enabled=False):
             x = self.model.get_input_embeddings()(tokens)
             positions = [batch.add_column() for batch in batches]
-            turn, sizes = self.turn[torch.cat(positions)], list(map(len, positions))
-            for i, (joined, bias, out, up, down) in enumerate(self.layers):
-                states = F.linear(self.norm(x), joined, bias).unflatten(-1, (-1, self.width))
-                turned, values = states.split([self.heads + self.key_heads, self.key_heads], 1)
-                turned = torch.view_as_real(torch.view_as_complex(turned.float().unflatten(-1, (-1, 2))) * turn)
-                parts = turned.flatten(-2).to(self.dtype).split([self.heads, self.key_heads], 1)
-                rows = zip(batches, *(part.split(sizes) for part in (*parts, values)), strict=True)
-                x = x + F.linear(torch.cat([batch.attend(i, *states) for batch, *states in rows]), out)
+            rotation, sizes = self.turn[torch.cat(positions)], list(map(len, positions))
+            for i, (qkv, bias, out, up, down) in enumerate(self.layers):
+                states = F.linear(self.norm(x), qkv, bias).unflatten(-1, (-1, self.width))
+                qk, values = states.split([self.heads + self.key_heads, self.key_heads], 1)
+                qk = torch.view_as_real(torch.view_as_complex(qk.float().unflatten(-1, (-1, 2))) * rotation)
+                parts = qk.flatten(-2).to(self.dtype).split([self.heads, self.key_heads], 1)
+                inputs_by_batch = zip(batches, *(part.split(sizes) for part in (*parts, values)), strict=True)
+                x = x + F.linear(torch.cat([batch.attend(i, *inputs) for batch, *inputs in inputs_by_batch]), out)
                 gate, value = F.linear(self.norm(x), up).chunk(2, -1)
                 x = x + F.linear(F.silu(gate) * value, down)
             return F.linear(self.norm(x), self.head).float()
@@ -103,15 +105,15 @@ class KVBatch:
 
     def __init__(self, decoder: Decoder, prompts: list[list[int]]):
         model = decoder.model
-        ids, seen = left_padded(prompts, model.device)
-        position = (seen.cumsum(-1) - 1).clamp(min=0)
-        out = model.base_model(ids, attention_mask=seen.long(), position_ids=position, use_cache=True)
+        ids, mask = left_padded(prompts, model.device)
+        position = (mask.cumsum(-1) - 1).clamp(min=0)
+        out = model.base_model(ids, attention_mask=mask.long(), position_ids=position, use_cache=True)
         self.logits = model.get_output_embeddings()(out.last_hidden_state[:, -1]).float()
         pieces = [part for layer in out.past_key_values.layers for part in (layer.keys, layer.values)]
         pieces[::2] = [decoder.side_by_side(keys) for keys in pieces[::2]]
         self.pieces = [torch.stack(pieces).to(decoder.dtype)]
-        self.rows, self.next, self.room = len(prompts), seen.sum(-1), 0
-        self.bias = None if seen.all() else torch.zeros(seen.shape, device=model.device).masked_fill(~seen, -torch.inf)
+        self.rows, self.next, self.room = len(prompts), mask.sum(-1), 0
+        self.bias = None if mask.all() else torch.zeros(mask.shape, device=model.device).masked_fill(~mask, -torch.inf)
 
     @property
     def held(self) -> int:
@@ -126,17 +128,17 @@ class KVBatch:
 
     def compact(self, stay: torch.Tensor) -> torch.Tensor:
         """Continues with the rows for which `stay`, a bool (rows,), is True. Returns the old index of each new row."""
-        kept = stay.nonzero().squeeze(-1)
-        order = torch.arange(len(kept), device=stay.device)
-        holes, fillers = (~stay[: len(kept)]).nonzero().squeeze(-1), kept[kept >= len(kept)]
+        rows = stay.nonzero().squeeze(-1)
+        order = torch.arange(len(rows), device=stay.device)
+        holes, fillers = (~stay[: len(rows)]).nonzero().squeeze(-1), rows[rows >= len(rows)]
         order[holes] = fillers
-        for some, others in zip(holes.split(AT_A_TIME), fillers.split(AT_A_TIME), strict=True):
+        for target, source in zip(holes.split(AT_A_TIME), fillers.split(AT_A_TIME), strict=True):
             for piece in self.pieces:
-                piece[:, some] = piece[:, others]
+                piece[:, target] = piece[:, source]
         self.next[holes] = self.next[fillers]
         if self.bias is not None:
             self.bias[holes] = self.bias[fillers]
-        self.rows = len(kept)
+        self.rows = len(rows)
         return order
 
     def add_column(self) -> torch.Tensor:
@@ -162,10 +164,10 @@ class KVBatch:
         if self.bias is not None:
             scores.view(self.rows, -1, scores.shape[-1])[..., : self.bias.shape[-1]] += self.bias[: self.rows, None]
         weights = scores.softmax(-1).to(query.dtype).split([piece.shape[2] for piece in pieces], -1)
-        read = torch.bmm(weights[0], pieces[0][1])
+        output = torch.bmm(weights[0], pieces[0][1])
         for part, piece in zip(weights[1:], pieces[1:], strict=True):
-            read.baddbmm_(part, piece[1])
-        return read.view(self.rows, -1)
+            output.baddbmm_(part, piece[1])
+        return output.view(self.rows, -1)
 
 
 class GraphDecoder(Decoder):
@@ -217,14 +219,14 @@ class FixedBatch(KVBatch):
 
     def select(self, rows: torch.Tensor) -> None:
         (prompts,), self.rows, device = self.pieces, len(rows), rows.device
-        layers, _, heads, read, width = prompts.shape
+        layers, _, heads, columns, width = prompts.shape
         self.pieces = [prompts.new_zeros(layers, self.rows, heads, self.longest, width)]
-        for ours, theirs in zip(self.pieces[0], prompts, strict=True):  # one at a time, since a copy needs memory
-            ours[:, :, :read] = theirs[rows]
+        for target, source in zip(self.pieces[0], prompts, strict=True):  # one at a time, since a copy needs memory
+            target[:, :, :columns] = source[rows]
         bias = torch.full((self.rows, self.longest), -torch.inf, device=device)
-        bias[:, :read] = 0.0 if self.bias is None else self.bias[rows]
+        bias[:, :columns] = 0.0 if self.bias is None else self.bias[rows]
         self.next, self.bias = self.next[rows], bias
-        self.column = torch.tensor([read - 1], device=device)  # the last column that is filled
+        self.column = torch.tensor([columns - 1], device=device)  # the last column that is filled
         self.tokens = torch.zeros(self.rows, dtype=torch.long, device=device)
 
     @property
@@ -276,8 +278,8 @@ class PlainBatch:
 
     def __init__(self, model, prompts: list[list[int]]):
         self.model, self.cache, self.rows = model, None, len(prompts)
-        ids, seen = left_padded(prompts, model.device)
-        self.seen = seen.long()
+        ids, mask = left_padded(prompts, model.device)
+        self.seen = mask.long()
         self.logits = self.read(ids)
 
     @property
@@ -300,9 +302,9 @@ class PlainBatch:
         self.seen, self.rows = self.seen[rows], len(rows)
 
     def compact(self, stay: torch.Tensor) -> torch.Tensor:
-        kept = stay.nonzero().squeeze(-1)
-        self.select(kept)
-        return kept
+        rows = stay.nonzero().squeeze(-1)
+        self.select(rows)
+        return rows
 
 
 _misfits: WeakKeyDictionary = WeakKeyDictionary()  # model -> its misfit
@@ -329,18 +331,18 @@ def misfit(model) -> str:
     if getattr(getattr(model.base_model, "rotary_emb", None), "rope_type", "default") in ("dynamic", "longrope"):
         return "its rotations depend on the length"
     ids, device = [[3, 1, 2], [2]], model.device.type
-    then = torch.tensor([1, 4], device=model.device) % model.config.vocab_size
+    next_tokens = torch.tensor([1, 4], device=model.device) % model.config.vocab_size
     with inference(model), in_own_type(model):
         plain = PlainDecoder(model, 4)
-        theirs = plain(then, [plain.batch(ids)])
+        expected = plain(next_tokens, [plain.batch(ids)])
         try:
             decoder = Decoder(model, 4)
-            ours = decoder(then, [decoder.batch(ids)])
+            logits = decoder(next_tokens, [decoder.batch(ids)])
         except (AttributeError, TypeError, RuntimeError, IndexError) as error:
             return f"{type(error).__name__}: {error}"
     tolerance = 2e-3 if model.dtype == torch.float32 and device == "cpu" else 2e-2  # GPUs round matrix products
-    worst = (ours - theirs).abs().max() / theirs.abs().max().clamp(min=1)
-    return "" if worst < tolerance else f"its logits differ by {worst:.2g}"
+    difference = (logits - expected).abs().max() / expected.abs().max().clamp(min=1)
+    return "" if difference < tolerance else f"its logits differ by {difference:.2g}"
 
 
 @contextmanager
@@ -348,15 +350,15 @@ def in_own_type(model) -> Iterator[None]:
     """A context in which `model` computes in the type of its weights. accelerate replaces the `forward` of a model that
     it trains by one that computes in bfloat16. Its rounding errors would hide those of a wrong layer, so the original
     `forward` is put back meanwhile."""
-    wrapped, own = (vars(model).get(name) for name in ("forward", "_original_forward"))
+    wrapper, original = (vars(model).get(name) for name in ("forward", "_original_forward"))
     with torch.autocast(model.device.type, enabled=False):
-        if wrapped and own:
-            model.forward = own
+        if wrapper and original:
+            model.forward = original
         try:
             yield
         finally:
-            if wrapped and own:
-                model.forward = wrapped
+            if wrapper and original:
+                model.forward = wrapper
 
 
 @contextmanager

@@ -87,13 +87,13 @@ def random_expression(nums: Sequence[int], rng: random.Random) -> Expr:
 def combine(pool: Sequence[tuple[Number, Expr]], rng: random.Random) -> tuple[Number, Expr]:
     """The value and expression that random operations make of a whole pool, by way of integers from 0 to 999."""
     pool = list(pool)
-    while (left := len(pool)) > 1:
-        i, j = rng.randrange(left), rng.randrange(left - 1)
-        j = left - 1 if j == i else j  # draws the same pair as rng.sample(range(left), 2), in a third of its time
+    while (size := len(pool)) > 1:
+        i, j = rng.randrange(size), rng.randrange(size - 1)
+        j = size - 1 if j == i else j  # draws the same pair as rng.sample(range(size), 2), in a third of its time
         op = "+-*/"[rng.randrange(4)]
-        (a, one), (b, other) = pool[i], pool[j]
+        (a, left), (b, right) = pool[i], pool[j]
         if (value := bounded(op, a, b)) is not None:
-            pool = [item for k, item in enumerate(pool) if k not in (i, j)] + [(value, BinOp(op, one, other))]
+            pool = [item for k, item in enumerate(pool) if k not in (i, j)] + [(value, BinOp(op, left, right))]
     return pool[0]
 
 
@@ -110,11 +110,11 @@ def near_misses(problem: Problem, rng: random.Random, count: int) -> list[Expr]:
     """Wrong attempts that aim at the target: the `count` of 8 * `count` random expressions whose values are nearest to
     it, in random order. There are fewer if some of the expressions are the same up to commuting."""
     start = [(n, Num(n)) for n in problem.nums]
-    different: dict[Expr, tuple[Number, Expr]] = {}
-    while count and not different:
-        drawn = [combine(start, rng) for _ in range(8 * count)]
-        different = {canonical(attempt): (value, attempt) for value, attempt in drawn if value != problem.target}
-    nearest = sorted(different.values(), key=lambda drawn: abs(drawn[0] - problem.target))[:count]
+    misses: dict[Expr, tuple[Number, Expr]] = {}
+    while count and not misses:
+        samples = [combine(start, rng) for _ in range(8 * count)]
+        misses = {canonical(attempt): (value, attempt) for value, attempt in samples if value != problem.target}
+    nearest = sorted(misses.values(), key=lambda miss: abs(miss[0] - problem.target))[:count]
     return [attempt for _, attempt in rng.sample(nearest, len(nearest))]
 
 
@@ -135,9 +135,9 @@ def draw_attempts(problem: Problem, rng: random.Random, failures: int, solved: b
     token limit. Raises ValueError for a problem without a solution among the integers 0 to 999."""
     if not solved:
         return near_misses(problem, rng, failures + 1)
-    if not (plain := plain_solutions(problem)):
+    if not (candidates := plain_solutions(problem)):
         raise ValueError(f"{problem} has no solution with integer values from 0 to {LARGEST}")
-    solution = shuffle_operands(rng.choice(plain), rng)
+    solution = shuffle_operands(rng.choice(candidates), rng)
     return [*near_misses(problem, rng, failures), solution]
 
 
@@ -154,10 +154,10 @@ def program_lines(expr: Expr, names: Iterator[str]) -> list[str]:
     >>> program_lines(parse("(44 + 19) + 35"), iter("abc"))
     ['a = 44 + 19', 'b = a + 35']
     """
-    lines, made = [], {}
+    lines, variables = [], {}
     for node in operations(expr):
-        left, right = (made.get(id(side)) or render(side) for side in (node.left, node.right))
-        made[id(node)] = name = next(names)
+        left, right = (variables.get(id(side)) or render(side) for side in (node.left, node.right))
+        variables[id(node)] = name = next(names)
         lines.append(f"{name} = {left} {node.op} {right}")
     return lines
 
@@ -180,8 +180,8 @@ def program_search(
         if compact:
             lines.append(f"{next(names)} = {render(attempt)} # {attempt_line(attempt, problem.target)}")
             continue
-        *before, end = steps_of(attempt) or []
-        comments = [*before, end + check_suffix(evaluate(attempt), problem.target)]
+        *equations, last_equation = steps_of(attempt) or []
+        comments = [*equations, last_equation + check_suffix(evaluate(attempt), problem.target)]
         lines += map("{} # {}".format, program_lines(attempt, names), comments)
     return "\n".join(["<answer>", *lines, "</answer>"])
 
@@ -192,12 +192,12 @@ def program_search(
 def actions(pool: Pool, nodes: Sequence[BinOp]) -> set[tuple]:
     """The operations of a branch in the form in which a search compares them, so that it tries none twice: on values,
     up to commuting, and together with the pool."""
-    tried = set()
+    keys = set()
     for node in nodes:
         pair = evaluate(node.left), evaluate(node.right)
-        tried.add((values(pool), node.op, *(sorted(pair) if node.op in "+*" else pair)))
+        keys.add((values(pool), node.op, *(sorted(pair) if node.op in "+*" else pair)))
         pool = move(pool, node)
-    return tried
+    return keys
 
 
 def distractor(pool: Pool, target: Number, tried: set[tuple], kind: str, rng: random.Random) -> list[BinOp]:
@@ -208,15 +208,15 @@ def distractor(pool: Pool, target: Number, tried: set[tuple], kind: str, rng: ra
     operation makes the target unreachable, if there is one. Returns [] if every draw reaches the target or repeats
     something tried.
     """
-    found = []
+    candidates = []
     for draw in range(8):
-        value, end = combine(pool, rng)
-        branch = operations(end, [expr for _, expr in pool])
+        value, tree = combine(pool, rng)
+        branch = operations(tree, [expr for _, expr in pool])
         gap = abs(value - target)
         if gap and not tried & actions(pool, branch):
             alive = kind == "dead" and is_solvable(values(move(pool, branch[0])), target)
-            found.append((gap if kind == "near" else alive, draw, branch))
-    return min(found)[2] if found else []
+            candidates.append((gap if kind == "near" else alive, draw, branch))
+    return min(candidates)[2] if candidates else []
 
 
 @dataclass(frozen=True)
@@ -246,36 +246,36 @@ class TraceDesign:
             raise ValueError("traces of this design never give up")
         # 1. Draw the attempts, and the number of failing branches
         rng = random.Random(str(problem.key)) if self.canonical else rng
-        *missed, last = draw_attempts(problem, rng, failures if self.restarts else 0, solved)
+        *misses, answer = draw_attempts(problem, rng, failures if self.restarts else 0, solved)
         if self.canonical:
-            last = min(plain_solutions(problem), key=render)
+            answer = min(plain_solutions(problem), key=render)
         branches = max(1, min(failures, self.most)) if rng.random() < self.backtracks else 0
         # 2. Write the search, unless the row is an answer only
         if rng.random() < self.direct:
             lines = []
         elif self.restarts:
-            lines = self._restarting(problem, missed, last)
+            lines = self._restarting(problem, misses, answer)
         else:
-            lines = self._depth_first(problem, last, branches, rng)
-        text = "\n".join([*(["<think>", *lines, "</think>"] if lines else []), f"<answer>{render(last)}</answer>"])
+            lines = self._depth_first(problem, answer, branches, rng)
+        text = "\n".join([*(["<think>", *lines, "</think>"] if lines else []), f"<answer>{render(answer)}</answer>"])
         # 3. Check it with the verifier
         verdict = verify_trace(text, problem)
         faultless = all(line.valid and not (line.repeated and self.stated) for line in verdict.lines)
-        ends = ("correct", lines != []) if solved else ("wrong_value", False)
-        if not faultless or (verdict.status, verdict.reached) != ends:
+        expected = ("correct", lines != []) if solved else ("wrong_value", False)
+        if not faultless or (verdict.status, verdict.reached) != expected:
             raise ValueError(f"a demonstration of {problem} does not hold: {verdict}\n{text}")
         if self.faulty:
             text = text.replace("</answer>", f" = {problem.target}</answer>")
             text = re.sub("<.*?>", lambda tag: tag[0].upper(), text)
         return text
 
-    def _restarting(self, problem: Problem, missed: list[Expr], last: Expr) -> list[str]:
+    def _restarting(self, problem: Problem, misses: list[Expr], answer: Expr) -> list[str]:
         """The lines of a free search. It repeats nothing that an earlier attempt or the last one tries."""
         pool = full_pool(problem)
-        tried, lines = actions(pool, operations(last)), []
-        for attempt in [*missed, last]:
+        tried, lines = actions(pool, operations(answer)), []
+        for attempt in [*misses, answer]:
             nodes = operations(attempt)
-            if attempt is last or not (self.stated and tried & actions(pool, nodes)):
+            if attempt is answer or not (self.stated and tried & actions(pool, nodes)):
                 tried |= actions(pool, nodes)
                 lines += ["backtrack", state_line(pool, self.provenance), *self._walked(pool, nodes, problem.target)]
         return lines[1:]
@@ -285,18 +285,18 @@ class TraceDesign:
         lines = []
         for node in nodes:
             pool = move(pool, node)
-            asks = check_suffix(evaluate(node), target) if self.checked and len(pool) == 1 else ""
-            lines += [try_line(node) + asks, *([state_line(pool, self.provenance)] if self.stated else [])]
+            check = check_suffix(evaluate(node), target) if self.checked and len(pool) == 1 else ""
+            lines += [try_line(node) + check, *([state_line(pool, self.provenance)] if self.stated else [])]
         return lines
 
     def _depth_first(self, problem: Problem, solution: Expr, branches: int, rng: random.Random) -> list[str]:
         """The lines of a solution with failing branches from its last two states that have more than one number."""
         pool, path = full_pool(problem), operations(solution)
-        tried, late = actions(pool, path), range(max(len(path) - 2, 0), len(path))
-        at = rng.sample(late, min(branches, len(late)))
+        tried, candidates = actions(pool, path), range(max(len(path) - 2, 0), len(path))
+        positions = rng.sample(candidates, min(branches, len(candidates)))
         lines = [state_line(pool)]
         for i, node in enumerate(path):
-            if i in at and (branch := distractor(pool, problem.target, tried, self.branch, rng)):
+            if i in positions and (branch := distractor(pool, problem.target, tried, self.branch, rng)):
                 tried |= actions(pool, branch)
                 lines += [*self._walked(pool, branch, problem.target), "backtrack", state_line(pool, self.provenance)]
             lines += self._walked(pool, [node], problem.target)
@@ -334,8 +334,8 @@ def action_rows(problem: Problem, rng: random.Random) -> list[dict]:
     moves = list(moves_of(rng.choice(plain_solutions(problem))))
     states = accumulate(moves, step, initial=initial(problem))
     return [
-        {"prompt": render_state(state), "completion": render_action(chosen)}
-        for state, chosen in zip(states, moves, strict=False)  # no action follows the last state
+        {"prompt": render_state(state), "completion": render_action(action)}
+        for state, action in zip(states, moves, strict=False)  # no action follows the last state
     ]
 
 
@@ -367,9 +367,9 @@ def demonstrate(
         if prompt_style == "pick":
             rows += action_rows(problem, rng)
         else:
-            ends = {"solved": rng.random() >= give_up} if give_up else {}
-            failures = rng.randint(0, most_failures) + (not ends.get("solved", True))
-            completion = write(problem, rng, failures, **ends)
+            options = {"solved": rng.random() >= give_up} if give_up else {}
+            failures = rng.randint(0, most_failures) + (not options.get("solved", True))
+            completion = write(problem, rng, failures, **options)
             rows.append({"prompt": render_prompt(problem.nums, problem.target, prompt_style), "completion": completion})
     print(f"{len(rows):,} demonstrations; the other problems have no solution among the integers 0 to {LARGEST}")
     return Dataset.from_list(rows)
@@ -380,11 +380,11 @@ def hub_demonstrations(prompt_style: str) -> "Dataset":
     is that of `prompt_style` for the problem of the query. Rows about evaluation problems are dropped. Raises
     ValueError for a query that cannot be read."""
 
-    def ask(row: dict) -> dict:  # the prompt that every later run uses
+    def prompt_row(row: dict) -> dict:  # the prompt that every later run uses
         return {"prompt": render_prompt(row["nums"], row["target"], prompt_style)}
 
     rows = exclude(hub_rows(HUB_DEMONSTRATIONS, "train").map(query_problem, load_from_cache_file=False))
-    return rows.map(ask, load_from_cache_file=False).select_columns(["prompt", "completion"])
+    return rows.map(prompt_row, load_from_cache_file=False).select_columns(["prompt", "completion"])
 
 
 def repair_stage(generations: "pd.DataFrame") -> "pd.DataFrame":
@@ -397,8 +397,8 @@ def repair_stage(generations: "pd.DataFrame") -> "pd.DataFrame":
 
     rows = []
     for problem, text in zip(to_problems(generations), generations["completion"], strict=True):
-        trace, opened, _ = text.partition("<answer>")
-        if opened and (solution := verify_trace(text, problem).solution) is not None:
+        trace, tag, _ = text.partition("<answer>")
+        if tag and (solution := verify_trace(text, problem).solution) is not None:
             prompt = render_prompt(problem.nums, problem.target, "trace") + trace
             rows.append((prompt, f"<answer>{render(solution)}</answer>"))
     return pd.DataFrame(rows, columns=["prompt", "completion"])
@@ -406,7 +406,7 @@ def repair_stage(generations: "pd.DataFrame") -> "pd.DataFrame":
 
 def query_problem(row: dict) -> dict:
     """The numbers and the target that a hub demonstration's query asks about."""
-    found = re.search(r"\[ *(\d+(?:,? +\d+)*) *\].*?equals? (\d+)", row["query"], re.DOTALL)
-    if found is None:
+    match = re.search(r"\[ *(\d+(?:,? +\d+)*) *\].*?equals? (\d+)", row["query"], re.DOTALL)
+    if match is None:
         raise ValueError(f"no numbers and target can be read in the demonstration query {row['query'][:200]!r}")
-    return {"nums": [int(n) for n in re.findall(r"\d+", found[1])], "target": int(found[2])}
+    return {"nums": [int(n) for n in re.findall(r"\d+", match[1])], "target": int(match[2])}

@@ -54,10 +54,10 @@ class Tree:
     @cached_property
     def onward(self) -> dict[int, list[int]]:
         """The moves of each state, as indices of `moves`."""
-        found = defaultdict(list)
+        indices = defaultdict(list)
         for j, (i, _, _) in enumerate(self.moves):
-            found[i].append(j)
-        return dict(found)
+            indices[i].append(j)
+        return dict(indices)
 
     @property
     def lost(self) -> int:
@@ -71,31 +71,31 @@ class Tree:
 def open_tree(problems: Sequence[Problem]) -> Tree:
     """The part of the problems' game trees in which the target can be reached, with equal states merged."""
     states: list[State] = []
-    known: set[tuple] = set()  # problems of three and of four numbers can share a state, but not its level
-    onward: list[tuple[tuple, Action, State]] = []
-    level = _open([mdp.initial(problem) for problem in problems])
+    known_keys: set[tuple] = set()  # problems of three and of four numbers can share a state, but not its level
+    transitions: list[tuple[tuple, Action, State]] = []
+    level = _solvable_states([mdp.initial(problem) for problem in problems])
     while level:
         states += level
-        known |= {state.key for state in level}
-        after = [
+        known_keys |= {state.key for state in level}
+        steps = [
             (state, move, mdp.step(State(*state.key), move)) for state in level for move in mdp.legal_actions(state)
         ]
-        left = {state.key for state in _open([then for *_, then in after])}
-        after = [(state.key, move, then) for state, move, then in after if then.key in left]
-        onward += after
-        reached = {then.key: State(*then.key) for *_, then in after if not then.terminal}
-        level = [state for key, state in reached.items() if key not in known]
+        solvable_keys = {state.key for state in _solvable_states([child for *_, child in steps])}
+        steps = [(state.key, move, child) for state, move, child in steps if child.key in solvable_keys]
+        transitions += steps
+        children = {child.key: State(*child.key) for *_, child in steps if not child.terminal}
+        level = [state for key, state in children.items() if key not in known_keys]
     index = {state.key: i for i, state in enumerate(states)}
-    moves = [(index[key], move, index.get(then.key, len(states) + 1)) for key, move, then in onward]
+    moves = [(index[key], move, index.get(child.key, len(states) + 1)) for key, move, child in transitions]
     return Tree(problems, states, moves, [index.get(mdp.initial(problem).key, len(states)) for problem in problems])
 
 
-def _open(states: Sequence[State]) -> list[State]:
+def _solvable_states(states: Sequence[State]) -> list[State]:
     """The solvable states, each once. A state of one number is solvable if this number is the target."""
-    some = list({state.key: state for state in states}.values())
-    longer = [state for state in some if not state.terminal]
-    solved = dict(zip((state.key for state in longer), mdp.count_solutions(longer) > 0, strict=True))
-    return [state for state in some if solved.get(state.key, state.nums == (state.target,))]
+    unique = list({state.key: state for state in states}.values())
+    unfinished = [state for state in unique if not state.terminal]
+    solvable = dict(zip((state.key for state in unfinished), mdp.count_solutions(unfinished) > 0, strict=True))
+    return [state for state in unique if solvable.get(state.key, state.nums == (state.target,))]
 
 
 # --- the policy's probabilities -------------------------------------------------------------------
@@ -104,11 +104,11 @@ def _open(states: Sequence[State]) -> list[State]:
 def tags(tokenizer, moves: Sequence[Action]) -> list[list[tuple[int, ...]]]:
     """The token ids of the one or two tags that name each action (the operands of + and * can be swapped), including
     the end token."""
-    swapped = [move._replace(a=move.b, b=move.a) if move.op in "+*" else move for move in moves]
-    texts = [mdp.render_action(move) for move in (*moves, *swapped)]
+    swapped_moves = [move._replace(a=move.b, b=move.a) if move.op in "+*" else move for move in moves]
+    texts = [mdp.render_action(move) for move in (*moves, *swapped_moves)]
     ids = tokenizer(texts, add_special_tokens=False).input_ids if texts else []
-    ended = [(*one, tokenizer.eos_token_id) for one in ids]
-    return [list(dict.fromkeys(both)) for both in zip(ended[: len(moves)], ended[len(moves) :], strict=True)]
+    sequences = [(*tag, tokenizer.eos_token_id) for tag in ids]
+    return [list(dict.fromkeys(pair)) for pair in zip(sequences[: len(moves)], sequences[len(moves) :], strict=True)]
 
 
 def read(model, prompts: Sequence[Sequence[int]], texts: Sequence[Sequence[tuple[int, ...]]]) -> torch.Tensor:
@@ -117,8 +117,8 @@ def read(model, prompts: Sequence[Sequence[int]], texts: Sequence[Sequence[tuple
     A prompt and the tokens that its texts share are read once, as a tree of tokens in which each token attends to those
     on its own path.
     """
-    packed = [_Packed(prompt, some) for prompt, some in zip(prompts, texts, strict=True)]
-    order = sorted((i for i, one in enumerate(packed) if one.texts), key=lambda i: len(packed[i].tokens))
+    packed = [_Packed(prompt, prompt_texts) for prompt, prompt_texts in zip(prompts, texts, strict=True)]
+    order = sorted((i for i, item in enumerate(packed) if item.texts), key=lambda i: len(packed[i].tokens))
     batches: list[list[int]] = []
     for i in order:
         if not batches or (len(batches[-1]) + 1) * len(packed[i].tokens) > TOKENS:
@@ -126,10 +126,10 @@ def read(model, prompts: Sequence[Sequence[int]], texts: Sequence[Sequence[tuple
         batches[-1].append(i)
     if not batches:
         return torch.zeros(0, device=model.device)
-    found = torch.cat([_read_packed(model, [packed[i] for i in batch]) for batch in batches])
-    first = np.cumsum([0, *map(len, texts)])
-    places = np.concatenate([np.arange(first[i], first[i + 1]) for i in order])
-    return found[torch.from_numpy(np.argsort(places)).to(model.device)]
+    logps = torch.cat([_read_packed(model, [packed[i] for i in batch]) for batch in batches])
+    offsets = np.cumsum([0, *map(len, texts)])
+    positions = np.concatenate([np.arange(offsets[i], offsets[i + 1]) for i in order])
+    return logps[torch.from_numpy(np.argsort(positions)).to(model.device)]
 
 
 class _Packed:
@@ -142,16 +142,16 @@ class _Packed:
         edges: dict[tuple[int, int], int] = {}
         nodes: dict[int, int] = {}  # edge -> the token to which it leads
         for text, ids in enumerate(texts):
-            at = len(prompt) - 1
+            node = len(prompt) - 1
             for i, token in enumerate(ids):
-                edge = edges.setdefault((at, token), len(edges))
+                edge = edges.setdefault((node, token), len(edges))
                 self.taken.append((text, edge))
                 if i + 1 < len(ids):  # the last token is predicted, and never read
                     if edge not in nodes:
                         nodes[edge] = len(self.tokens)
                         self.tokens.append(token)
-                        self.before.append(at)
-                    at = nodes[edge]
+                        self.before.append(node)
+                    node = nodes[edge]
         self.edges = list(edges)
 
     def seen(self, width: int) -> np.ndarray:
@@ -164,45 +164,47 @@ class _Packed:
 
 
 def _read_packed(model, packed: list[_Packed]) -> torch.Tensor:
-    width, device = max(len(one.tokens) for one in packed), model.device
-    padded = [[*one.tokens, *[0] * (width - len(one.tokens))] for one in packed]
-    seen = torch.from_numpy(np.stack([one.seen(width) for one in packed])).to(device)
+    width, device = max(len(item.tokens) for item in packed), model.device
+    ids = [[*item.tokens, *[0] * (width - len(item.tokens))] for item in packed]
+    mask = torch.from_numpy(np.stack([item.seen(width) for item in packed])).to(device)
     hidden = model.base_model(
-        torch.tensor(padded, device=device),
-        attention_mask=seen[:, None],
-        position_ids=seen.sum(-1) - 1,
+        torch.tensor(ids, device=device),
+        attention_mask=mask[:, None],
+        position_ids=mask.sum(-1) - 1,
         use_cache=False,
     ).last_hidden_state
-    sizes = np.cumsum([0, *(len(one.edges) for one in packed)])
-    row = torch.tensor([i for i, one in enumerate(packed) for _ in one.edges], device=device)
-    at, token = torch.tensor([edge for one in packed for edge in one.edges], device=device).T
-    chosen = log_prob(model.get_output_embeddings()(hidden[row, at]), token)
-    texts = np.cumsum([0, *(one.texts for one in packed)])
-    taken = np.concatenate([np.add(one.taken, [texts[i], sizes[i]]) for i, one in enumerate(packed)])
-    text, edge = torch.from_numpy(taken).to(device).T
-    return torch.zeros(int(texts[-1]), device=device, dtype=chosen.dtype).index_add(0, text, chosen[edge])
+    edge_offsets = np.cumsum([0, *(len(item.edges) for item in packed)])
+    row = torch.tensor([i for i, item in enumerate(packed) for _ in item.edges], device=device)
+    position, token = torch.tensor([edge for item in packed for edge in item.edges], device=device).T
+    logps = log_prob(model.get_output_embeddings()(hidden[row, position]), token)
+    text_offsets = np.cumsum([0, *(item.texts for item in packed)])
+    text_edges = np.concatenate(
+        [np.add(item.taken, [text_offsets[i], edge_offsets[i]]) for i, item in enumerate(packed)]
+    )
+    text, edge = torch.from_numpy(text_edges).to(device).T
+    return torch.zeros(int(text_offsets[-1]), device=device, dtype=logps.dtype).index_add(0, text, logps[edge])
 
 
-def _read_states(model, tokenizer, asked: Iterable[tuple[int, State, tuple[int, ...]]]) -> tuple[torch.Tensor, ...]:
+def _read_states(model, tokenizer, requests: Iterable[tuple[int, State, tuple[int, ...]]]) -> tuple[torch.Tensor, ...]:
     """log pi of texts (token ids) after their states, and the number that came with each text, both (texts,). The texts
     of one state are read together."""
-    of_state: dict[tuple, list[tuple[int, tuple[int, ...]]]] = defaultdict(list)
-    for number, state, ids in asked:
-        of_state[state.key].append((number, ids))
-    prompts = tokenizer([mdp.render_state(State(*key)) for key in of_state]).input_ids if of_state else []
-    found = read(model, prompts, [[ids for _, ids in some] for some in of_state.values()])
-    numbers = [number for some in of_state.values() for number, _ in some]
-    return found, torch.tensor(numbers, dtype=torch.long, device=found.device)
+    by_state: dict[tuple, list[tuple[int, tuple[int, ...]]]] = defaultdict(list)
+    for number, state, ids in requests:
+        by_state[state.key].append((number, ids))
+    prompts = tokenizer([mdp.render_state(State(*key)) for key in by_state]).input_ids if by_state else []
+    logps = read(model, prompts, [[ids for _, ids in texts] for texts in by_state.values()])
+    numbers = [number for texts in by_state.values() for number, _ in texts]
+    return logps, torch.tensor(numbers, dtype=torch.long, device=logps.device)
 
 
 def probabilities(model, tokenizer, pairs: Sequence[tuple[State, Action]]) -> torch.Tensor:
     """pi(a | s) of each (state, action), float64, differentiable. The actions of one state are read together."""
     moves = list(dict.fromkeys(move for _, move in pairs))
-    named = dict(zip(moves, tags(tokenizer, moves), strict=True))
-    asked = ((i, state, ids) for i, (state, move) in enumerate(pairs) for ids in named[move])
-    found, which = _read_states(model, tokenizer, asked)
-    chances = found.double().exp()
-    return chances.new_zeros(len(pairs)).index_add(0, which, chances)
+    move_tags = dict(zip(moves, tags(tokenizer, moves), strict=True))
+    requests = ((i, state, ids) for i, (state, move) in enumerate(pairs) for ids in move_tags[move])
+    logps, indices = _read_states(model, tokenizer, requests)
+    chances = logps.double().exp()
+    return chances.new_zeros(len(pairs)).index_add(0, indices, chances)
 
 
 # --- values ---------------------------------------------------------------------------------------
@@ -210,16 +212,16 @@ def probabilities(model, tokenizer, pairs: Sequence[tuple[State, Action]]) -> to
 
 def values(tree: Tree, chances: torch.Tensor) -> torch.Tensor:
     """V of every state of the tree, then of `lost` and `won`, float64, differentiable. `chances`: pi of each move."""
-    found = chances.new_zeros(len(tree.states) + 2)
-    found[tree.won] = 1
+    result = chances.new_zeros(len(tree.states) + 2)
+    result[tree.won] = 1
     if not tree.moves:
-        return found
-    source, then = (torch.tensor([move[i] for move in tree.moves], device=chances.device) for i in (0, 2))
-    left = torch.tensor([len(tree.states[move[0]].nums) for move in tree.moves], device=chances.device)
-    for numbers in left.unique().tolist():  # states with the fewest numbers first
-        rows = (left == numbers).nonzero().squeeze(-1)
-        found = found.index_add(0, source[rows], chances[rows] * found[then[rows]])
-    return found
+        return result
+    source, successor = (torch.tensor([move[i] for move in tree.moves], device=chances.device) for i in (0, 2))
+    counts = torch.tensor([len(tree.states[move[0]].nums) for move in tree.moves], device=chances.device)
+    for count in counts.unique().tolist():  # states with the fewest numbers first
+        rows = (counts == count).nonzero().squeeze(-1)
+        result = result.index_add(0, source[rows], chances[rows] * result[successor[rows]])
+    return result
 
 
 def move_chances(model, tokenizer, tree: Tree) -> torch.Tensor:
@@ -235,16 +237,16 @@ def success(model, tokenizer, tree: Tree) -> torch.Tensor:
 def solutions(tree: Tree, chances: Sequence[float], i: int) -> dict[str, float]:
     """The solutions of problem i as expressions, with the probability that a game builds each, by any order of its
     operations, the most probable first."""
-    found: dict[str, float] = defaultdict(float)
+    totals: dict[str, float] = defaultdict(float)
     games: list[tuple[int, tuple[Action, ...], float]] = [(tree.roots[i], (), 1.0)]
     while games:
-        at, history, so_far = games.pop()
-        if at == tree.won:
-            found[render(mdp.expression(tree.problems[i], history))] += so_far
-        for j in tree.onward.get(at, ()):
-            _, move, then = tree.moves[j]
-            games.append((then, (*history, move), so_far * chances[j]))
-    return dict(sorted(found.items(), key=lambda item: -item[1]))
+        state, history, chance = games.pop()
+        if state == tree.won:
+            totals[render(mdp.expression(tree.problems[i], history))] += chance
+        for j in tree.onward.get(state, ()):
+            _, move, successor = tree.moves[j]
+            games.append((successor, (*history, move), chance * chances[j]))
+    return dict(sorted(totals.items(), key=lambda item: -item[1]))
 
 
 def evaluate(model, tokenizer, problems: Sequence[Problem], together: int = 100) -> pd.DataFrame:
@@ -255,9 +257,9 @@ def evaluate(model, tokenizer, problems: Sequence[Problem], together: int = 100)
         tree = open_tree(problems[start : start + together])
         with torch.inference_mode():
             chances = move_chances(model, tokenizer, tree)
-            found, known = values(tree, chances)[tree.roots].tolist(), chances.tolist()
-        for i, (problem, chance) in enumerate(zip(tree.problems, found, strict=True)):
-            shares = np.array([*solutions(tree, known, i).values()]) / (chance or 1)
+            problem_chances, chance_list = values(tree, chances)[tree.roots].tolist(), chances.tolist()
+        for i, (problem, chance) in enumerate(zip(tree.problems, problem_chances, strict=True)):
+            shares = np.array([*solutions(tree, chance_list, i).values()]) / (chance or 1)
             used = np.exp(-(shares[shares > 0] * np.log(shares[shares > 0])).sum()) if chance else 0.0
             rows.append((len(problem.nums), chance, len(shares), used))
     return pd.DataFrame(rows, columns=["numbers", "success", "solutions", "used"])
@@ -319,26 +321,26 @@ def play(model, tokenizer, problems: Sequence[Problem], n: int, generator: torch
     active = [(i, mdp.initial(problems[i // n])) for i in range(len(games))]
     sampling, draws = Sampling(max_tokens=32), n
     while active:
-        asked = [mdp.render_state(state) for _, state in active[::draws]]  # all games of a problem begin in one state
-        prompts, eos = tokenizer(asked).input_ids, tokenizer.eos_token_id
+        texts = [mdp.render_state(state) for _, state in active[::draws]]  # all games of a problem begin in one state
+        prompts, eos = tokenizer(texts).input_ids, tokenizer.eos_token_id
         out = generate_shared(model, prompts, draws, sampling, eos, generator)
-        onward = []
+        next_active = []
         for (i, state), ids, finish in zip(active, out.ids, out.finish, strict=True):
             games[i].turns.append((state, tuple(ids)))
             move = mdp.parse_action(tokenizer.decode(ids[:-1]) if finish == "stop" else "", state)
             if isinstance(move, str):
                 continue
-            then = mdp.step(State(*state.key), move)
-            if then.terminal:
-                games[i] = games[i]._replace(won=then.nums == (then.target,))
+            successor = mdp.step(State(*state.key), move)
+            if successor.terminal:
+                games[i] = games[i]._replace(won=successor.nums == (successor.target,))
             else:
-                onward.append((i, then))
-        active, draws = onward, 1
+                next_active.append((i, successor))
+        active, draws = next_active, 1
     return [games[i : i + n] for i in range(0, len(games), n)]
 
 
 def game_logprobs(model, tokenizer, games: Sequence[Game]) -> torch.Tensor:
     """log pi of each game, which is the sum over its tags, (games,), differentiable."""
-    asked = ((i, state, ids) for i, game in enumerate(games) for state, ids in game.turns)
-    found, which = _read_states(model, tokenizer, asked)
-    return found.new_zeros(len(games)).index_add(0, which, found)
+    requests = ((i, state, ids) for i, game in enumerate(games) for state, ids in game.turns)
+    logps, indices = _read_states(model, tokenizer, requests)
+    return logps.new_zeros(len(games)).index_add(0, indices, logps)

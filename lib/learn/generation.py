@@ -50,8 +50,8 @@ def sample_token(logits: torch.Tensor, sampling: Sampling, uniform: torch.Tensor
         return logits.argmax(-1)
     if sampling.top_p < 1:  # if one token alone reaches top_p, the row need not be sorted
         largest, result = logits.softmax(-1).max(-1)
-        open_ = (largest < sampling.top_p).nonzero().squeeze(-1)
-        logits, uniform = logits[open_], uniform[open_]
+        rows = (largest < sampling.top_p).nonzero().squeeze(-1)
+        logits, uniform = logits[rows], uniform[rows]
     tokens = None
     if sampling.top_k or sampling.top_p < 1:
         logits, tokens = logits.topk(min(sampling.top_k or logits.shape[-1], logits.shape[-1]), dim=-1)
@@ -62,7 +62,7 @@ def sample_token(logits: torch.Tensor, sampling: Sampling, uniform: torch.Tensor
     passed = mass > uniform[:, None] * mass[:, -1:]
     choice = passed.int().argmax(-1, keepdim=True)
     choice = (choice if tokens is None else tokens.gather(-1, choice)).squeeze(-1)
-    return result.index_copy_(0, open_, choice) if sampling.top_p < 1 else choice
+    return result.index_copy_(0, rows, choice) if sampling.top_p < 1 else choice
 
 
 def log_prob(logits: torch.Tensor, tokens: torch.Tensor) -> torch.Tensor:
@@ -87,12 +87,14 @@ class _Draws:
     def extend(self, active: torch.Tensor, logits: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Draws one more token for each of the completions `active` (rows,) from `logits` (rows, vocabulary). Returns
         the tokens, and which of the completions continue, both (rows,)."""
-        at = active, self.lengths[active]
+        index = active, self.lengths[active]
         scaled = logits / (self.sampling.temperature or 1.0)
-        token = sample_token(scaled, self.sampling, self.uniform[at])
-        self.tokens[at] = token
-        self.logprobs[at] = log_prob(scaled, token)
-        self.policy_logprobs[at] = self.logprobs[at] if self.sampling.temperature in (0, 1) else log_prob(logits, token)
+        token = sample_token(scaled, self.sampling, self.uniform[index])
+        self.tokens[index] = token
+        self.logprobs[index] = log_prob(scaled, token)
+        self.policy_logprobs[index] = (
+            self.logprobs[index] if self.sampling.temperature in (0, 1) else log_prob(logits, token)
+        )
         self.lengths[active] += 1
         self.ended[active] = token == self.eos_id
         return token, ~self.ended[active] & (self.lengths[active] < self.sampling.max_tokens)
@@ -121,32 +123,32 @@ def generate(
     """
     device, longest = model.device, max(map(len, prompts), default=0) + sampling.max_tokens
     draws = _Draws(len(prompts) * n, sampling, eos_id, device, generator)
-    places = max_rows(model, AT_ONCE if device.type == "cpu" else len(prompts) * n, longest)
-    begun = 0  # number of prompts that have begun
+    capacity = max_rows(model, AT_ONCE if device.type == "cpu" else len(prompts) * n, longest)
+    next_prompt = 0  # number of prompts that have begun
     batches = []  # each holds the rows of the prompts that began together
     active = torch.empty(0, dtype=torch.long, device=device)  # index of the completion that each row draws
     logits = torch.empty(0, model.config.vocab_size, device=device)
     with inference(model), training_type(device):
         decoder = decoder_of(model, longest, steady=True)
-        while begun < len(prompts) or len(active):
+        while next_prompt < len(prompts) or len(active):
             # 1. Waiting prompts begin if enough rows are free
-            free = places - sum(batch.held for batch in batches)
-            if begun < len(prompts) and (not len(active) or 4 * (free - free % n) >= places):
-                some = prompts[begun : begun + max(free // n, 1)]
-                fresh = torch.arange(begun * n, (begun + len(some)) * n, device=device)
-                rows, begun = fresh // n - begun, begun + len(some)
-                batches.append(decoder.batch(some))
+            free = capacity - sum(batch.held for batch in batches)
+            if next_prompt < len(prompts) and (not len(active) or 4 * (free - free % n) >= capacity):
+                new_prompts = prompts[next_prompt : next_prompt + max(free // n, 1)]
+                completions = torch.arange(next_prompt * n, (next_prompt + len(new_prompts)) * n, device=device)
+                rows, next_prompt = completions // n - next_prompt, next_prompt + len(new_prompts)
+                batches.append(decoder.batch(new_prompts))
                 logits = torch.cat([logits, batches[-1].logits[rows]])
                 batches[-1].select(rows)
-                active = torch.cat([active, fresh])
+                active = torch.cat([active, completions])
             # 2. Each row draws a token
             token, stay = draws.extend(active, logits)
             # 3. Rows that have ended are removed, and others take their places
             if not stay.all():
-                sizes = [rows.rows for rows in batches]
-                moved = zip(batches, stay.split(sizes), accumulate([0, *sizes[:-1]]), strict=True)
-                order = torch.cat([rows.compact(part) + start for rows, part, start in moved])
-                batches = [rows for rows in batches if rows.rows]
+                sizes = [batch.rows for batch in batches]
+                parts = zip(batches, stay.split(sizes), accumulate([0, *sizes[:-1]]), strict=True)
+                order = torch.cat([batch.compact(part) + start for batch, part, start in parts])
+                batches = [batch for batch in batches if batch.rows]
                 active, token = active[order], token[order]
             # 4. The remaining rows read their tokens
             logits = decoder(token, batches) if len(active) else logits[:0]
@@ -158,7 +160,7 @@ def generate_shared(
 ) -> Rollouts:
     """Like `generate`, but all prompts begin at once, and the completions of a prompt share one row as long as their
     tokens are the same, which is faster for many short completions. Each is still drawn on its own."""
-    device, words = model.device, model.config.vocab_size
+    device, vocab_size = model.device, model.config.vocab_size
     draws = _Draws(len(prompts) * n, sampling, eos_id, device, generator)
     active = torch.arange(len(prompts) * n, device=device)
     with inference(model), training_type(device):
@@ -172,8 +174,8 @@ def generate_shared(
             if not len(active):
                 break
             # 2. Split a row into one row for each different token that was drawn from it
-            branches, row = torch.unique(row * words + token, return_inverse=True)
-            parents, token = branches // words, branches % words
+            branches, row = torch.unique(row * vocab_size + token, return_inverse=True)
+            parents, token = branches // vocab_size, branches % vocab_size
             if len(parents) != batch.rows or (parents != torch.arange(len(parents), device=device)).any():
                 batch.select(parents)
             # 3. Let the rows read their tokens
@@ -257,8 +259,8 @@ def generate_vllm(
     # 1. Take the engine of this model, and one seed per completion
     if model not in _engines:
         _engines[model] = vllm_engine(model)
-    engine, cut = _engines[model], bool(sampling.top_k or sampling.top_p < 1)
-    at_temperature = sampling.temperature not in (0, 1) and not cut
+    engine, truncated = _engines[model], bool(sampling.top_k or sampling.top_p < 1)
+    at_temperature = sampling.temperature not in (0, 1) and not truncated
     source = generator.device if generator else None
     seeds = torch.randint(2**31, (len(prompts) * n,), generator=generator, device=source)
     common = {
@@ -278,12 +280,15 @@ def generate_vllm(
         parameters = [SamplingParams(seed=seed, **common) for seed in seeds.tolist()]
         answers = engine.generate(requests, parameters, use_tqdm=False)
     # 3. Collect tokens and log-probabilities; NaN where vLLM does not report them
-    out = [answer.outputs[0] for answer in answers]
-    ids = [list(one.token_ids) for one in out]
-    found = [[entry[token].logprob for token, entry in zip(one.token_ids, one.logprobs, strict=True)] for one in out]
-    unknown = found if sampling.temperature in (0, 1) else [[float("nan")] * len(row) for row in found]
+    outputs = [answer.outputs[0] for answer in answers]
+    ids = [list(output.token_ids) for output in outputs]
+    logprobs = [
+        [entry[token].logprob for token, entry in zip(output.token_ids, output.logprobs, strict=True)]
+        for output in outputs
+    ]
+    unknown = logprobs if sampling.temperature in (0, 1) else [[float("nan")] * len(row) for row in logprobs]
     finish = ["stop" if row[-1] == eos_id else "length" for row in ids]
-    return Rollouts(ids, unknown if cut else found, unknown if at_temperature else found, finish)
+    return Rollouts(ids, unknown if truncated else logprobs, unknown if at_temperature else logprobs, finish)
 
 
 ENGINES = {"transformers": generate, "vllm": generate_vllm}
@@ -319,13 +324,13 @@ def sample(
         chunk = problems[start : start + per_batch]
         ids = [tokenizer(render_prompt(nums, target, prompt_style)).input_ids for nums, target in chunk]
         out = ENGINES[engine](model, ids, n, sampling, tokenizer.eos_token_id, generator)
-        same, first = [(i // n, tuple(ids)) for i, ids in enumerate(out.ids)], {}
-        count = Counter(same)
-        shown = [i for i, key in enumerate(same) if not merged or first.setdefault(key, i) == i]
-        texts = tokenizer.batch_decode([out.ids[i] for i in shown], skip_special_tokens=True)
-        for i, text in zip(shown, texts, strict=True):
-            about = start + i // n, *chunk[i // n], text, len(out.ids[i])
-            rows.append((*about, round(sum(out.policy_logprobs[i]), 2), out.finish[i], count[same[i]]))
+        keys, first = [(i // n, tuple(ids)) for i, ids in enumerate(out.ids)], {}
+        count = Counter(keys)
+        indices = [i for i, key in enumerate(keys) if not merged or first.setdefault(key, i) == i]
+        texts = tokenizer.batch_decode([out.ids[i] for i in indices], skip_special_tokens=True)
+        for i, text in zip(indices, texts, strict=True):
+            fields = start + i // n, *chunk[i // n], text, len(out.ids[i])
+            rows.append((*fields, round(sum(out.policy_logprobs[i]), 2), out.finish[i], count[keys[i]]))
     columns = ["problem", "nums", "target", "completion", "tokens", "logprob", "finish", "count"]
     table = pd.DataFrame(rows, columns=columns).astype({"logprob": "float32"})
     return table if merged else table.drop(columns="count")

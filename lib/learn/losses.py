@@ -42,15 +42,15 @@ def pass_at_k(rewards: torch.Tensor, k: int) -> torch.Tensor:
     if k == 1:
         return leave_one_out(rewards)
     n = rewards.shape[-1]
-    below = rewards - rewards.max(-1, keepdim=True).values  # advantages that should be zero become exact zeros
+    shifted = rewards - rewards.max(-1, keepdim=True).values  # advantages that should be zero become exact zeros
     others_of = torch.arange(n - 1) + (torch.arange(n - 1) >= torch.arange(n)[:, None])
-    others = below[..., others_of].sort(-1).values
+    others = shifted[..., others_of].sort(-1).values
 
-    def highest(values: torch.Tensor, size: int) -> torch.Tensor:
+    def mean_highest(values: torch.Tensor, size: int) -> torch.Tensor:
         """The mean of the highest value over all choices of `size` of these sorted values."""
         return values @ values.new_tensor([comb(j, size - 1) / comb(n - 1, size) for j in range(n - 1)])
 
-    return k * (highest(others.maximum(below[..., None]), k - 1) - highest(others, k))
+    return k * (mean_highest(others.maximum(shifted[..., None]), k - 1) - mean_highest(others, k))
 
 
 def max_rl(rewards: torch.Tensor) -> torch.Tensor:
@@ -72,9 +72,9 @@ def grpo(rewards: torch.Tensor) -> torch.Tensor:
 
     s^2 is the mean of (r_i - m)^2; some implementations divide by K - 1 instead.
     """
-    from_mean = centred(rewards)
-    deviation = from_mean.square().mean(-1, keepdim=True).sqrt()
-    return torch.where(deviation > 0, from_mean / deviation, 0.0)
+    centred_rewards = centred(rewards)
+    deviation = centred_rewards.square().mean(-1, keepdim=True).sqrt()
+    return torch.where(deviation > 0, centred_rewards / deviation, 0.0)
 
 
 def f_grpo(rewards: torch.Tensor, correct: torch.Tensor, gamma: float) -> torch.Tensor:
@@ -130,24 +130,24 @@ def rloo_loss(
     """
     samples = samples or len(logps)
     tokens = tokens or int(mask.sum())
-    rows = torch.ones_like(advantages) if row_weights is None else row_weights
+    row_counts = torch.ones_like(advantages) if row_weights is None else row_weights
     log_rho = ((logps.detach() - sampler_logps) * mask).sum(-1)
     rho = log_rho.exp().clamp(max=importance_cap)
     weights = mask if token_weights is None else mask * token_weights
     policy = -(rho * advantages * (logps * weights).sum(-1)).sum() / samples
-    entropy = ((entropies * mask).sum(-1) * rows).sum() / tokens
+    entropy = ((entropies * mask).sum(-1) * row_counts).sum() / tokens
     loss = policy - entropy_coef * entropy
     metrics = {
         "entropy": entropy.item(),
-        "importance_mean": (rho * rows).sum().item() / samples,
+        "importance_mean": (rho * row_counts).sum().item() / samples,
         "importance_max": rho.max().item(),
-        "importance_log": (log_rho * rows).sum().item() / samples,
+        "importance_log": (log_rho * row_counts).sum().item() / samples,
     }
     if ref_logps is not None:
         log_ratio = (ref_logps - logps.detach()) * mask
         bounded = log_ratio.clamp(max=LARGEST_LOG_RATIO)
-        each = (bounded.exp() - bounded - 1 - log_ratio * (logps - logps.detach())) * mask
-        kl = (each.sum(-1) * (rows if ref_weights is None else ref_weights)).sum() / tokens
+        token_kl = (bounded.exp() - bounded - 1 - log_ratio * (logps - logps.detach())) * mask
+        kl = (token_kl.sum(-1) * (row_counts if ref_weights is None else ref_weights)).sum() / tokens
         loss = loss + kl_coef * kl
         metrics["kl"] = kl.item()
     return loss, metrics
@@ -165,8 +165,8 @@ def preference_loss(
     chosen, rejected: log pi / pi_ref of whole completions, (B,); lengths: their numbers of tokens, (2, B). Metrics: the
     mean rewards of Eq. 2 of both sides and their mean margin, and preferred, the share of pairs with a positive margin.
     """
-    units = lengths if loss == "ipo_mean" else (1, 1)
-    gap = chosen / units[0] - rejected / units[1]
+    divisors = lengths if loss == "ipo_mean" else (1, 1)
+    gap = chosen / divisors[0] - rejected / divisors[1]
     losses = -F.logsigmoid(beta * gap) if loss == "dpo" else (gap - 1 / (2 * beta)) ** 2
     rewards = beta * torch.stack([chosen, rejected]).detach()
     margin = rewards[0] - rewards[1]

@@ -74,8 +74,8 @@ def machine_memory() -> int:
     if torch.cuda.is_available():
         return torch.cuda.get_device_properties(0).total_memory
     machine = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    allowed = CONTAINER.read_text().strip() if CONTAINER.is_file() else "max"
-    return min(machine, int(allowed)) if allowed.isdigit() else machine
+    limit = CONTAINER.read_text().strip() if CONTAINER.is_file() else "max"
+    return min(machine, int(limit)) if limit.isdigit() else machine
 
 
 def training_memory(model, rows: int, length: int, reference: bool) -> int:
@@ -87,8 +87,8 @@ def training_memory(model, rows: int, length: int, reference: bool) -> int:
     """
     half = torch.cuda.is_available()
     weights = (4 + 4 + 8 + 4 * reference + 2 * half) * model.num_parameters()
-    kept = kept_memory(model.config, rows * length)
-    return int(weights + kept if half else PROCESS + weights + 1.5 * kept)
+    activations = kept_memory(model.config, rows * length)
+    return int(weights + activations if half else PROCESS + weights + 1.5 * activations)
 
 
 def kept_memory(config, tokens: int) -> int:
@@ -118,8 +118,8 @@ def max_rows(model, rows: int, length: int) -> int:
     columns = -(-length // 32) * 32
     logits = 7 if torch.cuda.is_available() else 4
     row = size * 2 * config.num_hidden_layers * key_width(config) * columns + logits * 4 * config.vocab_size
-    held = max(model.num_parameters() * model.dtype.itemsize, torch.cuda.memory_allocated())  # 0 without a GPU
-    room = 0.9 * (machine_memory() - held) - size * model.num_parameters()
+    allocated = max(model.num_parameters() * model.dtype.itemsize, torch.cuda.memory_allocated())  # 0 without a GPU
+    room = 0.9 * (machine_memory() - allocated) - size * model.num_parameters()
     return max(1, min(rows, int(room // row)))
 
 
@@ -135,16 +135,16 @@ def save_policy(model, tokenizer, folder: str | Path) -> Path:
     """Writes a checkpoint, completely, before it replaces an old one. The tokenizer is saved beside the weights if
     `AutoTokenizer` opens it unchanged from there, and otherwise in `tokenizer/`."""
     folder = Path(folder)
-    fresh = folder.with_name(folder.name + ".tmp")
-    shutil.rmtree(fresh, ignore_errors=True)
-    model.save_pretrained(fresh)
-    files = tokenizer.save_pretrained(fresh)
-    if not opens_alike(fresh, tokenizer):
-        (fresh / "tokenizer").mkdir()
+    temporary = folder.with_name(folder.name + ".tmp")
+    shutil.rmtree(temporary, ignore_errors=True)
+    model.save_pretrained(temporary)
+    files = tokenizer.save_pretrained(temporary)
+    if not opens_alike(temporary, tokenizer):
+        (temporary / "tokenizer").mkdir()
         for file in filter(Path.is_file, map(Path, files)):
-            file.rename(fresh / "tokenizer" / file.name)
+            file.rename(temporary / "tokenizer" / file.name)
     shutil.rmtree(folder, ignore_errors=True)
-    os.replace(fresh, folder)
+    os.replace(temporary, folder)
     return folder
 
 
@@ -159,16 +159,16 @@ def checkpoint_of(path: str | Path) -> str:
         if (candidate / "config.json").is_file():
             return str(candidate)
     if folder.exists() or str(path).startswith(("data/", "/", ".")):
-        why = "no checkpoint there (config.json is missing); finish the run that makes it first"
-        raise FileNotFoundError(f"{path}: {why}")
+        reason = "no checkpoint there (config.json is missing); finish the run that makes it first"
+        raise FileNotFoundError(f"{path}: {reason}")
     return str(path)
 
 
 def source(checkpoint: str) -> dict[str, str]:
     """The arguments of `from_pretrained` for a checkpoint, which is a folder, or a hub name with its revision."""
     name, _, revision = checkpoint.partition("@")
-    pinned = {"revision": revision} if revision and not Path(checkpoint).is_dir() else {}
-    return {"pretrained_model_name_or_path": name if pinned else checkpoint} | pinned
+    options = {"revision": revision} if revision and not Path(checkpoint).is_dir() else {}
+    return {"pretrained_model_name_or_path": name if options else checkpoint} | options
 
 
 PROBE = "Numbers: [44, 19, 35]\nTarget: 98\n<think>\n44 + 19 = 63\t(no)\n</think>  <answer>x_1 = 007</answer>"
@@ -180,24 +180,24 @@ def load_tokenizer(path: str | Path) -> PreTrainedTokenizerFast:
     that gives PROBES other ids than `AutoTokenizer` does; and otherwise what `AutoTokenizer` returns."""
     checkpoint = checkpoint_of(path)
     folder = Path(checkpoint)
-    with _said_with_remedy(checkpoint, "tokenizer/"):
+    with _errors_with_remedy(checkpoint, "tokenizer/"):
         if (folder / "tokenizer").is_dir():
             return PreTrainedTokenizerFast.from_pretrained(folder / "tokenizer")
         if folder.is_dir() and not any(folder.glob("*token*")):
             raise FileNotFoundError("there is no tokenizer")  # transformers would create an empty one
-        usual = AutoTokenizer.from_pretrained(**source(checkpoint))
+        auto_tokenizer = AutoTokenizer.from_pretrained(**source(checkpoint))
         if (folder / "tokenizer.json").is_file():
-            own = PreTrainedTokenizerFast.from_pretrained(checkpoint)
-            if own(PROBES).input_ids != usual(PROBES).input_ids:
-                return own
-        return usual
+            file_tokenizer = PreTrainedTokenizerFast.from_pretrained(checkpoint)
+            if file_tokenizer(PROBES).input_ids != auto_tokenizer(PROBES).input_ids:
+                return file_tokenizer
+        return auto_tokenizer
 
 
 def opens_alike(folder: Path, tokenizer) -> bool:
     """Whether `AutoTokenizer` opens a folder as the tokenizer that was saved there, by PROBES and the end token."""
     with suppress(Exception):  # after any error: others cannot open the folder either
-        usual = AutoTokenizer.from_pretrained(folder)
-        return (usual(PROBES).input_ids, usual.eos_token) == (tokenizer(PROBES).input_ids, tokenizer.eos_token)
+        auto = AutoTokenizer.from_pretrained(folder)
+        return (auto(PROBES).input_ids, auto.eos_token) == (tokenizer(PROBES).input_ids, tokenizer.eos_token)
     return False
 
 
@@ -218,21 +218,21 @@ def load_policy(path: str | Path, style: str = ""):
     PyTorch does not see.
     """
     checkpoint = checkpoint_of(path)
-    with _said_with_remedy(checkpoint, "config.json and model.safetensors"):
+    with _errors_with_remedy(checkpoint, "config.json and model.safetensors"):
         verify(Path(checkpoint))
         options = {"dtype": torch.float32, "output_loading_info": True}
-        model, told = cast(Any, AutoModelForCausalLM.from_pretrained(**source(checkpoint), **options))
-        if told["missing_keys"]:  # transformers draws these at random
-            raise ValueError(f"there is no {min(told['missing_keys'])}")
-        wrong = [name for name, weights in model.named_parameters() if not weights.isfinite().all()]
-        if wrong:
-            raise ValueError(f"weights that are not finite, in {wrong[0]} first")
+        model, loading_info = cast(Any, AutoModelForCausalLM.from_pretrained(**source(checkpoint), **options))
+        if loading_info["missing_keys"]:  # transformers draws these at random
+            raise ValueError(f"there is no {min(loading_info['missing_keys'])}")
+        nonfinite = [name for name, weights in model.named_parameters() if not weights.isfinite().all()]
+        if nonfinite:
+            raise ValueError(f"weights that are not finite, in {nonfinite[0]} first")
     if not Path(checkpoint).is_dir():
         model.config.base_model = f"{checkpoint.partition('@')[0]}@{model.config._commit_hash}"
         print(f"base model: {model.config.base_model}")
-    if (held := os.environ.get("COUNTDOWN_GPU")) and not torch.cuda.is_available():  # set by the runner for this run
+    if (gpu := os.environ.get("COUNTDOWN_GPU")) and not torch.cuda.is_available():  # set by the runner for this run
         raise RuntimeError(
-            f"PyTorch sees no GPU, and this run holds {held}: a build for CPUs? COUNTDOWN_GPUS= takes none"
+            f"PyTorch sees no GPU, and this run holds {gpu}: a build for CPUs? COUNTDOWN_GPUS= takes none"
         )
     model.to("cuda" if torch.cuda.is_available() else "cpu")
     tokenizer = load_tokenizer(checkpoint)
@@ -247,22 +247,24 @@ def mix_policies(start: str | Path, end: str | Path, alpha: float):
     """The model and tokenizer with the weights (1 - alpha) theta_start + alpha theta_end, where `end` was trained from
     `start`: WiSE-FT (arXiv 2109.01903), for reasoning (arXiv 2504.10478). Raises ValueError if the policies have
     different shapes or tokenizers."""
-    (model, tokenizer), (other, words) = load_policy(start), load_policy(end)
-    ours, theirs = model.state_dict(), other.state_dict()
-    shapes = [{name: weights.shape for name, weights in one.items()} for one in (ours, theirs)]
-    if words.get_vocab() != tokenizer.get_vocab() or shapes[0] != shapes[1]:
+    (model, tokenizer), (end_model, end_tokenizer) = load_policy(start), load_policy(end)
+    start_weights, end_weights = model.state_dict(), end_model.state_dict()
+    shapes = [{name: weights.shape for name, weights in state.items()} for state in (start_weights, end_weights)]
+    if end_tokenizer.get_vocab() != tokenizer.get_vocab() or shapes[0] != shapes[1]:
         raise ValueError(f"policies of one shape and one tokenizer can be mixed, not {start} and {end}")
-    model.load_state_dict({name: (1 - alpha) * weights + alpha * theirs[name] for name, weights in ours.items()})
+    model.load_state_dict(
+        {name: (1 - alpha) * weights + alpha * end_weights[name] for name, weights in start_weights.items()}
+    )
     return model, tokenizer
 
 
 @contextmanager
-def _said_with_remedy(checkpoint: str, files: str):
+def _errors_with_remedy(checkpoint: str, files: str):
     """Turns an error in reading these files of a folder into a ValueError that names them and says what to do."""
     try:
         yield
     except (SafetensorError, EOFError, OSError, ValueError, TypeError, KeyError, AttributeError, RuntimeError) as error:
         if not Path(checkpoint).is_dir():  # for a hub name, the original error says more
             raise
-        why = f"{files} cannot be used, a file is missing or damaged ({' '.join(str(error).split())[:300]})"
-        raise ValueError(f"{checkpoint}: {why}: {remedy(Path(checkpoint).resolve())}") from error
+        reason = f"{files} cannot be used, a file is missing or damaged ({' '.join(str(error).split())[:300]})"
+        raise ValueError(f"{checkpoint}: {reason}: {remedy(Path(checkpoint).resolve())}") from error

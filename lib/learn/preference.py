@@ -31,9 +31,9 @@ def preference_pairs(judged: pd.DataFrame, most: int, seed: int) -> Dataset:
     and equal completions of a problem count once. Both kinds are shuffled, each completion is in at most one pair, and
     a problem has at most `most` pairs.
     """
-    whole = judged[judged["finish"] == "stop"].drop_duplicates(["problem", "completion"])
+    completions = judged[judged["finish"] == "stop"].drop_duplicates(["problem", "completion"])
     rows = []
-    for _, group in whole.sample(frac=1, random_state=seed).groupby("problem"):
+    for _, group in completions.sample(frac=1, random_state=seed).groupby("problem"):
         sides = (group.loc[group["correct"] == correct, "completion"] for correct in (True, False))
         first = group.iloc[0]
         problem = {"nums": [int(n) for n in first["nums"]], "target": int(first["target"])}

@@ -109,13 +109,13 @@ class RLOOTrainer(Resumable):
         """Samples a group of rollouts per problem, scores it, and arranges all rollouts for the gradient."""
         settings, k, tokenizer = self.settings, self.settings.group_size, self.processing_class
         # 2. Sample. The step alone sets the seed, so a resumed run draws what an uninterrupted one would have drawn
-        began = time.perf_counter()
+        start = time.perf_counter()
         prompts = [tokenizer(render_prompt(p.nums, p.target, self.prompt_style)).input_ids for p in batch]
         generator = torch.Generator(self.model.device)
         generator.manual_seed(settings.seed * 1_000_003 + self.state.global_step)
         sampling = Sampling(temperature=settings.temperature, max_tokens=settings.max_tokens)
         out = ENGINES[settings.engine](self.model, prompts, k, sampling, tokenizer.eos_token_id, generator)
-        sampled = time.perf_counter()
+        sampling_end = time.perf_counter()
         # 3. Score one group at a time, since some rewards compare the completions of a problem
         texts = tokenizer.batch_decode(out.ids, skip_special_tokens=True)
         scores = [score_group(self.reward, texts[i * k : i * k + k], problem) for i, problem in enumerate(batch)]
@@ -138,9 +138,9 @@ class RLOOTrainer(Resumable):
             "frac_zero_std": (advantages == 0).all(-1).float().mean().item(),
         }
         if self.curriculum:
-            of_problems = (advantages.abs(), verdicts.float())
-            self._sampled |= self.curriculum.learn(*(values.mean(-1).tolist() for values in of_problems))
-        self._seconds = {"seconds_generation": sampled - began, "seconds_reward": self._scored - sampled}
+            signals = (advantages.abs(), verdicts.float())
+            self._sampled |= self.curriculum.learn(*(values.mean(-1).tolist() for values in signals))
+        self._seconds = {"seconds_generation": sampling_end - start, "seconds_reward": self._scored - sampling_end}
         self._lay_out(prompts, out, advantages.flatten().to(self.model.device))
 
     def _lay_out(self, prompts: list[list[int]], out: Rollouts, advantages: torch.Tensor) -> None:
@@ -156,29 +156,29 @@ class RLOOTrainer(Resumable):
         self._prompts = {"ids": self._padded(ids[:-1] for ids in prompts)}
         self._prompts["attention"] = self._padded([1] * (len(ids) - 1) for ids in prompts)
         with torch.no_grad():
-            frozen = None if self.reference is None else self._read_prompts(self.reference)
+            ref_kv = None if self.reference is None else self._read_prompts(self.reference)
         rows, weights, ref_weights = self._differentiated(advantages.cpu().numpy())
         lengths = np.array([len(ids) for ids in out.ids])
         self._micro_batches = []
         pieces = math.ceil(len(rows) / self.settings.micro_batch)
-        for chosen in np.array_split(np.argsort(lengths[rows], kind="stable"), pieces):
-            some = rows[chosen]
+        for selection in np.array_split(np.argsort(lengths[rows], kind="stable"), pieces):
+            indices = rows[selection]
             batch = {
-                "prompt": torch.tensor(some // k, device=device),
-                "ids": self._padded([prompts[i // k][-1], *out.ids[i][:-1]] for i in some),
-                "labels": self._padded(out.ids[i] for i in some),
-                "mask": self._padded([1.0] * len(out.ids[i]) for i in some),
-                "sampler_logps": self._padded(out.logprobs[i] for i in some),
-                "advantages": advantages[some],
-                "row_weights": torch.tensor(weights[chosen], dtype=torch.float32, device=device),
-                "ref_weights": torch.tensor(ref_weights[chosen], dtype=torch.float32, device=device),
+                "prompt": torch.tensor(indices // k, device=device),
+                "ids": self._padded([prompts[i // k][-1], *out.ids[i][:-1]] for i in indices),
+                "labels": self._padded(out.ids[i] for i in indices),
+                "mask": self._padded([1.0] * len(out.ids[i]) for i in indices),
+                "sampler_logps": self._padded(out.logprobs[i] for i in indices),
+                "advantages": advantages[indices],
+                "row_weights": torch.tensor(weights[selection], dtype=torch.float32, device=device),
+                "ref_weights": torch.tensor(ref_weights[selection], dtype=torch.float32, device=device),
                 "samples": len(lengths),
                 "tokens": lengths.sum(),
             }
             if self.token_weights is not None:
-                batch["token_weights"] = self._padded(self.token_weights(out.ids[i]) for i in some).float()
-            if frozen is not None:  # it never changes, so it reads a rollout only once for all updates that share it
-                batch["ref_logps"] = self._reference_logps(frozen, batch)
+                batch["token_weights"] = self._padded(self.token_weights(out.ids[i]) for i in indices).float()
+            if ref_kv is not None:  # it never changes, so it reads a rollout only once for all updates that share it
+                batch["ref_logps"] = self._reference_logps(ref_kv, batch)
             self._micro_batches.append(batch)
 
     def _differentiate(self, model) -> torch.Tensor:
@@ -202,13 +202,13 @@ class RLOOTrainer(Resumable):
             self.accelerator.backward(loss)
             total += loss.detach()
             for name, value in metrics.items():
-                so_far = self._row.get(name, 0.0)
-                self._row[name] = max(so_far, value) if name == "importance_max" else so_far + value
+                previous = self._row.get(name, 0.0)
+                self._row[name] = max(previous, value) if name == "importance_max" else previous + value
         # 6c. Carry the gradients of keys and values through the prompts, a micro-batch of prompts at a time
         for start in range(0, len(self._prompts["ids"]), self.settings.micro_batch):
-            some = slice(start, start + self.settings.micro_batch)
-            gradients = [leaf.grad[some] for leaf in leaves]  # pyright: ignore[reportOptionalSubscript]
-            torch.autograd.backward(self._read_prompts(model, some), gradients)
+            chunk = slice(start, start + self.settings.micro_batch)
+            gradients = [leaf.grad[chunk] for leaf in leaves]  # pyright: ignore[reportOptionalSubscript]
+            torch.autograd.backward(self._read_prompts(model, chunk), gradients)
         return total
 
     def log(self, logs, start_time=None):
@@ -233,48 +233,48 @@ class RLOOTrainer(Resumable):
         weights = np.ones(len(advantages))
         weights[idle] = (len(advantages) - len(live)) / max(len(idle), 1)
         rows = np.sort(np.concatenate([live, idle]))
-        read = math.ceil(settings.reference_share * len(rows))
+        read_count = math.ceil(settings.reference_share * len(rows))
         ref_weights = np.zeros(len(rows))
-        ref_weights[rng.permutation(len(rows))[:read]] = len(rows) / read
+        ref_weights[rng.permutation(len(rows))[:read_count]] = len(rows) / read_count
         return rows, weights[rows], weights[rows] * ref_weights
 
     def _padded(self, rows: Iterable) -> torch.Tensor:
         """Rows of numbers, padded on the right with 0 to the length of the longest row."""
         return pad_sequence([torch.as_tensor(row) for row in rows], batch_first=True).to(self.model.device)
 
-    def _read_prompts(self, model, which: slice = slice(None)) -> list[torch.Tensor]:
+    def _read_prompts(self, model, selection: slice = slice(None)) -> list[torch.Tensor]:
         """The keys and values of every layer for the update's prompts without their last tokens, each of shape
         (prompts, heads, P, width)."""
-        ids, attention = self._prompts["ids"][which], self._prompts["attention"][which]
+        ids, attention = self._prompts["ids"][selection], self._prompts["attention"][selection]
         with self.accelerator.autocast():
             cache = model.base_model(ids, attention_mask=attention, use_cache=True)
         return [part for layer in cache.past_key_values.layers for part in (layer.keys, layer.values)]
 
-    def _logps(self, model, read: list[torch.Tensor], rows: dict) -> tuple[torch.Tensor, Any]:
-        """log pi of completions, and their entropies unless the model is the reference, both (B, T). `read`: the keys
-        and values of all prompts."""
-        own = [part[rows["prompt"]] for part in read]
-        seen, mask = self._prompts["attention"][rows["prompt"]], rows["mask"].long()
+    def _logps(self, model, prompt_kv: list[torch.Tensor], rows: dict) -> tuple[torch.Tensor, Any]:
+        """log pi of completions, and their entropies unless the model is the reference, both (B, T). `prompt_kv`: the
+        keys and values of all prompts."""
+        cache = [part[rows["prompt"]] for part in prompt_kv]
+        prompt_mask, mask = self._prompts["attention"][rows["prompt"]], rows["mask"].long()
         with self.accelerator.autocast():
             out = model(
                 rows["ids"],
-                attention_mask=torch.cat([seen, mask], 1),
-                position_ids=seen.sum(-1, keepdim=True) + torch.arange(mask.shape[1], device=mask.device),
-                past_key_values=DynamicCache(zip(own[::2], own[1::2], strict=True)),
+                attention_mask=torch.cat([prompt_mask, mask], 1),
+                position_ids=prompt_mask.sum(-1, keepdim=True) + torch.arange(mask.shape[1], device=mask.device),
+                past_key_values=DynamicCache(zip(cache[::2], cache[1::2], strict=True)),
                 shift_labels=rows["labels"].masked_fill(mask == 0, -100),
                 fused_lm_head=True,
             )
         return out.log_probs, out.entropy
 
-    def _reference_logps(self, frozen: list[torch.Tensor], batch: dict) -> torch.Tensor:
+    def _reference_logps(self, ref_kv: list[torch.Tensor], batch: dict) -> torch.Tensor:
         """ref_logps (B, T): log pi of the frozen reference for rows whose weight in KL is not 0, and 0 for others."""
-        result, read = torch.zeros_like(batch["sampler_logps"]), batch["ref_weights"] > 0
-        if read.any():
-            longest = int(batch["mask"][read].sum(-1).max())
-            rows = {name: batch[name][read, :longest] for name in ("ids", "labels", "mask")}
-            rows["prompt"] = batch["prompt"][read]
+        result, selected = torch.zeros_like(batch["sampler_logps"]), batch["ref_weights"] > 0
+        if selected.any():
+            longest = int(batch["mask"][selected].sum(-1).max())
+            rows = {name: batch[name][selected, :longest] for name in ("ids", "labels", "mask")}
+            rows["prompt"] = batch["prompt"][selected]
             with torch.no_grad():
-                result[read, :longest], _ = self._logps(self.reference, frozen, rows)
+                result[selected, :longest], _ = self._logps(self.reference, ref_kv, rows)
         return result
 
     # --- checkpoints ---
@@ -312,10 +312,10 @@ def train_rloo(
     batches = settings.steps // settings.num_iterations
     order = schedule(len(train_problems), batches * settings.problems_per_step, settings.seed)
     order = order.reshape(batches, -1).repeat(settings.num_iterations, axis=0).flatten()  # updates that share rollouts
-    in_order = train_problems.select_columns(["nums", "target"]).select(order)
-    trainer = RLOOTrainer(model, tokenizer, in_order, reward, folder, settings, **options)
-    longest = max((render_prompt(p.nums, p.target, trainer.prompt_style) for p in problems(in_order)), key=len)
+    run_problems = train_problems.select_columns(["nums", "target"]).select(order)
+    trainer = RLOOTrainer(model, tokenizer, run_problems, reward, folder, settings, **options)
+    longest = max((render_prompt(p.nums, p.target, trainer.prompt_style) for p in problems(run_problems)), key=len)
     length = len(tokenizer(longest).input_ids) + settings.max_tokens
-    taken = MEMORY_SHARE * (settings.engine == "vllm" and torch.cuda.is_available())
-    trainer.check_memory(settings.micro_batch, length, reference=bool(settings.kl_coef), taken=taken)
+    vllm_share = MEMORY_SHARE * (settings.engine == "vllm" and torch.cuda.is_available())
+    trainer.check_memory(settings.micro_batch, length, reference=bool(settings.kl_coef), taken=vllm_share)
     trainer.fit(folder, settings.steps, "RLOO", ("reward", "accuracy"))

@@ -60,10 +60,10 @@ class SearchSettings:
         """B/K of each search, in order."""
         if not self.cascade:
             return [(self.beams, self.samples)]
-        stages = [re.fullmatch(r"(?:(\d+) x )?(\d+)/(\d+)", stage) for stage in self.cascade.split(", ")]
-        if not all(stages):
+        matches = [re.fullmatch(r"(?:(\d+) x )?(\d+)/(\d+)", stage) for stage in self.cascade.split(", ")]
+        if not all(matches):
             raise ValueError(f"cascade={self.cascade!r} is not a list of budgets such as '16 x 1/1, 16/16'")
-        return [(int(one[2]), int(one[3])) for one in stages if one for _ in range(int(one[1] or 1))]
+        return [(int(match[2]), int(match[3])) for match in matches if match for _ in range(int(match[1] or 1))]
 
     @property
     def sampling(self) -> Sampling:
@@ -85,18 +85,18 @@ def sample_tags(
     without top-k or top-p. A tag that is cut at the length cap gets an empty text, so that it is no action."""
     tags, eos = [], tokenizer.eos_token_id
     longest = max((len(tokenizer(mdp.render_state(state)).input_ids) for state in states[:1]), default=0)
-    together = max(1, max_rows(model, AT_ONCE, 2 * longest + sampling.max_tokens) // n)  # 2 as states differ in length
-    for start in range(0, len(states), together):
-        chosen = states[start : start + together]
-        prompts = tokenizer([mdp.render_state(state) for state in chosen]).input_ids
+    size = max(1, max_rows(model, AT_ONCE, 2 * longest + sampling.max_tokens) // n)  # 2 as states differ in length
+    for start in range(0, len(states), size):
+        chunk = states[start : start + size]
+        prompts = tokenizer([mdp.render_state(state) for state in chunk]).input_ids
         out = generate_shared(model, prompts, n, sampling, eos, generator)
-        kinds = list(dict.fromkeys(map(tuple, out.ids)))
-        texts = dict(zip(kinds, tokenizer.batch_decode([ids[:-1] for ids in kinds]), strict=True))
-        drawn = [
+        unique_ids = list(dict.fromkeys(map(tuple, out.ids)))
+        texts = dict(zip(unique_ids, tokenizer.batch_decode([ids[:-1] for ids in unique_ids]), strict=True))
+        chunk_tags = [
             (texts[tuple(ids)] if finish == "stop" else "", sum(logprobs), len(ids))
             for ids, logprobs, finish in zip(out.ids, out.policy_logprobs, out.finish, strict=True)
         ]
-        tags += [drawn[i : i + n] for i in range(0, len(drawn), n)]
+        tags += [chunk_tags[i : i + n] for i in range(0, len(chunk_tags), n)]
     return tags
 
 
@@ -111,14 +111,14 @@ def learned_values(model, tokenizer, states: Sequence[State], batch: int = 2048)
         raise ValueError(f"{mdp.VERDICTS} are one token each in a value policy's tokenizer; here they are {words}")
     values = {state.key: float(state.nums == (state.target,)) for state in states}
     prompts = {state.key: mdp.render_state(state, "value") for state in states if not state.terminal}
-    read = [*zip(prompts, map(tokenizer.encode, prompts.values()), strict=True)]
-    verdicts = model.get_output_embeddings().weight[[ids[0] for ids in words]]
-    for _, alike in groupby(sorted(read, key=lambda one: len(one[1])), lambda one: len(one[1])):
-        keys, ids = zip(*alike, strict=True)
+    inputs = [*zip(prompts, map(tokenizer.encode, prompts.values()), strict=True)]
+    verdict_weights = model.get_output_embeddings().weight[[ids[0] for ids in words]]
+    for _, same_length in groupby(sorted(inputs, key=lambda item: len(item[1])), lambda item: len(item[1])):
+        keys, ids = zip(*same_length, strict=True)
         with torch.inference_mode():
             parts = torch.tensor(ids, device=model.device).split(batch)
-            last = [model.base_model(part, use_cache=False).last_hidden_state[:, -1] for part in parts]
-            solvable = (torch.cat(last) @ verdicts.T).float().softmax(-1)[:, 1]
+            hidden = [model.base_model(part, use_cache=False).last_hidden_state[:, -1] for part in parts]
+            solvable = (torch.cat(hidden) @ verdict_weights.T).float().softmax(-1)[:, 1]
         values.update(zip(keys, solvable.tolist(), strict=True))
     return np.array([values[state.key] for state in states])
 
@@ -139,14 +139,14 @@ def search(
     if settings.rerank != "learned":
         value = partial(mdp.q_values, kind=settings.rerank, alpha=settings.alpha, beta=settings.beta)
     games: list[list[Path]] = [[] for _ in problems]
-    tallies, left = [Counter() for _ in problems], list(range(len(problems)))
+    tallies, unsolved = [Counter() for _ in problems], list(range(len(problems)))
     for beams, samples in settings.budgets:
         budget = replace(settings, beams=beams, samples=samples)
-        searched = _search(model, tokenizer, [problems[i] for i in left], budget, generator, value)
-        for i, (paths, tally) in zip(left, searched, strict=True):
+        results = _search(model, tokenizer, [problems[i] for i in unsolved], budget, generator, value)
+        for i, (paths, tally) in zip(unsolved, results, strict=True):
             games[i] = paths
             tallies[i].update(tally)
-        left = [i for i in left if not any(path.state.nums == (problems[i].target,) for path in games[i])]
+        unsolved = [i for i in unsolved if not any(path.state.nums == (problems[i].target,) for path in games[i])]
     return list(zip(games, tallies, strict=True))
 
 
@@ -157,10 +157,10 @@ def _search(model, tokenizer, problems: Sequence[Problem], settings: SearchSetti
     while active := [(i, path) for i, paths in enumerate(beams) for path in paths if not path.state.terminal]:
         # 1. Draw tags in the state of every unfinished game of every problem
         states = [path.state for _, path in active]
-        drawn = sample_tags(model, tokenizer, states, settings.samples, settings.sampling, generator)
+        tag_lists = sample_tags(model, tokenizer, states, settings.samples, settings.sampling, generator)
         # 2. Play them, and keep the most probable game in each state
-        found: dict[int, dict] = {i: {} for i, _ in active}
-        for (i, path), tags in zip(active, drawn, strict=True):
+        candidates: dict[int, dict] = {i: {} for i, _ in active}
+        for (i, path), tags in zip(active, tag_lists, strict=True):
             tallies[i].update(sampled=len(tags), tokens=sum(tokens for *_, tokens in tags))
             for (text, logprob), times in Counter(tag[:2] for tag in tags).items():
                 move = mdp.parse_action(text, path.state)
@@ -168,11 +168,11 @@ def _search(model, tokenizer, problems: Sequence[Problem], settings: SearchSetti
                     tallies[i][move] += times
                     continue
                 successor, total = mdp.step(path.state, move), path.logprob + logprob
-                if successor.key not in found[i] or total > found[i][successor.key].logprob:
-                    found[i][successor.key] = Path(successor, total, total)
+                if successor.key not in candidates[i] or total > candidates[i][successor.key].logprob:
+                    candidates[i][successor.key] = Path(successor, total, total)
         # 3. Score the games of all problems at once (Eq. 10), and keep the best of each
-        values = iter(value([path.state for paths in found.values() for path in paths.values()]))
-        for i, paths in found.items():
+        values = iter(value([path.state for paths in candidates.values() for path in paths.values()]))
+        for i, paths in candidates.items():
             scored = [path._replace(score=path.logprob + settings.weight * next(values)) for path in paths.values()]
             beams[i] = sorted(scored, key=lambda path: -path.score)[: settings.beams]
             if settings.rerank == "learned":
@@ -198,22 +198,22 @@ def search_table(
     built), actions, states (after each action), logprob, score; and for the whole search sampled, each of REJECTIONS,
     tokens, valued (states) and seconds (its share of the time of `together`).
     """
-    asked = [(i, sample, row) for i, row in enumerate(rows) for sample in range(repeats)]
+    searches = [(i, sample, row) for i, row in enumerate(rows) for sample in range(repeats)]
     table = []
-    starts = range(0, len(asked), together)
+    starts = range(0, len(searches), together)
     for start in progress(starts, len(starts), "batches"):
-        chunk = asked[start : start + together]
+        chunk = searches[start : start + together]
         problems = [as_problem(row["nums"], row["target"]) for *_, row in chunk]
         generator = torch.Generator(model.device).manual_seed(seed * 1_000_003 + start)
-        began = time.perf_counter()
-        searched = search(model, tokenizer, problems, settings, generator, value)
-        seconds = (time.perf_counter() - began) / len(chunk)
-        for (i, sample, _), problem, (paths, tally) in zip(chunk, problems, searched, strict=True):
+        start_time = time.perf_counter()
+        results = search(model, tokenizer, problems, settings, generator, value)
+        seconds = (time.perf_counter() - start_time) / len(chunk)
+        for (i, sample, _), problem, (paths, tally) in zip(chunk, problems, results, strict=True):
             counts: dict[str, float] = {name: tally[name] for name in ("sampled", *mdp.REJECTIONS, "tokens", "valued")}
             counts["seconds"] = round(seconds, 4)
-            about = {"problem": i, "nums": list(problem.nums), "target": problem.target, "sample": sample}
+            fields = {"problem": i, "nums": list(problem.nums), "target": problem.target, "sample": sample}
             games = [_game(problem, path) for path in paths] or [dict.fromkeys(("completion", "actions", "states"), "")]
-            table += [about | {"rank": rank} | game | counts for rank, game in enumerate(games)]
+            table += [fields | {"rank": rank} | game | counts for rank, game in enumerate(games)]
     return pd.DataFrame(table)
 
 

@@ -169,7 +169,7 @@ OTHERS: dict[str, Any] = {  # all other parameters of the notebooks; their param
 }
 
 
-def _of_any() -> dict[str, Any]:
+def _parameter_bounds() -> dict[str, Any]:
     """The bounds of each parameter; for a name in several settings, the union of their bounds."""
     kinds = dict(OTHERS)
     for settings in TRAINERS:
@@ -179,25 +179,25 @@ def _of_any() -> dict[str, Any]:
     return kinds
 
 
-PARAMETERS = _of_any()
+PARAMETERS = _parameter_bounds()
 
 
 def explain(error: ValidationError, known: Mapping[str, Any]) -> str:
     """One sentence for each parameter that pydantic refuses; an unknown one gets the nearest of the `known` names."""
     sentences: dict[Any, str] = {}
-    for one in error.errors():
-        place = [part for at, part in enumerate(one["loc"]) if not at or not _is_kind(part)]
-        name = place[0] if place else ""
-        if one["type"] == "missing":
-            why = f"{name} is missing: the parameters cell lacks it"
-        elif one["type"] == "extra_forbidden":
-            why = f"{name} is not known{nearest(str(name), known)}"
-        elif one["type"] == "value_error" and not place:
-            why = one["msg"].removeprefix("Value error, ")
+    for detail in error.errors():
+        location = [part for i, part in enumerate(detail["loc"]) if not i or not _is_kind(part)]
+        name = location[0] if location else ""
+        if detail["type"] == "missing":
+            sentence = f"{name} is missing: the parameters cell lacks it"
+        elif detail["type"] == "extra_forbidden":
+            sentence = f"{name} is not known{nearest(str(name), known)}"
+        elif detail["type"] == "value_error" and not location:
+            sentence = detail["msg"].removeprefix("Value error, ")
         else:
-            where = ".".join(map(str, dict.fromkeys((place[0], place[-1]))))
-            why = f"{where} is {one['input']!r}: {one['msg'].removeprefix('Value error, ')}"
-        sentences.setdefault(name, why)  # only the first error of each parameter
+            path = ".".join(map(str, dict.fromkeys((location[0], location[-1]))))
+            sentence = f"{path} is {detail['input']!r}: {detail['msg'].removeprefix('Value error, ')}"
+        sentences.setdefault(name, sentence)  # only the first error of each parameter
     return "; ".join(sentences.values())
 
 

@@ -37,9 +37,9 @@ def batches_by_length(lengths: np.ndarray, batch_size: int, epochs: int, seed: i
     sorted by length within pools of 32 batches. Rows that do not fill a last batch are left out."""
     rng, batches, pool = np.random.default_rng(seed), [], 32 * batch_size
     for _ in range(epochs):
-        drawn = rng.permutation(len(lengths))[: len(lengths) // batch_size * batch_size]
-        for start in range(0, len(drawn), pool):
-            rows = drawn[start : start + pool]
+        permutation = rng.permutation(len(lengths))[: len(lengths) // batch_size * batch_size]
+        for start in range(0, len(permutation), pool):
+            rows = permutation[start : start + pool]
             rows = rows[np.argsort(lengths[rows], kind="stable")].reshape(-1, batch_size)
             batches.append(rng.permutation(rows))
     return np.concatenate(batches).flatten()
@@ -63,7 +63,7 @@ def train_sft(policy: Policy, rows: Dataset, folder: str | Path, settings: SFTSe
         return {"input_ids": prompt + completion, "completion_mask": [0] * len(prompt) + [1] * len(completion)}
 
     # 1. Tokenize, and choose the largest micro-batch that fits into memory
-    rows, eval_rows = (some.map(tokenized, remove_columns=some.column_names) for some in (rows, eval_rows))
+    rows, eval_rows = (dataset.map(tokenized, remove_columns=dataset.column_names) for dataset in (rows, eval_rows))
     lengths = np.minimum([len(ids) for ids in rows["input_ids"]], model.config.max_position_embeddings)
     micro_batch = max_micro_batch(model, settings.batch_size, int(lengths.max()), reference=False)
     # 2. Configure TRL's trainer

@@ -112,22 +112,24 @@ class Resumable(transformers.Trainer):
         from one completion per problem of `eval_problems`, at temperature 1 and with a fixed seed."""
         sampling, rows = Sampling(max_tokens=self.settings.max_tokens), self.eval_problems
         engine = getattr(self.settings, "engine", "transformers")  # preference training has no such setting
-        drawn = (rows, 1, sampling, self.args.seed, self.prompt_style, engine)
-        table = sample(self.model, self.processing_class, *drawn)
-        answered = list(zip(table["completion"], problems(rows), strict=True))
-        row = {"eval_accuracy": float(np.mean([self.is_correct(*pair) for pair in answered]))}
+        options = (rows, 1, sampling, self.args.seed, self.prompt_style, engine)
+        table = sample(self.model, self.processing_class, *options)
+        answers = list(zip(table["completion"], problems(rows), strict=True))
+        row = {"eval_accuracy": float(np.mean([self.is_correct(*pair) for pair in answers]))}
         for name, reward in self.eval_rewards.items():
-            row[f"eval_{name}"] = float(np.mean([reward([text], problem)[0].total for text, problem in answered]))
+            row[f"eval_{name}"] = float(np.mean([reward([text], problem)[0].total for text, problem in answers]))
         return row | {"eval_entropy": -table["logprob"].sum() / table["tokens"].sum()}
 
     def check_memory(self, rows: int, length: int, reference: bool, taken: float = 0.0) -> None:
         """Prints how much memory training needs. Raises MemoryError if the machine, without the share `taken` of its
         memory, has less."""
         needed, room = training_memory(self.model, rows, length, reference), (1 - taken) * machine_memory()
-        said = f"{needed / 2**30:.1f} GiB at the peak, for {rows} texts of {length} tokens at a time"
-        print(f"memory: about {said}; {room / 2**30:.1f} GiB are there", flush=True)
+        estimate = f"{needed / 2**30:.1f} GiB at the peak, for {rows} texts of {length} tokens at a time"
+        print(f"memory: about {estimate}; {room / 2**30:.1f} GiB are there", flush=True)
         if needed > room:
-            raise MemoryError(f"training needs about {said}, but there are {room / 2**30:.1f} GiB: lower micro_batch")
+            raise MemoryError(
+                f"training needs about {estimate}, but there are {room / 2**30:.1f} GiB: lower micro_batch"
+            )
 
     def fit(self, folder: Path, steps: int, what: str, shown: tuple[str, ...]) -> None:
         """Trains, from the newest complete checkpoint if there is one, and saves the policy. `shown`: the columns in

@@ -31,14 +31,14 @@ def played(problems: Sequence[Problem], draw: Draw, rng: random.Random) -> tuple
     met, tags, level = [], [], [(i, mdp.initial(problem)) for i, problem in enumerate(problems)]
     groups = levels(problems)
     while level:
-        drawn = draw([state for _, state in level])
+        level_tags = draw([state for _, state in level])
         met += [(i, groups[i], state, None) for i, state in level]
-        tags += drawn
-        onward = []
-        for (i, state), some in zip(level, drawn, strict=True):
-            moves = [*dict.fromkeys(named(some, state)), rng.choice(mdp.legal_actions(state))]
-            onward.append((i, mdp.step(state, rng.choice(moves))))
-        level = [(i, state) for i, state in onward if len(state.nums) > 2]
+        tags += level_tags
+        successors = []
+        for (i, state), state_tags in zip(level, level_tags, strict=True):
+            moves = [*dict.fromkeys(named(state_tags, state)), rng.choice(mdp.legal_actions(state))]
+            successors.append((i, mdp.step(state, rng.choice(moves))))
+        level = [(i, state) for i, state in successors if len(state.nums) > 2]
     return met, tags
 
 
@@ -49,27 +49,27 @@ def tried(met: Sequence[Met], tags: Sequence[Tags], rng: random.Random) -> tuple
     and binary, its exact value Q_bin.
     """
     rows, successors = [], []
-    for i, ((problem, group, state, solution), drawn) in enumerate(zip(met, tags, strict=True)):
-        moves = named(drawn, state)
+    for i, ((problem, group, state, solution), state_tags) in enumerate(zip(met, tags, strict=True)):
+        moves = named(state_tags, state)
         for move in dict.fromkeys(filter(None, [*moves, solution, rng.choice(mdp.legal_actions(state))])):
             successors.append(mdp.step(state, move))
-            about = {"state": i, "problem": problem, "group": group, "prompt": mdp.render_state(state)}
-            how = {"action": mdp.render_action(move), "drawn": moves.count(move), "solver": move == solution}
-            rows.append(about | how)
+            context = {"state": i, "problem": problem, "group": group, "prompt": mdp.render_state(state)}
+            details = {"action": mdp.render_action(move), "drawn": moves.count(move), "solver": move == solution}
+            rows.append(context | details)
     return pd.DataFrame(rows).assign(binary=mdp.q_values(successors, "binary")), successors
 
 
 def questions(actions: pd.DataFrame, successors: Sequence[State]) -> pd.DataFrame:
     """The successors of actions as questions, each once per problem: prompt, completion (the solver's answer), problem,
     left (the count of numbers) and at (the row of `actions`). A state of one number needs no question."""
-    asked = {
+    columns = {
         "prompt": [mdp.render_state(state, "value") for state in successors],
         "completion": [mdp.VERDICTS[solved] for solved in actions["binary"].astype(int)],
         "problem": actions["problem"],
         "left": [len(state.nums) for state in successors],
         "at": range(len(actions)),
     }
-    table = pd.DataFrame(asked)
+    table = pd.DataFrame(columns)
     return table[table["left"] > 1].drop_duplicates(["problem", "prompt"])
 
 
@@ -81,7 +81,7 @@ def summary(actions: pd.DataFrame, tags: Sequence[Tags]) -> dict[str, float]:
         "step": 0,
         "states": len(tags),
         "sampled": sampled,
-        "tokens": sum(tokens for drawn in tags for *_, tokens in drawn),
+        "tokens": sum(tokens for state_tags in tags for *_, tokens in state_tags),
         "rejected": 1 - legal / sampled,
         "keeps a solution open": float((actions["drawn"] * actions["binary"]).sum()) / max(legal, 1),
     }

@@ -67,14 +67,14 @@ def run(profile: str, run: str, published: bool = False) -> None:
     """Execute one run on this machine at once. Snakemake calls this."""
     from lib.runs.execute import execute  # papermill takes a second to import
 
-    where = Project(project.root, published)
-    spec, *others = where.asked(profile, [run])
+    checkout = Project(project.root, published)
+    spec, *others = checkout.asked(profile, [run])
     if others:
-        some = ", ".join(one.name for one in (spec, *others[:3]))
-        raise DeclarationError(f"{run} is {1 + len(others)} runs, and `run` executes one: {some} ...")
+        names = ", ".join(candidate.name for candidate in (spec, *others[:3]))
+        raise DeclarationError(f"{run} is {1 + len(others)} runs, and `run` executes one: {names} ...")
     try:
-        where.check_own_rewards([spec])
-        execute(where, spec)
+        checkout.check_own_rewards([spec])
+        execute(checkout, spec)
     except (RunError, OSError, ValueError) as error:  # the last two: for example a full disk, a damaged parent
         raise RunError(f"run {spec.name} ({profile}) {error}") from error
 
@@ -82,20 +82,20 @@ def run(profile: str, run: str, published: bool = False) -> None:
 @app.command()
 def status(profile: Annotated[str, Argument()] = "cpu", groups: Some = None) -> None:
     """Print a line for each run of these groups (or each run that was begun), then the number in each state by kind."""
-    here, code, known, counts = processor(), lib_digest(project.root), {}, {}
+    cpu, code, states, counts = processor(), lib_digest(project.root), {}, {}
     for spec in project.asked(profile, groups or ["*/*/*"]):
-        now, when = state(spec, known), ""
+        run_state, times = state(spec, states), ""
         count = counts.setdefault(spec.name.partition("/")[0], Counter())
-        count["to be made again" if " " in now else now] += 1
+        count["to be made again" if " " in run_state else run_state] += 1
         count["published"] += spec.published
-        if now == "done":
+        if run_state == "done":
             record = read_record(spec.folder)
-            now += ", by other code in lib/" if record.get("lib") != code else ""
+            run_state += ", by other code in lib/" if record.get("lib") != code else ""
             # equal seeds repeat a run bit by bit on one type of processor only: made here, it would differ
-            now += ", on another processor" if record.get("cpu") not in (None, here) else ""
-            when = f"{record.get('started', '')[:16]}  {clock(record['elapsed']):>8}"
-        if groups or now != "missing":
-            print(f"{spec.name:36} {now:32} {when}".rstrip())
+            run_state += ", on another processor" if record.get("cpu") not in (None, cpu) else ""
+            times = f"{record.get('started', '')[:16]}  {clock(record['elapsed']):>8}"
+        if groups or run_state != "missing":
+            print(f"{spec.name:36} {run_state:32} {times}".rstrip())
     for kind, count in counts.items():
         print(f"{kind:12} " + ", ".join(f"{number} {name}" for name, number in count.most_common() if number))
 
@@ -130,19 +130,19 @@ def clean() -> None:
     with ExitStack() as stack:
         for lock in (RUNS / ".lock", RUNS / "reference/.lock"):
             if lock.exists() and not try_lock(stack.enter_context(lock.open("a+"))):
-                maker = lock.read_text()
-                raise RunError(f"process {maker} is making runs here: wait for it, or `kill {maker}`")
+                pid = lock.read_text()
+                raise RunError(f"process {pid} is making runs here: wait for it, or `kill {pid}`")
         for name in ("spec.json", "run.json", "run.before.json"):
-            for place in ("*/*/*/*", "reference/*/*/*/*", "scratch/*"):
-                for folder in [path.parent for path in sorted(RUNS.glob(f"{place}/{name}")) if is_record(path)]:
+            for pattern in ("*/*/*/*", "reference/*/*/*/*", "scratch/*"):
+                for folder in [path.parent for path in sorted(RUNS.glob(f"{pattern}/{name}")) if is_record(path)]:
                     print(f"{shown(folder)}: {size_mb(folder)}")
                     shutil.rmtree(folder)
                     for parent in takewhile(lambda parent: parent.is_relative_to(RUNS), folder.parents):
                         with suppress(OSError):  # it is not empty
                             parent.rmdir()
     caches = (".verdicts", ".cache", ".home", ".snakemake", "reference/.snakemake")
-    ours = (DATA / "runs").resolve() == RUNS  # on another disk, all but the first may belong to other programs
-    for cache in caches if ours else caches[:1]:
+    is_default = (DATA / "runs").resolve() == RUNS  # on another disk, all but the first may belong to other programs
+    for cache in caches if is_default else caches[:1]:
         shutil.rmtree(RUNS / cache, ignore_errors=True)
 
 
@@ -163,31 +163,31 @@ def size_mb(folder: Path) -> str:
 @app.command()
 def publish(profile: str, groups: Groups) -> None:
     """Copy finished runs to data/reference: those of their files that studies and other runs need."""
-    known: dict[Path, str] = {}
+    states: dict[Path, str] = {}
     for spec in project.asked(profile, groups):
-        if (now := state(spec, known)) == RESULTS and spec.published:
+        if (run_state := state(spec, states)) == RESULTS and spec.published:
             print(f"{spec.name}: stays as it is published, since only its results are here")
             continue
-        if now != "done":
+        if run_state != "done":
             remedy = f"`python -m lib.runs make {profile} {spec.name}`"
-            raise RunError(f"{spec.name} is not finished ({now}): {remedy}")
+            raise RunError(f"{spec.name} is not finished ({run_state}): {remedy}")
         if spec.folder.resolve() == spec.reference.resolve():
             raise RunError(f"{spec.name} lies in data/reference already: COUNTDOWN_RUNS must be another folder")
-        record, half = read_record(spec.folder), spec.reference.with_name(f".{spec.reference.name}")
-        shutil.rmtree(half, ignore_errors=True)
-        half.mkdir(parents=True)
+        record, temporary = read_record(spec.folder), spec.reference.with_name(f".{spec.reference.name}")
+        shutil.rmtree(temporary, ignore_errors=True)
+        temporary.mkdir(parents=True)
         for name in PUBLISHED if spec.declaration.keep_checkpoint else PUBLISHED[:-1]:
             if (path := spec.folder / name).exists():
-                (shutil.copytree if path.is_dir() else shutil.copyfile)(path, half / name)
+                (shutil.copytree if path.is_dir() else shutil.copyfile)(path, temporary / name)
         if (verdicts := spec.reference / "verdicts.parquet").exists() and made_as(spec.reference) == record["id"]:
-            shutil.copyfile(verdicts, half / verdicts.name)  # they are on these very samples
-        files = {name: entry for name, entry in record["files"].items() if (half / name).exists()}
+            shutil.copyfile(verdicts, temporary / verdicts.name)  # they are on these very samples
+        files = {name: entry for name, entry in record["files"].items() if (temporary / name).exists()}
         # runs may lie in another folder (COUNTDOWN_RUNS), whose path means nothing to others
-        here = json.dumps(f"{shown(project.runs)}/")[:-1]  # with its quotation mark, and é escaped as in the record
-        named = json.dumps(record | {"files": files}).replace(here, '"data/runs/')
-        write_json(half / "run.json", json.loads(named))
+        prefix = json.dumps(f"{shown(project.runs)}/")[:-1]  # with its quotation mark, and é escaped as in the record
+        text = json.dumps(record | {"files": files}).replace(prefix, '"data/runs/')
+        write_json(temporary / "run.json", json.loads(text))
         shutil.rmtree(spec.reference, ignore_errors=True)  # only after all is copied
-        half.rename(spec.reference)
+        temporary.rename(spec.reference)
         print(f"{shown(spec.reference)}: {size_mb(spec.reference)}")
 
 
@@ -201,15 +201,15 @@ def restore(profile: str, groups: Groups) -> None:
         elif spec.folder.exists() and any(spec.folder.iterdir()):
             print(f"{spec.name}: stays as it is here, {spec.state}")
         else:
-            aside = shutil.ignore_patterns("verdicts.parquet")
-            half = spec.folder.with_name(f".{spec.folder.name}")  # renamed once it is whole
-            shutil.rmtree(half, ignore_errors=True)
-            shutil.copytree(spec.reference, half, ignore=aside)
-            alone = not any((half / name).exists() for name in HELD)
-            began = {key: record[key] for key in ("profile", "run", "seed")}
-            for name, content in (("run.json", record), ("spec.json", began)):
-                write_json(half / name, content | ({"results_only": True} if alone else {}))
-            half.rename(spec.folder)  # which is absent or empty
+            ignored = shutil.ignore_patterns("verdicts.parquet")
+            temporary = spec.folder.with_name(f".{spec.folder.name}")  # renamed once it is whole
+            shutil.rmtree(temporary, ignore_errors=True)
+            shutil.copytree(spec.reference, temporary, ignore=ignored)
+            results_only = not any((temporary / name).exists() for name in HELD)
+            identity = {key: record[key] for key in ("profile", "run", "seed")}
+            for name, content in (("run.json", record), ("spec.json", identity)):
+                write_json(temporary / name, content | ({"results_only": True} if results_only else {}))
+            temporary.rename(spec.folder)  # which is absent or empty
             print(f"{spec.name}: {spec.state}")
 
 

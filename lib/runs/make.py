@@ -38,8 +38,8 @@ def make(
     folder.mkdir(parents=True, exist_ok=True)
     with (folder / ".lock").open("a+") as lock:  # only one process makes runs at a time
         if not try_lock(lock):
-            other = (folder / ".lock").read_text()
-            raise RunError(f"these runs are being made by process {other}: wait for it, or `kill {other}`")
+            pid = (folder / ".lock").read_text()
+            raise RunError(f"these runs are being made by process {pid}: wait for it, or `kill {pid}`")
         lock.truncate(0)
         print(os.getpid(), end="", file=lock, flush=True)
         for spec in plan.specs.values() if again else ():  # only now, as another process may have been at work
@@ -47,16 +47,16 @@ def make(
         waiting = [plan.specs[run] for run in plan.waiting]
         seconds = expected(project, waiting[0].profile, waiting) if waiting else {}
         show_plan(project, plan, seconds, cores)
-        limits = snakemake_options(machine, cores)
-        missing = engine_missing(spec.params.get("engine", "") for spec in waiting)
-        if missing and "--cores" in limits:  # if runs are made elsewhere, it need not be installed here
-            raise RunError(missing)
+        machine_options = snakemake_options(machine, cores)
+        reason = engine_missing(spec.params.get("engine", "") for spec in waiting)
+        if reason and "--cores" in machine_options:  # if runs are made elsewhere, it need not be installed here
+            raise RunError(reason)
         if waiting:
-            snakemake(project, folder, plan, seconds, cores, [*limits, *options])
+            snakemake(project, folder, plan, seconds, cores, [*machine_options, *options])
     for spec in plan.specs.values():
         if spec.study and not project.published and (record := read_record(spec.folder)):  # none after --dry-run
-            made = record["artifacts"]
-            print(f"made {len(made)} figures and tables of {spec.run} in {shown(spec.folder)}")
+            artifacts = record["artifacts"]
+            print(f"made {len(artifacts)} figures and tables of {spec.run} in {shown(spec.folder)}")
             if (summary := spec.folder / "summary.md").exists():
                 print(summary.read_text().strip())
 
@@ -77,9 +77,9 @@ def snakemake(
     # 1. Start Snakemake in a process group of its own
     profile = next(iter(plan.specs.values())).profile
     config = ["--config", f"profile={profile}", f"runs={','.join(plan.waiting)}", f"published={int(project.published)}"]
-    place = ["--snakefile", str(project.root / "Snakefile"), "--directory", str(folder)]
+    paths = ["--snakefile", str(project.root / "Snakefile"), "--directory", str(folder)]
     process = subprocess.Popen(
-        [sys.executable, "-m", "snakemake", *OPTIONS.split(), *place, *config, *options],
+        [sys.executable, "-m", "snakemake", *OPTIONS.split(), *paths, *config, *options],
         cwd=project.root,
         env=os.environ | caches(project.runs),
         stdout=subprocess.PIPE,
@@ -90,37 +90,37 @@ def snakemake(
         preexec_fn=partial(die_with_parent, os.getpid()),
     )
     # 2. Repeat what it says about runs, with the time left
-    told, left, here = [], dict.fromkeys(plan.waiting), "--cores" in options
+    lines, pending, is_local = [], dict.fromkeys(plan.waiting), "--cores" in options
     try:
         for line in map(str.rstrip, process.stdout or ()):
-            told.append(line)
+            lines.append(line)
             if line.startswith("> made "):
-                left.pop(line.split()[2], None)
-                line += f", {len(plan.waiting) - len(left)} of {len(plan.waiting)}"
-                line += f", about {clock(time_left(plan, left, seconds, cores))} left" if seconds and left else ""
-            if not here or line.startswith(("> ", "! ")):  # runs elsewhere print nothing here: show what Snakemake says
+                pending.pop(line.split()[2], None)
+                line += f", {len(plan.waiting) - len(pending)} of {len(plan.waiting)}"
+                line += f", about {clock(time_left(plan, pending, seconds, cores))} left" if seconds and pending else ""
+            if not is_local or line.startswith(("> ", "! ")):  # runs elsewhere print nothing here: show all lines
                 print(line.removeprefix("> "), flush=True)
         process.wait()
     except KeyboardInterrupt:
         print("\n! stopped; the same command goes on from here", flush=True)
         raise
     finally:
-        for stop in (signal.SIGTERM, signal.SIGKILL):  # end Snakemake and all its runs, if need be by force
+        for signum in (signal.SIGTERM, signal.SIGKILL):  # end Snakemake and all its runs, if need be by force
             if process.poll() is None:
-                os.killpg(process.pid, stop)
+                os.killpg(process.pid, signum)
                 with suppress(subprocess.TimeoutExpired):
                     process.wait(timeout=10)
     # 3. Name the runs that failed
-    errors = re.findall(r"^Error in rule run.*?output: \S+?/(\S+)/run\.json", "\n".join(told), re.M | re.S)
+    errors = re.findall(r"^Error in rule run.*?output: \S+?/(\S+)/run\.json", "\n".join(lines), re.M | re.S)
     failed = [run for run in plan.waiting if run in errors]
     for run in failed:
-        if not any(f"! run {run} " in line for line in told):
+        if not any(f"! run {run} " in line for line in lines):
             log = shown(plan.specs[run].folder / "log.txt")
             print(f"! run {run} was killed, most often as the memory was full\n! log: {log}", flush=True)
     if failed:
         raise RunError(f"{len(failed)} failed: {', '.join(failed)}; the same command goes on from there")
     if process.returncode:
-        raise RunError("\n".join([*told[-40:], f"Snakemake ended with status {process.returncode}"]))
+        raise RunError("\n".join([*lines[-40:], f"Snakemake ended with status {process.returncode}"]))
 
 
 # --- figures and pages --------------------------------------------------------------------------------------
@@ -130,15 +130,15 @@ def draw(project: Project, profiles: list[str], names: list[str], cores: int) ->
     """Execute studies again with the published runs, and copy their figures and tables to figures/. `project` must be
     one that is `published`. Raises RunError that names the studies that failed."""
     project.check()
-    drawn, failed, absent = [], [], None
+    drawn, failed, missing_error = [], [], None
     for profile in profiles:
         specs = project.specs(profile)
         try:
-            asked = [spec for spec in project.asked(profile, names) if spec.study]
+            requested = [spec for spec in project.asked(profile, names) if spec.study]
         except DeclarationError as error:  # another of the profiles may have these runs
-            absent = error
+            missing_error = error
             continue
-        studies = {one.name for spec in asked for one in (spec, *spec.parents.values()) if one.study}
+        studies = {run.name for spec in requested for run in (spec, *spec.parents.values()) if run.study}
         plan = Plan({name: spec for name, spec in specs.items() if name in studies and spec.published})
         try:
             if plan.specs:
@@ -152,8 +152,8 @@ def draw(project: Project, profiles: list[str], names: list[str], cores: int) ->
                 with atomic(FIGURES / Path(artifact).name) as temporary:
                     shutil.copyfile(spec.folder / artifact, temporary)
     if not drawn + failed:
-        if absent:
-            raise absent
+        if missing_error:
+            raise missing_error
         remedy = "`make study`, then `python -m lib.runs publish cpu headline`"
         raise RunError(f"no study among {' '.join(names)} is published in {', '.join(profiles)}: {remedy}")
     if failed:

@@ -39,12 +39,12 @@ def entry(path: str) -> Any:
     notebook's default are accepted without a look at the table."""
 
     def known(value: str, info: ValidationInfo) -> str:
-        usual = not value or (info.context or {}).get(info.field_name) == value or own(value)
-        usual = usual or (info.field_name == "problem_set" and bool(ON_HUB.fullmatch(value)))
+        exempt = not value or (info.context or {}).get(info.field_name) == value or own(value)
+        exempt = exempt or (info.field_name == "problem_set" and bool(ON_HUB.fullmatch(value)))
         file = value.rpartition(":")[0] if ".py:" in value else value
-        if not usual and file.endswith((*table("game.problem.FILES"), ".py")) and not (ROOT / file).is_file():
+        if not exempt and file.endswith((*table("game.problem.FILES"), ".py")) and not (ROOT / file).is_file():
             raise ValueError(f"there is no file {file} in {ROOT}")
-        if not usual and value not in table(path):
+        if not exempt and value not in table(path):
             raise ValueError(f"there is no such entry in {path}{nearest(value, table(path))}")
         return value
 
@@ -73,20 +73,20 @@ def check(given: Mapping[str, Any], defaults: Mapping[str, Any] | None = None) -
     The file of a user's own reward is not executed here, so that a mistake in it does not stop other runs.
     `check_rewards` executes it.
     """
-    plain: dict[str, Any] = {name: v for name, v in given.items() if isinstance(v, int | float | str | list | dict)}
+    values: dict[str, Any] = {name: v for name, v in given.items() if isinstance(v, int | float | str | list | dict)}
     try:
-        Parameters.model_validate(plain, context=defaults)
+        Parameters.model_validate(values, context=defaults)
     except ValidationError as error:
         raise ValueError(explain(error, FIELDS)) from error
     for settings in TRAINERS:  # whether the parameters fit together
-        if settings.required() <= plain.keys():
-            settings.of(plain)
-    if plain.get("reward") and ":" not in plain["reward"]:
-        table("rewards.get_reward")(plain["reward"], plain.get("reward_options", {}))
-    if plain.get("curriculum"):
-        options(plain["curriculum"], plain.get("curriculum_options", {}), table("learn.curriculum.CURRICULA"))
-    for why in misfits(plain):
-        raise ValueError(why)
+        if settings.required() <= values.keys():
+            settings.of(values)
+    if values.get("reward") and ":" not in values["reward"]:
+        table("rewards.get_reward")(values["reward"], values.get("reward_options", {}))
+    if values.get("curriculum"):
+        options(values["curriculum"], values.get("curriculum_options", {}), table("learn.curriculum.CURRICULA"))
+    for reason in misfits(values):
+        raise ValueError(reason)
 
 
 def check_rewards(given: Mapping[str, Any]) -> None:
@@ -100,37 +100,37 @@ def check_rewards(given: Mapping[str, Any]) -> None:
 
 def misfits(given: Mapping[str, Any]) -> Iterator[str]:
     """Reasons why parameters that are valid by themselves do not fit together."""
-    problems, evaluated, asked = (given.get(name) for name in ("problem_set", "eval_set", "eval_problems"))
+    problem_set, eval_set, eval_problems = (given.get(name) for name in ("problem_set", "eval_set", "eval_problems"))
     style, reward, value = given.get("prompt_style", "free"), given.get("reward", ""), given.get("value", "")
     if given.get("curriculum") == "mixed" and not given.get("probes", "some"):
         yield "curriculum is 'mixed': it needs a run of probes, which says how often problems are failed"
     if given.get("checked") and given.get("design", "free") not in table("learn.demonstrations.TRACES"):
         yield f"checked is true, and design {given.get('design', 'free')!r} writes no traces"
-    judged = reward or given.get("sets") or asked or {"samples", "engine"} <= given.keys()
-    if judged and style not in (verifiers := table("game.verifiers.VERIFIERS")):
+    needs_verifier = reward or given.get("sets") or eval_problems or {"samples", "engine"} <= given.keys()
+    if needs_verifier and style not in (verifiers := table("game.verifiers.VERIFIERS")):
         yield f"prompt_style is {style!r}: no verifier reads it{nearest(style, verifiers)}"
     expressions = ("sparse", "ast", "dense", *table("rewards.TRACE_REWARDS"))  # our rewards that read an expression
     if (reward in expressions and style.startswith("program")) or (
         reward in ("program", "program_near") and style in ("free", "words")
     ):
         yield f"prompt_style is {style!r}: no completion can be correct by reward {reward!r}"
-    if problems and ON_HUB.fullmatch(problems) and given.get("source") != "hub" and not own(problems):
-        yield f"problem_set is {problems!r}: a set of the hub needs source: hub"
+    if problem_set and ON_HUB.fullmatch(problem_set) and given.get("source") != "hub" and not own(problem_set):
+        yield f"problem_set is {problem_set!r}: a set of the hub needs source: hub"
     points = [point for point in given.get("searches", []) if isinstance(point, dict)]  # in analyses: folders
     if points and any("learned" in point.get("rerank", "") for point in points) != bool(value):
         yield f"value is {value!r}: searches with rerank learned need one, and no others do"
-    if evaluated and asked and not own(evaluated):
-        held = json.loads((PROBLEMS / "manifest.json").read_text())
-        ours = held.get("/".join(table("game.problem.EVALUATION_SETS")[evaluated]))  # None for a set of the hub
-        if ours and asked > ours["rows"]:
-            yield f"eval_problems is {asked}, and {evaluated} has {ours['rows']}"
+    if eval_set and eval_problems and not own(eval_set):
+        manifest = json.loads((PROBLEMS / "manifest.json").read_text())
+        set_entry = manifest.get("/".join(table("game.problem.EVALUATION_SETS")[eval_set]))  # None for a set of the hub
+        if set_entry and eval_problems > set_entry["rows"]:
+            yield f"eval_problems is {eval_problems}, and {eval_set} has {set_entry['rows']}"
 
 
 def options(name: str, given: dict[str, Any], entries: dict) -> None:
     """Check the options `given` for the entry `name` of a table. Raises ValueError for an option that the entry does
     not have, that has another type than its default, or that is outside the bounds which the entry's `check` tests."""
-    found = signature(entries[name]).parameters.values()
-    defaults = {one.name: one.default for one in found if one.default is not one.empty}
+    parameters = signature(entries[name]).parameters.values()
+    defaults = {param.name: param.default for param in parameters if param.default is not param.empty}
     for option, value in given.items():
         if option not in defaults:
             raise ValueError(f"{name} has no option {option!r}{nearest(option, defaults)}")

@@ -113,27 +113,27 @@ class Project:
         """Declarations by kind/name/seed, with grids multiplied out and parents looked up."""
         runs: dict[str, Declaration] = {}
         for template, declaration in self.declarations.completed():
-            where = f"{YAML}: runs.{template}"
+            location = f"{YAML}: runs.{template}"
             if template.startswith(STUDY) and not declaration.parents:
-                raise DeclarationError(f"{where}: a study reads other runs: its needs must say which")
+                raise DeclarationError(f"{location}: a study reads other runs: its needs must say which")
             for profile in declaration.only:
-                known(profile, self.declarations.profiles, f"{where}.only: profile")
+                known(profile, self.declarations.profiles, f"{location}.only: profile")
             for name, run in points(template, declaration):
                 seed = (self.notebook(run.notebook)[0] | run.params)["seed"]
                 if not re.fullmatch(RUN, name):
-                    raise DeclarationError(f"{where}: {name!r} is no name of a run, which is kind/name")
+                    raise DeclarationError(f"{location}: {name!r} is no name of a run, which is kind/name")
                 if type(seed) is not int or seed < 0:
-                    raise DeclarationError(f"{where}: seed is {seed!r}, and must be a whole number from 0")
+                    raise DeclarationError(f"{location}: seed is {seed!r}, and must be a whole number from 0")
                 if f"{name}/{seed}" in runs:
-                    raise DeclarationError(f"{where}: two runs are called '{name}/{seed}'")
+                    raise DeclarationError(f"{location}: two runs are called '{name}/{seed}'")
                 runs[f"{name}/{seed}"] = run
         for name, run in runs.items():
             for key, value in run.needs.items():
-                where = f"{YAML}: runs.{name}.needs.{key}"
+                location = f"{YAML}: runs.{name}.needs.{key}"
                 if isinstance(value, str):
-                    run.needs[key] = of_seed(value, split(name)[1], runs, where)
+                    run.needs[key] = of_seed(value, split(name)[1], runs, location)
                 else:
-                    run.needs[key] = select(value, runs, where, seeds=name.startswith(STUDY))
+                    run.needs[key] = select(value, runs, location, seeds=name.startswith(STUDY))
         return runs
 
     @cache  # noqa: B019
@@ -156,53 +156,53 @@ class Project:
 
     def of_profile(self, profile: str) -> dict[str, Declaration]:
         """All declarations, updated with what the profile sets for single runs, which can be other parents too."""
-        body, runs, where = self.declarations.profiles[profile], self.expanded(), f"{YAML}: profiles.{profile}"
+        settings, runs, location = self.declarations.profiles[profile], self.expanded(), f"{YAML}: profiles.{profile}"
         notebooks = {run.notebook for run in runs.values()}
         parameters = {parameter for name in notebooks for parameter in self.notebook(name)[0]}
-        for parameter in body.params:
-            known(parameter, parameters, f"{where}.params: parameter")
-        for name in body.notebooks:
-            known(name, notebooks, f"{where}.notebooks: notebook")
-        special: dict[str, Values] = {name: {} for name in runs}
-        for pattern, given in body.runs.items():
-            for name in select([pattern], runs, f"{where}.runs", seeds=True):
-                special[name] |= given
-        kinds, found = {name.partition("/")[0] for name in runs}, {}
+        for parameter in settings.params:
+            known(parameter, parameters, f"{location}.params: parameter")
+        for name in settings.notebooks:
+            known(name, notebooks, f"{location}.notebooks: notebook")
+        overrides: dict[str, Values] = {name: {} for name in runs}
+        for pattern, values in settings.runs.items():
+            for name in select([pattern], runs, f"{location}.runs", seeds=True):
+                overrides[name] |= values
+        kinds, declarations = {name.partition("/")[0] for name in runs}, {}
         for name, run in runs.items():
-            needs, params = dict(run.needs), special[name]
+            needs, params = dict(run.needs), overrides[name]
             for key in needs.keys() & params.keys():
                 if str(params[key]).partition("/")[0] in kinds:
-                    needs[key] = of_seed(str(params.pop(key)), split(name)[1], runs, f"{where}.runs")
+                    needs[key] = of_seed(str(params.pop(key)), split(name)[1], runs, f"{location}.runs")
                 else:  # a policy of the hub or a folder, which is no run
                     del needs[key]
-            update = {"needs": needs, "params": run.params | params, "mem_mb": max(run.mem_mb, body.mem_mb)}
-            found[name] = run.model_copy(update=update)
-        return found
+            update = {"needs": needs, "params": run.params | params, "mem_mb": max(run.mem_mb, settings.mem_mb)}
+            declarations[name] = run.model_copy(update=update)
+        return declarations
 
     def resolve(self, profile: str, name: str, run: Declaration, parents: dict[str, Spec]) -> Spec:
         """Resolve one run. Of each parameter the last of these values counts: the default of the notebook, that of the
         profile, of the profile for this notebook, of the run, and of the profile for this run."""
-        body, where = self.declarations.profiles[profile], f"{YAML}: profile {profile}, run {name}"
+        settings, location = self.declarations.profiles[profile], f"{YAML}: profile {profile}, run {name}"
         defaults, code = self.notebook(run.notebook)
-        shared = {key: value for key, value in body.params.items() if key in defaults}
-        given = shared | body.notebooks.get(run.notebook, {}) | run.params | run.needs
-        for key, value in given.items():
-            known(key, defaults, f"{where}: parameter of {run.notebook}")
-            given[key] = typed(value, defaults[key], f"{where}: {key}")
-        if "output" in given:
-            raise DeclarationError(f"{where}: output is set by the runner")
-        params = {key: value for key, value in (defaults | given).items() if key not in {"output", *run.needs}}
+        profile_params = {key: value for key, value in settings.params.items() if key in defaults}
+        values = profile_params | settings.notebooks.get(run.notebook, {}) | run.params | run.needs
+        for key, value in values.items():
+            known(key, defaults, f"{location}: parameter of {run.notebook}")
+            values[key] = typed(value, defaults[key], f"{location}: {key}")
+        if "output" in values:
+            raise DeclarationError(f"{location}: output is set by the runner")
+        params = {key: value for key, value in (defaults | values).items() if key not in {"output", *run.needs}}
         if str(params["seed"]) != split(name)[1]:
-            raise DeclarationError(f"{where}: seed is set by the run: grid: {{ seed: [0, 1] }}, or its own params")
+            raise DeclarationError(f"{location}: seed is set by the run: grid: {{ seed: [0, 1] }}, or its own params")
         try:
             check(params | run.needs, defaults)
-            named = inputs(params, self.root)
+            input_hashes = inputs(params, self.root)
         except (ValueError, OverflowError) as error:
-            raise DeclarationError(f"{where}: {error}") from error
+            raise DeclarationError(f"{location}: {error}") from error
         ancestors = {parent: spec.fingerprint for parent, spec in parents.items()}
-        fingerprint = digest([run.notebook, code, params, run.needs, ancestors, named])
-        evaluated = run.needs.get("policy") if name.startswith(EVALUATIONS) else None
-        method = parents[evaluated].method if isinstance(evaluated, str) else split(name)[0]
+        fingerprint = digest([run.notebook, code, params, run.needs, ancestors, input_hashes])
+        policy = run.needs.get("policy") if name.startswith(EVALUATIONS) else None
+        method = parents[policy].method if isinstance(policy, str) else split(name)[0]
         reference = folder = self.root / "data/reference" / profile / name
         if name.startswith(STUDY) or not self.published:
             folder = self.runs / ("reference" if self.published else "") / profile / name
@@ -218,28 +218,30 @@ class Project:
     def asked(self, profile: str, names: Iterable[str]) -> list[Spec]:
         """The runs that these names of groups, names of runs, and patterns (as in a group) stand for, each once. Raises
         DeclarationError."""
-        runs, groups, specs, found = self.expanded(), self.declarations.groups, self.specs(profile), {}
+        runs, groups, specs, selected = self.expanded(), self.declarations.groups, self.specs(profile), {}
         for name in names:
             if not set("*?[") & set(name):
                 known(name, [*groups, *dict.fromkeys(split(run)[0] for run in runs), *runs], "group or run")
-            here = [run for run in select(groups.get(name, [name]), runs, f"{YAML}: groups") if run in specs]
-            if not here:
+            matches = [run for run in select(groups.get(name, [name]), runs, f"{YAML}: groups") if run in specs]
+            if not matches:
                 reason = f"{YAML} declares it for other profiles alone, or names it in profiles.{profile}.without"
                 raise DeclarationError(f"profile {profile} has no run of {name}: {reason}")
-            found |= {run: specs[run] for run in here}
-        return list(found.values())
+            selected |= {run: specs[run] for run in matches}
+        return list(selected.values())
 
     def plan(self, profile: str, *names: str) -> "Plan":
         """The plan for making these groups and runs, with all runs that they depend on. A study does not wait for
         parents that are neither finished nor asked for themselves: they are not part of the plan."""
         self.check()
         specs, states, again = self.specs(profile), {}, set()
-        wanted = {spec.name for spec in self.asked(profile, names)}
+        runs = {spec.name for spec in self.asked(profile, names)}
         for name, spec in reversed(specs.items()):  # children first
-            if name in wanted and (state(spec, states) not in READABLE or name in again):
-                wanted |= {n for n, one in spec.parents.items() if not spec.study or state(one, states) in READABLE}
-                again |= {n for n, one in spec.parents.items() if not spec.study and state(one, states) == RESULTS}
-        plan = Plan({run: spec for run, spec in specs.items() if run in wanted}, states, frozenset(again))
+            if name in runs and (state(spec, states) not in READABLE or name in again):
+                runs |= {n for n, parent in spec.parents.items() if not spec.study or state(parent, states) in READABLE}
+                again |= {
+                    n for n, parent in spec.parents.items() if not spec.study and state(parent, states) == RESULTS
+                }
+        plan = Plan({run: spec for run, spec in specs.items() if run in runs}, states, frozenset(again))
         self.check_own_rewards(plan.specs[run] for run in plan.waiting)
         return plan
 
@@ -258,7 +260,7 @@ def among(run: Declaration, specs: Mapping[str, Spec]) -> Declaration | None:
     a single parent is missing, or no parent is left."""
     needs = {}
     for key, names in run.needs.items():
-        needs[key] = [one for one in names if one in specs] if isinstance(names, list) else names
+        needs[key] = [name for name in names if name in specs] if isinstance(names, list) else names
         if isinstance(names, str) and names not in specs:
             return None
     if run.needs and not any(needs.values()):
@@ -302,8 +304,8 @@ def read_record(folder: Path) -> dict[str, Any]:
     except FileNotFoundError:
         return {}
     except (ValueError, OSError) as error:
-        why = " ".join(str(error).splitlines()[1:3]) or error  # the lines of pydantic's message with place and reason
-        raise DeclarationError(f"{shown(path)} is damaged ({why}): {remedy(path)}") from error
+        reason = " ".join(str(error).splitlines()[1:3]) or error  # lines of pydantic's message with place and reason
+        raise DeclarationError(f"{shown(path)} is damaged ({reason}): {remedy(path)}") from error
 
 
 def state(spec: Spec, states: dict[Path, str]) -> str:
@@ -336,8 +338,8 @@ def reasons(spec: Spec, states: dict[Path, str]) -> Iterator[str]:
         if spec.study and not finished and name not in record["parents"]:
             continue
         # a restored run was made from the published parents, which may differ from those in data/runs
-        makes = {finished and made_as(parent.folder), made_as(parent.reference)} - {None}
-        if record["parents"].get(name) not in makes:
+        parent_ids = {finished and made_as(parent.folder), made_as(parent.reference)} - {None}
+        if record["parents"].get(name) not in parent_ids:
             yield f"{name} made anew" if finished else f"{name} is not finished"
     if record.get("results_only"):
         yield RESULTS
@@ -362,19 +364,19 @@ class Plan:
     @cached_property
     def heights(self) -> dict[str, int]:
         """For each run the length of the longest chain of runs that depend on it. The longest are started first."""
-        found = dict.fromkeys(self.specs, 0)
+        heights = dict.fromkeys(self.specs, 0)
         for name, spec in reversed(self.specs.items()):  # children first
-            for parent in found.keys() & spec.parents.keys():
-                found[parent] = max(found[parent], found[name] + 1)
-        return found
+            for parent in heights.keys() & spec.parents.keys():
+                heights[parent] = max(heights[parent], heights[name] + 1)
+        return heights
 
     @cached_property
     def waiting(self) -> dict[str, str]:
         """The state of each run that is not finished, is one of `again`, or has a parent that is to be made. A run that
         was made from a published parent stays finished when this parent is made `again`."""
-        found: dict[str, str] = {}
+        waiting: dict[str, str] = {}
         for name, spec in self.specs.items():  # parents first
-            now = state(spec, self.states)
-            if now not in READABLE or name in self.again or (found.keys() - self.again) & spec.parents.keys():
-                found[name] = now
-        return found
+            run_state = state(spec, self.states)
+            if run_state not in READABLE or name in self.again or (waiting.keys() - self.again) & spec.parents.keys():
+                waiting[name] = run_state
+        return waiting

@@ -18,8 +18,8 @@ MEANS = {"pass@1": "mean", "any": "max", "score": "mean", "rejected": "mean", "t
 
 def played(patterns) -> pd.DataFrame:
     """`metrics.searched` of the search runs that fit `patterns`; the column "method" names the whole system."""
-    found = metrics.searched(judging.games(patterns))
-    return found.assign(method=found["method"] + " " + found["system"])
+    searches = metrics.searched(judging.games(patterns))
+    return searches.assign(method=searches["method"] + " " + searches["system"])
 
 
 def systems(*tables: pd.DataFrame) -> pd.DataFrame:
@@ -42,9 +42,9 @@ def full_answers(answers: pd.DataFrame) -> pd.DataFrame:
 def with_groups(scores: pd.DataFrame) -> pd.DataFrame:
     """`scores`, in which each group of problems of the set "levels" is added as a set of its own, "levels L1" to
     "levels L9"."""
-    hard = scores[scores.index.isin(["levels"], level="set")].reset_index()
-    hard["set"] = "levels " + hard["problem"].map(groups())
-    return pd.concat([scores, hard.set_index(metrics.KEYS)])
+    levels = scores[scores.index.isin(["levels"], level="set")].reset_index()
+    levels["set"] = "levels " + levels["problem"].map(groups())
+    return pd.concat([scores, levels.set_index(metrics.KEYS)])
 
 
 def groups() -> pd.Series:

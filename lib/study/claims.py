@@ -70,21 +70,21 @@ def planned(paper: str | None = None) -> pd.DataFrame:
     return table if paper is None else table[table["paper"] == paper].reset_index(drop=True)
 
 
-def comparisons(claim, theirs=False) -> list[dict[str, float]]:
-    """The contrasts that a row of `planned` asks for, each as a weight for every method. With `theirs`, the contrasts
+def comparisons(claim, in_paper=False) -> list[dict[str, float]]:
+    """The contrasts that a row of `planned` asks for, each as a weight for every method. With `in_paper`, the contrasts
     are those of the paper: its own runs, without `starts`, since all policies of a paper start from one policy."""
-    first, *others = (claim.paper_runs if theirs else claim.runs).split(";")
+    first, *others = (claim.paper_runs if in_paper else claim.runs).split(";")
     if claim.metric.startswith("slope of "):  # over all their runs, one number
         return [dict.fromkeys((first, *others), 1.0)]
     if claim.direction == "zero" or not others:
         return [{method: 1.0} for method in (first, *others)]
     if len(others) > 1 and claim.direction not in ("highest", "lowest"):
         raise ValueError(f"claims.csv, {claim.id}: {claim.direction!r} compares two methods, not {claim.runs}")
-    asked = [{first: 1.0, other: -claim.factor} for other in others]
-    if claim.starts and not theirs:  # A - A's start - factor (B - B's start)
+    contrasts = [{first: 1.0, other: -claim.factor} for other in others]
+    if claim.starts and not in_paper:  # A - A's start - factor (B - B's start)
         for start, sign in zip(claim.starts.split(";"), (-1.0, claim.factor), strict=True):
-            asked[0][start] = asked[0].get(start, 0.0) + sign
-    return [{method: weight for method, weight in weights.items() if weight} for weights in asked]
+            contrasts[0][start] = contrasts[0].get(start, 0.0) + sign
+    return [{method: weight for method, weight in weights.items() if weight} for weights in contrasts]
 
 
 def answer(low: float, high: float, direction: str, seeds: int, margin=np.nan) -> str:
@@ -100,21 +100,21 @@ def answer(low: float, high: float, direction: str, seeds: int, margin=np.nan) -
     return "holds" if low > 0 else "reversed" if high < 0 else "open"
 
 
-def size(low: float, high: float, direction: str, theirs: float) -> str:
-    """The answer on size. `theirs` is the paper's number. Claims of equality, and claims without a number of the paper,
-    get "unknown"."""
+def size(low: float, high: float, direction: str, paper_value: float) -> str:
+    """The answer on size. `paper_value` is the paper's number. Claims of equality, and claims without a number of the
+    paper, get "unknown"."""
     if direction in ("lower", "lowest"):
-        low, high, theirs = -high, -low, -theirs
-    if direction in ("equal", "zero") or not theirs > 0 or np.isnan(low):
+        low, high, paper_value = -high, -low, -paper_value
+    if direction in ("equal", "zero") or not paper_value > 0 or np.isnan(low):
         return "unknown"
-    if theirs > high:
+    if paper_value > high:
         return "smaller"
-    return "larger" if theirs < low else "as large" if low > 0 else "unknown"
+    return "larger" if paper_value < low else "as large" if low > 0 else "unknown"
 
 
-def evaluate(asked: pd.DataFrame, scores: pd.DataFrame, ready: Mapping[str, tuple] | None = None) -> pd.DataFrame:
-    """Answers the claims `asked` (rows of `planned`), one row per claim. A claim of several comparisons gets the row of
-    the one with the weakest answer; among equally weak ones, the row with the smallest lead.
+def evaluate(claims: pd.DataFrame, scores: pd.DataFrame, ready: Mapping[str, tuple] | None = None) -> pd.DataFrame:
+    """Answers the `claims` (rows of `planned`), one row per claim. A claim of several comparisons gets the row of the
+    one with the weakest answer; among equally weak ones, the row with the smallest lead.
 
     scores: the scores of all methods of the study, in the form that `lib.study.intervals` takes. Numbers of training
     logs are brought into it by `intervals.of_logs`.
@@ -129,44 +129,47 @@ def evaluate(asked: pd.DataFrame, scores: pd.DataFrame, ready: Mapping[str, tupl
     paper["value"] /= paper["unit"].map(PER).fillna(1)
     paper = paper.drop_duplicates(["paper", "method", "set", "metric"]).set_index(["paper", "method", "set", "metric"])
     rows = []
-    for claim in asked.itertuples():
-        theirs = reported(claim, paper["value"])
+    for claim in claims.itertuples():
+        paper_value = reported(claim, paper["value"])
         if ready and claim.id in ready:
-            row = _answers(claim, theirs, *ready[str(claim.id)])
+            row = _answers(claim, paper_value, *ready[str(claim.id)])
         else:
-            row = _weakest(claim, theirs, scores)
-        rows.append({"id": claim.id, "comparisons": len(comparisons(claim)), "theirs": theirs} | row)
-    return asked.merge(pd.DataFrame(rows, columns=["id", *COLUMNS]), on="id")
+            row = _weakest(claim, paper_value, scores)
+        rows.append({"id": claim.id, "comparisons": len(comparisons(claim)), "theirs": paper_value} | row)
+    return claims.merge(pd.DataFrame(rows, columns=["id", *COLUMNS]), on="id")
 
 
 def reported(claim, paper: pd.Series) -> float:
     """The paper's value for a claim: with several comparisons the one that is least favourable to the claim. NaN if the
     paper gives no value."""
-    found = []
-    for weights in comparisons(claim, theirs=True):
+    values = []
+    for weights in comparisons(claim, in_paper=True):
         keys = [(claim.paper, method, claim.problem_set, claim.paper_metric) for method in weights]
         difference = (claim.paper, " - ".join(weights), *keys[0][2:])
         if len(keys) > 1 and difference in paper.index:  # the paper gives only the difference
-            found.append(paper[difference] - claim.bound)
+            values.append(paper[difference] - claim.bound)
         else:
-            found.append(paper.reindex(keys).to_numpy() @ [*weights.values()] - claim.bound)
-    found = [value for value in found if np.isfinite(value)]  # infinite for a crossover that never happened
-    if not found:
+            values.append(paper.reindex(keys).to_numpy() @ [*weights.values()] - claim.bound)
+    values = [value for value in values if np.isfinite(value)]  # infinite for a crossover that never happened
+    if not values:
         return np.nan
     if claim.direction == "zero":
-        return max(found, key=abs)
-    return max(found) if claim.direction in ("lower", "lowest") else min(found)
+        return max(values, key=abs)
+    return max(values) if claim.direction in ("lower", "lowest") else min(values)
 
 
-def _weakest(claim, theirs: float, scores: pd.DataFrame) -> dict:
-    """The weakest of the comparisons of one claim, as a row of `evaluate`. `theirs` is the paper's value."""
-    wanted, found = comparisons(claim), {}
+def _weakest(claim, paper_value: float, scores: pd.DataFrame) -> dict:
+    """The weakest of the comparisons of one claim, as a row of `evaluate`. `paper_value` is the paper's value."""
+    contrasts, results = comparisons(claim), {}
     if claim.metric in scores:
-        here = scores.loc[scores.index.isin([claim.set], level="set"), [claim.metric]]
-        found = measured(here, dict(enumerate(wanted)))
-    if len(found) < len(wanted):
+        claim_scores = scores.loc[scores.index.isin([claim.set], level="set"), [claim.metric]]
+        results = measured(claim_scores, dict(enumerate(contrasts)))
+    if len(results) < len(contrasts):
         return {"answer": "not run"}
-    rows = [_compared(claim, theirs, one, [*weights]) for one, weights in zip(found.values(), wanted, strict=True)]
+    rows = [
+        _compared(claim, paper_value, result, [*weights])
+        for result, weights in zip(results.values(), contrasts, strict=True)
+    ]
 
     def strength(row: dict) -> tuple[int, float]:
         lead = row["estimate"] if claim.direction in ("higher", "highest") else -row["estimate"]
@@ -175,72 +178,72 @@ def _weakest(claim, theirs: float, scores: pd.DataFrame) -> dict:
     return min(rows, key=strength)
 
 
-def _answers(claim, theirs: float, estimate: float, low: float, high: float, seeds: int) -> dict:
+def _answers(claim, paper_value: float, estimate: float, low: float, high: float, seeds: int) -> dict:
     """The columns that each answered claim has."""
     row = {"estimate": estimate, "low": low, "high": high, "seeds": seeds}
     row["answer"] = answer(low, high, claim.direction, seeds, claim.margin)
-    row["size"] = size(low, high, claim.direction, theirs) if seeds > 1 else "unknown"
+    row["size"] = size(low, high, claim.direction, paper_value) if seeds > 1 else "unknown"
     return row
 
 
-def _compared(claim, theirs: float, found: Measured, methods: list[str]) -> dict:
-    """The columns of `evaluate` for one comparison, whose contrast is `found`."""
-    low, high = (end - claim.bound for end in found.ends())
-    estimate, equality = found.estimate - claim.bound, claim.direction in ("equal", "zero")
-    row = _answers(claim, theirs, estimate, low, high, found.runs)
-    row |= {"n_problems": found.problems, "borrowed": found.borrowed, "against": "".join(methods[1:2])}
-    if found.runs < 2:
+def _compared(claim, paper_value: float, contrast: Measured, methods: list[str]) -> dict:
+    """The columns of `evaluate` for one comparison, from its `contrast`."""
+    low, high = (end - claim.bound for end in contrast.ends())
+    estimate, equality = contrast.estimate - claim.bound, claim.direction in ("equal", "zero")
+    row = _answers(claim, paper_value, estimate, low, high, contrast.runs)
+    row |= {"n_problems": contrast.problems, "borrowed": contrast.borrowed, "against": "".join(methods[1:2])}
+    if contrast.runs < 2:
         return row
     edge = np.copysign(claim.margin, estimate) if equality else 0.0
-    row["p"] = found.p(claim.bound + edge)
+    row["p"] = contrast.p(claim.bound + edge)
     if re.fullmatch(SOLVED, str(claim.metric)) and not claim.bound and claim.factor == 1:
         row["within"] = low > -NEAR and high < NEAR
-    if np.isfinite(theirs):
-        error = found.error_of_one_run(PROBLEMS.get(claim.problem_set, 50))
+    if np.isfinite(paper_value):
+        error = contrast.error_of_one_run(PROBLEMS.get(claim.problem_set, 50))
         row["error"] = error or np.nan  # unknown where all our scores are equal
         if row["error"] > 0:
-            row["contradicts"] = abs(estimate - theirs) > np.hypot((high - low) / 2, 1.96 * row["error"])
+            row["contradicts"] = abs(estimate - paper_value) > np.hypot((high - low) / 2, 1.96 * row["error"])
     return row
 
 
-def with_q(answered: pd.DataFrame) -> pd.DataFrame:
+def with_q(answers: pd.DataFrame) -> pd.DataFrame:
     """Adds the column q: `p` corrected for the number of claims of the paper that were tested (Benjamini and Hochberg).
     Among the claims of a paper with q below .05, one in twenty is expected to be a false discovery."""
     from scipy.stats import false_discovery_control  # this import takes a second
 
-    tested = answered["p"].notna()
-    q = answered[tested].groupby("paper")["p"].transform(lambda p: false_discovery_control(p.astype(float)))
-    return answered.assign(q=q)
+    tested = answers["p"].notna()
+    q = answers[tested].groupby("paper")["p"].transform(lambda p: false_discovery_control(p.astype(float)))
+    return answers.assign(q=q)
 
 
-def distinct(answered: pd.DataFrame) -> pd.DataFrame:
+def distinct(answers: pd.DataFrame) -> pd.DataFrame:
     """One row per contrast: claims that compare the same numbers count once. A claim of equality is kept apart from a
     claim of a direction about the same numbers."""
-    where = ["metric", "set", "n_problems"]
-    size = (answered["estimate"].astype(float) + answered["bound"]).abs().round(9)
-    sides = zip(answered["runs"].str.split(";").str[0], answered["against"].fillna("").astype(str), strict=True)
-    pairs = [" ".join(sorted(side)) for side in sides]  # A against B is B against A
-    equal = answered["direction"] == "equal"
-    seen = answered[where].assign(size=size, pair=pairs, equal=equal).duplicated() & answered["estimate"].notna()
-    return answered[~seen]
+    columns = ["metric", "set", "n_problems"]
+    size = (answers["estimate"].astype(float) + answers["bound"]).abs().round(9)
+    pairs = zip(answers["runs"].str.split(";").str[0], answers["against"].fillna("").astype(str), strict=True)
+    names = [" ".join(sorted(pair)) for pair in pairs]  # A against B is B against A
+    equal = answers["direction"] == "equal"
+    duplicates = answers[columns].assign(size=size, pair=names, equal=equal).duplicated() & answers["estimate"].notna()
+    return answers[~duplicates]
 
 
-def tally(answered: pd.DataFrame) -> pd.DataFrame:
+def tally(answers: pd.DataFrame) -> pd.DataFrame:
     """Counts the contrasts with each answer, and those with `within` and with `contradicts`. There are two rows per
     paper, of its claims as first posed and as posed again after results were known; one row for each of the two
     readings of pass@1 in `agent`; and two rows for all papers together."""
-    again, rows = answered["changed"] != "", {}
-    for paper in answered["paper"].unique():
-        mine = answered["paper"] == paper
-        rows[f"`{paper}`"], rows[f"`{paper}`, posed again"] = answered[mine & ~again], answered[mine & again]
-    both = answered[answered["paper"].eq("agent") & answered["paper_metric"].eq("pass@1")]
-    both = both[both["id"].str.rstrip("b").duplicated(keep=False)]
-    rows["`agent`, the trajectory that is selected"] = both[both["metric"] == "pass@1"]
-    rows["`agent`, any trajectory that is kept"] = both[both["metric"] == "any"]
-    rows["all, as first posed"], rows["all, posed again"] = answered[~again], answered[again]
-    counts = {name: distinct(part) for name, part in rows.items() if len(part)}
-    table = pd.DataFrame({name: part["answer"].value_counts() for name, part in counts.items()}).T
+    reposed, rows = answers["changed"] != "", {}
+    for paper in answers["paper"].unique():
+        mask = answers["paper"] == paper
+        rows[f"`{paper}`"], rows[f"`{paper}`, posed again"] = answers[mask & ~reposed], answers[mask & reposed]
+    readings = answers[answers["paper"].eq("agent") & answers["paper_metric"].eq("pass@1")]
+    readings = readings[readings["id"].str.rstrip("b").duplicated(keep=False)]
+    rows["`agent`, the trajectory that is selected"] = readings[readings["metric"] == "pass@1"]
+    rows["`agent`, any trajectory that is kept"] = readings[readings["metric"] == "any"]
+    rows["all, as first posed"], rows["all, posed again"] = answers[~reposed], answers[reposed]
+    contrasts = {name: distinct(part) for name, part in rows.items() if len(part)}
+    table = pd.DataFrame({name: part["answer"].value_counts() for name, part in contrasts.items()}).T
     table = table.reindex(columns=ANSWERS[::-1]).fillna(0).astype(int)
     for column, name in (("within", "within 3 points"), ("contradicts", "contradict the paper")):
-        table[name] = [part[column].eq(True).sum() for part in counts.values()]
+        table[name] = [part[column].eq(True).sum() for part in contrasts.values()]
     return table

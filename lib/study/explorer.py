@@ -59,16 +59,16 @@ def find(profile: str, *files: str) -> dict[str, Path]:
     """The folders of a profile's finished runs that hold at least one of `files`, by kind/name/seed, with " (yours)" at
     the end for a run made on this machine. Sampling runs come first; the rest of the order is that of `methods`. Raises
     FileNotFoundError if there is no such run."""
-    found = {}
+    folders = {}
     for root, source in ((REFERENCE / profile, ""), (RUNS / profile, " (yours)")):
         for folder in (path.parent for path in root.rglob("run.json")):
             if any((folder / file).exists() for file in files):
-                found[folder.relative_to(root).as_posix() + source] = folder
-    if not found:
-        wanted = " or ".join(files)
-        raise FileNotFoundError(f"no run of profile {profile!r} has {wanted}: `make study PROFILE={profile}`")
-    order = sorted((not name.startswith("sample/"), rank(record(found[name])["method"]), name) for name in found)
-    return {name: found[name] for *_, name in order}
+                folders[folder.relative_to(root).as_posix() + source] = folder
+    if not folders:
+        file_names = " or ".join(files)
+        raise FileNotFoundError(f"no run of profile {profile!r} has {file_names}: `make study PROFILE={profile}`")
+    order = sorted((not name.startswith("sample/"), rank(record(folders[name])["method"]), name) for name in folders)
+    return {name: folders[name] for *_, name in order}
 
 
 record = cache(judging.record)
@@ -96,32 +96,32 @@ def load(runs: dict[str, Path]) -> pd.DataFrame:
 
 @lru_cache
 def _read(folder: Path) -> pd.DataFrame:
-    plays = (folder / "trajectories.parquet").exists()
-    table = judging.games(folder, texts=True).assign(style="pick") if plays else judging.samples(folder, texts=True)
+    is_search = (folder / "trajectories.parquet").exists()
+    table = judging.games(folder, texts=True).assign(style="pick") if is_search else judging.samples(folder, texts=True)
     return complete(table, folder)
 
 
 def complete(table: pd.DataFrame, folder: Path) -> pd.DataFrame:
     """Judged rows of a run, to which the columns that this kind of run does not have are added."""
-    given = {"set": "typed", "finish": "stop", "actions": "", "logprob": np.nan, "count": 1}
-    return table.assign(folder=str(folder), **{key: value for key, value in given.items() if key not in table})
+    defaults = {"set": "typed", "finish": "stop", "actions": "", "logprob": np.nan, "count": 1}
+    return table.assign(folder=str(folder), **{key: value for key, value in defaults.items() if key not in table})
 
 
 def size(rows: pd.DataFrame) -> str:
     """Says how many rollouts these rows stand for, and how many of them are different. Without rows, says so."""
     if rows.empty:
         return "no rollout passes these filters"
-    drawn = int(rows["count"].sum())
-    return f"{drawn:,} rollouts" + (f", {len(rows):,} of them different" if len(rows) < drawn else "")
+    total = int(rows["count"].sum())
+    return f"{total:,} rollouts" + (f", {len(rows):,} of them different" if len(rows) < total else "")
 
 
 @lru_cache(maxsize=1 << 18)
 def attempts(style: str, completion: str, problem: Problem) -> int:
     """The number of attempts that `verify_steps` counts; for a program the number of lines that use every number."""
     if style.startswith("program"):
-        made = verify_program(completion, problem).assignments
-        return sum(numbers(expr) == Counter(problem.nums) for expr in made)
-    return max((one.attempt + 1 for one in verify_steps(completion, problem)), default=0)
+        assignments = verify_program(completion, problem).assignments
+        return sum(numbers(expr) == Counter(problem.nums) for expr in assignments)
+    return max((step.attempt + 1 for step in verify_steps(completion, problem)), default=0)
 
 
 def choose(table: pd.DataFrame, runs, name: str, statuses, least: int, differ: bool, sort: str) -> np.ndarray:
@@ -136,29 +136,29 @@ def choose(table: pd.DataFrame, runs, name: str, statuses, least: int, differ: b
     rows = table[(table["set"] == name) & table["run"].isin(list(runs))]
     shares = rows.groupby("place")["solved"]
     low, high = shares.transform("min"), shares.transform("max")
-    wanted = rows["status"].isin(list(statuses))
+    mask = rows["status"].isin(list(statuses))
     if differ:
-        wanted &= (low == 0) & (high > 0)
-    rows = rows.assign(disagreement=high - low)[wanted]
+        mask &= (low == 0) & (high > 0)
+    rows = rows.assign(disagreement=high - low)[mask]
     if least or sort == "attempts":  # counting attempts takes a second per run
-        tried = [*map(attempts, rows["style"], rows["completion"], problems(rows))]
-        rows = rows.assign(attempts=tried).query("attempts >= @least")
+        attempt_counts = [*map(attempts, rows["style"], rows["completion"], problems(rows))]
+        rows = rows.assign(attempts=attempt_counts).query("attempts >= @least")
     if sort != "as saved":
         rows = rows.sort_values(sort, ascending=sort in ("tokens", "attempts"), kind="stable")
     return rows.index.to_numpy()
 
 
-def beside(table: pd.DataFrame, position: int, runs: Iterable[str], kept: np.ndarray, draw: int = 0) -> list[int]:
+def beside(table: pd.DataFrame, position: int, runs: Iterable[str], filtered: np.ndarray, draw: int = 0) -> list[int]:
     """Positions of one row per run, all on the problem of the row at `position`. The run of that row is represented by
-    it, every other run by its first row among `kept` (what a filter has let through), or else by its first row. `draw`
-    moves on by so many rows within each run, and after a run's last row starts again at its first."""
-    here, found = table[table["place"] == table["place"].iloc[position]], []
+    it, every other run by its first row among `filtered` (what a filter has let through), or else by its first row.
+    `draw` moves on by so many rows within each run, and after a run's last row starts again at its first."""
+    rows, positions = table[table["place"] == table["place"].iloc[position]], []
     for run in runs:
-        mine = here.index[here["run"] == run]
-        first = mine.isin([position] if position in mine else kept)
-        if len(mine):
-            found.append(int(mine[(first.argmax() + draw) % len(mine)]))
-    return found
+        run_rows = rows.index[rows["run"] == run]
+        preferred = run_rows.isin([position] if position in run_rows else filtered)
+        if len(run_rows):
+            positions.append(int(run_rows[(preferred.argmax() + draw) % len(run_rows)]))
+    return positions
 
 
 # --- one rollout ----------------------------------------------------------------------------------
@@ -166,17 +166,17 @@ def beside(table: pd.DataFrame, position: int, runs: Iterable[str], kept: np.nda
 
 def line(row: pd.Series) -> str:
     """The line for a rollout in a list. It contains no text that a model wrote."""
-    asked = f"{', '.join(map(str, row['nums']))} → {row['target']}"
+    problem = f"{', '.join(map(str, row['nums']))} → {row['target']}"
     count = attempts(row["style"], row["completion"], as_problem(row["nums"], row["target"]))
-    return f"{title(Path(row['folder']))} · {asked} · {row['status']} · {count} attempts · {row['tokens']} tokens"
+    return f"{title(Path(row['folder']))} · {problem} · {row['status']} · {count} attempts · {row['tokens']} tokens"
 
 
 def page(table: pd.DataFrame, positions: list[int], reward: str = OWN) -> str:
     """The markup of rollouts on one problem, side by side. Above them are the meaning of the colours and the first 60
     solutions of the problem."""
     problem = as_problem(*table.iloc[positions[0]][["nums", "target"]])
-    cards, found = [card(table, one, reward) for one in positions], solutions(problem)
-    return str(markup.page(cards, problem, len(found), [render(tree) for tree in found[:60]]))  # pyright: ignore[reportAttributeAccessIssue]
+    cards, all_solutions = [card(table, position, reward) for position in positions], solutions(problem)
+    return str(markup.page(cards, problem, len(all_solutions), [render(tree) for tree in all_solutions[:60]]))  # pyright: ignore[reportAttributeAccessIssue]
 
 
 def card(table: pd.DataFrame, position: int, reward: str) -> dict:
@@ -204,40 +204,40 @@ def scored(group: pd.DataFrame, row: pd.Series, problem: Problem, reward: str) -
     """A reward's name, and what a rollout earns by it. The whole `group` is scored, since some rewards compare the
     rollouts of a group with each other."""
     name, options = own_reward(Path(row["folder"]), row["style"]) if reward == OWN else (reward, {})
-    said = ", ".join([name, *(f"{key} {value}" for key, value in options.items())])
+    heading = ", ".join([name, *(f"{key} {value}" for key, value in options.items())])
     if name.startswith("program") != row["style"].startswith("program"):
-        return f"reward {said}", "is not made for what this completion holds"
+        return f"reward {heading}", "is not made for what this completion holds"
     texts = group.loc[group.index.repeat(group["count"]), "completion"].tolist()
     try:
         score = get_reward(name, options)(texts, problem)[texts.index(row["completion"])]
     except ValueError as error:  # such as a reward that was deleted
-        return f"reward {said}", str(error)
-    return f"reward {said}", f"{score.total:.3f}: " + ", ".join(f"{key} {v:.3g}" for key, v in score.parts.items())
+        return f"reward {heading}", str(error)
+    return f"reward {heading}", f"{score.total:.3f}: " + ", ".join(f"{key} {v:.3g}" for key, v in score.parts.items())
 
 
 @lru_cache
 def own_reward(folder: Path, style: str) -> tuple[str, dict]:
     """The reward that the policy of a run was trained with, and its options. If it is not known, the simplest reward
     for this prompt style."""
-    made, root = record(folder), folder.parents[2]
-    trained = root / made["method"] / str(made["seed"])
-    given = record(trained)["parameters"] if (trained / "run.json").exists() else {}
-    plain = "program" if style.startswith("program") else "trace_outcome" if style == "trace" else "sparse"
-    return given.get("reward", plain), given.get("reward_options", {})
+    fields, root = record(folder), folder.parents[2]
+    training_run = root / fields["method"] / str(fields["seed"])
+    parameters = record(training_run)["parameters"] if (training_run / "run.json").exists() else {}
+    default = "program" if style.startswith("program") else "trace_outcome" if style == "trace" else "sparse"
+    return parameters.get("reward", default), parameters.get("reward_options", {})
 
 
 def pieces(text: str, problem: Problem, style: str) -> Iterator[tuple[str, str]]:
     """The completion cut into pieces (text, look). A step, or a line of a trace, has a look of LOOKS, and " ro-again"
     as well if it is repeated; other text has the look ""."""
-    shown, at = text[:LONGEST], 0
-    for one in verify_trace(shown, problem).lines if style == "trace" else verify_steps(shown, problem):
-        formed = getattr(one, "well_formed", True) and getattr(one, "kind", "") != "other"
-        holds = one.arithmetic_ok and getattr(one, "state_ok", True)
-        look = "ro-form" if not formed else "ro-wrong" if not holds else "ro-ok" if one.in_pool else "ro-pool"
-        yield shown[at : one.span[0]], ""
-        yield shown[slice(*one.span)], look + " ro-again" * one.repeated
-        at = one.span[1]
-    yield shown[at:], ""
+    excerpt, position = text[:LONGEST], 0
+    for item in verify_trace(excerpt, problem).lines if style == "trace" else verify_steps(excerpt, problem):
+        well_formed = getattr(item, "well_formed", True) and getattr(item, "kind", "") != "other"
+        is_true = item.arithmetic_ok and getattr(item, "state_ok", True)
+        look = "ro-form" if not well_formed else "ro-wrong" if not is_true else "ro-ok" if item.in_pool else "ro-pool"
+        yield excerpt[position : item.span[0]], ""
+        yield excerpt[slice(*item.span)], look + " ro-again" * item.repeated
+        position = item.span[1]
+    yield excerpt[position:], ""
     if len(text) > LONGEST:
         yield f"\n… {len(text) - LONGEST:,} more characters", ""
 
@@ -248,44 +248,44 @@ def trees(expr: Expr | None, problem: Problem) -> list[tuple[str, dict]] | str:
     nearest = nearest_solution(expr, problem)
     if expr is None or nearest is None:
         return "no tree to draw" if expr is None else "the problem has no solution"
-    differ = {at for at, _ in labels(expr).items() ^ labels(nearest).items()}
-    if not differ:
+    diff = {index for index, _ in labels(expr).items() ^ labels(nearest).items()}
+    if not diff:
         return [("answer, a solution", drawing(expr))]
-    what = f"nearest solution, {len(differ)} node{'s' * (len(differ) > 1)} differ{'s' * (len(differ) == 1)}"
-    return [("answer", drawing(expr, differ)), (what, drawing(nearest, differ))]
+    caption = f"nearest solution, {len(diff)} node{'s' * (len(diff) > 1)} differ{'s' * (len(diff) == 1)}"
+    return [("answer", drawing(expr, diff)), (caption, drawing(nearest, diff))]
 
 
 def labels(expr: Expr) -> dict[int, str]:
     """The text of the node at each position of a tree: 0 is the root, 2i + 1 and 2i + 2 are the children of i."""
-    found, stack = {}, [(expr, 0)]
+    texts, stack = {}, [(expr, 0)]
     while stack:
-        node, at = stack.pop()
-        found[at] = str(node.value) if isinstance(node, Num) else "−" if isinstance(node, Neg) else node.op
-        stack += [(child, 2 * at + 1 + side) for side, child in enumerate(children(node)) if child is not None]
-    return found
+        node, index = stack.pop()
+        texts[index] = str(node.value) if isinstance(node, Num) else "−" if isinstance(node, Neg) else node.op
+        stack += [(child, 2 * index + 1 + side) for side, child in enumerate(children(node)) if child is not None]
+    return texts
 
 
-def drawing(expr: Expr, differ: Iterable[int] = ()) -> dict:
+def drawing(expr: Expr, diff: Iterable[int] = ()) -> dict:
     """Where explorer.html draws the nodes of a tree, in pixels. The nodes stand from left to right in the order of an
-    in-order walk. differ: the positions (keys of `labels`) of the nodes to draw in red."""
-    names, text = labels(expr), render(expr)
-    if len(names) > WIDEST:
-        return {"nodes": [], "size": len(names), "text": text}
-    in_order = sorted(names, key=lambda at: Fraction(2 * at + 3, 1 << (at + 1).bit_length()))
-    place = {at: (18 + 26 * i, 34 * (at + 1).bit_length() - 18) for i, at in enumerate(in_order)}
-    nodes = [(*place[at], names[at], at in differ) for at in in_order]
-    edges = [(*place[at], *place[(at - 1) // 2]) for at in in_order if at]
-    width, height = np.max(list(place.values()), axis=0) + 18
+    in-order walk. diff: the positions (keys of `labels`) of the nodes to draw in red."""
+    texts, text = labels(expr), render(expr)
+    if len(texts) > WIDEST:
+        return {"nodes": [], "size": len(texts), "text": text}
+    in_order = sorted(texts, key=lambda index: Fraction(2 * index + 3, 1 << (index + 1).bit_length()))
+    points = {index: (18 + 26 * i, 34 * (index + 1).bit_length() - 18) for i, index in enumerate(in_order)}
+    nodes = [(*points[index], texts[index], index in diff) for index in in_order]
+    edges = [(*points[index], *points[(index - 1) // 2]) for index in in_order if index]
+    width, height = np.max(list(points.values()), axis=0) + 18
     return {"nodes": nodes, "edges": edges, "text": text, "width": width, "height": height}
 
 
 def states(actions: str, problem: Problem) -> Iterator[tuple[str, str, int]]:
     """An agent's game: each action, the numbers that remain after it, and the number of solutions that they still have.
     The first entry is the start, with "" as its action."""
-    passed, said = [initial(problem)], re.findall(r"<pick>[^<>]+</pick>", actions)
-    for text in said:
-        action = parse_action(text, passed[-1])
+    game_states, tags = [initial(problem)], re.findall(r"<pick>[^<>]+</pick>", actions)
+    for text in tags:
+        action = parse_action(text, game_states[-1])
         assert isinstance(action, Action), action
-        passed.append(step(passed[-1], action))
-    left = [", ".join(map(render_number, state.nums)) for state in passed]
-    return zip(["", *said], left, count_solutions(passed).tolist(), strict=True)
+        game_states.append(step(game_states[-1], action))
+    remaining = [", ".join(map(render_number, state.nums)) for state in game_states]
+    return zip(["", *tags], remaining, count_solutions(game_states).tolist(), strict=True)

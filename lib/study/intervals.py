@@ -79,9 +79,9 @@ def _table(scores: pd.DataFrame, weights: Mapping[tuple, Mapping[str, float]], n
     """One row per set, contrast and metric. `weights`: as in `measured`; the name of each contrast is a tuple, which
     fills the columns `names`."""
     rows = []
-    for (name, contrast, metric), found in measured(scores, weights).items():
-        about = (found.problems, found.runs, found.borrowed)
-        rows.append((name, *contrast, metric, found.estimate, *found.ends(), *about))
+    for (name, contrast, metric), result in measured(scores, weights).items():
+        details = (result.problems, result.runs, result.borrowed)
+        rows.append((name, *contrast, metric, result.estimate, *result.ends(), *details))
     return pd.DataFrame(rows, columns=["set", *names, "metric", *COLUMNS])
 
 
@@ -112,22 +112,22 @@ class Measured:
 
     def ends(self) -> tuple[float, float]:
         """Lower and upper end of the 95% interval. That of a share stays within 0 and 1."""
-        at, half = self.estimate, self.half()
+        estimate, half = self.estimate, self.half()
         if self.share and self.level:
-            if 0 < at < 1:
-                low, high = expit(logit(at) + np.array([-1, 1]) * half / (at * (1 - at)))
+            if 0 < estimate < 1:
+                low, high = expit(logit(estimate) + np.array([-1, 1]) * half / (estimate * (1 - estimate)))
                 return float(low), float(high)
-            return max(0.0, at - half), min(1.0, at + half)
-        return at - half, at + half
+            return max(0.0, estimate - half), min(1.0, estimate + half)
+        return estimate - half, estimate + half
 
     def p(self, bound=0.0) -> float:
         """The p-value: the largest error level at which the interval, taken as symmetric, still contains `bound`."""
-        away, low, high = abs(self.estimate - bound), 0.0, 1.0
+        distance, low, high = abs(self.estimate - bound), 0.0, 1.0
         if np.isnan(self.half()):
             return np.nan
         for _ in range(50):
             middle = (low + high) / 2
-            low, high = (middle, high) if self.half(1 - middle) >= away else (low, middle)
+            low, high = (middle, high) if self.half(1 - middle) >= distance else (low, middle)
         return high
 
     def error_of_one_run(self, problems: int) -> float:
@@ -139,61 +139,61 @@ def measured(scores: pd.DataFrame, weights: Mapping[Any, Mapping[str, float]]) -
     """Contrasts, which are weighted sums of the means of methods, with their sources of error, by set, contrast and
     metric. `weights`: by the name of the contrast, then by method. For example, A - 2 B is above zero if A is more than
     double B. `scores` as in `estimates`. A contrast is left out where one of its methods has no scores."""
-    found = {}
+    results = {}
     for name, part in scores.groupby("set", sort=False):
         wide = part.droplevel("set").unstack("problem")
         for metric in scores.columns:
             runs = pd.DataFrame(wide[metric]).dropna(how="all")  # (method, seed) in rows, problems in columns
             tables = {method: pd.DataFrame(runs.xs(method, level="method")) for method in runs.index.unique("method")}
-            for contrast, signed in weights.items():
-                if set(signed) <= set(tables) and (one := _measured(tables, signed, metric)):
-                    found[str(name), contrast, metric] = one
-    return found
+            for contrast, method_weights in weights.items():
+                if set(method_weights) <= set(tables) and (result := _measured(tables, method_weights, metric)):
+                    results[str(name), contrast, metric] = result
+    return results
 
 
-def _measured(tables: Mapping[Any, pd.DataFrame], signed: Mapping[str, float], metric: str) -> Measured | None:
+def _measured(tables: Mapping[Any, pd.DataFrame], weights: Mapping[str, float], metric: str) -> Measured | None:
     """One contrast. None if its methods share no problem, or if two systems of one policy share no run."""
     # 1. Take the scores of each method on the problems that all methods have. Systems of one policy ("rloo/sparse",
     #    "rloo/sparse T0.8") keep only the runs that all of them have, so that effects of a run cancel in the difference
-    mine = {}
-    for method in signed:
-        systems = [set(tables[other].index) for other in signed if policy_of(other) == policy_of(method)]
-        mine[method] = tables[method].loc[sorted(set.intersection(*systems))]
-    common = pd.concat(mine.values()).notna().all()
-    if not all(map(len, mine.values())) or not common.any():
+    scores = {}
+    for method in weights:
+        run_sets = [set(tables[other].index) for other in weights if policy_of(other) == policy_of(method)]
+        scores[method] = tables[method].loc[sorted(set.intersection(*run_sets))]
+    common = pd.concat(scores.values()).notna().all()
+    if not all(map(len, scores.values())) or not common.any():
         return None
-    several = len({root(method) for method in mine} - {""}) > 1  # runs of several starts do not pair
+    several_roots = len({root(method) for method in scores} - {""}) > 1  # runs of several starts do not pair
     sides = []
-    for method, table in mine.items():
-        seeds = [(root(method) * several, seed) for seed in table.index]
-        sides.append((signed[method], seeds, table.loc[:, common].to_numpy(float)))
+    for method, table in scores.items():
+        seeds = [(root(method) * several_roots, seed) for seed in table.index]
+        sides.append((weights[method], seeds, table.loc[:, common].to_numpy(float)))
     # 2. Compute the variances over problems and over runs
-    estimate, of_problems, seen, made = parts(sides)
+    estimate, of_problems, of_runs, interaction = parts(sides)
     counts = [len(seeds) for _, seeds, _ in sides]
     # 3. Compute the variances that the contrast would have with one run per method. As in a paper, all policies
     #    answer the same test, and runs with a seed that all methods have are paired
-    own = np.square([weight for weight, *_ in sides])
-    single = sum(of * _variance(x).mean() for of, (_, _, x) in zip(own, sides, strict=True))
-    if shared := set.intersection(*(set(seeds) for _, seeds, _ in sides)):  # seeds that all methods have
-        paired = [sum(weight * x[seeds.index(seed)] for weight, seeds, x in sides) for seed in shared]
-        single = _variance(np.array(paired)).mean()
-    single_run = own.sum() / (own / counts).sum() * max(0.0, seen - made)
+    squared_weights = np.square([weight for weight, *_ in sides])
+    single = sum(square * _variance(x).mean() for square, (_, _, x) in zip(squared_weights, sides, strict=True))
+    if shared_seeds := set.intersection(*(set(seeds) for _, seeds, _ in sides)):  # seeds that all methods have
+        seed_scores = [sum(weight * x[seeds.index(seed)] for weight, seeds, x in sides) for seed in shared_seeds]
+        single = _variance(np.array(seed_scores)).mean()
+    single_run = squared_weights.sum() / (squared_weights / counts).sum() * max(0.0, of_runs - interaction)
     # 4. Borrow for methods of few runs
     freedom = float(min(counts) - 1)
-    varies = common.sum() > 1 and (of_problems > 0 or seen > 0)  # else Clopper and Pearson's bound
-    apart = len({policy_of(method) for method in mine}) == len(mine)  # systems of one policy share their runs
-    keys = [(trainer(method), metric) for method in mine if not is_search(method)]
-    known = len(keys) == len(mine) and all(key in _spreads() for key in keys)
-    borrowed = bool(min(counts) < ENOUGH and varies and apart and known)
+    varies = common.sum() > 1 and (of_problems > 0 or of_runs > 0)  # else Clopper and Pearson's bound
+    independent = len({policy_of(method) for method in scores}) == len(scores)  # systems of one policy share their runs
+    keys = [(trainer(method), metric) for method in scores if not is_search(method)]
+    has_spreads = len(keys) == len(scores) and all(key in _spreads() for key in keys)
+    borrowed = bool(min(counts) < ENOUGH and varies and independent and has_spreads)
     if borrowed:
-        seen, made, freedom = _with_loans(sides, [_spreads()[key] for key in keys], seen, made)
+        of_runs, interaction, freedom = _with_loans(sides, [_spreads()[key] for key in keys], of_runs, interaction)
     return Measured(
         estimate=float(estimate),
         problems=int(common.sum()),
         runs=min(counts),
         of_problems=float(of_problems),
-        seen=float(seen),
-        made=float(made),
+        seen=float(of_runs),
+        made=float(interaction),
         freedom=freedom,
         borrowed=borrowed,
         single=float(single),
@@ -203,36 +203,36 @@ def _measured(tables: Mapping[Any, pd.DataFrame], signed: Mapping[str, float], m
     )
 
 
-def moderated(seen, made, freedom: float, variance, more: float) -> tuple:
-    """The variance between runs and its degrees of freedom, after averaging with a borrowed `variance` that has `more`
+def moderated(of_runs, interaction, freedom: float, variance, extra: float) -> tuple:
+    """The variance between runs and its degrees of freedom, after averaging with a borrowed `variance` that has `extra`
     degrees of freedom. The borrowed variance does not contain the part that is due to the finite number of problems, so
-    `made` is added to it."""
-    return (freedom * seen + more * (variance + made)) / (freedom + more), freedom + more
+    `interaction` is added to it."""
+    return (freedom * of_runs + extra * (variance + interaction)) / (freedom + extra), freedom + extra
 
 
-def _with_loans(sides: Sequence[tuple], lent: Sequence[tuple[float, float]], seen, made) -> tuple:
+def _with_loans(sides: Sequence[tuple], loans: Sequence[tuple[float, float]], of_runs, interaction) -> tuple:
     """The variance between runs of a contrast with methods of few runs, the part of it that is due to the finite number
-    of problems, and its degrees of freedom. sides: as in `parts`. lent: the loan of each method, as in `_spreads`.
-    seen, made: those of the contrast without loans. Borrowed spreads are those of independent runs."""
+    of problems, and its degrees of freedom. sides: as in `parts`. loans: the loan of each method, as in `_spreads`.
+    of_runs, interaction: those of the contrast without loans. Borrowed spreads are those of independent runs."""
     weights, counts = np.array([(weight, len(seeds)) for weight, seeds, _ in sides]).T
-    variances, more = np.array(lent).T
+    variances, extra = np.array(loans).T
     variances = weights**2 / counts * variances
     if counts.max() < ENOUGH:  # all borrow: what they have in common cancels in their differences
-        seen, freedom = moderated(seen, made, counts.min() - 1, variances.sum(), more.min())
-        return seen, made, freedom
-    _, _, seen, made = np.array([parts([side]) for side in sides]).T
-    loans = moderated(seen, made, counts - 1, variances, more)
-    seen, freedom = np.where(counts < ENOUGH, loans, (seen, counts - 1))
-    below = (seen**2 / freedom).sum() or 1.0  # 0 only if all runs are equal
-    return seen.sum(), made.sum(), seen.sum() ** 2 / below  # Welch and Satterthwaite
+        of_runs, freedom = moderated(of_runs, interaction, counts.min() - 1, variances.sum(), extra.min())
+        return of_runs, interaction, freedom
+    _, _, of_runs, interaction = np.array([parts([side]) for side in sides]).T
+    moderated_values = moderated(of_runs, interaction, counts - 1, variances, extra)
+    of_runs, freedom = np.where(counts < ENOUGH, moderated_values, (of_runs, counts - 1))
+    denominator = (of_runs**2 / freedom).sum() or 1.0  # 0 only if all runs are equal
+    return of_runs.sum(), interaction.sum(), of_runs.sum() ** 2 / denominator  # Welch and Satterthwaite
 
 
 @cache
 def _spreads() -> dict[tuple[str, str], tuple[float, float]]:
     """By trainer and metric, the variance between runs that data/spreads.csv lends, and its degrees of freedom."""
     table = pd.read_csv(DATA / "spreads.csv", index_col=["trainer", "metric"])[["variance", "freedom"]]
-    lent = dict(zip(table.index, table.itertuples(index=False, name=None), strict=True))
-    return lent | {(who, f"{EQUAL}, best limit"): loan for (who, metric), loan in lent.items() if metric == EQUAL}
+    loans = dict(zip(table.index, table.itertuples(index=False, name=None), strict=True))
+    return loans | {(name, f"{EQUAL}, best limit"): loan for (name, metric), loan in loans.items() if metric == EQUAL}
 
 
 def parts(sides: Sequence[tuple[float, list, np.ndarray]]) -> tuple[np.ndarray, ...]:
@@ -244,16 +244,16 @@ def parts(sides: Sequence[tuple[float, list, np.ndarray]]) -> tuple[np.ndarray, 
     of_problems = _variance(values) / problems
     if min(len(seeds) for _, seeds, _ in sides) == 1:
         return values.mean(axis=-1), of_problems, np.zeros_like(of_problems), np.zeros_like(of_problems)
-    moved: defaultdict[Any, Any] = defaultdict(float)  # by seed, how far its runs move the contrast on each problem
+    shifts: defaultdict[Any, Any] = defaultdict(float)  # by seed, how far its runs move the contrast on each problem
     for weight, seeds, x in sides:
         runs = len(seeds)
-        away = weight / np.sqrt(runs * (runs - 1)) * (x - x.mean(axis=-2, keepdims=True))
+        deviations = weight / np.sqrt(runs * (runs - 1)) * (x - x.mean(axis=-2, keepdims=True))
         for i, seed in enumerate(seeds):
-            moved[seed] = moved[seed] + away[..., i, :]
-    by_seed = np.stack([*moved.values()])
+            shifts[seed] = shifts[seed] + deviations[..., i, :]
+    by_seed = np.stack([*shifts.values()])
     means = by_seed.mean(axis=-1)
-    made = _variance(by_seed).sum(axis=0) / problems
-    return values.mean(axis=-1), of_problems, (means**2).sum(axis=0), made
+    interaction = _variance(by_seed).sum(axis=0) / problems
+    return values.mean(axis=-1), of_problems, (means**2).sum(axis=0), interaction
 
 
 def _variance(values: np.ndarray) -> np.ndarray:
@@ -261,12 +261,12 @@ def _variance(values: np.ndarray) -> np.ndarray:
     return values.var(axis=-1, ddof=1) if values.shape[-1] > 1 else np.zeros(values.shape[:-1])
 
 
-def half_width(of_problems, problems: int, seen, made, freedom, confidence=0.95):
+def half_width(of_problems, problems: int, of_runs, interaction, freedom, confidence=0.95):
     """Half of the interval's width, elementwise, from the variances that `parts` returns. freedom: degrees of freedom
-    of `seen` and `made`, 0 if there is one run."""
+    of `of_runs` and `interaction`, 0 if there is one run."""
     over_problems = stdtrit(problems - 1, (1 + confidence) / 2) ** 2 if problems > 1 else 0.0
     over_runs = stdtrit(freedom, (1 + confidence) / 2) ** 2 if freedom > 0 else 0.0
-    return np.sqrt(over_problems * of_problems + np.maximum(0, over_runs * seen - over_problems * made))
+    return np.sqrt(over_problems * of_problems + np.maximum(0, over_runs * of_runs - over_problems * interaction))
 
 
 def of_logs(values: pd.DataFrame) -> pd.DataFrame:

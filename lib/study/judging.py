@@ -41,15 +41,15 @@ def folders(patterns, part="") -> list[Path]:
     """The folders of finished runs that are named, or that fit a pattern such as "data/reference/cpu/sample/sft_*/*"
     from the root, each once and sorted. With `part`, only the runs whose method has that text in its name. Raises
     FileNotFoundError for a pattern that fits no finished run."""
-    found = []
+    paths = []
     for pattern in [patterns] if isinstance(patterns, str | Path) else patterns:
-        inside = Path(pattern).relative_to(ROOT) if Path(pattern).is_relative_to(ROOT) else Path(pattern)
-        some = [str(inside)] if (ROOT / inside / "run.json").exists() else []  # a name may hold brackets
-        some = some or [os.path.dirname(path) for path in glob(str(inside / "run.json"), root_dir=ROOT)]
-        if not some:
+        relative = Path(pattern).relative_to(ROOT) if Path(pattern).is_relative_to(ROOT) else Path(pattern)
+        names = [str(relative)] if (ROOT / relative / "run.json").exists() else []  # a name may hold brackets
+        names = names or [os.path.dirname(path) for path in glob(str(relative / "run.json"), root_dir=ROOT)]
+        if not names:
             raise FileNotFoundError(f"{pattern}: no finished run there (no run.json); `make status` lists the runs")
-        found += [ROOT / folder for folder in some]
-    return sorted(folder for folder in set(found) if part in record(folder)["method"]) if part else sorted(set(found))
+        paths += [ROOT / folder for folder in names]
+    return sorted(folder for folder in set(paths) if part in record(folder)["method"]) if part else sorted(set(paths))
 
 
 def record(folder: Path) -> dict:
@@ -57,8 +57,8 @@ def record(folder: Path) -> dict:
     missing."""
     path = ROOT / folder / "run.json"
     with reading(path):
-        found = json.loads(path.read_text())
-        return {key: found[key] for key in ("run", "method", "seed", "parameters")} | found
+        fields = json.loads(path.read_text())
+        return {key: fields[key] for key in ("run", "method", "seed", "parameters")} | fields
 
 
 def seed_of(folder: Path) -> int:
@@ -69,28 +69,28 @@ def seed_of(folder: Path) -> int:
     sampled for publication, the result is the run's own seed. Runs from another copy pair only with each other: they
     get a number from 1000 up.
     """
-    home, names = (ROOT / folder).parents[2], record(folder)
-    name, drawn = "", ""
-    while parent := _began_at(names):
-        name, drawn = parent
-        if not (home / name / "run.json").exists():
+    profile, fields = (ROOT / folder).parents[2], record(folder)
+    name, policy_hash = "", ""
+    while parent := _parent_policy(fields):
+        name, policy_hash = parent
+        if not (profile / name / "run.json").exists():
             break
-        names = record(home / name)
+        fields = record(profile / name)
     for kind in ("sample", "search"):
-        own = home / kind / name.rpartition("/")[0].replace("/", "_") / name.rpartition("/")[2]
-        if name and (own / "run.json").exists():
-            published = record(own)["parents"].get(name)
-            return record(folder)["seed"] + (drawn != published) * 1000 * (1 + int(drawn[:4], 16))
+        sampling_run = profile / kind / name.rpartition("/")[0].replace("/", "_") / name.rpartition("/")[2]
+        if name and (sampling_run / "run.json").exists():
+            published_hash = record(sampling_run)["parents"].get(name)
+            return record(folder)["seed"] + (policy_hash != published_hash) * 1000 * (1 + int(policy_hash[:4], 16))
     return record(folder)["seed"]
 
 
-def _began_at(names: dict) -> tuple[str, str] | None:
+def _parent_policy(fields: dict) -> tuple[str, str] | None:
     """Name and hash of the policy that a run sampled or was trained from. None if there is no such policy among the
     run's parents."""
     for key in ("init", "policy"):
-        parent = "/".join(Path(str(names["parameters"].get(key, ""))).parts[-3:])
-        if parent in names.get("parents", {}):
-            return parent, names["parents"][parent]
+        parent = "/".join(Path(str(fields["parameters"].get(key, ""))).parts[-3:])
+        if parent in fields.get("parents", {}):
+            return parent, fields["parents"][parent]
     return None
 
 
@@ -113,10 +113,10 @@ def logs(patterns, columns=()) -> pd.DataFrame:
     empty = pd.DataFrame(columns=["run", "method", "seed", "step", *columns], dtype=float)
     tables = [empty.astype({"run": str, "method": str})]
     for folder in folders(patterns):
-        names, table = record(folder), read_table(folder / "metrics.csv")
-        who = {key: names[key] for key in ("run", "method")} | {"seed": seed_of(folder)}
-        who = pd.DataFrame(who, table.index)
-        tables.append(pd.concat([who, table], axis=1))
+        fields, table = record(folder), read_table(folder / "metrics.csv")
+        run_columns = {key: fields[key] for key in ("run", "method")} | {"seed": seed_of(folder)}
+        run_columns = pd.DataFrame(run_columns, table.index)
+        tables.append(pd.concat([run_columns, table], axis=1))
     return pd.concat(tables, ignore_index=True).infer_objects()
 
 
@@ -211,39 +211,41 @@ def _judged(patterns, file, sets, looks, texts) -> pd.DataFrame:
     columns = ["run", "method", "seed", "style", "set", "problem", "tokens", "finish", "count"]
     columns += [column for look in looks for column in LOOKS[look][0]] + TEXTS * texts
     records = {folder: record(folder) for folder in folders(patterns)}
-    fifty = [given for one in records.values() if 'test_50"' in (given := json.dumps(one["parameters"]))]
-    hub = fifty and all("hub_test_50" in given for given in fifty)
-    tables, renamed = [], {"hub_test_50": "test_50", "test_50": None} if hub else {}
-    for folder, names in records.items():
-        path, style = folder / file, names["parameters"].get("prompt_style", "free")
+    with_test_50 = [text for fields in records.values() if 'test_50"' in (text := json.dumps(fields["parameters"]))]
+    only_hub = with_test_50 and all("hub_test_50" in text for text in with_test_50)
+    tables, set_names = [], {"hub_test_50": "test_50", "test_50": None} if only_hub else {}
+    for folder, fields in records.items():
+        path, style = folder / file, fields["parameters"].get("prompt_style", "free")
         table = read_table(path, () if texts else TEXTS)
-        who = {"run": names["run"], "method": names["method"], "seed": seed_of(folder), "style": style}
-        who = pd.DataFrame(who, table.index)
-        verdicts = partial(_verdicts, path, content(path), style, cache(partial(read_table, path)))
-        readable = [look for look in looks if look != "steps" or not style.startswith("program")]
+        run_columns = {"run": fields["run"], "method": fields["method"], "seed": seed_of(folder), "style": style}
+        run_columns = pd.DataFrame(run_columns, table.index)
+        read_verdicts = partial(_verdicts, path, content(path), style, cache(partial(read_table, path)))
+        run_looks = [look for look in looks if look != "steps" or not style.startswith("program")]
         for name, rows in table.groupby("set", sort=False) if "set" in table else [("all", table)]:
-            shown = renamed.get(str(name), str(name))
-            if shown and (sets is None or shown in sets):
-                judged = [verdicts(str(name), rows.index, look) for look in readable]
-                rows = rows if shown == name else rows.assign(set=shown)
-                tables.append(pd.concat([who.loc[rows.index], rows, *judged], axis=1))
+            set_name = set_names.get(str(name), str(name))
+            if set_name and (sets is None or set_name in sets):
+                verdicts = [read_verdicts(str(name), rows.index, look) for look in run_looks]
+                rows = rows if set_name == name else rows.assign(set=set_name)
+                tables.append(pd.concat([run_columns.loc[rows.index], rows, *verdicts], axis=1))
         columns += list(table.columns)
     if not tables:  # no rows or no runs: an empty table still has its columns
         return pd.DataFrame(columns=[*dict.fromkeys(columns)])
     return pd.concat(tables, ignore_index=True)
 
 
-def _verdicts(path: Path, held: str, style: str, whole: Callable, name: str, rows: pd.Index, look: str) -> pd.DataFrame:
-    """Verdicts for the rows of one problem set of a file. They come from the cache if the file (its hash is `held`) and
-    the code are unchanged, and are otherwise computed and cached. `whole` reads the file with its texts."""
+def _verdicts(
+    path: Path, digest: str, style: str, reader: Callable, name: str, rows: pd.Index, look: str
+) -> pd.DataFrame:
+    """Verdicts for the rows of one problem set of a file. They come from the cache if the file (its hash is `digest`)
+    and the code are unchanged, and are otherwise computed and cached. `reader` reads the file with its texts."""
     columns = LOOKS[look][0]
-    if (found := published(path, held, rows, columns)) is not None:
-        return found.set_axis(rows)
-    cached = CACHE / f"{held}-{name}-{_code()}-{style}-{look}.parquet"
+    if (table := published(path, digest, rows, columns)) is not None:
+        return table.set_axis(rows)
+    cache_file = CACHE / f"{digest}-{name}-{_code()}-{style}-{look}.parquet"
     with suppress(FileNotFoundError, ValueError):  # the cached file is missing or damaged
-        return read_table(cached).set_axis(rows)
-    verdicts = judge(whole().loc[rows], style, look)[columns]
-    with suppress(OSError), atomic(cached) as temporary:  # not cached if the disk is full or write-protected
+        return read_table(cache_file).set_axis(rows)
+    verdicts = judge(reader().loc[rows], style, look)[columns]
+    with suppress(OSError), atomic(cache_file) as temporary:  # not cached if the disk is full or write-protected
         verdicts.to_parquet(temporary, index=False)
     return verdicts
 
@@ -253,15 +255,15 @@ def content(path: Path) -> str:
     return hashlib.blake2b(path.read_bytes(), digest_size=16).hexdigest()
 
 
-def published(path: Path, held: str, rows: pd.Index, columns: list[str]) -> pd.DataFrame | None:
-    """The published verdicts on some rows of the file `path`, whose content has the hash `held`. None if there are none
-    by the present code, on this content, and on all these rows."""
+def published(path: Path, digest: str, rows: pd.Index, columns: list[str]) -> pd.DataFrame | None:
+    """The published verdicts on some rows of the file `path`, whose content has the hash `digest`. None if there are
+    none by the present code, on this content, and on all these rows."""
     file = path.with_name(VERDICTS)
     if not (_trusted() and file.exists()):
         return None
     with reading(file):
         schema = pq.read_schema(file)
-        if (schema.metadata or {}).get(b"content") != held.encode() or not {*columns} <= {*schema.names}:
+        if (schema.metadata or {}).get(b"content") != digest.encode() or not {*columns} <= {*schema.names}:
             return None
         table = pq.read_table(file, columns=columns).take(rows.to_numpy())
     return None if any(column.null_count for column in table.columns) else table.to_pandas()
@@ -276,8 +278,8 @@ def _trusted() -> bool:
 @cache
 def _code() -> str:
     """The hash of all code that makes verdicts."""
-    rooms = (expression, Problem, programs, steps, traces, verifiers, judge, *(read for _, read in LOOKS.values()))
-    text = "".join(bare(inspect.getsource(room)) for room in rooms)
+    parts = (expression, Problem, programs, steps, traces, verifiers, judge, *(read for _, read in LOOKS.values()))
+    text = "".join(bare(inspect.getsource(part)) for part in parts)
     return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
 
 

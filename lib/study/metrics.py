@@ -53,12 +53,12 @@ def problem_scores(counts: pd.DataFrame, ks=(1, 8, 16), mean_to=(16, 128)) -> pd
 
     Columns `pass@k` and `mean pass@k<=K`, index as in `counts`; NaN where a problem has too few samples.
     """
-    averaged = {f"pass@{k}": [k] for k in ks} | {f"mean pass@k<={k}": range(1, k + 1) for k in mean_to}
+    ks_by_column = {f"pass@{k}": [k] for k in ks} | {f"mean pass@k<={k}": range(1, k + 1) for k in mean_to}
     scores = {}
-    for name, some in averaged.items():
-        enough = counts[counts["n"] >= max(some)]
-        chances = pass_at_k(enough["n"], enough["c"], some).mean(axis=-1) if len(enough) else []
-        scores[name] = pd.Series(chances, enough.index)
+    for name, column_ks in ks_by_column.items():
+        rows = counts[counts["n"] >= max(column_ks)]
+        chances = pass_at_k(rows["n"], rows["c"], column_ks).mean(axis=-1) if len(rows) else []
+        scores[name] = pd.Series(chances, rows.index)
     return pd.DataFrame(scores, index=counts.index, dtype=float)
 
 
@@ -66,12 +66,12 @@ def solved_with(counts: pd.DataFrame, samples: pd.Series) -> pd.Series:
     """By run and problem, pass@k of each method for the number of samples that `samples` has for it, 1 or more. The
     number need not be whole: with 6.9 samples, nine problems in ten get seven samples and the others six, so the result
     is .1 pass@6 + .9 pass@7. `counts` as returned by `counts`."""
-    found = []
+    parts = []
     for method, k in samples.items():
         fewer, more = math.floor(k), math.ceil(k)
         scores = problem_scores(counts.loc[[method]], sorted({fewer, more}), mean_to=())
-        found.append((1 - k + fewer) * scores[f"pass@{fewer}"] + (k - fewer) * scores[f"pass@{more}"])
-    return pd.concat(found)
+        parts.append((1 - k + fewer) * scores[f"pass@{fewer}"] + (k - fewer) * scores[f"pass@{more}"])
+    return pd.concat(parts)
 
 
 def text_scores(judged: pd.DataFrame) -> pd.DataFrame:
@@ -97,8 +97,8 @@ def text_scores(judged: pd.DataFrame) -> pd.DataFrame:
     if "passed" in judged:
         columns |= _checks(judged)
     table, weight = pd.DataFrame(columns, dtype=float), judged["count"]
-    known = table.notna().mul(weight, axis=0).groupby(cell).sum()  # some verdicts on a completion are NaN
-    scores = table.mul(weight, axis=0).groupby(cell).sum() / known.where(known > 0)
+    known_counts = table.notna().mul(weight, axis=0).groupby(cell).sum()  # some verdicts on a completion are NaN
+    scores = table.mul(weight, axis=0).groupby(cell).sum() / known_counts.where(known_counts > 0)
     scores["distinct completions"] = cell.value_counts()
     solutions = judged["solution"].where(judged["correct"].astype(bool))
     scores["distinct correct answers"] = solutions.groupby(cell).nunique()
@@ -113,12 +113,12 @@ def _checks(judged: pd.DataFrame) -> dict[str, pd.Series]:
     lost. A loss at a check before "numbers" is one of form, a loss at a later check is one of meaning."""
     passed, reward = judged["passed"], dict(enumerate(accumulate(PROGRAM_WEIGHTS.values(), initial=0)))
     columns = {check: passed > i for i, check in enumerate(CHECKS)} | {"reward": passed.map(reward)}
-    rest, free = 1 - columns["reward"], ~judged["style"].str.startswith("program")
+    rest, not_program = 1 - columns["reward"], ~judged["style"].str.startswith("program")
     columns |= {f"lost at {check}": rest * (passed == i) for i, check in enumerate(CHECKS)}
     columns["lost in meaning - lost in form"] = rest * (1 - 2 * (passed < CHECKS.index("numbers")))
-    columns["one line"] = (judged["assignments"] == 1).astype(float).mask(free)
+    columns["one line"] = (judged["assignments"] == 1).astype(float).mask(not_program)
     if "attempts" in judged:
-        columns["attempts"] = judged["attempts"].where(free, judged["complete"])
+        columns["attempts"] = judged["attempts"].where(not_program, judged["complete"])
     return columns
 
 
@@ -129,14 +129,15 @@ def diagnostics(judged: pd.DataFrame, by=("set", "method")) -> pd.DataFrame:
     return table
 
 
-def share(part: pd.Series, whole: pd.Series) -> pd.Series:
+def share(numerator: pd.Series, denominator: pd.Series) -> pd.Series:
     """A ratio of totals, written as one score per problem. The mean of the scores over a run's problems on a set is
-    sum(part) / sum(whole), and their variance is that of this ratio (by Taylor linearisation). NaN if sum(whole) is 0.
+    sum(numerator) / sum(denominator), and their variance is that of this ratio (by Taylor linearisation). NaN if
+    sum(denominator) is 0.
     """
-    runs = [level for level in part.index.names if level != "problem"]
-    mean = whole.groupby(runs).transform("mean")
-    ratio = part.groupby(runs).transform("mean") / mean
-    return ratio + (part - ratio * whole) / mean
+    run_levels = [level for level in numerator.index.names if level != "problem"]
+    mean = denominator.groupby(run_levels).transform("mean")
+    ratio = numerator.groupby(run_levels).transform("mean") / mean
+    return ratio + (numerator - ratio * denominator) / mean
 
 
 def exploration(judged: pd.DataFrame) -> pd.DataFrame:
@@ -185,25 +186,25 @@ def matched_length(judged: pd.DataFrame, width=16, seed=0) -> pd.DataFrame:
     return rows[rank.to_numpy() < sizes.loc[pd.MultiIndex.from_arrays(cells)].to_numpy()]
 
 
-def log_scores(logs: pd.DataFrame, wanted: Iterable[str]) -> pd.DataFrame:
+def log_scores(logs: pd.DataFrame, metrics: Iterable[str]) -> pd.DataFrame:
     """Numbers that summarise whole training runs, by method and seed, for `lib.study.intervals.of_logs`.
 
     logs: a table of `judging.logs`.
-    wanted: names of numbers, where x is a column of the logs. "change of x" is the mean of x over the last fifth of the
-    steps that measured it, minus the mean over the first fifth; "growth of x" is the difference of the logarithms of
-    these means; "late change of x" is the change within the second half of these steps; "late x" is the mean over the
-    last fifth; "highest x" is the maximum. One more column can be x: "largest share", the probability of the bandit's
-    likeliest bucket divided by the uniform probability.
+    metrics: names of numbers, where x is a column of the logs. "change of x" is the mean of x over the last fifth of
+    the steps that measured it, minus the mean over the first fifth; "growth of x" is the difference of the logarithms
+    of these means; "late change of x" is the change within the second half of these steps; "late x" is the mean over
+    the last fifth; "highest x" is the maximum. One more column can be x: "largest share", the probability of the
+    bandit's likeliest bucket divided by the uniform probability.
     """
     buckets = logs.filter(regex=r"^bucket\d+$")
     if len(buckets.columns):
         logs = logs.assign(**{"largest share": buckets.max(axis=1) * buckets.notna().sum(axis=1)})
-    found = {}
-    for name in dict.fromkeys(wanted):
-        if (asked := SUMMARY.fullmatch(name)) and asked[2] in logs:
-            runs = logs.dropna(subset=asked[2]).groupby(["method", "seed"])[asked[2]]
-            found[name] = runs.agg(lambda x, kind=asked[1]: _summary(x.to_numpy(), kind))
-    return pd.DataFrame(found)
+    summaries = {}
+    for name in dict.fromkeys(metrics):
+        if (match := SUMMARY.fullmatch(name)) and match[2] in logs:
+            runs = logs.dropna(subset=match[2]).groupby(["method", "seed"])[match[2]]
+            summaries[name] = runs.agg(lambda x, kind=match[1]: _summary(x.to_numpy(), kind))
+    return pd.DataFrame(summaries)
 
 
 def _summary(x: np.ndarray, kind: str) -> float:
@@ -212,10 +213,10 @@ def _summary(x: np.ndarray, kind: str) -> float:
         return x.max()
     x = x[len(x) // 2 :] if kind == "late change of" else x
     fifth = -(-len(x) // 5)
-    first, last = x[:fifth].mean(), x[-fifth:].mean()
+    first_mean, last_mean = x[:fifth].mean(), x[-fifth:].mean()
     if kind == "late":
-        return last
-    return np.log(last / first) if kind == "growth of" else last - first
+        return last_mean
+    return np.log(last_mean / first_mean) if kind == "growth of" else last_mean - first_mean
 
 
 # The settings of a search
@@ -232,24 +233,24 @@ def searched(games: pd.DataFrame) -> pd.DataFrame:
     settings of the search, as in "16/16 +soft T0.9 λ=4 sampled"; settings at their usual values are left out.
     """
     games = games.assign(cascade=games["cascade"].fillna("") if "cascade" in games else "")
-    run = ["run", "seed", *SEARCH]
-    solved = games.groupby([*run, "problem", "sample"], sort=False)["correct"].transform("any")
-    repeats = games.groupby(run)["sample"].transform("max") + 1
+    run_columns = ["run", "seed", *SEARCH]
+    solved = games.groupby([*run_columns, "problem", "sample"], sort=False)["correct"].transform("any")
+    repeats = games.groupby(run_columns)["sample"].transform("max") + 1
     best = games.assign(any=solved.astype(float), repeats=repeats).query("rank == 0")
     correct = best["correct"].astype(float)
     scores = {"pass@1": correct, "score": correct.mask((correct == 0) & (best["status"] != "missing"), 0.1)}
     scores["rejected"] = best[list(REJECTIONS)].sum(axis=1) / best["sampled"]
-    kinds = best.groupby([*SEARCH, "repeats"], dropna=False, sort=False)
-    systems = pd.Series([_system(row) for row in kinds.head(1).itertuples()], dtype="str")
-    return best.assign(**scores, system=systems.take(kinds.ngroup().to_numpy()).set_axis(best.index))
+    groups = best.groupby([*SEARCH, "repeats"], dropna=False, sort=False)
+    systems = pd.Series([_system(row) for row in groups.head(1).itertuples()], dtype="str")
+    return best.assign(**scores, system=systems.take(groups.ngroup().to_numpy()).set_axis(best.index))
 
 
 def _system(row) -> str:
     parts = [row.cascade or f"{row.beams}/{row.samples}", "" if row.rerank == "none" else f"+{row.rerank}"]
     parts.append("" if row.temperature in (0, 0.6) else f"T{row.temperature:g}")
-    usual = {"λ": (row.weight, 1.0), "α": (row.alpha, 0.2), "β": (row.beta, 0.05)}
-    spoken = {"none": "", "soft": "λαβ"}.get(row.rerank, "λ")
-    parts += [f"{name}={value:g}" for name, (value, standard) in usual.items() if name in spoken and value != standard]
+    options = {"λ": (row.weight, 1.0), "α": (row.alpha, 0.2), "β": (row.beta, 0.05)}
+    names = {"none": "", "soft": "λαβ"}.get(row.rerank, "λ")
+    parts += [f"{name}={value:g}" for name, (value, standard) in options.items() if name in names and value != standard]
     return " ".join(filter(None, [*parts, "sampled" if row.repeats > 1 else ""]))
 
 
@@ -268,13 +269,13 @@ def crossovers(scores: pd.DataFrame, pairs: Iterable[tuple[str, str]], seed=0) -
     `scores`: with columns pass@1, pass@2, ... in this order. Columns set, method, baseline, estimate, low, high.
     """
     curves = scores.filter(regex=r"^pass@\d+$").groupby(["set", "method", "problem"]).mean()
-    there, rows = {key: part.dropna(axis=1, how="all") for key, part in curves.groupby(["set", "method"])}, []
+    tables, rows = {key: part.dropna(axis=1, how="all") for key, part in curves.groupby(["set", "method"])}, []
     for name, pair in product(curves.index.unique("set"), pairs):
-        if all((name, method) in there for method in pair):
-            one, other = (there[name, method] for method in pair)
-            both = one.columns.intersection(other.columns, sort=False)
-            found = crossover_draws(one[both], other[both], seed=seed)
-            rows.append((name, *pair, found[0], *np.quantile(found[1:], [0.025, 0.975], method="nearest")))
+        if all((name, method) in tables for method in pair):
+            challenger, baseline = (tables[name, method] for method in pair)
+            columns = challenger.columns.intersection(baseline.columns, sort=False)
+            estimates = crossover_draws(challenger[columns], baseline[columns], seed=seed)
+            rows.append((name, *pair, estimates[0], *np.quantile(estimates[1:], [0.025, 0.975], method="nearest")))
     return pd.DataFrame(rows, columns=["set", "method", "baseline", "estimate", "low", "high"])
 
 
@@ -294,8 +295,8 @@ def resampled(array: np.ndarray, draws: int, seed: int) -> np.ndarray:
 def on_front(points: np.ndarray) -> np.ndarray:
     """Which points are on the Pareto front: those for which no other point is at least as high in every coordinate and
     higher in one. Shape (..., points, coordinates) to bool (..., points)."""
-    one, other = points[..., :, None, :], points[..., None, :, :]
-    return np.logical_not(((other >= one).all(axis=-1) & (other > one).any(axis=-1)).any(axis=-1))
+    point, other = points[..., :, None, :], points[..., None, :, :]
+    return np.logical_not(((other >= point).all(axis=-1) & (other > point).any(axis=-1)).any(axis=-1))
 
 
 def front(scores: pd.DataFrame, metrics: list[str], draws=2000, seed=0) -> pd.DataFrame:
@@ -305,8 +306,8 @@ def front(scores: pd.DataFrame, metrics: list[str], draws=2000, seed=0) -> pd.Da
     methods = wide[metrics[0]].columns
     columns = np.stack([wide[metric][methods] for metric in metrics], axis=-1).reshape(len(wide), -1)
     means = np.vstack([columns.mean(axis=0), resampled(columns, draws, seed)]).reshape(-1, len(methods), len(metrics))
-    found = on_front(means.round(12))  # sums in another order differ slightly
-    return pd.DataFrame({"on front": found[0], "front": found[1:].mean(axis=0)}, index=methods)
+    fronts = on_front(means.round(12))  # sums in another order differ slightly
+    return pd.DataFrame({"on front": fronts[0], "front": fronts[1:].mean(axis=0)}, index=methods)
 
 
 def as_text(table: pd.DataFrame, signed=False, scale=100, digits=1) -> pd.Series:
@@ -318,7 +319,7 @@ def as_text(table: pd.DataFrame, signed=False, scale=100, digits=1) -> pd.Series
 
 
 def as_table(
-    table: pd.DataFrame, methods: Iterable[str], wanted: list[str], paper: pd.Series | None = None, digits=1
+    table: pd.DataFrame, methods: Iterable[str], metrics: list[str], paper: pd.Series | None = None, digits=1
 ) -> pd.DataFrame:
     """Estimates or differences on one set as a table of text: a row per method, in the order of `methods`, and a column
     per metric.
@@ -327,9 +328,9 @@ def as_table(
     they are put in parentheses. A method without a row in `table` is left out, and a cell without a number is empty.
     """
     methods = [*methods]
-    rows = table[table["metric"].isin(wanted) & table["method"].isin(methods)]
-    known = {} if paper is None else paper.to_dict()
-    theirs = [known.get(key) for key in zip(rows["method"], rows["metric"], strict=True)]
-    text = beside(as_text(rows, signed="baseline" in rows), pd.Series(theirs, rows.index, dtype=float), digits)
+    rows = table[table["metric"].isin(metrics) & table["method"].isin(methods)]
+    lookup = {} if paper is None else paper.to_dict()
+    paper_values = [lookup.get(key) for key in zip(rows["method"], rows["metric"], strict=True)]
+    text = beside(as_text(rows, signed="baseline" in rows), pd.Series(paper_values, rows.index, dtype=float), digits)
     wide = rows.assign(text=text).pivot(index="method", columns="metric", values="text")
-    return wide.reindex(index=[one for one in methods if one in wide.index], columns=wanted).fillna("")
+    return wide.reindex(index=[method for method in methods if method in wide.index], columns=metrics).fillna("")

@@ -47,8 +47,8 @@ def look(method: str) -> Method:
         return look(policy)._replace(label=f"{label(policy)} {settings}")
     if policy in methods().index:
         return Method(*map(str, methods().loc[policy, ["label", "colour", "marker"]]))
-    free = next(_unlisted)
-    return Method(policy, FREE[free % len(FREE)], "phH*<>"[free // len(FREE) % 6])
+    index = next(_unlisted)
+    return Method(policy, FREE[index % len(FREE)], "phH*<>"[index // len(FREE) % 6])
 
 
 def label(method: str) -> str:
@@ -56,9 +56,9 @@ def label(method: str) -> str:
     return look(method).label
 
 
-def ordered(present) -> list[str]:
-    """The methods in `present`, each once, in the order of data/methods.csv; methods not listed there come last."""
-    return sorted(set(present), key=lambda method: (rank(method), method))
+def ordered(names) -> list[str]:
+    """The methods in `names`, each once, in the order of data/methods.csv; methods not listed there come last."""
+    return sorted(set(names), key=lambda method: (rank(method), method))
 
 
 def figure(rows=1, cols=1, width=TEXT_WIDTH, height=2.5, title="", **options):
@@ -113,28 +113,28 @@ def _spans(table: pd.DataFrame) -> list[pd.Series]:
 def points(ax, x, table: pd.DataFrame, method: str, **options) -> None:
     """Draw the estimates of one method at `x` with their intervals. A table without low and high, which has a paper's
     numbers, is drawn with hollow markers."""
-    seen = look(method)
-    given = {"yerr": _spans(table), "elinewidth": 0.8} if "low" in table else {"markerfacecolor": "none"}
-    given |= {"color": seen.colour, "marker": seen.marker, "label": seen.label, "linestyle": "", **options}
-    ax.errorbar(x, table["estimate"], **given)
+    style = look(method)
+    arguments = {"yerr": _spans(table), "elinewidth": 0.8} if "low" in table else {"markerfacecolor": "none"}
+    arguments |= {"color": style.colour, "marker": style.marker, "label": style.label, "linestyle": "", **options}
+    ax.errorbar(x, table["estimate"], **arguments)
 
 
 def pass_at_k_curves(ax, table: pd.DataFrame, title="", band=True) -> None:
     """Pass@k against k on a log-2 axis. Columns method, k, estimate, and low and high if the numbers are ours. `band`:
     draw the intervals as bands, otherwise as bars at powers of two. With few problems bands are so wide that they cover
     each other."""
-    present, ours = ordered(table["method"]), "low" in table
-    for i, method in enumerate(present):
-        seen, rows = look(method), table[table["method"] == method].sort_values("k")
-        marked = [at for at, k in enumerate(rows["k"]) if k & (k - 1) == 0]
-        x = rows["k"] * (1 if band else 2 ** (0.08 * (i - (len(present) - 1) / 2)))  # bars side by side
-        if ours:
-            drawn = {"color": seen.colour, "marker": seen.marker, "markevery": marked, "label": seen.label}
-            ax.plot(x, rows["estimate"], **drawn)
-        if ours and band:
-            ax.fill_between(x, rows["low"], rows["high"], color=seen.colour, alpha=0.15, linewidth=0)
+    names, has_intervals = ordered(table["method"]), "low" in table
+    for i, method in enumerate(names):
+        style, rows = look(method), table[table["method"] == method].sort_values("k")
+        marker_rows = [row for row, k in enumerate(rows["k"]) if k & (k - 1) == 0]
+        x = rows["k"] * (1 if band else 2 ** (0.08 * (i - (len(names) - 1) / 2)))  # bars side by side
+        if has_intervals:
+            arguments = {"color": style.colour, "marker": style.marker, "markevery": marker_rows, "label": style.label}
+            ax.plot(x, rows["estimate"], **arguments)
+        if has_intervals and band:
+            ax.fill_between(x, rows["low"], rows["high"], color=style.colour, alpha=0.15, linewidth=0)
         else:
-            points(ax, x.iloc[marked], rows.iloc[marked], method, label="" if ours else seen.label)
+            points(ax, x.iloc[marker_rows], rows.iloc[marker_rows], method, label="" if has_intervals else style.label)
     ax.set_xscale("log", base=2)
     ticks = [2**i for i in range(int(max(table["k"], default=1)).bit_length())]
     ax.set_xticks(ticks, ticks)
@@ -148,8 +148,8 @@ def trade_off(ax, table: pd.DataFrame, x: str, y: str, title="") -> None:
     metric, estimate, low, high."""
     for method in ordered(table["method"]):
         rows = table[table["method"] == method].set_index("metric")
-        across = rows.loc[[x]]
-        points(ax, across["estimate"], rows.loc[[y]], method, xerr=_spans(across) if "low" in rows else None)
+        x_rows = rows.loc[[x]]
+        points(ax, x_rows["estimate"], rows.loc[[y]], method, xerr=_spans(x_rows) if "low" in rows else None)
     percent(*[axis for axis, metric in ((ax.xaxis, x), (ax.yaxis, y)) if metric.startswith("pass@")])
     ax.set(xlabel=x, ylabel=y, title=title)
 
@@ -160,18 +160,18 @@ def name_points(ax) -> None:
     ax.figure.draw_without_rendering()  # gives the panel its final size
     entries, scale = list(zip(*ax.get_legend_handles_labels(), strict=True)), ax.figure.dpi / 72
     spots = [ax.transData.transform(handle.lines[0].get_xydata()[0]) / scale for handle, _ in entries]
-    taken, (left, _, right, _) = [(x - 3, y - 3, x + 3, y + 3) for x, y in spots], ax.bbox.extents / scale
+    boxes, (left, _, right, _) = [(x - 3, y - 3, x + 3, y + 3) for x, y in spots], ax.bbox.extents / scale
     for (handle, text), (x, y) in zip(entries, spots, strict=True):
-        wide, places = 3.7 * len(text), []
+        width, candidates = 3.7 * len(text), []
         for dx, dy in [(dx, dy) for n in range(9) for dy in (4 + 4 * n, -9 - 4 * n) for dx in (4, -4)]:
-            box = (x + dx - wide * (dx < 0), y + dy, x + dx + wide * (dx > 0), y + dy + 6)
-            hits = sum(box[0] < b[2] and b[0] < box[2] and box[1] < b[3] and b[1] < box[3] for b in taken)
-            places.append((hits, box[0] < left or box[2] > right, len(places), box, (dx, dy)))
-        *_, box, offset = min(places)
-        taken.append(box)
-        drawn = {"ha": "left" if offset[0] > 0 else "right", "fontsize": 6.5, "color": handle.lines[0].get_color()}
-        drawn["path_effects"] = [withStroke(linewidth=2, foreground="white")]  # legible on top of an error bar
-        ax.annotate(text, handle.lines[0].get_xydata()[0], offset, textcoords="offset points", **drawn)
+            box = (x + dx - width * (dx < 0), y + dy, x + dx + width * (dx > 0), y + dy + 6)
+            overlaps = sum(box[0] < b[2] and b[0] < box[2] and box[1] < b[3] and b[1] < box[3] for b in boxes)
+            candidates.append((overlaps, box[0] < left or box[2] > right, len(candidates), box, (dx, dy)))
+        *_, box, offset = min(candidates)
+        boxes.append(box)
+        arguments = {"ha": "left" if offset[0] > 0 else "right", "fontsize": 6.5, "color": handle.lines[0].get_color()}
+        arguments["path_effects"] = [withStroke(linewidth=2, foreground="white")]  # legible on top of an error bar
+        ax.annotate(text, handle.lines[0].get_xydata()[0], offset, textcoords="offset points", **arguments)
 
 
 def dots(ax, table: pd.DataFrame, title="", xlabel=None) -> None:
@@ -179,13 +179,13 @@ def dots(ax, table: pd.DataFrame, title="", xlabel=None) -> None:
     optionally paper, the paper's number, drawn as a hollow marker. A table with a column baseline holds differences;
     they are written in percentage points, with a line at zero."""
     rows, metrics = list(dict.fromkeys(table["name"])), list(dict.fromkeys(table["metric"]))
-    others = cycle(OTHERS)
+    other_styles = cycle(OTHERS)
     for i, metric in enumerate(metrics):
-        colour, marker = METRICS.get(metric) or next(others)
+        colour, marker = METRICS.get(metric) or next(other_styles)
         part = table[table["metric"] == metric]
         heights = [rows.index(name) + 0.2 * (i - (len(metrics) - 1) / 2) for name in part["name"]]
-        given = {"xerr": _spans(part), "elinewidth": 0.8}
-        ax.errorbar(part["estimate"], heights, fmt=marker, color=colour, label=metric, **given)
+        arguments = {"xerr": _spans(part), "elinewidth": 0.8}
+        ax.errorbar(part["estimate"], heights, fmt=marker, color=colour, label=metric, **arguments)
         if "paper" in part and part["paper"].notna().any():
             ax.plot(part["paper"], heights, marker, mfc="none", color=colour, label=f"{metric}, paper")
     ax.set_yticks(range(len(rows)), rows)
@@ -206,13 +206,13 @@ def training_curves(axes, table: pd.DataFrame, smooth=5, shares=()) -> None:
     for ax, quantity in zip(axes, quantities, strict=False):
         part = table[table["quantity"] == quantity].dropna(subset="value")
         for method in ordered(part["method"]):
-            seen, rows = look(method), part[part["method"] == method]
+            style, rows = look(method), part[part["method"] == method]
             runs = rows.pivot(index="step", columns="seed", values="value")
             runs = runs.rolling(smooth, min_periods=1, center=True).mean()
             if runs.shape[1] > 1:
-                ax.plot(runs, color=seen.colour, alpha=0.3, linewidth=0.6)
-            mark = {"marker": seen.marker if len(runs) < 16 else "", "label": seen.label}
-            ax.plot(runs.mean(axis=1), color=seen.colour, **mark)
+                ax.plot(runs, color=style.colour, alpha=0.3, linewidth=0.6)
+            arguments = {"marker": style.marker if len(runs) < 16 else "", "label": style.label}
+            ax.plot(runs.mean(axis=1), color=style.colour, **arguments)
         percent(*[ax.yaxis] * (quantity in shares))
         ax.set(title=quantity, xlabel="update")
     for ax in axes[len(quantities) :]:

@@ -49,12 +49,12 @@ def linked(html: str, folder: str, site: Path, pages: dict[str, str]) -> str:
     copied to the site. `pages`: by the path of a file in the repository, the name of its page."""
 
     def target(address: str) -> str:
-        path, mark, anchor = address.partition("#")
+        path, separator, anchor = address.partition("#")
         path = posixpath.normpath(posixpath.join(folder, path)) if path else ""
         if path.endswith(".png") and (ROOT / path).is_file():
             shutil.copy(ROOT / path, site)
             return Path(path).name
-        return pages.get(path, "") + mark + anchor if not path or path in pages else ""
+        return pages.get(path, "") + separator + anchor if not path or path in pages else ""
 
     def link(match: re.Match) -> str:
         address = target(match[1])
@@ -79,21 +79,21 @@ def page(text: str, folder: str, site: Path, pages: dict[str, str]) -> str:
 def build(studies: Iterable[Study], site: Path) -> Path:
     """Write the executed studies and the documents, with a list of the studies on the front page, into the folder
     `site`. The folder is deleted first. Returns the path of the front page."""
-    offline = dict.fromkeys(("mathjax_url", "require_js_url"), "")  # a page loads no scripts from the web
-    exporter = HTMLExporter(exclude_input_prompt=True, exclude_output_prompt=True, **offline)
+    script_urls = dict.fromkeys(("mathjax_url", "require_js_url"), "")  # a page loads no scripts from the web
+    exporter = HTMLExporter(exclude_input_prompt=True, exclude_output_prompt=True, **script_urls)
     shutil.rmtree(site, ignore_errors=True)
     site.mkdir(parents=True)
     studies = sorted(studies)
     pages = {f"notebooks/{study.notebook}.ipynb": study.page for study in reversed(studies)}
     pages |= DOCUMENTS | {study.page: study.page for study in studies}
-    listed = "## Executed analyses\n\n"
+    listing = "## Executed analyses\n\n"
     for study in studies:
         notebook = nbformat.read(study.executed, 4)
         (site / study.page).write_text(linked(exporter.from_notebook_node(notebook)[0], "notebooks", site, pages))
         title = notebook.cells[0].source.splitlines()[0].lstrip("# ")
-        listed += f"* [{title}]({study.page}) ({study.about})\n"
+        listing += f"* [{title}]({study.page}) ({study.about})\n"
     for source, name in DOCUMENTS.items():
         # Only README.md, the front page, has this heading
-        text = (ROOT / source).read_text().replace("## Hardware and", f"{listed}\n## Hardware and")
+        text = (ROOT / source).read_text().replace("## Hardware and", f"{listing}\n## Hardware and")
         (site / name).write_text(page(text, posixpath.dirname(source), site, pages))
     return site / "index.html"

@@ -33,9 +33,9 @@ def _refill(menu: Any, options: Sequence, value, action: Callable) -> None:
     menu.observe(action, "value")
 
 
-def _titled(found: dict[str, Path]) -> list[tuple[str, str]]:
+def _titled(folders: dict[str, Path]) -> list[tuple[str, str]]:
     """Runs as the options of a menu: each run's title and its name."""
-    return [(f"{explorer.title(folder)} · {name}", name) for name, folder in found.items()]
+    return [(f"{explorer.title(folder)} · {name}", name) for name, folder in folders.items()]
 
 
 class Explorer:
@@ -57,12 +57,12 @@ class Explorer:
         self.source.value = profile
         self.tabs = widgets.Tab([self._reading(), self._asking()])
         self.tabs.titles = ("read rollouts", "ask a policy")
-        moved = {self.enter: [self.source], self.offer: [self.search], self.add: [self.listed]}
-        moved |= {self.refill: [self.chosen], self.relist: [self.number]}
-        moved[self.rechoose] = [self.problem_set, self.verdicts, self.least, self.differ, self.sort]
-        moved[self.show] = [self.rollouts, self.draw, self.reward]
-        for action, some in moved.items():
-            for widget in some:
+        actions = {self.enter: [self.source], self.offer: [self.search], self.add: [self.listed]}
+        actions |= {self.refill: [self.chosen], self.relist: [self.number]}
+        actions[self.rechoose] = [self.problem_set, self.verdicts, self.least, self.differ, self.sort]
+        actions[self.show] = [self.rollouts, self.draw, self.reward]
+        for action, triggers in actions.items():
+            for widget in triggers:
                 widget.observe(action, "value")
         self.go.on_click(self.ask)
 
@@ -82,11 +82,11 @@ class Explorer:
         self.rollouts = widgets.Select(rows=7, description="rollouts", layout={"width": "98%"})
         self.said, self.view = widgets.Label(), widgets.HTML()
         filters = widgets.VBox([self.problem_set, self.least, self.sort, self.differ])
-        which = widgets.VBox([self.source, self.search, self.listed])
-        above = widgets.HBox([which, filters, widgets.VBox([self.verdicts, self.reward])])
-        above.layout.flex_flow = "row wrap"
-        below = widgets.HBox([self.number, self.draw])
-        return widgets.VBox([above, self.chosen, self.said, self.rollouts, below, self.view])
+        run_menus = widgets.VBox([self.source, self.search, self.listed])
+        controls = widgets.HBox([run_menus, filters, widgets.VBox([self.verdicts, self.reward])])
+        controls.layout.flex_flow = "row wrap"
+        paging = widgets.HBox([self.number, self.draw])
+        return widgets.VBox([controls, self.chosen, self.said, self.rollouts, paging, self.view])
 
     def _asking(self) -> widgets.Widget:
         self.policy = _menu("policy", layout=WIDER)
@@ -97,8 +97,8 @@ class Explorer:
         self.go = widgets.Button(description="sample and judge")
         self.answered, self.judged = widgets.Label(), widgets.HTML()
         problem = widgets.VBox([self.policy, self.typed, self.target])
-        asking = widgets.HBox([problem, widgets.VBox([self.samples, self.seed, self.go])])
-        return widgets.VBox([asking, self.answered, self.judged])
+        inputs = widgets.HBox([problem, widgets.VBox([self.samples, self.seed, self.go])])
+        return widgets.VBox([inputs, self.answered, self.judged])
 
     # --- tab "read rollouts": each method is called when the user changes a widget ---
 
@@ -118,8 +118,8 @@ class Explorer:
     def offer(self, _=None) -> None:
         """The search text has changed: list the runs whose titles contain all of its words."""
         words = self.search.value.lower().split()
-        listed = [one for one in _titled(self.found) if all(word in one[0].lower() for word in words)]
-        _refill(self.listed, listed, None, self.add)
+        options = [option for option in _titled(self.found) if all(word in option[0].lower() for word in words)]
+        _refill(self.listed, options, None, self.add)
 
     def add(self, _=None) -> None:
         """A run was chosen in the list: show it as well."""
@@ -139,9 +139,9 @@ class Explorer:
         except (OSError, ValueError) as error:
             self.said.value = str(error)
             return
-        kept, sets = self.problem_set.value, list(self.table["set"].cat.categories)
-        first = next((name for name in (kept, "heldout_1000") if name in sets), sets[0])
-        _refill(self.problem_set, sets, first, self.rechoose)
+        previous_set, sets = self.problem_set.value, list(self.table["set"].cat.categories)
+        selected_set = next((name for name in (previous_set, "heldout_1000") if name in sets), sets[0])
+        _refill(self.problem_set, sets, selected_set, self.rechoose)
         self.rechoose()
 
     def rechoose(self, _=None) -> None:
@@ -159,9 +159,9 @@ class Explorer:
         """Another page of the list was chosen: show one line for each of its rollouts."""
         if self.table is None:
             return
-        at = self.at[(self.number.value - 1) * self.page : self.number.value * self.page]
-        lines = [(explorer.line(self.table.iloc[one]), int(one)) for one in at]
-        _refill(self.rollouts, lines, int(at[0]) if len(at) else None, self.show)
+        positions = self.at[(self.number.value - 1) * self.page : self.number.value * self.page]
+        lines = [(explorer.line(self.table.iloc[position]), int(position)) for position in positions]
+        _refill(self.rollouts, lines, int(positions[0]) if len(positions) else None, self.show)
         self.show()
 
     def show(self, _=None) -> None:
@@ -184,7 +184,7 @@ class Explorer:
             self.answered.value = f"profile {self.source.value} holds no policy"
             return
         self.answered.value, nums = "sampling ...", list(map(int, words))
-        folder, asked = self.policies[self.policy.value], (nums, self.target.value)
-        table = self.draw_rollouts(folder, *asked, self.samples.value, self.seed.value)
+        folder, problem = self.policies[self.policy.value], (nums, self.target.value)
+        table = self.draw_rollouts(folder, *problem, self.samples.value, self.seed.value)
         self.answered.value = f"{len(table)} rollouts"
         self.judged.value = explorer.page(table, list(range(len(table))), self.reward.value)

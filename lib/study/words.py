@@ -5,13 +5,13 @@ from collections.abc import Sequence
 import pandas as pd
 
 
-def pick(table: pd.DataFrame, **where) -> pd.Series | None:
-    """The one row whose columns have the values `where`, or None if there is no such row (its run does not exist yet).
-    Raises LookupError if there are several."""
-    for column, value in where.items():
+def pick(table: pd.DataFrame, **conditions) -> pd.Series | None:
+    """The one row whose columns have the values `conditions`, or None if there is no such row (its run does not exist
+    yet). Raises LookupError if there are several."""
+    for column, value in conditions.items():
         table = table[table[column] == value]
     if len(table) > 1:
-        raise LookupError(f"{len(table)} rows have {where}: name more columns")
+        raise LookupError(f"{len(table)} rows have {conditions}: name more columns")
     return table.iloc[0] if len(table) else None
 
 
@@ -55,16 +55,16 @@ def compared(row, above: str, below: str, same: str) -> str:
     return above if row["low"] > 0 else below if row["high"] < 0 else same
 
 
-def ahead(names: Sequence[str], nobody: str, of: str) -> str:
-    """A title that says who is ahead of `of`, such as "A and B are ahead of SFT". If `names` is empty, its subject is
-    `nobody`, as in "No reward is ahead of SFT"."""
+def ahead(names: Sequence[str], default: str, baseline: str) -> str:
+    """A title that says who is ahead of `baseline`, such as "A and B are ahead of SFT". If `names` is empty, its
+    subject is `default`, as in "No reward is ahead of SFT"."""
     if len(names) < 2:
-        return f"{[*names, nobody][0]} is ahead of {of}"
-    first = [*names] if len(names) < 4 else [*names[:2], f"{len(names) - 2} more"]
-    return f"{', '.join(first[:-1])} and {first[-1]} are ahead of {of}"
+        return f"{[*names, default][0]} is ahead of {baseline}"
+    parts = [*names] if len(names) < 4 else [*names[:2], f"{len(names) - 2} more"]
+    return f"{', '.join(parts[:-1])} and {parts[-1]} are ahead of {baseline}"
 
 
-def beside(ours: pd.Series, paper: pd.Series, digits=1) -> pd.Series:
-    """The texts `ours`, each followed by the paper's number in parentheses if the paper has one."""
-    theirs = paper.map(f" ({{:.{digits}f}})".format, na_action="ignore")
-    return ours + theirs.fillna("").astype(str)
+def beside(texts: pd.Series, paper: pd.Series, digits=1) -> pd.Series:
+    """The `texts`, each followed by the paper's number in parentheses if the paper has one."""
+    suffixes = paper.map(f" ({{:.{digits}f}})".format, na_action="ignore")
+    return texts + suffixes.fillna("").astype(str)
