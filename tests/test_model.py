@@ -127,11 +127,19 @@ def test_a_damaged_checkpoint_names_the_file_and_the_remedy(saved, tmp_path, fil
         load_policy(folder)
 
 
-def test_the_committed_base_model_is_what_the_code_makes():
-    model, tokenizer = load_policy(MODELS / "base-1m")
+@pytest.mark.parametrize(("name", "parameters"), [("base-1m", 871_296), ("base-0.2m", 222_656)])
+def test_a_committed_base_model_is_what_the_code_makes(name, parameters):
+    model, tokenizer = load_policy(MODELS / name)
     assert tokenizer.get_vocab() == TOKENIZER.get_vocab()
-    assert 0.8e6 < model.num_parameters() < 1.1e6
-    assert sum(f.stat().st_size for f in (MODELS / "base-1m").rglob("*") if f.is_file()) < 4 * 2**20
+    assert model.num_parameters() == parameters
+    assert sum(f.stat().st_size for f in (MODELS / name).rglob("*") if f.is_file()) < 4 * 2**20
+
+
+def test_every_file_of_the_base_models_is_held_to_its_hash():
+    held = json.loads((MODELS / "run.json").read_text())["files"]
+    assert set(held) == {p.relative_to(MODELS).as_posix() for p in MODELS.glob("*/**/*") if p.is_file()} - {
+        f"{folder.name}/arithmetic.json" for folder in MODELS.iterdir()
+    }
 
 
 def test_a_flipped_bit_of_the_base_model_is_refused(tmp_path):
