@@ -105,6 +105,12 @@ def test_a_number_of_samples_that_is_not_whole():
         metrics.solved_with(counts, pd.Series({"a": 0.5}))
 
 
+def test_the_mean_length_is_that_of_all_text_scores():
+    table = judged(ROWS)
+    expected = metrics.text_scores(table)["tokens"].groupby("method").mean()
+    pd.testing.assert_series_equal(metrics.mean_tokens(table), expected, check_names=False)
+
+
 def test_text_scores_and_diagnostics_by_hand():
     first, second = metrics.text_scores(judged(ROWS)).to_dict("records")
     assert first["correct"] == 3 / 4 and second["wrong_value"] == 1 / 2 and first["missing"] == 1 / 4

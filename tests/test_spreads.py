@@ -46,8 +46,8 @@ def spreads_of() -> pd.DataFrame:
         paid = (budget / scores["tokens"].groupby("method").mean()).clip(1, 16)
         scores["solved at equal tokens"] = metrics.solved_with(metrics.counts(judged), paid)
         for (_, _, metric), one in intervals.measured(scores[ASKED], {method: {method: 1.0}}).items():
-            if one.seen and one.runs >= intervals.ENOUGH:
-                row = (one.seen * one.runs, one.made * one.runs, one.runs - 1)
+            if one.of_runs and one.runs >= intervals.ENOUGH:
+                row = (one.of_runs * one.runs, one.interaction * one.runs, one.runs - 1)
                 found.setdefault((intervals.trainer(method), metric), []).append(row)
     table = []
     for name, metric in sorted(found):

@@ -150,7 +150,7 @@ class PreferenceSettings(Optimisation):
 TRAINERS = (Sampling, SFTSettings, RLOOSettings, PreferenceSettings)
 OTHERS: dict[str, Any] = {  # all other parameters of the notebooks; their parameters cells say what each means
     **dict.fromkeys(["problems", "draws", "demonstrations", "batch", "most_pairs", "hard_weight", "together"], Count),
-    **dict.fromkeys(["rows", "width", "hidden", "shards", "threads", "worked_lines", "test_lines"], Count),
+    **dict.fromkeys(["rows", "width", "shards", "threads", "worked_lines", "test_lines"], Count),
     **dict.fromkeys(["train_rows", "train_5num_rows", "heldout_rows", "heldout_small_rows", "validation_rows"], Count),
     **dict.fromkeys(["validation_small_rows", "test_rows", "level_rows", "sealed_rows"], Count),
     **dict.fromkeys(["limit", "skip", "five_numbers", "most_failures", "updates", "replicates"], Whole),
@@ -161,6 +161,7 @@ OTHERS: dict[str, Any] = {  # all other parameters of the notebooks; their param
     "think_weight": Weight,
     "nums": list[Count],
     "numbers": Annotated[int, Field(ge=2, le=6)],
+    "hidden": Annotated[int, Field(ge=8, le=4096, multiple_of=8)],  # four heads of an even width
     "samples": Count | list | str,  # completions of a problem; in studies, the folders of samples that they read
     "searches": list,
     "mixture": dict[str, Share],

@@ -93,8 +93,8 @@ class Measured:
     problems: int
     runs: int
     of_problems: float  # variance of the mean over problems
-    seen: float  # variance of the estimate that is observed between runs
-    made: float  # the part of `seen` that is due to the finite number of problems
+    of_runs: float  # variance of the estimate that is observed between runs
+    interaction: float  # the part of `of_runs` that is due to the finite number of problems
     freedom: float  # degrees of freedom of `seen` and `made`
     borrowed: bool
     single: float  # variance over problems if each method had one run
@@ -106,9 +106,11 @@ class Measured:
         """Half of the interval's width. NaN for a number of a training log of which there is only one run."""
         if self.problems == 1 and self.runs == 1:
             return np.nan
-        if self.share and self.problems > 1 and not self.of_problems and not self.seen:
+        if self.share and self.problems > 1 and not self.of_problems and not self.of_runs:
             return 1 - ((1 - confidence) / 2) ** (1 / self.problems)  # the bound of Clopper and Pearson
-        return float(half_width(self.of_problems, self.problems, self.seen, self.made, self.freedom, confidence))
+        return float(
+            half_width(self.of_problems, self.problems, self.of_runs, self.interaction, self.freedom, confidence)
+        )
 
     def ends(self) -> tuple[float, float]:
         """Lower and upper end of the 95% interval. That of a share stays within 0 and 1."""
@@ -192,8 +194,8 @@ def _measured(tables: Mapping[Any, pd.DataFrame], weights: Mapping[str, float], 
         problems=int(common.sum()),
         runs=min(counts),
         of_problems=float(of_problems),
-        seen=float(of_runs),
-        made=float(interaction),
+        of_runs=float(of_runs),
+        interaction=float(interaction),
         freedom=freedom,
         borrowed=borrowed,
         single=float(single),

@@ -122,6 +122,13 @@ def _checks(judged: pd.DataFrame) -> dict[str, pd.Series]:
     return columns
 
 
+def mean_tokens(judged: pd.DataFrame) -> pd.Series:
+    """The mean length of a sample in tokens, by method: the mean over runs and problems. `judged`: a table of
+    `judging.samples`."""
+    sums = judged[KEYS].assign(n=judged["count"], tokens=judged["count"] * judged["tokens"]).groupby(KEYS).sum()
+    return (sums["tokens"] / sums["n"]).groupby("method").mean()
+
+
 def diagnostics(judged: pd.DataFrame, by=("set", "method")) -> pd.DataFrame:
     """One row per group of `by`: the number of samples, and the means over problems of `text_scores`."""
     table = text_scores(judged).groupby(list(by)).mean()
