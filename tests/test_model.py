@@ -127,12 +127,12 @@ def test_a_damaged_checkpoint_names_the_file_and_the_remedy(saved, tmp_path, fil
         load_policy(folder)
 
 
-@pytest.mark.parametrize(("name", "parameters"), [("base-1m", 871_296), ("base-0.2m", 222_656)])
+@pytest.mark.parametrize(("name", "parameters"), [("base-0.2m", 222_656), ("base-1m", 871_296), ("base-2m", 1_945_920)])
 def test_a_committed_base_model_is_what_the_code_makes(name, parameters):
     model, tokenizer = load_policy(MODELS / name)
     assert tokenizer.get_vocab() == TOKENIZER.get_vocab()
     assert model.num_parameters() == parameters
-    assert sum(f.stat().st_size for f in (MODELS / name).rglob("*") if f.is_file()) < 4 * 2**20
+    assert sum(f.stat().st_size for f in (MODELS / name).rglob("*") if f.is_file()) < 8 * 2**20
 
 
 def test_every_file_of_the_base_models_is_held_to_its_hash():
