@@ -601,7 +601,7 @@ def test_a_record_of_other_types_is_answered_in_a_sentence(tmp_path, wrong):
     (tmp_path / "run.json").write_text(json.dumps(RECORD))
     assert read_record(tmp_path)["id"] == "first"
     (tmp_path / "run.json").write_text(json.dumps(RECORD | wrong))
-    with pytest.raises(DeclarationError, match=r"run.json is damaged \("):
+    with pytest.raises(ValueError, match=r"run.json is damaged \("):
         read_record(tmp_path)
 
 

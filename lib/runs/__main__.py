@@ -220,5 +220,5 @@ if __name__ == "__main__":
         die_with_parent(int(parent) if parent.isdigit() else 0)
     try:
         app()
-    except (DeclarationError, RunError, OSError) as error:
+    except (RunError, OSError, ValueError) as error:  # ValueError: also a DeclarationError
         sys.exit("\n".join(f"! {line}" for line in str(error).splitlines()))

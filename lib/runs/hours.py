@@ -15,7 +15,6 @@ from importlib.util import find_spec
 from math import prod
 
 from lib.files import clock
-from lib.runs.declare import DeclarationError
 from lib.runs.hashes import lib_digest
 from lib.runs.plan import Plan, Project, Spec, read_record
 
@@ -33,16 +32,15 @@ MANY = 50  # a plan of more runs than this is shown by kind only
 def expected(project: Project, profile: str, specs: Sequence[Spec]) -> dict[str, float]:
     """The predicted seconds of each run of a profile. They come from the record of the run itself; or else from the
     record of that run of the same notebook that has the most parameters in common, in proportion to the steps; or else
-    they are a bound. A run of which nothing is known has no entry. For studies the records of all profiles are used,
+    they are a bound. A run of which nothing is known has no entry. Published studies of other profiles count as well,
     since a study takes equally long in every profile."""
     records, seconds, reference = {}, {}, project.root / "data/reference"
-    studies = [root for root in sorted(reference.glob("*")) if any(spec.study for spec in specs)]
-    for root in (*studies, reference / profile, project.runs / profile):
-        for path in sorted(root.glob("*/*/*/run.json")) if specs else ():
-            with suppress(DeclarationError):  # a damaged record is reported where the run's state is shown
-                name = path.parent.relative_to(root).as_posix()
-                if root.name == profile or name.startswith("study/"):
-                    records[name] = read_record(path.parent)
+    places = (reference, "*/study/*/*/"), (reference / profile, "*/*/*/"), (project.runs / profile, "*/*/*/")
+    for place, pattern in places if specs else ():  # what comes later replaces what came before
+        for folder in sorted(place.glob(pattern)):
+            with suppress(ValueError):  # a damaged record is reported where the run's state is shown
+                if record := read_record(folder):
+                    records["/".join(folder.parts[-3:])] = record
     for spec in specs:
         candidates = [
             (name == spec.name, sum(record["parameters"].get(k) == v for k, v in spec.params.items()), name)

@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from pydantic import BaseModel, ValidationError
+from pydantic import ValidationError
 
-from lib.files import ROOT, RUNS, remedy, shown
+from lib.files import ROOT, RUNS, reading
 from lib.runs.declare import (
     RUN,
     STUDY,
@@ -271,41 +271,22 @@ def among(run: Declaration, specs: Mapping[str, Spec]) -> Declaration | None:
 # --- which runs are finished --------------------------------------------------------------------------------
 
 
-class File(BaseModel, strict=True):
-    bytes: int
-    sha256: str
-
-
-class Record(BaseModel, strict=True):
-    """The fields that every run.json must have; it has others as well."""
-
-    id: str
-    run: str
-    method: str
-    notebook: str
-    code: str
-    fingerprint: str
-    seed: int
-    elapsed: float
-    parameters: dict
-    parents: dict
-    files: dict[str, File]
-    artifacts: list[str]
+FIELDS: dict[str, Any] = dict.fromkeys(("id", "run", "method", "notebook", "code", "fingerprint"), str)
+FIELDS |= {"seed": int, "elapsed": (int, float), "parameters": dict, "parents": dict, "files": dict, "artifacts": list}
 
 
 def read_record(folder: Path) -> dict[str, Any]:
-    """The content of a finished run's run.json; {} if the run is not finished. Raises DeclarationError if the file is
-    damaged."""
+    """The content of a finished run's run.json, which has at least FIELDS; {} if the run is not finished. Raises
+    ValueError with a remedy if the file is damaged."""
     path = folder / "run.json"
-    try:
-        record = json.loads(path.read_text())
-        Record.model_validate(record)
-        return record
-    except FileNotFoundError:
+    if not path.exists():
         return {}
-    except (ValueError, OSError) as error:
-        reason = " ".join(str(error).splitlines()[1:3]) or error  # lines of pydantic's message with place and reason
-        raise DeclarationError(f"{shown(path)} is damaged ({reason}): {remedy(path)}") from error
+    with reading(path):
+        record = json.loads(path.read_text())
+        wrong = [key for key, kind in FIELDS.items() if not isinstance(record[key], kind)]
+        if wrong or not all(isinstance(entry["bytes"], int) for entry in record["files"].values()):
+            raise ValueError(f"{', '.join(wrong or ['files'])} is of another type")
+        return record
 
 
 def state(spec: Spec, states: dict[Path, str]) -> str:
@@ -320,7 +301,7 @@ def reasons(spec: Spec, states: dict[Path, str]) -> Iterator[str]:
     first: with a missing or damaged record the next one fails."""
     try:
         record = read_record(spec.folder)
-    except DeclarationError:
+    except ValueError:
         record = {}
         yield "damaged run.json"
     if not record:
@@ -349,7 +330,7 @@ def made_as(folder: Path) -> str | None:
     """The `id` of the finished run in a folder, None if there is none."""
     try:
         return read_record(folder).get("id")
-    except DeclarationError:
+    except ValueError:
         return None
 
 
