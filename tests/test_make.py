@@ -164,8 +164,8 @@ def test_a_command_that_cannot_be_followed_is_answered_in_a_sentence(checkout):
     assert "did you mean 'study/study'" in checkout.ask("figures", "cpu", "study/studi", status=1)
     said = checkout.ask("figures", "cpu", "t/train_0.1", status=1)
     assert "no study among t/train_0.1 is published in cpu" in said
-    assert "no study among study/* is published in cpu, smoke" in checkout.ask("figures", status=1)
-    assert "has been executed" in checkout.ask("report", status=1)
+    assert "no study among study/* is published in cpu" in checkout.ask("figures", status=1)
+    assert "no study of cpu has been executed" in checkout.ask("report", status=1)
     assert "2 runs, 0 of them finished" in checkout.ask("plan", "cpu", "t/train_0.1")
 
 
@@ -255,9 +255,9 @@ def test_figures_of_the_other_studies_are_drawn_when_a_published_record_is_cut(c
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
-def test_a_study_that_moved_to_another_profile_is_drawn_there_and_no_longer_read_here(checkout, warm_kernels):
+def test_a_study_that_is_no_longer_published_is_neither_drawn_nor_read_nor_shown(checkout, warm_kernels):
     reads = ("one", ["t/train_0.1"]), ("other", ["t/train_0.2"]), ("both", ["study/one", "study/other"])
-    first = published_runs(checkout, *reads)
+    reference = published_runs(checkout, *reads)
     sources = "data/runs/reference/cpu/study/{}/0"
 
     def read() -> list[str]:
@@ -265,19 +265,17 @@ def test_a_study_that_moved_to_another_profile_is_drawn_there_and_no_longer_read
 
     checkout.call("figures", "cpu")
     assert read() == [sources.format("one"), sources.format("other")], "what reads other studies is drawn after them"
-    smoke = shutil.copytree(first, first.with_name("smoke"))
-    for moved in (first / "study/one", smoke / "study/other", smoke / "study/both"):
-        shutil.rmtree(moved)
-    said = checkout.call("figures")  # of every profile
-    assert said.endswith("the figures and tables of 3 studies are in figures\n")
+    shutil.rmtree(reference / "study/one")
+    said = checkout.call("figures")
+    assert said.endswith("the figures and tables of 2 studies are in figures\n")
     assert read() == [sources.format("other")]
     assert "made" in checkout.ask("report")
     index = (checkout.root / "figures/site/index.html").read_text()
-    assert 'href="smoke-study-one-0.html"' in index and "cpu-study-one" not in index
-    assert "(study/one, profile smoke, from data/reference)" in index
+    assert 'href="cpu-study-both-0.html"' in index and "cpu-study-one" not in index
+    assert "(study/both, profile cpu, from data/reference)" in index
     pages = [page.read_text() for page in (checkout.root / "figures/site").glob("*.html")]
     elsewhere = re.compile(r'<(script|link)[^>]*(src|href)="(https?:)?//')
-    assert len(pages) == 6 and not any(map(elsewhere.search, pages))
+    assert len(pages) == 5 and not any(map(elsewhere.search, pages))
 
 
 def test_a_polite_end_of_figures_waits_for_no_study(checkout):

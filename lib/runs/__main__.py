@@ -26,17 +26,11 @@ CORES = cores()
 PUBLISHED = ("metrics.csv", *(f"{name}.parquet" for name in ("generations", "trajectories", "calibration")))
 PUBLISHED += ("exact.parquet", "estimators.parquet", "checkpoint")
 HELD = ("checkpoint", "generations.parquet", "trajectories.parquet")  # what other runs read or start from
-ALL = "all"  # stands for all profiles
 Cores = Annotated[int, Option(min=1)]
 Groups = Annotated[list[str], Argument(help="groups or runs")]
 Some = Annotated[list[str] | None, Argument(help="groups or runs; all without", show_default=False)]
 app = Typer(help=__doc__, add_completion=False, pretty_exceptions_enable=False)
 project = Project()
-
-
-def profiles(name: str) -> list[str]:
-    """The profile `name` alone, or all profiles in alphabetical order if `name` is "all"."""
-    return sorted(project.declarations.profiles) if name == ALL else [name]
 
 
 @app.command()
@@ -110,17 +104,16 @@ def check() -> None:
 
 
 @app.command()
-def figures(profile: Annotated[str, Argument()] = ALL, groups: Some = None, cores: Cores = CORES) -> None:
-    """Draw the figures and tables of published studies again from the reference results, for one profile or for all.
-    Trains nothing."""
-    making.draw(Project(project.root, published=True), profiles(profile), groups or ["study/*"], cores)
+def figures(profile: Annotated[str, Argument()] = "cpu", groups: Some = None, cores: Cores = CORES) -> None:
+    """Draw the figures and tables of a profile's published studies again from the reference results. Trains nothing."""
+    making.draw(Project(project.root, published=True), profile, groups or ["study/*"], cores)
 
 
 @app.command()
-def report(profile: Annotated[str, Argument()] = ALL) -> None:
-    """Write the executed studies as a static website to figures/site. A study that was not made on this machine is
-    taken as `figures` executed it."""
-    print(f"made {shown(making.report(project, profiles(profile)))}")
+def report(profile: Annotated[str, Argument()] = "cpu") -> None:
+    """Write the executed studies of a profile as a static website to figures/site. A study that was not made on this
+    machine is taken as `figures` executed it."""
+    print(f"made {shown(making.report(project, profile))}")
 
 
 @app.command()
