@@ -498,6 +498,7 @@ def sparse(options=1):
         ("def helper(x):\n    return x", "def helper(x):\n    return -x", False),
         ("return WEIGHT", "return 1 + WEIGHT", False),
         ("def other(x):\n    return x", "def other(x):\n    return -x", True),
+        ('@register("sparse")', '@register("sparse")\n@other', False),
         ("A docstring.", "Another one.", True),
         ("WEIGHT = 0.5", "# why\nWEIGHT = 0.5", True),
     ],
