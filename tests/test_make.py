@@ -116,13 +116,14 @@ def test_runs_are_not_published_onto_themselves(checkout):
 
 
 def test_clean_runs_takes_folders_with_a_record_of_ours_and_nothing_else(tmp_path, monkeypatch, capsys):
-    for name in ("scratch/photos/one.png", "paper/thesis/text.tex", "mine/rloo/x/0/spec.json", "cpu/rloo/x/0/run.json"):
+    for name in ("scratch/photos/one.png", "paper/thesis/text.tex", "mine/rloo/x/0/spec.json", "cpu/rloo/x/0/spec.json"):
         (tmp_path / name).parent.mkdir(parents=True)
         (tmp_path / name).write_text('{"profile": "cpu", "run": "rloo/x", "seed": 0}')
-    (tmp_path / "cpu/rloo/x/0.before-1").mkdir()
-    shutil.copy(tmp_path / "cpu/rloo/x/0/run.json", tmp_path / "cpu/rloo/x/0.before-1/run.before.json")
+    shutil.copytree(tmp_path / "cpu/rloo/x/0", tmp_path / "cpu/rloo/x/0.before-1")
     (tmp_path / "other/project/of/mine").mkdir(parents=True)
-    (tmp_path / "other/project/of/mine/run.json").write_text('{"speed": 3}')
+    (tmp_path / "other/project/of/mine/spec.json").write_text('{"speed": 3}')
+    (tmp_path / "another/project/of/mine").mkdir(parents=True)
+    (tmp_path / "another/project/of/mine/run.json").write_text('{"profile": "cpu", "run": "rloo/x", "seed": 0}')
     (tmp_path / ".cache").mkdir()  # of the disk that COUNTDOWN_RUNS names
     monkeypatch.setattr(commands, "RUNS", tmp_path)
     with (tmp_path / ".lock").open("w") as lock:
@@ -135,10 +136,11 @@ def test_clean_runs_takes_folders_with_a_record_of_ours_and_nothing_else(tmp_pat
     assert (tmp_path / ".cache").exists()
     (tmp_path / ".lock").unlink()
     left = sorted(path.relative_to(tmp_path).as_posix() for path in tmp_path.rglob("*") if path.is_file())
-    assert (
-        left == ["other/project/of/mine/run.json", "paper/thesis/text.tex", "scratch/photos/one.png"]
-        and not (tmp_path / "cpu").exists()
-    )
+    assert left == [
+        *("another/project/of/mine/run.json", "other/project/of/mine/spec.json"),
+        *("paper/thesis/text.tex", "scratch/photos/one.png"),
+    ]
+    assert not (tmp_path / "cpu").exists()
     assert capsys.readouterr().out.count(" MB\n") == 3
 
 
@@ -157,8 +159,8 @@ def test_a_command_that_cannot_be_followed_is_answered_in_a_sentence(checkout):
     said = checkout.ask("make", "cpu", "all", "--machine", "slrum", status=1)
     assert "machine 'slrum' does not exist: did you mean 'slurm'?" in said
     assert "no group or run is named" in checkout.ask("make", "cpu", "--", "--keep-going", status=1)
-    said = checkout.ask("run", "cpu", "t/train_*", status=1)
-    assert "t/train_* is 2 runs, and `run` executes one: t/train_0.1/0" in said
+    said = checkout.ask("run", "cpu", "t/train_0.1", status=1)
+    assert "run of profile cpu 't/train_0.1' does not exist: did you mean 't/train_0.1/0'?" in said
     for command in ("make", "plan"):
         checkout.ask(command, "cpu", "all", "--cores", "0", status=2)
     assert "did you mean 'study/study'" in checkout.ask("figures", "cpu", "study/studi", status=1)
