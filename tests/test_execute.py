@@ -15,6 +15,7 @@ import nbformat
 import pytest
 from jupyter_client.manager import start_new_kernel
 
+from lib import files
 from lib.files import ROOT, sha256
 from lib.runs import machine
 from lib.runs.execute import DIE_WITH_PARENT, QUIET, execute, prepare
@@ -309,10 +310,11 @@ def test_two_runners_make_one_run_once(checkout):
 
 def test_the_limits_of_a_container_count(monkeypatch):
     found = {"cpu.max": "150000 100000", "memory.max": str(2**30)}
-    monkeypatch.setattr(machine, "limit", found.get)
-    assert machine.cores() == 1 and machine.memory_mb() <= 1024
+    monkeypatch.setattr(machine, "container_limit", found.get)
+    monkeypatch.setattr(files, "container_limit", found.get)
+    assert machine.cores() == 1 and files.host_memory() <= 2**30
     found.update({"cpu.max": "max 100000", "memory.max": "max"})
-    assert machine.cores() >= 1 and machine.memory_mb() > 500
+    assert machine.cores() >= 1 and files.host_memory() > 500 * 2**20
 
 
 def test_a_lock_of_a_gpu_follows_no_link_and_empties_no_file(tmp_path, monkeypatch):

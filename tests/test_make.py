@@ -116,7 +116,12 @@ def test_runs_are_not_published_onto_themselves(checkout):
 
 
 def test_clean_runs_takes_folders_with_a_record_of_ours_and_nothing_else(tmp_path, monkeypatch, capsys):
-    for name in ("scratch/photos/one.png", "paper/thesis/text.tex", "mine/rloo/x/0/spec.json", "cpu/rloo/x/0/spec.json"):
+    for name in (
+        "scratch/photos/one.png",
+        "paper/thesis/text.tex",
+        "mine/rloo/x/0/spec.json",
+        "cpu/rloo/x/0/spec.json",
+    ):
         (tmp_path / name).parent.mkdir(parents=True)
         (tmp_path / name).write_text('{"profile": "cpu", "run": "rloo/x", "seed": 0}')
     shutil.copytree(tmp_path / "cpu/rloo/x/0", tmp_path / "cpu/rloo/x/0.before-1")
@@ -404,7 +409,7 @@ def test_runs_at_the_same_time_have_different_gpus(checkout, monkeypatch):
     for name, parameters, code in (("train", TRAIN, TRAIN_CODE), ("study", STUDY, STUDY_CODE)):
         write_notebook(checkout.root / f"notebooks/{name}.ipynb", parameters, see + code, TRAIN_END * (name == "train"))
     checkout.declare(set_in("runs", "t/train_{rate}", "params", value={"rate": "{rate}", "pause": 1.0}))
-    checkout.call("make", "cpu", "all", "--cores", "2", "--machine", "gpus")
+    checkout.call("make", "cpu", "all", "--cores", "2")
 
     def device(run):
         return re.search(r"device (\S+)", (checkout.folder(run) / "log.txt").read_text()).group(1)
@@ -415,7 +420,7 @@ def test_runs_at_the_same_time_have_different_gpus(checkout, monkeypatch):
     assert {device("t/train_0.1"), device("t/train_0.2")} == set(names) and device("study/study") == "none"
 
 
-@pytest.mark.parametrize("machine", ["local", "gpus", "slurm", "kubernetes"])
+@pytest.mark.parametrize("machine", ["local", "slurm", "kubernetes"])
 def test_snakemake_reads_the_profile_of_every_machine(checkout, machine):
     executor = snakemake_options(machine, 2)
     plugin = yaml.safe_load((MACHINES / machine / "config.yaml").read_text()).get("executor")

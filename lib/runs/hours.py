@@ -25,7 +25,7 @@ STATES = 6  # size of the two saved states for resuming, in policies; a finished
 ACTION, MOVES = 32, 3  # at most: tokens of an action's tag, and actions of a game
 DEMONSTRATION = 500  # tokens of a hub demonstration with its prompt
 PROBLEMS = {"heldout_1000": 1000, "heldout_5num_1000": 1000, "validation": 1000, "levels": 576, "heldout_400": 400}
-PROBLEMS |= {"validation_200": 200}  # other sets have 50 or fewer
+PROBLEMS |= {"validation_200": 200, "sealed_2000": 2000}  # other sets have 50 or fewer
 MANY = 50  # a plan of more runs than this is shown by kind only
 
 
@@ -78,8 +78,7 @@ def measured(spec: Spec) -> float | None:
         case "13_train_preference":
             trained_tokens = params["steps"] * params["batch_size"] * 2 * cap
         case "15_sample_rollouts":
-            limit = params["limit"] or 1000
-            sampled_tokens = sum(min(limit, PROBLEMS.get(name, 50)) * n for name, n in params["sets"].items()) * cap
+            sampled_tokens = sum(problems(name, params["limit"]) * n for name, n in params["sets"].items()) * cap
         case "14_value_actions" | "62_label_states" | "63_check_value":
             sampled_tokens = params["problems"] * MOVES * params["samples"] * ACTION
         case "16_search":
@@ -95,9 +94,14 @@ def searched(search: Mapping, given: Mapping) -> int:
     budgets = search.get("cascade") or f"{search.get('beams', 16)}/{search.get('samples', 16)}"
     stages = [[int(n or 1) for n in stage] for stage in re.findall(r"(?:(\d+) x )?(\d+)/(\d+)", budgets)]
     actions = sum(times * samples * (1 + (MOVES - 1) * beams) for times, beams, samples in stages)
-    limit, sets = given["limit"] or 1000, search.get("sets", given["sets"])
-    problems = sum(min(limit, PROBLEMS.get(name, 50)) for name in sets)
-    return points * search.get("repeats", 1) * problems * actions
+    count = sum(problems(name, given["limit"]) for name in search.get("sets", given["sets"]))
+    return points * search.get("repeats", 1) * count * actions
+
+
+def problems(name: str, limit: int) -> int:
+    """How many problems of a set are used; a limit of 0 is none."""
+    count = PROBLEMS.get(name, 50)
+    return min(limit or count, count)
 
 
 def disk(specs: Collection[Spec]) -> float:

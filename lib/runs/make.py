@@ -13,10 +13,10 @@ from pathlib import Path
 
 import yaml
 
-from lib.files import FIGURES, atomic, clock, shown
+from lib.files import FIGURES, atomic, clock, host_memory, shown
 from lib.runs.declare import known
 from lib.runs.hours import engine_missing, expected, show_plan, time_left
-from lib.runs.machine import RunError, caches, die_with_parent, gpus, memory_mb, try_lock
+from lib.runs.machine import RunError, caches, die_with_parent, gpus, try_lock
 from lib.runs.plan import Plan, Project, read_record
 
 MACHINES = Path(__file__).parent / "machines"  # Snakemake profiles, one for each place where runs can be made
@@ -66,7 +66,8 @@ def snakemake_options(machine: str, cores: int) -> list[str]:
     profile = ["--profile", str(MACHINES / machine)]
     if "executor" in yaml.safe_load((MACHINES / machine / "config.yaml").read_text()):
         return profile
-    resources = [f"mem_mb={memory_mb()}", *([f"gpu={len(gpus())}"] if gpus() else [])]
+    devices = gpus()
+    resources = [f"mem_mb={host_memory() // 2**20}", *([f"gpu={len(devices)}"] if devices else [])]
     return [*profile, "--cores", str(cores), "--resources", *resources]
 
 

@@ -122,8 +122,6 @@ class Project:
                 seed = (self.notebook(run.notebook)[0] | run.params)["seed"]
                 if not re.fullmatch(RUN, name):
                     raise DeclarationError(f"{location}: {name!r} is no name of a run, which is kind/name")
-                if type(seed) is not int or seed < 0:
-                    raise DeclarationError(f"{location}: seed is {seed!r}, and must be a whole number from 0")
                 if f"{name}/{seed}" in runs:
                     raise DeclarationError(f"{location}: two runs are called '{name}/{seed}'")
                 runs[f"{name}/{seed}"] = run
