@@ -35,7 +35,7 @@ from lib.runs.declare import (
     typed,
 )
 from lib.runs.hashes import digest, inputs
-from lib.runs.parameters import check, check_rewards
+from lib.runs.parameters import check, table
 
 EVALUATIONS = ("sample/", "search/")  # kinds of runs that evaluate a policy and do not make one
 RESULTS = "results-only"  # the state of a restored run that was published without its weights
@@ -247,8 +247,11 @@ class Project:
         """Build each reward that these runs name, which executes the user's own files; nothing else here executes them.
         Raises DeclarationError for any error in such a file."""
         for spec in specs:
+            rewards = [(spec.params.get("reward"), spec.params.get("reward_options", {}))]
             try:
-                check_rewards(spec.params)
+                for name, options in [*rewards, *((name, {}) for name in spec.params.get("eval_rewards", []))]:
+                    if name:
+                        table("rewards.get_reward")(name, options)
             except ValueError as error:
                 raise DeclarationError(f"{YAML}: profile {spec.profile}, run {spec.name}: {error}") from error
 
