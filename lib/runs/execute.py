@@ -13,7 +13,6 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-import nbclient.client
 import nbformat
 from nbclient.exceptions import DeadKernelError
 from papermill import PapermillExecutionError, execute_notebook
@@ -31,8 +30,6 @@ from lib.runs.plan import RESULTS, Project, Spec, read_record, state
 # may then miss that reply (issue 312 of nbclient). Without the answer, what the widget shows becomes output of the cell
 # itself.
 PapermillNotebookClient.on_comm_open_jupyter_widget = lambda self, msg: None
-# nbclient's own pattern for carriage returns takes quadratic time in the length of a line; this one takes linear time.
-nbclient.client._RGX_CARRIAGERETURN = re.compile(r"^.*\r(?=[^\n])", re.M)
 # Lines that the kernel executes first. QUIET: jupyter_client interrupts a kernel before it asks it to end. A kernel
 # that is still cleaning up after its last cell would then print an error on the user's screen. DIE_WITH_PARENT does
 # what lib.runs.machine.die_with_parent does.

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from pydantic import ValidationError
+from pydantic import BaseModel, ValidationError
 
 from lib.files import ROOT, RUNS, reading
 from lib.runs.declare import (
@@ -272,21 +272,37 @@ def among(run: Declaration, specs: Mapping[str, Spec]) -> Declaration | None:
 # --- which runs are finished --------------------------------------------------------------------------------
 
 
-FIELDS: dict[str, Any] = dict.fromkeys(("id", "run", "method", "notebook", "code", "fingerprint"), str)
-FIELDS |= {"seed": int, "elapsed": (int, float), "parameters": dict, "parents": dict, "files": dict, "artifacts": list}
+class File(BaseModel, strict=True):
+    bytes: int
+    sha256: str
+
+
+class Record(BaseModel, strict=True):
+    """The fields that every run.json must have; it has others as well."""
+
+    id: str
+    run: str
+    method: str
+    notebook: str
+    code: str
+    fingerprint: str
+    seed: int
+    elapsed: float
+    parameters: dict
+    parents: dict
+    files: dict[str, File]
+    artifacts: list[str]
 
 
 def read_record(folder: Path) -> dict[str, Any]:
-    """The content of a finished run's run.json, which has at least FIELDS; {} if the run is not finished. Raises
-    ValueError with a remedy if the file is damaged."""
+    """The content of a finished run's run.json; {} if the run is not finished. Raises ValueError with a remedy if the
+    file is damaged."""
     path = folder / "run.json"
     if not path.exists():
         return {}
     with reading(path):
         record = json.loads(path.read_text())
-        wrong = [key for key, kind in FIELDS.items() if not isinstance(record[key], kind)]
-        if wrong or not all(isinstance(entry["bytes"], int) for entry in record["files"].values()):
-            raise ValueError(f"{', '.join(wrong or ['files'])} is of another type")
+        Record.model_validate(record)
         return record
 
 
