@@ -1,8 +1,6 @@
 # The front doors. `make` alone lists them.
 PYTHON ?= python3
 PROFILE ?= cpu
-# whose figures: those of every profile with published studies, unless one is named
-STUDIES = $(if $(filter file,$(origin PROFILE)),all,$(PROFILE))
 GROUP ?= headline
 CORES ?=
 MACHINE ?= local
@@ -74,10 +72,10 @@ types: $(READY)
 	@$(BIN)/pyright
 
 figures: $(READY)
-	@set -f; exec $(FRONT) figures $(STUDIES) $(if $(filter file,$(origin GROUP)),,$(GROUP))
+	@set -f; exec $(FRONT) figures $(PROFILE) $(if $(filter file,$(origin GROUP)),,$(GROUP))
 
 report: figures
-	@exec $(FRONT) report $(STUDIES)
+	@exec $(FRONT) report $(PROFILE)
 
 status: $(READY)
 	@set -f; exec $(FRONT) status $(PROFILE) $(if $(filter file,$(origin GROUP)),,$(GROUP))

@@ -12,6 +12,7 @@ from lib.runs.plan import Plan, Project
 
 os.environ[PARENT] = str(os.getpid())
 project = Project(root, published=bool(int(config.get("published", 0))))
+on_gpus = bool(gpus())  # asked once, and not again for every run
 waiting, specs = config["runs"].split(","), project.specs(config["profile"])
 plan = Plan({run: specs[run] for run in specs if run in waiting})
 made = config["profile"] + "/{run}/run.json"  # below the folder of all runs, whose own name may hold braces
@@ -32,7 +33,7 @@ rule run:
     threads: lambda wildcards: specs[wildcards.run].declaration.threads
     resources:
         mem_mb=lambda wildcards: specs[wildcards.run].declaration.mem_mb,
-        gpu=lambda wildcards: int(bool(gpus()) and not specs[wildcards.run].study),
+        gpu=lambda wildcards: int(on_gpus and not specs[wildcards.run].study),
     params:
         published="--published" if project.published else "",
     # exec: the run must be Snakemake's own child to die with it, even if that is while it starts

@@ -1,4 +1,5 @@
-"""Paths, files that are either complete or absent, the nearest known name, and the progress line of long loops."""
+"""Paths, files that are either complete or absent, the nearest known name, the progress line of long loops, and the
+memory of the machine."""
 
 from __future__ import annotations
 
@@ -9,7 +10,7 @@ import math
 import os
 import sys
 from collections.abc import Collection, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -179,6 +180,20 @@ def progress(iterable: Iterable | None, total: int, what: str, done: int = 0) ->
     line = "{desc} {n_fmt}/{total_fmt}{postfix}, {elapsed} elapsed, {remaining} left"
     options = {"file": sys.stdout, "mininterval": 5, "miniters": 1, "delay": 2, "bar_format": line}
     return tqdm(iterable, what, total, initial=done, **options)
+
+
+def host_memory() -> int:
+    """The bytes of memory of this machine, or of its container if that is limited to less."""
+    machine = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    limit = container_limit("memory.max")
+    return min(machine, int(limit)) if limit.isdigit() else machine
+
+
+def container_limit(name: str) -> str:
+    """The limit that the container's control group (cgroup) sets in its file `name`; "" if there is no such file."""
+    with suppress(OSError):
+        return Path("/sys/fs/cgroup", name).read_text().strip()
+    return ""
 
 
 clock = tqdm.format_interval  # formats seconds: 75 -> "01:15", 3700 -> "1:01:40"

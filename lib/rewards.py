@@ -366,12 +366,8 @@ def get_reward(name: str, options: dict | None = None) -> Reward:
     rewards = rewards_of(file) if file else REWARDS
     if short not in rewards:
         raise ValueError(f"unknown reward {name!r}{nearest(short, rewards)}")
-    known = inspect.signature(rewards[short]).parameters
-    for option, value in options.items():
-        if option not in known:
-            raise ValueError(f"reward {name!r} has no option {option!r}{nearest(option, known)}")
-        if not _fits(value, kind := known[option].annotation):
-            raise ValueError(f"reward {name!r}: {option} is {KINDS[kind]}, not {value!r}")
+    parameters = inspect.signature(rewards[short]).parameters.values()
+    check_options(f"reward {name!r}", options, {param.name: param.annotation for param in parameters})
     try:
         reward = rewards[short](**options)
     except ValueError:
@@ -391,6 +387,16 @@ def get_reward(name: str, options: dict | None = None) -> Reward:
 
     checked.__name__ = short
     return checked
+
+
+def check_options(owner: str, options: dict, kinds: dict[str, type]) -> None:
+    """Raises ValueError for an option that `owner` does not have, or whose value is not of its kind (a key of KINDS;
+    a value of any other kind passes)."""
+    for option, value in options.items():
+        if option not in kinds:
+            raise ValueError(f"{owner} has no option {option!r}{nearest(option, kinds)}")
+        if not _fits(value, kinds[option]):
+            raise ValueError(f"{owner}: {option} is {KINDS[kinds[option]]}, not {value!r}")
 
 
 def score_group(reward: Reward, completions: Sequence[str], problem: Problem, name: str = "") -> list[Score]:

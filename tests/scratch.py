@@ -14,7 +14,6 @@ from typer.testing import CliRunner
 
 from lib.runs import __main__ as commands
 from lib.runs import make as making
-from lib.runs.declare import DeclarationError
 from lib.runs.execute import described
 from lib.runs.machine import RunError
 from lib.runs.plan import Project
@@ -123,7 +122,7 @@ class Checkout(Project):
         again = Checkout(self.root)
         with patch.object(commands, "project", again), patch.object(making, "FIGURES", self.root / "figures"):
             result = CliRunner().invoke(commands.app, arguments)
-        if isinstance(result.exception, DeclarationError | RunError | OSError):
+        if isinstance(result.exception, ValueError | RunError | OSError):
             assert status == 1, result.exception
             return f"{result.output}! {result.exception}\n"
         assert result.exit_code == status, result.output + repr(result.exception)

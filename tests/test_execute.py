@@ -8,19 +8,20 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from unittest.mock import patch
 
 import nbformat
 import pytest
 from jupyter_client.manager import start_new_kernel
 
+from lib import files
 from lib.files import ROOT, sha256
 from lib.runs import machine
-from lib.runs.execute import DIE_WITH_PARENT, QUIET, execute, merge_streams, prepare
+from lib.runs.execute import DIE_WITH_PARENT, QUIET, execute, prepare
 from lib.runs.folder import provenance
 from lib.runs.machine import PARENT, RunError, gpu
 from lib.runs.plan import Project
-from tests.conftest import linear
 from tests.scratch import BASE, TRAIN_CODE, TRAIN_END, Checkout, set_in, write_notebook
 
 BEGAN = {"profile": "cpu", "run": "t/base", "seed": 0, "fingerprint": "1", "parameters": {"steps": 3}, "parents": {}}
@@ -120,31 +121,23 @@ def test_a_folder_that_is_not_the_runs_own_is_never_emptied(checkout, here, caps
 # -- its notebook ------------------------------------------------------------------------------------
 
 
-def test_streams_are_merged_as_a_terminal_shows_them(tmp_path):
-    def stream(text, name="stdout"):
-        return nbformat.v4.new_output("stream", text=text, name=name)
-
-    shown = nbformat.v4.new_output("display_data", {"text/plain": "a figure"})
-    said = [
-        stream("x is"),
-        stream(" 3\n"),
-        stream("step 1\rstep"),
-        stream(" 2\r\nend"),
-        stream("!", "stderr"),
-        shown,
-        stream("b"),
-    ]
-    path = tmp_path / "notebook.ipynb"
-    nbformat.write(nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell("1", outputs=said)]), path)
-    merge_streams(path)
-    outputs = nbformat.read(path, 4).cells[0].outputs
-    assert [one.get("text") for one in outputs] == ["x is 3\nstep 2\r\nend", "!", None, "b"]
-
-    def merge(text: str) -> None:
-        nbformat.write(nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell("1", outputs=[stream(text)])]), path)
-        merge_streams(path)
-
-    assert linear(merge, "x" * 400_000)
+def test_streams_are_merged_as_a_terminal_shows_them(checkout, here):
+    """What the kernel sends in pieces is one text, and a progress line ends as its last state, however long it was."""
+    pieces = ["x is", " 3\n", "step 1\rstep", " 2\r", "step 3\n", "end\n"]
+    code = f"import sys, time\nfor piece in {pieces}:\n    print(piece, end='', flush=True)\n    time.sleep(0.3)\n"
+    code += "print('!', file=sys.stderr)"
+    long = "print('x' * 300_000, end='\\rdone\\n')"
+    path = checkout.root / "notebooks/base.ipynb"
+    write_notebook(path, BASE, "init = 'none'\n" + TRAIN_CODE, code, long, TRAIN_END)
+    folder = checkout.folder("t/base")
+    folder.mkdir(parents=True)
+    identity = folder.stat()
+    left = Path(f"/tmp/run-{os.getuid()}-{identity.st_dev:x}-{identity.st_ino:x}")
+    (left / "kernels").mkdir(parents=True)  # by a runner that was killed
+    assert here("t/base")["elapsed"] < 60 and not left.exists()
+    cells = nbformat.read(folder / "notebook.ipynb", 4).cells
+    said = [{out.name: out.text for out in cell.outputs} for cell in cells if cell.source in (code, long)]
+    assert said == [{"stdout": "x is 3\nstep 3\nend\n", "stderr": "!\n"}, {"stdout": "done\n"}]
 
 
 def test_a_notebook_of_many_output_widgets_comes_to_its_end(checkout, here):
@@ -316,10 +309,11 @@ def test_two_runners_make_one_run_once(checkout):
 
 def test_the_limits_of_a_container_count(monkeypatch):
     found = {"cpu.max": "150000 100000", "memory.max": str(2**30)}
-    monkeypatch.setattr(machine, "limit", found.get)
-    assert machine.cores() == 1 and machine.memory_mb() <= 1024
+    monkeypatch.setattr(machine, "container_limit", found.get)
+    monkeypatch.setattr(files, "container_limit", found.get)
+    assert machine.cores() == 1 and files.host_memory() <= 2**30
     found.update({"cpu.max": "max 100000", "memory.max": "max"})
-    assert machine.cores() >= 1 and machine.memory_mb() > 500
+    assert machine.cores() >= 1 and files.host_memory() > 500 * 2**20
 
 
 def test_a_lock_of_a_gpu_follows_no_link_and_empties_no_file(tmp_path, monkeypatch):

@@ -87,8 +87,10 @@ def test_what_a_user_left_in_a_folder_is_not_touched(tmp_path):
 
 
 def test_results_that_nothing_explains_are_set_aside(tmp_path):
+    """A power cut may leave a spec.json without its content."""
     folder = tmp_path / "old"
     save(folder, 40)
+    (folder / "spec.json").write_text("")
     by_hand(folder)
     assert [path.name for path in folder.iterdir()] == ["spec.json"] and len(list(tmp_path.iterdir())) == 2
 

@@ -10,7 +10,8 @@ from fnmatch import fnmatch
 import pytest
 from typer.testing import CliRunner
 
-from lib.files import ROOT
+from lib.files import PROBLEMS, ROOT
+from lib.game.problem import EVALUATION_SETS
 from lib.game.prompts import ENDS, PROMPTS, render_prompt
 from lib.runs import hours, machine
 from lib.runs.__main__ import app
@@ -160,6 +161,13 @@ def test_the_bound_of_a_search_by_hand():
     grid = {"beams": 1, "samples": 1, "rerank": ["none", "soft"], "weight": [1.0, 2.0, 4.0], "repeats": 16}
     assert hours.searched(grid, given | {"limit": 20}) == 40 * 3 * 16 * 6
     assert hours.searched({"cascade": "16 x 1/1, 16/16"}, given) == 626 * (16 * 3 + 16 + 2 * 16 * 16)
+
+
+def test_the_bound_counts_all_problems_of_a_set():
+    rows = {name: entry["rows"] for name, entry in json.loads((PROBLEMS / "manifest.json").read_text()).items()}
+    sizes = {name: rows.get("/".join(place), 50) for name, place in EVALUATION_SETS.items()}
+    assert {name: hours.problems(name, 0) for name in sizes} == {name: max(50, n) for name, n in sizes.items()}
+    assert hours.problems("sealed_2000", 1500) == 1500 and hours.problems("test_50", 1500) == 50
 
 
 def test_the_plan_of_everything_has_hours(capsys):

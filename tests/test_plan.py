@@ -148,7 +148,7 @@ IMPOSSIBLE = {
     "temperature": [-1.0, math.nan, math.inf],
     "group_size": [0, 1, -2],
     "max_tokens": [0, 10**9],
-    "eval_problems": [-1, 5000],
+    "eval_problems": [-1],
     "seed": [-1],
     "limit": [-3],
     "importance_cap": [0.0],
@@ -209,7 +209,7 @@ def test_impossible_resources_and_seeds_are_refused(checkout, key, value):
 @pytest.mark.parametrize("seed", [-1, "one"])
 def test_an_impossible_seed_is_refused(checkout, seed):
     checkout.declare(set_in("runs", "t/base", "grid", value={"seed": [0, seed]}))
-    with pytest.raises(DeclarationError, match="t/base: seed is"):
+    with pytest.raises(DeclarationError, match="t/base/.*: seed is"):
         checkout.check()
 
 
@@ -498,6 +498,7 @@ def sparse(options=1):
         ("def helper(x):\n    return x", "def helper(x):\n    return -x", False),
         ("return WEIGHT", "return 1 + WEIGHT", False),
         ("def other(x):\n    return x", "def other(x):\n    return -x", True),
+        ('@register("sparse")', '@register("sparse")\n@other', False),
         ("A docstring.", "Another one.", True),
         ("WEIGHT = 0.5", "# why\nWEIGHT = 0.5", True),
     ],
@@ -601,7 +602,7 @@ def test_a_record_of_other_types_is_answered_in_a_sentence(tmp_path, wrong):
     (tmp_path / "run.json").write_text(json.dumps(RECORD))
     assert read_record(tmp_path)["id"] == "first"
     (tmp_path / "run.json").write_text(json.dumps(RECORD | wrong))
-    with pytest.raises(DeclarationError, match=r"run.json is damaged \("):
+    with pytest.raises(ValueError, match=r"run.json is damaged \("):
         read_record(tmp_path)
 
 

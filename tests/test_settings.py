@@ -1,6 +1,7 @@
 """The values that parameters may have: each bound, and that a mistake stops only the run that makes it."""
 
 import math
+from dataclasses import replace
 
 import pytest
 
@@ -9,7 +10,7 @@ from lib.learn.settings import RLOOSettings, Sampling, SFTSettings
 from lib.rewards import REWARDS
 from lib.runs import parameters
 from lib.runs.declare import DeclarationError, read_notebook
-from lib.runs.parameters import FIELDS, check, check_rewards
+from lib.runs.parameters import FIELDS, check
 from lib.runs.plan import Project
 
 NOTEBOOKS = sorted(path for path in (ROOT / "notebooks").glob("*.ipynb") if not path.name.startswith("91"))
@@ -109,10 +110,12 @@ def test_a_broken_reward_file_stops_only_the_run_that_names_it(tmp_path, monkeyp
 
 def test_rewards_in_files_are_made_where_a_run_names_them(tmp_path, monkeypatch):
     (tmp_path / "own.py").write_text("from lib.rewards import register\n")
+    project = Project()
+    run = project.specs("smoke")["rloo/sparse/0"]
     check({"reward": f"{tmp_path}/own.py:mine", "eval_rewards": [f"{tmp_path}/own.py:mine"]})
     for given in ({"reward": f"{tmp_path}/own.py:mine"}, {"eval_rewards": ["sparse", f"{tmp_path}/own.py:mine"]}):
-        with pytest.raises(ValueError, match="unknown reward"):
-            check_rewards(given)
+        with pytest.raises(DeclarationError, match="run rloo/sparse/0: unknown reward"):
+            project.check_own_rewards([replace(run, params=given)])
     with pytest.raises(ValueError, match="tau"):
         check({"reward": "ast", "reward_options": {"tau": 0}})
     assert set(parameters.table("rewards.REWARDS")) == set(REWARDS)

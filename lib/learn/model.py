@@ -21,7 +21,7 @@ from safetensors import SafetensorError
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedTokenizerFast, Qwen2Config, Qwen2ForCausalLM
 
-from lib.files import remedy, verify
+from lib.files import host_memory, remedy, verify
 from lib.game.prompts import ENDS, PROMPTS
 
 SPECIAL = ["<pad>", "<eos>", "<unk>"]
@@ -33,7 +33,6 @@ WORDS = [
     *["state ", "try ", "backtrack", "answer", "result", "final"],
 ]
 CHARACTERS = [*string.digits, *string.ascii_letters, *string.punctuation, " ", "\n", "\t"]
-CONTAINER = Path("/sys/fs/cgroup/memory.max")
 PROCESS = 0.8 * 2**30  # bytes that a kernel with PyTorch and transformers takes
 
 
@@ -73,9 +72,7 @@ def machine_memory() -> int:
     programs use is not subtracted, so that the same run always has the same micro-batches."""
     if torch.cuda.is_available():
         return torch.cuda.get_device_properties(0).total_memory
-    machine = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    limit = CONTAINER.read_text().strip() if CONTAINER.is_file() else "max"
-    return min(machine, int(limit)) if limit.isdigit() else machine
+    return host_memory()
 
 
 def training_memory(model, rows: int, length: int, reference: bool) -> int:

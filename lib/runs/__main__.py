@@ -15,7 +15,7 @@ from typer import Argument, Option, Typer
 
 from lib.files import DATA, RUNS, clock, shown
 from lib.runs import make as making
-from lib.runs.declare import DeclarationError
+from lib.runs.declare import DeclarationError, known
 from lib.runs.folder import processor, write_json
 from lib.runs.hashes import lib_digest
 from lib.runs.hours import expected, show_plan
@@ -26,17 +26,11 @@ CORES = cores()
 PUBLISHED = ("metrics.csv", *(f"{name}.parquet" for name in ("generations", "trajectories", "calibration")))
 PUBLISHED += ("exact.parquet", "estimators.parquet", "checkpoint")
 HELD = ("checkpoint", "generations.parquet", "trajectories.parquet")  # what other runs read or start from
-ALL = "all"  # stands for all profiles
 Cores = Annotated[int, Option(min=1)]
 Groups = Annotated[list[str], Argument(help="groups or runs")]
 Some = Annotated[list[str] | None, Argument(help="groups or runs; all without", show_default=False)]
 app = Typer(help=__doc__, add_completion=False, pretty_exceptions_enable=False)
 project = Project()
-
-
-def profiles(name: str) -> list[str]:
-    """The profile `name` alone, or all profiles in alphabetical order if `name` is "all"."""
-    return sorted(project.declarations.profiles) if name == ALL else [name]
 
 
 @app.command()
@@ -64,19 +58,15 @@ def plan(profile: str, groups: Groups, cores: Cores = CORES) -> None:
 
 @app.command()
 def run(profile: str, run: str, published: bool = False) -> None:
-    """Execute one run on this machine at once. Snakemake calls this."""
+    """Execute one run, by its name with the seed, on this machine at once. Snakemake calls this."""
     from lib.runs.execute import execute  # papermill takes a second to import
 
     checkout = Project(project.root, published)
-    spec, *others = checkout.asked(profile, [run])
-    if others:
-        names = ", ".join(candidate.name for candidate in (spec, *others[:3]))
-        raise DeclarationError(f"{run} is {1 + len(others)} runs, and `run` executes one: {names} ...")
+    known(run, checkout.specs(profile), f"run of profile {profile}")
     try:
-        checkout.check_own_rewards([spec])
-        execute(checkout, spec)
+        execute(checkout, checkout.specs(profile)[run])
     except (RunError, OSError, ValueError) as error:  # the last two: for example a full disk, a damaged parent
-        raise RunError(f"run {spec.name} ({profile}) {error}") from error
+        raise RunError(f"run {run} ({profile}) {error}") from error
 
 
 @app.command()
@@ -110,17 +100,16 @@ def check() -> None:
 
 
 @app.command()
-def figures(profile: Annotated[str, Argument()] = ALL, groups: Some = None, cores: Cores = CORES) -> None:
-    """Draw the figures and tables of published studies again from the reference results, for one profile or for all.
-    Trains nothing."""
-    making.draw(Project(project.root, published=True), profiles(profile), groups or ["study/*"], cores)
+def figures(profile: Annotated[str, Argument()] = "cpu", groups: Some = None, cores: Cores = CORES) -> None:
+    """Draw the figures and tables of a profile's published studies again from the reference results. Trains nothing."""
+    making.draw(Project(project.root, published=True), profile, groups or ["study/*"], cores)
 
 
 @app.command()
-def report(profile: Annotated[str, Argument()] = ALL) -> None:
-    """Write the executed studies as a static website to figures/site. A study that was not made on this machine is
-    taken as `figures` executed it."""
-    print(f"made {shown(making.report(project, profiles(profile)))}")
+def report(profile: Annotated[str, Argument()] = "cpu") -> None:
+    """Write the executed studies of a profile as a static website to figures/site. A study that was not made on this
+    machine is taken as `figures` executed it."""
+    print(f"made {shown(making.report(project, profile))}")
 
 
 @app.command()
@@ -132,23 +121,22 @@ def clean() -> None:
             if lock.exists() and not try_lock(stack.enter_context(lock.open("a+"))):
                 pid = lock.read_text()
                 raise RunError(f"process {pid} is making runs here: wait for it, or `kill {pid}`")
-        for name in ("spec.json", "run.json", "run.before.json"):
-            for pattern in ("*/*/*/*", "reference/*/*/*/*", "scratch/*"):
-                for folder in [path.parent for path in sorted(RUNS.glob(f"{pattern}/{name}")) if is_record(path)]:
-                    print(f"{shown(folder)}: {size_mb(folder)}")
-                    shutil.rmtree(folder)
-                    for parent in takewhile(lambda parent: parent.is_relative_to(RUNS), folder.parents):
-                        with suppress(OSError):  # it is not empty
-                            parent.rmdir()
+        for pattern in ("*/*/*/*", "reference/*/*/*/*", "scratch/*"):
+            for folder in [path.parent for path in sorted(RUNS.glob(f"{pattern}/spec.json")) if is_spec(path)]:
+                print(f"{shown(folder)}: {size_mb(folder)}")
+                shutil.rmtree(folder)
+                for parent in takewhile(lambda parent: parent.is_relative_to(RUNS), folder.parents):
+                    with suppress(OSError):  # it is not empty
+                        parent.rmdir()
     caches = (".verdicts", ".cache", ".home", ".snakemake", "reference/.snakemake")
     is_default = (DATA / "runs").resolve() == RUNS  # on another disk, all but the first may belong to other programs
     for cache in caches if is_default else caches[:1]:
         shutil.rmtree(RUNS / cache, ignore_errors=True)
 
 
-def is_record(path: Path) -> bool:
-    """Whether a file is the record of a run that is not in data/reference, written by `execute` or by a notebook that
-    was run by hand."""
+def is_spec(path: Path) -> bool:
+    """Whether a spec.json is that of a run, which is not in data/reference: `execute` wrote it, or a notebook that was
+    run by hand."""
     with suppress(OSError, ValueError, AttributeError):
         keys = json.loads(path.read_text()).keys()
         if keys >= {"profile", "run", "seed"} or keys >= {"parameters", "inputs"}:
@@ -174,6 +162,7 @@ def publish(profile: str, groups: Groups) -> None:
         if spec.folder.resolve() == spec.reference.resolve():
             raise RunError(f"{spec.name} lies in data/reference already: COUNTDOWN_RUNS must be another folder")
         record, temporary = read_record(spec.folder), spec.reference.with_name(f".{spec.reference.name}")
+        old = temporary.with_name(f"{temporary.name}.old")
         shutil.rmtree(temporary, ignore_errors=True)
         temporary.mkdir(parents=True)
         for name in PUBLISHED if spec.declaration.keep_checkpoint else PUBLISHED[:-1]:
@@ -186,8 +175,11 @@ def publish(profile: str, groups: Groups) -> None:
         prefix = json.dumps(f"{shown(project.runs)}/")[:-1]  # with its quotation mark, and é escaped as in the record
         text = json.dumps(record | {"files": files}).replace(prefix, '"data/runs/')
         write_json(temporary / "run.json", json.loads(text))
-        shutil.rmtree(spec.reference, ignore_errors=True)  # only after all is copied
+        if spec.reference.exists():  # at any moment one of the three folders holds all that is published
+            shutil.rmtree(old, ignore_errors=True)
+            spec.reference.rename(old)
         temporary.rename(spec.reference)
+        shutil.rmtree(old, ignore_errors=True)
         print(f"{shown(spec.reference)}: {size_mb(spec.reference)}")
 
 
@@ -220,5 +212,5 @@ if __name__ == "__main__":
         die_with_parent(int(parent) if parent.isdigit() else 0)
     try:
         app()
-    except (DeclarationError, RunError, OSError) as error:
+    except (RunError, OSError, ValueError) as error:  # ValueError: also a DeclarationError
         sys.exit("\n".join(f"! {line}" for line in str(error).splitlines()))

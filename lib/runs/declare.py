@@ -24,7 +24,7 @@ STUDY = "study/"  # the kind of runs that read results and train nothing: `make 
 
 
 class DeclarationError(ValueError):
-    """A mistake in papermill_runs.yaml, in a notebook's parameters cell, in a record or on the command line."""
+    """A mistake in papermill_runs.yaml, in a notebook's parameters cell or on the command line."""
 
 
 Values = dict[str, JsonValue]  # parameters by name

@@ -7,11 +7,9 @@ import resource
 import secrets
 import shutil
 import sys
-import tempfile
 import time
 from contextlib import nullcontext
 from datetime import UTC, datetime
-from itertools import groupby
 from pathlib import Path
 from typing import Any
 
@@ -166,12 +164,12 @@ def run_notebook(project: Project, spec: Spec, parameters: dict, device: str | N
     directory of its own with a short name, so it opens no port and cannot collide with another kernel. Raises RunError
     if a cell fails, the kernel dies, or a cell was never executed."""
     # 1. Execute the notebook, and say in which cell it failed
-    output_path = spec.folder / "notebook.ipynb"
-    with (
-        writing(output_path),
-        tempfile.TemporaryDirectory(prefix="run-", dir="/tmp") as kernel_dir,
-        (spec.folder / "log.txt").open("w") as log,
-    ):
+    output_path, identity = spec.folder / "notebook.ipynb", spec.folder.stat()
+    # named after the run's folder, which is locked: what is there was left by a runner that was killed
+    kernel_dir = f"/tmp/run-{os.getuid()}-{identity.st_dev:x}-{identity.st_ino:x}"
+    shutil.rmtree(kernel_dir, ignore_errors=True)
+    with writing(output_path), (spec.folder / "log.txt").open("w") as log:
+        os.mkdir(kernel_dir, 0o700)
         os.environ.update(environment(project, spec, kernel_dir, device))
         try:
             execute_notebook(
@@ -186,6 +184,7 @@ def run_notebook(project: Project, spec: Spec, parameters: dict, device: str | N
                 stderr_file=log,
                 config=Config({"KernelManager": {"transport": "ipc", "ip": f"{kernel_dir}/s"}}),
                 extra_arguments=DIE_WITH_PARENT + QUIET,
+                coalesce_streams=True,  # the kernel sends its output every 0.2 s, even in the middle of a line
             )
         except (PapermillExecutionError, DeadKernelError, RuntimeError) as error:  # RuntimeError: died at the start
             reason = "its kernel died; most often the machine's memory was full, or the process was killed"
@@ -194,7 +193,7 @@ def run_notebook(project: Project, spec: Spec, parameters: dict, device: str | N
                 reason = "\n".join(lines[-6:]) or f"{error.ename}: {error.evalue}"
             raise RunError(f"failed {last_cell(output_path)}:\n{reason}\nlog: {shown(output_path)}") from error
         finally:
-            merge_streams(output_path)
+            shutil.rmtree(kernel_dir, ignore_errors=True)
     # 2. A notebook that ended itself early has failed, too
     for cell in code_cells(output_path):
         if cell.execution_count is None:
@@ -250,27 +249,3 @@ def last_cell(executed: Path) -> str:
 
 def first_line(cell: Any) -> str:
     return cell.source.strip().splitlines()[0]
-
-
-def merge_streams(path: Path) -> None:
-    """Join successive stream outputs of a cell into one text as a terminal shows it: a carriage return starts the line
-    again.
-
-    The kernel sends its output every 0.2 s, even in the middle of a line. nbclient can join it as well, but with a
-    regular expression that takes quadratic time in the length of a line; this function takes linear time.
-    """
-    if not path.exists():
-        return
-    notebook = nbformat.read(path, 4)
-    for cell in notebook.cells:
-        outputs = []
-        for (kind, name), group in groupby(cell.get("outputs", []), lambda out: (out.output_type, out.get("name"))):
-            if kind != "stream":
-                outputs += group
-                continue
-            lines = "".join(out.text for out in group).split("\n")
-            text = "\n".join(line[line.rstrip("\r").rfind("\r") + 1 :] for line in lines)
-            outputs.append(nbformat.v4.new_output("stream", name=name, text=text))
-        if cell.cell_type == "code":
-            cell.outputs = outputs
-    nbformat.write(notebook, path)

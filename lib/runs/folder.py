@@ -7,7 +7,7 @@ import os
 import platform
 import subprocess
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from importlib.metadata import distributions
 from pathlib import Path
@@ -79,38 +79,26 @@ def begin(folder: Path, given: Mapping[str, Any]) -> None:
 
     spec.json records what the folder was begun with: the parameters, and hashes of the files that they name. If these
     are the same as now, the run goes on from what is saved; otherwise, and if the folder holds a run that `make` has
-    finished (run.json), the old content is set aside, since results are never overwritten. A folder with files
-    but without a spec.json and without saved training is left as it is, since it is not the folder of a run; an example
-    is data/problems.
+    finished (run.json), the old content is set aside, since results are never overwritten. A folder with files but
+    without a spec.json is left as it is, since it is not the folder of a run; an example is data/problems.
     """
     parameters = {name: value for name, value in parameters_of(given).items() if name != "output"}
     spec = json.loads(json.dumps({"parameters": parameters, "inputs": inputs(parameters, ROOT)}))
     old_spec, files = read_spec(folder), [path for path in content(folder) if path.suffix != ".ipynb"]
-    checkpoints = sorted(folder.glob("trainer/checkpoint-*"), key=lambda path: (len(path.name), path.name))
-    if files and old_spec is None and not checkpoints:
+    if files and old_spec is None:
         return
-    differences, finished = list(changes(old_spec or {}, spec)), (folder / "run.json").exists()
-    if files and (differences or finished or not old_spec):
+    before = {part: (old_spec or {}).get(part, {}) for part in spec}
+    differences = [name for part in spec for name in spec[part] if before[part].get(name, ...) != spec[part][name]]
+    finished = (folder / "run.json").exists()
+    if files and (differences or finished):
         reason = f"another {', '.join(differences)}" if differences else "the same parameters, and is finished"
-        reason = reason if old_spec else "nobody knows which parameters"
         print(f"{shown(folder)} was begun with {reason}: this run begins anew, and what lay there is in")
         print(shown(set_aside(folder)))
     elif files:
-        location = checkpoints[-1].name if checkpoints else "there"
-        print(f"{shown(folder)} was begun with the same parameters: goes on from {location}")
+        saved = max(folder.glob("trainer/checkpoint-*"), key=lambda path: (len(path.name), path.name), default=None)
+        print(f"{shown(folder)} was begun with the same parameters: goes on from {saved.name if saved else 'there'}")
     if differences or finished or not old_spec:
         write_json(folder / "spec.json", spec)
-
-
-def changes(before: Mapping[str, Any], began: Mapping[str, Any]) -> Iterator[str]:
-    """The names of the parameters and inputs that differ between a spec.json (`before`) and now (`began`)."""
-    old_parameters, old_inputs = before.get("parameters", {}), before.get("inputs", {})
-    for name, value in began["parameters"].items():
-        if old_parameters.get(name, ...) != value:
-            yield name
-    for name in {**began["inputs"], **old_inputs}:
-        if old_inputs.get(name) != began["inputs"].get(name):
-            yield name
 
 
 def parameters_of(given: Mapping[str, Any]) -> dict[str, Any]:

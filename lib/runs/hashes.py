@@ -9,6 +9,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from lib.files import reading
+
 MANIFEST = "data/problems/manifest.json"  # holds a sha256 of each problem set
 WEIGHTS = ("*.json", "*.safetensors", "*.bin", "tokenizer/*")  # the files of a model's folder
 
@@ -105,25 +107,24 @@ def problem_set(name: str, root: Path) -> dict[str, str]:
     from lib.game.problem import EVALUATION_SETS
 
     key = "/".join(EVALUATION_SETS.get(name, (name, "train")))
-    try:
+    with reading(root / MANIFEST):
         manifest = json.loads((root / MANIFEST).read_text())
         return {f"problems {key}": manifest[key]["sha256"][:16]} if key in manifest else {}
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise ValueError(f"{MANIFEST} is damaged ({error!r}): restore it with `git checkout -- {MANIFEST}`") from error
 
 
 @cache
 def reward_code(name: str, source: str) -> str:
     """A hash of the code of a reward in lib/rewards.py, whose text is `source`: the reward's function, the options that
-    are set for it, and everything in the file that the function uses, directly or indirectly. "" if there is no such
-    reward."""
+    are set for it, and everything in the file that the function uses, directly or indirectly; the whole file if it has
+    no function of that name, as under a decorator that renames it. "" if there is no such reward."""
     from lib.rewards import REWARDS
 
-    factory, (trees, reward_functions), symbols = REWARDS.get(name), definitions(source), set()
-    options, function = getattr(factory, "keywords", {}), getattr(factory, "func", factory)
-    stack = [reward_functions.get(name, getattr(function, "__name__", ""))]
-    if stack[0] not in trees:
+    if not (factory := REWARDS.get(name)):
         return ""
+    options, function = getattr(factory, "keywords", {}), getattr(factory, "func", factory)
+    trees, symbols, stack = definitions(source), set(), [getattr(function, "__name__", "")]
+    if stack[0] not in trees:
+        return digest(code_tree(source))
     while stack:
         symbol = stack.pop()
         if symbol not in symbols:
@@ -135,24 +136,14 @@ def reward_code(name: str, source: str) -> str:
 
 
 @cache
-def definitions(source: str) -> tuple[dict[str, list], dict[str, str]]:
-    """The syntax trees of all top-level statements of a module that define or change a name, by name, and the function
-    that is registered as each reward, by the name of the reward. A decorator counts as a part of its function if it is
-    defined in the module, except `register`."""
+def definitions(source: str) -> dict[str, list]:
+    """The syntax trees of all top-level statements of a module that define or change a name, by name. The decorator
+    `register` is left out."""
     trees: dict[str, list] = {}
-    reward_functions: dict[str, str] = {}
-    body = ast.parse(source).body
-    own_names = {node.name for node in body if isinstance(node, ast.FunctionDef | ast.ClassDef)}
-    for node in body:
+    for node in ast.parse(source).body:
         match node:
             case ast.FunctionDef(name=name) | ast.ClassDef(name=name):
-                decorators, node.decorator_list = node.decorator_list, []
-                for decorator in decorators:
-                    match decorator:
-                        case ast.Call(ast.Name("register"), [ast.Constant(str() as reward)]):
-                            reward_functions[reward] = name
-                        case _ if own_names & {part.id for part in ast.walk(decorator) if isinstance(part, ast.Name)}:
-                            node.decorator_list.append(decorator)
+                node.decorator_list = [one for one in node.decorator_list if "register(" not in ast.unparse(one)]
                 names = [name]
             case ast.Import() | ast.ImportFrom() | ast.Expr():
                 continue
@@ -161,4 +152,4 @@ def definitions(source: str) -> tuple[dict[str, list], dict[str, str]]:
                 names = [part.id for target in targets for part in ast.walk(target) if isinstance(part, ast.Name)]
         for name in dict.fromkeys(names):
             trees.setdefault(name, []).append(node)
-    return trees, reward_functions
+    return trees

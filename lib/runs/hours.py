@@ -15,7 +15,6 @@ from importlib.util import find_spec
 from math import prod
 
 from lib.files import clock
-from lib.runs.declare import DeclarationError
 from lib.runs.hashes import lib_digest
 from lib.runs.plan import Plan, Project, Spec, read_record
 
@@ -26,23 +25,22 @@ STATES = 6  # size of the two saved states for resuming, in policies; a finished
 ACTION, MOVES = 32, 3  # at most: tokens of an action's tag, and actions of a game
 DEMONSTRATION = 500  # tokens of a hub demonstration with its prompt
 PROBLEMS = {"heldout_1000": 1000, "heldout_5num_1000": 1000, "validation": 1000, "levels": 576, "heldout_400": 400}
-PROBLEMS |= {"validation_200": 200}  # other sets have 50 or fewer
+PROBLEMS |= {"validation_200": 200, "sealed_2000": 2000}  # other sets have 50 or fewer
 MANY = 50  # a plan of more runs than this is shown by kind only
 
 
 def expected(project: Project, profile: str, specs: Sequence[Spec]) -> dict[str, float]:
     """The predicted seconds of each run of a profile. They come from the record of the run itself; or else from the
     record of that run of the same notebook that has the most parameters in common, in proportion to the steps; or else
-    they are a bound. A run of which nothing is known has no entry. For studies the records of all profiles are used,
+    they are a bound. A run of which nothing is known has no entry. Published studies of other profiles count as well,
     since a study takes equally long in every profile."""
     records, seconds, reference = {}, {}, project.root / "data/reference"
-    studies = [root for root in sorted(reference.glob("*")) if any(spec.study for spec in specs)]
-    for root in (*studies, reference / profile, project.runs / profile):
-        for path in sorted(root.glob("*/*/*/run.json")) if specs else ():
-            with suppress(DeclarationError):  # a damaged record is reported where the run's state is shown
-                name = path.parent.relative_to(root).as_posix()
-                if root.name == profile or name.startswith("study/"):
-                    records[name] = read_record(path.parent)
+    places = (reference, "*/study/*/*/"), (reference / profile, "*/*/*/"), (project.runs / profile, "*/*/*/")
+    for place, pattern in places if specs else ():  # what comes later replaces what came before
+        for folder in sorted(place.glob(pattern)):
+            with suppress(ValueError):  # a damaged record is reported where the run's state is shown
+                if record := read_record(folder):
+                    records["/".join(folder.parts[-3:])] = record
     for spec in specs:
         candidates = [
             (name == spec.name, sum(record["parameters"].get(k) == v for k, v in spec.params.items()), name)
@@ -80,8 +78,7 @@ def measured(spec: Spec) -> float | None:
         case "13_train_preference":
             trained_tokens = params["steps"] * params["batch_size"] * 2 * cap
         case "15_sample_rollouts":
-            limit = params["limit"] or 1000
-            sampled_tokens = sum(min(limit, PROBLEMS.get(name, 50)) * n for name, n in params["sets"].items()) * cap
+            sampled_tokens = sum(problems(name, params["limit"]) * n for name, n in params["sets"].items()) * cap
         case "14_value_actions" | "62_label_states" | "63_check_value":
             sampled_tokens = params["problems"] * MOVES * params["samples"] * ACTION
         case "16_search":
@@ -97,9 +94,14 @@ def searched(search: Mapping, given: Mapping) -> int:
     budgets = search.get("cascade") or f"{search.get('beams', 16)}/{search.get('samples', 16)}"
     stages = [[int(n or 1) for n in stage] for stage in re.findall(r"(?:(\d+) x )?(\d+)/(\d+)", budgets)]
     actions = sum(times * samples * (1 + (MOVES - 1) * beams) for times, beams, samples in stages)
-    limit, sets = given["limit"] or 1000, search.get("sets", given["sets"])
-    problems = sum(min(limit, PROBLEMS.get(name, 50)) for name in sets)
-    return points * search.get("repeats", 1) * problems * actions
+    count = sum(problems(name, given["limit"]) for name in search.get("sets", given["sets"]))
+    return points * search.get("repeats", 1) * count * actions
+
+
+def problems(name: str, limit: int) -> int:
+    """How many problems of a set are used; a limit of 0 is none."""
+    count = PROBLEMS.get(name, 50)
+    return min(limit or count, count)
 
 
 def disk(specs: Collection[Spec]) -> float:

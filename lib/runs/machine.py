@@ -13,8 +13,9 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
+from lib.files import container_limit
+
 DEVICES = Path("/dev")
-CONTAINER = Path("/sys/fs/cgroup")  # the limits of a container
 PARENT = "COUNTDOWN_PARENT"  # the environment variable with the process id of the starter
 
 
@@ -45,21 +46,8 @@ def caches(runs: Path) -> dict[str, str]:
 def cores() -> int:
     """The number of cores that this process may use: those it is bound to, or fewer if its container is limited."""
     core_count = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    quota, _, period = limit("cpu.max").partition(" ")
+    quota, _, period = container_limit("cpu.max").partition(" ")
     return max(1, min(core_count, int(quota) // int(period))) if quota.isdigit() and period.isdigit() else core_count
-
-
-def memory_mb() -> int:
-    """The memory of this machine in MiB, or the limit of this container if that is less."""
-    total, cap = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"), limit("memory.max")
-    return min(total, int(cap) if cap.isdigit() else total) // 2**20
-
-
-def limit(name: str) -> str:
-    """The limit that the container's control group (cgroup) sets in its file `name`; "" if there is no such file."""
-    with suppress(OSError):
-        return (CONTAINER / name).read_text().strip()
-    return ""
 
 
 # --- locks, which the system releases when a process ends ---------------------------------------------------

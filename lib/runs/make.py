@@ -13,10 +13,10 @@ from pathlib import Path
 
 import yaml
 
-from lib.files import FIGURES, atomic, clock, shown
-from lib.runs.declare import DeclarationError, known
+from lib.files import FIGURES, atomic, clock, host_memory, shown
+from lib.runs.declare import known
 from lib.runs.hours import engine_missing, expected, show_plan, time_left
-from lib.runs.machine import RunError, caches, die_with_parent, gpus, memory_mb, try_lock
+from lib.runs.machine import RunError, caches, die_with_parent, gpus, try_lock
 from lib.runs.plan import Plan, Project, read_record
 
 MACHINES = Path(__file__).parent / "machines"  # Snakemake profiles, one for each place where runs can be made
@@ -66,7 +66,8 @@ def snakemake_options(machine: str, cores: int) -> list[str]:
     profile = ["--profile", str(MACHINES / machine)]
     if "executor" in yaml.safe_load((MACHINES / machine / "config.yaml").read_text()):
         return profile
-    resources = [f"mem_mb={memory_mb()}", *([f"gpu={len(gpus())}"] if gpus() else [])]
+    devices = gpus()
+    resources = [f"mem_mb={host_memory() // 2**20}", *([f"gpu={len(devices)}"] if devices else [])]
     return [*profile, "--cores", str(cores), "--resources", *resources]
 
 
@@ -126,57 +127,48 @@ def snakemake(
 # --- figures and pages --------------------------------------------------------------------------------------
 
 
-def draw(project: Project, profiles: list[str], names: list[str], cores: int) -> None:
-    """Execute studies again with the published runs, and copy their figures and tables to figures/. `project` must be
-    one that is `published`. Raises RunError that names the studies that failed."""
+def draw(project: Project, profile: str, names: list[str], cores: int) -> None:
+    """Execute studies of a profile again with the published runs, and copy their figures and tables to figures/.
+    `project` must be one that is `published`. Raises RunError that names the studies that failed."""
     project.check()
-    drawn, failed, missing_error = [], [], None
-    for profile in profiles:
-        specs = project.specs(profile)
-        try:
-            requested = [spec for spec in project.asked(profile, names) if spec.study]
-        except DeclarationError as error:  # another of the profiles may have these runs
-            missing_error = error
-            continue
-        studies = {run.name for spec in requested for run in (spec, *spec.parents.values()) if run.study}
-        plan = Plan({name: spec for name, spec in specs.items() if name in studies and spec.published})
-        try:
-            if plan.specs:
-                make(project, plan, cores, ["--keep-going"], again=True)
-        except RunError as error:
-            print(f"! {error}", flush=True)
-        for name, spec in plan.specs.items():
-            artifacts = read_record(spec.folder).get("artifacts")
-            (failed if artifacts is None else drawn).append(name)
-            for artifact in artifacts or ():
-                with atomic(FIGURES / Path(artifact).name) as temporary:
-                    shutil.copyfile(spec.folder / artifact, temporary)
-    if not drawn + failed:
-        if missing_error:
-            raise missing_error
-        remedy = "`make study`, then `python -m lib.runs publish cpu headline`"
-        raise RunError(f"no study among {' '.join(names)} is published in {', '.join(profiles)}: {remedy}")
+    specs, drawn, failed = project.specs(profile), [], []
+    requested = [spec for spec in project.asked(profile, names) if spec.study]
+    studies = {run.name for spec in requested for run in (spec, *spec.parents.values()) if run.study}
+    plan = Plan({name: spec for name, spec in specs.items() if name in studies and spec.published})
+    if not plan.specs:
+        remedy = f"`make study`, then `python -m lib.runs publish {profile} headline`"
+        raise RunError(f"no study among {' '.join(names)} is published in {profile}: {remedy}")
+    try:
+        make(project, plan, cores, ["--keep-going"], again=True)
+    except RunError as error:
+        print(f"! {error}", flush=True)
+    for name, spec in plan.specs.items():
+        artifacts = read_record(spec.folder).get("artifacts")
+        (failed if artifacts is None else drawn).append(name)
+        for artifact in artifacts or ():
+            with atomic(FIGURES / Path(artifact).name) as temporary:
+                shutil.copyfile(spec.folder / artifact, temporary)
     if failed:
-        share = f"{len(failed)} of {len(drawn + failed)} studies"
+        share = f"{len(failed)} of {len(plan.specs)} studies"
         raise RunError(f"{share} failed: {', '.join(failed)}" + ("; the others are drawn" if drawn else ""))
     print(f"the figures and tables of {len(drawn)} studies are in {shown(FIGURES)}")
 
 
-def report(project: Project, profiles: list[str]) -> Path:
-    """Write the website with the studies of some profiles. Of each study it takes the execution in data/runs, or else
-    that of `figures`. Returns the path of the front page. Raises RunError if no study was executed."""
+def report(project: Project, profile: str) -> Path:
+    """Write the website with the studies of a profile. Of each study it takes the execution in data/runs, or else that
+    of `figures`. Returns the path of the front page. Raises RunError if no study was executed."""
     from lib.study import site  # nbconvert takes a second to import
 
     studies = []
-    for spec in [spec for profile in profiles for spec in project.specs(profile).values() if spec.study]:
-        folder, source = project.runs / "reference" / spec.profile / spec.name, "data/reference"
+    for spec in [spec for spec in project.specs(profile).values() if spec.study]:
+        folder, source = project.runs / "reference" / profile / spec.name, "data/reference"
         if spec.state == "done":
             folder, source = spec.folder, "local runs"
         elif not (spec.published and (folder / "run.json").exists()):
             continue
-        page = f"{spec.profile}-{spec.name}.html".replace("/", "-")
-        about = f"{spec.run}, profile {spec.profile}, from {source}"
+        page = f"{profile}-{spec.name}.html".replace("/", "-")
+        about = f"{spec.run}, profile {profile}, from {source}"
         studies.append(site.Study(page, spec.notebook, folder / "notebook.ipynb", about))
     if not studies:
-        raise RunError(f"no study of {', '.join(profiles)} has been executed: `make study`, or `make figures`")
+        raise RunError(f"no study of {profile} has been executed: `make study`, or `make figures`")
     return site.build(studies, FIGURES / "site")

@@ -15,7 +15,7 @@ from typing import Any
 import yaml
 from pydantic import BaseModel, ValidationError
 
-from lib.files import ROOT, RUNS, remedy, shown
+from lib.files import ROOT, RUNS, reading
 from lib.runs.declare import (
     RUN,
     STUDY,
@@ -35,7 +35,7 @@ from lib.runs.declare import (
     typed,
 )
 from lib.runs.hashes import digest, inputs
-from lib.runs.parameters import check, check_rewards
+from lib.runs.parameters import check, table
 
 EVALUATIONS = ("sample/", "search/")  # kinds of runs that evaluate a policy and do not make one
 RESULTS = "results-only"  # the state of a restored run that was published without its weights
@@ -122,8 +122,6 @@ class Project:
                 seed = (self.notebook(run.notebook)[0] | run.params)["seed"]
                 if not re.fullmatch(RUN, name):
                     raise DeclarationError(f"{location}: {name!r} is no name of a run, which is kind/name")
-                if type(seed) is not int or seed < 0:
-                    raise DeclarationError(f"{location}: seed is {seed!r}, and must be a whole number from 0")
                 if f"{name}/{seed}" in runs:
                     raise DeclarationError(f"{location}: two runs are called '{name}/{seed}'")
                 runs[f"{name}/{seed}"] = run
@@ -249,8 +247,11 @@ class Project:
         """Build each reward that these runs name, which executes the user's own files; nothing else here executes them.
         Raises DeclarationError for any error in such a file."""
         for spec in specs:
+            rewards = [(spec.params.get("reward"), spec.params.get("reward_options", {}))]
             try:
-                check_rewards(spec.params)
+                for name, options in [*rewards, *((name, {}) for name in spec.params.get("eval_rewards", []))]:
+                    if name:
+                        table("rewards.get_reward")(name, options)
             except ValueError as error:
                 raise DeclarationError(f"{YAML}: profile {spec.profile}, run {spec.name}: {error}") from error
 
@@ -294,18 +295,15 @@ class Record(BaseModel, strict=True):
 
 
 def read_record(folder: Path) -> dict[str, Any]:
-    """The content of a finished run's run.json; {} if the run is not finished. Raises DeclarationError if the file is
-    damaged."""
+    """The content of a finished run's run.json; {} if the run is not finished. Raises ValueError with a remedy if the
+    file is damaged."""
     path = folder / "run.json"
-    try:
+    if not path.exists():
+        return {}
+    with reading(path):
         record = json.loads(path.read_text())
         Record.model_validate(record)
         return record
-    except FileNotFoundError:
-        return {}
-    except (ValueError, OSError) as error:
-        reason = " ".join(str(error).splitlines()[1:3]) or error  # lines of pydantic's message with place and reason
-        raise DeclarationError(f"{shown(path)} is damaged ({reason}): {remedy(path)}") from error
 
 
 def state(spec: Spec, states: dict[Path, str]) -> str:
@@ -320,7 +318,7 @@ def reasons(spec: Spec, states: dict[Path, str]) -> Iterator[str]:
     first: with a missing or damaged record the next one fails."""
     try:
         record = read_record(spec.folder)
-    except DeclarationError:
+    except ValueError:
         record = {}
         yield "damaged run.json"
     if not record:
@@ -349,7 +347,7 @@ def made_as(folder: Path) -> str | None:
     """The `id` of the finished run in a folder, None if there is none."""
     try:
         return read_record(folder).get("id")
-    except DeclarationError:
+    except ValueError:
         return None
 
 
