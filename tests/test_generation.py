@@ -3,6 +3,7 @@ the parts of vLLM's engine that can be tested without vLLM."""
 
 import ast
 import copy
+import weakref
 from contextlib import nullcontext
 from importlib.util import find_spec
 from pathlib import Path
@@ -110,9 +111,9 @@ def test_shared_rows_change_the_cost_and_not_the_draws(model, monkeypatch):
     steps = []
     decode = Decoder.__call__
 
-    def counted(self, tokens, batches):
+    def counted(self, tokens, batch):
         steps.append(len(tokens))
-        return decode(self, tokens, batches)
+        return decode(self, tokens, batch)
 
     monkeypatch.setattr(Decoder, "__call__", counted)
     shares, costs = [], []
@@ -126,39 +127,44 @@ def test_shared_rows_change_the_cost_and_not_the_draws(model, monkeypatch):
     assert costs[1] < costs[0] / 3
 
 
-def test_waiting_prompts_take_the_places_of_ended_completions_and_draw_the_same(model, monkeypatch):
-    seen = []
+def test_draws_do_not_depend_on_how_many_prompts_fit_at_once(model, monkeypatch):
+    """Chunks are no larger than the room, of which each prompt gets at least its own, and one is freed before the next
+    begins."""
+    seen, alive = [], []
     decode = Decoder.__call__
 
-    def noted(self, tokens, batches):
-        seen.append((len(tokens), len(batches)))
-        return decode(self, tokens, batches)
+    def noted(self, tokens, batch):
+        if all(known() is not batch for known in alive):
+            alive.append(weakref.ref(batch))
+        assert sum(known() is not None for known in alive) == 1
+        seen.append(len(tokens))
+        return decode(self, tokens, batch)
 
     monkeypatch.setattr(Decoder, "__call__", noted)
     asked = PROMPTS * 4, 8, Sampling(max_tokens=40), EOS
     whole = generate(model, *asked, torch.Generator().manual_seed(0))
-    for batch in (8, 24):
+    for room, rows, chunks in ((1, 8, 12), (8, 8, 12), (30, 24, 4), (64, 64, 2)):
         seen.clear()
-        monkeypatch.setattr(generation, "AT_ONCE", batch)
+        alive.clear()
+        monkeypatch.setattr(generation, "max_rows", lambda model, rows, length: room)  # noqa: B023
         again = generate(model, *asked, torch.Generator().manual_seed(0))
         assert again.ids == whole.ids and again.finish == whole.finish
-        assert max(rows for rows, _ in seen) <= batch
-        assert batch == 8 or max(batches for _, batches in seen) > 1, "prompts must begin while others are still drawn"
+        assert max(seen) <= rows and len(alive) == chunks
 
 
 def test_columns_of_fixed_size_draw_the_same(model, monkeypatch):
     """What a GPU replays, here without a graph: one piece of all columns, and sizes that are halved as rows end."""
     asked = PROMPTS * 4, 8, Sampling(max_tokens=40), EOS
     ours = generate(model, *asked, torch.Generator().manual_seed(0))
-    sizes, column = set(), GraphDecoder._column
+    sizes, decode = set(), GraphDecoder.__call__
 
     def noted(self, tokens, batch):
         sizes.add((batch.rows, batch.size))
-        return column(self, tokens, batch)
+        return decode(self, tokens, batch)
 
-    monkeypatch.setattr(GraphDecoder, "_column", noted)
+    monkeypatch.setattr(GraphDecoder, "__call__", noted)
     monkeypatch.setattr(generation, "decoder_of", lambda model, longest, steady: GraphDecoder(model, longest))
-    for places in (24, 512):  # prompts that begin later, and all at once
+    for places in (24, 512):  # prompts in chunks, and all at once
         monkeypatch.setattr(generation, "AT_ONCE", places)
         again = generate(model, *asked, torch.Generator().manual_seed(0))
         assert again.ids == ours.ids and again.finish == ours.finish
@@ -171,7 +177,7 @@ def test_columns_of_fixed_size_draw_the_same(model, monkeypatch):
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="graphs are replayed on a GPU")
 def test_a_gpu_replays_what_it_would_compute(model, monkeypatch):
     monkeypatch.setattr(generation, "training_type", lambda device: nullcontext())  # in float32 they must agree
-    monkeypatch.setattr(generation, "max_rows", lambda model, rows, longest: 64)  # so that several batches begin
+    monkeypatch.setattr(generation, "max_rows", lambda model, rows, longest: 64)  # so that there are several chunks
     theirs = copy.deepcopy(model).cuda()
 
     def drawn():

@@ -11,8 +11,7 @@ import tempfile
 from collections import Counter
 from collections.abc import Callable, Iterable
 from contextlib import redirect_stdout
-from itertools import accumulate
-from typing import NamedTuple
+from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
 
 import pandas as pd
@@ -115,44 +114,38 @@ def training_type(device: torch.device):
 def generate(
     model, prompts: list[list[int]], n: int, sampling: Sampling, eos_id: int, generator: torch.Generator | None = None
 ) -> Rollouts:
-    """Draws `n` completions of each prompt (a list of token ids), as many at once as fit in memory, or on a CPU about
-    AT_ONCE. On a GPU they are drawn in bfloat16, whatever autocast the caller is in.
-
-    A prompt is read once, and its keys and values are copied to its n rows. Rows that have ended are removed, and
-    waiting prompts begin when a quarter of the rows is free.
-    """
+    """Draws `n` completions of each prompt (a list of token ids), for as many prompts at once as fit in memory, or on a
+    CPU up to AT_ONCE completions at once. On a GPU they are drawn in bfloat16, whatever autocast the caller is in."""
     device, longest = model.device, max(map(len, prompts), default=0) + sampling.max_tokens
     draws = _Draws(len(prompts) * n, sampling, eos_id, device, generator)
     capacity = max_rows(model, AT_ONCE if device.type == "cpu" else len(prompts) * n, longest)
-    next_prompt = 0  # number of prompts that have begun
-    batches = []  # each holds the rows of the prompts that began together
-    active = torch.empty(0, dtype=torch.long, device=device)  # index of the completion that each row draws
-    logits = torch.empty(0, model.config.vocab_size, device=device)
+    at_once = max(capacity // n, 1)  # prompts
     with inference(model), training_type(device):
         decoder = decoder_of(model, longest, steady=True)
-        while next_prompt < len(prompts) or len(active):
-            # 1. Waiting prompts begin if enough rows are free
-            free = capacity - sum(batch.held for batch in batches)
-            if next_prompt < len(prompts) and (not len(active) or 4 * (free - free % n) >= capacity):
-                new_prompts = prompts[next_prompt : next_prompt + max(free // n, 1)]
-                completions = torch.arange(next_prompt * n, (next_prompt + len(new_prompts)) * n, device=device)
-                rows, next_prompt = completions // n - next_prompt, next_prompt + len(new_prompts)
-                batches.append(decoder.batch(new_prompts))
-                logits = torch.cat([logits, batches[-1].logits[rows]])
-                batches[-1].select(rows)
-                active = torch.cat([active, completions])
-            # 2. Each row draws a token
-            token, stay = draws.extend(active, logits)
-            # 3. Rows that have ended are removed, and others take their places
-            if not stay.all():
-                sizes = [batch.rows for batch in batches]
-                parts = zip(batches, stay.split(sizes), accumulate([0, *sizes[:-1]]), strict=True)
-                order = torch.cat([batch.compact(part) + start for batch, part, start in parts])
-                batches = [batch for batch in batches if batch.rows]
-                active, token = active[order], token[order]
-            # 4. The remaining rows read their tokens
-            logits = decoder(token, batches) if len(active) else logits[:0]
+        for first in range(0, len(prompts), at_once):
+            _draw_all(decoder, prompts[first : first + at_once], first, n, draws)
     return draws.rollouts()
+
+
+def _draw_all(decoder, prompts: list[list[int]], first: int, n: int, draws: _Draws) -> None:
+    """Draws the `n` completions of each of these prompts, of which the first one is number `first` of all prompts. The
+    memory that they take is free again when this returns."""
+    # 1. Read each prompt once, and copy its keys and values to its n rows
+    batch = decoder.batch(prompts)
+    rows = torch.arange(len(prompts), device=draws.tokens.device).repeat_interleave(n)
+    active = first * n + torch.arange(len(rows), device=rows.device)  # the completion that each row draws
+    logits = batch.logits[rows]
+    batch.select(rows)
+    while len(active):
+        # 2. Each row draws a token
+        token, stay = draws.extend(active, logits)
+        # 3. Rows that have ended are removed
+        if not stay.all():
+            order = batch.compact(stay)
+            active, token = active[order], token[order]
+        # 4. The remaining rows read their tokens
+        if len(active):
+            logits = decoder(token, batch)
 
 
 def generate_shared(
@@ -165,7 +158,8 @@ def generate_shared(
     active = torch.arange(len(prompts) * n, device=device)
     with inference(model), training_type(device):
         decoder = decoder_of(model, max(map(len, prompts)) + sampling.max_tokens)
-        batch, row = decoder.batch(prompts), active // n  # each completion's row in the batch
+        batch: Any = decoder.batch(prompts)
+        row = active // n  # each completion's row in the batch
         logits = batch.logits
         while len(active):
             # 1. Draw a token for each completion from its row's logits
@@ -179,7 +173,7 @@ def generate_shared(
             if len(parents) != batch.rows or (parents != torch.arange(len(parents), device=device)).any():
                 batch.select(parents)
             # 3. Let the rows read their tokens
-            logits = decoder(token, [batch])
+            logits = decoder(token, batch)
     return draws.rollouts()
 
 
