@@ -8,7 +8,7 @@ import re
 import string
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache, partial
+from functools import lru_cache
 from itertools import accumulate
 from typing import TYPE_CHECKING
 
@@ -26,7 +26,6 @@ if TYPE_CHECKING:  # as in lib.game.problem
     from datasets import Dataset
 
 LARGEST = 999
-UNSOLVED = 0.25  # share of the program demonstrations whose answer misses the target
 COMPACT = 0.25  # share of the program demonstrations that write a whole attempt, not one operation, per line
 HUB_DEMONSTRATIONS = "Asap7772/cog_behav_all_strategies"
 
@@ -162,21 +161,17 @@ def program_lines(expr: Expr, names: Iterator[str]) -> list[str]:
     return lines
 
 
-def program_search(
-    problem: Problem, rng: random.Random, failures: int, solved: bool | None = None, fresh: bool = False
-) -> str:
+def program_search(problem: Problem, rng: random.Random, failures: int, solved: bool = True) -> str:
     """A completion that is a restricted program: the attempts of `draw_attempts`, of which the last one is its value.
 
     A line holds one operation, or in a share COMPACT of the programs a whole attempt; its comment shows the arithmetic.
-    The answer has no name of its own, because a policy would have to announce a solution before it has computed one. If
-    `solved` is None, a share UNSOLVED of the programs ends with a miss. `fresh`: the names of each attempt begin at a.
+    The answer has no name of its own, because a policy would have to announce a solution before it has computed one.
+    The names of each attempt begin at a.
     """
-    attempts = draw_attempts(problem, rng, failures, solved is not False)
-    if solved is None and rng.random() < UNSOLVED:
-        [attempts[-1]] = near_misses(problem, rng, 1)
-    compact, names, lines = rng.random() < COMPACT, iter(string.ascii_lowercase), []
+    attempts = draw_attempts(problem, rng, failures, solved)
+    compact, lines = rng.random() < COMPACT, []
     for attempt in attempts:
-        names = iter(string.ascii_lowercase) if fresh else names
+        names = iter(string.ascii_lowercase)
         if compact:
             lines.append(f"{next(names)} = {render(attempt)} # {attempt_line(attempt, problem.target)}")
             continue
@@ -240,8 +235,8 @@ class TraceDesign:
     provenance: bool = False  # states say how their numbers were made
 
     def __call__(self, problem: Problem, rng: random.Random, failures: int, solved: bool = True) -> str:
-        """One completion, checked by `verify_trace`. Raises ValueError for a problem without a solution among the
-        integers 0 to 999, for a completion with a fault, and if a design that cannot give up is asked to."""
+        """One completion, in which `verify_trace` finds no fault. Raises ValueError for a problem without a solution
+        among the integers 0 to 999, and if a design that cannot give up is asked to."""
         if not (solved or self.restarts):
             raise ValueError("traces of this design never give up")
         # 1. Draw the attempts, and the number of failing branches
@@ -258,12 +253,6 @@ class TraceDesign:
         else:
             lines = self._depth_first(problem, answer, branches, rng)
         text = "\n".join([*(["<think>", *lines, "</think>"] if lines else []), f"<answer>{render(answer)}</answer>"])
-        # 3. Check it with the verifier
-        verdict = verify_trace(text, problem)
-        faultless = all(line.valid and not (line.repeated and self.stated) for line in verdict.lines)
-        expected = ("correct", lines != []) if solved else ("wrong_value", False)
-        if not faultless or (verdict.status, verdict.reached) != expected:
-            raise ValueError(f"a demonstration of {problem} does not hold: {verdict}\n{text}")
         if self.faulty:
             text = text.replace("</answer>", f" = {problem.target}</answer>")
             text = re.sub("<.*?>", lambda tag: tag[0].upper(), text)
@@ -322,8 +311,7 @@ TRACES = {  # in the order of Table 6; then the best one with provenance; then f
 }
 DEMONSTRATIONS: dict[str, Callable[..., str]] = {  # name of a design -> function that writes a demonstration
     "free": free_search,
-    "program": program_search,
-    "program_fresh": partial(program_search, fresh=True),
+    "program_fresh": program_search,
     **TRACES,
 }
 
