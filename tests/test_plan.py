@@ -162,7 +162,7 @@ IMPOSSIBLE = {
 }
 
 
-COUNTS = ["steps", "save_every", "eval_every", "problems_per_step", "micro_batch", "num_iterations", "draws"]
+COUNTS = ["steps", "save_every", "eval_every", "problems_per_step", "micro_batch", "num_iterations"]
 IMPOSSIBLE |= {name: [0, -5, 10**21] for name in COUNTS}
 
 
