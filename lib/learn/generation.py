@@ -244,19 +244,10 @@ def _report(worker, mode: str) -> None:
         part.logprobs_mode = mode
 
 
-def generate_vllm(
-    model, prompts: list[list[int]], n: int, sampling: Sampling, eos_id: int, generator: torch.Generator | None = None
-) -> Rollouts:
-    """Like `generate`, with vLLM and the present weights of `model`. Raises ImportError if vLLM is not installed."""
+def _vllm_parameters(sampling: Sampling, eos_id: int, rows: int, generator: torch.Generator | None) -> list:
+    """vLLM's form of `sampling` for each of `rows` completions, each with a seed of its own."""
     from vllm import SamplingParams
 
-    # 1. Take the engine of this model, and one seed per completion
-    if model not in _engines:
-        _engines[model] = vllm_engine(model)
-    engine, truncated = _engines[model], bool(sampling.top_k or sampling.top_p < 1)
-    at_temperature = sampling.temperature not in (0, 1) and not truncated
-    source = generator.device if generator else None
-    seeds = torch.randint(2**31, (len(prompts) * n,), generator=generator, device=source)
     common = {
         "temperature": sampling.temperature,
         "top_p": sampling.top_p,
@@ -266,12 +257,25 @@ def generate_vllm(
         "logprobs": 0,
         "detokenize": False,
     }
+    seeds = torch.randint(2**31, (rows,), generator=generator, device=generator.device if generator else None)
+    return [SamplingParams(seed=seed, **common) for seed in seeds.tolist()]
+
+
+def generate_vllm(
+    model, prompts: list[list[int]], n: int, sampling: Sampling, eos_id: int, generator: torch.Generator | None = None
+) -> Rollouts:
+    """Like `generate`, with vLLM and the present weights of `model`. Raises ImportError if vLLM is not installed."""
+    # 1. Take the engine of this model. It is what imports vLLM first: it sets VLLM before, and names the remedy
+    if model not in _engines:
+        _engines[model] = vllm_engine(model)
+    engine, truncated = _engines[model], bool(sampling.top_k or sampling.top_p < 1)
+    at_temperature = sampling.temperature not in (0, 1) and not truncated
+    requests = [{"prompt_token_ids": prompt} for prompt in prompts for _ in range(n)]
+    parameters = _vllm_parameters(sampling, eos_id, len(requests), generator)
     # 2. Give it the present weights, and sample
     with torch.autocast(model.device.type, enabled=False):
         hand_over(model, engine)
         engine.collective_rpc(_report, args=("processed_logprobs" if at_temperature else "raw_logprobs",))
-        requests = [{"prompt_token_ids": prompt} for prompt in prompts for _ in range(n)]
-        parameters = [SamplingParams(seed=seed, **common) for seed in seeds.tolist()]
         answers = engine.generate(requests, parameters, use_tqdm=False)
     # 3. Collect tokens and log-probabilities; NaN where vLLM does not report them
     outputs = [answer.outputs[0] for answer in answers]
@@ -286,6 +290,14 @@ def generate_vllm(
 
 
 ENGINES = {"transformers": generate, "vllm": generate_vllm}
+
+
+def _counted(out: Rollouts, n: int, merged: bool) -> dict[int, int]:
+    """The completions that become rows, by their index, and how often each was drawn for its problem: all of them, or
+    if `merged` the first of those that are equal."""
+    keys = [(i // n, tuple(ids)) for i, ids in enumerate(out.ids)]
+    count, first = Counter(keys), {key: i for i, key in reversed([*enumerate(keys)])}
+    return {i: count[key] for i, key in enumerate(keys) if not merged or first[key] == i}
 
 
 def sample(
@@ -318,13 +330,11 @@ def sample(
         chunk = problems[start : start + per_batch]
         ids = [tokenizer(render_prompt(nums, target, prompt_style)).input_ids for nums, target in chunk]
         out = ENGINES[engine](model, ids, n, sampling, tokenizer.eos_token_id, generator)
-        keys, first = [(i // n, tuple(ids)) for i, ids in enumerate(out.ids)], {}
-        count = Counter(keys)
-        indices = [i for i, key in enumerate(keys) if not merged or first.setdefault(key, i) == i]
-        texts = tokenizer.batch_decode([out.ids[i] for i in indices], skip_special_tokens=True)
-        for i, text in zip(indices, texts, strict=True):
+        counts = _counted(out, n, merged)
+        texts = tokenizer.batch_decode([out.ids[i] for i in counts], skip_special_tokens=True)
+        for (i, count), text in zip(counts.items(), texts, strict=True):
             fields = start + i // n, *chunk[i // n], text, len(out.ids[i])
-            rows.append((*fields, round(sum(out.policy_logprobs[i]), 2), out.finish[i], count[keys[i]]))
+            rows.append((*fields, round(sum(out.policy_logprobs[i]), 2), out.finish[i], count))
     columns = ["problem", "nums", "target", "completion", "tokens", "logprob", "finish", "count"]
     table = pd.DataFrame(rows, columns=columns).astype({"logprob": "float32"})
     return table if merged else table.drop(columns="count")
