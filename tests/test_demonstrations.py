@@ -220,7 +220,7 @@ def test_every_row_of_every_trace_design_passes_both_verifiers(design, checked, 
     for problem, text, verdict in rows:
         assert verdict.status == ("wrong_value" if give_up else "correct") and verdict.link == "original"
         assert all(line.valid for line in verdict.lines)
-        assert verdict.reached == (verdict.lines != [] and not give_up)
+        assert verdict.reached == (bool(verdict.lines) and not give_up)
         assert not verdict.lines or verdict.lines[0].kind == "state"
         if TRACES[design].stated:
             assert not any(line.repeated for line in verdict.lines)

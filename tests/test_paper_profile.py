@@ -179,8 +179,8 @@ def special(specs) -> dict[tuple[str, str], list]:
         **{("program", f"weight_{check}"): [weight] for check, weight in rewards.PROGRAM_WEIGHTS.items()},
         ("dense", "batch_size"): [params["rloo/dense"]["problems_per_step"], params["preference/ipo"]["batch_size"]],
         ("dense", "lambda_2"): [options("lambda_2", rewards.dense)],
-        ("dense", "curriculum_buckets"): [options("count", Bandit)],
-        ("dense", "bandit_alpha"): [options("alpha", Bandit)],
+        ("dense", "curriculum_buckets"): [Bandit.count],
+        ("dense", "bandit_alpha"): [Bandit.alpha],
         ("dense", "bandit_temperature"): [options("temperature", Bandit)],
         ("dense", "bandit_final_temperature_proposed"): [
             params["rloo/curriculum_annealed"]["curriculum_options"]["final_temperature"]

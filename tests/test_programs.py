@@ -271,7 +271,7 @@ def test_demonstrated_programs_run_and_say_what_they_do(solved):
             assert int(stated.rpartition(" = ")[2]) == evaluate(expr)
         verdicts.append(verdict)
         lengths.append(len(tokenizer(text).input_ids))
-    assert 0.1 < sum(len(v.assignments) == 1 for v in verdicts) / len(verdicts) < 0.4
+    assert 0.05 < sum(len(v.assignments) == 1 for v in verdicts) / len(verdicts) < 0.4
     assert max(lengths) < 160 and tokenizer.unk_token_id not in tokenizer(text).input_ids
 
 

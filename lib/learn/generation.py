@@ -295,9 +295,9 @@ ENGINES = {"transformers": generate, "vllm": generate_vllm}
 def _counted(out: Rollouts, n: int, merged: bool) -> dict[int, int]:
     """The completions that become rows, by their index, and how often each was drawn for its problem: all of them, or
     if `merged` the first of those that are equal."""
-    keys = [(i // n, tuple(ids)) for i, ids in enumerate(out.ids)]
-    count, first = Counter(keys), {key: i for i, key in reversed([*enumerate(keys)])}
-    return {i: count[key] for i, key in enumerate(keys) if not merged or first[key] == i}
+    keys, first = [(i // n, tuple(ids)) for i, ids in enumerate(out.ids)], {}
+    count = Counter(keys)
+    return {i: count[key] for i, key in enumerate(keys) if not merged or first.setdefault(key, i) == i}
 
 
 def sample(
