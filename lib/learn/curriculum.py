@@ -38,6 +38,10 @@ class Curriculum:
 
     count = 6  # buckets
 
+    @staticmethod
+    def check() -> None:
+        """Raises ValueError for options that are out of range. `lib.runs.parameters` calls it before any run starts."""
+
     def __init__(self, problems: Sequence[Problem], difficulty: np.ndarray, steps: int, seed: int):
         if self.count > len(problems):
             raise ValueError(f"{len(problems)} problems do not fill {self.count} buckets")
@@ -70,15 +74,17 @@ class Bandit(Curriculum):
     """`dense`, Eq. 7: p(k) = softmax(Q / temperature)_k and Q_k <- alpha l_k + (1 - alpha) Q_k, starting from Q = 0.
     Here l_k is the mean |advantage| over the problems drawn from bucket k; a bucket that was not drawn keeps its Q.
 
-    The temperature falls linearly to final_temperature over the run (if this is 0, the temperature is constant). Raises
-    ValueError unless both are finite, temperature is positive, and final_temperature is not negative.
+    The temperature falls linearly to final_temperature over the run (if this is 0, the temperature is constant).
     """
 
     alpha = 0.5
 
-    def __init__(self, *data, temperature=1.0, final_temperature=0.0):
+    @staticmethod
+    def check(temperature: float, final_temperature: float) -> None:
         if not (0 < temperature < np.inf and 0 <= final_temperature < np.inf):
             raise ValueError(f"impossible bandit: temperature={temperature}, final_temperature={final_temperature}")
+
+    def __init__(self, *data, temperature=1.0, final_temperature=0.0):
         super().__init__(*data)
         self.ends = temperature, final_temperature or temperature
         self.state = [0.0] * self.count

@@ -235,8 +235,8 @@ class TraceDesign:
     provenance: bool = False  # states say how their numbers were made
 
     def __call__(self, problem: Problem, rng: random.Random, failures: int, solved: bool = True) -> str:
-        """One completion, in which `verify_trace` finds no fault. Raises ValueError for a problem without a solution
-        among the integers 0 to 999, and if a design that cannot give up is asked to."""
+        """One completion, checked by `verify_trace`. Raises ValueError for a problem without a solution among the
+        integers 0 to 999, for a completion with a fault, and if a design that cannot give up is asked to."""
         if not (solved or self.restarts):
             raise ValueError("traces of this design never give up")
         # 1. Draw the attempts, and the number of failing branches
@@ -253,6 +253,12 @@ class TraceDesign:
         else:
             lines = self._depth_first(problem, answer, branches, rng)
         text = "\n".join([*(["<think>", *lines, "</think>"] if lines else []), f"<answer>{render(answer)}</answer>"])
+        # 3. Check it with the verifier
+        verdict = verify_trace(text, problem)
+        faultless = all(line.valid and not (line.repeated and self.stated) for line in verdict.lines)
+        expected = ("correct", lines != []) if solved else ("wrong_value", False)
+        if not faultless or (verdict.status, verdict.reached) != expected:
+            raise ValueError(f"a demonstration of {problem} does not hold: {verdict}\n{text}")
         if self.faulty:
             text = text.replace("</answer>", f" = {problem.target}</answer>")
             text = re.sub("<.*?>", lambda tag: tag[0].upper(), text)

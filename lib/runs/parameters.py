@@ -128,7 +128,7 @@ def misfits(given: Mapping[str, Any]) -> Iterator[str]:
 
 def options(name: str, given: dict[str, Any], entries: dict) -> None:
     """Check the options `given` for the entry `name` of a table. Raises ValueError for an option that the entry does
-    not have, or that has another type than its default."""
+    not have, that has another type than its default, or that is outside the bounds which the entry's `check` tests."""
     parameters = signature(entries[name]).parameters.values()
     defaults = {param.name: param.default for param in parameters if param.default is not param.empty}
     for option, value in given.items():
@@ -137,3 +137,4 @@ def options(name: str, given: dict[str, Any], entries: dict) -> None:
         kind, default = type(value), type(defaults[option])
         if (kind is not default and (kind, default) != (int, float)) or (kind is float and not math.isfinite(value)):
             raise ValueError(f"option {option} of {name} is {value!r}, and must be a {default.__name__}")
+    entries[name].check(**defaults | given)
