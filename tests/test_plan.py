@@ -112,9 +112,9 @@ def test_unknown_reward_and_option_are_refused(checkout):
     ("curriculum", "options", "message"),
     [
         ("bandid", {}, "run t/base/0: curriculum is 'bandid'.*'bandit'"),
-        ("bandit", {"alfa": 1}, "option .*'alfa'.*'alpha'"),
+        ("bandit", {"temprature": 1}, "option .*'temprature'.*'temperature'"),
         ("bandit", {"data": 1}, "option .*'data'"),
-        ("mixed", {"cuont": 4}, "option .*'cuont'.*'count'"),
+        ("mixed", {"count": 4}, "mixed has no option 'count'"),
     ],
 )
 def test_unknown_curriculum_and_option_are_refused(checkout, curriculum, options, message):
@@ -162,7 +162,7 @@ IMPOSSIBLE = {
 }
 
 
-COUNTS = ["steps", "save_every", "eval_every", "problems_per_step", "micro_batch", "num_iterations", "draws"]
+COUNTS = ["steps", "save_every", "eval_every", "problems_per_step", "micro_batch", "num_iterations"]
 IMPOSSIBLE |= {name: [0, -5, 10**21] for name in COUNTS}
 
 

@@ -15,7 +15,7 @@ from lib.game.problem import Problem, load, problems
 from lib.game.programs import ExecutionError, ParseError, run_program
 from lib.game.prompts import PROMPTS
 from lib.game.verifiers import CHECKS, VERIFIERS, answer_span, verify_answer, verify_program
-from lib.learn.demonstrations import DEMONSTRATIONS, UNSOLVED, program_lines, program_search
+from lib.learn.demonstrations import DEMONSTRATIONS, program_lines, program_search
 from lib.learn.model import build_tokenizer
 from lib.rewards import get_reward
 from lib.study.judging import judge
@@ -252,17 +252,17 @@ def test_any_text_gets_a_verdict_whose_checks_are_nested(text):
 # --- demonstrations -------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("fresh", [False, True])
-def test_demonstrated_programs_run_and_say_what_they_do(fresh):
+@pytest.mark.parametrize("solved", [True, False])
+def test_demonstrated_programs_run_and_say_what_they_do(solved):
     verdicts, lengths, tokenizer = [], [], build_tokenizer()
     for i, problem in enumerate(problems(load("3to4", "train").select(range(200)))):
         try:
-            text = program_search(problem, random.Random(i), failures=i % 2, fresh=fresh)
+            text = program_search(problem, random.Random(i), failures=i % 2, solved=solved)
         except ValueError:
             continue  # no solution among 0 to 999
         verdict = verify_program(text, problem)
-        assert verdict.passed == 5 if "yes" in text else verdict.passed == 4
-        assert text.count("\na = ") == (text.count("?") if fresh else 1)
+        assert verdict.passed == (5 if solved else 4) and ("yes" in text) == solved
+        assert text.count("\na = ") == text.count("?")
         attempts = [e for e in verdict.assignments if numbers(e) == Counter(problem.nums)]
         assert len(attempts) == 1 + i % 2 == text.count("?")
         for line, expr in zip(text.split("\n")[1:-1], verdict.assignments, strict=True):
@@ -271,8 +271,7 @@ def test_demonstrated_programs_run_and_say_what_they_do(fresh):
             assert int(stated.rpartition(" = ")[2]) == evaluate(expr)
         verdicts.append(verdict)
         lengths.append(len(tokenizer(text).input_ids))
-    assert sum(v.passed == 4 for v in verdicts) / len(verdicts) == pytest.approx(UNSOLVED, abs=0.1)
-    assert 0.1 < sum(len(v.assignments) == 1 for v in verdicts) / len(verdicts) < 0.4
+    assert 0.05 < sum(len(v.assignments) == 1 for v in verdicts) / len(verdicts) < 0.4
     assert max(lengths) < 160 and tokenizer.unk_token_id not in tokenizer(text).input_ids
 
 

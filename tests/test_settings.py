@@ -69,7 +69,7 @@ def test_settings_say_what_they_lack_and_what_they_do_not_know():
     [
         ({"prompt_style": "pick", "reward": "sparse"}, "prompt_style is 'pick': no verifier reads it"),
         ({"prompt_style": "value", "sets": {"test_50": 4}}, "prompt_style is 'value': no verifier reads it"),
-        ({"design": "program", "checked": True}, "checked is true, and design .program. writes no traces"),
+        ({"design": "program_fresh", "checked": True}, "checked is true, and design .program_fresh. writes no traces"),
         ({"prompt_style": "pick", "samples": 4, "engine": "transformers"}, "prompt_style is 'pick': no verifier"),
         ({"prompt_style": "pick", "eval_problems": 4}, "prompt_style is 'pick': no verifier"),
         ({"prompt_style": "program", "reward": "ast"}, "'program': no completion can be correct by reward 'ast'"),

@@ -36,19 +36,19 @@ class Curriculum:
     the step and `state`, which is part of a checkpoint. Raises ValueError if there are fewer problems than buckets.
     """
 
-    @staticmethod
-    def check(count: int) -> None:
-        """Raises ValueError for options that are out of range. `lib.runs.parameters` calls it before any run starts."""
-        if count < 1:
-            raise ValueError(f"count={count}: at least one bucket is needed")
+    count = 6  # buckets
 
-    def __init__(self, problems: Sequence[Problem], difficulty: np.ndarray, steps: int, seed: int, count: int = 6):
-        if count > len(problems):
-            raise ValueError(f"{len(problems)} problems do not fill {count} buckets")
-        self.problems, self.steps, self.seed, self.count = problems, steps, seed, count
+    @staticmethod
+    def check() -> None:
+        """Raises ValueError for options that are out of range. `lib.runs.parameters` calls it before any run starts."""
+
+    def __init__(self, problems: Sequence[Problem], difficulty: np.ndarray, steps: int, seed: int):
+        if self.count > len(problems):
+            raise ValueError(f"{len(problems)} problems do not fill {self.count} buckets")
+        self.problems, self.steps, self.seed = problems, steps, seed
         self.state: list[float] = []  # what the curriculum has learned
-        bucket = buckets(difficulty, count, seed)
-        self.members = [np.flatnonzero(bucket == k) for k in range(count)]
+        bucket = buckets(difficulty, self.count, seed)
+        self.members = [np.flatnonzero(bucket == k) for k in range(self.count)]
 
     def probabilities(self, step: int) -> np.ndarray:
         raise NotImplementedError
@@ -77,16 +77,17 @@ class Bandit(Curriculum):
     The temperature falls linearly to final_temperature over the run (if this is 0, the temperature is constant).
     """
 
-    @staticmethod
-    def check(count: int, alpha: float, temperature: float, final_temperature: float) -> None:
-        Curriculum.check(count)
-        if not (0 < alpha <= 1 and 0 < temperature < np.inf and 0 <= final_temperature < np.inf):
-            raise ValueError(f"impossible bandit: alpha={alpha}, temperatures {temperature}, {final_temperature}")
+    alpha = 0.5
 
-    def __init__(self, *data, count=6, alpha=0.5, temperature=1.0, final_temperature=0.0):
-        super().__init__(*data, count=count)
-        self.alpha, self.ends = alpha, (temperature, final_temperature or temperature)
-        self.state = [0.0] * count
+    @staticmethod
+    def check(temperature: float, final_temperature: float) -> None:
+        if not (0 < temperature < np.inf and 0 <= final_temperature < np.inf):
+            raise ValueError(f"impossible bandit: temperature={temperature}, final_temperature={final_temperature}")
+
+    def __init__(self, *data, temperature=1.0, final_temperature=0.0):
+        super().__init__(*data)
+        self.ends = temperature, final_temperature or temperature
+        self.state = [0.0] * self.count
 
     def probabilities(self, step: int) -> np.ndarray:
         from scipy.special import softmax  # imported here because it takes half a second
@@ -101,19 +102,12 @@ class Bandit(Curriculum):
         return super().learn(signal, correct)
 
 
-class EasyToHard(Curriculum):
-    """The run has as many stages as there are buckets, and begins with the easiest bucket."""
-
-    def probabilities(self, step: int) -> np.ndarray:
-        return np.eye(self.count)[min(step * self.count // self.steps, self.count - 1)]
-
-
 class MixedSuccess(Curriculum):
     """`trace`, Table 1, difficulty-aware sampling: a bucket is drawn in proportion to the mean of f (1 - f) over its
     problems, where f is a problem's failure rate in probes. Raises ValueError for difficulties of another kind."""
 
-    def __init__(self, problems, difficulty, *data, count=6):
-        super().__init__(problems, difficulty, *data, count=count)
+    def __init__(self, problems, difficulty, *data):
+        super().__init__(problems, difficulty, *data)
         variances = difficulty * (1 - difficulty)
         if np.min(variances) < 0 or not np.any(variances):
             raise ValueError("mixed success needs failure rates, some of them between 0 and 1: name a run of probes")
@@ -124,11 +118,17 @@ class MixedSuccess(Curriculum):
         return self.share
 
 
-class ShortToLong(EasyToHard):
-    """`program`: a curriculum over the length of programs. A problem of n numbers needs n - 1 operations."""
+class ShortToLong(Curriculum):
+    """`program`: a curriculum over the length of programs. A problem of n numbers needs n - 1 operations. There is one
+    stage for each bucket, and the shortest programs come first."""
 
-    def __init__(self, problems, difficulty, *data, count=2):
-        super().__init__(problems, np.array([len(problem.nums) for problem in problems]), *data, count=count)
+    count = 2
+
+    def __init__(self, problems, difficulty, *data):
+        super().__init__(problems, np.array([len(problem.nums) for problem in problems]), *data)
+
+    def probabilities(self, step: int) -> np.ndarray:
+        return np.eye(self.count)[min(step * self.count // self.steps, self.count - 1)]
 
 
 class Frontier(Curriculum):
@@ -145,8 +145,8 @@ class Frontier(Curriculum):
     width = 5  # features of a problem
     rounds = 50  # of drawing new problems for one update, before an error is raised
 
-    def __init__(self, *data, count=6):
-        super().__init__(*data, count=count)
+    def __init__(self, *data):
+        super().__init__(*data)
         self.lengths = sorted({len(problem.nums) for problem in self.problems})
         numbers = [n for problem in self.problems for n in problem.nums]
         targets = [problem.target for problem in self.problems]
@@ -202,7 +202,6 @@ class Frontier(Curriculum):
 
 CURRICULA: dict[str, type[Curriculum]] = {
     "bandit": Bandit,
-    "easy_to_hard": EasyToHard,
     "short_to_long": ShortToLong,
     "mixed": MixedSuccess,
     "frontier": Frontier,

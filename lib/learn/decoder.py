@@ -77,19 +77,17 @@ class Decoder:
     def norm(self, x: torch.Tensor) -> torch.Tensor:
         return (x * (x.square().mean(-1, keepdim=True) + self.eps).rsqrt()).to(self.dtype)
 
-    def __call__(self, tokens: torch.Tensor, batches: list) -> torch.Tensor:
-        """The logits (rows, vocabulary) after one more token (rows,) for each row of the batches."""
+    def __call__(self, tokens: torch.Tensor, batch: "KVBatch") -> torch.Tensor:
+        """The logits (rows, vocabulary) after one more token (rows,) for each row of the batch."""
         with torch.autocast(tokens.device.type, enabled=False):
             x = self.model.get_input_embeddings()(tokens)
-            positions = [batch.add_column() for batch in batches]
-            rotation, sizes = self.turn[torch.cat(positions)], list(map(len, positions))
+            rotation = self.turn[batch.add_column()]
             for i, (qkv, bias, out, up, down) in enumerate(self.layers):
                 states = F.linear(self.norm(x), qkv, bias).unflatten(-1, (-1, self.width))
                 qk, values = states.split([self.heads + self.key_heads, self.key_heads], 1)
                 qk = torch.view_as_real(torch.view_as_complex(qk.float().unflatten(-1, (-1, 2))) * rotation)
-                parts = qk.flatten(-2).to(self.dtype).split([self.heads, self.key_heads], 1)
-                inputs_by_batch = zip(batches, *(part.split(sizes) for part in (*parts, values)), strict=True)
-                x = x + F.linear(torch.cat([batch.attend(i, *inputs) for batch, *inputs in inputs_by_batch]), out)
+                queries, keys = qk.flatten(-2).to(self.dtype).split([self.heads, self.key_heads], 1)
+                x = x + F.linear(batch.attend(i, queries, keys, values), out)
                 gate, value = F.linear(self.norm(x), up).chunk(2, -1)
                 x = x + F.linear(F.silu(gate) * value, down)
             return F.linear(self.norm(x), self.head).float()
@@ -114,11 +112,6 @@ class KVBatch:
         self.pieces = [torch.stack(pieces).to(decoder.dtype)]
         self.rows, self.next, self.room = len(prompts), mask.sum(-1), 0
         self.bias = None if mask.all() else torch.zeros(mask.shape, device=model.device).masked_fill(~mask, -torch.inf)
-
-    @property
-    def held(self) -> int:
-        """The number of rows for which the batch holds memory; in a `FixedBatch`, also those that have ended."""
-        return self.rows
 
     def select(self, rows: torch.Tensor) -> None:
         """Continues with these rows, in this order; a row may occur any number of times."""
@@ -186,20 +179,16 @@ class GraphDecoder(Decoder):
     def batch(self, prompts: list[list[int]]) -> "FixedBatch":
         return FixedBatch(self, prompts)
 
-    def __call__(self, tokens: torch.Tensor, batches: list) -> torch.Tensor:
-        parts = tokens.split([batch.rows for batch in batches])
-        return torch.cat([self._column(part, batch) for part, batch in zip(parts, batches, strict=True)])
-
-    def _column(self, tokens: torch.Tensor, batch: "FixedBatch") -> torch.Tensor:
+    def __call__(self, tokens: torch.Tensor, batch: "FixedBatch") -> torch.Tensor:
         batch.tokens[: batch.rows] = tokens
         size = batch.size
         if size not in batch.graphs or self.pool is None:
             batch.graphs[size] = None
-            return super().__call__(batch.tokens[:size], [batch])[: batch.rows]
+            return super().__call__(batch.tokens[:size], batch)[: batch.rows]
         if batch.graphs[size] is None:
             graph = torch.cuda.CUDAGraph()
             with torch.cuda.graph(graph, pool=self.pool):
-                batch.graphs[size] = graph, super().__call__(batch.tokens[:size], [batch])
+                batch.graphs[size] = graph, super().__call__(batch.tokens[:size], batch)
         graph, logits = batch.graphs[size]
         graph.replay()
         return logits[: batch.rows].clone()  # the next replay overwrites it
@@ -228,10 +217,6 @@ class FixedBatch(KVBatch):
         self.next, self.bias = self.next[rows], bias
         self.column = torch.tensor([columns - 1], device=device)  # the last column that is filled
         self.tokens = torch.zeros(self.rows, dtype=torch.long, device=device)
-
-    @property
-    def held(self) -> int:
-        return len(self.tokens)
 
     @property
     def size(self) -> int:
@@ -268,9 +253,8 @@ class PlainDecoder:
     def batch(self, prompts: list[list[int]]) -> "PlainBatch":
         return PlainBatch(self.model, prompts)
 
-    def __call__(self, tokens: torch.Tensor, batches: list) -> torch.Tensor:
-        parts = tokens.split([batch.rows for batch in batches])
-        return torch.cat([batch.read(part[:, None]) for batch, part in zip(batches, parts, strict=True)])
+    def __call__(self, tokens: torch.Tensor, batch: "PlainBatch") -> torch.Tensor:
+        return batch.read(tokens[:, None])
 
 
 class PlainBatch:
@@ -281,10 +265,6 @@ class PlainBatch:
         ids, mask = left_padded(prompts, model.device)
         self.seen = mask.long()
         self.logits = self.read(ids)
-
-    @property
-    def held(self) -> int:
-        return self.rows
 
     def read(self, ids: torch.Tensor) -> torch.Tensor:
         """Reads the tokens (rows, any number), and returns the logits (rows, vocabulary) after the last one."""
@@ -334,10 +314,10 @@ def misfit(model) -> str:
     next_tokens = torch.tensor([1, 4], device=model.device) % model.config.vocab_size
     with inference(model), in_own_type(model):
         plain = PlainDecoder(model, 4)
-        expected = plain(next_tokens, [plain.batch(ids)])
+        expected = plain(next_tokens, plain.batch(ids))
         try:
             decoder = Decoder(model, 4)
-            logits = decoder(next_tokens, [decoder.batch(ids)])
+            logits = decoder(next_tokens, decoder.batch(ids))
         except (AttributeError, TypeError, RuntimeError, IndexError) as error:
             return f"{type(error).__name__}: {error}"
     tolerance = 2e-3 if model.dtype == torch.float32 and device == "cpu" else 2e-2  # GPUs round matrix products

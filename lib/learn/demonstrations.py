@@ -8,7 +8,7 @@ import re
 import string
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache, partial
+from functools import lru_cache
 from itertools import accumulate
 from typing import TYPE_CHECKING
 
@@ -26,7 +26,6 @@ if TYPE_CHECKING:  # as in lib.game.problem
     from datasets import Dataset
 
 LARGEST = 999
-UNSOLVED = 0.25  # share of the program demonstrations whose answer misses the target
 COMPACT = 0.25  # share of the program demonstrations that write a whole attempt, not one operation, per line
 HUB_DEMONSTRATIONS = "Asap7772/cog_behav_all_strategies"
 
@@ -162,21 +161,17 @@ def program_lines(expr: Expr, names: Iterator[str]) -> list[str]:
     return lines
 
 
-def program_search(
-    problem: Problem, rng: random.Random, failures: int, solved: bool | None = None, fresh: bool = False
-) -> str:
+def program_search(problem: Problem, rng: random.Random, failures: int, solved: bool = True) -> str:
     """A completion that is a restricted program: the attempts of `draw_attempts`, of which the last one is its value.
 
     A line holds one operation, or in a share COMPACT of the programs a whole attempt; its comment shows the arithmetic.
-    The answer has no name of its own, because a policy would have to announce a solution before it has computed one. If
-    `solved` is None, a share UNSOLVED of the programs ends with a miss. `fresh`: the names of each attempt begin at a.
+    The answer has no name of its own, because a policy would have to announce a solution before it has computed one.
+    The names of each attempt begin at a.
     """
-    attempts = draw_attempts(problem, rng, failures, solved is not False)
-    if solved is None and rng.random() < UNSOLVED:
-        [attempts[-1]] = near_misses(problem, rng, 1)
-    compact, names, lines = rng.random() < COMPACT, iter(string.ascii_lowercase), []
+    attempts = draw_attempts(problem, rng, failures, solved)
+    compact, lines = rng.random() < COMPACT, []
     for attempt in attempts:
-        names = iter(string.ascii_lowercase) if fresh else names
+        names = iter(string.ascii_lowercase)
         if compact:
             lines.append(f"{next(names)} = {render(attempt)} # {attempt_line(attempt, problem.target)}")
             continue
@@ -322,8 +317,7 @@ TRACES = {  # in the order of Table 6; then the best one with provenance; then f
 }
 DEMONSTRATIONS: dict[str, Callable[..., str]] = {  # name of a design -> function that writes a demonstration
     "free": free_search,
-    "program": program_search,
-    "program_fresh": partial(program_search, fresh=True),
+    "program_fresh": program_search,
     **TRACES,
 }
 

@@ -43,7 +43,7 @@ class Tree:
     """The states of problems from which the target can be reached, and the actions that lead to such states.
 
     moves: (state, action, successor), where both states are indices of `states`, or the successor is `won`. roots: the
-    first state of each problem, or `lost`.
+    first state of each problem, or len(states) if the problem has no solution.
     """
 
     problems: Sequence[Problem]
@@ -58,10 +58,6 @@ class Tree:
         for j, (i, _, _) in enumerate(self.moves):
             indices[i].append(j)
         return dict(indices)
-
-    @property
-    def lost(self) -> int:
-        return len(self.states)
 
     @property
     def won(self) -> int:
@@ -211,7 +207,8 @@ def probabilities(model, tokenizer, pairs: Sequence[tuple[State, Action]]) -> to
 
 
 def values(tree: Tree, chances: torch.Tensor) -> torch.Tensor:
-    """V of every state of the tree, then of `lost` and `won`, float64, differentiable. `chances`: pi of each move."""
+    """V of every state of the tree, then those of a lost and of a won one, 0 and 1; float64, differentiable. `chances`:
+    pi of each move."""
     result = chances.new_zeros(len(tree.states) + 2)
     result[tree.won] = 1
     if not tree.moves:

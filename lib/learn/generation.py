@@ -11,8 +11,7 @@ import tempfile
 from collections import Counter
 from collections.abc import Callable, Iterable
 from contextlib import redirect_stdout
-from itertools import accumulate
-from typing import NamedTuple
+from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
 
 import pandas as pd
@@ -115,44 +114,38 @@ def training_type(device: torch.device):
 def generate(
     model, prompts: list[list[int]], n: int, sampling: Sampling, eos_id: int, generator: torch.Generator | None = None
 ) -> Rollouts:
-    """Draws `n` completions of each prompt (a list of token ids), as many at once as fit in memory, or on a CPU about
-    AT_ONCE. On a GPU they are drawn in bfloat16, whatever autocast the caller is in.
-
-    A prompt is read once, and its keys and values are copied to its n rows. Rows that have ended are removed, and
-    waiting prompts begin when a quarter of the rows is free.
-    """
+    """Draws `n` completions of each prompt (a list of token ids), for as many prompts at once as fit in memory, or on a
+    CPU up to AT_ONCE completions at once. On a GPU they are drawn in bfloat16, whatever autocast the caller is in."""
     device, longest = model.device, max(map(len, prompts), default=0) + sampling.max_tokens
     draws = _Draws(len(prompts) * n, sampling, eos_id, device, generator)
     capacity = max_rows(model, AT_ONCE if device.type == "cpu" else len(prompts) * n, longest)
-    next_prompt = 0  # number of prompts that have begun
-    batches = []  # each holds the rows of the prompts that began together
-    active = torch.empty(0, dtype=torch.long, device=device)  # index of the completion that each row draws
-    logits = torch.empty(0, model.config.vocab_size, device=device)
+    at_once = max(capacity // n, 1)  # prompts
     with inference(model), training_type(device):
         decoder = decoder_of(model, longest, steady=True)
-        while next_prompt < len(prompts) or len(active):
-            # 1. Waiting prompts begin if enough rows are free
-            free = capacity - sum(batch.held for batch in batches)
-            if next_prompt < len(prompts) and (not len(active) or 4 * (free - free % n) >= capacity):
-                new_prompts = prompts[next_prompt : next_prompt + max(free // n, 1)]
-                completions = torch.arange(next_prompt * n, (next_prompt + len(new_prompts)) * n, device=device)
-                rows, next_prompt = completions // n - next_prompt, next_prompt + len(new_prompts)
-                batches.append(decoder.batch(new_prompts))
-                logits = torch.cat([logits, batches[-1].logits[rows]])
-                batches[-1].select(rows)
-                active = torch.cat([active, completions])
-            # 2. Each row draws a token
-            token, stay = draws.extend(active, logits)
-            # 3. Rows that have ended are removed, and others take their places
-            if not stay.all():
-                sizes = [batch.rows for batch in batches]
-                parts = zip(batches, stay.split(sizes), accumulate([0, *sizes[:-1]]), strict=True)
-                order = torch.cat([batch.compact(part) + start for batch, part, start in parts])
-                batches = [batch for batch in batches if batch.rows]
-                active, token = active[order], token[order]
-            # 4. The remaining rows read their tokens
-            logits = decoder(token, batches) if len(active) else logits[:0]
+        for first in range(0, len(prompts), at_once):
+            _draw_all(decoder, prompts[first : first + at_once], first, n, draws)
     return draws.rollouts()
+
+
+def _draw_all(decoder, prompts: list[list[int]], first: int, n: int, draws: _Draws) -> None:
+    """Draws the `n` completions of each of these prompts, of which the first one is number `first` of all prompts. The
+    memory that they take is free again when this returns."""
+    # 1. Read each prompt once, and copy its keys and values to its n rows
+    batch = decoder.batch(prompts)
+    rows = torch.arange(len(prompts), device=draws.tokens.device).repeat_interleave(n)
+    active = first * n + torch.arange(len(rows), device=rows.device)  # the completion that each row draws
+    logits = batch.logits[rows]
+    batch.select(rows)
+    while len(active):
+        # 2. Each row draws a token
+        token, stay = draws.extend(active, logits)
+        # 3. Rows that have ended are removed
+        if not stay.all():
+            order = batch.compact(stay)
+            active, token = active[order], token[order]
+        # 4. The remaining rows read their tokens
+        if len(active):
+            logits = decoder(token, batch)
 
 
 def generate_shared(
@@ -165,7 +158,8 @@ def generate_shared(
     active = torch.arange(len(prompts) * n, device=device)
     with inference(model), training_type(device):
         decoder = decoder_of(model, max(map(len, prompts)) + sampling.max_tokens)
-        batch, row = decoder.batch(prompts), active // n  # each completion's row in the batch
+        batch: Any = decoder.batch(prompts)
+        row = active // n  # each completion's row in the batch
         logits = batch.logits
         while len(active):
             # 1. Draw a token for each completion from its row's logits
@@ -179,7 +173,7 @@ def generate_shared(
             if len(parents) != batch.rows or (parents != torch.arange(len(parents), device=device)).any():
                 batch.select(parents)
             # 3. Let the rows read their tokens
-            logits = decoder(token, [batch])
+            logits = decoder(token, batch)
     return draws.rollouts()
 
 
@@ -250,19 +244,10 @@ def _report(worker, mode: str) -> None:
         part.logprobs_mode = mode
 
 
-def generate_vllm(
-    model, prompts: list[list[int]], n: int, sampling: Sampling, eos_id: int, generator: torch.Generator | None = None
-) -> Rollouts:
-    """Like `generate`, with vLLM and the present weights of `model`. Raises ImportError if vLLM is not installed."""
+def _vllm_parameters(sampling: Sampling, eos_id: int, rows: int, generator: torch.Generator | None) -> list:
+    """vLLM's form of `sampling` for each of `rows` completions, each with a seed of its own."""
     from vllm import SamplingParams
 
-    # 1. Take the engine of this model, and one seed per completion
-    if model not in _engines:
-        _engines[model] = vllm_engine(model)
-    engine, truncated = _engines[model], bool(sampling.top_k or sampling.top_p < 1)
-    at_temperature = sampling.temperature not in (0, 1) and not truncated
-    source = generator.device if generator else None
-    seeds = torch.randint(2**31, (len(prompts) * n,), generator=generator, device=source)
     common = {
         "temperature": sampling.temperature,
         "top_p": sampling.top_p,
@@ -272,12 +257,25 @@ def generate_vllm(
         "logprobs": 0,
         "detokenize": False,
     }
+    seeds = torch.randint(2**31, (rows,), generator=generator, device=generator.device if generator else None)
+    return [SamplingParams(seed=seed, **common) for seed in seeds.tolist()]
+
+
+def generate_vllm(
+    model, prompts: list[list[int]], n: int, sampling: Sampling, eos_id: int, generator: torch.Generator | None = None
+) -> Rollouts:
+    """Like `generate`, with vLLM and the present weights of `model`. Raises ImportError if vLLM is not installed."""
+    # 1. Take the engine of this model. It is what imports vLLM first: it sets VLLM before, and names the remedy
+    if model not in _engines:
+        _engines[model] = vllm_engine(model)
+    engine, truncated = _engines[model], bool(sampling.top_k or sampling.top_p < 1)
+    at_temperature = sampling.temperature not in (0, 1) and not truncated
+    requests = [{"prompt_token_ids": prompt} for prompt in prompts for _ in range(n)]
+    parameters = _vllm_parameters(sampling, eos_id, len(requests), generator)
     # 2. Give it the present weights, and sample
     with torch.autocast(model.device.type, enabled=False):
         hand_over(model, engine)
         engine.collective_rpc(_report, args=("processed_logprobs" if at_temperature else "raw_logprobs",))
-        requests = [{"prompt_token_ids": prompt} for prompt in prompts for _ in range(n)]
-        parameters = [SamplingParams(seed=seed, **common) for seed in seeds.tolist()]
         answers = engine.generate(requests, parameters, use_tqdm=False)
     # 3. Collect tokens and log-probabilities; NaN where vLLM does not report them
     outputs = [answer.outputs[0] for answer in answers]
@@ -292,6 +290,14 @@ def generate_vllm(
 
 
 ENGINES = {"transformers": generate, "vllm": generate_vllm}
+
+
+def _counted(out: Rollouts, n: int, merged: bool) -> dict[int, int]:
+    """The completions that become rows, by their index, and how often each was drawn for its problem: all of them, or
+    if `merged` the first of those that are equal."""
+    keys, first = [(i // n, tuple(ids)) for i, ids in enumerate(out.ids)], {}
+    count = Counter(keys)
+    return {i: count[key] for i, key in enumerate(keys) if not merged or first.setdefault(key, i) == i}
 
 
 def sample(
@@ -324,13 +330,11 @@ def sample(
         chunk = problems[start : start + per_batch]
         ids = [tokenizer(render_prompt(nums, target, prompt_style)).input_ids for nums, target in chunk]
         out = ENGINES[engine](model, ids, n, sampling, tokenizer.eos_token_id, generator)
-        keys, first = [(i // n, tuple(ids)) for i, ids in enumerate(out.ids)], {}
-        count = Counter(keys)
-        indices = [i for i, key in enumerate(keys) if not merged or first.setdefault(key, i) == i]
-        texts = tokenizer.batch_decode([out.ids[i] for i in indices], skip_special_tokens=True)
-        for i, text in zip(indices, texts, strict=True):
+        counts = _counted(out, n, merged)
+        texts = tokenizer.batch_decode([out.ids[i] for i in counts], skip_special_tokens=True)
+        for (i, count), text in zip(counts.items(), texts, strict=True):
             fields = start + i // n, *chunk[i // n], text, len(out.ids[i])
-            rows.append((*fields, round(sum(out.policy_logprobs[i]), 2), out.finish[i], count[keys[i]]))
+            rows.append((*fields, round(sum(out.policy_logprobs[i]), 2), out.finish[i], count))
     columns = ["problem", "nums", "target", "completion", "tokens", "logprob", "finish", "count"]
     table = pd.DataFrame(rows, columns=columns).astype({"logprob": "float32"})
     return table if merged else table.drop(columns="count")

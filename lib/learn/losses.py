@@ -100,14 +100,14 @@ def rloo_loss(
     mask: torch.Tensor,
     *,
     importance_cap: float,
-    entropy_coef: float = 0.0,
-    kl_coef: float = 0.0,
+    entropy_coef: float,
+    kl_coef: float,
+    row_weights: torch.Tensor,
+    ref_weights: torch.Tensor,
+    samples: int,
+    tokens: int,
     ref_logps: torch.Tensor | None = None,
     token_weights: torch.Tensor | None = None,
-    row_weights: torch.Tensor | None = None,
-    ref_weights: torch.Tensor | None = None,
-    samples: int | None = None,
-    tokens: int | None = None,
 ) -> tuple[torch.Tensor, dict[str, float]]:
     """The loss of `ast` (Eq. 2 and 3) with an entropy bonus and a KL penalty, and its metrics.
 
@@ -115,42 +115,46 @@ def rloo_loss(
         rho_i = min(exp(sum_t log pi_it - sum_t log mu_it), importance_cap), without gradient
 
     logps (log pi) and entropies carry the gradient; sampler_logps (log mu), ref_logps and token_weights (w) do not. All
-    are (B, T); mask (B, T) is 1 on completion tokens, and advantages have shape (B,). H and KL are means over
-    completion tokens, in nats. Metrics: entropy, importance_mean, importance_max, importance_log and, with ref_logps,
-    kl.
+    are (B, T); mask (B, T) is 1 on completion tokens, and advantages have shape (B,). H and KL (`token_kl`) are means
+    over completion tokens, in nats. Metrics: entropy, importance_mean, importance_max, importance_log and, with
+    ref_logps, kl.
 
-    The gradient of KL is log(pi / ref) d log pi of a token, whose mean under pi is the gradient of the true KL; that of
-    k3 would leave rounding noise of the size of ref / pi. Its value is the k3 estimate ref / pi - 1 - log(ref / pi),
-    with log(ref / pi) at most LARGEST_LOG_RATIO, so that no token outweighs all others.
-
-    For a micro-batch, `samples` and `tokens` are those of the whole update. Losses and metrics of micro-batches then
-    add up, except importance_max, of which the maximum must be taken. A row may represent further rows: `row_weights`
-    (B,) is the number of rows that it represents in entropy and metrics, and `ref_weights` (B,) the number in KL (if 0,
-    its ref_logps are not read). The policy term counts each row once.
+    The batch is a micro-batch: `samples` and `tokens` are the numbers of completions and of their tokens in the whole
+    update. Losses and metrics of micro-batches then add up, except importance_max, of which the maximum must be taken.
+    A row may represent further rows: `row_weights` (B,) is the number of rows that it represents in entropy and
+    metrics, and `ref_weights` (B,) the number in KL (if 0, its ref_logps are not read). The policy term counts each row
+    once.
     """
-    samples = samples or len(logps)
-    tokens = tokens or int(mask.sum())
-    row_counts = torch.ones_like(advantages) if row_weights is None else row_weights
     log_rho = ((logps.detach() - sampler_logps) * mask).sum(-1)
     rho = log_rho.exp().clamp(max=importance_cap)
     weights = mask if token_weights is None else mask * token_weights
     policy = -(rho * advantages * (logps * weights).sum(-1)).sum() / samples
-    entropy = ((entropies * mask).sum(-1) * row_counts).sum() / tokens
+    entropy = ((entropies * mask).sum(-1) * row_weights).sum() / tokens
     loss = policy - entropy_coef * entropy
     metrics = {
         "entropy": entropy.item(),
-        "importance_mean": (rho * row_counts).sum().item() / samples,
+        "importance_mean": (rho * row_weights).sum().item() / samples,
         "importance_max": rho.max().item(),
-        "importance_log": (log_rho * row_counts).sum().item() / samples,
+        "importance_log": (log_rho * row_weights).sum().item() / samples,
     }
     if ref_logps is not None:
-        log_ratio = (ref_logps - logps.detach()) * mask
-        bounded = log_ratio.clamp(max=LARGEST_LOG_RATIO)
-        token_kl = (bounded.exp() - bounded - 1 - log_ratio * (logps - logps.detach())) * mask
-        kl = (token_kl.sum(-1) * (row_counts if ref_weights is None else ref_weights)).sum() / tokens
+        kl = (token_kl(logps, ref_logps, mask).sum(-1) * ref_weights).sum() / tokens
         loss = loss + kl_coef * kl
         metrics["kl"] = kl.item()
     return loss, metrics
+
+
+def token_kl(logps: torch.Tensor, ref_logps: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+    """An estimate of the KL of pi to the reference from each token, in nats, 0 outside the mask. Arguments and result
+    are (B, T).
+
+    Its gradient is log(pi / ref) d log pi, whose mean under pi is the gradient of the true KL; that of k3 would leave
+    rounding noise of the size of ref / pi. Its value is the k3 estimate ref / pi - 1 - log(ref / pi), with
+    log(ref / pi) at most LARGEST_LOG_RATIO, so that no token outweighs all others.
+    """
+    log_ratio = (ref_logps - logps.detach()) * mask
+    bounded = log_ratio.clamp(max=LARGEST_LOG_RATIO)
+    return (bounded.exp() - bounded - 1 - log_ratio * (logps - logps.detach())) * mask
 
 
 def preference_loss(

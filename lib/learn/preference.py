@@ -19,7 +19,7 @@ from lib.learn.demonstrations import query_problem
 from lib.learn.losses import preference_loss
 from lib.learn.model import max_micro_batch
 from lib.learn.settings import PreferenceSettings
-from lib.learn.trainer import Policy, Resumable, arguments, loaded, schedule
+from lib.learn.trainer import Policy, Resumable, arguments, schedule
 
 HUB_PAIRS = "asingh15/countdown_tasks_3to4-dpo"
 
@@ -75,7 +75,7 @@ class PreferenceTrainer(Resumable, DPOTrainer):
         super().__init__(model=model, ref_model=reference, args=config, train_dataset=rows, processing_class=tokenizer)
         self.model_accepts_loss_kwargs = False  # the batch's loss is the mean of the micro-batches' losses
         self._rows: list[dict] = []
-        self.check_memory(micro_batch, 2 * length, reference=True)
+        self.check_memory(micro_batch, 2 * length, True, "leave out the longest pairs, or take a smaller model")
 
     def _logps(self, model, inputs: dict) -> torch.Tensor:
         """log pi of the completions, (2, B): first the chosen, then the rejected ones."""
@@ -114,7 +114,7 @@ def train_preference(
     there are no pairs."""
     if not len(pairs):
         raise ValueError("there is no pair to learn from: no problem has both a correct and an incorrect completion")
-    folder, (model, tokenizer) = Path(folder), loaded(policy)
+    folder, (model, tokenizer) = Path(folder), policy
     disable_progress_bars()  # TRL shows one for every step of preparing the rows
     if "prompt" not in pairs.column_names:
         pairs = pairs.map(lambda row: {"prompt": render_prompt(row["nums"], row["target"], prompt_style)})

@@ -39,10 +39,25 @@ from lib.learn.curriculum import Curriculum
 from lib.learn.generation import ENGINES, MEMORY_SHARE, Rollouts, Sampling
 from lib.learn.losses import ADVANTAGES, leave_one_out, rloo_loss
 from lib.learn.settings import RLOOSettings
-from lib.learn.trainer import Policy, Resumable, arguments, loaded, schedule
+from lib.learn.trainer import Policy, Resumable, arguments, schedule
 from lib.rewards import Reward, score_group
 
 TokenWeights = Callable[[list[int]], Sequence[float]]  # a completion's token ids -> one weight per token
+
+
+def configuration(folder: Path, settings: RLOOSettings) -> TrainingArguments:
+    """Trainer's configuration: one of its steps is one of our updates."""
+    return TrainingArguments(
+        **arguments(folder, settings),
+        max_steps=settings.steps,
+        lr_scheduler_type="warmup_stable_decay",
+        lr_scheduler_kwargs={"num_decay_steps": settings.decay_steps, "decay_type": "linear"},
+        warmup_steps=settings.warmup_steps,
+        logging_steps=1,
+        per_device_train_batch_size=settings.problems_per_step,
+        train_sampling_strategy="sequential",
+        remove_unused_columns=False,
+    )
 
 
 class RLOOTrainer(Resumable):
@@ -71,18 +86,8 @@ class RLOOTrainer(Resumable):
         self.settings, self.reward, self.curriculum, self.token_weights = settings, reward, curriculum, token_weights
         self.prompt_style, self.eval_problems, self.eval_rewards = prompt_style, eval_problems, eval_rewards or {}
         self.reference = copy.deepcopy(model).eval().requires_grad_(False) if settings.kl_coef else None
-        config = TrainingArguments(
-            **arguments(folder, settings),
-            max_steps=settings.steps,
-            lr_scheduler_type="warmup_stable_decay",
-            lr_scheduler_kwargs={"num_decay_steps": settings.decay_steps, "decay_type": "linear"},
-            warmup_steps=settings.warmup_steps,
-            logging_steps=1,
-            per_device_train_batch_size=settings.problems_per_step,
-            train_sampling_strategy="sequential",
-            remove_unused_columns=False,
-        )
         add_fused_lm_head(model, settings.temperature, outputs=("log_probs", "entropy"))
+        config = configuration(folder, settings)
         super().__init__(model, config, cast(Any, list), train_problems, processing_class=tokenizer)
         if self.reference is not None:
             add_fused_lm_head(self.reference.to(self.model.device), settings.temperature)
@@ -107,40 +112,32 @@ class RLOOTrainer(Resumable):
 
     def _rollouts(self, batch: list[Problem]) -> None:
         """Samples a group of rollouts per problem, scores it, and arranges all rollouts for the gradient."""
-        settings, k, tokenizer = self.settings, self.settings.group_size, self.processing_class
-        # 2. Sample. The step alone sets the seed, so a resumed run draws what an uninterrupted one would have drawn
-        start = time.perf_counter()
-        prompts = [tokenizer(render_prompt(p.nums, p.target, self.prompt_style)).input_ids for p in batch]
-        generator = torch.Generator(self.model.device)
-        generator.manual_seed(settings.seed * 1_000_003 + self.state.global_step)
-        sampling = Sampling(temperature=settings.temperature, max_tokens=settings.max_tokens)
-        out = ENGINES[settings.engine](self.model, prompts, k, sampling, tokenizer.eos_token_id, generator)
+        k, start = self.settings.group_size, time.perf_counter()
+        # 2. Sample
+        prompts, out = self._draw(batch)
         sampling_end = time.perf_counter()
         # 3. Score one group at a time, since some rewards compare the completions of a problem
-        texts = tokenizer.batch_decode(out.ids, skip_special_tokens=True)
+        texts = self.processing_class.batch_decode(out.ids, skip_special_tokens=True)
         scores = [score_group(self.reward, texts[i * k : i * k + k], problem) for i, problem in enumerate(batch)]
-        rewards = torch.tensor([[score.total for score in group] for group in scores])
-        correct = [self.is_correct(text, batch[i // k]) for i, text in enumerate(texts)]
+        correct = torch.tensor([self.is_correct(text, batch[i // k]) for i, text in enumerate(texts)]).view(-1, k)
         # 4. Compare each rollout with its group, which gives the advantages, (problems, K)
-        verdicts = torch.tensor(correct).view(-1, k)
-        advantages = ADVANTAGES[settings.advantage](rewards, verdicts, settings.pass_k, settings.focal_gamma)
-        if settings.length_price:  # each rollout pays for its tokens, whatever its reward's advantage is
-            lengths = torch.tensor([float(len(ids)) for ids in out.ids]).view(-1, k)
-            advantages = advantages - settings.length_price * leave_one_out(lengths / settings.max_tokens)
+        rewards = torch.tensor([[score.total for score in group] for group in scores])
+        lengths = torch.tensor([float(len(ids)) for ids in out.ids]).view(-1, k)
+        advantages = self._advantages(rewards, correct, lengths)
         self._scored = time.perf_counter()
+        self._seconds = {"seconds_generation": sampling_end - start, "seconds_reward": self._scored - sampling_end}
         parts = pd.DataFrame([score.parts for group in scores for score in group]).mean()
         self._sampled = {
             "reward": rewards.mean().item(),
             **{f"reward_{name}": value for name, value in parts.items()},
-            "accuracy": float(np.mean(correct)),
+            "accuracy": float(np.mean(correct.numpy())),
             "completion_length": float(np.mean([len(ids) for ids in out.ids])),
             "truncated": out.finish.count("length") / len(texts),
             "frac_zero_std": (advantages == 0).all(-1).float().mean().item(),
         }
         if self.curriculum:
-            signals = (advantages.abs(), verdicts.float())
+            signals = (advantages.abs(), correct.float())
             self._sampled |= self.curriculum.learn(*(values.mean(-1).tolist() for values in signals))
-        self._seconds = {"seconds_generation": sampling_end - start, "seconds_reward": self._scored - sampling_end}
         self._lay_out(prompts, out, advantages.flatten().to(self.model.device))
 
     def _lay_out(self, prompts: list[list[int]], out: Rollouts, advantages: torch.Tensor) -> None:
@@ -222,6 +219,26 @@ class RLOOTrainer(Resumable):
         self.add(logs, self._row | {name: round(value, 3) for name, value in seconds.items()})
 
     # --- the parts of an update ---
+
+    def _draw(self, batch: list[Problem]) -> tuple[list[list[int]], Rollouts]:
+        """The prompts of the problems as token ids, and a group of rollouts for each. The step alone sets the seed, so
+        a resumed run draws what an uninterrupted one would have drawn."""
+        settings, tokenizer = self.settings, self.processing_class
+        prompts = [tokenizer(render_prompt(p.nums, p.target, self.prompt_style)).input_ids for p in batch]
+        generator = torch.Generator(self.model.device)
+        generator.manual_seed(settings.seed * 1_000_003 + self.state.global_step)
+        sampling = Sampling(temperature=settings.temperature, max_tokens=settings.max_tokens)
+        asked = prompts, settings.group_size, sampling, tokenizer.eos_token_id, generator
+        return prompts, ENGINES[settings.engine](self.model, *asked)
+
+    def _advantages(self, rewards: torch.Tensor, correct: torch.Tensor, lengths: torch.Tensor) -> torch.Tensor:
+        """The advantages by `settings.advantage`; each rollout also pays `length_price` for its tokens, whatever its
+        reward's advantage is. rewards, correct (bool), lengths (tokens) and the result have shape (problems, K)."""
+        settings = self.settings
+        advantages = ADVANTAGES[settings.advantage](rewards, correct, settings.pass_k, settings.focal_gamma)
+        if settings.length_price:
+            advantages = advantages - settings.length_price * leave_one_out(lengths / settings.max_tokens)
+        return advantages
 
     def _differentiated(self, advantages: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Which rollouts have a gradient, in ascending order: all whose advantage (N,) is not 0, and a random share of
@@ -308,7 +325,7 @@ def train_rloo(
     metrics.csv has one row per step; notebooks/README.md explains its columns. `options` are those of RLOOTrainer. An
     interrupted run resumes from `folder`/trainer.
     """
-    folder, (model, tokenizer) = Path(folder), loaded(policy)
+    folder, (model, tokenizer) = Path(folder), policy
     batches = settings.steps // settings.num_iterations
     order = schedule(len(train_problems), batches * settings.problems_per_step, settings.seed)
     order = order.reshape(batches, -1).repeat(settings.num_iterations, axis=0).flatten()  # updates that share rollouts
@@ -317,5 +334,6 @@ def train_rloo(
     longest = max((render_prompt(p.nums, p.target, trainer.prompt_style) for p in problems(run_problems)), key=len)
     length = len(tokenizer(longest).input_ids) + settings.max_tokens
     vllm_share = MEMORY_SHARE * (settings.engine == "vllm" and torch.cuda.is_available())
-    trainer.check_memory(settings.micro_batch, length, reference=bool(settings.kl_coef), taken=vllm_share)
+    remedy = "lower micro_batch or max_tokens, or take a smaller model"
+    trainer.check_memory(settings.micro_batch, length, bool(settings.kl_coef), remedy, vllm_share)
     trainer.fit(folder, settings.steps, "RLOO", ("reward", "accuracy"))

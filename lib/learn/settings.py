@@ -149,7 +149,7 @@ class PreferenceSettings(Optimisation):
 
 TRAINERS = (Sampling, SFTSettings, RLOOSettings, PreferenceSettings)
 OTHERS: dict[str, Any] = {  # all other parameters of the notebooks; their parameters cells say what each means
-    **dict.fromkeys(["problems", "draws", "demonstrations", "batch", "most_pairs", "hard_weight", "together"], Count),
+    **dict.fromkeys(["problems", "demonstrations", "batch", "most_pairs", "hard_weight", "together"], Count),
     **dict.fromkeys(["rows", "width", "shards", "threads", "worked_lines", "test_lines"], Count),
     **dict.fromkeys(["train_rows", "train_5num_rows", "heldout_rows", "heldout_small_rows", "validation_rows"], Count),
     **dict.fromkeys(["validation_small_rows", "test_rows", "level_rows", "sealed_rows"], Count),

@@ -10,7 +10,7 @@ from trl import SFTConfig, SFTTrainer
 
 from lib.learn.model import max_micro_batch
 from lib.learn.settings import SFTSettings
-from lib.learn.trainer import Policy, Resumable, arguments, loaded
+from lib.learn.trainer import Policy, Resumable, arguments
 
 SFT_COLUMNS = {  # TRL's metrics -> their names in metrics.csv
     "loss": "loss",
@@ -45,25 +45,31 @@ def batches_by_length(lengths: np.ndarray, batch_size: int, epochs: int, seed: i
     return np.concatenate(batches).flatten()
 
 
+def tokenized(rows: Dataset, tokenizer, end_token: bool) -> Dataset:
+    """Rows input_ids and completion_mask (1 on the tokens that are learned) of rows prompt, completion. `end_token`:
+    whether the end token follows each completion."""
+
+    def tokens(row: dict) -> dict:
+        prompt = tokenizer(row["prompt"]).input_ids
+        completion = tokenizer(row["completion"], add_special_tokens=False).input_ids  # lest it learn a second BOS
+        completion += [tokenizer.eos_token_id] * end_token
+        return {"input_ids": prompt + completion, "completion_mask": [0] * len(prompt) + [1] * len(completion)}
+
+    return rows.map(tokens, remove_columns=rows.column_names)
+
+
 def train_sft(policy: Policy, rows: Dataset, folder: str | Path, settings: SFTSettings, eval_rows: Dataset) -> None:
     """Fine-tunes on `rows` (columns prompt, completion: text), and saves the policy in `folder`/checkpoint.
 
     The loss is the mean over the tokens of completions, including the end token if `end_token` is set; prompts have no
     loss. `eval_rows` are held back for eval_loss. An interrupted run resumes from `folder`/trainer.
     """
-    folder, (model, tokenizer) = Path(folder), loaded(policy)
+    folder, (model, tokenizer) = Path(folder), policy
     disable_progress_bars()  # TRL shows one for every step of preparing the rows
     if len(rows) < settings.batch_size:
         raise ValueError(f"{len(rows)} demonstrations do not fill one batch of {settings.batch_size}")
-
-    def tokenized(row: dict) -> dict:
-        prompt = tokenizer(row["prompt"]).input_ids
-        completion = tokenizer(row["completion"], add_special_tokens=False).input_ids  # lest it learn a second BOS
-        completion += [tokenizer.eos_token_id] * settings.end_token
-        return {"input_ids": prompt + completion, "completion_mask": [0] * len(prompt) + [1] * len(completion)}
-
     # 1. Tokenize, and choose the largest micro-batch that fits into memory
-    rows, eval_rows = (dataset.map(tokenized, remove_columns=dataset.column_names) for dataset in (rows, eval_rows))
+    rows, eval_rows = (tokenized(dataset, tokenizer, settings.end_token) for dataset in (rows, eval_rows))
     lengths = np.minimum([len(ids) for ids in rows["input_ids"]], model.config.max_position_embeddings)
     micro_batch = max_micro_batch(model, settings.batch_size, int(lengths.max()), reference=False)
     # 2. Configure TRL's trainer
@@ -86,7 +92,8 @@ def train_sft(policy: Policy, rows: Dataset, folder: str | Path, settings: SFTSe
     trainer = _SFTTrainer(
         model=model, args=config, train_dataset=rows, eval_dataset=eval_rows, processing_class=tokenizer
     )
-    trainer.check_memory(micro_batch, int(lengths.max()), reference=False)
+    remedy = "leave out the longest demonstrations, or take a smaller model"
+    trainer.check_memory(micro_batch, int(lengths.max()), False, remedy)
     # 3. Train, with completions of similar length in each batch
     order = batches_by_length(lengths, settings.batch_size, settings.epochs, settings.seed)
     trainer.train_dataset = trainer.train_dataset.select(order)

@@ -16,28 +16,16 @@ import numpy as np
 import pandas as pd
 import torch
 import transformers
-import trl
 from safetensors import SafetensorError
 
 from lib.files import progress, shown, write_table, writing
 from lib.game.problem import Problem, problems
 from lib.game.verifiers import VERIFIERS
 from lib.learn.generation import Sampling, sample
-from lib.learn.model import load_policy, machine_memory, save_policy, training_memory
+from lib.learn.model import machine_memory, save_policy, training_memory
 from lib.rewards import Reward
 
-if not trl.__version__.startswith("1.16."):
-    raise ImportError(
-        f"lib/learn leans on private methods of TRL 1.16, but TRL {trl.__version__} is installed: "
-        "install the version that requirements.txt pins"
-    )
-
-Policy = str | Path | tuple  # a path for lib.learn.model.load_policy, or (model, tokenizer)
-
-
-def loaded(policy: Policy) -> tuple:
-    """The model and tokenizer of a policy."""
-    return policy if isinstance(policy, tuple) else load_policy(policy)
+Policy = tuple[Any, Any]  # model and tokenizer, as lib.learn.model.load_policy returns them
 
 
 def schedule(count: int, draws: int, seed: int) -> np.ndarray:
@@ -120,16 +108,14 @@ class Resumable(transformers.Trainer):
             row[f"eval_{name}"] = float(np.mean([reward([text], problem)[0].total for text, problem in answers]))
         return row | {"eval_entropy": -table["logprob"].sum() / table["tokens"].sum()}
 
-    def check_memory(self, rows: int, length: int, reference: bool, taken: float = 0.0) -> None:
-        """Prints how much memory training needs. Raises MemoryError if the machine, without the share `taken` of its
-        memory, has less."""
+    def check_memory(self, rows: int, length: int, reference: bool, remedy: str, taken: float = 0.0) -> None:
+        """Prints how much memory training needs. Raises MemoryError with the remedy if the machine, without the share
+        `taken` of its memory, has less."""
         needed, room = training_memory(self.model, rows, length, reference), (1 - taken) * machine_memory()
         estimate = f"{needed / 2**30:.1f} GiB at the peak, for {rows} texts of {length} tokens at a time"
         print(f"memory: about {estimate}; {room / 2**30:.1f} GiB are there", flush=True)
         if needed > room:
-            raise MemoryError(
-                f"training needs about {estimate}, but there are {room / 2**30:.1f} GiB: lower micro_batch"
-            )
+            raise MemoryError(f"training needs about {estimate}, but there are {room / 2**30:.1f} GiB: {remedy}")
 
     def fit(self, folder: Path, steps: int, what: str, shown: tuple[str, ...]) -> None:
         """Trains, from the newest complete checkpoint if there is one, and saves the policy. `shown`: the columns in
