@@ -22,7 +22,7 @@ import numpy as np
 import pandas as pd
 import pyarrow.parquet as pq
 
-from lib.files import REFERENCE, ROOT, RUNS, atomic, nearest, read_table, reading
+from lib.files import REFERENCE, ROOT, RUNS, atomic, nearest, read_table, reading, skeleton
 from lib.game import expression, programs, steps, traces, verifiers
 from lib.game.expression import canonical, numbers, render
 from lib.game.problem import Problem
@@ -277,17 +277,7 @@ def _trusted() -> bool:
 
 @cache
 def _code() -> str:
-    """The hash of all code that makes verdicts."""
+    """The hash of all code that makes verdicts, without comments and docstrings: the same on all Python versions."""
     parts = (expression, Problem, programs, steps, traces, verifiers, judge, *(read for _, read in LOOKS.values()))
-    text = "".join(bare(inspect.getsource(part)) for part in parts)
-    return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
-
-
-def bare(source: str) -> str:
-    """The source code without comments and docstrings."""
-    tree = ast.parse(source)
-    for body in (getattr(node, "body", None) for node in ast.walk(tree)):
-        match body:
-            case [ast.Expr(ast.Constant() as docstring), *_]:
-                docstring.value = ""
-    return ast.unparse(tree)
+    trees = [skeleton(ast.parse(inspect.getsource(part))) for part in parts]
+    return hashlib.blake2b(json.dumps(trees).encode(), digest_size=8).hexdigest()
