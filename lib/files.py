@@ -1,8 +1,9 @@
-"""Paths, files that are either complete or absent, the nearest known name, the progress line of long loops, and the
-memory of the machine."""
+"""Paths, files that are either complete or absent, the syntax of code as plain data, the nearest known name, the
+progress line of long loops, and the memory of the machine."""
 
 from __future__ import annotations
 
+import ast
 import difflib
 import hashlib
 import json
@@ -12,7 +13,7 @@ import sys
 from collections.abc import Collection, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from tqdm import tqdm
 
@@ -173,6 +174,20 @@ def remedy(path: Path) -> str:
 def shown(path: Path) -> str:
     """A path as it is shown to people and in records: relative to the repository's root if it lies inside."""
     return str(path.relative_to(ROOT)) if path.is_relative_to(ROOT) else str(path)
+
+
+def skeleton(node: Any) -> Any:
+    """A syntax tree as plain data that all Python versions agree on: without docstrings, positions and empty fields. It
+    therefore changes only if the code does. (`ast.unparse` writes f-strings differently from Python 3.12 on.)"""
+    if isinstance(node, list):
+        return [skeleton(item) for item in node]
+    if not isinstance(node, ast.AST):
+        return repr(node)
+    fields = {name: value for name, value in ast.iter_fields(node) if value not in (None, [])}
+    match fields.get("body"):
+        case [ast.Expr(ast.Constant(str())), *rest]:
+            fields["body"] = rest
+    return [type(node).__name__, {name: skeleton(value) for name, value in fields.items()}]
 
 
 def progress(iterable: Iterable | None, total: int, what: str, done: int = 0) -> tqdm:

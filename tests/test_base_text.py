@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from lib.files import ROOT
-from lib.game.expression import evaluate, numbers, parse
+from lib.game.expression import evaluate, leaves, parse
 from lib.game.problem import Problem, keys
 
 
@@ -87,7 +87,7 @@ def test_worked_expressions_use_every_number_and_show_no_evaluation_problem(text
         target = int(asked.removeprefix("Target: "))
         nums = tuple(map(int, head.removeprefix("Numbers: [").removesuffix("]").split(", ")))
         expr = parse(answer.removeprefix("<answer>").removesuffix("</answer>"))
-        assert sorted(numbers(expr).elements()) == sorted(nums) and evaluate(expr) == target
+        assert sorted(leaves(expr)) == sorted(nums) and evaluate(expr) == target
         values = [int(line.rpartition(" = ")[2].partition(",")[0]) for line in lines]
         assert 1 <= len(lines) <= 3 and values[-1] == target and target not in values[:-1]
         assert [line.rpartition(f", {target}? ")[2] for line in lines] == ["no"] * (len(lines) - 1) + ["yes"]

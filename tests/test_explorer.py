@@ -373,3 +373,24 @@ def test_a_damaged_run_is_said_and_shows_nothing(project):
     (at["found"]["sample/sft_free/0 (yours)"] / "generations.parquet").write_bytes(b"PAR1")
     at["chosen"].value = ["sample/sft_free/0 (yours)"]
     assert "is damaged" in at["said"].value and at["view"].value == "" and at["rollouts"].options == ()
+
+
+def test_a_policy_that_cannot_be_sampled_is_said(project):
+    at = opened()
+    at.maps[0]["draw_rollouts"] = lambda *asked: {}["weights"]
+    at["go"].click()
+    assert at["answered"].value == "the policy cannot be sampled (KeyError: 'weights')" and at["judged"].value == ""
+
+
+def test_a_new_filter_draws_the_first_page_once(project, monkeypatch):
+    """Also from another page, and when the filter leaves so few rollouts that this page is no more."""
+    at, drawn, draw = opened(), [], explorer.page
+    at.maps[0]["page"] = 2
+    at["verdicts"].value = STATUSES
+    at["number"].value = 4
+    monkeypatch.setattr(explorer, "page", lambda *asked: drawn.append(asked) or draw(*asked))
+    at["sort"].value = "logprob"
+    assert len(drawn) == 1 and at["number"].value == 1
+    at["number"].value = 4
+    at["verdicts"].value = ("correct",)
+    assert len(drawn) == 3 and at["number"].value == at["number"].max == 1

@@ -43,3 +43,8 @@ def test_every_link_of_the_site_leads_to_a_page_of_it(site):
             assert not anchor or f'id="{anchor}"' in pages[file or name], f"{name}: {address}"
             followed += 1
     assert followed > 100
+
+
+def test_a_picture_that_a_page_holds_itself_stays(tmp_path):
+    page = '<img src="data:image/png;base64,AAAA" alt="figure"><img src="figures/none.png">'
+    assert front.linked(page, "", tmp_path, {}) == page.replace("figures/none.png", "")

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lib.game import problem, solver
-from lib.game.expression import BinOp, Num, evaluate, flattened, numbers, render
+from lib.game.expression import BinOp, Num, evaluate, flattened, leaves, render
 from lib.game.problem import Problem
 
 SYMBOLS = {"+": 1, "-": 2, "*": 3, "/": 4}
@@ -39,7 +39,7 @@ def test_templates_are_all_trees_up_to_commuting(n, functions):
     generic = [1009, 2003, 4001, 8009][:n]  # no relation among these but those that hold for all numbers
     trees = [solver.tree(row, generic) for row in solver._table(n).tolist()]
     assert len({as_tuple(tree) for tree in trees}) == solver.template_count(n)
-    assert all(numbers(tree) == dict.fromkeys(generic, 1) for tree in trees)
+    assert all(sorted(leaves(tree)) == sorted(generic) for tree in trees)
     assert len({evaluate(tree) for tree in trees}) == functions
 
 
@@ -67,16 +67,14 @@ def test_solutions_equal_enumeration(case):
     trees = [as_tuple(tree) for tree in solver.solutions(Problem(tuple(nums), target))]
     assert len(trees) == len(set(trees))
     assert set(trees) == expected
-    assert solver.count(Problem(tuple(nums), target)) == len(expected)
     assert solver.is_solvable(nums, target) == bool(expected)
 
 
 @pytest.mark.parametrize("nums", [(7, 7, 3), (5, 5, 5), (9, 2, 9, 2), (4, 4, 4, 6), (3, 3, 3, 3), (1, 2, 3, 5)])
 def test_equal_numbers_are_merged(nums):
     for target in range(13):
-        trees = {as_tuple(tree) for tree in solver.solutions(Problem(nums, target))}
-        assert trees == naive_solutions(nums, target)
-        assert solver.count(Problem(nums, target)) == len(trees)
+        trees = [as_tuple(tree) for tree in solver.solutions(Problem(nums, target))]
+        assert set(trees) == naive_solutions(nums, target) and len(trees) == len(set(trees))
 
 
 @pytest.mark.parametrize(("n", "count"), [(3, 60), (4, 25)])
@@ -92,15 +90,15 @@ def test_solutions_reach_the_target_with_all_numbers(n, count):
         assert trees
         for tree in trees:
             assert evaluate(tree) == p.target
-            assert sorted(numbers(tree).elements()) == sorted(p.nums)
+            assert sorted(leaves(tree)) == sorted(p.nums)
 
 
 def test_six_numbers():
     p = Problem((97, 89, 83, 79, 73, 71), 100)
     trees = solver.solutions(p)
     assert len({as_tuple(tree) for tree in trees}) == len(trees) > 0
-    assert all(evaluate(tree) == 100 and sorted(numbers(tree).elements()) == sorted(p.nums) for tree in trees)
-    assert solver.count(Problem((1, 1, 1, 1, 1, 1), 100)) == 0
+    assert all(evaluate(tree) == 100 and sorted(leaves(tree)) == sorted(p.nums) for tree in trees)
+    assert solver.solutions(Problem((1, 1, 1, 1, 1, 1), 100)) == []
     with pytest.raises(ValueError, match="7 numbers"):
         solver.is_solvable(range(1, 8), 100)
 
@@ -122,12 +120,12 @@ def test_counts_have_the_known_quantiles():
 
 def test_batches_agree_with_single_problems():
     mixed = held_out(5, 5) + held_out(3, 60) + held_out(4, 160) + [Problem((2, 2, 4), 100), Problem((7,), 7)]
-    assert solver.count_all(mixed).tolist() == [solver.count(p) for p in mixed]
+    assert solver.count_all(mixed).tolist() == [len(solver.solutions(p)) for p in mixed]
 
 
 def test_pure_sums_and_differences():
-    assert solver.count(Problem((88, 58, 53), 23)) == 5  # 58 + 53 - 88
-    assert solver.count(Problem((80, 40, 20, 9), 109)) == 33  # 80 + 40 - 20 + 9
+    assert len(solver.solutions(Problem((88, 58, 53), 23))) == 5  # 58 + 53 - 88
+    assert len(solver.solutions(Problem((80, 40, 20, 9), 109))) == 33  # 80 + 40 - 20 + 9
 
 
 def closure(expr):

@@ -11,8 +11,7 @@ of any text is therefore small, and functions that walk it may recurse.
 
 import operator
 import re
-from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from operator import itemgetter
@@ -26,7 +25,7 @@ WHOLE = rf"(?:0|[1-9][0-9]{{0,{MAX_DIGITS - 1}}}+)"
 COMMA = ",[0-9]{3}(?![0-9])"
 THOUSANDS = rf"(?>[1-9][0-9]{{0,2}}(?:{COMMA}){{1,{MAX_DIGITS // 3 - 1}}}+(?!{COMMA})|{WHOLE})"
 
-_TOKEN = re.compile(r"[0-9]+|[^ \t\n\r]")
+_TOKEN = re.compile(r"[0-9]+|[A-Za-z_][A-Za-z0-9_]*|[^ \t\n\r]")
 _DECIMAL_TOKEN = re.compile(r"[0-9]+(?:\.[0-9]+)?|[^ \t\n\r]")
 _DIGITS = frozenset("0123456789")
 _SIGN = "sign"  # a unary minus on the stack of operators
@@ -63,42 +62,40 @@ Expr = Num | Neg | BinOp
 
 
 class ExpressionError(ValueError):
-    """The text is outside the grammar. The message says why, and at which column (counted from 1)."""
-
-    def __init__(self, reason: str, column: int):
-        super().__init__(f"{reason} at column {column}")
-        self.column = column
+    """The text is outside the grammar. The message says why."""
 
 
-def parse(text: str, decimals: bool = False) -> Expr:
+def parse(text: str, decimals: bool = False, names: Mapping[str, Expr] = {}) -> Expr:
     """The tree of an expression; a unary plus leaves no node. Raises ExpressionError.
 
-    decimals: whether decimals such as 13.5 are read too, as exact Fractions.
+    decimals: whether decimals such as 13.5 are read too, as exact Fractions. names: the trees for which names in the
+    text stand (not together with decimals); a name that is not among them is outside the grammar.
     """
     operands: list[Expr] = []
     operators: list[str] = []
     nodes, operand_next = 0, True
     # 1. Read the tokens in order, with a stack of operators that wait for their right operand
     for match in (_DECIMAL_TOKEN if decimals else _TOKEN).finditer(text):
-        token, column = match[0], match.start() + 1
-        if token == "(" or token[0] in _DIGITS:
+        token = match[0]
+        if token == "(" or token[0] in _DIGITS or token in names:
             if not operand_next:
-                raise ExpressionError("an operator is missing", column)
+                raise ExpressionError(f"an operator is missing before {token!r}")
             if token == "(":
                 operators.append(token)
                 continue
-            operands.append(Num(_number(token, column)))
+            operands.append(names[token] if token in names else Num(_number(token)))
+            nodes += _size(names[token]) - 1 if token in names else 0
             operand_next = False
         elif operand_next:
             if token == "+":
                 continue
             if token != "-":
-                raise ExpressionError(f"{token!r} where a number should be", column)
+                raise ExpressionError(f"{token!r} where a number should be")
             operators.append(_SIGN)
         elif token == ")":
             _reduce(operands, operators, 1)
             if not operators:
-                raise ExpressionError("')' without '('", column)
+                raise ExpressionError("')' without '('")
             operators.pop()
             continue
         elif token in "+-*/":
@@ -106,24 +103,24 @@ def parse(text: str, decimals: bool = False) -> Expr:
             operators.append(token)
             operand_next = True
         else:
-            raise ExpressionError(f"{token!r} is not in the grammar", column)
+            raise ExpressionError(f"{token!r} is not in the grammar")
         nodes += 1
         if nodes > MAX_NODES:
-            raise ExpressionError(f"more than {MAX_NODES} numbers and operators", column)
+            raise ExpressionError(f"more than {MAX_NODES} numbers and operators")
     # 2. Apply the operators that are left
     if operand_next:
-        raise ExpressionError("a number is missing", len(text) + 1)
+        raise ExpressionError("a number is missing at the end")
     _reduce(operands, operators, 1)
     if operators:
-        raise ExpressionError("'(' without ')'", len(text) + 1)
+        raise ExpressionError("'(' without ')'")
     return operands[0]
 
 
-def _number(token: str, column: int) -> int | Fraction:
+def _number(token: str) -> int | Fraction:
     if len(token) > MAX_DIGITS:  # this also keeps int() from taking quadratic time
-        raise ExpressionError(f"a number of more than {MAX_DIGITS} digits", column)
+        raise ExpressionError(f"a number of more than {MAX_DIGITS} digits")
     if token[0] == "0" and token[1:2] in _DIGITS:
-        raise ExpressionError("a leading zero", column)
+        raise ExpressionError("a leading zero")
     return Fraction(token) if "." in token else int(token)
 
 
@@ -132,6 +129,11 @@ def _reduce(operands: list[Expr], operators: list[str], precedence: int) -> None
     while operators and _PRECEDENCE[operators[-1]] >= precedence:
         op, right = operators.pop(), operands.pop()
         operands.append(Neg(right) if op is _SIGN else BinOp(op, operands.pop(), right))
+
+
+def _size(expr: Expr) -> int:
+    """The number of nodes."""
+    return 1 + sum(_size(child) for child in children(expr) if child)
 
 
 def evaluate(expr: Expr) -> Fraction:
@@ -198,9 +200,13 @@ def operands(expr: Expr) -> list[int | Fraction]:
     return [value for child in children(expr) if child for value in operands(child)]
 
 
-def numbers(expr: Expr) -> Counter:
-    """The multiset of the numbers in an expression."""
-    return Counter(leaves(expr))
+def operations(expr: Expr, start: Sequence[Expr] = ()) -> list[BinOp]:
+    """The operations that make `expr` from numbers and the members of `start`: inner before outer, and left before
+    right."""
+    if isinstance(expr, Num) or expr in start:
+        return []
+    assert isinstance(expr, BinOp), "no search negates a number"
+    return [*operations(expr.left, start), *operations(expr.right, start), expr]
 
 
 def render(expr: Expr) -> str:

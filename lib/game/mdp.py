@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from lib.game.expression import COMPUTE, WHOLE, BinOp, Expr, Num, without
+from lib.game.expression import COMPUTE, WHOLE, BinOp, Expr, Num, evaluate, operations, without
 from lib.game.problem import Problem
 from lib.game.prompts import render_prompt
 from lib.game.solver import count_all
@@ -138,18 +138,8 @@ def expression(problem: Problem, history: Sequence[Action]) -> Expr:
 
 def moves_of(tree: Expr) -> Iterator[Action]:
     """The actions that build an expression: inner ones before outer ones, and left before right."""
-
-    def value_of(node: Expr) -> Iterator[Action]:
-        if isinstance(node, Num):
-            return node.value
-        assert isinstance(node, BinOp), "no game negates a number"
-        left = yield from value_of(node.left)
-        right = yield from value_of(node.right)
-        move = action(left, right, node.op)
-        yield move
-        return _result(move)
-
-    return value_of(tree)
+    for node in operations(tree):
+        yield action(_plain(evaluate(node.left)), _plain(evaluate(node.right)), node.op)
 
 
 # --- exact values ---------------------------------------------------------------------------------

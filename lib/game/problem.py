@@ -19,14 +19,12 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import lru_cache
-from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from lib.files import PROBLEMS, ROOT, nearest, reading
 
 if TYPE_CHECKING:  # their import takes 1.5 seconds, and the verifiers need only Problem
-    import numpy as np
     import pandas as pd
     from datasets import Dataset
 
@@ -280,42 +278,6 @@ def exclude(rows: Dataset) -> Dataset:
     return rows.select(keep)
 
 
-# --- how our sets are drawn -----------------------------------------------------------------------
-
-
-BLOCK = {3: 2048, 4: 2048, 5: 2048, 6: 64}  # with 64, six numbers take as long as five
-
-
-def draw_block(rng: np.random.Generator, numbers: int, lowest_target: int) -> tuple[np.ndarray, np.ndarray]:
-    """nums (BLOCK, numbers) and targets (BLOCK,) of problems that have a solution in integers. The targets are drawn
-    once; the numbers of each problem are drawn again until it is solvable."""
-    import numpy as np
-
-    from lib.game.solver import solvable_in_integers  # imported here because it imports this file
-
-    targets = rng.integers(lowest_target, 101, BLOCK[numbers])
-    nums = np.zeros((BLOCK[numbers], numbers), int)
-    missed = np.arange(BLOCK[numbers])
-    while len(missed):
-        nums[missed] = rng.integers(1, 100, (len(missed), numbers))
-        missed = missed[~solvable_in_integers(nums[missed], targets[missed])]
-    return nums, targets
-
-
-def stream(seed: int, numbers: int, taken: set, lowest_target: int = 10) -> Iterator[Problem]:
-    """An endless stream of problems whose keys are not in the set `taken`; the key of each problem is added to it.
-    Block b has its own random stream, seeded by (seed, lowest target, numbers, b)."""
-    import numpy as np
-
-    for block in count():
-        rng = np.random.default_rng([seed, lowest_target, numbers, block])
-        for nums, target in zip(*draw_block(rng, numbers, lowest_target), strict=True):
-            candidate = Problem(tuple(nums.tolist()), int(target))
-            if candidate.key not in taken:
-                taken.add(candidate.key)
-                yield candidate
-
-
 # --- files ----------------------------------------------------------------------------------------
 
 
@@ -324,19 +286,6 @@ def digest(rows: pd.DataFrame) -> str:
     columns = [[list(map(int, v)) for v in rows[c]] if c == "nums" else rows[c].tolist() for c in rows.columns]
     lines = (json.dumps(row, separators=(",", ":")) for row in zip(*columns, strict=True))
     return hashlib.sha256("\n".join(lines).encode()).hexdigest()
-
-
-def write(folder: Path, name: str, split: str, problems: list[Problem], seed: int, **columns: list) -> None:
-    """Stores a problem set, with additional columns if given, and enters it in the folder's manifest."""
-    import pandas as pd
-
-    rows = {"nums": [list(p.nums) for p in problems], "target": [p.target for p in problems]}
-    rows = pd.DataFrame(rows | columns)
-    file, path = f"{name}-{split}.parquet", folder / "manifest.json"
-    rows.to_parquet(folder / file, compression="zstd", index=False)
-    manifest = json.loads(path.read_text()) if path.exists() else {}
-    manifest[f"{name}/{split}"] = {"file": file, "rows": len(rows), "sha256": digest(rows), "seed": seed}
-    path.write_text(json.dumps(manifest, indent=1) + "\n")
 
 
 def _manifest(folder: Path) -> dict:

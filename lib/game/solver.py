@@ -311,14 +311,10 @@ def tree(row: Sequence[int], numbers: Sequence, i: int = 0) -> Expr:
 
 
 def solutions(problem: Problem) -> list[Expr]:
-    """All solution trees of a problem, up to commuting + and *. Trees that equal numbers make alike appear once."""
+    """All solution trees of a problem, up to commuting + and *. Trees that equal numbers make alike appear once. The
+    problem's numbers and target may be Fractions."""
     numbers = sorted(set(problem.nums))
     return [tree(row, numbers) for row in _solve(*problem.key).tolist()]
-
-
-def count(problem: Problem) -> int:
-    """The number of `solutions`. The problem's numbers and target may be Fractions."""
-    return len(_solve(*problem.key))
 
 
 def is_solvable(nums: Iterable, target: int | Fraction) -> bool:
@@ -392,7 +388,7 @@ def levels(problems: Sequence[Problem]) -> list[str | None]:
     """The difficulty group L1 to L9 of each problem (`agent`, Table 3), or None if the table has no group for it.
 
     We take the table's "uses only" and "without" to mean the simplest operators that suffice, + and - before * before
-    /, and its "unique solutions" to mean all solutions that `count` counts. With this reading the paper's own examples
+    /, and its "unique solutions" to mean all of `solutions`. With this reading the paper's own examples
     (Table 7) fall into the groups that the paper gives.
     """
     groups = []

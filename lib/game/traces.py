@@ -14,7 +14,6 @@ gives up the pool that was only claimed. A try that no state line follows is not
 """
 
 import re
-from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
@@ -31,8 +30,8 @@ from lib.game.expression import (
     Num,
     evaluate,
     holds,
+    leaves,
     number,
-    numbers,
     parse,
     render,
 )
@@ -201,7 +200,9 @@ def _names(items: str, pool: Pool) -> bool:
     made = [expr for _, text, how in read if (expr := _expression(how or text))]
     if len(made) < len(read) or any(evaluate(expr) != value for expr, value in zip(made, values(read), strict=True)):
         return False
-    return sum(map(numbers, made), Counter()) == sum((numbers(expr) for _, expr in pool), Counter())
+    used = [n for expr in made for n in leaves(expr)]
+    there = [n for _, expr in pool for n in leaves(expr)]
+    return sorted(used) == sorted(there)
 
 
 @lru_cache(maxsize=4096)  # the same states and items recur in many traces

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 from functools import lru_cache
 
-from lib.game.expression import MAX_DIGITS, Expr, ExpressionError, evaluate, leaves, operands, parse, render
+from lib.game.expression import MAX_DIGITS, Expr, ExpressionError, evaluate, leaves, operands, parse
 from lib.game.problem import Problem
 from lib.game.programs import ExecutionError, ParseError, run_program
 from lib.game.traces import Line, reasoning, replay
@@ -107,18 +107,17 @@ def verify_program(completion: str, problem: Problem) -> ProgramVerdict:
     if span is None:
         return ProgramVerdict("missing")
     try:
-        final, assignments = run_program(span)
+        result = run_program(span)
     except ParseError:
         return ProgramVerdict("unparseable", passed=1)
     except ExecutionError:
         return ProgramVerdict("unparseable", passed=2)
-    made = tuple(value.expression for value in assignments)
     status, passed = "correct", 5
-    if sorted(leaves(final.expression)) != sorted(problem.nums):
+    if sorted(leaves(result.expression)) != sorted(problem.nums):
         status, passed = "wrong_numbers", 3
-    elif final.value != problem.target:
+    elif result.value != problem.target:
         status, passed = "wrong_value", 4
-    return ProgramVerdict(status, final.expression, Fraction(final.value), passed, made)
+    return ProgramVerdict(status, result.expression, result.value, passed, result.assignments)
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,15 +158,6 @@ def _outside(completion: str) -> int:
         at = end
     lines = _NO_TRACE.sub("\n", "\n".join([*rest, completion[at:]])).split("\n")
     return sum(bool(line.strip()) for line in lines)
-
-
-def repair(completion: str, problem: Problem) -> str:
-    """The completion with the answer that its own trace has found; unchanged if the trace never made the target."""
-    solution = verify_trace(completion, problem).solution
-    if solution is None:
-        return completion
-    trace = "\n".join(completion[start:end] for start, end in reasoning(completion))
-    return f"<think>{trace}</think>\n<answer>{render(solution)}</answer>"
 
 
 VERIFIERS = {  # by prompt style, which decides what the answer span holds

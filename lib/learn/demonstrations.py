@@ -12,7 +12,7 @@ from functools import lru_cache
 from itertools import accumulate
 from typing import TYPE_CHECKING
 
-from lib.game.expression import BinOp, Expr, Num, canonical, evaluate, render
+from lib.game.expression import BinOp, Expr, Num, canonical, evaluate, operations, render
 from lib.game.mdp import Number, initial, moves_of, render_action, render_state, step
 from lib.game.problem import Problem, exclude, hub_rows
 from lib.game.problem import problems as to_problems
@@ -56,15 +56,6 @@ def steps_of(expr: Expr) -> list[str] | None:
         return value
 
     return None if value_of(expr) is None else steps
-
-
-def operations(expr: Expr, start: Sequence[Expr] = ()) -> list[BinOp]:
-    """The operations that make `expr` from numbers and the members of `start`: inner before outer, and left before
-    right."""
-    if isinstance(expr, Num) or expr in start:
-        return []
-    assert isinstance(expr, BinOp)
-    return [*operations(expr.left, start), *operations(expr.right, start), expr]
 
 
 def shuffle_operands(expr: Expr, rng: random.Random) -> Expr:

@@ -9,7 +9,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from lib.files import reading
+from lib.files import reading, skeleton
 
 MANIFEST = "data/problems/manifest.json"  # holds a sha256 of each problem set
 WEIGHTS = ("*.json", "*.safetensors", "*.bin", "tokenizer/*")  # the files of a model's folder
@@ -30,19 +30,6 @@ def code_tree(source: str) -> list:
         return [skeleton(statement) for statement in ast.parse(source).body]
     except (SyntaxError, ValueError):
         return [line.rstrip() for line in source.splitlines() if line.strip()]
-
-
-def skeleton(node: Any) -> Any:
-    """A syntax tree as plain data, without docstrings, and without the empty fields that Python versions add."""
-    if isinstance(node, list):
-        return [skeleton(item) for item in node]
-    if not isinstance(node, ast.AST):
-        return repr(node)
-    fields = {name: value for name, value in ast.iter_fields(node) if value not in (None, [])}
-    match fields.get("body"):
-        case [ast.Expr(ast.Constant(str())), *rest]:
-            fields["body"] = rest
-    return [type(node).__name__, {name: skeleton(value) for name, value in fields.items()}]
 
 
 def literals(source: str) -> dict[str, Any]:

@@ -206,16 +206,6 @@ def _compared(claim, paper_value: float, contrast: Measured, methods: list[str])
     return row
 
 
-def with_q(answers: pd.DataFrame) -> pd.DataFrame:
-    """Adds the column q: `p` corrected for the number of claims of the paper that were tested (Benjamini and Hochberg).
-    Among the claims of a paper with q below .05, one in twenty is expected to be a false discovery."""
-    from scipy.stats import false_discovery_control  # this import takes a second
-
-    tested = answers["p"].notna()
-    q = answers[tested].groupby("paper")["p"].transform(lambda p: false_discovery_control(p.astype(float)))
-    return answers.assign(q=q)
-
-
 def distinct(answers: pd.DataFrame) -> pd.DataFrame:
     """One row per contrast: claims that compare the same numbers count once. A claim of equality is kept apart from a
     claim of a direction about the same numbers."""

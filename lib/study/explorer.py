@@ -5,7 +5,6 @@ Jinja escapes all text that is put into the markup, so no completion can inject 
 """
 
 import re
-from collections import Counter
 from collections.abc import Iterable, Iterator
 from fractions import Fraction
 from functools import cache, lru_cache
@@ -17,7 +16,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from lib.files import REFERENCE, RUNS
 from lib.game.distance import nearest_solution
-from lib.game.expression import Expr, Neg, Num, children, numbers, render
+from lib.game.expression import Expr, Neg, Num, children, leaves, render
 from lib.game.mdp import Action, count_solutions, initial, parse_action, render_number, step
 from lib.game.problem import Problem, as_problem, problems
 from lib.game.solver import solutions
@@ -120,7 +119,7 @@ def attempts(style: str, completion: str, problem: Problem) -> int:
     """The number of attempts that `verify_steps` counts; for a program the number of lines that use every number."""
     if style.startswith("program"):
         assignments = verify_program(completion, problem).assignments
-        return sum(numbers(expr) == Counter(problem.nums) for expr in assignments)
+        return sum(sorted(leaves(expr)) == sorted(problem.nums) for expr in assignments)
     return max((step.attempt + 1 for step in verify_steps(completion, problem)), default=0)
 
 

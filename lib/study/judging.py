@@ -22,9 +22,9 @@ import numpy as np
 import pandas as pd
 import pyarrow.parquet as pq
 
-from lib.files import REFERENCE, ROOT, RUNS, atomic, nearest, read_table, reading
+from lib.files import REFERENCE, ROOT, RUNS, atomic, nearest, read_table, reading, skeleton
 from lib.game import expression, programs, steps, traces, verifiers
-from lib.game.expression import canonical, numbers, render
+from lib.game.expression import canonical, leaves, render
 from lib.game.problem import Problem
 from lib.game.steps import verify_steps
 from lib.game.traces import reasoning
@@ -137,8 +137,8 @@ def judge(table: pd.DataFrame, style: str = "free", look: str = "answer") -> pd.
     trace: goes_on, whether text follows the answer or the completion was cut there (nan if no answer is closed);
     ungrounded, whether the answer uses results of the trace as if they were given numbers; valid_lines, the share of
     valid lines (0 without lines); reached, whether the trace ends at the target; repaired, whether the answer is
-    correct as it is or after `repair`; trace_muldiv and answer_muldiv, whether * or / occurs in the trace and in the
-    answer.
+    correct, or the trace makes the target and so holds one that is; trace_muldiv and answer_muldiv, whether * or /
+    occurs in the trace and in the answer.
     """
     if style not in VERIFIERS:
         raise ValueError(f"no verifier for prompt style {style!r}{nearest(style, VERIFIERS)}")
@@ -180,7 +180,7 @@ def _program(text, problem, style, _):
     if not style.startswith("program"):
         text = text.replace("<answer>", "<answer>answer = ")
     verdict, given = verify_program(text, problem), sorted(problem.nums)
-    whole = [made for made in verdict.assignments if sorted(numbers(made).elements()) == given]
+    whole = [made for made in verdict.assignments if sorted(leaves(made)) == given]
     return verdict.passed, len(verdict.assignments), len(whole)
 
 
@@ -277,17 +277,7 @@ def _trusted() -> bool:
 
 @cache
 def _code() -> str:
-    """The hash of all code that makes verdicts."""
+    """The hash of all code that makes verdicts, without comments and docstrings: the same on all Python versions."""
     parts = (expression, Problem, programs, steps, traces, verifiers, judge, *(read for _, read in LOOKS.values()))
-    text = "".join(bare(inspect.getsource(part)) for part in parts)
-    return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
-
-
-def bare(source: str) -> str:
-    """The source code without comments and docstrings."""
-    tree = ast.parse(source)
-    for body in (getattr(node, "body", None) for node in ast.walk(tree)):
-        match body:
-            case [ast.Expr(ast.Constant() as docstring), *_]:
-                docstring.value = ""
-    return ast.unparse(tree)
+    trees = [skeleton(ast.parse(inspect.getsource(part))) for part in parts]
+    return hashlib.blake2b(json.dumps(trees).encode(), digest_size=8).hexdigest()

@@ -60,7 +60,7 @@ def linked(html: str, folder: str, site: Path, pages: dict[str, str]) -> str:
         address = target(match[1])
         return f'<a href="{address}">{match[2]}</a>' if address else match[2]
 
-    html = re.sub(r'<img src="([^"]+)"', lambda match: f'<img src="{target(match[1])}"', html)
+    html = re.sub(r'<img src="(?!data:)([^"]+)"', lambda match: f'<img src="{target(match[1])}"', html)
     return re.sub(r'<a href="((?!https?:)[^"]*)">(.*?)</a>', link, html, flags=re.DOTALL)
 
 

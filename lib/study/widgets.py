@@ -25,12 +25,13 @@ def _menu(description: str, options: Sequence[str] = (), layout=WIDE) -> Any:
     return widgets.Dropdown(description=description, options=options, layout=layout)
 
 
-def _refill(menu: Any, options: Sequence, value, action: Callable) -> None:
-    """Gives a menu new options and chooses one of them, without a call of the `action` that observes the menu."""
-    menu.unobserve(action, "value")
-    menu.options = options
-    menu.value = value
-    menu.observe(action, "value")
+def _change(widget: Any, action: Callable, **traits) -> None:
+    """Changes a widget, such as a menu's options and value, in this order, without a call of the `action` that observes
+    its value."""
+    widget.unobserve(action, "value")
+    for name, value in traits.items():
+        setattr(widget, name, value)
+    widget.observe(action, "value")
 
 
 def _titled(folders: dict[str, Path]) -> list[tuple[str, str]]:
@@ -109,6 +110,7 @@ class Explorer:
         with suppress(FileNotFoundError):  # the profile may have no policy
             self.policies = explorer.find(self.source.value, "checkpoint")
         self.policy.options = _titled(self.policies)
+        self.policy.value = next(iter(self.policies), None)
         self.chosen.allowed_tags = list(self.found)
         self.offer()
         self.chosen.value = [name for name in self.runs if name in self.found]
@@ -119,7 +121,7 @@ class Explorer:
         """The search text has changed: list the runs whose titles contain all of its words."""
         words = self.search.value.lower().split()
         options = [option for option in _titled(self.found) if all(word in option[0].lower() for word in words)]
-        _refill(self.listed, options, None, self.add)
+        _change(self.listed, self.add, options=options, value=None)
 
     def add(self, _=None) -> None:
         """A run was chosen in the list: show it as well."""
@@ -141,7 +143,7 @@ class Explorer:
             return
         previous_set, sets = self.problem_set.value, list(self.table["set"].cat.categories)
         selected_set = next((name for name in (previous_set, "heldout_1000") if name in sets), sets[0])
-        _refill(self.problem_set, sets, selected_set, self.rechoose)
+        _change(self.problem_set, self.rechoose, options=sets, value=selected_set)
         self.rechoose()
 
     def rechoose(self, _=None) -> None:
@@ -151,8 +153,7 @@ class Explorer:
         filters = (self.problem_set.value, self.verdicts.value, self.least.value, self.differ.value, self.sort.value)
         self.at = explorer.choose(self.table, self.chosen.value, *filters)
         self.said.value = explorer.size(self.table.iloc[self.at])
-        self.number.max = max(-(-len(self.at) // self.page), 1)
-        self.number.value = 1
+        _change(self.number, self.relist, max=max(-(-len(self.at) // self.page), 1), value=1)
         self.relist()
 
     def relist(self, _=None) -> None:
@@ -161,7 +162,7 @@ class Explorer:
             return
         positions = self.at[(self.number.value - 1) * self.page : self.number.value * self.page]
         lines = [(explorer.line(self.table.iloc[position]), int(position)) for position in positions]
-        _refill(self.rollouts, lines, int(positions[0]) if len(positions) else None, self.show)
+        _change(self.rollouts, self.show, options=lines, value=int(positions[0]) if len(positions) else None)
         self.show()
 
     def show(self, _=None) -> None:
@@ -185,6 +186,10 @@ class Explorer:
             return
         self.answered.value, nums = "sampling ...", list(map(int, words))
         folder, problem = self.policies[self.policy.value], (nums, self.target.value)
-        table = self.draw_rollouts(folder, *problem, self.samples.value, self.seed.value)
+        try:
+            table = self.draw_rollouts(folder, *problem, self.samples.value, self.seed.value)
+        except Exception as error:  # of the policy's files, or for want of memory
+            self.answered.value = f"the policy cannot be sampled ({type(error).__name__}: {error})"
+            return
         self.answered.value = f"{len(table)} rollouts"
         self.judged.value = explorer.page(table, list(range(len(table))), self.reward.value)
