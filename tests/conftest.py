@@ -101,6 +101,7 @@ LONGEST = [
         "notebooks",
         "defaults",
         "make",
+        "studies",
         "execute",
         "plan",
         "paper_profile",
@@ -108,6 +109,9 @@ LONGEST = [
         "recomputed",
         "training",
         "explorer",
+        "exercises",
+        "problem",
+        "gpu24",
     )
 ]
 
