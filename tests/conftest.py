@@ -81,6 +81,19 @@ def warm_kernels(warm, monkeypatch) -> None:
         monkeypatch.setenv(key, value)
 
 
+@pytest.fixture
+def unrendered(monkeypatch) -> None:
+    """Figures are built and laid out, and their files are empty: for tests of tables. Others render every figure."""
+    from matplotlib.figure import Figure
+
+    def savefig(figure: Figure, path: Path, **_) -> None:
+        if path.suffix == ".png":  # `plots.save` writes it first, and the .pdf with the same layout
+            figure.draw_without_rendering()
+        path.touch()
+
+    monkeypatch.setattr(Figure, "savefig", savefig)
+
+
 def linear(read: Callable[[str], object], text: str) -> bool:
     """Whether four times the text takes about four times as long, at the best of five tries: in quadratic time it takes
     sixteen. The clock is this process's own, and 20 ms are its noise; no bound in seconds holds on every machine."""
