@@ -7,6 +7,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -52,6 +53,14 @@ def copy_of_the_repository(folder: Path) -> Path:
             (folder / name).parent.mkdir(parents=True, exist_ok=True)
             shutil.copy(ROOT / name, folder / name)
     return folder
+
+
+@cache
+def declared():
+    """The runs of this checkout, resolved once for all tests of a worker that only read them; a `Project`."""
+    from lib.runs.plan import Project
+
+    return Project()
 
 
 @pytest.fixture(scope="session")
