@@ -249,11 +249,6 @@ def test_the_own_reward_of_a_policy_is_the_one_that_trained_it(tmp_path):
     assert "there is no file my_rewards.py" in explorer.page(rollouts(["<answer>44</answer>"], gone), [0])
 
 
-def test_opening_the_explorer_loads_no_torch():
-    code = "import lib.study.explorer, sys; sys.exit('torch' in sys.modules or 'matplotlib' in sys.modules)"
-    assert subprocess.run([sys.executable, "-c", code], cwd=ROOT).returncode == 0
-
-
 def opened() -> ChainMap:
     """The widgets of notebook 91 when all of its cells have run, and the notebook's other names."""
     notebook, names = nbformat.read(ROOT / "notebooks/91_explore_rollouts.ipynb", 4), {}

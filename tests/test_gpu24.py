@@ -1,14 +1,15 @@
 """Profiles gpu24 and gpu8: the predicted memory of each of their runs fits on its card. One update of gpu24 was
 measured on a larger GPU: lib/runs/README.md."""
 
+import os
 import re
-import subprocess
-import sys
+from unittest.mock import patch
 
 import pytest
 
 from lib.files import ROOT
 from lib.runs.plan import Project
+from tests.bench import bench_gpu
 from tests.bench.memory import predicted
 
 SMALL, LARGE = 14.5, 22.0  # GiB that a card of 16 GB, of 24 GB, has for us
@@ -62,7 +63,6 @@ def test_the_table_of_the_page(small):
 
 
 def test_one_update_of_the_bench_in_miniature(tmp_path):
-    command = [sys.executable, "-m", "tests.bench.bench_gpu", "tiny", str(tmp_path / "bench.csv")]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr[-3000:]
+    with patch.dict(os.environ):  # main sets a variable
+        bench_gpu.main("tiny", str(tmp_path / "bench.csv"))
     assert "mean importance weight,1.0" in (tmp_path / "bench.csv").read_text()
