@@ -132,7 +132,6 @@ LONGEST = [
         "training",
         "explorer",
         "exercises",
-        "problem",
         "gpu24",
     )
 ]

@@ -1,8 +1,6 @@
 """Rollouts in the explorer: a model's text cannot become markup, and filters and trees show what is true."""
 
 import json
-import subprocess
-import sys
 from collections import ChainMap
 from html.parser import HTMLParser
 from pathlib import Path

@@ -13,7 +13,8 @@ import pandas as pd
 import pytest
 from IPython.display import display
 
-from lib.files import REFERENCE, ROOT
+from lib.files import PROBLEMS, REFERENCE, ROOT
+from lib.game import problem
 from lib.runs import read_table
 from lib.runs.plan import Project, Spec, read_record
 from lib.study import judging
@@ -44,6 +45,15 @@ def test_every_notebook_runs(everything):
     assert len(specs) <= 54  # of miniature runs, in seconds each: a study adds few
     for name in specs:
         assert json.loads((everything / name / "run.json").read_text())["status"] == "finished", name
+
+
+def test_notebook_01_makes_the_committed_evaluation_sets(everything):
+    """Evaluation sets are drawn before the training sets, so a small build has the same ones."""
+    output = everything / "problems/all/0"
+    made, committed = (json.loads((f / "manifest.json").read_text()) for f in (output, PROBLEMS))
+    behind = ("3to4/train", "5num/train", "3to4/validation", "3to4/sealed_2000")  # training sets, and what came later
+    assert {n: e for n, e in made.items() if n not in behind} == {n: e for n, e in committed.items() if n not in behind}
+    assert len(problem.read(output, "3to4", "train")) == 100
 
 
 def by_hand(notebook: str, **given) -> dict:
