@@ -2,6 +2,7 @@
 
 import os
 import shutil
+import socket
 import subprocess
 import sys
 import tempfile
@@ -12,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.warm import SOCKET
+from tests.warm import SOCKET, WAIT
 
 os.environ.update(OMP_NUM_THREADS="1", TOKENIZERS_PARALLELISM="false", HF_HUB_OFFLINE="1", HF_HUB_DISABLE_TELEMETRY="1")
 # No test sees what was made in data/runs, and none leaves anything there: set before anything imports lib.files.
@@ -63,24 +64,43 @@ def declared():
     return Project()
 
 
-@pytest.fixture(scope="session")
-def warm() -> Iterator[dict[str, str]]:
-    """What an environment has to say for kernels to be forked from one process (tests/warm.py).
+SERVER = "WARM_KERNELS_FOLDER"  # where the session's one server listens: workers inherit it
 
-    Nothing where the system cannot watch over a fork, which Linux can.
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Start the process from which kernels are forked (tests/warm.py), once for all workers; it ends with the session.
+
+    There is none where the system cannot watch over a fork, which Linux can.
     """
-    if not hasattr(os, "pidfd_open"):
-        yield {}
+    if "PYTEST_XDIST_WORKER" in os.environ or not hasattr(os, "pidfd_open"):
         return
     environment = {key: value for key, value in os.environ.items() if not key.startswith("COUNTDOWN_")}
     environment |= {"OPENBLAS_NUM_THREADS": "1", "MPLBACKEND": "module://matplotlib_inline.backend_inline"}
-    with tempfile.TemporaryDirectory(prefix="warm-", dir="/tmp") as folder:  # short: the name of a socket has 100 bytes
-        program = Path(__file__).parent / "warm.py"
-        shutil.copy(program, f"{folder}/ipykernel_launcher.py")  # found first, it stands in for ipykernel's own
-        server = subprocess.Popen([sys.executable, "-I", program, f"{folder}/socket"], env=environment)
-        yield {"PYTHONPATH": folder, SOCKET: f"{folder}/socket"}
+    folder = tempfile.TemporaryDirectory(prefix="warm-", dir="/tmp")  # short: the name of a socket has 100 bytes
+    program = Path(__file__).parent / "warm.py"
+    shutil.copy(program, f"{folder.name}/ipykernel_launcher.py")  # found first, it stands in for ipykernel's own
+    server = subprocess.Popen([sys.executable, "-I", program, f"{folder.name}/socket"], env=environment)
+    os.environ[SERVER] = folder.name
+
+    def end() -> None:
+        del os.environ[SERVER]
         server.kill()
         server.wait()
+        folder.cleanup()
+
+    config.add_cleanup(end)
+
+
+@pytest.fixture(scope="session")
+def warm() -> dict[str, str]:
+    """What an environment has to say for kernels to be forked from that process; nothing where there is none."""
+    if SERVER not in os.environ:
+        return {}
+    folder, end = os.environ[SERVER], time.monotonic() + WAIT
+    with socket.socket(socket.AF_UNIX) as knock:  # so that it imports while the test begins
+        while knock.connect_ex(f"{folder}/socket") and time.monotonic() < end:
+            time.sleep(0.1)
+    return {"PYTHONPATH": folder, SOCKET: f"{folder}/socket"}
 
 
 @pytest.fixture
