@@ -57,7 +57,7 @@ def copy_of_the_repository(folder: Path) -> Path:
 
 
 @cache
-def declared():
+def this_project():
     """The runs of this checkout, resolved once for all tests of a worker that only read them; a `Project`."""
     from lib.runs.plan import Project
 

@@ -21,6 +21,11 @@ def small():
     return predicted("gpu24", SMALL)
 
 
+@pytest.fixture(scope="module")
+def paper():
+    return predicted("paper", 79)
+
+
 def test_every_training_run_fits_on_16_gb(small):
     assert {"SFT", "RLOO", "preference"} == {*small["trainer"]} and len(small) > 70
     assert (small["GiB"] <= small["there"]).all(), small[small["GiB"] > small["there"]]
@@ -42,9 +47,9 @@ def test_beside_vllm_it_fits_on_24_gb(monkeypatch):
     assert (table["there"] < 15).all() and (table["GiB"] <= table["there"]).all()
 
 
-def test_it_asks_for_less_than_profile_paper(small):
+def test_it_asks_for_less_than_profile_paper(small, paper):
     """Of each run; and the papers' own RLOO is predicted not to fit."""
-    paper = predicted("paper", 79).drop("rloo/sparse_50/0")  # a budget of its own, which is nobody else's
+    paper = paper.drop("rloo/sparse_50/0")  # a budget of its own, which is nobody else's
     assert {*small.index} == {*paper.index}
     assert (small["GiB"] < paper["GiB"]).all()
     rloo, theirs = (table.query("trainer == 'RLOO'") for table in (small, paper))
@@ -52,8 +57,8 @@ def test_it_asks_for_less_than_profile_paper(small):
     assert (theirs["GiB"] <= theirs["there"]).all() and theirs.loc["rloo/sparse/0", "GiB"] > LARGE
 
 
-def test_the_table_of_the_page(small):
-    text, paper = (ROOT / "lib/runs/README.md").read_text(), predicted("paper", 79)
+def test_the_table_of_the_page(small, paper):
+    text = (ROOT / "lib/runs/README.md").read_text()
     runs = {"SFT": "sft/free", "RLOO": "rloo/sparse", "RLOO, five numbers": "rloo/sparse_5num"}
     for name, run in (runs | {"preference": "preference/ipo"}).items():
         ours, theirs = (

@@ -18,6 +18,7 @@ from lib.game import problem
 from lib.runs import read_table
 from lib.runs.plan import Project, Spec, read_record
 from lib.study import judging
+from tests.conftest import this_project
 
 NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
 INTERACTIVE = {
@@ -40,7 +41,7 @@ def everything(warm, tmp_path_factory) -> Path:
 
 
 def test_every_notebook_runs(everything):
-    specs = Project().plan("smoke", "paths").specs
+    specs = this_project().plan("smoke", "paths").specs
     assert {spec.notebook for spec in specs.values()} == {path.stem for path in NOTEBOOKS} - INTERACTIVE
     assert len(specs) <= 54  # of miniature runs, in seconds each: a study adds few
     for name in specs:
@@ -94,7 +95,7 @@ def test_every_study_is_published_once():
 @pytest.mark.parametrize("spec", STUDIES, ids=lambda spec: spec.notebook)
 def test_the_defaults_of_a_study_are_those_of_the_published_one(spec: Spec):
     """The same values, and patterns that fit exactly the folders that `make figures` gives it."""
-    defaults = Project().notebook(spec.notebook)[0]
+    defaults = this_project().notebook(spec.notebook)[0]
     for name, value in spec.params.items():
         assert defaults[name] == value, name
     for name, needed in spec.declaration.needs.items():
@@ -117,7 +118,7 @@ def test_what_trains_and_samples_opens_on_the_published_start():
     """Each policy that a notebook starts from is there, and is sampled up to the cap that it was published with."""
     opened = 0
     for path in NOTEBOOKS:
-        defaults = Project().notebook(path.stem)[0] if path.stem not in INTERACTIVE else {}
+        defaults = this_project().notebook(path.stem)[0] if path.stem not in INTERACTIVE else {}
         for name in {"init", "policy"} & defaults.keys():
             folder = ROOT / defaults[name]
             if folder.is_relative_to(REFERENCE):

@@ -17,7 +17,7 @@ from lib.files import PROBLEMS, REFERENCE, ROOT
 from lib.game import problem, solver
 from lib.game.problem import Problem, ProblemSetError
 from lib.runs.parameters import check
-from lib.runs.plan import Project
+from tests.conftest import this_project
 
 SIZES = {
     "showcase/test": 14, "3to4/test_50": 50, "3to4/validation_200": 200, "3to4/heldout_400": 400,
@@ -50,8 +50,8 @@ def test_the_sealed_set_is_apart_and_sampled_for_the_headline_alone(sets):
     records = {path: path.read_text() for path in REFERENCE.glob("*/*/*/*/run.json")}
     named = {path.parts[-3] for path, text in records.items() if '"sealed_2000"' in text}
     assert len(records) > 300
-    declared = Project().specs("cpu").values()
-    asked = {spec.run for spec in declared if "sealed_2000" in json.dumps(spec.params)}
+    specs = this_project().specs("cpu").values()
+    asked = {spec.run for spec in specs if "sealed_2000" in json.dumps(spec.params)}
     assert named == {"sealed_sft_free", "sealed_rloo_sparse", "sealed_rloo_sealed_pass4"}
     assert asked == {f"sample/{name}" for name in named}
 

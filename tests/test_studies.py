@@ -13,9 +13,9 @@ from IPython.display import display
 from lib.files import REFERENCE, ROOT, read_table
 from lib.runs.plan import Spec
 from lib.study import judging
-from tests.conftest import declared
+from tests.conftest import this_project
 
-STUDIES = sorted({spec.name for spec in declared().specs("paper").values() if spec.study})
+STUDIES = sorted({spec.name for spec in this_project().specs("paper").values() if spec.study})
 PROBLEMS = 25  # of each set
 HUBS = 20  # in the place of the hub's fifty: the first of ours
 SEEDS = ("0", "1")
@@ -69,7 +69,7 @@ def verdicts(tmp_path_factory):
 @pytest.mark.parametrize("study", STUDIES)
 def test_a_study_runs_in_the_styles_of_the_gpu_profiles(study, relabel, verdicts, tmp_path, monkeypatch, unrendered):
     monkeypatch.setattr(judging, "CACHE", verdicts)
-    spec = declared().specs("paper")[study]
+    spec = this_project().specs("paper")[study]
     given = dict(spec.params) | {"output": str(tmp_path / "study")}
     for parameter, runs in spec.declaration.needs.items():
         runs = [runs] if isinstance(runs, str) else runs
