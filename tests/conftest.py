@@ -45,14 +45,15 @@ def leaves_the_users_runs_alone() -> Iterator[None]:
 
 
 def copy_of_the_repository(folder: Path) -> Path:
-    """All files that are or could be committed, in `folder`."""
+    """All files that are or could be committed, in `folder`. Its data/reference is a link to ours: nobody writes there."""
     from lib.files import ROOT
 
     listed = ["git", "ls-files", "-co", "--exclude-standard"]
     for name in subprocess.run(listed, cwd=ROOT, capture_output=True, text=True, check=True).stdout.splitlines():
-        if (ROOT / name).is_file():
+        if (ROOT / name).is_file() and not name.startswith("data/reference/"):
             (folder / name).parent.mkdir(parents=True, exist_ok=True)
             shutil.copy(ROOT / name, folder / name)
+    (folder / "data/reference").symlink_to(ROOT / "data/reference")
     return folder
 
 
