@@ -45,7 +45,7 @@ def leaves_the_users_runs_alone() -> Iterator[None]:
 
 
 def copy_of_the_repository(folder: Path) -> Path:
-    """All files that are or could be committed, in `folder`. Its data/reference is a link to ours: nobody writes there."""
+    """All files that are or could be committed, in `folder`. Nobody may write to its data/reference, a link to ours."""
     from lib.files import ROOT
 
     listed = ["git", "ls-files", "-co", "--exclude-standard"]
