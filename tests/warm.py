@@ -20,7 +20,7 @@ import time
 SOCKET = "WARM_KERNELS"
 WAIT = 120.0  # seconds until what is imported must be there
 COMMON = (
-    "datasets debugpy.server fontTools.subset ipykernel.kernelapp matplotlib.backends.backend_pdf matplotlib.pyplot "
+    "datasets debugpy.server ipykernel.kernelapp matplotlib.backends.backend_pdf matplotlib.pyplot "
     "matplotlib_inline.backend_inline pandas PIL.Image pyarrow.parquet pydantic scipy.stats seaborn torch tqdm "
     "transformers.masking_utils transformers.modeling_layers transformers.modeling_utils "
     "transformers.models.auto.auto_factory transformers.models.qwen2.modeling_qwen2 trl.rewards"
