@@ -77,6 +77,7 @@ def pytest_configure(config: pytest.Config) -> None:
         return
     environment = {key: value for key, value in os.environ.items() if not key.startswith("COUNTDOWN_")}
     environment |= {"OPENBLAS_NUM_THREADS": "1", "MPLBACKEND": "module://matplotlib_inline.backend_inline"}
+    environment |= {"PYDEVD_DISABLE_FILE_VALIDATION": "1"}  # or the debugger prints a warning among the results
     folder = tempfile.TemporaryDirectory(prefix="warm-", dir="/tmp")  # short: the name of a socket has 100 bytes
     program = Path(__file__).parent / "warm.py"
     shutil.copy(program, f"{folder.name}/ipykernel_launcher.py")  # found first, it stands in for ipykernel's own
