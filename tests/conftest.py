@@ -2,16 +2,18 @@
 
 import os
 import shutil
+import socket
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
 
-from tests.warm import SOCKET
+from tests.warm import SOCKET, WAIT
 
 os.environ.update(OMP_NUM_THREADS="1", TOKENIZERS_PARALLELISM="false", HF_HUB_OFFLINE="1", HF_HUB_DISABLE_TELEMETRY="1")
 # No test sees what was made in data/runs, and none leaves anything there: set before anything imports lib.files.
@@ -43,35 +45,64 @@ def leaves_the_users_runs_alone() -> Iterator[None]:
 
 
 def copy_of_the_repository(folder: Path) -> Path:
-    """All files that are or could be committed, in `folder`."""
+    """All files that are or could be committed, in `folder`. Nobody may write to its data/reference, a link to ours."""
     from lib.files import ROOT
 
     listed = ["git", "ls-files", "-co", "--exclude-standard"]
     for name in subprocess.run(listed, cwd=ROOT, capture_output=True, text=True, check=True).stdout.splitlines():
-        if (ROOT / name).is_file():
+        if (ROOT / name).is_file() and not name.startswith("data/reference/"):
             (folder / name).parent.mkdir(parents=True, exist_ok=True)
             shutil.copy(ROOT / name, folder / name)
+    (folder / "data/reference").symlink_to(ROOT / "data/reference")
     return folder
 
 
-@pytest.fixture(scope="session")
-def warm() -> Iterator[dict[str, str]]:
-    """What an environment has to say for kernels to be forked from one process (tests/warm.py).
+@cache
+def this_project():
+    """The runs of this checkout, resolved once for all tests of a worker that only read them; a `Project`."""
+    from lib.runs.plan import Project
 
-    Nothing where the system cannot watch over a fork, which Linux can.
+    return Project()
+
+
+SERVER = "WARM_KERNELS_FOLDER"  # where the session's one server listens: workers inherit it
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Start the process from which kernels are forked (tests/warm.py), once for all workers; it ends with the session.
+
+    There is none where the system cannot watch over a fork, which Linux can.
     """
-    if not hasattr(os, "pidfd_open"):
-        yield {}
+    if "PYTEST_XDIST_WORKER" in os.environ or not hasattr(os, "pidfd_open"):
         return
     environment = {key: value for key, value in os.environ.items() if not key.startswith("COUNTDOWN_")}
     environment |= {"OPENBLAS_NUM_THREADS": "1", "MPLBACKEND": "module://matplotlib_inline.backend_inline"}
-    with tempfile.TemporaryDirectory(prefix="warm-", dir="/tmp") as folder:  # short: the name of a socket has 100 bytes
-        program = Path(__file__).parent / "warm.py"
-        shutil.copy(program, f"{folder}/ipykernel_launcher.py")  # found first, it stands in for ipykernel's own
-        server = subprocess.Popen([sys.executable, "-I", program, f"{folder}/socket"], env=environment)
-        yield {"PYTHONPATH": folder, SOCKET: f"{folder}/socket"}
+    environment |= {"PYDEVD_DISABLE_FILE_VALIDATION": "1"}  # or the debugger prints a warning among the results
+    folder = tempfile.TemporaryDirectory(prefix="warm-", dir="/tmp")  # short: the name of a socket has 100 bytes
+    program = Path(__file__).parent / "warm.py"
+    shutil.copy(program, f"{folder.name}/ipykernel_launcher.py")  # found first, it stands in for ipykernel's own
+    server = subprocess.Popen([sys.executable, "-I", program, f"{folder.name}/socket"], env=environment)
+    os.environ[SERVER] = folder.name
+
+    def end() -> None:
+        del os.environ[SERVER]
         server.kill()
         server.wait()
+        folder.cleanup()
+
+    config.add_cleanup(end)
+
+
+@pytest.fixture(scope="session")
+def warm() -> dict[str, str]:
+    """What an environment has to say for kernels to be forked from that process; nothing where there is none."""
+    if SERVER not in os.environ:
+        return {}
+    folder, end = os.environ[SERVER], time.monotonic() + WAIT
+    with socket.socket(socket.AF_UNIX) as knock:  # so that it imports while the test begins
+        while knock.connect_ex(f"{folder}/socket") and time.monotonic() < end:
+            time.sleep(0.1)
+    return {"PYTHONPATH": folder, SOCKET: f"{folder}/socket"}
 
 
 @pytest.fixture
@@ -79,6 +110,19 @@ def warm_kernels(warm, monkeypatch) -> None:
     """Runs of this test start their kernels warm."""
     for key, value in warm.items():
         monkeypatch.setenv(key, value)
+
+
+@pytest.fixture
+def unrendered(monkeypatch) -> None:
+    """Figures are built and laid out, and their files are empty: for tests of tables. Others render every figure."""
+    from matplotlib.figure import Figure
+
+    def savefig(figure: Figure, path: Path, **_) -> None:
+        if path.suffix == ".png":  # `plots.save` writes it first, and the .pdf with the same layout
+            figure.draw_without_rendering()
+        path.touch()
+
+    monkeypatch.setattr(Figure, "savefig", savefig)
 
 
 def linear(read: Callable[[str], object], text: str) -> bool:
@@ -101,6 +145,7 @@ LONGEST = [
         "notebooks",
         "defaults",
         "make",
+        "studies",
         "execute",
         "plan",
         "paper_profile",
@@ -108,6 +153,8 @@ LONGEST = [
         "recomputed",
         "training",
         "explorer",
+        "exercises",
+        "gpu24",
     )
 ]
 

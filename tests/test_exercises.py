@@ -1,4 +1,6 @@
-"""The exercises of the learning track: their solutions run in the unchanged notebook, and give the stated results."""
+"""The exercises of the learning track: their solutions run in the unchanged notebook, and give the stated results.
+
+Those of studies do so in tests/test_defaults.py, which runs these notebooks."""
 
 import ast
 import re
@@ -10,7 +12,8 @@ from lib.files import ROOT
 from tests.test_notebooks import by_hand
 
 SMALL = {"max_tokens": 24, "eval_problems": 2, "steps": 1}
-GIVEN = {
+GIVEN = {  # parameters of the notebooks that are no studies
+    "00_follow_one_completion": {},
     "11_train_rloo": SMALL | {"problems_per_step": 2, "group_size": 2, "micro_batch": 4, "eval_every": 1},
     "13_train_preference": SMALL | {"batch_size": 2},
 }
@@ -51,10 +54,14 @@ def shown(code: str, names: dict) -> str:
     return str(eval(compile(ast.Expression(last.value), "solution", "eval"), names))
 
 
-@pytest.mark.parametrize("notebook", FOUND)
+@pytest.mark.parametrize("notebook", GIVEN)
 def test_solutions_give_what_they_say(notebook, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(ROOT)
-    names = by_hand(notebook, output=str(tmp_path), **GIVEN.get(notebook, {}))
+    solve(notebook, by_hand(notebook, output=str(tmp_path), **GIVEN[notebook]), capsys)
+
+
+def solve(notebook: str, names: dict, capsys) -> None:
+    """Run the solutions with the names that the notebook has defined."""
     codes = solutions(notebook)
     assert len(codes) == len(FOUND[notebook]) == 3
     for code, stated in zip(codes, FOUND[notebook], strict=True):

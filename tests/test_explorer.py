@@ -1,8 +1,6 @@
 """Rollouts in the explorer: a model's text cannot become markup, and filters and trees show what is true."""
 
 import json
-import subprocess
-import sys
 from collections import ChainMap
 from html.parser import HTMLParser
 from pathlib import Path
@@ -247,11 +245,6 @@ def test_the_own_reward_of_a_policy_is_the_one_that_trained_it(tmp_path):
     assert "is not made for what this completion holds" in explorer.page(program, [0], "ast")
     gone = made(tmp_path / "rloo/gone/0", "rloo/gone", reward="my_rewards.py:gone")
     assert "there is no file my_rewards.py" in explorer.page(rollouts(["<answer>44</answer>"], gone), [0])
-
-
-def test_opening_the_explorer_loads_no_torch():
-    code = "import lib.study.explorer, sys; sys.exit('torch' in sys.modules or 'matplotlib' in sys.modules)"
-    assert subprocess.run([sys.executable, "-c", code], cwd=ROOT).returncode == 0
 
 
 def opened() -> ChainMap:

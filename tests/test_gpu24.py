@@ -1,14 +1,15 @@
 """Profiles gpu24 and gpu8: the predicted memory of each of their runs fits on its card. One update of gpu24 was
 measured on a larger GPU: lib/runs/README.md."""
 
+import os
 import re
-import subprocess
-import sys
+from unittest.mock import patch
 
 import pytest
 
 from lib.files import ROOT
 from lib.runs.plan import Project
+from tests.bench import bench_gpu
 from tests.bench.memory import predicted
 
 SMALL, LARGE = 14.5, 22.0  # GiB that a card of 16 GB, of 24 GB, has for us
@@ -18,6 +19,11 @@ SMALLEST = 5.4  # of 6 GB
 @pytest.fixture(scope="module")
 def small():
     return predicted("gpu24", SMALL)
+
+
+@pytest.fixture(scope="module")
+def paper():
+    return predicted("paper", 79)
 
 
 def test_every_training_run_fits_on_16_gb(small):
@@ -41,9 +47,9 @@ def test_beside_vllm_it_fits_on_24_gb(monkeypatch):
     assert (table["there"] < 15).all() and (table["GiB"] <= table["there"]).all()
 
 
-def test_it_asks_for_less_than_profile_paper(small):
+def test_it_asks_for_less_than_profile_paper(small, paper):
     """Of each run; and the papers' own RLOO is predicted not to fit."""
-    paper = predicted("paper", 79).drop("rloo/sparse_50/0")  # a budget of its own, which is nobody else's
+    paper = paper.drop("rloo/sparse_50/0")  # a budget of its own, which is nobody else's
     assert {*small.index} == {*paper.index}
     assert (small["GiB"] < paper["GiB"]).all()
     rloo, theirs = (table.query("trainer == 'RLOO'") for table in (small, paper))
@@ -51,8 +57,8 @@ def test_it_asks_for_less_than_profile_paper(small):
     assert (theirs["GiB"] <= theirs["there"]).all() and theirs.loc["rloo/sparse/0", "GiB"] > LARGE
 
 
-def test_the_table_of_the_page(small):
-    text, paper = (ROOT / "lib/runs/README.md").read_text(), predicted("paper", 79)
+def test_the_table_of_the_page(small, paper):
+    text = (ROOT / "lib/runs/README.md").read_text()
     runs = {"SFT": "sft/free", "RLOO": "rloo/sparse", "RLOO, five numbers": "rloo/sparse_5num"}
     for name, run in (runs | {"preference": "preference/ipo"}).items():
         ours, theirs = (
@@ -62,7 +68,6 @@ def test_the_table_of_the_page(small):
 
 
 def test_one_update_of_the_bench_in_miniature(tmp_path):
-    command = [sys.executable, "-m", "tests.bench.bench_gpu", "tiny", str(tmp_path / "bench.csv")]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr[-3000:]
+    with patch.dict(os.environ):  # main sets a variable
+        bench_gpu.main("tiny", str(tmp_path / "bench.csv"))
     assert "mean importance weight,1.0" in (tmp_path / "bench.csv").read_text()

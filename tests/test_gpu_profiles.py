@@ -3,8 +3,6 @@
 import json
 import re
 import shlex
-import subprocess
-import sys
 from fnmatch import fnmatch
 
 import pytest
@@ -18,6 +16,7 @@ from lib.runs.__main__ import app
 from lib.runs.declare import DeclarationError
 from lib.runs.hours import expected, show_plan
 from lib.runs.plan import Project
+from tests.conftest import this_project
 
 GPU = ["paper", "gpu24", "gpu8"]
 BATCHES = [  # of profile paper: runs (the first that fits counts), problems and rollouts of each
@@ -46,7 +45,7 @@ NO_TABLE += ["rloo_dense_*", "rloo_curriculum_*", "rloo_cov_*"]  # options of ou
 
 @pytest.fixture(scope="module", params=GPU)
 def everything(request):
-    specs = Project().specs(request.param)
+    specs = this_project().specs(request.param)
     assert len(specs) > 600
     return request.param, specs.values()
 
@@ -107,7 +106,7 @@ def test_what_a_paper_tabulates_is_sampled_on_fifty_problems(everything):
 
 
 def test_and_in_profile_paper_on_the_hubs_own_fifty_as_often():
-    specs = Project().specs("paper").values()
+    specs = this_project().specs("paper").values()
     asked = [spec.params["sets"] for spec in specs if spec.notebook == "15_sample_rollouts"]
     both = [sets for sets in asked if "test_50" in sets]
     assert len(both) > 80 and all(sets.get("hub_test_50") == sets["test_50"] for sets in both)
@@ -134,7 +133,7 @@ def test_the_papers_chat_prompts_are_lines_of_the_profile():
 
 def test_the_plan_of_the_five_papers_has_hours_for_all_that_was_measured_and_disk(capsys, monkeypatch):
     monkeypatch.setattr(hours, "find_spec", lambda name: None)
-    project = Project()
+    project = this_project()
     plan = project.plan("paper", "ast", "program", "dense_all", "trace", "agent")
     seconds = expected(project, "paper", [plan.specs[run] for run in plan.waiting])
     assert plan.specs.keys() == seconds.keys()
@@ -171,7 +170,7 @@ def test_the_bound_counts_all_problems_of_a_set():
 
 
 def test_the_plan_of_everything_has_hours(capsys):
-    project = Project()
+    project = this_project()
     plan = project.plan("paper", "full")
     show_plan(project, plan, expected(project, "paper", [plan.specs[run] for run in plan.waiting]), 1)
     line = re.search(r"on one H100 .*", capsys.readouterr().out)
@@ -185,14 +184,16 @@ def test_the_commands_for_one_h100_are_half_a_page_and_say_what_they_promise():
     commands = [line.partition("  #")[0] for line in section.split("```")[1].splitlines()[1:]]
     assert len(section.splitlines()) <= 35 and commands[0].startswith("make PYTHON=python3")
     (plan,) = (shlex.split(line)[1:] for line in commands if " plan " in line)
-    done = subprocess.run([sys.executable, *plan], cwd=ROOT, capture_output=True, text=True)
+    assert plan[:2] == ["-m", "lib.runs"]
+    done = CliRunner().invoke(app, plan[2:])
+    assert done.exit_code == 0, done.output
     assert re.match(r"\d+ runs, ", done.stdout) and "on one H100 " in done.stdout and " GB of disk" in done.stdout
     runs = re.search(r"# (\d+) runs", section)
     assert runs and done.stdout.startswith(f"{runs[1]} runs")
     asked = [dict(word.split("=") for word in shlex.split(line)[2:]) for line in commands if " study " in line]
     assert len(asked) == 3 and all(one["PROFILE"] == "paper" for one in asked)
-    wanted = {name for one in asked for name in Project().plan("paper", *one["GROUP"].split()).specs}
-    assert wanted == {*Project().plan("paper", *plan[4:]).specs}
+    wanted = {name for one in asked for name in this_project().plan("paper", *one["GROUP"].split()).specs}
+    assert wanted == {*this_project().plan("paper", *plan[4:]).specs}
 
 
 def test_an_engine_that_is_missing_is_named_only_where_it_is_asked_for(monkeypatch):
@@ -204,7 +205,7 @@ def test_an_engine_that_is_missing_is_named_only_where_it_is_asked_for(monkeypat
 
 
 def test_a_run_of_other_profiles_is_neither_planned_nor_read():
-    project = Project()
+    project = this_project()
     paper, cpu = project.specs("paper"), project.specs("cpu")
     assert "rloo/sparse_50/0" in paper and "rloo/sparse_50/0" not in cpu
     assert "rloo/sparse_533/0" in cpu and not [name for name in paper if "_533" in name]

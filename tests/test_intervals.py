@@ -10,6 +10,7 @@ from scipy import stats
 
 from lib.files import DATA, REFERENCE
 from lib.study import intervals, judging
+from tests.conftest import this_project
 
 KEYS = ["method", "seed", "set", "problem"]
 
@@ -182,10 +183,8 @@ def test_the_error_of_one_run_on_few_problems():
 
 
 def test_starts_are_those_of_the_declared_runs():
-    from lib.runs.plan import Project
-
     listed = pd.read_csv(DATA / "methods.csv").set_index("method")["start"].fillna("")
-    runs = Project().of_profile("cpu")  # also those that the profile is without
+    runs = this_project().of_profile("cpu")  # also those that the profile is without
     starts = {name.rpartition("/")[0]: run.needs.get("init", "") for name, run in runs.items()}
     declared = {run: start.rpartition("/")[0] for run, start in starts.items() if start and run in listed}
     assert len(declared) > 60 and dict(listed[[*declared]]) == declared

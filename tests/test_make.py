@@ -24,6 +24,7 @@ from lib.runs.machine import RunError, try_lock
 from lib.runs.make import MACHINES, snakemake_options
 from lib.runs.plan import read_record
 from tests.scratch import (
+    BASE,
     STUDY,
     STUDY_CODE,
     TRAIN,
@@ -221,14 +222,18 @@ def test_a_failing_run_is_named_and_what_rests_on_it_is_not_begun(checkout):
 
 def test_what_does_not_rest_on_a_run_that_failed_goes_on(checkout):
     """The run that fails is over before the other's parent is, so that everything would end with it."""
-
-    def change(declarations):
-        declarations["runs"]["t/other"] = {"notebook": "train", "params": {"fail": True, "init": "x"}}
-        declarations["runs"]["t/base"] |= {"params": {"pause": 8.0, "steps": 3}}
-
-    checkout.declare(change)
-    said = checkout.call("make", "cpu", "t/other", "t/train_0.1", "--cores", "2", status=1)
-    assert "1 failed: t/other/0" in said and (checkout.folder("t/train_0.1") / "run.json").exists()
+    waits = "for _ in range(3000):\n    if Path('goes_on').exists():\n        break\n    time.sleep(0.1)"
+    write_notebook(checkout.root / "notebooks/base.ipynb", BASE, f"init = 'none'\n{TRAIN_CODE}", waits, TRAIN_END)
+    other = {"notebook": "train", "params": {"fail": True, "init": "x"}}
+    checkout.declare(set_in("runs", "t/other", value=other))
+    front = checkout.start("make", "cpu", "t/other", "t/train_0.1", "--cores", "2")
+    next(line for line in front.stdout if line.startswith("! run t/other/0 (cpu) failed"))
+    if sys.platform == "linux":  # the message is its last, and its end is what Snakemake sees
+        until(lambda: not any("lib.runs run cpu t/other/0" in command_of(one) for one in Path("/proc").glob("[0-9]*")))
+    (checkout.root / "goes_on").touch()
+    said = front.communicate(timeout=240)[0]
+    assert front.returncode == 1 and "1 failed: t/other/0" in said, said
+    assert (checkout.folder("t/train_0.1") / "run.json").exists()
 
 
 def published_runs(checkout, *studies: tuple[str, list[str]]) -> Path:

@@ -13,10 +13,12 @@ import pandas as pd
 import pytest
 from IPython.display import display
 
-from lib.files import REFERENCE, ROOT
+from lib.files import PROBLEMS, REFERENCE, ROOT
+from lib.game import problem
 from lib.runs import read_table
 from lib.runs.plan import Project, Spec, read_record
 from lib.study import judging
+from tests.conftest import this_project
 
 NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
 INTERACTIVE = {
@@ -39,11 +41,20 @@ def everything(warm, tmp_path_factory) -> Path:
 
 
 def test_every_notebook_runs(everything):
-    specs = Project().plan("smoke", "paths").specs
+    specs = this_project().plan("smoke", "paths").specs
     assert {spec.notebook for spec in specs.values()} == {path.stem for path in NOTEBOOKS} - INTERACTIVE
     assert len(specs) <= 54  # of miniature runs, in seconds each: a study adds few
     for name in specs:
         assert json.loads((everything / name / "run.json").read_text())["status"] == "finished", name
+
+
+def test_notebook_01_makes_the_committed_evaluation_sets(everything):
+    """Evaluation sets are drawn before the training sets, so a small build has the same ones."""
+    output = everything / "problems/all/0"
+    made, committed = (json.loads((f / "manifest.json").read_text()) for f in (output, PROBLEMS))
+    behind = ("3to4/train", "5num/train", "3to4/validation", "3to4/sealed_2000")  # training sets, and what came later
+    assert {n: e for n, e in made.items() if n not in behind} == {n: e for n, e in committed.items() if n not in behind}
+    assert len(problem.read(output, "3to4", "train")) == 100
 
 
 def by_hand(notebook: str, **given) -> dict:
@@ -84,7 +95,7 @@ def test_every_study_is_published_once():
 @pytest.mark.parametrize("spec", STUDIES, ids=lambda spec: spec.notebook)
 def test_the_defaults_of_a_study_are_those_of_the_published_one(spec: Spec):
     """The same values, and patterns that fit exactly the folders that `make figures` gives it."""
-    defaults = Project().notebook(spec.notebook)[0]
+    defaults = this_project().notebook(spec.notebook)[0]
     for name, value in spec.params.items():
         assert defaults[name] == value, name
     for name, needed in spec.declaration.needs.items():
@@ -107,7 +118,7 @@ def test_what_trains_and_samples_opens_on_the_published_start():
     """Each policy that a notebook starts from is there, and is sampled up to the cap that it was published with."""
     opened = 0
     for path in NOTEBOOKS:
-        defaults = Project().notebook(path.stem)[0] if path.stem not in INTERACTIVE else {}
+        defaults = this_project().notebook(path.stem)[0] if path.stem not in INTERACTIVE else {}
         for name in {"init", "policy"} & defaults.keys():
             folder = ROOT / defaults[name]
             if folder.is_relative_to(REFERENCE):

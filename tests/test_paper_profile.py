@@ -36,7 +36,7 @@ from lib.learn.search import SearchSettings
 from lib.learn.sft import train_sft
 from lib.learn.trainer import arguments
 from lib.runs.plan import Project
-from tests.conftest import copy_of_the_repository
+from tests.conftest import copy_of_the_repository, this_project
 from tests.test_preference import settings_of
 from tests.test_training import quick, sft_settings
 
@@ -116,7 +116,7 @@ def starts(runs) -> list[str]:
 def published_start() -> str:
     """Where paper program's RLOO starts with the line of lib/runs/README.md, and otherwise as in the profile."""
     line = re.search(r"`(rloo/sparse_k16: \{.+?\})`", (ROOT / "lib/runs/README.md").read_text())[1]
-    project, usual = Project(), Project().specs("paper")["rloo/sparse_k16/0"]
+    project, usual = Project(), this_project().specs("paper")["rloo/sparse_k16/0"]
     paper = project.declarations.profiles["paper"]
     paper = paper.model_copy(update={"runs": paper.runs | yaml.safe_load(line)})
     profiles = project.declarations.profiles | {"paper": paper}
@@ -237,7 +237,7 @@ def test_every_paper_has_prompt_template_test_split_and_initial_policy():
 
 @pytest.fixture(scope="module")
 def settings():
-    specs = {spec.run: spec for spec in reversed(Project().specs("paper").values())}  # of the first seed
+    specs = {spec.run: spec for spec in reversed(this_project().specs("paper").values())}  # of the first seed
     shared = {(paper, name): values for paper in RLOO for name, values in common(paper, specs).items()}
     return shared | special(specs)
 

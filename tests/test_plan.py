@@ -17,6 +17,7 @@ from lib.runs.hashes import code_tree, inputs, reward_code
 from lib.runs.hours import expected, show_plan, time_left, took
 from lib.runs.parameters import check
 from lib.runs.plan import Plan, Project, read_record
+from tests.conftest import this_project
 from tests.scratch import BASE, TRAIN_CODE, Checkout, set_in, write_notebook
 
 
@@ -190,7 +191,7 @@ def test_an_impossible_value_is_refused_before_the_start_and_by_hand(tmp_path, n
     ],
 )
 def test_values_that_do_not_fit_each_other_are_refused(change, message):
-    whole = Project().specs("cpu")["rloo/sparse/0"].params
+    whole = this_project().specs("cpu")["rloo/sparse/0"].params
     check(whole)
     with pytest.raises(ValueError, match=message):
         check(whole | change)
@@ -396,14 +397,14 @@ def test_a_studys_group_names_all_that_its_partial_analysis_reads(group):
     """A partial analysis has nothing made: what its group leaves out, its tables would lack without a word.
 
     Further seeds are a group of their own."""
-    project = Project()
+    project = this_project()
     studies = [spec for spec in project.plan("smoke", group).specs.values() if spec.study]
     read = {name for study in studies for name in study.parents if name.endswith(("/0", "/100"))}
     assert read and read <= {spec.name for spec in project.asked("smoke", [group])}
 
 
 def test_every_published_run_was_made_from_the_published_runs_that_it_names():
-    project, asked = Project(), 0
+    project, asked = this_project(), 0
     for profile in project.declarations.profiles:
         specs = project.specs(profile)
         for name, spec in specs.items():
@@ -422,7 +423,7 @@ def test_no_published_record_names_a_path_of_the_machine_that_made_it():
 
 def test_what_profile_cpu_declares_is_what_is_published():
     """Published and declared runs are the same, but for the base model and the problems, which are committed."""
-    specs = Project().specs("cpu")
+    specs = this_project().specs("cpu")
     others = [name for name in specs if not name.startswith(("tour/", "base/", "problems/"))]
     assert not [name for name in others if not specs[name].published], "make and publish it, or name it in `without`"
     folders = {
@@ -434,7 +435,7 @@ def test_what_profile_cpu_declares_is_what_is_published():
 
 def test_every_method_is_trained_on_as_many_completions():
     """README, "Choices": the budget of RL is completions sampled, of offline methods those that their pairs cost."""
-    specs = Project().specs("cpu")
+    specs = this_project().specs("cpu")
 
     def drawn(name):
         params = specs[name].params
@@ -518,7 +519,7 @@ def test_a_fingerprint_holds_what_parameters_name():
     assert held["3to4/heldout_1000"]["sha256"].startswith(found["problems 3to4/heldout_1000"])
     assert inputs({"reward": "trace_gated"}, ROOT)["reward trace_gated"] != found["reward trace_dense"]
     assert inputs({"a": "x." * 500, "b": "\0.", "c": "a/" * 500}, ROOT) == {}
-    for spec in (Project().specs("cpu")[name] for name in ("sft/free/0", "rloo/ast_tau2/0")):
+    for spec in (this_project().specs("cpu")[name] for name in ("sft/free/0", "rloo/ast_tau2/0")):
         assert inputs(spec.params, ROOT)
 
 

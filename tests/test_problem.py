@@ -1,27 +1,23 @@
-"""The problem sets: their sizes, no overlap, their hashes, and loading from the hub; notebook 01 makes the committed
-sets."""
+"""The problem sets: their sizes, no overlap, their hashes, and loading from the hub."""
 
 import json
 import re
 import shutil
 import subprocess
 import sys
-import tempfile
 from fractions import Fraction
 from itertools import combinations
 
 import datasets
 import numpy as np
 import pandas as pd
-import papermill
 import pytest
-from traitlets.config import Config
 
 from lib.files import PROBLEMS, REFERENCE, ROOT
 from lib.game import problem, solver
 from lib.game.problem import Problem, ProblemSetError
 from lib.runs.parameters import check
-from lib.runs.plan import Project
+from tests.conftest import this_project
 
 SIZES = {
     "showcase/test": 14, "3to4/test_50": 50, "3to4/validation_200": 200, "3to4/heldout_400": 400,
@@ -54,8 +50,8 @@ def test_the_sealed_set_is_apart_and_sampled_for_the_headline_alone(sets):
     records = {path: path.read_text() for path in REFERENCE.glob("*/*/*/*/run.json")}
     named = {path.parts[-3] for path, text in records.items() if '"sealed_2000"' in text}
     assert len(records) > 300
-    declared = Project().specs("cpu").values()
-    asked = {spec.run for spec in declared if "sealed_2000" in json.dumps(spec.params)}
+    specs = this_project().specs("cpu").values()
+    asked = {spec.run for spec in specs if "sealed_2000" in json.dumps(spec.params)}
     assert named == {"sealed_sft_free", "sealed_rloo_sparse", "sealed_rloo_sealed_pass4"}
     assert asked == {f"sample/{name}" for name in named}
 
@@ -315,25 +311,6 @@ def test_rows_about_evaluation_problems_are_excluded(capsys):
     rows = {"nums": [[35, 19, 44], [1, 2, 3]], "target": [98, 6], "text": ["a", "b"]}
     assert problem.exclude(datasets.Dataset.from_dict(rows))["text"] == ["b"]
     assert "1 of 2 rows dropped" in capsys.readouterr().out
-
-
-def test_notebook_makes_the_committed_evaluation_sets(tmp_path):
-    """Evaluation sets are drawn before the training sets, so a small build has the same ones."""
-    output = tmp_path / "problems"
-    with tempfile.TemporaryDirectory(dir="/tmp") as sockets:
-        papermill.execute_notebook(
-            ROOT / "notebooks" / "01_build_problems.ipynb",
-            tmp_path / "executed.ipynb",
-            parameters={"output": str(output), "train_rows": 100, "train_5num_rows": 20},
-            kernel_name="python3",
-            cwd=ROOT,
-            progress_bar=False,
-            config=Config({"KernelManager": {"transport": "ipc", "ip": f"{sockets}/s"}}),
-        )
-    made, committed = (json.loads((f / "manifest.json").read_text()) for f in (output, PROBLEMS))
-    behind = ("3to4/train", "5num/train", "3to4/validation", "3to4/sealed_2000")  # training sets, and what came later
-    assert {n: e for n, e in made.items() if n not in behind} == {n: e for n, e in committed.items() if n not in behind}
-    assert len(problem.read(output, "3to4", "train")) == 100
 
 
 MINE = [Problem((3, 5, 7), 26), Problem((2, 3, 7, 8), 24)]

@@ -10,11 +10,12 @@ import pandas as pd
 import pytest
 from IPython.display import display
 
-from lib.files import REFERENCE, ROOT, read_table, write_table
-from lib.runs.plan import Project, Spec
+from lib.files import REFERENCE, ROOT, read_table
+from lib.runs.plan import Spec
 from lib.study import judging
+from tests.conftest import this_project
 
-STUDIES = sorted({spec.name for spec in Project().specs("paper").values() if spec.study})
+STUDIES = sorted({spec.name for spec in this_project().specs("paper").values() if spec.study})
 PROBLEMS = 25  # of each set
 HUBS = 20  # in the place of the hub's fifty: the first of ours
 SEEDS = ("0", "1")
@@ -36,7 +37,7 @@ def relabelled(spec: Spec, source: Path, folder: Path) -> None:
             if hub:  # the profile samples the hub's problems beside ours
                 theirs = table[(table["set"] == "test_50") & (table["problem"] < HUBS)]
                 table = pd.concat([table, theirs.assign(set="hub_test_50")])
-            write_table(table.reset_index(drop=True), folder / path.name)
+            table.to_parquet(folder / path.name, index=False, compression=None)  # read once or twice
         elif path.is_file() and path.name != "run.json":
             shutil.copy(path, folder)
 
@@ -59,10 +60,16 @@ def relabel(tmp_path_factory):
     return folder
 
 
+@pytest.fixture(scope="module")
+def verdicts(tmp_path_factory):
+    """A cache of verdicts for all studies of this file: they are kept by content, style and look."""
+    return tmp_path_factory.mktemp("verdicts")
+
+
 @pytest.mark.parametrize("study", STUDIES)
-def test_a_study_runs_in_the_styles_of_the_gpu_profiles(study, relabel, tmp_path, monkeypatch):
-    monkeypatch.setattr(judging, "CACHE", tmp_path / "verdicts")
-    spec = Project().specs("paper")[study]
+def test_a_study_runs_in_the_styles_of_the_gpu_profiles(study, relabel, verdicts, tmp_path, monkeypatch, unrendered):
+    monkeypatch.setattr(judging, "CACHE", verdicts)
+    spec = this_project().specs("paper")[study]
     given = dict(spec.params) | {"output": str(tmp_path / "study")}
     for parameter, runs in spec.declaration.needs.items():
         runs = [runs] if isinstance(runs, str) else runs

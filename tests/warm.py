@@ -1,13 +1,14 @@
 """Kernels for a test session, forked from one process that has imported what they all import.
 
 Importing torch and transformers takes longer than all the rest of a miniature run. `python tests/warm.py SOCKET`
-imports them once. A copy of this file, called ipykernel_launcher.py, comes first on the path of the tests' runs, so
-that each of their kernels is a stand-in process: it lives, is interrupted and dies together with the fork that does its
-work. Each kernel imports the modules of lib/ anew, from its own checkout. Tests that kill processes start their kernels
-as users do.
+imports them once for all workers of a session, as soon as one of them connects. A copy of this file, called
+ipykernel_launcher.py, comes first on the path of the tests' runs, so that each of their kernels is a stand-in process:
+it lives, is interrupted and dies together with the fork that does its work. Each kernel imports the modules of lib/
+anew, from its own checkout. Tests that kill processes start their kernels as users do.
 """
 
 import ctypes
+import gc
 import json
 import os
 import select
@@ -19,22 +20,29 @@ import time
 SOCKET = "WARM_KERNELS"
 WAIT = 120.0  # seconds until what is imported must be there
 COMMON = (
-    "datasets debugpy.server ipykernel.kernelapp matplotlib.pyplot matplotlib_inline.backend_inline pandas "
-    "pyarrow.parquet pydantic scipy.stats seaborn torch tqdm transformers.masking_utils transformers.modeling_layers "
-    "transformers.modeling_utils transformers.models.auto.auto_factory transformers.models.qwen2.modeling_qwen2 "
-    "trl.rewards"
+    "datasets debugpy.server ipykernel.kernelapp matplotlib.backends.backend_pdf matplotlib.pyplot "
+    "matplotlib_inline.backend_inline pandas PIL.Image pyarrow.parquet pydantic scipy.stats seaborn torch tqdm "
+    "transformers.masking_utils transformers.modeling_layers transformers.modeling_utils "
+    "transformers.models.auto.auto_factory transformers.models.qwen2.modeling_qwen2 trl.rewards"
 )
 
 
 def serve(path: str) -> None:
-    """Fork a kernel for everyone who asks, until the test session ends."""
+    """Fork a kernel for everyone who asks, until the test session ends.
+
+    What has been imported is frozen: no kernel looks through it for garbage, which would also copy its memory.
+    """
     ctypes.CDLL(None).prctl(1, signal.SIGKILL)
-    for module in COMMON.split():
-        __import__(module)
-    signal.signal(signal.SIGCHLD, signal.SIG_IGN)
     listener = socket.socket(socket.AF_UNIX)
     listener.bind(path)
     listener.listen()
+    select.select([listener], [], [])  # a session that asks for no kernel pays for no import
+    for module in COMMON.split():
+        __import__(module)
+    sys.modules["PIL.Image"].preinit()  # what reads and writes the usual formats
+    gc.collect()
+    gc.freeze()
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)
     while True:
         asked = listener.accept()[0]
         if os.fork() == 0:
@@ -47,6 +55,8 @@ def attend(asked: socket.socket) -> None:
     """Fork the kernel, pass signals on to it, and end it with the process that asked; returns in the kernel alone."""
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     message, streams, *_ = socket.recv_fds(asked, 2**20, 3)
+    if not message:  # it wanted the imports to begin
+        os._exit(0)
     while not message.endswith(b"\n"):
         message += asked.recv(2**20)
     kernel = os.fork()

@@ -29,9 +29,9 @@ SMOL = {  # HuggingFaceTB/SmolLM2-135M's config.json
 TRAINERS = {"10_train_sft": "SFT", "11_train_rloo": "RLOO", "13_train_preference": "preference"}
 
 
-def base(profile: str):
+def base(project: Project, profile: str):
     """A model of the shape of a profile's base, without memory for it."""
-    init = Project().declarations.profiles[profile].notebooks["10_train_sft"]["init"]
+    init = project.declarations.profiles[profile].notebooks["10_train_sft"]["init"]
     with torch.device("meta"):
         if init == "HuggingFaceTB/SmolLM2-135M":
             return LlamaForCausalLM(LlamaConfig(**SMOL, tie_word_embeddings=True))
@@ -41,12 +41,13 @@ def base(profile: str):
 def predicted(profile: str, card: float) -> pd.DataFrame:
     """A row a training run: trainer, rows and tokens of a micro-batch, accumulation steps, GiB, and the GiB that are
     there (where vLLM draws, it holds its share of the card)."""
-    model, rows = base(profile), []
+    project, rows = Project(), []
+    model = base(project, profile)
     with (
         patch.object(torch.cuda, "is_available", lambda: True),
         patch.object(lib.learn.model, "machine_memory", lambda: card * 2**30),
     ):
-        for spec in Project().specs(profile).values():
+        for spec in project.specs(profile).values():
             if spec.notebook not in TRAINERS:
                 continue
             trainer, params = TRAINERS[spec.notebook], spec.params
