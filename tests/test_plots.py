@@ -67,19 +67,19 @@ def test_every_method_looks_different():
 
 
 def test_an_unknown_method_gets_a_look_of_its_own_and_keeps_it():
-    mine, other = plots.look("rloo/mine"), plots.look("rloo/other")
-    assert mine.label == "rloo/mine" and mine.colour != other.colour and plots.look("rloo/mine") == mine
+    mine, other = plots.style_of("rloo/mine"), plots.style_of("rloo/other")
+    assert mine.label == "rloo/mine" and mine.colour != other.colour and plots.style_of("rloo/mine") == mine
     plots.pass_at_k_curves(plots.figure()[1], curves(**{"rloo/mine": 0.5, "sft/free": 0.4}))
     assert plots.ordered(["rloo/other", "rloo/mine", "rloo/sparse", "sft/free", "rloo/mine"]) == [
         *["sft/free", "rloo/sparse"],
         *["rloo/mine", "rloo/other"],
     ]
-    many = [plots.look(f"rloo/mine{i}") for i in range(36)]
+    many = [plots.style_of(f"rloo/mine{i}") for i in range(36)]
     assert len({(method.colour, method.marker) for method in many}) == 36
 
 
 def test_a_search_system_looks_like_its_policy_and_is_written_with_its_budget():
-    policy, system = plots.look("preference/agent_soft"), plots.look("preference/agent_soft 16/16 T0.9")
+    policy, system = plots.style_of("preference/agent_soft"), plots.style_of("preference/agent_soft 16/16 T0.9")
     assert system == policy._replace(label="Action DPO, Q soft 16/16 T0.9")
 
 
@@ -88,7 +88,7 @@ def test_pass_at_k_curves_draw_the_table():
     table = curves(**{"rloo/ast_tau2": 0.4, "sft/free": 0.2})
     plots.pass_at_k_curves(ax, table.sample(frac=1, random_state=0))
     sft, ast = ax.get_lines()  # in the order of the table of methods, whatever this table's
-    assert sft.get_color() == plots.look("sft/free").colour and ast.get_label() == "AST τ=2"
+    assert sft.get_color() == plots.style_of("sft/free").colour and ast.get_label() == "AST τ=2"
     np.testing.assert_array_equal(ast.get_xdata(), np.arange(1, 17))
     np.testing.assert_allclose(ast.get_ydata(), 1 - 0.6 ** np.arange(1, 17))
     assert list(ax.get_xticks()) == [1, 2, 4, 8, 16] and len(ax.collections) == 2

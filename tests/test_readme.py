@@ -145,11 +145,11 @@ Compared with the sparse reward, {moves("rloo/ast_tau2", "rloo/sparse")}.
 3. **Rewarding the best of four samples together**, and nothing for a wrong answer, beats the sparse reward at pass@1
 and SFT at pass@16: {shares("rloo/cov_pass4")}. But {100 * best["unanswered"]:.1f}% of its samples give no answer
 (SFT: {100 * start["unanswered"]:.1f}%), at {best["tokens"]:.0f} tokens each (SFT: {start["tokens"]:.0f}).
-With the tokens of sixteen SFT samples, its coverage {level} SFT's: {words.said(equal)}.
+With the tokens of sixteen SFT samples, its coverage {level} SFT's: {words.estimate(equal)}.
 On 2,000 sealed problems {both}; from a base model a quarter as large, neither is significant. With the reports'
 budget ({counted(late_runs)}) it has {shares("rloo/cov_pass4_533")}: pass@16 is higher than the sparse reward's,
 and pass@1 {late}. At temperature 0.8, cut at {limit} tokens, it then beats SFT at equal tokens
-by {words.said(claimed.loc["coverage-51"])}."""
+by {words.estimate(claimed.loc["coverage-51"])}."""
     parts = [fill(part, 140, subsequent_indent="   ") for part in re.split(r"\n(?=\d\. )", found)]
     counts = f"""We tested **{first[["holds", "open", "reversed"]].sum()} comparisons** of the reports, as
 first posed: {first["holds"]} hold, {first["reversed"]} are reversed, {first["open"]} are open;

@@ -18,22 +18,23 @@ def test_pick_finds_the_one_row():
 
 def test_said():
     first, _, last = (words.pick(GAPS, method=method) for method in "abc")
-    assert words.said(first) == "+2.8 points (95% CI -1.3 to +5.5)"
-    assert words.said(first, unit="") == "+2.8 [-1.3, +5.5]"
-    assert words.said(last) == "-5.0 points (95% CI -6.0 to -4.0) (one seed)"
+    assert words.estimate(first) == "+2.8 points (95% CI -1.3 to +5.5)"
+    assert words.estimate(first, unit="") == "+2.8 [-1.3, +5.5]"
+    assert words.estimate(last) == "-5.0 points (95% CI -6.0 to -4.0) (one seed)"
     assert (
-        words.said(first.drop("baseline"), " equations", scale=1, digits=2) == "0.03 equations (95% CI -0.01 to 0.06)"
+        words.estimate(first.drop("baseline"), " equations", scale=1, digits=2)
+        == "0.03 equations (95% CI -0.01 to 0.06)"
     )
     assert words.level(first.drop("baseline")) == "2.8% (95% CI -1.3 to 5.5)"
-    assert words.said(None) == "not run"
+    assert words.estimate(None) == "not run"
 
 
 def test_a_change_is_a_verb_and_a_size_without_a_sign():
     same, rises, falls = (words.pick(GAPS, method=method) for method in "abc")
-    assert words.moved(rises) == "rises by 10.2 points (95% CI 8.3 to 12.1)"
-    assert words.moved(falls) == "falls by 5.0 points (95% CI 4.0 to 6.0) (one seed)"
-    assert words.moved(same) == "does not change significantly: +2.8 points (95% CI -1.3 to +5.5)"
-    assert words.moved(None) == "not run"
+    assert words.change(rises) == "rises by 10.2 points (95% CI 8.3 to 12.1)"
+    assert words.change(falls) == "falls by 5.0 points (95% CI 4.0 to 6.0) (one seed)"
+    assert words.change(same) == "does not change significantly: +2.8 points (95% CI -1.3 to +5.5)"
+    assert words.change(None) == "not run"
 
 
 def test_a_title_names_who_is_ahead():
@@ -54,4 +55,4 @@ def test_compared():
 
 def test_the_papers_number_stands_in_parentheses():
     ours = pd.Series(["1.0", "2.0"])
-    assert words.beside(ours, pd.Series([57.81, float("nan")])).tolist() == ["1.0 (57.8)", "2.0"]
+    assert words.with_paper(ours, pd.Series([57.81, float("nan")])).tolist() == ["1.0 (57.8)", "2.0"]

@@ -16,7 +16,7 @@ import pandas as pd
 from lib.game.expression import flattened, parse
 from lib.game.verifiers import CHECKS, PROGRAM_WEIGHTS, REJECTIONS, STATUSES
 from lib.study.judging import TRACE
-from lib.study.words import beside, ends
+from lib.study.words import formatted, with_paper
 
 KEYS = ["method", "seed", "set", "problem"]  # the index of scores
 SUMMARY = re.compile("(late change of|change of|growth of|late|highest) (.+)")  # numbers of training logs
@@ -321,7 +321,7 @@ def as_text(table: pd.DataFrame, signed=False, scale=100, digits=1) -> pd.Series
     """Estimates with their intervals as text, by default in percent, such as "57.8 [54.1, 61.2]". `table` has columns
     estimate, low, high. signed: write a sign, for differences."""
     rows = table[["estimate", "low", "high"]].to_dict("records")
-    texts = ["{} [{}, {}]".format(*ends(row, signed, scale, digits)) for row in rows]
+    texts = ["{} [{}, {}]".format(*formatted(row, signed, scale, digits)) for row in rows]
     return pd.Series(texts, index=table.index, dtype=object)
 
 
@@ -338,6 +338,8 @@ def as_table(
     rows = table[table["metric"].isin(metrics) & table["method"].isin(methods)]
     lookup = {} if paper is None else paper.to_dict()
     paper_values = [lookup.get(key) for key in zip(rows["method"], rows["metric"], strict=True)]
-    text = beside(as_text(rows, signed="baseline" in rows), pd.Series(paper_values, rows.index, dtype=float), digits)
+    text = with_paper(
+        as_text(rows, signed="baseline" in rows), pd.Series(paper_values, rows.index, dtype=float), digits
+    )
     wide = rows.assign(text=text).pivot(index="method", columns="metric", values="text")
     return wide.reindex(index=[method for method in methods if method in wide.index], columns=metrics).fillna("")

@@ -39,12 +39,12 @@ _unlisted = count()  # numbers the methods that data/methods.csv does not list
 
 
 @cache
-def look(method: str) -> Method:
+def style_of(method: str) -> Method:
     """Label, colour and marker of a method or a search system. The listed colours are Okabe and Ito's and Paul Tol's
     "muted" ones, which people with a colour vision deficiency can distinguish."""
     policy, _, settings = method.partition(" ")
     if settings:
-        return look(policy)._replace(label=f"{label(policy)} {settings}")
+        return style_of(policy)._replace(label=f"{label(policy)} {settings}")
     if policy in methods().index:
         return Method(*map(str, methods().loc[policy, ["label", "colour", "marker"]]))
     index = next(_unlisted)
@@ -53,7 +53,7 @@ def look(method: str) -> Method:
 
 def label(method: str) -> str:
     """A method's name as tables and legends print it."""
-    return look(method).label
+    return style_of(method).label
 
 
 def ordered(names) -> list[str]:
@@ -113,7 +113,7 @@ def _spans(table: pd.DataFrame) -> list[pd.Series]:
 def points(ax, x, table: pd.DataFrame, method: str, **options) -> None:
     """Draw the estimates of one method at `x` with their intervals. A table without low and high, which has a paper's
     numbers, is drawn with hollow markers."""
-    style = look(method)
+    style = style_of(method)
     arguments = {"yerr": _spans(table), "elinewidth": 0.8} if "low" in table else {"markerfacecolor": "none"}
     arguments |= {"color": style.colour, "marker": style.marker, "label": style.label, "linestyle": "", **options}
     ax.errorbar(x, table["estimate"], **arguments)
@@ -125,7 +125,7 @@ def pass_at_k_curves(ax, table: pd.DataFrame, title="", band=True) -> None:
     each other."""
     names, has_intervals = ordered(table["method"]), "low" in table
     for i, method in enumerate(names):
-        style, rows = look(method), table[table["method"] == method].sort_values("k")
+        style, rows = style_of(method), table[table["method"] == method].sort_values("k")
         marker_rows = [row for row, k in enumerate(rows["k"]) if k & (k - 1) == 0]
         x = rows["k"] * (1 if band else 2 ** (0.08 * (i - (len(names) - 1) / 2)))  # bars side by side
         if has_intervals:
@@ -206,7 +206,7 @@ def training_curves(axes, table: pd.DataFrame, smooth=5, shares=()) -> None:
     for ax, quantity in zip(axes, quantities, strict=False):
         part = table[table["quantity"] == quantity].dropna(subset="value")
         for method in ordered(part["method"]):
-            style, rows = look(method), part[part["method"] == method]
+            style, rows = style_of(method), part[part["method"] == method]
             runs = rows.pivot(index="step", columns="seed", values="value")
             runs = runs.rolling(smooth, min_periods=1, center=True).mean()
             if runs.shape[1] > 1:
