@@ -7,7 +7,7 @@ A factory registered with `@register("name")` takes the reward's options and ret
 logged beside the total. Your own reward may be in a notebook, or in a file that its name points to, as in
 `reward: my_rewards.py:closer` in papermill_runs.yaml.
 
-Equations are those of "Dense Rewards for RLVR on Countdown via ASTs" (Elbakry, 2026), abbreviated `ast`, unless another
+Equations are those of "Dense Rewards for RLVR on Countdown via ASTs" (Elbakry), abbreviated `ast`, unless another
 paper is named: `dense` is "Enhancing RLOO with Dense Symbolic Rewards and Bandit-Driven Curricula" (Sangpisit,
 Thawornbut).
 """
@@ -333,9 +333,9 @@ def traced(
 # earlier setup a policy trained with trace_guarded learned to close the think block at once and to write its trace
 # after it (99.9%): if no line is in the block, there is no fault, unless `strict` is set.
 TRACE_REWARDS = {
-    "trace_outcome": ({}, "final-only: structured traces can improve under the sparse final verifier alone"),
-    "trace_dense": ({"validity": 0.5}, "process-v1: valid transitions and matching states improve credit assignment"),
-    "trace_gated": ({"bonus": 0.2}, "process-v2: process credit should apply only where the final answer is right"),
+    "trace_outcome": ({}, "final-only: can RL on the answer alone improve a policy that writes traces?"),
+    "trace_dense": ({"validity": 0.5}, "process-v1: paying for every true line says which lines were good"),
+    "trace_gated": ({"bonus": 0.2}, "process-v2: the trace is paid for only behind a right answer"),
     "trace_guarded": (
         {"bonus": 0.2, "penalty": 0.2},
         "process-v3: a price for faults keeps the bonus from sloppy traces",

@@ -45,6 +45,7 @@ ELSEWHERE = {  # stated, and not the value of a run: a data set's size, a formul
     ("program", "target_tolerance"),
     ("dense", "ipo_log_ratios"),
     ("dense", "curriculum_difficulty"),
+    *(("dense", f"sft_{name}") for name in ("learning_rate", "batch_size", "epochs")),
     ("trace", "sft_gradient_accumulation"),
 }
 RLOO = {
@@ -69,20 +70,19 @@ def common(paper: str, specs) -> dict[str, list]:
     updates = (1000 - sft["eval_demonstrations"]) // sft["batch_size"]
     return {
         **{name: of(name) for name in ("group_size", "steps", "learning_rate", "weight_decay", "max_tokens")},
-        "clip": of("importance_cap"),
         **dict.fromkeys(("entropy_coef", "entropy_coefficient"), of("entropy_coef")),
         **dict.fromkeys(("kl_coef", "kl_coefficient"), of("kl_coef")),
-        **dict.fromkeys(("prompts", "batch_size"), of("problems_per_step")),
+        **dict.fromkeys(("problems_per_step", "batch_size"), of("problems_per_step")),
         **dict.fromkeys(("optimizer", "sft_optimizer"), optimizer),
         **{
             f"sft_{name}": [sft[name]] for name in ("learning_rate", "schedule", "weight_decay", "epochs", "batch_size")
         },
-        "importance_weight_clip": of("importance_cap"),
+        **dict.fromkeys(("importance_cap", "importance_weight_clip"), of("importance_cap")),
         "epochs": of("steps"),
         "gradient_accumulation_steps": [
             run.params["problems_per_step"] * run.params["group_size"] / run.params["micro_batch"] for run in rloo
         ],
-        "max_grad_norm": [quick().max_grad_norm],
+        **{name: [quick().max_grad_norm] for name in ("max_grad_norm", "sft_max_grad_norm")},
         "base_model": [sft["init"]],
         "sft_demonstrations": [HUB_DEMONSTRATIONS] * (sft["source"] == "hub"),
         "train_problems": [HUB[run.params["problem_set"]] for run in rloo if run.params["source"] == "hub"],

@@ -128,10 +128,11 @@ def findings(_: str) -> str:
     both = "both leads hold" if (again == "holds").all() else both
     claimed = figures("grand_claims", "id")
     longer = claimed.loc[["coverage-32", "coverage-33"], "answer"]
-    assert (longer == "holds").all(), f"write the sentences on the reports' budget anew: {longer.to_dict()}"
+    assert (longer == "holds").all(), f"write the sentences on {many:,.0f} rollouts anew: {longer.to_dict()}"
     late = words.compared(claimed.loc["coverage-34"], "is higher", "is lower", "does not differ significantly")
     late_runs = of.loc["rloo/cov_pass4_533", "runs"]
     assert claimed.loc["coverage-51", "answer"] == "holds", "write the sentence on equal tokens anew"
+    large_runs = figures("coverage_sizes", "method")["runs"].loc["rloo/large_pass4"].min()
     limit = figures("coverage_limits", "method").loc["rloo/cov_pass4_533 T0.8", "limit"]
     smaller, larger = (claimed.loc[[f"coverage-{n}", f"coverage-{n + 1}"], "answer"] for n in (57, 62))
     assert (smaller == "open").all(), f"write the sentence on the smaller base model anew: {smaller.to_dict()}"
@@ -139,23 +140,23 @@ def findings(_: str) -> str:
     found = f"""\
 1. **Rewarding correctness alone** (the sparse reward: 1 for a correct answer, 0.1 for a wrong one).
 After {few:,.0f} rollouts {moves("rloo/sparse", "sft/free")}:
-{shares("rloo/sparse")}, where SFT has {shares("sft/free")}. With the reports' {many:,.0f} rollouts it
+{shares("rloo/sparse")} (SFT: {shares("sft/free")}). With {many:,.0f} rollouts, about as many as in `ast`, it
 reaches {shares("rloo/sparse_533")} ({counted(runs)}), within 3 points of SFT's coverage.
 2. **Partial credit for near misses** (by abstract syntax trees, AST): {shares("rloo/ast_tau2")}.
 Compared with the sparse reward, {moves("rloo/ast_tau2", "rloo/sparse")}.
 3. **Rewarding the best of four samples together**, and nothing for a wrong answer, beats the sparse reward at pass@1
 and SFT at pass@16: {shares("rloo/cov_pass4")}. But {100 * best["unanswered"]:.1f}% of its samples give no answer
-(SFT: {100 * start["unanswered"]:.1f}%), at {best["tokens"]:.0f} tokens each (SFT: {start["tokens"]:.0f}).
+(SFT: {100 * start["unanswered"]:.1f}%), at {best["tokens"]:.0f} tokens per sample (SFT: {start["tokens"]:.0f}).
 With the tokens of sixteen SFT samples, its coverage {level} SFT's: {words.estimate(equal)}.
-On 2,000 sealed problems {both}; from a base model a quarter as large neither is significant, and from one twice
-as large (2 runs) only the second. With the reports'
-budget ({counted(late_runs)}) it has {shares("rloo/cov_pass4_533")}: pass@16 is higher than the sparse reward's,
-and pass@1 {late}. At temperature 0.8, cut at {limit} tokens, it then beats SFT at equal tokens
+On 2,000 sealed problems {both}; from a base model a quarter as large neither is significant, from one twice
+as large ({counted(large_runs)}) only the second. With {many:,.0f}
+rollouts ({counted(late_runs)}) it has {shares("rloo/cov_pass4_533")}: pass@16 is higher than the sparse reward's,
+and pass@1 {late}. At temperature 0.8, cut at {limit} tokens, it beats SFT at equal tokens
 by {words.estimate(claimed.loc["coverage-51"])}."""
     parts = [fill(part, 140, subsequent_indent="   ") for part in re.split(r"\n(?=\d\. )", found)]
     counts = f"""We tested **{first[["holds", "open", "reversed"]].sum()} comparisons** of the reports, as
 first posed: {first["holds"]} hold, {first["reversed"]} are reversed, {first["open"]} are open;
-{first.get("not run", 0)} not run. In {first["contradict the paper"]} the size differs clearly from the report's
+{first.get("not run", 0)} more not run. In {first["contradict the paper"]} the size differs clearly from the report's
 ([what this means](#the-claims))."""
     return "\n".join([*parts, "", fill(counts, 140)])
 

@@ -1,5 +1,4 @@
-"""The distance of an answer from a solution: Eq. 5 and 6 of "Dense Rewards for RLVR on Countdown via ASTs" (Elbakry,
-2026).
+"""The distance of an answer from a solution: Eq. 5 and 6 of "Dense Rewards for RLVR on Countdown via ASTs" (Elbakry).
 
 Eq. 6 lays two trees on each other, root on root, may swap the operands of a + or * that both trees have, and counts the
 nodes that differ. Eq. 5 is the minimum of this over all solutions. No recursion is needed here: `solver.solution_forms`

@@ -1,4 +1,4 @@
-"""Finds the equations of a free-form reasoning and judges each (`dense`, Section 3.4; paper `ast`, Appendix C.5).
+"""Finds the equations of a free-form reasoning and judges each (`dense`, Section 3.4; `ast`, Section 5.2).
 
     44 + 19 = 63, 63 * 35 = 2205
     so 44 + 19 = 63 and 63 + 35 = 98
