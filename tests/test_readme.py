@@ -149,10 +149,10 @@ and SFT at pass@16: {shares("rloo/cov_pass4")}. But {100 * best["unanswered"]:.1
 (SFT: {100 * start["unanswered"]:.1f}%), at {best["tokens"]:.0f} tokens per sample (SFT: {start["tokens"]:.0f}).
 With the tokens of sixteen SFT samples, its coverage {level} SFT's: {words.estimate(equal)}.
 On 2,000 sealed problems {both}; from a base model a quarter as large neither is significant, from one twice
-as large ({counted(large_runs)}) only the second. With {many:,.0f}
-rollouts ({counted(late_runs)}) it has {shares("rloo/cov_pass4_533")}: pass@16 is higher than the sparse reward's,
-and pass@1 {late}. At temperature 0.8, cut at {limit} tokens, it beats SFT at equal tokens
-by {words.estimate(claimed.loc["coverage-51"])}."""
+as large ({counted(large_runs)}) only the second. With {many:,.0f} rollouts ({counted(late_runs)}) it has
+{shares("rloo/cov_pass4_533")}: pass@16 is higher than the sparse reward's, and pass@1 {late}.
+At temperature 0.8, cut at {limit} tokens ({counted(claimed.loc["coverage-51", "seeds"])}), it then beats SFT at equal
+tokens by {words.estimate(claimed.loc["coverage-51"])}."""
     parts = [fill(part, 140, subsequent_indent="   ") for part in re.split(r"\n(?=\d\. )", found)]
     counts = f"""We tested **{first[["holds", "open", "reversed"]].sum()} comparisons** of the reports, as
 first posed: {first["holds"]} hold, {first["reversed"]} are reversed, {first["open"]} are open;
