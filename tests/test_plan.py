@@ -7,12 +7,11 @@ import re
 import shutil
 from pathlib import Path
 
-import nbformat
 import pytest
 
 from lib.files import DATA, ROOT, nearest
 from lib.runs import Run
-from lib.runs.declare import DeclarationError, read_notebook
+from lib.runs.declare import DeclarationError
 from lib.runs.hashes import code_tree, inputs, reward_code
 from lib.runs.hours import expected, show_plan, time_left, took
 from lib.runs.parameters import check
@@ -364,6 +363,21 @@ def test_seeds_are_paired_and_pooled(checkout):
     assert kept == {"t/base/0", "t/base/1", "t/base/2"}
 
 
+def test_a_run_is_resolved_with_what_it_needs_alone(checkout):
+    """A mistake in another run does not stop it; a mistake in a run that it needs does."""
+    checkout.declare(set_in("runs", "t/other", value={"notebook": "base", "params": {"rat": 0.1}}))
+    specs = checkout.specs("cpu", "t/train_0.1/0")
+    assert [*specs] == ["t/base/0", "t/train_0.1/0"]
+    for wrong in (["t/other/0"], []):
+        with pytest.raises(DeclarationError, match="run t/other/0: parameter of base 'rat'"):
+            checkout.specs("cpu", *wrong)
+    assert "run of profile cpu 't/trian_0.1/0' does not exist" in checkout.ask("run", "cpu", "t/trian_0.1/0", status=1)
+    checkout.declare()
+    assert specs["t/train_0.1/0"].fingerprint == Checkout(checkout.root).specs("cpu")["t/train_0.1/0"].fingerprint
+    checkout.declare(set_in("runs", "t/base", "params", value={"rat": 0.1}))
+    assert "run t/base/0: parameter of base 'rat'" in checkout.ask("run", "cpu", "t/train_0.1/0", status=1)
+
+
 def test_a_profile_may_be_without_runs_and_those_that_need_them(checkout):
     checkout.declare(set_in("profiles", "cpu", value={"without": ["t/train_0.1"]}))
     assert {name.rpartition("/")[0] for name in checkout.specs("cpu")} == {"t/base", "t/train_0.2", "study/study"}
@@ -468,12 +482,10 @@ def test_code_is_what_runs():
 
 
 def test_a_notebook_that_jupyterlab_saved_is_the_same(tmp_path):
-    path = tmp_path / "mine.ipynb"
 
     def code(*cells: str) -> str:
-        first = nbformat.v4.new_code_cell("output = ''\nseed = 0", metadata={"tags": ["parameters"]})
-        nbformat.write(nbformat.v4.new_notebook(cells=[first, *map(nbformat.v4.new_code_cell, cells)]), path)
-        return read_notebook(path)[1]
+        write_notebook(tmp_path / "notebooks/mine.ipynb", "output = ''\nseed = 0", *cells)
+        return Project(tmp_path).code("mine")
 
     assert code("x = f(1,2)") == code("", "x = f(1, 2)  # two", "  \n", "# nothing") != code("x = f(1, 3)")
 
