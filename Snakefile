@@ -13,7 +13,8 @@ from lib.runs.plan import Plan, Project
 os.environ[PARENT] = str(os.getpid())
 project = Project(root, published=bool(int(config.get("published", 0))))
 on_gpus = bool(gpus())  # asked once, and not again for every run
-waiting, specs = config["runs"].split(","), project.specs(config["profile"])
+waiting = config["runs"].split(",")
+specs = project.specs(config["profile"], *waiting)
 plan = Plan({run: specs[run] for run in specs if run in waiting})
 made = config["profile"] + "/{run}/run.json"  # below the folder of all runs, whose own name may hold braces
 

@@ -16,6 +16,11 @@ import pytest
 from tests.warm import SOCKET, WAIT
 
 os.environ.update(OMP_NUM_THREADS="1", TOKENIZERS_PARALLELISM="false", HF_HUB_OFFLINE="1", HF_HUB_DISABLE_TELEMETRY="1")
+# Tests start some two hundred processes: what one has compiled, the others read, even where it is not kept otherwise.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+sys.dont_write_bytecode = False
+# jsonschema is imported by some tests before lib.runs, which says why it does without this module.
+sys.modules.setdefault("rfc3987_syntax", None)
 # No test sees what was made in data/runs, and none leaves anything there: set before anything imports lib.files.
 OURS = "runs-of-tests-"
 if OURS not in os.environ.get("COUNTDOWN_RUNS", ""):  # workers take that of the process that started them
@@ -171,8 +176,8 @@ def checkout(tmp_path: Path):
 
     for name in ("lib/__init__.py", "lib/files.py", "Snakefile"):
         (tmp_path / name).parent.mkdir(exist_ok=True)
-        shutil.copy(ROOT / name, tmp_path / name)
-    shutil.copytree(ROOT / "lib/runs", tmp_path / "lib/runs", ignore=shutil.ignore_patterns("__pycache__"))
+        shutil.copy2(ROOT / name, tmp_path / name)  # with its time, by which Python knows what is compiled
+    shutil.copytree(ROOT / "lib/runs", tmp_path / "lib/runs", ignore=shutil.ignore_patterns("*.pyc.*"))
     notebooks, train = tmp_path / "notebooks", (scratch.TRAIN_CODE, scratch.TRAIN_END)
     scratch.write_notebook(notebooks / "base.ipynb", scratch.BASE, f"init = 'none'\n{train[0]}", train[1])
     scratch.write_notebook(notebooks / "train.ipynb", scratch.TRAIN, *train)

@@ -136,7 +136,7 @@ def test_dr_grpo_differs_from_leave_one_out_by_one_factor():
     assert torch.allclose(centred(rewards), 7 / 8 * leave_one_out(rewards))
 
 
-@pytest.mark.parametrize("estimate", [max_rl, grpo, centred])
+@pytest.mark.parametrize("estimate", [leave_one_out, max_rl, grpo, centred])
 def test_a_group_of_equal_rewards_teaches_nothing(estimate):
     assert (estimate(torch.full((2, 8), 0.1)) == 0).all() and (estimate(torch.zeros(2, 8)) == 0).all()
 

@@ -3,10 +3,11 @@
 import pytest
 
 from lib.files import FIGURES, ROOT
+from tests.conftest import this_project
 from tests.test_exercises import FOUND, GIVEN, solve
 from tests.test_notebooks import STUDIES, by_hand
 
-NOTEBOOKS = sorted(spec.notebook for spec in STUDIES)
+NOTEBOOKS = sorted(this_project().declared("cpu")[name].notebook for name in STUDIES)
 
 
 @pytest.mark.parametrize("notebook", NOTEBOOKS)

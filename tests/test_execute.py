@@ -97,7 +97,7 @@ def test_time_adds_up_over_kills(tmp_path):
     assert prepare(tmp_path, BEGAN, dict(MAKER), study=True)[1] == 0
 
 
-def test_a_folder_that_is_not_the_runs_own_is_never_emptied(checkout, here, capsys):
+def test_a_folder_that_is_not_the_runs_own_is_never_emptied(checkout, warm_kernels, here, capsys):
     folder = checkout.folder("t/base")
     folder.mkdir(parents=True)
     (folder / "checkpoint").mkdir()
@@ -121,7 +121,7 @@ def test_a_folder_that_is_not_the_runs_own_is_never_emptied(checkout, here, caps
 # -- its notebook ------------------------------------------------------------------------------------
 
 
-def test_streams_are_merged_as_a_terminal_shows_them(checkout, here):
+def test_streams_are_merged_as_a_terminal_shows_them(checkout, warm_kernels, here):
     """What the kernel sends in pieces is one text, and a progress line ends as its last state, however long it was."""
     pieces = ["x is", " 3\n", "step 1\rstep", " 2\r", "step 3\n", "end\n"]
     code = f"import sys, time\nfor piece in {pieces}:\n    print(piece, end='', flush=True)\n    time.sleep(0.3)\n"
@@ -141,7 +141,7 @@ def test_streams_are_merged_as_a_terminal_shows_them(checkout, here):
     assert said == [{"stdout": "x is 3\nstep 3\nend\n", "stderr": "!\n"}, {"stdout": "done\n"}]
 
 
-def test_a_notebook_of_many_output_widgets_comes_to_its_end(checkout, here):
+def test_a_notebook_of_many_output_widgets_comes_to_its_end(checkout, warm_kernels, here):
     """nbclient alone lost one cell's reply in six to seventy, and waited for ever.
 
     And a line that the kernel sends in two pieces is one."""
@@ -209,7 +209,7 @@ def test_a_run_that_ends_itself_is_not_finished_and_its_kernel_is_this_python(ch
     assert len(list(checkout.folder("t/base").parent.glob("0.before-*/python.txt"))) == 1
 
 
-def test_a_failing_cell_is_named_and_the_run_goes_on_where_it_ended(checkout, here):
+def test_a_failing_cell_is_named_and_the_run_goes_on_where_it_ended(checkout, warm_kernels, here):
     pauses = set_in("runs", "t/base", "params", value={"fail": True, "steps": 2})
     checkout.declare(pauses)
     with pytest.raises(RunError) as caught:
@@ -225,7 +225,7 @@ def test_a_failing_cell_is_named_and_the_run_goes_on_where_it_ended(checkout, he
         here("t/train_0.1")
 
 
-def test_a_study_reads_what_is_finished(checkout, here):
+def test_a_study_reads_what_is_finished(checkout, warm_kernels, here):
     with pytest.raises(RunError, match="it has nothing to read: .*make cpu t/train_0.1/0 study/study/0"):
         here("study/study")
     checkout.finish("t/base", "t/train_0.2")
@@ -241,15 +241,16 @@ def test_a_study_reads_what_is_finished(checkout, here):
 # -- what made it ------------------------------------------------------------------------------------
 
 
-def test_a_commit_is_that_of_this_checkout_and_new_code_makes_it_dirty(tmp_path):
-    def git(*arguments):
-        subprocess.run(["git", "-C", tmp_path, "-c", "user.name=a", "-c", "user.email=b", *arguments], check=True)
+def committed(folder: Path) -> None:
+    """Make a repository of a folder, with all that is in it."""
+    for command in (["init", "-q"], ["add", "-A"], ["commit", "-qm", "first"]):
+        subprocess.run(["git", "-C", folder, "-c", "user.name=a", "-c", "user.email=b", *command], check=True)
 
-    git("init", "-q")
+
+def test_a_commit_is_that_of_this_checkout_and_new_code_makes_it_dirty(tmp_path):
     (tmp_path / "lib").mkdir()
     (tmp_path / "lib/code.py").write_text("a = 1\n")
-    git("add", "-A")
-    git("commit", "-qm", "first")
+    committed(tmp_path)
     assert provenance(tmp_path)["commit"] and not provenance(tmp_path)["dirty"]
     assert provenance(tmp_path / "lib")["commit"] is None, "unpacked inside another project"
     (tmp_path / "notes.txt").write_text("mine")
@@ -259,15 +260,10 @@ def test_a_commit_is_that_of_this_checkout_and_new_code_makes_it_dirty(tmp_path)
 
 
 def test_jupyterlabs_outputs_make_no_run_dirty(tmp_path):
-    def git(*arguments):
-        subprocess.run(["git", "-C", tmp_path, "-c", "user.name=a", "-c", "user.email=b", *arguments], check=True)
-
     notebook = tmp_path / "größe 1.ipynb"
-    git("init", "-q")
     nbformat.write(nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell("1 + 1")]), notebook)
     (tmp_path / "code.py").write_text("a = 1\n")
-    git("add", "-A")
-    git("commit", "-qm", "first")
+    committed(tmp_path)
     assert provenance(tmp_path)["commit"] and not provenance(tmp_path)["dirty"]
     saved = nbformat.read(notebook, 4)
     saved.cells[0].outputs, saved.cells[0].execution_count = [nbformat.v4.new_output("stream", text="2")], 7
@@ -300,7 +296,7 @@ def test_what_is_orphaned_while_it_starts_ends(checkout, command):
     assert not (checkout.runs / "cpu/t/base/0").exists()
 
 
-def test_two_runners_make_one_run_once(checkout):
+def test_two_runners_make_one_run_once(checkout, warm_kernels):
     both = [checkout.start("run", "cpu", "t/base/0") for _ in range(2)]
     said = "".join(process.communicate(timeout=60)[0] for process in both)
     assert [process.returncode for process in both] == [0, 0], said

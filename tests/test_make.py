@@ -80,7 +80,7 @@ def test_what_is_published_can_be_restored_and_is_held_to_its_record(checkout):
         verify(spec.folder / "checkpoint")
 
 
-def test_what_was_restored_without_weights_is_made_again_for_what_starts_from_it_alone(checkout):
+def test_what_was_restored_without_weights_is_made_again_for_what_starts_from_it_alone(checkout, warm_kernels):
     """Of t/base the results alone are published: what is finished stays so, and a new run makes it again."""
     checkout.declare(set_in("runs", "t/base", "keep_checkpoint", value=False))
     checkout.finish()
@@ -209,7 +209,7 @@ def test_a_study_from_end_to_end(checkout, warm_kernels):
     assert list(table["sources"]) == ["data/reference/cpu/t/train_0.1/0", "data/reference/cpu/t/train_0.2/0"]
 
 
-def test_a_failing_run_is_named_and_what_rests_on_it_is_not_begun(checkout):
+def test_a_failing_run_is_named_and_what_rests_on_it_is_not_begun(checkout, warm_kernels):
     checkout.declare(set_in("runs", "t/base", "params", value={"fail": True}))
     said = checkout.call("make", "cpu", "t/train_0.1", status=1)
     last = said[said.index("! run t/base") :]
@@ -220,7 +220,7 @@ def test_a_failing_run_is_named_and_what_rests_on_it_is_not_begun(checkout):
     assert not (checkout.folder("t/base") / "run.json").exists() and not checkout.folder("t/train_0.1").exists()
 
 
-def test_what_does_not_rest_on_a_run_that_failed_goes_on(checkout):
+def test_what_does_not_rest_on_a_run_that_failed_goes_on(checkout, warm_kernels):
     """The run that fails is over before the other's parent is, so that everything would end with it."""
     waits = "for _ in range(3000):\n    if Path('goes_on').exists():\n        break\n    time.sleep(0.1)"
     write_notebook(checkout.root / "notebooks/base.ipynb", BASE, f"init = 'none'\n{TRAIN_CODE}", waits, TRAIN_END)
@@ -406,7 +406,7 @@ def test_a_killed_kernel_is_named_while_its_sibling_works_on(checkout):
 
 
 @pytest.mark.slow
-def test_runs_at_the_same_time_have_different_gpus(checkout, monkeypatch):
+def test_runs_at_the_same_time_have_different_gpus(checkout, warm_kernels, monkeypatch):
     """Through Snakemake: both trainings at once, each kernel with a device of its own; the analysis has none."""
     names = [f"{letter}{os.getpid()}" for letter in "ef"]
     monkeypatch.setenv("COUNTDOWN_GPUS", ",".join(names))

@@ -11,11 +11,12 @@ import pytest
 from IPython.display import display
 
 from lib.files import REFERENCE, ROOT, read_table
+from lib.runs.declare import STUDY
 from lib.runs.plan import Spec
 from lib.study import judging
 from tests.conftest import this_project
 
-STUDIES = sorted({spec.name for spec in this_project().specs("paper").values() if spec.study})
+STUDIES = sorted(name for name in this_project().declared("paper") if name.startswith(STUDY))
 PROBLEMS = 25  # of each set
 HUBS = 20  # in the place of the hub's fifty: the first of ours
 SEEDS = ("0", "1")

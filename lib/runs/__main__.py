@@ -15,7 +15,7 @@ from typer import Argument, Option, Typer
 
 from lib.files import DATA, RUNS, clock, shown
 from lib.runs import make as making
-from lib.runs.declare import DeclarationError, known
+from lib.runs.declare import DeclarationError
 from lib.runs.folder import processor, write_json
 from lib.runs.hashes import lib_digest
 from lib.runs.hours import expected, show_plan
@@ -62,9 +62,9 @@ def run(profile: str, run: str, published: bool = False) -> None:
     from lib.runs.execute import execute  # papermill takes a second to import
 
     checkout = Project(project.root, published)
-    known(run, checkout.specs(profile), f"run of profile {profile}")
+    spec = checkout.specs(profile, run)[run]
     try:
-        execute(checkout, checkout.specs(profile)[run])
+        execute(checkout, spec)
     except (RunError, OSError, ValueError) as error:  # the last two: for example a full disk, a damaged parent
         raise RunError(f"run {run} ({profile}) {error}") from error
 

@@ -15,7 +15,7 @@ import yaml
 from pydantic import BaseModel, ConfigDict, Field, JsonValue, StringConstraints, model_validator
 
 from lib.files import nearest
-from lib.runs.hashes import code_tree, digest, literals
+from lib.runs.hashes import literals
 
 YAML = "papermill_runs.yaml"
 PLAIN = r"[A-Za-z][A-Za-z0-9_.+-]{0,99}"  # a safe folder name: no path, not hidden, no option, no number
@@ -142,22 +142,22 @@ def explain(error: Mapping[str, Any]) -> str:
     return f"{YAML}: {'.'.join(path)}: {reason}"
 
 
-def read_notebook(path: Path) -> tuple[dict[str, Any], str]:
-    """A notebook's parameters with their defaults, read as literals, and a hash of its other code. Raises
+def read_notebook(path: Path) -> tuple[dict[str, Any], list[str]]:
+    """A notebook's parameters with their defaults, read as literals, and the text of its other code cells. Raises
     DeclarationError."""
     if not path.exists():
         known(path.stem, [other.stem for other in path.parent.glob("*.ipynb")], f"{YAML}: notebook")
     try:
         cells = [cell for cell in json.loads(path.read_text())["cells"] if cell["cell_type"] == "code"]
         [parameters_cell] = [cell for cell in cells if "parameters" in cell["metadata"].get("tags", [])]
+        others = ["".join(cell["source"]) for cell in cells if cell is not parameters_cell]
         defaults = literals("".join(parameters_cell["source"]))
         if not {"output", "seed"} <= defaults.keys():
             raise KeyError("output and seed")
     except (ValueError, KeyError, TypeError, AttributeError, SyntaxError) as error:
         form = "a notebook with one cell tagged `parameters` of flat literals, `output` and `seed` among them"
         raise DeclarationError(f"{path.name} is not {form}: {error!r}") from error
-    trees = [code_tree("".join(cell["source"])) for cell in cells if cell is not parameters_cell]
-    return defaults, digest(list(chain(*trees)))
+    return defaults, others
 
 
 # --- names of runs, and the runs of a declaration -----------------------------------------------------------

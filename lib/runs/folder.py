@@ -9,7 +9,7 @@ import subprocess
 import time
 from collections.abc import Mapping
 from contextlib import suppress
-from importlib.metadata import distributions
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,7 +20,7 @@ from lib.runs.parameters import FIELDS, check
 if TYPE_CHECKING:  # the command line writes no tables and need not import pandas
     import pandas as pd
 
-PACKAGES = {"torch", "transformers", "trl", "datasets", "numpy", "pandas", "scipy", "papermill", "snakemake", "vllm"}
+PACKAGES = ("datasets", "numpy", "pandas", "papermill", "scipy", "snakemake", "torch", "transformers", "trl", "vllm")
 
 
 class Run:
@@ -176,8 +176,17 @@ def provenance(root: Path, gpu: str | None = None) -> dict[str, Any]:
         "python": platform.python_version(),
         "cpu": processor(),
         **({"gpu": said("nvidia-smi", "--query-gpu=name", "--format=csv,noheader", "-i", gpu)} if gpu else {}),
-        "versions": dict(sorted((dist.name, dist.version) for dist in distributions() if dist.name in PACKAGES)),
+        "versions": versions(),
     }
+
+
+def versions() -> dict[str, str]:
+    """The version of each of PACKAGES that is installed, by name."""
+    found = {}
+    for name in PACKAGES:
+        with suppress(PackageNotFoundError):
+            found[name] = version(name)
+    return found
 
 
 def said(*command: str) -> str | None:

@@ -51,11 +51,9 @@ def inputs(params: dict[str, Any], root: Path) -> dict[str, str]:
     the hub, is left out."""
     hashes, rewards = {}, root / "lib/rewards.py"
     for name in texts(params):
-        path = root / name
-        model = next((folder for folder in (path / "checkpoint", path) if os.path.isfile(folder / "config.json")), None)
-        if "." in name and os.path.isfile(path):  # False if the text is no valid path
+        if "." in name and os.path.isfile(path := root / name):  # False if the text is no valid path
             hashes[name] = file_digest(path, path.stat().st_mtime_ns)
-        elif "/" in name and model:
+        elif "/" in name and (model := model_folder(root / name)):
             weights = sorted(file for pattern in WEIGHTS for file in model.glob(pattern))
             hashes[name] = digest([file_digest(file, file.stat().st_mtime_ns) for file in weights])
     for name in texts([params.get(key) for key in ("problem_set", "eval_set", "primary_set", "sets")]):
@@ -64,6 +62,11 @@ def inputs(params: dict[str, Any], root: Path) -> dict[str, str]:
         if rewards.is_file() and (code_hash := reward_code(name, rewards.read_text())):
             hashes[f"reward {name}"] = code_hash
     return dict(sorted(hashes.items()))
+
+
+def model_folder(path: Path) -> Path | None:
+    """The folder of a model: `checkpoint` in a run's folder, or the folder itself; None if neither holds a model."""
+    return next((folder for folder in (path / "checkpoint", path) if os.path.isfile(folder / "config.json")), None)
 
 
 @cache

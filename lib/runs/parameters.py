@@ -99,10 +99,8 @@ def misfits(given: Mapping[str, Any]) -> Iterator[str]:
     needs_verifier = reward or given.get("sets") or eval_problems or {"samples", "engine"} <= given.keys()
     if needs_verifier and style not in (verifiers := table("game.verifiers.VERIFIERS")):
         yield f"prompt_style is {style!r}: no verifier reads it{nearest(style, verifiers)}"
-    expressions = ("sparse", "ast", "dense", *table("rewards.TRACE_REWARDS"))  # our rewards that read an expression
-    if (reward in expressions and style.startswith("program")) or (
-        reward in ("program", "program_near") and style in ("free", "words")
-    ):
+    reads_program = reward in ("program", "program_near")
+    if (style in ("free", "words") and reads_program) or (style.startswith("program") and reads_expression(reward)):
         yield f"prompt_style is {style!r}: no completion can be correct by reward {reward!r}"
     if problem_set and ON_HUB.fullmatch(problem_set) and given.get("source") != "hub" and not own(problem_set):
         yield f"problem_set is {problem_set!r}: a set of the hub needs source: hub"
@@ -114,6 +112,11 @@ def misfits(given: Mapping[str, Any]) -> Iterator[str]:
         set_entry = manifest.get("/".join(table("game.problem.EVALUATION_SETS")[eval_set]))  # None for a set of the hub
         if set_entry and eval_problems > set_entry["rows"]:
             yield f"eval_problems is {eval_problems}, and {eval_set} has {set_entry['rows']}"
+
+
+def reads_expression(reward: str) -> bool:
+    """Whether a reward is one of ours that read an expression."""
+    return reward in ("sparse", "ast", "dense") or (bool(reward) and reward in table("rewards.TRACE_REWARDS"))
 
 
 def options(name: str, given: dict[str, Any], entries: dict) -> None:

@@ -5,10 +5,11 @@ Only this module decides which runs are stale. It compares hashes, so the times 
 
 import json
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import cache, cached_property
 from graphlib import CycleError, TopologicalSorter
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -34,7 +35,7 @@ from lib.runs.declare import (
     split,
     typed,
 )
-from lib.runs.hashes import digest, inputs
+from lib.runs.hashes import code_tree, digest, inputs
 from lib.runs.parameters import check, table
 
 EVALUATIONS = ("sample/", "search/")  # kinds of runs that evaluate a policy and do not make one
@@ -105,8 +106,13 @@ class Project:
             raise DeclarationError(f"{YAML}: {error}") from error
 
     @cache  # noqa: B019 (a project lives as long as the process)
-    def notebook(self, name: str) -> tuple[dict[str, Any], str]:
+    def notebook(self, name: str) -> tuple[dict[str, Any], list[str]]:
         return read_notebook(self.root / "notebooks" / f"{name}.ipynb")
+
+    @cache  # noqa: B019
+    def code(self, notebook: str) -> str:
+        """A hash of a notebook's code without its parameters cell. Comments and layout do not count."""
+        return digest(list(chain(*map(code_tree, self.notebook(notebook)[1]))))
 
     @cache  # noqa: B019
     def expanded(self) -> dict[str, Declaration]:
@@ -135,11 +141,26 @@ class Project:
         return runs
 
     @cache  # noqa: B019
-    def specs(self, profile: str) -> dict[str, Spec]:
-        """All runs of a profile, parents first. Runs that belong to other profiles only (`only`) and those that this
-        profile is without are left out, and so are runs that depend on them."""
+    def specs(self, profile: str, *names: str) -> dict[str, Spec]:
+        """All runs of a profile, or only those with these full names and what they need; parents first. Raises
+        DeclarationError for a run that cannot be resolved and for a name that the profile does not have."""
+        runs, specs = self.declared(profile), {}
+        for name in names:
+            known(name, runs, f"run of profile {profile}")
+        wanted = {*(names or runs)}
+        for name in reversed(runs):  # children first
+            wanted.update(runs[name].parents if name in wanted else ())
+        for name, run in runs.items():
+            if name in wanted:
+                specs[name] = self.resolve(profile, name, run, {parent: specs[parent] for parent in run.parents})
+        return specs
+
+    @cache  # noqa: B019
+    def declared(self, profile: str) -> dict[str, Declaration]:
+        """The declarations of the runs of a profile, parents first. Runs that belong to other profiles only (`only`)
+        and those that this profile is without are left out, and so are runs that depend on them."""
         known(profile, self.declarations.profiles, "profile")
-        runs, specs = self.of_profile(profile), {}
+        runs, declared = self.of_profile(profile), {}
         without = self.declarations.profiles[profile].without
         without = select(without, runs, f"{YAML}: profiles.{profile}.without", seeds=True)
         try:
@@ -147,10 +168,10 @@ class Project:
         except CycleError as error:
             raise DeclarationError(f"{YAML}: cycle in needs: {' -> '.join(reversed(error.args[1]))}") from error
         for name in order:
-            run = among(runs[name], specs)
+            run = among(runs[name], declared)
             if run and name not in without and (not run.only or profile in run.only):
-                specs[name] = self.resolve(profile, name, run, {parent: specs[parent] for parent in run.parents})
-        return specs
+                declared[name] = run
+        return declared
 
     def of_profile(self, profile: str) -> dict[str, Declaration]:
         """All declarations, updated with what the profile sets for single runs, which can be other parents too."""
@@ -181,7 +202,7 @@ class Project:
         """Resolve one run. Of each parameter the last of these values counts: the default of the notebook, that of the
         profile, of the profile for this notebook, of the run, and of the profile for this run."""
         settings, location = self.declarations.profiles[profile], f"{YAML}: profile {profile}, run {name}"
-        defaults, code = self.notebook(run.notebook)
+        defaults, code = self.notebook(run.notebook)[0], self.code(run.notebook)
         profile_params = {key: value for key, value in settings.params.items() if key in defaults}
         values = profile_params | settings.notebooks.get(run.notebook, {}) | run.params | run.needs
         for key, value in values.items():
@@ -256,13 +277,13 @@ class Project:
                 raise DeclarationError(f"{YAML}: profile {spec.profile}, run {spec.name}: {error}") from error
 
 
-def among(run: Declaration, specs: Mapping[str, Spec]) -> Declaration | None:
+def among(run: Declaration, runs: Collection[str]) -> Declaration | None:
     """The run without those of its listed parents that the profile does not have. None if it cannot do without them:
     a single parent is missing, or no parent is left."""
     needs = {}
     for key, names in run.needs.items():
-        needs[key] = [name for name in names if name in specs] if isinstance(names, list) else names
-        if isinstance(names, str) and names not in specs:
+        needs[key] = [name for name in names if name in runs] if isinstance(names, list) else names
+        if isinstance(names, str) and names not in runs:
             return None
     if run.needs and not any(needs.values()):
         return None
