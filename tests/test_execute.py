@@ -126,7 +126,7 @@ def test_streams_are_merged_as_a_terminal_shows_them(checkout, warm_kernels, her
     pieces = ["x is", " 3\n", "step 1\rstep", " 2\r", "step 3\n", "end\n"]
     code = f"import sys, time\nfor piece in {pieces}:\n    print(piece, end='', flush=True)\n    time.sleep(0.3)\n"
     code += "print('!', file=sys.stderr)"
-    long = "print('x' * 300_000, end='\\rdone\\n')"
+    long = "print('x' * 300_000, end='\\rdone\\n')\nprint('y' * 300_000)"
     path = checkout.root / "notebooks/base.ipynb"
     write_notebook(path, BASE, "init = 'none'\n" + TRAIN_CODE, code, long, TRAIN_END)
     folder = checkout.folder("t/base")
@@ -138,7 +138,7 @@ def test_streams_are_merged_as_a_terminal_shows_them(checkout, warm_kernels, her
     assert not left.exists()
     cells = nbformat.read(folder / "notebook.ipynb", 4).cells
     said = [{out.name: out.text for out in cell.outputs} for cell in cells if cell.source in (code, long)]
-    assert said == [{"stdout": "x is 3\nstep 3\nend\n", "stderr": "!\n"}, {"stdout": "done\n"}]
+    assert said == [{"stdout": "x is 3\nstep 3\nend\n", "stderr": "!\n"}, {"stdout": "done\n" + "y" * 300_000 + "\n"}]
 
 
 def test_a_notebook_of_many_output_widgets_comes_to_its_end(checkout, warm_kernels, here):

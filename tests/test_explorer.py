@@ -1,6 +1,7 @@
 """Rollouts in the explorer: a model's text cannot become markup, and filters and trees show what is true."""
 
 import json
+import os
 from collections import ChainMap
 from html.parser import HTMLParser
 from pathlib import Path
@@ -13,7 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lib.files import MODELS, ROOT
+from lib.files import MODELS, ROOT, write_table
 from lib.game.distance import distance_to_solutions, nearest_solution
 from lib.game.expression import parse
 from lib.game.problem import Problem
@@ -236,7 +237,6 @@ def project(tmp_path, monkeypatch):
 def test_the_own_reward_of_a_policy_is_the_one_that_trained_it(tmp_path):
     sampled = made(tmp_path / "sample/rloo_ast_tau2/0", "rloo/ast_tau2")
     assert explorer.own_reward(sampled, "free") == ("sparse", {})  # its training is not there
-    explorer.own_reward.cache_clear()
     made(tmp_path / "rloo/ast_tau2/0", "rloo/ast_tau2", reward="ast", reward_options={"tau": 3})
     assert explorer.own_reward(sampled, "free") == ("ast", {"tau": 3})
     program = rollouts(["<answer>\na = 44 + 19 + 35\n</answer>"], made(tmp_path / "sample/sft_program/0"), "program")
@@ -245,6 +245,24 @@ def test_the_own_reward_of_a_policy_is_the_one_that_trained_it(tmp_path):
     assert "is not made for what this completion holds" in explorer.page(program, [0], "ast")
     gone = made(tmp_path / "rloo/gone/0", "rloo/gone", reward="my_rewards.py:gone")
     assert "there is no file my_rewards.py" in explorer.page(rollouts(["<answer>44</answer>"], gone), [0])
+
+
+def test_a_reward_that_fails_is_said_and_the_page_shows_the_rest(tmp_path, monkeypatch):
+    def broken():
+        return lambda completions, problem: 1 / 0
+
+    monkeypatch.setattr(explorer, "get_reward", lambda name, options: broken())
+    assert "ZeroDivisionError" in explorer.page(rollouts([RIGHT], made(tmp_path / "rloo/mine/0")), [0], "sparse")
+
+
+def test_a_run_that_is_made_again_is_read_again(project, tmp_path):
+    folder = tmp_path / "runs/cpu/sample/sft_free/0"
+    first = explorer.load({"mine": folder})
+    (folder / "generations.parquet").unlink()
+    columns = ["problem", "nums", "target", "tokens", "finish", "count", "set"]
+    write_table(first[columns].assign(completion="none"), folder / "generations.parquet")
+    os.utime(folder / "run.json", ns=(1, 1))
+    assert set(explorer.load({"mine": folder})["completion"]) == {"none"}
 
 
 def opened() -> ChainMap:
@@ -295,7 +313,7 @@ def test_the_notebook_switches_between_profiles(project):
     at["go"].click()
     assert at["answered"].value == "profile smoke holds no policy"
     at["listed"].value = "sample/rloo_sparse/0 (yours)"
-    assert at["said"].value == "1 rollouts" and "98? yes" in at["view"].value
+    assert at["said"].value == "1 rollout" and "98? yes" in at["view"].value
     at["source"].value = "cpu"
     assert at["chosen"].value == ["sample/sft_free/0"] and at["policy"].options
     assert at["view"].value.count('class="ro-card"') == 1
@@ -303,7 +321,7 @@ def test_the_notebook_switches_between_profiles(project):
 
 def test_equal_completions_are_counted_as_often_as_they_were_drawn(project):
     rows = pd.DataFrame({"count": [3, 1]})
-    assert (explorer.size(rows), explorer.size(rows[1:])) == ("4 rollouts, 2 of them different", "1 rollouts")
+    assert (explorer.size(rows), explorer.size(rows[1:])) == ("4 rollouts, 2 of them different", "1 rollout")
 
 
 def test_the_notebook_shows_what_its_widgets_ask_for(project):
@@ -329,7 +347,7 @@ def test_the_notebook_shows_what_its_widgets_ask_for(project):
     at["verdicts"].value = ("correct",)
     assert at["said"].value == "2 rollouts" and "98? yes" in shown.value and "<script>" not in shown.value
     at["least"].value = 2
-    assert at["said"].value == "1 rollouts"
+    assert at["said"].value == "1 rollout"
     at["verdicts"].value, at["least"].value = STATUSES, 0
     before = shown.value
     at["draw"].value = 1

@@ -9,7 +9,7 @@ import pytest
 from scipy import stats
 
 from lib.files import DATA, REFERENCE
-from lib.study import intervals, judging
+from lib.study import intervals, judging, methods, metrics
 from tests.conftest import this_project
 
 KEYS = ["method", "seed", "set", "problem"]
@@ -191,6 +191,21 @@ def test_starts_are_those_of_the_declared_runs():
     assert set(listed[listed != ""].index) == set(declared)
     assert intervals.root("mix/sparse_0.7") == intervals.root("rloo/program T0.8") == "sft/free"
     assert intervals.root("rloo/trace_gated") == "sft/trace" and intervals.root("rloo/of_your_own") == ""
+
+
+@pytest.mark.parametrize(("start", "why"), [("rloo/mine", "starts from itself"), ("sft/fre", "is not a method of")])
+def test_a_start_that_cannot_be_is_refused(monkeypatch, start, why):
+    listed = pd.DataFrame({"start": ["", start]}, index=["sft/free", "rloo/mine"])
+    monkeypatch.setattr(methods, "methods", lambda: listed)
+    with pytest.raises(ValueError, match=f"the start of rloo/mine, {why}"):
+        intervals.root("rloo/mine")
+
+
+def test_a_method_compared_with_itself_is_refused():
+    index = pd.MultiIndex.from_product([["sft/free"], [0], ["heldout_1000"], [0, 1]], names=metrics.KEYS)
+    scores = pd.DataFrame({"pass@1": [0.0, 1.0]}, index)
+    with pytest.raises(ValueError, match="sft/free is compared with itself"):
+        intervals.differences(scores, [("sft/free", "sft/free")])
 
 
 def test_runs_from_another_draw_of_their_start_are_no_pair(tmp_path):

@@ -57,6 +57,16 @@ def test_samples_hold_who_what_and_the_verdict(made, tmp_path):
     assert set(judging.TEXTS) < set(judging.samples(tmp_path / "runs/sample/sft_free/0", texts=True))
 
 
+def test_one_run_in_two_folders_is_refused(made, tmp_path):
+    first, second = made("sample/sft_free", [RIGHT]), made("sample/copy", [RIGHT])
+    assert judging.folders([first, f"{first.parent}/./0"]) == [first]
+    for folder in (first, second):
+        path = folder / "run.json"
+        path.write_text(json.dumps(json.loads(path.read_text()) | {"id": "same"}))
+    with pytest.raises(ValueError, match="hold the same run, which would count twice"):
+        judging.samples([first, second])
+
+
 def test_the_fifty_problems_are_the_hubs_where_all_runs_were_asked_those(made):
     def drawn(name, *sets):
         folder = made(f"sample/{name}", [RIGHT, "nothing"], method=name)

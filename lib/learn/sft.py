@@ -51,7 +51,7 @@ def tokenized(rows: Dataset, tokenizer, end_token: bool) -> Dataset:
 
     def tokens(row: dict) -> dict:
         prompt = tokenizer(row["prompt"]).input_ids
-        completion = tokenizer(row["completion"], add_special_tokens=False).input_ids  # lest it learn a second BOS
+        completion = tokenizer(row["completion"], add_special_tokens=False).input_ids  # which adds no BOS here
         completion += [tokenizer.eos_token_id] * end_token
         return {"input_ids": prompt + completion, "completion_mask": [0] * len(prompt) + [1] * len(completion)}
 
@@ -82,7 +82,7 @@ def train_sft(policy: Policy, rows: Dataset, folder: str | Path, settings: SFTSe
         per_device_eval_batch_size=micro_batch,
         warmup_steps=settings.warmup_steps,
         lr_scheduler_type=settings.schedule,
-        logging_steps=settings.log_every,
+        logging_steps=min(settings.log_every, len(rows) // settings.batch_size * settings.epochs),
         eval_strategy="steps",
         eval_steps=settings.eval_every,
         include_num_input_tokens_seen="non_padding",

@@ -13,6 +13,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+import nbclient.client
 import nbformat
 from nbclient.exceptions import DeadKernelError
 from traitlets.config import Config
@@ -32,6 +33,9 @@ with absent("pyarrow.fs"):  # papermill would import it, and numpy with it, for 
 # may then miss that reply (issue 312 of nbclient). Without the answer, what the widget shows becomes output of the cell
 # itself.
 PapermillNotebookClient.on_comm_open_jupyter_widget = lambda self, msg: None
+# nbclient keeps the last state of a progress line by this expression, whose own takes minutes for a line of a million
+# characters: without ^ it is tried from every character.
+nbclient.client._RGX_CARRIAGERETURN = re.compile(r"^.*\r(?=[^\n])", re.MULTILINE)
 # Lines that the kernel executes first. QUIET: jupyter_client interrupts a kernel before it asks it to end. A kernel
 # that is still cleaning up after its last cell would then print an error on the user's screen. DIE_WITH_PARENT does
 # what lib.runs.machine.die_with_parent does.

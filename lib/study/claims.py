@@ -65,6 +65,9 @@ def planned(paper: str | None = None) -> pd.DataFrame:
         table[f"paper_{column}"] = table[f"paper_{column}"].fillna(table[column])
     for row in table[~table["direction"].isin(DIRECTIONS)].itertuples():
         raise ValueError(f"claims.csv, {row.id}: direction {row.direction!r} is none of {', '.join(DIRECTIONS)}")
+    for name, runs in zip(table["id"], table["runs"].str.split(";"), strict=True):
+        if len(runs) > len({*runs}):
+            raise ValueError(f"claims.csv, {name}: a method is compared with itself: {';'.join(runs)}")
     for row in table[table["direction"].isin(["equal", "zero"]) & ~(table["margin"] > 0)].itertuples():
         raise ValueError(f"claims.csv, {row.id}: {row.direction!r} needs a margin within which it holds")
     return table if paper is None else table[table["paper"] == paper].reset_index(drop=True)

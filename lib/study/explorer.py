@@ -70,7 +70,19 @@ def find(profile: str, *files: str) -> dict[str, Path]:
     return {name: folders[name] for *_, name in order}
 
 
-record = cache(judging.record)
+@cache
+def _record(folder: Path, _changed: int) -> dict:
+    return judging.record(folder)
+
+
+def changed(folder: Path) -> int:
+    """When a run was last made, part of the key of what is cached about it."""
+    return (folder / "run.json").stat().st_mtime_ns
+
+
+def record(folder: Path) -> dict:
+    """The content of a run's run.json, read again if the run was made again."""
+    return _record(folder, changed(folder))
 
 
 def title(folder: Path) -> str:
@@ -85,7 +97,9 @@ def load(runs: dict[str, Path]) -> pd.DataFrame:
     Columns: those of `judging.samples` or `judging.games`; run (a key of `runs`) and folder; place, a number for each
     problem of each set; solved, the share of the run's completions of this problem that are correct.
     """
-    table = pd.concat([_read(folder).assign(run=run) for run, folder in runs.items()], ignore_index=True)
+    table = pd.concat(
+        [_read(folder, changed(folder)).assign(run=run) for run, folder in runs.items()], ignore_index=True
+    )
     table = table.astype(dict.fromkeys(("run", "folder", "set", "status", "style"), "category"))
     table["place"] = table.groupby(["set", "problem"], observed=True).ngroup()
     sums = pd.DataFrame({"drawn": table["count"], "right": table["count"] * table["correct"]})
@@ -94,7 +108,7 @@ def load(runs: dict[str, Path]) -> pd.DataFrame:
 
 
 @lru_cache
-def _read(folder: Path) -> pd.DataFrame:
+def _read(folder: Path, _changed: int) -> pd.DataFrame:
     is_search = (folder / "trajectories.parquet").exists()
     table = judging.games(folder, texts=True).assign(style="pick") if is_search else judging.samples(folder, texts=True)
     return complete(table, folder)
@@ -111,7 +125,9 @@ def size(rows: pd.DataFrame) -> str:
     if rows.empty:
         return "no rollout passes these filters"
     total = int(rows["count"].sum())
-    return f"{total:,} rollouts" + (f", {len(rows):,} of them different" if len(rows) < total else "")
+    return f"{total:,} rollout{'s' * (total != 1)}" + (
+        f", {len(rows):,} of them different" if len(rows) < total else ""
+    )
 
 
 @lru_cache(maxsize=1 << 18)
@@ -209,12 +225,11 @@ def scored(group: pd.DataFrame, row: pd.Series, problem: Problem, reward: str) -
     texts = group.loc[group.index.repeat(group["count"]), "completion"].tolist()
     try:
         score = get_reward(name, options)(texts, problem)[texts.index(row["completion"])]
-    except ValueError as error:  # such as a reward that was deleted
-        return f"reward {heading}", str(error)
+    except Exception as error:  # a reward of the user's own may raise anything
+        return f"reward {heading}", str(error) if isinstance(error, ValueError) else repr(error)
     return f"reward {heading}", f"{score.total:.3f}: " + ", ".join(f"{key} {v:.3g}" for key, v in score.parts.items())
 
 
-@lru_cache
 def own_reward(folder: Path, style: str) -> tuple[str, dict]:
     """The reward that the policy of a run was trained with, and its options. If it is not known, the simplest reward
     for this prompt style."""

@@ -70,8 +70,11 @@ def differences(scores: pd.DataFrame, pairs: Iterable[tuple[str, str]]) -> pd.Da
     """Paired differences, method minus baseline, of each (method, baseline) in `pairs`, on all sets that have both.
 
     `scores` as in `estimates`. Columns set, method, baseline, metric, estimate, low, high, n_problems, runs, borrowed.
+    Raises ValueError for a method that is paired with itself.
     """
     weights = {(method, baseline): {method: 1.0, baseline: -1.0} for method, baseline in pairs}
+    for method in [method for method, baseline in weights if method == baseline]:
+        raise ValueError(f"{method} is compared with itself: leave this pair out")
     return _table(scores, weights, ["method", "baseline"])
 
 

@@ -22,7 +22,7 @@ import numpy as np
 import pandas as pd
 import pyarrow.parquet as pq
 
-from lib.files import REFERENCE, ROOT, RUNS, atomic, nearest, read_table, reading, skeleton
+from lib.files import REFERENCE, ROOT, RUNS, atomic, nearest, read_table, reading, shown, skeleton
 from lib.game import expression, programs, steps, traces, verifiers
 from lib.game.expression import canonical, leaves, render
 from lib.game.problem import Problem
@@ -48,7 +48,7 @@ def folders(patterns, part="") -> list[Path]:
         names = names or [os.path.dirname(path) for path in glob(str(relative / "run.json"), root_dir=ROOT)]
         if not names:
             raise FileNotFoundError(f"{pattern}: no finished run there (no run.json); `make status` lists the runs")
-        paths += [ROOT / folder for folder in names]
+        paths += [ROOT / os.path.normpath(folder) for folder in names]
     return sorted(folder for folder in set(paths) if part in record(folder)["method"]) if part else sorted(set(paths))
 
 
@@ -210,7 +210,11 @@ LOOKS = {
 def _judged(patterns, file, sets, looks, texts) -> pd.DataFrame:
     columns = ["run", "method", "seed", "style", "set", "problem", "tokens", "finish", "count"]
     columns += [column for look in looks for column in LOOKS[look][0]] + TEXTS * texts
-    records = {folder: record(folder) for folder in folders(patterns)}
+    records, known = {folder: record(folder) for folder in folders(patterns)}, {}
+    for folder, fields in records.items():
+        twin = known.setdefault(fields.get("id", folder), folder)
+        if twin != folder:
+            raise ValueError(f"{shown(twin)} and {shown(folder)} hold the same run, which would count twice")
     with_test_50 = [text for fields in records.values() if 'test_50"' in (text := json.dumps(fields["parameters"]))]
     only_hub = with_test_50 and all("hub_test_50" in text for text in with_test_50)
     tables, set_names = [], {"hub_test_50": "test_50", "test_50": None} if only_hub else {}

@@ -45,9 +45,13 @@ def root(method: str) -> str:
     """The first policy of the chain of starts that leads to a method.
 
     For example, it is sft/free for rloo/program, which starts from sft/program, which starts from sft/free. For a
-    method that the file does not list it is "", and its runs count as paired by their seeds.
+    method that the file does not list it is "", and its runs count as paired by their seeds. Raises ValueError for a
+    start that the file does not list, or that leads back to itself.
     """
-    starts, policy = methods()["start"], policy_of(method)
-    while start := starts.get(policy, ""):
-        policy = start
-    return policy if policy in starts else ""
+    starts, chain = methods()["start"], [policy_of(method)]
+    while start := starts.get(chain[-1], ""):
+        if start in chain or start not in starts:
+            why = "starts from itself" if start in chain else "is not a method of the file"
+            raise ValueError(f"data/methods.csv: {start}, the start of {chain[-1]}, {why}")
+        chain.append(start)
+    return chain[-1] if chain[-1] in starts else ""

@@ -49,7 +49,7 @@ class Explorer:
     """
 
     def __init__(self, profile: str, runs: Sequence[str], page: int, ask: Callable[..., pd.DataFrame]):
-        self.runs, self.page, self.draw_rollouts = runs, page, ask
+        self.runs, self.page, self.draw_rollouts = runs, max(page, 1), ask
         self.found = explorer.find(profile, *explorer.WRITTEN)  # the profile's runs with rollouts
         self.policies: dict[str, Path] = {}  # the profile's runs with a policy
         self.table: pd.DataFrame | None = None  # all rollouts of the runs that are shown
@@ -140,6 +140,9 @@ class Explorer:
             self.table = explorer.load({name: self.found[name] for name in self.chosen.value})
         except (OSError, ValueError) as error:
             self.said.value = str(error)
+            return
+        if self.table.empty:
+            self.said.value, self.table = "the chosen runs have no rollouts", None
             return
         previous_set, sets = self.problem_set.value, list(self.table["set"].cat.categories)
         selected_set = next((name for name in (previous_set, "heldout_1000") if name in sets), sets[0])
