@@ -44,7 +44,7 @@ help:
 	@echo "make test-notebooks every notebook top to bottom with its own parameters; half an hour"
 	@echo "make lint        ruff, that notebooks are committed without outputs, and pyright once make types has installed it"
 	@echo "make types       pyright's basic mode on lib/"
-	@echo "make lock        uv.lock and the pins made anew from pyproject.toml (UPGRADE=--upgrade: the newest versions)"
+	@echo "make lock        writes uv.lock and the pins again from pyproject.toml (UPGRADE=--upgrade: the newest versions)"
 	@echo "make clean-runs  delete all runs that were made here, and name them"
 
 # exec, here and below: a process killed takes those it started with it, and none goes on unseen. set -f: the shell leaves
@@ -124,7 +124,7 @@ clean-runs: $(READY)
 
 # uv.lock pins what is installed, for every Python, machine and system at once (UPGRADE=--upgrade: the newest versions), and
 # requirements.txt is its export for `make` and conda. The tool that makes them has an environment of its own: pins that fit
-# nothing any more can be made anew. The index is named, so that no mirror of this machine's stands in the lock.
+# nothing any more can be made again. The index is named, so that no mirror of this machine enters the lock.
 INDEX = --default-index https://pypi.org/simple
 COMPILE = .venv/lock/bin/uv pip compile --quiet --no-config --universal --fork-strategy fewest --python-version 3.11 \
 	--no-annotate --custom-compile-command "make lock" $(UPGRADE)
@@ -140,7 +140,7 @@ lock:
 		- -o requirements-vllm.txt
 
 # The stamp is written last: an installation that was cut off is taken up again. What pip was copying then has no RECORD yet,
-# and goes first, lest pip takes half a package for a whole one.
+# and is removed first, so that pip does not take half a package for a whole one.
 PINNED = $(shell sed -n 's/^\(torch==[^ ;]*\).*/\1/p' requirements.txt)
 $(READY): pyproject.toml requirements.txt
 	@$(PYTHON) -c 'import sys; sys.version_info >= (3, 11) or sys.exit("Python 3.11 or newer is needed, this is " + sys.version.split()[0] + ": make PYTHON=python3.11 ...")'

@@ -4,7 +4,7 @@
     scores = reward(completions, problem)  # one group: the completions of one problem
 
 A factory registered with `@register("name")` takes the reward's options and returns that function. `Score.parts` are
-logged beside the total. Your own reward may be in a notebook, or in a file that its name points to, as in
+logged with the total. Your own reward may be in a notebook, or in a file that its name points to, as in
 `reward: my_rewards.py:closer` in papermill_runs.yaml.
 
 Equations are those of "Dense Rewards for RLVR on Countdown via ASTs" (Elbakry), abbreviated `ast`, unless another

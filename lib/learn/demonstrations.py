@@ -213,7 +213,7 @@ class TraceDesign:
     returns to them. With `restarts` each attempt starts from the first state; only such a search can give up.
     """
 
-    variants: int = 1  # rows per problem, each drawn anew; the same number of rows is then about fewer problems
+    variants: int = 1  # rows per problem, each drawn by itself; the same number of rows is then about fewer problems
     canonical: bool = False  # a problem always has the same solution and the same failing branches
     backtracks: float = 0.0  # share of the rows with failing branches
     most: int = 2  # most failing branches of such a row, which has at least one

@@ -129,7 +129,7 @@ def max_micro_batch(model, batch: int, length: int, reference: bool) -> int:
 
 
 def save_policy(model, tokenizer, folder: str | Path) -> Path:
-    """Writes a checkpoint, completely, before it replaces an old one. The tokenizer is saved beside the weights if
+    """Writes a checkpoint, completely, before it replaces an old one. The tokenizer is saved with the weights if
     `AutoTokenizer` opens it unchanged from there, and otherwise in `tokenizer/`."""
     folder = Path(folder)
     temporary = folder.with_name(folder.name + ".tmp")

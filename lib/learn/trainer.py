@@ -113,7 +113,7 @@ class Resumable(transformers.Trainer):
         `taken` of its memory, has less."""
         needed, room = training_memory(self.model, rows, length, reference), (1 - taken) * machine_memory()
         estimate = f"{needed / 2**30:.1f} GiB at the peak, for {rows} texts of {length} tokens at a time"
-        print(f"memory: about {estimate}; {room / 2**30:.1f} GiB are there", flush=True)
+        print(f"memory: about {estimate}; {room / 2**30:.1f} GiB are available", flush=True)
         if needed > room:
             raise MemoryError(f"training needs about {estimate}, but there are {room / 2**30:.1f} GiB: {remedy}")
 

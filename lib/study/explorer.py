@@ -125,9 +125,8 @@ def size(rows: pd.DataFrame) -> str:
     if rows.empty:
         return "no rollout passes these filters"
     total = int(rows["count"].sum())
-    return f"{total:,} rollout{'s' * (total != 1)}" + (
-        f", {len(rows):,} of them different" if len(rows) < total else ""
-    )
+    text = f"{total:,} rollout" + "s" * (total != 1)
+    return f"{text}, {len(rows):,} of them different" if len(rows) < total else text
 
 
 @lru_cache(maxsize=1 << 18)

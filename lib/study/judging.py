@@ -1,7 +1,7 @@
 """Reads the completions that runs have saved, and judges them: tables of who wrote what, and of the verdicts on it.
 
 The record of a run (run.json) gives its method, its seed and the style of prompt that was completed. Verdicts are
-cached in the folder `.verdicts` beside the runs, under the hash of the judged file and the hash of the judging code. A
+cached in the folder `.verdicts` next to the runs, under the hash of the judged file and the hash of the judging code. A
 published run has verdicts in its own folder, in verdicts.parquet, which has the same rows as the file of samples. They
 are used only if data/reference/judged_by.txt holds the hash of the present code. `python -m tests.test_verdicts` judges
 all published runs again and writes this hash.
@@ -131,7 +131,7 @@ def judge(table: pd.DataFrame, style: str = "free", look: str = "answer") -> pd.
     expression: the same form for every answer, correct or not ("" if there is no answer).
     steps, about free reasoning: equations, the number that `verify_steps` reads; how many of them are true and how many
     distinct; signs, all equals signs of the reasoning; legal, the share of legal steps; lost, whether the steps reach
-    the target but the answer is not correct; attempts, how often the reasoning starts anew from the given numbers.
+    the target but the answer is not correct; attempts, how often the reasoning starts again from the given numbers.
     program: passed, the number of checks passed (an expression in free text is read as the program of one line
     `answer = ...`); assignments, their number; complete, the number of assigned values that use every number once.
     trace: goes_on, whether text follows the answer or the completion was cut there (nan if no answer is closed);

@@ -150,7 +150,7 @@ class Explorer:
         self.rechoose()
 
     def rechoose(self, _=None) -> None:
-        """The filter or the order has changed: choose the rollouts anew."""
+        """The filter or the order has changed: choose the rollouts again."""
         if self.table is None:
             return
         filters = (self.problem_set.value, self.verdicts.value, self.least.value, self.differ.value, self.sort.value)
@@ -169,7 +169,7 @@ class Explorer:
         self.show()
 
     def show(self, _=None) -> None:
-        """Another rollout was chosen: show it beside rollouts of the other runs on the same problem."""
+        """Another rollout was chosen: show it next to rollouts of the other runs on the same problem."""
         if self.table is None or self.rollouts.value is None:
             self.view.value = ""
             return
