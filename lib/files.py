@@ -12,6 +12,7 @@ import os
 import sys
 from collections.abc import Collection, Iterable, Iterator
 from contextlib import contextmanager, suppress
+from errno import EROFS
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -75,8 +76,10 @@ def writing(path: Path, *others: type[Exception]) -> Iterator[None]:
         yield
     except (OSError, *others) as error:
         remedy = "make room (`make clean-runs` deletes all runs of this checkout) and give the same command again"
-        if isinstance(error, FileNotFoundError | NotADirectoryError | PermissionError):
+        misplaced = isinstance(error, FileExistsError | FileNotFoundError | NotADirectoryError | PermissionError)
+        if misplaced or getattr(error, "errno", None) == EROFS:
             remedy = "see that its folder exists and may be written to, and give the same command again"
+            remedy += "; runs lie in the folder that COUNTDOWN_RUNS names" * path.is_relative_to(RUNS)
         raise OSError(f"cannot write {shown(path)} ({getattr(error, 'strerror', None) or error}): {remedy}") from error
 
 

@@ -2,6 +2,7 @@
 reading."""
 
 import json
+import linecache
 import os
 import re
 import resource
@@ -11,11 +12,14 @@ import nbformat
 import pandas as pd
 import pytest
 
-from lib.files import DATA, ROOT, RUNS, clock, progress, read_table
+from lib.files import DATA, PROBLEMS, ROOT, RUNS, clock, progress, read_table, writing
+from lib.rewards import REWARDS
 from lib.runs import Run
 from lib.runs.execute import described
 from lib.runs.folder import parameters_of
-from lib.study.judging import folders
+from lib.runs.machine import try_lock
+from lib.study import explorer
+from lib.study.judging import folders, samples
 
 
 def test_tests_have_a_folder_of_runs_of_their_own():
@@ -70,6 +74,7 @@ def test_another_beginning_is_another_run_and_the_same_one_goes_on(tmp_path, oth
 def test_the_notebook_of_a_finished_run_begins_beside_its_results(tmp_path, capsys):
     folder = tmp_path / "mine"
     by_hand(folder)
+    (folder / "spec.json").write_text(json.dumps(json.loads((folder / "spec.json").read_text()) | {"profile": "cpu"}))
     (folder / "run.json").write_text("{}")
     (folder / "metrics.csv").write_text("step\n")
     by_hand(folder)
@@ -79,11 +84,93 @@ def test_the_notebook_of_a_finished_run_begins_beside_its_results(tmp_path, caps
 
 
 def test_what_a_user_left_in_a_folder_is_not_touched(tmp_path):
-    """Nor is a folder of data a run's, as notebook 01 writes to."""
+    (tmp_path / "mine.ipynb").write_text("{}")
+    by_hand(tmp_path)  # the notebook itself may lie there
+    (tmp_path / "spec.json").unlink()
     (tmp_path / "thesis.txt").write_text("years")
-    by_hand(tmp_path)
-    by_hand(tmp_path, reward="ast")
-    assert [path.name for path in tmp_path.iterdir()] == ["thesis.txt"]
+    with pytest.raises(ValueError, match=r"thesis.txt was not made by a run, .*: give this run another output"):
+        by_hand(tmp_path)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["mine.ipynb", "thesis.txt"]
+    with pytest.raises(ValueError, match="was not made by a run"):
+        by_hand(PROBLEMS)
+    before = sorted(PROBLEMS.iterdir())
+    by_hand(PROBLEMS, train_5num_rows=14950)  # notebook 01
+    assert sorted(PROBLEMS.iterdir()) == before
+
+
+@pytest.mark.parametrize("output", ["", ".", "..", "data/reference/cpu/rloo/mine/0"])
+def test_no_run_writes_among_the_code_or_the_published_results(output):
+    with pytest.raises(ValueError, match="where no run writes"):
+        Run(output)
+    assert not (DATA / "reference/cpu/rloo/mine").exists()
+
+
+def test_the_users_home_may_be_written_as_a_tilde(tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert Run("~/x").folder == tmp_path / "x" and not (ROOT / "~").exists()
+
+
+def test_two_notebooks_do_not_work_in_one_folder(tmp_path):
+    """A kernel holds the folder of its last run. A second kernel is here a second handle on the folder."""
+    by_hand(tmp_path / "one")
+    handle = os.open(tmp_path / "one", os.O_RDONLY)
+    try:
+        assert not try_lock(handle)
+        by_hand(tmp_path / "one")  # the cell is executed again
+        by_hand(tmp_path / "two")
+        assert try_lock(handle)
+        with pytest.raises(ValueError, match=r"another notebook works in .*one: give this one another output"):
+            by_hand(tmp_path / "one")
+    finally:
+        os.close(handle)
+
+
+def test_a_run_by_hand_is_found_once_its_last_cell_has_run(tmp_path, monkeypatch):
+    monkeypatch.setattr(explorer, "RUNS", tmp_path)
+    folder = tmp_path / "scratch/mine"
+    run = by_hand(folder, seed=3, prompt_style="free")
+    row = {"problem": 0, "nums": [44, 19, 35], "target": 98, "completion": "<answer>44 + 19 + 35</answer>", "count": 1}
+    run.write(pd.DataFrame([row | {"tokens": 9, "logprob": -1.0, "finish": "stop"}]), "generations.parquet")
+    with pytest.raises(FileNotFoundError, match="no finished run there"):
+        samples(folder)
+    run.footer()
+    [judged] = samples(folder).to_dict("records")
+    assert judged["correct"] and judged["method"] == judged["run"] == str(folder) and judged["seed"] == 3
+    assert json.loads((folder / "run.json").read_text())["profile"] is None
+    assert "scratch" in explorer.profiles() and list(explorer.find("scratch", *explorer.WRITTEN)) == ["mine (yours)"]
+    by_hand(folder, seed=3, prompt_style="free")  # its cells are executed again
+    assert sorted(path.name for path in folder.iterdir()) == ["generations.parquet", "spec.json"]
+
+
+def test_a_reward_that_was_edited_in_its_cell_begins_another_run(tmp_path, monkeypatch):
+    def define(points: int) -> None:
+        name, names = f"cell {points}", {"__name__": "__main__"}
+        code = f"from lib.rewards import register\n@register('mine')\ndef mine():\n    return lambda *_: {points}\n"
+        linecache.cache[name] = len(code), None, code.splitlines(True), name  # as IPython does
+        exec(compile(code, name, "exec"), names)
+
+    monkeypatch.setitem(REWARDS, "mine", REWARDS["sparse"])
+    del REWARDS["mine"]
+    for points, goes_on in ((1, False), (1, True), (2, False)):
+        define(points)
+        by_hand(tmp_path / "mine", reward="mine")
+        assert (tmp_path / "mine/trainer").exists() == goes_on
+        if not goes_on:
+            save(tmp_path / "mine", 40)
+
+
+def test_other_results_in_a_folder_that_a_parameter_names_begin_another_run(tmp_path):
+    """But not results that were not there before: notebook 03 may have its text written."""
+    folder, pairs = tmp_path / "mine", tmp_path / "pairs"
+    by_hand(folder, pairs=str(pairs))
+    trained = save(folder, 40)
+    pairs.mkdir()
+    (pairs / "generations.parquet").write_text("pairs")
+    by_hand(folder, pairs=str(pairs))
+    assert trained.exists()
+    (pairs / "generations.parquet").write_text("other pairs")
+    by_hand(folder, pairs=str(pairs))
+    assert not trained.exists()
 
 
 def test_results_that_nothing_explains_are_set_aside(tmp_path):
@@ -95,11 +182,22 @@ def test_results_that_nothing_explains_are_set_aside(tmp_path):
     assert [path.name for path in folder.iterdir()] == ["spec.json"] and len(list(tmp_path.iterdir())) == 2
 
 
-def test_parameters_are_what_cells_of_literals_assign():
+def test_parameters_are_what_the_cell_with_output_and_seed_assigns():
     """In the names of a kernel that has run the whole notebook before, and was given some by papermill."""
-    cells = ["import math", "output = 'x'\nreward = 'sparse'\nrate = 1e-3", "# Parameters\nrate = 0.5", "loss = run(3)"]
-    names = {"In": ["", *cells], "output": "x", "reward": "sparse", "rate": 0.5, "loss": 3.0, "step": 7, "_": 3}
-    assert parameters_of(names) == {"output": "x", "reward": "sparse", "rate": 0.5}
+    first = "get_ipython().run_line_magic('load_ext', 'x')\noutput = 'x'\nseed = 0\nrate = 3 * 1e-4\nsets = {1}"
+    cells = ["import math", first, "# Parameters\nrate = 0.5", "loss = run(3)", "n = 3"]
+    names = {"output": "x", "seed": 0, "rate": 0.5, "sets": {1}, "loss": 3.0, "n": 3, "_": 3}
+    found = {"output": "x", "seed": 0, "rate": 0.5, "sets": "{1}"}
+    assert parameters_of(names | {"In": ["", *cells]}) == found
+    assert parameters_of(names | {"In": ["output = 'x'", "seed = 0"]}).keys() == names.keys() - {"sets", "_"}
+
+
+def test_a_parameter_that_is_gone_is_another_beginning(tmp_path):
+    folder = tmp_path / "mine"
+    by_hand(folder, kl=1)
+    trained = save(folder, 40)
+    by_hand(folder)
+    assert not trained.exists()
 
 
 @pytest.mark.parametrize(
@@ -170,6 +268,11 @@ def full_disk_write(run: Run, name: str) -> None:
         run.write(pd.DataFrame({"x": range(100_000)}), name)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+
+def test_a_folder_of_runs_that_cannot_be_one_is_said():
+    with pytest.raises(OSError, match=r"File exists.*may be written to, .* COUNTDOWN_RUNS"), writing(RUNS / "cpu"):
+        raise FileExistsError(17, "File exists")
 
 
 @pytest.mark.parametrize("name", ["big.parquet", "big.csv"])

@@ -126,6 +126,9 @@ def test_clean_runs_takes_folders_with_a_record_of_ours_and_nothing_else(tmp_pat
         (tmp_path / name).parent.mkdir(parents=True)
         (tmp_path / name).write_text('{"profile": "cpu", "run": "rloo/x", "seed": 0}')
     shutil.copytree(tmp_path / "cpu/rloo/x/0", tmp_path / "cpu/rloo/x/0.before-1")
+    shutil.copytree(tmp_path / "cpu/rloo/x/0", tmp_path / "elsewhere")
+    (tmp_path / "cpu/rloo/y").mkdir()
+    (tmp_path / "cpu/rloo/y/0").symlink_to(tmp_path / "elsewhere")
     (tmp_path / "other/project/of/mine").mkdir(parents=True)
     (tmp_path / "other/project/of/mine/spec.json").write_text('{"speed": 3}')
     (tmp_path / "another/project/of/mine").mkdir(parents=True)
@@ -143,11 +146,11 @@ def test_clean_runs_takes_folders_with_a_record_of_ours_and_nothing_else(tmp_pat
     (tmp_path / ".lock").unlink()
     left = sorted(path.relative_to(tmp_path).as_posix() for path in tmp_path.rglob("*") if path.is_file())
     assert left == [
-        *("another/project/of/mine/run.json", "other/project/of/mine/spec.json"),
+        *("another/project/of/mine/run.json", "elsewhere/spec.json", "other/project/of/mine/spec.json"),
         *("paper/thesis/text.tex", "scratch/photos/one.png"),
     ]
     assert not (tmp_path / "cpu").exists()
-    assert capsys.readouterr().out.count(" MB\n") == 3
+    assert capsys.readouterr().out.count(" MB\n") == 4
 
 
 def test_jupyterlab_starts_as_root_and_where_the_home_cannot_be_written(tmp_path):

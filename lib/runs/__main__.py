@@ -124,7 +124,7 @@ def clean() -> None:
         for pattern in ("*/*/*/*", "reference/*/*/*/*", "scratch/*"):
             for folder in [path.parent for path in sorted(RUNS.glob(f"{pattern}/spec.json")) if is_spec(path)]:
                 print(f"{shown(folder)}: {size_mb(folder)}")
-                shutil.rmtree(folder)
+                folder.unlink() if folder.is_symlink() else shutil.rmtree(folder)  # what a link points to stays
                 for parent in takewhile(lambda parent: parent.is_relative_to(RUNS), folder.parents):
                     with suppress(OSError):  # it is not empty
                         parent.rmdir()

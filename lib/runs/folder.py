@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import json
 import os
 import platform
@@ -13,14 +14,16 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from lib.files import ROOT, atomic, shown, write_table
-from lib.runs.hashes import inputs, lib_digest, literals
+from lib.files import PROBLEMS, REFERENCE, ROOT, atomic, shown, write_table, writing
+from lib.runs.hashes import inputs, lib_digest, results
+from lib.runs.machine import try_lock
 from lib.runs.parameters import FIELDS, check
 
 if TYPE_CHECKING:  # the command line writes no tables and need not import pandas
     import pandas as pd
 
 PACKAGES = ("datasets", "numpy", "pandas", "papermill", "scipy", "snakemake", "torch", "transformers", "trl", "vllm")
+_held: int | None = None  # the folder in which this process works by hand, open and locked
 
 
 class Run:
@@ -28,9 +31,10 @@ class Run:
     parameters.
 
     `given`: a mapping with the parameters, which may have other names as well. Raises ValueError that names a parameter
-    with an impossible value. The root of the repository becomes the working directory, so relative paths mean the same
-    in JupyterLab and under the runner. A notebook that is run by hand goes on from what is in the folder if the folder
-    was begun with the same parameters; results of other parameters are set aside (`begin`).
+    with an impossible value, or a folder that is not for runs. The root of the repository becomes the working
+    directory, so relative paths mean the same in JupyterLab and under the runner. A notebook that is run by hand goes
+    on from what is in the folder if the folder was begun with the same parameters; results of other parameters are set
+    aside (`begin`).
     """
 
     def __init__(self, output: str | Path, given: Mapping[str, Any] | None = None):
@@ -39,10 +43,16 @@ class Run:
             raise RuntimeError(f"lib was imported from {ROOT} but this run belongs to {root}: unset PYTHONPATH")
         check({name: value for name, value in (given or {}).items() if name in FIELDS or name.endswith("_options")})
         os.chdir(ROOT)
-        self.folder = ROOT / output
-        self.folder.mkdir(parents=True, exist_ok=True)
-        if given is not None and "COUNTDOWN_ROOT" not in os.environ:  # else the runner has prepared the folder
-            begin(self.folder, given)
+        self.folder = ROOT / Path(output).expanduser()
+        place = self.folder.resolve()
+        if ROOT.is_relative_to(place) or place.is_relative_to(REFERENCE.resolve()):
+            raise ValueError(f"output is {str(output)!r}, where no run writes: name a folder like data/runs/scratch/x")
+        with writing(self.folder):
+            self.folder.mkdir(parents=True, exist_ok=True)
+        self.by_hand = given is not None and "COUNTDOWN_ROOT" not in os.environ  # else the runner prepares the folder
+        if self.by_hand:
+            hold(self.folder)
+            begin(self.folder, given or {})
 
     def __truediv__(self, name: str) -> Path:
         return self.folder / name
@@ -63,8 +73,16 @@ class Run:
                 print(f"made {shown(Path(path))}")
 
     def footer(self) -> None:
-        """Print what these results were made with. The last cell of a notebook calls it."""
+        """Print what these results were made with. The last cell of a notebook calls it.
+
+        A run by hand is then finished, and gets a run.json, by which other notebooks find it. It belongs to no profile,
+        its name is its folder, and the hashes of its files are left out, since its cells may be executed again.
+        """
         origin = provenance(ROOT)
+        if self.by_hand and (spec := read_spec(self.folder)):  # there is none in data/problems
+            record = {"profile": None, **dict.fromkeys(("run", "method"), shown(self.folder))}
+            record |= {"seed": spec["parameters"].get("seed", 0), "parameters": spec["parameters"]}
+            write_json(self / "run.json", record | {"parents": {}, "files": {}, "status": "finished"} | origin)
         print(f"run      {shown(self.folder)}")
         print(f"commit   {origin['commit'] or 'not in git'}{' with changes' if origin['dirty'] else ''}")
         print(f"python   {origin['python']} on {platform.system()} {platform.machine()}, {origin['cpu']}")
@@ -79,17 +97,24 @@ def begin(folder: Path, given: Mapping[str, Any]) -> None:
 
     spec.json records what the folder was begun with: the parameters, and hashes of the files that they name. If these
     are the same as now, the run goes on from what is saved; otherwise, and if the folder holds a run that `make` has
-    finished (run.json), the old content is set aside, since results are never overwritten. A folder with files but
-    without a spec.json is left as it is, since it is not the folder of a run; an example is data/problems.
+    finished (run.json), the old content is set aside, since results are never overwritten. A file that did not exist
+    then is no difference: notebook 03 may write its text itself. Raises ValueError for a folder with files but without
+    a spec.json, which is not the folder of a run; notebook 01 alone may write to data/problems.
     """
     parameters = {name: value for name, value in parameters_of(given).items() if name != "output"}
-    spec = json.loads(json.dumps({"parameters": parameters, "inputs": inputs(parameters, ROOT)}))
+    hashes = inputs(parameters, ROOT) | results(parameters, ROOT)
+    spec = json.loads(json.dumps({"parameters": parameters, "inputs": hashes}))
     old_spec, files = read_spec(folder), [path for path in content(folder) if path.suffix != ".ipynb"]
     if files and old_spec is None:
-        return
-    before = {part: (old_spec or {}).get(part, {}) for part in spec}
-    differences = [name for part in spec for name in spec[part] if before[part].get(name, ...) != spec[part][name]]
-    finished = (folder / "run.json").exists()
+        if folder == PROBLEMS and "train_5num_rows" in parameters:
+            return
+        remedy = "give this run another output, or move the file away"
+        raise ValueError(f"{shown(files[0])} was not made by a run, and this run would write beside it: {remedy}")
+    begun = {"parameters": {}, "inputs": {}} | (old_spec or {})
+    then, now = begun["parameters"], spec["parameters"]
+    differences = [name for name in then | now if name != "output" and then.get(name, ...) != now.get(name, ...)]
+    differences = differences or [name for name, old in begun["inputs"].items() if old != hashes.get(name)]
+    finished = "profile" in begun and (folder / "run.json").exists()  # by the runner
     if files and (differences or finished):
         reason = f"another {', '.join(differences)}" if differences else "the same parameters, and is finished"
         print(f"{shown(folder)} was begun with {reason}: this run begins anew, and what lay there is in")
@@ -97,18 +122,36 @@ def begin(folder: Path, given: Mapping[str, Any]) -> None:
     elif files:
         saved = max(folder.glob("trainer/checkpoint-*"), key=lambda path: (len(path.name), path.name), default=None)
         print(f"{shown(folder)} was begun with the same parameters: goes on from {saved.name if saved else 'there'}")
-    if differences or finished or not old_spec:
+    for name in ("run.json", "artifacts.txt"):
+        (folder / name).unlink(missing_ok=True)
+    if differences or finished or "profile" not in begun:
         write_json(folder / "spec.json", spec)
 
 
 def parameters_of(given: Mapping[str, Any]) -> dict[str, Any]:
-    """The parameters among the names of a notebook: those that a cell of plain literals has assigned, according to
-    IPython's history. Without a history every name counts if its value is plain."""
-    names = set() if "In" in given else {*given}
+    """The parameters among the names of a notebook: those that the cell which assigns both `output` and `seed` has
+    assigned, according to IPython's history. Without such a cell every name counts if its value is plain. A value that
+    is not plain is represented by its text."""
+    names = set()
     for cell in given.get("In", ()):
-        with suppress(SyntaxError, ValueError, TypeError, AttributeError):
-            names |= literals(cell).keys()
-    return {name: value for name, value in given.items() if name in names and name[0] != "_" and is_plain(value)}
+        with suppress(SyntaxError, ValueError):
+            targets = [node for node in ast.walk(ast.parse(cell)) if isinstance(getattr(node, "ctx", None), ast.Store)]
+            assigned = {target.id for target in targets if isinstance(target, ast.Name)}
+            names |= assigned if {"output", "seed"} <= assigned else set()
+    names = names or {name for name, value in given.items() if is_plain(value)} - {"In", "Out"}
+    found = {name: value for name, value in given.items() if name in names and name[0] != "_"}
+    return {name: value if is_plain(value) else repr(value) for name, value in found.items()}
+
+
+def hold(folder: Path) -> None:
+    """Lock a folder until this process ends or holds another. Raises ValueError if another process has locked it."""
+    global _held
+    if _held is not None:
+        os.close(_held)
+    _held = os.open(folder, os.O_RDONLY)
+    with suppress(OSError):  # of a file system without locks
+        if not try_lock(_held):
+            raise ValueError(f"another notebook works in {shown(folder)}: give this one another output")
 
 
 def is_plain(value: Any) -> bool:

@@ -2,17 +2,21 @@
 
 import ast
 import hashlib
+import inspect
 import json
 import os
 from collections.abc import Iterator
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
+from textwrap import dedent
 from typing import Any
 
 from lib.files import reading, skeleton
 
 MANIFEST = "data/problems/manifest.json"  # holds a sha256 of each problem set
 WEIGHTS = ("*.json", "*.safetensors", "*.bin", "tokenizer/*")  # the files of a model's folder
+TABLES = ("*.parquet", "text/*.npz", "test.json")  # the results of a run that other runs read
 
 
 def digest(value: Any) -> str:
@@ -47,8 +51,8 @@ def lib_digest(root: Path) -> str:
 
 def inputs(params: dict[str, Any], root: Path) -> dict[str, str]:
     """A hash, by name, of everything that the parameters name: files (the user's own problems or rewards), folders of
-    models, problem sets, and the code of rewards in lib/rewards.py. What is not in this checkout, such as a model on
-    the hub, is left out."""
+    models, problem sets, and the code of rewards in lib/rewards.py or in a cell. What is not in this checkout, such as
+    a model on the hub, is left out."""
     hashes, rewards = {}, root / "lib/rewards.py"
     for name in texts(params):
         if "." in name and os.path.isfile(path := root / name):  # False if the text is no valid path
@@ -59,9 +63,20 @@ def inputs(params: dict[str, Any], root: Path) -> dict[str, str]:
     for name in texts([params.get(key) for key in ("problem_set", "eval_set", "primary_set", "sets")]):
         hashes |= problem_set(name, root)
     for name in texts([params.get("reward"), params.get("eval_rewards")]):
-        if rewards.is_file() and (code_hash := reward_code(name, rewards.read_text())):
+        if rewards.is_file() and (code_hash := cell_code(name) or reward_code(name, rewards.read_text())):
             hashes[f"reward {name}"] = code_hash
     return dict(sorted(hashes.items()))
+
+
+def results(params: dict[str, Any], root: Path) -> dict[str, str]:
+    """A hash, by name, of each table in the folders of runs that the parameters name. The runner knows these runs by
+    their records instead."""
+    hashes = {}
+    for name in texts(params):
+        if name and os.path.isdir(folder := root / name):
+            for file in sorted(file for pattern in TABLES for file in folder.glob(pattern)):
+                hashes[f"{name}/{file.relative_to(folder)}"] = file_digest(file, file.stat().st_mtime_ns)
+    return hashes
 
 
 def model_folder(path: Path) -> Path | None:
@@ -100,6 +115,17 @@ def problem_set(name: str, root: Path) -> dict[str, str]:
     with reading(root / MANIFEST):
         manifest = json.loads((root / MANIFEST).read_text())
         return {f"problems {key}": manifest[key]["sha256"][:16]} if key in manifest else {}
+
+
+def cell_code(name: str) -> str:
+    """A hash of the code of a reward that a cell of this notebook has registered; "" if none has."""
+    from lib.rewards import REWARDS
+
+    factory = REWARDS.get(name)
+    with suppress(OSError, TypeError):  # of code that is neither in a cell nor in a file
+        if factory and getattr(factory, "__module__", None) == "__main__":
+            return digest(code_tree(dedent(inspect.getsource(factory))))
+    return ""
 
 
 @cache

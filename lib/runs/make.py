@@ -13,7 +13,7 @@ from pathlib import Path
 
 import yaml
 
-from lib.files import FIGURES, atomic, clock, host_memory, shown
+from lib.files import FIGURES, atomic, clock, host_memory, shown, writing
 from lib.runs.declare import known
 from lib.runs.hours import engine_missing, expected, show_plan, time_left
 from lib.runs.machine import RunError, caches, die_with_parent, gpus, try_lock
@@ -35,7 +35,9 @@ def make(
     Raises RunError if a run fails or if another process is making runs here."""
     known(machine, [folder.name for folder in MACHINES.iterdir()], "machine")
     folder = project.runs / ("reference" if project.published else "")
-    folder.mkdir(parents=True, exist_ok=True)
+    with writing(folder):
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / ".lock").touch()
     with (folder / ".lock").open("a+") as lock:  # only one process makes runs at a time
         if not try_lock(lock):
             pid = (folder / ".lock").read_text()

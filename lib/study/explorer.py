@@ -49,9 +49,11 @@ WRITTEN = ("generations.parquet", "trajectories.parquet")  # files of runs that 
 
 
 def profiles() -> list[str]:
-    """The names of the profiles that have a finished run with rollouts, whether committed or made on this machine."""
-    runs = {path.parent for root in (REFERENCE, RUNS) for file in WRITTEN for path in root.glob(f"*/*/*/*/{file}")}
-    return sorted({folder.parts[-4] for folder in runs if (folder / "run.json").exists()})
+    """The names of the profiles that have a finished run with rollouts, whether committed or made on this machine, and
+    "scratch" if a run by hand has some."""
+    places = (REFERENCE, "*/*/*/*"), (RUNS, "*/*/*/*"), (RUNS, "scratch/*")
+    files = [(root, path) for root, place in places for file in WRITTEN for path in root.glob(f"{place}/{file}")]
+    return sorted({path.relative_to(root).parts[0] for root, path in files if path.with_name("run.json").exists()})
 
 
 def find(profile: str, *files: str) -> dict[str, Path]:

@@ -69,8 +69,10 @@ def seed_of(folder: Path) -> int:
     sampled for publication, the result is the run's own seed. Runs from another copy pair only with each other: they
     get a number from 1000 up.
     """
-    profile, fields = (ROOT / folder).parents[2], record(folder)
-    name, policy_hash = "", ""
+    fields, name, policy_hash = record(folder), "", ""
+    if not fields.get("parents"):  # such as a run by hand, whose folder may lie anywhere
+        return fields["seed"]
+    profile = (ROOT / folder).parents[2]
     while parent := _parent_policy(fields):
         name, policy_hash = parent
         if not (profile / name / "run.json").exists():
