@@ -5,6 +5,7 @@ import hashlib
 import inspect
 import json
 import os
+import sys
 from collections.abc import Iterator
 from contextlib import suppress
 from functools import cache
@@ -119,9 +120,8 @@ def problem_set(name: str, root: Path) -> dict[str, str]:
 
 def cell_code(name: str) -> str:
     """A hash of the code of a reward that a cell of this notebook has registered; "" if none has."""
-    from lib.rewards import REWARDS
-
-    factory = REWARDS.get(name)
+    rewards = sys.modules.get("lib.rewards")  # imported by any cell that registers a reward
+    factory = rewards.REWARDS.get(name) if rewards else None
     with suppress(OSError, TypeError):  # of code that is neither in a cell nor in a file
         if factory and getattr(factory, "__module__", None) == "__main__":
             return digest(code_tree(dedent(inspect.getsource(factory))))
