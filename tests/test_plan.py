@@ -264,14 +264,27 @@ def test_a_strange_yaml_is_refused_in_a_sentence(tmp_path, text):
 def test_a_kind_gives_the_notebook_and_the_needs_of_its_runs(checkout):
     def change(declarations):
         declarations["kinds"] = {"u": {"notebook": "train", "needs": {"init": "t/base"}}}
+        declarations["kinds"]["two"] = {"notebook": "two", "needs": {"init": "t/base", "pairs": "t/base"}}
         declarations["runs"] |= {
+            "two/pairs": {"needs": {"pairs": "t/train_0.1"}},
+            "two/init": {"params": {"init": "data/models/base-1m"}},
+            "two/{init}": {"params": {"init": "{init}"}, "grid": {"init": ["data/models/base-1m", "gpt2"]}},
             "u/short": {},
             "u/long": {"params": {"steps": 9}, "needs": {}},
             "u/base": {"notebook": "base", "needs": {}},
         }
 
+    write_notebook(checkout.root / "notebooks/two.ipynb", 'output = ""\nseed = 0\ninit = "x"\npairs = ""')
     checkout.declare(change)
     specs = checkout.specs("cpu")
+    assert specs["two/pairs/0"].declaration.needs == {"init": "t/base/0", "pairs": "t/train_0.1/0"}
+    for name, init in {
+        "init": "data/models/base-1m",
+        "data_models_base-1m": "data/models/base-1m",
+        "gpt2": "gpt2",
+    }.items():
+        one = specs[f"two/{name}/0"]
+        assert one.params["init"] == init and [*one.declaration.needs] == ["pairs"]
     assert [*specs["u/short/0"].parents] == ["t/base/0"] and not specs["u/long/0"].parents
     assert {specs[name].notebook for name in ("u/short/0", "u/long/0")} == {"train"}
     assert specs["u/base/0"].notebook == "base", "the entry of a run comes before its kind"
