@@ -290,6 +290,29 @@ def test_a_kind_gives_the_notebook_and_the_needs_of_its_runs(checkout):
     assert specs["u/base/0"].notebook == "base", "the entry of a run comes before its kind"
 
 
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (
+            set_in("runs", "u/a", value={"params": {"init": "u/b"}}),
+            "run u/a/0: init is 'u/b', a run: it belongs in needs",
+        ),
+        (set_in("profiles", "cpu", "params", value={"init": "gpt2"}), "cpu: init of train would be ignored"),
+        (set_in("profiles", "cpu", "notebooks", value={"train": {"init": "gpt2"}}), "cpu: init of train would be ign"),
+        (
+            set_in("runs", "u/a", value={"evaluate": {"limit": "{n}"}}),
+            r"runs\.u/a: \{n\} is no key of its grid",
+        ),
+        (set_in("runs", "u/a", value={"evaluate": {"policy": "x"}}), r"runs\.u/a: policy stands in evaluate, which"),
+    ],
+)
+def test_a_value_that_needs_would_hide_is_refused(checkout, change, message):
+    kinds = {"u": {"notebook": "train", "needs": {"init": "t/base"}}, "sample": {"notebook": "base"}}
+    checkout.declare(set_in("kinds", value=kinds), change)
+    with pytest.raises(DeclarationError, match=message):
+        checkout.check()
+
+
 def test_evaluate_declares_the_run_that_samples_from_a_policy(checkout):
     def change(declarations):
         declarations["kinds"] = {"sample": {"notebook": "sampling"}}
