@@ -352,7 +352,7 @@ for _name, (_weights, _hypothesis) in TRACE_REWARDS.items():
 
 # --- by name ---------------------------------------------------------------------------------------------------------
 
-KINDS = {float: "a finite number", int: "a whole number", bool: "true or false", str: "a text"}
+KINDS = {float: "a finite number, at most 1e6 in size", int: "a whole number", bool: "true or false", str: "a text"}
 
 
 def get_reward(name: str, options: dict | None = None) -> Reward:
@@ -364,6 +364,10 @@ def get_reward(name: str, options: dict | None = None) -> Reward:
     """
     (file, _, short), options = name.rpartition(":"), options or {}
     rewards = rewards_of(file) if file else REWARDS
+    if file and not rewards:
+        raise ValueError(
+            f"unknown reward {name!r}: {file} registers none; those of lib/rewards.py are named without a file"
+        )
     if short not in rewards:
         raise ValueError(f"unknown reward {name!r}{nearest(short, rewards)}")
     parameters = inspect.signature(rewards[short]).parameters.values()
@@ -469,7 +473,7 @@ def _line(error: BaseException, file: str) -> int:
 
 def _fits(value: object, kind: type) -> bool:
     if kind is float:
-        return isinstance(value, int | float) and not isinstance(value, bool) and isfinite(value)
+        return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) <= 1e6  # nor is nan
     return kind not in KINDS or type(value) is kind
 
 

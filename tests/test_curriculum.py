@@ -161,9 +161,9 @@ def test_the_frontier_does_not_search_for_ever():
         ("bandit", {"temperature": -1.0}, "impossible bandit: temperature=-1.0"),
         ("bandit", {"temperature": 0.0}, "impossible bandit"),
         ("bandit", {"final_temperature": -0.5}, "impossible bandit"),
-        ("bandit", {"final_temperature": math.nan}, "bandit: final_temperature must be a finite number, not nan"),
-        ("bandit", {"temperature": math.inf}, "bandit: temperature must be a finite number, not inf"),
-        ("bandit", {"temperature": "hot"}, "bandit: temperature must be a finite number, not .hot."),
+        ("bandit", {"final_temperature": math.nan}, "bandit: final_temperature must be a finite number, .*, not nan"),
+        ("bandit", {"temperature": math.inf}, "bandit: temperature must be a finite number, .*, not inf"),
+        ("bandit", {"temperature": "hot"}, "bandit: temperature must be a finite number, .*, not .hot."),
         ("bandit", {"alpha": 0.5}, "bandit has no option 'alpha'"),
         ("frontier", {"candidates": 30}, "frontier has no option 'candidates'"),
         ("short_to_long", {"count": 3}, "short_to_long has no option 'count'"),
@@ -174,7 +174,7 @@ def test_options_that_cannot_be_are_refused_before_anything_trains(name, options
     with pytest.raises(ValueError, match=message):
         check({"curriculum": name, "curriculum_options": options, "probes": ""})
     for curriculum in CURRICULA:
-        check({"curriculum": curriculum, "curriculum_options": {}, "probes": "pairs/probes/0"})
+        check({"curriculum": curriculum, "curriculum_options": {}, "probes": "data/reference/cpu/pairs/free/0"})
 
 
 def test_mistakes_are_refused():

@@ -174,6 +174,18 @@ def test_missing_and_damaged_runs_are_named(made, tmp_path):
         read_table(folder / "generations.parquet")
 
 
+def test_a_set_that_does_not_exist_and_a_run_without_completions_are_named(made):
+    folder = made("rloo/sparse", [RIGHT])
+    with pytest.raises(ValueError, match="no evaluation set 'heldout_100': did you mean 'heldout_1000'"):
+        judging.samples(folder, sets=["heldout_100"])
+    for known in (["heldout_1000"], ["my.csv"], ["all"], "heldout_1000"):
+        assert judging.samples(folder, sets=known).empty
+    record = json.loads((folder / "run.json").read_text()) | {"files": {"metrics.csv": {}}}
+    (folder / "run.json").write_text(json.dumps(record))
+    with pytest.raises(FileNotFoundError, match="this run wrote no generations.parquet: sample it"):
+        judging.samples(folder)
+
+
 def test_no_folders_give_an_empty_table(made):
     table = judging.samples([], looks=("answer", "trace"))
     assert table.empty and {"method", "seed", "set", "status", "goes_on"} <= set(table)

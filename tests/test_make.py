@@ -167,7 +167,8 @@ def test_jupyterlab_starts_as_root_and_where_the_home_cannot_be_written(tmp_path
 def test_a_command_that_cannot_be_followed_is_answered_in_a_sentence(checkout):
     said = checkout.ask("make", "cpu", "all", "--machine", "slrum", status=1)
     assert "machine 'slrum' does not exist: did you mean 'slurm'?" in said
-    assert "no group or run is named" in checkout.ask("make", "cpu", "--", "--keep-going", status=1)
+    for command in (["make", "cpu", "--", "--keep-going"], ["make", "cpu", " "], ["plan", "cpu", ""]):
+        assert "no group or run is named" in checkout.ask(*command, status=1)
     said = checkout.ask("run", "cpu", "t/train_0.1", status=1)
     assert "run of profile cpu 't/train_0.1' does not exist: did you mean 't/train_0.1/0'?" in said
     for command in ("make", "plan"):

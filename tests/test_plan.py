@@ -264,17 +264,53 @@ def test_a_strange_yaml_is_refused_in_a_sentence(tmp_path, text):
 def test_a_kind_gives_the_notebook_and_the_needs_of_its_runs(checkout):
     def change(declarations):
         declarations["kinds"] = {"u": {"notebook": "train", "needs": {"init": "t/base"}}}
+        declarations["kinds"]["two"] = {"notebook": "two", "needs": {"init": "t/base", "pairs": "t/base"}}
         declarations["runs"] |= {
+            "two/pairs": {"needs": {"pairs": "t/train_0.1"}},
+            "two/init": {"params": {"init": "data/models/base-1m"}},
+            "two/{init}": {"params": {"init": "{init}"}, "grid": {"init": ["data/models/base-1m", "gpt2"]}},
             "u/short": {},
             "u/long": {"params": {"steps": 9}, "needs": {}},
             "u/base": {"notebook": "base", "needs": {}},
         }
 
+    write_notebook(checkout.root / "notebooks/two.ipynb", 'output = ""\nseed = 0\ninit = "x"\npairs = ""')
     checkout.declare(change)
     specs = checkout.specs("cpu")
+    assert specs["two/pairs/0"].declaration.needs == {"init": "t/base/0", "pairs": "t/train_0.1/0"}
+    for name, init in {
+        "init": "data/models/base-1m",
+        "data_models_base-1m": "data/models/base-1m",
+        "gpt2": "gpt2",
+    }.items():
+        one = specs[f"two/{name}/0"]
+        assert one.params["init"] == init and [*one.declaration.needs] == ["pairs"]
     assert [*specs["u/short/0"].parents] == ["t/base/0"] and not specs["u/long/0"].parents
     assert {specs[name].notebook for name in ("u/short/0", "u/long/0")} == {"train"}
     assert specs["u/base/0"].notebook == "base", "the entry of a run comes before its kind"
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (
+            set_in("runs", "u/a", value={"params": {"init": "u/b"}}),
+            "run u/a/0: init is 'u/b', a run: it belongs in needs",
+        ),
+        (set_in("profiles", "cpu", "params", value={"init": "gpt2"}), "cpu: init of train would be ignored"),
+        (set_in("profiles", "cpu", "notebooks", value={"train": {"init": "gpt2"}}), "cpu: init of train would be ign"),
+        (
+            set_in("runs", "u/a", value={"evaluate": {"limit": "{n}"}}),
+            r"runs\.u/a: \{n\} is no key of its grid",
+        ),
+        (set_in("runs", "u/a", value={"evaluate": {"policy": "x"}}), r"runs\.u/a: policy stands in evaluate, which"),
+    ],
+)
+def test_a_value_that_needs_would_hide_is_refused(checkout, change, message):
+    kinds = {"u": {"notebook": "train", "needs": {"init": "t/base"}}, "sample": {"notebook": "base"}}
+    checkout.declare(set_in("kinds", value=kinds), change)
+    with pytest.raises(DeclarationError, match=message):
+        checkout.check()
 
 
 def test_evaluate_declares_the_run_that_samples_from_a_policy(checkout):

@@ -182,8 +182,11 @@ def test_problems_of_ones_own_come_from_a_csv(tmp_path, capsys):
         check({"problem_set": "someone/countdown", "source": "generated"})
     with pytest.raises(ValueError, match="no such entry"):
         check({"eval_set": "someone/countdown"})
-    with pytest.raises(ValueError, match=r"none\.csv"):
-        check({"eval_set": "none.csv"})
+    for given in ({"eval_set": "none.csv"}, {"problem_set": "a/none.csv"}):
+        with pytest.raises(ValueError, match=r"there is no file (a/)?none\.csv"):
+            check(given)
+    with pytest.raises(ValueError, match=r"files of problems end in \.csv, \.jsonl, \.parquet"):
+        check({"problem_set": "my.xlsx"})
 
 
 @pytest.mark.parametrize(

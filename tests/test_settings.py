@@ -6,6 +6,7 @@ from dataclasses import replace
 import pytest
 
 from lib.files import ROOT
+from lib.game.problem import load
 from lib.learn.settings import RLOOSettings, Sampling, SFTSettings
 from lib.rewards import REWARDS
 from lib.runs import parameters
@@ -46,12 +47,35 @@ def test_every_number_of_every_notebook_has_a_bound():
         ("samples", 0),
         ("top_p", 0.0),
         ("nums", [0, 3]),
+        ("temperature", 1e-39),
+        ("eval_demonstrations", 0),
+        ("numbers", 2),
+        ("numbers", 5),
+        *((name, "") for name in ("reward", "problem_set", "eval_set", "prompt_style", "design")),
+        ("eval_rewards", [""]),
+        *((name, "data/nowhere") for name in ("init", "policy", "value", "taught", "probes")),
+        ("init", "/nowhere"),
+        ("taught", "nowhere"),
+        *(
+            ("searches", [search])
+            for search in (
+                *({"beems": 3}, {"beams": 0}, {"beams": [1, 0]}, {"beams": []}, {"cascade": "1"}, {"rerank": "sfot"}),
+                *({"rerank": 5}, {"top_p": 0.0}, {"temperature": -1}, {"temperature": 1e-39}, {"repeats": 0}),
+                *({"sets": ["heldout_100"]}, {"sets": []}, {"sets": {"test_50": 4}}, 5),
+            )
+        ),
     ],
 )
 def test_a_value_that_cannot_be_is_refused_by_its_name(name, value):
     with pytest.raises(ValueError, match=f"^{name}(.[+1]|.0)? is .*: ") as caught:
         check({name: value})
     assert len(str(caught.value).splitlines()) == 1 and name in FIELDS
+
+
+def test_names_of_the_hub_and_what_exists_are_taken():
+    check({"init": "gpt2", "policy": "owner/name@v1", "taught": "data/reference/cpu/actions/pick/*", "curriculum": ""})
+    check({"init": "data/models/base-1m", "value": "data/reference/cpu/sft/value/0", "temperature": 0})
+    check({"searches": [{}, {"temperature": [0, 0.5], "repeats": 2, "sets": ["test_50"]}], "together": 1})
 
 
 def test_settings_say_what_they_lack_and_what_they_do_not_know():
@@ -73,6 +97,19 @@ def test_settings_say_what_they_lack_and_what_they_do_not_know():
         ({"prompt_style": "program", "reward": "ast"}, "'program': no completion can be correct by reward 'ast'"),
         ({"prompt_style": "program_words", "reward": "trace_gated"}, "no completion can be correct by reward 'trace_g"),
         ({"prompt_style": "free", "reward": "program"}, "'free': no completion can be correct by reward 'program'"),
+        ({"demonstrations": 9, "prompt_style": "program"}, "'program': design 'free' writes .* another form"),
+        ({"demonstrations": 9, "prompt_style": "trace"}, "'trace': design 'free' writes .* another form"),
+        ({"demonstrations": 9, "design": "program_fresh"}, "'free': design 'program_fresh' writes .* another form"),
+        ({"demonstrations": 9, "design": "trace_proof", "give_up": 0.3}, "never gives up, so it needs give_up = 0.0"),
+        ({"demonstrations": 9, "five_numbers": 10}, "five_numbers is 10: it is a part of the 9 demonstrations"),
+        ({"demonstrations": 49_801, "eval_demonstrations": 200}, "need 50001 problems of 3to4, which has 50000"),
+        ({"demonstrations": 20_000, "five_numbers": 15_000}, "need 15000 problems of 5num, which has 14950"),
+        ({"curriculum": "", "probes": "data/reference/cpu/pairs/free/0"}, "probes is .*: it needs a curriculum"),
+        ({"curriculum": "", "curriculum_options": {"temperature": 1.0}}, "curriculum_options .* needs a curriculum"),
+        ({"eval_problems": 201}, "eval_problems is 201, and validation_200 has 200"),
+        ({"searches": [], "together": 1}, "searches is .*: it has no search"),
+        ({"searches": ["x"], "together": 1}, "searches is .*: it has no search"),
+        ({"numbers": 3, "updates": 3001, "problems_per_step": 8}, "3to4 has few more problems of 3 numbers"),
     ],
 )
 def test_parameters_that_do_not_fit_together_are_refused(parameters, message):
@@ -84,6 +121,11 @@ def test_styles_that_fit_are_taken():
     for style, reward in (("program", "program"), ("words", "ast"), ("trace", "trace_gated"), ("trace", "sparse")):
         check({"prompt_style": style, "reward": reward, "sets": {"test_50": 4}})
     check({"prompt_style": "pick", "epochs": 1, "eval_problems": 0})  # imitation is judged by no verifier
+    for given in ({"source": "hub"}, {"taught": "data/reference/cpu/sft/free/0"}, {"design": "program_fresh"}):
+        check({"demonstrations": 9, "prompt_style": "program"} | given)
+    check({"numbers": 3, "updates": 3000, "problems_per_step": 8})
+    sizes = [len(nums) for nums in load("3to4", "train")["nums"]]
+    assert min(sizes.count(3), sizes.count(4)) >= 24_000 + 16, "notebook 81 measures gradients on the last sixteen"
 
 
 EXITS = 'from pathlib import Path\nPath(r"{ran}").touch()\nraise SystemExit\n'

@@ -30,9 +30,10 @@ def train(folder, **variables) -> str:
     return done.stdout.splitlines()[-1]
 
 
-def test_what_a_reporter_is_told_is_a_row_of_metrics(tmp_path):
+def test_what_a_reporter_is_told_is_a_row_of_metrics(tmp_path, monkeypatch):
     """And nothing of trackio is imported, as nobody has asked for it."""
     told = []
+    monkeypatch.setenv("COUNTDOWN_REPORT_TO", "")
 
     class Reporter(TrainerCallback):
         def on_log(self, args, state, control, logs=None, **_):

@@ -905,11 +905,12 @@ def sft(folder, rows=DEMONSTRATIONS, **changes):
     train_sft(tiny_policy(), rows, folder, sft_settings(**changes), DEMONSTRATIONS.select(range(8)))
 
 
-def test_sft_on_a_batch_in_pieces_is_the_same_update(tmp_path, monkeypatch):
+def test_sft_on_a_batch_in_pieces_is_the_same_update(tmp_path, monkeypatch, capsys):
     """Where memory lacks: every token of the batch counts alike, in whichever piece it is."""
-    sft(tmp_path / "whole", epochs=1)
+    sft(tmp_path / "whole", epochs=1, warmup_steps=9)
+    assert "warmup_steps=9 is above the 8 updates" in capsys.readouterr().out
     monkeypatch.setattr(lib.learn.sft, "max_micro_batch", lambda *arguments, **options: 2)
-    sft(tmp_path / "pieces", epochs=1)
+    sft(tmp_path / "pieces", epochs=1, warmup_steps=9)
     columns = ["step", "loss", "grad_norm", "learning_rate"]
     whole, pieces = (metrics_of(tmp_path / name)[columns] for name in ("whole", "pieces"))
     pd.testing.assert_frame_equal(whole, pieces, rtol=1e-3)

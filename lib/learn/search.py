@@ -8,11 +8,10 @@ Reranking by exact values uses the solver at test time. It shows what a perfect 
 compared with other methods, unlike reranking by a learned value.
 """
 
-import re
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import replace
 from functools import partial
 from itertools import accumulate, groupby
 from typing import NamedTuple
@@ -27,47 +26,10 @@ from lib.game.mdp import State
 from lib.game.problem import Problem, as_problem
 from lib.learn.generation import Sampling, generate_shared
 from lib.learn.model import max_rows
+from lib.learn.settings import SearchSettings
 
 AT_ONCE = 4096  # tags drawn at once
 Value = Callable[[Sequence[State]], np.ndarray]  # maps states to V, float64
-
-
-@dataclass(frozen=True, kw_only=True)
-class SearchSettings:
-    """The budget B/K, how tags are drawn, and the value of Eq. 10: rerank is none, executor, binary or soft
-    (`q_values`) or learned (`learned_values`), and `weight` is lambda. cascade: several budgets in place of B/K, until
-    a game is won; "16 x 1/1, 16/16" is sixteen single games, one after the other, and then a search."""
-
-    beams: int = 16
-    samples: int = 16
-    temperature: float = 0.6
-    top_p: float = 0.95
-    top_k: int = 20
-    max_tokens: int = 32
-    rerank: str = "none"
-    weight: float = 1.0
-    alpha: float = 0.2
-    beta: float = 0.05
-    cascade: str = ""
-
-    def __post_init__(self):
-        if any(min(budget) < 1 for budget in self.budgets):
-            budget = self.cascade or f"{self.beams}/{self.samples}"
-            raise ValueError(f"budget {budget}: at least one path and one sample are needed")
-
-    @property
-    def budgets(self) -> list[tuple[int, int]]:
-        """B/K of each search, in order."""
-        if not self.cascade:
-            return [(self.beams, self.samples)]
-        matches = [re.fullmatch(r"(?:(\d+) x )?(\d+)/(\d+)", stage) for stage in self.cascade.split(", ")]
-        if not all(matches):
-            raise ValueError(f"cascade={self.cascade!r} is not a list of budgets such as '16 x 1/1, 16/16'")
-        return [(int(match[2]), int(match[3])) for match in matches if match for _ in range(int(match[1] or 1))]
-
-    @property
-    def sampling(self) -> Sampling:
-        return Sampling.of(asdict(self))
 
 
 class Path(NamedTuple):

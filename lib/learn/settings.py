@@ -4,10 +4,13 @@ The type of a field states its bounds, and the comment after it its meaning. Tra
 their values are set in the notebook's parameters cell. Nothing in this file needs torch.
 """
 
+import re
 from collections.abc import Mapping
+from dataclasses import asdict
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model, model_validator
+from pydantic.dataclasses import dataclass
 
 from lib.files import nearest
 
@@ -19,6 +22,8 @@ Positive = Annotated[float, Field(gt=0, le=1e6)]  # all bounds are finite, which
 Weight = Annotated[float, Field(ge=0, le=1e6)]
 Share = Annotated[float, Field(ge=0, le=1)]
 Part = Annotated[float, Field(gt=0, le=1)]  # a share that must not be 0
+Temperature = Annotated[float, Field(ge=0.01, le=1e6)]  # logits are divided by it, and must stay finite
+OrGreedy = Temperature | Annotated[float, Field(ge=0, le=0)]  # 0 takes the most probable token
 Engine = Literal["transformers", "vllm"]  # keys of lib.learn.generation.ENGINES
 Advantage = Literal["leave_one_out", "pass_at_k", "max_rl", "grpo", "f_grpo"]  # keys of lib.learn.losses.ADVANTAGES
 
@@ -49,9 +54,48 @@ class Sampling(Settings):
     """How tokens are drawn. The defaults sample from the policy itself, without top-k or top-p."""
 
     max_tokens: Tokens  # cap of a completion
-    temperature: Weight = 1.0  # 0 takes the most probable token
+    temperature: OrGreedy = 1.0
     top_p: Part = 1.0  # nucleus sampling, applied after top_k
     top_k: Whole = 0  # most probable tokens kept; 0: all
+
+
+@dataclass(frozen=True, kw_only=True, config=ConfigDict(extra="forbid", strict=True))
+class SearchSettings:
+    """The budget B/K, how tags are drawn, and the value of Eq. 10: rerank is none, executor, binary or soft
+    (`lib.game.mdp.q_values`) or learned (`lib.learn.search.learned_values`), and `weight` is lambda. cascade: several
+    budgets in place of B/K, until a game is won; "16 x 1/1, 16/16" is sixteen single games, one after the other, and
+    then a search."""
+
+    beams: int = 16
+    samples: int = 16
+    temperature: OrGreedy = 0.6
+    top_p: Part = 0.95
+    top_k: Whole = 20
+    max_tokens: Tokens = 32
+    rerank: Literal["none", "executor", "binary", "soft", "learned"] = "none"
+    weight: Weight = 1.0
+    alpha: Share = 0.2
+    beta: Weight = 0.05
+    cascade: str = ""
+
+    def __post_init__(self):
+        if any(min(budget) < 1 for budget in self.budgets):
+            budget = self.cascade or f"{self.beams}/{self.samples}"
+            raise ValueError(f"budget {budget}: at least one path and one sample are needed")
+
+    @property
+    def budgets(self) -> list[tuple[int, int]]:
+        """B/K of each search, in order."""
+        if not self.cascade:
+            return [(self.beams, self.samples)]
+        matches = [re.fullmatch(r"(?:(\d+) x )?(\d+)/(\d+)", stage) for stage in self.cascade.split(", ")]
+        if not all(matches):
+            raise ValueError(f"cascade={self.cascade!r} is not a list of budgets such as '16 x 1/1, 16/16'")
+        return [(int(match[2]), int(match[3])) for match in matches if match for _ in range(int(match[1] or 1))]
+
+    @property
+    def sampling(self) -> Sampling:
+        return Sampling.of(asdict(self))
 
 
 class Optimisation(Settings):
@@ -93,7 +137,7 @@ class RLOOSettings(Optimisation):
     group_size: Group  # rollouts of each problem
     num_iterations: Count  # successive updates that share their rollouts
     max_tokens: Tokens  # cap of a rollout
-    temperature: Positive
+    temperature: Temperature
     engine: Engine  # the engine that draws the rollouts
     warmup_steps: Whole  # first updates, over which the learning rate rises
     decay_steps: Whole  # last updates, over which it falls to 0
@@ -149,21 +193,21 @@ class PreferenceSettings(Optimisation):
 
 TRAINERS = (Sampling, SFTSettings, RLOOSettings, PreferenceSettings)
 OTHERS: dict[str, Any] = {  # all other parameters of the notebooks; their parameters cells say what each means
-    **dict.fromkeys(["problems", "demonstrations", "batch", "most_pairs", "hard_weight", "together"], Count),
+    **dict.fromkeys(["problems", "demonstrations", "eval_demonstrations", "batch", "together"], Count),
+    **dict.fromkeys(["most_pairs", "hard_weight"], Count),
     **dict.fromkeys(["rows", "width", "shards", "threads", "worked_lines", "test_lines"], Count),
     **dict.fromkeys(["train_rows", "train_5num_rows", "heldout_rows", "heldout_small_rows", "validation_rows"], Count),
     **dict.fromkeys(["validation_small_rows", "test_rows", "level_rows", "sealed_rows"], Count),
-    **dict.fromkeys(["limit", "skip", "five_numbers", "most_failures", "updates", "replicates"], Whole),
-    **dict.fromkeys(["eval_problems", "eval_demonstrations"], Whole),
+    **dict.fromkeys(
+        ["limit", "skip", "five_numbers", "most_failures", "updates", "replicates", "eval_problems"], Whole
+    ),
     **dict.fromkeys(["eta", "muon_lr", "adam_lr"], Positive),
     **dict.fromkeys(["give_up", "alpha"], Share),
-    **dict.fromkeys(["probes", "value"], str),
     "think_weight": Weight,
     "nums": list[Count],
-    "numbers": Annotated[int, Field(ge=2, le=6)],
+    "numbers": Annotated[int, Field(ge=3, le=4)],  # of the problems of training set 3to4
     "hidden": Annotated[int, Field(ge=8, le=4096, multiple_of=8)],  # four heads of an even width
     "samples": Count | list | str,  # completions of a problem; in studies, the folders of samples that they read
-    "searches": list,
     "mixture": dict[str, Share],
     "source": Literal["generated", "hub"],
     "objective": Literal["expected", "pass4", "pass16", "log", "rloo"],
@@ -191,7 +235,7 @@ def explain(error: ValidationError, known: Mapping[str, Any]) -> str:
         name = location[0] if location else ""
         if detail["type"] == "missing":
             sentence = f"{name} is missing: the parameters cell lacks it"
-        elif detail["type"] == "extra_forbidden":
+        elif detail["type"] in ("extra_forbidden", "unexpected_keyword_argument"):
             sentence = f"{name} is not known{nearest(str(name), known)}"
         elif detail["type"] == "value_error" and not location:
             sentence = detail["msg"].removeprefix("Value error, ")

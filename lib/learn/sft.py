@@ -97,4 +97,6 @@ def train_sft(policy: Policy, rows: Dataset, folder: str | Path, settings: SFTSe
     # 3. Train, with completions of similar length in each batch
     order = batches_by_length(lengths, settings.batch_size, settings.epochs, settings.seed)
     trainer.train_dataset = trainer.train_dataset.select(order)
-    trainer.fit(folder, len(order) // settings.batch_size, "SFT", ("loss", "token_accuracy"))
+    if (updates := len(order) // settings.batch_size) < settings.warmup_steps:
+        print(f"warmup_steps={settings.warmup_steps} is above the {updates} updates: learning_rate is never reached")
+    trainer.fit(folder, updates, "SFT", ("loss", "token_accuracy"))

@@ -168,7 +168,7 @@ def arguments(folder: Path, settings) -> dict:
         "dataloader_pin_memory": False,
         "logging_nan_inf_filter": False,  # a loss that is not a number must be visible
         "log_level": "error",
-        "report_to": os.environ.get("COUNTDOWN_REPORT_TO", "none"),  # "trackio" sends it the rows of metrics.csv
+        "report_to": os.environ.get("COUNTDOWN_REPORT_TO") or "none",  # "trackio" sends it the rows of metrics.csv
         "project": "countdown",
         "run_name": shown(folder),
         "disable_tqdm": True,

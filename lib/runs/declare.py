@@ -54,10 +54,10 @@ class Declaration(Strict):
     `seed` in the grid sets the parameter `seed` of the notebook. A name without a seed means the run of the first seed.
     """
 
-    notebook: str = ""  # if empty, as are `needs` without an entry, that of its kind
+    notebook: str = ""  # if empty, that of its kind
     params: Values = {}
     grid: dict[str, Annotated[list[JsonValue], Field(min_length=1)]] = {}
-    needs: dict[str, str | list[str]] = {}  # by parameter, the run or runs whose folders it gets
+    needs: dict[str, str | list[str]] = {}  # by parameter, the run or runs whose folders it gets; {}: no run
     threads: Annotated[int, Field(ge=1, le=1024)] = 1
     mem_mb: Annotated[int, Field(ge=100, le=4_000_000)] = 1500
     keep_checkpoint: bool = False  # publish the checkpoint, since other runs start from it
@@ -75,16 +75,20 @@ class Declaration(Strict):
         for key in self.grid.keys() - {"seed"}:
             if f"{{{key}}}" not in text:
                 raise ValueError(f"grid.{key}: {{{key}}} stands nowhere in params or needs")
-        for key in re.findall(r"{(\w+)}", text):
+        for key in re.findall(r"{(\w+)}", text + json.dumps(self.evaluate)):
             if key not in self.grid:
                 raise ValueError(f"{{{key}}} is no key of its grid{nearest(key, self.grid)}")
-        for key in self.params.keys() & (self.needs.keys() | self.grid.keys() & {"seed"}):
+        seed = self.grid.keys() & {"seed"}
+        for key in self.params.keys() & (self.needs.keys() | seed):
             raise ValueError(f"{key} stands in params, and again in needs or grid")
+        for key in (self.evaluate or {}).keys() & {"policy", *seed}:
+            raise ValueError(f"{key} stands in evaluate, which takes it from this run")
         return self
 
 
 class Kind(Strict):
-    """What the runs of a kind, the first part of their names, have unless their own entry says otherwise."""
+    """What the runs of a kind, the first part of their names, have unless their own entry says otherwise: another
+    notebook, or for a parameter in `needs` another need or a value."""
 
     notebook: str
     needs: dict[str, str | list[str]] = {}
@@ -102,7 +106,11 @@ class Declarations(Strict):
         for template, run in self.runs.items():
             kind = self.kinds.get(template.partition("/")[0])
             fields = kind.model_dump() if kind else {}
-            run = run.model_copy(update={name: fields[name] for name in fields.keys() - run.model_fields_set})
+            update = {name: fields[name] for name in fields.keys() - run.model_fields_set}
+            if run.needs or "needs" in update:  # `needs: {}` means none
+                needs = {key: value for key, value in fields.get("needs", {}).items() if key not in run.params}
+                update["needs"] = needs | run.needs
+            run = run.model_copy(update=update)
             if not run.notebook:
                 known(template.partition("/")[0], self.kinds, f"{YAML}: runs.{template} has no notebook, and its kind")
             yield template, run

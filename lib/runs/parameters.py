@@ -7,14 +7,19 @@ Before any run starts, `check` tests the parameters of all declared runs, also a
 import json
 import re
 from collections.abc import Iterator, Mapping
+from dataclasses import field
+from glob import glob
 from importlib import import_module
 from inspect import signature
+from itertools import product
 from typing import Annotated, Any
 
 from pydantic import AfterValidator, Field, ValidationError, ValidationInfo
+from pydantic.dataclasses import dataclass
 
 from lib.files import PROBLEMS, ROOT, nearest
-from lib.learn.settings import PARAMETERS, TRAINERS, Count, explain, loosely
+from lib.learn.settings import PARAMETERS, TRAINERS, Count, SearchSettings, explain, loosely
+from lib.runs.hashes import model_folder
 
 ON_HUB = re.compile(r"[\w-][\w.-]*/[\w.-]+(@[\w./-]+)?")  # owner/name, and optionally @ and a revision
 
@@ -34,23 +39,60 @@ def own(value: str) -> bool:
 
 
 def entry(path: str) -> Any:
-    """The type of a parameter that names an entry of the table `path`. A file of the user's own, "" (for none) and the
-    notebook's default are accepted without a look at the table."""
+    """The type of a parameter that names an entry of the table `path`. A file of the user's own, the notebook's default
+    and "" for no curriculum are accepted without a look at the table."""
 
     def known(value: str, info: ValidationInfo) -> str:
-        exempt = not value or (info.context or {}).get(info.field_name) == value or own(value)
-        exempt = exempt or (info.field_name == "problem_set" and bool(ON_HUB.fullmatch(value)))
-        file = value.rpartition(":")[0] if ".py:" in value else value
-        if not exempt and file.endswith((*table("game.problem.FILES"), ".py")) and not (ROOT / file).is_file():
+        files, file = table("game.problem.FILES"), value.rpartition(":")[0] if ".py:" in value else value
+        exempt = (info.context or {}).get(info.field_name) == value or own(value)
+        exempt = exempt or (info.field_name == "curriculum" and not value)
+        exempt = exempt or (info.field_name == "problem_set" and ON_HUB.fullmatch(value) and not file.endswith(files))
+        if not exempt and file.endswith((*files, ".py")) and not (ROOT / file).is_file():
             raise ValueError(f"there is no file {file} in {ROOT}")
         if not exempt and value not in table(path):
-            raise ValueError(f"there is no such entry in {path}{nearest(value, table(path))}")
+            forms = f"; files of problems end in {', '.join(files)}" if "." in value and "problem" in path else ""
+            raise ValueError(f"there is no such entry in {path}{nearest(value, table(path))}{forms}")
         return value
 
     return Annotated[str, AfterValidator(known)]
 
 
+def folder(value: str, info: ValidationInfo) -> str:
+    """Checks a parameter that names a policy or a run. The notebook's default and the parents are accepted, and so is
+    any policy that may be on the hub."""
+    is_run = info.field_name in ("taught", "probes")
+    local = is_run or not value or value.startswith(("data/", "/", "."))  # as in lib.learn.model.checkpoint_of
+    there = glob(str(ROOT / value)) if is_run else model_folder(ROOT / value)
+    if local and value != (info.context or {}).get(info.field_name, "") and not there:
+        raise ValueError(f"there is no such {'run' if is_run else 'model'} in {ROOT}")
+    return value
+
+
+FOLDERS = dict.fromkeys(["init", "policy", "value", "taught", "probes"], Annotated[str, AfterValidator(folder)])
 SET = entry("game.problem.EVALUATION_SETS")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Search(SearchSettings):
+    """A search of notebook 16."""
+
+    repeats: Count = 1
+    sets: Annotated[list[SET], Field(min_length=1)] = field(default_factory=list)  # pyright: ignore[reportInvalidTypeForm]
+
+
+def searched(search: dict[str, Any]) -> dict[str, Any]:
+    """Checks a search that may list several values of a setting, each of which is a search."""
+    lists: dict[str, Any] = search | {name: [v] for name, v in search.items() if name == "sets" or type(v) is not list}
+    if not all(lists.values()):
+        raise ValueError("a setting has no value")
+    try:
+        for point in product(*lists.values()):
+            Search(**dict(zip(lists, point, strict=True)))  # pyright: ignore[reportArgumentType]
+    except ValidationError as error:
+        raise ValueError(explain(error, Search.__dataclass_fields__)) from error
+    return search
+
+
 NAMES: dict[str, Any] = {
     "problem_set": entry("game.problem.HUB"),
     "prompt_style": entry("game.prompts.PROMPTS"),
@@ -60,6 +102,8 @@ NAMES: dict[str, Any] = {
     "curriculum": entry("learn.curriculum.CURRICULA"),
     "eval_set": SET,
     "primary_set": SET,
+    **FOLDERS,
+    "searches": list[Annotated[dict[str, Any], AfterValidator(searched)]] | list[str],  # in analyses: folders
     "sets": Annotated[dict[SET, Count] | list[SET], Field(min_length=1)],
 }
 FIELDS = PARAMETERS | NAMES
@@ -90,10 +134,17 @@ def check(given: Mapping[str, Any], defaults: Mapping[str, Any] | None = None) -
 
 def misfits(given: Mapping[str, Any]) -> Iterator[str]:
     """Reasons why parameters that are valid by themselves do not fit together."""
-    problem_set, eval_set, eval_problems = (given.get(name) for name in ("problem_set", "eval_set", "eval_problems"))
+    problem_set, eval_problems, source = (given.get(name) for name in ("problem_set", "eval_problems", "source"))
     style, reward, value = given.get("prompt_style", "free"), given.get("reward", ""), given.get("value", "")
     if given.get("curriculum") == "mixed" and not given.get("probes", "some"):
         yield "curriculum is 'mixed': it needs a run of probes, which says how often problems are failed"
+    for name in ("probes", "curriculum_options"):
+        if given.get("curriculum") == "" and given.get(name):
+            yield f"{name} is {given[name]!r}: it needs a curriculum, which would use it"
+    if "demonstrations" in given:
+        yield from demonstrated(given, style)
+    if "numbers" in given and given.get("updates", 0) * given.get("problems_per_step", 0) > 24_000:  # of 24,800 or more
+        yield f"updates * problems_per_step is above 24,000: 3to4 has few more problems of {given['numbers']} numbers"
     if given.get("checked") and given.get("design", "free") not in table("learn.demonstrations.TRACES"):
         yield f"checked is true, and design {given.get('design', 'free')!r} writes no traces"
     needs_verifier = reward or given.get("sets") or eval_problems or {"samples", "engine"} <= given.keys()
@@ -102,16 +153,40 @@ def misfits(given: Mapping[str, Any]) -> Iterator[str]:
     reads_program = reward in ("program", "program_near")
     if (style in ("free", "words") and reads_program) or (style.startswith("program") and reads_expression(reward)):
         yield f"prompt_style is {style!r}: no completion can be correct by reward {reward!r}"
-    if problem_set and ON_HUB.fullmatch(problem_set) and given.get("source") != "hub" and not own(problem_set):
+    if problem_set and ON_HUB.fullmatch(problem_set) and source != "hub" and not own(problem_set):
         yield f"problem_set is {problem_set!r}: a set of the hub needs source: hub"
     points = [point for point in given.get("searches", []) if isinstance(point, dict)]  # in analyses: folders
+    if not points and "together" in given:
+        yield f"searches is {given.get('searches')!r}: it has no search, such as {{beams: 16, samples: 16}}"
     if points and any("learned" in point.get("rerank", "") for point in points) != bool(value):
         yield f"value is {value!r}: searches with rerank learned need one, and no others do"
-    if eval_set and eval_problems and not own(eval_set):
-        manifest = json.loads((PROBLEMS / "manifest.json").read_text())
-        set_entry = manifest.get("/".join(table("game.problem.EVALUATION_SETS")[eval_set]))  # None for a set of the hub
-        if set_entry and eval_problems > set_entry["rows"]:
-            yield f"eval_problems is {eval_problems}, and {eval_set} has {set_entry['rows']}"
+    eval_set = given.get("eval_set", "validation_200")  # that of preference training
+    of = table("game.problem.EVALUATION_SETS").get(eval_set, ())  # () for a file of the user's own
+    if eval_problems and eval_problems > (there := rows("/".join(of))):
+        yield f"eval_problems is {eval_problems}, and {eval_set} has {there}"
+
+
+def demonstrated(given: Mapping[str, Any], style: str) -> Iterator[str]:
+    """Reasons of this kind about what SFT imitates."""
+    demonstrations, five = given["demonstrations"], given.get("five_numbers", 0)
+    if five > demonstrations:
+        yield f"five_numbers is {five}: it is a part of the {demonstrations} demonstrations"
+    for name, count in {"3to4": demonstrations + given.get("eval_demonstrations", 0) - five, "5num": five}.items():
+        if count > (there := rows(f"{name}/train")):
+            yield f"demonstrations and eval_demonstrations need {count} problems of {name}, which has {there}"
+    design, traces = given.get("design", "free"), table("learn.demonstrations.TRACES")
+    if given.get("source") == "hub" or style in ("pick", "value"):
+        return  # nothing is written by a design
+    if given.get("give_up") and design in traces and not traces[design].restarts:
+        yield f"give_up is {given['give_up']}: design {design!r} never gives up, so it needs give_up = 0.0"
+    fits = style.startswith("program") == design.startswith("program") and (style != "trace" or design in traces)
+    if not (fits or given.get("taught")):
+        yield f"prompt_style is {style!r}: design {design!r} writes demonstrations of another form"
+
+
+def rows(name: str) -> int:
+    """How many problems a set has according to the manifest; no bound for a set of the hub."""
+    return json.loads((PROBLEMS / "manifest.json").read_text()).get(name, {}).get("rows", 10**9)
 
 
 def reads_expression(reward: str) -> bool:

@@ -36,7 +36,7 @@ from lib.runs.declare import (
     typed,
 )
 from lib.runs.hashes import code_tree, digest, inputs
-from lib.runs.parameters import check, table
+from lib.runs.parameters import FOLDERS, check, table
 
 EVALUATIONS = ("sample/", "search/")  # kinds of runs that evaluate a policy and do not make one
 RESULTS = "results-only"  # the state of a restored run that was published without its weights
@@ -196,6 +196,12 @@ class Project:
                     del needs[key]
             update = {"needs": needs, "params": run.params | params, "mem_mb": max(run.mem_mb, settings.mem_mb)}
             declarations[name] = run.model_copy(update=update)
+        for notebook in notebooks:
+            mine = [run for run in declarations.values() if run.notebook == notebook]
+            for key in settings.params | settings.notebooks.get(notebook, {}):
+                if any(key in run.needs for run in mine) and all(key in run.needs | run.params for run in mine):
+                    reason = f"{key} of {notebook} would be ignored, as needs give it to all runs"
+                    raise DeclarationError(f"{location}: {reason}: write it under profiles.{profile}.runs")
         return declarations
 
     def resolve(self, profile: str, name: str, run: Declaration, parents: dict[str, Spec]) -> Spec:
@@ -208,13 +214,15 @@ class Project:
         for key, value in values.items():
             known(key, defaults, f"{location}: parameter of {run.notebook}")
             values[key] = typed(value, defaults[key], f"{location}: {key}")
+            if key in FOLDERS.keys() - run.needs.keys() and str(value).partition("/")[0] in self.declarations.kinds:
+                raise DeclarationError(f"{location}: {key} is {value!r}, a run: it belongs in needs")
         if "output" in values:
             raise DeclarationError(f"{location}: output is set by the runner")
         params = {key: value for key, value in (defaults | values).items() if key not in {"output", *run.needs}}
         if str(params["seed"]) != split(name)[1]:
             raise DeclarationError(f"{location}: seed is set by the run: grid: {{ seed: [0, 1] }}, or its own params")
         try:
-            check(params | run.needs, defaults)
+            check(params | run.needs, defaults | run.needs)
             input_hashes = inputs(params, self.root)
         except (ValueError, OverflowError) as error:
             raise DeclarationError(f"{location}: {error}") from error
@@ -251,6 +259,8 @@ class Project:
     def plan(self, profile: str, *names: str) -> "Plan":
         """The plan for making these groups and runs, with all runs that they depend on. A study does not wait for
         parents that are neither finished nor asked for themselves: they are not part of the plan."""
+        if not names:
+            raise DeclarationError("no group or run is named")
         self.check()
         specs, states, again = self.specs(profile), {}, set()
         runs = {spec.name for spec in self.asked(profile, names)}

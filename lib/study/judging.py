@@ -25,7 +25,7 @@ import pyarrow.parquet as pq
 from lib.files import REFERENCE, ROOT, RUNS, atomic, nearest, read_table, reading, shown, skeleton
 from lib.game import expression, programs, steps, traces, verifiers
 from lib.game.expression import canonical, leaves, render
-from lib.game.problem import Problem
+from lib.game.problem import EVALUATION_SETS, FILES, Problem
 from lib.game.steps import verify_steps
 from lib.game.traces import reasoning
 from lib.game.verifiers import VERIFIERS, answer_span, verify_program, verify_trace
@@ -209,14 +209,26 @@ LOOKS = {
 }
 
 
-def _judged(patterns, file, sets, looks, texts) -> pd.DataFrame:
-    columns = ["run", "method", "seed", "style", "set", "problem", "tokens", "finish", "count"]
-    columns += [column for look in looks for column in LOOKS[look][0]] + TEXTS * texts
+def _records(patterns, file: str) -> dict[Path, dict]:
+    """The records of the runs, by folder. Raises an error for a run that wrote no such file, and for one run in two
+    folders."""
     records, known = {folder: record(folder) for folder in folders(patterns)}, {}
     for folder, fields in records.items():
+        if file not in (fields.get("files") or {file: ()}):  # a run by hand lists no files
+            raise FileNotFoundError(f"{shown(folder)}: this run wrote no {file}: sample it, or search with it, first")
         twin = known.setdefault(fields.get("id", folder), folder)
         if twin != folder:
             raise ValueError(f"{shown(twin)} and {shown(folder)} hold the same run, which would count twice")
+    return records
+
+
+def _judged(patterns, file, sets, looks, texts) -> pd.DataFrame:
+    columns = ["run", "method", "seed", "style", "set", "problem", "tokens", "finish", "count"]
+    columns += [column for look in looks for column in LOOKS[look][0]] + TEXTS * texts
+    for name in [sets] if isinstance(sets, str) else sets or ():
+        if name not in ("all", *EVALUATION_SETS) and not name.endswith(FILES):
+            raise ValueError(f"there is no evaluation set {name!r}{nearest(name, EVALUATION_SETS)}")
+    records = _records(patterns, file)
     with_test_50 = [text for fields in records.values() if 'test_50"' in (text := json.dumps(fields["parameters"]))]
     only_hub = with_test_50 and all("hub_test_50" in text for text in with_test_50)
     tables, set_names = [], {"hub_test_50": "test_50", "test_50": None} if only_hub else {}
