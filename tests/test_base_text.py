@@ -52,9 +52,11 @@ def test_the_committed_base_models_text_comes_again(text, tmp_path):
 
 
 def test_a_run_that_was_stopped_goes_on_at_the_next_file(text, tmp_path):
-    (tmp_path / "text").mkdir()
-    (tmp_path / "text/000.npz").write_bytes(b"made before")
-    again = executed(tmp_path, rows=768, width=64, shards=3, seed=1, test_lines=50)
+    settings = {"rows": 768, "width": 64, "shards": 3, "seed": 1, "test_lines": 50}
+    stopped = executed(tmp_path, **settings).run
+    (stopped / "text/000.npz").write_bytes(b"made before")
+    (stopped / "text/002.npz").unlink()
+    again = executed(tmp_path, **settings)
     assert (again.run / "text/000.npz").read_bytes() == b"made before"
     assert (again.run / "text/002.npz").read_bytes() == (text.run / "text/002.npz").read_bytes()
 
