@@ -59,10 +59,10 @@ def test_a_name_that_is_near_no_other_is_answered_by_few():
             set_in("runs", "t/train_{rate}", "grid", value={"rate": [0.1, 0.1]}),
             "two runs are called 't/train_0.1/0'",
         ),
-        (set_in("runs", "t/train_{rate}", "grid", "depth", value=[1]), r"grid.depth: \{depth\} stands nowhere"),
+        (set_in("runs", "t/train_{rate}", "grid", "depth", value=[1]), r"grid.depth: \{depth\} is used nowhere"),
         (set_in("runs", "t/train_{rate}", "grid", value={"rate": []}), "grid.rate"),
         (set_in("runs", "t/train_{rate}", "params", "depth", value="{rat}"), r"\{rat\} is no key of its grid.*rate"),
-        (set_in("runs", "t/train_{rate}", "params", "init", value="x"), "init stands in params, and again in needs"),
+        (set_in("runs", "t/train_{rate}", "params", "init", value="x"), "init is in params, and again in needs"),
         *(
             (set_in("runs", "study/study", "needs", value=needs), "its needs must say which")
             for needs in ({}, {"sources": []})
@@ -234,7 +234,7 @@ def test_notebook_without_tag_and_broken_files_are_refused(checkout):
     with pytest.raises(DeclarationError, match="base.ipynb is not a notebook"):
         Checkout(checkout.root).check()
     (checkout.root / "papermill_runs.yaml").write_text("runs: {a: {}, a: {}}")
-    with pytest.raises(DeclarationError, match="'a' stands twice"):
+    with pytest.raises(DeclarationError, match="'a' appears twice"):
         Checkout(checkout.root).check()
 
 
@@ -303,7 +303,7 @@ def test_a_kind_gives_the_notebook_and_the_needs_of_its_runs(checkout):
             set_in("runs", "u/a", value={"evaluate": {"limit": "{n}"}}),
             r"runs\.u/a: \{n\} is no key of its grid",
         ),
-        (set_in("runs", "u/a", value={"evaluate": {"policy": "x"}}), r"runs\.u/a: policy stands in evaluate, which"),
+        (set_in("runs", "u/a", value={"evaluate": {"policy": "x"}}), r"runs\.u/a: policy is in evaluate, which"),
     ],
 )
 def test_a_value_that_needs_would_hide_is_refused(checkout, change, message):

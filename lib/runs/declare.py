@@ -74,15 +74,15 @@ class Declaration(Strict):
         text = json.dumps([self.params, self.needs])
         for key in self.grid.keys() - {"seed"}:
             if f"{{{key}}}" not in text:
-                raise ValueError(f"grid.{key}: {{{key}}} stands nowhere in params or needs")
+                raise ValueError(f"grid.{key}: {{{key}}} is used nowhere in params or needs")
         for key in re.findall(r"{(\w+)}", text + json.dumps(self.evaluate)):
             if key not in self.grid:
                 raise ValueError(f"{{{key}}} is no key of its grid{nearest(key, self.grid)}")
         seed = self.grid.keys() & {"seed"}
         for key in self.params.keys() & (self.needs.keys() | seed):
-            raise ValueError(f"{key} stands in params, and again in needs or grid")
+            raise ValueError(f"{key} is in params, and again in needs or grid")
         for key in (self.evaluate or {}).keys() & {"policy", *seed}:
-            raise ValueError(f"{key} stands in evaluate, which takes it from this run")
+            raise ValueError(f"{key} is in evaluate, which takes it from this run")
         return self
 
 
@@ -130,7 +130,7 @@ class Loader(SAFE):
         keys = [self.construct_object(key, deep=True) for key, _ in node.value if not key.tag.endswith(":merge")]
         for key in keys:
             if keys.count(key) > 1:
-                raise yaml.constructor.ConstructorError(None, None, f"{key!r} stands twice", node.start_mark)
+                raise yaml.constructor.ConstructorError(None, None, f"{key!r} appears twice", node.start_mark)
         return super().construct_mapping(node, deep)
 
 
