@@ -931,6 +931,13 @@ def test_sft_learns_the_completions_and_to_end(tmp_path):
     assert out.finish == ["stop"] * 4
 
 
+def test_sft_of_fewer_updates_than_it_logs_is_logged_at_its_end_and_saved(tmp_path):
+    sft(tmp_path, epochs=1, log_every=100, eval_every=100, save_every=100)
+    table = metrics_of(tmp_path)
+    assert table["step"].iloc[-1] == 8 and table[["loss", "token_accuracy"]].iloc[-1].notna().all()
+    load_policy(tmp_path)
+
+
 @pytest.mark.parametrize("end_token", [True, False])
 def test_sft_batches_learn_the_completion_and_its_end_only(tmp_path, monkeypatch, end_token):
     """And without the end token there is none in any batch: TRL would append one by itself."""
