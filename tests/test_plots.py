@@ -139,6 +139,17 @@ def test_a_long_title_stays_on_the_figure(width):
     assert not fig._suptitle.get_window_extent().overlaps(ax.title.get_window_extent())
 
 
+def test_panels_that_share_an_axis_have_its_label_once_per_row(tmp_path):
+    fig, axes = plots.figure(2, 2, sharey=True)
+    apart, (left, right) = plots.figure(1, 2)
+    for ax in [*axes.flat, left, right]:
+        ax.set_ylabel("pass@k")
+    for figure in (fig, apart):
+        plots.save(figure, tmp_path / "figure")
+    assert [ax.get_ylabel() for ax in axes.flat] == ["pass@k", "", "pass@k", ""]
+    assert left.get_ylabel() == right.get_ylabel() == "pass@k"
+
+
 def test_training_curves():
     _, axes = plots.figure(1, 3)
     rows = [
