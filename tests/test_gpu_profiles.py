@@ -239,6 +239,15 @@ def test_a_gpu_in_a_container_goes_by_the_drivers_name_or_is_counted(said, names
     assert machine.gpus() == names
 
 
+@pytest.mark.parametrize(
+    "value, names", [("", []), ("-1", []), ("NoDevFiles", []), ("2,GPU-9a3b-11", ["2", "GPU-9a3b-11"])]
+)
+def test_visible_gpus_are_taken_from_the_environment(value, names, monkeypatch):
+    monkeypatch.delenv("COUNTDOWN_GPUS", raising=False)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", value)
+    assert machine.gpus() == names
+
+
 # --- prompt styles ----------------------------------------------------------------------------------------------------
 
 

@@ -429,7 +429,7 @@ def test_runs_at_the_same_time_have_different_gpus(checkout, warm_kernels, monke
     assert {device("t/train_0.1"), device("t/train_0.2")} == set(names) and device("study/study") == "none"
 
 
-@pytest.mark.parametrize("machine", ["local", "slurm", "kubernetes"])
+@pytest.mark.parametrize("machine", ["local", "slurm"])
 def test_snakemake_reads_the_profile_of_every_machine(checkout, machine):
     executor = snakemake_options(machine, 2)
     plugin = yaml.safe_load((MACHINES / machine / "config.yaml").read_text()).get("executor")

@@ -17,7 +17,7 @@ from datasets import Dataset
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, processors, trainers
-from transformers import PreTrainedTokenizerFast
+from transformers import PreTrainedTokenizerFast, TrainingArguments
 from trl import GRPOConfig, GRPOTrainer
 
 import lib.learn.sft
@@ -29,7 +29,7 @@ from lib.learn.demonstrations import TRACES
 from lib.learn.generation import ENGINES, Rollouts, Sampling, generate
 from lib.learn.losses import ADVANTAGES, LARGEST_LOG_RATIO, leave_one_out
 from lib.learn.model import build_tokenizer, load_policy, new_model
-from lib.learn.rloo import RLOOTrainer, train_rloo
+from lib.learn.rloo import RLOOTrainer, configuration, train_rloo
 from lib.learn.settings import RLOOSettings, SFTSettings
 from lib.learn.sft import batches_by_length, train_sft
 from lib.learn.trainer import Resumable, latest_checkpoint, schedule
@@ -105,6 +105,31 @@ def gradient(model):
 
 def relative(a, b):
     return ((a - b).norm() / b.norm()).item()
+
+
+# --- GPUs ---------------------------------------------------------------------------------------------------------
+
+
+def test_a_batch_is_not_divided_between_the_gpus_that_are_visible(tmp_path, monkeypatch):
+    find = TrainingArguments.__dict__["_setup_devices"].func
+
+    def four_gpus(arguments):
+        device = find(arguments)
+        arguments._n_gpu = 4
+        return device
+
+    monkeypatch.setattr(TrainingArguments, "_setup_devices", property(four_gpus))
+    assert TrainingArguments(output_dir=str(tmp_path), use_cpu=True).n_gpu == 4
+    config = configuration(tmp_path, quick(problems_per_step=4))
+    assert (config.n_gpu, config.train_batch_size) == (1, 4)
+
+
+def test_a_gpu_without_bfloat16_is_refused_before_training(tmp_path, monkeypatch):
+    monkeypatch.setattr("torch.cuda.is_available", lambda: True)
+    monkeypatch.setattr("torch.cuda.get_device_capability", lambda: (7, 5))
+    monkeypatch.setattr("torch.cuda.get_device_name", lambda: "Tesla T4")
+    with pytest.raises(RuntimeError, match="Tesla T4 has no bfloat16"):
+        configuration(tmp_path, quick())
 
 
 # --- advantages -----------------------------------------------------------------------------------

@@ -179,12 +179,13 @@ def generate_shared(
 
 # --- vLLM -------------------------------------------------------------------------------------------------------------
 
-VLLM = {  # environment variables: one process, no binding of threads, no usage reports
+VLLM = {  # environment variables: one process, no binding of threads, no usage reports, nothing compiled
     "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
     "VLLM_CPU_OMP_THREADS_BIND": "nobind",
     "VLLM_CPU_KVCACHE_SPACE": "1",  # GiB
     "VLLM_NO_USAGE_STATS": "1",
     "VLLM_LOGGING_LEVEL": "ERROR",
+    "VLLM_USE_FLASHINFER_SAMPLER": "0",  # on a GPU it would be compiled first, which needs nvcc
 }
 MEMORY_SHARE = 0.35  # of a GPU's memory; the rest is for training
 LONGEST = 8192  # tokens of prompt and completion, if the model can read as many
@@ -256,6 +257,7 @@ def _vllm_parameters(sampling: Sampling, eos_id: int, rows: int, generator: torc
         "stop_token_ids": [eos_id],
         "logprobs": 0,
         "detokenize": False,
+        "flat_logprobs": True,  # without an object for each token
     }
     seeds = torch.randint(2**31, (rows,), generator=generator, device=generator.device if generator else None)
     return [SamplingParams(seed=seed, **common) for seed in seeds.tolist()]

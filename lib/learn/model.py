@@ -228,9 +228,9 @@ def load_policy(path: str | Path, style: str = ""):
         model.config.base_model = f"{checkpoint.partition('@')[0]}@{model.config._commit_hash}"
         print(f"base model: {model.config.base_model}")
     if (gpu := os.environ.get("COUNTDOWN_GPU")) and not torch.cuda.is_available():  # set by the runner for this run
-        raise RuntimeError(
-            f"PyTorch sees no GPU, and this run holds {gpu}: a build for CPUs? COUNTDOWN_GPUS= takes none"
-        )
+        build = f"CUDA {torch.version.cuda}, for which the driver may be too old" if torch.version.cuda else "CPUs"
+        reason = f"PyTorch sees no GPU, and this run holds {gpu}: it was built for {build}"
+        raise RuntimeError(f"{reason}; COUNTDOWN_GPUS= takes none")
     model.to("cuda" if torch.cuda.is_available() else "cpu")
     tokenizer = load_tokenizer(checkpoint)
     if end := ENDS.get(style):

@@ -19,7 +19,7 @@ from lib.learn.demonstrations import query_problem
 from lib.learn.losses import preference_loss
 from lib.learn.model import max_micro_batch
 from lib.learn.settings import PreferenceSettings
-from lib.learn.trainer import Policy, Resumable, arguments, schedule
+from lib.learn.trainer import Policy, Resumable, arguments, on_one_gpu, schedule
 
 HUB_PAIRS = "asingh15/countdown_tasks_3to4-dpo"
 
@@ -71,6 +71,7 @@ class PreferenceTrainer(Resumable, DPOTrainer):
             train_sampling_strategy="sequential",
             max_length=None,
         )
+        config = on_one_gpu(config)
         reference = copy.deepcopy(model).eval().requires_grad_(False)
         super().__init__(model=model, ref_model=reference, args=config, train_dataset=rows, processing_class=tokenizer)
         self.model_accepts_loss_kwargs = False  # the batch's loss is the mean of the micro-batches' losses

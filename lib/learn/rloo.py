@@ -6,7 +6,8 @@ clipping and checkpoints are Trainer's, and the fused log-probabilities are TRL'
 It departs from textbook RLOO (Ahmadian et al., 2024) in these points:
 
 * The gradient of a rollout is scaled by the truncated importance weight of the whole sequence, policy over sampler
-  (paper `ast`, Eq. 3). It is 1 up to rounding, unless several updates share their rollouts (`num_iterations`).
+  (paper `ast`, Eq. 3). It is 1 up to rounding, unless several updates share their rollouts (`num_iterations`). On a
+  GPU both compute logits in bfloat16, and the rounding of a long completion's tokens adds up.
 * The KL penalty and the entropy bonus are terms of the loss (means per token), not of the reward.
 * Token log-probabilities are summed, not averaged over the length. Completions cut at the cap count like all others.
 * Advantages are not divided by the group's standard deviation, unless `advantage` says so. There is no PPO clipping.
@@ -39,7 +40,7 @@ from lib.learn.curriculum import Curriculum
 from lib.learn.generation import ENGINES, MEMORY_SHARE, Rollouts, Sampling
 from lib.learn.losses import ADVANTAGES, leave_one_out, rloo_loss
 from lib.learn.settings import RLOOSettings
-from lib.learn.trainer import Policy, Resumable, arguments, schedule
+from lib.learn.trainer import Policy, Resumable, arguments, on_one_gpu, schedule
 from lib.rewards import Reward, score_group
 
 TokenWeights = Callable[[list[int]], Sequence[float]]  # a completion's token ids -> one weight per token
@@ -47,7 +48,7 @@ TokenWeights = Callable[[list[int]], Sequence[float]]  # a completion's token id
 
 def configuration(folder: Path, settings: RLOOSettings) -> TrainingArguments:
     """Trainer's configuration: one of its steps is one of our updates."""
-    return TrainingArguments(
+    config = TrainingArguments(
         **arguments(folder, settings),
         max_steps=settings.steps,
         lr_scheduler_type="warmup_stable_decay",
@@ -58,6 +59,7 @@ def configuration(folder: Path, settings: RLOOSettings) -> TrainingArguments:
         train_sampling_strategy="sequential",
         remove_unused_columns=False,
     )
+    return on_one_gpu(config)
 
 
 class RLOOTrainer(Resumable):

@@ -10,7 +10,7 @@ from trl import SFTConfig, SFTTrainer
 
 from lib.learn.model import max_micro_batch
 from lib.learn.settings import SFTSettings
-from lib.learn.trainer import Policy, Resumable, arguments
+from lib.learn.trainer import Policy, Resumable, arguments, on_one_gpu
 
 SFT_COLUMNS = {  # TRL's metrics -> their names in metrics.csv
     "loss": "loss",
@@ -90,7 +90,7 @@ def train_sft(policy: Policy, rows: Dataset, folder: str | Path, settings: SFTSe
         max_length=model.config.max_position_embeddings,
     )
     trainer = _SFTTrainer(
-        model=model, args=config, train_dataset=rows, eval_dataset=eval_rows, processing_class=tokenizer
+        model=model, args=on_one_gpu(config), train_dataset=rows, eval_dataset=eval_rows, processing_class=tokenizer
     )
     remedy = "leave out the longest demonstrations, or take a smaller model"
     trainer.check_memory(micro_batch, int(lengths.max()), False, remedy)

@@ -1,7 +1,8 @@
 """What our trainers share: checkpoints to resume from, metrics.csv, and the evaluation on held-out problems.
 
 A run folder gets `metrics.csv`, `trainer/` (to resume from) and at the end `checkpoint/`. A run that was killed and is
-started again gives the same metrics, except for the columns `seconds*`, and the same weights.
+started again on a CPU gives the same metrics, except for the columns `seconds*`, and the same weights. On a GPU it
+takes the same problems and random numbers, but sums are not added up in the same order.
 """
 
 import json
@@ -150,8 +151,18 @@ class Resumable(transformers.Trainer):
         self.line.update(self.state.global_step - self.line.n)
 
 
+def on_one_gpu(configuration):
+    """The configuration for a single GPU: Trainer would otherwise divide each batch between all that are visible."""
+    configuration._n_gpu = min(configuration.n_gpu, 1)
+    return configuration
+
+
 def arguments(folder: Path, settings) -> dict:
-    """The arguments that the configurations of all trainers have in common."""
+    """The arguments that the configurations of all trainers have in common. Raises RuntimeError for a GPU that has no
+    bfloat16, in which we train, and for which TRL's kernels cannot be compiled."""
+    if torch.cuda.is_available() and torch.cuda.get_device_capability() < (8, 0):
+        reason = f"{torch.cuda.get_device_name()} has no bfloat16 (compute capability 8.0 or above has it)"
+        raise RuntimeError(f"{reason}, so that it cannot train here; CUDA_VISIBLE_DEVICES= trains on the CPU")
     return {
         "output_dir": str(folder / "trainer"),
         "learning_rate": settings.learning_rate,

@@ -16,6 +16,7 @@ from pathlib import Path
 from lib.files import container_limit
 
 DEVICES = Path("/dev")
+NO_GPU = ("", "-1", "NoDevFiles")  # in CUDA_VISIBLE_DEVICES
 PARENT = "COUNTDOWN_PARENT"  # the environment variable with the process id of the starter
 
 
@@ -94,7 +95,7 @@ def gpus() -> list[str]:
     numbered from 0: the only GPU of a container may be the file nvidia3, but CUDA calls it 0."""
     for variable in ("COUNTDOWN_GPUS", "CUDA_VISIBLE_DEVICES"):
         if variable in os.environ:
-            return [name for name in os.environ[variable].split(",") if name]
+            return [name for name in os.environ[variable].split(",") if name not in NO_GPU]
     if devices := list(DEVICES.glob("nvidia[0-9]*")):
         with suppress(OSError, subprocess.CalledProcessError):
             listing = subprocess.run(["nvidia-smi", "-L"], capture_output=True, text=True, check=True).stdout

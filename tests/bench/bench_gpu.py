@@ -22,8 +22,8 @@ import torch
 from transformers import Qwen2Config, Qwen2ForCausalLM
 
 from lib.game.problem import load
-from lib.learn.generation import ENGINES
-from lib.learn.model import build_tokenizer, training_memory
+from lib.learn.generation import ENGINES, MEMORY_SHARE
+from lib.learn.model import build_tokenizer, machine_memory, training_memory
 from lib.learn.rloo import RLOOSettings, train_rloo
 from lib.rewards import get_reward
 from lib.runs.plan import Project
@@ -73,6 +73,8 @@ def measure(size: str, engine: str) -> pd.Series:
     rollouts, length = settings.problems_per_step * settings.group_size, table["completion_length"].median()
     work = 8 * model.num_parameters() * rollouts * length / 1e12  # forward, backward, and the reference's forward pass
     estimate = training_memory(model, settings.micro_batch, 40 + settings.max_tokens, True)
+    if cuda and engine == "vllm":  # its weights and its cache count at the peak, too
+        estimate += MEMORY_SHARE * machine_memory()
     row = {
         "device": torch.cuda.get_device_name() if cuda else "cpu",
         "parameters": model.num_parameters(),
