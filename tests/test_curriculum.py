@@ -76,10 +76,12 @@ def test_the_bandit_by_hand(monkeypatch):
 
 def test_a_lower_temperature_concentrates_and_annealing_reaches_it():
     fixed, cold, cooled = bandit(), bandit(temperature=0.3), bandit(final_temperature=0.3)
-    for arms in (fixed, cold, cooled):
+    brief = bandit(steps=1, final_temperature=0.3)
+    for arms in (fixed, cold, cooled, brief):
         arms.state = [0.0, 0.1, 0.2, 0.3, 0.4, 0.5]
     assert cooled.probabilities(0) == pytest.approx(fixed.probabilities(50))
     assert cooled.probabilities(99) == pytest.approx(cold.probabilities(0))
+    assert brief.probabilities(0) == pytest.approx(fixed.probabilities(0))  # one update has only the first temperature
     assert fixed.probabilities(0).max() < cooled.probabilities(50).max() < cold.probabilities(0).max()
 
 
@@ -94,11 +96,20 @@ def test_draws_follow_the_probabilities_from_the_right_buckets():
     )
 
 
+@pytest.mark.parametrize("count", [9, 10, 11])
+def test_no_problem_is_drawn_twice_unless_its_bucket_is_too_small(count):
+    arms = bandit()
+    arms.state = [1000.0, 0.0, 0.0, 0.0, 0.0, 0.0]  # so that all come from the first bucket, which holds ten
+    drawn = arms.draw(count, 0)
+    assert len(drawn) == count and set(drawn) <= set(PROBLEMS[:10])
+    assert (len(set(drawn)) == count) == (count <= 10)
+
+
 def test_draws_depend_on_seed_step_and_state_alone():
     one, other = bandit(), bandit()
     one.draw(8, 0)
     assert one.draw(8, 3) == other.draw(8, 3) != other.draw(8, 4)
-    assert bandit(seed=1).draw(8, 3) != other.draw(8, 3)
+    assert bandit(seed=1).draw(8, 3) not in (other.draw(8, 3), other.draw(8, 4), other.draw(8, 2))
 
 
 @pytest.mark.parametrize("count", [2, 3, 6])
@@ -119,6 +130,15 @@ def test_the_frontier_is_new_reachable_and_held_out_nowhere():
     drawn = frontier().draw(24, 0)
     assert all(solutions(problem) and problem.key not in keys("evaluation") for problem in drawn)
     assert len(set(drawn)) == 24 and {len(problem.nums) for problem in drawn} == {3, 4}
+
+
+def test_the_frontier_draws_no_evaluation_problem():
+    """Not even from ranges that hold only a few problems."""
+    of_three = [key for key in sorted(keys("evaluation")) if len(key[0]) == 3]
+    nums, target = min(of_three, key=lambda key: key[0][-1] - key[0][0])
+    edge = Frontier([Problem(nums, target)] * 6, np.zeros(6), 10, 0)
+    drawn = edge.solvable(np.random.default_rng(0), 2000)
+    assert drawn and not {problem.key for problem in drawn} & keys("evaluation")
 
 
 def test_the_frontier_goes_where_success_is_a_half():
@@ -146,6 +166,28 @@ def test_the_frontier_forgets():
         edge.draw(8, step)
         said = edge.learn([0.0] * 8, [right] * 8)
     assert said["predicted"] > 0.9
+
+
+def test_the_frontier_chooses_among_a_fixed_number_of_candidates():
+    """With one candidate for each problem it has no choice, whatever it has learned."""
+    edge, rng, first = frontier(), np.random.default_rng([0, 1]), []
+    edge.candidates = 1
+    edge.draw(8, 0)
+    edge.learn([0.0] * 8, np.arange(8) / 7)
+    while len(first) < 8:
+        first += edge.solvable(rng, 4 * 8)
+    assert set(edge.draw(8, 1)) == set(first[:8])
+
+
+def test_what_the_frontier_has_seen_weighs_1_by_e_after_its_memory():
+    edge = frontier()
+    edge.draw(8, 0)
+    edge.learn([0.0] * 8, [1.0] * 8)
+    before = np.array(edge.state)
+    edge.drawn = np.zeros_like(edge.drawn)  # updates from which nothing can be learned
+    for _ in range(int(edge.memory)):
+        edge.learn([0.0] * 8, [1.0] * 8)
+    assert before.any() and edge.state == pytest.approx(before / math.e)
 
 
 def test_the_frontier_does_not_search_for_ever():

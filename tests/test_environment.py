@@ -87,6 +87,10 @@ def test_legal_actions_by_hand():
         *(Action(5, 5, op) for op in "+-*/"),
     }
     assert len(moves) == len(set(moves))
+    assert legal_actions(State((2, 5), 10)) == [
+        *(Action(2, 5, op) for op in "+-*/"),
+        *(Action(5, 2, op) for op in "-/"),
+    ]  # always in this order, since runs draw from the list
 
 
 def test_equal_states_are_equal_whatever_the_order():
@@ -209,7 +213,7 @@ def shortest_game(state: State) -> float:
 def test_values_by_hand():
     done, wrong, open_ = State((24,), 24), State((23,), 24), State((1, 23), 24)
     assert count_solutions([done, wrong, open_, done]).tolist() == [1, 0, 1, 1]
-    assert q_values([done, wrong, open_], "soft", 0.2, 0.05).tolist() == pytest.approx(
+    assert q_values([done, wrong, open_], "soft").tolist() == pytest.approx(  # with the paper's alpha and beta
         [1 + 0.05 * math.log(2), 0, 0.8 + 0.05 * math.log(2)]
     )
     assert q_values([done, wrong], "none").tolist() == [0, 0]

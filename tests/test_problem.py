@@ -15,6 +15,7 @@ import pytest
 
 from lib.files import PROBLEMS, REFERENCE, ROOT
 from lib.game import problem, solver
+from lib.game.expression import MAX_DIGITS
 from lib.game.problem import Problem, ProblemSetError
 from lib.runs.parameters import check
 from tests.conftest import this_project
@@ -196,6 +197,7 @@ def test_problems_of_ones_own_come_from_a_csv(tmp_path, capsys):
         ("44,98", "line 3"),
         ("1 2 3 4 5 6 7,28", "line 3"),
         ("-4 2,3", "line 3"),
+        ("0 2,2", "line 3"),
         ("4 2,six", "line 3"),
         ("4 2,", "line 3"),
         ("4 2,3.5", "line 3"),
@@ -208,6 +210,14 @@ def test_a_csv_line_that_is_no_problem_is_named(tmp_path, line, message):
     (tmp_path / "own.csv").write_text(f"nums,target\n3 5 7,26\n{line}\n")
     with pytest.raises(ProblemSetError, match=message):
         problem.load_set(str(tmp_path / "own.csv"))
+
+
+def test_a_row_may_have_the_largest_numbers_that_an_answer_can_hold():
+    largest = 10**MAX_DIGITS - 1
+    assert problem.as_problem([largest, 2], -largest) == Problem((largest, 2), -largest)
+    for nums, target in (([largest + 1, 2], 3), ([3, 2], largest + 1)):
+        with pytest.raises(ProblemSetError, match="is not a problem"):
+            problem.as_problem(nums, target)
 
 
 def test_a_file_of_which_no_problem_may_be_used_is_refused(tmp_path):
@@ -389,3 +399,19 @@ def test_problems_without_a_solution_are_counted_and_named(tmp_path, capsys):
     (tmp_path / "own.csv").write_text("nums,target\n3 5 7,26\n1 1,50\n2 2,90\n1 2 3 4 5,6\n")
     assert len(problem.load_set(str(tmp_path / "own.csv"))) == 4  # they stay: pass@k has a lower ceiling
     assert "own.csv: 2 of 4 have no solution: 1, 1 -> 50; 2, 2 -> 90\n" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(("lost", "more"), [(5, ""), (6, "; ...")])
+def test_only_five_problems_without_a_solution_are_named(tmp_path, capsys, lost, more):
+    lines = [f"1 {n},{50 + n}" for n in range(1, lost + 1)]
+    (tmp_path / "own.csv").write_text("\n".join(["nums,target", "3 5 7,26", *lines]))
+    problem.load_set(str(tmp_path / "own.csv"))
+    named = "; ".join(f"1, {n} -> {50 + n}" for n in range(1, 6))
+    assert f"own.csv: {lost} of {lost + 1} have no solution: {named}{more}\n" in capsys.readouterr().out
+
+
+def test_how_many_problems_are_solved_on_loading_depends_on_the_largest(tmp_path, capsys, monkeypatch):
+    monkeypatch.setitem(problem.CHECKED, 5, 2)
+    (tmp_path / "own.csv").write_text("nums,target\n3 5 7,26\n1 1,50\n2 2,90\n1 2 3 4 5,6\n")
+    assert len(problem.load_set(str(tmp_path / "own.csv"))) == 4
+    assert "own.csv: 1 of the 2 that were solved have no solution: 1, 1 -> 50\n" in capsys.readouterr().out

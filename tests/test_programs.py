@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from lib.game.expression import BinOp, ExpressionError, Num, evaluate, leaves, parse, render
 from lib.game.problem import Problem, load, problems
-from lib.game.programs import ExecutionError, ParseError, run_program
+from lib.game.programs import MAX_LENGTH, MAX_TOKENS, ExecutionError, ParseError, run_program
 from lib.game.prompts import PROMPTS
 from lib.game.verifiers import CHECKS, VERIFIERS, answer_span, verify_answer, verify_program
 from lib.learn.demonstrations import DEMONSTRATIONS, program_lines, program_search
@@ -42,6 +42,7 @@ def earned(program: str, problem: Problem = PAPER) -> float:
         ((83, 78, 1, 39), 82, "a = (83 - 78) + 39 - 1", 0.50),
         ((44, 19, 35), 98, "a = 44 + b", 0.15),
         ((44, 19, 35), 98, "so it is 98", 0.05),
+        ((44, 19, 35), 98, "a = 44 + b\nso it is 98", 0.05),  # it is read to its end before anything is computed
     ],
 )
 def test_what_each_check_earns(nums, target, program, reward):
@@ -163,6 +164,17 @@ def test_what_is_not_in_the_language_does_not_parse(program):
 def test_a_program_of_comments_has_no_value():
     with pytest.raises(ParseError, match="no assignment"):
         run_program("# 98\n\n# nothing")
+
+
+def test_a_program_and_a_line_may_be_as_long_as_their_limits():
+    program = "a = 44 + 19 + 35 #".ljust(MAX_LENGTH, "#")
+    assert run_program(program).value == 98
+    with pytest.raises(ParseError, match=f"more than {MAX_LENGTH} characters"):
+        run_program(program + "#")
+    signs = "-" * (MAX_TOKENS - 1)  # and one number
+    assert run_program(f"a = {signs}98").value == -98
+    with pytest.raises(ParseError, match="line 1 is no assignment"):
+        run_program(f"a = -{signs}98")
 
 
 @pytest.mark.parametrize("program", UNRUNNABLE)

@@ -83,6 +83,14 @@ def test_right_arithmetic_is_paid_beside_the_distance():
     assert "arithmetic" not in plain[0].parts
 
 
+def test_the_parts_say_how_far_an_answer_is_and_whether_its_numbers_are_wrong():
+    texts = [*map(answer, ["44 + 19 + 35", "44 + 19 - 35", "44 + 19", "so"]), "no span"]
+    parts = [score.parts for score in get_reward("ast")(texts, PAPER)]
+    assert [part["distance"] for part in parts] == [0, 1, 3, 5, 5]  # five nodes: the size of a solution
+    assert [part["wrong_numbers"] for part in parts] == [0, 0, 1, 0, 0]
+    assert get_reward("ast")([answer("2 + 2")], Problem((2, 2), 100))[0].parts["distance"] == math.inf
+
+
 def test_without_the_gate_trivial_answers_are_paid():
     gated, open_ = (get_reward("ast", {"exact_numbers": gate})([answer("1 + 1")], PAPER)[0] for gate in (True, False))
     assert gated.total == 0.1 < open_.total
@@ -122,11 +130,15 @@ def test_scores_stand_in_the_order_of_the_completions():
         ("ast", {"exact_numbers": 1}, "exact_numbers must be true or false, not 1"),
         ("dense", {"aggregate": 3}, "aggregate must be a text, not 3"),
         ("dense", {"aggregate": "sum"}, "aggregate must be 'bounded', 'share' or 'count'"),
+        ("dense", {"lambda_2": -0.1}, "lambdas must not be negative"),
+        ("dense", {"aggregate": "count", "lambda_3": -0.1}, "lambdas must not be negative"),
         ("dense", {"lambda_1": 0.8, "lambda_2": 0.1}, "lambdas must not be negative, and sum to less than 0.9"),
         ("dense", {"aggregate": "bounded", "lambda_3": 0.9}, "lambdas must not be negative"),
         ("trace_guarded", {"strict": "yes"}, "strict must be true or false"),
         ("program_near", {"by": "text"}, "by must be 'tree' or 'value'"),
         ("program_near", {"credit": 0.5}, "credit within .0, 0.5."),
+        ("program_near", {"credit": -0.1}, "credit within .0, 0.5."),
+        ("program_near", {"tau": 0}, "tau positive"),
         ("nowhere.py:mine", {}, "no file nowhere.py"),
         (
             "lib/rewards.py:sparse",
@@ -138,6 +150,10 @@ def test_scores_stand_in_the_order_of_the_completions():
 def test_mistakes_are_refused_before_anything_is_scored(name, options, message):
     with pytest.raises(ValueError, match=message):
         get_reward(name, options)
+
+
+def test_an_option_may_be_as_large_as_the_message_says():
+    assert get_reward("sparse", {"lambda_c": 1e6})([answer("44 + 19 + 35")], PAPER)[0].total == 1e6
 
 
 def test_one_text_in_place_of_a_group_is_refused():
@@ -212,8 +228,9 @@ def test_a_reward_may_stand_in_a_file_of_ones_own(own):
         parameters.check({"reward": "nowhere.py:mine"})
     with pytest.raises(ValueError, match="did you mean 'short_answers'"):
         get_reward("own.py:short_answer")
-    with pytest.raises(ValueError, match="most must be a whole number"):
-        get_reward("own.py:short_answers", {"most": 3.5})
+    for most in (3.5, True):
+        with pytest.raises(ValueError, match="most must be a whole number"):
+            get_reward("own.py:short_answers", {"most": most})
 
 
 def test_each_file_has_rewards_of_its_own(own):
@@ -246,6 +263,22 @@ def test_a_name_that_exists_is_refused(own):
     assert earned("sparse") == [0]
 
 
+def test_a_cell_of_a_notebook_may_be_run_again(own, monkeypatch):
+    """Also after a file was read, whose rewards are its own; but no cell takes the name of a reward of ours."""
+    monkeypatch.setattr(rewards, "REWARDS", dict(REWARDS))
+    own(registering("mine", 1))
+    assert earned("own.py:mine") == [1]
+
+    def run_cell(name: str, total: int) -> None:
+        exec(f"from lib.rewards import Score, register\n{registering(name, total)}", {"__name__": "__main__"})
+
+    for total in (2, 3):
+        run_cell("mine", total)
+        assert earned("mine") == [total] and earned("own.py:mine") == [1]
+    with pytest.raises(ValueError, match="'sparse' exists already"):
+        run_cell("sparse", 9)
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [
@@ -274,6 +307,7 @@ def test_whatever_is_wrong_in_a_file_is_one_sentence(own, text, message):
         ("Score(float('-inf'), {})", "completion 2: the total must be a finite number, not -inf"),
         ("Score(None, {})", "completion 2: the total must be a number, not None"),
         ("Score('1', {})", "completion 2: the total must be a number, not '1'"),
+        ("Score(b'1', {})", "completion 2: the total must be a number, not b'1'"),
         ("0.5", r"completion 2: it must give a Score\(total, parts\), not 0.5"),
         ("None", r"completion 2: it must give a Score\(total, parts\), not None"),
         ("Score(1.0, {'why': 'it is short'})", "completion 2: why must be a number, not 'it is short'"),
@@ -467,6 +501,8 @@ def test_counted_steps_can_be_farmed_and_shares_cannot():
     for farm in (repeats, think(*several * 3)):
         assert dense(farm, aggregate="count").total > dense(right, aggregate="count").total
         assert dense(farm).total < 0.151 < dense(right).total
+    dear = dense(repeats, aggregate="count", lambda_1=1.0)  # so the lambdas of a count have no bound either
+    assert dear.total == pytest.approx(0.1 + 30)
     mistakes = think(*["44 + 19 = 60"] * 25, final="44 + 19 + 35")
     assert dense(mistakes, aggregate="count").total < 0 < 0.95 <= dense(mistakes).total
 
@@ -476,6 +512,10 @@ def test_counted_steps_can_be_farmed_and_shares_cannot():
 def test_without_lambdas_it_is_the_sparse_reward(lines):
     text = think(*lines)
     assert dense(text, lambda_1=0, lambda_2=0).total == get_reward("sparse")([text], PAPER)[0].total
+
+
+def test_a_problem_of_one_number_needs_no_step():
+    assert dense(think(final="7"), Problem((7,), 7), aggregate="bounded").total == 1
 
 
 @pytest.mark.parametrize("unit", ["44 + 19 = 63, ", "999999999999999999 * 44 = 1\n", "((((44 + ", "4"])
@@ -539,11 +579,13 @@ def test_each_trace_reward_by_hand():
 
 def test_an_answer_agrees_that_its_trace_bears_out():
     """Wrong over the right numbers: in agreement where the trace misses too, not where it ends at the target; an answer
-    over a result of the trace never is."""
+    over a result of the trace never is, nor is one that leaves numbers out, which is no grounding failure."""
     texts = [traced(MISSES, "8 - 2 + 7 - 3"), traced(WORKS, "8 - 2 + 7 - 3"), traced(WORKS, "6 * (7 - 3)")]
+    texts += [traced(WORKS, "8 - 2")]
     scores = get_reward("trace_agreement")(texts, GROUP_PROBLEM)
-    assert [score.parts["agrees"] for score in scores] == [1, 0, 0]
-    assert [score.total for score in scores] == pytest.approx([0.3, 0.1, 0.1])
+    assert [score.parts["agrees"] for score in scores] == [1, 0, 0, 0]
+    assert [score.parts["ungrounded"] for score in scores] == [0, 0, 1, 0]
+    assert [score.total for score in scores] == pytest.approx([0.3, 0.1, 0.1, 0.1])
     assert "agrees" not in get_reward("trace_gated")(texts, GROUP_PROBLEM)[0].parts
 
 
@@ -557,6 +599,22 @@ def test_what_each_variant_promises():
     again = traced([*BODY, "backtrack", "state [3, 6, 7]", *BODY[3:], *WORKS[5:]])  # the same action again
     assert totals("trace_effort", again) == totals("trace_effort", traced(WORKS))
     assert totals("trace_guarded", again)[0] < totals("trace_guarded", traced(WORKS))[0]
+
+
+@pytest.mark.parametrize("tries", [0, 2, 4, 6])
+def test_extra_tries_are_paid_up_to_four(tries):
+    """Tries that are taken back, before a trace that works."""
+    some = ["8 + 2 = 10", "8 + 3 = 11", "8 + 7 = 15", "8 * 2 = 16", "8 * 3 = 24", "8 * 7 = 56"][:tries]
+    text = traced([line for action in some for line in (f"try {action}", "backtrack")] + WORKS)
+    [score] = get_reward("trace_effort")([text], GROUP_PROBLEM)
+    assert score.parts["extra"] == tries
+    assert score.total == pytest.approx(1.2 + 0.2 * min(tries, 4) / 4)
+
+
+def test_a_trace_that_leaves_the_target_again_has_not_reached_it():
+    [left, none] = get_reward("trace_effort")([traced([*WORKS, "backtrack"]), traced([])], GROUP_PROBLEM)
+    assert left.parts["reached"] == none.parts["reached"] == none.parts["extra"] == 0
+    assert left.total == none.total == 1
 
 
 def test_strictly_guarded_nothing_is_hidden_from_the_faults():
@@ -574,6 +632,7 @@ def test_strictly_guarded_nothing_is_hidden_from_the_faults():
         ("", 0, 1),
         (traced(WORKS) + "\nand so on", 0, 1 / 8),
         ("well\n" + traced(WORKS) + "\n\n", 0, 1 / 8),
+        (traced(WORKS).replace("<answer>", "so <answer>") + " it is", 0, 2 / 9),  # an answer span divides its line
         (traced([BODY[0]] * 4), 0, 3 / 4),
         (traced(BROKEN), 2 / 7, 2 / 7),
     ]:
@@ -586,6 +645,8 @@ def test_strictly_guarded_nothing_is_hidden_from_the_faults():
 def test_weights_that_break_the_order_are_refused():
     with pytest.raises(ValueError, match="below 0.9"):
         get_reward("trace_dense", {"validity": 0.9})
+    with pytest.raises(ValueError, match="below 0.9"):
+        get_reward("trace_guarded", {"validity": 0.4, "penalty": 0.5})
     with pytest.raises(ValueError, match="not be negative"):
         get_reward("trace_gated", {"bonus": -0.1})
 

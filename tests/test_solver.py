@@ -165,6 +165,12 @@ def test_forms_are_the_closure_under_commuting(p):
     assert set(map(tuple, forms.tolist())) == expected
 
 
+def test_a_division_by_zero_is_no_part_of_a_solution():
+    """Not even as a factor where the target is 0: 5 / 0 * (1 + 2) has no value."""
+    trees = solver.solutions(Problem((0, 5, 1, 2), 0))
+    assert trees and all(evaluate(tree) == 0 for tree in trees)
+
+
 def test_states_may_hold_fractions():
     assert solver.is_solvable([Fraction(1, 3), 3], 1)
     assert evaluate(solver.solutions(Problem((Fraction(8, 3), 3, 8), 0))[0]) == 0
@@ -184,12 +190,18 @@ def test_levels_follow_table_3():
         ("L9", 4, "/", 1, 5),
     ]:  # fmt: skip
         members = problem.problems(rows[rows["group"] == group])
-        assert len(members) == 64
+        assert len(members) == 64 and solver.levels(members) == [group] * 64
         for p in members[:20]:
             trees = [repr(as_tuple(tree)) for tree in solver.solutions(p)]
             assert len(p.nums) == n and low <= len(trees) <= high
             assert any("/" not in tree for tree in trees) == (needed != "/")
             assert any("/" not in tree and "*" not in tree for tree in trees) == (needed == "")
+
+
+def test_what_table_3_leaves_out_has_no_level():
+    outside = [Problem((1, 1, 1), 100), Problem((1, 2, 3, 4), 10_000), Problem((1, 2, 3, 4, 5), 15), Problem((3, 4), 7)]
+    assert solver.levels(outside) == [None] * 4
+    assert solver.profiles(outside)[1].tolist() == [3, 3, 0, 0]
 
 
 @pytest.mark.parametrize(
@@ -199,6 +211,7 @@ def test_levels_follow_table_3():
         ((10**400, 2), 2 * 10**400, 1),
         ((2**63, 1), 2**63 - 1, 1),  # numpy would make floats of these two
         ((2**63, -1), 2**63 - 1, 1),
+        ((Fraction(1, 2**53), Fraction(1, 2**53 + 1)), 0, 0),  # equal as doubles
     ],
 )
 def test_numbers_of_any_size_are_solved_exactly(nums, target, count):

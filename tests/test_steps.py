@@ -7,8 +7,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from lib.game.expression import MAX_DIGITS
 from lib.game.problem import Problem
-from lib.game.steps import _read, verify_steps
+from lib.game.steps import MAX_LENGTH, MAX_STEPS, _read, verify_steps
 from lib.game.verifiers import verify_answer
 from lib.learn.demonstrations import free_search
 from tests.conftest import linear
@@ -128,6 +129,7 @@ def test_what_is_an_equation(text, expected):
     [
         "48 - 43 == 5", "60 ** 2 = 3600", "44 + = 63", "98 = 44 + 19 + 35", "80 - 80 =", "81 - 8 =", "73 = 81 - 8",
         "2**3 + 1 = 9", "6 // 4 = 1", "5 + 06 = 11", "3 + 4 = 7.1.2", "1 + 1 = " + "2" * 19, "1 + " * 60 + "1 = 61",
+        "2 ^ 3 = 8", "3 + 4 = 7^2", "8 + 3 = 12 - (1)",
     ],
 )  # fmt: skip
 def test_what_was_meant_as_an_equation_is_a_malformed_step(text):
@@ -137,8 +139,18 @@ def test_what_was_meant_as_an_equation_is_a_malformed_step(text):
     assert [step.malformed for step in verify_steps(said, Problem((81, 8, 3), 35))] == [True, False, True]
 
 
+def test_malformed_steps_that_differ_only_in_spaces_are_the_same():
+    assert [flag for _, flag in steps("48 - 43 == 5, 48-43==5, 48 - 43 == 6, so")] == ["----0", "---R0", "----0"]
+
+
 @pytest.mark.parametrize(
-    "text, shown", [("3 + 4 = 7x", "3 + 4 = 7"), ("x-3 + 2 = 5", "-3 + 2 = 5"), ("2 + 3 =? 5", "2 + 3 =")]
+    "text, shown",
+    [
+        ("3 + 4 = 7x", "3 + 4 = 7"),
+        ("3 + 4 = 7%", "3 + 4 = 7"),
+        ("x-3 + 2 = 5", "-3 + 2 = 5"),
+        ("2 + 3 =? 5", "2 + 3 ="),
+    ],
 )
 def test_a_part_of_something_else_is_no_equation(text, shown):
     assert steps(f"{text}, so") == [(shown, "----0")]
@@ -154,7 +166,8 @@ def test_a_part_of_something_else_is_no_equation(text, shown):
         ("8 + 8 = 16", "FA--0"),  # given once
         ("8 + 3 = 11, 3 + 8 = 11, 8 - 3 = 5, 3 - 8 = -5", "FAP-0 FAPR1 FAP-2 FAP-3"),
         ("8 * 3 = 24, 3 * 8 = 25", "FAP-0 F-PR1"),  # the operation is repeated, whatever its result
-        ("8 + 81 + 3 = 92, 8+81+3 = 92", "-AP-0 -APR1"),
+        ("81 / 3 = 27, 3 / 81 = 27", "FAP-0 F-P-1"),
+        ("8 + 81 + 3 = 92, 8+81\t+3 = 92", "-AP-0 -APR1"),
     ],
 )
 def test_pool_attempts_and_repetition(text, expected):
@@ -202,6 +215,18 @@ def test_a_step_knows_where_it_stands(pieces):
         end = step.span[1]
         left, right = text[slice(*step.span)].split("=")
         assert f"{left.strip()} = {right.strip()}" == step.text
+
+
+def test_an_equation_a_number_and_a_reasoning_may_be_as_long_as_their_limits():
+    left = "10" + "+1" * (MAX_LENGTH // 2 - 1)
+    assert steps(f"{left} = 59, so") == [(f"{left} = 59", "-A--0")] and len(left) == MAX_LENGTH
+    assert steps(f"1{left} = 159, so") == [(f"1{left} = 159", "----0")]
+    longest = 10**MAX_DIGITS - 1
+    for number in (f"{longest}", f"{longest:,}"):
+        assert steps(f"{number} - 8 = {number}, so") == [(f"{number} - 8 = {number}", "F---0")]
+    for number in (f"{longest + 1}", f"{longest + 1:,}"):
+        assert [flag for _, flag in steps(f"{number} - 8 = {number}, so")] == ["----0"]
+    assert len(steps("8 + 3 = 11\n" * (MAX_STEPS + 1))) == MAX_STEPS
 
 
 # --- hostile length -------------------------------------------------------------------------------

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from lib.game.expression import evaluate, parse, render
 from lib.game.problem import Problem
-from lib.game.traces import Line, full_pool, move, replay, state_line, try_line
+from lib.game.traces import MAX_LENGTH, MAX_LINES, Line, full_pool, move, replay, state_line, try_line
 from lib.game.verifiers import verify_answer, verify_trace
 from lib.learn.demonstrations import random_expression
 from tests.conftest import linear
@@ -87,6 +87,10 @@ def test_a_backtrack_returns_to_any_earlier_state():
         assert judged(*down, f"state {back}")[-1].state_ok == right
     assert judged(*down, "try 7 + 3 = 10")[-1].valid  # without a state it goes one step back
     assert not judged(*down[:-1], "state [3, 6, 7]")[-1].valid  # and without a backtrack nowhere
+    assert judged(*down, "backtrack", "try 8 - 3 = 5")[-1].valid  # two of them go two steps back
+    assert judged(*down, "state [2, 3, 7, 8]", "try 8 - 3 = 5")[-1].valid  # the walk goes on from the state named
+    for between in ("state [3, 6, 7]", "try 7 + 3 = 10"):  # each backtrack returns to one state only
+        assert not judged(*down, between, "state [2, 3, 7, 8]")[-1].valid
 
 
 def test_what_a_try_says_of_the_target_must_be_true():
@@ -100,6 +104,9 @@ def test_what_a_try_says_of_the_target_must_be_true():
 def test_an_action_is_repeated_only_on_the_same_pool():
     again = judged("try 8 + 2 = 10", "backtrack", "try 2 + 8 = 10")
     assert [line.repeated for line in again] == [False, False, True]
+    for op, result, swapped, same in [("*", "16", "16", True), ("-", "6", "-6", False), ("/", "4", "1/4", False)]:
+        lines = judged(f"try 8 {op} 2 = {result}", "backtrack", f"try 2 {op} 8 = {swapped}")
+        assert lines[-1].valid and lines[-1].repeated == same
     other = judged("try 8 + 2 = 10", "backtrack", "try 7 - 3 = 4", "try 8 + 2 = 10")
     assert not other[-1].repeated and other[-1].valid
 
@@ -121,6 +128,8 @@ def test_each_backtrack_gives_up_one_claimed_pool_before_a_true_one():
     again = judged(*down[:4], "try 7 - 3 = 4", "state [4, 6]", "backtrack", "state [3, 6, 7]")
     assert all(line.valid for line in again[4:])  # the slip corrected, its claim is over
     assert judged("try 8 - 2 = 5", "backtrack", "state [2, 3, 7, 8]")[1:] == [Line("backtrack"), Line("state")]
+    returned = judged("try 8 - 2 = 6", "try 7 - 3 = 5", "state [3, 6, 7]", "backtrack", "try 8 - 3 = 5")
+    assert returned[-1].valid  # the true state has already ended the claim
 
 
 def test_to_correct_a_slip_is_no_repetition():
@@ -135,7 +144,7 @@ def test_a_state_said_again_is_a_repetition():
     root = "state [2, 3, 7, 8]"
     assert [line.repeated for line in judged(*[root] * 30)] == [False] + [True] * 29
     assert not any(line.repeated for line in judged(root, "try 8 - 5 = 3", root, "try 8 - 2 = 6", "backtrack", root))
-    assert judged(root, "state [2, 3]", "hm", root)[-1].repeated
+    assert [line.repeated for line in judged(root, "state [2, 3]", "hm", root)] == [False, False, False, True]
 
 
 def test_a_line_knows_where_it_stands():
@@ -161,12 +170,26 @@ def test_an_answer_of_neither_numbers_nor_results_is_no_grounding_failure():
     for answer, link in [("(8 - 2) * 4", "generated"), ("24 + 1", "other"), ("8 - 2", "other"), ("no", "none")]:
         assert verify_trace(f"{LISTING_1.partition('<answer>')[0]}<answer>{answer}</answer>", PROBLEM).link == link
     assert verify_trace("<answer>8 * 3 + 7 - 2</answer>", PROBLEM).link == "original"
+    false = "<think>try 8 - 2 = 5</think><answer>5 * 7</answer>"  # the trace states this result too
+    assert verify_trace(false, PROBLEM).link == "generated"
 
 
 def test_a_generated_value_may_be_negative():
     problem, made = Problem((48, 51, 88, 68), 159), "<think>try 68 + 51 = 119\ntry 48 - 88 = -40</think>"
     for answer, link in [("119 - -40", "generated"), ("119 + 40", "other"), ("119 - -48", "generated")]:
         assert verify_trace(f"{made}<answer>{answer}</answer>", problem).link == link
+
+
+def test_a_trace_and_a_line_may_be_as_long_as_their_limits():
+    said, right = ["so"] * (MAX_LINES - 1), "try 8 - 2 = 6"
+    assert judged(*said, right)[-1] == Line("try") and len(judged(*said, right, right)) == MAX_LINES
+    wide = "try 8 - 2 =".ljust(MAX_LENGTH - 1) + "6"
+    assert judged(wide) == [Line("try")] and judged(wide.replace("=", " =")) == [Line("other")]
+
+
+def test_only_members_of_a_pool_can_be_combined():
+    with pytest.raises(ValueError, match=r"8 - 8 needs two members of state \[2, 3, 7, 8\]"):
+        move(full_pool(PROBLEM), parse("8 - 8"))
 
 
 def naive_pools(nums, expr):
@@ -222,6 +245,7 @@ LINES = [
     "try 7 - 3 = 4",
     "backtrack",
     "state [4, 6]",
+    "try 8 - 2 = 6\ntry 7 - 3 = 4\ntry 6 * 4 = 24",  # drawn line by line, a solution would be rare
 ]
 
 

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lib.files import DATA
-from lib.game.expression import parse
+from lib.game.expression import MAX_DIGITS, parse
 from lib.game.problem import Problem
 from lib.game.steps import verify_steps
 from lib.game.verifiers import STATUSES, VERIFIERS, Verdict, answer_span, verify_answer, verify_trace
@@ -104,11 +104,16 @@ def test_only_a_problem_is_answered(verify, problem):
         verify("<answer>1 + 2</answer>", problem)
 
 
-@pytest.mark.parametrize("nums", [(-3, 5), (Fraction(1, 2), 4), (10**400, 2)])
+@pytest.mark.parametrize("nums", [(-3, 5), (Fraction(1, 2), 4), (10**400, 2), (10**MAX_DIGITS, 2)])
 @pytest.mark.parametrize("verify", [*VERIFIERS.values(), verify_trace])
 def test_a_problem_that_no_answer_can_solve_is_refused(verify, nums):
     with pytest.raises(ValueError, match="judged on whole numbers from 0, of at most 18 digits, not on"):
         verify("<answer>-3 + 5</answer>", Problem(nums, 2))
+
+
+def test_a_problem_may_have_the_largest_number_that_an_answer_can_hold():
+    largest = 10**MAX_DIGITS - 1
+    assert verify_answer(f"<answer>{largest} - 2</answer>", Problem((largest, 2), largest - 2)).status == "correct"
 
 
 def test_long_answers_are_judged_and_not_kept():
