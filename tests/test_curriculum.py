@@ -179,6 +179,12 @@ def test_the_frontier_chooses_among_a_fixed_number_of_candidates():
     assert set(edge.draw(8, 1)) == set(first[:8])
 
 
+def test_the_frontiers_last_round_counts():
+    edge = Frontier([Problem((1, 1), 2)] * 6, np.zeros(6), 10, 0)
+    edge.rounds = 1
+    assert set(edge.draw(2, 0)) == {Problem((1, 1), 2)}
+
+
 def test_what_the_frontier_has_seen_weighs_1_by_e_after_its_memory():
     edge = frontier()
     edge.draw(8, 0)

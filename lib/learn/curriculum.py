@@ -157,9 +157,9 @@ class Frontier(Curriculum):
         rng, candidates = np.random.default_rng([self.seed, step]), []
         quota = count * self.candidates
         for _ in range(self.rounds):
+            candidates += self.solvable(rng, 4 * quota)
             if len(candidates) >= quota:
                 break
-            candidates += self.solvable(rng, 4 * quota)
         else:
             numbers, targets = (f"{bounds.start} to {bounds.stop - 1}" for bounds in self.ranges)
             raise ValueError(
