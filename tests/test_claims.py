@@ -28,6 +28,11 @@ NAN = float("nan")
         (-0.01, 0.02, "equal", 3, 0.03, "holds"),
         (0.01, 0.02, "equal", 3, 0.03, "holds"),  # it differs, and by nothing that matters
         (-0.01, 0.04, "equal", 3, 0.03, "open"),
+        (-0.01, 0.03, "equal", 3, 0.03, "open"),  # an end on the margin is neither within it nor beyond it
+        (-0.03, 0.01, "zero", 3, 0.03, "open"),
+        (0.03, 0.06, "equal", 3, 0.03, "open"),
+        (-0.06, -0.03, "zero", 3, 0.03, "open"),
+        (0.0, 0.05, "higher", 3, NAN, "open"),
         (0.04, 0.06, "equal", 3, 0.03, "reversed"),
         (-0.06, -0.04, "zero", 3, 0.03, "reversed"),
         (-0.01, 0.02, "equal", 1, 0.03, "open"),
@@ -44,6 +49,9 @@ def test_direction(low, high, direction, seeds, margin, expected):
         (0.01, 0.05, "higher", 0.04, "as large"),
         (0.01, 0.05, "higher", 0.06, "smaller"),
         (0.01, 0.05, "higher", 0.005, "larger"),
+        (0.01, 0.05, "higher", 0.05, "as large"),  # the ends belong to the interval
+        (0.01, 0.05, "higher", 0.01, "as large"),
+        (0.0, 0.05, "higher", 0.04, "unknown"),
         (-0.01, 0.05, "higher", 0.06, "smaller"),  # whatever its direction
         (-0.01, 0.05, "higher", 0.04, "unknown"),  # it holds both
         (-0.05, -0.01, "higher", 0.04, "smaller"),
@@ -109,6 +117,8 @@ def test_changes_from_each_ones_own_start():
     row = answered(levels, starts="sft/a;sft/a", factor=0.5)  # .2 is no more than half of .4: .2 - .2
     assert row["estimate"] == pytest.approx(0.0, abs=0.03)
     assert answered(levels, starts="sft/a;sft/a", factor=0.4)["answer"] == "holds"
+    claim = next(asked(starts="sft/a;sft/b").itertuples())  # all policies of a paper start from one policy
+    assert claims.comparisons(claim, in_paper=True) == [{"rloo/a": 1.0, "rloo/b": -1.0}]
 
 
 def test_the_weakest_of_several_comparisons_answers():
@@ -150,6 +160,9 @@ def test_of_equal_answers_that_with_the_least_lead_stands():
     assert answered(levels, runs="rloo/d;rloo/b;rloo/a;rloo/c", direction="lowest")["against"] == "rloo/b"
     best = {"runs": "rloo/d;rloo/b;rloo/a", "direction": "highest"}
     assert answered(levels, **best)[["against", "answer"]].tolist() == ["rloo/a", "reversed"]
+    near = {"rloo/a": 0.02, "rloo/b": -0.08, "rloo/c": 0.04}  # all within the margin, and b is farthest from zero
+    row = answered(near, runs="rloo/a;rloo/b;rloo/c", direction="zero", margin=0.3)
+    assert row["answer"] == "holds" and row["estimate"] == answered(near, runs="rloo/b")["estimate"]
 
 
 def test_the_papers_least_lead_is_asked():
@@ -163,6 +176,34 @@ def test_the_papers_least_lead_is_asked():
     leads = [value["dense", "preference/ipo", "test_50", "pass@16"] - value["dense", other, "test_50", "pass@16"]
              for other in runs.split(";")[1:]]  # fmt: skip
     assert claims.reported(claim, value) == pytest.approx(min(leads)) and len(set(np.round(leads, 6))) > 1
+
+
+@pytest.mark.parametrize(
+    ("about", "expected"),
+    [
+        ({"runs": "rloo/a;rloo/b;rloo/c", "direction": "highest"}, 0.1),
+        ({"runs": "rloo/a;rloo/b;rloo/c", "direction": "lowest"}, 0.3),  # the lead that helps the claim least
+        ({"runs": "rloo/b;rloo/c", "direction": "zero"}, 0.4),
+        ({"runs": "rloo/d;rloo/b", "direction": "zero"}, -0.6),  # the one that is farthest from zero
+        ({"runs": "rloo/a", "bound": 0.45}, 0.05),
+        ({"runs": "rloo/a;rloo/b", "bound": 0.05}, 0.05),
+        ({"runs": "rloo/a;rloo/b", "factor": 2.0}, -0.3),
+        ({"runs": "rloo/d;rloo/e", "bound": 0.05}, 0.15),  # the paper gives the difference alone
+        ({"runs": "rloo/a;rloo/e"}, NAN),
+    ],
+)
+def test_the_papers_value_by_hand(about, expected):
+    levels = {"rloo/a": 0.5, "rloo/b": 0.4, "rloo/c": 0.2, "rloo/d": -0.6, "rloo/d - rloo/e": 0.2}
+    values = pd.Series({("ast", name, "test_50", "pass@1"): level for name, level in levels.items()})
+    claim = next(asked(**about).itertuples())
+    assert claims.reported(claim, values) == pytest.approx(expected, nan_ok=True)
+
+
+@pytest.mark.parametrize(("metric", "expected"), [("correct", 219 / 800), ("any correct", 35 / 50), ("at cap", NAN)])
+def test_what_a_paper_counts_is_read_as_a_share(metric, expected):
+    """`trace`, Table 5: 219 of 800 rollouts of SFT are correct, on 35 problems of 50."""
+    row = answered({"sft/trace": 0.3}, paper="trace", runs="sft/trace", bound=0.1, paper_metric=metric)
+    assert row["theirs"] == pytest.approx(expected - 0.1, nan_ok=True)
 
 
 ABOUT = {"runs": "rloo/ast_tau2;rloo/sparse", "paper_runs": "rloo/ast_tau2;rloo/sparse", "paper_metric": "pass@16"}
@@ -185,6 +226,23 @@ def test_the_papers_number_has_an_error_too():
     assert far["contradicts"] and far["answer"] == "reversed"
 
 
+def test_a_wide_interval_of_ours_contradicts_no_paper():
+    """Two runs that differ by ten points allow for a paper's lead that lies thirty points away."""
+    table = scores({"rloo/ast_tau2": 0.85, "rloo/sparse": 0.5}, runs=2).rename(columns={"pass@1": "solved"})
+    moved = table["solved"].add(0.05 - 0.1 * table.index.get_level_values("seed").to_numpy())
+    table["solved"] = moved.where(table.index.get_level_values("method") == "rloo/ast_tau2", table["solved"])
+    row = claims.evaluate(asked(metric="solved", **ABOUT), table).iloc[0]
+    assert abs(row["estimate"] - row["theirs"]) > 1.96 * row["error"] > 0 and not row["borrowed"]
+    assert row["low"] < row["theirs"] < row["high"] and not row["contradicts"]
+
+
+def test_the_error_of_the_papers_number_is_that_of_its_set():
+    levels = {"rloo/ast_tau2": 0.5, "rloo/sparse": 0.5}
+    few, many = (answered(levels, **ABOUT, problem_set=name) for name in ("test_50", "heldout_400"))
+    assert many["theirs"] == pytest.approx(0.0375)
+    assert many["error"] < few["error"] < np.sqrt(8) * many["error"], "of 400 problems in place of 50"
+
+
 def test_within_three_points_is_asked_of_shares_of_problems_solved():
     levels = {"rloo/a": 0.515, "rloo/b": 0.5, "rloo/c": 0.7}
     row = claims.evaluate(asked(), scores(levels, runs=8)).iloc[0]
@@ -193,6 +251,7 @@ def test_within_three_points_is_asked_of_shares_of_problems_solved():
     tokens = scores(levels).rename(columns={"pass@1": "tokens"})
     assert pd.isna(claims.evaluate(asked(metric="tokens"), tokens).iloc[0]["within"])
     assert pd.isna(answered(levels, bound=0.1)["within"])
+    assert pd.isna(answered(levels, factor=1.03)["within"])
 
 
 def table(*rows):
@@ -206,6 +265,15 @@ def test_a_claim_of_equality_asks_something_else_than_one_of_a_direction():
     both = table(*[(name, "ast", "open", 0.1, 0.01, "", "pass@16") for name in ("ast-1", "ast-2", "ast-3")])
     assert len(claims.distinct(both)) == 1
     assert len(claims.distinct(both.assign(direction=["lower", "equal", "higher"]))) == 2
+
+
+def test_claims_are_of_the_same_numbers_if_methods_set_and_size_are_the_same():
+    both = table(*[(name, "ast", "open", 0.1, 0.01, "", "pass@16") for name in ("ast-1", "ast-2")])
+    swapped = {"runs": ["rloo/a;rloo/b", "rloo/b;rloo/a"], "against": ["rloo/b", "rloo/a"], "estimate": [0.1, -0.1]}
+    assert len(claims.distinct(both.assign(**swapped))) == 1
+    assert len(claims.distinct(both.assign(estimate=[0.1, 0.05], bound=[0.0, 0.05]))) == 1  # both are a lead of .1
+    assert len(claims.distinct(both.assign(set=["s", "t"]))) == 2
+    assert len(claims.distinct(both.assign(estimate=NAN, answer="not run"))) == 2
 
 
 def test_what_several_claims_ask_of_the_same_numbers_counts_once():
@@ -247,9 +315,20 @@ def test_p_of_equality_is_small_far_from_the_margin_on_either_side():
     assert same["p"] < 0.001 and edge["p"] > 0.9 and apart["p"] < 0.001 and apart["answer"] == "reversed"
 
 
+def test_p_of_a_bound_is_the_error_at_which_the_interval_reaches_it():
+    level = answered({"rloo/b": 0.5}, runs="rloo/b")["estimate"]
+    at, below = (answered({"rloo/b": 0.5}, runs="rloo/b", bound=bound)["p"] for bound in (level, level - 0.2))
+    assert at > 0.999 and below < 0.001
+
+
 def test_the_file_of_claims():
     planned = claims.planned()
     assert planned["id"].is_unique and len(planned) >= 183
+    written = pd.read_csv(PAPER / "claims.csv")
+    for column in ("metric", "runs"):  # those of the paper are ours unless the file says otherwise
+        paper_column = written[f"paper_{column}"]
+        assert planned[f"paper_{column}"].equals(paper_column.where(paper_column.notna(), written[column]))
+        assert 0 < paper_column.isna().sum() < len(planned)
     methods = pd.read_csv(ROOT / "data/methods.csv")["method"]
     for claim in planned.itertuples():
         for weights in claims.comparisons(claim):
@@ -300,7 +379,12 @@ def test_commits_named_are_in_the_history():
 
 @pytest.mark.parametrize(
     ("change", "says"),
-    [({"direction": "above"}, "'above' is none of"), ({"direction": "equal", "margin": NAN}, "needs a margin")],
+    [
+        ({"direction": "above"}, "'above' is none of"),
+        ({"direction": "equal", "margin": NAN}, "needs a margin"),
+        ({"direction": "zero", "margin": 0.0}, "needs a margin"),
+        ({"runs": "rloo/a;rloo/b;rloo/a"}, "a method is compared with itself: rloo/a;rloo/b;rloo/a"),
+    ],
 )
 def test_a_claim_that_says_too_little_is_named(change, says, tmp_path, monkeypatch):
     pd.read_csv(PAPER / "claims.csv").head(3).assign(**change).to_csv(tmp_path / "claims.csv")

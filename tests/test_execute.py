@@ -18,8 +18,8 @@ from jupyter_client.manager import start_new_kernel
 from lib import files
 from lib.files import ROOT, sha256
 from lib.runs import machine
-from lib.runs.execute import DIE_WITH_PARENT, QUIET, execute, prepare
-from lib.runs.folder import provenance
+from lib.runs.execute import DIE_WITH_PARENT, QUIET, describe, execute, prepare
+from lib.runs.folder import provenance, write_json
 from lib.runs.machine import PARENT, RunError, gpu
 from lib.runs.plan import Project
 from tests.scratch import BASE, TRAIN_CODE, TRAIN_END, Checkout, set_in, write_notebook
@@ -69,6 +69,43 @@ def test_what_makes_a_run_is_noted_when_it_starts_and_kept_when_it_goes_on(tmp_p
     assert [one["lib"] for one in other] == ["1", "2"] and other[0] == first[0]
     assert "goes on, though commit, lib differ from when it was begun" in capsys.readouterr().out
     assert (tmp_path / "checkpoint").exists()
+
+
+def test_what_a_stretch_reported_is_reported_anew(tmp_path):
+    prepare(tmp_path, BEGAN, dict(MAKER), study=False)
+    for name in ("run.json", "artifacts.txt", "half.txt"):
+        (tmp_path / name).write_text(name)
+    prepare(tmp_path, BEGAN, dict(MAKER), study=False)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["half.txt", "spec.json"]
+
+
+def test_a_study_is_made_again_in_its_own_folder(tmp_path):
+    folder = tmp_path / "0"
+    folder.mkdir()
+    prepare(folder, BEGAN, dict(MAKER), study=True)
+    (folder / "table.csv").write_text("old")
+    prepare(folder, BEGAN | {"fingerprint": "2"}, dict(MAKER), study=True)
+    assert [*tmp_path.iterdir()] == [folder] and (folder / "table.csv").exists()
+
+
+def test_results_that_were_restored_without_weights_are_set_aside(tmp_path, capsys):
+    folder = tmp_path / "0"
+    folder.mkdir()
+    identity = {key: BEGAN[key] for key in ("profile", "run", "seed")}
+    (folder / "spec.json").write_text(json.dumps(identity | {"results_only": True}))
+    (folder / "metrics.csv").write_text("step")
+    prepare(folder, BEGAN, dict(MAKER), study=False)
+    assert "t/base/0: restored without weights; starts anew" in capsys.readouterr().out
+    assert [path.read_text() for path in tmp_path.glob("0.before-*/metrics.csv")] == ["step"]
+
+
+@pytest.mark.parametrize("other", [{"profile": "smoke"}, {"run": "t/other"}, {"seed": 1}])
+def test_the_folder_of_another_run_is_not_touched(tmp_path, other):
+    (tmp_path / "spec.json").write_text(json.dumps(BEGAN | other))
+    (tmp_path / "metrics.csv").write_text("step")
+    with pytest.raises(RunError, match="metrics.csv was not made by run t/base/0, whose folder it lies in"):
+        prepare(tmp_path, BEGAN, dict(MAKER), study=False)
+    assert json.loads((tmp_path / "spec.json").read_text()) == BEGAN | other
 
 
 @pytest.mark.parametrize("torn", ["", "{", "\0" * 200, "[]"])
@@ -238,6 +275,33 @@ def test_a_study_reads_what_is_finished(checkout, warm_kernels, here):
     assert spec.state == "t/train_0.1/0 made anew"
 
 
+LEAVES = """
+import os
+from lib.runs import Run
+run = Run(output)
+(run / "trainer").mkdir()
+for name in ("trainer/state.txt", ".half", "made.txt"):
+    (run / name).write_text(os.environ["OMP_NUM_THREADS"])
+"""
+
+
+def test_the_record_of_a_resumed_run_names_what_began_it_and_what_it_left(checkout, warm_kernels, here):
+    """By another commit, a hundred seconds before it was interrupted."""
+    write_notebook(checkout.root / "notebooks/base.ipynb", BASE + "\nmine = ''", LEAVES)
+    (checkout.root / "my.csv").write_text("nums,target\n1 2,3\n")
+    checkout.declare(set_in("runs", "t/base", value={"notebook": "base", "params": {"mine": "my.csv"}, "threads": 2}))
+    spec = checkout.specs("cpu")["t/base/0"]
+    spec.folder.mkdir(parents=True)
+    prepare(spec.folder, describe(checkout, spec, {}), dict(MAKER), study=False)
+    begun = json.loads((spec.folder / "spec.json").read_text())
+    write_json(spec.folder / "spec.json", begun | {"spent": 100.0})
+    record = here("t/base")
+    assert record["commit"] == MAKER["commit"] and [one["commit"] for one in record["resumed_by"]] == [None]
+    assert record["elapsed"] >= 100 and record["inputs"].keys() == {"my.csv"}
+    assert record["threads"] == 2 and (spec.folder / "made.txt").read_text() == "2"
+    assert record["files"].keys() == {"made.txt"} and not (spec.folder / "trainer").exists()
+
+
 # -- what made it ------------------------------------------------------------------------------------
 
 
@@ -257,6 +321,10 @@ def test_a_commit_is_that_of_this_checkout_and_new_code_makes_it_dirty(tmp_path)
     assert not provenance(tmp_path)["dirty"]
     (tmp_path / "lib/extra.py").write_text("b = 2\n")
     assert provenance(tmp_path)["dirty"]
+    before = provenance(tmp_path)["lib"]
+    (tmp_path / "lib/game").mkdir()
+    (tmp_path / "lib/game/rules.py").write_text("c = 3\n")
+    assert provenance(tmp_path)["lib"] != before, "the hash is that of all folders of lib/"
 
 
 def test_jupyterlabs_outputs_make_no_run_dirty(tmp_path):
@@ -334,6 +402,13 @@ def test_each_gpu_is_held_by_one_run(monkeypatch):
         assert (one, two) == (first, second)
     with gpu() as one:
         assert one == first
+        monkeypatch.setenv("SLURM_JOB_ID", "7")  # a job has its GPUs to itself, under numbers of its own
+        with gpu() as of_the_job:
+            assert of_the_job == first
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", second)
+    assert machine.gpus() == [first, second], "ours counts first"
+    monkeypatch.delenv("COUNTDOWN_GPUS")
+    assert machine.gpus() == [second]
     monkeypatch.setenv("COUNTDOWN_GPUS", "")
     with gpu() as none:
         assert none is None

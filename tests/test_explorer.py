@@ -265,6 +265,33 @@ def test_a_run_that_is_made_again_is_read_again(project, tmp_path):
     assert set(explorer.load({"mine": folder})["completion"]) == {"none"}
 
 
+def test_a_completion_counts_as_often_as_it_was_drawn(tmp_path, monkeypatch):
+    """In the share of a problem's correct rollouts, and in the group that a reward compares."""
+    monkeypatch.setattr(judging, "CACHE", tmp_path / "verdicts")
+    folder = made(tmp_path / "cpu/sample/sft_free/0", prompt_style="free")
+    rows = rollouts([RIGHT, "<answer>44</answer>"], folder).assign(count=[3, 1])
+    columns = ["problem", "nums", "target", "completion", "tokens", "logprob", "finish", "count", "set"]
+    write_table(rows[columns], folder / "generations.parquet")
+    table = explorer.load({"mine": folder})
+    assert table["solved"].tolist() == [0.75, 0.75]
+    groups, get_reward = [], explorer.get_reward
+    monkeypatch.setattr(
+        explorer,
+        "get_reward",
+        lambda *asked: lambda texts, problem: groups.append(texts) or get_reward(*asked)(texts, problem),
+    )
+    assert "drawn once in 4 rollouts, of which 3 are correct" in explorer.page(table, [1], "sparse")
+    assert groups == [[RIGHT] * 3 + ["<answer>44</answer>"]]
+
+
+def test_a_game_shows_the_numbers_after_each_action_and_how_many_solutions_they_have():
+    tags = ["<pick>19, 44, -</pick>", "<pick>-25, 35, +</pick>"]
+    game = [("", "19, 35, 44", len(solutions(PROBLEM))), (tags[0], "-25, 35", 0), (tags[1], "10", 0)]
+    assert list(explorer.states("".join(tags), PROBLEM)) == game
+    won = list(explorer.states("<pick>19, 44, +</pick> <pick>35, 63, +</pick>", PROBLEM))
+    assert [after for _, after, _ in won] == ["19, 35, 44", "35, 63", "98"] and [n for *_, n in won][1:] == [1, 1]
+
+
 def opened() -> ChainMap:
     """The widgets of notebook 91 when all of its cells have run, and the notebook's other names."""
     notebook, names = nbformat.read(ROOT / "notebooks/91_explore_rollouts.ipynb", 4), {}

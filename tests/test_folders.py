@@ -16,7 +16,7 @@ from lib.files import DATA, PROBLEMS, ROOT, RUNS, clock, progress, read_table, w
 from lib.rewards import REWARDS
 from lib.runs import Run
 from lib.runs.execute import described
-from lib.runs.folder import parameters_of
+from lib.runs.folder import parameters_of, set_aside
 from lib.runs.machine import try_lock
 from lib.study import explorer
 from lib.study.judging import folders, samples
@@ -69,6 +69,25 @@ def test_another_beginning_is_another_run_and_the_same_one_goes_on(tmp_path, oth
         (model / "model.safetensors").write_text("other weights")
         by_hand(folder, **other)
         assert not trained.exists()
+
+
+def test_what_the_runner_has_begun_stays_its_own_when_its_notebook_goes_on(tmp_path):
+    folder = tmp_path / "mine"
+    by_hand(folder)
+    begun = json.loads((folder / "spec.json").read_text()) | {"profile": "cpu", "run": "rloo/mine", "seed": 0}
+    (folder / "spec.json").write_text(json.dumps(begun))
+    trained = save(folder, 40)
+    by_hand(folder)
+    assert trained.exists() and json.loads((folder / "spec.json").read_text()) == begun
+
+
+def test_what_is_set_aside_within_one_second_is_kept_apart(tmp_path):
+    folder = tmp_path / "mine"
+    folder.mkdir()
+    for text in "123":
+        (folder / "metrics.csv").write_text(text)
+        set_aside(folder)
+    assert sorted(path.read_text() for path in tmp_path.glob("mine.before-*/metrics.csv")) == [*"123"]
 
 
 def test_the_notebook_of_a_finished_run_begins_beside_its_results(tmp_path, capsys):
@@ -133,6 +152,7 @@ def test_a_run_by_hand_is_found_once_its_last_cell_has_run(tmp_path, monkeypatch
     run.write(pd.DataFrame([row | {"tokens": 9, "logprob": -1.0, "finish": "stop"}]), "generations.parquet")
     with pytest.raises(FileNotFoundError, match="no finished run there"):
         samples(folder)
+    run.report(run / "generations.parquet")
     run.footer()
     [judged] = samples(folder).to_dict("records")
     assert judged["correct"] and judged["method"] == judged["run"] == str(folder) and judged["seed"] == 3
@@ -159,16 +179,17 @@ def test_a_reward_that_was_edited_in_its_cell_begins_another_run(tmp_path, monke
             save(tmp_path / "mine", 40)
 
 
-def test_other_results_in_a_folder_that_a_parameter_names_begin_another_run(tmp_path):
+@pytest.mark.parametrize("name", ["generations.parquet", "text/train.npz", "test.json"])
+def test_other_results_in_a_folder_that_a_parameter_names_begin_another_run(tmp_path, name):
     """But not results that were not there before: notebook 03 may have its text written."""
     folder, pairs = tmp_path / "mine", tmp_path / "pairs"
     by_hand(folder, pairs=str(pairs))
     trained = save(folder, 40)
-    pairs.mkdir()
-    (pairs / "generations.parquet").write_text("pairs")
+    (pairs / name).parent.mkdir(parents=True)
+    (pairs / name).write_text("pairs")
     by_hand(folder, pairs=str(pairs))
     assert trained.exists()
-    (pairs / "generations.parquet").write_text("other pairs")
+    (pairs / name).write_text("other pairs")
     by_hand(folder, pairs=str(pairs))
     assert not trained.exists()
 
@@ -239,6 +260,10 @@ def test_a_file_with_another_content_of_the_same_length_is_refused(tmp_path):
     pd.DataFrame({"step": [1, 2]}).to_csv(tmp_path / "metrics.csv", index=False)
     (tmp_path / "run.json").write_text(json.dumps({"files": {"metrics.csv": described(tmp_path / "metrics.csv")}}))
     assert len(read_table(tmp_path / "metrics.csv")) == 2
+    record = json.loads((tmp_path / "run.json").read_text())
+    record["files"]["metrics.csv.old"] = record["files"]["metrics.csv"]  # another file, which is not there
+    (tmp_path / "run.json").write_text(json.dumps(record))
+    assert len(read_table(tmp_path / "metrics.csv")) == 2
     (tmp_path / "metrics.csv").write_text("step\n1\n3\n")
     with pytest.raises(ValueError, match=r"metrics.csv is damaged .its content is not what was written"):
         read_table(tmp_path / "metrics.csv")
@@ -258,6 +283,9 @@ def test_tables_whole_or_not_at_all(tmp_path):
         read_table(path)
     with pytest.raises(FileNotFoundError, match=r"nothing.csv is missing: .*same command"):
         read_table(run / "nothing.csv")
+    with pytest.raises(ValueError, match=r"table.txt: a table is written as .parquet or .csv"):
+        run.write(table, "table.txt")
+    assert not list(run.folder.glob("*.txt*")) and not list(run.folder.glob(".*"))
 
 
 def full_disk_write(run: Run, name: str) -> None:
@@ -271,7 +299,8 @@ def full_disk_write(run: Run, name: str) -> None:
 
 
 def test_a_folder_of_runs_that_cannot_be_one_is_said():
-    with pytest.raises(OSError, match=r"File exists.*may be written to, .* COUNTDOWN_RUNS"), writing(RUNS / "cpu"):
+    remedy = r"File exists\): see that its folder exists and may be written to, .* COUNTDOWN_RUNS"
+    with pytest.raises(OSError, match=remedy), writing(RUNS / "cpu"):
         raise FileExistsError(17, "File exists")
 
 

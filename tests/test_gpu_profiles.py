@@ -3,6 +3,7 @@
 import json
 import re
 import shlex
+from dataclasses import replace
 from fnmatch import fnmatch
 
 import pytest
@@ -160,6 +161,35 @@ def test_the_bound_of_a_search_by_hand():
     grid = {"beams": 1, "samples": 1, "rerank": ["none", "soft"], "weight": [1.0, 2.0, 4.0], "repeats": 16}
     assert hours.searched(grid, given | {"limit": 20}) == 40 * 3 * 16 * 6
     assert hours.searched({"cascade": "16 x 1/1, 16/16"}, given) == 626 * (16 * 3 + 16 + 2 * 16 * 16)
+
+
+SAMPLED, TRAINED = 21_232, 34_191  # tokens a second of profile paper
+
+
+@pytest.mark.parametrize(
+    ("notebook", "params", "seconds"),
+    [
+        ("10_train_sft", {"source": "generated", "demonstrations": 300, "epochs": 3}, 3 * 300 * 500 / TRAINED),
+        ("10_train_sft", {"source": "hub", "demonstrations": 300, "epochs": 2}, 2 * 1000 * 500 / TRAINED),
+        ("12_sample_pairs", {"problems": 10, "samples": 4, "max_tokens": 50}, 10 * 4 * 50 / SAMPLED),
+        ("13_train_preference", {"steps": 7, "batch_size": 5, "max_tokens": 50}, 7 * 5 * 2 * 50 / TRAINED),
+        ("14_value_actions", {"problems": 10, "samples": 4}, 10 * 3 * 4 * 32 / SAMPLED),
+        ("15_sample_rollouts", {"sets": {"test_50": 4, "levels": 2}, "limit": 0}, (200 + 1152) * 1024 / SAMPLED),
+        ("15_sample_rollouts", {"sets": {"levels": 2}, "limit": 100, "max_tokens": 50}, 200 * 50 / SAMPLED),
+        ("70_coverage", {}, None),
+    ],
+)
+def test_the_bound_of_each_kind_of_run_by_hand(notebook, params, seconds):
+    spec = this_project().specs("paper")["sft/free/0"]
+    spec = replace(spec, declaration=spec.declaration.model_copy(update={"notebook": notebook}), params=params)
+    assert hours.measured(spec) == (pytest.approx(seconds) if seconds else None)
+    assert hours.measured(replace(spec, profile="cpu")) is None
+
+
+def test_disk_is_for_all_policies_and_the_saved_states_of_one_run():
+    specs = this_project().specs("paper")
+    assert hours.disk([specs[name] for name in ("sft/free/0", "rloo/sparse/0", "sample/sft_free/0")]) == 2.0 * (2 + 6)
+    assert hours.disk([specs["sample/sft_free/0"]]) == 0
 
 
 def test_the_bound_counts_all_problems_of_a_set():

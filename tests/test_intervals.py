@@ -152,6 +152,9 @@ def test_nothing_seen_in_fifty_problems_is_not_nothing():
     assert intervals.estimates(scores_of({"rloo/a": np.ones((3, 50))})).iloc[0]["low"] == pytest.approx(1 - bound)
     gap = intervals.differences(scores_of(none), [tuple(none)]).iloc[0]
     assert gap[["low", "high"]].tolist() == pytest.approx([-bound, bound])
+    apart = np.repeat([[0.25], [0.5], [0.75]], 50, axis=1)  # every problem is solved as often, but the runs differ
+    found = intervals.measured(scores_of({"rloo/a": apart}), {"a": {"rloo/a": 1.0}})["s", "a", "solved"]
+    assert found.half() == pytest.approx(stats.t.ppf(0.975, 2) * stats.sem([0.25, 0.5, 0.75]))
 
 
 def test_p_is_the_error_at_which_the_interval_reaches_zero():
@@ -165,21 +168,33 @@ def test_p_is_the_error_at_which_the_interval_reaches_zero():
     assert found.p(0.5) == pytest.approx(stats.ttest_1samp(x[:, 0], 0.5).pvalue)
 
 
-def test_the_error_of_one_run_on_few_problems():
+def test_the_error_of_one_run_on_few_problems_and_on_many():
     """What a paper's difference of one run a side would miss by, from our runs: simulated."""
     rng = np.random.default_rng(0)
 
     def runs(count, problems):
         hard = rng.normal(0, 0.2, problems)
-        return [hard + rng.normal(0, 0.02, (count, 1)) + rng.normal(0, 0.1, (count, problems)) for _ in range(2)]
+        return [hard + rng.normal(0, 0.02, (count, 1)) + rng.normal(0, 0.4, (count, problems)) for _ in range(2)]
 
     seen = []
     for _ in range(30):
         tables = scores_of(dict(zip(("rloo/a", "rloo/b"), runs(5, 400), strict=True)))
         found = intervals.measured(tables, {"gap": {"rloo/a": 1.0, "rloo/b": -1.0}})["s", "gap", "solved"]
-        seen.append(found.error_of_one_run(50) ** 2)
-    missed = np.var([one.mean() - other.mean() for one, other in (runs(1, 50) for _ in range(3000))])
-    assert np.mean(seen) == pytest.approx(missed, rel=0.15)
+        seen.append([found.error_of_one_run(problems) ** 2 for problems in (50, 400)])
+    for mean, problems in zip(np.mean(seen, axis=0), (50, 400), strict=True):
+        missed = np.var([one.mean() - other.mean() for one, other in (runs(1, problems) for _ in range(3000))])
+        assert mean == pytest.approx(missed, rel=0.2), problems
+
+
+def test_the_error_of_one_run_is_the_same_however_many_runs_each_method_has():
+    """Four runs of one method and two of another, which spread equally and start from different policies."""
+    four, two = np.array([-1, -1, 1, 1]) * np.sqrt(3) / 2, np.array([-1, 1]) / np.sqrt(2)
+    assert four.var(ddof=1) == pytest.approx(1) == pytest.approx(two.var(ddof=1))
+    tables = {"rloo/program": four, "rloo/trace_outcome": two}
+    tables = {name: np.repeat(0.01 * runs[:, None], 60, axis=1) for name, runs in tables.items()}
+    weights = {"gap": dict(zip(tables, (1.0, -1.0), strict=True))}
+    found = intervals.measured(scores_of(tables), weights)["s", "gap", "solved"]
+    assert found.error_of_one_run(50) == pytest.approx(np.sqrt(2) * 0.01)
 
 
 def test_starts_are_those_of_the_declared_runs():
@@ -191,6 +206,7 @@ def test_starts_are_those_of_the_declared_runs():
     assert set(listed[listed != ""].index) == set(declared)
     assert intervals.root("mix/sparse_0.7") == intervals.root("rloo/program T0.8") == "sft/free"
     assert intervals.root("rloo/trace_gated") == "sft/trace" and intervals.root("rloo/of_your_own") == ""
+    assert intervals.trainer("mix/sparse_0.7") == intervals.trainer("rloo/of_your_own 16/16") == "rloo"
 
 
 @pytest.mark.parametrize(("start", "why"), [("rloo/mine", "starts from itself"), ("sft/fre", "is not a method of")])
@@ -231,6 +247,10 @@ def test_runs_from_another_draw_of_their_start_are_no_pair(tmp_path):
     dense = made("sample/rloo_dense", 3, {"policy": "rloo/dense/3"}, rloo__dense__3="dddd")
     assert judging.seed_of(start) == judging.seed_of(sparse) == 3
     assert judging.seed_of(dense) == judging.seed_of(tmp_path / "rloo/dense/3") > 999
+    searched = made("search/sft_pick", 3, {"policy": "sft/pick/3"}, sft__pick__3="eeee")  # published by its games
+    same = made("preference/same", 3, {"init": "sft/pick/3"}, sft__pick__3="eeee")
+    other = made("preference/other", 3, {"init": "sft/pick/3"}, sft__pick__3="ffff")
+    assert judging.seed_of(searched) == judging.seed_of(same) == 3 and judging.seed_of(other) > 999
 
 
 def test_the_published_pairs():
@@ -273,6 +293,14 @@ def test_pairing_is_by_problem_and_only_where_all_runs_have_scores():
     gap = intervals.differences(lacking, [("rloo/a", "sft/a"), ("rloo/a", "rloo/nobody")])
     assert gap["n_problems"].tolist() == [399]
     assert intervals.differences(scores, [("rloo/nobody", "sft/a")]).empty
+
+
+def test_a_run_without_a_metric_does_not_count_for_this_metric():
+    scores = scores_of({"rloo/a": np.random.default_rng(0).random((3, 50))})
+    scores["measured twice"] = scores["solved"].drop(2, level="seed")
+    rows = intervals.estimates(scores).set_index("metric")
+    assert rows["runs"].to_dict() == {"solved": 3, "measured twice": 2} and (rows["n_problems"] == 50).all()
+    assert rows.loc["measured twice", "estimate"] == pytest.approx(scores["measured twice"].mean())
 
 
 def test_contrasts_by_hand():

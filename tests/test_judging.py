@@ -57,6 +57,13 @@ def test_samples_hold_who_what_and_the_verdict(made, tmp_path):
     assert set(judging.TEXTS) < set(judging.samples(tmp_path / "runs/sample/sft_free/0", texts=True))
 
 
+def test_the_folders_of_runs_whose_method_has_a_part_in_its_name(made, tmp_path):
+    trace = made("sample/a", [RIGHT], method="rloo/trace_gated")
+    start, free = made("sample/b", [RIGHT], method="sft/trace"), made("sample/c", [RIGHT], method="sft/free")
+    found = [judging.folders(f"{tmp_path}/runs/*/*/*", part) for part in ("", "trace", "sft/trace", "ast")]
+    assert found == [[trace, start, free], [trace, start], [start], []]
+
+
 def test_one_run_in_two_folders_is_refused(made, tmp_path):
     first, second = made("sample/sft_free", [RIGHT]), made("sample/copy", [RIGHT])
     assert judging.folders([first, f"{first.parent}/./0"]) == [first]
@@ -120,6 +127,23 @@ def test_verdicts_are_kept_by_file_and_by_code(made, kept, monkeypatch):
     assert read_table(next(kept.glob("*changed*")))["status"].tolist() == ["missing"]
 
 
+def test_verdicts_are_kept_apart_by_set_and_by_look(made):
+    folder = made("sample/sft_free", [RIGHT, "nothing"])
+    rows = read_table(folder / "generations.parquet")
+    other = rows.assign(set="heldout_1000", completion=["<answer>44</answer>", RIGHT])
+    write_table(pd.concat([rows, other], ignore_index=True), folder / "generations.parquet")
+    for _ in range(2):  # judged, and as it is kept
+        table = judging.samples(folder, looks=("answer", "expression"))
+        assert table["status"].tolist() == ["correct", "missing", "wrong_numbers", "correct"]
+        assert table["expression"].tolist() == ["19 + 44 + 35", "", "44", "19 + 44 + 35"]
+
+
+def test_steps_are_read_in_free_text_and_not_in_programs(made):
+    folders = [made("sample/p", [PROGRAM], style="program", method="sft/program"), made("sample/f", [RIGHT])]
+    table = judging.samples(folders, looks=("answer", "steps")).set_index("method")
+    assert table.loc["sft/free", "attempts"] == 0 and np.isnan(table.loc["sft/program", "attempts"])
+
+
 def test_published_verdicts_count_for_the_code_and_the_content_that_they_name(made, kept, monkeypatch, tmp_path):
     folder, named = made("sample/sft_free", [RIGHT, "nothing"]), tmp_path / "judged_by.txt"
     samples = folder / "generations.parquet"
@@ -141,6 +165,8 @@ def test_published_verdicts_count_for_the_code_and_the_content_that_they_name(ma
         found = judging.samples(folder)
         assert found["status"].tolist() == said
         assert found["correct"].dtype.kind == "b"
+    other_look = judging.samples(folder, looks=("expression",))["expression"].tolist()  # of which none is published
+    assert other_look == ["19 + 44 + 35", ""]
     judging._trusted.cache_clear()
 
 
@@ -189,7 +215,7 @@ def test_a_set_that_does_not_exist_and_a_run_without_completions_are_named(made)
 def test_no_folders_give_an_empty_table(made):
     table = judging.samples([], looks=("answer", "trace"))
     assert table.empty and {"method", "seed", "set", "status", "goes_on"} <= set(table)
-    assert judging.logs([]).empty
+    assert judging.logs([]).empty and judging.logs([], ["kl"]).columns.tolist()[-1] == "kl"
 
 
 def test_logs(made, tmp_path):
@@ -199,6 +225,7 @@ def test_logs(made, tmp_path):
     log = judging.logs(f"{tmp_path}/runs/rloo/*/*")
     assert log.columns.tolist() == ["run", "method", "seed", "step", "kl"]
     assert log["seed"].tolist() == [0, 0, 1, 1] and log["kl"].tolist() == [0, 0.1, 0, 1.1]
+    assert judging.logs(f"{tmp_path}/runs/rloo/*/*", ["entropy"])["entropy"].isna().all()
 
 
 def look(text, name, style="free", finish="stop", nums=(44, 19, 35), target=98):
@@ -233,6 +260,10 @@ def test_the_look_at_traces_by_hand():
     assert look(text, "trace", "trace", "length", **asked)["goes_on"] == 1
     open_end = look(text.partition("</answer>")[0], "trace", "trace", **asked)
     assert pd.isna(open_end["goes_on"]) and open_end["reached"] == 1
+    ends = pd.DataFrame({"nums": [[79, 8, 27, 47]] * 2, "target": 91, "completion": text, "finish": ["stop", "length"]})
+    assert judging.judge(ends, "trace", "trace")["goes_on"].tolist() == [0, 1], "one text may have ended in two ways"
+    by = look("<think>try 79 / 8 = 9</think><answer>79 + 8</answer>", "trace", "trace", **asked)
+    assert by[["trace_muldiv", "answer_muldiv"]].tolist() == [1, 0]
     times = look("<think>try 8 * 79 = 632</think><answer>79 / 8</answer>", "trace", "trace", **asked)
     assert times[["trace_muldiv", "answer_muldiv", "reached"]].tolist() == [1, 1, 0]
 

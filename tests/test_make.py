@@ -103,6 +103,22 @@ def test_what_was_restored_without_weights_is_made_again_for_what_starts_from_it
     assert checkout.record("t/base")["id"] != "made t/base/0"
 
 
+def test_published_verdicts_stay_beside_the_very_samples_that_they_judge(checkout):
+    checkout.finish("t/base")
+    checkout.ask("publish", "cpu", "t/base")
+    spec = checkout.specs("cpu")["t/base/0"]
+    verdicts = spec.reference / "verdicts.parquet"
+    verdicts.write_text("judged")
+    checkout.ask("publish", "cpu", "t/base")
+    assert verdicts.read_text() == "judged", "the same run is published again"
+    shutil.rmtree(checkout.runs)
+    checkout.ask("restore", "cpu", "t/base")
+    assert not (spec.folder / "verdicts.parquet").exists(), "a run's folder holds what the run made"
+    write_json(spec.folder / "run.json", read_record(spec.folder) | {"id": "made anew"})
+    checkout.ask("publish", "cpu", "t/base")
+    assert not verdicts.exists() and read_record(spec.reference)["id"] == "made anew"
+
+
 def test_what_is_not_finished_is_not_published(checkout):
     assert "t/base/0 is not finished (missing)" in checkout.ask("publish", "cpu", "t/base", status=1)
 

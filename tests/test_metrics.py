@@ -88,10 +88,11 @@ def judged(rows, **columns):
 def test_counts_and_scores():
     counts = metrics.counts(judged(ROWS))
     assert counts.index.names == metrics.KEYS and counts.to_dict("list") == {"n": [4, 4], "c": [3, 1]}
-    scores = metrics.problem_scores(counts, ks=(1, 2, 8), mean_to=(2, 16))
-    assert list(scores) == ["pass@1", "pass@2", "pass@8", "mean pass@k<=2", "mean pass@k<=16"]
+    scores = metrics.problem_scores(counts, ks=(1, 2, 4, 8), mean_to=(2, 16))
+    assert list(scores) == ["pass@1", "pass@2", "pass@4", "pass@8", "mean pass@k<=2", "mean pass@k<=16"]
     np.testing.assert_allclose(scores["pass@1"], [3 / 4, 1 / 4])
     np.testing.assert_allclose(scores["pass@2"], [1, 1 / 2])
+    np.testing.assert_allclose(scores["pass@4"], [1, 1])  # four samples are enough for four
     np.testing.assert_allclose(scores["mean pass@k<=2"], [7 / 8, 3 / 8])
     assert scores[["pass@8", "mean pass@k<=16"]].isna().all(axis=None)  # four samples say nothing about eight
 
@@ -106,7 +107,7 @@ def test_a_number_of_samples_that_is_not_whole():
 
 
 def test_the_mean_length_is_that_of_all_text_scores():
-    table = judged(ROWS)
+    table = judged([*ROWS, (*ROWS[0][:4], 2, *ROWS[0][5:])])  # a third problem, with fewer samples
     expected = metrics.text_scores(table)["tokens"].groupby("method").mean()
     pd.testing.assert_series_equal(metrics.mean_tokens(table), expected, check_names=False)
 
@@ -201,6 +202,18 @@ def test_matched_length():
     assert metrics.matched_length(rows, width=16, seed=0).equals(kept)
     assert metrics.matched_length(searched([*of("a", [1, 1], 0), *of("b", [1, 1], 1)])).empty  # seed with seed
     assert len(metrics.matched_length(rows.assign(count=3))) == 3 * len(kept)
+    elsewhere = rows.where(rows["method"] == "b", rows.assign(problem=1))
+    assert metrics.matched_length(elsewhere, width=16).empty  # problem with problem
+    assert metrics.matched_length(elsewhere.assign(set=elsewhere["problem"].map(str), problem=0), width=16).empty
+
+
+def test_matched_completions_are_drawn_at_random_and_by_the_seed_alone():
+    lengths = {"a": [1] * 8, "b": [1]}
+    rows = [(m, m, 0, "s", 0, f"{m}{i}", "", "", n, 0, 0, 0, 0, 1) for m in lengths for i, n in enumerate(lengths[m])]
+    table = searched(rows)
+    drawn = [set(metrics.matched_length(table, seed=seed)["completion"]) for seed in range(5)]
+    assert all(len(one) == 2 for one in drawn) and len(set(map(frozenset, drawn))) > 1
+    assert [set(metrics.matched_length(table[::-1], seed=seed)["completion"]) for seed in range(5)] == drawn
 
 
 def test_what_a_log_says_by_hand():
@@ -214,6 +227,15 @@ def test_what_a_log_says_by_hand():
     assert found.to_dict() == pytest.approx(by_hand | {"highest kl": 9, "highest largest share": 1.8})
     gaps = log.assign(kl=log["kl"].where(log["step"] % 2 == 0))  # measured every other step: 1 3 5 7 9
     assert metrics.log_scores(gaps, wanted).loc[("rloo/a", 0), "change of kl"] == 8
+    # of seven steps a fifth is two, and the second half is the last four, of which a fifth is one
+    seven = metrics.log_scores(log[:7], wanted).loc[("rloo/a", 0)]
+    assert seven[["change of kl", "late change of kl"]].tolist() == [5.5 - 0.5, 6 - 3]
+
+
+def test_the_largest_share_counts_the_buckets_of_its_own_run():
+    log = pd.DataFrame({"method": "rloo/a", "seed": [0, 1], "bucket0": [0.75, 0.75], "bucket1": [0.25, 0.125]})
+    log["bucket2"] = [np.nan, 0.125]  # only the second run has three buckets
+    assert metrics.log_scores(log, ["late largest share"])["late largest share"].tolist() == [1.5, 2.25]
 
 
 def test_searched_by_hand():
@@ -226,6 +248,12 @@ def test_searched_by_hand():
     table = metrics.searched(judge(pd.DataFrame(rows)))
     assert table[["pass@1", "any", "score", "rejected"]].values.tolist() == [[0, 1, 0.1, 0.25], [0, 0, 0, 0.25]]
     assert set(table["system"]) == {"16/16 +soft T0.9 λ=4 sampled"}
+    other_problem = [about | {"problem": 1, "sample": 0, "rank": 0, "completion": "<answer>2 + 3</answer>"}]
+    table = metrics.searched(judge(pd.DataFrame([*rows, *other_problem])))
+    assert table[["problem", "any"]].values.tolist() == [[0, 1], [0, 0], [1, 0]]
+    once = [about | {"seed": 1, "sample": 0, "rank": 0, "completion": ""}]  # a run that searches each problem once
+    systems = metrics.searched(judge(pd.DataFrame([*rows, *once]))).groupby("seed")["system"].first()
+    assert systems.tolist() == ["16/16 +soft T0.9 λ=4 sampled", "16/16 +soft T0.9 λ=4"]
     usual = pd.DataFrame(rows).assign(weight=1.0, temperature=0.6).query("sample == 0")
     assert set(metrics.searched(judge(usual))["system"]) == {"16/16 +soft"}
     plain = usual.assign(rerank="none", weight=2.0)  # no value, so its weight is none of its name
@@ -252,6 +280,39 @@ def test_crossover_draws():
     assert (drawn == metrics.crossover_draws(noisy, baseline, draws=500)).all()
 
 
+def test_crossovers_by_their_draws():
+    """Of the means over runs, on every set that has both methods, up to the largest k that both have."""
+    rng, ks = np.random.default_rng(0), np.arange(1, 61)
+    problems = pd.MultiIndex.from_product([["s"], range(40)], names=metrics.KEYS[2:])
+    chances = {("sft/a", seed): np.full((40, 60), 0.5) for seed in (0, 1)}
+    gaps = 0.02 * (ks - 30) + rng.normal(0, 1, (40, 1))
+    chances |= {("rloo/b", seed): 0.5 + gaps + shift for seed, shift in ((0, 0.3), (1, -0.3))}
+    parts = {key: pd.DataFrame(table, problems, [f"pass@{k}" for k in ks]) for key, table in chances.items()}
+    scores = pd.concat(parts, names=metrics.KEYS[:2])
+    found = metrics.crossovers(scores.assign(tokens=9), [("rloo/b", "sft/a"), ("rloo/c", "sft/a")])
+    assert found[["set", "method", "baseline"]].values.tolist() == [["s", "rloo/b", "sft/a"]]
+    drawn = metrics.crossover_draws(gaps, 0 * gaps)
+    ends = [np.sort(drawn[1:])[round(share * 9999)] for share in (0.025, 0.975)]
+    assert found[["estimate", "low", "high"]].iloc[0].tolist() == [drawn[0], *ends]
+    few = {key: part.iloc[:, :2] if key[0] == "sft/a" else part for key, part in parts.items()}
+    few_samples = metrics.crossovers(pd.concat(few, names=metrics.KEYS[:2]), [("rloo/b", "sft/a")])
+    assert few_samples["estimate"].tolist() == [3]  # at one and at two samples it is not above
+
+
+def test_a_table_of_text_by_hand():
+    rows = [("b", "pass@1", 0.5, 0.4, 0.6), ("a", "pass@1", 0.25, 0.2, 0.3), ("b", "pass@16", 0.9, 0.8, 1.0)]
+    table = pd.DataFrame([*rows, ("b", "tokens", 1, 1, 1)], columns=["method", "metric", "estimate", "low", "high"])
+    paper = pd.Series({("b", "pass@1"): 47.25, ("c", "pass@1"): 3.0})
+    shown = metrics.as_table(table, ["a", "b", "c"], ["pass@16", "pass@1"], paper, digits=2)
+    assert shown.index.tolist() == ["a", "b"] and shown.columns.tolist() == ["pass@16", "pass@1"]
+    assert shown.values.tolist() == [
+        ["", "25.0 [20.0, 30.0]"],
+        ["90.0 [80.0, 100.0]", "50.0 [40.0, 60.0] (47.25)"],
+    ]
+    differences = metrics.as_table(table.assign(baseline="c"), ["a"], ["pass@1"])
+    assert differences.values.tolist() == [["+25.0 [+20.0, +30.0]"]]
+
+
 @given(st.lists(st.tuples(st.integers(0, 4), st.integers(0, 4)), min_size=1, max_size=8))
 def test_the_front_is_what_nothing_dominates(points):
     def beaten(one):
@@ -273,3 +334,10 @@ def test_the_front_over_resampled_problems():
     assert table.loc["first"].tolist() == [True, 1] and table.loc["beaten", "front"] == 0
     assert 0.2 < table.loc["covers", "front"] + table.loc["close", "front"] <= 2
     assert table["on front"].tolist() == metrics.on_front(scores.groupby("method").mean().to_numpy()).tolist()
+
+
+def test_equal_means_are_equal_in_whatever_order_they_were_added_up():
+    scores = {("a", 0, "s", problem): (x, 1.0) for problem, x in enumerate((0.1, 0.2, 0.3))}
+    scores |= {("b", 0, "s", problem): (x, 1.0) for problem, x in enumerate((0.3, 0.2, 0.1))}
+    table = pd.DataFrame(scores, index=["pass@1", "pass@16"]).T.rename_axis(metrics.KEYS)
+    assert metrics.front(table, ["pass@1", "pass@16"], draws=1)["on front"].all()

@@ -3,6 +3,7 @@ be made."""
 
 import json
 import math
+import os
 import re
 import shutil
 from pathlib import Path
@@ -74,6 +75,8 @@ def test_a_name_that_is_near_no_other_is_answered_by_few():
         (set_in("runs", "t/base", "params", value={"steps": 1.5}), "steps is 1.5, a float.*expects a int"),
         (set_in("runs", "t/base", "params", value={"steps": True}), "steps is True, a bool.*expects a int"),
         (set_in("runs", "t/base", "params", value={"output": "x"}), "output is set by the runner"),
+        (set_in("profiles", "cpu", "params", value={"seed": 3}), "run t/base/0: seed is set by the run"),
+        (set_in("runs", "t/base", "only", value=["cup"]), "runs.t/base.only: profile 'cup'.*'cpu'"),
         (set_in("runs", "a", value={"notebook": "base"}), "'a' is no name of a run"),
         (set_in("runs", "t/..", value={"notebook": "base"}), "'t/..' is no name of a run"),
         (set_in("runs", "t/.", value={"notebook": "base"}), "'t/.' is no name of a run"),
@@ -267,6 +270,7 @@ def test_a_kind_gives_the_notebook_and_the_needs_of_its_runs(checkout):
         declarations["kinds"]["two"] = {"notebook": "two", "needs": {"init": "t/base", "pairs": "t/base"}}
         declarations["runs"] |= {
             "two/pairs": {"needs": {"pairs": "t/train_0.1"}},
+            "two/swapped": {"needs": {"init": "t/train_0.1", "pairs": "t/base"}},
             "two/init": {"params": {"init": "data/models/base-1m"}},
             "two/{init}": {"params": {"init": "{init}"}, "grid": {"init": ["data/models/base-1m", "gpt2"]}},
             "u/short": {},
@@ -278,6 +282,9 @@ def test_a_kind_gives_the_notebook_and_the_needs_of_its_runs(checkout):
     checkout.declare(change)
     specs = checkout.specs("cpu")
     assert specs["two/pairs/0"].declaration.needs == {"init": "t/base/0", "pairs": "t/train_0.1/0"}
+    swapped = specs["two/swapped/0"]
+    assert swapped.parents.keys() == specs["two/pairs/0"].parents.keys()
+    assert swapped.fingerprint != specs["two/pairs/0"].fingerprint, "the same parents in other places"
     for name, init in {
         "init": "data/models/base-1m",
         "data_models_base-1m": "data/models/base-1m",
@@ -304,6 +311,14 @@ def test_a_kind_gives_the_notebook_and_the_needs_of_its_runs(checkout):
             r"runs\.u/a: \{n\} is no key of its grid",
         ),
         (set_in("runs", "u/a", value={"evaluate": {"policy": "x"}}), r"runs\.u/a: policy is in evaluate, which"),
+        (
+            set_in("runs", "u/a", value={"grid": {"seed": [0, 1]}, "evaluate": {"seed": 3}}),
+            r"runs\.u/a: seed is in evaluate, which",
+        ),
+        (
+            set_in("runs", "u/a", value={"grid": {"seed": [0, 1]}, "params": {"seed": 3}}),
+            r"runs\.u/a: seed is in params, and again in needs or grid",
+        ),
     ],
 )
 def test_a_value_that_needs_would_hide_is_refused(checkout, change, message):
@@ -344,7 +359,12 @@ def test_grid_layers_and_fingerprints(checkout):
         declarations["profiles"]["smoke"] = {
             "params": {"steps": 7},
             "notebooks": {"train": {"steps": 8, "rate": 9.0}},
-            "runs": {"*_0.2": {"pause": 1.0}, "t/base": {"rate": 0.25}},
+            "runs": {
+                "t/*": {"pause": 2.0},
+                "t/*_0.2": {"pause": 1.0},
+                "t/base": {"rate": 0.25},
+                "t/train_0.1": {"rate": 0.5},
+            },
         }
 
     checkout.declare(change)
@@ -353,6 +373,8 @@ def test_grid_layers_and_fingerprints(checkout):
     assert smoke["t/base/0"].params["steps"] == 7 and smoke["study/study/0"].params == {"seed": 0}
     expected = {"seed": 0, "steps": 8, "rate": 0.2, "pause": 1.0, "fail": False}
     assert smoke["t/train_0.2/0"].params == expected
+    of_one_run = {"rate": 0.5, "pause": 2.0}  # in place of its own; of two patterns for it the last counts
+    assert smoke["t/train_0.1/0"].params == expected | of_one_run
     assert smoke["study/study/0"].declaration.needs == {"sources": ["t/train_0.1/0", "t/train_0.2/0"]}
     before = {name: spec.fingerprint for name, spec in cpu.items()}
     changed = Checkout(checkout.root)
@@ -397,7 +419,9 @@ def test_a_run_is_resolved_with_what_it_needs_alone(checkout):
 
 
 def test_a_profile_may_be_without_runs_and_those_that_need_them(checkout):
-    checkout.declare(set_in("profiles", "cpu", value={"without": ["t/train_0.1"]}))
+    both = set_in("runs", "t/train_{rate}", "grid", value={"rate": [0.1, 0.2], "seed": [0, 1]})
+    checkout.declare(both, set_in("profiles", "cpu", value={"without": ["t/train_0.1"]}))
+    assert "t/train_0.2/1" in checkout.specs("cpu")
     assert {name.rpartition("/")[0] for name in checkout.specs("cpu")} == {"t/base", "t/train_0.2", "study/study"}
     assert "t/train_0.1/0" in checkout.specs("smoke")
     checkout.declare(set_in("profiles", "cpu", value={"without": ["t/base"]}))
@@ -415,6 +439,8 @@ def test_a_profile_may_give_other_parents_and_more_memory(checkout):
     large, cpu = checkout.specs("large"), checkout.specs("cpu")
     assert list(large["t/train_0.2/0"].parents) == ["t/train_0.1/0"] and large["t/base/0"].declaration.mem_mb == 9000
     assert list(cpu["t/train_0.2/0"].parents) == ["t/base/0"] and cpu["t/base/0"].declaration.mem_mb == 1500
+    checkout.declare(set_in("profiles", "large", value=other), set_in("runs", "t/base", "mem_mb", value=20_000))
+    assert Checkout(checkout.root).specs("large")["t/base/0"].declaration.mem_mb == 20_000, "more than the profile's"
     for wrong, message in (
         ({"t/train_0.3": {}}, "t/train_0.2"),
         ({"study/study": {"init": "t/base"}}, "parameter of study"),
@@ -448,7 +474,9 @@ def test_every_published_run_was_made_from_the_published_runs_that_it_names():
 
 
 def test_no_published_record_names_a_path_of_the_machine_that_made_it():
-    for path in sorted((DATA / "reference").glob("*/*/*/*/run.json")):
+    paths = sorted((DATA / "reference").glob("*/*/*/*/run.json"))
+    assert len(paths) > 500
+    for path in paths:
         found = re.search(r'"/[^"]*/[^"]*"', path.read_text())
         assert not found, f"{path}: {found}"
 
@@ -542,8 +570,10 @@ def test_an_edited_reward_is_another_one(before, after, same):
 def test_a_fingerprint_holds_what_parameters_name():
     """Base models, problem sets and rewards: the parameters hold their names alone."""
     named = {"init": "data/models/base-1m", "problem_set": "3to4", "sets": {"heldout_1000": 4}, "reward": "trace_dense"}
+    named |= {"eval_set": "validation_200", "primary_set": "levels"}
     found = inputs(named | {"eval_rewards": ["ast"], "policy": "Qwen/Qwen2.5-0.5B"}, ROOT)
-    problems = {"problems 3to4/heldout_1000", "problems 3to4/train"}
+    sets = ("3to4/heldout_1000", "3to4/train", "3to4/validation_200", "levels/test")
+    problems = {f"problems {name}" for name in sets}
     assert set(found) == problems | {"data/models/base-1m", "reward ast", "reward trace_dense"}
     held = json.loads((DATA / "problems/manifest.json").read_text())
     assert held["3to4/heldout_1000"]["sha256"].startswith(found["problems 3to4/heldout_1000"])
@@ -551,6 +581,23 @@ def test_a_fingerprint_holds_what_parameters_name():
     assert inputs({"a": "x." * 500, "b": "\0.", "c": "a/" * 500}, ROOT) == {}
     for spec in (this_project().specs("cpu")[name] for name in ("sft/free/0", "rloo/ast_tau2/0")):
         assert inputs(spec.params, ROOT)
+
+
+@pytest.mark.parametrize("place", ["", "checkpoint/"])
+def test_a_fingerprint_holds_every_file_of_a_model(tmp_path, place):
+    """Its folder, or the checkpoint in the folder of the run that trained it."""
+    model = tmp_path / "models/mine" / place
+    (model / "tokenizer").mkdir(parents=True)
+    files = ("config.json", "model.safetensors", "pytorch_model.bin", "tokenizer/vocab.json")
+    seen = []
+    for i, name in enumerate([*files, *files]):
+        (model / name).write_text(f"version {i}")
+        os.utime(model / name, ns=(i, i))  # the time of a file counts, and tests are quick
+        seen += inputs({"init": "models/mine"}, tmp_path).values()
+    assert len({*seen}) == len(seen) == 8
+    if place:  # what else lies in the folder of that run is no part of the model
+        (tmp_path / "models/mine/config.json").write_text("{}")
+        assert [*inputs({"init": "models/mine"}, tmp_path).values()] == seen[-1:]
 
 
 # -- what is finished --------------------------------------------------------------------------------
@@ -583,6 +630,14 @@ def test_a_file_that_is_gone_or_shorter_makes_a_run_again(checkout):
     shutil.rmtree(spec.folder / "checkpoint")
     assert spec.state == "checkpoint/step.txt is gone"
     assert checkout.specs("cpu")["t/train_0.1/0"].state == "t/base/0 is not finished"
+
+
+def test_a_study_is_made_again_when_a_run_that_it_has_read_is_no_longer_finished(checkout):
+    specs = checkout.specs("cpu")
+    checkout.finish()
+    assert specs["study/study/0"].state == "done"
+    (specs["t/train_0.2/0"].folder / "metrics.csv").unlink()
+    assert specs["study/study/0"].state == "t/train_0.2/0 is not finished"
 
 
 def test_a_parent_made_anew_makes_its_children_again_unless_it_is_the_published_one(checkout):
@@ -668,10 +723,19 @@ class Missing:
         return Path("/nowhere") / name
 
 
-def test_the_time_left_is_the_longest_way_or_a_share_of_the_work(checkout):
+def test_a_study_is_planned_with_the_finished_runs_that_it_reads_and_with_no_others(checkout):
+    assert list(checkout.plan("cpu", "study/study").waiting) == ["study/study/0"]
+    checkout.finish("t/base", "t/train_0.1")
+    plan = Checkout(checkout.root).plan("cpu", "study/study")
+    assert list(plan.specs) == ["t/train_0.1/0", "study/study/0"] and list(plan.waiting) == ["study/study/0"]
+
+
+@pytest.mark.parametrize(("threads", "expected"), [(1, [202, 102, 102]), (4, [802, 401, 102])])
+def test_the_time_left_is_the_longest_way_or_a_share_of_the_work(checkout, threads, expected):
+    checkout.declare(set_in("runs", "t/train_{rate}", "threads", value=threads))
     plan = checkout.plan("cpu", "all")
     seconds = {"t/base/0": 1, "t/train_0.1/0": 100, "t/train_0.2/0": 100, "study/study/0": 1}
-    assert [time_left(plan, list(seconds), seconds, cores) for cores in (1, 2, 8)] == [202, 102, 102]
+    assert [time_left(plan, list(seconds), seconds, cores) for cores in (1, 2, 8)] == expected
     assert time_left(plan, [], {}, 2) == 0
 
 
@@ -681,6 +745,31 @@ def test_time_is_planned_by_records_and_in_proportion_to_steps(checkout):
     checkout.declare(set_in("profiles", "cpu", "runs", value={"t/train_0.2": {"steps": 6}}))
     seconds = expected(checkout, "cpu", [*Checkout(checkout.root).specs("cpu").values()])
     assert seconds == {"t/base/0": 1.0, "t/train_0.1/0": 1.0, "t/train_0.2/0": 2.0}
+
+
+def test_time_is_planned_by_the_runs_own_record_or_by_the_one_that_is_most_alike(checkout):
+    def elapsed(seconds: float, path: Path, name: str = "") -> None:
+        record = json.loads((path / "run.json").read_text()) | {"elapsed": seconds}
+        folder = checkout.root / name if name else path
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / "run.json").write_text(json.dumps(record))
+
+    grid = set_in("runs", "t/train_{rate}", "grid", value={"rate": [0.1, 0.2, 0.3]})
+    alike = {"t/train_0.1": {"pause": 1.0, "fail": True}, "t/train_0.3": {"pause": 1.0, "fail": True}}
+    checkout.declare(grid, set_in("profiles", "cpu", "runs", value=alike))
+    checkout.finish("t/base", "t/train_0.1", "t/train_0.2")
+    elapsed(50.0, checkout.folder("t/train_0.1"))
+    elapsed(7.0, checkout.folder("t/train_0.2"))
+    checkout.declare(grid, set_in("profiles", "cpu", "runs", value=alike | {"t/train_0.2": alike["t/train_0.1"]}))
+    specs = Checkout(checkout.root).specs("cpu")
+    seconds = expected(checkout, "cpu", [*specs.values()])
+    assert seconds["t/train_0.3/0"] == 50 and seconds["t/train_0.2/0"] == 7, "its own, though with other parameters"
+    elapsed(9.0, checkout.folder("t/base"), "data/reference/cpu/t/base/0")
+    assert expected(checkout, "cpu", [specs["t/base/0"]]) == {"t/base/0": 1.0}, "here rather than where it is published"
+    checkout.finish()
+    elapsed(30.0, checkout.folder("study/study"), "data/reference/cpu/study/study/0")
+    study = checkout.specs("smoke")["study/study/0"]
+    assert expected(checkout, "smoke", [study]) == {"study/study/0": 30.0}, "it takes equally long in every profile"
 
 
 def test_time_is_planned_by_computing_and_not_by_waiting():

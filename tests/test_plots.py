@@ -120,6 +120,7 @@ def test_legend_names_each_method_once_and_never_covers_a_panel():
         assert [text.get_text() for text in fig.legends[0].get_texts()] == [f"rloo/{i}" for i in range(many)]
         fig.draw_without_rendering()
         box = fig.legends[0].get_window_extent()
+        assert (box.x0 > axes[1].bbox.x1) == (many > 5), "many names stand on the right, few below"
         assert not any(box.overlaps(ax.get_tightbbox()) for ax in axes)
 
 
@@ -278,6 +279,17 @@ def test_trade_off():
     assert [(p.get_xdata()[0], p.get_ydata()[0], p.get_marker()) for p in points] == [(1, 3, "o"), (2, 4, "s")]
     bars = ax.containers[0].lines[2]  # x, then y
     assert [bar.get_segments()[0].tolist() for bar in bars] == [[[0.5, 3], [1.5, 3]], [[1, 2], [1, 5]]]
+    plots.trade_off(ax, ends().replace("x", "pass@1"), "pass@1", "y")
+    assert ax.xaxis.get_major_formatter()(0.125, 0) == "12.5%", "only shares of problems are in percent"
+    assert ax.yaxis.get_major_formatter()(0.125, 0) != "12.5%"
+
+
+def test_an_interval_that_ends_at_its_estimate_is_drawn_though_rounding_puts_it_beside():
+    rows = [("first", 1.0, 0.9, 1 - 1e-16), ("second", 0.0, 1e-16, 0.1)]
+    ax = plots.figure()[1]
+    plots.dots(ax, pd.DataFrame(rows, columns=["name", "estimate", "low", "high"]).assign(metric="pass@1"))
+    ends = [segment[:, 0].round(9).tolist() for segment in ax.containers[0].lines[2][0].get_segments()]
+    assert ends == [[0.9, 1.0], [0.0, 0.1]]
 
 
 def test_names_of_points_stand_clear_of_each_other():

@@ -108,15 +108,26 @@ def test_few_runs_borrow_and_say_so(monkeypatch):
     assert few["borrowed"] and one["borrowed"] and not enough["borrowed"] and not other["borrowed"]
     widths = [row["high"] - row["low"] for row in (one, few, enough)]
     assert widths[0] > widths[1] > widths[2] == pytest.approx(other["high"] - other["low"])
+    hot = frame(2).rename({"rloo/a": "rloo/a T0.8"}, level="method")  # samples too, at another temperature
+    assert intervals.estimates(hot)["borrowed"].all()
     logged = pd.DataFrame({"method": "rloo/a", "seed": [0, 1], "kl": [1.0, 2.0]}).set_index(["method", "seed"])
     assert not intervals.estimates(intervals.of_logs(logged))["borrowed"].any()
 
 
-def test_beside_a_method_of_many_runs_each_brings_its_own_spread(monkeypatch):
-    """Five runs that differ much keep their spread beside three; a search borrows nothing."""
+def test_samples_that_are_cut_earlier_borrow_as_others_do():
+    runs = {("rloo/a", run, "s"): pd.Series(np.random.default_rng(run).random(400)) for run in (0, 1)}
+    scores = pd.concat(runs, names=metrics.KEYS).to_frame(intervals.EQUAL)
+    scores[f"{intervals.EQUAL}, best limit"] = scores[intervals.EQUAL]
+    one, other = intervals.estimates(scores).drop(columns="metric").itertuples(index=False)
+    assert one == other and one.borrowed
+
+
+@pytest.mark.parametrize("many", [4, 5])
+def test_beside_a_method_of_many_runs_each_brings_its_own_spread(monkeypatch, many):
+    """Four or five runs that differ much keep their spread beside three; a search borrows nothing."""
     monkeypatch.setattr(intervals, "_spreads", lambda: {("rloo", "pass@1"): (1e-6, 20.0)})
     rng = np.random.default_rng(0)
-    base, moved = rng.normal(0, 0.1, 400), rng.normal(0, 0.05, (5, 1))
+    base, moved = rng.normal(0, 0.1, 400), rng.normal(0, 0.05, (many, 1))
     index = ["method", "seed", "set", "problem"]
 
     def frame(name, rows):
@@ -125,11 +136,13 @@ def test_beside_a_method_of_many_runs_each_brings_its_own_spread(monkeypatch):
     few = base + rng.normal(0, 0.001, (3, 1)) + rng.normal(0, 0.01, (3, 400))
     scores = pd.concat([frame("rloo/a", base + moved), frame("rloo/b", few)]).to_frame("pass@1")
     gap = intervals.differences(scores, [("rloo/a", "rloo/b")]).iloc[0]
-    alone = stats.t.ppf(0.975, 4) * stats.sem(moved[:, 0])
+    alone = stats.t.ppf(0.975, many - 1) * stats.sem(moved[:, 0])
     assert gap["borrowed"] and (gap["high"] - gap["low"]) / 2 == pytest.approx(alone, rel=0.05)
     systems = pd.concat([frame("rloo/a 1/8", few), frame("rloo/b 1/8", few + 0.1)]).to_frame("pass@1")
     assert not intervals.estimates(systems)["borrowed"].any()
     assert not intervals.differences(systems, [("rloo/a 1/8", "rloo/b 1/8")])["borrowed"].any()
+    mixed = pd.concat([frame("rloo/a 1/8", few), frame("rloo/b", few + 0.1)]).to_frame("pass@1")
+    assert not intervals.differences(mixed, [("rloo/a 1/8", "rloo/b")])["borrowed"].any()
     warmer = pd.concat([frame("rloo/a", few), frame("rloo/a T0.8", few + moved[:3])]).to_frame("pass@1")
     assert not intervals.differences(warmer, [("rloo/a T0.8", "rloo/a")])["borrowed"].any(), "they share their runs"
 

@@ -50,6 +50,8 @@ def test_a_title_names_who_is_ahead():
 
 def test_compared():
     found = [words.compared(row, "more", "fewer", "as many") for _, row in GAPS.iterrows()]
+    touching = [words.compared({"low": low, "high": low + 0.1}, "more", "fewer", "as many") for low in (0.0, -0.1)]
+    assert touching == ["as many"] * 2, "zero is in the interval"
     assert found == ["as many", "more", "fewer"] and words.compared(None, "", "", "") == "not run"
 
 
