@@ -148,11 +148,18 @@ def test_demonstrations_stay_what_they_were():
             *(("free", "free", 0.0), ("program_fresh", "program", 0.3), ("trace_light", "trace", 0.0)),
         )
     }
+    texts["pick"] = "".join(demonstrate(problems, 2, 0, "pick")["completion"])
+    for design in ("trace_backtrack_canonical", "trace_mixed", "trace_search"):
+        texts[design] = "".join(text for _, text, _ in traces(design))
     found = {design: hashlib.blake2b(text.encode(), digest_size=8).hexdigest() for design, text in texts.items()}
     assert found == {
         "free": "ce8fcd4cefc03029",
         "program_fresh": "5f81411ff8a3a7e7",
         "trace_light": "5d29e807bba8d599",
+        "pick": "a6ec4bdd76eb3626",
+        "trace_backtrack_canonical": "135bab27837d16f9",
+        "trace_mixed": "0de5d009a05b27ac",
+        "trace_search": "899d880ec46d620c",
     }
 
 

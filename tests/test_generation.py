@@ -21,11 +21,13 @@ from transformers import (
     GPT2LMHeadModel,
     LlamaConfig,
     LlamaForCausalLM,
+    Qwen2Config,
     Qwen2ForCausalLM,
     Qwen3Config,
     Qwen3ForCausalLM,
 )
 
+from lib.game.prompts import render_prompt
 from lib.learn import generation
 from lib.learn.decoder import COLUMNS, FEWEST, Decoder, GraphDecoder, misfit
 from lib.learn.generation import (
@@ -211,6 +213,14 @@ def test_cuts_keep_the_likely_tokens_and_their_proportions():
     torch.testing.assert_close(count(top_k=2), torch.tensor([0.625, 0.375, 0, 0]), atol=0.015, rtol=0)
     torch.testing.assert_close(count(top_p=0.6), torch.tensor([0.625, 0.375, 0, 0]), atol=0.015, rtol=0)
     torch.testing.assert_close(count(top_p=0.5), torch.tensor([1.0, 0, 0, 0]), atol=0, rtol=0)
+    torch.testing.assert_close(count(top_k=2, top_p=0.6), torch.tensor([1.0, 0, 0, 0]), atol=0, rtol=0)  # of 0.625
+
+
+def test_a_token_without_probability_is_never_drawn():
+    """The smallest number that can be drawn is 0, and the probabilities up to that token are 0 as well."""
+    logits = torch.tensor([[-torch.inf, 0.0, -torch.inf, 0.0]]).repeat(3, 1)
+    drawn = sample_token(logits, Sampling(max_tokens=1), torch.tensor([0.0, 0.5, 1 - 2**-23]))
+    assert drawn.tolist() == [1, 3, 3]
 
 
 @pytest.mark.parametrize("wrong", [{"temperature": -1}, {"top_p": 0}, {"top_k": -1}, {"max_tokens": 0}])
@@ -241,6 +251,15 @@ def test_sample_gives_one_row_per_rollout_and_merges_equal_ones_where_asked(mode
     assert (table.tokens <= 2).all() and (table.logprob <= 0).all()
     assert table["logprob"].dtype == "float32"
     assert (table["logprob"].astype(float) * 100 % 1).round(3).isin([0, 1]).all()
+
+
+def test_sample_gives_what_generate_draws_after_the_prompts_of_the_style(model):
+    sampling = Sampling(max_tokens=12)
+    table = sample(model, TOKENIZER, PROBLEMS, 4, sampling, seed=3, prompt_style="words")
+    prompts = TOKENIZER([render_prompt(row["nums"], row["target"], "words") for row in PROBLEMS]).input_ids
+    out = generate(model, prompts, 4, sampling, EOS, torch.Generator().manual_seed(3))
+    assert table["completion"].tolist() == TOKENIZER.batch_decode(out.ids, skip_special_tokens=True)
+    assert table["tokens"].tolist() == [len(ids) for ids in out.ids] and table["finish"].tolist() == out.finish
 
 
 def test_a_completion_depends_on_its_seed_and_place_alone(model):
@@ -296,6 +315,14 @@ def test_other_models_draw_what_they_would_draw_themselves(name):
             expected = logits.log_softmax(-1).gather(-1, torch.tensor(ids)[:, None]).squeeze(-1)
             torch.testing.assert_close(torch.tensor(out.logprobs[i]), expected, atol=1e-4, rtol=1e-4)
     assert sum(map(len, out.ids)) < 8 * 12 * len(PROMPTS) or name != "Llama", "rows must end at different steps"
+
+
+def test_what_a_few_tokens_cannot_show_is_read_in_the_configuration():
+    """Layers that attend to the last tokens only, and rotations that depend on the length."""
+    window = {"use_sliding_window": True, "sliding_window": 8, "max_window_layers": 1}
+    assert misfit(Qwen2ForCausalLM(Qwen2Config(**SHAPE, **HEADS, **window))).startswith("not all of its layers attend")
+    turned = {"rope_parameters": {"rope_type": "dynamic", "factor": 2.0, "rope_theta": 10_000.0}}
+    assert misfit(LlamaForCausalLM(LlamaConfig(**SHAPE, **HEADS, **turned))) == "its rotations depend on the length"
 
 
 def test_a_model_that_accelerate_wraps_still_fits(model):

@@ -79,6 +79,24 @@ def test_a_checkpoint_comes_back_from_its_run_folder(saved):
     assert tokenizer.eos_token_id == model.config.eos_token_id
 
 
+def test_a_checkpoint_is_replaced_only_by_a_whole_one(saved, tmp_path):
+    """Whatever an earlier attempt has left beside it."""
+    folder, stale = tmp_path / "checkpoint", tmp_path / "checkpoint.tmp" / "tokenizer"
+    save_policy(saved[0], TOKENIZER, folder)
+
+    class Full:
+        def save_pretrained(self, folder):
+            raise OSError("No space left on device")
+
+    with pytest.raises(OSError, match="No space left"):
+        save_policy(saved[0], Full(), folder)
+    load_policy(folder)
+    stale.mkdir(parents=True, exist_ok=True)
+    (stale / "old.json").write_text("{}")
+    save_policy(saved[0], TOKENIZER, folder)
+    assert not (folder / "tokenizer/old.json").exists() and not stale.parent.exists()
+
+
 def test_a_folder_without_a_checkpoint_is_an_error_not_a_hub_name(tmp_path):
     with pytest.raises(FileNotFoundError, match="finish the run that makes it"):
         load_policy(tmp_path)

@@ -430,6 +430,6 @@ def test_what_cannot_fit_is_refused_before_it_starts(tmp_path, monkeypatch, caps
     with pytest.raises(MemoryError, match="0.0 GiB: leave out the longest pairs, or"):
         train_preference(qwen(), rows, tmp_path, settings_of(steps=1), None)
     assert not (tmp_path / "metrics.csv").exists() and model.max_micro_batch(qwen()[0], 12, 100, True) == 1
-    room = model.training_memory(qwen()[0], 4, 100, True) / 0.9
+    room = model.training_memory(qwen()[0], 5, 100, True) / 0.9  # 5 rows fit, which do not divide 12
     monkeypatch.setattr(model, "machine_memory", lambda: room + 1)
     assert model.max_micro_batch(qwen()[0], 12, 100, True) == 4

@@ -14,6 +14,7 @@ from trl import DPOTrainer
 
 import lib.learn.preference
 from lib.game.problem import load_set
+from lib.game.prompts import render_prompt
 from lib.learn.losses import preference_loss
 from lib.learn.preference import (
     PreferenceSettings,
@@ -22,6 +23,7 @@ from lib.learn.preference import (
     preference_pairs,
     train_preference,
 )
+from lib.learn.trainer import schedule
 from lib.study.judging import judge
 from tests.test_training import metrics_of, run_in_child, tiny_policy, weights_of
 
@@ -63,6 +65,9 @@ def test_ipo_by_hand():
     loss, metrics = preference_loss(chosen, rejected, lengths, 0.1)
     assert loss.item() == pytest.approx((4 + 81) / 2)
     assert metrics["margin"] == pytest.approx(0.1 * (3 - 4) / 2) and metrics["preferred"] == 0.5
+    assert metrics["reward_chosen"] == pytest.approx(0.1 * (2 + 0) / 2)
+    assert metrics["reward_rejected"] == pytest.approx(0.1 * (-1 + 4) / 2)
+    assert preference_loss(chosen, chosen, lengths, 0.1)[1]["preferred"] == 0  # a margin of 0 prefers neither side
     assert preference_loss(chosen, rejected, lengths, 0.1, "ipo_mean")[0].item() == pytest.approx(
         ((2 / 4 + 1 / 2 - 5) ** 2 + (0 / 4 - 4 / 8 - 5) ** 2) / 2
     )
@@ -149,6 +154,21 @@ def test_pairs_are_correct_against_incorrect_of_one_problem():
     assert set(pairs["chosen"]) <= set(rights) and set(pairs["rejected"]) == {WRONG, "<answer>2</answer>"}
     assert pairs["nums"].map(list).tolist() == [[1, 2, 3]] * 2 and pairs["target"].tolist() == [6, 6]
     assert len(preference_pairs(completions(*rows), most=1, seed=0)) == 1
+    drawn = [preference_pairs(completions(*rows), most=1, seed=seed).to_list() for seed in (*range(6), 0)]
+    assert len({(pair["chosen"], pair["rejected"]) for [pair] in drawn}) > 2 and drawn[0] == drawn[-1]
+
+
+def test_pairs_come_in_the_order_of_the_schedule_in_the_style_of_the_run_at_a_constant_rate(tmp_path, monkeypatch):
+    trainers = []
+    monkeypatch.setattr(PreferenceTrainer, "fit", lambda self, *arguments: trainers.append(self))  # no training
+    policy = tiny_policy()
+    train_preference(policy, PAIRS, tmp_path, settings_of(seed=3), load_set("validation_200"), "words")
+    [trainer] = trainers
+    asked = policy[1].batch_decode(list(trainer.train_dataset["prompt_ids"]))
+    order = schedule(12, 6 * 4, seed=3).tolist()
+    assert asked == [render_prompt([1, 2, 3], 6 + i, "words") for i in order]
+    trainer.create_optimizer_and_scheduler(6)
+    assert {scale(step) for scale in trainer.lr_scheduler.lr_lambdas for step in range(6)} == {1.0}
 
 
 def test_the_references_merged_rows_give_the_same_pairs():

@@ -71,8 +71,9 @@ def any_value(states):
 
 @pytest.mark.parametrize("rerank", ["none", "executor", "binary", "soft", "learned"])
 def test_a_wide_search_is_exhaustive_search(policy, rerank):
-    """So many samples that every tag is drawn: then the beam is the B best of all games, level by level (Eq. 10)."""
-    problem, beams, weight = PROBLEMS[0], 5, 1.5
+    """So many samples that every tag is drawn: then the beam is the B best of all games, level by level (Eq. 10). The
+    games that are won are so improbable that only the solver keeps them. The executor keeps those that it sees."""
+    problem, beams, weight = PROBLEMS[2 if rerank == "executor" else 0], 5, 8.0
     level = {initial(problem).key: (initial(problem), 0.0)}
     for _ in range(2):
         reached = {}
@@ -86,12 +87,26 @@ def test_a_wide_search_is_exhaustive_search(policy, rerank):
         score = {key: reached[key][1] + weight * value for key, value in zip(reached, q, strict=True)}
         level = {key: reached[key] for key in sorted(score, key=score.get, reverse=True)[:beams]}
     [(paths, tally)] = run([problem], value=any_value, beams=beams, samples=40_000, rerank=rerank, weight=weight)
+    won = [path for path in paths if path.state.nums == (problem.target,)]
+    assert bool(won) == (rerank in ("executor", "binary", "soft"))
     assert [path.state.key for path in paths] == list(level)
     for path, (_, logprob) in zip(paths, level.values(), strict=True):
         assert path.logprob == pytest.approx(logprob)
         assert path.score == pytest.approx(score[path.state.key])
     assert tally["unreadable"] / tally["sampled"] == pytest.approx(0.05, abs=0.004)
     assert tally["number not there"] / tally["sampled"] == pytest.approx(0.05, abs=0.004)
+
+
+def test_values_are_computed_with_the_options_of_the_search(policy, monkeypatch):
+    asked = []
+
+    def noted(states, **options):
+        asked.append(options)
+        return q_values(states, **options)
+
+    monkeypatch.setattr(lib.learn.search.mdp, "q_values", noted)
+    run(PROBLEMS[:1], beams=1, samples=4, rerank="soft", alpha=0.7, beta=0.3)
+    assert asked == [{"kind": "soft", "alpha": 0.7, "beta": 0.3}] * 2
 
 
 def test_budgets_are_kept_and_everything_is_counted(policy):
@@ -267,6 +282,9 @@ def test_the_table_holds_every_game_judged_by_the_common_verifier(policy):
     alone = search_table(Anywhere, None, rows[:2], SearchSettings(beams=4, samples=8), seed=1, together=2)
     timeless = table.drop(columns="seconds")
     assert timeless[: len(alone)].equals(alone.drop(columns="seconds"))
+    again = search_table(Anywhere, None, rows[1:2] * 2, SearchSettings(beams=4, samples=8), seed=1, together=1)
+    one, other = (games["actions"].tolist() for _, games in again.groupby("problem"))
+    assert one != other  # searches that are not made together do not share their draws
     assert Counter(table["rank"])[0] == 3 and set(REJECTIONS) <= set(table)
     for row in judge(table).itertuples():
         assert row.status in ("correct", "wrong_value")
@@ -282,15 +300,17 @@ def test_a_cascade_of_one_budget_is_a_search(policy):
 
 
 def test_a_cascade_goes_on_with_what_is_not_won_and_counts_all_it_drew(policy):
-    """By hand: single games until one is won, then a search of those left, from the same stream of draws."""
+    """By hand: single games until one is won, then two searches of those left, from the same stream of draws."""
     problems = [
-        Problem(nums, target) for nums in ((3, 5), (2, 9), (4, 6)) for target in (sum(nums), nums[0] * nums[1], 997)
+        Problem(nums, target)
+        for nums in ((3, 5), (2, 9), (4, 6), (7, 8))
+        for target in (sum(nums), nums[0] * nums[1], 997)
     ]
-    settings = SearchSettings(cascade="3 x 1/1, 4/8")
+    settings = SearchSettings(cascade="3 x 1/1, 3/3, 4/8")
     found = search(None, None, problems, settings, torch.Generator().manual_seed(0))
     generator, left, spent, last = torch.Generator().manual_seed(0), list(range(len(problems))), Counter(), {}
     tried = Counter()
-    for beams, samples in ((1, 1), (1, 1), (1, 1), (4, 8)):
+    for beams, samples in ((1, 1), (1, 1), (1, 1), (3, 3), (4, 8)):
         asked = [problems[i] for i in left]
         settings = SearchSettings(beams=beams, samples=samples)
         for i, (paths, tally) in zip(left, search(None, None, asked, settings, generator), strict=True):
@@ -298,7 +318,10 @@ def test_a_cascade_goes_on_with_what_is_not_won_and_counts_all_it_drew(policy):
         left = [i for i in left if problems[i].target not in [x for path in last[i] for x in path.state.nums]]
     assert [paths for paths, _ in found] == [last[i] for i in range(len(problems))]
     assert [tally["tokens"] for _, tally in found] == [spent[i] for i in range(len(problems))]
-    assert len(set(tried.values())) > 1 and max(tried.values()) == 4  # some are won early, some never
+    assert len(set(tried.values())) > 1 and max(tried.values()) == 5  # some are won early, some never
+    assert any(
+        tried[i] == 4 and last[i][0].state.nums != (problem.target,) for i, problem in enumerate(problems)
+    )  # by another game than the best one
 
 
 def test_searches_of_a_cascade_are_one_system_of_their_own(policy):
