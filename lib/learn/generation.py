@@ -179,7 +179,7 @@ def generate_shared(
 
 # --- vLLM -------------------------------------------------------------------------------------------------------------
 
-VLLM = {  # environment variables: one process, no binding of threads, no usage reports, nothing compiled
+VLLM = {  # environment variables: one process, no binding of threads, no usage reports
     "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
     "VLLM_CPU_OMP_THREADS_BIND": "nobind",
     "VLLM_CPU_KVCACHE_SPACE": "1",  # GiB

@@ -2,7 +2,7 @@
 
 A run folder gets `metrics.csv`, `trainer/` (to resume from) and at the end `checkpoint/`. A run that was killed and is
 started again on a CPU gives the same metrics, except for the columns `seconds*`, and the same weights. On a GPU it
-takes the same problems and random numbers, but sums are not added up in the same order.
+takes the same problems and random numbers, but rounds differently.
 """
 
 import json
@@ -158,8 +158,8 @@ def on_one_gpu(configuration):
 
 
 def arguments(folder: Path, settings) -> dict:
-    """The arguments that the configurations of all trainers have in common. Raises RuntimeError for a GPU that has no
-    bfloat16, in which we train, and for which TRL's kernels cannot be compiled."""
+    """The arguments that the configurations of all trainers have in common. Raises RuntimeError for a GPU without
+    bfloat16: we train in it, and TRL's kernels need it."""
     if torch.cuda.is_available() and torch.cuda.get_device_capability() < (8, 0):
         reason = f"{torch.cuda.get_device_name()} has no bfloat16 (compute capability 8.0 or above has it)"
         raise RuntimeError(f"{reason}, so that it cannot train here; CUDA_VISIBLE_DEVICES= trains on the CPU")
