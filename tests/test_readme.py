@@ -132,7 +132,8 @@ def findings(_: str) -> str:
     long_runs = of.loc[["rloo/sparse_533", "rloo/cov_pass4_533"], "runs"]
     assert (long_runs == 5).all(), f"say how many runs have {many:,.0f} rollouts: {long_runs.to_dict()}"
     late_ast = claimed.loc[["ast-34", "ast-35"], "answer"]
-    assert (late_ast == "holds").all(), f"write the end of the second finding anew: {late_ast.to_dict()}"
+    assert [*late_ast] == ["holds", "open"], f"write the end of the second finding anew: {late_ast.to_dict()}"
+    assert claimed.loc["ast-34", "seeds"] == 5, "say how many runs of the AST reward are long"
     assert claimed.loc["coverage-51", "answer"] == "holds", "write the sentence on equal tokens anew"
     large_runs = figures("coverage_sizes", "method")["runs"].loc["rloo/large_pass4"].min()
     limit = figures("coverage_limits", "method").loc["rloo/cov_pass4_533 T0.8", "limit"]
@@ -146,7 +147,7 @@ After {few:,.0f} rollouts {moves("rloo/sparse", "sft/free")}:
 reaches {shares("rloo/sparse_533")}, within 3 points of SFT's coverage.
 2. **Partial credit for near misses** (by abstract syntax trees, AST): {shares("rloo/ast_tau2")}.
 Compared with the sparse reward, {moves("rloo/ast_tau2", "rloo/sparse")}; after {many:,.0f} rollouts
-({counted(claimed.loc["ast-34", "seeds"])}) both are lower.
+only pass@1 is significantly lower.
 3. **Rewarding the best of four samples together**, and nothing for a wrong answer, beats the sparse reward at pass@1
 and SFT at pass@16: {shares("rloo/cov_pass4")}. But {100 * best["unanswered"]:.1f}% of its samples give no answer
 (SFT: {100 * start["unanswered"]:.1f}%), at {best["tokens"]:.0f} tokens per sample (SFT: {start["tokens"]:.0f}).
