@@ -764,6 +764,10 @@ def test_time_is_planned_by_the_runs_own_record_or_by_the_one_that_is_most_alike
     specs = Checkout(checkout.root).specs("cpu")
     seconds = expected(checkout, "cpu", [*specs.values()])
     assert seconds["t/train_0.3/0"] == 50 and seconds["t/train_0.2/0"] == 7, "its own, though with other parameters"
+    path = checkout.folder("t/train_0.2") / "run.json"
+    alike_but_for_its_parent = {"parents": {}, "parameters": specs["t/train_0.3/0"].params}
+    path.write_text(json.dumps(json.loads(path.read_text()) | alike_but_for_its_parent))
+    assert expected(checkout, "cpu", [specs["t/train_0.3/0"]]) == {"t/train_0.3/0": 50.0}, "that of the same parent"
     elapsed(9.0, checkout.folder("t/base"), "data/reference/cpu/t/base/0")
     assert expected(checkout, "cpu", [specs["t/base/0"]]) == {"t/base/0": 1.0}, "here rather than where it is published"
     checkout.finish()

@@ -31,9 +31,9 @@ MANY = 50  # a plan of more runs than this is shown by kind only
 
 def expected(project: Project, profile: str, specs: Sequence[Spec]) -> dict[str, float]:
     """The predicted seconds of each run of a profile. They come from the record of the run itself; or else from the
-    record of that run of the same notebook that has the most parameters in common, in proportion to the steps; or else
-    they are a bound. A run of which nothing is known has no entry. Published studies of other profiles count as well,
-    since a study takes equally long in every profile."""
+    record of that run of the same notebook that has the most parents, and then the most parameters, in common, in
+    proportion to the steps; or else they are a bound. A run of which nothing is known has no entry. Published studies
+    of other profiles count as well, since a study takes equally long in every profile."""
     records, seconds, reference = {}, {}, project.root / "data/reference"
     places = (reference, "*/study/*/*/"), (reference / profile, "*/*/*/"), (project.runs / profile, "*/*/*/")
     for place, pattern in places if specs else ():  # what comes later replaces what came before
@@ -42,11 +42,12 @@ def expected(project: Project, profile: str, specs: Sequence[Spec]) -> dict[str,
                 if record := read_record(folder):
                     records["/".join(folder.parts[-3:])] = record
     for spec in specs:
-        candidates = [
-            (name == spec.name, sum(record["parameters"].get(k) == v for k, v in spec.params.items()), name)
-            for name, record in records.items()
-            if record["notebook"] == spec.notebook
-        ]
+        candidates = []
+        for name, record in records.items():
+            if record["notebook"] == spec.notebook:
+                parameters = sum(record["parameters"].get(key) == value for key, value in spec.params.items())
+                parents = len(spec.parents.keys() & record["parents"].keys())  # a model of another size is one
+                candidates.append((name == spec.name, parents, parameters, name))
         if candidates:
             record = records[max(candidates)[-1]]
             ratio = spec.params.get("steps", 1) / (record["parameters"].get("steps", 1) or 1)
