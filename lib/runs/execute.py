@@ -16,18 +16,16 @@ from typing import Any
 import nbclient.client
 import nbformat
 from nbclient.exceptions import DeadKernelError
+from papermill import PapermillExecutionError, execute_notebook
+from papermill.clientwrap import PapermillNotebookClient
+from papermill.exceptions import strip_color
 from traitlets.config import Config
 
 from lib.files import clock, sha256, shown, writing
 from lib.runs.folder import content, provenance, read_spec, set_aside, write_json
 from lib.runs.hashes import inputs
-from lib.runs.machine import RunError, absent, caches, gpu, locked
+from lib.runs.machine import RunError, caches, gpu, locked
 from lib.runs.plan import RESULTS, Project, Spec, read_record, state
-
-with absent("pyarrow.fs"):  # papermill would import it, and numpy with it, for files in Hadoop
-    from papermill import PapermillExecutionError, execute_notebook
-    from papermill.clientwrap import PapermillNotebookClient
-    from papermill.exceptions import strip_color
 
 # nbclient answers an Output widget (as `interact` makes) on the socket on which it waits for the reply of the cell, and
 # may then miss that reply (issue 312 of nbclient). Without the answer, what the widget shows becomes output of the cell

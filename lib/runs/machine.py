@@ -51,19 +51,6 @@ def cores() -> int:
     return max(1, min(core_count, int(quota) // int(period))) if quota.isdigit() and period.isdigit() else core_count
 
 
-@contextmanager
-def absent(module: str) -> Iterator[None]:
-    """Imports of a module fail here as if it were not installed, unless it has been imported before."""
-    hidden = module not in sys.modules
-    if hidden:
-        sys.modules[module] = None  # pyright: ignore[reportArgumentType]
-    try:
-        yield
-    finally:
-        if hidden:
-            del sys.modules[module]
-
-
 # --- locks, which the system releases when a process ends ---------------------------------------------------
 
 
