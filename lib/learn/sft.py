@@ -10,7 +10,7 @@ from trl import SFTConfig, SFTTrainer
 
 from lib.learn.model import max_micro_batch
 from lib.learn.settings import SFTSettings
-from lib.learn.trainer import Policy, Resumable, arguments, on_one_gpu
+from lib.learn.trainer import Policy, Resumable, arguments
 
 SFT_COLUMNS = {  # TRL's metrics -> their names in metrics.csv
     "loss": "loss",
@@ -76,7 +76,6 @@ def train_sft(policy: Policy, rows: Dataset, folder: str | Path, settings: SFTSe
     config = SFTConfig(
         **arguments(folder, settings),
         num_train_epochs=1,  # the order below contains all epochs
-        train_sampling_strategy="sequential",
         per_device_train_batch_size=micro_batch,
         gradient_accumulation_steps=settings.batch_size // micro_batch,
         per_device_eval_batch_size=micro_batch,
@@ -90,10 +89,9 @@ def train_sft(policy: Policy, rows: Dataset, folder: str | Path, settings: SFTSe
         max_length=model.config.max_position_embeddings,
     )
     trainer = _SFTTrainer(
-        model=model, args=on_one_gpu(config), train_dataset=rows, eval_dataset=eval_rows, processing_class=tokenizer
+        model=model, args=config, train_dataset=rows, eval_dataset=eval_rows, processing_class=tokenizer
     )
-    remedy = "leave out the longest demonstrations, or take a smaller model"
-    trainer.check_memory(micro_batch, int(lengths.max()), False, remedy)
+    trainer.check_memory(micro_batch, int(lengths.max()), False, "leave out the longest demonstrations")
     # 3. Train, with completions of similar length in each batch
     order = batches_by_length(lengths, settings.batch_size, settings.epochs, settings.seed)
     trainer.train_dataset = trainer.train_dataset.select(order)
