@@ -184,9 +184,8 @@ OTHERS: dict[str, Any] = {  # all other parameters of the notebooks; their param
     **dict.fromkeys(["rows", "width", "shards", "threads", "worked_lines", "test_lines"], Count),
     **dict.fromkeys(["train_rows", "train_5num_rows", "heldout_rows", "heldout_small_rows", "validation_rows"], Count),
     **dict.fromkeys(["validation_small_rows", "test_rows", "level_rows", "sealed_rows"], Count),
-    **dict.fromkeys(
-        ["limit", "skip", "five_numbers", "most_failures", "updates", "replicates", "eval_problems"], Whole
-    ),
+    **dict.fromkeys(["limit", "skip", "five_numbers", "most_failures"], Whole),
+    **dict.fromkeys(["updates", "replicates", "eval_problems"], Whole),
     **dict.fromkeys(["eta", "muon_lr", "adam_lr"], Positive),
     **dict.fromkeys(["give_up", "alpha"], Share),
     "think_weight": Weight,

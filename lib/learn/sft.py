@@ -12,15 +12,12 @@ from lib.learn.model import max_micro_batch
 from lib.learn.settings import SFTSettings
 from lib.learn.trainer import Policy, Resumable, arguments
 
-SFT_COLUMNS = {  # TRL's metrics -> their names in metrics.csv
-    "loss": "loss",
+SFT_NAMES = {  # TRL's metrics -> their names in metrics.csv
     "mean_token_accuracy": "token_accuracy",
-    "eval_loss": "eval_loss",
     "eval_mean_token_accuracy": "eval_token_accuracy",
-    "grad_norm": "grad_norm",
-    "learning_rate": "learning_rate",
     "num_input_tokens_seen": "tokens",
 }
+SFT_METRICS = ["step", "seconds", "loss", "eval_loss", "grad_norm", "learning_rate", *SFT_NAMES]
 
 
 class _SFTTrainer(Resumable, SFTTrainer):
@@ -28,8 +25,7 @@ class _SFTTrainer(Resumable, SFTTrainer):
         self.check_finite(logs)
         super().log(logs | {"seconds": round(time.monotonic() - self.began, 2)}, start_time)
         if "loss" in logs or "eval_loss" in logs:
-            table = pd.DataFrame(self.state.log_history).filter(["step", "seconds", *SFT_COLUMNS])
-            self.write_metrics(table.rename(columns=SFT_COLUMNS))
+            self.write_metrics(pd.DataFrame(self.state.log_history).filter(SFT_METRICS).rename(columns=SFT_NAMES))
 
 
 def batches_by_length(lengths: np.ndarray, batch_size: int, epochs: int, seed: int) -> np.ndarray:

@@ -159,9 +159,8 @@ def arguments(folder: Path, settings) -> dict:
     if torch.cuda.is_available() and torch.cuda.get_device_capability() < (8, 0):
         reason = f"{torch.cuda.get_device_name()} has no bfloat16 (compute capability 8.0 or above has it)"
         raise RuntimeError(f"{reason}, so that it cannot train here; CUDA_VISIBLE_DEVICES= trains on the CPU")
-    same_names = ("learning_rate", "weight_decay", "max_grad_norm", "seed")
     return {
-        **{name: getattr(settings, name) for name in same_names},
+        **{name: getattr(settings, name) for name in ("learning_rate", "weight_decay", "max_grad_norm", "seed")},
         "output_dir": str(folder / "trainer"),
         "optim": "adamw_torch",
         "train_sampling_strategy": "sequential",  # in the order of `schedule`, or of SFT's batches
