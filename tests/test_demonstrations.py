@@ -64,9 +64,9 @@ def test_a_demonstration_is_right_after_so_many_failures(failures):
         assert all(re.fullmatch(rf"\d+, {problem.target}\? no", check) for check in checked[:-1])
 
 
-def test_a_problem_without_a_plain_solution_is_refused():
-    with pytest.raises(ValueError, match="no solution"):
-        free_search(Problem((3, 3, 8, 8), 24), random.Random(0), 0)  # only 8 / (3 - 8 / 3)
+def test_a_problem_without_a_plain_solution_is_left_out():
+    problems = datasets.Dataset.from_list([{"nums": [3, 3, 8, 8], "target": 24}, {"nums": [3, 3, 8], "target": 14}])
+    assert len(demonstrate(problems, 2, seed=0)) == 1  # 24 is only 8 / (3 - 8 / 3)
 
 
 def test_random_expressions_are_a_function_of_the_seed():
@@ -212,15 +212,13 @@ def traces(design: str, count=40, give_up=0.0, checked=False) -> list[tuple[Prob
     return found
 
 
-@pytest.mark.parametrize("give_up", [0.0, 1.0])
 @pytest.mark.parametrize("checked", [False, True])
-@pytest.mark.parametrize("design", TRACES)
+@pytest.mark.parametrize(
+    ("design", "give_up"),
+    [(name, share) for name, design in TRACES.items() for share in (0.0, 1.0) if design.restarts or not share],
+)
 def test_every_row_of_every_trace_design_passes_both_verifiers(design, checked, give_up):
     """In each form: as it is declared and with the checks of a free search, and where it gives up."""
-    if give_up and not TRACES[design].restarts:
-        with pytest.raises(ValueError, match="never give up"):
-            traces(design, 9, give_up, checked)
-        return
     tokenizer = build_tokenizer()
     rows = traces(design, 40, give_up, checked)
     assert len(rows) >= 32

@@ -172,7 +172,6 @@ def test_an_impossible_value_is_refused_before_the_start_and_by_hand(tmp_path, n
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"micro_batch": 5}, "micro_batch=5 does not divide the 192 rollouts"),
         ({"num_iterations": 3}, "num_iterations=3 does not divide"),
         ({"temperature": 0.0}, "temperature is 0.0: "),
         ({"average_from": 141}, "steps=140 cannot hold .* average_from=141"),

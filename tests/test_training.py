@@ -8,6 +8,7 @@ import os
 import random
 import signal
 from collections import namedtuple
+from functools import cached_property
 from types import SimpleNamespace
 
 import numpy as np
@@ -30,7 +31,7 @@ from lib.learn.demonstrations import TRACES
 from lib.learn.generation import ENGINES, Rollouts, Sampling, generate, sample
 from lib.learn.losses import ADVANTAGES, LARGEST_LOG_RATIO, leave_one_out
 from lib.learn.model import build_tokenizer, load_policy, new_model
-from lib.learn.rloo import RLOOTrainer, configuration, train_rloo
+from lib.learn.rloo import RLOOTrainer, train_rloo
 from lib.learn.settings import RLOOSettings, SFTSettings
 from lib.learn.sft import batches_by_length, train_sft
 from lib.learn.trainer import Resumable, latest_checkpoint, schedule
@@ -119,9 +120,11 @@ def test_a_batch_is_not_divided_between_the_gpus_that_are_visible(tmp_path, monk
         arguments._n_gpu = 4
         return device
 
-    monkeypatch.setattr(TrainingArguments, "_setup_devices", property(four_gpus))
+    devices = cached_property(four_gpus)
+    devices.__set_name__(TrainingArguments, "_setup_devices")
+    monkeypatch.setattr(TrainingArguments, "_setup_devices", devices)
     assert TrainingArguments(output_dir=str(tmp_path), use_cpu=True).n_gpu == 4
-    config = configuration(tmp_path, quick(problems_per_step=4))
+    config = make_trainer(tmp_path, problems_per_step=4).args
     assert (config.n_gpu, config.train_batch_size) == (1, 4)
 
 
@@ -130,7 +133,7 @@ def test_a_gpu_without_bfloat16_is_refused_before_training(tmp_path, monkeypatch
     monkeypatch.setattr("torch.cuda.get_device_capability", lambda: (7, 5))
     monkeypatch.setattr("torch.cuda.get_device_name", lambda: "Tesla T4")
     with pytest.raises(RuntimeError, match="Tesla T4 has no bfloat16"):
-        configuration(tmp_path, quick())
+        make_trainer(tmp_path)
 
 
 # --- advantages -----------------------------------------------------------------------------------

@@ -128,7 +128,7 @@ class ShortToLong(Curriculum):
         super().__init__(problems, np.array([len(problem.nums) for problem in problems]), *data)
 
     def probabilities(self, step: int) -> np.ndarray:
-        return np.eye(self.count)[min(step * self.count // self.steps, self.count - 1)]
+        return np.eye(self.count)[step * self.count // self.steps]
 
 
 class Frontier(Curriculum):
@@ -154,18 +154,14 @@ class Frontier(Curriculum):
         self.state = [0.0] * (self.width * self.width + self.width)
 
     def draw(self, count: int, step: int) -> list[Problem]:
-        rng, candidates = np.random.default_rng([self.seed, step]), []
-        quota = count * self.candidates
+        rng, candidates, quota = np.random.default_rng([self.seed, step]), [], count * self.candidates
         for _ in range(self.rounds):
-            candidates += self.solvable(rng, 4 * quota)
-            if len(candidates) >= quota:
-                break
-        else:
-            numbers, targets = (f"{bounds.start} to {bounds.stop - 1}" for bounds in self.ranges)
-            raise ValueError(
-                f"the frontier curriculum finds no problems: {len(candidates):,} of {self.rounds * 4 * quota:,} with "
-                f"numbers from {numbers} and targets from {targets}, as in the training problems, can be solved"
-            )
+            if len(candidates) < quota:
+                candidates += self.solvable(rng, 4 * quota)
+        if len(candidates) < quota:
+            numbers, targets = (f"from {bounds.start} to {bounds.stop - 1}" for bounds in self.ranges)
+            found = f"{len(candidates):,} of {self.rounds * 4 * quota:,} with numbers {numbers} and targets {targets}"
+            raise ValueError(f"the frontier curriculum finds no problems: {found}, as in training, can be solved")
         candidates = candidates[:quota]
         *squares, products = np.array(self.state).reshape(self.width + 1, self.width)
         features = self.features(candidates)

@@ -44,25 +44,19 @@ def steps_of(expr: Expr) -> list[str] | None:
     >>> steps_of(parse("(44 + 19) + 35"))
     ['44 + 19 = 63', '63 + 35 = 98']
     """
-    steps: list[str] = []
-
-    def value_of(node: Expr) -> Number | None:
-        if isinstance(node, Num):
-            return node.value
-        assert isinstance(node, BinOp)
-        left, right = value_of(node.left), value_of(node.right)
-        value = None if left is None or right is None else bounded(node.op, left, right)
+    steps = []
+    for node in operations(expr):
+        left, right = evaluate(node.left), evaluate(node.right)
+        if (value := bounded(node.op, left, right)) is None:
+            return None
         steps.append(f"{left} {node.op} {right} = {value}")
-        return value
-
-    return None if value_of(expr) is None else steps
+    return steps
 
 
 def shuffle_operands(expr: Expr, rng: random.Random) -> Expr:
     """The same expression with the operands of each + and * in random order."""
-    if isinstance(expr, Num):
+    if not isinstance(expr, BinOp):
         return expr
-    assert isinstance(expr, BinOp)
     pair = [shuffle_operands(expr.left, rng), shuffle_operands(expr.right, rng)]
     if expr.op in "+*":
         rng.shuffle(pair)
@@ -122,12 +116,10 @@ def attempt_line(expr: Expr, target: Number) -> str:
 def draw_attempts(problem: Problem, rng: random.Random, failures: int, solved: bool = True) -> list[Expr]:
     """At most `failures` attempts that miss the target, and then one that reaches it. If not `solved`, the last attempt
     misses too, and is the answer of a search that gives up: a policy that has seen only successes would continue to the
-    token limit. Raises ValueError for a problem without a solution among the integers 0 to 999."""
+    token limit."""
     if not solved:
         return near_misses(problem, rng, failures + 1)
-    if not (candidates := plain_solutions(problem)):
-        raise ValueError(f"{problem} has no solution with integer values from 0 to {LARGEST}")
-    solution = shuffle_operands(rng.choice(candidates), rng)
+    solution = shuffle_operands(rng.choice(plain_solutions(problem)), rng)
     return [*near_misses(problem, rng, failures), solution]
 
 
@@ -226,10 +218,7 @@ class TraceDesign:
     provenance: bool = False  # states say how their numbers were made
 
     def __call__(self, problem: Problem, rng: random.Random, failures: int, solved: bool = True) -> str:
-        """One completion, checked by `verify_trace`. Raises ValueError for a problem without a solution among the
-        integers 0 to 999, for a completion with a fault, and if a design that cannot give up is asked to."""
-        if not (solved or self.restarts):
-            raise ValueError("traces of this design never give up")
+        """One completion. Only a design with `restarts` can be asked for one that is not `solved`."""
         # 1. Draw the attempts, and the number of failing branches
         rng = random.Random(str(problem.key)) if self.canonical else rng
         *misses, answer = draw_attempts(problem, rng, failures if self.restarts else 0, solved)
@@ -237,34 +226,36 @@ class TraceDesign:
             answer = min(plain_solutions(problem), key=render)
         branches = max(1, min(failures, self.most)) if rng.random() < self.backtracks else 0
         # 2. Write the search, unless the row is an answer only
-        if rng.random() < self.direct:
-            lines = []
-        elif self.restarts:
-            lines = self._restarting(problem, misses, answer)
-        else:
-            lines = self._depth_first(problem, answer, branches, rng)
-        text = "\n".join([*(["<think>", *lines, "</think>"] if lines else []), f"<answer>{render(answer)}</answer>"])
-        # 3. Check it with the verifier
-        verdict = verify_trace(text, problem)
-        faultless = all(line.valid and not (line.repeated and self.stated) for line in verdict.lines)
-        expected = ("correct", lines != []) if solved else ("wrong_value", False)
-        if not faultless or (verdict.status, verdict.reached) != expected:
-            raise ValueError(f"a demonstration of {problem} does not hold: {verdict}\n{text}")
+        direct = rng.random() < self.direct
+        lines = [] if direct else ["<think>", *self._search(problem, answer, misses, branches, rng), "</think>"]
+        text = "\n".join([*lines, f"<answer>{render(answer)}</answer>"])
         if self.faulty:
             text = text.replace("</answer>", f" = {problem.target}</answer>")
             text = re.sub("<.*?>", lambda tag: tag[0].upper(), text)
         return text
 
-    def _restarting(self, problem: Problem, misses: list[Expr], answer: Expr) -> list[str]:
-        """The lines of a free search. It repeats nothing that an earlier attempt or the last one tries."""
-        pool = full_pool(problem)
-        tried, lines = actions(pool, operations(answer)), []
-        for attempt in [*misses, answer]:
-            nodes = operations(attempt)
-            if attempt is answer or not (self.stated and tried & actions(pool, nodes)):
-                tried |= actions(pool, nodes)
-                lines += ["backtrack", state_line(pool, self.provenance), *self._walked(pool, nodes, problem.target)]
-        return lines[1:]
+    def _search(
+        self, problem: Problem, answer: Expr, misses: list[Expr], branches: int, rng: random.Random
+    ) -> list[str]:
+        """The lines of a search that ends with `answer`: the `misses` fail from its first state, and one branch fails
+        from each of `branches` of its last two states that have more than one number. If states are stated, no try is
+        repeated."""
+        pool, path = full_pool(problem), operations(answer)
+        tried, candidates = actions(pool, path), range(max(len(path) - 2, 0), len(path))
+        positions = rng.sample(candidates, min(branches, len(candidates)))
+        lines = [state_line(pool)]
+        for i, node in enumerate(path):
+            failing = [operations(miss) for miss in misses] if i == 0 else []
+            if i in positions:
+                failing.append(distractor(pool, problem.target, tried, self.branch, rng))
+            for branch in failing:
+                if branch and not (self.stated and tried & actions(pool, branch)):
+                    tried |= actions(pool, branch)
+                    lines += [*self._walked(pool, branch, problem.target), "backtrack"]
+                    lines.append(state_line(pool, self.provenance))
+            lines += self._walked(pool, [node], problem.target)
+            pool = move(pool, node)
+        return lines
 
     def _walked(self, pool: Pool, nodes: Sequence[BinOp], target: Number) -> list[str]:
         """The lines of the operations: each try, and the state after it."""
@@ -273,20 +264,6 @@ class TraceDesign:
             pool = move(pool, node)
             check = check_suffix(evaluate(node), target) if self.checked and len(pool) == 1 else ""
             lines += [try_line(node) + check, *([state_line(pool, self.provenance)] if self.stated else [])]
-        return lines
-
-    def _depth_first(self, problem: Problem, solution: Expr, branches: int, rng: random.Random) -> list[str]:
-        """The lines of a solution with failing branches from its last two states that have more than one number."""
-        pool, path = full_pool(problem), operations(solution)
-        tried, candidates = actions(pool, path), range(max(len(path) - 2, 0), len(path))
-        positions = rng.sample(candidates, min(branches, len(candidates)))
-        lines = [state_line(pool)]
-        for i, node in enumerate(path):
-            if i in positions and (branch := distractor(pool, problem.target, tried, self.branch, rng)):
-                tried |= actions(pool, branch)
-                lines += [*self._walked(pool, branch, problem.target), "backtrack", state_line(pool, self.provenance)]
-            lines += self._walked(pool, [node], problem.target)
-            pool = move(pool, node)
         return lines
 
 
@@ -352,9 +329,8 @@ def demonstrate(
         if prompt_style == "pick":
             rows += action_rows(problem, rng)
         else:
-            options = {"solved": rng.random() >= give_up} if give_up else {}
-            failures = rng.randint(0, most_failures) + (not options.get("solved", True))
-            completion = write(problem, rng, failures, **options)
+            solved = not give_up or rng.random() >= give_up
+            completion = write(problem, rng, rng.randint(0, most_failures) + (not solved), solved)
             rows.append({"prompt": render_prompt(problem.nums, problem.target, prompt_style), "completion": completion})
     print(f"{len(rows):,} demonstrations; the other problems have no solution among the integers 0 to {LARGEST}")
     return Dataset.from_list(rows)

@@ -19,7 +19,7 @@ from lib.learn.demonstrations import query_problem
 from lib.learn.losses import preference_loss
 from lib.learn.model import max_micro_batch
 from lib.learn.settings import PreferenceSettings
-from lib.learn.trainer import Policy, Resumable, arguments, on_one_gpu, schedule
+from lib.learn.trainer import Policy, Resumable, arguments, schedule
 
 HUB_PAIRS = "asingh15/countdown_tasks_3to4-dpo"
 
@@ -68,15 +68,13 @@ class PreferenceTrainer(Resumable, DPOTrainer):
             logging_steps=1,
             per_device_train_batch_size=micro_batch,
             gradient_accumulation_steps=settings.batch_size // micro_batch,
-            train_sampling_strategy="sequential",
             max_length=None,
         )
-        config = on_one_gpu(config)
         reference = copy.deepcopy(model).eval().requires_grad_(False)
         super().__init__(model=model, ref_model=reference, args=config, train_dataset=rows, processing_class=tokenizer)
         self.model_accepts_loss_kwargs = False  # the batch's loss is the mean of the micro-batches' losses
         self._rows: list[dict] = []
-        self.check_memory(micro_batch, 2 * length, True, "leave out the longest pairs, or take a smaller model")
+        self.check_memory(micro_batch, 2 * length, True, "leave out the longest pairs")
 
     def _logps(self, model, inputs: dict) -> torch.Tensor:
         """log pi of the completions, (2, B): first the chosen, then the rejected ones."""
@@ -97,7 +95,6 @@ class PreferenceTrainer(Resumable, DPOTrainer):
         """Writes one row of metrics.csv per step, without TRL's own metrics."""
         if "loss" not in logs:  # the last call is a summary
             return
-        self.check_finite(logs)
         self.add(logs, {**pd.DataFrame(self._rows).mean(), "seconds": round(time.monotonic() - self.began, 2)})
         self._rows.clear()
 

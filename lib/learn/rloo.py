@@ -17,12 +17,11 @@ It departs from textbook RLOO (Ahmadian et al., 2024) in these points:
 """
 
 import copy
-import json
 import math
 import time
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -33,33 +32,16 @@ from torch.optim.swa_utils import AveragedModel
 from transformers import DynamicCache, TrainingArguments
 from trl.trainer.utils import add_fused_lm_head
 
-from lib.files import writing
 from lib.game.problem import Problem, problems
 from lib.game.prompts import render_prompt
 from lib.learn.curriculum import Curriculum
 from lib.learn.generation import ENGINES, MEMORY_SHARE, Rollouts, Sampling
 from lib.learn.losses import ADVANTAGES, leave_one_out, rloo_loss
 from lib.learn.settings import RLOOSettings
-from lib.learn.trainer import Policy, Resumable, arguments, on_one_gpu, schedule
+from lib.learn.trainer import Policy, Resumable, arguments, schedule
 from lib.rewards import Reward, score_group
 
 TokenWeights = Callable[[list[int]], Sequence[float]]  # a completion's token ids -> one weight per token
-
-
-def configuration(folder: Path, settings: RLOOSettings) -> TrainingArguments:
-    """Trainer's configuration: one of its steps is one of our updates."""
-    config = TrainingArguments(
-        **arguments(folder, settings),
-        max_steps=settings.steps,
-        lr_scheduler_type="warmup_stable_decay",
-        lr_scheduler_kwargs={"num_decay_steps": settings.decay_steps, "decay_type": "linear"},
-        warmup_steps=settings.warmup_steps,
-        logging_steps=1,
-        per_device_train_batch_size=settings.problems_per_step,
-        train_sampling_strategy="sequential",
-        remove_unused_columns=False,
-    )
-    return on_one_gpu(config)
 
 
 class RLOOTrainer(Resumable):
@@ -89,8 +71,19 @@ class RLOOTrainer(Resumable):
         self.prompt_style, self.eval_problems, self.eval_rewards = prompt_style, eval_problems, eval_rewards or {}
         self.reference = copy.deepcopy(model).eval().requires_grad_(False) if settings.kl_coef else None
         add_fused_lm_head(model, settings.temperature, outputs=("log_probs", "entropy"))
-        config = configuration(folder, settings)
-        super().__init__(model, config, cast(Any, list), train_problems, processing_class=tokenizer)
+        config = TrainingArguments(  # one step of Trainer is one of our updates
+            **arguments(folder, settings),
+            max_steps=settings.steps,
+            lr_scheduler_type="warmup_stable_decay",
+            lr_scheduler_kwargs={"num_decay_steps": settings.decay_steps, "decay_type": "linear"},
+            warmup_steps=settings.warmup_steps,
+            logging_steps=1,
+            per_device_train_batch_size=settings.problems_per_step,
+            remove_unused_columns=False,
+        )
+        super().__init__(
+            model, args=config, data_collator=list, train_dataset=train_problems, processing_class=tokenizer
+        )
         if self.reference is not None:
             add_fused_lm_head(self.reference.to(self.model.device), settings.temperature)
         self.average = AveragedModel(self.model) if settings.average_from else None
@@ -100,21 +93,20 @@ class RLOOTrainer(Resumable):
     def training_step(self, model, inputs: list[dict], num_items_in_batch=None) -> torch.Tensor:
         """Computes the gradient of an update on the problems `inputs`, and returns the loss. Trainer then clips the
         gradient, takes a step of AdamW, and calls `log`."""
-        if self.state.global_step % self.settings.num_iterations == 0:
+        self._seconds, self._scored = {"seconds_generation": 0.0, "seconds_reward": 0.0}, time.perf_counter()
+        if self.state.global_step % self.settings.num_iterations == 0:  # else on the last rollouts once more
             # 1. Take the next problems of the run's order, or those that the curriculum draws
             batch = problems(pd.DataFrame(inputs))
             if self.curriculum:
                 batch = self.curriculum.draw(self.settings.problems_per_step, self.state.global_step)
             # 2. to 5. Draw rollouts, score them, and arrange them in micro-batches
             self._rollouts(batch)
-        else:  # a further update on the last rollouts, after the policy has changed
-            self._seconds, self._scored = dict.fromkeys(self._seconds, 0.0), time.perf_counter()
         # 6. The gradient
         return self._differentiate(model.train())
 
     def _rollouts(self, batch: list[Problem]) -> None:
         """Samples a group of rollouts per problem, scores it, and arranges all rollouts for the gradient."""
-        k, start = self.settings.group_size, time.perf_counter()
+        settings, k, start = self.settings, self.settings.group_size, time.perf_counter()
         # 2. Sample
         prompts, out = self._draw(batch)
         sampling_end = time.perf_counter()
@@ -122,18 +114,20 @@ class RLOOTrainer(Resumable):
         texts = self.processing_class.batch_decode(out.ids, skip_special_tokens=True)
         scores = [score_group(self.reward, texts[i * k : i * k + k], problem) for i, problem in enumerate(batch)]
         correct = torch.tensor([self.is_correct(text, batch[i // k]) for i, text in enumerate(texts)]).view(-1, k)
-        # 4. Compare each rollout with its group, which gives the advantages, (problems, K)
+        # 4. Compare each rollout with its group, which gives the advantages, (problems, K); apart from its reward, each
+        #    pays for its tokens, also compared with those of its group
         rewards = torch.tensor([[score.total for score in group] for group in scores])
         lengths = torch.tensor([float(len(ids)) for ids in out.ids]).view(-1, k)
-        advantages = self._advantages(rewards, correct, lengths)
+        advantages = ADVANTAGES[settings.advantage](rewards, correct, settings.pass_k, settings.focal_gamma)
+        advantages = advantages - settings.length_price * leave_one_out(lengths / settings.max_tokens)
         self._scored = time.perf_counter()
         self._seconds = {"seconds_generation": sampling_end - start, "seconds_reward": self._scored - sampling_end}
         parts = pd.DataFrame([score.parts for group in scores for score in group]).mean()
         self._sampled = {
             "reward": rewards.mean().item(),
             **{f"reward_{name}": value for name, value in parts.items()},
-            "accuracy": float(np.mean(correct.numpy())),
-            "completion_length": float(np.mean([len(ids) for ids in out.ids])),
+            "accuracy": correct.double().mean().item(),
+            "completion_length": lengths.double().mean().item(),
             "truncated": out.finish.count("length") / len(texts),
             "frac_zero_std": (advantages == 0).all(-1).float().mean().item(),
         }
@@ -214,7 +208,6 @@ class RLOOTrainer(Resumable):
         """Averages the weights after each update, and writes the row of metrics.csv."""
         if "loss" not in logs:  # the last call is a summary
             return
-        self.check_finite(logs)
         if self.average and self.state.global_step >= self.settings.average_from:
             self.average.update_parameters(self.model)
         seconds = self._seconds | {"seconds_update": time.perf_counter() - self._scored}
@@ -227,20 +220,11 @@ class RLOOTrainer(Resumable):
         a resumed run draws what an uninterrupted one would have drawn."""
         settings, tokenizer = self.settings, self.processing_class
         prompts = [tokenizer(render_prompt(p.nums, p.target, self.prompt_style)).input_ids for p in batch]
-        generator = torch.Generator(self.model.device)
-        generator.manual_seed(settings.seed * 1_000_003 + self.state.global_step)
+        seed = settings.seed * 1_000_003 + self.state.global_step
+        generator = torch.Generator(self.model.device).manual_seed(seed)
         sampling = Sampling(temperature=settings.temperature, max_tokens=settings.max_tokens)
         asked = prompts, settings.group_size, sampling, tokenizer.eos_token_id, generator
         return prompts, ENGINES[settings.engine](self.model, *asked)
-
-    def _advantages(self, rewards: torch.Tensor, correct: torch.Tensor, lengths: torch.Tensor) -> torch.Tensor:
-        """The advantages by `settings.advantage`; each rollout also pays `length_price` for its tokens, whatever its
-        reward's advantage is. rewards, correct (bool), lengths (tokens) and the result have shape (problems, K)."""
-        settings = self.settings
-        advantages = ADVANTAGES[settings.advantage](rewards, correct, settings.pass_k, settings.focal_gamma)
-        if settings.length_price:
-            advantages = advantages - settings.length_price * leave_one_out(lengths / settings.max_tokens)
-        return advantages
 
     def _differentiated(self, advantages: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Which rollouts have a gradient, in ascending order: all whose advantage (N,) is not 0, and a random share of
@@ -298,25 +282,20 @@ class RLOOTrainer(Resumable):
 
     # --- checkpoints ---
 
-    def _save_checkpoint(self, model, trial):
-        folder = Path(self.args.output_dir) / f"checkpoint-{self.state.global_step}"
-        with writing(folder):
-            folder.mkdir(parents=True, exist_ok=True)
-            if self.curriculum:
-                (folder / "curriculum.json").write_text(json.dumps(self.curriculum.state))
-            if self.average:
-                torch.save(self.average.state_dict(), folder / "average.pt")
-        super()._save_checkpoint(model, trial)
+    def _save_optimizer_and_scheduler(self, output_dir):
+        """Saves what an update changes besides the policy."""
+        super()._save_optimizer_and_scheduler(output_dir)
+        average = self.average.state_dict() if self.average else None
+        curriculum = self.curriculum.state if self.curriculum else None
+        torch.save({"average": average, "curriculum": curriculum}, Path(output_dir) / "rloo.pt")
 
     def _load_from_checkpoint(self, checkpoint, model=None):
         super()._load_from_checkpoint(checkpoint, model)
-        if self.curriculum:
-            self.curriculum.state = json.loads((Path(checkpoint) / "curriculum.json").read_text())
+        saved = torch.load(Path(checkpoint) / "rloo.pt")
         if self.average:
-            self.average.load_state_dict(torch.load(Path(checkpoint) / "average.pt"))
-
-    def policy(self):
-        return self.average.module if self.average else self.model
+            self.average.load_state_dict(saved["average"])
+        if self.curriculum:
+            self.curriculum.state = saved["curriculum"]
 
 
 def train_rloo(
@@ -336,6 +315,6 @@ def train_rloo(
     longest = max((render_prompt(p.nums, p.target, trainer.prompt_style) for p in problems(run_problems)), key=len)
     length = len(tokenizer(longest).input_ids) + settings.max_tokens
     vllm_share = MEMORY_SHARE * (settings.engine == "vllm" and torch.cuda.is_available())
-    remedy = "lower micro_batch or max_tokens, or take a smaller model"
+    remedy = "lower micro_batch or max_tokens"
     trainer.check_memory(settings.micro_batch, length, bool(settings.kl_coef), remedy, vllm_share)
     trainer.fit(folder, settings.steps, "RLOO", ("reward", "accuracy"))

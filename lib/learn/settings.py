@@ -7,7 +7,7 @@ their values are set in the notebook's parameters cell. Nothing in this file nee
 import re
 from collections.abc import Mapping
 from dataclasses import asdict
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, Literal, Self, get_type_hints
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model, model_validator
 from pydantic.dataclasses import dataclass
@@ -153,31 +153,17 @@ class RLOOSettings(Optimisation):
     length_price: Weight  # price that a rollout of max_tokens tokens pays, apart from its reward
     micro_batch: Count  # at most this many rollouts per backward pass
 
-    @property
-    def rollouts(self) -> int:
-        """Rollouts per update."""
-        return self.problems_per_step * self.group_size
-
     @model_validator(mode="after")
     def fits(self) -> Self:
         most = self.group_size - 1 if self.advantage == "pass_at_k" else 1
         if self.pass_k > most:
             raise ValueError(f"pass_k={self.pass_k}: {self.advantage} in groups of {self.group_size} takes 1 to {most}")
         if self.warmup_steps + self.decay_steps > self.steps or self.average_from > self.steps:
-            raise ValueError(
-                f"steps={self.steps} cannot hold warmup_steps={self.warmup_steps} and decay_steps={self.decay_steps}, "
-                f"or end before average_from={self.average_from}"
-            )
-        if self.rollouts % self.micro_batch:
-            raise ValueError(
-                f"micro_batch={self.micro_batch} does not divide the {self.rollouts} rollouts of an update "
-                "(problems_per_step * group_size)"
-            )
-        if self.steps % self.num_iterations or self.save_every % self.num_iterations:
-            raise ValueError(
-                f"num_iterations={self.num_iterations} does not divide steps={self.steps} and "
-                f"save_every={self.save_every}: a run ends, and resumes, between two batches of rollouts"
-            )
+            ends = f"warmup_steps={self.warmup_steps} and decay_steps={self.decay_steps}"
+            raise ValueError(f"steps={self.steps} cannot hold {ends}, or end before average_from={self.average_from}")
+        if self.steps % self.num_iterations or self.save_every % self.num_iterations:  # batches of rollouts are whole
+            multiples = f"steps={self.steps} and save_every={self.save_every}"
+            raise ValueError(f"num_iterations={self.num_iterations} does not divide {multiples}")
         return self
 
 
@@ -198,9 +184,8 @@ OTHERS: dict[str, Any] = {  # all other parameters of the notebooks; their param
     **dict.fromkeys(["rows", "width", "shards", "threads", "worked_lines", "test_lines"], Count),
     **dict.fromkeys(["train_rows", "train_5num_rows", "heldout_rows", "heldout_small_rows", "validation_rows"], Count),
     **dict.fromkeys(["validation_small_rows", "test_rows", "level_rows", "sealed_rows"], Count),
-    **dict.fromkeys(
-        ["limit", "skip", "five_numbers", "most_failures", "updates", "replicates", "eval_problems"], Whole
-    ),
+    **dict.fromkeys(["limit", "skip", "five_numbers", "most_failures"], Whole),
+    **dict.fromkeys(["updates", "replicates", "eval_problems"], Whole),
     **dict.fromkeys(["eta", "muon_lr", "adam_lr"], Positive),
     **dict.fromkeys(["give_up", "alpha"], Share),
     "think_weight": Weight,
@@ -218,9 +203,9 @@ def _parameter_bounds() -> dict[str, Any]:
     """The bounds of each parameter; for a name in several settings, the union of their bounds."""
     kinds = dict(OTHERS)
     for settings in TRAINERS:
-        for name, field in settings.model_fields.items():
-            kind = Annotated[field.annotation, *field.metadata] if field.metadata else field.annotation
-            kinds[name] = kinds[name] | kind if name in kinds and kinds[name] != kind else kind
+        hints = get_type_hints(settings, include_extras=True)
+        for name in settings.model_fields:
+            kinds[name] = kinds.get(name, hints[name]) | hints[name]
     return kinds
 
 
@@ -231,25 +216,16 @@ def explain(error: ValidationError, known: Mapping[str, Any]) -> str:
     """One sentence for each parameter that pydantic refuses; an unknown one gets the nearest of the `known` names."""
     sentences: dict[Any, str] = {}
     for detail in error.errors():
-        location = [part for i, part in enumerate(detail["loc"]) if not i or not _is_kind(part)]
-        name = location[0] if location else ""
+        name = detail["loc"][0] if detail["loc"] else ""  # "" for parameters that do not fit together
+        sentence = detail["msg"].removeprefix("Value error, ")
         if detail["type"] == "missing":
             sentence = f"{name} is missing: the parameters cell lacks it"
         elif detail["type"] in ("extra_forbidden", "unexpected_keyword_argument"):
             sentence = f"{name} is not known{nearest(str(name), known)}"
-        elif detail["type"] == "value_error" and not location:
-            sentence = detail["msg"].removeprefix("Value error, ")
-        else:
-            path = ".".join(map(str, dict.fromkeys((location[0], location[-1]))))
-            sentence = f"{path} is {detail['input']!r}: {detail['msg'].removeprefix('Value error, ')}"
+        elif name:
+            sentence = f"{name} is {detail['input']!r}: {sentence}"
         sentences.setdefault(name, sentence)  # only the first error of each parameter
     return "; ".join(sentences.values())
-
-
-def _is_kind(part: str | int) -> bool:
-    """Whether a part of an error's location is pydantic's name of a type, or its word for a key, and not a key."""
-    kinds = ("[key]", "int", "float", "str", "bool")
-    return isinstance(part, str) and (part in kinds or "constrained-" in part or "[" in part)
 
 
 def loosely(extra: Mapping[str, Any]) -> type[BaseModel]:

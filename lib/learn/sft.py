@@ -10,17 +10,14 @@ from trl import SFTConfig, SFTTrainer
 
 from lib.learn.model import max_micro_batch
 from lib.learn.settings import SFTSettings
-from lib.learn.trainer import Policy, Resumable, arguments, on_one_gpu
+from lib.learn.trainer import Policy, Resumable, arguments
 
-SFT_COLUMNS = {  # TRL's metrics -> their names in metrics.csv
-    "loss": "loss",
+SFT_NAMES = {  # TRL's metrics -> their names in metrics.csv
     "mean_token_accuracy": "token_accuracy",
-    "eval_loss": "eval_loss",
     "eval_mean_token_accuracy": "eval_token_accuracy",
-    "grad_norm": "grad_norm",
-    "learning_rate": "learning_rate",
     "num_input_tokens_seen": "tokens",
 }
+SFT_METRICS = ["step", "seconds", "loss", "eval_loss", "grad_norm", "learning_rate", *SFT_NAMES]
 
 
 class _SFTTrainer(Resumable, SFTTrainer):
@@ -28,8 +25,7 @@ class _SFTTrainer(Resumable, SFTTrainer):
         self.check_finite(logs)
         super().log(logs | {"seconds": round(time.monotonic() - self.began, 2)}, start_time)
         if "loss" in logs or "eval_loss" in logs:
-            table = pd.DataFrame(self.state.log_history).filter(["step", "seconds", *SFT_COLUMNS])
-            self.write_metrics(table.rename(columns=SFT_COLUMNS))
+            self.write_metrics(pd.DataFrame(self.state.log_history).filter(SFT_METRICS).rename(columns=SFT_NAMES))
 
 
 def batches_by_length(lengths: np.ndarray, batch_size: int, epochs: int, seed: int) -> np.ndarray:
@@ -76,7 +72,6 @@ def train_sft(policy: Policy, rows: Dataset, folder: str | Path, settings: SFTSe
     config = SFTConfig(
         **arguments(folder, settings),
         num_train_epochs=1,  # the order below contains all epochs
-        train_sampling_strategy="sequential",
         per_device_train_batch_size=micro_batch,
         gradient_accumulation_steps=settings.batch_size // micro_batch,
         per_device_eval_batch_size=micro_batch,
@@ -90,10 +85,9 @@ def train_sft(policy: Policy, rows: Dataset, folder: str | Path, settings: SFTSe
         max_length=model.config.max_position_embeddings,
     )
     trainer = _SFTTrainer(
-        model=model, args=on_one_gpu(config), train_dataset=rows, eval_dataset=eval_rows, processing_class=tokenizer
+        model=model, args=config, train_dataset=rows, eval_dataset=eval_rows, processing_class=tokenizer
     )
-    remedy = "leave out the longest demonstrations, or take a smaller model"
-    trainer.check_memory(micro_batch, int(lengths.max()), False, remedy)
+    trainer.check_memory(micro_batch, int(lengths.max()), False, "leave out the longest demonstrations")
     # 3. Train, with completions of similar length in each batch
     order = batches_by_length(lengths, settings.batch_size, settings.epochs, settings.seed)
     trainer.train_dataset = trainer.train_dataset.select(order)

@@ -10,6 +10,7 @@ import math
 import os
 import shutil
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -46,11 +47,9 @@ def _step(checkpoint: Path) -> int:
 def latest_checkpoint(folder: Path) -> Path | None:
     """The newest complete `checkpoint-<step>` of `folder`; newer ones, cut off by a kill, are deleted."""
     for checkpoint in sorted(folder.glob("checkpoint-*"), key=_step, reverse=True):
-        try:
+        with suppress(OSError, ValueError):
             if json.loads((checkpoint / "complete.json").read_text()) == _sizes(checkpoint):
                 return checkpoint
-        except (OSError, ValueError):
-            pass
         print(f"{checkpoint} is not whole: resuming from the one before, if there is one")
         shutil.rmtree(checkpoint)
     return None
@@ -63,6 +62,7 @@ class Resumable(transformers.Trainer):
     The prompt style of a trainer with `eval_problems` must be a key of VERIFIERS.
     """
 
+    average: Any = None  # the mean of the weights, which is saved in their place, if a trainer keeps one
     args: Any  # Trainer's own types also allow None and much else
     model: Any
     processing_class: Any
@@ -71,6 +71,10 @@ class Resumable(transformers.Trainer):
     prompt_style: str
     eval_problems: Any
     eval_rewards: dict[str, Reward]
+
+    def __init__(self, *given, args, **options):
+        args._n_gpu = min(args.n_gpu, 1)  # Trainer would otherwise divide each batch between all visible GPUs
+        super().__init__(*given, args=args, **options)
 
     def check_finite(self, logs: dict) -> None:
         """Raises FloatingPointError for a loss or a gradient that is not finite, before a checkpoint is saved."""
@@ -101,8 +105,7 @@ class Resumable(transformers.Trainer):
         from one completion per problem of `eval_problems`, at temperature 1 and with a fixed seed."""
         sampling, rows = Sampling(max_tokens=self.settings.max_tokens), self.eval_problems
         engine = getattr(self.settings, "engine", "transformers")  # preference training has no such setting
-        options = (rows, 1, sampling, self.args.seed, self.prompt_style, engine)
-        table = sample(self.model, self.processing_class, *options)
+        table = sample(self.model, self.processing_class, rows, 1, sampling, self.args.seed, self.prompt_style, engine)
         answers = list(zip(table["completion"], problems(rows), strict=True))
         row = {"eval_accuracy": float(np.mean([self.is_correct(*pair) for pair in answers]))}
         for name, reward in self.eval_rewards.items():
@@ -110,12 +113,13 @@ class Resumable(transformers.Trainer):
         return row | {"eval_entropy": -table["logprob"].sum() / table["tokens"].sum()}
 
     def check_memory(self, rows: int, length: int, reference: bool, remedy: str, taken: float = 0.0) -> None:
-        """Prints how much memory training needs. Raises MemoryError with the remedy if the machine, without the share
-        `taken` of its memory, has less."""
+        """Prints how much memory training needs. Raises MemoryError with the remedy, or else a smaller model, if the
+        machine, without the share `taken` of its memory, has less."""
         needed, room = training_memory(self.model, rows, length, reference), (1 - taken) * machine_memory()
         estimate = f"{needed / 2**30:.1f} GiB at the peak, for {rows} texts of {length} tokens at a time"
         print(f"memory: about {estimate}; {room / 2**30:.1f} GiB are available", flush=True)
         if needed > room:
+            remedy += ", or take a smaller model"
             raise MemoryError(f"training needs about {estimate}, but there are {room / 2**30:.1f} GiB: {remedy}")
 
     def fit(self, folder: Path, steps: int, what: str, shown: tuple[str, ...]) -> None:
@@ -127,15 +131,13 @@ class Resumable(transformers.Trainer):
         transformers.logging.disable_progress_bar()  # it would show a bar for every file written
         with progress(None, steps, f"{what} step", _step(checkpoint) if checkpoint else 0) as self.line:
             self.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
-        save_policy(self.policy(), self.processing_class, folder / "checkpoint")
-
-    def policy(self):
-        """The model that is saved."""
-        return self.model
+        policy = self.average.module if self.average else self.model
+        save_policy(policy, self.processing_class, folder / "checkpoint")
 
     def add(self, logs: dict, row: dict) -> None:
-        """Adds a row to the log and thereby to metrics.csv: the loss and the gradient norm of `logs`, `row`, and
-        `held_out` when it is due. The other metrics of `logs` are TRL's, and are left out."""
+        """Adds a row to the log and thereby to metrics.csv: the loss and the gradient norm of `logs`, which must be
+        finite, `row`, and `held_out` when it is due. The other metrics of `logs` are TRL's, and are left out."""
+        self.check_finite(logs)
         row = row | {name: logs[name] for name in ("loss", "grad_norm")}
         if self.eval_problems and self.state.global_step % self.settings.eval_every == 0:
             row |= self.held_out()
@@ -151,12 +153,6 @@ class Resumable(transformers.Trainer):
         self.line.update(self.state.global_step - self.line.n)
 
 
-def on_one_gpu(configuration):
-    """The configuration for a single GPU: Trainer would otherwise divide each batch between all that are visible."""
-    configuration._n_gpu = min(configuration.n_gpu, 1)
-    return configuration
-
-
 def arguments(folder: Path, settings) -> dict:
     """The arguments that the configurations of all trainers have in common. Raises RuntimeError for a GPU without
     bfloat16: we train in it, and TRL's kernels need it."""
@@ -164,13 +160,10 @@ def arguments(folder: Path, settings) -> dict:
         reason = f"{torch.cuda.get_device_name()} has no bfloat16 (compute capability 8.0 or above has it)"
         raise RuntimeError(f"{reason}, so that it cannot train here; CUDA_VISIBLE_DEVICES= trains on the CPU")
     return {
+        **{name: getattr(settings, name) for name in ("learning_rate", "weight_decay", "max_grad_norm", "seed")},
         "output_dir": str(folder / "trainer"),
-        "learning_rate": settings.learning_rate,
-        "weight_decay": settings.weight_decay,
-        "max_grad_norm": settings.max_grad_norm,
-        "seed": settings.seed,
         "optim": "adamw_torch",
-        "save_strategy": "steps",
+        "train_sampling_strategy": "sequential",  # in the order of `schedule`, or of SFT's batches
         "save_steps": settings.save_every,
         "save_total_limit": 2,
         "use_cpu": not torch.cuda.is_available(),

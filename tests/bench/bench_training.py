@@ -27,6 +27,7 @@ from tests.bench import history
 from tests.test_training import quick
 
 STEPS = 4  # the first is not counted
+ROLLOUTS = 24 * 8  # of a step
 PHASES = ["generation", "reward", "update"]
 POLICY = REFERENCE / "cpu/sft/free/0"
 
@@ -90,7 +91,7 @@ def theirs(problems, settings: RLOOSettings, folder: Path) -> pd.DataFrame:
             logging_steps=1,
             num_generations=settings.group_size,
             per_device_train_batch_size=settings.micro_batch,
-            gradient_accumulation_steps=settings.rollouts // settings.micro_batch,
+            gradient_accumulation_steps=ROLLOUTS // settings.micro_batch,
             max_completion_length=settings.max_tokens,
             beta=settings.kl_coef,
         ),
@@ -109,7 +110,7 @@ def main():
     settings = quick(
         steps=STEPS,
         save_every=STEPS,
-        problems_per_step=24,
+        problems_per_step=ROLLOUTS // 8,
         group_size=8,
         max_tokens=160,
         micro_batch=24,
@@ -124,7 +125,7 @@ def main():
             table = run(problems, settings, Path(scratch) / name)
             results[name] = table[1:].assign(step=table[PHASES].sum(axis=1)).mean()
     table = pd.DataFrame(results).T[["step", *PHASES, "length", "equal"]]
-    print(f"{settings.rollouts} rollouts a step, cap {settings.max_tokens}, threads: {torch.get_num_threads()}")
+    print(f"{ROLLOUTS} rollouts a step, cap {settings.max_tokens}, threads: {torch.get_num_threads()}")
     print("core-seconds a step; mean length; share of groups with equal rewards:")
     print(table.round(2).to_string())
     step = table["step"]
