@@ -66,45 +66,39 @@ class Tree:
 
 def open_tree(problems: Sequence[Problem]) -> Tree:
     """The part of the problems' game trees in which the target can be reached, with equal states merged."""
-    states: list[State] = []
-    known_keys: set[tuple] = set()  # problems of three and of four numbers can share a state, but not its level
-    transitions: list[tuple[tuple, Action, State]] = []
-    level = _solvable_states([mdp.initial(problem) for problem in problems])
+    states: dict[tuple, State] = {}
+    steps: list[tuple[tuple, Action, tuple]] = []  # the keys of both states, and the action between them
+    level = _solvable([mdp.initial(problem) for problem in problems])
     while level:
-        states += level
-        known_keys |= {state.key for state in level}
-        steps = [
-            (state, move, mdp.step(State(*state.key), move)) for state in level for move in mdp.legal_actions(state)
+        states |= level
+        children = [
+            (key, move, mdp.step(state, move)) for key, state in level.items() for move in mdp.legal_actions(state)
         ]
-        solvable_keys = {state.key for state in _solvable_states([child for *_, child in steps])}
-        steps = [(state.key, move, child) for state, move, child in steps if child.key in solvable_keys]
-        transitions += steps
-        children = {child.key: State(*child.key) for *_, child in steps if not child.terminal}
-        level = [state for key, state in children.items() if key not in known_keys]
-    index = {state.key: i for i, state in enumerate(states)}
-    moves = [(index[key], move, index.get(child.key, len(states) + 1)) for key, move, child in transitions]
-    return Tree(problems, states, moves, [index.get(mdp.initial(problem).key, len(states)) for problem in problems])
+        solvable = _solvable([child for *_, child in children])
+        steps += [(key, move, child.key) for key, move, child in children if child.key in solvable]
+        # Problems of three and of four numbers can share a state, but not its level
+        level = {key: state for key, state in solvable.items() if not state.terminal and key not in states}
+    index = {key: i for i, key in enumerate(states)}
+    moves = [(index[key], move, index.get(child_key, len(states) + 1)) for key, move, child_key in steps]
+    roots = [index.get(mdp.initial(problem).key, len(states)) for problem in problems]
+    return Tree(problems, list(states.values()), moves, roots)
 
 
-def _solvable_states(states: Sequence[State]) -> list[State]:
-    """The solvable states, each once. A state of one number is solvable if this number is the target."""
-    unique = list({state.key: state for state in states}.values())
-    unfinished = [state for state in unique if not state.terminal]
-    solvable = dict(zip((state.key for state in unfinished), mdp.count_solutions(unfinished) > 0, strict=True))
-    return [state for state in unique if solvable.get(state.key, state.nums == (state.target,))]
+def _solvable(states: Sequence[State]) -> dict[tuple, State]:
+    """The states from which the target can be reached, each once and without its history, by their keys."""
+    counts = mdp.count_solutions(states)
+    return {state.key: State(*state.key) for state, count in zip(states, counts, strict=True) if count}
 
 
 # --- the policy's probabilities -------------------------------------------------------------------
 
 
-def tags(tokenizer, moves: Sequence[Action]) -> list[list[tuple[int, ...]]]:
-    """The token ids of the one or two tags that name each action (the operands of + and * can be swapped), including
-    the end token."""
-    swapped_moves = [move._replace(a=move.b, b=move.a) if move.op in "+*" else move for move in moves]
-    texts = [mdp.render_action(move) for move in (*moves, *swapped_moves)]
-    ids = tokenizer(texts, add_special_tokens=False).input_ids if texts else []
-    sequences = [(*tag, tokenizer.eos_token_id) for tag in ids]
-    return [list(dict.fromkeys(pair)) for pair in zip(sequences[: len(moves)], sequences[len(moves) :], strict=True)]
+def tags(tokenizer, move: Action) -> list[tuple[int, ...]]:
+    """The token ids of the one or two tags that name an action (the operands of + and * can be swapped), including the
+    end token."""
+    swapped = move._replace(a=move.b, b=move.a) if move.op in "+*" else move
+    texts = dict.fromkeys(map(mdp.render_action, (move, swapped)))
+    return [(*tokenizer.encode(text, add_special_tokens=False), tokenizer.eos_token_id) for text in texts]
 
 
 def read(model, prompts: Sequence[Sequence[int]], texts: Sequence[Sequence[tuple[int, ...]]]) -> torch.Tensor:
@@ -114,18 +108,16 @@ def read(model, prompts: Sequence[Sequence[int]], texts: Sequence[Sequence[tuple
     on its own path.
     """
     packed = [_Packed(prompt, prompt_texts) for prompt, prompt_texts in zip(prompts, texts, strict=True)]
-    order = sorted((i for i, item in enumerate(packed) if item.texts), key=lambda i: len(packed[i].tokens))
+    order = sorted(range(len(packed)), key=lambda i: len(packed[i].tokens))
     batches: list[list[int]] = []
     for i in order:
         if not batches or (len(batches[-1]) + 1) * len(packed[i].tokens) > TOKENS:
             batches.append([])
         batches[-1].append(i)
-    if not batches:
-        return torch.zeros(0, device=model.device)
-    logps = torch.cat([_read_packed(model, [packed[i] for i in batch]) for batch in batches])
-    offsets = np.cumsum([0, *map(len, texts)])
-    positions = np.concatenate([np.arange(offsets[i], offsets[i + 1]) for i in order])
-    return logps[torch.from_numpy(np.argsort(positions)).to(model.device)]
+    logps: dict[int, torch.Tensor] = {}  # of the texts of each prompt
+    for batch in batches:
+        logps |= zip(batch, _read_packed(model, [packed[i] for i in batch]), strict=True)
+    return torch.cat([logps[i] for i in range(len(packed))])
 
 
 class _Packed:
@@ -159,7 +151,8 @@ class _Packed:
         return result
 
 
-def _read_packed(model, packed: list[_Packed]) -> torch.Tensor:
+def _read_packed(model, packed: list[_Packed]) -> list[torch.Tensor]:
+    """log pi of the texts of each prompt, read as one batch."""
     width, device = max(len(item.tokens) for item in packed), model.device
     ids = [[*item.tokens, *[0] * (width - len(item.tokens))] for item in packed]
     mask = torch.from_numpy(np.stack([item.seen(width) for item in packed])).to(device)
@@ -169,16 +162,14 @@ def _read_packed(model, packed: list[_Packed]) -> torch.Tensor:
         position_ids=mask.sum(-1) - 1,
         use_cache=False,
     ).last_hidden_state
-    edge_offsets = np.cumsum([0, *(len(item.edges) for item in packed)])
     row = torch.tensor([i for i, item in enumerate(packed) for _ in item.edges], device=device)
     position, token = torch.tensor([edge for item in packed for edge in item.edges], device=device).T
-    logps = log_prob(model.get_output_embeddings()(hidden[row, position]), token)
-    text_offsets = np.cumsum([0, *(item.texts for item in packed)])
-    text_edges = np.concatenate(
-        [np.add(item.taken, [text_offsets[i], edge_offsets[i]]) for i, item in enumerate(packed)]
-    )
-    text, edge = torch.from_numpy(text_edges).to(device).T
-    return torch.zeros(int(text_offsets[-1]), device=device, dtype=logps.dtype).index_add(0, text, logps[edge])
+    edge_logps = log_prob(model.get_output_embeddings()(hidden[row, position]), token)
+    result = []
+    for item, logps in zip(packed, edge_logps.split([len(item.edges) for item in packed]), strict=True):
+        text, edge = torch.tensor(item.taken, device=device).T
+        result.append(logps.new_zeros(item.texts).index_add(0, text, logps[edge]))
+    return result
 
 
 def _read_states(model, tokenizer, requests: Iterable[tuple[int, State, tuple[int, ...]]]) -> tuple[torch.Tensor, ...]:
@@ -187,7 +178,9 @@ def _read_states(model, tokenizer, requests: Iterable[tuple[int, State, tuple[in
     by_state: dict[tuple, list[tuple[int, tuple[int, ...]]]] = defaultdict(list)
     for number, state, ids in requests:
         by_state[state.key].append((number, ids))
-    prompts = tokenizer([mdp.render_state(State(*key)) for key in by_state]).input_ids if by_state else []
+    if not by_state:  # no game is left to learn from, or no problem has a solution
+        return torch.zeros(0, device=model.device), torch.zeros(0, dtype=torch.long, device=model.device)
+    prompts = tokenizer([mdp.render_state(State(*key)) for key in by_state]).input_ids
     logps = read(model, prompts, [[ids for _, ids in texts] for texts in by_state.values()])
     numbers = [number for texts in by_state.values() for number, _ in texts]
     return logps, torch.tensor(numbers, dtype=torch.long, device=logps.device)
@@ -195,8 +188,7 @@ def _read_states(model, tokenizer, requests: Iterable[tuple[int, State, tuple[in
 
 def probabilities(model, tokenizer, pairs: Sequence[tuple[State, Action]]) -> torch.Tensor:
     """pi(a | s) of each (state, action), float64, differentiable. The actions of one state are read together."""
-    moves = list(dict.fromkeys(move for _, move in pairs))
-    move_tags = dict(zip(moves, tags(tokenizer, moves), strict=True))
+    move_tags = {move: tags(tokenizer, move) for move in {move for _, move in pairs}}
     requests = ((i, state, ids) for i, (state, move) in enumerate(pairs) for ids in move_tags[move])
     logps, indices = _read_states(model, tokenizer, requests)
     chances = logps.double().exp()
@@ -211,8 +203,6 @@ def values(tree: Tree, chances: torch.Tensor) -> torch.Tensor:
     pi of each move."""
     result = chances.new_zeros(len(tree.states) + 2)
     result[tree.won] = 1
-    if not tree.moves:
-        return result
     source, successor = (torch.tensor([move[i] for move in tree.moves], device=chances.device) for i in (0, 2))
     counts = torch.tensor([len(tree.states[move[0]].nums) for move in tree.moves], device=chances.device)
     for count in counts.unique().tolist():  # states with the fewest numbers first
