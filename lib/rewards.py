@@ -16,7 +16,6 @@ import inspect
 import runpy
 import traceback
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from functools import cache, partial, wraps
 from itertools import groupby
 from math import exp, isfinite
@@ -52,21 +51,17 @@ class Score(NamedTuple):
 
 Reward = Callable[[Sequence[str], Problem], list[Score]]
 REWARDS: dict[str, Callable[..., Reward]] = {}
-_file: dict[str, Callable[..., Reward]] | None = None  # the rewards of the file that is being run, if there is one
 
 
 def register(name: str) -> Callable:
-    """A decorator that enters a reward factory in REWARDS, or among the rewards of the file that `get_reward` runs.
-
-    Raises ValueError for a name that exists already, unless a cell of a notebook is run again.
-    """
+    """A decorator that enters a reward factory in REWARDS. Raises ValueError for a name that exists already, unless a
+    cell of a notebook is run again."""
 
     def enter(factory: Callable[..., Reward]) -> Callable[..., Reward]:
-        table = REWARDS if _file is None else _file
-        known = REWARDS.get(name) or table.get(name)
+        known = REWARDS.get(name)
         if known and not getattr(known, "__module__", None) == getattr(factory, "__module__", None) == "__main__":
             raise ValueError(f"a reward {name!r} exists already: give yours another name")
-        table[name] = factory
+        REWARDS[name] = factory
         return factory
 
     return enter
@@ -359,34 +354,22 @@ def get_reward(name: str, options: dict | None = None) -> Reward:
     """The reward `name`, or `file.py:name` (with the file's path from the repository's root), with these options.
 
     Raises ValueError that names the nearest reward or option, the type of an option, or the error in the file. The
-    reward itself raises TypeError for a single text and for anything other than a `Problem`, and ValueError for scores
-    that `score_group` refuses.
+    reward itself raises the errors of `score_group`.
     """
     (file, _, short), options = name.rpartition(":"), options or {}
     rewards = rewards_of(file) if file else REWARDS
-    if file and not rewards:
-        raise ValueError(
-            f"unknown reward {name!r}: {file} registers none; those of lib/rewards.py are named without a file"
-        )
     if short not in rewards:
         raise ValueError(f"unknown reward {name!r}{nearest(short, rewards)}")
     parameters = inspect.signature(rewards[short]).parameters.values()
     check_options(f"reward {name!r}", options, {param.name: param.annotation for param in parameters})
     try:
         reward = rewards[short](**options)
-    except ValueError:
-        raise
     except (Exception, SystemExit) as error:
         raise ValueError(f"reward {name!r} with options {options}: {_sentence(error)}") from error
     if not callable(reward):
         raise ValueError(f"reward {name!r} must give a function of completions and a problem, not {reward!r:.60}")
 
-    @wraps(reward)
     def checked(completions: Sequence[str], problem: Problem) -> list[Score]:
-        if isinstance(completions, str):
-            raise TypeError("a reward takes a list of completions, the group of one problem, not a single text")
-        if not isinstance(problem, Problem):
-            raise TypeError(f"a reward takes a lib.game.problem.Problem(nums=(...), target=...), not {problem!r:.80}")
         return score_group(reward, completions, problem, short)
 
     checked.__name__ = short
@@ -406,30 +389,26 @@ def check_options(owner: str, options: dict, kinds: dict[str, type]) -> None:
 def score_group(reward: Reward, completions: Sequence[str], problem: Problem, name: str = "") -> list[Score]:
     """The scores of a problem's completions: one `Score` each, with a finite total and with numbers as parts.
 
-    Raises ValueError that names the reward, the problem and the completion (counted from 1).
+    Raises TypeError for a single text, and ValueError for other scores, which names the reward, the problem and the
+    completion (counted from 1).
     """
-    scores = reward(completions, problem)
+    if isinstance(completions, str):
+        raise TypeError("a reward takes a list of completions, the group of one problem, not a single text")
+    given, scores = reward(completions, problem), []
     about = f"reward {name or getattr(reward, '__name__', 'of your own')!r} on {problem.nums} to {problem.target}"
-    if not isinstance(scores, list | tuple):
-        raise ValueError(f"{about}: it must give a list of Scores, not {scores!r:.60}")
-    if len(scores) != len(completions):
-        raise ValueError(f"{about}: the number of its scores is {len(scores)}, for {len(completions)} completions")
-    for number, score in enumerate(scores, 1):
-        if not (hasattr(score, "total") and isinstance(getattr(score, "parts", None), dict)):
-            raise ValueError(f"{about}, completion {number}: it must give a Score(total, parts), not {score!r:.60}")
-        for part, value in [("the total", score.total), *score.parts.items()]:
-            if not _is_number(value):
-                raise ValueError(f"{about}, completion {number}: {part} must be a number, not {value!r:.60}")
-        if not isfinite(score.total):
-            raise ValueError(f"{about}, completion {number}: the total must be a finite number, not {score.total}")
-    return list(scores)
-
-
-def _is_number(value: object) -> bool:
-    """Whether the value is a single number of Python, numpy or torch."""
-    with suppress(TypeError, ValueError, RuntimeError):
-        return not isinstance(value, str | bytes) and isinstance(float(value), float)  # pyright: ignore[reportArgumentType]
-    return False
+    if not isinstance(given, list | tuple) or len(given) != len(completions):
+        wanted = f"a list with one Score for each of {len(completions)} completions"
+        raise ValueError(f"{about}: it must give {wanted}, not {given!r:.60}")
+    for number, score in enumerate(given, 1):
+        try:
+            total, parts = float(score.total), {part: float(value) for part, value in score.parts.items()}
+        except (AttributeError, TypeError, ValueError, RuntimeError) as error:  # RuntimeError: a tensor of many numbers
+            wanted = f"it must give a Score(total, parts) of numbers, not {score!r:.100}"
+            raise ValueError(f"{about}, completion {number}: {wanted}") from error
+        if not isfinite(total):
+            raise ValueError(f"{about}, completion {number}: the total must be a finite number, not {total}")
+        scores.append(Score(total, parts))
+    return scores
 
 
 def rewards_of(file: str) -> dict[str, Callable[..., Reward]]:
@@ -447,28 +426,22 @@ def rewards_of(file: str) -> dict[str, Callable[..., Reward]]:
 @cache
 def _registered(file: str, path: str, text: bytes) -> dict[str, Callable[..., Reward]]:
     """`text` is the file's content: it is part of the cache's key."""
-    global _file
-    outer, _file = _file, {}
+    ours = dict(REWARDS)
     try:
         runpy.run_path(path)
-        return _file
+        return {name: factory for name, factory in REWARDS.items() if name not in ours}
     except (Exception, SystemExit) as error:
-        raise ValueError(f"{file}, line {_line(error, path)}: {_sentence(error)}") from error
+        lines = {frame.filename: frame.lineno for frame in traceback.extract_tb(error.__traceback__)}
+        line = lines.get(path, getattr(error, "lineno", 1))  # a file with a syntax error has no frame
+        raise ValueError(f"{file}, line {line}: {_sentence(error)}") from error
     finally:
-        _file = outer
+        REWARDS.clear()
+        REWARDS.update(ours)
 
 
 def _sentence(error: BaseException) -> str:
     """The kind of an error and its message, on one line."""
     return f"{type(error).__name__}: {' '.join(str(error).split())}".removesuffix(": ")
-
-
-def _line(error: BaseException, file: str) -> int:
-    """The line of a file at which an error left the file."""
-    if isinstance(error, SyntaxError) and error.filename == file:
-        return error.lineno or 1
-    frames = traceback.extract_tb(error.__traceback__)
-    return next((frame.lineno for frame in reversed(frames) if frame.filename == file and frame.lineno), 1)
 
 
 def _fits(value: object, kind: type) -> bool:

@@ -140,11 +140,7 @@ def test_scores_stand_in_the_order_of_the_completions():
         ("program_near", {"credit": -0.1}, "credit within .0, 0.5."),
         ("program_near", {"tau": 0}, "tau positive"),
         ("nowhere.py:mine", {}, "no file nowhere.py"),
-        (
-            "lib/rewards.py:sparse",
-            {},
-            "lib/rewards.py registers none; those of lib/rewards.py are named without a file",
-        ),
+        ("lib/rewards.py:sparse", {}, "unknown reward 'lib/rewards.py:sparse'; there are: none"),
     ],
 )
 def test_mistakes_are_refused_before_anything_is_scored(name, options, message):
@@ -165,7 +161,7 @@ def test_one_text_in_place_of_a_group_is_refused():
 
 
 def test_a_problem_that_is_a_row_of_a_data_set_is_refused():
-    with pytest.raises(TypeError, match=r"takes a lib.game.problem.Problem\(nums=.*not {'nums'"):
+    with pytest.raises(TypeError, match="a completion is judged on a Problem, not on dict"):
         get_reward("sparse")([answer("44 + 19 + 35")], {"nums": [44, 19, 35], "target": 98})
 
 
@@ -305,13 +301,12 @@ def test_whatever_is_wrong_in_a_file_is_one_sentence(own, text, message):
     [
         ("Score(float('nan'), {})", "completion 2: the total must be a finite number, not nan"),
         ("Score(float('-inf'), {})", "completion 2: the total must be a finite number, not -inf"),
-        ("Score(None, {})", "completion 2: the total must be a number, not None"),
-        ("Score('1', {})", "completion 2: the total must be a number, not '1'"),
-        ("Score(b'1', {})", "completion 2: the total must be a number, not b'1'"),
-        ("0.5", r"completion 2: it must give a Score\(total, parts\), not 0.5"),
-        ("None", r"completion 2: it must give a Score\(total, parts\), not None"),
-        ("Score(1.0, {'why': 'it is short'})", "completion 2: why must be a number, not 'it is short'"),
-        ("Score(1.0, {'why': [1, 2]})", r"completion 2: why must be a number, not \[1, 2\]"),
+        ("Score(None, {})", r"completion 2: it must give .* of numbers, not Score\(total=None, parts={}\)"),
+        ("Score('one', {})", r"completion 2: it must give .* of numbers, not Score\(total='one', parts={}\)"),
+        ("0.5", r"completion 2: it must give a Score\(total, parts\) of numbers, not 0.5"),
+        ("None", r"completion 2: it must give a Score\(total, parts\) of numbers, not None"),
+        ("Score(1.0, {'why': 'it is short'})", "completion 2: .* of numbers, not .*'why': 'it is short'"),
+        ("Score(1.0, {'why': [1, 2]})", r"completion 2: .* of numbers, not .*'why': \[1, 2\]"),
     ],
 )
 def test_a_score_that_is_none_names_reward_problem_and_completion(own, score, message):
@@ -325,15 +320,15 @@ def test_a_score_that_is_none_names_reward_problem_and_completion(own, score, me
 @pytest.mark.parametrize(
     ("scores", "message"),
     [
-        ("[Score(1.0, {})]", "the number of its scores is 1, for 3 completions"),
-        ("[Score(1.0, {})] * 4", "the number of its scores is 4, for 3 completions"),
-        ("None", "it must give a list of Scores, not None"),
-        ("1.0", "it must give a list of Scores, not 1.0"),
+        ("[Score(1.0, {})]", "one Score for each of 3 completions, not .Score"),
+        ("[Score(1.0, {})] * 4", "one Score for each of 3 completions, not .Score"),
+        ("None", "one Score for each of 3 completions, not None"),
+        ("1.0", "one Score for each of 3 completions, not 1.0"),
     ],
 )
 def test_every_completion_has_one_score(own, scores, message):
     own(f"@register('mine')\ndef made():\n    return lambda texts, problem: {scores}")
-    with pytest.raises(ValueError, match=rf"reward 'mine' on \(44, 19, 35\) to 98: {message}"):
+    with pytest.raises(ValueError, match=rf"reward 'mine' on \(44, 19, 35\) to 98: it must give a list with {message}"):
         get_reward("own.py:mine")(["a", "b", "c"], PAPER)
 
 

@@ -910,7 +910,7 @@ def from_call(number, scores):
     ("scores", "message"),
     [
         (lambda texts, problem: [Score(0.0, {}), *[Score(np.nan, {})] * 3], "completion 2: the total must be a finite"),
-        (lambda texts, problem: [Score(1.0, {})], "the number of its scores is 1, for 4 completions"),
+        (lambda texts, problem: [Score(1.0, {})], "one Score for each of 4 completions, not .Score"),
         (lambda texts, problem: [1.0] * len(texts), "completion 1: it must give a Score"),
     ],
 )
