@@ -389,11 +389,13 @@ def check_options(owner: str, options: dict, kinds: dict[str, type]) -> None:
 def score_group(reward: Reward, completions: Sequence[str], problem: Problem, name: str = "") -> list[Score]:
     """The scores of a problem's completions: one `Score` each, with a finite total and with numbers as parts.
 
-    Raises TypeError for a single text, and ValueError for other scores, which names the reward, the problem and the
-    completion (counted from 1).
+    Raises TypeError for a single text and for anything other than a `Problem`, and ValueError for other scores, which
+    names the reward, the problem and the completion (counted from 1).
     """
     if isinstance(completions, str):
         raise TypeError("a reward takes a list of completions, the group of one problem, not a single text")
+    if not isinstance(problem, Problem):
+        raise TypeError(f"a reward takes a lib.game.problem.Problem(nums=(...), target=...), not {problem!r:.80}")
     given, scores = reward(completions, problem), []
     about = f"reward {name or getattr(reward, '__name__', 'of your own')!r} on {problem.nums} to {problem.target}"
     if not isinstance(given, list | tuple) or len(given) != len(completions):

@@ -155,13 +155,10 @@ def test_an_option_may_be_as_large_as_the_message_says():
 def test_one_text_in_place_of_a_group_is_refused():
     with pytest.raises(TypeError, match="list of completions"):
         get_reward("sparse")(answer("44 + 19 + 35"), PAPER)
-    for name in REWARDS:
-        with pytest.raises(TypeError, match="a completion is a text, not NoneType"):
-            get_reward(name)([None], PAPER)
 
 
 def test_a_problem_that_is_a_row_of_a_data_set_is_refused():
-    with pytest.raises(TypeError, match="a completion is judged on a Problem, not on dict"):
+    with pytest.raises(TypeError, match=r"takes a lib.game.problem.Problem\(nums=.*not {'nums'"):
         get_reward("sparse")([answer("44 + 19 + 35")], {"nums": [44, 19, 35], "target": 98})
 
 
