@@ -1,6 +1,5 @@
 """The one rule for intervals: by hand, and by simulation on data like ours (16 samples per problem, a few runs)."""
 
-import json
 from itertools import pairwise
 
 import numpy as np
@@ -8,8 +7,8 @@ import pandas as pd
 import pytest
 from scipy import stats
 
-from lib.files import DATA, REFERENCE
-from lib.study import intervals, judging, methods, metrics
+from lib.files import DATA
+from lib.study import intervals, methods, metrics
 from tests.conftest import this_project
 
 KEYS = ["method", "seed", "set", "problem"]
@@ -222,44 +221,6 @@ def test_a_method_compared_with_itself_is_refused():
     scores = pd.DataFrame({"pass@1": [0.0, 1.0]}, index)
     with pytest.raises(ValueError, match="sft/free is compared with itself"):
         intervals.differences(scores, [("sft/free", "sft/free")])
-
-
-def test_runs_from_another_draw_of_their_start_are_no_pair(tmp_path):
-    """run.json has the hash of what a run began from: pairs are those of one hash."""
-
-    def made(name, seed, needs, **parents):
-        record = {
-            "run": name,
-            "method": name,
-            "seed": seed,
-            "parents": {k.replace("__", "/"): v for k, v in parents.items()},
-        }
-        record["parameters"] = {key: f"data/runs/x/{value}" for key, value in needs.items()}
-        (tmp_path / name / str(seed)).mkdir(parents=True)
-        (tmp_path / name / str(seed) / "run.json").write_text(json.dumps(record))
-        return tmp_path / name / str(seed)
-
-    first = {"policy": "sft/free/3"}
-    start = made("sample/sft_free", 3, first, sft__free__3="aaaa")
-    made("rloo/sparse", 3, {"init": "sft/free/3"}, sft__free__3="aaaa")
-    made("rloo/dense", 3, {"init": "sft/free/3"}, sft__free__3="bbbb")
-    sparse = made("sample/rloo_sparse", 3, {"policy": "rloo/sparse/3"}, rloo__sparse__3="cccc")
-    dense = made("sample/rloo_dense", 3, {"policy": "rloo/dense/3"}, rloo__dense__3="dddd")
-    assert judging.seed_of(start) == judging.seed_of(sparse) == 3
-    assert judging.seed_of(dense) == judging.seed_of(tmp_path / "rloo/dense/3") > 999
-    searched = made("search/sft_pick", 3, {"policy": "sft/pick/3"}, sft__pick__3="eeee")  # published by its games
-    same = made("preference/same", 3, {"init": "sft/pick/3"}, sft__pick__3="eeee")
-    other = made("preference/other", 3, {"init": "sft/pick/3"}, sft__pick__3="ffff")
-    assert judging.seed_of(searched) == judging.seed_of(same) == 3 and judging.seed_of(other) > 999
-
-
-def test_the_published_pairs():
-    """Runs of one seed whose policies started from one published training of SFT are paired, and all of them are."""
-    paired = {}
-    for folder in sorted(REFERENCE.glob("cpu/sample/*/*")):
-        if judging.record(folder)["parameters"]["sets"].keys() >= {"heldout_1000"}:
-            paired[folder.parent.name, folder.name] = judging.seed_of(folder)
-    assert len(paired) > 100 and all(seed == int(name) for (_, name), seed in paired.items())
 
 
 def test_systems_of_one_policy_are_compared_on_the_runs_that_both_have():

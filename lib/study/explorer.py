@@ -7,7 +7,7 @@ Jinja escapes all text that is put into the markup, so no completion can inject 
 import re
 from collections.abc import Iterable, Iterator
 from fractions import Fraction
-from functools import cache, lru_cache
+from functools import lru_cache
 from pathlib import Path
 
 import numpy as np
@@ -24,6 +24,7 @@ from lib.game.steps import verify_steps
 from lib.game.verifiers import VERIFIERS, verify_program, verify_trace
 from lib.rewards import get_reward
 from lib.study import judging
+from lib.study.judging import record
 from lib.study.methods import methods, rank
 
 LONGEST, WIDEST = 20_000, 63  # at most so many characters of a completion and nodes of a tree are shown
@@ -72,21 +73,6 @@ def find(profile: str, *files: str) -> dict[str, Path]:
     return {name: folders[name] for *_, name in order}
 
 
-@cache
-def _record(folder: Path, _changed: int) -> dict:
-    return judging.record(folder)
-
-
-def changed(folder: Path) -> int:
-    """When a run was last made, part of the key of what is cached about it."""
-    return (folder / "run.json").stat().st_mtime_ns
-
-
-def record(folder: Path) -> dict:
-    """The content of a run's run.json, read again if the run was made again."""
-    return _record(folder, changed(folder))
-
-
 def title(folder: Path) -> str:
     """A run's title: its method's label, and the seed."""
     method = record(folder)["method"]
@@ -99,9 +85,9 @@ def load(runs: dict[str, Path]) -> pd.DataFrame:
     Columns: those of `judging.samples` or `judging.games`; run (a key of `runs`) and folder; place, a number for each
     problem of each set; solved, the share of the run's completions of this problem that are correct.
     """
-    table = pd.concat(
-        [_read(folder, changed(folder)).assign(run=run) for run, folder in runs.items()], ignore_index=True
-    )
+    made = {folder: (folder / "run.json").stat().st_mtime_ns for folder in runs.values()}
+    tables = [_read(folder, made[folder]).assign(run=run) for run, folder in runs.items()]
+    table = pd.concat(tables, ignore_index=True)
     table = table.astype(dict.fromkeys(("run", "folder", "set", "status", "style"), "category"))
     table["place"] = table.groupby(["set", "problem"], observed=True).ngroup()
     sums = pd.DataFrame({"drawn": table["count"], "right": table["count"] * table["correct"]})
@@ -110,7 +96,8 @@ def load(runs: dict[str, Path]) -> pd.DataFrame:
 
 
 @lru_cache
-def _read(folder: Path, _changed: int) -> pd.DataFrame:
+def _read(folder: Path, _made: int) -> pd.DataFrame:
+    """The judged rollouts of a run, read again if the run was `_made` again."""
     is_search = (folder / "trajectories.parquet").exists()
     table = judging.games(folder, texts=True).assign(style="pick") if is_search else judging.samples(folder, texts=True)
     return complete(table, folder)

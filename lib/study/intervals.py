@@ -11,8 +11,7 @@ The first part is the uncertainty due to the choice of problems; differences are
 part is the uncertainty due to runs. Its spread $\hat\sigma$ comes only from runs of the contrast's own methods. So a
 contrast has the same interval in every table, and a method whose runs differ much does not widen the intervals of other
 methods. Runs of the same seed start from the same policy and meet the same problems in the same order, so whatever
-affects all of them cancels in a difference. Runs of methods that come from different starts are independent, and so are
-the runs to which `lib.study.judging.seed_of` gives numbers from 1000 up.
+affects all of them cancels in a difference. Runs of methods that come from different starts are independent.
 
 $$\hat\sigma^2 = \sum_s c_s^2, \qquad
 c_s = \sum_m \frac{w_m}{n_m} \sqrt{\frac{n_m}{n_m - 1}} \, (\bar x_{ms} - \bar x_m)$$
@@ -111,19 +110,18 @@ class Measured:
             return np.nan
         if self.share and self.problems > 1 and not self.of_problems and not self.of_runs:
             return 1 - ((1 - confidence) / 2) ** (1 / self.problems)  # the bound of Clopper and Pearson
-        return float(
-            half_width(self.of_problems, self.problems, self.of_runs, self.interaction, self.freedom, confidence)
-        )
+        variances = (self.of_problems, self.problems, self.of_runs, self.interaction)
+        return float(half_width(*variances, self.freedom, confidence))
 
     def ends(self) -> tuple[float, float]:
         """Lower and upper end of the 95% interval. That of a share stays within 0 and 1."""
         estimate, half = self.estimate, self.half()
-        if self.share and self.level:
-            if 0 < estimate < 1:
-                low, high = expit(logit(estimate) + np.array([-1, 1]) * half / (estimate * (1 - estimate)))
-                return float(low), float(high)
+        if not (self.share and self.level):
+            return estimate - half, estimate + half
+        if not 0 < estimate < 1:
             return max(0.0, estimate - half), min(1.0, estimate + half)
-        return estimate - half, estimate + half
+        low, high = expit(logit(estimate) + np.array([-1, 1]) * half / (estimate * (1 - estimate)))
+        return float(low), float(high)
 
     def p(self, bound=0.0) -> float:
         """The p-value: the largest error level at which the interval, taken as symmetric, still contains `bound`."""
@@ -187,11 +185,10 @@ def _measured(tables: Mapping[Any, pd.DataFrame], weights: Mapping[str, float], 
     freedom = float(min(counts) - 1)
     varies = common.sum() > 1 and (of_problems > 0 or of_runs > 0)  # else Clopper and Pearson's bound
     independent = len({policy_of(method) for method in scores}) == len(scores)  # systems of one policy share their runs
-    keys = [(trainer(method), metric) for method in scores if not is_search(method)]
-    has_spreads = len(keys) == len(scores) and all(key in _spreads() for key in keys)
-    borrowed = bool(min(counts) < ENOUGH and varies and independent and has_spreads)
+    loans = [_spreads().get((trainer(method), metric)) for method in scores if not is_search(method)]
+    borrowed = bool(min(counts) < ENOUGH and varies and independent and len(loans) == len(scores) and all(loans))
     if borrowed:
-        of_runs, interaction, freedom = _with_loans(sides, [_spreads()[key] for key in keys], of_runs, interaction)
+        of_runs, interaction, freedom = _with_loans(sides, loans, of_runs, interaction)
     return Measured(
         estimate=float(estimate),
         problems=int(common.sum()),

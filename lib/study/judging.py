@@ -41,15 +41,15 @@ def folders(patterns, part="") -> list[Path]:
     """The folders of finished runs that are named, or that fit a pattern such as "data/reference/cpu/sample/sft_*/*"
     from the root, each once and sorted. With `part`, only the runs whose method has that text in its name. Raises
     FileNotFoundError for a pattern that fits no finished run."""
-    paths = []
+    found = set()
     for pattern in [patterns] if isinstance(patterns, str | Path) else patterns:
-        relative = Path(pattern).relative_to(ROOT) if Path(pattern).is_relative_to(ROOT) else Path(pattern)
-        names = [str(relative)] if (ROOT / relative / "run.json").exists() else []  # a name may hold brackets
-        names = names or [os.path.dirname(path) for path in glob(str(relative / "run.json"), root_dir=ROOT)]
+        names = [pattern]
+        if not (ROOT / pattern / "run.json").exists():  # the name of a folder may hold brackets, as patterns do
+            names = [os.path.dirname(path) for path in glob(f"{pattern}/run.json", root_dir=ROOT)]
         if not names:
             raise FileNotFoundError(f"{pattern}: no finished run there (no run.json); `make status` lists the runs")
-        paths += [ROOT / os.path.normpath(folder) for folder in names]
-    return sorted(folder for folder in set(paths) if part in record(folder)["method"]) if part else sorted(set(paths))
+        found |= {ROOT / name for name in names}
+    return sorted(folder for folder in found if not part or part in record(folder)["method"])
 
 
 def record(folder: Path) -> dict:
@@ -59,41 +59,6 @@ def record(folder: Path) -> dict:
     with reading(path):
         fields = json.loads(path.read_text())
         return {key: fields[key] for key in ("run", "method", "seed", "parameters")} | fields
-
-
-def seed_of(folder: Path) -> int:
-    """The seed by which a run is paired with other runs (`intervals`).
-
-    The start of a run is the first policy that its policy was trained from. There may be several copies of one start:
-    a start that is trained again on another processor gets other weights. If the run comes from the copy that was
-    sampled for publication, the result is the run's own seed. Runs from another copy pair only with each other: they
-    get a number from 1000 up.
-    """
-    fields, name, policy_hash = record(folder), "", ""
-    if not fields.get("parents"):  # such as a run by hand, whose folder may lie anywhere
-        return fields["seed"]
-    profile = (ROOT / folder).parents[2]
-    while parent := _parent_policy(fields):
-        name, policy_hash = parent
-        if not (profile / name / "run.json").exists():
-            break
-        fields = record(profile / name)
-    for kind in ("sample", "search"):
-        sampling_run = profile / kind / name.rpartition("/")[0].replace("/", "_") / name.rpartition("/")[2]
-        if name and (sampling_run / "run.json").exists():
-            published_hash = record(sampling_run)["parents"].get(name)
-            return record(folder)["seed"] + (policy_hash != published_hash) * 1000 * (1 + int(policy_hash[:4], 16))
-    return record(folder)["seed"]
-
-
-def _parent_policy(fields: dict) -> tuple[str, str] | None:
-    """Name and hash of the policy that a run sampled or was trained from. None if there is no such policy among the
-    run's parents."""
-    for key in ("init", "policy"):
-        parent = "/".join(Path(str(fields["parameters"].get(key, ""))).parts[-3:])
-        if parent in fields.get("parents", {}):
-            return parent, fields["parents"][parent]
-    return None
 
 
 def samples(patterns, sets=None, looks=("answer",), texts=False) -> pd.DataFrame:
@@ -116,9 +81,7 @@ def logs(patterns, columns=()) -> pd.DataFrame:
     tables = [empty.astype({"run": str, "method": str})]
     for folder in folders(patterns):
         fields, table = record(folder), read_table(folder / "metrics.csv")
-        run_columns = {key: fields[key] for key in ("run", "method")} | {"seed": seed_of(folder)}
-        run_columns = pd.DataFrame(run_columns, table.index)
-        tables.append(pd.concat([run_columns, table], axis=1))
+        tables.append(table.assign(run=fields["run"], method=fields["method"], seed=fields["seed"]))
     return pd.concat(tables, ignore_index=True).infer_objects()
 
 
@@ -225,7 +188,7 @@ def _records(patterns, file: str) -> dict[Path, dict]:
 def _judged(patterns, file, sets, looks, texts) -> pd.DataFrame:
     columns = ["run", "method", "seed", "style", "set", "problem", "tokens", "finish", "count"]
     columns += [column for look in looks for column in LOOKS[look][0]] + TEXTS * texts
-    for name in [sets] if isinstance(sets, str) else sets or ():
+    for name in sets or ():
         if name not in ("all", *EVALUATION_SETS) and not name.endswith(FILES):
             raise ValueError(f"there is no evaluation set {name!r}{nearest(name, EVALUATION_SETS)}")
     records = _records(patterns, file)
@@ -235,7 +198,7 @@ def _judged(patterns, file, sets, looks, texts) -> pd.DataFrame:
     for folder, fields in records.items():
         path, style = folder / file, fields["parameters"].get("prompt_style", "free")
         table = read_table(path, () if texts else TEXTS)
-        run_columns = {"run": fields["run"], "method": fields["method"], "seed": seed_of(folder), "style": style}
+        run_columns = {key: fields[key] for key in ("run", "method", "seed")} | {"style": style}
         run_columns = pd.DataFrame(run_columns, table.index)
         read_verdicts = partial(_verdicts, path, content(path), style, cache(partial(read_table, path)))
         run_looks = [look for look in looks if look != "steps" or not style.startswith("program")]

@@ -247,9 +247,7 @@ def searched(games: pd.DataFrame) -> pd.DataFrame:
     correct = best["correct"].astype(float)
     scores = {"pass@1": correct, "score": correct.mask((correct == 0) & (best["status"] != "missing"), 0.1)}
     scores["rejected"] = best[list(REJECTIONS)].sum(axis=1) / best["sampled"]
-    groups = best.groupby([*SEARCH, "repeats"], dropna=False, sort=False)
-    systems = pd.Series([_system(row) for row in groups.head(1).itertuples()], dtype="str")
-    return best.assign(**scores, system=systems.take(groups.ngroup().to_numpy()).set_axis(best.index))
+    return best.assign(**scores, system=[_system(row) for row in best.itertuples()])
 
 
 def _system(row) -> str:
@@ -326,7 +324,7 @@ def as_text(table: pd.DataFrame, signed=False, scale=100, digits=1) -> pd.Series
 
 
 def as_table(
-    table: pd.DataFrame, methods: Iterable[str], metrics: list[str], paper: pd.Series | None = None, digits=1
+    table: pd.DataFrame, methods: list[str], metrics: list[str], paper: pd.Series | None = None, digits=1
 ) -> pd.DataFrame:
     """Estimates or differences on one set as a table of text: a row per method, in the order of `methods`, and a column
     per metric.
@@ -334,12 +332,10 @@ def as_table(
     `table`: a table of `lib.study.intervals`. `paper`: the paper's numbers in percent, indexed by method and metric;
     they are put in parentheses. A method without a row in `table` is left out, and a cell without a number is empty.
     """
-    methods = [*methods]
     rows = table[table["metric"].isin(metrics) & table["method"].isin(methods)]
-    lookup = {} if paper is None else paper.to_dict()
-    paper_values = [lookup.get(key) for key in zip(rows["method"], rows["metric"], strict=True)]
-    text = with_paper(
-        as_text(rows, signed="baseline" in rows), pd.Series(paper_values, rows.index, dtype=float), digits
-    )
+    text = as_text(rows, signed="baseline" in rows)
+    if paper is not None:
+        keys = pd.MultiIndex.from_frame(rows[["method", "metric"]])
+        text = with_paper(text, paper.reindex(keys).set_axis(rows.index), digits)
     wide = rows.assign(text=text).pivot(index="method", columns="metric", values="text")
     return wide.reindex(index=[method for method in methods if method in wide.index], columns=metrics).fillna("")

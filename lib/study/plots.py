@@ -17,7 +17,6 @@ import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
 from IPython.display import Image, display
-from matplotlib.gridspec import SubplotSpec
 from matplotlib.patheffects import withStroke
 
 from lib.study.methods import methods, rank
@@ -86,13 +85,12 @@ def legend(fig, axes, beside=None) -> None:
 def save(fig, stem) -> list[Path]:
     """Write `stem`.png and `stem`.pdf without dates, so that equal figures give equal bytes. Returns the paths.
 
-    Of panels in a row that share a y axis, only the first keeps its label.
+    If all panels share a y axis, only the first of each row keeps its label.
 
     A notebook also displays the PNG, with the titles as alternative text for readers who cannot see it.
     """
     for ax in fig.axes:
-        siblings = ax.get_shared_y_axes().get_siblings(ax)
-        if any(is_left_of(other.get_subplotspec(), ax.get_subplotspec()) for other in siblings):
+        if ax.get_shared_y_axes().joined(ax, fig.axes[0]) and not ax.get_subplotspec().is_first_col():
             ax.set_ylabel("")
     paths = [Path(f"{stem}.png"), Path(f"{stem}.pdf")]
     fig.savefig(paths[0], dpi=200, metadata={"Software": None})
@@ -104,13 +102,6 @@ def save(fig, stem) -> list[Path]:
     width = round(100 * fig.get_figwidth())
     display(Image(url=f"data:image/png;base64,{picture}", width=width, alt=". ".join(filter(None, titles))))
     return paths
-
-
-def is_left_of(place: SubplotSpec | None, other: SubplotSpec | None) -> bool:
-    """Whether a panel's place is in the same row as the other and left of it. An inset has no place."""
-    if place is None or other is None:
-        return False
-    return place.rowspan == other.rowspan and place.colspan.start < other.colspan.start
 
 
 def percent(*axes) -> None:
