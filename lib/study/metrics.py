@@ -247,7 +247,8 @@ def searched(games: pd.DataFrame) -> pd.DataFrame:
     correct = best["correct"].astype(float)
     scores = {"pass@1": correct, "score": correct.mask((correct == 0) & (best["status"] != "missing"), 0.1)}
     scores["rejected"] = best[list(REJECTIONS)].sum(axis=1) / best["sampled"]
-    return best.assign(**scores, system=[_system(row) for row in best.itertuples()])
+    systems = pd.Series([_system(row) for row in best.itertuples()], best.index, dtype="str")  # text without a game too
+    return best.assign(**scores, system=systems)
 
 
 def _system(row) -> str:
