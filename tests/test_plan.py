@@ -121,8 +121,8 @@ NAMES |= {"engine": "transformers", "sets": {"test_50": 4}, "curriculum": "", "c
         ({"curriculum": "mixed", "curriculum_options": {"count": 4}}, "mixed has no option 'count'"),
         ({"prompt_style": "fre"}, "prompt_style is 'fre'.*'free'"),
         ({"engine": "transformer"}, "engine is 'transformer'.*'transformers'"),
-        ({"sets": {"heldout_100": 4}}, "sets.heldout_100 is 'heldout_100'.*'heldout_1000'"),
-        ({"eval_rewards": ["sparse", "progam"]}, "eval_rewards.1 is 'progam'.*'program'"),
+        ({"sets": {"heldout_100": 4}}, "sets is 'heldout_100'.*'heldout_1000'"),
+        ({"eval_rewards": ["sparse", "progam"]}, "eval_rewards is 'progam'.*'program'"),
     ],
 )
 def test_an_unknown_entry_of_a_table_and_an_unknown_option_are_refused(checkout, params, message):
