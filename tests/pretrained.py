@@ -44,9 +44,10 @@ for cell in nbformat.read("notebooks/91_explore_rollouts.ipynb", 4).cells:
         exec(cell.source, names)
         if "parameters" in cell.metadata.get("tags", []):
             names |= {"profile": "gpu8", "runs": ["sample/sft_free/0 (yours)", "sample/rloo_sparse/0 (yours)"]}
-names["policy"].value = "rloo/sparse/0 (yours)"
-names["go"].click()
-print(json.dumps([names["said"].value, names["view"].value, names["answered"].value, names["judged"].value]))
+at = vars(names["at"])
+at["policy"].value = "rloo/sparse/0 (yours)"
+at["go"].click()
+print(json.dumps([at[name].value for name in ("said", "view", "answered", "judged")]))
 """
 
 
