@@ -204,7 +204,7 @@ def test_a_set_that_does_not_exist_and_a_run_without_completions_are_named(made)
     folder = made("rloo/sparse", [RIGHT])
     with pytest.raises(ValueError, match="no evaluation set 'heldout_100': did you mean 'heldout_1000'"):
         judging.samples(folder, sets=["heldout_100"])
-    for known in (["heldout_1000"], ["my.csv"], ["all"]):
+    for known in (["heldout_1000"], ["my.csv"], ["all"], "heldout_1000"):
         assert judging.samples(folder, sets=known).empty
     record = json.loads((folder / "run.json").read_text()) | {"files": {"metrics.csv": {}}}
     (folder / "run.json").write_text(json.dumps(record))

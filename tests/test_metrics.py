@@ -259,6 +259,7 @@ def test_searched_by_hand():
     plain = usual.assign(rerank="none", weight=2.0)  # no value, so its weight is none of its name
     assert set(metrics.searched(judge(plain))["system"]) == {"16/16"}
     assert set(metrics.searched(judge(plain.assign(rerank="learned")))["system"]) == {"16/16 +learned λ=2"}
+    assert metrics.searched(judge(plain).iloc[:0])["system"].dtype == "str"  # notebook 60 joins it to other text
 
 
 def test_intervals_as_text():

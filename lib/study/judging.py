@@ -65,7 +65,7 @@ def samples(patterns, sets=None, looks=("answer",), texts=False) -> pd.DataFrame
     """All completions of sampling runs, judged. There is one row per distinct completion of a problem, which was drawn
     `count` times. Columns run, method, seed, style, set, problem, tokens, logprob, finish, count; the columns of each
     of `looks` (see `judge`; those of "steps" are empty for programs); and with `texts` also nums, target, completion.
-    `sets` restricts the evaluation sets."""
+    `sets` restricts the evaluation sets, to one name or to several."""
     return _judged(patterns, "generations.parquet", sets, looks, texts)
 
 
@@ -188,6 +188,7 @@ def _records(patterns, file: str) -> dict[Path, dict]:
 def _judged(patterns, file, sets, looks, texts) -> pd.DataFrame:
     columns = ["run", "method", "seed", "style", "set", "problem", "tokens", "finish", "count"]
     columns += [column for look in looks for column in LOOKS[look][0]] + TEXTS * texts
+    sets = [sets] if isinstance(sets, str) else sets
     for name in sets or ():
         if name not in ("all", *EVALUATION_SETS) and not name.endswith(FILES):
             raise ValueError(f"there is no evaluation set {name!r}{nearest(name, EVALUATION_SETS)}")

@@ -247,8 +247,9 @@ def searched(games: pd.DataFrame) -> pd.DataFrame:
     correct = best["correct"].astype(float)
     scores = {"pass@1": correct, "score": correct.mask((correct == 0) & (best["status"] != "missing"), 0.1)}
     scores["rejected"] = best[list(REJECTIONS)].sum(axis=1) / best["sampled"]
-    systems = pd.Series([_system(row) for row in best.itertuples()], best.index, dtype="str")  # text without a game too
-    return best.assign(**scores, system=systems)
+    groups = best.groupby([*SEARCH, "repeats"], dropna=False, sort=False)
+    systems = pd.Series([_system(row) for row in groups.head(1).itertuples()], dtype="str")
+    return best.assign(**scores, system=systems.take(groups.ngroup().to_numpy()).set_axis(best.index))
 
 
 def _system(row) -> str:
