@@ -13,7 +13,9 @@ from lib.game.solver import profiles, solutions
 from lib.learn.curriculum import (
     CURRICULA,
     Bandit,
+    EasyToHard,
     Frontier,
+    MixedOnline,
     MixedSuccess,
     ShortToLong,
     buckets,
@@ -240,3 +242,43 @@ def test_mixed_success_draws_what_sometimes_succeeds(monkeypatch):
     for rates in (np.zeros(100), -np.arange(100.0)):
         with pytest.raises(ValueError, match="failure rates"):
             MixedSuccess(chosen.problems, rates, 10, 0)
+
+
+def test_easy_problems_come_before_hard_ones():
+    order = EasyToHard(PROBLEMS, DIFFICULTY, 12, 0)
+    stages = [{int(p.nums[0]) // 10 for p in order.draw(4, step)} for step in range(12)]
+    assert stages == [{stage} for stage in range(6) for _ in range(2)]
+
+
+def test_difficulty_that_is_estimated_while_training_follows_the_policy():
+    """A policy that solves what has many solutions: what it surely solves or fails is drawn less and less."""
+    pool = problems(load("3to4", "heldout_1000"))
+
+    def success(some):
+        return np.clip((np.log(profiles(some)[0] + 1) - 1) / 2, 0, 1)
+
+    order = MixedOnline(pool, np.zeros(len(pool)), 100, 0)
+    assert order.predict(order.all_features) == pytest.approx(0.5)  # nothing is known yet
+    distances = []
+    for step in range(30):
+        drawn = order.draw(24, step)
+        assert len(set(drawn)) == 24
+        rates = success(drawn)
+        distances.append(abs(rates - 0.5).mean())
+        order.learn([0.0] * 24, rates)
+    at_random = abs(success(pool) - 0.5).mean()
+    assert distances[0] == pytest.approx(at_random, abs=0.1)
+    assert np.mean(distances[-10:]) < at_random - 0.05
+    resumed = MixedOnline(pool, np.zeros(len(pool)), 100, 0)
+    resumed.state = json.loads(json.dumps(order.state))
+    assert resumed.draw(24, 30) == order.draw(24, 30)
+
+
+def test_a_problem_is_drawn_in_proportion_to_its_predicted_mixture():
+    """p (1 - p), against a naive count of draws."""
+    order = MixedOnline(PROBLEMS, DIFFICULTY, 100, 0)
+    order.all_features = np.eye(5)[np.arange(60) % 5]
+    order.state = [*np.diag([99.0] * 5).ravel(), -45.0, -30.0, 0.0, 30.0, 45.0]  # p = .05, .2, .5, .8, .95
+    drawn = [p.nums[0] % 5 for step in range(2000) for p in order.draw(1, step)]
+    weights = np.array([0.0475, 0.16, 0.25, 0.16, 0.0475])
+    assert np.bincount(drawn) / 2000 == pytest.approx(weights / weights.sum(), abs=0.03)

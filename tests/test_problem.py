@@ -24,7 +24,7 @@ SIZES = {
     "showcase/test": 14, "3to4/test_50": 50, "3to4/validation_200": 200, "3to4/heldout_400": 400,
     "3to4/heldout_1000": 1000, "3to4/train": 50_000, "5num/test_50": 50, "5num/heldout_1000": 1000,
     "5num/train": 14_950, "6num/test_50": 50, "levels/test": 576, "3to4/validation": 1000,
-    "3to4/sealed_2000": 2000,
+    "3to4/sealed_2000": 2000, "3to4/sealed_1000": 1000, "3to4_low/train": 50_000,
 }  # fmt: skip
 
 
@@ -68,7 +68,9 @@ def test_mixture_and_ranges(sets):
     assert threes["3to4/train"] == 24_800
     for name, rows in sets.items():
         if name.startswith(("3to4", "5num", "6num")):
-            assert all(1 <= v <= 99 for p in rows for v in p.nums) and all(10 <= p.target <= 100 for p in rows)
+            lowest = 1 if name == "3to4_low/train" else 10
+            assert all(1 <= v <= 99 for p in rows for v in p.nums)
+            assert all(lowest <= p.target <= 100 for p in rows)
     assert {len(p.nums) for p in sets["5num/train"] + sets["5num/test_50"]} == {5}
     assert {len(p.nums) for p in sets["6num/test_50"]} == {6}
 

@@ -37,6 +37,7 @@ MAX_NUMBERS = 6  # in one problem: the solver takes no more
 _NUMBER = re.compile(r"([1-9][0-9]{0,17})(?:\.0+)?")  # 98.0: spreadsheets and data frames make floats
 _TARGET = re.compile(r"(-?[0-9]{1,18})(?:\.0+)?")
 
+TRAINING_SETS = ("3to4", "5num", "3to4_low")  # the last one has targets from 1, the others from 10
 EVALUATION_SETS: dict[str, tuple[str, ...]] = {  # by their names in figures and tables: (name, split) and source
     "validation_200": ("3to4", "validation_200"),
     "validation": ("3to4", "validation"),
@@ -44,6 +45,7 @@ EVALUATION_SETS: dict[str, tuple[str, ...]] = {  # by their names in figures and
     "heldout_400": ("3to4", "heldout_400"),
     "heldout_1000": ("3to4", "heldout_1000"),
     "sealed_2000": ("3to4", "sealed_2000"),  # sampled once, by sample/sealed_* (data/README.md)
+    "sealed_1000": ("3to4", "sealed_1000"),  # sampled once, by sample/restarts_*
     "test_5num_50": ("5num", "test_50"),
     "heldout_5num_1000": ("5num", "heldout_1000"),
     "test_6num_50": ("6num", "test_50"),

@@ -2,10 +2,12 @@
 
 `Bandit` is that of `dense`, "Enhancing RLOO with Dense Symbolic Rewards and Bandit-Driven Curricula" (Sangpisit and
 Thawornbut), Section 3.5; ours learns from an update before it draws the problems of the next one. `Frontier` follows a
-suggestion of its Section 7, and `MixedSuccess` and `ShortToLong` follow `trace` and `program`.
+suggestion of its Section 7, as does `EasyToHard`; `MixedSuccess`, `MixedOnline` and `ShortToLong` follow `trace` and
+`program`.
 """
 
 from collections.abc import Sequence
+from functools import cached_property
 from math import exp
 
 import numpy as np
@@ -118,7 +120,15 @@ class MixedSuccess(Curriculum):
         return self.share
 
 
-class ShortToLong(Curriculum):
+class EasyToHard(Curriculum):
+    """`dense`, Section 7: the hand-designed order with which a learned bandit should be compared. There is one stage
+    for each bucket, of equal length, and the easiest bucket comes first."""
+
+    def probabilities(self, step: int) -> np.ndarray:
+        return np.eye(self.count)[step * self.count // self.steps]
+
+
+class ShortToLong(EasyToHard):
     """`program`: a curriculum over the length of programs. A problem of n numbers needs n - 1 operations. There is one
     stage for each bucket, and the shortest programs come first."""
 
@@ -127,22 +137,69 @@ class ShortToLong(Curriculum):
     def __init__(self, problems, difficulty, *data):
         super().__init__(problems, np.array([len(problem.nums) for problem in problems]), *data)
 
-    def probabilities(self, step: int) -> np.ndarray:
-        return np.eye(self.count)[step * self.count // self.steps]
+
+class Predicted(Curriculum):
+    """Predicts a problem's success while training goes on, for curricula that choose by it.
+
+    The prediction is a ridge regression of the share of correct rollouts on the count of numbers, the logarithm of the
+    count of solutions, and the operators needed. An observation from `memory` updates ago has the weight 1/e. The state
+    holds the sums of the regression. Before anything is observed, every prediction is one half.
+    """
+
+    memory = 20.0  # updates
+    width = 5  # features of a problem
+
+    def __init__(self, *data):
+        super().__init__(*data)
+        self.state = [0.0] * (self.width * self.width + self.width)
+
+    def predict(self, features: np.ndarray) -> np.ndarray:
+        """The predicted share of correct rollouts, (problems,), from features, (problems, width)."""
+        *squares, products = np.array(self.state).reshape(self.width + 1, self.width)
+        return 0.5 + features @ np.linalg.solve(squares + np.eye(self.width), products)
+
+    def learn(self, signal, correct):
+        sums = np.concatenate([self.drawn.T @ self.drawn, [self.drawn.T @ (np.asarray(correct) - 0.5)]])
+        self.state = (np.array(self.state) * exp(-1 / self.memory) + sums.ravel()).tolist()
+        return {"predicted": float(self.predicted.mean())}
+
+    def features(self, problems: Sequence[Problem]) -> np.ndarray:
+        """The features from which success is predicted, (problems, width)."""
+        counts, simplest = profiles(problems)
+        sizes = [len(problem.nums) for problem in problems]
+        return np.stack([np.ones(len(sizes)), sizes, np.log(counts + 1), simplest == 1, simplest == 2], axis=1)
 
 
-class Frontier(Curriculum):
+class MixedOnline(Predicted):
+    """`trace`, Table 1, difficulty-aware sampling, with a success that is estimated while training goes on: a training
+    problem of predicted success p is drawn in proportion to p (1 - p), from all of them. So no probes are needed, and
+    the choice follows the policy."""
+
+    least = 0.02  # p and 1 - p are at least this, so that no problem is ruled out by the regression alone
+
+    def draw(self, count: int, step: int) -> list[Problem]:
+        rng = np.random.default_rng([self.seed, step])
+        predicted = np.clip(self.predict(self.all_features), self.least, 1 - self.least)
+        weight = predicted * (1 - predicted)
+        chosen = rng.choice(len(self.problems), count, replace=False, p=weight / weight.sum())
+        self.drawn = self.all_features[chosen]
+        self.predicted = predicted[chosen]
+        return [self.problems[i] for i in chosen]
+
+    @cached_property
+    def all_features(self) -> np.ndarray:
+        return self.features(self.problems)
+
+
+class Frontier(Predicted):
     """`dense`, Section 7: new problems at the edge of what the policy can solve at present.
 
     For each update, `candidates` times as many problems are drawn as it needs, and those whose predicted success is
-    nearest to one half are used. They have as many numbers as the training problems and come from the same ranges. The
-    prediction is a ridge regression of the share of correct rollouts on the count of numbers, the logarithm of the
-    count of solutions, and the operators needed. An observation from `memory` updates ago has the weight 1/e. The state
-    holds the sums of the regression. Raises ValueError if too few problems in these ranges are solvable.
+    nearest to one half are used. They have as many numbers as the training problems and come from the same ranges.
+    Raises ValueError if too few problems in these ranges are solvable.
     """
 
-    candidates, memory = 20, 20.0
-    width = 5  # features of a problem
+    candidates = 20
     rounds = 50  # of drawing new problems for one update, before an error is raised
 
     def __init__(self, *data):
@@ -151,7 +208,6 @@ class Frontier(Curriculum):
         numbers = [n for problem in self.problems for n in problem.nums]
         targets = [problem.target for problem in self.problems]
         self.ranges = [range(int(min(values)), int(max(values)) + 1) for values in (numbers, targets)]
-        self.state = [0.0] * (self.width * self.width + self.width)
 
     def draw(self, count: int, step: int) -> list[Problem]:
         rng, candidates, quota = np.random.default_rng([self.seed, step]), [], count * self.candidates
@@ -163,17 +219,11 @@ class Frontier(Curriculum):
             found = f"{len(candidates):,} of {self.rounds * 4 * quota:,} with numbers {numbers} and targets {targets}"
             raise ValueError(f"the frontier curriculum finds no problems: {found}, as in training, can be solved")
         candidates = candidates[:quota]
-        *squares, products = np.array(self.state).reshape(self.width + 1, self.width)
         features = self.features(candidates)
-        predicted = 0.5 + features @ np.linalg.solve(squares + np.eye(self.width), products)
+        predicted = self.predict(features)
         nearest = np.argsort(abs(predicted - 0.5), kind="stable")[:count]
         self.drawn, self.predicted = features[nearest], predicted[nearest]
         return [candidates[i] for i in nearest]
-
-    def learn(self, signal, correct):
-        sums = np.concatenate([self.drawn.T @ self.drawn, [self.drawn.T @ (np.asarray(correct) - 0.5)]])
-        self.state = (np.array(self.state) * exp(-1 / self.memory) + sums.ravel()).tolist()
-        return {"predicted": float(self.predicted.mean())}
 
     def solvable(self, rng: np.random.Generator, count: int) -> list[Problem]:
         """Draws `count` problems like the training problems, and returns the solvable ones in no evaluation set."""
@@ -189,16 +239,12 @@ class Frontier(Curriculum):
             if solutions and problem.key not in held_out
         ]
 
-    def features(self, problems: Sequence[Problem]) -> np.ndarray:
-        """The features from which success is predicted, (problems, width)."""
-        counts, simplest = profiles(problems)
-        sizes = [len(problem.nums) for problem in problems]
-        return np.stack([np.ones(len(sizes)), sizes, np.log(counts + 1), simplest == 1, simplest == 2], axis=1)
-
 
 CURRICULA: dict[str, type[Curriculum]] = {
     "bandit": Bandit,
+    "easy_to_hard": EasyToHard,
     "short_to_long": ShortToLong,
     "mixed": MixedSuccess,
+    "mixed_online": MixedOnline,
     "frontier": Frontier,
 }

@@ -94,7 +94,7 @@ def searched(search: dict[str, Any]) -> dict[str, Any]:
 
 
 NAMES: dict[str, Any] = {
-    "problem_set": entry("game.problem.HUB"),
+    "problem_set": entry("game.problem.TRAINING_SETS"),
     "prompt_style": entry("game.prompts.PROMPTS"),
     "design": entry("learn.demonstrations.DEMONSTRATIONS"),
     "reward": entry("rewards.REWARDS"),
@@ -171,7 +171,8 @@ def demonstrated(given: Mapping[str, Any], style: str) -> Iterator[str]:
     demonstrations, five = given["demonstrations"], given.get("five_numbers", 0)
     if five > demonstrations:
         yield f"five_numbers is {five}: it is a part of the {demonstrations} demonstrations"
-    for name, count in {"3to4": demonstrations + given.get("eval_demonstrations", 0) - five, "5num": five}.items():
+    problem_set = given.get("problem_set", "3to4")
+    for name, count in {problem_set: demonstrations + given.get("eval_demonstrations", 0) - five, "5num": five}.items():
         if count > (there := rows(f"{name}/train")):
             yield f"demonstrations and eval_demonstrations need {count} problems of {name}, which has {there}"
     design, traces = given.get("design", "free"), table("learn.demonstrations.TRACES")
