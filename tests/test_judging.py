@@ -119,7 +119,7 @@ def test_verdicts_are_kept_by_file_and_by_code(made, kept, monkeypatch):
     assert len(judged) == 1 and len(list(kept.iterdir())) == 1
     made("sample/sft_free", ["nothing"])  # another file in its place
     assert judging.samples(folder)["status"].tolist() == ["missing"] and len(judged) == 2
-    monkeypatch.setattr(judging, "_code", lambda: "changed")
+    monkeypatch.setattr(judging, "code", lambda: "changed")
     judging.samples(folder)
     assert len(judged) == 3
     next(kept.glob("*changed*")).write_bytes(b"torn")  # a damaged one is judged again
@@ -152,10 +152,10 @@ def test_published_verdicts_count_for_the_code_and_the_content_that_they_name(ma
     content = judging.content(samples)
     monkeypatch.setattr(judging, "JUDGED_BY", named)
     for code, of, rows, said in [
-        (judging._code(), content, 2, ["as published"] * 2),
+        (judging.code(), content, 2, ["as published"] * 2),
         ("another", content, 2, ours),
-        (judging._code(), "another", 2, ours),
-        (judging._code(), content, 1, ours),  # no verdict on the second row
+        (judging.code(), "another", 2, ours),
+        (judging.code(), content, 1, ours),  # no verdict on the second row
     ]:
         columns = {name: [*verdicts[name].tolist()[:rows], *[None] * (2 - rows)] for name in verdicts}
         table = pa.table(columns).replace_schema_metadata({"content": of})

@@ -1,4 +1,4 @@
-"""Profile `paper`: its runs resolve to every value that a paper states, and its notebooks run.
+"""Profile `paper`: its runs resolve to every value of hyperparameters.csv, and its notebooks run.
 
 Folders of the same names replace the hub's model and data sets: a small randomly initialised Qwen2, a byte-level
 tokenizer, and rows with the columns and wording of the hub's.
@@ -10,10 +10,12 @@ import os
 import re
 import subprocess
 import sys
+from collections import Counter
 from inspect import signature
 from pathlib import Path
 
 import nbformat
+import numpy as np
 import pandas as pd
 import pytest
 import torch
@@ -28,9 +30,9 @@ from lib.game.problem import EVALUATION_SETS, HUB, Problem, load, load_set, prob
 from lib.game.prompts import ENDS, PROMPTS, render_prompt
 from lib.learn import model, trainer
 from lib.learn.curriculum import Bandit
-from lib.learn.demonstrations import HUB_DEMONSTRATIONS
+from lib.learn.demonstrations import HUB_DEMONSTRATIONS, TRACES
 from lib.learn.generation import Sampling
-from lib.learn.preference import train_preference
+from lib.learn.preference import HUB_PAIRS, train_preference
 from lib.learn.rloo import RLOOTrainer, train_rloo
 from lib.learn.search import SearchSettings
 from lib.learn.sft import train_sft
@@ -40,7 +42,7 @@ from tests.conftest import copy_of_the_repository, this_project
 from tests.test_preference import settings_of
 from tests.test_training import quick, sft_settings
 
-ELSEWHERE = {  # stated, and not the value of a run: a data set's size, a formula, or what "Choices" departs from
+ELSEWHERE = {  # not the value of a run: a data set's size, a formula, or what choices.csv departs from
     ("ast", "sft_examples"),
     ("program", "target_tolerance"),
     ("dense", "ipo_log_ratios"),
@@ -84,7 +86,7 @@ def common(paper: str, specs) -> dict[str, list]:
         ],
         **{name: [quick().max_grad_norm] for name in ("max_grad_norm", "sft_max_grad_norm")},
         "base_model": [sft["init"]],
-        "sft_demonstrations": [HUB_DEMONSTRATIONS] * (sft["source"] == "hub"),
+        "sft_demonstrations": demonstrations(paper, sft),
         "train_problems": [HUB[run.params["problem_set"]] for run in rloo if run.params["source"] == "hub"],
         **dict.fromkeys(("kl_reference", "initial_policy"), starts(rloo)),
         **asked(of("prompt_style") + of("prompt_style", samples)),
@@ -106,6 +108,12 @@ def common(paper: str, specs) -> dict[str, list]:
         "schedule": ["constant"],
         "seeds": [1],  # of a run; the papers have no second one
     }
+
+
+def demonstrations(paper: str, sft: dict) -> list[str]:
+    """The data set that SFT reads; for `program` also how many of its 1,000 rows are left for training."""
+    used = f"{1000 - sft['eval_demonstrations']} of " if paper == "program" else ""
+    return [used + HUB_DEMONSTRATIONS] * (sft["source"] == "hub")
 
 
 def starts(runs) -> list[str]:
@@ -213,6 +221,78 @@ def special(specs) -> dict[tuple[str, str], list]:
     }
 
 
+def chosen(specs) -> dict[tuple[str, str], list]:
+    """What no paper states, beyond `common`: values of ours."""
+    params = {name: spec.params for name, spec in specs.items()}
+    action_dpo = [params[f"preference/agent_{teacher}"] for teacher in ("binary", "hard", "soft")]
+    sweep = params["search/values"]["searches"][0]
+    search = SearchSettings()
+    six = problems(load("3to4", "train").select(range(6)))
+    bandit = Bandit(six, np.arange(6), 1, 0)
+    seeds = Counter(spec.run for spec in this_project().specs("paper").values())
+    shaped = ("dense", "gated", "guarded", "group", "effort", "hardness")
+    weights = {name: rewards.TRACE_REWARDS[f"trace_{name}"][0] for name in shaped}
+    return {
+        ("ast", "samples_heldout_400"): [
+            params[f"sample/heldout400_{name}"]["sets"]["heldout_400"]
+            for name in ("sft_free", "rloo_sparse", "rloo_ast_tau2")
+        ],
+        ("dense", "preference_pairs"): [HUB_PAIRS] * (params["preference/ipo"]["source"] == "hub"),
+        ("dense", "ipo_beta"): [params["preference/ipo"]["beta"]],
+        ("dense", "lambda_1"): [signature(rewards.dense).parameters["lambda_1"].default],
+        ("dense", "step_aggregate"): [
+            params[name]["reward_options"]["aggregate"] for name in ("rloo/dense", "rloo/hybrid")
+        ],
+        ("dense", "bandit_initial_value"): bandit.state,
+        ("agent", "base_model"): [params["sft/pick"]["init"]],
+        **{("agent", name): [getattr(search, name)] for name in ("temperature", "top_p", "top_k")},
+        ("agent", "lambda_sweep"): [sweep["weight"]],
+        ("agent", "alpha_sweep"): [sweep["alpha"]],
+        ("agent", "beta_dpo"): [run["beta"] for run in action_dpo],
+        ("agent", "dpo_steps"): [run["steps"] for run in action_dpo],
+        ("agent", "dpo_batch_pairs"): [run["batch_size"] for run in action_dpo],
+        ("agent", "dpo_learning_rate"): [run["learning_rate"] for run in action_dpo],
+        ("agent", "sft_problems"): [params["sft/pick"]["demonstrations"]],
+        ("agent", "pairs_per_state"): [params["actions/pick"]["most_pairs"]],
+        ("agent", "actions_drawn_per_state"): [params["actions/pick"]["samples"]],
+        ("agent", "hard_case_weight"): [params["actions/pick"]["hard_weight"]],
+        ("agent", "distillation_eta"): [params["actions/pick"]["eta"]],
+        ("agent", "max_tokens_tag"): [params["actions/pick"]["max_tokens"], search.max_tokens],
+        ("agent", "seeds"): [sorted(seeds[name] for name in ("search/sft_distilled", "search/sft_pick"))],
+        ("trace", "problems_per_step_of_200_updates"): [params["rloo/sparse_200"]["problems_per_step"]],
+        ("trace", "light_backtracking_share"): [TRACES[params["sft/trace"]["design"]].backtracks],
+        ("trace", "variants_of_a_problem"): [sorted({design.variants for design in TRACES.values()})],
+        ("trace", "validity_weight"): [weights["dense"]["validity"]],
+        ("trace", "success_bonus"): [weights[name]["bonus"] for name in weights if name != "dense"],
+        ("trace", "fault_penalty"): [weights["guarded"]["penalty"]],
+        ("trace", "group_aware_validity_weight"): [weights["group"]["validity"]],
+        ("trace", "effort_weight"): [weights[name]["effort"] for name in ("effort", "hardness")],
+        ("trace", "effort_tries_for_the_full_weight"): [tries_for_the_full_effort()],
+        ("trace", "hardness_weight"): [weights["hardness"]["hardness"]],
+        ("trace", "entropy_coefficient_stronger"): [
+            params[f"rloo/trace_{name}"]["entropy_coef"] for name in ("entropy", "explore")
+        ],
+        ("trace", "explore_group_size"): [params["rloo/trace_explore"]["group_size"]],
+        ("trace", "explore_temperature"): [params["rloo/trace_explore"]["temperature"]],
+        ("trace", "probe_samples"): [params["pairs/trace_probes"]["samples"]],
+    }
+
+
+def tries_for_the_full_effort() -> int:
+    """After how many valid tries beyond the needed one the bonus for effort of `trace` stops growing."""
+    problem = Problem((1, 2), 3)
+    reward = rewards.get_reward("trace_effort")
+    misses = ["2 - 1 = 1", "1 * 2 = 2", "2 / 1 = 2", "1 - 2 = -1", "1 / 2 = 1/2"]
+
+    def paid(extra: int) -> float:
+        tried = "".join(f"state [1, 2]\ntry {miss}\nbacktrack\n" for miss in misses[:extra])
+        trace = f"{tried}state [1, 2]\ntry 1 + 2 = 3\nstate [3]"
+        return reward([f"<think>\n{trace}\n</think>\n<answer>1 + 2</answer>"], problem)[0].total
+
+    totals = [paid(extra) for extra in range(len(misses) + 1)]
+    return totals.index(max(totals))
+
+
 def read(value: str):
     """A cell of the table: a number, a truth, e to a power, a list of such, or a word."""
     if ";" in value:
@@ -225,12 +305,12 @@ def read(value: str):
         return value
 
 
-RESOLVED = ["prompt", "chat_template", "test_split", "initial_policy"]  # whether a paper states them or not
-STATED = pd.read_csv(PAPER / "hyperparameters.csv", dtype=str).query("source == 'stated' or parameter in @RESOLVED")
+LISTED = pd.read_csv(PAPER / "hyperparameters.csv", dtype=str)  # what the papers state, and what we chose
 
 
 def test_every_paper_has_prompt_template_test_split_and_initial_policy():
-    assert STATED[STATED["parameter"].isin(RESOLVED)].groupby("paper").size().to_dict() == dict.fromkeys(
+    resolved = LISTED["parameter"].isin(["prompt", "chat_template", "test_split", "initial_policy"])
+    assert LISTED[resolved].groupby("paper").size().to_dict() == dict.fromkeys(
         ("agent", "ast", "dense", "program", "trace"), 4
     )
 
@@ -239,20 +319,20 @@ def test_every_paper_has_prompt_template_test_split_and_initial_policy():
 def settings():
     specs = {spec.run: spec for spec in reversed(this_project().specs("paper").values())}  # of the first seed
     shared = {(paper, name): values for paper in RLOO for name, values in common(paper, specs).items()}
-    return shared | special(specs)
+    return shared | special(specs) | chosen(specs)
 
 
-@pytest.mark.parametrize("paper", STATED["paper"].unique())
-def test_what_a_paper_states_is_what_its_runs_resolve_to(settings, paper):
-    for _, name, value, _ in STATED[STATED["paper"] == paper].itertuples(index=False):
+@pytest.mark.parametrize("paper", LISTED["paper"].unique())
+def test_every_value_of_a_paper_stated_or_ours_is_what_its_runs_resolve_to(settings, paper):
+    for _, name, value, source in LISTED[LISTED["paper"] == paper].itertuples(index=False):
         if (paper, name) not in ELSEWHERE:
             values = settings[paper, name]
-            assert values, f"{paper} states {name}, and no run has it"
+            assert values, f"hyperparameters.csv has {name} of {paper} ({source}), and no run has it"
             for found in values:
                 expected = read(value)
                 exact = isinstance(expected, (str, bool)) or isinstance(found, list)
                 same = found == (expected if exact else pytest.approx(expected, rel=1e-3))
-                assert same, f"{paper}: {name} is {found}, stated {value}"
+                assert same, f"{paper}: {name} is {found}, and {value} in hyperparameters.csv ({source})"
 
 
 # --- its notebooks ------------------------------------------------------------------------------------------------

@@ -1,16 +1,12 @@
 """The documents are true: their numbers are those of figures/ and of published runs, and everything they name exists.
 
-`python -m tests.test_readme` writes these numbers into README.md and notebooks/README.md.
+`python -m lib.runs documents` writes these numbers into README.md and notebooks/README.md.
 """
 
 import json
-import math
 import re
 import subprocess
-from collections import defaultdict
 from pathlib import Path
-from statistics import median
-from textwrap import fill
 
 import pandas as pd
 import pytest
@@ -18,216 +14,21 @@ import pytest
 from lib.files import DATA, FIGURES, PAPER, PROBLEMS, REFERENCE, ROOT
 from lib.game.problem import Problem
 from lib.game.verifiers import verify_answer
-from lib.study import claims, words
+from lib.study import documents
+from lib.study.documents import LOGS, README, figures, refreshed, reports_claims
 
-README, LIB, LOGS = ROOT / "README.md", ROOT / "lib/README.md", ROOT / "notebooks/README.md"
+LIB = ROOT / "lib/README.md"
 LISTED = ["git", "ls-files", "-co", "--exclude-standard", "*.md"]  # what is or could be committed
 DOCUMENTS = [ROOT / name for name in subprocess.run(LISTED, cwd=ROOT, capture_output=True, text=True).stdout.split()]
 NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
 STUDIES = ["ast", "program", "dense", "trace", "agent", "coverage"]
 
 
-def figures(name: str, *index: str) -> pd.DataFrame:
-    return pd.read_csv(FIGURES / f"{name}.csv").set_index([*index]).sort_index()
-
-
-def levels() -> pd.DataFrame:
-    """Every method on heldout_1000: from this table alone, so that a number has one interval."""
-    made = figures("grand_front", "method", "metric")
-    assert {"unanswered", "tokens"} <= {*made}, "figures/grand_front.csv is older than notebook 90: `make figures`"
-    return made
-
-
-def cell(ours: pd.Series, paper: pd.DataFrame) -> str:
-    """An estimate in percent, its interval if runs were repeated, and the paper's number if there is one."""
-    value, low, high = 100 * ours[["estimate", "low", "high"]].astype(float)
-    text = f"{value:.1f} [{low:.1f}, {high:.1f}]" if ours["runs"] > 1 else f"{value:.1f}"
-    return f"{text} ({paper['value'].iloc[0]:.1f})" if len(paper) else text
-
-
-def said(paper: pd.DataFrame, study: str, method: str, metric: str) -> pd.DataFrame:
-    """What a study's report says of a method: if several tables do, the first."""
-    by = paper["paper"] == study.strip("`")
-    return paper[by & (paper["method"] == method) & (paper["metric"] == metric)]
-
-
-def results(text: str) -> str:
-    """The results table. A row's method is the one of its label. Of the agent's search (label, budget) pass@1 is the
-    game with the best score, and pass@16 any of those that it keeps; study `exact` samples nothing."""
-    methods = pd.read_csv(DATA / "methods.csv").set_index("label")["method"]
-    names = ("set", "method", "metric")
-    ours, games, exact = (
-        levels(),
-        *(figures(name, *names).loc["heldout_1000"] for name in ("agent_table4", "exact_pass_at_k")),
-    )
-    paper = pd.read_csv(PAPER / "results.csv").query("set == 'test_50' and not method.str.endswith('_533')")
-    equal = figures("coverage_equal_tokens", "method").filter(like="solved").rename(columns=lambda name: name[8:])
-    head, rule, *lines = text.strip().splitlines()
-    for i, line in enumerate(lines):
-        study, label, *_ = (part.strip() for part in line.strip("|").split("|"))
-        plain, _, budget = label.rpartition(", ")
-        theirs, unanswered, tokens = [paper[:0], paper[:0]], "", ""
-        if study == "`exact`":
-            method = methods[label]
-            rows = [exact.loc[(method, f"pass@{k}")] for k in (1, 16)]
-        elif label in methods:
-            method = methods[label]
-            rows = [ours.loc[(method, f"pass@{k}")] for k in (1, 16)]
-            theirs = [said(paper, study, method, f"pass@{k}") for k in (1, 16)]
-            unanswered, tokens = f"{100 * rows[0]['unanswered']:.1f}", f"{rows[0]['tokens']:,.0f}"
-        else:
-            method = f"{methods[plain]} {budget}"
-            rows = [games.loc[(method, metric)] for metric in ("pass@1", "any")]
-            theirs, tokens = [paper[:0], said(paper, study, method, "pass@1")], f"{rows[0]['tokens']:,.0f}"
-        cells = [study, label, f"{rows[0]['runs']:.0f}", *map(cell, rows, theirs)]
-        known = method in equal.index
-        cells.append(cell(pd.concat([equal.loc[method], rows[0][["runs"]]]), paper[:0]) if known else "")
-        lines[i] = f"| {' | '.join([*cells, unanswered, tokens])} |"
-    return "\n".join([head, rule, *lines])
-
-
-def shares(method: str) -> str:
-    """Pass@1 and pass@16 of a method: "47.2% and 63.5%"."""
-    ours = levels()["estimate"][method]
-    return f"{100 * ours['pass@1']:.1f}% and {100 * ours['pass@16']:.1f}%"
-
-
-def moves(method: str, other: str) -> str:
-    """How a method's pass@1 and pass@16 differ from another's, by the intervals of the differences."""
-    gaps = pd.read_csv(FIGURES / "ast_differences.csv").query("set == 'heldout_1000'")
-    rows = [words.pick(gaps, method=method, baseline=other, metric=f"pass@{k}") for k in (1, 16)]
-    one, many = (words.compared(row, "is higher", "is lower", "does not differ significantly") for row in rows)
-    if one == many == "does not differ significantly":
-        return "neither pass@1 nor pass@16 differs significantly"
-    return f"pass@1 {one} and pass@16 {many}"
-
-
-def counted(runs: float) -> str:
-    return "one run" if runs == 1 else f"{runs:.0f} runs"
-
-
-def findings(_: str) -> str:
-    """Three findings with their caveats, and the count of the reports' claims. The verbs follow the intervals."""
-    of, rollouts = levels().xs("pass@1", level="metric"), figures("ast_budget", "method")["rollouts"]
-    few, many = (rollouts[f"rloo/{name}"].max() for name in ("sparse", "sparse_533"))
-    best, start = (of.loc[name, ["unanswered", "tokens"]] for name in ("rloo/cov_pass4", "sft/free"))
-    equal = figures("coverage_equal_tokens", "method").filter(like="difference").rename(columns=lambda name: name[12:])
-    equal = equal.assign(baseline="").loc["rloo/cov_pass4"]
-    level = words.compared(equal, "is higher than", "is lower than", "does not differ significantly from")
-    leads = figures("grand_claims", "id").loc[["coverage-19", "coverage-17"], "low"]
-    assert (leads > 0).all(), "best of four no longer beats the sparse reward at pass@1 and SFT at pass@16: write anew"
-    ours = figures("grand_claims", "id").loc[["exact-5", "coverage-28", "coverage-29"], "answer"]
-    assert (ours == "holds").all(), f"write the sentences on our own two studies anew: {ours.to_dict()}"
-    gains = figures("grand_claims", "id").loc[["coverage-28", "coverage-29"], "estimate"]
-    assert gains.between(0.06, 0.08).all(), f"README says that the best of four raises pass@16 by seven points: {gains}"
-    first = claims.tally(reports_claims()).loc["all, as first posed"]
-    again = figures("grand_claims", "id").loc[["coverage-40", "coverage-38"], "answer"]
-    verbs = again.map({"holds": "is higher", "open": "does not differ significantly", "reversed": "is lower"})
-    both = f"pass@1 {verbs.iloc[0]} and pass@16 {verbs.iloc[1]}"
-    both = "both leads hold" if (again == "holds").all() else both
-    claimed = figures("grand_claims", "id")
-    longer = claimed.loc[["coverage-32", "coverage-33"], "answer"]
-    assert (longer == "holds").all(), f"write the sentences on {many:,.0f} rollouts anew: {longer.to_dict()}"
-    late = words.compared(claimed.loc["coverage-34"], "is higher", "is lower", "does not differ significantly")
-    long_runs = of.loc[["rloo/sparse_533", "rloo/cov_pass4_533"], "runs"]
-    assert (long_runs == 5).all(), f"say how many runs have {many:,.0f} rollouts: {long_runs.to_dict()}"
-    late_ast = claimed.loc[["ast-34", "ast-35"], "answer"]
-    assert [*late_ast] == ["holds", "open"], f"write the end of the second finding anew: {late_ast.to_dict()}"
-    assert claimed.loc["ast-34", "seeds"] == 5, "say how many runs of the AST reward are long"
-    assert claimed.loc["coverage-51", "answer"] == "holds", "write the sentence on equal tokens anew"
-    large_runs = figures("coverage_sizes", "method")["runs"].loc["rloo/large_pass4"].min()
-    limit = figures("coverage_limits", "method").loc["rloo/cov_pass4_533 T0.8", "limit"]
-    smaller, larger = (claimed.loc[[f"coverage-{n}", f"coverage-{n + 1}"], "answer"] for n in (57, 62))
-    assert (smaller == "open").all(), f"write the sentence on the smaller base model anew: {smaller.to_dict()}"
-    assert [*larger] == ["open", "holds"], f"write the sentence on the larger base model anew: {larger.to_dict()}"
-    found = f"""\
-1. **Rewarding correctness alone** (the sparse reward: 1 for a correct answer, 0.1 for a wrong one).
-After {few:,.0f} rollouts {moves("rloo/sparse", "sft/free")}:
-{shares("rloo/sparse")} (SFT: {shares("sft/free")}). With {many:,.0f} rollouts, about as many as in `ast`, it
-reaches {shares("rloo/sparse_533")}, within 3 points of SFT's coverage.
-2. **Partial credit for near misses** (by abstract syntax trees, AST): {shares("rloo/ast_tau2")}.
-Compared with the sparse reward, {moves("rloo/ast_tau2", "rloo/sparse")}; after {many:,.0f} rollouts
-only pass@1 is significantly lower.
-3. **Rewarding the best of four samples together**, and nothing for a wrong answer, beats the sparse reward at pass@1
-and SFT at pass@16: {shares("rloo/cov_pass4")}. But {100 * best["unanswered"]:.1f}% of its samples give no answer
-(SFT: {100 * start["unanswered"]:.1f}%), at {best["tokens"]:.0f} tokens per sample (SFT: {start["tokens"]:.0f}).
-With the tokens of sixteen SFT samples, its coverage {level} SFT's: {words.estimate(equal)}.
-On 2,000 sealed problems {both}; from a base model a quarter as large neither is significant, from one twice
-as large ({counted(large_runs)}) only the second. With {many:,.0f} rollouts it has
-{shares("rloo/cov_pass4_533")}: pass@16 is higher than the sparse reward's, and pass@1 {late}.
-At temperature 0.8, cut at {limit} tokens ({counted(claimed.loc["coverage-51", "seeds"])}), it then beats SFT at equal
-tokens by {words.estimate(claimed.loc["coverage-51"])}."""
-    parts = [fill(part, 140, subsequent_indent="   ") for part in re.split(r"\n(?=\d\. )", found)]
-    counts = f"""We tested **{first[["holds", "open", "reversed"]].sum()} comparisons** of the reports, as
-first posed: {first["holds"]} hold, {first["reversed"]} are reversed, {first["open"]} are open;
-{first.get("not run", 0)} more not run. In {first["contradict the paper"]} the size differs clearly from the report's
-([what this means](#the-claims))."""
-    return "\n".join([*parts, "", fill(counts, 140)])
-
-
-def reports_claims(own=False) -> pd.DataFrame:
-    """The answered claims of the five reports; or our own conjectures, which are all of study `coverage` and others."""
-    made = pd.read_csv(FIGURES / "grand_claims.csv").fillna({"changed": ""})
-    ours = made["paper"].isin(["coverage", "exact"]) | made["claim"].str.startswith("Conjecture")
-    return made[ours if own else ~ours]
-
-
-def tally(made: pd.DataFrame) -> str:
-    """How many contrasts of each study were answered in which way: as first posed + as posed again after results."""
-    counts = claims.tally(made)
-    rows = [["", *counts], ["---"] * (len(counts.columns) + 1)]
-    for name in counts.index[~counts.index.str.endswith("posed again")]:
-        again = name.removesuffix(", as first posed") + ", posed again"
-        more = [f" + {number}" for number in counts.loc[again]] if again in counts.index else [""] * len(counts.columns)
-        cells = [f"{number}{extra}" for number, extra in zip(counts.loc[name], more, strict=True)]
-        rows.append([name.removesuffix(", as first posed"), *cells])
-    return "\n".join(f"| {' | '.join(row)} |" for row in rows)
-
-
-def notebooks(text: str) -> str:
-    """The map of notebooks with the median minutes of their committed runs; without such runs, what is written."""
-    took = defaultdict(list)
-    for path in sorted(REFERENCE.glob("cpu/*/*/*/run.json")):
-        record = json.loads(path.read_text())
-        took[record["notebook"]].append(record["elapsed"] / 60)
-    lines = text.splitlines()
-    for i, line in enumerate(lines[2:], start=2):
-        if made := took[re.search(r"notebooks/(\w+)\.ipynb", line)[1]]:
-            lines[i] = re.sub(r"[^|]*\|$", f" {max(1, round(median(made)))} |", line)
-    return "\n".join(lines)
-
-
-def seen(text: str) -> str:
-    """The published runs that show a symptom: means of a column over the first and the last tenth of its rows."""
-    head, rule, *lines = text.splitlines()
-    for i, line in enumerate(lines):
-        run, column = re.findall("`([^`]+)`", line)
-        logged = pd.read_csv(REFERENCE / run / "metrics.csv")[column].dropna()
-        tenth = math.ceil(len(logged) / 10)
-        ends = [f"{part.mean():.3g}" for part in (logged[:tenth], logged[-tenth:])]
-        lines[i] = "|".join([*line.split("|")[:4], *(f" {end} " for end in ends), ""])
-    return "\n".join([head, rule, *lines])
-
-
-PARTS = {"findings": findings, "results": results, "notebooks": notebooks, "seen": seen}
-PARTS |= {"claims": lambda _: tally(reports_claims()), "conjectures": lambda _: tally(reports_claims(own=True))}
-
-
-def refreshed(text: str) -> str:
-    """A document with its generated parts as figures/ and the committed runs have them."""
-    for name in re.findall("<!-- (\\w+): begin -->", text):
-        begin, end = f"<!-- {name}: begin -->\n", f"<!-- {name}: end -->"
-        before, rest = text.split(begin)
-        inside, after = rest.split(end)
-        text = f"{before}{begin}{PARTS[name](inside.strip())}\n{end}{after}"
-    return text
-
-
 @pytest.mark.parametrize("path, parts", [(README, 5), (LOGS, 1)], ids=["README", "notebooks"])
 def test_a_document_has_the_numbers_of_the_figures_and_of_the_runs(path, parts):
     text = path.read_text()
     assert text.count(": begin -->") == parts
-    assert refreshed(text) == text, f"`.venv/bin/python -m tests.test_readme` writes them into {path}"
+    assert refreshed(text) == text, f"`.venv/bin/python -m lib.runs documents` writes them into {path}"
 
 
 LOGGED_BY = {"sft": "10", "rloo": "11", "preference": "13", "pairs": "12", "actions": "14", "mix": "19", "exact": "81"}
@@ -408,7 +209,11 @@ def test_the_tables_of_choices_are_whole(name, columns):
         assert not table.duplicated(["study", "choice"]).any()
 
 
-if __name__ == "__main__":
-    for document in (README, LOGS):
-        document.write_text(refreshed(document.read_text()))
-        print(f"{document.relative_to(ROOT)} has the numbers of figures/ and of the published runs")
+def test_a_sentence_whose_answer_has_changed_is_named(monkeypatch):
+    def changed(name, *index):
+        table = figures(name, *index)
+        return table.assign(answer="open") if name == "grand_claims" else table
+
+    monkeypatch.setattr(documents, "figures", changed)
+    with pytest.raises(documents.DocumentError, match=r"write the sentences on our own two studies anew: .*exact-5"):
+        documents.findings("")

@@ -1,64 +1,12 @@
-"""How much runs of one trainer differ (data/spreads.csv), which intervals use for methods with few runs.
-
-`python -m tests.test_spreads` makes the table again, from all published policies that were trained at least four times.
-A trainer with fewer than four such policies gets the numbers of all trainers together.
-"""
-
-import json
+"""How much runs of one trainer differ (data/spreads.csv), which intervals use for methods with few runs."""
 
 import numpy as np
 import pandas as pd
 import pytest
 from scipy import stats
-from scipy.special import digamma, polygamma
 
-from lib.files import DATA, REFERENCE, progress, write_table
-from lib.study import intervals, judging, metrics
-
-ASKED = [f"pass@{k}" for k in (1, 2, 4, 8, 16)]
-ASKED += ["mean pass@k<=16", "wrong_numbers", "missing", "distinct completions", "solved at equal tokens"]
-
-
-def prior(seen, freedom) -> tuple[float, float]:
-    """Location and degrees of freedom of the scaled inverse chi-square that variances follow whose estimates `seen`
-    have so many degrees each: moments of their logarithms (Smyth 2004)."""
-    moved = np.log(seen) - digamma(freedom / 2) + np.log(freedom / 2)
-    rest = moved.var(ddof=1) - polygamma(1, freedom / 2).mean()
-    grid = np.geomspace(0.5, 30, 2000)  # less than half a degree, or more than thirty, no dozen of policies can tell
-    own = grid[np.abs(polygamma(1, grid / 2) - max(rest, 1e-9)).argmin()]
-    return float(np.exp(moved.mean() + digamma(own / 2) - np.log(own / 2))), float(own)
-
-
-def spreads_of() -> pd.DataFrame:
-    """Columns trainer, metric, variance between runs net of problems, freedom, policies."""
-    found = {}
-    of_start = judging.samples(REFERENCE / "cpu/sample/sft_free/*", ["heldout_1000"])
-    budget = 16 * metrics.text_scores(of_start)["tokens"].mean()  # of sixteen samples of SFT
-    for folder in progress(sorted(REFERENCE.glob("*/sample/*")), 0, "reading"):
-        runs = sorted(folder.glob("*/run.json"))
-        method = json.loads(runs[0].read_text())["method"] if runs else ""
-        policy = folder.name == method.replace("/", "_")  # of other samples of it, other sets and temperatures
-        if len(runs) < intervals.ENOUGH or not policy:
-            continue
-        judged = judging.samples([path.parent for path in runs], ["heldout_1000"])
-        scores = metrics.problem_scores(metrics.counts(judged), (1, 2, 4, 8, 16), (16,))
-        scores = scores.join(metrics.text_scores(judged))
-        paid = (budget / scores["tokens"].groupby("method").mean()).clip(1, 16)
-        scores["solved at equal tokens"] = metrics.solved_with(metrics.counts(judged), paid)
-        for (_, _, metric), one in intervals.measured(scores[ASKED], {method: {method: 1.0}}).items():
-            if one.of_runs and one.runs >= intervals.ENOUGH:
-                row = (one.of_runs * one.runs, one.interaction * one.runs, one.runs - 1)
-                found.setdefault((intervals.trainer(method), metric), []).append(row)
-    table = []
-    for name, metric in sorted(found):
-        each = found[name, metric]
-        if len(each) < 4:  # too few to know how unequal spreads are: those of all trainers
-            each = [row for (_, other), rows in found.items() if other == metric for row in rows]
-        seen, made, freedom = np.array(each).T
-        at, own = prior(seen, freedom)
-        own = min(own, freedom.sum())  # no more than these policies know
-        table.append((name, metric, max(0.0, at - np.median(made)), own, len(each)))
-    return pd.DataFrame(table, columns=["trainer", "metric", "variance", "freedom", "policies"])
+from lib.study import intervals, metrics
+from lib.study.spreads import TABLE, measure, prior
 
 
 def test_the_prior_is_that_of_the_variances_drawn_from_it():
@@ -70,10 +18,10 @@ def test_the_prior_is_that_of_the_variances_drawn_from_it():
 
 
 def test_the_table_is_that_of_the_published_runs():
-    table = pd.read_csv(DATA / "spreads.csv")
+    table = pd.read_csv(TABLE)
     assert (table["policies"] >= 4).all() and table["freedom"].between(0.5, 30).all()
     assert {*table["trainer"]} == {"rloo", "sft", "preference"}
-    again, remedy = spreads_of(), "`python -m tests.test_spreads`, then `make figures`"
+    again, remedy = measure(), "`python -m lib.runs spreads`, then `make figures`"
     assert again[["trainer", "metric"]].equals(table[["trainer", "metric"]]), remedy
     for column in ("variance", "freedom"):
         np.testing.assert_allclose(again[column], table[column], rtol=1e-6, err_msg=remedy)
@@ -160,7 +108,3 @@ def test_identical_methods_of_five_and_of_three_runs_seldom_differ():
         found = intervals._with_loans(sides, [(1e-4, 2.5)] * 2, *own)
         missed.append(abs(mean) > intervals.half_width(of_problems, 200, *found))
     assert 0.01 <= np.mean(missed) <= 0.06, np.mean(missed)
-
-
-if __name__ == "__main__":
-    write_table(spreads_of(), DATA / "spreads.csv")

@@ -13,7 +13,7 @@ from typing import Annotated
 
 from typer import Argument, Option, Typer
 
-from lib.files import DATA, RUNS, clock, shown
+from lib.files import DATA, RUNS, clock, shown, write_table
 from lib.runs import make as making
 from lib.runs.declare import DeclarationError
 from lib.runs.folder import processor, write_json
@@ -110,6 +110,30 @@ def report(profile: Annotated[str, Argument()] = "cpu") -> None:
     """Write the executed studies of a profile as a static website to figures/site. A study that was not made on this
     machine is taken as `figures` executed it."""
     print(f"made {shown(making.report(project, profile))}")
+
+
+@app.command()
+def documents() -> None:
+    """Write the numbers of README.md and notebooks/README.md again, from figures/ and the published runs."""
+    from lib.study import documents
+
+    documents.refresh()
+
+
+@app.command()
+def spreads() -> None:
+    """Make data/spreads.csv again, the spread that methods of few runs borrow, from the published samples."""
+    from lib.study import spreads
+
+    write_table(spreads.measure(), spreads.TABLE)
+
+
+@app.command()
+def verdicts() -> None:
+    """Judge the published samples again after a change of a verifier, and save the verdicts beside them."""
+    from lib.study import verdicts
+
+    verdicts.refresh()
 
 
 @app.command()

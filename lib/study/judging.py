@@ -3,7 +3,7 @@
 The record of a run (run.json) gives its method, its seed and the style of prompt that was completed. Verdicts are
 cached in the folder `.verdicts` next to the runs, under the hash of the judged file and the hash of the judging code. A
 published run has verdicts in its own folder, in verdicts.parquet, which has the same rows as the file of samples. They
-are used only if data/reference/judged_by.txt holds the hash of the present code. `python -m tests.test_verdicts` judges
+are used only if data/reference/judged_by.txt holds the hash of the present code. `python -m lib.runs verdicts` judges
 all published runs again and writes this hash.
 """
 
@@ -223,7 +223,7 @@ def _verdicts(
     columns = LOOKS[look][0]
     if (table := published(path, digest, rows, columns)) is not None:
         return table.set_axis(rows)
-    cache_file = CACHE / f"{digest}-{name}-{_code()}-{style}-{look}.parquet"
+    cache_file = CACHE / f"{digest}-{name}-{code()}-{style}-{look}.parquet"
     with suppress(FileNotFoundError, ValueError):  # the cached file is missing or damaged
         return read_table(cache_file).set_axis(rows)
     verdicts = judge(reader().loc[rows], style, look)[columns]
@@ -254,11 +254,11 @@ def published(path: Path, digest: str, rows: pd.Index, columns: list[str]) -> pd
 @cache
 def _trusted() -> bool:
     """Whether the published verdicts were made by this code."""
-    return JUDGED_BY.exists() and JUDGED_BY.read_text().strip() == _code()
+    return JUDGED_BY.exists() and JUDGED_BY.read_text().strip() == code()
 
 
 @cache
-def _code() -> str:
+def code() -> str:
     """The hash of all code that makes verdicts, without comments and docstrings: the same on all Python versions."""
     parts = (expression, Problem, programs, steps, traces, verifiers, judge, *(read for _, read in LOOKS.values()))
     trees = [skeleton(ast.parse(inspect.getsource(part))) for part in parts]

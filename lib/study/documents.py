@@ -1,0 +1,339 @@
+"""Writes the numbers of README.md and notebooks/README.md, from figures/ and the published runs.
+
+A generated part stands between `<!-- name: begin -->` and `<!-- name: end -->`; PARTS has the
+function that writes it. `python -m lib.runs documents` writes all of them. A sentence whose verb
+does not follow from a table names the answers that it rests on, and if these change, `DocumentError`
+says which sentence must be written anew.
+"""
+
+import json
+import math
+import re
+from collections import defaultdict
+from collections.abc import Callable
+from statistics import median
+from textwrap import fill
+
+import pandas as pd
+
+from lib.files import DATA, FIGURES, PAPER, REFERENCE, ROOT, shown
+from lib.study import claims, words
+
+README = ROOT / "README.md"
+LOGS = ROOT / "notebooks/README.md"
+WIDTH = 140
+KS = (1, 16)
+OURS = ["coverage", "exact"]  # studies of which all claims are our own
+
+
+class DocumentError(ValueError):
+    """A sentence of a document is no longer true, or the figures are too old to write it."""
+
+
+def require(stands: bool, message: str) -> None:
+    """Raises DocumentError with the message unless `stands`."""
+    if not stands:
+        raise DocumentError(message)
+
+
+def figures(name: str, *index: str) -> pd.DataFrame:
+    """A table of figures/ with these columns as its sorted index."""
+    return pd.read_csv(FIGURES / f"{name}.csv").set_index([*index]).sort_index()
+
+
+# The results table
+
+
+def levels() -> pd.DataFrame:
+    """Every method on heldout_1000: from this table alone, so that a number has one interval."""
+    made = figures("grand_front", "method", "metric")
+    whole = {"unanswered", "tokens"} <= {*made}
+    require(whole, "figures/grand_front.csv is older than notebook 90: `make figures`")
+    return made
+
+
+def cell(ours: pd.Series, paper: pd.DataFrame) -> str:
+    """An estimate in percent, its interval if runs were repeated, and the paper's number if there
+    is one."""
+    value, low, high = 100 * ours[["estimate", "low", "high"]].astype(float)
+    text = f"{value:.1f} [{low:.1f}, {high:.1f}]" if ours["runs"] > 1 else f"{value:.1f}"
+    return f"{text} ({paper['value'].iloc[0]:.1f})" if len(paper) else text
+
+
+def said(paper: pd.DataFrame, study: str, method: str, metric: str) -> pd.DataFrame:
+    """What a study's report says of a method: if several tables do, the first."""
+    by = paper["paper"] == study.strip("`")
+    return paper[by & (paper["method"] == method) & (paper["metric"] == metric)]
+
+
+def results(text: str) -> str:
+    """The results table. A row's method is the one of its label. Of the agent's search (label,
+    budget) pass@1 is the game with the best score, and pass@16 any of those that it keeps; study
+    `exact` samples nothing."""
+    head, rule, *lines = text.strip().splitlines()
+    rows = [_result(*line.strip("|").split("|")[:2]) for line in lines]
+    return "\n".join([head, rule, *rows])
+
+
+def _result(study: str, label: str) -> str:
+    """One row of the results table."""
+    study = study.strip()
+    label = label.strip()
+    methods = pd.read_csv(DATA / "methods.csv").set_index("label")["method"]
+    paper = pd.read_csv(PAPER / "results.csv").query("set == 'test_50'")
+    paper = paper[~paper["method"].str.endswith("_533")]
+    nothing = paper[:0]
+    theirs = [nothing, nothing]
+    unanswered = ""
+    tokens = ""
+    if study == "`exact`":
+        method = methods[label]
+        of_exact = figures("exact_pass_at_k", "set", "method", "metric").loc["heldout_1000"]
+        rows = [of_exact.loc[(method, f"pass@{k}")] for k in KS]
+    elif label in methods:
+        method = methods[label]
+        rows = [levels().loc[(method, f"pass@{k}")] for k in KS]
+        theirs = [said(paper, study, method, f"pass@{k}") for k in KS]
+        unanswered = f"{100 * rows[0]['unanswered']:.1f}"
+        tokens = f"{rows[0]['tokens']:,.0f}"
+    else:
+        plain, _, budget = label.rpartition(", ")
+        method = f"{methods[plain]} {budget}"
+        games = figures("agent_table4", "set", "method", "metric").loc["heldout_1000"]
+        rows = [games.loc[(method, metric)] for metric in ("pass@1", "any")]
+        theirs = [nothing, said(paper, study, method, "pass@1")]
+        tokens = f"{rows[0]['tokens']:,.0f}"
+    cells = [study, label, f"{rows[0]['runs']:.0f}", *map(cell, rows, theirs)]
+    equal = figures("coverage_equal_tokens", "method").filter(like="solved")
+    equal = equal.rename(columns=lambda name: name.removeprefix("solved, "))
+    known = method in equal.index
+    paid = pd.concat([equal.loc[method], rows[0][["runs"]]]) if known else None
+    cells.append(cell(paid, nothing) if known else "")
+    return f"| {' | '.join([*cells, unanswered, tokens])} |"
+
+
+# The findings
+
+
+def shares(method: str) -> str:
+    """Pass@1 and pass@16 of a method: "47.2% and 63.5%"."""
+    ours = levels()["estimate"][method]
+    return f"{100 * ours['pass@1']:.1f}% and {100 * ours['pass@16']:.1f}%"
+
+
+def moves(method: str, other: str) -> str:
+    """How a method's pass@1 and pass@16 differ from another's, by the intervals of the
+    differences."""
+    gaps = pd.read_csv(FIGURES / "ast_differences.csv").query("set == 'heldout_1000'")
+    same = "does not differ significantly"
+    verbs = []
+    for k in KS:
+        row = words.pick(gaps, method=method, baseline=other, metric=f"pass@{k}")
+        verbs.append(words.compared(row, "is higher", "is lower", same))
+    if verbs == [same, same]:
+        return "neither pass@1 nor pass@16 differs significantly"
+    return f"pass@1 {verbs[0]} and pass@16 {verbs[1]}"
+
+
+def counted(runs: float) -> str:
+    """A number of runs in words."""
+    return "one run" if runs == 1 else f"{runs:.0f} runs"
+
+
+def answered(*names: str) -> pd.Series:
+    """The answers to these claims."""
+    return figures("grand_claims", "id").loc[[*names], "answer"]
+
+
+def findings(_: str) -> str:
+    """Three findings with their caveats, and the count of the reports' claims. The verbs follow
+    the intervals."""
+    rollouts = figures("ast_budget", "method")["rollouts"]
+    few = rollouts["rloo/sparse"].max()
+    many = rollouts["rloo/sparse_533"].max()
+    check_findings(many)
+    found = [_sparse(few, many), _near_misses(many), _best_of_four(many)]
+    parts = [fill(part, WIDTH, subsequent_indent="   ") for part in found]
+    return "\n".join([*parts, "", fill(_count(), WIDTH)])
+
+
+def check_findings(many: float) -> None:
+    """Raises DocumentError if an answer has changed on which a sentence of the findings rests."""
+    claimed = figures("grand_claims", "id")
+    leads = claimed.loc[["coverage-19", "coverage-17"], "low"]
+    require(
+        bool((leads > 0).all()),
+        "best of four no longer beats the sparse reward at pass@1 and SFT at pass@16: write anew",
+    )
+    gains = claimed.loc[["coverage-28", "coverage-29"], "estimate"]
+    require(
+        bool(gains.between(0.06, 0.08).all()),
+        f"README says that the best of four raises pass@16 by seven points: {gains}",
+    )
+    runs = levels().xs("pass@1", level="metric")["runs"]
+    runs = runs[["rloo/sparse_533", "rloo/cov_pass4_533"]]
+    require(bool((runs == 5).all()), f"say how many runs have {many:,.0f} rollouts: {dict(runs)}")
+    long_ast = claimed.loc["ast-34", "seeds"]
+    require(long_ast == 5, "say how many runs of the AST reward are long")
+    rests_on = {
+        "the sentences on our own two studies": {
+            "exact-5": "holds",
+            "coverage-28": "holds",
+            "coverage-29": "holds",
+        },
+        f"the sentences on {many:,.0f} rollouts": {"coverage-32": "holds", "coverage-33": "holds"},
+        "the end of the second finding": {"ast-34": "holds", "ast-35": "open"},
+        "the sentence on equal tokens": {"coverage-51": "holds"},
+        "the sentence on the smaller base model": {"coverage-57": "open", "coverage-58": "open"},
+        "the sentence on the larger base model": {"coverage-62": "open", "coverage-63": "holds"},
+    }
+    for sentence, expected in rests_on.items():
+        now = dict(answered(*expected))
+        require(now == expected, f"write {sentence} anew: {now}")
+
+
+def _sparse(few: float, many: float) -> str:
+    return f"""\
+1. **Rewarding correctness alone** (the sparse reward: 1 for a correct answer, 0.1 for a wrong one).
+After {few:,.0f} rollouts {moves("rloo/sparse", "sft/free")}:
+{shares("rloo/sparse")} (SFT: {shares("sft/free")}). With {many:,.0f} rollouts, about as many as in
+`ast`, it reaches {shares("rloo/sparse_533")}, within 3 points of SFT's coverage."""
+
+
+def _near_misses(many: float) -> str:
+    return f"""\
+2. **Partial credit for near misses** (by abstract syntax trees, AST): {shares("rloo/ast_tau2")}.
+Compared with the sparse reward, {moves("rloo/ast_tau2", "rloo/sparse")}; after {many:,.0f} rollouts
+only pass@1 is significantly lower."""
+
+
+def _best_of_four(many: float) -> str:
+    of = levels().xs("pass@1", level="metric")
+    best = of.loc["rloo/cov_pass4"]
+    start = of.loc["sft/free"]
+    equal = figures("coverage_equal_tokens", "method").filter(like="difference")
+    equal = equal.rename(columns=lambda name: name.removeprefix("difference, "))
+    equal = equal.assign(baseline="").loc["rloo/cov_pass4"]
+    same = "does not differ significantly"
+    level = words.compared(equal, "is higher than", "is lower than", f"{same} from")
+    again = answered("coverage-40", "coverage-38")
+    verbs = again.map({"holds": "is higher", "open": same, "reversed": "is lower"})
+    both = f"pass@1 {verbs.iloc[0]} and pass@16 {verbs.iloc[1]}"
+    both = "both leads hold" if (again == "holds").all() else both
+    claimed = figures("grand_claims", "id")
+    late = words.compared(claimed.loc["coverage-34"], "is higher", "is lower", same)
+    warm = claimed.loc["coverage-51"]
+    large_runs = figures("coverage_sizes", "method")["runs"].loc["rloo/large_pass4"].min()
+    limit = figures("coverage_limits", "method").loc["rloo/cov_pass4_533 T0.8", "limit"]
+    return f"""\
+3. **Rewarding the best of four samples together**, and nothing for a wrong answer, beats the sparse
+reward at pass@1 and SFT at pass@16: {shares("rloo/cov_pass4")}. But {100 * best["unanswered"]:.1f}%
+of its samples give no answer (SFT: {100 * start["unanswered"]:.1f}%), at {best["tokens"]:.0f} tokens
+per sample (SFT: {start["tokens"]:.0f}). With the tokens of sixteen SFT samples, its coverage {level}
+SFT's: {words.estimate(equal)}. On 2,000 sealed problems {both}; from a base model a quarter as large
+neither is significant, from one twice as large ({counted(large_runs)}) only the second. With
+{many:,.0f} rollouts it has {shares("rloo/cov_pass4_533")}: pass@16 is higher than the sparse
+reward's, and pass@1 {late}. At temperature 0.8, cut at {limit} tokens ({counted(warm["seeds"])}), it
+then beats SFT at equal tokens by {words.estimate(warm)}."""
+
+
+def _count() -> str:
+    first = claims.tally(reports_claims()).loc["all, as first posed"]
+    return f"""\
+We tested **{first[["holds", "open", "reversed"]].sum()} comparisons** of the reports, as first
+posed: {first["holds"]} hold, {first["reversed"]} are reversed, {first["open"]} are open;
+{first.get("not run", 0)} more not run. In {first["contradict the paper"]} the size differs clearly
+from the report's ([what this means](#the-claims))."""
+
+
+# The claims
+
+
+def reports_claims(own=False) -> pd.DataFrame:
+    """The answered claims of the five reports; or our own conjectures, which are all of study
+    `coverage` and others."""
+    made = pd.read_csv(FIGURES / "grand_claims.csv").fillna({"changed": ""})
+    ours = made["paper"].isin(OURS) | made["claim"].str.startswith("Conjecture")
+    return made[ours if own else ~ours]
+
+
+def tally(made: pd.DataFrame) -> str:
+    """How many contrasts of each study were answered in which way: as first posed + as posed again
+    after results."""
+    counts = claims.tally(made)
+    first = ", as first posed"
+    rows = [["", *counts], ["---"] * (len(counts.columns) + 1)]
+    for name in counts.index[~counts.index.str.endswith("posed again")]:
+        cells = [str(number) for number in counts.loc[name]]
+        again = name.removesuffix(first) + ", posed again"
+        if again in counts.index:
+            more = counts.loc[again]
+            cells = [f"{text} + {number}" for text, number in zip(cells, more, strict=True)]
+        rows.append([name.removesuffix(first), *cells])
+    return "\n".join(f"| {' | '.join(row)} |" for row in rows)
+
+
+# Tables about runs
+
+
+def notebooks(text: str) -> str:
+    """The map of notebooks with the median minutes of their committed runs; without such runs, what
+    is written."""
+    took = _minutes()
+    lines = text.splitlines()
+    for i, line in enumerate(lines[2:], start=2):
+        match = re.search(r"notebooks/(\w+)\.ipynb", line)
+        made = took.get(match[1], []) if match else []
+        if made:
+            lines[i] = re.sub(r"[^|]*\|$", f" {max(1, round(median(made)))} |", line)
+    return "\n".join(lines)
+
+
+def _minutes() -> dict[str, list[float]]:
+    """How many minutes each published run of a notebook took."""
+    took = defaultdict(list)
+    for path in sorted(REFERENCE.glob("cpu/*/*/*/run.json")):
+        record = json.loads(path.read_text())
+        took[record["notebook"]].append(record["elapsed"] / 60)
+    return dict(took)
+
+
+def seen(text: str) -> str:
+    """The published runs that show a symptom: means of a column over the first and the last tenth
+    of its rows."""
+    head, rule, *lines = text.splitlines()
+    for i, line in enumerate(lines):
+        run, column = re.findall("`([^`]+)`", line)
+        logged = pd.read_csv(REFERENCE / run / "metrics.csv")[column].dropna()
+        tenth = math.ceil(len(logged) / 10)
+        ends = [f" {part.mean():.3g} " for part in (logged[:tenth], logged[-tenth:])]
+        lines[i] = "|".join([*line.split("|")[:4], *ends, ""])
+    return "\n".join([head, rule, *lines])
+
+
+PARTS: dict[str, Callable[[str], str]] = {
+    "findings": findings,
+    "results": results,
+    "claims": lambda _: tally(reports_claims()),
+    "conjectures": lambda _: tally(reports_claims(own=True)),
+    "notebooks": notebooks,
+    "seen": seen,
+}
+
+
+def refreshed(text: str) -> str:
+    """A document with its generated parts as figures/ and the published runs have them."""
+    for name in re.findall("<!-- (\\w+): begin -->", text):
+        begin = f"<!-- {name}: begin -->\n"
+        end = f"<!-- {name}: end -->"
+        before, rest = text.split(begin)
+        inside, after = rest.split(end)
+        text = f"{before}{begin}{PARTS[name](inside.strip())}\n{end}{after}"
+    return text
+
+
+def refresh() -> None:
+    """Writes the generated parts of both documents."""
+    for document in (README, LOGS):
+        document.write_text(refreshed(document.read_text()))
+        print(f"{shown(document)} has the numbers of figures/ and of the published runs")

@@ -1,0 +1,97 @@
+"""Writes the verdicts that are published with the samples (verdicts.parquet, judged_by.txt).
+
+`python -m lib.runs verdicts` makes them again after a change of the judge. For samples that were
+published since then, it takes the verdicts that `make figures` has kept.
+"""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from lib.files import REFERENCE, atomic, progress, read_table
+from lib.study import judging
+
+SAMPLES = ("generations.parquet", "trajectories.parquet")
+
+
+def files() -> list[Path]:
+    """All published files of samples, apart from the pairs that policies learn from."""
+    found = [path for name in SAMPLES for path in REFERENCE.glob(f"*/*/*/*/{name}")]
+    return sorted(path for path in found if path.parts[-4] != "pairs")
+
+
+def kept(path: Path, samples: pd.DataFrame) -> Iterator[tuple[str, str, pd.Index]]:
+    """What the published verdicts on a file of samples hold: problem set, look, and the rows of the
+    set."""
+    file = path.parent / judging.VERDICTS
+    if not file.exists():
+        return
+    verdicts = pq.read_table(file)
+    sets = samples.groupby("set", sort=False) if "set" in samples else [("all", samples)]
+    for name, rows in sets:
+        for look, (columns, _) in judging.LOOKS.items():
+            if {*columns} <= {*verdicts.column_names}:
+                last = verdicts[columns[-1]].take(rows.index.to_numpy())
+                if not last.null_count:
+                    yield str(name), look, rows.index
+
+
+def judged(path: Path, samples: pd.DataFrame, look: str) -> pd.DataFrame:
+    """The verdicts of one look on `samples`, which are rows of the file `path`."""
+    style = judging.record(path.parent)["parameters"].get("prompt_style", "free")
+    return judging.judge(samples, style, look)[judging.LOOKS[look][0]]
+
+
+def write(path: Path, size: int, parts: list[tuple[pd.Index, pd.DataFrame]]) -> None:
+    """Writes verdicts on parts of a file of `size` rows beside it, with null in all other places."""
+    cells: dict[str, np.ndarray] = {}
+    for rows, verdicts in parts:
+        for name in verdicts:
+            column = cells.setdefault(name, np.full(size, None, dtype=object))
+            column[rows] = verdicts[name].to_numpy(dtype=object)
+    arrays = {name: pa.array(column.tolist(), from_pandas=False) for name, column in cells.items()}
+    table = pa.table(arrays).replace_schema_metadata({"content": judging.content(path)})
+    file = path.parent / judging.VERDICTS
+    old = pq.read_table(file) if file.exists() else table[:0]
+    same_columns = {*old.column_names} == {*table.column_names}
+    if not (same_columns and old.select(table.column_names).equals(table, True)):
+        with atomic(file) as temporary:
+            pq.write_table(table, temporary, compression="zstd", compression_level=19)
+
+
+def refresh() -> None:
+    """Judges all that is published anew, if the code has changed; adds what `make figures` has
+    judged since."""
+    code = judging.code()
+    changed = judging.JUDGED_BY.read_text().strip() != code
+    paths = files()
+    for path in progress(paths, len(paths), "judging"):
+        _refresh_one(path, code, changed)
+    judging.JUDGED_BY.write_text(f"{code}\n")
+
+
+def _refresh_one(path: Path, code: str, changed: bool) -> None:
+    content = judging.content(path)
+    cached = judging.CACHE.glob(f"{content}-*-{code}-*.parquet")
+    new = {tuple(file.stem.split("-")[1::3]): file for file in cached}
+    file = path.parent / judging.VERDICTS
+    of_others = False
+    if file.exists():
+        of_others = pq.read_schema(file).metadata.get(b"content") != content.encode()
+    if not (new or changed or of_others):
+        return
+    samples = read_table(path)
+    parts = []
+    for name, look, rows in [] if of_others else kept(path, samples):
+        if (name, look) in new:
+            continue
+        old = None if changed else judging.published(path, content, rows, judging.LOOKS[look][0])
+        parts.append((rows, judged(path, samples.loc[rows], look) if old is None else old))
+    for (name, _), cache_file in new.items():
+        rows = samples.index[samples["set"] == name] if "set" in samples else samples.index
+        parts.append((rows, read_table(cache_file)))
+    write(path, len(samples), parts)
