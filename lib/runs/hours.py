@@ -25,7 +25,7 @@ STATES = 6  # size of the two saved states for resuming, in policies; a finished
 ACTION, MOVES = 32, 3  # at most: tokens of an action's tag, and actions of a game
 DEMONSTRATION = 500  # tokens of a hub demonstration with its prompt
 PROBLEMS = {"heldout_1000": 1000, "heldout_5num_1000": 1000, "validation": 1000, "levels": 576, "heldout_400": 400}
-PROBLEMS |= {"validation_200": 200, "sealed_2000": 2000}  # other sets have 50 or fewer
+PROBLEMS |= {"validation_200": 200, "sealed_2000": 2000, "sealed_1000": 1000}  # other sets have 50 or fewer
 MANY = 50  # a plan of more runs than this is shown by kind only
 
 
