@@ -535,6 +535,20 @@ def test_a_notebook_that_jupyterlab_saved_is_the_same(tmp_path):
     assert code("x = f(1,2)") == code("", "x = f(1, 2)  # two", "  \n", "# nothing") != code("x = f(1, 3)")
 
 
+def test_a_cell_that_only_reports_is_no_part_of_a_run(tmp_path):
+    """Results stay as they are if a notebook shows more of them."""
+    codes = []
+    for tags in ([], ["report"], ["other"]):
+        path = tmp_path / f"{len(codes)}/notebooks/mine.ipynb"
+        path.parent.mkdir(parents=True)
+        write_notebook(path, "output = ''\nseed = 0", "x = 1", "show(x)")
+        book = json.loads(path.read_text())
+        book["cells"][-1]["metadata"]["tags"] = tags
+        path.write_text(json.dumps(book))
+        codes.append(Project(path.parents[1]).code("mine"))
+    assert codes[0] == codes[2] != codes[1]
+
+
 REWARDS = '''
 WEIGHT = 0.5
 def helper(x):

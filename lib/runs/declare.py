@@ -151,14 +151,15 @@ def explain(error: Mapping[str, Any]) -> str:
 
 
 def read_notebook(path: Path) -> tuple[dict[str, Any], list[str]]:
-    """A notebook's parameters with their defaults, read as literals, and the text of its other code cells. Raises
-    DeclarationError."""
+    """A notebook's parameters with their defaults, read as literals, and the text of its other code cells. Cells tagged
+    `report` only show what the others made, so that a run does not depend on them. Raises DeclarationError."""
     if not path.exists():
         known(path.stem, [other.stem for other in path.parent.glob("*.ipynb")], f"{YAML}: notebook")
     try:
         cells = [cell for cell in json.loads(path.read_text())["cells"] if cell["cell_type"] == "code"]
         [parameters_cell] = [cell for cell in cells if "parameters" in cell["metadata"].get("tags", [])]
-        others = ["".join(cell["source"]) for cell in cells if cell is not parameters_cell]
+        made = [cell for cell in cells if not {"parameters", "report"} & {*cell["metadata"].get("tags", [])}]
+        others = ["".join(cell["source"]) for cell in made]
         defaults = literals("".join(parameters_cell["source"]))
         if not {"output", "seed"} <= defaults.keys():
             raise KeyError("output and seed")

@@ -64,7 +64,8 @@ def record(folder: Path) -> dict:
 def samples(patterns, sets=None, looks=("answer",), texts=False) -> pd.DataFrame:
     """All completions of sampling runs, judged. There is one row per distinct completion of a problem, which was drawn
     `count` times. Columns run, method, seed, style, set, problem, tokens, logprob, finish, count; the columns of each
-    of `looks` (see `judge`; those of "steps" are empty for programs); and with `texts` also nums, target, completion.
+    of `looks` (see `judge`; those of "steps" are empty for programs; "check" is what `last_check` finds); and with
+    `texts` also nums, target, completion.
     `sets` restricts the evaluation sets, to one name or to several."""
     return _judged(patterns, "generations.parquet", sets, looks, texts)
 
@@ -163,6 +164,15 @@ def _trace(text, problem, _, finish):
     )
 
 
+def last_check(completion: str) -> str:
+    """What the last check of a text says: "yes", "no", or "" for a text without one. Our demonstrations end every
+    attempt with a check, such as `98? no`; it is the policy's own word, and no verifier reads it."""
+    yes, no = completion.rfind("? yes"), completion.rfind("? no")
+    if yes == no:
+        return ""
+    return "yes" if yes > no else "no"
+
+
 LOOKS = {
     "answer": (["status", "correct", "solution"], _answer),
     "expression": (["expression"], _expression),
@@ -170,6 +180,7 @@ LOOKS = {
     "program": (["passed", "assignments", "complete"], _program),
     "trace": (TRACE, _trace),
 }
+PLAIN = {"check": last_check}  # looks of one column that are read off a text, so that no verdict is cached
 
 
 def _records(patterns, file: str) -> dict[Path, dict]:
@@ -187,7 +198,9 @@ def _records(patterns, file: str) -> dict[Path, dict]:
 
 def _judged(patterns, file, sets, looks, texts) -> pd.DataFrame:
     columns = ["run", "method", "seed", "style", "set", "problem", "tokens", "finish", "count"]
-    columns += [column for look in looks for column in LOOKS[look][0]] + TEXTS * texts
+    for look in looks:
+        columns += [look] if look in PLAIN else LOOKS[look][0]
+    columns += TEXTS * texts
     sets = [sets] if isinstance(sets, str) else sets
     for name in sets or ():
         if name not in ("all", *EVALUATION_SETS) and not name.endswith(FILES):
@@ -220,6 +233,8 @@ def _verdicts(
 ) -> pd.DataFrame:
     """Verdicts for the rows of one problem set of a file. They come from the cache if the file (its hash is `digest`)
     and the code are unchanged, and are otherwise computed and cached. `reader` reads the file with its texts."""
+    if look in PLAIN:
+        return reader().loc[rows, ["completion"]].map(PLAIN[look]).set_axis([look], axis="columns")
     columns = LOOKS[look][0]
     if (table := published(path, digest, rows, columns)) is not None:
         return table.set_axis(rows)

@@ -41,6 +41,11 @@ def trainer(method: str) -> str:
     return methods()["trainer"].get(policy, policy.partition("/")[0])
 
 
+def start_of(method: str) -> str:
+    """The policy that a method's training started from, "" if there is none or the file does not list the method."""
+    return methods()["start"].get(policy_of(method), "")
+
+
 def root(method: str) -> str:
     """The first policy of the chain of starts that leads to a method.
 
@@ -49,7 +54,7 @@ def root(method: str) -> str:
     start that the file does not list, or that leads back to itself.
     """
     starts, chain = methods()["start"], [policy_of(method)]
-    while start := starts.get(chain[-1], ""):
+    while start := start_of(chain[-1]):
         if start in chain or start not in starts:
             why = "starts from itself" if start in chain else "is not a method of the file"
             raise ValueError(f"data/methods.csv: {start}, the start of {chain[-1]}, {why}")
