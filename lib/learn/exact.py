@@ -198,16 +198,18 @@ def probabilities(model, tokenizer, pairs: Sequence[tuple[State, Action]]) -> to
 # --- values ---------------------------------------------------------------------------------------
 
 
-def values(tree: Tree, chances: torch.Tensor) -> torch.Tensor:
+def values(tree: Tree, chances: torch.Tensor, pay: torch.Tensor | None = None) -> torch.Tensor:
     """V of every state of the tree, then those of a lost and of a won one, 0 and 1; float64, differentiable. `chances`:
-    pi of each move."""
+    pi of each move. `pay`: what each move earns, (moves,), in place of 1 for a game that is won; V is then the expected
+    sum of what is still earned, and 0 at the end."""
     result = chances.new_zeros(len(tree.states) + 2)
-    result[tree.won] = 1
+    result[tree.won] = 1 if pay is None else 0
     source, successor = (torch.tensor([move[i] for move in tree.moves], device=chances.device) for i in (0, 2))
     counts = torch.tensor([len(tree.states[move[0]].nums) for move in tree.moves], device=chances.device)
     for count in counts.unique().tolist():  # states with the fewest numbers first
         rows = (counts == count).nonzero().squeeze(-1)
-        result = result.index_add(0, source[rows], chances[rows] * result[successor[rows]])
+        then = result[successor[rows]] if pay is None else result[successor[rows]] + pay[rows]
+        result = result.index_add(0, source[rows], chances[rows] * then)
     return result
 
 
