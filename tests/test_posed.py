@@ -1,243 +1,19 @@
-"""When each claim was written down, and whether before its first result: data/paper/posed.csv, from the git history.
+"""data/paper/posed.csv holds what the git history says of every claim."""
 
-`python -m tests.test_posed` makes the table again. It has one row per row of data/paper/claims.csv; times are in UTC.
-
-first, first_time: the commit that first held the claim in any form, under its id or its id without the last letter.
-form, form_time: the commit that first held its present form: what is compared, on which metric and set, in which
-direction, with which bound, factor and margin. Sentences are no part of it, and columns may have been renamed.
-result: the run that first made the claim answerable, which is the last among the first runs of each compared method.
-result_time is when that run began, by its own record; published is the first commit that held it. Empty if a method was
-never run. Results of any setup count. But conjectures of `coverage` and `exact` are about profile cpu; if a setup before
-it had answered one when its form was written, `earlier` has the time of that.
-written: "before" (its form is older than the first result, and claims.csv names no change), "changed" (only a first,
-other form is older than the first result of that form) or "after" (no form is).
-support: "descent" if the history itself shows this, "times only" if only times do. The history shows "before" if every
-run of one compared method names a commit that contains the form's. It shows the others if the form's commit contains
-the publication of a run of every compared method. Empty without a result.
-
-From SINCE on, times alone do not do: a new claim is "before" only by descent.
-"""
-
-import csv
-import io
-import re
 from functools import cache
 
 import pandas as pd
 import pytest
 
-from lib.files import PAPER, write_table
-from tests import history
+from lib.files import PAPER
+from lib.study import history, posed
 
-POSED = PAPER / "posed.csv"
-COLUMNS = ["id", "first", "first_time", "form", "form_time", "result", "result_time", "published", "earlier"]
-COLUMNS += ["written", "support"]
-REMEDY = "commit data/paper/claims.csv, then `python -m tests.test_posed` writes data/paper/posed.csv again"
-SINCE = int(pd.Timestamp("2026-11-28", tz="UTC").timestamp())
-
-SETS_NAMED = "86b61add"  # here claims got a set, a bound and a margin of their own
-LIGHT_NAMED = "4fac7c08"  # here the traces with light backtracking got a name of their own, and sft/trace became others
-# Metrics as they were called before SETS_NAMED. Numbers of training logs were means over the last fifth of the updates
-# already, as notebook 08 of that time says.
-OLD_METRICS = {"legal steps": "legal", "lost answers": "lost", "distinct": "distinct completions"}
-OLD_METRICS |= {name: f"late {name}" for name in ("eval_entropy", "largest share")}
-OLD_METRICS |= dict.fromkeys(("no_signal", "frac_zero_std"), "late frac_zero_std")
-# Before SETS_NAMED, changes in the training of study `program` were between tenths of the updates, and then of fifths.
-TENTHS = " (tenths)"
-
-
-def form(row: dict) -> tuple:
-    """What a row of claims.csv compares; the set is "" where the column did not exist."""
-    margin = row.get("margin", "") if row["direction"] in ("equal", "zero") else ""
-    numbers = [float(row.get(name) or usual) for name, usual in (("bound", 0), ("factor", 1))]
-    runs = tuple(row["runs"].split(";"))
-    return runs, row.get("starts") or "", row["metric"], row.get("set") or "", row["direction"], *numbers, margin
-
-
-def old_form(row: dict) -> tuple:
-    """The same of a row that was written before claims had a set, by the names of today."""
-    names = history.renamed()
-    runs = []
-    for system in row["runs"].split(";"):
-        policy, space, settings = system.partition(" ")
-        runs.append(names.get(policy, policy) + space + settings)
-    translated = row | {"runs": ";".join(runs), "metric": OLD_METRICS.get(row["metric"], row["metric"])}
-    if found := re.fullmatch("at most (.+)", row["direction"]):
-        translated |= {"direction": "lower", "bound": found[1]}
-    if row["metric"] == "crossover" and found:  # of whole numbers
-        translated["bound"] = str(int(found[1]) + 0.5)
-    if row["problem_set"] == "training" and "change of" in row["metric"]:
-        translated["metric"] += TENTHS
-    if row["metric"] == "entropy":  # that of SFT was the one of RLOO's first update
-        translated |= {"runs": "rloo/sparse", "metric": "late entropy over the first update's"}
-    return form(translated)
-
-
-def same(one: tuple, other: tuple) -> bool:
-    """Whether two forms ask the same; without a set, the primary set was meant."""
-    return one[:3] == other[:3] and one[4:] == other[4:] and (one[3] == other[3] or "" in (one[3], other[3]))
-
-
-@cache
-def versions() -> list[tuple[str, dict]]:
-    """The forms in every committed version of claims.csv, by id, the oldest commit first."""
-    found = history.changes("data/paper/claims.csv")
-    texts = history.contents({blob for _, _, blob in found if blob})
-    old = history.times()[history.full(SETS_NAMED)]
-    light = history.times()[history.full(LIGHT_NAMED)]
-    tables = []
-    for commit, _, blob in sorted(found, key=lambda change: history.times()[change[0]]):
-        forms = {}
-        time = history.times()[commit]
-        for row in csv.DictReader(io.StringIO(texts[blob].decode())):
-            asked = old_form(row) if time < old else form(row)
-            forms[row["id"]] = [asked]
-            if time < light:
-                renamed = tuple("sft/trace_light" if name == "sft/trace" else name for name in asked[0])
-                forms[row["id"]].append((renamed, *asked[1:]))
-        tables.append((commit, forms))
-    return tables
-
-
-def family(name: str) -> str:
-    """The id without the letter of a later form."""
-    return name.rstrip("bcd")
-
-
-def first_form(name: str) -> tuple[str, tuple | None]:
-    """The first commit that holds a claim of this family, and the form that it has there."""
-    for commit, forms in versions():
-        for other in sorted(forms):
-            if family(other) == family(name):
-                return commit, forms[other][0]
-    return "", None
-
-
-def written_in(name: str, asked: tuple) -> str:
-    """The first commit with a claim of this family in this form. "" if there is none."""
-    for commit, forms in versions():
-        for other, known in forms.items():
-            if family(other) == family(name) and any(same(asked, one) for one in known):
-                return commit
-    return ""
-
-
-def searched_with(settings: str, search: dict) -> bool:
-    """Whether a search of notebook 16 has these settings, such as "1/8 +soft T0.9"."""
-    options = dict(re.findall(r"([Tλαβ])=?([\d.]+)", settings))
-    budget = re.match(r"(\d+)/(\d+)", settings)
-    rerank = re.search(r"\+(\w+)", settings)
-    asked = {"beams": int(budget[1]), "samples": int(budget[2]), "rerank": rerank[1] if rerank else "none"}
-    asked |= {"temperature": float(options.get("T", 0.6)), "weight": float(options.get("λ", 1))}
-    asked |= {"alpha": float(options.get("α", 0.2)), "beta": float(options.get("β", 0.05))}
-    usual = {"rerank": "none", "temperature": 0.6, "weight": 1.0, "alpha": 0.2, "beta": 0.05}
-    for key, value in asked.items():
-        known = search.get(key, usual.get(key))
-        if value not in (known if isinstance(known, list) else [known]):
-            return False
-    return search.get("repeats", 1) == 1
-
-
-def answers(run, method: str, claim: dict) -> bool:
-    """Whether a run made scores of a method that the claim compares."""
-    policy, _, settings = method.partition(" ")
-    light = run.method == "sft/trace" and run.profile != "cpu" and policy == "sft/trace_light"
-    if run.method != policy and not light:
-        return False
-    if claim["set"] in ("training", "validation") or policy.startswith("exact/"):
-        return run.kind not in ("sample", "search")
-    name = re.sub(r" L\d$|_n[34]$", "", claim["set"])
-    if run.kind == "search":
-        searches = run.parameters.get("searches", [])
-        sets = run.parameters.get("sets", [])
-        named = [search for search in searches if name in search.get("sets", sets)]
-        return "/" in settings and any(searched_with(settings, search) for search in named)
-    if run.kind != "sample" or name not in run.parameters.get("sets", {}):
-        return False
-    hot = float(settings[1:]) if settings.startswith("T") else 0.6
-    many = any(int(k) > 16 for k in re.findall(r"pass@(\d+)", claim["metric"]) if claim["set"] != "test_50")
-    return (
-        run.parameters["temperature"] == hot
-        and (not many or run.parameters["sets"][name] > 16)
-        and ("640 tokens" not in claim["metric"] or run.parameters["max_tokens"] >= 640)
-    )
-
-
-def first_answer(claim: dict, runs: pd.DataFrame) -> tuple[pd.Series, list[pd.DataFrame]] | None:
-    """The run that first made a claim answerable, and the runs of each compared method. None without a result."""
-    methods = dict.fromkeys([*claim["runs"].split(";"), *filter(None, claim["starts"].split(";"))])
-    found = []
-    for method in methods:
-        policy = method.partition(" ")[0]
-        of_policy = runs[runs["method"].isin([policy, policy.removesuffix("_light")])]
-        mask = [answers(run, method, claim) for run in of_policy.itertuples()]
-        found.append(of_policy[mask])
-    if not all(map(len, found)):
-        return None
-    firsts = [some.loc[some["started"].idxmin()] for some in found]
-    return max(firsts, key=lambda run: run["started"]), found
-
-
-def shown(time: int) -> str:
-    return pd.Timestamp(time, unit="s").strftime("%Y-%m-%d %H:%M:%S")
-
-
-def scope(claim: dict) -> pd.DataFrame:
-    """The runs whose results count for a claim."""
-    runs = history.runs()
-    return runs[runs["profile"] == "cpu"] if claim["paper"] in ("coverage", "exact") else runs
-
-
-def as_claim(asked: tuple, claim: dict) -> dict:
-    """The claim in another form."""
-    runs, starts, metric, set_name = asked[:4]
-    return claim | {"runs": ";".join(runs), "starts": starts, "metric": metric, "set": set_name or claim["set"]}
-
-
-def contains_results(commit: str, by_method: list[pd.DataFrame]) -> bool:
-    """Whether a commit contains the publication of a run of each method."""
-    return all(any(history.descends(commit, name) for name in some["published"]) for some in by_method)
-
-
-def label(claim: dict) -> dict:
-    """A row of posed.csv. Without a commit the claim has not been committed in this form."""
-    row = dict.fromkeys(COLUMNS, "") | {"id": claim["id"]}
-    first, first_asked = first_form(claim["id"])
-    commit = written_in(claim["id"], form(claim))
-    if not commit:
-        return row
-    time = history.times()[commit]
-    row |= {"first": first[:8], "first_time": shown(history.times()[first])}
-    row |= {"form": commit[:8], "form_time": shown(time), "written": "before"}
-    if claim["paper"] in ("coverage", "exact"):
-        past = first_answer(claim, history.runs().query("profile != 'cpu'"))
-        if past and past[0]["started"] < time:
-            row["earlier"] = shown(past[0]["started"])
-    answered = first_answer(claim, scope(claim))
-    if answered is None:
-        return row
-    result, by_method = answered
-    row |= {"result": f"{result['run']}/{result['seed']}", "result_time": shown(result["started"])}
-    row["published"] = result["published"][:8]
-    inherited = any(all(history.descends(name, commit) for name in some["commit"]) for some in by_method)
-    if time < result["started"] and (inherited or time < SINCE) and not claim["changed"]:
-        return row | {"support": "descent" if inherited else "times only"}
-    at_first = first_answer(as_claim(first_asked, claim), scope(claim))
-    fresh = at_first is None or history.times()[first] < at_first[0]["started"]
-    row["written"] = "changed" if fresh and (commit != first or claim["changed"]) else "after"
-    shows = contains_results(commit, by_method) or (at_first and contains_results(commit, at_first[1]))
-    return row | {"support": "descent" if shows else "times only"}
-
-
-def posed() -> pd.DataFrame:
-    """The table, made from the history and from claims.csv as it stands."""
-    claims = pd.read_csv(PAPER / "claims.csv", dtype=str, keep_default_na=False)
-    return pd.DataFrame([label(claim) for claim in claims.to_dict("records")], columns=COLUMNS)
+REMEDY = "commit data/paper/claims.csv, then `python -m lib.runs posed` writes data/paper/posed.csv again"
 
 
 @cache
 def table() -> pd.DataFrame:
-    return pd.read_csv(POSED, keep_default_na=False).set_index("id")
+    return pd.read_csv(posed.TABLE, keep_default_na=False).set_index("id")
 
 
 needs_history = pytest.mark.skipif(not history.whole(), reason=f"when claims were written is {history.SHALLOW}")
@@ -245,7 +21,7 @@ needs_history = pytest.mark.skipif(not history.whole(), reason=f"when claims wer
 
 @needs_history
 def test_the_table_is_that_of_the_history():
-    pd.testing.assert_frame_equal(posed().set_index("id"), table(), obj=f"data/paper/posed.csv ({REMEDY})")
+    pd.testing.assert_frame_equal(posed.written().set_index("id"), table(), obj=f"data/paper/posed.csv ({REMEDY})")
 
 
 def test_every_claim_has_a_row():
@@ -295,11 +71,11 @@ def test_a_new_claim_needs_runs_that_descend_from_it(monkeypatch):
     """A claim like coverage-17, whose times are right: as a new one it is not written before its result."""
     claim = pd.read_csv(PAPER / "claims.csv", dtype=str, keep_default_na=False).set_index("id", drop=False)
     weak = claim.loc["coverage-17"].to_dict()
-    assert label(weak)["written"] == "before"
-    monkeypatch.setitem(globals(), "SINCE", 0)
-    assert label(weak)["written"] == "after"
-    assert label(claim.loc["coverage-38"].to_dict())["written"] == "before"
-    assert label(weak | {"bound": "0.5"})["written"] == "", "in a form that was never committed"
+    assert posed.label(weak)["written"] == "before"
+    monkeypatch.setattr(posed, "SINCE", 0)
+    assert posed.label(weak)["written"] == "after"
+    assert posed.label(claim.loc["coverage-38"].to_dict())["written"] == "before"
+    assert posed.label(weak | {"bound": "0.5"})["written"] == "", "in a form that was never committed"
 
 
 @needs_history
@@ -307,12 +83,7 @@ def test_descent_and_answers_by_hand():
     first, root = history.full("4fac7c08"), history.FIRST
     assert history.descends(first, root) and history.descends(first, first) and not history.descends(root, first)
     assert not history.descends("0" * 40, root)
-    assert searched_with("16/16 T0.9", {"beams": 16, "samples": 16, "temperature": [0.3, 0.9]})
-    assert not searched_with("16/16", {"beams": 16, "samples": 16, "temperature": 0.9})
-    assert not searched_with("1/8 +soft", {"beams": 1, "samples": 8, "rerank": ["none", "binary"]})
-    assert searched_with("1/8 +soft λ=4", {"beams": 1, "samples": 8, "rerank": "soft", "weight": [1.0, 4.0]})
-
-
-if __name__ == "__main__":
-    write_table(posed(), POSED)
-    print(f"{POSED} has the commits and times of this history")
+    assert posed.searched_with("16/16 T0.9", {"beams": 16, "samples": 16, "temperature": [0.3, 0.9]})
+    assert not posed.searched_with("16/16", {"beams": 16, "samples": 16, "temperature": 0.9})
+    assert not posed.searched_with("1/8 +soft", {"beams": 1, "samples": 8, "rerank": ["none", "binary"]})
+    assert posed.searched_with("1/8 +soft λ=4", {"beams": 1, "samples": 8, "rerank": "soft", "weight": [1.0, 4.0]})

@@ -129,6 +129,14 @@ def spreads() -> None:
 
 
 @app.command()
+def posed() -> None:
+    """Make data/paper/posed.csv again: when each claim was written, by the git history, and if before its results."""
+    from lib.study import posed
+
+    write_table(posed.written(), posed.TABLE)
+
+
+@app.command()
 def verdicts() -> None:
     """Judge the published samples again after a change of a verifier, and save the verdicts beside them."""
     from lib.study import verdicts

@@ -1,5 +1,5 @@
-"""What the git history of this repository says about runs and claims: which runs were ever published, when each was made
-and by which commit, and which commit first held a claim in its present form.
+"""What the git history of this repository says about the runs that were ever published: when each was made, and by
+which commit; and which commits contain which.
 
 Everything is read through a few git processes (`git cat-file --batch`), so that asking takes seconds. A clone without
 the whole history can answer nothing; `whole` asks for that, and tests skip then with the sentence `SHALLOW`.
@@ -118,8 +118,8 @@ def run_key(record: dict) -> tuple:
 
 @cache
 def runs() -> pd.DataFrame:
-    """One row per run that was ever published, analyses left out. By its names of today: run, kind, method, seed. As it
-    was first recorded: profile, commit, started (in seconds), parameters, published (the first commit that had it)."""
+    """One row per run that was ever published, analyses left out. By its last names: run, kind, method, seed, profile.
+    As it was first recorded: commit, started (in seconds), parameters, published (the first commit that had it)."""
     versions = defaultdict(list)
     for commit, _, record in records():
         versions[run_key(record)].append((commit, record))
@@ -131,7 +131,8 @@ def runs() -> pd.DataFrame:
         row = {"run": run, "kind": run.partition("/")[0], "method": last.get("method", run)}
         if "method" not in last and row["kind"] in ("sample", "search"):
             row["method"] = re.sub(r"^.*?(sft|rloo|preference)_", r"\1/", run)
-        row |= {name: first[name] for name in ("seed", "profile", "commit", "parameters")}
+        row |= {name: first[name] for name in ("seed", "commit", "parameters")}
+        row["profile"] = last["profile"]
         row["started"] = int(pd.Timestamp(first["started"]).timestamp())
         rows.append(row | {"published": published})
     table = pd.DataFrame(rows)
