@@ -137,6 +137,16 @@ def posed() -> None:
 
 
 @app.command()
+def removed() -> None:
+    """Make data/paper/removed.csv and earlier.csv again: what was published once, by the git history. Takes minutes."""
+    from lib.study import removed
+
+    gone, earlier = removed.table()
+    write_table(gone, removed.REMOVED, rounded=True)
+    write_table(earlier, removed.EARLIER, rounded=True)
+
+
+@app.command()
 def verdicts() -> None:
     """Judge the published samples again after a change of a verifier, and save the verdicts beside them."""
     from lib.study import verdicts

@@ -21,8 +21,7 @@ them.
 
 The column `posed` names the commit in which a claim was first written down. `changed` says what was changed afterwards,
 in which commit and why. A claim that was posed again also keeps its first form: agent-1 is the first, agent-1b the
-second. `written` says whether the form of a row is older than its first result, and `support` by what this is known:
-both come from data/paper/posed.csv, which a test makes from the git history.
+second. data/paper/posed.csv says of each row whether its form is older than its first result (`lib.study.posed`).
 """
 
 import re
@@ -57,8 +56,6 @@ def planned(paper: str | None = None) -> pd.DataFrame:
     metric and set are ours. problem_set, paper_metric and paper_runs are the paper's; empty cells of paper_metric and
     paper_runs are filled from metric and runs.
     note: what is censored, selected or chosen. posed, changed: see the top of this module.
-    written: "before" any result, "changed" after a result of its first form, "after" a result; "" if posed.csv has no
-    row for the claim yet. support: "descent" (the history shows it), "times only", or "" without a result.
 
     Raises ValueError that names the claim if a direction is unknown or a margin is missing.
     """
@@ -73,9 +70,6 @@ def planned(paper: str | None = None) -> pd.DataFrame:
             raise ValueError(f"claims.csv, {name}: a method is compared with itself: {';'.join(runs)}")
     for row in table[table["direction"].isin(["equal", "zero"]) & ~(table["margin"] > 0)].itertuples():
         raise ValueError(f"claims.csv, {row.id}: {row.direction!r} needs a margin within which it holds")
-    posed = pd.read_csv(PAPER / "posed.csv", keep_default_na=False)
-    table = table.merge(posed[["id", "written", "support"]], on="id", how="left")
-    table = table.fillna({"written": "", "support": ""})
     return table if paper is None else table[table["paper"] == paper].reset_index(drop=True)
 
 

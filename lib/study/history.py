@@ -127,10 +127,8 @@ def runs() -> pd.DataFrame:
     for found in versions.values():
         published, first = min(found, key=lambda version: times()[version[0]])
         last = found[-1][1]
-        run = last["run"] if "method" in last else renamed().get(last["run"].partition("_seed")[0], last["run"])
-        row = {"run": run, "kind": run.partition("/")[0], "method": last.get("method", run)}
-        if "method" not in last and row["kind"] in ("sample", "search"):
-            row["method"] = re.sub(r"^.*?(sft|rloo|preference)_", r"\1/", run)
+        run = today(last)
+        row = {"run": run, "kind": run.partition("/")[0], "method": last.get("method", policy(run))}
         row |= {name: first[name] for name in ("seed", "commit", "parameters")}
         row["profile"] = last["profile"]
         row["started"] = int(pd.Timestamp(first["started"]).timestamp())
@@ -142,3 +140,25 @@ def runs() -> pd.DataFrame:
 def full(name: str) -> str:
     """The full name of a commit of this history, from its first letters."""
     return next(commit for commit in times() if commit.startswith(name))
+
+
+@cache
+def parent(commit: str) -> str:
+    """The first parent of a commit."""
+    return git("rev-parse", f"{commit}^").decode().strip()
+
+
+def file(name: str) -> bytes | None:
+    """The content of a file of a commit, "commit:path". None if the commit has no such file."""
+    head, _, rest = git("cat-file", "--batch", said=f"{name}\n").partition(b"\n")
+    return None if head.endswith(b"missing") else rest[:-1]
+
+
+def today(record: dict) -> str:
+    """The name of a run by the names of today."""
+    return record["run"] if "method" in record else renamed().get(record["run"].partition("_seed")[0], record["run"])
+
+
+def policy(run: str) -> str:
+    """The policy of a run of samples, such as rloo/sparse of sample/heldout400_rloo_sparse; of another run, itself."""
+    return re.sub(r"^(?:sample|search)/.*?(sft|rloo|preference|mix)_", r"\1/", run)
