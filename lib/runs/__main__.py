@@ -17,10 +17,9 @@ from lib.files import DATA, RUNS, clock, shown, write_table
 from lib.runs import make as making
 from lib.runs.declare import DeclarationError
 from lib.runs.folder import processor, write_json
-from lib.runs.hashes import lib_digest
 from lib.runs.hours import expected, show_plan
 from lib.runs.machine import PARENT, RunError, cores, die_with_parent, try_lock
-from lib.runs.plan import RESULTS, Project, made_as, read_record, state
+from lib.runs.plan import RESULTS, Project, made_as, other_code, read_record, state
 
 CORES = cores()
 PUBLISHED = ("metrics.csv", *(f"{name}.parquet" for name in ("generations", "trajectories", "calibration")))
@@ -72,7 +71,7 @@ def run(profile: str, run: str, published: bool = False) -> None:
 @app.command()
 def status(profile: Annotated[str, Argument()] = "cpu", groups: Some = None) -> None:
     """Print a line for each run of these groups (or each run that was begun), then the number in each state by kind."""
-    cpu, code, states, counts = processor(), lib_digest(project.root), {}, {}
+    cpu, states, counts = processor(), {}, {}
     for spec in project.asked(profile, groups or ["*/*/*"]):
         run_state, times = state(spec, states), ""
         count = counts.setdefault(spec.name.partition("/")[0], Counter())
@@ -80,7 +79,11 @@ def status(profile: Annotated[str, Argument()] = "cpu", groups: Some = None) -> 
         count["published"] += spec.published
         if run_state == "done":
             record = read_record(spec.folder)
-            run_state += ", by other code in lib/" if record.get("lib") != code else ""
+            other = other_code(project, spec)
+            if other is None:
+                run_state += ", by unknown code"
+            elif other:
+                run_state += f", by other code: {', '.join(other)}"
             # equal seeds repeat a run bit by bit on one type of processor only: made here, it would differ
             run_state += ", on another processor" if record.get("cpu") not in (None, cpu) else ""
             times = f"{record.get('started', '')[:16]}  {clock(record['elapsed']):>8}"

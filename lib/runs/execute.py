@@ -22,8 +22,9 @@ from papermill.exceptions import strip_color
 from traitlets.config import Config
 
 from lib.files import clock, sha256, shown, writing
+from lib.runs import code
 from lib.runs.folder import content, provenance, read_spec, set_aside, write_json
-from lib.runs.hashes import inputs
+from lib.runs.hashes import differences, inputs
 from lib.runs.machine import RunError, caches, gpu, locked
 from lib.runs.plan import RESULTS, Project, Spec, read_record, state
 
@@ -40,7 +41,7 @@ nbclient.client._RGX_CARRIAGERETURN = re.compile(r"^.*\r(?=[^\n])", re.MULTILINE
 EXEC = "--IPKernelApp.exec_lines="
 QUIET = [EXEC + "get_ipython().kernel.log.addFilter(lambda record: 'KeyboardInterrupt' not in str(record.msg))"]
 DIE_WITH_PARENT = [EXEC + "__import__('ctypes').CDLL(None).prctl(1, 9)"] if sys.platform == "linux" else []
-OURS = {"spec.json", "run.json", "log.txt", "notebook.ipynb"}  # the runner's own files in a run's folder
+OURS = {"spec.json", "run.json", "log.txt", "notebook.ipynb", code.FILE}  # the runner's own files in a run's folder
 
 
 def execute(project: Project, spec: Spec) -> None:
@@ -55,7 +56,8 @@ def execute(project: Project, spec: Spec) -> None:
             return
         # 2. Write down what the run begins with
         description = describe(project, spec, parents)
-        stretches, earlier_seconds = prepare(folder, description, provenance(project.root, device), spec.study)
+        maker = provenance(project.root, device) | {"code": spec.code}
+        stretches, earlier_seconds = prepare(folder, description, maker, spec.study, spec.defaults)
         print(f"> begun {spec.name}, its log is {shown(folder / 'log.txt')}", flush=True)
         # 3. Execute the notebook
         start = time.monotonic()
@@ -63,6 +65,7 @@ def execute(project: Project, spec: Spec) -> None:
         seconds, usage = time.monotonic() - start, resource.getrusage(resource.RUSAGE_CHILDREN)
         shutil.rmtree(folder / "trainer", ignore_errors=True)  # saved states for resuming: gigabytes, no longer needed
         # 4. Record what was made, by what, and in what time
+        stretches[-1] |= executed(folder, project.notebook(spec.notebook)[1])
         artifacts, elapsed = folder / "artifacts.txt", earlier_seconds + seconds
         hub = re.findall(r"(?:base model|hub set): (\S+@\w+)", (folder / "log.txt").read_text(errors="replace"))
         files = {path.relative_to(folder).as_posix(): path for path in sorted(folder.rglob("*")) if path.is_file()}
@@ -116,7 +119,7 @@ def describe(project: Project, spec: Spec, parents: dict[str, Spec]) -> dict[str
             parameters[key] = [shown(parents[name].folder) for name in value if name in parents]
         elif value in parents:
             parameters[key] = shown(parents[value].folder)
-    names = ("profile", "run", "method", "notebook", "code", "fingerprint")
+    names = ("profile", "run", "method", "notebook")
     return {name: getattr(spec, name) for name in names} | {
         "seed": spec.params["seed"],
         "parameters": parameters | {"output": shown(spec.folder)},
@@ -125,9 +128,12 @@ def describe(project: Project, spec: Spec, parents: dict[str, Spec]) -> dict[str
     }
 
 
-def prepare(folder: Path, began: dict[str, Any], maker: dict[str, Any], study: bool) -> tuple[list[dict], float]:
+def prepare(
+    folder: Path, began: dict[str, Any], maker: dict[str, Any], study: bool, defaults: dict[str, Any]
+) -> tuple[list[dict], float]:
     """Prepare a folder for a run. A stretch is the time from one start of the run to its end or interruption. Returns
-    the provenance of each stretch, this one included, and the seconds that earlier stretches took.
+    the provenance of each stretch, this one included, and the seconds that earlier stretches took. `defaults`: all
+    parameters of the notebook, for a spec from before one of them existed.
 
     Results of another spec are set aside, but a study, which only reads runs, is made again in the same folder. If the
     folder has files and no spec.json that names this run, nothing is touched, and RunError names one of the files.
@@ -143,10 +149,11 @@ def prepare(folder: Path, began: dict[str, Any], maker: dict[str, Any], study: b
         raise RunError(f"{foreign_file} was not made by run {name}, whose folder it lies in: move it away")
     maker |= {"started": datetime.now(UTC).isoformat(timespec="seconds")}
     stretches = [maker]
-    if old_spec and not study and all(old_spec.get(key) == value for key, value in began.items()):
+    if old_spec and not study and goes_on(old_spec, began, defaults):
         stretches = old_spec.get("made_by") or stretches
         if differences := [key for key, value in maker.items() if key != "started" and stretches[-1].get(key) != value]:
             print(f"> {name}: goes on, though {', '.join(differences)} differ from when it was begun", flush=True)
+            stretches[-1] |= executed(folder)
             stretches = [*stretches, maker]
         # an interrupted stretch is assumed to have lasted until its newest file was written
         newest = max(path.stat().st_mtime for path in folder.rglob("*") if path.exists())
@@ -154,13 +161,31 @@ def prepare(folder: Path, began: dict[str, Any], maker: dict[str, Any], study: b
     elif results and not study:
         old = shown(set_aside(folder))
         results_only = old_spec and old_spec.get("results_only")
-        reason = "restored without weights" if results_only else "begun with other parameters, code or parents"
+        reason = "restored without weights" if results_only else "begun with other parameters, files or parents"
         print(f"> {name}: {reason}; starts anew", flush=True)
         print(f"> {name}: what it had made is now in {old}", flush=True)
-    for old in ("run.json", "artifacts.txt"):
+    for old in ("run.json", "artifacts.txt", code.FILE):
         (folder / old).unlink(missing_ok=True)
     write_json(folder / "spec.json", began | {"made_by": stretches, "spent": earlier_seconds, "since": time.time()})
     return stretches, earlier_seconds
+
+
+def goes_on(old_spec: dict[str, Any], began: dict[str, Any], defaults: dict[str, Any]) -> bool:
+    """Whether what was begun in a folder is what is asked for now. An edited notebook or lib/ is no difference: each
+    stretch of a run is recorded with its code."""
+    if not {"notebook", "parameters", "parents"} <= old_spec.keys():
+        return False
+    return old_spec["parents"] == began["parents"] and not differences(old_spec, began, defaults)
+
+
+def executed(folder: Path, cells: list[str] | None = None) -> dict[str, Any]:
+    """What the last kernel in a folder has left about its code, and the hash of its notebook's `cells`. {} if it left
+    nothing, since its notebook did not call `Run`."""
+    try:
+        hashes = json.loads((folder / code.FILE).read_text())
+    except (OSError, ValueError):
+        return {}
+    return {"executed": hashes | ({"notebook": code.notebook_hash(cells)} if cells else {})}
 
 
 def run_notebook(project: Project, spec: Spec, parameters: dict, device: str | None) -> None:

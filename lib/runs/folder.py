@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from lib.files import PROBLEMS, REFERENCE, ROOT, atomic, shown, write_table, writing
+from lib.runs import code
 from lib.runs.hashes import inputs, lib_digest, results
 from lib.runs.machine import try_lock
 from lib.runs.parameters import FIELDS, check
@@ -53,6 +54,14 @@ class Run:
         if self.by_hand:
             hold(self.folder)
             begin(self.folder, given or {})
+        self.executed = code.executed({})
+        self.note_code()
+
+    def note_code(self) -> None:
+        """Leave a note for the runner of which code this kernel has loaded so far."""
+        self.executed = code.executed(self.executed)
+        if "COUNTDOWN_ROOT" in os.environ:
+            write_json(self / code.FILE, self.executed)
 
     def __truediv__(self, name: str) -> Path:
         return self.folder / name
@@ -78,7 +87,8 @@ class Run:
         A run by hand is then finished, and gets a run.json, by which other notebooks find it. It belongs to no profile,
         its name is its folder, and the hashes of its files are left out, since its cells may be executed again.
         """
-        origin = provenance(ROOT)
+        self.note_code()
+        origin = provenance(ROOT) | {"executed": self.executed}
         if self.by_hand and (spec := read_spec(self.folder)):  # there is none in data/problems
             record = {"profile": None, **dict.fromkeys(("run", "method"), shown(self.folder))}
             record |= {"seed": spec["parameters"].get("seed", 0), "parameters": spec["parameters"]}
@@ -113,7 +123,7 @@ def begin(folder: Path, given: Mapping[str, Any]) -> None:
     begun = {"parameters": {}, "inputs": {}} | (old_spec or {})
     then, now = begun["parameters"], spec["parameters"]
     differences = [name for name in then | now if name != "output" and then.get(name, ...) != now.get(name, ...)]
-    differences = differences or [name for name, old in begun["inputs"].items() if old != hashes.get(name)]
+    differences = differences or [name for name, old in begun["inputs"].items() if old != hashes.get(name, old)]
     finished = "profile" in begun and (folder / "run.json").exists()  # by the runner
     if files and (differences or finished):
         reason = f"another {', '.join(differences)}" if differences else "the same parameters, and is finished"
@@ -205,7 +215,7 @@ def provenance(root: Path, gpu: str | None = None) -> dict[str, Any]:
     """What results are made with here: commit, hash of lib/, Python, processor, GPU and packages.
 
     `dirty`: tracked files differ from the commit, or lib/ contains untracked files. Notebooks do not count, since
-    JupyterLab saves their outputs, and a run records a hash of their code anyway.
+    JupyterLab saves their outputs, and the runner records a hash of their code.
 
     The processor matters because equal seeds repeat a run bit by bit on one type of processor only.
     """
@@ -215,7 +225,7 @@ def provenance(root: Path, gpu: str | None = None) -> dict[str, Any]:
     return {
         "commit": said(*git, "rev-parse", "HEAD") if is_repository else None,
         "dirty": is_repository and bool(untracked or said(*git, "diff", "--name-only", "HEAD", "--", ".", ":!*.ipynb")),
-        "lib": lib_digest(root),
+        "lib": lib_digest(root),  # of all files, comments included: equal hashes are equal code
         "python": platform.python_version(),
         "cpu": processor(),
         **({"gpu": said("nvidia-smi", "--query-gpu=name", "--format=csv,noheader", "-i", gpu)} if gpu else {}),

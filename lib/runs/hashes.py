@@ -1,14 +1,14 @@
-"""Short hashes of what a run depends on: code without comments and layout, and the files that parameters name."""
+"""Short hashes of what a run is asked for: the files, problem sets and rewards that its parameters name. Also of code,
+without comments and layout."""
 
 import ast
 import hashlib
 import inspect
 import json
 import os
-import sys
-from collections.abc import Iterator
-from contextlib import suppress
+from collections.abc import Iterator, Mapping
 from functools import cache
+from importlib import import_module
 from pathlib import Path
 from textwrap import dedent
 from typing import Any
@@ -52,9 +52,9 @@ def lib_digest(root: Path) -> str:
 
 def inputs(params: dict[str, Any], root: Path) -> dict[str, str]:
     """A hash, by name, of everything that the parameters name: files (the user's own problems or rewards), folders of
-    models, problem sets, and the code of rewards in lib/rewards.py or in a cell. What is not in this checkout, such as
-    a model on the hub, is left out."""
-    hashes, rewards = {}, root / "lib/rewards.py"
+    models, problem sets, and the functions of registered rewards. What is not in this checkout, such as a model on the
+    hub, is left out."""
+    hashes = {}
     for name in texts(params):
         if "." in name and os.path.isfile(path := root / name):  # False if the text is no valid path
             hashes[name] = file_digest(path, path.stat().st_mtime_ns)
@@ -64,9 +64,23 @@ def inputs(params: dict[str, Any], root: Path) -> dict[str, str]:
     for name in texts([params.get(key) for key in ("problem_set", "eval_set", "primary_set", "sets")]):
         hashes |= problem_set(name, root)
     for name in texts([params.get("reward"), params.get("eval_rewards")]):
-        if rewards.is_file() and (code_hash := cell_code(name) or reward_code(name, rewards.read_text())):
-            hashes[f"reward {name}"] = code_hash
+        hashes |= reward_function(name)
     return dict(sorted(hashes.items()))
+
+
+def differences(then: Mapping, now: Mapping, defaults: Mapping) -> list[str]:
+    """What two descriptions of a run ask for differently, by name. Each has `notebook`, `parameters` and, if they were
+    recorded, `inputs`.
+
+    A parameter that `then` lacks did not exist in its notebook: what was done then is today's default. One that the
+    notebook no longer has does not count. Neither does code: it says what made a run and not what was asked.
+    """
+    if then["notebook"] != now["notebook"]:
+        return ["notebook"]
+    given = defaults | then["parameters"]
+    hashes = then.get("inputs", {})
+    names = [name for name, value in now["parameters"].items() if name not in given or given[name] != value]
+    return names + [name for name, value in now["inputs"].items() if hashes.get(name, value) != value]
 
 
 def results(params: dict[str, Any], root: Path) -> dict[str, str]:
@@ -118,54 +132,22 @@ def problem_set(name: str, root: Path) -> dict[str, str]:
         return {f"problems {key}": manifest[key]["sha256"][:16]} if key in manifest else {}
 
 
-def cell_code(name: str) -> str:
-    """A hash of the code of a reward that a cell of this notebook has registered; "" if none has."""
-    rewards = sys.modules.get("lib.rewards")  # imported by any cell that registers a reward
-    factory = rewards.REWARDS.get(name) if rewards else None
-    with suppress(OSError, TypeError):  # of code that is neither in a cell nor in a file
-        if factory and getattr(factory, "__module__", None) == "__main__":
-            return digest(code_tree(dedent(inspect.getsource(factory))))
-    return ""
+def reward_function(name: str) -> dict[str, str]:
+    """The hash of a registered reward, in lib/rewards.py or in a cell of this notebook: its function, without comments
+    and layout, and the options that are set for it. What else the function calls does not count; `executed` has it.
+    {} if there is no such reward."""
+    if not name or not (factory := table("rewards.REWARDS").get(name)):
+        return {}
+    options = getattr(factory, "keywords", {})
+    function = getattr(factory, "func", factory)
+    try:
+        source = dedent(inspect.getsource(function))
+    except (OSError, TypeError):  # of code that is neither in a cell nor in a file
+        return {}
+    return {f"function of reward {name}": digest([repr(sorted(options.items())), code_tree(source)])}
 
 
-@cache
-def reward_code(name: str, source: str) -> str:
-    """A hash of the code of a reward in lib/rewards.py, whose text is `source`: the reward's function, the options that
-    are set for it, and everything in the file that the function uses, directly or indirectly; the whole file if it has
-    no function of that name, as under a decorator that renames it. "" if there is no such reward."""
-    from lib.rewards import REWARDS
-
-    if not (factory := REWARDS.get(name)):
-        return ""
-    options, function = getattr(factory, "keywords", {}), getattr(factory, "func", factory)
-    trees, symbols, stack = definitions(source), set(), [getattr(function, "__name__", "")]
-    if stack[0] not in trees:
-        return digest(code_tree(source))
-    while stack:
-        symbol = stack.pop()
-        if symbol not in symbols:
-            symbols.add(symbol)
-            nodes = [node for part in trees[symbol] for node in ast.walk(part)]
-            stack += [node.id for node in nodes if isinstance(node, ast.Name) and node.id in trees]
-    parts = [skeleton(part) for symbol in sorted(symbols) for part in trees[symbol]]
-    return digest([repr(sorted(options.items())), *parts])
-
-
-@cache
-def definitions(source: str) -> dict[str, list]:
-    """The syntax trees of all top-level statements of a module that define or change a name, by name. The decorator
-    `register` is left out."""
-    trees: dict[str, list] = {}
-    for node in ast.parse(source).body:
-        match node:
-            case ast.FunctionDef(name=name) | ast.ClassDef(name=name):
-                node.decorator_list = [one for one in node.decorator_list if "register(" not in ast.unparse(one)]
-                names = [name]
-            case ast.Import() | ast.ImportFrom() | ast.Expr():
-                continue
-            case _:
-                targets = [target for target in ast.walk(node) if isinstance(getattr(target, "ctx", None), ast.Store)]
-                names = [part.id for target in targets for part in ast.walk(target) if isinstance(part, ast.Name)]
-        for name in dict.fromkeys(names):
-            trees.setdefault(name, []).append(node)
-    return trees
+def table(path: str) -> Any:
+    """The table or function of lib/ that `path` (module.NAME) names. It is imported only now, as it may need torch."""
+    module, _, name = path.rpartition(".")
+    return getattr(import_module(f"lib.{module}"), name)

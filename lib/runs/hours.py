@@ -15,8 +15,7 @@ from importlib.util import find_spec
 from math import prod
 
 from lib.files import clock
-from lib.runs.hashes import lib_digest
-from lib.runs.plan import Plan, Project, Spec, read_record
+from lib.runs.plan import Plan, Project, Spec, other_code, read_record
 
 # Tokens per second in sampling and in training
 RATES = {"paper": (21_232, 34_191), "gpu24": (8_502, 4_986), "gpu8": (6_802, 3_989)}
@@ -123,13 +122,12 @@ def time_left(plan: Plan, runs: Iterable[str], seconds: dict[str, float], cores:
 
 
 def show_plan(project: Project, plan: Plan, seconds: dict, cores: int, parts: Mapping[str, Collection] | None = None):
-    """Print which runs are to be made, how long that takes, and how many of the finished runs were made by other code
-    in lib/. parts: the runs of each group that was asked for, by the name of the group."""
+    """Print which runs are to be made, how long that takes, and how many of the finished runs were made by code that
+    computes something else now. parts: the runs of each group that was asked for, by the name of the group."""
     finished, waiting = plan.specs.keys() - plan.waiting.keys(), [plan.specs[run] for run in plan.waiting]
     print(f"{len(plan.specs)} runs, {len(finished)} of them finished")
-    code = lib_digest(project.root) if finished else ""
-    if outdated := sum(read_record(plan.specs[run].folder).get("lib") != code for run in finished):
-        print(f"  {outdated} of these were made by other code in lib/ than the present: `make status` names them")
+    if outdated := sum(bool(other_code(project, plan.specs[run])) for run in finished):
+        print(f"  {outdated} of these were made by code that computes something else now: `make status` names it")
     kind_seconds: dict[str, float] = defaultdict(float)
     for spec in waiting:
         kind_seconds[spec.name.partition("/")[0]] += seconds.get(spec.name, 0)

@@ -9,7 +9,6 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import field
 from glob import glob
-from importlib import import_module
 from inspect import signature
 from itertools import product
 from typing import Annotated, Any
@@ -19,15 +18,9 @@ from pydantic.dataclasses import dataclass
 
 from lib.files import PROBLEMS, ROOT, nearest
 from lib.learn.settings import PARAMETERS, TRAINERS, Count, SearchSettings, explain, loosely
-from lib.runs.hashes import model_folder
+from lib.runs.hashes import model_folder, table
 
 ON_HUB = re.compile(r"[\w-][\w.-]*/[\w.-]+(@[\w./-]+)?")  # owner/name, and optionally @ and a revision
-
-
-def table(path: str) -> Any:
-    """The table or function of lib/ that `path` (module.NAME) names. It is imported only now, as it may need torch."""
-    module, _, name = path.rpartition(".")
-    return getattr(import_module(f"lib.{module}"), name)
 
 
 def own(value: str) -> bool:

@@ -1,11 +1,12 @@
 """Resolves the runs of papermill_runs.yaml before anything starts, and finds out which of them are finished.
 
-Only this module decides which runs are stale. It compares hashes, so the times of files do not matter.
+Only this module decides which runs are stale: those that were asked for something else, or whose parents were made
+anew. The code that made a run does not count; `made_by` in lib.runs.code tells of it.
 """
 
 import json
 import re
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cache, cached_property
 from graphlib import CycleError, TopologicalSorter
@@ -17,6 +18,7 @@ import yaml
 from pydantic import BaseModel, ValidationError
 
 from lib.files import ROOT, RUNS, reading
+from lib.runs.code import made_by_other, notebook_hash
 from lib.runs.declare import (
     RUN,
     STUDY,
@@ -35,7 +37,7 @@ from lib.runs.declare import (
     split,
     typed,
 )
-from lib.runs.hashes import code_tree, digest, inputs
+from lib.runs.hashes import code_tree, differences, digest, inputs
 from lib.runs.parameters import FOLDERS, check, table
 
 EVALUATIONS = ("sample/", "search/")  # kinds of runs that evaluate a policy and do not make one
@@ -47,17 +49,18 @@ READABLE = ("done", RESULTS)
 
 @dataclass(frozen=True)
 class Spec:
-    """One resolved run. Two runs have equal fingerprints if their notebook code, their parameters, the files that these
-    name, and their ancestors are the same."""
+    """One resolved run. What it is asked for, and hence which run it is, are its notebook's name, its parameters, what
+    these name, and its parents."""
 
     profile: str
     name: str  # kind/name/seed
     method: str  # the run (kind/name) that made the policy which this run is about
     declaration: Declaration
     params: dict[str, Any]  # all parameters of the notebook except `output` and those that name parents
+    defaults: dict[str, Any]  # all parameters of the notebook with their defaults
+    inputs: dict[str, str]  # hashes of what `params` name
     parents: dict[str, "Spec"]
-    code: str
-    fingerprint: str
+    code: str  # a hash of the notebook's code
     folder: Path  # where the run is made or read
     reference: Path  # where its published results are
 
@@ -74,6 +77,11 @@ class Spec:
     def study(self) -> bool:
         """Whether this run only reads results: those of its finished parents, with all their seeds."""
         return self.name.startswith(STUDY)
+
+    @property
+    def asked(self) -> dict[str, Any]:
+        """What this run is asked for, apart from its parents, in the words of its record."""
+        return {"notebook": self.notebook, "parameters": self.params, "inputs": self.inputs}
 
     @property
     def published(self) -> bool:
@@ -208,7 +216,7 @@ class Project:
         """Resolve one run. Of each parameter the last of these values counts: the default of the notebook, that of the
         profile, of the profile for this notebook, of the run, and of the profile for this run."""
         settings, location = self.declarations.profiles[profile], f"{YAML}: profile {profile}, run {name}"
-        defaults, code = self.notebook(run.notebook)[0], self.code(run.notebook)
+        defaults = self.notebook(run.notebook)[0]
         profile_params = {key: value for key, value in settings.params.items() if key in defaults}
         values = profile_params | settings.notebooks.get(run.notebook, {}) | run.params | run.needs
         for key, value in values.items():
@@ -226,14 +234,24 @@ class Project:
             input_hashes = inputs(params, self.root)
         except (ValueError, OverflowError) as error:
             raise DeclarationError(f"{location}: {error}") from error
-        ancestors = {parent: spec.fingerprint for parent, spec in parents.items()}
-        fingerprint = digest([run.notebook, code, params, run.needs, ancestors, input_hashes])
         policy = run.needs.get("policy") if name.startswith(EVALUATIONS) else None
         method = parents[policy].method if isinstance(policy, str) else split(name)[0]
         reference = folder = self.root / "data/reference" / profile / name
         if name.startswith(STUDY) or not self.published:
             folder = self.runs / ("reference" if self.published else "") / profile / name
-        return Spec(profile, name, method, run, params, parents, code, fingerprint, folder, reference)
+        return Spec(
+            profile=profile,
+            name=name,
+            method=method,
+            declaration=run,
+            params=params,
+            defaults=defaults,
+            inputs=input_hashes,
+            parents=parents,
+            code=self.code(run.notebook),
+            folder=folder,
+            reference=reference,
+        )
 
     def check(self) -> None:
         """Resolve every run in every profile. Raises DeclarationError."""
@@ -315,8 +333,6 @@ class Record(BaseModel, strict=True):
     run: str
     method: str
     notebook: str
-    code: str
-    fingerprint: str
     seed: int
     elapsed: float
     parameters: dict
@@ -354,8 +370,10 @@ def reasons(spec: Spec, states: dict[Path, str]) -> Iterator[str]:
         yield "damaged run.json"
     if not record:
         yield "unfinished" if (spec.folder / "spec.json").exists() else "missing"
-    if record["fingerprint"] != spec.fingerprint:
-        yield "other notebook code" if record["code"] != spec.code else "other parameters or files"
+    if asked := [*differences(record, spec.asked, spec.defaults), *other_places(record, spec)]:
+        yield f"another {', '.join(asked)}"
+    if spec.study and record.get("code") != spec.code:  # a study is drawn in minutes, and nothing is lost
+        yield "other notebook code"
     for name, entry in record["files"].items():
         path = spec.folder / name
         if not path.exists():
@@ -372,6 +390,20 @@ def reasons(spec: Spec, states: dict[Path, str]) -> Iterator[str]:
             yield f"{name} made anew" if finished else f"{name} is not finished"
     if record.get("results_only"):
         yield RESULTS
+
+
+def other_places(record: Mapping[str, Any], spec: Spec) -> Iterator[str]:
+    """The parameters that gave a recorded run another parent than the one that they name now."""
+    for name, parent in spec.declaration.needs.items():
+        given = record["parameters"].get(name)
+        if isinstance(parent, str) and given and not f"/{given}".endswith(f"/{spec.profile}/{parent}"):
+            yield name
+
+
+def other_code(project: Project, spec: Spec) -> list[str] | None:
+    """The parts of the code that made a finished run and compute something else now (`made_by_other`)."""
+    cells = project.notebook(spec.notebook)[1]
+    return made_by_other(read_record(spec.folder), notebook_hash(cells), project.root)
 
 
 def made_as(folder: Path) -> str | None:
