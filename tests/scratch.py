@@ -139,7 +139,7 @@ class Checkout(Project):
                 path.write_text("1\n")
             parents = {parent: self.record(parent)["id"] for parent in spec.parents}
             record = {"profile": "cpu", "run": spec.run, "method": spec.run, "notebook": spec.notebook, "seed": 0}
-            record |= {"elapsed": 1.0, "code": spec.code, "fingerprint": spec.fingerprint, "parents": parents}
+            record |= {"elapsed": 1.0, "code": spec.code, "inputs": spec.inputs, "parents": parents}
             record |= {"parameters": spec.params, "id": f"made {name}", "artifacts": []}
             record |= {"files": {file: described(path) for file, path in files.items()}}
             (spec.folder / "run.json").write_text(json.dumps(record))

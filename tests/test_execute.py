@@ -3,6 +3,7 @@
 import json
 import os
 import select
+import shutil
 import signal
 import subprocess
 import sys
@@ -17,14 +18,15 @@ from jupyter_client.manager import start_new_kernel
 
 from lib import files
 from lib.files import ROOT, sha256
-from lib.runs import machine
+from lib.runs import code, machine
 from lib.runs.execute import DIE_WITH_PARENT, QUIET, describe, execute, prepare
 from lib.runs.folder import provenance, write_json
 from lib.runs.machine import PARENT, RunError, gpu
-from lib.runs.plan import Project
+from lib.runs.plan import Project, other_code
 from tests.scratch import BASE, TRAIN_CODE, TRAIN_END, Checkout, set_in, write_notebook
 
-BEGAN = {"profile": "cpu", "run": "t/base", "seed": 0, "fingerprint": "1", "parameters": {"steps": 3}, "parents": {}}
+BEGAN = {"profile": "cpu", "run": "t/base", "seed": 0, "notebook": "base", "parameters": {"steps": 3}}
+BEGAN |= {"inputs": {}, "parents": {}}
 MAKER = {"commit": "a", "dirty": False, "lib": "1"}
 
 
@@ -47,10 +49,10 @@ def here(checkout) -> Iterator[Callable[[str], dict]]:
 def test_old_results_are_set_aside_and_nothing_is_deleted(tmp_path, capsys):
     folder = tmp_path / "0"
     folder.mkdir()
-    prepare(folder, BEGAN, dict(MAKER), study=False)
+    prepare(folder, BEGAN, dict(MAKER), study=False, defaults={})
     for name in ("metrics.csv", "thesis.txt", "run.json", "log.txt"):
         (folder / name).write_text(name)
-    prepare(folder, BEGAN | {"fingerprint": "2"}, dict(MAKER), study=False)
+    prepare(folder, BEGAN | {"parameters": {"steps": 4}}, dict(MAKER), study=False, defaults={})
     [aside] = tmp_path.glob("0.before-*")
     assert str(aside) in capsys.readouterr().out
     assert [path.name for path in folder.iterdir()] == ["spec.json"]
@@ -60,31 +62,31 @@ def test_old_results_are_set_aside_and_nothing_is_deleted(tmp_path, capsys):
 
 
 def test_what_makes_a_run_is_noted_when_it_starts_and_kept_when_it_goes_on(tmp_path, capsys):
-    first, _ = prepare(tmp_path, BEGAN, dict(MAKER), study=False)
+    first, _ = prepare(tmp_path, BEGAN, dict(MAKER), study=False, defaults={})
     assert [one["commit"] for one in first] == ["a"] and first[0]["started"]
     (tmp_path / "checkpoint").mkdir()
-    again, _ = prepare(tmp_path, BEGAN, dict(MAKER), study=False)
+    again, _ = prepare(tmp_path, BEGAN, dict(MAKER), study=False, defaults={})
     assert again == first and "goes on" not in capsys.readouterr().out
-    other, _ = prepare(tmp_path, BEGAN, MAKER | {"lib": "2", "commit": "b"}, study=False)
+    other, _ = prepare(tmp_path, BEGAN, MAKER | {"lib": "2", "commit": "b"}, study=False, defaults={})
     assert [one["lib"] for one in other] == ["1", "2"] and other[0] == first[0]
     assert "goes on, though commit, lib differ from when it was begun" in capsys.readouterr().out
     assert (tmp_path / "checkpoint").exists()
 
 
 def test_what_a_stretch_reported_is_reported_anew(tmp_path):
-    prepare(tmp_path, BEGAN, dict(MAKER), study=False)
+    prepare(tmp_path, BEGAN, dict(MAKER), study=False, defaults={})
     for name in ("run.json", "artifacts.txt", "half.txt"):
         (tmp_path / name).write_text(name)
-    prepare(tmp_path, BEGAN, dict(MAKER), study=False)
+    prepare(tmp_path, BEGAN, dict(MAKER), study=False, defaults={})
     assert sorted(path.name for path in tmp_path.iterdir()) == ["half.txt", "spec.json"]
 
 
 def test_a_study_is_made_again_in_its_own_folder(tmp_path):
     folder = tmp_path / "0"
     folder.mkdir()
-    prepare(folder, BEGAN, dict(MAKER), study=True)
+    prepare(folder, BEGAN, dict(MAKER), study=True, defaults={})
     (folder / "table.csv").write_text("old")
-    prepare(folder, BEGAN | {"fingerprint": "2"}, dict(MAKER), study=True)
+    prepare(folder, BEGAN | {"parameters": {"steps": 4}}, dict(MAKER), study=True, defaults={})
     assert [*tmp_path.iterdir()] == [folder] and (folder / "table.csv").exists()
 
 
@@ -94,7 +96,7 @@ def test_results_that_were_restored_without_weights_are_set_aside(tmp_path, caps
     identity = {key: BEGAN[key] for key in ("profile", "run", "seed")}
     (folder / "spec.json").write_text(json.dumps(identity | {"results_only": True}))
     (folder / "metrics.csv").write_text("step")
-    prepare(folder, BEGAN, dict(MAKER), study=False)
+    prepare(folder, BEGAN, dict(MAKER), study=False, defaults={})
     assert "t/base/0: restored without weights; starts anew" in capsys.readouterr().out
     assert [path.read_text() for path in tmp_path.glob("0.before-*/metrics.csv")] == ["step"]
 
@@ -104,7 +106,7 @@ def test_the_folder_of_another_run_is_not_touched(tmp_path, other):
     (tmp_path / "spec.json").write_text(json.dumps(BEGAN | other))
     (tmp_path / "metrics.csv").write_text("step")
     with pytest.raises(RunError, match="metrics.csv was not made by run t/base/0, whose folder it lies in"):
-        prepare(tmp_path, BEGAN, dict(MAKER), study=False)
+        prepare(tmp_path, BEGAN, dict(MAKER), study=False, defaults={})
     assert json.loads((tmp_path / "spec.json").read_text()) == BEGAN | other
 
 
@@ -115,23 +117,23 @@ def test_a_power_cut_locks_no_run_out(tmp_path, torn):
     folder.mkdir()
     for name in ("spec.json", "log.txt"):
         (folder / name).write_text(torn)
-    prepare(folder, BEGAN, dict(MAKER), study=False)
+    prepare(folder, BEGAN, dict(MAKER), study=False, defaults={})
     assert not list(tmp_path.glob("0.before-*")), "the runner's own files are no results"
     (folder / "spec.json").write_text(torn)
     (folder / "half.txt").write_text("half")
-    prepare(folder, BEGAN, dict(MAKER), study=False)
+    prepare(folder, BEGAN, dict(MAKER), study=False, defaults={})
     assert [path.read_text() for path in tmp_path.glob("0.before-*/half.txt")] == ["half"]
 
 
 def test_time_adds_up_over_kills(tmp_path):
     """A stretch that was killed lasted until its newest file; a study is made anew."""
-    assert prepare(tmp_path, BEGAN, dict(MAKER), study=False)[1] == 0
+    assert prepare(tmp_path, BEGAN, dict(MAKER), study=False, defaults={})[1] == 0
     for spent in (50.0, 100.0):
         step = tmp_path / "checkpoint"
         step.write_text("1")
         os.utime(step, (time.time() + 50,) * 2)
-        assert prepare(tmp_path, BEGAN, dict(MAKER), study=False)[1] == pytest.approx(spent, abs=5)
-    assert prepare(tmp_path, BEGAN, dict(MAKER), study=True)[1] == 0
+        assert prepare(tmp_path, BEGAN, dict(MAKER), study=False, defaults={})[1] == pytest.approx(spent, abs=5)
+    assert prepare(tmp_path, BEGAN, dict(MAKER), study=True, defaults={})[1] == 0
 
 
 def test_a_folder_that_is_not_the_runs_own_is_never_emptied(checkout, warm_kernels, here, capsys):
@@ -234,14 +236,9 @@ def test_a_run_that_ends_itself_is_not_finished_and_its_kernel_is_this_python(ch
     spec = json.loads((checkout.folder("t/base") / "spec.json").read_text())
     assert spec["made_by"][0].items() <= made.items(), "as it was when the run started"
 
-    # a saved look changes nothing; another code sets the results aside
-    saved = nbformat.read(path, 4)
-    saved.cells.append(nbformat.v4.new_code_cell(""))
-    saved.cells[1].source = "# our imports\n" + saved.cells[1].source
-    nbformat.write(saved, path)
-    assert Project(checkout.root).specs("cpu")["t/base/0"].state == "done"
+    # another parameter sets the results aside
+    checkout.declare(set_in("runs", "t/base", "params", value={"steps": 2}))
     write_notebook(path, BASE, "made = 2")
-    assert Project(checkout.root).specs("cpu")["t/base/0"].state == "other notebook code"
     assert here("t/base")["files"] == {}
     assert len(list(checkout.folder("t/base").parent.glob("0.before-*/python.txt"))) == 1
 
@@ -292,7 +289,7 @@ def test_the_record_of_a_resumed_run_names_what_began_it_and_what_it_left(checko
     checkout.declare(set_in("runs", "t/base", value={"notebook": "base", "params": {"mine": "my.csv"}, "threads": 2}))
     spec = checkout.specs("cpu")["t/base/0"]
     spec.folder.mkdir(parents=True)
-    prepare(spec.folder, describe(checkout, spec, {}), dict(MAKER), study=False)
+    prepare(spec.folder, describe(checkout, spec, {}), dict(MAKER), study=False, defaults={})
     begun = json.loads((spec.folder / "spec.json").read_text())
     write_json(spec.folder / "spec.json", begun | {"spent": 100.0})
     record = here("t/base")
@@ -300,6 +297,79 @@ def test_the_record_of_a_resumed_run_names_what_began_it_and_what_it_left(checko
     assert record["elapsed"] >= 100 and record["inputs"].keys() == {"my.csv"}
     assert record["threads"] == 2 and (spec.folder / "made.txt").read_text() == "2"
     assert record["files"].keys() == {"made.txt"} and not (spec.folder / "trainer").exists()
+
+
+STARTED = """
+import lib.learn.losses
+import matplotlib.pyplot as plt
+from lib.runs import Run
+from lib.study import plots
+run = Run(output)
+"""
+ENDED = "import lib.game.steps\nplt.plot([1], [2], lw=0.8)\nplt.close()\nrun.footer()"
+
+
+def test_a_run_records_what_it_has_executed_of_lib(checkout, warm_kernels, here):
+    """And is told apart from code that computes something else: not from another comment or line width."""
+    shutil.copytree(ROOT / "lib", checkout.root / "lib", dirs_exist_ok=True)
+    path = checkout.root / "notebooks/base.ipynb"
+    write_notebook(path, BASE, STARTED, ENDED)
+    record = here("t/base")
+    assert {"learn.losses", "game.steps", "files", "notebook"} <= record["executed"].keys()
+    assert not {"study.plots", "runs.folder", "game.mdp"} & record["executed"].keys()
+
+    def status() -> str:
+        return Checkout(checkout.root).ask("status", "cpu", "t/base").splitlines()[0]
+
+    def edited(name: str, before: str, after: str) -> str:
+        file = checkout.root / name
+        text = file.read_text()
+        assert before in text
+        file.write_text(text.replace(before, after))
+        said = status()
+        file.write_text(text)
+        return said
+
+    assert "by other code" not in status() and "unknown code" not in status()
+    assert "done, by other code: game.steps" in edited(
+        "lib/game/steps.py", "def verify_steps", "OTHER = 1\n\n\ndef verify_steps"
+    )
+    assert "by other code" not in edited("lib/game/steps.py", "def verify_steps", "# why\ndef verify_steps")
+    assert "by other code" not in edited("lib/study/plots.py", "def ", "OTHER = 1\n\n\ndef ")
+    assert "by other code" not in edited("notebooks/base.ipynb", "lw=0.8", "lw=2")
+    assert "by other code: notebook" in edited("notebooks/base.ipynb", "import lib.game.steps", "import lib.game.mdp")
+    assert "  1 of these were made by code that computes something else now" in plan_after(checkout)
+
+    record.pop("executed")
+    write_json(checkout.folder("t/base") / "run.json", record)
+    assert "done, by unknown code" in status()
+
+
+def plan_after(checkout) -> str:
+    """What `plan` says once a loss is ruined."""
+    path = checkout.root / "lib/learn/losses.py"
+    path.write_text(path.read_text() + "\nleave_one_out = None\n")
+    return Checkout(checkout.root).ask("plan", "cpu", "t/base")
+
+
+def test_an_interrupted_run_goes_on_under_other_code_and_records_both(checkout, warm_kernels, here):
+    """Its notebook was edited meanwhile, and it was begun before there was a parameter, with hashes of another kind."""
+    shutil.copytree(ROOT / "lib", checkout.root / "lib", dirs_exist_ok=True)
+    path = checkout.root / "notebooks/base.ipynb"
+    write_notebook(path, BASE + "\nnew = 3", STARTED, ENDED)
+    spec = checkout.specs("cpu")["t/base/0"]
+    spec.folder.mkdir(parents=True)
+    began = describe(checkout, spec, {}) | {"code": "1", "fingerprint": "2", "inputs": {"reward sparse": "3"}}
+    began["parameters"].pop("new")
+    prepare(spec.folder, began, MAKER | {"code": "1"}, False, {})
+    (spec.folder / "half.txt").write_text("half")
+    write_json(spec.folder / code.FILE, {"learn.losses": "4"})
+    record = here("t/base")
+    assert "half.txt" in record["files"]
+    assert record["code"] == "1" and record["executed"] == {"learn.losses": "4"}
+    [later] = record["resumed_by"]
+    assert later["code"] == spec.code and later["executed"].keys() >= {"learn.losses", "game.steps", "notebook"}
+    assert other_code(checkout, spec) == ["learn.losses"]
 
 
 # -- what made it ------------------------------------------------------------------------------------

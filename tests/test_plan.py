@@ -2,6 +2,7 @@
 be made."""
 
 import json
+import linecache
 import math
 import os
 import re
@@ -11,14 +12,15 @@ from pathlib import Path
 import pytest
 
 from lib.files import DATA, ROOT, nearest
+from lib.rewards import REWARDS
 from lib.runs import Run
 from lib.runs.declare import DeclarationError
-from lib.runs.hashes import code_tree, inputs, reward_code
+from lib.runs.hashes import code_tree, inputs
 from lib.runs.hours import expected, show_plan, time_left, took
 from lib.runs.parameters import check
-from lib.runs.plan import Plan, Project, read_record
+from lib.runs.plan import Plan, Project, other_places, read_record
 from tests.conftest import this_project
-from tests.scratch import BASE, TRAIN_CODE, Checkout, set_in, write_notebook
+from tests.scratch import BASE, STUDY, TRAIN_CODE, Checkout, set_in, write_notebook
 
 
 def test_a_name_that_is_near_no_other_is_answered_by_few():
@@ -283,7 +285,9 @@ def test_a_kind_gives_the_notebook_and_the_needs_of_its_runs(checkout):
     assert specs["two/pairs/0"].declaration.needs == {"init": "t/base/0", "pairs": "t/train_0.1/0"}
     swapped = specs["two/swapped/0"]
     assert swapped.parents.keys() == specs["two/pairs/0"].parents.keys()
-    assert swapped.fingerprint != specs["two/pairs/0"].fingerprint, "the same parents in other places"
+    made = {"parameters": {"init": "data/runs/cpu/t/base/0", "pairs": "/disk/cpu/t/train_0.1/0"}}
+    assert not list(other_places(made, specs["two/pairs/0"]))
+    assert list(other_places(made, swapped)) == ["init", "pairs"], "the same parents in other places"
     for name, init in {
         "init": "data/models/base-1m",
         "data_models_base-1m": "data/models/base-1m",
@@ -353,7 +357,7 @@ def test_numbers_in_yaml(checkout):
     assert type(specs["t/train_2/0"].params["rate"]) is float
 
 
-def test_grid_layers_and_fingerprints(checkout):
+def test_grids_and_layers(checkout):
     def change(declarations):
         declarations["profiles"]["smoke"] = {
             "params": {"steps": 7},
@@ -367,7 +371,7 @@ def test_grid_layers_and_fingerprints(checkout):
         }
 
     checkout.declare(change)
-    smoke, cpu = checkout.specs("smoke"), checkout.specs("cpu")
+    smoke = checkout.specs("smoke")
     assert list(smoke) == ["t/base/0", "t/train_0.1/0", "t/train_0.2/0", "study/study/0"]
     assert smoke["t/base/0"].params["steps"] == 7 and smoke["study/study/0"].params == {"seed": 0}
     expected = {"seed": 0, "steps": 8, "rate": 0.2, "pause": 1.0, "fail": False}
@@ -375,11 +379,13 @@ def test_grid_layers_and_fingerprints(checkout):
     of_one_run = {"rate": 0.5, "pause": 2.0}  # in place of its own; of two patterns for it the last counts
     assert smoke["t/train_0.1/0"].params == expected | of_one_run
     assert smoke["study/study/0"].declaration.needs == {"sources": ["t/train_0.1/0", "t/train_0.2/0"]}
-    before = {name: spec.fingerprint for name, spec in cpu.items()}
-    changed = Checkout(checkout.root)
-    changed.declare(set_in("runs", "t/base", "params", value={"steps": 2}))
-    after = {name: spec.fingerprint for name, spec in changed.specs("cpu").items()}
-    assert all(before[name] != after[name] for name in before), "a change reaches all descendants"
+
+
+def test_a_change_reaches_all_descendants(checkout):
+    checkout.finish()
+    checkout.declare(set_in("runs", "t/base", "params", value={"steps": 2}))
+    waiting = Checkout(checkout.root).plan("cpu", "all").waiting
+    assert waiting.keys() == checkout.specs("cpu").keys() and waiting["t/base/0"] == "another steps"
 
 
 def test_seeds_are_paired_and_pooled(checkout):
@@ -407,12 +413,13 @@ def test_a_run_is_resolved_with_what_it_needs_alone(checkout):
     """A mistake in another run does not stop it; a mistake in a run that it needs does."""
     checkout.declare(set_in("runs", "t/other", value={"notebook": "base", "params": {"rat": 0.1}}))
     specs = checkout.specs("cpu", "t/train_0.1/0")
+    asked = specs["t/train_0.1/0"].asked
     assert [*specs] == ["t/base/0", "t/train_0.1/0"]
     for wrong in (["t/other/0"], []):
         with pytest.raises(DeclarationError, match="run t/other/0: parameter of base 'rat'"):
             checkout.specs("cpu", *wrong)
     checkout.declare()
-    assert specs["t/train_0.1/0"].fingerprint == Checkout(checkout.root).specs("cpu")["t/train_0.1/0"].fingerprint
+    assert asked == Checkout(checkout.root).specs("cpu")["t/train_0.1/0"].asked
     checkout.declare(set_in("runs", "t/base", "params", value={"rat": 0.1}))
     assert "run t/base/0: parameter of base 'rat'" in checkout.ask("run", "cpu", "t/train_0.1/0", status=1)
 
@@ -516,7 +523,7 @@ def test_every_method_is_trained_on_as_many_completions():
         assert budget == pytest.approx(share * budgets["rloo/sparse/0"], rel=0.004), name
 
 
-# -- what a fingerprint holds ------------------------------------------------------------------------
+# -- what makes a run another one ------------------------------------------------------------------------
 
 
 def test_code_is_what_runs():
@@ -549,55 +556,61 @@ def test_a_cell_that_only_reports_is_no_part_of_a_run(tmp_path):
     assert codes[0] == codes[2] != codes[1]
 
 
-REWARDS = '''
-WEIGHT = 0.5
+SPARSE = '''
 def helper(x):
     return x
-def other(x):
-    return x
-@register("sparse")
 def sparse(options=1):
     """A docstring."""
-    return WEIGHT * helper(options)
+    return lambda completions, problem: [helper(0.5)]
 '''
 
 
 @pytest.mark.parametrize(
     ("before", "after", "same"),
     [
-        ("WEIGHT = 0.5", "WEIGHT = 0.25", False),
-        ("WEIGHT = 0.5", "WEIGHT = 0.5\nWEIGHT += 0.25", False),
-        ("def helper(x):\n    return x", "def helper(x):\n    return -x", False),
-        ("return WEIGHT", "return 1 + WEIGHT", False),
-        ("def other(x):\n    return x", "def other(x):\n    return -x", True),
-        ('@register("sparse")', '@register("sparse")\n@other', False),
+        ("helper(0.5)", "helper(0.25)", False),
+        ("options=1", "options=2", False),
         ("A docstring.", "Another one.", True),
-        ("WEIGHT = 0.5", "# why\nWEIGHT = 0.5", True),
+        ("    return lambda", "    # why\n    return lambda", True),
+        ("def helper(x):\n    return x", "def helper(x):\n    return -x", True),  # `status` tells of it
     ],
 )
-def test_an_edited_reward_is_another_one(before, after, same):
-    assert before in REWARDS and reward_code("sparse", REWARDS)
-    assert (reward_code("sparse", REWARDS.replace(before, after)) == reward_code("sparse", REWARDS)) == same
+def test_an_edited_reward_is_another_one(before, after, same, monkeypatch):
+    def hash_of(source: str) -> dict[str, str]:
+        names: dict = {}
+        linecache.cache["rewards"] = len(source), None, source.splitlines(True), "rewards"
+        exec(compile(source, "rewards", "exec"), names)
+        monkeypatch.setitem(REWARDS, "sparse", names["sparse"])
+        return inputs({"reward": "sparse"}, ROOT)
+
+    assert before in SPARSE
+    original = hash_of(SPARSE)
+    assert original.keys() == {"function of reward sparse"}
+    assert (hash_of(SPARSE.replace(before, after)) == original) == same
 
 
-def test_a_fingerprint_holds_what_parameters_name():
+def test_what_parameters_name_is_part_of_what_is_asked():
     """Base models, problem sets and rewards: the parameters hold their names alone."""
     named = {"init": "data/models/base-1m", "problem_set": "3to4", "sets": {"heldout_1000": 4}, "reward": "trace_dense"}
     named |= {"eval_set": "validation_200", "primary_set": "levels"}
     found = inputs(named | {"eval_rewards": ["ast"], "policy": "Qwen/Qwen2.5-0.5B"}, ROOT)
     sets = ("3to4/heldout_1000", "3to4/train", "3to4/validation_200", "levels/test")
     problems = {f"problems {name}" for name in sets}
-    assert set(found) == problems | {"data/models/base-1m", "reward ast", "reward trace_dense"}
+    assert set(found) == problems | {
+        "data/models/base-1m",
+        *(f"function of reward {name}" for name in ("ast", "trace_dense")),
+    }
     held = json.loads((DATA / "problems/manifest.json").read_text())
     assert held["3to4/heldout_1000"]["sha256"].startswith(found["problems 3to4/heldout_1000"])
-    assert inputs({"reward": "trace_gated"}, ROOT)["reward trace_gated"] != found["reward trace_dense"]
+    other = inputs({"reward": "trace_gated"}, ROOT)  # the same function with other options
+    assert other["function of reward trace_gated"] != found["function of reward trace_dense"]
     assert inputs({"a": "x." * 500, "b": "\0.", "c": "a/" * 500}, ROOT) == {}
     for spec in (this_project().specs("cpu")[name] for name in ("sft/free/0", "rloo/ast_tau2/0")):
         assert inputs(spec.params, ROOT)
 
 
 @pytest.mark.parametrize("place", ["", "checkpoint/"])
-def test_a_fingerprint_holds_every_file_of_a_model(tmp_path, place):
+def test_every_file_of_a_model_is_part_of_what_is_asked(tmp_path, place):
     """Its folder, or the checkpoint in the folder of the run that trained it."""
     model = tmp_path / "models/mine" / place
     (model / "tokenizer").mkdir(parents=True)
@@ -622,7 +635,7 @@ def test_one_parameter_changed_makes_that_run_and_its_children_again(checkout):
     checkout.declare(set_in("profiles", "cpu", "runs", value={"t/train_0.2": {"steps": 4}}))
     waiting = Checkout(checkout.root).plan("cpu", "all").waiting
     assert list(waiting) == ["t/train_0.2/0", "study/study/0"]
-    assert waiting["t/train_0.2/0"] == "other parameters or files"
+    assert waiting["t/train_0.2/0"] == "another steps"
 
 
 @pytest.mark.parametrize("text", ["{", "{}", "[]"])
@@ -676,20 +689,47 @@ def test_a_run_is_stale_when_a_file_that_it_names_changes(checkout):
             (checkout.root / name).write_text(text)
         return Project(checkout.root).specs("cpu")["t/base/0"]
 
-    without, files = now({}).fingerprint, {"my problems.csv": "nums,target\n1 2,3\n", "my_rewards.py": "1"}
-    seen = [without, now(files).fingerprint]
+    files = {"my problems.csv": "nums,target\n1 2,3\n", "my_rewards.py": "1"}
+    now(files)
     checkout.finish("t/base")
     assert now({}).state == "done"
     for name in files:
-        changed = now({name: files[name] + " "})
-        seen.append(changed.fingerprint)
-        assert changed.state == "other parameters or files"
+        assert now({name: files[name] + " "}).state == f"another {name}"
         assert now(files).state == "done"
-    assert len(set(seen)) == 4, "each file counts, and so does that there is one"
 
 
-RECORD = {"profile": "cpu", "run": "t/base", "seed": 0, "fingerprint": "1", "parameters": {"steps": 3}, "parents": {}}
-RECORD |= {"method": "t/base", "notebook": "base", "code": "1", "elapsed": 2.0, "id": "first"}
+def test_no_code_makes_a_run_stale(checkout):
+    """Neither that of its notebook nor that of lib/. A study, which trains nothing, is drawn again."""
+    checkout.finish()
+    for name, parameters in (("base", BASE), ("study", STUDY)):
+        write_notebook(checkout.root / f"notebooks/{name}.ipynb", parameters, "print('another code')")
+    specs = Checkout(checkout.root).specs("cpu")
+    assert specs["t/base/0"].state == specs["t/train_0.1/0"].state == "done"
+    assert specs["study/study/0"].state == "other notebook code"
+
+
+def test_a_parameter_that_did_not_exist_counts_as_its_default(checkout):
+    """And one that the notebook no longer has does not count."""
+    checkout.finish("t/base")
+    path = checkout.root / "notebooks/base.ipynb"
+    write_notebook(path, BASE.replace("\npause = 0.0", "") + "\nnew = 3", TRAIN_CODE)
+    assert Project(checkout.root).specs("cpu")["t/base/0"].state == "done"
+    checkout.declare(set_in("runs", "t/base", "params", value={"new": 4}))
+    assert Project(checkout.root).specs("cpu")["t/base/0"].state == "another new"
+
+
+def test_a_record_in_an_older_form_counts_as_finished(checkout):
+    """Such a record has `fingerprint` and `code`, and hashes of rewards of another kind, or no hashes at all."""
+    checkout.finish("t/base")
+    path = checkout.folder("t/base") / "run.json"
+    old = json.loads(path.read_text()) | {"fingerprint": "1", "code": "2", "inputs": {"reward sparse": "3"}}
+    for record in (old, {name: value for name, value in old.items() if name != "inputs"}):
+        path.write_text(json.dumps(record))
+        assert Project(checkout.root).specs("cpu")["t/base/0"].state == "done"
+
+
+RECORD = {"profile": "cpu", "run": "t/base", "seed": 0, "parameters": {"steps": 3}, "parents": {}}
+RECORD |= {"method": "t/base", "notebook": "base", "elapsed": 2.0, "id": "first"}
 RECORD |= {"files": {}, "artifacts": []}
 
 
@@ -803,5 +843,9 @@ def test_the_plan_says_what_is_known_and_how_many_runs_other_code_made(checkout,
     checkout.finish("t/base")
     show_plan(checkout, Checkout(checkout.root).plan("cpu", "t/base", "t/train_0.1"), {"t/train_0.1/0": 75.0}, 2)
     said = capsys.readouterr().out
-    assert "1 of these were made by other code in lib/" in said
+    assert "of these were made by" not in said, "it is not known"
     assert re.search(r"train_0.1/0 +train +01:15 +missing", said) and "about 01:15 of one core" in said
+    path = checkout.folder("t/base") / "run.json"
+    path.write_text(json.dumps(checkout.record("t/base") | {"executed": {"files": "another hash"}}))
+    show_plan(checkout, Checkout(checkout.root).plan("cpu", "t/base"), {}, 2)
+    assert "1 of these were made by code that computes something else now" in capsys.readouterr().out

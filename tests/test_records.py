@@ -54,7 +54,15 @@ def test_an_id_is_that_of_one_execution_unless_the_record_says_that_it_repeats()
 
 @pytest.mark.parametrize(
     "change",
-    [{"code": "0"}, {"fingerprint": "0"}, {"commit": "0"}, {"parents": {"x": "0"}}, {"seed": 7}, {"parameters": {}}, {"new": 1}],
+    [
+        {"code": "0"},
+        {"fingerprint": "0"},
+        {"commit": "0"},
+        {"parents": {"x": "0"}},
+        {"seed": 7},
+        {"parameters": {}},
+        {"new": 1},
+    ],
 )
 @pytest.mark.parametrize("name", ["rloo/cov_pass4_533/0", "sft/free/0"])
 def test_a_record_that_somebody_rewrites_is_noticed(name, change):

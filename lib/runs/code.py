@@ -39,13 +39,13 @@ def executed(before: Mapping[str, str]) -> dict[str, str]:
     hashes = {}
     for name, path in loaded().items():
         is_certain = name in before or not is_edited(path)
-        hashes[name] = module_hash(SOURCES.get(path, b"")) if is_certain else CHANGED
+        hashes[name] = module_hash(SOURCES.get(path) or path.read_bytes()) if is_certain else CHANGED
     return hashes | dict(before)
 
 
 def is_edited(path: Path) -> bool:
     """Whether a file is no longer what it was when this process began to import lib."""
-    return not path.exists() or path.read_bytes() != SOURCES.get(path)
+    return path in SOURCES and (not path.exists() or path.read_bytes() != SOURCES[path])
 
 
 @cache
