@@ -335,7 +335,7 @@ def test_a_run_records_what_it_has_executed_of_lib(checkout, warm_kernels, here)
         "lib/game/steps.py", "def verify_steps", "OTHER = 1\n\n\ndef verify_steps"
     )
     assert "by other code" not in edited("lib/game/steps.py", "def verify_steps", "# why\ndef verify_steps")
-    assert "by other code" not in edited("lib/study/plots.py", "def ", "OTHER = 1\n\n\ndef ")
+    assert "by other code" not in edited("lib/study/plots.py", "def style_of", "OTHER = 1\n\n\ndef style_of")
     assert "by other code" not in edited("notebooks/base.ipynb", "lw=0.8", "lw=2")
     assert "by other code: notebook" in edited("notebooks/base.ipynb", "import lib.game.steps", "import lib.game.mdp")
     assert "  1 of these were made by code that computes something else now" in plan_after(checkout)

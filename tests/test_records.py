@@ -3,10 +3,12 @@
 import json
 import subprocess
 from functools import cache
+from pathlib import Path
 
 import pytest
 
-from lib.files import REFERENCE, shown
+from lib.files import REFERENCE, ROOT, shown
+from lib.runs.hashes import digest
 from lib.runs.migrations import as_written
 from lib.runs.migrations.as_written import execution, first_records, git, restored
 
@@ -33,6 +35,33 @@ def test_a_published_record_is_the_one_that_entered_the_history():
         if restored(first_of(record), record) != record:
             changed.append(shown(path))
     assert not changed, "rewritten since: `publish` a run that was made, or restore the file from git"
+
+
+def test_a_record_names_a_commit_of_the_history_and_has_the_hash_of_its_lib():
+    """Or a page says that the commit was not kept. With uncommitted changes the hash is another one."""
+    page = (REFERENCE / "README.md").read_text()
+    commits = {*git("rev-list", "HEAD").split()} if history() else set()
+    unknown = []
+    for path in PUBLISHED:
+        record = json.loads(path.read_text())
+        is_lost = f"| {record['commit'][:8]} |" in page and f"`{record['run']}` " in page
+        has_its_code = record["commit"] in commits and (record["dirty"] or lib_at(record["commit"]) == record["lib"])
+        if is_lost == has_its_code:
+            unknown.append(shown(path))
+    assert not unknown, "data/reference/README.md names the runs whose commit is not in the history, and no others"
+
+
+@cache
+def lib_at(commit: str) -> str:
+    """The hash of lib/ at a commit, as `lib_digest` computes it from the files."""
+    files = [line.split("\t") for line in git("ls-tree", "-r", commit, "lib").splitlines() if line.endswith(".py")]
+    hashes = [(path, blob_hash(entry.split()[2])) for entry, path in files]
+    return digest(sorted(hashes, key=lambda one: Path(one[0])))
+
+
+@cache
+def blob_hash(blob: str) -> str:
+    return digest(subprocess.run(["git", "-C", ROOT, "cat-file", "blob", blob], capture_output=True, check=True).stdout)
 
 
 def test_hashes_were_added_to_the_files_that_a_run_wrote_and_to_no_others():
