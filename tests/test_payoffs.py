@@ -11,7 +11,7 @@ from transformers.models.qwen2.modeling_qwen2 import Qwen2RMSNorm
 
 from lib.game import mdp
 from lib.game.expression import render
-from lib.game.mdp import initial, legal_actions, parse_action, q_values, render_action, step
+from lib.game.mdp import initial, legal_actions, parse_action, q_values, step
 from lib.game.problem import Problem
 from lib.learn.exact import (
     ESTIMATORS,

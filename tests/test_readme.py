@@ -46,7 +46,9 @@ def test_every_column_of_metrics_csv_is_defined(kind, notebook):
         rows = [line for line in sections[-1].splitlines() if line.startswith(f"| [{notebook}]")]
     defined = {name for row in rows for name in re.findall("`([^`]+)`", row)}
     assert {re.sub(r"^bucket\d+$", "bucket0", name) for name in written} - {"step"} <= defined, written - defined
-    unseen = {"step", "bucket1", "predicted", "reward_agrees"}  # the last two: of runs that are not published yet
+    # the last three: of runs that are not published yet
+    unseen = {"step", "bucket1", "predicted", "reward_agrees", "learning_rate"}
+    unseen -= {"learning_rate"} if kind != "exact" else set()
     assert defined - unseen <= written, defined - written
 
 
@@ -68,7 +70,9 @@ def test_every_verdict_that_is_counted_is_explained():
         assert f"**{name}**" in explained, name
 
 
-STUDY_NOTEBOOKS = [path for path in NOTEBOOKS if path.stem > "2" and path.stem[:2] not in ("62", "63", "81", "91")]
+STUDY_NOTEBOOKS = [
+    path for path in NOTEBOOKS if path.stem > "2" and path.stem[:2] not in ("62", "63", "81", "82", "91")
+]
 
 
 @pytest.mark.parametrize("path", STUDY_NOTEBOOKS, ids=lambda path: path.stem)

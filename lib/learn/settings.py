@@ -186,7 +186,9 @@ OTHERS: dict[str, Any] = {  # all other parameters of the notebooks; their param
     **dict.fromkeys(["heldout_rows", "heldout_small_rows", "validation_rows", "validation_small_rows"], Count),
     **dict.fromkeys(["test_rows", "level_rows", "sealed_rows", "sealed_restarts_rows"], Count),
     **dict.fromkeys(["limit", "skip", "five_numbers", "most_failures"], Whole),
-    **dict.fromkeys(["updates", "replicates", "eval_problems"], Whole),
+    **dict.fromkeys(["updates", "replicates", "eval_problems", "trained", "followed"], Whole),
+    "moments": Annotated[list[Whole], Field(min_length=1)],
+    "trials": list[str],
     **dict.fromkeys(["eta", "muon_lr", "adam_lr"], Positive),
     **dict.fromkeys(["give_up", "alpha"], Share),
     "think_weight": Weight,
@@ -196,7 +198,8 @@ OTHERS: dict[str, Any] = {  # all other parameters of the notebooks; their param
     "samples": Count | list | str,  # completions of a problem; in studies, the folders of samples that they read
     "mixture": dict[str, Share],
     "source": Literal["generated", "hub"],
-    "objective": Literal["expected", "pass4", "pass16", "log", "rloo"],
+    "objective": Literal["expected", "pass2", "pass4", "pass16", "upto3", "upto15", "log", "rloo"],
+    "estimator": Literal["", "rloo", "pkpo", "maxrl"],
 }
 
 

@@ -23,8 +23,9 @@ from lib.runs.plan import RESULTS, Project, made_as, other_code, read_record, st
 
 CORES = cores()
 PUBLISHED = ("metrics.csv", *(f"{name}.parquet" for name in ("generations", "trajectories", "calibration")))
-PUBLISHED += ("exact.parquet", "estimators.parquet", "checkpoint")
-HELD = ("checkpoint", "generations.parquet", "trajectories.parquet")  # what other runs read or start from
+PUBLISHED += ("exact.parquet", "estimators.parquet", "games.parquet", "checkpoint")
+# What other runs read or start from
+HELD = ("checkpoint", "generations.parquet", "trajectories.parquet", "exact.parquet")
 Cores = Annotated[int, Option(min=1)]
 Groups = Annotated[list[str], Argument(help="groups or runs")]
 Some = Annotated[list[str] | None, Argument(help="groups or runs; all without", show_default=False)]

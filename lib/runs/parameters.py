@@ -91,6 +91,7 @@ NAMES: dict[str, Any] = {
     "prompt_style": entry("game.prompts.PROMPTS"),
     "design": entry("learn.demonstrations.DEMONSTRATIONS"),
     "reward": entry("rewards.REWARDS"),
+    "game_reward": entry("learn.payoffs.REWARDS"),
     "eval_rewards": list[entry("rewards.REWARDS")],
     "curriculum": entry("learn.curriculum.CURRICULA"),
     "eval_set": SET,
@@ -138,6 +139,8 @@ def misfits(given: Mapping[str, Any]) -> Iterator[str]:
         yield from demonstrated(given, style)
     if "numbers" in given and given.get("updates", 0) * given.get("problems_per_step", 0) > 24_000:  # of 24,800 or more
         yield f"updates * problems_per_step is above 24,000: 3to4 has few more problems of {given['numbers']} numbers"
+    if max(given.get("moments", [0])) > given.get("updates", 10**6):
+        yield f"moments holds {max(given['moments'])}, which is above updates = {given['updates']}"
     if given.get("checked") and given.get("design", "free") not in table("learn.demonstrations.TRACES"):
         yield f"checked is true, and design {given.get('design', 'free')!r} writes no traces"
     needs_verifier = reward or given.get("sets") or eval_problems or {"samples", "engine"} <= given.keys()
