@@ -180,6 +180,42 @@ def name_points(ax) -> None:
         ax.annotate(text, handle.lines[0].get_xydata()[0], offset, textcoords="offset points", **arguments)
 
 
+def name_lines(ax, gap=7.5) -> None:
+    """Instead of a legend, write the label of each line at its right end. Labels of lines that end near each other keep
+    their order, `gap` points apart at least."""
+    ax.figure.draw_without_rendering()  # gives the panel its final size
+    scale = ax.figure.dpi / 72
+    lines = [line for line in ax.get_lines() if not line.get_label().startswith("_")]
+    ends = [ax.transData.transform(line.get_xydata()[-1]) / scale for line in lines]
+    placed = []
+    for line, (x, y) in sorted(zip(lines, ends, strict=True), key=lambda pair: pair[1][1]):
+        height = max([y, *(other + gap for at, other in placed if abs(at - x) < 60)])
+        placed.append((x, height))
+        arguments = {"fontsize": 6.5, "color": line.get_color(), "va": "center", "annotation_clip": False}
+        arguments["path_effects"] = [withStroke(linewidth=2, foreground="white")]  # legible on top of another line
+        ax.annotate(line.get_label(), line.get_xydata()[-1], (5, height - y), textcoords="offset points", **arguments)
+
+
+def by_tokens(ax, table: pd.DataFrame, band: str = "") -> None:
+    """Problems solved against mean tokens on a logarithmic axis, one line per method, with a marker at each power of
+    two of the attempts. Columns method, attempts, tokens, estimate, low, high. `band`: the method whose intervals are
+    drawn, since those of all would cover each other."""
+    for method in ordered(table["method"]):
+        style, rows = style_of(method), table[table["method"] == method].sort_values("attempts")
+        marked = [i for i, attempts in enumerate(rows["attempts"]) if attempts & (attempts - 1) == 0]
+        arguments = {"color": style.colour, "marker": style.marker, "markevery": marked, "label": style.label}
+        ax.plot(rows["tokens"], rows["estimate"], **arguments)
+        if method == band:
+            ax.fill_between(rows["tokens"], rows["low"], rows["high"], color=style.colour, alpha=0.15, linewidth=0)
+    ax.set_xscale("log")
+    ticks = [100 * 2**i for i in range(8)]
+    ax.set_xticks([tick for tick in ticks if tick < table["tokens"].max()])
+    ax.minorticks_off()
+    ax.xaxis.set_major_formatter("{x:,.0f}")
+    percent(ax.yaxis)
+    ax.set(xlabel="mean tokens per problem", ylabel="problems solved")
+
+
 def dots(ax, table: pd.DataFrame, title="", xlabel=None) -> None:
     """Estimates in rows, the first on top. Columns name, metric (which decides the colour), estimate, low, high, and
     optionally paper, the paper's number, drawn as a hollow marker. A table with a column baseline holds differences;

@@ -21,7 +21,7 @@ and the mean length of a sample.
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import pandas as pd
@@ -50,7 +50,7 @@ def tallies(judged: pd.DataFrame) -> pd.DataFrame:
     correct = judged["correct"].astype(bool)
     columns = {"n": 1, "yes": yes, "right": yes & correct, "lucky": ~yes & correct}
     columns |= {"yes_tokens": judged["tokens"].where(yes, 0), "no_tokens": judged["tokens"].where(~yes, 0)}
-    columns |= {"checked": judged["check"] != ""}
+    columns |= {"checked": judged["check"].isin(["yes", "no"])}
     table = pd.DataFrame(columns, index=judged.index, dtype=float).mul(judged["count"], axis=0)
     table = table.groupby([judged[key] for key in KEYS]).sum()
     totals = table.groupby("method")[["checked", "n"]].sum()
@@ -95,7 +95,7 @@ def at_tokens(tallies: pd.DataFrame, budgets: Mapping[str, float] | float, most:
     for (method, _), part in tallies.groupby(["method", "set"], sort=False):
         budget = budgets if isinstance(budgets, int | float) else budgets.get(method, np.nan)
         found.append(_between(curve(part, most), budget))
-    return pd.concat(found).rename("accuracy") if found else pd.Series(dtype=float, name="accuracy")
+    return pd.concat(found).rename("accuracy") if found else tallies["n"].rename("accuracy")  # which is empty
 
 
 def _between(points: pd.DataFrame, budget: float) -> pd.Series:
@@ -145,8 +145,9 @@ def against_start(tallies: pd.DataFrame, most: int = MOST) -> pd.DataFrame:
     on the same problem, run by run. A method without a start or without common seeds has no row, and a start that
     cannot spend as much has NaN. The start's tokens are matched on average over its runs.
     """
+    empty = pd.DataFrame(columns=[STARTED, GAIN], index=tallies.index[:0], dtype=float)
     if tallies.empty:
-        return pd.DataFrame(columns=[STARTED, GAIN], dtype=float)
+        return empty
     once = restarted(tallies, 1)
     lengths = once["tokens"].groupby(["method", "set"]).mean()
     known = tallies.index.unique("method")
@@ -159,4 +160,12 @@ def against_start(tallies: pd.DataFrame, most: int = MOST) -> pd.DataFrame:
             base = at_tokens(of_start, float(lengths[method, name]), most).rename({start: method}, level="method")
             both = pd.concat([base.rename(STARTED), own.rename("own")], axis="columns", join="inner")
             parts.append(both.assign(**{GAIN: both["own"] - both[STARTED]})[[STARTED, GAIN]])
-    return pd.concat(parts) if parts else pd.DataFrame(columns=[STARTED, GAIN], dtype=float)
+    return pd.concat([empty, *parts])
+
+
+def scores(tallies: pd.DataFrame, budgets: Sequence[int] = ()) -> pd.DataFrame:
+    """All that a study says of restarts, one row per problem, for `lib.study.intervals` and for claims: the columns of
+    `against_start` and `quality`, and for each of `budgets` the accuracy of the method itself, restarted for so many
+    mean tokens, as "restarted at 320 tokens"."""
+    fixed = {f"restarted at {budget} tokens": at_tokens(tallies, budget) for budget in budgets}
+    return quality(tallies).join(against_start(tallies)).join(pd.DataFrame(fixed, index=tallies.index))
