@@ -1,0 +1,288 @@
+"""The check of treatment: did a method change in training what it is meant to change?
+
+A method that leaves its training as it was cannot show what its idea is worth, whatever its policy solves. So
+data/paper/treatments.csv says for each method, in one number, what it is meant to change, and from which value on it
+has. Each row was written down before the runs that it judges, or says that the number was known (column `known`). A
+study shows this table before its results, and `lib.study.tally` calls a contrast with a method that did not act
+*untested*.
+
+Columns of the file: study; method and baseline, names of data/methods.csv (a method may hold *); what, in words;
+metric; source, where the metric comes from; set; of, whether the threshold is for the method's own number (level), its
+difference from the baseline, or its ratio to it; direction and threshold; paper, the paper's number, with paper_source;
+note; known. The sources are
+
+log          a summary of the training log, as in `metrics.log_scores`; "mean x" is the mean over the whole run, and
+             "groups with a signal" is the number of groups of an update whose rewards differ
+samples      completions of the policy: the columns of `metrics.text_scores`; "first state right", the share of texts
+             with a state whose first one holds the problem's numbers; "last check says yes"; "reached without a
+             correct answer", traces that end at the target and answer wrongly
+reward       what the method's reward, or its difference from the baseline's (`added`), does to completions of the
+             policy where the method starts, before any training: see `of_reward`
+search       "rejected", the share of all sampled tags that name no legal action, at 16/16
+calibration  "area under the curve" of a learned value against the solver
+setting      a parameter of the run: the change is the setting itself
+"""
+
+import re
+from collections.abc import Iterable, Sequence
+from fnmatch import fnmatch
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+
+from lib.files import PAPER, read_table
+from lib.game.problem import Problem
+from lib.game.verifiers import REJECTIONS
+from lib.rewards import get_reward
+from lib.study import intervals, judging, metrics
+from lib.study.restarts import begun_from
+
+SOURCES = ["log", "samples", "reward", "search", "calibration", "setting"]
+COLUMNS = ["method", "baseline", "what", "metric", "of", "direction", "threshold", "estimate", "low", "high", "runs"]
+COLUMNS += ["acted", "sure", "paper", "known"]
+PROBLEMS = 250  # of the set, on which rewards are compared: each needs every completion of every group
+STATE = re.compile(r"state +\[([^\[\]]+)\]", re.IGNORECASE)
+
+
+def planned(study: str | None = None) -> pd.DataFrame:
+    """The rows of the file, of one study or of all. Raises ValueError that names the row and the rule that it breaks."""
+    texts = ["baseline", "set", "paper_source", "note"]
+    table = pd.read_csv(PAPER / "treatments.csv", dtype=dict.fromkeys(texts, "str")).fillna(dict.fromkeys(texts, ""))
+    rules = {"source": SOURCES, "of": ["level", "difference", "ratio"], "direction": ["at least", "at most"]}
+    for column, allowed in rules.items():
+        for row in table[~table[column].isin(allowed)].itertuples():
+            raise ValueError(f"treatments.csv, {row.method}: {column} must be one of {', '.join(allowed)}")
+    for row in table[(table["of"] != "level") & (table["baseline"] == "")].itertuples():
+        raise ValueError(f"treatments.csv, {row.method}: a {row.of} needs a baseline")
+    for row in table[(table["of"] == "ratio") & (table["source"] != "log")].itertuples():
+        raise ValueError(f"treatments.csv, {row.method}: only numbers of a log have a ratio")
+    return table if study is None else table[table["study"] == study].reset_index(drop=True)
+
+
+class Runs:
+    """The finished runs that a study reads, by method. A row is judged if the runs that it needs are among them."""
+
+    def __init__(self, training=(), samples=(), searches=(), calibration=()):
+        patterns = {"training": training, "samples": samples, "searches": searches, "calibration": calibration}
+        self.folders = {kind: judging.folders(list(names)) for kind, names in patterns.items()}
+
+    def of(self, kind: str, methods: Iterable[str]) -> list[Path]:
+        """The runs of a kind that are about these methods."""
+        wanted = set(methods)
+        return [folder for folder in self.folders[kind] if about(folder) in wanted]
+
+    def methods(self, kind: str) -> set[str]:
+        return {about(folder) for folder in self.folders[kind]}
+
+
+def about(folder: Path) -> str:
+    """The method that a run is about. A run that checks a learned value is about the policy that has it."""
+    fields = judging.record(folder)
+    value = fields["parameters"].get("value", "")
+    return "/".join(Path(value).parts[-3:-1]) if value else fields["method"]
+
+
+def checked(studies: str | Sequence[str], runs: Runs, primary_set: str) -> pd.DataFrame:
+    """The rows of the studies that `runs` can answer, each with its number and a 95% interval. Columns COLUMNS. acted:
+    whether the estimate reaches the threshold; sure: whether the whole interval does. `primary_set`: for rows that
+    name no set."""
+    studies = [studies] if isinstance(studies, str) else studies
+    table = planned()
+    table = table[table["study"].isin(studies)]
+    kinds = {"search": "searches", "calibration": "calibration", "samples": "samples"}
+    rows = []
+    for row in table.itertuples():
+        known = runs.methods(kinds.get(row.source, "training"))
+        for method in sorted(name for name in known if fnmatch(name, row.method)):
+            needs_baseline = row.of != "level" or row.metric.startswith("added ")
+            if not needs_baseline or row.baseline in known:
+                rows.append(row._replace(method=method, set=row.set or primary_set))
+    found = [answer(row, _values(row, runs)) for row in rows]
+    return pd.DataFrame([one for one in found if one], columns=COLUMNS)
+
+
+def answer(row, values: pd.DataFrame) -> dict | None:
+    """One row of `checked`, from the values of its metric, as `lib.study.intervals` takes them. None if a method lacks
+    them."""
+    weights = {row.method: 1.0} if row.of == "level" else {row.method: 1.0, row.baseline: -1.0}
+    values = np.log(values) if row.of == "ratio" else values
+    results = intervals.measured(values, {"check": weights})
+    if not results:
+        return None
+    [result] = results.values()
+    numbers = np.array([result.estimate, *result.ends()])
+    numbers = np.exp(numbers) if row.of == "ratio" else numbers
+    reached = numbers >= row.threshold if row.direction == "at least" else numbers <= row.threshold
+    fields = {name: getattr(row, name) for name in COLUMNS if hasattr(row, name)}
+    fields |= dict(zip(("estimate", "low", "high"), numbers.tolist(), strict=True))
+    fields["acted"] = bool(reached[0])
+    fields["sure"] = bool(reached.all() or not reached.any())
+    return fields | {"runs": result.runs}
+
+
+def _values(row, runs: Runs) -> pd.DataFrame:
+    """The metric of a row for its method and its baseline, indexed by metrics.KEYS."""
+    methods = [row.method] if row.of == "level" else [row.method, row.baseline]
+    if row.source == "log":
+        return of_log(runs.of("training", methods), row.metric)
+    if row.source == "samples":
+        return of_samples(runs.of("samples", methods), row.metric, row.set)
+    if row.source == "search":
+        return of_search(runs.of("searches", methods), row.set)
+    if row.source == "calibration":
+        return of_calibration(runs.of("calibration", methods))
+    if row.source == "setting":
+        records = [judging.record(folder) for folder in runs.of("training", methods)]
+        numbers = [(r["method"], r["seed"], float(r["parameters"][row.metric])) for r in records]
+        numbers = pd.DataFrame(numbers, columns=["method", "seed", row.metric])
+        return intervals.of_logs(numbers.set_index(["method", "seed"]))
+    start = begun_from(row.method, pd.Index(sorted(runs.methods("samples"))))
+    pair = [_reward(runs.of("training", [name])) for name in (row.method, row.baseline)]
+    return of_reward(runs.of("samples", [start]), *pair, row.metric, row.set, row.method)
+
+
+def of_log(folders: list[Path], metric: str) -> pd.DataFrame:
+    """A summary of training logs, one number per run."""
+    logs = judging.logs(folders)
+    sizes = {judging.record(folder)["method"]: judging.record(folder)["parameters"] for folder in folders}
+    if metric == "groups with a signal":
+        groups = logs["method"].map({name: params["problems_per_step"] for name, params in sizes.items()})
+        logs[metric] = (1 - logs["frac_zero_std"]) * groups
+        metric = f"mean {metric}"
+    if metric.startswith("mean "):
+        column = metric.removeprefix("mean ")
+        return intervals.of_logs(logs.groupby(["method", "seed"])[[column]].mean())
+    return intervals.of_logs(metrics.log_scores(logs, [metric]))
+
+
+def of_samples(folders: list[Path], metric: str, name: str) -> pd.DataFrame:
+    """A share of completions, one number per problem."""
+    looks = {"parse": "program", "goes_on": "trace", "reached without a correct answer": "trace"}
+    looks |= {"last check says yes": "check"}
+    look = ("answer", looks[metric]) if metric in looks else ("answer",)
+    judged = judging.samples(folders, [name], look, texts=metric == "first state right")
+    if metric in metrics.STATUSES or metric in ("parse", "goes_on"):
+        return metrics.text_scores(judged)[[metric]]
+    counted = pd.Series(1.0, judged.index)
+    if metric == "first state right":
+        right, counted = _first_states(judged)
+    elif metric == "last check says yes":
+        right = judged["check"] == "yes"
+    else:
+        right = judged["reached"].astype(bool) & ~judged["correct"].astype(bool)
+    weights = pd.DataFrame({"right": right, "counted": counted}, dtype=float).mul(judged["count"], axis=0)
+    sums = weights.groupby([judged[key] for key in metrics.KEYS]).sum()
+    return metrics.share(sums["right"], sums["counted"]).to_frame(metric)
+
+
+def _first_states(judged: pd.DataFrame) -> tuple[pd.Series, pd.Series]:
+    """Whether the first state of a text holds the problem's numbers, and whether it has a state at all."""
+    first = judged["completion"].str.extract(STATE, expand=False)
+    right = []
+    for state, nums in zip(first, judged["nums"], strict=True):
+        items = re.findall(r"-?\d+", state) if isinstance(state, str) else []
+        right.append(sorted(map(int, items)) == sorted(map(int, nums)))
+    return pd.Series(right, judged.index) & first.notna(), first.notna()
+
+
+def of_search(folders: list[Path], name: str) -> pd.DataFrame:
+    """The share of all sampled tags that name no legal action, with sixteen games of sixteen samples."""
+    games = judging.games(folders, [name])
+    searches = metrics.searched(games[games["rerank"] == "none"])
+    searches = searches[(searches["system"] == "16/16") & (searches["repeats"] == 1)]
+    sums = searches.assign(illegal=searches[list(REJECTIONS)].sum(axis=1)).groupby(metrics.KEYS)
+    totals = sums[["illegal", "sampled"]].sum().astype(float)
+    return metrics.share(totals["illegal"], totals["sampled"]).to_frame("rejected")
+
+
+def of_calibration(folders: list[Path]) -> pd.DataFrame:
+    """The chance that a state which can be solved has a higher learned value than one which cannot; ties count half."""
+    numbers = {}
+    for folder in folders:
+        table = read_table(folder / "calibration.parquet")
+        ranks = table["learned"].rank()
+        exact = table["exact"].astype(bool)
+        yes, no = exact.sum(), (~exact).sum()
+        key = (about(folder), judging.record(folder)["seed"])
+        numbers[key] = (ranks[exact].sum() - yes * (yes + 1) / 2) / (yes * no)
+    index = pd.MultiIndex.from_tuples(numbers, names=["method", "seed"])
+    return intervals.of_logs(pd.DataFrame({"area under the curve": [*numbers.values()]}, index))
+
+
+def _reward(folders: list[Path]):
+    """The reward of the first of some runs, None if there is none or it has no reward."""
+    params = judging.record(folders[0])["parameters"] if folders else {}
+    return get_reward(params["reward"], params.get("reward_options") or {}) if "reward" in params else None
+
+
+def of_reward(folders: list[Path], reward, baseline, metric: str, name: str, method: str) -> pd.DataFrame:
+    """What a reward does to the completions of a start, one number per problem, under the name of `method`.
+
+    A group is the samples of one problem. In these metrics "added" is the reward minus that of the baseline:
+
+    spread of failing groups, added spread of failing groups: the standard deviation within a group without a correct
+    answer, of the reward or of what it adds. added spread of wrong texts in mixed groups, added spread of correct
+    texts: the same among the wrong texts of a group that has correct ones, and among the correct ones. correct texts
+    that earn more: their share. added spread between problems, correct texts: how far the mean of what it adds differs
+    between problems; one number per run.
+    """
+    judged = judging.samples(folders, [name], texts=True)
+    judged = judged[judged["problem"].isin(sorted(judged["problem"].unique())[:PROBLEMS])]
+    rows = {}
+    for key, group in judged.groupby(metrics.KEYS):
+        group = group.loc[group.index.repeat(group["count"])]
+        correct = group["correct"].astype(bool).to_numpy()
+        wanted = _wanted(metric, correct)
+        if wanted.any():
+            problem = Problem(tuple(map(int, group["nums"].iloc[0])), int(group["target"].iloc[0]))
+            texts = group["completion"].tolist()
+            totals = np.array([score.total for score in reward(texts, problem)])
+            if "added" in metric or "earn more" in metric:
+                totals = totals - np.array([score.total for score in baseline(texts, problem)])
+            rows[key[1:]] = totals[wanted]
+    index = pd.MultiIndex.from_tuples([(method, *key) for key in rows], names=metrics.KEYS)
+    of_problems = pd.Series([*rows.values()], index, dtype=object)
+    if metric == "correct texts that earn more":
+        sums = of_problems.map(lambda totals: (totals > 1e-9).sum()).astype(float)
+        return metrics.share(sums, of_problems.map(len).astype(float)).to_frame(metric)
+    if metric.startswith("added spread between problems"):
+        spread = of_problems.map(np.mean).astype(float).groupby(["method", "seed"]).std(ddof=0)
+        return intervals.of_logs(spread.to_frame(metric))
+    return of_problems.map(np.std).astype(float).to_frame(metric)
+
+
+def _wanted(metric: str, correct: np.ndarray) -> np.ndarray:
+    """The completions of a group that a metric of `of_reward` is about."""
+    if metric.endswith("failing groups"):
+        return np.full(len(correct), not correct.any())
+    if metric.endswith("wrong texts in mixed groups"):
+        return ~correct if correct.any() else np.zeros(len(correct), bool)
+    return correct if correct.sum() > 1 or "spread of" not in metric else np.zeros(len(correct), bool)
+
+
+def shown(table: pd.DataFrame) -> pd.DataFrame:
+    """A table of `checked` as a notebook prints it."""
+    names = {"level": "", "difference": "difference", "ratio": "ratio"}
+    columns = {
+        "method": table["method"],
+        "compared with": table["baseline"],
+        "is meant to": table["what"],
+        "number": table["metric"] + table["of"].map(names).map(lambda text: f" ({text})" if text else ""),
+        "ours": metrics.as_text(table, scale=1, digits=3),
+        "acts from": table["direction"] + " " + table["threshold"].map("{:g}".format),
+        "paper": table["paper"].map("{:g}".format).replace("nan", ""),
+        "acted": table["acted"].map({True: "yes", False: "no"}) + np.where(table["sure"], "", ", not sure"),
+    }
+    return pd.DataFrame(columns)
+
+
+def reasons(table: pd.DataFrame) -> pd.DataFrame:
+    """One row per method of a table of `checked`: acted, whether all its numbers reach their thresholds, and reason,
+    those that do not."""
+    rows = []
+    for method, part in table.groupby("method", sort=False):
+        idle = part[~part["acted"].astype(bool)]
+        said = [f"{row.metric}: {row.estimate:.3g}, not {row.direction} {row.threshold:g}" for row in idle.itertuples()]
+        rows.append({"method": method, "acted": not len(idle), "reason": "; ".join(said)})
+    return pd.DataFrame(rows, columns=["method", "acted", "reason"])
