@@ -58,6 +58,31 @@ def test_no_number_of_the_readme_has_two_intervals():
     assert len(methods) >= 10 and len(methods) == len(set(methods))
 
 
+def test_what_the_table_of_reports_says_has_the_numbers_of_the_figures():
+    """Its sentences are written by hand; these are all of their numbers about what we find."""
+    said = README.read_text().split("## The five reports")[1].split("## Results")[0]
+    sweep = figures("ast_table2", "set", "method", "metric", "baseline")
+    loss = -100 * sweep.loc[("heldout_1000", "rloo/ast_tau3", "pass@1", "rloo/sparse"), ["low", "estimate", "high"]]
+    high, middle, low = loss.squeeze()
+    assert f"{middle:.1f} points less at pass@1 (95% CI {low:.1f} to {high:.1f})" in said
+    of = documents.levels()["estimate"]
+    lost = 100 * (of["sft/program", "pass@16"] - of["rloo/program", "pass@16"])
+    assert f"{lost:.0f}" == "10" and "costs ten points of coverage" in said
+    tokens = documents.levels()["tokens"]
+    games = figures("agent_table4", "set", "method", "metric").loc["heldout_1000"]
+    sixteen = 16 * tokens["sft/free", "pass@1"]
+    single = 16 * tokens["sft/pick one by one", "pass@1"]
+    search = games.loc[("sft/pick 16/16", "any")]
+    assert f"search solves {100 * search['estimate']:.1f}%, for {search['tokens'] / sixteen:.1f} times the" in said
+    assert f"of sixteen SFT answers ({100 * of['sft/free', 'pass@16']:.1f}%)" in said
+    ours = 100 * of["sft/pick one by one", "pass@16"]
+    assert f"sixteen games without search solve {ours:.1f}%, for {single / sixteen:.1f} times" in said
+    picked = games.loc[("sft/pick 16/16", "pass@1"), "estimate"] / search["estimate"]
+    assert f"{10 * picked:.0f}" == "3" and "in three of ten problems" in said
+    illegal = 100 * games.loc[("sft/pick 16/16", "rejected"), "estimate"]
+    assert f"{illegal:.0f}% of tags are illegal" in said
+
+
 def test_the_reports_claims_are_counted_apart_from_our_own():
     both = [reports_claims(), reports_claims(own=True)]
     assert sum(map(len, both)) == len(figures("grand_claims", "id")) and min(map(len, both)) > 20
@@ -113,7 +138,7 @@ def test_the_readme_is_short():
     text = README.read_text()
     first = text.split("\n## The five reports\n")[0]
     counted = [len(re.findall(r"\S*\w\S*", part)) for part in (first, text)]
-    assert counted[0] <= 600 and counted[1] <= 2700 and text.count("\n") <= 260
+    assert counted[0] <= 600 and counted[1] <= 2750 and text.count("\n") <= 260
 
 
 @pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: path.relative_to(ROOT).as_posix())

@@ -46,7 +46,7 @@ STATE = re.compile(r"state +\[([^\[\]]+)\]", re.IGNORECASE)
 
 
 def planned(study: str | None = None) -> pd.DataFrame:
-    """The rows of the file, of one study or of all. Raises ValueError that names the row and the rule that it breaks."""
+    """The rows of the file, of one study or of all. Raises ValueError that names the row and its broken rule."""
     texts = ["baseline", "set", "paper_source", "note"]
     table = pd.read_csv(PAPER / "treatments.csv", dtype=dict.fromkeys(texts, "str")).fillna(dict.fromkeys(texts, ""))
     rules = {"source": SOURCES, "of": ["level", "difference", "ratio"], "direction": ["at least", "at most"]}
@@ -89,12 +89,14 @@ def checked(studies: str | Sequence[str], runs: Runs, primary_set: str) -> pd.Da
     name no set."""
     studies = [studies] if isinstance(studies, str) else studies
     table = planned()
+    named = set(table["method"])  # a row with * is about methods without a row of their own
     table = table[table["study"].isin(studies)]
     kinds = {"search": "searches", "calibration": "calibration", "samples": "samples"}
     rows = []
     for row in table.itertuples():
         known = runs.methods(kinds.get(row.source, "training"))
-        for method in sorted(name for name in known if fnmatch(name, row.method)):
+        matching = {name for name in known - named if fnmatch(name, row.method)} | (known & {row.method})
+        for method in sorted(matching):
             needs_baseline = row.of != "level" or row.metric.startswith("added ")
             if not needs_baseline or row.baseline in known:
                 rows.append(row._replace(method=method, set=row.set or primary_set))
