@@ -291,3 +291,14 @@ def test_commas_between_thousands_belong_to_the_number():
     assert replay("\n".join(plain), Problem((44, 19, 35), 1521)) == trace  # spans apart
     told = replay("\n".join([*lines[:2], "state [19, 1,540 = 35 * 44]"]), Problem((44, 19, 35), 1521))
     assert told.lines[-1].valid
+
+
+def test_a_state_may_list_numbers_of_three_digits_without_spaces():
+    problem = Problem((100, 200, 300), 600)
+    for state in ("state [100,200,300]", "state [100, 200, 300]", "state [300,100,200]"):
+        [line] = replay(f"<think>\n{state}\n</think>", problem).lines
+        assert line.valid, state
+    [line] = replay("<think>\nstate [1,540,60]\n</think>", Problem((1540, 60), 600)).lines
+    assert line.valid
+    [line] = replay("<think>\nstate [100,200,301]\n</think>", problem).lines
+    assert not line.valid

@@ -21,8 +21,9 @@ MAX_NODES = 255
 
 # A whole number as it is written in texts: no leading zero, at most MAX_DIGITS digits. The quantifiers are possessive.
 WHOLE = rf"(?:0|[1-9][0-9]{{0,{MAX_DIGITS - 1}}}+)"
-# The same with commas between the thousands: a comma in front of exactly three digits is a separator.
-COMMA = ",[0-9]{3}(?![0-9])"
+# The same with commas between the thousands, in LaTeX also {,} or \\, : in front of exactly three digits is a separator.
+SEPARATOR = r"(?:,|\{,\}|\\,)"
+COMMA = SEPARATOR + "[0-9]{3}(?![0-9])"
 THOUSANDS = rf"(?>[1-9][0-9]{{0,2}}(?:{COMMA}){{1,{MAX_DIGITS // 3 - 1}}}+(?!{COMMA})|{WHOLE})"
 
 _TOKEN = re.compile(r"[0-9]+|[A-Za-z_][A-Za-z0-9_]*|[^ \t\n\r]")
@@ -151,9 +152,14 @@ def _value(expr: Expr) -> int | Fraction:
     return COMPUTE[expr.op](_value(expr.left), _value(expr.right))
 
 
+def joined(text: str) -> str:
+    """A text without the separators between its thousands."""
+    return re.sub(SEPARATOR, "", text) if "," in text else text
+
+
 def number(text: str) -> int | Fraction:
     """The exact value of a number as it is written in texts: 1540 or 1,540, 13.5 (a Fraction), 7/2."""
-    text = text.replace(",", "")
+    text = joined(text)
     return Fraction(text) if "." in text or "/" in text else int(text)
 
 

@@ -4,9 +4,16 @@
     so 44 + 19 = 63 and 63 + 35 = 98
 
 An equals sign next to arithmetic that is not such an equation (`44 + = 63`, `48 - 43 == 5`, `60 ** 2 = 3600`,
-`98 = 44 + 19 + 35`) is a malformed step. `dense` penalises these too, so that a misspelling cannot hide a fault. Words,
-and operators outside ASCII, count as prose. Numbers may have commas between their thousands. Marks around a result are
-ignored: `= **63**`, `= \\boxed{63}`, and the typographic minus of `= −9`. Every text is read once, in linear time.
+`98 = 44 + 19 + 35`) is a malformed step. `dense` penalises these too, so that a misspelling cannot hide a fault. Marks
+around a result are ignored: `= **63**`, `= \\boxed{63}`, `= $63$`.
+
+Other signs are read as those of ASCII for which they stand: `×`, `·`, `÷`, `−`, full-width ones, LaTeX's `\\times`,
+`\\cdot` and `\\div`, and an x between two spaces. Words, dashes and roots count as prose, and so does the arithmetic
+behind them: `44 times 2 + 19 = 107` does not say that 2 + 19 is 107.
+
+Numbers may have commas between their thousands, in LaTeX `1{,}540` or `1\\,540`, an apostrophe, or a space that does
+not break. A comma before three digits may also end an item of a list, as in `100 + 200 = 300,400 - 100 = 300`: it is
+read as the one of the two with which more equations hold. Every text is read in linear time.
 """
 
 import re
@@ -16,7 +23,19 @@ from functools import lru_cache
 from itertools import islice
 from typing import NamedTuple
 
-from lib.game.expression import COMMA, THOUSANDS, ExpressionError, evaluate, holds, number, operands, parse, without
+from lib.game.expression import (
+    COMMA,
+    SEPARATOR,
+    THOUSANDS,
+    ExpressionError,
+    evaluate,
+    holds,
+    joined,
+    number,
+    operands,
+    parse,
+    without,
+)
 from lib.game.problem import Problem
 from lib.game.traces import reasoning
 
@@ -53,21 +72,35 @@ class Step(NamedTuple):
 # The quantifiers are possessive, so they never backtrack, and a text is scanned once. The right side of an equation is
 # optional only so that an expression without a right side is passed over as a whole.
 _NUMBER = rf"-?{THOUSANDS}(?:\.[0-9]{{1,18}}+)?+"
+_GROUP = rf"{COMMA}| [0-9]{{3}}(?![0-9])"  # perhaps more digits of the number in front
 _TERM = rf"(?:-?\([ \t]*+){{0,8}}+{_NUMBER}(?:[ \t]*+\))*+"
 _EQUATION = re.compile(
     # An equation starts where no operand ends; in bold type it starts behind the two asterisks.
-    r"(?:(?<![\w.^*/+])(?<!\w-)|(?<=[^\w.)^*/+ \t]\*\*)|(?<=[^0-9.)][ \t]\*\*))"
+    r"(?:(?<![\w.^*/+])(?<!\w-)(?<!\^ )(?<!// )(?<![0-9)] \*\* )|(?<=[^\w.)^*/+ \t]\*\*)|(?<=[^0-9.)][ \t]\*\*))"
     rf"(?P<left>{_TERM}(?:[ \t]*+[-+*/][ \t]*+{_TERM})++)"
-    # The result may have marks around it, **63** or \boxed{63}, or a typographic minus in front.
+    # The result may have marks around it, **63** or \boxed{63}.
     r"(?:[ \t]*+=[ \t]*+(?:(?P<bold>\*\*)|(?P<box>\\boxed\{))?"
-    rf"(?P<right>(?:−(?=[0-9]))?{_NUMBER})(?(bold)\*\*)(?(box)\}})"
-    rf"(?![\w^%]|\.[0-9]|{COMMA}|[ \t]*+[-+*/][ \t]*+[-(]?[0-9]))?+"
+    rf"(?P<right>{_NUMBER})(?(bold)\*\*)(?(box)\}})"
+    rf"(?![\w^%]|\.[0-9]|{_GROUP}|[ \t]*+[-+*/][ \t]*+[-(]?[0-9]))?+"
 )
 # A run of characters that occur in equations, and the marks that may stand between or around its digits.
-_BRIDGE = rf"(?<=[0-9])(?={COMMA}),|\\boxed\{{-?[0-9.,]++\}}|(?:(?<==)|(?<== ))−(?=[0-9])"
-_RUN = re.compile(rf"[-+*/^().=0-9 \t]++(?:(?=[,\\−])(?:{_BRIDGE})[-+*/^().=0-9 \t]*+)*+")
+_BRIDGE = rf"(?<=[0-9])(?={COMMA}){SEPARATOR}|\\boxed\{{-?[0-9.,]++\}}"
+_RUN = re.compile(rf"[-+*/^().=0-9 \t]++(?:(?=[,{{\\])(?:{_BRIDGE})[-+*/^().=0-9 \t]*+)*+")
 _ARITHMETIC = re.compile(r"[0-9)][ \t]*+[-+*/^]")
 _OPERATION = re.compile(rf"({_NUMBER})[ \t]*+([-+*/])[ \t]*+({_NUMBER})")
+_SEPARATED = re.compile(f"(?={COMMA}){SEPARATOR}")
+
+# Signs that stand for others. What they become has as many characters, so that places in the text stay the same.
+_SIGNS = str.maketrans("×✕✖·⋅∙∗＊÷∕／−－＋＝（）０１２３４５６７８９", "********///--+=()0123456789")
+_LATEX = {"\\times": "*     ", "\\cdot": "*    ", "\\ast": "*   ", "\\div": "/   "}
+_COMMAND = re.compile(r"\\(?:times|cdot|ast|div)(?![A-Za-z])")
+_THOUSAND = re.compile("(?<=[0-9])['’\\u00a0\\u2009\\u202f](?=[0-9]{3}(?![0-9]))")
+_MARKED = re.compile(r"(?<== )(`|\$|__|\*|\\\(|<b>)(-?[0-9][0-9.,]*+)(`|\$|__|\*|\\\)|</b>)(?![\w*])")
+_CROSS = re.compile(r"(?<=[0-9)] )x(?= [-0-9(])")
+_PROSE = re.compile(
+    r"(?:√|(?<=[0-9)])[ \t]*+(?:[–—±√%]|times|plus|minus|over|divided by|multiplied by))[ \t]*+(?=[-0-9(])"
+)
+_OPAQUE = "¤"  # stands for them: no arithmetic is read behind it
 
 
 class _Equation(NamedTuple):
@@ -108,29 +141,57 @@ def verify_steps(completion: str, problem: Problem) -> list[Step]:
 def _equations(completion: str) -> Iterator[tuple[tuple[int, int], _Equation]]:
     """The equations of the reasoning with their spans, including malformed ones, but without one that the end of the
     text cuts off."""
+    plain = _plain(completion)
     for first, last in reasoning(completion):
-        for run in _RUN.finditer(completion, first, last):
+        for run in _RUN.finditer(plain, first, last):
             start, end = run.span()
             if "=" in (text := run[0]):
-                around = completion[max(start - 1, 0) : start], completion[end : min(end + 1, last)]
+                around = plain[max(start - 1, 0) : start], plain[end : min(end + 1, last)]
                 read = _read if len(text) <= MAX_LENGTH else _read.__wrapped__  # long runs do not recur
                 for (begin, stop), equation in read(text, *around, end == len(completion)):
                     yield (start + begin, start + stop), equation
+
+
+def _plain(text: str) -> str:
+    """The text, as long as it was, with other signs replaced by those of ASCII for which they stand."""
+    text = _THOUSAND.sub(",", text.translate(_SIGNS))
+    text = _COMMAND.sub(lambda command: _LATEX[command[0]], text)
+    text = _MARKED.sub(lambda result: f"{' ' * len(result[1])}{result[2]}{' ' * len(result[3])}", text)
+    return _PROSE.sub(lambda prose: _OPAQUE * len(prose[0]), _CROSS.sub("*", text))
 
 
 @lru_cache(maxsize=1 << 16)  # equations recur in a rollout, and in the rollouts of a problem
 def _read(run: str, before: str, behind: str, ends: bool) -> list[tuple[tuple[int, int], _Equation]]:
     """The equations of a run of characters, with their spans in it. before, behind: the character on each side of the
     run, or "". ends: whether the completion ends with the run."""
+    if before == _OPAQUE:
+        return []
+    # 1. Find the equations. Commas of a list are taken out where more equations hold without them: each by itself, or
+    #    in a long run all at once, since each costs a reading
+    found = _found(run, before, behind)
+    places = [match.span() for match in _SEPARATED.finditer(run)]
+    for some in [[place] for place in places] if len(run) <= MAX_LENGTH else [places] if places else []:
+        listed = run
+        for start, end in some:
+            listed = listed[:start] + ";" * (end - start) + listed[end:]
+        again = _found(listed, before, behind)
+        if sum(equation.holds for _, equation in again) > sum(equation.holds for _, equation in found):
+            run, found = listed, again
+    # 2. Without an equation, arithmetic beside an equals sign is malformed
+    if not found and not ends and _ARITHMETIC.search(run):
+        text = run.strip()
+        start = run.index(text)
+        found.append(((start, start + len(text)), _Equation(text, False, False, text.replace(" ", ""), None, 0, 0)))
+    return found
+
+
+def _found(run: str, before: str, behind: str) -> list[tuple[tuple[int, int], _Equation]]:
+    """The equations of a run that have the form of one."""
     found, at = [], len(before)
     for match in _EQUATION.finditer(before + run + behind, at):
         left, right = match.group("left", "right")
         if right and len(left) <= MAX_LENGTH and (equation := _equation(left, right)):
             found.append(((match.start() + equation.skipped - at, match.end() - at), equation))
-    if not found and not ends and _ARITHMETIC.search(run):
-        text = run.strip()
-        start = run.index(text)
-        found.append(((start, start + len(text)), _Equation(text, False, False, text.replace(" ", ""), None, 0, 0)))
     return found
 
 
@@ -140,12 +201,12 @@ def _equation(left: str, right: str) -> _Equation | None:
     if (unclosed := left.count("(") - left.count(")")) > 0:  # as in (44 + 19 = 63)
         left = left[unclosed:].lstrip()
     skipped = length - len(left)
-    text, result = f"{left} = {right}", number(right.replace("−", "-"))
+    text, result = f"{left} = {right}", number(right)
     if operation := _OPERATION.fullmatch(left):
         a, op, b = number(operation[1]), operation[2], number(operation[3])
         key = (op, b, a) if op in "+*" and b < a else (op, a, b)
         return _Equation(text, True, holds(op, a, b, result), key, [a, b], result, skipped)
-    plain = left.replace(",", "")
+    plain = joined(left)
     try:
         expr = parse(plain, decimals=True)
         equal = evaluate(expr) == result

@@ -30,6 +30,7 @@ from lib.game.expression import (
     Num,
     evaluate,
     holds,
+    joined,
     leaves,
     number,
     parse,
@@ -45,6 +46,7 @@ _TRY = re.compile(rf"try +({_NUMBER}) *([-+*/]) *({_NUMBER}) *= *({_NUMBER})(?:,
 _STATE = re.compile(r"state +\[([^\[\]]+)\]")
 _ITEM = re.compile(rf"({_NUMBER})(?: *= *(.+))?")
 _BETWEEN = re.compile(rf"(?!{COMMA}),")  # a comma between items, not one between thousands
+_COMMAS = re.compile(",")  # [100,200,300] has no thousands
 _LINE = re.compile(r"\S[^\n]*")
 
 Pool = tuple[tuple[int | Fraction, Expr], ...]  # the numbers that are left and how they were made, ascending
@@ -192,7 +194,9 @@ def _find(pool: Sequence, a: object, b: object) -> tuple[int, int] | None:
 def _names(items: str, pool: Pool) -> bool:
     """Whether the items of a state are the values of the pool. If the state says how its numbers were made, this must
     be true as well, and must use up the same numbers as the pool."""
-    read = _items(items)
+    read = _items(items, _BETWEEN)
+    if values(read) != values(pool):
+        read = _items(items, _COMMAS)
     if values(read) != values(pool):
         return False
     if not any(how for _, _, how in read):
@@ -206,10 +210,10 @@ def _names(items: str, pool: Pool) -> bool:
 
 
 @lru_cache(maxsize=4096)  # the same states and items recur in many traces
-def _items(items: str) -> tuple[tuple[int | Fraction, str, str], ...]:
+def _items(items: str, between: re.Pattern) -> tuple[tuple[int | Fraction, str, str], ...]:
     """The value, the text and the provenance ("" if there is none) of each item of a state, in ascending order; the
-    empty tuple if something is not an item."""
-    texts = _BETWEEN.split(items)
+    empty tuple if something is not an item. between: what stands between two items."""
+    texts = between.split(items)
     read = [item for text in texts if (item := _ITEM.fullmatch(text.strip()))]
     return tuple(sorted((number(i[1]), i[1], i[2] or "") for i in read)) if len(read) == len(texts) else ()
 
@@ -217,7 +221,7 @@ def _items(items: str) -> tuple[tuple[int | Fraction, str, str], ...]:
 @lru_cache(maxsize=4096)
 def _expression(text: str) -> Expr | None:
     try:
-        evaluate(expr := parse(text.replace(",", "")))
+        evaluate(expr := parse(joined(text)))
     except (ExpressionError, ZeroDivisionError):
         return None
     return expr
