@@ -20,11 +20,12 @@ from functools import cache, partial, wraps
 from itertools import groupby
 from math import exp, isfinite
 from operator import itemgetter
+from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 
-from lib.files import ROOT, nearest
+from lib.files import ROOT, nearest, shown
 from lib.game.distance import distance_to_solutions
 from lib.game.expression import Expr
 from lib.game.problem import Problem, as_problem
@@ -376,6 +377,26 @@ def get_reward(name: str, options: dict | None = None) -> Reward:
     return checked
 
 
+TYPICAL = [  # completions of the problem 44, 19, 35 to 98: none, a false step, a wrong answer, and a right one
+    "",
+    "<think>\n44 + 19 = 64\n</think>",
+    "<think>\n44 + 19 = 63\n</think>\n<answer>(44 + 19) * 35</answer>",
+    "<think>\n44 + 19 = 63, 63 + 35 = 98\n</think>\n<answer>(44 + 19) + 35</answer>",
+]
+
+
+def lowest(name: str, options: dict | None = None) -> float:
+    """The lowest total that the reward `get_reward(name, options)` gives one of TYPICAL, which tries it out before a
+    run starts. Raises ValueError for any error in it, with the file and the line."""
+    reward = get_reward(name, options)
+    try:
+        return min(score.total for score in reward(TYPICAL, Problem((44, 19, 35), 98)))
+    except (Exception, SystemExit) as error:
+        frame = traceback.extract_tb(error.__traceback__)[-1]
+        place = f"{shown(Path(frame.filename))}, line {frame.lineno}"
+        raise ValueError(f"reward {name!r} cannot score a completion: {place}: {_sentence(error)}") from error
+
+
 def check_options(owner: str, options: dict, kinds: dict[str, type]) -> None:
     """Raises ValueError for an option that `owner` does not have, or whose value is not of its kind (a key of KINDS;
     a value of any other kind passes)."""
@@ -465,13 +486,21 @@ def as_trl(reward: Reward) -> Callable[..., list[float]]:
 
     @wraps(reward)
     def totals(prompts: list, completions: list, nums: list, target: list, **_) -> list[float]:
-        texts = [text if isinstance(text, str) else text[-1]["content"] for text in completions]
+        texts = [text if isinstance(text, str) else _message_text(text) for text in completions]
         asked, earned = [as_problem(*row) for row in zip(nums, target, strict=True)], []
         for (_, problem), group in groupby(zip(prompts, asked, texts, strict=True), key=itemgetter(0, 1)):
             earned += [score.total for score in reward([text for *_, text in group], problem)]
         return earned
 
     return totals
+
+
+def _message_text(messages: list[dict]) -> str:
+    """The text of the last message, whose content may be a list of parts; "" if it has none."""
+    content = messages[-1].get("content") if messages else None
+    if isinstance(content, list):
+        return "".join(part.get("text") or "" for part in content)
+    return content or ""
 
 
 def from_trl(function: Callable[..., list], messages: bool = False) -> Reward:

@@ -110,9 +110,30 @@ def test_max_rl_is_the_gradient_of_the_first_terms_of_the_likelihood(rewards):
 
 
 def test_max_rl_by_hand():
-    rewards = torch.tensor([[1.0, 0, 0, 0], [1, 1, 1, 0], [0, 0, 0, 0], [1, 1, 1, 1], [-1, -1, 0, -1]])
-    expected = [[3, -1, -1, -1], [1 / 3, 1 / 3, 1 / 3, -1], [0] * 4, [0] * 4, [0] * 4]
+    rewards = torch.tensor([[1.0, 0, 0, 0], [1, 1, 1, 0], [0, 0, 0, 0], [1, 1, 1, 1], [0, 1e-9, 0, 0]])
+    expected = [[3, -1, -1, -1], [1 / 3, 1 / 3, 1 / 3, -1], [0] * 4, [0] * 4, [-1, 3, -1, -1]]
     assert torch.allclose(max_rl(rewards), torch.tensor(expected))
+
+
+def test_max_rl_is_refused_for_rewards_of_both_signs():
+    """What `dense` gives eight completions with faults: their mean is 0 up to rounding, by which max_rl would divide."""
+    rewards = torch.tensor([[-0.025, 0, -0.05 / 3, 0.05 / 3, 0.05 / 3, 0.05 / 3, -0.025, 0.05 / 3]])
+    assert abs(rewards.mean()) < 1e-8
+    with pytest.raises(ValueError, match="at least 0, and one is -0.025"):
+        max_rl(rewards)
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.lists(st.floats(0, 2, width=32), min_size=2, max_size=8))
+def test_no_advantage_of_max_rl_is_above_the_size_of_the_group(rewards):
+    advantages = max_rl(torch.tensor([rewards], dtype=torch.float64))[0]
+    assert (advantages >= -1 - 1e-9).all() and (advantages <= len(rewards) - 1 + 1e-9).all()
+
+
+def test_grpo_divides_no_rounding_by_rounding():
+    noise = torch.tensor([[0.5 + 1e-7 * i for i in range(8)]])
+    assert (grpo(noise) == 0).all()
+    assert grpo(torch.tensor([[1e-7, 0.0, 0.0, 0.0]])).abs().max() > 1  # small rewards, but not their noise
 
 
 @settings(max_examples=50, deadline=None)

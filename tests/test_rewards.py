@@ -655,3 +655,30 @@ def test_trl_may_hand_over_numbers_in_any_form():
             reward(["p"], [text], nums=[[44, 19, 35]], target=[target])
     with pytest.raises(ValueError, match="is not a problem"):
         reward(["p"], [text], nums=[[44.5, 19, 35]], target=[98])
+
+
+@pytest.mark.parametrize(
+    "completion, total",
+    [
+        ([], 0.0),
+        ([{"role": "assistant", "content": None}], 0.0),
+        ([{"role": "assistant"}], 0.0),
+        ([{"role": "assistant", "content": [{"type": "image"}]}], 0.0),
+        (
+            [
+                {
+                    "role": "assistant",
+                    "content": [
+                        {"type": "text", "text": "<answer>44 + 19"},
+                        {"type": "text", "text": " + 35</answer>"},
+                    ],
+                }
+            ],
+            1.0,
+        ),
+    ],
+)
+def test_a_message_without_a_text_is_a_missing_answer(completion, total):
+    """One odd completion does not end a training of hours."""
+    reward, right = as_trl(get_reward("sparse")), [{"role": "assistant", "content": "<answer>44 + 19 + 35</answer>"}]
+    assert reward(["p", "p"], [completion, right], nums=[[44, 19, 35]] * 2, target=[98] * 2) == [total, 1.0]

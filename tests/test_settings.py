@@ -163,3 +163,37 @@ def test_rewards_in_files_are_made_where_a_run_names_them(tmp_path, monkeypatch)
     with pytest.raises(ValueError, match="tau"):
         check({"reward": "ast", "reward_options": {"tau": 0}})
     assert set(parameters.table("rewards.REWARDS")) == set(REWARDS)
+
+
+@pytest.mark.parametrize(
+    "reward, options",
+    [("dense", {}), ("sparse", {"lambda_p": -0.1}), ("trace_guarded", {}), ("ast", {"lambda_a": -0.5})],
+)
+def test_an_advantage_that_divides_by_the_mean_takes_no_reward_below_0(reward, options):
+    check({"reward": reward, "reward_options": options, "advantage": "leave_one_out"})
+    with pytest.raises(ValueError, match=f"advantage is 'max_rl': no reward may be below 0, and '{reward}' gives -"):
+        check({"reward": reward, "reward_options": options, "advantage": "max_rl"})
+
+
+def test_max_rl_takes_the_rewards_that_pay_and_do_not_fine():
+    check({"reward": "sparse", "reward_options": {"lambda_p": 0.0}, "advantage": "max_rl"})
+    check({"reward": "ast", "advantage": "max_rl"})
+
+
+def test_a_reward_is_tried_out_before_a_run_starts(tmp_path, monkeypatch):
+    """A misspelt name inside of it is found with the file and the line, before finished results are set aside."""
+    text = """from lib.rewards import Score, register
+
+
+@register("mine")
+def mine():
+    return lambda completions, problem: [Score(rihgt, {}) for _ in completions]
+"""
+    (tmp_path / "own.py").write_text(text)
+    project = Project()
+    run = project.specs("smoke")["rloo/sparse/0"]
+    with pytest.raises(DeclarationError, match=r"own.py, line 6: NameError: name 'rihgt' is not defined"):
+        project.check_own_rewards([replace(run, params={"reward": f"{tmp_path}/own.py:mine"})])
+    monkeypatch.setitem(REWARDS, "mine", lambda: lambda completions, problem: [1 / 0 for _ in completions])
+    with pytest.raises(ValueError, match=r"reward 'mine' cannot score a completion: .*ZeroDivisionError"):
+        check({"reward": "mine"})

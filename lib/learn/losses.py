@@ -11,6 +11,7 @@ import torch
 import torch.nn.functional as F
 
 LARGEST_LOG_RATIO = 5.0  # largest log(ref / pi) of a token in the reported KL
+NOISE = 1e-6  # relative differences below it are rounding: float32 keeps seven digits
 PREFERENCE = ("ipo", "ipo_mean", "dpo")  # losses of preference optimisation
 
 
@@ -56,11 +57,17 @@ def pass_at_k(rewards: torch.Tensor, k: int) -> torch.Tensor:
 def max_rl(rewards: torch.Tensor) -> torch.Tensor:
     """Maximum likelihood reinforcement learning (arXiv 2602.02710); argument and result (groups, K).
 
-        A_i = (r_i - m) / m,  m the mean of the group's rewards; 0 where m is not positive
+        A_i = (r_i - m) / m,  m the mean of the group's rewards; 0 where m is 0
 
     If rewards are 0 and 1, mean_i A_i grad log pi(y_i) is an unbiased estimate of the gradient of sum_{k < K}
     pass@k / k. These are the first terms of log pass@1, whose gradient gives a problem the weight 1 / pass@1.
+
+    Raises ValueError for a reward below 0: a mean of rewards of both signs may be any small number, even rounding
+    noise, and the advantages would have any size.
     """
+    if (rewards < 0).any():
+        remedy = "take another advantage, or a reward without a penalty"
+        raise ValueError(f"max_rl is for rewards of at least 0, and one is {rewards.min().item():g}: {remedy}")
     mean = rewards.mean(-1, keepdim=True)
     return torch.where(mean > 0, centred(rewards) / mean, 0.0)
 
@@ -68,13 +75,15 @@ def max_rl(rewards: torch.Tensor) -> torch.Tensor:
 def grpo(rewards: torch.Tensor) -> torch.Tensor:
     """The advantage of GRPO (arXiv 2402.03300); argument and result (groups, K).
 
-        A_i = (r_i - m) / s,  m and s the mean and the standard deviation of the group's rewards; 0 where s is 0
+        A_i = (r_i - m) / s,  m and s the mean and the standard deviation of the group's rewards
 
-    s^2 is the mean of (r_i - m)^2; some implementations divide by K - 1 instead.
+    It is 0 where s is below NOISE times the largest reward in size: such rewards differ by their rounding alone. s^2 is
+    the mean of (r_i - m)^2; some implementations divide by K - 1 instead.
     """
     centred_rewards = centred(rewards)
     deviation = centred_rewards.square().mean(-1, keepdim=True).sqrt()
-    return torch.where(deviation > 0, centred_rewards / deviation, 0.0)
+    size = rewards.abs().amax(-1, keepdim=True)
+    return torch.where(deviation > NOISE * size, centred_rewards / deviation, 0.0)
 
 
 def f_grpo(rewards: torch.Tensor, correct: torch.Tensor, gamma: float) -> torch.Tensor:

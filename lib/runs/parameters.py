@@ -119,11 +119,21 @@ def check(given: Mapping[str, Any], defaults: Mapping[str, Any] | None = None) -
         if settings.required() <= values.keys():
             settings.of(values)
     if values.get("reward") and ":" not in values["reward"]:
-        table("rewards.get_reward")(values["reward"], values.get("reward_options", {}))
+        try_out(values)
     if values.get("curriculum"):
         options(values["curriculum"], values.get("curriculum_options", {}), table("learn.curriculum.CURRICULA"))
     for reason in misfits(values):
         raise ValueError(reason)
+
+
+def try_out(given: Mapping[str, Any]) -> None:
+    """Scores a few completions by the reward that these parameters name, which executes a file of the user's own.
+    Raises ValueError for any error in it, and if its advantage is not defined for what it gives."""
+    name, advantage = given["reward"], given.get("advantage")
+    lowest = table("rewards.lowest")(name, given.get("reward_options") or {})
+    if advantage == "max_rl" and lowest < 0:
+        reason = f"no reward may be below 0, and {name!r} gives {lowest:.3g} to a completion with a fault"
+        raise ValueError(f"advantage is 'max_rl': {reason}; take another advantage, or a reward without a penalty")
 
 
 def misfits(given: Mapping[str, Any]) -> Iterator[str]:

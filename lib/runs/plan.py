@@ -38,7 +38,7 @@ from lib.runs.declare import (
     typed,
 )
 from lib.runs.hashes import code_tree, differences, digest, inputs
-from lib.runs.parameters import FOLDERS, check, table
+from lib.runs.parameters import FOLDERS, check, try_out
 
 EVALUATIONS = ("sample/", "search/")  # kinds of runs that evaluate a policy and do not make one
 RESULTS = "results-only"  # the state of a restored run that was published without its weights
@@ -293,14 +293,13 @@ class Project:
         return plan
 
     def check_own_rewards(self, specs: Iterable[Spec]) -> None:
-        """Build each reward that these runs name, which executes the user's own files; nothing else here executes them.
-        Raises DeclarationError for any error in such a file."""
+        """Try out each reward that these runs name, which executes the user's own files; nothing else here executes
+        them. Raises DeclarationError for any error in such a file."""
         for spec in specs:
-            rewards = [(spec.params.get("reward"), spec.params.get("reward_options", {}))]
             try:
-                for name, options in [*rewards, *((name, {}) for name in spec.params.get("eval_rewards", []))]:
-                    if name:
-                        table("rewards.get_reward")(name, options)
+                for given in (spec.params, *({"reward": name} for name in spec.params.get("eval_rewards", []))):
+                    if given.get("reward"):
+                        try_out(given)
             except ValueError as error:
                 raise DeclarationError(f"{YAML}: profile {spec.profile}, run {spec.name}: {error}") from error
 
