@@ -116,7 +116,7 @@ def test_max_rl_by_hand():
 
 
 def test_max_rl_is_refused_for_rewards_of_both_signs():
-    """What `dense` gives eight completions with faults: their mean is 0 up to rounding, by which max_rl would divide."""
+    """What `dense` gives eight faulty completions: their mean is 0 up to rounding, by which max_rl would divide."""
     rewards = torch.tensor([[-0.025, 0, -0.05 / 3, 0.05 / 3, 0.05 / 3, 0.05 / 3, -0.025, 0.05 / 3]])
     assert abs(rewards.mean()) < 1e-8
     with pytest.raises(ValueError, match="at least 0, and one is -0.025"):

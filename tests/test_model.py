@@ -322,3 +322,34 @@ def test_a_chat_style_gives_the_tokenizer_its_end_token_which_a_checkpoint_keeps
     model, taught = load_policy(tmp_path / "chat", style="chat")
     save_policy(model, taught, tmp_path / "taught")
     assert load_policy(tmp_path / "taught")[1].eos_token == "<|im_end|>"
+
+
+@pytest.mark.parametrize(
+    "generation",
+    [{"do_sample": False, "temperature": 0.6, "top_p": 0.9}, {"do_sample": False, "top_p": 0.9}, {"pad_token_id": -1}],
+)
+def test_a_base_whose_generation_config_cannot_be_saved_is_read_without_it(generation, tmp_path, capsys):
+    """It would load, and the first save of a training would fail, and lose all until then."""
+    folder = save_policy(new_model(TOKENIZER, hidden=32, layers=1, heads=2), TOKENIZER, tmp_path / "base")
+    (folder / "generation_config.json").write_text(json.dumps(generation))
+    model, tokenizer = load_policy(folder)
+    assert "generation_config.json cannot be saved" in capsys.readouterr().out
+    saved_again = save_policy(model, tokenizer, tmp_path / "trained")
+    load_policy(saved_again)
+    assert "cannot be saved" not in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("template, kept", [("$A <eos>", []), ("<unk> $A <eos>", ["<unk>"])])
+def test_a_tokenizer_that_adds_the_end_token_to_every_text_is_kept_from_it(template, kept, tmp_path):
+    """A prompt would end with it, and a completion of preference training would have two."""
+    tokenizer = build_tokenizer()
+    special = [(token, tokenizer.convert_tokens_to_ids(token)) for token in ("<eos>", "<unk>")]
+    processor = processors.TemplateProcessing(single=template, special_tokens=special)
+    tokenizer.backend_tokenizer.post_processor = processor
+    assert tokenizer("1").input_ids[-1] == tokenizer.eos_token_id
+    folder = save_policy(new_model(TOKENIZER, hidden=32, layers=1, heads=2), tokenizer, tmp_path / "base")
+    loaded = load_tokenizer(folder)
+    wanted = [*loaded.convert_tokens_to_ids(kept), *build_tokenizer()("1 + 2").input_ids]
+    assert loaded("1 + 2").input_ids == wanted
+    save_policy(new_model(TOKENIZER, hidden=32, layers=1, heads=2), loaded, tmp_path / "trained")
+    assert load_tokenizer(tmp_path / "trained")("1 + 2").input_ids == wanted

@@ -242,6 +242,18 @@ def test_notebook_without_tag_and_broken_files_are_refused(checkout):
         Checkout(checkout.root).check()
 
 
+def test_what_papermill_wrote_into_a_notebook_is_no_code_of_it(checkout):
+    path = checkout.root / "notebooks/base.ipynb"
+    before, notebook = checkout.code("base"), json.loads(path.read_text())
+    injected = {"cell_type": "code", "source": "seed = 7", "metadata": {"tags": ["injected-parameters"]}, "outputs": []}
+    notebook["cells"].insert(1, injected)
+    path.write_text(json.dumps(notebook))
+    assert Checkout(checkout.root).code("base") == before
+    injected["metadata"]["tags"] = []
+    path.write_text(json.dumps(notebook))
+    assert Checkout(checkout.root).code("base") != before
+
+
 @pytest.mark.parametrize("text", ["import sys\nsys.exit()", "def f(:", "import nothing_of_that_name", "1 / 0"])
 def test_a_broken_file_of_rewards_concerns_the_runs_that_name_it_alone(checkout, text):
     write_notebook(checkout.root / "notebooks/base.ipynb", BASE + "\nreward = ''\nreward_options = {}", TRAIN_CODE)

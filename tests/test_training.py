@@ -971,6 +971,9 @@ def test_a_checkpoint_counts_only_when_whole(tmp_path):
     (tmp_path / "checkpoint-4" / "complete.json").unlink()
     assert latest_checkpoint(tmp_path) == tmp_path / "checkpoint-2"
     assert [path.name for path in tmp_path.iterdir()] == ["checkpoint-2"]
+    for name in ("checkpoint-2-copy", "checkpoint-best", "checkpoint-"):  # of a person's own
+        (tmp_path / name).mkdir()
+    assert latest_checkpoint(tmp_path) == tmp_path / "checkpoint-2" and len([*tmp_path.iterdir()]) == 4
 
 
 @pytest.mark.parametrize("name", ["save_every", "eval_every"])
@@ -1139,6 +1142,27 @@ def test_a_tokenizer_that_begins_with_bos_begins_no_completion_with_it(tmp_path,
     rows = DEMONSTRATIONS.select(range(8))
     train_sft((model, tokenizer), rows, tmp_path, sft_settings(epochs=1, log_every=1), rows)
     assert (seen[0][:, 0] == bos).all() and ((seen[0] == bos).sum(-1) == 1).all()
+
+
+def test_demonstrations_longer_than_the_context_are_left_out_and_counted(tmp_path, capsys):
+    """They would be cut, and lose their answers and their end tokens first."""
+    tokenizer = build_tokenizer()
+    model = new_model(tokenizer, hidden=32, layers=2, heads=2)
+    rows = [{"prompt": "1 + 1", "completion": " = 2"}] * 15 + [{"prompt": "1 + 1", "completion": "2" * 60}]
+    longest = len(tokenizer("1 + 1" + "2" * 60).input_ids) + 1  # with the end token
+    options = sft_settings(epochs=1, log_every=1)
+    for context, kept in ((longest, 16), (longest - 1, 15)):
+        model.config.max_position_embeddings = context
+        folder = tmp_path / str(context)
+        train_sft((model, tokenizer), Dataset.from_list(rows), folder, options, Dataset.from_list(rows))
+        lost = f"1 of 16 demonstrations are longer than the context of {context} tokens, and are left out"
+        assert (capsys.readouterr().out.count(lost) == 2) == (kept == 15)
+        assert len(pd.read_csv(folder / "metrics.csv")) == kept // 8
+    model.config.max_position_embeddings = 4
+    with pytest.raises(
+        ValueError, match="16 of 16 demonstrations are longer than the context of 4 tokens: take a base"
+    ):
+        train_sft((model, tokenizer), Dataset.from_list(rows), tmp_path / "none", options, Dataset.from_list(rows))
 
 
 def test_a_killed_sft_resumes_exactly(tmp_path, monkeypatch):

@@ -21,7 +21,7 @@ MAX_NODES = 255
 
 # A whole number as it is written in texts: no leading zero, at most MAX_DIGITS digits. The quantifiers are possessive.
 WHOLE = rf"(?:0|[1-9][0-9]{{0,{MAX_DIGITS - 1}}}+)"
-# The same with commas between the thousands, in LaTeX also {,} or \\, : in front of exactly three digits is a separator.
+# The same with a separator between the thousands: a comma, in LaTeX also {,} or \\, , in front of exactly three digits.
 SEPARATOR = r"(?:,|\{,\}|\\,)"
 COMMA = SEPARATOR + "[0-9]{3}(?![0-9])"
 THOUSANDS = rf"(?>[1-9][0-9]{{0,2}}(?:{COMMA}){{1,{MAX_DIGITS // 3 - 1}}}+(?!{COMMA})|{WHOLE})"

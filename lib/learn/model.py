@@ -19,7 +19,15 @@ from typing import Any, cast
 import torch
 from safetensors import SafetensorError
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
-from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedTokenizerFast, Qwen2Config, Qwen2ForCausalLM
+from tokenizers.processors import TemplateProcessing
+from transformers import (
+    AutoModelForCausalLM,
+    AutoTokenizer,
+    GenerationConfig,
+    PreTrainedTokenizerFast,
+    Qwen2Config,
+    Qwen2ForCausalLM,
+)
 
 from lib.files import host_memory, remedy, verify
 from lib.game.prompts import ENDS, PROMPTS
@@ -174,7 +182,30 @@ PROBES = [PROBE, *PROMPTS.values()]  # texts that show whether two tokenizers ar
 
 def load_tokenizer(path: str | Path) -> PreTrainedTokenizerFast:
     """The tokenizer of a checkpoint: its `tokenizer/` folder if there is one; its tokenizer.json, read unchanged, if
-    that gives PROBES other ids than `AutoTokenizer` does; and otherwise what `AutoTokenizer` returns."""
+    that gives PROBES other ids than `AutoTokenizer` does; and otherwise what `AutoTokenizer` returns. It never adds the
+    end token to a text (`without_end`)."""
+    return without_end(_read_tokenizer(path))
+
+
+def without_end(tokenizer) -> PreTrainedTokenizerFast:
+    """The tokenizer, changed if it adds the end token to every text: a prompt would end with it, and a completion would
+    have two. Tokens that it puts in front stay. Raises ValueError if it cannot be changed."""
+    ids, bare = tokenizer("1").input_ids, tokenizer("1", add_special_tokens=False).input_ids
+    if ids[-1:] != [tokenizer.eos_token_id]:
+        return tokenizer
+    wanted = ids[:-1]
+    prefix = tokenizer.convert_ids_to_tokens(wanted[: len(wanted) - len(bare)])
+    template = " ".join([*prefix, "$A"])
+    special_tokens = [(token, tokenizer.convert_tokens_to_ids(token)) for token in prefix]
+    if hasattr(tokenizer, "add_eos_token"):
+        tokenizer.add_eos_token = False
+    tokenizer.backend_tokenizer.post_processor = TemplateProcessing(single=template, special_tokens=special_tokens)
+    if tokenizer("1").input_ids != wanted:
+        raise ValueError("the tokenizer adds its end token to every text, and cannot be kept from it")
+    return tokenizer
+
+
+def _read_tokenizer(path: str | Path) -> PreTrainedTokenizerFast:
     checkpoint = checkpoint_of(path)
     folder = Path(checkpoint)
     with _errors_with_remedy(checkpoint, "tokenizer/"):
@@ -224,6 +255,12 @@ def load_policy(path: str | Path, style: str = ""):
         nonfinite = [name for name, weights in model.named_parameters() if not weights.isfinite().all()]
         if nonfinite:
             raise ValueError(f"weights that are not finite, in {nonfinite[0]} first")
+    try:
+        model.generation_config.validate(strict=True)
+    except ValueError as error:  # it could be loaded, and only the first checkpoint would tell that it cannot be saved
+        reason = str(error).strip().splitlines()[0]
+        print(f"{path}: its generation_config.json cannot be saved ({reason}), and is left out: nothing here reads it")
+        model.generation_config = GenerationConfig.from_model_config(model.config)
     if not Path(checkpoint).is_dir():
         model.config.base_model = f"{checkpoint.partition('@')[0]}@{model.config._commit_hash}"
         print(f"base model: {model.config.base_model}")

@@ -54,19 +54,37 @@ def tokenized(rows: Dataset, tokenizer, end_token: bool) -> Dataset:
     return rows.map(tokens, remove_columns=rows.column_names)
 
 
+def fitting(rows: Dataset, context: int) -> Dataset:
+    """The tokenized rows of at most `context` tokens, the most that the model reads: a longer one would be cut, and its
+    answer and end token with it. Prints how many are left out. Raises ValueError if none remains."""
+    keep = [i for i, ids in enumerate(rows["input_ids"]) if len(ids) <= context]
+    if len(keep) < len(rows):
+        lost = f"{len(rows) - len(keep):,} of {len(rows):,} demonstrations are longer than the context of {context:,}"
+        if not keep:
+            raise ValueError(f"{lost} tokens: take a base model with a longer context, or another design")
+        print(f"{lost} tokens, and are left out", flush=True)
+        return rows.select(keep)
+    return rows
+
+
 def train_sft(policy: Policy, rows: Dataset, folder: str | Path, settings: SFTSettings, eval_rows: Dataset) -> None:
     """Fine-tunes on `rows` (columns prompt, completion: text), and saves the policy in `folder`/checkpoint.
 
     The loss is the mean over the tokens of completions, including the end token if `end_token` is set; prompts have no
-    loss. `eval_rows` are held back for eval_loss. An interrupted run resumes from `folder`/trainer.
+    loss. Rows that are longer than the model's context are left out. `eval_rows` are held back for eval_loss, which is
+    the mean of the means of batches, weighted by rows: it depends in its fourth digit on the micro-batch, and therefore
+    on the memory of the machine. An interrupted run resumes from `folder`/trainer. Raises ValueError for rows that do
+    not fill one batch.
     """
     folder, (model, tokenizer) = Path(folder), policy
     disable_progress_bars()  # TRL shows one for every step of preparing the rows
+    context = model.config.max_position_embeddings
+    # 1. Tokenize, and choose the largest micro-batch that fits into memory
+    rows = fitting(tokenized(rows, tokenizer, settings.end_token), context)
+    eval_rows = fitting(tokenized(eval_rows, tokenizer, settings.end_token), context)
     if len(rows) < settings.batch_size:
         raise ValueError(f"{len(rows)} demonstrations do not fill one batch of {settings.batch_size}")
-    # 1. Tokenize, and choose the largest micro-batch that fits into memory
-    rows, eval_rows = (tokenized(dataset, tokenizer, settings.end_token) for dataset in (rows, eval_rows))
-    lengths = np.minimum([len(ids) for ids in rows["input_ids"]], model.config.max_position_embeddings)
+    lengths = np.array([len(ids) for ids in rows["input_ids"]])
     micro_batch = max_micro_batch(model, settings.batch_size, int(lengths.max()), reference=False)
     # 2. Configure TRL's trainer
     config = SFTConfig(
@@ -82,7 +100,7 @@ def train_sft(policy: Policy, rows: Dataset, folder: str | Path, settings: SFTSe
         eval_steps=settings.eval_every,
         include_num_input_tokens_seen="non_padding",
         completion_only_loss=True,
-        max_length=model.config.max_position_embeddings,
+        max_length=None,
     )
     trainer = _SFTTrainer(
         model=model, args=config, train_dataset=rows, eval_dataset=eval_rows, processing_class=tokenizer

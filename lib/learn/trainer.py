@@ -45,8 +45,10 @@ def _step(checkpoint: Path) -> int:
 
 
 def latest_checkpoint(folder: Path) -> Path | None:
-    """The newest complete `checkpoint-<step>` of `folder`; newer ones, cut off by a kill, are deleted."""
-    for checkpoint in sorted(folder.glob("checkpoint-*"), key=_step, reverse=True):
+    """The newest complete `checkpoint-<step>` of `folder`; newer ones, cut off by a kill, are deleted. Folders with
+    other names, such as a copy made by hand, stay and do not count."""
+    ours = [path for path in folder.glob("checkpoint-*") if path.name.removeprefix("checkpoint-").isdecimal()]
+    for checkpoint in sorted(ours, key=_step, reverse=True):
         with suppress(OSError, ValueError):
             if json.loads((checkpoint / "complete.json").read_text()) == _sizes(checkpoint):
                 return checkpoint

@@ -158,7 +158,9 @@ def read_notebook(path: Path) -> tuple[dict[str, Any], list[str]]:
     try:
         cells = [cell for cell in json.loads(path.read_text())["cells"] if cell["cell_type"] == "code"]
         [parameters_cell] = [cell for cell in cells if "parameters" in cell["metadata"].get("tags", [])]
-        made = [cell for cell in cells if not {"parameters", "report"} & {*cell["metadata"].get("tags", [])}]
+        # not code that makes results: a report on them, and what papermill wrote into the notebook
+        others_tags = {"parameters", "injected-parameters", "report"}
+        made = [cell for cell in cells if not others_tags & {*cell["metadata"].get("tags", [])}]
         others = ["".join(cell["source"]) for cell in made]
         defaults = literals("".join(parameters_cell["source"]))
         if not {"output", "seed"} <= defaults.keys():
