@@ -342,3 +342,51 @@ def test_equal_means_are_equal_in_whatever_order_they_were_added_up():
     scores |= {("b", 0, "s", problem): (x, 1.0) for problem, x in enumerate((0.3, 0.2, 0.1))}
     table = pd.DataFrame(scores, index=["pass@1", "pass@16"]).T.rename_axis(metrics.KEYS)
     assert metrics.front(table, ["pass@1", "pass@16"], draws=1)["on front"].all()
+
+
+LISTING = """<think>
+state [8, 27, 47, 79]
+try 79 + 47 = 126
+state [8, 27, 126]
+try 126 - 27 = 99
+state [8, 99]
+try 99 - 8 = 91
+state [91]
+</think>
+<answer>((126 - 27) - 8)</answer>"""  # `trace`, Listing 2: every line is true, and the answer uses what the trace made
+RIGHT = LISTING.replace("((126 - 27) - 8)", "79 + 47 - 27 - 8")
+GUESSED = "<think>\nstate [8, 27, 47, 79]\n</think>\n<answer>79 + 47 - 27 - 8</answer>"
+LOOPED = """<think>
+state [8, 27, 47, 80]
+state [8, 27, 47, 80]
+try 8 + 27 = 35
+try 8 + 27 = 35, 91? no
+try 79 - 47 = 32, 19? no
+</think>
+<answer>8</answer>"""
+
+
+def traces(*texts: tuple[str, int]) -> pd.DataFrame:
+    """Completions of one problem, each drawn so many times, judged as traces."""
+    table = pd.DataFrame(texts, columns=["completion", "count"])
+    table = table.assign(nums=[[79, 8, 27, 47]] * len(texts), target=91, finish="stop")
+    for look in ("answer", "trace"):
+        table = judge(table, "trace", look)
+    return table.assign(method="sft/trace", seed=0, set="heldout_1000", problem=0)
+
+
+def test_how_an_answer_follows_from_its_trace():
+    """Of ten completions six are right, one of them without a trace to the target; three lose the target at the end."""
+    found = metrics.grounding(traces((LISTING, 3), (RIGHT, 5), (GUESSED, 1), (LOOPED, 1))).iloc[0]
+    assert found["reached where correct"] == pytest.approx(5 / 6)
+    assert found["lost after the target"] == found["repair gain"] == pytest.approx(3 / 10)
+    assert found["failures that a repair mends"] == pytest.approx(3 / 4)
+
+
+def test_what_the_lines_of_traces_look_like():
+    table = traces((RIGHT, 2), (LOOPED, 1), ("<think>\n</think>\n<answer>8</answer>", 1))
+    found = metrics.trace_habits(table).iloc[0]
+    assert found["first state right"] == pytest.approx(2 / 3), "80 is not 79; the last has no state"
+    assert found["target named right"] == pytest.approx(1 / 2), "91 and 19"
+    assert found["repeated states"] == pytest.approx(1 / 10), "one of 2 x 4 + 2"
+    assert found["valid tries"] == pytest.approx((2 * 3 + 1) / 4), "8 + 27 again, and 79 - 47 from a pool without them"

@@ -13,29 +13,39 @@ from lib.study import judging, metrics
 
 SETS = ["heldout_1000", "levels", "test_50"]
 DRAWN = 16  # number of full answers that are compared with one search
-MEANS = {"pass@1": "mean", "any": "max", "score": "mean", "rejected": "mean", "tokens": "sum", "seconds": "sum"}
+MEANS = {"pass@1": "mean", "any": "max", "score": "mean", "tokens": "sum", "seconds": "sum"}
+MEANS |= {"rejections": "sum", "sampled": "sum"}
 
 
 def played(patterns) -> pd.DataFrame:
     """`metrics.searched` of the search runs that fit `patterns`; the column "method" names the whole system."""
     searches = metrics.searched(judging.games(patterns))
-    return searches.assign(method=searches["method"] + " " + searches["system"])
+    rejections = searches["rejected"] * searches["sampled"]
+    return searches.assign(method=searches["method"] + " " + searches["system"], rejections=rejections)
 
 
 def systems(*tables: pd.DataFrame) -> pd.DataFrame:
-    """The columns MEANS for each problem, indexed by `metrics.KEYS`. `tables`: results of `played`. If a system has
-    played a problem in several tables, only the first of them counts."""
+    """The columns MEANS for each problem, indexed by `metrics.KEYS`, and "rejected" (see `_rejected`).
+    `tables`: results of `played`. If a system has played a problem in several tables, only the first
+    of them counts."""
     scores = pd.concat([table.groupby(metrics.KEYS).agg(MEANS) for table in tables if len(table)])
-    return scores[~scores.index.duplicated()]
+    return _rejected(scores[~scores.index.duplicated()])
+
+
+def _rejected(scores: pd.DataFrame) -> pd.DataFrame:
+    """`scores` with the column "rejected": of all tags that a run samples on a set, the share that
+    names no legal action (`agent`, Section 4.1), as one score per problem (`metrics.share`)."""
+    return scores.assign(rejected=metrics.share(scores["rejections"], scores["sampled"]))
 
 
 def full_answers(answers: pd.DataFrame) -> pd.DataFrame:
-    """The same columns for full answers (`judging.samples`), but without seconds. Tokens are those of all the answers
-    that pass@16 needs."""
+    """The same columns for full answers (`judging.samples`), but without seconds and rejections. Tokens
+    are those of all the answers that pass@16 needs. In the score an answer with other numbers, or one
+    that cannot be read, earns nothing: it is no valid path (`agent`, Section 4.1)."""
     texts = metrics.text_scores(answers)
     table = metrics.problem_scores(metrics.counts(answers), (1, DRAWN), mean_to=())
     table = table.rename(columns={f"pass@{DRAWN}": "any"})
-    score = 0.9 * texts["correct"] + 0.1 * (1 - texts["missing"])
+    score = texts["correct"] + 0.1 * texts["wrong_value"]
     return table.assign(score=score, tokens=DRAWN * texts["tokens"])
 
 
@@ -44,7 +54,38 @@ def with_groups(scores: pd.DataFrame) -> pd.DataFrame:
     "levels L9"."""
     levels = scores[scores.index.isin(["levels"], level="set")].reset_index()
     levels["set"] = "levels " + levels["problem"].map(groups())
-    return pd.concat([scores, levels.set_index(metrics.KEYS)])
+    levels = levels.set_index(metrics.KEYS)
+    return pd.concat([scores, _rejected(levels) if "sampled" in levels else levels])
+
+
+def by_group(scores: pd.DataFrame, column: str = "any") -> pd.DataFrame:
+    """What `agent`, Table 3 and Section 4.3, says of its nine groups, on the set "levels" alone: where
+    the failures are, and how much of the easy groups is solved. `scores`: a result of `systems`;
+    `column`: the reading of pass@1. One score per problem.
+
+    failures in L7 and L9: the share of all failures that are in these two. failures in L9 beyond those in L7: L7 has
+    the second most in the paper. solved in L1, L2, L5 and L6: the share of their problems.
+    """
+    solved = scores.loc[scores.index.isin(["levels"], level="set"), column].astype(float).dropna()
+    group = solved.index.get_level_values("problem").map(groups())
+    failures = 1 - solved
+    hardest = failures.where(group == "L9", 0.0)
+    second = failures.where(group == "L7", 0.0)
+    easy = pd.Series(group.isin(["L1", "L2", "L5", "L6"]), solved.index).astype(float)
+    return pd.DataFrame(
+        {
+            "failures in L7 and L9": metrics.share(hardest + second, failures),
+            "failures in L9 beyond those in L7": metrics.share(hardest - second, failures),
+            "solved in L1, L2, L5 and L6": metrics.share(solved * easy, easy),
+        }
+    )
+
+
+def finished_failures(scores: pd.DataFrame) -> pd.Series:
+    """Of the searches whose chosen game is no solution, the share in which that game was finished: it
+    earns 0.1 in the score. One score per problem."""
+    failures = 1 - scores["pass@1"]
+    return metrics.share(10 * (scores["score"] - scores["pass@1"]), failures)
 
 
 def groups() -> pd.Series:

@@ -8,12 +8,14 @@ Only the intervals of crossovers and Pareto fronts come from resampling the prob
 import math
 import re
 from collections.abc import Iterable
-from itertools import accumulate, product
+from itertools import accumulate, pairwise, product
 
 import numpy as np
 import pandas as pd
 
 from lib.game.expression import flattened, parse
+from lib.game.problem import Problem
+from lib.game.traces import replay
 from lib.game.verifiers import CHECKS, PROGRAM_WEIGHTS, REJECTIONS, STATUSES
 from lib.study.judging import TRACE
 from lib.study.words import formatted, with_paper
@@ -177,6 +179,70 @@ def exploration(judged: pd.DataFrame) -> pd.DataFrame:
         "distinct up to associativity": shapes.groupby(keys).nunique(),
     }
     return pd.DataFrame(scores, dtype=float)
+
+
+def grounding(judged: pd.DataFrame) -> pd.DataFrame:
+    """How the answer of a trace follows from the trace (`trace`, Sections 6 and 7). `judged`: a table with the look
+    "trace".
+
+    reached where correct: the share of correct completions whose trace ends at the target, which a reward for that
+    cannot tell apart. lost after the target: the share of completions whose trace ends at the target and whose answer
+    is not correct. repair gain: what pass@1 would gain if each answer were read off its trace. failures that a repair
+    mends: the same as a share of the completions that are not correct.
+    """
+    correct = judged["correct"].astype(float)
+    reached = judged["reached"].astype(float)
+    mended = judged["repaired"].astype(float) - correct
+    columns = {"n": 1.0, "correct": correct, "mended": mended}
+    columns |= {"both": correct * reached, "lost": (1 - correct) * reached}
+    weighted = pd.DataFrame(columns, judged.index).mul(judged["count"], axis=0)
+    sums = weighted.groupby([judged[key] for key in KEYS]).sum()
+    scores = {
+        "reached where correct": share(sums["both"], sums["correct"]),
+        "lost after the target": sums["lost"] / sums["n"],
+        "repair gain": sums["mended"] / sums["n"],
+        "failures that a repair mends": share(sums["mended"], sums["n"] - sums["correct"]),
+    }
+    return pd.DataFrame(scores, dtype=float)
+
+
+CHECK = re.compile(r", (\S+)\? (?:yes|no)$")  # at the end of a try: whether its result is the target
+
+
+def trace_habits(judged: pd.DataFrame) -> pd.DataFrame:
+    """What the lines of traces look like, whatever their answers are worth (`trace`, Tables 2 and 6). `judged`: a table
+    with texts.
+
+    first state right: the share of completions with a state line whose first one names the problem's numbers. target
+    named right: the share of statements about the target that name the problem's. repeated states: the share of state
+    lines that follow a state line without a try or a backtrack between. valid tries: different valid tries of a
+    completion.
+    """
+    asked = zip(judged["nums"], judged["target"], judged["completion"], strict=True)
+    rows = [_habits(text, Problem(tuple(map(int, nums)), int(target))) for nums, target, text in asked]
+    columns = ["stated", "first", "checks", "named", "states", "again", "valid"]
+    weighted = pd.DataFrame(rows, judged.index, columns, dtype=float).assign(n=1.0).mul(judged["count"], axis=0)
+    sums = weighted.groupby([judged[key] for key in KEYS]).sum()
+    scores = {
+        "first state right": share(sums["first"], sums["stated"]),
+        "target named right": share(sums["named"], sums["checks"]),
+        "repeated states": share(sums["again"], sums["states"]),
+        "valid tries": sums["valid"] / sums["n"],
+    }
+    return pd.DataFrame(scores, dtype=float)
+
+
+def _habits(text: str, problem: Problem) -> tuple:
+    """The counts behind `trace_habits`, of one completion."""
+    lines = replay(text, problem).lines
+    kinds = [line.kind for line in lines if line.kind != "other"]
+    states = [line for line in lines if line.kind == "state"]
+    tries = [line for line in lines if line.kind == "try"]
+    checks = [found[1] for line in tries if (found := CHECK.search(text[slice(*line.span)]))]
+    again = sum(one == other == "state" for one, other in pairwise(kinds))
+    valid = sum(line.valid and not line.repeated for line in tries)
+    named = sum(check == str(problem.target) for check in checks)
+    return bool(states), bool(states) and states[0].state_ok, len(checks), named, len(states), again, valid
 
 
 def matched_length(judged: pd.DataFrame, width=16, seed=0) -> pd.DataFrame:
