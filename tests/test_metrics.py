@@ -384,9 +384,11 @@ def test_how_an_answer_follows_from_its_trace():
 
 
 def test_what_the_lines_of_traces_look_like():
-    table = traces((RIGHT, 2), (LOOPED, 1), ("<think>\n</think>\n<answer>8</answer>", 1))
+    broken = RIGHT.replace("state [8, 27, 47, 79]", "state 8, 27, 47, 79]")
+    table = traces((RIGHT, 2), (LOOPED, 1), ("<think>\n</think>\n<answer>8</answer>", 1), (broken, 1))
     found = metrics.trace_habits(table).iloc[0]
-    assert found["first state right"] == pytest.approx(2 / 3), "80 is not 79; the last has no state"
+    assert found["no trace"] == pytest.approx(1 / 5)
+    assert found["first state right"] == pytest.approx(2 / 4), "80 for 79; no trace; a bracket is missing"
     assert found["target named right"] == pytest.approx(1 / 2), "91 and 19"
-    assert found["repeated states"] == pytest.approx(1 / 10), "one of 2 x 4 + 2"
-    assert found["valid tries"] == pytest.approx((2 * 3 + 1) / 4), "8 + 27 again, and 79 - 47 from a pool without them"
+    assert found["repeated states"] == pytest.approx(1 / 13), "one of 2 x 4 + 2 + 3"
+    assert found["valid tries"] == pytest.approx((3 * 3 + 1) / 5), "8 + 27 again, and 79 - 47 from a pool without them"

@@ -213,20 +213,23 @@ def trace_habits(judged: pd.DataFrame) -> pd.DataFrame:
     """What the lines of traces look like, whatever their answers are worth (`trace`, Tables 2 and 6). `judged`: a table
     with texts.
 
-    first state right: the share of completions with a state line whose first one names the problem's numbers. target
-    named right: the share of statements about the target that name the problem's. repeated states: the share of state
-    lines that follow a state line without a try or a backtrack between. valid tries: different valid tries of a
-    completion.
+    no trace: the share of completions without a line of reasoning. first state right: of the others,
+    the share whose first line is a state that names the problem's numbers. target named right: the
+    share of statements about the target that name the problem's. repeated states: the share of state
+    lines that follow a state line without a try or a backtrack between. valid tries: different valid
+    tries of a completion. Shares are those of one problem's completions, and NaN where there is
+    nothing to share.
     """
     asked = zip(judged["nums"], judged["target"], judged["completion"], strict=True)
     rows = [_habits(text, Problem(tuple(map(int, nums)), int(target))) for nums, target, text in asked]
-    columns = ["stated", "first", "checks", "named", "states", "again", "valid"]
+    columns = ["traced", "first", "checks", "named", "states", "again", "valid"]
     weighted = pd.DataFrame(rows, judged.index, columns, dtype=float).assign(n=1.0).mul(judged["count"], axis=0)
     sums = weighted.groupby([judged[key] for key in KEYS]).sum()
     scores = {
-        "first state right": share(sums["first"], sums["stated"]),
-        "target named right": share(sums["named"], sums["checks"]),
-        "repeated states": share(sums["again"], sums["states"]),
+        "no trace": 1 - sums["traced"] / sums["n"],
+        "first state right": sums["first"] / sums["traced"],
+        "target named right": sums["named"] / sums["checks"],
+        "repeated states": sums["again"] / sums["states"],
         "valid tries": sums["valid"] / sums["n"],
     }
     return pd.DataFrame(scores, dtype=float)
@@ -236,13 +239,14 @@ def _habits(text: str, problem: Problem) -> tuple:
     """The counts behind `trace_habits`, of one completion."""
     lines = replay(text, problem).lines
     kinds = [line.kind for line in lines if line.kind != "other"]
-    states = [line for line in lines if line.kind == "state"]
+    copied = bool(lines) and lines[0].kind == "state" and lines[0].state_ok
+    states = kinds.count("state")
     tries = [line for line in lines if line.kind == "try"]
     checks = [found[1] for line in tries if (found := CHECK.search(text[slice(*line.span)]))]
     again = sum(one == other == "state" for one, other in pairwise(kinds))
     valid = sum(line.valid and not line.repeated for line in tries)
     named = sum(check == str(problem.target) for check in checks)
-    return bool(states), bool(states) and states[0].state_ok, len(checks), named, len(states), again, valid
+    return bool(lines), copied, len(checks), named, states, again, valid
 
 
 def matched_length(judged: pd.DataFrame, width=16, seed=0) -> pd.DataFrame:
