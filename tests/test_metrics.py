@@ -379,7 +379,7 @@ def test_how_an_answer_follows_from_its_trace():
     """Of ten completions six are right, one of them without a trace to the target; three lose the target at the end."""
     found = metrics.grounding(traces((LISTING, 3), (RIGHT, 5), (GUESSED, 1), (LOOPED, 1))).iloc[0]
     assert found["reached where correct"] == pytest.approx(5 / 6)
-    assert found["lost after the target"] == found["repair gain"] == pytest.approx(3 / 10)
+    assert found["reached without a correct answer"] == found["repair gain"] == pytest.approx(3 / 10)
     assert found["failures that a repair mends"] == pytest.approx(3 / 4)
 
 
@@ -388,7 +388,7 @@ def test_what_the_lines_of_traces_look_like():
     table = traces((RIGHT, 2), (LOOPED, 1), ("<think>\n</think>\n<answer>8</answer>", 1), (broken, 1))
     found = metrics.trace_habits(table).iloc[0]
     assert found["no trace"] == pytest.approx(1 / 5)
-    assert found["first state right"] == pytest.approx(2 / 4), "80 for 79; no trace; a bracket is missing"
+    assert found["problem copied"] == pytest.approx(2 / 4), "80 for 79; no trace; a bracket is missing"
     assert found["target named right"] == pytest.approx(1 / 2), "91 and 19"
     assert found["repeated states"] == pytest.approx(1 / 13), "one of 2 x 4 + 2 + 3"
     assert found["valid tries"] == pytest.approx((3 * 3 + 1) / 5), "8 + 27 again, and 79 - 47 from a pool without them"

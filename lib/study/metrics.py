@@ -185,10 +185,11 @@ def grounding(judged: pd.DataFrame) -> pd.DataFrame:
     """How the answer of a trace follows from the trace (`trace`, Sections 6 and 7). `judged`: a table with the look
     "trace".
 
-    reached where correct: the share of correct completions whose trace ends at the target, which a reward for that
-    cannot tell apart. lost after the target: the share of completions whose trace ends at the target and whose answer
-    is not correct. repair gain: what pass@1 would gain if each answer were read off its trace. failures that a repair
-    mends: the same as a share of the completions that are not correct.
+    reached where correct: the share of correct completions whose trace ends at the target, which a
+    reward for that cannot tell apart. reached without a correct answer: the share of completions that
+    lose the target between trace and answer. repair gain: what pass@1 would gain if each answer were
+    read off its trace. failures that a repair mends: the same as a share of the completions that are
+    not correct.
     """
     correct = judged["correct"].astype(float)
     reached = judged["reached"].astype(float)
@@ -199,7 +200,7 @@ def grounding(judged: pd.DataFrame) -> pd.DataFrame:
     sums = weighted.groupby([judged[key] for key in KEYS]).sum()
     scores = {
         "reached where correct": share(sums["both"], sums["correct"]),
-        "lost after the target": sums["lost"] / sums["n"],
+        "reached without a correct answer": sums["lost"] / sums["n"],
         "repair gain": sums["mended"] / sums["n"],
         "failures that a repair mends": share(sums["mended"], sums["n"] - sums["correct"]),
     }
@@ -213,7 +214,7 @@ def trace_habits(judged: pd.DataFrame) -> pd.DataFrame:
     """What the lines of traces look like, whatever their answers are worth (`trace`, Tables 2 and 6). `judged`: a table
     with texts.
 
-    no trace: the share of completions without a line of reasoning. first state right: of the others,
+    no trace: the share of completions without a line of reasoning. problem copied: of the others,
     the share whose first line is a state that names the problem's numbers. target named right: the
     share of statements about the target that name the problem's. repeated states: the share of state
     lines that follow a state line without a try or a backtrack between. valid tries: different valid
@@ -227,7 +228,7 @@ def trace_habits(judged: pd.DataFrame) -> pd.DataFrame:
     sums = weighted.groupby([judged[key] for key in KEYS]).sum()
     scores = {
         "no trace": 1 - sums["traced"] / sums["n"],
-        "first state right": sums["first"] / sums["traced"],
+        "problem copied": sums["first"] / sums["traced"],
         "target named right": sums["named"] / sums["checks"],
         "repeated states": sums["again"] / sums["states"],
         "valid tries": sums["valid"] / sums["n"],
