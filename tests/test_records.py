@@ -1,29 +1,28 @@
 """The records of published runs are what these runs wrote: asked of the history."""
 
 import json
-import subprocess
 from functools import cache
 from pathlib import Path
 
 import pytest
 
-from lib.files import REFERENCE, ROOT, shown
+from lib.files import REFERENCE, shown
 from lib.runs.hashes import digest
-from lib.runs.migrations import as_written
-from lib.runs.migrations.as_written import execution, first_records, git, restored
+from lib.runs.migrations.as_written import first_records, restored
+from lib.study import history
 
 PUBLISHED = sorted(REFERENCE.rglob("run.json"))
 
 
 def first_of(record: dict) -> dict:
     """The record with which a run entered the history; itself if it is not committed yet."""
-    return history().get(execution(record), record)
+    return firsts().get(history.run_key(record), record)
 
 
 @cache
-def history() -> dict[tuple, dict]:
-    if not as_written.is_complete():
-        pytest.skip("a clone without the whole history: published records were not compared with their first form")
+def firsts() -> dict[tuple, dict]:
+    if not history.whole():
+        pytest.skip(f"published records were not compared with their first form; {history.SHALLOW}")
     return first_records()
 
 
@@ -40,7 +39,7 @@ def test_a_published_record_is_the_one_that_entered_the_history():
 def test_a_record_names_a_commit_of_the_history_and_has_the_hash_of_its_lib():
     """Or a page says that the commit was not kept. With uncommitted changes the hash is another one."""
     page = (REFERENCE / "README.md").read_text()
-    commits = {*git("rev-list", "HEAD").split()} if history() else set()
+    commits = history.times() if firsts() else {}
     unknown = []
     for path in PUBLISHED:
         record = json.loads(path.read_text())
@@ -54,14 +53,11 @@ def test_a_record_names_a_commit_of_the_history_and_has_the_hash_of_its_lib():
 @cache
 def lib_at(commit: str) -> str:
     """The hash of lib/ at a commit, as `lib_digest` computes it from the files."""
-    files = [line.split("\t") for line in git("ls-tree", "-r", commit, "lib").splitlines() if line.endswith(".py")]
-    hashes = [(path, blob_hash(entry.split()[2])) for entry, path in files]
-    return digest(sorted(hashes, key=lambda one: Path(one[0])))
-
-
-@cache
-def blob_hash(blob: str) -> str:
-    return digest(subprocess.run(["git", "-C", ROOT, "cat-file", "blob", blob], capture_output=True, check=True).stdout)
+    lines = history.git("ls-tree", "-r", commit, "lib").decode().splitlines()
+    entries = [line.split("\t") for line in lines if line.endswith(".py")]
+    blobs = {path: entry.split()[2] for entry, path in entries}
+    found = history.contents(set(blobs.values()))
+    return digest([(path, digest(found[blobs[path]])) for path in sorted(blobs, key=Path)])
 
 
 def test_hashes_were_added_to_the_files_that_a_run_wrote_and_to_no_others():
@@ -75,7 +71,7 @@ def test_hashes_were_added_to_the_files_that_a_run_wrote_and_to_no_others():
 def test_an_id_is_that_of_one_execution_unless_the_record_says_that_it_repeats():
     """So no one puts new results under the name by which other runs know the old ones."""
     times: dict[str, set] = {}
-    for record in history().values():
+    for record in firsts().values():
         if "id" in record and "repeats" not in record:
             times.setdefault(record["id"], set()).add(record["started"])
     assert all(len(started) == 1 for started in times.values())
@@ -104,26 +100,8 @@ def test_a_record_that_somebody_rewrites_is_noticed(name, change):
     assert restored(first_of(record), told) != told
 
 
-@pytest.fixture
-def repository(tmp_path, monkeypatch):
-    monkeypatch.setattr(as_written, "ROOT", tmp_path)
-    subprocess.run(["git", "init", "-q", tmp_path], check=True)
-
-    def commit(path: str, record: dict) -> None:
-        file = tmp_path / path / "run.json"
-        file.parent.mkdir(parents=True, exist_ok=True)
-        file.write_text(json.dumps(record, indent=1) + "\n" * (record["seed"] % 2))  # some without a last line break
-        git("add", "-A")
-        git("-c", "user.name=a", "-c", "user.email=b", "commit", "-qm", "results")
-
-    return commit
-
-
-def test_the_first_form_is_found_under_an_earlier_name(repository):
-    wrote = {"started": "1", "commit": "a", "elapsed": 2.0, "seed": 0, "profile": "laptop", "run": "agent_sft"}
-    now = wrote | {"profile": "cpu", "run": "sft/pick"}
-    repository("data/reference/laptop/agent_sft", wrote)
-    repository("data/reference/cpu/sft/pick/0", now)
-    repository("data/reference/cpu/sft/pick/1", now | {"seed": 1, "started": "2"})
-    assert [record["seed"] for record in first_records().values()] == [0, 1]
-    assert first_records()[execution(now)] == wrote
+def test_the_first_form_is_found_under_an_earlier_name():
+    record = json.loads((REFERENCE / "cpu/sft/pick/0/run.json").read_text())
+    first = first_of(record)
+    assert first["run"] == "agent_sft" and first["profile"] == "laptop" and "id" not in first
+    assert record["migrated"]["run"] == "agent_sft"

@@ -18,13 +18,12 @@ records with the history.
 """
 
 import json
-import subprocess
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from lib.files import REFERENCE, ROOT, shown
+from lib.files import REFERENCE, shown
 from lib.runs.folder import write_json
+from lib.study import history
 
 Record = dict[str, Any]
 MOVED = ("profile", "run", "method", "notebook", "parameters", "parents")
@@ -33,47 +32,11 @@ NO_HASHES = "lengths alone, of these files and of others that are not published"
 NO_PATHS = "the same paths below another folder"
 
 
-def git(*arguments: str, given: str = "") -> str:
-    command = ["git", "-C", str(ROOT), *arguments]
-    return subprocess.run(command, input=given, capture_output=True, text=True, check=True).stdout
-
-
-def is_complete() -> bool:
-    """Whether this checkout has the whole history: not a shallow clone, and not a copy without git."""
-    try:
-        return git("rev-parse", "--is-shallow-repository").strip() == "false"
-    except (OSError, subprocess.CalledProcessError):
-        return False
-
-
-def versions() -> Iterator[tuple[str, Record]]:
-    """All versions of all run.json files in the history, oldest first, each with its path."""
-    options = ("--reverse", "--topo-order", "--full-history", "--raw", "--no-renames", "--abbrev=40", "--format=")
-    rows = [line.split("\t") for line in git("log", *options, "--", "*/run.json").splitlines() if line]
-    blobs = [(path, change.split()[3]) for change, path in rows]
-    known = [(path, blob) for path, blob in blobs if set(blob) != {"0"}]  # not of files that were deleted
-    contents = git("cat-file", "--batch", given="".join(f"{blob}\n" for _, blob in known))
-    decoder = json.JSONDecoder()
-    position = 0
-    for path, _ in known:
-        position = contents.index("\n", position) + 1  # behind the line with hash and length
-        record, position = decoder.raw_decode(contents, position)
-        position = contents.index("\n", position) + 1
-        if contents[position : position + 1] == "\n":
-            position += 1
-        yield path, record
-
-
-def execution(record: Record) -> tuple:
-    """What tells one execution of a run from all others, whatever the run was called then."""
-    return tuple(record.get(key) for key in ("started", "commit", "elapsed", "seed"))
-
-
 def first_records() -> dict[tuple, Record]:
-    """Each record that was ever published, as it entered the history, by its execution."""
+    """Each record that was ever published, as it entered the history, by what tells its run from all others."""
     first: dict[tuple, Record] = {}
-    for _, record in versions():
-        first.setdefault(execution(record), record)
+    for _, _, record in history.records():
+        first.setdefault(history.run_key(record), record)
     return first
 
 
@@ -117,12 +80,12 @@ def with_new_parameters(first: Record, now: Record) -> Record:
 
 
 def main() -> None:
-    if not is_complete():
-        raise SystemExit("this needs the whole history: git fetch --unshallow")
+    if not history.whole():
+        raise SystemExit(history.SHALLOW)
     first = first_records()
     for path in sorted(REFERENCE.rglob("run.json")):
         now = json.loads(path.read_text())
-        as_written = first.get(execution(now), now)  # a record that is not committed yet is its own first form
+        as_written = first.get(history.run_key(now), now)  # a record that is not committed yet is its own first form
         record = restored(as_written, with_new_parameters(as_written, now))
         if list(record.items()) != list(now.items()):
             write_json(path, record)
