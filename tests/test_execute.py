@@ -397,6 +397,22 @@ def test_a_commit_is_that_of_this_checkout_and_new_code_makes_it_dirty(tmp_path)
     assert provenance(tmp_path)["lib"] != before, "the hash is that of all folders of lib/"
 
 
+@pytest.mark.parametrize("name", ["GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE"])
+def test_a_commit_is_that_of_this_checkout_whatever_gits_environment_says(tmp_path, monkeypatch, name):
+    """A git hook sets these variables for all that it calls."""
+    for folder in ("ours", "theirs"):
+        (tmp_path / folder / "lib").mkdir(parents=True)
+        (tmp_path / folder / "lib/code.py").write_text(folder)
+        committed(tmp_path / folder)
+    commit = provenance(tmp_path / "ours")["commit"]
+    assert commit != provenance(tmp_path / "theirs")["commit"]
+    monkeypatch.setenv(
+        name, str(tmp_path / "theirs" / {"GIT_DIR": ".git", "GIT_INDEX_FILE": ".git/index"}.get(name, ""))
+    )
+    made = provenance(tmp_path / "ours")
+    assert made["commit"] == commit and not made["dirty"]
+
+
 def test_jupyterlabs_outputs_make_no_run_dirty(tmp_path):
     notebook = tmp_path / "größe 1.ipynb"
     nbformat.write(nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell("1 + 1")]), notebook)

@@ -1,11 +1,15 @@
 """A run's folder as its notebook sees it: which run began it, what is written into it, and what is checked on
 reading."""
 
+import ast
 import json
 import linecache
 import os
 import re
 import resource
+import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import nbformat
@@ -55,7 +59,9 @@ def test_another_beginning_is_another_run_and_the_same_one_goes_on(tmp_path, oth
     (folder / "metrics.csv").write_text("step\n")
     capsys.readouterr()
     by_hand(folder)
-    assert "goes on from checkpoint-100" in capsys.readouterr().out and all(path.exists() for path in trained)
+    said = capsys.readouterr().out
+    assert "training goes on from its last saved state" in said and "Cells were not compared" in said
+    assert all(path.exists() for path in trained)
     by_hand(folder, **other)
     said = capsys.readouterr().out
     [aside] = tmp_path.glob("mine.before-*")
@@ -69,6 +75,111 @@ def test_another_beginning_is_another_run_and_the_same_one_goes_on(tmp_path, oth
         (model / "model.safetensors").write_text("other weights")
         by_hand(folder, **other)
         assert not trained.exists()
+
+
+def test_a_run_without_saved_states_says_that_its_cells_run_again(tmp_path, capsys):
+    by_hand(tmp_path)
+    by_hand(tmp_path)
+    assert not capsys.readouterr().out, "nothing was made yet"
+    (tmp_path / "generations.parquet").write_text("rows")
+    by_hand(tmp_path)
+    said = capsys.readouterr().out
+    assert "with the same parameters and files: all cells run again" in said and "goes on" not in said
+
+
+def test_a_run_that_was_begun_before_code_was_recorded_goes_on(tmp_path, capsys):
+    """The hashes of its rewards were of another kind, under other names."""
+    by_hand(tmp_path)
+    spec = json.loads((tmp_path / "spec.json").read_text())
+    old = {"parameters": spec["parameters"], "inputs": {"reward sparse": "1"}}
+    (tmp_path / "spec.json").write_text(json.dumps(old))
+    trained = save(tmp_path, 40)
+    by_hand(tmp_path)
+    assert trained.exists() and "goes on" in capsys.readouterr().out
+
+
+EDITED = r"""
+import json
+from pathlib import Path
+import lib.rewards
+from lib.runs import Run, code
+
+given = {"output": "data/runs/scratch/x", "seed": 0, "reward": "sparse"}
+run = Run(given["output"], given)
+before = code.executed({})["rewards"]
+file = Path(lib.rewards.__file__)
+file.write_text(file.read_text() + "\nOTHER = 1\n")
+run.footer()
+record = json.loads((run / "run.json").read_text())
+assert record["executed"]["rewards"] == before != code.module_hash(file.read_bytes())
+for once_more in (lambda: Run(given["output"], given), lambda: Run(given["output"])):
+    try:
+        once_more()
+    except RuntimeError as error:
+        print("refused:", error)
+"""
+AFTER = """
+from lib.runs import Run
+import json
+given = {"output": "data/runs/scratch/x", "seed": 0, "reward": "sparse"}
+run = Run(given["output"], given)
+import lib.rewards
+run.footer()
+record = json.loads((run / "run.json").read_text())
+print(len(record.get("resumed_by", [])), "later stretches")
+"""
+
+
+def test_a_kernel_with_old_code_is_refused_and_a_record_names_what_ran(tmp_path):
+    """A file of lib/ is edited, as the README tells users to, after a kernel has loaded it."""
+    shutil.copytree(ROOT / "lib", tmp_path / "lib", ignore=shutil.ignore_patterns("__pycache__"))
+    env = {name: value for name, value in os.environ.items() if not name.startswith("COUNTDOWN")}
+    env |= {"PYTHONPATH": str(tmp_path)}
+
+    def kernel(code: str) -> str:
+        command = [sys.executable, "-c", code]
+        made = subprocess.run(command, cwd=tmp_path, env=env, capture_output=True, text=True)
+        assert not made.returncode, made.stderr
+        return made.stdout
+
+    said = kernel(EDITED)
+    assert said.count("refused: lib/rewards.py: edited after this kernel loaded it. Restart the kernel") == 2
+    assert "lib/rewards.py was edited while this ran" in said
+    (tmp_path / "data/runs/scratch/x/metrics.csv").write_text("step")
+    said = kernel("import lib.rewards\n" + AFTER)
+    assert "It was begun by other code of rewards; its run.json names both" in said and "1 later stretches" in said
+
+
+def test_a_reward_in_a_cell_that_was_edited_while_its_run_was_made_does_not_finish_it(tmp_path, monkeypatch):
+    monkeypatch.setitem(REWARDS, "mine", in_a_cell(1))
+    run = by_hand(tmp_path / "mine", reward="mine")
+    monkeypatch.setitem(REWARDS, "mine", in_a_cell(2))
+    with pytest.raises(RuntimeError, match="function of reward mine: edited while this ran"):
+        run.footer()
+    assert not (run / "run.json").exists()
+
+
+def in_a_cell(points: int):
+    """The factory of a reward that a cell has defined."""
+    name, names = f"cell {points}", {"__name__": "__main__"}
+    code = f"def mine():\n    return lambda *_: {points}\n"
+    linecache.cache[name] = len(code), None, code.splitlines(True), name  # as IPython does
+    exec(compile(code, name, "exec"), names)
+    return names["mine"]
+
+
+@pytest.mark.parametrize("name", sorted(path.stem for path in (ROOT / "notebooks").glob("*.ipynb")))
+def test_a_second_run_in_one_kernel_takes_no_variable_of_the_notebook_for_a_parameter(name, tmp_path):
+    """Every name that its cells assign holds something that no parameter may be."""
+    cells = [cell for cell in nbformat.read(ROOT / f"notebooks/{name}.ipynb", 4).cells if cell.cell_type == "code"]
+    kernel: dict = {"In": ["", *(cell.source for cell in cells)]}
+    for cell in cells:
+        nodes = ast.walk(ast.parse(cell.source))
+        names = {node.id for node in nodes if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)}
+        kernel |= {name: [("a", "table")] for name in names}
+    [parameters] = [cell.source for cell in cells if "parameters" in cell.metadata.get("tags", [])]
+    exec(parameters, kernel)
+    Run(tmp_path / "run", kernel)
 
 
 def test_what_the_runner_has_begun_stays_its_own_when_its_notebook_goes_on(tmp_path):
@@ -163,16 +274,8 @@ def test_a_run_by_hand_is_found_once_its_last_cell_has_run(tmp_path, monkeypatch
 
 
 def test_a_reward_that_was_edited_in_its_cell_begins_another_run(tmp_path, monkeypatch):
-    def define(points: int) -> None:
-        name, names = f"cell {points}", {"__name__": "__main__"}
-        code = f"from lib.rewards import register\n@register('mine')\ndef mine():\n    return lambda *_: {points}\n"
-        linecache.cache[name] = len(code), None, code.splitlines(True), name  # as IPython does
-        exec(compile(code, name, "exec"), names)
-
-    monkeypatch.setitem(REWARDS, "mine", REWARDS["sparse"])
-    del REWARDS["mine"]
     for points, goes_on in ((1, False), (1, True), (2, False)):
-        define(points)
+        monkeypatch.setitem(REWARDS, "mine", in_a_cell(points))
         by_hand(tmp_path / "mine", reward="mine")
         assert (tmp_path / "mine/trainer").exists() == goes_on
         if not goes_on:

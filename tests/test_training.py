@@ -1186,6 +1186,19 @@ def test_a_killed_sft_resumes_exactly(tmp_path, monkeypatch):
     assert torch.equal(weights_of(killed), weights_of(tmp_path / "whole"))
 
 
+@pytest.mark.parametrize("train", [lambda folder: rloo(folder, steps=4), lambda folder: sft(folder)])
+def test_a_training_that_is_over_says_so_and_writes_its_lost_log_again(tmp_path, capsys, train):
+    """Its log is part of the last checkpoint, so nobody need train a policy again for a deleted metrics.csv."""
+    train(tmp_path)
+    log, weights = (tmp_path / "metrics.csv").read_bytes(), weights_of(tmp_path)
+    (tmp_path / "metrics.csv").unlink()
+    capsys.readouterr()
+    train(tmp_path)
+    assert (tmp_path / "metrics.csv").read_bytes() == log and torch.equal(weights_of(tmp_path), weights)
+    steps = metrics_of(tmp_path)["step"].max()
+    assert f"all {steps} updates are made already, and nothing is trained" in capsys.readouterr().out
+
+
 def test_trls_own_trainer_takes_our_rewards(tmp_path):
     """By `as_trl`, also one that looks at the whole group; the data set has the problem beside the prompt."""
     model, tokenizer = tiny_policy()

@@ -25,7 +25,10 @@ class _SFTTrainer(Resumable, SFTTrainer):
         self.check_finite(logs)
         super().log(logs | {"seconds": round(time.monotonic() - self.began, 2)}, start_time)
         if "loss" in logs or "eval_loss" in logs:
-            self.write_metrics(pd.DataFrame(self.state.log_history).filter(SFT_METRICS).rename(columns=SFT_NAMES))
+            self.write_metrics(self.columns_of(pd.DataFrame(self.state.log_history)))
+
+    def columns_of(self, log: pd.DataFrame) -> pd.DataFrame:
+        return log.filter(SFT_METRICS).rename(columns=SFT_NAMES)
 
 
 def batches_by_length(lengths: np.ndarray, batch_size: int, epochs: int, seed: int) -> np.ndarray:

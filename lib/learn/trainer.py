@@ -129,10 +129,16 @@ class Resumable(transformers.Trainer):
         the progress line."""
         self.folder, self.shown, self.began = folder, list(shown), time.monotonic()
         checkpoint = latest_checkpoint(folder / "trainer")
+        done = _step(checkpoint) if checkpoint else 0
+        if checkpoint:
+            is_over = f": all {done} updates are made already, and nothing is trained" if done >= steps else ""
+            print(f"goes on from {checkpoint.name}{is_over}", flush=True)
         self.remove_callback(transformers.PrinterCallback)
         transformers.logging.disable_progress_bar()  # it would show a bar for every file written
-        with progress(None, steps, f"{what} step", _step(checkpoint) if checkpoint else 0) as self.line:
+        with progress(None, steps, f"{what} step", done) as self.line:
             self.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
+            if not (folder / "metrics.csv").exists():  # of a training that was over; its log is part of the checkpoint
+                self.write_metrics(self.columns_of(pd.DataFrame(self.state.log_history)))
         policy = self.average.module if self.average else self.model
         save_policy(policy, self.processing_class, folder / "checkpoint")
 
@@ -144,7 +150,11 @@ class Resumable(transformers.Trainer):
         if self.eval_problems and self.state.global_step % self.settings.eval_every == 0:
             row |= self.held_out()
         transformers.Trainer.log(self, row)
-        self.write_metrics(pd.DataFrame(self.state.log_history).drop(columns="epoch"))
+        self.write_metrics(self.columns_of(pd.DataFrame(self.state.log_history)))
+
+    def columns_of(self, log: pd.DataFrame) -> pd.DataFrame:
+        """The columns of the trainer's log that belong in metrics.csv, by their names there."""
+        return log.drop(columns="epoch")
 
     def write_metrics(self, log: pd.DataFrame) -> None:
         """Writes metrics.csv, one row per step, and advances the progress line."""

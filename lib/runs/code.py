@@ -10,6 +10,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+import lib
 from lib import SOURCES
 from lib.files import ROOT, skeleton
 from lib.runs.hashes import code_tree, digest
@@ -46,6 +47,20 @@ def executed(before: Mapping[str, str]) -> dict[str, str]:
 def is_edited(path: Path) -> bool:
     """Whether a file is no longer what it was when this process began to import lib."""
     return path in SOURCES and (not path.exists() or path.read_bytes() != SOURCES[path])
+
+
+def edited() -> list[Path]:
+    """The files of lib/ that this process has loaded and that were edited since."""
+    modules = [module for name, module in sorted(sys.modules.items()) if name.startswith("lib.")]
+    paths = [Path(module.__file__) for module in modules if getattr(module, "__file__", None)]
+    return [path for path in paths if is_edited(path)]
+
+
+def loaded_lib() -> str:
+    """`lib_digest` of the files as this process found them."""
+    root = Path(lib.__file__).parents[1]
+    files = [(path.relative_to(root), text) for path, text in sorted(SOURCES.items())]
+    return digest([(path.as_posix(), digest(text)) for path, text in files])
 
 
 @cache

@@ -6,6 +6,7 @@ import ast
 import json
 import os
 import platform
+import re
 import subprocess
 import time
 from collections.abc import Mapping
@@ -42,7 +43,8 @@ class Run:
         root = os.environ.get("COUNTDOWN_ROOT", ROOT)  # set by the runner
         if Path(root) != ROOT:
             raise RuntimeError(f"lib was imported from {ROOT} but this run belongs to {root}: unset PYTHONPATH")
-        check({name: value for name, value in (given or {}).items() if name in FIELDS or name.endswith("_options")})
+        names = [name for name in parameters_of(given or {}) if name in FIELDS or name.endswith("_options")]
+        check({name: (given or {})[name] for name in names})
         os.chdir(ROOT)
         self.folder = ROOT / Path(output).expanduser()
         place = self.folder.resolve()
@@ -50,16 +52,18 @@ class Run:
             raise ValueError(f"output is {str(output)!r}, where no run writes: name a folder like data/runs/scratch/x")
         with writing(self.folder):
             self.folder.mkdir(parents=True, exist_ok=True)
-        self.by_hand = given is not None and "COUNTDOWN_ROOT" not in os.environ  # else the runner prepares the folder
+        has_runner = "COUNTDOWN_ROOT" in os.environ  # which prepares the folder
+        self.by_hand = given is not None and not has_runner
+        if not has_runner:
+            refuse_edited_code()
+        self.executed = code.executed({})
         if self.by_hand:
             hold(self.folder)
-            begin(self.folder, given or {})
-        self.executed = code.executed({})
+            begin(self.folder, given or {}, self.executed)
         self.note_code()
 
     def note_code(self) -> None:
         """Leave a note for the runner of which code this kernel has loaded so far."""
-        self.executed = code.executed(self.executed)
         if "COUNTDOWN_ROOT" in os.environ:
             write_json(self / code.FILE, self.executed)
 
@@ -87,12 +91,17 @@ class Run:
         A run by hand is then finished, and gets a run.json, by which other notebooks find it. It belongs to no profile,
         its name is its folder, and the hashes of its files are left out, since its cells may be executed again.
         """
+        self.executed = code.executed(self.executed)
         self.note_code()
-        origin = provenance(ROOT) | {"executed": self.executed}
+        origin = provenance(ROOT) | {"lib": code.loaded_lib()}  # not of files that were edited since
         if self.by_hand and (spec := read_spec(self.folder)):  # there is none in data/problems
+            refuse_other_inputs(spec)
             record = {"profile": None, **dict.fromkeys(("run", "method"), shown(self.folder))}
             record |= {"seed": spec["parameters"].get("seed", 0), "parameters": spec["parameters"]}
-            write_json(self / "run.json", record | {"parents": {}, "files": {}, "status": "finished"} | origin)
+            record |= {"parents": {}, "files": {}, "status": "finished"} | origin
+            write_json(self / "run.json", record | with_earlier(spec, self.executed))
+            for path in code.edited():
+                print(f"{shown(path)} was edited while this ran; these results are those of the code before the edit")
         print(f"run      {shown(self.folder)}")
         print(f"commit   {origin['commit'] or 'not in git'}{' with changes' if origin['dirty'] else ''}")
         print(f"python   {origin['python']} on {platform.system()} {platform.machine()}, {origin['cpu']}")
@@ -102,18 +111,48 @@ class Run:
 # --- what a folder was begun with ---------------------------------------------------------------------------
 
 
-def begin(folder: Path, given: Mapping[str, Any]) -> None:
+def refuse_edited_code() -> None:
+    """Raise RuntimeError if this kernel has loaded a file of lib/ that was edited since: it would run the old code."""
+    if paths := code.edited():
+        names = ", ".join(map(shown, paths))
+        raise RuntimeError(f"{names}: edited after this kernel loaded it. Restart the kernel, then run all cells")
+
+
+def refuse_other_inputs(spec: Mapping[str, Any]) -> None:
+    """Raise RuntimeError if something that the parameters name, such as a reward in a cell, is no longer what it was
+    when the run began: nobody knows which of the two the cells have used."""
+    now = inputs(spec["parameters"], ROOT)
+    names = [name for name, old in spec.get("inputs", {}).items() if now.get(name, old) != old]
+    if names:
+        raise RuntimeError(f"{', '.join(names)}: edited while this ran, so it is not finished. Run all cells again")
+
+
+def with_earlier(spec: Mapping[str, Any], executed: dict[str, str]) -> dict[str, Any]:
+    """`executed` as fields of run.json; beside that of the kernel which began the run, if this is another one."""
+    began = spec.get("executed", {})
+    if other_modules(began, executed):
+        return {"executed": began, "resumed_by": [{"executed": executed}]}
+    return {"executed": executed}
+
+
+def other_modules(then: Mapping[str, str], now: Mapping[str, str]) -> list[str]:
+    """The modules whose code is another one than it was."""
+    return [name for name, old in then.items() if now.get(name, old) != old]
+
+
+def begin(folder: Path, given: Mapping[str, Any], executed: dict[str, str]) -> None:
     """Prepare a folder for a notebook that is run by hand, and say what happens to the files in it.
 
-    spec.json records what the folder was begun with: the parameters, and hashes of the files that they name. If these
-    are the same as now, the run goes on from what is saved; otherwise, and if the folder holds a run that `make` has
-    finished (run.json), the old content is set aside, since results are never overwritten. A file that did not exist
-    then is no difference: notebook 03 may write its text itself. Raises ValueError for a folder with files but without
-    a spec.json, which is not the folder of a run; notebook 01 alone may write to data/problems.
+    spec.json records what the folder was begun with: the parameters, hashes of the files that they name, and the code
+    (`executed`). If parameters and files are the same as now, the run goes on from what is saved; otherwise, and if the
+    folder holds a run that `make` has finished (run.json), the old content is set aside, since results are never
+    overwritten. A file that did not exist then is no difference: notebook 03 may write its text itself. Raises
+    ValueError for a folder with files but without a spec.json, which is not the folder of a run; notebook 01 alone may
+    write to data/problems.
     """
     parameters = {name: value for name, value in parameters_of(given).items() if name != "output"}
     hashes = inputs(parameters, ROOT) | results(parameters, ROOT)
-    spec = json.loads(json.dumps({"parameters": parameters, "inputs": hashes}))
+    spec = json.loads(json.dumps({"parameters": parameters, "inputs": hashes, "executed": executed}))
     old_spec, files = read_spec(folder), [path for path in content(folder) if path.suffix != ".ipynb"]
     if files and old_spec is None:
         if folder == PROBLEMS and "train_5num_rows" in parameters:
@@ -129,9 +168,14 @@ def begin(folder: Path, given: Mapping[str, Any]) -> None:
         reason = f"another {', '.join(differences)}" if differences else "the same parameters, and is finished"
         print(f"{shown(folder)} was begun with {reason}: this run begins anew, and what lay there is in")
         print(shown(set_aside(folder)))
-    elif files:
-        saved = max(folder.glob("trainer/checkpoint-*"), key=lambda path: (len(path.name), path.name), default=None)
-        print(f"{shown(folder)} was begun with the same parameters: goes on from {saved.name if saved else 'there'}")
+    elif [path for path in files if path.name != "spec.json"]:
+        is_training = any(folder.glob("trainer/checkpoint-*"))
+        what = "training goes on from its last saved state" if is_training else "all cells run again"
+        print(f"{shown(folder)} was begun with the same parameters and files: {what}")
+        print("Cells were not compared: if you edited one, name another output or delete this folder")
+        if other := other_modules(begun.get("executed", {}), executed):
+            print(f"It was begun by other code of {', '.join(other)}; its run.json names both")
+        spec["executed"] = begun.get("executed", executed)
     for name in ("run.json", "artifacts.txt"):
         (folder / name).unlink(missing_ok=True)
     if differences or finished or "profile" not in begun:
@@ -219,7 +263,7 @@ def provenance(root: Path, gpu: str | None = None) -> dict[str, Any]:
 
     The processor matters because equal seeds repeat a run bit by bit on one type of processor only.
     """
-    git = ("git", "-C", str(root))
+    git = ("git", "-C", str(root))  # whose GIT_DIR and the like `said` leaves out
     is_repository = said(*git, "rev-parse", "--show-cdup") == ""  # None without git, ../ inside another project
     untracked = said(*git, "ls-files", "--others", "--exclude-standard", "lib")
     return {
@@ -243,9 +287,11 @@ def versions() -> dict[str, str]:
 
 
 def said(*command: str) -> str | None:
-    """What a command prints; None if it fails or is not installed."""
+    """What a command prints; None if it fails or is not installed. Variables such as GIT_DIR, which a hook sets, would
+    make git speak of another repository."""
+    env = {name: value for name, value in os.environ.items() if not re.match("GIT_(?!CONFIG)", name)}
     with suppress(OSError, subprocess.CalledProcessError):
-        return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
+        return subprocess.run(command, capture_output=True, text=True, check=True, env=env).stdout.strip()
     return None
 
 
