@@ -9,7 +9,9 @@ import hashlib
 import json
 import math
 import os
+import signal
 import sys
+import threading
 from collections.abc import Collection, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from errno import EROFS
@@ -165,6 +167,24 @@ def reading(path: Path) -> Iterator[None]:
         yield
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:  # of pyarrow, pandas or other content
         raise ValueError(f"{shown(path)} is damaged ({error}): {remedy(path)}") from error
+
+
+@contextmanager
+def uninterrupted() -> Iterator[None]:
+    """Holds Ctrl-C back until the block is done. An interrupt while a large package is imported would leave it half
+    loaded: only a restart of the kernel would help."""
+    held: list[tuple] = []
+    handler = signal.getsignal(signal.SIGINT)
+    if threading.current_thread() is not threading.main_thread() or not callable(handler):
+        yield
+        return
+    signal.signal(signal.SIGINT, lambda *interrupt: held.append(interrupt))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, handler)
+        if held:
+            handler(*held[0])
 
 
 def remedy(path: Path) -> str:

@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from lib.files import ROOT, read_table, skeleton, write_table
+from lib.files import ROOT, read_table, sha256, skeleton, write_table
 from lib.study import judging
 
 GIVEN = {"set": "test_50", "problem": 0, "nums": [44, 19, 35], "target": 98}
@@ -116,15 +116,20 @@ def test_verdicts_are_kept_by_file_and_by_code(made, kept, monkeypatch):
     monkeypatch.setattr(judging, "judge", lambda *args: judged.append(args) or judge(*args))
     first, again = judging.samples(folder), judging.samples(folder)
     pd.testing.assert_frame_equal(first, again)
-    assert len(judged) == 1 and len(list(kept.iterdir())) == 1
+    assert len(judged) == 1 and len(list(kept.glob("*.parquet"))) == 1
     made("sample/sft_free", ["nothing"])  # another file in its place
     assert judging.samples(folder)["status"].tolist() == ["missing"] and len(judged) == 2
     monkeypatch.setattr(judging, "code", lambda: "changed")
     judging.samples(folder)
     assert len(judged) == 3
-    next(kept.glob("*changed*")).write_bytes(b"torn")  # a damaged one is judged again
-    assert judging.samples(folder)["status"].tolist() == ["missing"] and len(judged) == 4
-    assert read_table(next(kept.glob("*changed*")))["status"].tolist() == ["missing"]
+    file = next(kept.glob("*changed*.parquet"))
+    whole = file.read_bytes()
+    assert b"missing" in whole
+    for torn in (b"torn", whole.replace(b"missing", b"correct")):  # a damaged one is judged again
+        file.write_bytes(torn)
+        assert judging.samples(folder)["status"].tolist() == ["missing"]
+        assert read_table(file)["status"].tolist() == ["missing"]
+    assert len(judged) == 5
 
 
 def test_verdicts_are_kept_apart_by_set_and_by_look(made):
@@ -148,7 +153,7 @@ def test_published_verdicts_count_for_the_code_and_the_content_that_they_name(ma
     folder, named = made("sample/sft_free", [RIGHT, "nothing"]), tmp_path / "judged_by.txt"
     samples = folder / "generations.parquet"
     ours = judging.samples(folder)["status"].tolist()
-    verdicts = read_table(next(kept.iterdir())).assign(status="as published")
+    verdicts = read_table(next(kept.glob("*.parquet"))).assign(status="as published")
     content = judging.content(samples)
     monkeypatch.setattr(judging, "JUDGED_BY", named)
     for code, of, rows, said in [
@@ -159,12 +164,20 @@ def test_published_verdicts_count_for_the_code_and_the_content_that_they_name(ma
     ]:
         columns = {name: [*verdicts[name].tolist()[:rows], *[None] * (2 - rows)] for name in verdicts}
         table = pa.table(columns).replace_schema_metadata({"content": of})
-        pq.write_table(table, folder / judging.VERDICTS)
-        named.write_text(code)
+        file = folder / judging.VERDICTS
+        pq.write_table(table, file)
+        named.write_text(f"{code}\n{sha256(file)}  {file.relative_to(tmp_path)}\n")
         judging._trusted.cache_clear()
         found = judging.samples(folder)
         assert found["status"].tolist() == said
         assert found["correct"].dtype.kind == "b"
+    named.write_text(f"{judging.code()}\n{'0' * 64}  {file.relative_to(tmp_path)}\n")
+    judging._trusted.cache_clear()
+    with pytest.raises(ValueError, match=r"verdicts.parquet is damaged .its content is not the one that judged_by.txt"):
+        judging.samples(folder)
+    named.write_text(f"{judging.code()}\n")  # a file that is not listed is not used
+    judging._trusted.cache_clear()
+    assert judging.samples(folder)["status"].tolist() == ours
     other_look = judging.samples(folder, looks=("expression",))["expression"].tolist()  # of which none is published
     assert other_look == ["19 + 44 + 35", ""]
     judging._trusted.cache_clear()

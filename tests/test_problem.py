@@ -417,3 +417,28 @@ def test_how_many_problems_are_solved_on_loading_depends_on_the_largest(tmp_path
     (tmp_path / "own.csv").write_text("nums,target\n3 5 7,26\n1 1,50\n2 2,90\n1 2 3 4 5,6\n")
     assert len(problem.load_set(str(tmp_path / "own.csv"))) == 4
     assert "own.csv: 1 of the 2 that were solved have no solution: 1, 1 -> 50\n" in capsys.readouterr().out
+
+
+INTERRUPTED = """
+import os, signal, sys, threading, time
+from lib.game.problem import load_set
+
+def interrupt():
+    while "datasets.features.features" not in sys.modules:
+        time.sleep(0.001)
+    os.kill(os.getpid(), signal.SIGINT)
+
+threading.Thread(target=interrupt, daemon=True).start()
+try:
+    load_set("validation_200")
+    time.sleep(10)
+except KeyboardInterrupt:
+    print("interrupted,", len(load_set("validation_200")))
+"""
+
+
+def test_an_interrupt_while_datasets_is_imported_leaves_it_whole():
+    """Python would keep one half of the package, and every later use of it would fail."""
+    command = [sys.executable, "-c", INTERRUPTED]
+    made = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=300)
+    assert made.stdout == "interrupted, 200\n", made.stderr

@@ -8,7 +8,7 @@ import pandas as pd
 import pyarrow.parquet as pq
 import pytest
 
-from lib.files import REFERENCE, read_table
+from lib.files import REFERENCE, read_table, sha256
 from lib.study import judging
 from lib.study.verdicts import files, judged, kept, write
 
@@ -17,7 +17,17 @@ REMEDY = "`make figures`, then `.venv/bin/python -m lib.runs verdicts`"
 
 
 def test_the_published_verdicts_are_those_of_this_code():
-    assert judging.JUDGED_BY.read_text().strip() == judging.code(), REMEDY
+    assert judging.JUDGED_BY.read_text().split("\n")[0] == judging.code(), REMEDY
+
+
+def test_each_published_file_of_verdicts_is_the_one_that_was_written():
+    """A flipped bit in one of them would change published numbers. `judging` compares each file that it reads."""
+    lines = judging.JUDGED_BY.read_text().splitlines()[1:]
+    named = {name: written for written, name in (line.split("  ") for line in lines)}
+    found = {
+        path.relative_to(REFERENCE).as_posix(): sha256(path) for path in REFERENCE.glob(f"*/*/*/*/{judging.VERDICTS}")
+    }
+    assert named == found, REMEDY
 
 
 def test_they_are_of_what_is_published_and_nearly_all_of_it():

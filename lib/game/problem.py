@@ -22,7 +22,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from lib.files import PROBLEMS, ROOT, nearest, reading
+from lib.files import PROBLEMS, ROOT, nearest, reading, uninterrupted
 
 if TYPE_CHECKING:  # their import takes 1.5 seconds, and the verifiers need only Problem
     import pandas as pd
@@ -89,7 +89,8 @@ def load(name: str, split: str, source: str = "generated", seed: int = 0) -> Dat
     replaces the other. Problems that are not from our own sets pass through `admitted`. A seed other than 0 shuffles a
     train split. Raises ProblemSetError.
     """
-    from datasets import Dataset
+    with uninterrupted():
+        from datasets import Dataset
 
     if source not in ("generated", "hub"):
         raise ProblemSetError(f"source {source!r}: use 'generated' or 'hub'")
@@ -186,7 +187,8 @@ def from_hub(name: str, split: str) -> list[Problem]:
 def hub_rows(name: str, split: str) -> Dataset:
     """The rows of a hub set owner/name, optionally followed by @ and a revision, or of a local folder. Prints the
     commit (for a folder a hash), which the runner copies from the output into run.json."""
-    from datasets import load_dataset
+    with uninterrupted():
+        from datasets import load_dataset
 
     repository, _, revision = (name, "", "") if Path(name).exists() else name.partition("@")
     rows: Any = load_dataset(repository, split=split, revision=revision or None)

@@ -12,6 +12,7 @@ from functools import lru_cache
 from itertools import accumulate
 from typing import TYPE_CHECKING
 
+from lib.files import uninterrupted
 from lib.game.expression import BinOp, Expr, Num, canonical, evaluate, operations, render
 from lib.game.mdp import Number, initial, moves_of, render_action, render_state, step
 from lib.game.problem import Problem, exclude, hub_rows
@@ -317,7 +318,8 @@ def demonstrate(
     `give_up` of the rows gives up, one attempt later than a solution would have come. checked: the field of
     TraceDesign. In style "pick" the rows are the states and actions of one solution.
     """
-    from datasets import Dataset
+    with uninterrupted():
+        from datasets import Dataset
 
     write = replace(TRACES[design], checked=True) if checked else DEMONSTRATIONS[design]
     rows, variants = [], getattr(write, "variants", 1)

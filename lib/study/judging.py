@@ -3,8 +3,10 @@
 The record of a run (run.json) gives its method, its seed and the style of prompt that was completed. Verdicts are
 cached in the folder `.verdicts` next to the runs, under the hash of the judged file and the hash of the judging code. A
 published run has verdicts in its own folder, in verdicts.parquet, which has the same rows as the file of samples. They
-are used only if data/reference/judged_by.txt holds the hash of the present code. `python -m lib.runs verdicts` judges
-all published runs again and writes this hash.
+are used only if the first line of data/reference/judged_by.txt is the hash of the present code; its other lines hold
+the sha256 of each of these files. `python -m lib.runs verdicts` judges all published runs again and writes these
+hashes. Whatever is read has the hash that was written: published verdicts with another one are refused, and those in
+`.verdicts` are made again.
 """
 
 import ast
@@ -22,7 +24,7 @@ import numpy as np
 import pandas as pd
 import pyarrow.parquet as pq
 
-from lib.files import REFERENCE, ROOT, RUNS, atomic, nearest, read_table, reading, shown, skeleton
+from lib.files import REFERENCE, ROOT, RUNS, atomic, nearest, read_table, reading, sha256, shown, skeleton
 from lib.game import expression, programs, steps, traces, verifiers
 from lib.game.expression import canonical, leaves, render
 from lib.game.problem import EVALUATION_SETS, FILES, Problem
@@ -31,6 +33,7 @@ from lib.game.traces import reasoning
 from lib.game.verifiers import VERIFIERS, answer_span, verify_program, verify_trace
 
 CACHE = RUNS / ".verdicts"
+HASH = ".sha256"  # of a file in the cache, beside it
 JUDGED_BY = REFERENCE / "judged_by.txt"
 VERDICTS = "verdicts.parquet"  # of a published run; null where no study asked for a verdict
 TEXTS = ["nums", "target", "completion"]  # large columns, read only on request
@@ -239,12 +242,23 @@ def _verdicts(
     if (table := published(path, digest, rows, columns)) is not None:
         return table.set_axis(rows)
     cache_file = CACHE / f"{digest}-{name}-{code()}-{style}-{look}.parquet"
-    with suppress(FileNotFoundError, ValueError):  # the cached file is missing or damaged
-        return read_table(cache_file).set_axis(rows)
+    if (kept := cached(cache_file)) is not None:
+        return kept.set_axis(rows)
     verdicts = judge(reader().loc[rows], style, look)[columns]
-    with suppress(OSError), atomic(cache_file) as temporary:  # not cached if the disk is full or write-protected
-        verdicts.to_parquet(temporary, index=False)
+    with suppress(OSError):  # not cached if the disk is full or write-protected
+        with atomic(cache_file) as temporary:
+            verdicts.to_parquet(temporary, index=False)
+        with atomic(cache_file.with_suffix(HASH)) as temporary:
+            temporary.write_text(sha256(cache_file))
     return verdicts
+
+
+def cached(file: Path) -> pd.DataFrame | None:
+    """The verdicts of a file in the cache; None if it is missing, or is no longer what was written."""
+    with suppress(OSError, ValueError):
+        if file.with_suffix(HASH).read_text() == sha256(file):
+            return read_table(file)
+    return None
 
 
 def content(path: Path) -> str:
@@ -254,11 +268,15 @@ def content(path: Path) -> str:
 
 def published(path: Path, digest: str, rows: pd.Index, columns: list[str]) -> pd.DataFrame | None:
     """The published verdicts on some rows of the file `path`, whose content has the hash `digest`. None if there are
-    none by the present code, on this content, and on all these rows."""
+    none by the present code, on this content, and on all these rows. Raises ValueError if the file has changed."""
     file = path.with_name(VERDICTS)
-    if not (_trusted() and file.exists()):
+    hashes = _trusted()
+    name = os.path.relpath(file, JUDGED_BY.parent)
+    if name not in hashes or not file.exists():
         return None
     with reading(file):
+        if sha256(file) != hashes[name]:
+            raise ValueError(f"its content is not the one that {JUDGED_BY.name} names")
         schema = pq.read_schema(file)
         if (schema.metadata or {}).get(b"content") != digest.encode() or not {*columns} <= {*schema.names}:
             return None
@@ -267,9 +285,13 @@ def published(path: Path, digest: str, rows: pd.Index, columns: list[str]) -> pd
 
 
 @cache
-def _trusted() -> bool:
-    """Whether the published verdicts were made by this code."""
-    return JUDGED_BY.exists() and JUDGED_BY.read_text().strip() == code()
+def _trusted() -> dict[str, str]:
+    """The sha256 of each published file of verdicts that was made by this code, by its path in data/reference."""
+    made_by, *lines = JUDGED_BY.read_text().splitlines() if JUDGED_BY.exists() else [""]
+    if made_by != code():
+        return {}
+    pairs = [line.split(maxsplit=1) for line in lines]  # as sha256sum writes them
+    return {name: content_hash for content_hash, name in pairs}
 
 
 @cache

@@ -12,7 +12,7 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from lib.files import REFERENCE, atomic, progress, read_table
+from lib.files import REFERENCE, atomic, progress, read_table, sha256
 from lib.study import judging
 
 SAMPLES = ("generations.parquet", "trajectories.parquet")
@@ -67,11 +67,20 @@ def refresh() -> None:
     """Judges all that is published anew, if the code has changed; adds what `make figures` has
     judged since."""
     code = judging.code()
-    changed = judging.JUDGED_BY.read_text().strip() != code
+    changed = judging.JUDGED_BY.read_text().split("\n")[0] != code
     paths = files()
     for path in progress(paths, len(paths), "judging"):
         _refresh_one(path, code, changed)
-    judging.JUDGED_BY.write_text(f"{code}\n")
+    write_hashes(code)
+
+
+def write_hashes(code: str) -> None:
+    """Writes judged_by.txt: the hash of the code that judges, and the sha256 of each file of verdicts.
+    `sha256sum -c` in data/reference checks all lines but the first."""
+    found = sorted(REFERENCE.glob(f"*/*/*/*/{judging.VERDICTS}"))
+    lines = [f"{sha256(file)}  {file.relative_to(REFERENCE).as_posix()}" for file in found]
+    with atomic(judging.JUDGED_BY) as temporary:
+        temporary.write_text("\n".join([code, *lines]) + "\n")
 
 
 def _refresh_one(path: Path, code: str, changed: bool) -> None:
@@ -91,7 +100,10 @@ def _refresh_one(path: Path, code: str, changed: bool) -> None:
             continue
         old = None if changed else judging.published(path, content, rows, judging.LOOKS[look][0])
         parts.append((rows, judged(path, samples.loc[rows], look) if old is None else old))
-    for (name, _), cache_file in new.items():
+    for (name, look), cache_file in new.items():
         rows = samples.index[samples["set"] == name] if "set" in samples else samples.index
-        parts.append((rows, read_table(cache_file)))
+        kept_verdicts = judging.cached(cache_file)
+        if kept_verdicts is None:  # it is no longer what was written
+            kept_verdicts = judged(path, samples.loc[rows], look)
+        parts.append((rows, kept_verdicts))
     write(path, len(samples), parts)
