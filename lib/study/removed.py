@@ -12,18 +12,20 @@ pass@1, pass@16, wrong_numbers, missing: means over problems and runs, by the ve
 now_runs, now_pass@1, now_pass@16: the same of the runs that are published under this name today, on the same set.
 note: written by hand, and kept when the table is made again.
 
-earlier.csv has a row per claim that the removed runs of setup `laptop` answer: estimate, low, high and seeds, by the
-samples of that time and by the evaluator of today; and estimate_now, of the published runs.
+earlier.csv has a row per claim that the removed runs of setup `laptop` answer, if its metric needs no more than answers,
+traces and training logs: estimate, low, high and seeds, from the runs of that time and by the evaluator of today. The
+answer of the published runs is in figures/grand_claims.csv.
 """
 
 import io
 import json
+import re
 from pathlib import PurePosixPath
 
 import numpy as np
 import pandas as pd
 
-from lib.files import FIGURES, PAPER, REFERENCE, progress
+from lib.files import PAPER, REFERENCE, progress
 from lib.study import claims, history, intervals, judging, metrics
 
 REMOVED = PAPER / "removed.csv"
@@ -109,7 +111,7 @@ def table() -> tuple[pd.DataFrame, pd.DataFrame]:
         row["last"] = row["last"][:8]
         row["seeds"] = " ".join(map(str, sorted(group["seed"])))
         used = group.iloc[0]["parameters"]
-        row["start"] = str(used.get("init", "")).partition("data/runs/")[2] or used.get("init", "")
+        row["start"] = re.sub(r"^data/(runs|reference)/|(/|_seed)\d+$", "", used.get("init", ""))
         row["updates"] = used.get("steps", "")
         looks = ("answer", "trace") if "trace" in row["run"] else ("answer",)
         parts = [judged(run, looks) for run in group.itertuples()]
@@ -146,8 +148,9 @@ def earlier(of_samples: pd.DataFrame, logs: pd.DataFrame) -> pd.DataFrame:
     """earlier.csv, from the scores and the logs of the removed runs."""
     planned = claims.planned()
     logged = metrics.log_scores(logs, planned["metric"])
-    answered = claims.evaluate(planned, pd.concat([of_samples, intervals.of_logs(logged)]))
-    answered = answered[answered["answer"] != "not run"]
-    now = pd.read_csv(FIGURES / "grand_claims.csv").set_index("id")["estimate"]
-    answered = answered.assign(estimate_now=answered["id"].map(now).astype(float))
-    return answered[["id", "estimate", "low", "high", "seeds", "estimate_now"]].replace({None: np.nan})
+    # The warm start of that time learned from traces that now have a name of their own
+    light = of_samples[of_samples.index.isin(["sft/trace"], level="method")]
+    light = light.rename(index={"sft/trace": "sft/trace_light"}, level="method")
+    answered = claims.evaluate(planned, pd.concat([of_samples, light, intervals.of_logs(logged)]))
+    answered = answered[answered["estimate"].notna()]
+    return answered[["id", "estimate", "low", "high", "seeds"]].replace({None: np.nan})
