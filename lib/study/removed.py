@@ -9,7 +9,7 @@ last: the last commit that had the runs, from which `git checkout` brings them b
 start, updates: the policy that it was trained from, and its updates (of epochs of SFT none is counted).
 set, samples: where it was sampled, the first of SETS that it has, and how often per problem. Empty: no samples.
 pass@1, pass@16, wrong_numbers, missing: means over problems and runs, by the verifiers of today.
-now_runs, now_pass@1, now_pass@16: the same of the runs that are published under this name today, on the same set.
+now_runs, now_pass@1, now_pass@16: the same of the runs that are published under this name, on this set.
 note: written by hand, and kept when the table is made again.
 
 earlier.csv has a row per claim that the removed runs of setup `laptop` answer, if its metric needs no more than answers,
