@@ -12,9 +12,9 @@ pass@1, pass@16, wrong_numbers, missing: means over problems and runs, by the ve
 now_runs, now_pass@1, now_pass@16: the same of the runs that are published under this name, on this set.
 note: written by hand, and kept when the table is made again.
 
-earlier.csv has a row per claim that the removed runs of setup `laptop` answer, if its metric needs no more than answers,
-traces and training logs: estimate, low, high and seeds, from the runs of that time and by the evaluator of today. The
-answer of the published runs is in figures/grand_claims.csv.
+earlier.csv has a row per claim that the removed runs of setup `laptop` answer, if its metric needs no more than
+answers, traces and training logs: estimate, low, high and seeds, from the runs of that time and by the evaluator of
+today. The answer of the published runs is in figures/grand_claims.csv.
 """
 
 import io
