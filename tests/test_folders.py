@@ -15,6 +15,7 @@ from pathlib import Path
 import nbformat
 import pandas as pd
 import pytest
+from jupyter_client.manager import start_new_kernel
 
 from lib.files import DATA, PROBLEMS, ROOT, RUNS, clock, progress, read_table, writing
 from lib.rewards import REWARDS
@@ -60,7 +61,7 @@ def test_another_beginning_is_another_run_and_the_same_one_goes_on(tmp_path, oth
     capsys.readouterr()
     by_hand(folder)
     said = capsys.readouterr().out
-    assert "training goes on from its last saved state" in said and "Cells were not compared" in said
+    assert "training goes on from its last saved state" in said and "name another output or delete this folder" in said
     assert all(path.exists() for path in trained)
     by_hand(folder, **other)
     said = capsys.readouterr().out
@@ -148,6 +149,35 @@ def test_a_kernel_with_old_code_is_refused_and_a_record_names_what_ran(tmp_path)
     (tmp_path / "data/runs/scratch/x/metrics.csv").write_text("step")
     said = kernel("import lib.rewards\n" + AFTER)
     assert "It was begun by other code of rewards; its run.json names both" in said and "1 later stretches" in said
+
+
+def test_an_edited_cell_says_that_the_results_may_be_those_of_the_earlier_one(tmp_path):
+    """In a kernel, where the notebook is run again from its first cell, as after an edit of `score = ...`."""
+    manager, client = start_new_kernel(cwd=str(ROOT))
+    start = f"from lib.runs import Run\ngiven = {{'output': {str(tmp_path)!r}, 'seed': 0}}\n"
+    start += "run = Run(given['output'], given)"
+
+    def said(*cells: str) -> list[str]:
+        texts = []
+        for cell in (start, *cells):
+            messages: list[dict] = []
+            reply = client.execute_interactive(cell, timeout=120, output_hook=messages.append)
+            assert reply["content"]["status"] == "ok", reply["content"]
+            texts.append("".join(message["content"].get("text", "") for message in messages))
+        return texts[1:]
+
+    try:
+        first = "score = 1", "(run / 'metrics.csv').write_text('step')", "run.footer()"
+        assert not any("another one" in text for text in said(*first))
+        assert not any("another one" in text for text in said("score = 1  # one", *first[1:], "more = 1"))
+        edited = said("score = 2", *first[1:])
+        assert "This cell is another one than that which ran here" in edited[0]
+        assert not any("another one" in text for text in edited[1:]), "it is said once"
+        start = start.replace("'seed': 0", "'seed': 1")
+        assert not any("another one" in text for text in said("score = 3")), "other parameters begin anew"
+    finally:
+        client.stop_channels()
+        manager.shutdown_kernel(now=True)
 
 
 def test_a_reward_in_a_cell_that_was_edited_while_its_run_was_made_does_not_finish_it(tmp_path, monkeypatch):

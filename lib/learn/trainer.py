@@ -52,7 +52,7 @@ def latest_checkpoint(folder: Path) -> Path | None:
         with suppress(OSError, ValueError):
             if json.loads((checkpoint / "complete.json").read_text()) == _sizes(checkpoint):
                 return checkpoint
-        print(f"{checkpoint} is not whole: resuming from the one before, if there is one")
+        print(f"{shown(checkpoint)} is not whole: resuming from the one before, if there is one")
         shutil.rmtree(checkpoint)
     return None
 

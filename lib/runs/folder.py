@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from lib.files import PROBLEMS, REFERENCE, ROOT, atomic, shown, write_table, writing
-from lib.runs import code
+from lib.runs import cells, code
 from lib.runs.hashes import inputs, lib_digest, results
 from lib.runs.machine import try_lock
 from lib.runs.parameters import FIELDS, check
@@ -59,7 +59,7 @@ class Run:
         self.executed = code.executed({})
         if self.by_hand:
             hold(self.folder)
-            begin(self.folder, given or {}, self.executed)
+            cells.watch(self.folder, begin(self.folder, given or {}, self.executed))
         self.note_code()
 
     def note_code(self) -> None:
@@ -93,6 +93,7 @@ class Run:
         """
         self.executed = code.executed(self.executed)
         self.note_code()
+        cells.stop()
         origin = provenance(ROOT) | {"lib": code.loaded_lib()}  # not of files that were edited since
         if self.by_hand and (spec := read_spec(self.folder)):  # there is none in data/problems
             refuse_other_inputs(spec)
@@ -140,8 +141,9 @@ def other_modules(then: Mapping[str, str], now: Mapping[str, str]) -> list[str]:
     return [name for name, old in then.items() if now.get(name, old) != old]
 
 
-def begin(folder: Path, given: Mapping[str, Any], executed: dict[str, str]) -> None:
-    """Prepare a folder for a notebook that is run by hand, and say what happens to the files in it.
+def begin(folder: Path, given: Mapping[str, Any], executed: dict[str, str]) -> bool:
+    """Prepare a folder for a notebook that is run by hand, and say what happens to the files in it. Returns whether the
+    run goes on from results.
 
     spec.json records what the folder was begun with: the parameters, hashes of the files that they name, and the code
     (`executed`). If parameters and files are the same as now, the run goes on from what is saved; otherwise, and if the
@@ -156,7 +158,7 @@ def begin(folder: Path, given: Mapping[str, Any], executed: dict[str, str]) -> N
     old_spec, files = read_spec(folder), [path for path in content(folder) if path.suffix != ".ipynb"]
     if files and old_spec is None:
         if folder == PROBLEMS and "train_5num_rows" in parameters:
-            return
+            return False
         remedy = "give this run another output, or move the file away"
         raise ValueError(f"{shown(files[0])} was not made by a run, and this run would write beside it: {remedy}")
     begun = {"parameters": {}, "inputs": {}} | (old_spec or {})
@@ -168,11 +170,12 @@ def begin(folder: Path, given: Mapping[str, Any], executed: dict[str, str]) -> N
         reason = f"another {', '.join(differences)}" if differences else "the same parameters, and is finished"
         print(f"{shown(folder)} was begun with {reason}: this run begins anew, and what lay there is in")
         print(shown(set_aside(folder)))
-    elif [path for path in files if path.name != "spec.json"]:
+    goes_on = any(path.name != "spec.json" for path in files) and not (differences or finished)
+    if goes_on:
         is_training = any(folder.glob("trainer/checkpoint-*"))
         what = "training goes on from its last saved state" if is_training else "all cells run again"
         print(f"{shown(folder)} was begun with the same parameters and files: {what}")
-        print("Cells were not compared: if you edited one, name another output or delete this folder")
+        print("For the results of other code, name another output or delete this folder; an edited cell says so")
         if other := other_modules(begun.get("executed", {}), executed):
             print(f"It was begun by other code of {', '.join(other)}; its run.json names both")
         spec["executed"] = begun.get("executed", executed)
@@ -180,6 +183,7 @@ def begin(folder: Path, given: Mapping[str, Any], executed: dict[str, str]) -> N
         (folder / name).unlink(missing_ok=True)
     if differences or finished or "profile" not in begun:
         write_json(folder / "spec.json", spec)
+    return goes_on
 
 
 def parameters_of(given: Mapping[str, Any]) -> dict[str, Any]:

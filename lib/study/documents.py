@@ -16,7 +16,7 @@ from textwrap import fill
 
 import pandas as pd
 
-from lib.files import DATA, FIGURES, PAPER, REFERENCE, ROOT, shown
+from lib.files import DATA, FIGURES, PAPER, REFERENCE, ROOT, read_table, shown
 from lib.study import claims, restarts, words
 
 README = ROOT / "README.md"
@@ -341,7 +341,7 @@ def seen(text: str) -> str:
     head, rule, *lines = text.splitlines()
     for i, line in enumerate(lines):
         run, column = re.findall("`([^`]+)`", line)
-        logged = pd.read_csv(REFERENCE / run / "metrics.csv")[column].dropna()
+        logged = read_table(REFERENCE / run / "metrics.csv")[column].dropna()
         tenth = math.ceil(len(logged) / 10)
         ends = [f" {part.mean():.3g} " for part in (logged[:tenth], logged[-tenth:])]
         lines[i] = "|".join([*line.split("|")[:4], *ends, ""])
