@@ -261,8 +261,8 @@ def test_a_broken_file_of_rewards_concerns_the_runs_that_name_it_alone(checkout,
     checkout.declare(set_in("runs", "t/base", "params", value={"reward": f"{checkout.root}/mine.py:best"}))
     spec = checkout.specs("cpu")["t/base/0"]  # nothing was executed
     with pytest.raises(DeclarationError, match=r"run t/base/0: .*mine.py"):
-        checkout.check_own_rewards([spec])
-    checkout.check_own_rewards([checkout.specs("cpu")["t/train_0.1/0"]])
+        checkout.check_own_files([spec])
+    checkout.check_own_files([checkout.specs("cpu")["t/train_0.1/0"]])
 
 
 @pytest.mark.parametrize(

@@ -196,22 +196,47 @@ def test_problems_of_ones_own_come_from_a_csv(tmp_path, capsys):
     "line, message",
     [
         ("1.5 2,3", "line 3: '1.5 2', '3' is not a problem"),
-        ("44,98", "line 3"),
-        ("1 2 3 4 5 6 7,28", "line 3"),
-        ("-4 2,3", "line 3"),
-        ("0 2,2", "line 3"),
-        ("4 2,six", "line 3"),
-        ("4 2,", "line 3"),
-        ("4 2,3.5", "line 3"),
-        ("4 2", "line 3: '4 2', None is not a problem"),
-        ("4 2,1e3", "line 3"),
-        ("4 two,3", "line 3"),
+        ("44,98", "line 3: .*: a problem has two to six numbers, not 1; write"),
+        ("1 2 3 4 5 6 7,28", "line 3: .*: a problem has two to six numbers, not 7"),
+        ("-4 2,3", "line 3: .*: '-4' is no whole number of at least 1"),
+        ("0 2,2", "line 3: .*: '0' is no whole number of at least 1"),
+        ("4.5 2,3", "line 3: .*: '4.5' is no whole number of at least 1"),
+        ("4 2,six", "line 3: .*: the target 'six' is no whole number"),
+        ("4 2,", "line 3: .*: the target is missing"),
+        ("4 2,3.5", "line 3: .*: the target '3.5' is no whole number"),
+        ("4 2", "line 3: '4 2', None is not a problem: the target is missing"),
+        ("4 2,1e3", "line 3: .*: the target '1e3' is no whole number"),
+        ("4 two,3", "line 3: .*: 'two' is no whole number"),
+        ('"1,540 60",600', "line 3: .*: '540 60' is no whole number"),  # a comma of thousands, or of a list?
+        ("44 19,35,98", "line 3 has more cells than the header, '98' first"),
+        ("44 19 35,98,7", "line 3 has more cells than the header, '7' first"),
     ],
 )
 def test_a_csv_line_that_is_no_problem_is_named(tmp_path, line, message):
     (tmp_path / "own.csv").write_text(f"nums,target\n3 5 7,26\n{line}\n")
     with pytest.raises(ProblemSetError, match=message):
         problem.load_set(str(tmp_path / "own.csv"))
+
+
+@pytest.mark.parametrize(
+    "name, text, message",
+    [
+        ("own.csv", "nums,target,target\n44 19 35,98,7\n", "two of its columns are called target"),
+        ("own.csv", "nums,nums,target\n44 19 35,1 2,98\n", "two of its columns are called nums"),
+        ("own.jsonl", '{"nums": [3, 5], "target": 8, "target": 7}\n', "line 1: two of its fields are called target"),
+    ],
+)
+def test_what_stands_twice_is_refused(tmp_path, name, text, message):
+    """Python would take the last one in silence."""
+    (tmp_path / name).write_text(text)
+    with pytest.raises(ProblemSetError, match=message):
+        problem.from_file(tmp_path / name)
+
+
+def test_another_ending_of_a_name_is_refused_in_a_sentence(tmp_path):
+    (tmp_path / "OWN.CSV").write_text("nums,target\n3 5 7,26\n")
+    with pytest.raises(ProblemSetError, match=r"OWN.CSV is no file of problems: its name must end in .csv"):
+        problem.from_file(tmp_path / "OWN.CSV")
 
 
 def test_a_row_may_have_the_largest_numbers_that_an_answer_can_hold():
@@ -338,6 +363,8 @@ MINE = [Problem((3, 5, 7), 26), Problem((2, 3, 7, 8), 24)]
         "\ufeffnums;target\r\n3 5 7;26\r\n2,3,7,8;24\r\n",  # as a spreadsheet of half of Europe writes it
         "nums\ttarget\n3, 5, 7\t26\n2; 3; 7; 8\t24\n",
         'nums, target\n"(3, 5, 7)",26.0\n"[ 2 3  7 8]", 24\n',
+        '"a;b",nums,target\n0,3 5 7,26\n0,2 3 7 8,24\n',  # a name may hold a sign that separates elsewhere
+        "nums,target,\n3 5 7,26,\n2 3 7 8,24,\n",  # an empty cell at the end of each line
         'id,nums,target\n0,"[3.0, 5.0, 7.0]",26\n\n1,"[2, 3, 7, 8]",24\n',
     ],
 )

@@ -1,6 +1,8 @@
 """The values that parameters may have: each bound, and that a mistake stops only the run that makes it."""
 
+import json
 import math
+import re
 from dataclasses import replace
 
 import pytest
@@ -159,7 +161,7 @@ def test_rewards_in_files_are_made_where_a_run_names_them(tmp_path, monkeypatch)
     check({"reward": f"{tmp_path}/own.py:mine", "eval_rewards": [f"{tmp_path}/own.py:mine"]})
     for given in ({"reward": f"{tmp_path}/own.py:mine"}, {"eval_rewards": ["sparse", f"{tmp_path}/own.py:mine"]}):
         with pytest.raises(DeclarationError, match="run rloo/sparse/0: unknown reward"):
-            project.check_own_rewards([replace(run, params=given)])
+            project.check_own_files([replace(run, params=given)])
     with pytest.raises(ValueError, match="tau"):
         check({"reward": "ast", "reward_options": {"tau": 0}})
     assert set(parameters.table("rewards.REWARDS")) == set(REWARDS)
@@ -193,7 +195,50 @@ def mine():
     project = Project()
     run = project.specs("smoke")["rloo/sparse/0"]
     with pytest.raises(DeclarationError, match=r"own.py, line 6: NameError: name 'rihgt' is not defined"):
-        project.check_own_rewards([replace(run, params={"reward": f"{tmp_path}/own.py:mine"})])
+        project.check_own_files([replace(run, params={"reward": f"{tmp_path}/own.py:mine"})])
     monkeypatch.setitem(REWARDS, "mine", lambda: lambda completions, problem: [1 / 0 for _ in completions])
     with pytest.raises(ValueError, match=r"reward 'mine' cannot score a completion: .*ZeroDivisionError"):
         check({"reward": "mine"})
+
+
+@pytest.mark.parametrize(
+    "given, way",
+    [
+        ({"checked": "false"}, "-p checked True, or False"),
+        ({"end_token": "false"}, "-p end_token True, or False"),
+        ({"open_rows": "true"}, "-p open_rows True, or False"),
+        ({"reward": "ast", "reward_options": '{"tau": 2}'}, "-y '{reward_options: {tau: 2}}'"),
+        ({"curriculum_options": "{}"}, "-y '{curriculum_options: {tau: 2}}'"),
+    ],
+)
+def test_a_text_in_place_of_a_truth_value_or_of_options_is_refused(given, way):
+    """`papermill -p checked false` passes the text "false", which would count as true."""
+    with pytest.raises(ValueError, match=f"not a text; papermill passes it with {re.escape(way)}"):
+        check(given)
+
+
+@pytest.mark.parametrize("name", ["init", "taught", "prompt_style", "five_numbers", "eval_rewards", "checked", "steps"])
+def test_a_parameter_is_never_nothing(name):
+    with pytest.raises(ValueError, match=f"{name} is None"):
+        check({name: None})
+
+
+def test_every_truth_value_and_every_options_of_a_notebook_has_a_type():
+    for path in NOTEBOOKS:
+        defaults, _ = read_notebook(path)
+        untyped = {name for name, value in defaults.items() if type(value) in (bool, dict)} - FIELDS.keys()
+        assert untyped <= {"sizes"}, path.name  # of a study: the runs of each size, which exist or not
+
+
+@pytest.mark.parametrize("given", [{"problem_set": "{}"}, {"eval_set": "{}"}, {"sets": {"{}": 4}}, {"sets": ["{}"]}])
+def test_a_file_of_problems_is_read_before_a_run_starts(tmp_path, given):
+    """And not when the run is under way, after a warm-up of minutes."""
+    path = tmp_path / "own.csv"
+    path.write_text("nums,target\n3 5 7,26\n1 2 3 4 5 6 7,28\n")
+    text = json.dumps(given).replace('"{}"', f'"{path}"')
+    project = Project()
+    run = project.specs("smoke")["rloo/sparse/0"]
+    with pytest.raises(DeclarationError, match=r"run rloo/sparse/0: .*own.csv, line 3: .* two to six numbers, not 7"):
+        project.check_own_files([replace(run, params=json.loads(text))])
+    path.write_text("nums,target\n3 5 7,26\n")
+    project.check_own_files([replace(run, params=json.loads(text))])

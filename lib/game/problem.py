@@ -34,6 +34,7 @@ FILES = (".csv", ".jsonl", ".parquet")  # formats of files with your own problem
 # How many problems are solved on loading, by the most numbers in one; one of six numbers takes 35 ms, of four 0.02
 CHECKED = {2: 10_000, 3: 10_000, 4: 10_000, 5: 1_000, 6: 100}
 MAX_NUMBERS = 6  # in one problem: the solver takes no more
+SIGNS = ",;\t"  # between the columns of a .csv file
 _NUMBER = re.compile(r"([1-9][0-9]{0,17})(?:\.0+)?")  # 98.0: spreadsheets and data frames make floats
 _TARGET = re.compile(r"(-?[0-9]{1,18})(?:\.0+)?")
 
@@ -120,6 +121,8 @@ def from_file(path: str | Path) -> list[Problem]:
     them, or a column metadata with numbers and target. A CSV file may separate its columns by commas, semicolons or
     tabs. Raises ProblemSetError, which names the line of a text file (from 1) or the row of a parquet file (from 0).
     """
+    if Path(path).suffix not in FILES:
+        raise ProblemSetError(f"{path} is no file of problems: its name must end in {', '.join(FILES)}")
     try:
         rows = list(_ROWS[Path(path).suffix](ROOT / path))
     except FileNotFoundError as error:
@@ -132,13 +135,24 @@ def from_file(path: str | Path) -> list[Problem]:
 def _csv(path: Path) -> Iterator[tuple[str, dict]]:
     with path.open(newline="", encoding="utf-8-sig") as file:
         head = file.readline()
-        sign = next((sign for sign in ";\t" if sign in head), ",")
+        heads = {sign: _header(head, sign) for sign in SIGNS if sign in head}
+        fitting = [sign for sign, names in heads.items() if {"nums", "target"} <= {*names} or "metadata" in names]
+        sign = next(iter([*fitting, *heads]), ",")
+        _need(_header(head, sign))
         file.seek(0)
         rows = csv.DictReader(file, delimiter=sign, skipinitialspace=True)
         rows.fieldnames = [name.strip() for name in rows.fieldnames or []]
-        _need(rows.fieldnames)
         for row in rows:
+            surplus = [cell for cell in row.pop(None, []) if cell.strip()]
+            if surplus:
+                cells = f"line {rows.line_num} has more cells than the header, {surplus[0]!r:.40} first"
+                raise ValueError(f'{cells}; write "44 19 35",98, or quote numbers with commas: "44,19,35",98')
             yield f"line {rows.line_num}", row
+
+
+def _header(line: str, sign: str) -> list[str]:
+    """The names of the columns in the first line of a .csv file."""
+    return [name.strip() for name in next(csv.reader([line], delimiter=sign, skipinitialspace=True), [])]
 
 
 def _jsonl(path: Path) -> Iterator[tuple[str, str]]:
@@ -160,6 +174,8 @@ def _parquet(path: Path) -> Iterator[tuple[str, dict]]:
 
 
 def _need(columns: Sequence[str]) -> None:
+    if twice := [name for name in columns if name and columns.count(name) > 1]:
+        raise ValueError(f"two of its columns are called {twice[0]}: which one is meant?")
     missing = [name for name in ("nums", "target") if name not in columns]
     if missing and "metadata" not in columns:
         raise ValueError(f"it has no column {', '.join(missing)}; it has {', '.join(map(str, columns)) or 'none'}")
@@ -239,26 +255,55 @@ def _problems(rows: Iterable[tuple[str, Any]], where: str) -> list[Problem]:
 
 def _object(value: Any) -> dict:
     """A JSON object, which may still be a text."""
-    value = json.loads(value) if isinstance(value, str) else value
+    value = json.loads(value, object_pairs_hook=_once) if isinstance(value, str) else value
     if not isinstance(value, dict):
         raise ValueError(f"{value!r:.80} is no JSON object")
     return value
+
+
+def _once(pairs: list[tuple[str, Any]]) -> dict:
+    """A JSON object in which no key stands twice: Python would keep the last one in silence."""
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        names = [name for name, _ in pairs]
+        raise ValueError(f"two of its fields are called {next(name for name in names if names.count(name) > 1)}")
+    return found
 
 
 def as_problem(nums: Any, target: Any) -> Problem:
     """The Problem of a row of a file, a data frame, a data set or a tensor.
 
     nums: two to six whole numbers from 1 upwards, as a list, a tuple, an array, or a text such as "44 19 35", which may
-    also have commas or semicolons, and brackets. target: a whole number. 98.0 counts as whole, 98.5 does not. Raises
-    ProblemSetError.
+    also have commas or semicolons in place of spaces, and brackets. target: a whole number. 98.0 counts as whole, 98.5
+    does not. Raises ProblemSetError, which says the rule that is broken.
     """
     values, to = (value.tolist() if hasattr(value, "tolist") else value for value in (nums, target))
-    words = re.split(r"[\s,;]+", values.strip(" \t[]()")) if isinstance(values, str) else values
+    words = _words(values) if isinstance(values, str) else values
     read = [_NUMBER.fullmatch(str(word)) for word in words] if isinstance(words, list | tuple) else []
     goal = _TARGET.fullmatch(str(to).strip())
     if not (2 <= len(read) <= MAX_NUMBERS and all(read) and goal):
-        raise ProblemSetError(f'{values!r:.80}, {to!r:.80} is not a problem; write "44 19 35",98')
+        rule = _broken_rule(words, read, to)
+        raise ProblemSetError(f'{values!r:.80}, {to!r:.80} is not a problem: {rule}; write "44 19 35",98')
     return Problem(tuple(int(number[1]) for number in read if number), int(goal[1]))
+
+
+def _words(text: str) -> list[str]:
+    """The numbers in a text, which one kind of sign separates: semicolons, commas or white space. "1,540 60" has two
+    kinds, so that its comma may stand between thousands; it becomes "1" and "540 60"."""
+    text = text.strip(" \t[]()")
+    sign = next((sign for sign in ";," if sign in text), None)
+    return [word.strip() for word in text.split(sign)]
+
+
+def _broken_rule(words: Any, read: Sequence, target: Any) -> str:
+    """What is wrong with the numbers `words`, of which `read` are matches or None, or else with the target."""
+    if not isinstance(words, list | tuple):
+        return "the numbers are missing" if words is None else "the numbers are no list and no text"
+    if wrong := [word for word, match in zip(words, read, strict=True) if not match]:
+        return f"{wrong[0]!r:.40} is no whole number of at least 1 and at most 18 digits"
+    if not 2 <= len(words) <= MAX_NUMBERS:
+        return f"a problem has two to six numbers, not {len(words)}"
+    return "the target is missing" if target in (None, "") else f"the target {target!r:.40} is no whole number"
 
 
 def problems(rows: Dataset | pd.DataFrame) -> list[Problem]:

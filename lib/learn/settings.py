@@ -191,6 +191,8 @@ OTHERS: dict[str, Any] = {  # all other parameters of the notebooks; their param
     "trials": list[str],
     **dict.fromkeys(["eta", "muon_lr", "adam_lr"], Positive),
     **dict.fromkeys(["give_up", "alpha"], Share),
+    **dict.fromkeys(["checked", "open_rows", "bfloat16"], bool),
+    **dict.fromkeys(["reward_options", "curriculum_options"], dict[str, Any]),
     "think_weight": Weight,
     "nums": list[Count],
     "numbers": Annotated[int, Field(ge=3, le=4)],  # of the problems of training set 3to4
@@ -227,9 +229,17 @@ def explain(error: ValidationError, known: Mapping[str, Any]) -> str:
         elif detail["type"] in ("extra_forbidden", "unexpected_keyword_argument"):
             sentence = f"{name} is not known{nearest(str(name), known)}"
         elif name:
-            sentence = f"{name} is {detail['input']!r}: {sentence}"
+            sentence = f"{name} is {detail['input']!r}: {sentence}{_as_text(str(name), detail)}"
         sentences.setdefault(name, sentence)  # only the first error of each parameter
     return "; ".join(sentences.values())
+
+
+def _as_text(name: str, detail: Mapping[str, Any]) -> str:
+    """How papermill passes a value that arrived as a text and should be something else; "" in any other case."""
+    ways = {"bool_type": f"-p {name} True, or False", "dict_type": f"-y '{{{name}: {{tau: 2}}}}'"}
+    if not isinstance(detail["input"], str) or detail["type"] not in ways:
+        return ""
+    return f", not a text; papermill passes it with {ways[detail['type']]}"
 
 
 def loosely(extra: Mapping[str, Any]) -> type[BaseModel]:

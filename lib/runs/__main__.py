@@ -96,10 +96,10 @@ def status(profile: Annotated[str, Argument()] = "cpu", groups: Some = None) -> 
 
 @app.command()
 def check() -> None:
-    """Resolve every run in every profile, and load the files of rewards that they name. Starts no run."""
+    """Resolve every run in every profile, and read the files of rewards and problems that they name. Starts no run."""
     project.check()
     for profile in project.declarations.profiles:
-        project.check_own_rewards(project.specs(profile).values())
+        project.check_own_files(project.specs(profile).values())
     print(f"all is well with {len(project.expanded())} runs in profiles {', '.join(project.declarations.profiles)}")
 
 

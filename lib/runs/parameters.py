@@ -108,9 +108,10 @@ def check(given: Mapping[str, Any], defaults: Mapping[str, Any] | None = None) -
     """Raise ValueError that explains the parameters that are invalid. Values that are not plain data are not checked.
 
     The file of a user's own reward is not executed here, so that a mistake in it does not stop other runs.
-    `Project.check_own_rewards` executes it.
+    `Project.check_own_files` executes it.
     """
-    values: dict[str, Any] = {name: v for name, v in given.items() if isinstance(v, int | float | str | list | dict)}
+    plain = int | float | str | list | dict | None
+    values: dict[str, Any] = {name: v for name, v in given.items() if isinstance(v, plain)}
     try:
         Parameters.model_validate(values, context=defaults)
     except ValidationError as error:
@@ -134,6 +135,14 @@ def try_out(given: Mapping[str, Any]) -> None:
     if advantage == "max_rl" and lowest < 0:
         reason = f"no reward may be below 0, and {name!r} gives {lowest:.3g} to a completion with a fault"
         raise ValueError(f"advantage is 'max_rl': {reason}; take another advantage, or a reward without a penalty")
+
+
+def own_problems(given: Mapping[str, Any]) -> list[str]:
+    """The files of problems of the user's own that these parameters name."""
+    named = [given.get(name) for name in ("problem_set", "eval_set", "primary_set")]
+    names = [*named, *(given.get("sets") or [])]
+    files = table("game.problem.FILES")
+    return [name for name in dict.fromkeys(names) if isinstance(name, str) and name.endswith(files)]
 
 
 def misfits(given: Mapping[str, Any]) -> Iterator[str]:

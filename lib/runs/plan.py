@@ -38,7 +38,7 @@ from lib.runs.declare import (
     typed,
 )
 from lib.runs.hashes import code_tree, differences, digest, inputs
-from lib.runs.parameters import FOLDERS, check, try_out
+from lib.runs.parameters import FOLDERS, check, own_problems, table, try_out
 
 EVALUATIONS = ("sample/", "search/")  # kinds of runs that evaluate a policy and do not make one
 RESULTS = "results-only"  # the state of a restored run that was published without its weights
@@ -289,14 +289,16 @@ class Project:
                     n for n, parent in spec.parents.items() if not spec.study and state(parent, states) == RESULTS
                 }
         plan = Plan({run: spec for run, spec in specs.items() if run in runs}, states, frozenset(again))
-        self.check_own_rewards(plan.specs[run] for run in plan.waiting)
+        self.check_own_files(plan.specs[run] for run in plan.waiting)
         return plan
 
-    def check_own_rewards(self, specs: Iterable[Spec]) -> None:
-        """Try out each reward that these runs name, which executes the user's own files; nothing else here executes
-        them. Raises DeclarationError for any error in such a file."""
+    def check_own_files(self, specs: Iterable[Spec]) -> None:
+        """Try out each reward that these runs name, which executes the user's own files (nothing else here executes
+        them), and read each file of problems. Raises DeclarationError for any error in such a file."""
         for spec in specs:
             try:
+                for name in own_problems(spec.params):
+                    table("game.problem.from_file")(name)
                 for given in (spec.params, *({"reward": name} for name in spec.params.get("eval_rewards", []))):
                     if given.get("reward"):
                         try_out(given)
