@@ -23,9 +23,11 @@ calibration  "area under the curve" of a learned value against the solver
 setting      a parameter of the run: the change is the setting itself
 """
 
+import json
 import re
 from collections.abc import Iterable, Sequence
 from fnmatch import fnmatch
+from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -35,7 +37,7 @@ from lib.files import PAPER, read_table
 from lib.game.problem import Problem
 from lib.game.verifiers import REJECTIONS
 from lib.rewards import get_reward
-from lib.study import intervals, judging, metrics
+from lib.study import intervals, judging, metrics, plots
 from lib.study.restarts import begun_from
 
 SOURCES = ["log", "samples", "reward", "search", "calibration", "setting"]
@@ -141,7 +143,8 @@ def _values(row, runs: Runs) -> pd.DataFrame:
         return intervals.of_logs(numbers.set_index(["method", "seed"]))
     start = begun_from(row.method, pd.Index(sorted(runs.methods("samples"))))
     pair = [_reward(runs.of("training", [name])) for name in (row.method, row.baseline)]
-    return of_reward(runs.of("samples", [start]), *pair, row.metric, row.set, row.method)
+    values = of_reward(tuple(runs.of("samples", [start])), *pair, row.metric, row.set)
+    return pd.concat({row.method: values}, names=["method"])
 
 
 def of_log(folders: list[Path], metric: str) -> pd.DataFrame:
@@ -212,16 +215,20 @@ def of_calibration(folders: list[Path]) -> pd.DataFrame:
     return intervals.of_logs(pd.DataFrame({"area under the curve": [*numbers.values()]}, index))
 
 
-def _reward(folders: list[Path]):
-    """The reward of the first of some runs, None if there is none or it has no reward."""
+def _reward(folders: list[Path]) -> tuple[str, str]:
+    """The reward of the first of some runs, its name and its options as JSON; ("", "") if there is none."""
     params = judging.record(folders[0])["parameters"] if folders else {}
-    return get_reward(params["reward"], params.get("reward_options") or {}) if "reward" in params else None
+    return params.get("reward", ""), json.dumps(params.get("reward_options") or {}, sort_keys=True)
 
 
-def of_reward(folders: list[Path], reward, baseline, metric: str, name: str, method: str) -> pd.DataFrame:
-    """What a reward does to the completions of a start, one number per problem, under the name of `method`.
+@cache
+def of_reward(
+    folders: tuple[Path, ...], reward: tuple[str, str], baseline: tuple[str, str], metric: str, name: str
+) -> pd.DataFrame:
+    """What a reward does to the completions of a start, one number per problem, indexed by seed, set and problem.
 
-    A group is the samples of one problem. In these metrics "added" is the reward minus that of the baseline:
+    reward, baseline: names and options, as `_reward` gives them. A group is the samples of one problem. In these
+    metrics "added" is the reward minus that of the baseline:
 
     spread of failing groups, added spread of failing groups: the standard deviation within a group without a correct
     answer, of the reward or of what it adds. added spread of wrong texts in mixed groups, added spread of correct
@@ -229,28 +236,27 @@ def of_reward(folders: list[Path], reward, baseline, metric: str, name: str, met
     that earn more: their share. added spread between problems, correct texts: how far the mean of what it adds differs
     between problems; one number per run.
     """
-    judged = judging.samples(folders, [name], texts=True)
+    functions = [get_reward(kind, json.loads(options)) for kind, options in (reward, baseline) if kind]
+    functions = functions if "added" in metric or "earn more" in metric else functions[:1]
+    judged = judging.samples(list(folders), [name], texts=True)
     judged = judged[judged["problem"].isin(sorted(judged["problem"].unique())[:PROBLEMS])]
     rows = {}
-    for key, group in judged.groupby(metrics.KEYS):
+    for key, group in judged.groupby(metrics.KEYS[1:]):
         group = group.loc[group.index.repeat(group["count"])]
-        correct = group["correct"].astype(bool).to_numpy()
-        wanted = _wanted(metric, correct)
+        wanted = _wanted(metric, group["correct"].astype(bool).to_numpy())
         if wanted.any():
             problem = Problem(tuple(map(int, group["nums"].iloc[0])), int(group["target"].iloc[0]))
             texts = group["completion"].tolist()
-            totals = np.array([score.total for score in reward(texts, problem)])
-            if "added" in metric or "earn more" in metric:
-                totals = totals - np.array([score.total for score in baseline(texts, problem)])
-            rows[key[1:]] = totals[wanted]
-    index = pd.MultiIndex.from_tuples([(method, *key) for key in rows], names=metrics.KEYS)
+            totals = [np.array([score.total for score in function(texts, problem)]) for function in functions]
+            rows[key] = (totals[0] - totals[1] if len(totals) > 1 else totals[0])[wanted]
+    index = pd.MultiIndex.from_tuples([*rows], names=metrics.KEYS[1:])
     of_problems = pd.Series([*rows.values()], index, dtype=object)
     if metric == "correct texts that earn more":
         sums = of_problems.map(lambda totals: (totals > 1e-9).sum()).astype(float)
         return metrics.share(sums, of_problems.map(len).astype(float)).to_frame(metric)
     if metric.startswith("added spread between problems"):
-        spread = of_problems.map(np.mean).astype(float).groupby(["method", "seed"]).std(ddof=0)
-        return intervals.of_logs(spread.to_frame(metric))
+        spread = of_problems.map(np.mean).astype(float).groupby("seed").std(ddof=0)
+        return spread.to_frame(metric).assign(set=name, problem=0).set_index(["set", "problem"], append=True)
     return of_problems.map(np.std).astype(float).to_frame(metric)
 
 
@@ -264,27 +270,40 @@ def _wanted(metric: str, correct: np.ndarray) -> np.ndarray:
 
 
 def shown(table: pd.DataFrame) -> pd.DataFrame:
-    """A table of `checked` as a notebook prints it."""
-    names = {"level": "", "difference": "difference", "ratio": "ratio"}
+    """A table of `checked` or `collected` as a notebook prints it."""
+    names = {"level": "", "difference": " (difference)", "ratio": " (ratio)"}
+    sure = table["sure"].map({True: "", False: ", not sure"}).fillna("")
     columns = {
-        "method": table["method"],
-        "compared with": table["baseline"],
+        "method": table["method"].map(plots.label),
+        "compared with": table["baseline"].fillna("").map(lambda name: plots.label(name) if name else ""),
         "is meant to": table["what"],
-        "number": table["metric"] + table["of"].map(names).map(lambda text: f" ({text})" if text else ""),
-        "ours": metrics.as_text(table, scale=1, digits=3),
+        "number": table["metric"] + table["of"].map(names),
+        "ours": metrics.as_text(table, scale=1, digits=3).where(table["estimate"].notna(), ""),
         "acts from": table["direction"] + " " + table["threshold"].map("{:g}".format),
         "paper": table["paper"].map("{:g}".format).replace("nan", ""),
-        "acted": table["acted"].map({True: "yes", False: "no"}) + np.where(table["sure"], "", ", not sure"),
+        "acted": table["acted"].map({True: "yes", False: "no"}).fillna("not run") + sure,
     }
-    return pd.DataFrame(columns)
+    return pd.DataFrame(columns).set_index("method")
 
 
-def reasons(table: pd.DataFrame) -> pd.DataFrame:
-    """One row per method of a table of `checked`: acted, whether all its numbers reach their thresholds, and reason,
-    those that do not."""
+def collected(tables: Iterable[pd.DataFrame]) -> pd.DataFrame:
+    """One row for each row of the file: the answer that some study's table of `checked` has, or an empty one. A row
+    with * that no method fits stays as it is. Columns COLUMNS and reason: why the method did not act."""
+    keys = ["method", "metric"]
+    answered = pd.concat([pd.DataFrame(columns=COLUMNS), *tables], ignore_index=True).drop_duplicates(keys)
     rows = []
-    for method, part in table.groupby("method", sort=False):
-        idle = part[~part["acted"].astype(bool)]
-        said = [f"{row.metric}: {row.estimate:.3g}, not {row.direction} {row.threshold:g}" for row in idle.itertuples()]
-        rows.append({"method": method, "acted": not len(idle), "reason": "; ".join(said)})
-    return pd.DataFrame(rows, columns=["method", "acted", "reason"])
+    for row in planned().itertuples():
+        exact = answered["method"].eq(row.method)
+        fits = answered["method"].map(lambda name, row=row: fnmatch(name, row.method)).astype(bool)
+        part = answered[(exact if exact.any() else fits & ("*" in row.method)) & answered["metric"].eq(row.metric)]
+        empty = pd.DataFrame([{name: getattr(row, name, None) for name in COLUMNS}])
+        rows.append(part if len(part) else empty)
+    table = pd.concat(rows, ignore_index=True).drop_duplicates(keys)
+    idle = table["acted"].eq(False)
+    numbers = table["estimate"].astype(float).map("{:.3g}".format)
+    table["reason"] = ""
+    said = (
+        table["metric"] + ": " + numbers + ", not " + table["direction"] + " " + table["threshold"].map("{:g}".format)
+    )
+    table.loc[idle, "reason"] = said[idle]
+    return table[[*COLUMNS, "reason"]]
