@@ -299,8 +299,9 @@ def collected(tables: Iterable[pd.DataFrame]) -> pd.DataFrame:
         empty = pd.DataFrame([{name: getattr(row, name, None) for name in COLUMNS}])
         rows.append(part if len(part) else empty)
     table = pd.concat(rows, ignore_index=True).drop_duplicates(keys)
+    table = table.astype(dict.fromkeys(["threshold", "estimate", "low", "high", "paper"], float))
     idle = table["acted"].eq(False)
-    numbers = table["estimate"].astype(float).map("{:.3g}".format)
+    numbers = table["estimate"].map("{:.3g}".format)
     table["reason"] = ""
     said = (
         table["metric"] + ": " + numbers + ", not " + table["direction"] + " " + table["threshold"].map("{:g}".format)
