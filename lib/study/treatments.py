@@ -111,7 +111,7 @@ def answer(row, values: pd.DataFrame) -> dict | None:
     them."""
     weights = {row.method: 1.0} if row.of == "level" else {row.method: 1.0, row.baseline: -1.0}
     values = np.log(values) if row.of == "ratio" else values
-    results = intervals.measured(values, {"check": weights})
+    results = {} if values.empty else intervals.measured(values, {"check": weights})
     if not results:
         return None
     [result] = results.values()
@@ -144,7 +144,7 @@ def _values(row, runs: Runs) -> pd.DataFrame:
     start = begun_from(row.method, pd.Index(sorted(runs.methods("samples"))))
     pair = [_reward(runs.of("training", [name])) for name in (row.method, row.baseline)]
     values = of_reward(tuple(runs.of("samples", [start])), *pair, row.metric, row.set)
-    return pd.concat({row.method: values}, names=["method"])
+    return values if values.empty else pd.concat({row.method: values}, names=["method"])
 
 
 def of_log(folders: list[Path], metric: str) -> pd.DataFrame:
@@ -157,6 +157,7 @@ def of_log(folders: list[Path], metric: str) -> pd.DataFrame:
         metric = f"mean {metric}"
     if metric.startswith("mean "):
         column = metric.removeprefix("mean ")
+        logs = logs.reindex(columns=["method", "seed", column])
         return intervals.of_logs(logs.groupby(["method", "seed"])[[column]].mean())
     return intervals.of_logs(metrics.log_scores(logs, [metric]))
 
@@ -167,6 +168,8 @@ def of_samples(folders: list[Path], metric: str, name: str) -> pd.DataFrame:
     looks |= {"last check says yes": "check"}
     look = ("answer", looks[metric]) if metric in looks else ("answer",)
     judged = judging.samples(folders, [name], look, texts=metric == "first state right")
+    if judged.empty:
+        return pd.DataFrame()
     if metric in metrics.STATUSES or metric in ("parse", "goes_on"):
         return metrics.text_scores(judged)[[metric]]
     counted = pd.Series(1.0, judged.index)
@@ -194,6 +197,8 @@ def _first_states(judged: pd.DataFrame) -> tuple[pd.Series, pd.Series]:
 def of_search(folders: list[Path], name: str) -> pd.DataFrame:
     """The share of all sampled tags that name no legal action, with sixteen games of sixteen samples."""
     games = judging.games(folders, [name])
+    if games.empty:
+        return pd.DataFrame()
     searches = metrics.searched(games[games["rerank"] == "none"])
     searches = searches[(searches["system"] == "16/16") & (searches["repeats"] == 1)]
     sums = searches.assign(illegal=searches[list(REJECTIONS)].sum(axis=1)).groupby(metrics.KEYS)
@@ -249,6 +254,8 @@ def of_reward(
             texts = group["completion"].tolist()
             totals = [np.array([score.total for score in function(texts, problem)]) for function in functions]
             rows[key] = (totals[0] - totals[1] if len(totals) > 1 else totals[0])[wanted]
+    if not rows:
+        return pd.DataFrame()
     index = pd.MultiIndex.from_tuples([*rows], names=metrics.KEYS[1:])
     of_problems = pd.Series([*rows.values()], index, dtype=object)
     if metric == "correct texts that earn more":
