@@ -302,3 +302,28 @@ def test_names_of_points_stand_clear_of_each_other():
     boxes = [text.get_window_extent() for text in ax.texts]
     assert len(boxes) == 6
     assert not any(one.overlaps(two) for i, one in enumerate(boxes) for two in boxes[:i])
+
+
+def test_lines_by_tokens_are_named_at_their_ends_without_overlap():
+    """Four policies that end near each other, and one that ends earlier: a band for the start alone."""
+    ends = {
+        "sft/free": (600, 0.62),
+        "rloo/sparse": (1200, 0.6),
+        "rloo/ast_tau2": (1190, 0.6),
+        "preference/ipo": (1210, 0.601),
+    }
+    rows = [
+        (name, attempts, tokens * attempts / 16, solved * (attempts / 16) ** 0.2)
+        for name, (tokens, solved) in ends.items()
+        for attempts in range(1, 17)
+    ]
+    table = pd.DataFrame(rows, columns=["method", "attempts", "tokens", "estimate"])
+    _, ax = plots.figure()
+    plots.by_tokens(ax, table.assign(low=table["estimate"] - 0.1, high=table["estimate"] + 0.1), band="sft/free")
+    plots.name_lines(ax)
+    ax.figure.draw_without_rendering()
+    boxes = [text.get_window_extent() for text in ax.texts]
+    assert sorted(text.get_text() for text in ax.texts) == sorted(map(plots.label, ends))
+    assert not any(one.overlaps(two) for i, one in enumerate(boxes) for two in boxes[:i])
+    assert len([one for one in ax.collections if isinstance(one, PolyCollection)]) == 1
+    assert ax.get_xscale() == "log" and {100, 200, 400, 800} == set(ax.get_xticks())
