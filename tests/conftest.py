@@ -49,6 +49,13 @@ def leaves_the_users_runs_alone() -> Iterator[None]:
     assert not used, f"a test used runs of the user's: {used}"
 
 
+@pytest.fixture(autouse=True)
+def code_may_be_edited_while_tests_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    """`Run` refuses a kernel whose code was edited. Tests run for minutes, while somebody may edit lib/; the refusal is
+    tested in a process of its own."""
+    monkeypatch.setattr("lib.runs.folder.refuse_edited_code", lambda: None)
+
+
 def copy_of_the_repository(folder: Path) -> Path:
     """All files that are or could be committed, in `folder`. Nobody may write to its data/reference, a link to ours."""
     from lib.files import ROOT
