@@ -125,6 +125,8 @@ def test_collected_has_every_row_of_the_file_and_the_answers_of_the_studies():
     assert dense["reason"] == "added spread of failing groups: 0.008, not at least 0.03"
     assert table.loc[table["method"] != "rloo/dense", "acted"].isna().all()
     assert len(treatments.shown(table)) == len(table)
+    nothing = treatments.collected([])
+    assert treatments.shown(nothing)["acted"].eq("not run").all() and treatments.shown(nothing.iloc[:0]).empty
 
 
 def test_the_published_table_says_what_the_audits_counted_by_other_code():

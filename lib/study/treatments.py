@@ -279,16 +279,16 @@ def _wanted(metric: str, correct: np.ndarray) -> np.ndarray:
 def shown(table: pd.DataFrame) -> pd.DataFrame:
     """A table of `checked` or `collected` as a notebook prints it."""
     names = {"level": "", "difference": " (difference)", "ratio": " (ratio)"}
-    sure = table["sure"].map({True: "", False: ", not sure"}).fillna("")
+    acted = table["acted"].map({True: "yes", False: "no"}).astype(object).fillna("not run")
     columns = {
         "method": table["method"].map(plots.label),
         "compared with": table["baseline"].fillna("").map(lambda name: plots.label(name) if name else ""),
         "is meant to": table["what"],
-        "number": table["metric"] + table["of"].map(names),
+        "number": table["metric"] + table["of"].map(names).astype(object),
         "ours": metrics.as_text(table, scale=1, digits=3).where(table["estimate"].notna(), ""),
-        "acts from": table["direction"] + " " + table["threshold"].map("{:g}".format),
+        "acts from": table["direction"] + " " + table["threshold"].map("{:g}".format).astype(object),
         "paper": table["paper"].map("{:g}".format).replace("nan", ""),
-        "acted": table["acted"].map({True: "yes", False: "no"}).fillna("not run") + sure,
+        "acted": acted + np.where(table["sure"].eq(False), ", not sure", ""),
     }
     return pd.DataFrame(columns).set_index("method")
 
