@@ -85,5 +85,6 @@ def test_descent_and_answers_by_hand():
     assert not history.descends("0" * 40, root)
     assert posed.searched_with("16/16 T0.9", {"beams": 16, "samples": 16, "temperature": [0.3, 0.9]})
     assert not posed.searched_with("16/16", {"beams": 16, "samples": 16, "temperature": 0.9})
+    assert posed.searched_with("1/1", {"beams": 1, "samples": 1, "temperature": 0.0}), "greedy play"
     assert not posed.searched_with("1/8 +soft", {"beams": 1, "samples": 8, "rerank": ["none", "binary"]})
     assert posed.searched_with("1/8 +soft λ=4", {"beams": 1, "samples": 8, "rerank": "soft", "weight": [1.0, 4.0]})

@@ -128,14 +128,18 @@ def searched_with(settings: str, search: dict) -> bool:
     budget = re.match(r"(\d+)/(\d+)", settings)
     rerank = re.search(r"\+(\w+)", settings)
     asked = {"beams": int(budget[1]), "samples": int(budget[2]), "rerank": rerank[1] if rerank else "none"}
-    asked |= {"temperature": float(options.get("T", 0.6)), "weight": float(options.get("λ", 1))}
-    asked |= {"alpha": float(options.get("α", 0.2)), "beta": float(options.get("β", 0.05))}
-    usual = {"rerank": "none", "temperature": 0.6, "weight": 1.0, "alpha": 0.2, "beta": 0.05}
+    asked |= {"weight": float(options.get("λ", 1)), "alpha": float(options.get("α", 0.2))}
+    asked |= {"beta": float(options.get("β", 0.05))}
+    usual = {"rerank": "none", "weight": 1.0, "alpha": 0.2, "beta": 0.05}
     for key, value in asked.items():
         known = search.get(key, usual.get(key))
         if value not in (known if isinstance(known, list) else [known]):
             return False
-    return search.get("repeats", 1) == 1
+    drawn = search.get("temperature", 0.6)
+    drawn = drawn if isinstance(drawn, list) else [drawn]
+    unnamed = (0.0, 0.6)  # `metrics.searched` names neither greedy play nor the usual temperature
+    named = any(value == float(options["T"]) if "T" in options else value in unnamed for value in drawn)
+    return named and search.get("repeats", 1) == 1
 
 
 def answers(run, method: str, claim: dict) -> bool:
