@@ -196,7 +196,8 @@ def parameters_of(given: Mapping[str, Any]) -> dict[str, Any]:
             targets = [node for node in ast.walk(ast.parse(cell)) if isinstance(getattr(node, "ctx", None), ast.Store)]
             assigned = {target.id for target in targets if isinstance(target, ast.Name)}
             names |= assigned if {"output", "seed"} <= assigned else set()
-    names = names or {name for name, value in given.items() if is_plain(value) or isinstance(value, float)} - {"In", "Out"}
+    plain = {name for name, value in given.items() if is_plain(value) or isinstance(value, float)}  # or not finite
+    names = names or plain - {"In", "Out"}
     found = {name: value for name, value in given.items() if name in names and name[0] != "_"}
     return {name: value if is_plain(value) else repr(value) for name, value in found.items()}
 
