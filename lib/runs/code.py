@@ -52,7 +52,7 @@ def is_edited(path: Path) -> bool:
 def edited() -> list[Path]:
     """The files of lib/ that this process has loaded and that were edited since."""
     modules = [module for name, module in sorted(sys.modules.items()) if name.startswith("lib.")]
-    paths = [Path(module.__file__) for module in modules if getattr(module, "__file__", None)]
+    paths = [Path(str(module.__file__)) for module in modules if getattr(module, "__file__", None)]
     return [path for path in paths if is_edited(path)]
 
 

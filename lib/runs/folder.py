@@ -94,7 +94,7 @@ class Run:
         self.executed = code.executed(self.executed)
         self.note_code()
         cells.stop()
-        origin = provenance(ROOT) | {"lib": code.loaded_lib()}  # not of files that were edited since
+        origin: dict[str, Any] = provenance(ROOT) | {"lib": code.loaded_lib()}  # not of files that were edited since
         if self.by_hand and (spec := read_spec(self.folder)):  # there is none in data/problems
             refuse_other_inputs(spec)
             record = {"profile": None, **dict.fromkeys(("run", "method"), shown(self.folder))}

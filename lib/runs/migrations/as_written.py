@@ -84,8 +84,9 @@ def main() -> None:
         raise SystemExit(history.SHALLOW)
     first = first_records()
     for path in sorted(REFERENCE.rglob("run.json")):
-        now = json.loads(path.read_text())
-        as_written = first.get(history.run_key(now), now)  # a record that is not committed yet is its own first form
+        now: Record = json.loads(path.read_text())
+        # a record that is not committed yet is its own first form
+        as_written: Record = first.get(history.run_key(now), now)
         record = restored(as_written, with_new_parameters(as_written, now))
         if list(record.items()) != list(now.items()):
             write_json(path, record)
