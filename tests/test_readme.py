@@ -221,7 +221,7 @@ def test_the_data_card_counts_the_problems():
     manifest = pd.read_json(PROBLEMS / "manifest.json", orient="index")["rows"]
     card = (DATA / "README.md").read_text()
     for name, rows in manifest.items():
-        label = {"3to4/train": "`3to4` train", "5num/train": "`5num` train"}.get(name, f"`{name.split('/')[1]}`")
+        label = f"`{name.split('/')[0]}` train" if name.endswith("/train") else f"`{name.split('/')[1]}`"
         label = f"`{name.split('/')[0]}`" if name.endswith("/test") else label
         if not name.startswith(("5num/t", "5num/h", "6num")) or name == "5num/train":
             assert re.search(rf"{re.escape(label)}.*\| {rows:,} \|", card), name
