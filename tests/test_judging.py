@@ -99,6 +99,9 @@ def test_the_fifty_problems_are_the_hubs_where_all_runs_were_asked_those(made):
     assert sets(both, neither, sets=["heldout_1000"]) == {"both": held, "neither": held}
     assert sets(both, ours, sets=["test_50"]) == {"both": twice, "ours": twice}, "ours, which both have"
     assert sets(both, ours)["both"] == held + ["hub_test_50"] * 2 + twice
+    five = drawn("five", "test_5num_50", "hub_test_5num_50")
+    assert {*judging.samples([five], sets=["test_5num_50"])["tokens"]} == {len("hub_test_5num_50")}
+    assert sets(five, ours) == {"five": ["test_5num_50"] * 2, "ours": twice}
 
 
 def test_the_style_is_that_of_the_run(made):

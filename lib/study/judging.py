@@ -183,6 +183,7 @@ LOOKS = {
     "program": (["passed", "assignments", "complete"], _program),
     "trace": (TRACE, _trace),
 }
+HUB_SETS = {"hub_test_50": "test_50", "hub_test_5num_50": "test_5num_50"}
 PLAIN = {"check": last_check}  # looks of one column that are read off a text, so that no verdict is cached
 
 
@@ -209,9 +210,8 @@ def _judged(patterns, file, sets, looks, texts) -> pd.DataFrame:
         if name not in ("all", *EVALUATION_SETS) and not name.endswith(FILES):
             raise ValueError(f"there is no evaluation set {name!r}{nearest(name, EVALUATION_SETS)}")
     records = _records(patterns, file)
-    with_test_50 = [text for fields in records.values() if 'test_50"' in (text := json.dumps(fields["parameters"]))]
-    only_hub = with_test_50 and all("hub_test_50" in text for text in with_test_50)
-    tables, set_names = [], {"hub_test_50": "test_50", "test_50": None} if only_hub else {}
+    set_names = _set_names(records)
+    tables = []
     for folder, fields in records.items():
         path, style = folder / file, fields["parameters"].get("prompt_style", "free")
         table = read_table(path, () if texts else TEXTS)
@@ -229,6 +229,18 @@ def _judged(patterns, file, sets, looks, texts) -> pd.DataFrame:
     if not tables:  # no rows or no runs: an empty table still has its columns
         return pd.DataFrame(columns=[*dict.fromkeys(columns)])
     return pd.concat(tables, ignore_index=True)
+
+
+def _set_names(records: dict[Path, dict]) -> dict[str, str | None]:
+    """The sets that are read under another name (None: not at all). If all runs that were asked fifty problems were
+    asked the papers' own ones from the hub, these take the place of ours."""
+    names: dict[str, str | None] = {}
+    asked = [json.dumps(fields["parameters"]) for fields in records.values()]
+    for hub, ours in HUB_SETS.items():
+        either = [text for text in asked if f'"{hub}"' in text or f'"{ours}"' in text]
+        if either and all(f'"{hub}"' in text for text in either):
+            names |= {hub: ours, ours: None}
+    return names
 
 
 def _verdicts(
