@@ -167,6 +167,19 @@ def test_p_is_the_error_at_which_the_interval_reaches_zero():
     assert found.p(0.5) == pytest.approx(stats.ttest_1samp(x[:, 0], 0.5).pvalue)
 
 
+@pytest.mark.parametrize("runs", [3, 5])
+def test_what_is_detectable_is_seen_in_four_of_five_repetitions(runs):
+    """About: it varies with the variances that it is computed from, so we take its mean."""
+    rng = np.random.default_rng(0)
+
+    def measured(truth):
+        x = truth + rng.normal(0, 0.01, (runs, 1)) + rng.normal(0, 0.1, (runs, 100))
+        return intervals.measured(scores_of({"rloo/a": x}), {"a": {"rloo/a": 1.0}})["s", "a", "solved"]
+
+    effect = np.sqrt(np.mean([measured(0.0).detectable() ** 2 for _ in range(100)]))
+    assert np.mean([measured(effect).ends()[0] > 0 for _ in range(200)]) == pytest.approx(0.8, abs=0.1)
+
+
 def test_the_error_of_one_run_on_few_problems_and_on_many():
     """What a paper's difference of one run a side would miss by, from our runs: simulated."""
     rng = np.random.default_rng(0)

@@ -41,6 +41,68 @@ def test_what_borrows_misses_as_seldom_as_asked_where_spreads_are_unequal():
         assert 0.02 <= np.mean(missed) <= 0.06, (own, runs, np.mean(missed))
 
 
+def misses(runs, own, ratio, tested=True, repetitions=4000):
+    """The share of intervals that miss the truth: of `runs` runs of a policy whose variance between runs is `ratio`**2
+    times that of the table, which has `own` degrees of freedom; None: drawn as the table says. Nothing else differs
+    between problems, so that the runs alone decide."""
+    rng = np.random.default_rng(0)
+    variance = np.full((repetitions, 1), 1e-4 * (ratio or 1) ** 2)
+    if ratio is None:
+        variance = 1e-4 * own / rng.chisquare(own, (repetitions, 1))
+    means = rng.normal(0, np.sqrt(variance), (repetitions, runs))
+    seen = means.var(axis=1, ddof=1) / runs
+    lent, freedom = intervals.moderated(seen, 0.0, runs - 1, 1e-4 / runs, own)
+    refused = intervals.refused(seen, 0.0, runs - 1, 1e-4 / runs, own) & tested
+    alone = intervals.half_width(0.0, 1000, seen, 0.0, runs - 1)
+    half = np.where(refused, alone, intervals.half_width(0.0, 1000, lent, 0.0, freedom))
+    return np.mean(np.abs(means.mean(axis=1)) > half)
+
+
+@pytest.mark.parametrize(("runs", "most"), [(2, 0.16), (3, 0.10)])
+def test_what_the_rule_of_loans_covers(runs, most):
+    """The sentences at the top of `intervals`: two runs have one degree of freedom to test a loan with."""
+    for own in (3.0, 30.0):
+        worst = max(misses(runs, own, ratio) for ratio in (0.5, 1, 2, 3, 5, 10))
+        assert 0.06 < worst <= most, worst
+        assert misses(runs, own, None) <= 0.05
+    assert misses(runs, 30.0, 10, tested=False) > 0.5
+
+
+def test_a_loan_is_refused_to_runs_that_spread_wider(monkeypatch):
+    monkeypatch.setattr(intervals, "_spreads", lambda: {("rloo", "pass@1"): (1e-4, 20.0)})
+    base = np.random.default_rng(0).normal(0, 0.1, 400)
+
+    def interval(spread, method="rloo/a"):
+        runs = {(method, run, "s"): pd.Series(base + spread * (run - 1)) for run in range(3)}
+        return intervals.estimates(pd.concat(runs, names=metrics.KEYS).to_frame("pass@1")).iloc[0]
+
+    usual, wide, program = interval(0.01), interval(0.03), interval(0.01, "rloo/program")
+    assert usual["borrowed"] and not wide["borrowed"] and not program["borrowed"]
+    alone = stats.t.ppf(0.975, 2) * 0.03 / np.sqrt(3)
+    of_problems = stats.t.ppf(0.975, 399) * stats.sem(base)
+    assert (wide["high"] - wide["low"]) / 2 == pytest.approx(np.hypot(alone, of_problems))
+
+
+@pytest.mark.parametrize(
+    ("method", "metric", "borrows"),
+    [
+        ("rloo/sparse", "pass@1", True),
+        ("rloo/sparse", "missing", True),
+        ("sft/program", "pass@1", False),
+        ("rloo/program_target T0.8", "pass@16", False),
+        ("preference/dpo", "pass@1", False),
+        ("exact/agent_soft", "pass@1", False),  # that of an action DPO
+        ("preference/ipo", "pass@1", True),
+        ("rloo/trace_outcome", "pass@1", True),
+        ("rloo/trace_outcome", "wrong_numbers", False),
+        ("sft/trace_proof", "missing", False),
+        ("sft/pick 16/16", "pass@1", False),
+    ],
+)
+def test_who_borrows(method, metric, borrows):
+    assert (intervals._loan(method, metric) is not None) == borrows
+
+
 def test_few_runs_borrow_and_say_so(monkeypatch):
     """Two runs that are equal by chance have the table's spread, four their own; a log's number borrows nothing."""
     monkeypatch.setattr(intervals, "_spreads", lambda: {("rloo", "pass@1"): (1e-4, 5.0), ("rloo", "kl"): (1.0, 5.0)})
@@ -63,7 +125,8 @@ def test_few_runs_borrow_and_say_so(monkeypatch):
 
 
 def test_samples_that_are_cut_earlier_borrow_as_others_do():
-    runs = {("rloo/a", run, "s"): pd.Series(np.random.default_rng(run).random(400)) for run in (0, 1)}
+    base = np.random.default_rng(0).random(400)
+    runs = {("rloo/a", run, "s"): pd.Series(base + 0.001 * run) for run in (0, 1)}
     scores = pd.concat(runs, names=metrics.KEYS).to_frame(intervals.EQUAL)
     scores[f"{intervals.EQUAL}, best limit"] = scores[intervals.EQUAL]
     one, other = intervals.estimates(scores).drop(columns="metric").itertuples(index=False)
@@ -73,7 +136,7 @@ def test_samples_that_are_cut_earlier_borrow_as_others_do():
 @pytest.mark.parametrize("many", [4, 5])
 def test_beside_a_method_of_many_runs_each_brings_its_own_spread(monkeypatch, many):
     """Four or five runs that differ much keep their spread beside three; a search borrows nothing."""
-    monkeypatch.setattr(intervals, "_spreads", lambda: {("rloo", "pass@1"): (1e-6, 20.0)})
+    monkeypatch.setattr(intervals, "_spreads", lambda: {("rloo", "pass@1"): (5e-6, 20.0)})
     rng = np.random.default_rng(0)
     base, moved = rng.normal(0, 0.1, 400), rng.normal(0, 0.05, (many, 1))
     index = ["method", "seed", "set", "problem"]
@@ -105,6 +168,6 @@ def test_identical_methods_of_five_and_of_three_runs_seldom_differ():
             table = rng.normal(0, spread, (runs, 1)) + rng.normal(0, 0.1, (runs, 200))
             sides.append((weight, [*range(runs)], table))
         mean, of_problems, *own = intervals.parts(sides)
-        found = intervals._with_loans(sides, [(1e-4, 2.5)] * 2, *own)
+        _, found = intervals._with_loans(sides, [(1e-4, 2.5)] * 2, *own, 2.0)
         missed.append(abs(mean) > intervals.half_width(of_problems, 200, *found))
     assert 0.01 <= np.mean(missed) <= 0.06, np.mean(missed)

@@ -151,6 +151,14 @@ def removed() -> None:
 
 
 @app.command()
+def rules() -> None:
+    """Say in data/paper/rules.csv which answers moved with each change of the rule, from the history."""
+    from lib.study import rules
+
+    rules.refresh()
+
+
+@app.command()
 def verdicts() -> None:
     """Judge the published samples again after a change of a verifier, and save the verdicts beside them."""
     from lib.study import verdicts

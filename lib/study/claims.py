@@ -3,25 +3,33 @@
 A claim is a contrast of methods (`intervals`) on one problem set and one metric, with a direction, such as "higher". It
 says one of these: A is higher than B; A is higher than B by a factor; A has changed more since its start than B has
 since its own; A is higher than each of several methods; one method is higher than a bound; or two methods are equal.
-Each claim gets two answers, one on its direction and one on its size. On direction, from the 95% interval of the
-contrast:
+Each claim gets two answers, one on its direction and one on its size. On direction, by the 95% interval of this
+contrast alone (column `alone`; `tally` corrects it for the number of contrasts):
 
 holds      the interval lies on the claimed side of zero; for "equal" and "zero", within the margin
 reversed   it lies on the other side; for "equal" and "zero", beyond the margin
 open       neither, or one of the methods was trained only once
 not run    the runs that the claim needs do not exist
 
-On size: "as large" (the interval contains the paper's number, but not zero), "smaller" or "larger" (our effect is
-smaller or larger than the paper's number, which lies outside the interval), "unknown" (the interval contains both the
-paper's number and zero, or the paper gives no number). The paper's number has an error too, since it rests on 50
-problems and one run. We estimate this error from our own runs. Our result `contradicts` the paper only if the two
-numbers differ by more than both errors together allow. `within` says that the whole interval of a difference lies
-within 3 percentage points of zero. These 3 points were chosen after most results were known; no answer depends on
-them.
+On size (column `size`), by the same interval:
 
-The column `posed` names the commit in which a claim was first written down. `changed` says what was changed afterwards,
-in which commit and why. A claim that was posed again also keeps its first form: agent-1 is the first, agent-1b the
-second. data/paper/posed.csv says of each row whether its form is older than its first result (`lib.study.posed`).
+excluded         our number and the paper's differ by more than both errors together allow. The
+                 paper's number has an error too, since it rests on 50 problems and one run; we
+                 estimate this error from our own runs
+small            the whole interval of a difference of solved problems lies within 3 percentage
+                 points of zero
+excluded, small  both
+compatible       neither, the interval decides the direction, and the paper's number lies within
+                 both errors
+no number        neither, the interval decides the direction, and the paper gives no number
+uninformative    neither, and the interval does not decide the direction
+
+The 3 points were chosen after most results were known; no direction depends on them.
+
+The column `posed` names the commit in which a claim was first written down. `changed` says what was
+changed afterwards, in which commit and why. A claim that was posed again also keeps its first form:
+agent-1 is the first, agent-1b the second. data/paper/posed.csv says of each row whether its form is
+older than its first result (`lib.study.posed`).
 """
 
 import re
@@ -35,8 +43,9 @@ from lib.study.intervals import Measured, measured
 
 ANSWERS = ["not run", "reversed", "open", "holds"]  # weakest first; a claim gets the weakest of its comparisons
 DIRECTIONS = ["higher", "lower", "highest", "lowest", "equal", "zero"]
-COLUMNS = ["estimate", "low", "high", "n_problems", "seeds", "borrowed", "p", "theirs", "error"]
-COLUMNS += ["against", "comparisons", "answer", "size", "within", "contradicts"]
+FEW = 3  # a claim that rests on so many runs of a method, or fewer, says so
+COLUMNS = ["estimate", "low", "high", "n_problems", "seeds", "few", "borrowed", "p", "detectable"]
+COLUMNS += ["theirs", "error", "against", "comparisons", "hypothesis", "alone", "size"]
 PER = {"percent": 100, "percentage points": 100, "of 800": 800, "problems of 50": 50}  # units of results.csv
 # Metrics that are shares of problems solved, and a difference of them that is too small to matter here
 SOLVED = r"(?:mean )?pass@(?:k<=)?\d+|any|likeliest|solved at equal tokens"
@@ -103,16 +112,33 @@ def answer(low: float, high: float, direction: str, seeds: int, margin=np.nan) -
     return "holds" if low > 0 else "reversed" if high < 0 else "open"
 
 
-def size(low: float, high: float, direction: str, paper_value: float) -> str:
-    """The answer on size. `paper_value` is the paper's number. Claims of equality, and claims without a number of the
-    paper, get "unknown"."""
-    if direction in ("lower", "lowest"):
-        low, high, paper_value = -high, -low, -paper_value
-    if direction in ("equal", "zero") or not paper_value > 0 or np.isnan(low):
-        return "unknown"
-    if paper_value > high:
-        return "smaller"
-    return "larger" if paper_value < low else "as large" if low > 0 else "unknown"
+def size(alone: str, excluded: bool, small: bool, number: bool) -> str:
+    """The answer on size, from the answer on direction, whether our interval excludes the paper's
+    number, whether the effect is small, and whether the paper gives a number (see the top of this
+    module)."""
+    if excluded or small:
+        return ", ".join(["excluded"] * excluded + ["small"] * small)
+    if alone == "open":
+        return "uninformative"
+    return "compatible" if number else "no number"
+
+
+def hypothesis(claim, weights: Mapping[str, float]) -> str:
+    """What is tested, as a text that is the same for every claim that tests it: contrast, metric,
+    set, and the value that the contrast is compared with. A claim that A is higher than B and one
+    that B is higher than A test the same. For example "rloo/sparse - sft/free, pass@1,
+    heldout_1000, beyond 0"."""
+    terms = sorted(weights.items())
+    sign = np.sign(terms[0][1])
+    parts = []
+    for method, weight in terms:
+        factor = "" if abs(weight) == 1 else f"{abs(weight):g} "
+        parts.append(f"{'-' if sign * weight < 0 else '+'} {factor}{method}")
+    if claim.direction in ("equal", "zero"):
+        value = f"within {claim.margin:g}" + (f" of {sign * claim.bound:g}" if claim.bound else "")
+    else:
+        value = f"beyond {sign * claim.bound if claim.bound else 0:g}"
+    return ", ".join([" ".join(parts).removeprefix("+ "), claim.metric, claim.set, value])
 
 
 def evaluate(claims: pd.DataFrame, scores: pd.DataFrame, ready: Mapping[str, tuple] | None = None) -> pd.DataFrame:
@@ -121,12 +147,14 @@ def evaluate(claims: pd.DataFrame, scores: pd.DataFrame, ready: Mapping[str, tup
 
     scores: the scores of all methods of the study, in the form that `lib.study.intervals` takes. Numbers of training
     logs are brought into it by `intervals.of_logs`.
-    ready: for claims that are no contrast of means, such as a crossover, their (estimate, low, high, seeds) by the id
-    of the claim.
+    ready: for claims that are no contrast of means, such as a crossover, their (estimate, low, high,
+    seeds) by the id of the claim, and as a fifth number their p if they have one.
 
-    Columns estimate, low, high, n_problems, seeds, borrowed (`intervals`); p, the error level at which the answer would
-    change; theirs, the paper's value, and error, its standard error; against, the baseline; comparisons, the number of
-    comparisons that the claim consists of; answer, size, within, contradicts (see the top of this module).
+    Columns estimate, low, high, n_problems, seeds, borrowed (`intervals`); few, whether a method has
+    three runs or fewer; p, the error level at which the answer would change; detectable, the
+    smallest effect that is seen with a power of 80%; theirs, the paper's value, and error, its
+    standard error; against, the baseline; comparisons, the number of comparisons that the claim
+    consists of; hypothesis (see the function); alone and size, the two answers.
     """
     paper = pd.read_csv(PAPER / "results.csv")
     paper["value"] /= paper["unit"].map(PER).fillna(1)
@@ -135,7 +163,7 @@ def evaluate(claims: pd.DataFrame, scores: pd.DataFrame, ready: Mapping[str, tup
     for claim in claims.itertuples():
         paper_value = reported(claim, paper["value"])
         if ready and claim.id in ready:
-            row = _answers(claim, paper_value, *ready[str(claim.id)])
+            row = _ready(claim, paper_value, *ready[str(claim.id)])
         else:
             row = _weakest(claim, paper_value, scores)
         rows.append({"id": claim.id, "comparisons": len(comparisons(claim)), "theirs": paper_value} | row)
@@ -168,75 +196,49 @@ def _weakest(claim, paper_value: float, scores: pd.DataFrame) -> dict:
         claim_scores = scores.loc[scores.index.isin([claim.set], level="set"), [claim.metric]]
         results = measured(claim_scores, dict(enumerate(contrasts)))
     if len(results) < len(contrasts):
-        return {"answer": "not run"}
-    rows = [
-        _compared(claim, paper_value, result, [*weights])
-        for result, weights in zip(results.values(), contrasts, strict=True)
-    ]
+        return {"alone": "not run", "hypothesis": hypothesis(claim, contrasts[0])}
+    rows = []
+    for result, weights in zip(results.values(), contrasts, strict=True):
+        row = _compared(claim, paper_value, result)
+        row |= {"against": "".join([*weights][1:2]), "hypothesis": hypothesis(claim, weights)}
+        rows.append(row)
 
     def strength(row: dict) -> tuple[int, float]:
         lead = row["estimate"] if claim.direction in ("higher", "highest") else -row["estimate"]
-        return ANSWERS.index(row["answer"]), -abs(lead) if claim.direction in ("equal", "zero") else lead
+        return ANSWERS.index(row["alone"]), -abs(lead) if claim.direction in ("equal", "zero") else lead
 
     return min(rows, key=strength)
 
 
-def _answers(claim, paper_value: float, estimate: float, low: float, high: float, seeds: int) -> dict:
-    """The columns that each answered claim has."""
-    row = {"estimate": estimate, "low": low, "high": high, "seeds": seeds}
-    row["answer"] = answer(low, high, claim.direction, seeds, claim.margin)
-    row["size"] = size(low, high, claim.direction, paper_value) if seeds > 1 else "unknown"
+def _ready(claim, paper_value: float, estimate, low, high, seeds, p=np.nan) -> dict:
+    """The columns of `evaluate` for a claim whose interval was computed elsewhere."""
+    row = {"estimate": estimate, "low": low, "high": high, "seeds": seeds, "few": seeds <= FEW, "p": p}
+    row["hypothesis"] = hypothesis(claim, comparisons(claim)[0])
+    row["alone"] = answer(low, high, claim.direction, seeds, claim.margin)
+    row["size"] = size(row["alone"], False, False, np.isfinite(paper_value))
     return row
 
 
-def _compared(claim, paper_value: float, contrast: Measured, methods: list[str]) -> dict:
+def _compared(claim, paper_value: float, contrast: Measured) -> dict:
     """The columns of `evaluate` for one comparison, from its `contrast`."""
     low, high = (end - claim.bound for end in contrast.ends())
-    estimate, equality = contrast.estimate - claim.bound, claim.direction in ("equal", "zero")
-    row = _answers(claim, paper_value, estimate, low, high, contrast.runs)
-    row |= {"n_problems": contrast.problems, "borrowed": contrast.borrowed, "against": "".join(methods[1:2])}
+    estimate = contrast.estimate - claim.bound
+    row = {"estimate": estimate, "low": low, "high": high, "n_problems": contrast.problems}
+    row |= {"seeds": contrast.runs, "few": contrast.runs <= FEW, "borrowed": contrast.borrowed}
+    row["alone"] = answer(low, high, claim.direction, contrast.runs, claim.margin)
     if contrast.runs < 2:
-        return row
-    edge = np.copysign(claim.margin, estimate) if equality else 0.0
+        return row | {"size": "uninformative"}
+    edge = np.copysign(claim.margin, estimate) if claim.direction in ("equal", "zero") else 0.0
     row["p"] = contrast.p(claim.bound + edge)
-    if re.fullmatch(SOLVED, str(claim.metric)) and not claim.bound and claim.factor == 1:
-        row["within"] = low > -NEAR and high < NEAR
-    if np.isfinite(paper_value):
+    row["detectable"] = contrast.detectable()
+    of_solved = re.fullmatch(SOLVED, str(claim.metric)) and not claim.bound and claim.factor == 1
+    small = bool(of_solved) and low > -NEAR and high < NEAR
+    excluded = False
+    number = bool(np.isfinite(paper_value))
+    if number:
         error = contrast.error_of_one_run(PROBLEMS.get(claim.problem_set, 50))
         row["error"] = error or np.nan  # unknown where all our scores are equal
-        if row["error"] > 0:
-            row["contradicts"] = abs(estimate - paper_value) > np.hypot((high - low) / 2, 1.96 * row["error"])
+        if error > 0:
+            excluded = bool(abs(estimate - paper_value) > np.hypot((high - low) / 2, 1.96 * error))
+    row["size"] = size(row["alone"], excluded, small, number)
     return row
-
-
-def distinct(answers: pd.DataFrame) -> pd.DataFrame:
-    """One row per contrast: claims that compare the same numbers count once. A claim of equality is kept apart from a
-    claim of a direction about the same numbers."""
-    columns = ["metric", "set", "n_problems"]
-    size = (answers["estimate"].astype(float) + answers["bound"]).abs().round(9)
-    pairs = zip(answers["runs"].str.split(";").str[0], answers["against"].fillna("").astype(str), strict=True)
-    names = [" ".join(sorted(pair)) for pair in pairs]  # A against B is B against A
-    equal = answers["direction"] == "equal"
-    duplicates = answers[columns].assign(size=size, pair=names, equal=equal).duplicated() & answers["estimate"].notna()
-    return answers[~duplicates]
-
-
-def tally(answers: pd.DataFrame) -> pd.DataFrame:
-    """Counts the contrasts with each answer, and those with `within` and with `contradicts`. There are two rows per
-    paper, of its claims as first posed and as posed again after results were known; one row for each of the two
-    readings of pass@1 in `agent`; and two rows for all papers together."""
-    reposed, rows = answers["changed"] != "", {}
-    for paper in answers["paper"].unique():
-        mask = answers["paper"] == paper
-        rows[f"`{paper}`"], rows[f"`{paper}`, posed again"] = answers[mask & ~reposed], answers[mask & reposed]
-    readings = answers[answers["paper"].eq("agent") & answers["paper_metric"].eq("pass@1")]
-    readings = readings[readings["id"].str.rstrip("b").duplicated(keep=False)]
-    rows["`agent`, the trajectory that is selected"] = readings[readings["metric"] == "pass@1"]
-    rows["`agent`, any trajectory that is kept"] = readings[readings["metric"] == "any"]
-    rows["all, as first posed"], rows["all, posed again"] = answers[~reposed], answers[reposed]
-    contrasts = {name: distinct(part) for name, part in rows.items() if len(part)}
-    table = pd.DataFrame({name: part["answer"].value_counts() for name, part in contrasts.items()}).T
-    table = table.reindex(columns=ANSWERS[::-1]).fillna(0).astype(int)
-    for column, name in (("within", "within 3 points"), ("contradicts", "contradict the paper")):
-        table[name] = [part[column].eq(True).sum() for part in contrasts.values()]
-    return table

@@ -24,17 +24,27 @@ it is subtracted from the second. In simulations at most 5% of the comparisons o
 different. This holds in every layout of runs and for every spread, whether the runs of both methods spread equally or
 those of one spread five times as far (tests/test_intervals.py).
 
-A method with fewer than four runs tells little about its spread, so it borrows from other policies. For each trainer
-data/spreads.csv says how far the runs of a policy differ and how much this spread varies from policy to policy,
-estimated from all published policies that were trained four times or more. A trainer with fewer than four such policies
-has the numbers of all trainers together. The method's own variance is averaged with that of the table, weighted by
-their degrees of freedom (Smyth's moderated t). The more the spread varies between policies, the fewer degrees of
-freedom the table lends. In a contrast with a method of four or more runs, this method has its own spread, and the
-variances of the methods are added as in Welch's test. On average over policies such intervals miss the truth once in
-twenty times, but for the policy whose runs differ most they miss it more often. Results that borrow are marked. A
-metric that the table lacks, such as a number of a training log, borrows nothing, and neither do searches, because the
-table is about samples, nor two temperatures of one policy, because they share their runs. No claim rests on a single
-run.
+A method with fewer than four runs tells little about its spread, so it borrows from other policies.
+For each trainer data/spreads.csv says how far the runs of a policy differ and how much this spread
+varies from policy to policy, estimated from all published policies that were trained four times or
+more. A trainer with fewer than four such policies has the numbers of all trainers together. The
+method's own variance is averaged with that of the table, weighted by their degrees of freedom
+(Smyth's moderated t). The more the spread varies between policies, the fewer degrees of freedom the
+table lends. In a contrast with a method of four or more runs, this method has its own spread, and
+the variances of the methods are added as in Welch's test. Results that borrow are marked.
+
+Nothing is lent where the borrower's runs visibly spread wider than the table says: if the ratio of
+both variances is in the upper quarter of what F's distribution allows (LEVEL), the interval rests on
+the method's own runs alone. Programs, DPO, and the shares of unanswered and of wrong numbers in
+traces never borrow, since their runs are known to spread several times as far. A method of two runs
+has one degree of freedom for that test, so the test cannot protect it well. In simulations
+(tests/test_spreads.py), whatever the true spread, at most 15% of the intervals of two runs and 9% of
+those of three miss the truth; without the test it is more than half for a policy whose runs spread
+ten times as far as the table says. On average over policies that spread as the table's do, 4% miss.
+
+A metric that the table lacks, such as a number of a training log, borrows nothing, and neither do
+searches, because the table is about samples, nor two temperatures of one policy, because they share
+their runs. No claim rests on a single run.
 
 The interval of a share stays within 0 and 1, because its half-width is taken on the logit scale. If all scores are 0 or
 all are 1, it ends at the bound of Clopper and Pearson: if none of 50 problems is solved, the upper end is 7.1%.
@@ -48,13 +58,16 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-from scipy.special import expit, logit, stdtrit  # Student's t; scipy.stats takes a second to import
+from scipy.special import expit, fdtrc, logit, stdtrit  # F and Student's t; scipy.stats takes a second to import
 
 from lib.files import DATA
-from lib.study.methods import is_search, policy_of, root, trainer
+from lib.study.methods import is_search, lineage, policy_of, root, trainer
 
 COLUMNS = ["estimate", "low", "high", "n_problems", "runs", "borrowed"]
 ENOUGH = 4  # from this many runs on, a method's own spread is used without borrowing
+LEVEL = 0.25  # a loan is refused if exchangeable policies would show such a spread more seldom
+WIDER = ("sft/program", "preference/dpo", "preference/agent_")  # these and what starts from them
+SHARES = ("missing", "wrong_numbers")  # of the samples: traces do not borrow their spread either
 EQUAL = "solved at equal tokens"  # lends its spread also to the same metric with samples that are cut earlier
 
 
@@ -133,6 +146,12 @@ class Measured:
             low, high = (middle, high) if self.half(1 - middle) >= distance else (low, middle)
         return high
 
+    def detectable(self) -> float:
+        """The smallest difference from zero that is seen with a power of about 80%: in four of five
+        repetitions the interval would not contain zero. It is the half-width of the 95% interval and the 80%
+        quantile of the error, which is the half-width of a 60% interval."""
+        return self.half() + self.half(0.6)
+
     def error_of_one_run(self, problems: int) -> float:
         """The standard error that this contrast would have with one run per method, on so many problems."""
         return float(np.sqrt(self.single / problems + self.single_run))
@@ -185,10 +204,11 @@ def _measured(tables: Mapping[Any, pd.DataFrame], weights: Mapping[str, float], 
     freedom = float(min(counts) - 1)
     varies = common.sum() > 1 and (of_problems > 0 or of_runs > 0)  # else Clopper and Pearson's bound
     independent = len({policy_of(method) for method in scores}) == len(scores)  # systems of one policy share their runs
-    loans = [_spreads().get((trainer(method), metric)) for method in scores if not is_search(method)]
-    borrowed = bool(min(counts) < ENOUGH and varies and independent and len(loans) == len(scores) and all(loans))
-    if borrowed:
-        of_runs, interaction, freedom = _with_loans(sides, loans, of_runs, interaction)
+    loans = [_loan(method, metric) for method in scores]
+    borrowed = False
+    if min(counts) < ENOUGH and varies and independent and all(loans):
+        own = (of_runs, interaction, freedom)
+        borrowed, (of_runs, interaction, freedom) = _with_loans(sides, loans, *own)
     return Measured(
         estimate=float(estimate),
         problems=int(common.sum()),
@@ -212,21 +232,57 @@ def moderated(of_runs, interaction, freedom: float, variance, extra: float) -> t
     return (freedom * of_runs + extra * (variance + interaction)) / (freedom + extra), freedom + extra
 
 
-def _with_loans(sides: Sequence[tuple], loans: Sequence[tuple[float, float]], of_runs, interaction) -> tuple:
-    """The variance between runs of a contrast with methods of few runs, the part of it that is due to the finite number
-    of problems, and its degrees of freedom. sides: as in `parts`. loans: the loan of each method, as in `_spreads`.
-    of_runs, interaction: those of the contrast without loans. Borrowed spreads are those of independent runs."""
+def refused(of_runs, interaction, freedom, variance, extra):
+    """Whether a loan is refused, elementwise: the variance between runs, with its degrees of freedom,
+    lies in the upper part LEVEL of what runs would show that spread as the borrowed `variance` says,
+    which has `extra` degrees of freedom. Never with one run, which shows no variance."""
+    freedom = np.asarray(freedom, dtype=float)
+    ratio = of_runs / (variance + interaction)
+    tested = freedom > 0
+    return tested & (fdtrc(np.where(tested, freedom, 1.0), extra, ratio) < LEVEL)
+
+
+def _loan(method: str, metric: str) -> tuple[float, float] | None:
+    """The variance between runs that a method borrows and its degrees of freedom. None for those that
+    never borrow (see the top of this module)."""
+    chain = lineage(method)
+    never = WIDER if metric not in SHARES else (*WIDER, "sft/trace")
+    if is_search(method) or any(policy.startswith(never) for policy in chain):
+        return None
+    return _spreads().get((trainer(method), metric))
+
+
+def _with_loans(
+    sides: Sequence[tuple],
+    loans: Sequence[tuple[float, float]],
+    of_runs,
+    interaction,
+    freedom: float,
+) -> tuple[bool, tuple]:
+    """Whether a contrast with methods of few runs borrows, and the variance between its runs, the part
+    of it that is due to the finite number of problems, and its degrees of freedom. sides: as in
+    `parts`. loans: the loan of each method, as in `_spreads`. of_runs, interaction, freedom: those of
+    the contrast without loans. Borrowed spreads are those of independent runs."""
     weights, counts = np.array([(weight, len(seeds)) for weight, seeds, _ in sides]).T
     variances, extra = np.array(loans).T
     variances = weights**2 / counts * variances
     if counts.max() < ENOUGH:  # all borrow: what they have in common cancels in their differences
-        of_runs, freedom = moderated(of_runs, interaction, counts.min() - 1, variances.sum(), extra.min())
-        return of_runs, interaction, freedom
-    _, _, of_runs, interaction = np.array([parts([side]) for side in sides]).T
-    moderated_values = moderated(of_runs, interaction, counts - 1, variances, extra)
-    of_runs, freedom = np.where(counts < ENOUGH, moderated_values, (of_runs, counts - 1))
-    denominator = (of_runs**2 / freedom).sum() or 1.0  # 0 only if all runs are equal
-    return of_runs.sum(), interaction.sum(), of_runs.sum() ** 2 / denominator  # Welch and Satterthwaite
+        loan = (variances.sum(), extra.min())
+        if refused(of_runs, interaction, freedom, *loan):
+            return False, (of_runs, interaction, freedom)
+        moderated_runs, freedom = moderated(of_runs, interaction, freedom, *loan)
+        return True, (moderated_runs, interaction, freedom)
+    _, _, own_runs, own_interaction = np.array([parts([side]) for side in sides]).T
+    own = (own_runs, own_interaction, counts - 1)
+    borrows = (counts < ENOUGH) & ~refused(*own, variances, extra)
+    if not borrows.any():
+        return False, (of_runs, interaction, freedom)
+    moderated_runs, moderated_freedom = moderated(*own, variances, extra)
+    runs = np.where(borrows, moderated_runs, own_runs)
+    degrees = np.where(borrows, moderated_freedom, counts - 1)
+    denominator = (runs**2 / degrees).sum() or 1.0  # 0 only if all runs are equal
+    # Welch and Satterthwaite
+    return True, (runs.sum(), own_interaction.sum(), runs.sum() ** 2 / denominator)
 
 
 @cache

@@ -53,10 +53,17 @@ def root(method: str) -> str:
     method that the file does not list it is "", and its runs count as paired by their seeds. Raises ValueError for a
     start that the file does not list, or that leads back to itself.
     """
-    starts, chain = methods()["start"], [policy_of(method)]
+    first = lineage(method)[-1]
+    return first if first in methods()["start"] else ""
+
+
+def lineage(method: str) -> list[str]:
+    """A method's policy, the policy that it started from, the start of that one, and so on. Errors as in `root`."""
+    starts = methods()["start"]
+    chain = [policy_of(method)]
     while start := start_of(chain[-1]):
         if start in chain or start not in starts:
             why = "starts from itself" if start in chain else "is not a method of the file"
             raise ValueError(f"data/methods.csv: {start}, the start of {chain[-1]}, {why}")
         chain.append(start)
-    return chain[-1] if chain[-1] in starts else ""
+    return chain

@@ -51,7 +51,7 @@ def write(path: Path, size: int, parts: list[tuple[pd.Index, pd.DataFrame]]) -> 
     cells: dict[str, np.ndarray] = {}
     for rows, verdicts in parts:
         for name in verdicts:
-            column = cells.setdefault(name, np.full(size, None, dtype=object))
+            column = cells.setdefault(str(name), np.full(size, None, dtype=object))
             column[rows] = verdicts[name].to_numpy(dtype=object)
     arrays = {name: pa.array(column.tolist(), from_pandas=False) for name, column in cells.items()}
     table = pa.table(arrays).replace_schema_metadata({"content": judging.content(path)})
