@@ -1,0 +1,67 @@
+"""What exact training does to success, moment by moment, from tables of notebook 82.
+
+`rows` are those of exact.parquet (set, problem, update, numbers, success and more), with the columns
+method and seed. A start has rows after 0 updates, and a trained run after several numbers of them.
+"""
+
+import numpy as np
+import pandas as pd
+
+from lib.study.metrics import KEYS
+
+RARE = 1e-6  # below it, a million games are won less than once on average
+
+
+def by_numbers(rows: pd.DataFrame) -> pd.DataFrame:
+    """The rows, and once more with the count of numbers in the name of the set: heldout_1000_n3."""
+    named = rows.assign(set=rows["set"] + "_n" + rows["numbers"].astype(str))
+    return pd.concat([rows, named], ignore_index=True)
+
+
+def last(rows: pd.DataFrame) -> pd.DataFrame:
+    """The rows after the last update of each run."""
+    final = rows.groupby(["method", "seed"])["update"].transform("max")
+    return rows[rows["update"] == final]
+
+
+def at(rows: pd.DataFrame, update: int) -> pd.DataFrame:
+    """The rows after that number of updates."""
+    return rows[rows["update"] == update]
+
+
+def before(rows: pd.DataFrame, start_of: dict[str, str]) -> pd.Series:
+    """The success at the start of each row, of the same seed and problem, with the index of `rows`.
+    start_of: the start of each method. NaN for a start that is not there."""
+    keys = rows[KEYS].assign(method=rows["method"].map(start_of))
+    starts = at(rows, 0).set_index(KEYS)["success"]
+    return pd.Series(starts.reindex(pd.MultiIndex.from_frame(keys)).to_numpy(), rows.index)
+
+
+def crossings(rows: pd.DataFrame, start_of: dict[str, str]) -> pd.DataFrame:
+    """Which problems rose from below RARE, fell below it, doubled and halved since the start: 0 or 1
+    after the last update, indexed by KEYS. Runs without a start are left out."""
+    ends = last(rows).assign(start=before(rows, start_of)).dropna(subset="start")
+    ends = ends[ends["update"] > 0]
+    started = ends["start"]
+    success = ends["success"]
+    table = {
+        "up across 1e-6": (started < RARE) & (success >= RARE),
+        "down across 1e-6": (started >= RARE) & (success < RARE),
+        "doubled": success >= 2 * started,
+        "halved": success <= started / 2,
+    }
+    return pd.DataFrame(table).astype(float).set_axis(pd.MultiIndex.from_frame(ends[KEYS]))
+
+
+def games_worth(exact: pd.Series, sampled: pd.Series, games: float, after: int = 100) -> float:
+    """How many games an exact update is worth: the games until the sampled run is as good as the
+    exact one is after `after` updates, divided by `after`.
+
+    exact, sampled: a measure of quality by the number of updates, from 0 on; between these it is
+    taken to be linear. games: sampled per update. If the sampled run never gets there, it is all
+    games of the run divided by `after`, which is then a lower bound.
+    """
+    goal = np.interp(after, exact.index, exact)
+    updates = np.arange(sampled.index.max() + 1)
+    reached = np.flatnonzero(np.interp(updates, sampled.index, sampled) >= goal)
+    return games * float(updates[reached[0]] if len(reached) else updates[-1]) / after

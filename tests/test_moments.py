@@ -1,0 +1,63 @@
+"""Success moment by moment, on tables by hand."""
+
+import pandas as pd
+import pytest
+
+from lib.study.metrics import KEYS
+from lib.study.moments import before, by_numbers, crossings, games_worth, last
+
+ROWS = pd.DataFrame(
+    [
+        ("exact/long_start", 0, "held", 0, 0, 3, 0.5),
+        ("exact/long_start", 0, "held", 1, 0, 4, 1e-7),
+        ("exact/long_start", 0, "held", 2, 0, 4, 1e-3),
+        ("exact/long_log", 0, "held", 0, 10, 3, 0.4),
+        ("exact/long_log", 0, "held", 1, 10, 4, 1e-7),
+        ("exact/long_log", 0, "held", 2, 10, 4, 1e-4),
+        ("exact/long_log", 0, "held", 0, 20, 3, 0.9),
+        ("exact/long_log", 0, "held", 1, 20, 4, 1e-5),
+        ("exact/long_log", 0, "held", 2, 20, 4, 1e-8),
+        ("exact/long_log", 1, "held", 0, 20, 3, 0.9),
+    ],
+    columns=["method", "seed", "set", "problem", "update", "numbers", "success"],
+)
+START = {"exact/long_log": "exact/long_start"}
+
+
+def test_sets_by_numbers():
+    rows = by_numbers(ROWS)
+    assert rows["set"].value_counts().to_dict() == {"held": 10, "held_n4": 6, "held_n3": 4}
+
+
+def test_the_last_update_is_that_of_each_run():
+    assert last(ROWS)["update"].tolist() == [0, 0, 0, 20, 20, 20, 20]
+
+
+def test_the_start_is_that_of_the_seed():
+    found = before(ROWS, START)
+    assert found[3:9].tolist() == [0.5, 1e-7, 1e-3] * 2 and found[9:].isna().all() and found[:3].isna().all()
+
+
+def test_crossings():
+    table = crossings(ROWS, START)
+    assert list(table.index.names) == KEYS and len(table) == 3
+    assert table.to_dict("list") == {
+        "up across 1e-6": [0, 1, 0],
+        "down across 1e-6": [0, 0, 1],
+        "doubled": [0, 1, 0],
+        "halved": [0, 0, 1],
+    }
+
+
+@pytest.mark.parametrize(
+    ("sampled", "worth"),
+    [
+        ({0: 0.1, 100: 0.3, 200: 0.5}, 128 * 100 / 100),  # as fast as the exact gradient
+        ({0: 0.1, 100: 0.2, 200: 0.3}, 128 * 200 / 100),  # half as fast
+        ({0: 0.1, 100: 0.15, 200: 0.2}, 128 * 200 / 100),  # never there: a lower bound
+        ({0: 0.1, 50: 0.3, 200: 0.5}, 128 * 50 / 100),  # twice as fast
+    ],
+)
+def test_games_that_an_exact_update_is_worth(sampled, worth):
+    exact = pd.Series({0: 0.1, 100: 0.3, 200: 0.4})
+    assert games_worth(exact, pd.Series(sampled), games=128) == pytest.approx(worth)
