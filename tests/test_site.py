@@ -4,7 +4,9 @@ import re
 from pathlib import Path
 from urllib.parse import unquote
 
+import nbformat
 import pytest
+from nbconvert.filters import markdown2html
 
 from lib.files import ROOT
 from lib.study import site as front
@@ -48,3 +50,33 @@ def test_every_link_of_the_site_leads_to_a_page_of_it(site):
 def test_a_picture_that_a_page_holds_itself_stays(tmp_path):
     page = '<img src="data:image/png;base64,AAAA" alt="figure"><img src="figures/none.png">'
     assert front.linked(page, "", tmp_path, {}) == page.replace("figures/none.png", "")
+
+
+def test_a_study_leads_back_and_to_the_next(site):
+    first, last = ((site / f"cpu-study-{name}-0.html").read_text() for name in ("ast", "coverage"))
+    for html in (first, last):
+        assert front.bar()[:-6] in html and all(label in front.bar() for label in front.BAR)
+    assert '<a href="cpu-study-coverage-0.html">Next analysis ›</a>' in first and "Analysis before" not in first
+    assert '<a href="cpu-study-ast-0.html">‹ Analysis before</a>' in last and "Next analysis" not in last
+
+
+TEX = re.compile(r"\$\$|\\(begin|frac|log|pi|lambda|text|tau|binom|sum)\b")
+
+
+@pytest.mark.parametrize("notebook", sorted((ROOT / "notebooks").glob("[0-9]*.ipynb")), ids=lambda path: path.stem)
+def test_no_formula_of_a_notebook_stays_tex(notebook):
+    """Every formula becomes MathML, which a browser draws without a script."""
+    cells = [cell["source"] for cell in nbformat.read(notebook, 4).cells if cell["cell_type"] == "markdown"]
+    html = front.formulas(str(markdown2html("\n\n".join(cells))))
+    plain = re.sub(r"<(pre|code)\b.*?</\1>", "", html, flags=re.DOTALL)
+    assert not TEX.search(plain), TEX.search(plain)
+
+
+def test_formulas_are_mathml_and_dollars_elsewhere_stay(site):
+    html = front.formulas("<p>$e^{-d/\\tau}$ and $$R = 1 &lt; 2$$ <code>$a$</code> for $5 and $6</p>")
+    assert html.count("<math") == 2 and 'display="block"' in html and "&#x0003C;" in html
+    assert "<code>$a$</code> for $5 and $6" in html
+    for path in site.glob("*.html"):
+        plain = re.sub(r"<(pre|code|script|style)\b.*?</\1>", "", path.read_text(), flags=re.DOTALL)
+        assert not TEX.search(plain), path.name
+    assert "<math" in (site / "cpu-study-ast-0.html").read_text() and "<math" in (site / "metrics.html").read_text()

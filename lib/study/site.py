@@ -2,17 +2,20 @@
 their own, and a page for each executed study.
 
 The site is made of README.md, figures/README.md, notebooks/README.md and the executed studies. A link between files of
-the repository leads to another page of the site, or becomes plain text if its target has no page.
+the repository leads to another page of the site, or becomes plain text if its target has no page. No page loads a
+script from the web, so that formulas are MathML, which browsers draw themselves.
 """
 
 import posixpath
 import re
 import shutil
 from collections.abc import Iterable
+from html import unescape
 from pathlib import Path
 from typing import NamedTuple
 
 import nbformat
+from latex2mathml.converter import convert
 from nbconvert import HTMLExporter
 from nbconvert.filters import markdown2html
 
@@ -24,8 +27,16 @@ STYLE = """
 body { max-width: 62rem; margin: 2rem auto; padding: 0 1rem; font: 1rem/1.5 system-ui, sans-serif; color: #222 }
 table { border-collapse: collapse; display: block; overflow-x: auto; font-size: 0.9rem }
 th, td { border-bottom: 1px solid #ddd; padding: 0.3rem 0.6rem; text-align: left; vertical-align: top }
-pre { background: #f6f6f6; padding: 0.8rem; overflow-x: auto } img { max-width: 100% } nav a { margin-right: 1.5rem }
+pre { background: #f6f6f6; padding: 0.8rem; white-space: pre-wrap } img { max-width: 100% }
+nav a { margin-right: 1.5rem }
 """
+STUDY_STYLE = """
+body > nav { padding: 1rem; font: 1rem/1.5 system-ui, sans-serif } body > nav a { margin-right: 1.5rem }
+.jp-Cell .highlight pre { white-space: pre-wrap; overflow-wrap: anywhere }
+"""
+# Formulas between dollars, in a paragraph of their own or in a line; a dollar before a digit behind it is money
+_FORMULA = re.compile(r"\$\$(.+?)\$\$|(?<![\\$\w])\$(?=\S)((?:[^$\n]|\n(?!\n))+?)(?<=\S)\$(?!\w)", re.DOTALL)
+_LITERAL = re.compile(r"(<(pre|code|script|style)\b.*?</\2>|<[^>]+>)", re.DOTALL)  # what holds no formula
 
 
 class Study(NamedTuple):
@@ -64,6 +75,26 @@ def linked(html: str, folder: str, site: Path, pages: dict[str, str]) -> str:
     return re.sub(r'<a href="((?!https?:)[^"]*)">(.*?)</a>', link, html, flags=re.DOTALL)
 
 
+def formulas(html: str) -> str:
+    """The HTML with its formulas in TeX turned into MathML. Code, scripts and tags stay as they are."""
+    pieces, at = [], 0
+    for literal in _LITERAL.finditer(html):
+        pieces += [_FORMULA.sub(_mathml, html[at : literal.start()]), literal[0]]
+        at = literal.end()
+    return "".join([*pieces, _FORMULA.sub(_mathml, html[at:])])
+
+
+def _mathml(formula: re.Match) -> str:
+    block, inline = formula.groups()
+    return convert(unescape(block or inline), display="block" if block else "inline")
+
+
+def bar(*further: tuple[str, str]) -> str:
+    """The links at the head of every page: those of BAR, and `further` ones, each a label and a page."""
+    links = [*zip(BAR, DOCUMENTS.values(), strict=True), *further]
+    return "<nav>" + "".join(f'<a href="{name}">{label}</a>' for label, name in links) + "</nav>"
+
+
 def page(text: str, folder: str, site: Path, pages: dict[str, str]) -> str:
     """The page of a Markdown text, with the anchors that GitHub would give its headings. Arguments as in `linked`."""
     html = re.sub(r"<a class=\"anchor-link\".*?</a>", "", str(markdown2html(text)))
@@ -71,9 +102,14 @@ def page(text: str, folder: str, site: Path, pages: dict[str, str]) -> str:
         r"<h(\d)[^>]*>(.*?)</h\1>", lambda m: f'<h{m[1]} id="{slug(m[2])}">{m[2]}</h{m[1]}>', html, flags=re.DOTALL
     )
     title = re.sub(r"^#+ ", "", text.splitlines()[0])
-    bar = "".join(f'<a href="{name}">{label}</a>' for label, name in zip(BAR, DOCUMENTS.values(), strict=True))
     head = f'<!doctype html><html lang="en"><meta charset="utf-8"><title>{title}</title><style>{STYLE}</style>'
-    return f"{head}\n<nav>{bar}</nav>\n{linked(html, folder, site, pages)}</html>\n"
+    return f"{head}\n{bar()}\n{formulas(linked(html, folder, site, pages))}</html>\n"
+
+
+def study_page(html: str, *further: tuple[str, str]) -> str:
+    """The page of an executed study in nbconvert's HTML, with the bar of all pages and `further` links."""
+    html = formulas(html).replace("</head>", f"<style>{STUDY_STYLE}</style></head>", 1)
+    return re.sub(r"<body[^>]*>", lambda body: body[0] + bar(*further), html, count=1)
 
 
 def build(studies: Iterable[Study], site: Path) -> Path:
@@ -87,9 +123,12 @@ def build(studies: Iterable[Study], site: Path) -> Path:
     pages = {f"notebooks/{study.notebook}.ipynb": study.page for study in reversed(studies)}
     pages |= DOCUMENTS | {study.page: study.page for study in studies}
     listing = "## Executed analyses\n\n"
-    for study in studies:
+    for study, before, after in zip(studies, [None, *studies], [*studies[1:], None], strict=False):
         notebook = nbformat.read(study.executed, 4)
-        (site / study.page).write_text(linked(exporter.from_notebook_node(notebook)[0], "notebooks", site, pages))
+        html = linked(exporter.from_notebook_node(notebook)[0], "notebooks", site, pages)
+        neighbours = (("‹ Analysis before", before), ("Next analysis ›", after))
+        further = [(label, neighbour.page) for label, neighbour in neighbours if neighbour]
+        (site / study.page).write_text(study_page(html, *further))
         title = notebook.cells[0].source.splitlines()[0].lstrip("# ")
         listing += f"* [{title}]({study.page}) ({study.about})\n"
     for source, name in DOCUMENTS.items():
