@@ -53,6 +53,7 @@ EVALUATION_SETS: dict[str, tuple[str, ...]] = {  # by their names in figures and
     "levels": ("levels", "test"),
     "showcase": ("showcase", "test"),
     "hub_test_50": ("3to4", "test", "hub"),  # the papers' problems; needs the network
+    "hub_test_5num_50": ("5num", "test", "hub"),  # those of `ast`, Table 5, with five numbers
 }
 NUMBERS = {int, Fraction}
 

@@ -26,7 +26,7 @@ PROMPTS = {  # style -> wording
         "User: Using the numbers [{nums}], write a program that computes {target}. One assignment a line, of the form "
         "variable = operand operator operand: an operand is one of the numbers or an earlier variable, an operator one "
         "of +, -, *, /. Use each number exactly once; the last line assigns to answer. Return the program in <answer> "
-        "</answer> tags.\nAssistant:\n"
+        "</answer> tags, and write nothing else: no words, no reasoning.\nAssistant:\n"
     ),
 }
 

@@ -139,8 +139,8 @@ class RLOOSettings(Optimisation):
     max_tokens: Tokens  # cap of a rollout
     temperature: Temperature
     engine: Engine  # the engine that draws the rollouts
-    warmup_steps: Whole  # first updates, over which the learning rate rises
-    decay_steps: Whole  # last updates, over which it falls to 0
+    warmup_steps: Whole  # first updates, over which the learning rate rises from 0, which is that of the first update
+    decay_steps: Whole  # last updates, over which it falls, to 1 / decay_steps of learning_rate in the last one
     average_from: Whole  # the policy is the mean of the weights from this update on; 0: the last weights
     importance_cap: Positive  # cap of the importance weight of a rollout
     entropy_coef: Weight

@@ -245,7 +245,8 @@ def restore(profile: str, groups: Groups) -> None:
         if spec.study or not (record := read_record(spec.reference)):
             print(f"{spec.name}: {'a study, which `make` draws' if spec.study else 'not published'}")
         elif spec.folder.exists() and any(spec.folder.iterdir()):
-            print(f"{spec.name}: stays as it is here, {spec.state}")
+            remedy = "" if spec.state == "done" else f"; delete {shown(spec.folder)} to restore it"
+            print(f"{spec.name}: stays as it is here, {spec.state}{remedy}")
         else:
             ignored = shutil.ignore_patterns("verdicts.parquet")
             temporary = spec.folder.with_name(f".{spec.folder.name}")  # renamed once it is whole
