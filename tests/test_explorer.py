@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from lib.files import MODELS, ROOT, write_table
 from lib.game.distance import distance_to_solutions, nearest_solution
 from lib.game.expression import parse
-from lib.game.problem import Problem
+from lib.game.problem import Problem, as_problem
 from lib.game.solver import solutions
 from lib.game.verifiers import STATUSES, VERIFIERS
 from lib.learn.demonstrations import random_expression
@@ -432,3 +432,18 @@ def test_a_new_filter_draws_the_first_page_once(project, monkeypatch):
     at["number"].value = 4
     at["verdicts"].value = ("correct",)
     assert len(drawn) == 3 and at["number"].value == at["number"].max == 1
+
+
+def test_what_passes_the_filters_is_saved_as_a_table(monkeypatch, tmp_path):
+    """All of it, not one page; its problems are written as a file of problems writes them."""
+    monkeypatch.setattr("lib.study.widgets.RUNS", tmp_path)
+    widget = opened().maps[1]["at"]
+    widget.differ.value = True
+    widget.export()
+    path = tmp_path / "scratch/rollouts.csv"
+    table = pd.read_csv(path, keep_default_na=False)
+    assert len(table) == len(widget.at) > widget.page and widget.saved.value.startswith(f"{len(table):,} lines in ")
+    chosen = widget.table.iloc[widget.at]
+    assert table["completion"].tolist() == chosen["completion"].tolist() and set(table["run"]) <= {*widget.runs}
+    first = chosen.iloc[0]
+    assert as_problem(table["nums"][0], table["target"][0]) == as_problem(first["nums"], first["target"])

@@ -14,7 +14,7 @@ import numpy as np
 import pandas as pd
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
-from lib.files import REFERENCE, RUNS
+from lib.files import REFERENCE, RUNS, write_table
 from lib.game.distance import nearest_solution
 from lib.game.expression import Expr, Neg, Num, children, leaves, render
 from lib.game.mdp import Action, count_solutions, initial, parse_action, render_number, step
@@ -162,6 +162,15 @@ def beside(table: pd.DataFrame, position: int, runs: Iterable[str], filtered: np
         if len(run_rows):
             positions.append(int(run_rows[(preferred.argmax() + draw) % len(run_rows)]))
     return positions
+
+
+def export(table: pd.DataFrame, positions: Iterable[int], path: Path) -> Path:
+    """Writes the rollouts at these positions of `table` as a .csv file, one line each: run, set, problem, nums (as a
+    problem's file has them), target, completion, status, count and solved. Raises OSError on a full disk."""
+    rows = table.iloc[list(positions)]
+    nums = [" ".join(map(str, one)) for one in rows["nums"]]
+    columns = ["run", "set", "problem", "nums", "target", "completion", "status", "tokens", "count", "solved"]
+    return write_table(rows.assign(nums=nums)[columns], path)
 
 
 # --- one rollout ----------------------------------------------------------------------------------

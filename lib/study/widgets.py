@@ -13,6 +13,7 @@ import ipywidgets as widgets
 import numpy as np
 import pandas as pd
 
+from lib.files import RUNS, shown
 from lib.game.verifiers import STATUSES
 from lib.rewards import REWARDS
 from lib.study import explorer
@@ -66,6 +67,7 @@ class Explorer:
             for widget in triggers:
                 widget.observe(action, "value")
         self.go.on_click(self.ask)
+        self.save.on_click(self.export)
 
     def _reading(self) -> widgets.Widget:
         self.search = widgets.Text(description="search", placeholder="sft, ast, trace, seed 0 ...", layout=WIDER)
@@ -82,11 +84,12 @@ class Explorer:
         self.draw = widgets.IntSlider(min=0, max=15, description="draw", layout=WIDE)
         self.rollouts = widgets.Select(rows=7, description="rollouts", layout={"width": "98%"})
         self.said, self.view = widgets.Label(), widgets.HTML()
+        self.save, self.saved = widgets.Button(description="save as CSV"), widgets.Label()
         filters = widgets.VBox([self.problem_set, self.least, self.sort, self.differ])
         run_menus = widgets.VBox([self.source, self.search, self.listed])
         controls = widgets.HBox([run_menus, filters, widgets.VBox([self.verdicts, self.reward])])
         controls.layout.flex_flow = "row wrap"
-        paging = widgets.HBox([self.number, self.draw])
+        paging = widgets.HBox([self.number, self.draw, self.save, self.saved])
         return widgets.VBox([controls, self.chosen, self.said, self.rollouts, paging, self.view])
 
     def _asking(self) -> widgets.Widget:
@@ -175,6 +178,18 @@ class Explorer:
             return
         positions = explorer.beside(self.table, self.rollouts.value, self.chosen.value, self.at, self.draw.value)
         self.view.value = explorer.page(self.table, positions, self.reward.value)
+
+    def export(self, _=None) -> None:
+        """The button was clicked: write all rollouts that pass the filters to a file."""
+        if self.table is None or not len(self.at):
+            self.saved.value = "no rollout is chosen"
+            return
+        try:
+            path = explorer.export(self.table, self.at, RUNS / "scratch/rollouts.csv")
+        except OSError as error:
+            self.saved.value = str(error)
+            return
+        self.saved.value = f"{len(self.at):,} lines in {shown(path)}"
 
     # --- tab "ask a policy" ---
 
