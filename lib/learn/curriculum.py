@@ -148,6 +148,7 @@ class Predicted(Curriculum):
 
     memory = 20.0  # updates
     width = 5  # features of a problem
+    predicted: np.ndarray  # of the problems that were drawn last
 
     def __init__(self, *data):
         super().__init__(*data)

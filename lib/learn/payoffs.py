@@ -106,7 +106,7 @@ def _every_end(problem: Problem, states: dict, moves: dict) -> list[tuple]:
     """(history, keys of the states passed, whether an illegal tag follows) of each end of a
     problem's games. Enters the states that are read and their moves into `states` and `moves`."""
     ends = []
-    open_ = [(mdp.initial(problem), (mdp.initial(problem).key,))]
+    open_: list[tuple] = [(mdp.initial(problem), (mdp.initial(problem).key,))]
     while open_:
         state, passed = open_.pop()
         ends.append((state.history, passed, not state.terminal))

@@ -67,7 +67,7 @@ def by_group(scores: pd.DataFrame, column: str = "any") -> pd.DataFrame:
     the second most in the paper. solved in L1, L2, L5 and L6: the share of their problems.
     """
     solved = scores.loc[scores.index.isin(["levels"], level="set"), column].astype(float).dropna()
-    group = solved.index.get_level_values("problem").map(groups())
+    group = solved.index.get_level_values("problem").map(groups().to_dict())
     failures = 1 - solved
     hardest = failures.where(group == "L9", 0.0)
     second = failures.where(group == "L7", 0.0)

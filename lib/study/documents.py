@@ -13,6 +13,7 @@ from collections import defaultdict
 from collections.abc import Callable
 from statistics import median
 from textwrap import fill
+from typing import Any
 
 import pandas as pd
 
@@ -43,7 +44,8 @@ def figures(name: str, *index: str) -> pd.DataFrame:
 
 def at(table: pd.DataFrame | pd.Series, *key: str) -> pd.Series:
     """The one row of a table with this key."""
-    return pd.Series(table.loc[key[0] if len(key) == 1 else key])
+    where: Any = key[0] if len(key) == 1 else key
+    return pd.Series(table.loc[where])
 
 
 # The results table
@@ -211,7 +213,7 @@ def check_findings(many: float) -> None:
     runs = runs[["rloo/sparse_533", "rloo/cov_pass4_533"]]
     require(bool((runs == 5).all()), f"say how many runs have {many:,.0f} rollouts: {dict(runs)}")
     long_ast = claimed.loc["ast-34", "seeds"]
-    require(long_ast == 5, "say how many runs of the AST reward are long")
+    require(bool(long_ast == 5), "say how many runs of the AST reward are long")
     rests_on = {
         "the sentences on our own two studies": {
             "exact-5": "holds",
@@ -299,7 +301,7 @@ def _at_equal_tokens(table: str, method: str) -> pd.Series:
 
 def _count() -> str:
     """How many claims of the reports hold that were written before any result."""
-    first = figures("grand_tally", "study", "written").loc[("all", "before")]
+    first = at(figures("grand_tally", "study", "written"), "all", "before")
     answered = first[["holds", "reversed", "open"]].sum()
     return f"""\
 Of **{answered} comparisons** of the reports, written before any result, {first["holds"]} hold,

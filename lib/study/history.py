@@ -156,7 +156,8 @@ def file(name: str) -> bytes | None:
 
 def today(record: dict) -> str:
     """The name of a run by the names of today."""
-    return record["run"] if "method" in record else renamed().get(record["run"].partition("_seed")[0], record["run"])
+    name: str = record["run"]
+    return name if "method" in record else renamed().get(name.partition("_seed")[0]) or name
 
 
 def policy(run: str) -> str:

@@ -104,13 +104,13 @@ def family(name: str) -> str:
     return name.rstrip("bcd")
 
 
-def first_form(name: str) -> tuple[str, tuple | None]:
+def first_form(name: str) -> tuple[str, tuple]:
     """The first commit that holds a claim of this family, and the form that it has there."""
     for commit, forms in versions():
         for other in sorted(forms):
             if family(other) == family(name):
                 return commit, forms[other][0]
-    return "", None
+    return "", ()
 
 
 def written_in(name: str, asked: tuple) -> str:
@@ -127,6 +127,8 @@ def searched_with(settings: str, search: dict) -> bool:
     options = dict(re.findall(r"([Tλαβ])=?([\d.]+)", settings))
     budget = re.match(r"(\d+)/(\d+)", settings)
     rerank = re.search(r"\+(\w+)", settings)
+    if budget is None:
+        return False
     asked = {"beams": int(budget[1]), "samples": int(budget[2]), "rerank": rerank[1] if rerank else "none"}
     asked |= {"weight": float(options.get("λ", 1)), "alpha": float(options.get("α", 0.2))}
     asked |= {"beta": float(options.get("β", 0.05))}

@@ -93,14 +93,14 @@ def at_tokens(tallies: pd.DataFrame, budgets: Mapping[str, float] | float, most:
     """
     found = []
     for (method, _), part in tallies.groupby(["method", "set"], sort=False):
-        budget = budgets if isinstance(budgets, int | float) else budgets.get(method, np.nan)
+        budget = budgets if isinstance(budgets, int | float) else budgets.get(str(method), np.nan)
         found.append(_between(curve(part, most), budget))
     return pd.concat(found).rename("accuracy") if found else tallies["n"].rename("accuracy")  # which is empty
 
 
 def _between(points: pd.DataFrame, budget: float) -> pd.Series:
     """The accuracies at a budget, from a `curve` of one method on one set."""
-    means = points["tokens"].mean().to_numpy()
+    means = np.asarray(points["tokens"].mean())
     if not means[0] <= budget <= means[-1]:
         return pd.Series(np.nan, points.index)
     place = float(np.interp(budget, means, np.arange(len(means))))
@@ -115,7 +115,7 @@ def summary(tallies: pd.DataFrame, most: int = MOST) -> pd.DataFrame:
     tables = []
     for _, part in tallies.groupby(["method", "set"], sort=False):
         points = curve(part, most)
-        table = estimates(points["accuracy"]).rename(columns={"metric": "attempts"})
+        table = estimates(pd.DataFrame(points["accuracy"])).rename(columns={"metric": "attempts"})
         tables.append(table.assign(tokens=points["tokens"].groupby("method").mean().iloc[0].to_numpy()))
     columns = ["set", "method", "attempts", "tokens", *COLUMNS]
     return pd.concat([pd.DataFrame(columns=columns), *tables], ignore_index=True)[columns].infer_objects()

@@ -25,10 +25,11 @@ setting      a parameter of the run: the change is the setting itself
 
 import json
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from fnmatch import fnmatch
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -85,6 +86,11 @@ def about(folder: Path) -> str:
     return "/".join(Path(value).parts[-3:-1]) if value else fields["method"]
 
 
+def each(table: pd.DataFrame) -> Iterator[Any]:
+    """The rows of a table as named tuples, whose fields have the types of the file."""
+    return table.itertuples()
+
+
 def checked(studies: str | Sequence[str], runs: Runs, primary_set: str) -> pd.DataFrame:
     """The rows of the studies that `runs` can answer, each with its number and a 95% interval. Columns COLUMNS. acted:
     whether the estimate reaches the threshold; sure: whether the whole interval does. `primary_set`: for rows that
@@ -95,7 +101,7 @@ def checked(studies: str | Sequence[str], runs: Runs, primary_set: str) -> pd.Da
     table = table[table["study"].isin(studies)]
     kinds = {"search": "searches", "calibration": "calibration", "samples": "samples"}
     rows = []
-    for row in table.itertuples():
+    for row in each(table):
         known = runs.methods(kinds.get(row.source, "training"))
         matching = {name for name in known - named if fnmatch(name, row.method)} | (known & {row.method})
         for method in sorted(matching):
@@ -110,7 +116,8 @@ def answer(row, values: pd.DataFrame) -> dict | None:
     """One row of `checked`, from the values of its metric, as `lib.study.intervals` takes them. None if a method lacks
     them."""
     weights = {row.method: 1.0} if row.of == "level" else {row.method: 1.0, row.baseline: -1.0}
-    values = np.log(values) if row.of == "ratio" else values
+    if row.of == "ratio":
+        values = pd.DataFrame(np.log(values))
     results = {} if values.empty else intervals.measured(values, {"check": weights})
     if not results:
         return None
@@ -259,7 +266,7 @@ def of_reward(
     index = pd.MultiIndex.from_tuples([*rows], names=metrics.KEYS[1:])
     of_problems = pd.Series([*rows.values()], index, dtype=object)
     if metric == "correct texts that earn more":
-        sums = of_problems.map(lambda totals: (totals > 1e-9).sum()).astype(float)
+        sums = of_problems.map(lambda totals: np.count_nonzero(np.asarray(totals) > 1e-9)).astype(float)
         return metrics.share(sums, of_problems.map(len).astype(float)).to_frame(metric)
     if metric.startswith("added spread between problems"):
         spread = of_problems.map(np.mean).astype(float).groupby("seed").std(ddof=0)
@@ -281,8 +288,8 @@ def shown(table: pd.DataFrame) -> pd.DataFrame:
     names = {"level": "", "difference": " (difference)", "ratio": " (ratio)"}
     acted = table["acted"].map({True: "yes", False: "no"}).astype(object).fillna("not run")
     columns = {
-        "method": table["method"].map(plots.label),
-        "compared with": table["baseline"].fillna("").map(lambda name: plots.label(name) if name else ""),
+        "method": table["method"].astype(str).map(plots.label),
+        "compared with": table["baseline"].fillna("").map(lambda name: plots.label(str(name)) if name else ""),
         "is meant to": table["what"],
         "number": table["metric"] + table["of"].map(names).astype(object),
         "ours": metrics.as_text(table, scale=1, digits=3).where(table["estimate"].notna(), ""),
@@ -299,9 +306,9 @@ def collected(tables: Iterable[pd.DataFrame]) -> pd.DataFrame:
     keys = ["method", "metric"]
     answered = pd.concat([pd.DataFrame(columns=COLUMNS), *tables], ignore_index=True).drop_duplicates(keys)
     rows = []
-    for row in planned().itertuples():
+    for row in each(planned()):
         exact = answered["method"].eq(row.method)
-        fits = answered["method"].map(lambda name, row=row: fnmatch(name, row.method)).astype(bool)
+        fits = answered["method"].map(lambda name, row=row: fnmatch(str(name), row.method)).astype(bool)
         part = answered[(exact if exact.any() else fits & ("*" in row.method)) & answered["metric"].eq(row.metric)]
         empty = pd.DataFrame([{name: getattr(row, name, None) for name in COLUMNS}])
         rows.append(part if len(part) else empty)
