@@ -448,6 +448,8 @@ def test_how_many_problems_are_solved_on_loading_depends_on_the_largest(tmp_path
 
 INTERRUPTED = """
 import os, signal, sys, threading, time
+
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell in the background ignores it
 from lib.game.problem import load_set
 
 def interrupt():

@@ -122,8 +122,11 @@ def verify_steps(completion: str, problem: Problem) -> list[Step]:
     The pool starts as the problem's numbers. A step whose operands are in the pool takes them out and puts its stated
     result in, right or wrong: a slip counts once, and not again in each step that builds on it. A step whose operands
     are not in the pool, but are among the problem's numbers, starts a new attempt with a full pool. Any other step
-    leaves the pool unchanged. A new line or a check (`98? no`) does not start an attempt.
+    leaves the pool unchanged. A new line or a check (`98? no`) does not start an attempt. Raises TypeError if the
+    completion is not a text.
     """
+    if not isinstance(completion, str):
+        raise TypeError(f"a completion is a text, not {type(completion).__name__}")
     pool, attempt, seen, steps = list(problem.nums), 0, set(), []
     for span, equation in islice(_equations(completion), MAX_STEPS):
         rest = None if equation.operands is None else without(pool, equation.operands)
