@@ -1,4 +1,5 @@
-"""Settings that must precede the import of torch (one thread, no network), and the fixtures that all tests share."""
+"""Settings that must precede the import of torch (one thread, no network), and the fixtures that
+all tests share."""
 
 import os
 import shutil
@@ -15,26 +16,45 @@ import pytest
 
 from tests.warm import SOCKET, WAIT
 
-os.environ.update(OMP_NUM_THREADS="1", TOKENIZERS_PARALLELISM="false", HF_HUB_OFFLINE="1", HF_HUB_DISABLE_TELEMETRY="1")
-# Tests start some two hundred processes: what one has compiled, the others read, even where it is not kept otherwise.
+os.environ.update(
+    OMP_NUM_THREADS="1",
+    TOKENIZERS_PARALLELISM="false",
+    HF_HUB_OFFLINE="1",
+    HF_HUB_DISABLE_TELEMETRY="1",
+)
+# Tests start some two hundred processes: what one has compiled, the others read, even where it is
+# not kept otherwise.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 sys.dont_write_bytecode = False
 # jsonschema is imported by some tests before lib.runs, which says why it does without this module.
 sys.modules.setdefault("rfc3987_syntax", None)
-# No test sees what was made in data/runs, and none leaves anything there: set before anything imports lib.files.
+# No test sees what was made in data/runs, and none leaves anything there: set before anything
+# imports lib.files.
 OURS = "runs-of-tests-"
-if OURS not in os.environ.get("COUNTDOWN_RUNS", ""):  # workers take that of the process that started them
+# workers take that of the process that started them
+if OURS not in os.environ.get("COUNTDOWN_RUNS", ""):
     RUNS_OF_TESTS = tempfile.TemporaryDirectory(prefix=OURS)  # deleted when this process ends
     os.environ["COUNTDOWN_RUNS"] = RUNS_OF_TESTS.name
 RUNS_OF_THE_USER = Path(__file__).resolve().parents[1] / "data/runs"
-USED: list[str] = []  # files and folders of the user's that this process has opened, listed or changed
+# files and folders of the user's that this process has opened, listed or changed
+USED: list[str] = []
 
 
 def note_use(event: str, arguments: tuple) -> None:
-    if event in ("open", "os.listdir", "os.scandir", "os.mkdir", "os.rename", "os.remove", "os.rmdir"):
+    if event in (
+        "open",
+        "os.listdir",
+        "os.scandir",
+        "os.mkdir",
+        "os.rename",
+        "os.remove",
+        "os.rmdir",
+    ):
         path = arguments[0]
         if isinstance(path, str | Path) and "data/runs" in str(path):
-            USED.extend([str(path)] if Path(path).absolute().is_relative_to(RUNS_OF_THE_USER) else [])
+            USED.extend(
+                [str(path)] if Path(path).absolute().is_relative_to(RUNS_OF_THE_USER) else []
+            )
 
 
 sys.addaudithook(note_use)
@@ -51,17 +71,20 @@ def leaves_the_users_runs_alone() -> Iterator[None]:
 
 @pytest.fixture(autouse=True)
 def code_may_be_edited_while_tests_run(monkeypatch: pytest.MonkeyPatch) -> None:
-    """`Run` refuses a kernel whose code was edited. Tests run for minutes, while somebody may edit lib/; the refusal is
-    tested in a process of its own."""
+    """`Run` refuses a kernel whose code was edited. Tests run for minutes, while somebody may edit
+    lib/; the refusal is tested in a process of its own."""
     monkeypatch.setattr("lib.runs.folder.refuse_edited_code", lambda: None)
 
 
 def copy_of_the_repository(folder: Path) -> Path:
-    """All files that are or could be committed, in `folder`. Nobody may write to its data/reference, a link to ours."""
+    """All files that are or could be committed, in `folder`. Nobody may write to its
+    data/reference, a link to ours."""
     from lib.files import ROOT
 
     listed = ["git", "ls-files", "-co", "--exclude-standard"]
-    for name in subprocess.run(listed, cwd=ROOT, capture_output=True, text=True, check=True).stdout.splitlines():
+    for name in subprocess.run(
+        listed, cwd=ROOT, capture_output=True, text=True, check=True
+    ).stdout.splitlines():
         if (ROOT / name).is_file() and not name.startswith("data/reference/"):
             (folder / name).parent.mkdir(parents=True, exist_ok=True)
             shutil.copy(ROOT / name, folder / name)
@@ -71,7 +94,8 @@ def copy_of_the_repository(folder: Path) -> Path:
 
 @cache
 def this_project():
-    """The runs of this checkout, resolved once for all tests of a worker that only read them; a `Project`."""
+    """The runs of this checkout, resolved once for all tests of a worker that only read them; a
+    `Project`."""
     from lib.runs.plan import Project
 
     return Project()
@@ -81,19 +105,30 @@ SERVER = "WARM_KERNELS_FOLDER"  # where the session's one server listens: worker
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Start the process from which kernels are forked (tests/warm.py), once for all workers; it ends with the session.
+    """Start the process from which kernels are forked (tests/warm.py), once for all workers; it
+    ends with the session.
 
     There is none where the system cannot watch over a fork, which Linux can.
     """
     if "PYTEST_XDIST_WORKER" in os.environ or not hasattr(os, "pidfd_open"):
         return
-    environment = {key: value for key, value in os.environ.items() if not key.startswith("COUNTDOWN_")}
-    environment |= {"OPENBLAS_NUM_THREADS": "1", "MPLBACKEND": "module://matplotlib_inline.backend_inline"}
-    environment |= {"PYDEVD_DISABLE_FILE_VALIDATION": "1"}  # or the debugger prints a warning among the results
-    folder = tempfile.TemporaryDirectory(prefix="warm-", dir="/tmp")  # short: the name of a socket has 100 bytes
+    environment = {
+        key: value for key, value in os.environ.items() if not key.startswith("COUNTDOWN_")
+    }
+    environment |= {
+        "OPENBLAS_NUM_THREADS": "1",
+        "MPLBACKEND": "module://matplotlib_inline.backend_inline",
+    }
+    # or the debugger prints a warning among the results
+    environment |= {"PYDEVD_DISABLE_FILE_VALIDATION": "1"}
+    # short: the name of a socket has 100 bytes
+    folder = tempfile.TemporaryDirectory(prefix="warm-", dir="/tmp")
     program = Path(__file__).parent / "warm.py"
-    shutil.copy(program, f"{folder.name}/ipykernel_launcher.py")  # found first, it stands in for ipykernel's own
-    server = subprocess.Popen([sys.executable, "-I", program, f"{folder.name}/socket"], env=environment)
+    # found first, it stands in for ipykernel's own
+    shutil.copy(program, f"{folder.name}/ipykernel_launcher.py")
+    server = subprocess.Popen(
+        [sys.executable, "-I", program, f"{folder.name}/socket"], env=environment
+    )
     os.environ[SERVER] = folder.name
 
     def end() -> None:
@@ -107,7 +142,8 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.fixture(scope="session")
 def warm() -> dict[str, str]:
-    """What an environment has to say for kernels to be forked from that process; nothing where there is none."""
+    """What an environment has to say for kernels to be forked from that process; nothing where
+    there is none."""
     if SERVER not in os.environ:
         return {}
     folder, end = os.environ[SERVER], time.monotonic() + WAIT
@@ -126,7 +162,8 @@ def warm_kernels(warm, monkeypatch) -> None:
 
 @pytest.fixture
 def unrendered(monkeypatch) -> None:
-    """Figures are built and laid out, and their files are empty: for tests of tables. Others render every figure."""
+    """Figures are built and laid out, and their files are empty: for tests of tables. Others render
+    every figure."""
     from matplotlib.figure import Figure
 
     def savefig(figure: Figure, path: Path, **_) -> None:
@@ -138,8 +175,9 @@ def unrendered(monkeypatch) -> None:
 
 
 def linear(read: Callable[[str], object], text: str) -> bool:
-    """Whether four times the text takes about four times as long, at the best of five tries: in quadratic time it takes
-    sixteen. The clock is this process's own, and 20 ms are its noise; no bound in seconds holds on every machine."""
+    """Whether four times the text takes about four times as long, at the best of five tries: in
+    quadratic time it takes sixteen. The clock is this process's own, and 20 ms are its noise; no
+    bound in seconds holds on every machine."""
 
     def seconds(some: str) -> float:
         began = time.process_time()
@@ -150,7 +188,8 @@ def linear(read: Callable[[str], object], text: str) -> bool:
     return any(seconds(text) < 8 * seconds(quarter) + 0.02 for _ in range(5))
 
 
-# The longest files first (--dist loadfile --no-loadscope-reorder), lest one worker is left alone with them at the end.
+# The longest files first (--dist loadfile --no-loadscope-reorder), lest one worker is left alone
+# with them at the end.
 LONGEST = [
     f"test_{name}"
     for name in (
@@ -172,7 +211,11 @@ LONGEST = [
 
 
 def pytest_collection_modifyitems(items):
-    items.sort(key=lambda item: LONGEST.index(item.path.stem) if item.path.stem in LONGEST else len(LONGEST))
+    items.sort(
+        key=lambda item: (
+            LONGEST.index(item.path.stem) if item.path.stem in LONGEST else len(LONGEST)
+        )
+    )
 
 
 @pytest.fixture
@@ -183,10 +226,15 @@ def checkout(tmp_path: Path):
 
     for name in ("lib/__init__.py", "lib/files.py", "Snakefile"):
         (tmp_path / name).parent.mkdir(exist_ok=True)
-        shutil.copy2(ROOT / name, tmp_path / name)  # with its time, by which Python knows what is compiled
-    shutil.copytree(ROOT / "lib/runs", tmp_path / "lib/runs", ignore=shutil.ignore_patterns("*.pyc.*"))
+        # with its time, by which Python knows what is compiled
+        shutil.copy2(ROOT / name, tmp_path / name)
+    shutil.copytree(
+        ROOT / "lib/runs", tmp_path / "lib/runs", ignore=shutil.ignore_patterns("*.pyc.*")
+    )
     notebooks, train = tmp_path / "notebooks", (scratch.TRAIN_CODE, scratch.TRAIN_END)
-    scratch.write_notebook(notebooks / "base.ipynb", scratch.BASE, f"init = 'none'\n{train[0]}", train[1])
+    scratch.write_notebook(
+        notebooks / "base.ipynb", scratch.BASE, f"init = 'none'\n{train[0]}", train[1]
+    )
     scratch.write_notebook(notebooks / "train.ipynb", scratch.TRAIN, *train)
     scratch.write_notebook(notebooks / "study.ipynb", scratch.STUDY, scratch.STUDY_CODE)
     project = scratch.Checkout(tmp_path)

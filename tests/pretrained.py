@@ -1,10 +1,10 @@
 """A real pretrained model in the whole study, about ten core-minutes: `make test-pretrained`.
 
-SmolLM2-135M-Instruct comes from a package of the index; its four-bit weights are converted into an ordinary folder of
-transformers. In a copy of the repository that folder replaces the hub, and reduced runs of profile gpu8 start from it:
-samples of the untouched model, SFT, samples, two RLOO updates, samples, and the explorer on them. They test what a
-model with random weights cannot: a vocabulary without our tags, text in other words than ours, and real memory use.
-"""
+SmolLM2-135M-Instruct comes from a package of the index; its four-bit weights are converted into an
+ordinary folder of transformers. In a copy of the repository that folder replaces the hub, and
+reduced runs of profile gpu8 start from it: samples of the untouched model, SFT, samples, two RLOO
+updates, samples, and the explorer on them. They test what a model with random weights cannot: a
+vocabulary without our tags, text in other words than ours, and real memory use."""
 
 import json
 import os
@@ -19,20 +19,38 @@ import yaml
 
 from tests.conftest import copy_of_the_repository
 
-FOLDER = Path(sys.executable).parents[1] / "pretrained"  # the packages and the converted model, apart from the rest
+# the packages and the converted model, apart from the rest
+FOLDER = Path(sys.executable).parents[1] / "pretrained"
 GGUF = "SmolLM2-135M-Instruct.Q4_1.gguf"
 HUB = "HuggingFaceTB/SmolLM2-135M"
 EOS = "<|im_end|>"
 SMALL = {
     "10_train_sft": {
-        **{"batch_size": 8, "most_failures": 1, "eval_demonstrations": 16, "log_every": 1, "eval_every": 12},
+        **{
+            "batch_size": 8,
+            "most_failures": 1,
+            "eval_demonstrations": 16,
+            "log_every": 1,
+            "eval_every": 12,
+        },
         **{"max_tokens": 120},
     },
     "11_train_rloo": {
-        **{"steps": 2, "problems_per_step": 2, "group_size": 8, "micro_batch": 4, "max_tokens": 120},
+        **{
+            "steps": 2,
+            "problems_per_step": 2,
+            "group_size": 8,
+            "micro_batch": 4,
+            "max_tokens": 120,
+        },
         **{"eval_problems": 4, "eval_every": 2, "save_every": 2},
     },
-    "15_sample_rollouts": {"sets": {"heldout_1000": 1}, "limit": 24, "max_tokens": 150, "batch": 24},
+    "15_sample_rollouts": {
+        "sets": {"heldout_1000": 1},
+        "limit": 24,
+        "max_tokens": 150,
+        "batch": 24,
+    },
 }
 DEMONSTRATIONS = {"demonstrations": 96, "learning_rate": 5e-4}
 RUNS = ["sample/base", "sft/free", "sample/sft_free", "rloo/sparse", "sample/rloo_sparse"]
@@ -52,26 +70,43 @@ print(json.dumps([at[name].value for name in ("said", "view", "answered", "judge
 
 
 def convert(package: Path, folder: Path) -> None:
-    """An ordinary folder of transformers from a GGUF file: weights in float32, and a tokenizer by its own lists.
+    """An ordinary folder of transformers from a GGUF file: weights in float32, and a tokenizer by
+    its own lists.
 
-    What `from_pretrained` makes of the file cannot be saved, as it counts as quantized, so its weights move to a plain
-    model. Its tokenizer would end with <|im_start|>, where the file says <|im_end|>."""
+    What `from_pretrained` makes of the file cannot be saved, as it counts as quantized, so its
+    weights move to a plain model. Its tokenizer would end with <|im_start|>, where the file says
+    <|im_end|>."""
     from gguf import GGUFReader
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers
-    from transformers import AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
+    from transformers import (
+        AutoModelForCausalLM,
+        LlamaConfig,
+        LlamaForCausalLM,
+        PreTrainedTokenizerFast,
+    )
 
     read = AutoModelForCausalLM.from_pretrained(package, gguf_file=GGUF, dtype="float32")
-    given = {name: value for name, value in read.config.to_dict().items() if name != "quantization_config"}
+    given = {
+        name: value
+        for name, value in read.config.to_dict().items()
+        if name != "quantization_config"
+    }
     model = LlamaForCausalLM(LlamaConfig.from_dict(given))
     model.load_state_dict(read.state_dict())
 
     fields = GGUFReader(package / GGUF).fields
     words, kinds, merges, end = (
-        fields[f"tokenizer.ggml.{name}"].contents() for name in ("tokens", "token_type", "merges", "eos_token_id")
+        fields[f"tokenizer.ggml.{name}"].contents()
+        for name in ("tokens", "token_type", "merges", "eos_token_id")
     )
     assert words[end] == EOS
-    tokenizer = Tokenizer(models.BPE({word: i for i, word in enumerate(words)}, [tuple(m.split(" ")) for m in merges]))
-    digits, letters = pre_tokenizers.Digits(individual_digits=True), pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer = Tokenizer(
+        models.BPE({word: i for i, word in enumerate(words)}, [tuple(m.split(" ")) for m in merges])
+    )
+    digits, letters = (
+        pre_tokenizers.Digits(individual_digits=True),
+        pre_tokenizers.ByteLevel(add_prefix_space=False),
+    )
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence([digits, letters])
     tokenizer.decoder = decoders.ByteLevel()
     special = [word for word, kind in zip(words, kinds, strict=True) if kind == 3]
@@ -99,7 +134,8 @@ def declare(root: Path) -> None:
 
 
 def told(folder: Path) -> dict:
-    """What a run says of itself: core-seconds, GiB at the peak and as predicted, its policy's answers."""
+    """What a run says of itself: core-seconds, GiB at the peak and as predicted, its policy's
+    answers."""
     record, said = json.loads((folder / "run.json").read_text()), (folder / "log.txt").read_text()
     predicted = re.search(r"memory: about ([\d.]+) GiB", said)
     row = {"core_seconds": record["core_seconds"], "GiB": record["peak_memory_mb"] / 1024}
@@ -122,8 +158,14 @@ def checkpoints_are_ordinary(runs: Path) -> None:
     from lib.learn.model import PROBE, load_tokenizer
 
     for run in ("sft/free/0", "rloo/sparse/0"):
-        ours, usual = load_tokenizer(runs / run), AutoTokenizer.from_pretrained(runs / run / "checkpoint")
-        assert ours(PROBE).input_ids == usual(PROBE).input_ids and ours.eos_token == usual.eos_token == EOS
+        ours, usual = (
+            load_tokenizer(runs / run),
+            AutoTokenizer.from_pretrained(runs / run / "checkpoint"),
+        )
+        assert (
+            ours(PROBE).input_ids == usual(PROBE).input_ids
+            and ours.eos_token == usual.eos_token == EOS
+        )
         assert ours.decode(ours(PROBE).input_ids) == PROBE
 
 
@@ -140,9 +182,16 @@ def main() -> None:
         command = [sys.executable, "-m", "lib.runs", "make", "gpu8", *RUNS, "--cores", "1"]
         subprocess.run(command, cwd=root, env=environment, check=True)
         table = pd.DataFrame({run: told(runs / "gpu8" / run / "0") for run in RUNS}).T.astype(float)
-        print(table.round(2).to_string(), f"{table['core_seconds'].sum() / 60:.1f} core-minutes", sep="\n")
+        print(
+            table.round(2).to_string(),
+            f"{table['core_seconds'].sum() / 60:.1f} core-minutes",
+            sep="\n",
+        )
 
-        sft, rloo = (pd.read_csv(runs / "gpu8" / run / "0/metrics.csv") for run in ("sft/free", "rloo/sparse"))
+        sft, rloo = (
+            pd.read_csv(runs / "gpu8" / run / "0/metrics.csv")
+            for run in ("sft/free", "rloo/sparse")
+        )
         assert sft["loss"].iloc[-1] < sft["loss"].iloc[0] / 2, sft["loss"]
         assert table.loc["sample/sft_free", "answered"] > table.loc["sample/base", "answered"] + 0.2
         assert len(rloo) == 2 and rloo["importance_mean"].between(0.98, 1.02).all(), rloo.T
@@ -150,7 +199,11 @@ def main() -> None:
         assert short.empty, f"more memory than was predicted: {short}"
         checkpoints_are_ordinary(runs / "gpu8")
         opened = subprocess.run(
-            [sys.executable, "-c", EXPLORER], cwd=root, env=environment, capture_output=True, text=True
+            [sys.executable, "-c", EXPLORER],
+            cwd=root,
+            env=environment,
+            capture_output=True,
+            text=True,
         )
         assert opened.returncode == 0, opened.stderr[-3000:]
         said, view, answered, judged = json.loads(opened.stdout.splitlines()[-1])

@@ -1,9 +1,9 @@
-"""Resuming under load: a small group of runs, killed again and again at random moments, ends like an undisturbed one.
+"""Resuming under load: a small group of runs, killed again and again at random moments, ends like
+an undisturbed one.
 
-`make test-resume KILLS=20 GROUP=paths`. Each time, one random process of the study (the command that was given,
-Snakemake, a runner, a kernel) gets SIGKILL, and then the same command is given again. At the end, all results must
-equal those of an undisturbed study.
-"""
+`make test-resume KILLS=20 GROUP=paths`. Each time, one random process of the study (the command
+that was given, Snakemake, a runner, a kernel) gets SIGKILL, and then the same command is given
+again. At the end, all results must equal those of an undisturbed study."""
 
 import os
 import random
@@ -19,7 +19,8 @@ from lib.files import ROOT
 from tests.test_notebooks import front_door, same_results
 
 SIGNS = ("lib.runs make", "-m snakemake", "lib.runs run", "ipykernel_launcher")
-SHORTEST = 30.0  # seconds: the front door and Snakemake take some of them before the first run begins
+# seconds: the front door and Snakemake take some of them before the first run begins
+SHORTEST = 30.0
 
 
 def processes(runs: Path) -> list[tuple[str, int]]:
@@ -36,7 +37,8 @@ def processes(runs: Path) -> list[tuple[str, int]]:
 
 
 def killed_once(group: str, runs: Path, rng: random.Random, longest: float) -> str:
-    """Start the study, kill one of its processes within `longest` seconds, wait for the rest to end.
+    """Start the study, kill one of its processes within `longest` seconds, wait for the rest to
+    end.
 
     Whom it hit; "" if the study had ended before.
     """
@@ -56,7 +58,8 @@ def killed_once(group: str, runs: Path, rng: random.Random, longest: float) -> s
         said = front.communicate()[0].decode()
         assert front.returncode == 0, said
         return ""
-    role = rng.choice(sorted({role for role, _ in there}))  # a role first: there are more runners than front doors
+    # a role first: there are more runners than front doors
+    role = rng.choice(sorted({role for role, _ in there}))
     victim = rng.choice([process for found, process in there if found == role])
     os.kill(victim, signal.SIGKILL)
     front.communicate()
@@ -87,10 +90,14 @@ def main(kills: int, group: str, seed: int) -> None:
                 print(f"nobody, it had ended: {same} results are the same; begins anew", flush=True)
                 shutil.rmtree(killed)
         front_door(group, killed)
-        print(f"seed {seed}: {same_results(killed / 'smoke', quiet / 'smoke')} results are the same as without kills")
+        print(
+            f"seed {seed}: {same_results(killed / 'smoke', quiet / 'smoke')} results are the same as without kills"
+        )
 
 
 if __name__ == "__main__":
     main(
-        int(sys.argv[1]), sys.argv[2], int(sys.argv[3]) if len(sys.argv) > 3 else random.SystemRandom().randrange(10**6)
+        int(sys.argv[1]),
+        sys.argv[2],
+        int(sys.argv[3]) if len(sys.argv) > 3 else random.SystemRandom().randrange(10**6),
     )

@@ -1,8 +1,8 @@
-"""Run All, as a person does it: every notebook of a copy of the repository, from top to bottom, with its own
-parameters.
+"""Run All, as a person does it: every notebook of a copy of the repository, from top to bottom,
+with its own parameters.
 
-`make test-notebooks`, or `python -m tests.run_all 20 40` for some of them. It takes half an hour, so CI leaves it out.
-"""
+`make test-notebooks`, or `python -m tests.run_all 20 40` for some of them. It takes half an hour,
+so CI leaves it out."""
 
 import os
 import subprocess
@@ -16,16 +16,28 @@ from tests.conftest import copy_of_the_repository
 
 
 def main(*numbers: str) -> int:
-    """How many of the notebooks that begin with `numbers`, or of all, fail; each is named with its last words."""
+    """How many of the notebooks that begin with `numbers`, or of all, fail; each is named with its
+    last words."""
     failed = 0
     with tempfile.TemporaryDirectory(prefix="run-all-") as folder:
         root = copy_of_the_repository(Path(folder))
-        environment = {key: value for key, value in os.environ.items() if not key.startswith("COUNTDOWN_")}
+        environment = {
+            key: value for key, value in os.environ.items() if not key.startswith("COUNTDOWN_")
+        }
         for path in sorted(root.glob("notebooks/*.ipynb")):
             if numbers and not path.name.startswith(numbers):
                 continue
             began = time.monotonic()
-            command = [sys.executable, "-m", "papermill", path, "/dev/null", "--kernel", "python3", "--no-progress-bar"]
+            command = [
+                sys.executable,
+                "-m",
+                "papermill",
+                path,
+                "/dev/null",
+                "--kernel",
+                "python3",
+                "--no-progress-bar",
+            ]
             done = subprocess.run(
                 command,
                 cwd=root / "notebooks",  # where JupyterLab starts a kernel

@@ -49,7 +49,9 @@ start = Path(init, "value.txt").read_text() if Path(init, "value.txt").exists() 
 (run / "value.txt").write_text(f"{start} {steps}x{rate}")
 run.write(pd.DataFrame({"step": range(steps)}), "metrics.csv")
 """
-BASE = 'output = "data/runs/scratch/base"\nseed = 0\nsteps = 1\nrate = 0.5\npause = 0.0\nfail = False'
+BASE = (
+    'output = "data/runs/scratch/base"\nseed = 0\nsteps = 1\nrate = 0.5\npause = 0.0\nfail = False'
+)
 STUDY = 'output = "data/runs/scratch/study"\nseed = 0\nsources = ["data/runs/cpu/a"]'
 STUDY_CODE = """
 import pandas as pd
@@ -105,9 +107,19 @@ class Checkout(Project):
     def start(self, *arguments: str, **options) -> subprocess.Popen:
         """The front door in a process of its own."""
         command = [sys.executable, "-m", "lib.runs", *arguments]
-        env = {key: value for key, value in options.pop("env", os.environ).items() if key != "COUNTDOWN_RUNS"}
+        env = {
+            key: value
+            for key, value in options.pop("env", os.environ).items()
+            if key != "COUNTDOWN_RUNS"
+        }
         return subprocess.Popen(
-            command, cwd=self.root, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, **options
+            command,
+            cwd=self.root,
+            env=env,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            **options,
         )
 
     def call(self, *arguments: str, status: int = 0) -> str:
@@ -120,7 +132,10 @@ class Checkout(Project):
     def ask(self, *arguments: str, status: int = 0) -> str:
         """What a command says, in this process."""
         again = Checkout(self.root)
-        with patch.object(commands, "project", again), patch.object(making, "FIGURES", self.root / "figures"):
+        with (
+            patch.object(commands, "project", again),
+            patch.object(making, "FIGURES", self.root / "figures"),
+        ):
             result = CliRunner().invoke(commands.app, arguments)
         if isinstance(result.exception, ValueError | RunError | OSError):
             assert status == 1, result.exception
@@ -129,21 +144,33 @@ class Checkout(Project):
         return result.output
 
     def finish(self, *names: str) -> None:
-        """Runs as if they had been made, parents first, each with a table and a checkpoint; all without names."""
+        """Runs as if they had been made, parents first, each with a table and a checkpoint; all
+        without names."""
         for name, spec in Checkout(self.root).specs("cpu").items():
             if names and name.rpartition("/")[0] not in names:
                 continue
             (spec.folder / "checkpoint").mkdir(parents=True, exist_ok=True)
-            files = {file: spec.folder / file for file in ("metrics.csv", "value.txt", "checkpoint/step.txt")}
+            files = {
+                file: spec.folder / file
+                for file in ("metrics.csv", "value.txt", "checkpoint/step.txt")
+            }
             for path in files.values():
                 path.write_text("1\n")
             parents = {parent: self.record(parent)["id"] for parent in spec.parents}
-            record = {"profile": "cpu", "run": spec.run, "method": spec.run, "notebook": spec.notebook, "seed": 0}
+            record = {
+                "profile": "cpu",
+                "run": spec.run,
+                "method": spec.run,
+                "notebook": spec.notebook,
+                "seed": 0,
+            }
             record |= {"elapsed": 1.0, "code": spec.code, "inputs": spec.inputs, "parents": parents}
             record |= {"parameters": spec.params, "id": f"made {name}", "artifacts": []}
             record |= {"files": {file: described(path) for file, path in files.items()}}
             (spec.folder / "run.json").write_text(json.dumps(record))
-            (spec.folder / "spec.json").write_text(json.dumps({key: record[key] for key in ("profile", "run", "seed")}))
+            (spec.folder / "spec.json").write_text(
+                json.dumps({key: record[key] for key in ("profile", "run", "seed")})
+            )
 
     def record(self, run: str) -> dict:
         return json.loads((self.folder(run) / "run.json").read_text())
@@ -163,7 +190,11 @@ def processes(folder: Path) -> dict[str, int]:
         try:
             command = (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode()
             parent = (entry / "stat").read_text().rpartition(")")[2].split()[1]
-            if Path(os.readlink(entry / "cwd")) not in (folder, folder / "data/runs", folder / "data/runs/reference"):
+            if Path(os.readlink(entry / "cwd")) not in (
+                folder,
+                folder / "data/runs",
+                folder / "data/runs/reference",
+            ):
                 continue  # Snakemake works in a folder of runs
         except OSError:
             continue

@@ -1,8 +1,8 @@
-"""The group headline of profile smoke through a real Slurm on this machine, with one of its jobs killed midway:
-`make test-slurm`.
+"""The group headline of profile smoke through a real Slurm on this machine, with one of its jobs
+killed midway: `make test-slurm`.
 
-This needs Debian and root: Slurm and munge are installed from its packages, and stopped again at the end. An existing
-`/etc/slurm/slurm.conf` is left unchanged, and in that case nothing is started.
+This needs Debian and root: Slurm and munge are installed from its packages, and stopped again at
+the end. An existing `/etc/slurm/slurm.conf` is left unchanged, and in that case nothing is started.
 """
 
 import os
@@ -52,7 +52,9 @@ def install() -> None:
     if not all(map(shutil.which, ("slurmctld", "slurmd", "munged"))):
         subprocess.run(["apt-get", "update", "-qq"], check=True)
         environment = os.environ | {"DEBIAN_FRONTEND": "noninteractive"}
-        subprocess.run(["apt-get", "install", "-y", "-qq", "slurm-wlm", "munge"], check=True, env=environment)
+        subprocess.run(
+            ["apt-get", "install", "-y", "-qq", "slurm-wlm", "munge"], check=True, env=environment
+        )
 
 
 @contextmanager
@@ -80,9 +82,16 @@ def slurm(state: Path):
         stack.callback(CONF.unlink, missing_ok=True)
         CONF.write_text(SETTINGS.format(host=host, state=state, cpus=os.cpu_count(), memory=memory))
         if subprocess.run("munge -n | unmunge", shell=True, capture_output=True).returncode:
-            start = daemon(state / "munged.log", "munged", "--foreground", user="munge", group="munge")
+            start = daemon(
+                state / "munged.log", "munged", "--foreground", user="munge", group="munge"
+            )
             stack.enter_context(start)
-            until(lambda: subprocess.run("munge -n | unmunge", shell=True, capture_output=True).returncode == 0)
+            until(
+                lambda: (
+                    subprocess.run("munge -n | unmunge", shell=True, capture_output=True).returncode
+                    == 0
+                )
+            )
         stack.enter_context(daemon(state / "ctld.log", "slurmctld", "-D"))
         stack.enter_context(daemon(state / "d.log", "slurmd", "-D"))
         until(lambda: said("sinfo", "-h", "-o", "%T") == "idle")
@@ -113,7 +122,17 @@ def until(condition, seconds: float = 300):
 def study(runs: Path, stack: ExitStack) -> subprocess.Popen:
     """The front door on the Slurm profile; whatever happens, it may not outlive its Slurm."""
     resources = ["--default-resources", "slurm_partition=main", "mem_mb=500", "runtime=30"]
-    command = [sys.executable, "-m", "lib.runs", "make", "smoke", "headline", "--machine", "slurm", "--"]
+    command = [
+        sys.executable,
+        "-m",
+        "lib.runs",
+        "make",
+        "smoke",
+        "headline",
+        "--machine",
+        "slurm",
+        "--",
+    ]
     process = subprocess.Popen(
         [*command, *OPTIONS.split(), *resources],
         cwd=ROOT,
@@ -133,13 +152,19 @@ def main() -> None:
         stack.enter_context(slurm(state))
         began = time.monotonic()
         first = study(runs, stack)
-        until(lambda: (runs / "smoke/rloo/sparse/0/spec.json").exists() or first.poll() is not None, LONGEST)
-        job = said("squeue", "-h", "-t", "R", "-o", "%i %k").splitlines()  # %k: the rule and run, with _ for /
+        until(
+            lambda: (runs / "smoke/rloo/sparse/0/spec.json").exists() or first.poll() is not None,
+            LONGEST,
+        )
+        # %k: the rule and run, with _ for /
+        job = said("squeue", "-h", "-t", "R", "-o", "%i %k").splitlines()
         [killed] = [line.split()[0] for line in job if "rloo_sparse_0" in line]
         print(f"scancel {killed}: {job}", flush=True)
         subprocess.run(["scancel", "--signal=KILL", "--full", killed], check=True)
         message = first.communicate(timeout=LONGEST)[1]
-        assert first.returncode != 0 and "failed: rloo/sparse/0" in message, f"a killed job must be noticed: {message}"
+        assert first.returncode != 0 and "failed: rloo/sparse/0" in message, (
+            f"a killed job must be noticed: {message}"
+        )
         assert not read_record(runs / "smoke/rloo/sparse/0")
         kept = read_record(runs / "smoke/sft/free/0")["started"]
         second = study(runs, stack)
@@ -150,9 +175,12 @@ def main() -> None:
         assert all(record and record["status"] == "finished" for record in records.values())
         assert records["sft/free/0"]["started"] == kept, "a finished run is kept"
         assert said("squeue", "-h") == "", "no job is left"
-        print(f"{len(records)} runs through Slurm, one job killed, in {time.monotonic() - began:.0f} s")
+        print(
+            f"{len(records)} runs through Slurm, one job killed, in {time.monotonic() - began:.0f} s"
+        )
 
 
 if __name__ == "__main__":
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that a polite end stops the daemons too
+    # so that a polite end stops the daemons too
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     main()

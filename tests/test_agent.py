@@ -13,9 +13,12 @@ def searches(*rows, method="sft/pick 16/16 sampled", problem=0) -> pd.DataFrame:
 
 
 def test_searches_of_one_problem_are_one_score_and_cost_what_all_of_them_cost():
-    twice = searches((0, 1, 0.1, 100, 3.0, 1, 4), (1, 1, 1.0, 50, 1.0, 3, 4), (0, 0, 0.1, 30, 2.0, 2, 4))
+    twice = searches(
+        (0, 1, 0.1, 100, 3.0, 1, 4), (1, 1, 1.0, 50, 1.0, 3, 4), (0, 0, 0.1, 30, 2.0, 2, 4)
+    )
     once = searches((0, 0, 0.0, 10, 1.0, 0, 88), problem=1)
-    again = searches((1, 1, 1.0, 1, 1.0, 0, 9), problem=1)  # the same system on the same problem in a later run
+    # the same system on the same problem in a later run
+    again = searches((1, 1, 1.0, 1, 1.0, 0, 9), problem=1)
     other = searches((1, 1, 1.0, 1, 1.0, 0, 9), method="sft/pick 1/1")
     scores = agent.systems(pd.concat([twice, once]), once[:0], pd.concat([again, other]))
     assert scores.index.tolist() == [
@@ -26,27 +29,43 @@ def test_searches_of_one_problem_are_one_score_and_cost_what_all_of_them_cost():
     plain = scores[[*agent.MEANS]]
     assert plain.iloc[0].tolist() == pytest.approx([1 / 3, 1, 0.4, 180, 6.0, 6, 12])
     assert plain.iloc[1].tolist() == [0, 0, 0, 10, 1, 0, 88]
-    # six of a hundred tags name no legal action, though the problems' own shares, one half and none, have a mean of 25%
+    # six of a hundred tags name no legal action, though the problems' own shares, one half and
+    # none, have a mean of 25%
     assert scores["rejected"][:2].mean() == pytest.approx(6 / 100)
 
 
 def test_full_answers_are_scored_as_searches_are():
-    """Sixteen answers: four are right, two are missing, three use other numbers. `agent` gives 0.1 for a
-    valid path that misses the target, and nothing for an invalid or broken one."""
-    rows = [("right", "correct", 4, 10), ("wrong", "wrong_value", 7, 20), ("none", "missing", 2, 40)]
+    """Sixteen answers: four are right, two are missing, three use other numbers. `agent` gives 0.1
+    for a valid path that misses the target, and nothing for an invalid or broken one."""
+    rows = [
+        ("right", "correct", 4, 10),
+        ("wrong", "wrong_value", 7, 20),
+        ("none", "missing", 2, 40),
+    ]
     rows += [("other", "wrong_numbers", 3, 20)]
     answers = pd.DataFrame(rows, columns=["completion", "status", "count", "tokens"])
-    answers = answers.assign(correct=answers["status"] == "correct", solution="1 + 2", finish="stop", style="free")
-    [scores] = agent.full_answers(answers.assign(method="sft/free", seed=0, set="levels", problem=0)).to_dict("records")
+    answers = answers.assign(
+        correct=answers["status"] == "correct", solution="1 + 2", finish="stop", style="free"
+    )
+    [scores] = agent.full_answers(
+        answers.assign(method="sft/free", seed=0, set="levels", problem=0)
+    ).to_dict("records")
     assert scores == pytest.approx(
-        {"pass@1": 4 / 16, "any": 1, "score": (4 * 1.0 + 7 * 0.1) / 16, "tokens": 4 * 10 + 10 * 20 + 2 * 40}
+        {
+            "pass@1": 4 / 16,
+            "any": 1,
+            "score": (4 * 1.0 + 7 * 0.1) / 16,
+            "tokens": 4 * 10 + 10 * 20 + 2 * 40,
+        }
     )
 
 
 def test_each_group_of_levels_is_a_set_beside_the_whole():
     sizes = agent.groups().value_counts()
     assert sizes.to_dict() == {f"L{number}": 64 for number in range(1, 10)}
-    index = pd.MultiIndex.from_product([["sft/pick"], [0], ["levels", "test_50"], range(576)], names=metrics.KEYS)
+    index = pd.MultiIndex.from_product(
+        [["sft/pick"], [0], ["levels", "test_50"], range(576)], names=metrics.KEYS
+    )
     scores = pd.DataFrame({"pass@1": range(len(index))}, index)
     grouped = agent.with_groups(scores)
     assert grouped.loc[scores.index].equals(scores)
@@ -58,16 +77,20 @@ def test_each_group_of_levels_is_a_set_beside_the_whole():
 
 
 def levels_solved(by_group: dict[str, float], **columns) -> pd.DataFrame:
-    """Scores of one run on "levels": in each group this share of its 64 problems is solved, elsewhere all are."""
+    """Scores of one run on "levels": in each group this share of its 64 problems is solved,
+    elsewhere all are."""
     group = agent.groups()
     rank = group.groupby(group).cumcount()
     solved = (rank < 64 * group.map(by_group).fillna(1.0)).astype(float)
-    index = pd.MultiIndex.from_product([["sft/pick 16/16"], [0], ["levels"], group.index], names=metrics.KEYS)
+    index = pd.MultiIndex.from_product(
+        [["sft/pick 16/16"], [0], ["levels"], group.index], names=metrics.KEYS
+    )
     return pd.DataFrame({"any": solved.to_numpy(), **columns}, index)
 
 
 def test_where_the_failures_are():
-    """32 in L9, 16 in L7 and 16 in L1: one in four of all is in L1, whose problems are a quarter of the easy ones."""
+    """32 in L9, 16 in L7 and 16 in L1: one in four of all is in L1, whose problems are a quarter of
+    the easy ones."""
     found = agent.by_group(levels_solved({"L9": 0.5, "L7": 0.75, "L1": 0.75})).mean()
     assert found["failures in L7 and L9"] == pytest.approx(48 / 64)
     assert found["failures in L9 beyond those in L7"] == pytest.approx(16 / 64)
@@ -75,7 +98,8 @@ def test_where_the_failures_are():
 
 
 def test_a_failure_is_a_finished_game_if_it_earns_a_tenth():
-    scores = levels_solved({"L9": 0.5, "L7": 0.75})  # 48 failures, of which those of L9 are finished
+    # 48 failures, of which those of L9 are finished
+    scores = levels_solved({"L9": 0.5, "L7": 0.75})
     finished = agent.groups().eq("L9").to_numpy() & scores["any"].eq(0)
     scores = scores.assign(**{"pass@1": scores["any"], "score": scores["any"] + 0.1 * finished})
     assert agent.finished_failures(scores).mean() == pytest.approx(32 / 48)

@@ -1,4 +1,5 @@
-"""The text of notebook 02: its statements are true, evaluation problems stay out, and it is a function of its seed."""
+"""The text of notebook 02: its statements are true, evaluation problems stay out, and it is a
+function of its seed."""
 
 import hashlib
 import random
@@ -21,13 +22,19 @@ def executed(folder: Path, **parameters) -> SimpleNamespace:
     for cell in nbformat.read(ROOT / "notebooks/02_base_text.ipynb", as_version=4).cells:
         if cell.cell_type == "code":
             exec(cell.source, names)
-            names |= parameters | {"output": str(folder)} if "parameters" in cell.metadata.get("tags", []) else {}
+            names |= (
+                parameters | {"output": str(folder)}
+                if "parameters" in cell.metadata.get("tags", [])
+                else {}
+            )
     return SimpleNamespace(**names)
 
 
 @pytest.fixture(scope="module")
 def text(tmp_path_factory):
-    return executed(tmp_path_factory.mktemp("text"), rows=768, width=64, shards=3, seed=1, test_lines=50)
+    return executed(
+        tmp_path_factory.mktemp("text"), rows=768, width=64, shards=3, seed=1, test_lines=50
+    )
 
 
 def digest(content: bytes) -> str:
@@ -35,7 +42,8 @@ def digest(content: bytes) -> str:
 
 
 def test_the_committed_base_models_text_comes_again(text, tmp_path):
-    """As the code made it that the base model was trained with: rows, what is learned of them, and the test."""
+    """As the code made it that the base model was trained with: rows, what is learned of them, and
+    the test."""
     opened = executed(tmp_path, rows=768, width=64, shards=3, seed=1, test_lines=50, open_rows=True)
     for made, expected in ((text, "0eed99e667ff8a38"), (opened, "5e2ffcf6b6730ac0")):
         with np.load(made.run / "text/001.npz") as part:
@@ -76,7 +84,9 @@ def test_comparisons_are_true_and_half_of_them_equal(text):
     rng = random.Random(3)
     told = []
     for _ in range(400):
-        value, target, verdict = re.fullmatch(r"(\d+), (\d+)\? (yes|no)", text.comparison(rng)).groups()
+        value, target, verdict = re.fullmatch(
+            r"(\d+), (\d+)\? (yes|no)", text.comparison(rng)
+        ).groups()
         assert (value == target) == (verdict == "yes")
         told.append(verdict)
     assert 150 < told.count("yes") < 250
@@ -92,7 +102,9 @@ def test_worked_expressions_use_every_number_and_show_no_evaluation_problem(text
         assert sorted(leaves(expr)) == sorted(nums) and evaluate(expr) == target
         values = [int(line.rpartition(" = ")[2].partition(",")[0]) for line in lines]
         assert 1 <= len(lines) <= 3 and values[-1] == target and target not in values[:-1]
-        assert [line.rpartition(f", {target}? ")[2] for line in lines] == ["no"] * (len(lines) - 1) + ["yes"]
+        assert [line.rpartition(f", {target}? ")[2] for line in lines] == ["no"] * (
+            len(lines) - 1
+        ) + ["yes"]
         assert not any(Problem(nums, value).key in keys("evaluation") for value in values)
 
 
@@ -100,7 +112,10 @@ def test_state_walks_move_as_they_say(text):
     rng = random.Random(2)
     for _ in range(50):
         lines = text.state_walk(rng).split("\n")
-        pools = [sorted(map(int, line.removeprefix("state [").removesuffix("]").split(", "))) for line in lines[::2]]
+        pools = [
+            sorted(map(int, line.removeprefix("state [").removesuffix("]").split(", ")))
+            for line in lines[::2]
+        ]
         for before, move, after in zip(pools, lines[1::2], pools[1:], strict=False):
             left, value = move.removeprefix("try ").split(" = ")
             a, _, b = left.split(" ")

@@ -8,8 +8,12 @@ from lib.files import REFERENCE, ROOT
 from tests.bench import history
 
 POLICY = REFERENCE / "cpu/sft/free/0"
-there = subprocess.run(["git", "cat-file", "-e", f"{history.COMMIT}^{{commit}}"], cwd=ROOT, capture_output=True)
-needs_history = pytest.mark.skipif(there.returncode != 0, reason=f"commit {history.COMMIT} is not in this clone")
+there = subprocess.run(
+    ["git", "cat-file", "-e", f"{history.COMMIT}^{{commit}}"], cwd=ROOT, capture_output=True
+)
+needs_history = pytest.mark.skipif(
+    there.returncode != 0, reason=f"commit {history.COMMIT} is not in this clone"
+)
 
 
 @needs_history
@@ -25,7 +29,10 @@ def test_the_programs_run_in_the_code_of_that_commit():
 def test_a_comparison_that_fails_says_so_and_ends_nothing(capsys):
     assert history.then("import nothing_of_that_name") is None
     said = capsys.readouterr().out
-    assert "fails here, nothing to compare with: ModuleNotFoundError: No module named 'nothing_of_that_name'" in said
+    assert (
+        "fails here, nothing to compare with: ModuleNotFoundError: No module named 'nothing_of_that_name'"
+        in said
+    )
 
 
 def test_a_clone_without_the_commit_has_nothing_to_compare_with(capsys, monkeypatch):

@@ -1,9 +1,10 @@
-"""The explorer in a real browser: headless Chromium opens its pages, and the tests read what it has drawn.
+"""The explorer in a real browser: headless Chromium opens its pages, and the tests read what it has
+drawn.
 
-`tests/test_explorer.py` moves the widgets of notebook 91 without a browser. Here a page consists of the markup that
-these widgets show and a script that writes what it finds into the page. With `PICTURE=figures/explorer.png`,
-`make test-browser` also takes the picture of figures/README.md again.
-"""
+`tests/test_explorer.py` moves the widgets of notebook 91 without a browser. Here a page consists of
+the markup that these widgets show and a script that writes what it finds into the page. With
+`PICTURE=figures/explorer.png`, `make test-browser` also takes the picture of figures/README.md
+again."""
 
 import html
 import json
@@ -23,7 +24,8 @@ from tests.test_explorer import HOSTILE, TAGS, made, opened, rollouts
 NAMES = (os.environ.get("COUNTDOWN_BROWSER") or "chromium", "chromium-browser", "google-chrome")
 BROWSER = next(filter(None, map(shutil.which, NAMES)), None)
 pytestmark = pytest.mark.skipif(
-    BROWSER is None, reason="no Chromium here: `apt-get install chromium`, or `make test-browser BROWSER=/its/path`"
+    BROWSER is None,
+    reason="no Chromium here: `apt-get install chromium`, or `make test-browser BROWSER=/its/path`",
 )
 SFT, SPARSE = "sample/sft_free/0", "sample/rloo_sparse/0"
 LOOK = """
@@ -44,11 +46,19 @@ document.getElementById('seen').textContent = encodeURIComponent(JSON.stringify(
 
 def chromium(page: Path, *what: str) -> str:
     """What headless Chromium says of a page."""
-    options = ["--headless", "--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-dev-shm-usage"]
+    options = [
+        "--headless",
+        "--no-sandbox",
+        "--disable-gpu",
+        "--no-first-run",
+        "--disable-dev-shm-usage",
+    ]
     options += ["--disable-background-networking", "--window-size=1250,1000", "--hide-scrollbars"]
     home = page.parent / "home"
     command = [BROWSER, *options, f"--user-data-dir={home}", *what, page.as_uri()]
-    done = subprocess.run(command, env=os.environ | {"HOME": str(home)}, capture_output=True, timeout=600)
+    done = subprocess.run(
+        command, env=os.environ | {"HOME": str(home)}, capture_output=True, timeout=600
+    )
     assert done.returncode == 0, done.stderr[-2000:].decode()
     return done.stdout.decode()
 
@@ -64,13 +74,16 @@ def seen(markup: str, folder: Path) -> dict:
     """What Chromium sees in a page with this markup."""
     from urllib.parse import unquote
 
-    found = re.search('<xmp id="seen">(.*)</xmp>', chromium(written(markup, folder, LOOK), "--dump-dom"))
+    found = re.search(
+        '<xmp id="seen">(.*)</xmp>', chromium(written(markup, folder, LOOK), "--dump-dom")
+    )
     assert found, "the page's script has not come to its end"
     return json.loads(unquote(html.unescape(found[1])))
 
 
 def test_what_a_model_writes_stays_text(tmp_path):
-    """Every hostile completion of every style on one page: each is the text that it was, and none of them runs."""
+    """Every hostile completion of every style on one page: each is the text that it was, and none
+    of them runs."""
     markup, texts = "", []
     for style in VERIFIERS:
         table = rollouts(HOSTILE, made(tmp_path / f"cpu/sample/{style}/0"), style)
@@ -100,12 +113,14 @@ def test_the_notebook_opens_on_three_cards_side_by_side(tmp_path):
 
 
 def test_the_picture_of_the_figures(tmp_path):
-    """Two answers to a problem that only one of two policies solves, each tree beside the nearest solution's."""
+    """Two answers to a problem that only one of two policies solves, each tree beside the nearest
+    solution's."""
     table = explorer.load({name: REFERENCE / "cpu" / name for name in (SPARSE, SFT)})
     at = explorer.choose(table, [SPARSE, SFT], "heldout_1000", ["correct"], 0, True, "disagreement")
     markup = explorer.page(table, explorer.beside(table, at[7], [SPARSE, SFT], at))
     page = seen(markup, tmp_path)
-    assert page["red"][0] == 0 < page["red"][1]  # the one is a solution, the other's nodes differ from the nearest
+    # the one is a solution, the other's nodes differ from the nearest
+    assert page["red"][0] == 0 < page["red"][1]
     picture = Path(os.environ.get("COUNTDOWN_PICTURE") or tmp_path / "explorer.png").resolve()
     chromium(written(markup, tmp_path), f"--screenshot={picture}", "--window-size=1250,640")
     assert 20_000 < picture.stat().st_size < 400_000

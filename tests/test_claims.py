@@ -1,4 +1,5 @@
-"""Every kind of claim, answered from scores for which the truth is known; and the file of claims itself."""
+"""Every kind of claim, answered from scores for which the truth is known; and the file of claims
+itself."""
 
 import re
 import subprocess
@@ -28,7 +29,8 @@ NAN = float("nan")
         (-0.01, 0.02, "equal", 3, 0.03, "holds"),
         (0.01, 0.02, "equal", 3, 0.03, "holds"),  # it differs, and by nothing that matters
         (-0.01, 0.04, "equal", 3, 0.03, "open"),
-        (-0.01, 0.03, "equal", 3, 0.03, "open"),  # an end on the margin is neither within it nor beyond it
+        # an end on the margin is neither within it nor beyond it
+        (-0.01, 0.03, "equal", 3, 0.03, "open"),
         (-0.03, 0.01, "zero", 3, 0.03, "open"),
         (0.03, 0.06, "equal", 3, 0.03, "open"),
         (-0.06, -0.03, "zero", 3, 0.03, "open"),
@@ -65,10 +67,19 @@ def test_size(alone, excluded, small, number, expected):
     ("about", "expected"),
     [
         ({}, "rloo/a - rloo/b, pass@1, heldout_1000, beyond 0"),
-        ({"runs": "rloo/b;rloo/a", "direction": "lower"}, "rloo/a - rloo/b, pass@1, heldout_1000, beyond 0"),
+        (
+            {"runs": "rloo/b;rloo/a", "direction": "lower"},
+            "rloo/a - rloo/b, pass@1, heldout_1000, beyond 0",
+        ),
         ({"bound": 0.1}, "rloo/a - rloo/b, pass@1, heldout_1000, beyond 0.1"),
-        ({"runs": "rloo/b;rloo/a", "bound": -0.1}, "rloo/a - rloo/b, pass@1, heldout_1000, beyond 0.1"),
-        ({"direction": "equal", "margin": 0.03}, "rloo/a - rloo/b, pass@1, heldout_1000, within 0.03"),
+        (
+            {"runs": "rloo/b;rloo/a", "bound": -0.1},
+            "rloo/a - rloo/b, pass@1, heldout_1000, beyond 0.1",
+        ),
+        (
+            {"direction": "equal", "margin": 0.03},
+            "rloo/a - rloo/b, pass@1, heldout_1000, within 0.03",
+        ),
         ({"factor": 2.0}, "rloo/a - 2 rloo/b, pass@1, heldout_1000, beyond 0"),
         ({"runs": "rloo/a", "set": "s"}, "rloo/a, pass@1, s, beyond 0"),
     ],
@@ -79,7 +90,8 @@ def test_a_hypothesis_is_the_same_whoever_asks_it(about, expected):
 
 
 def scores(levels, runs=4, problems=400, seed=0):
-    """Scores of methods with the same problems: their level, the problem's difficulty, runs that differ by .005."""
+    """Scores of methods with the same problems: their level, the problem's difficulty, runs that
+    differ by .005."""
     rng, parts = np.random.default_rng(seed), {}
     hard = rng.normal(0, 0.2, problems)
     for method, level in levels.items():
@@ -99,7 +111,13 @@ def asked(**about):
         "starts": "",
         "metric": "pass@1",
     }
-    row |= {"set": "heldout_1000", "direction": "higher", "bound": 0.0, "factor": 1.0, "margin": NAN}
+    row |= {
+        "set": "heldout_1000",
+        "direction": "higher",
+        "bound": 0.0,
+        "factor": 1.0,
+        "margin": NAN,
+    }
     row |= {"problem_set": "test_50", "paper_metric": "pass@1", "changed": ""} | about
     return pd.DataFrame([{"paper_runs": row["runs"]} | row])
 
@@ -126,10 +144,12 @@ def test_changes_from_each_ones_own_start():
     assert row["alone"] == "holds" and row["estimate"] == pytest.approx(0.15, abs=0.03)
     row = answered(levels, starts="sft/a;sft/a")  # the same start: cancels
     assert row["estimate"] == pytest.approx(-0.2, abs=0.03)
-    row = answered(levels, starts="sft/a;sft/a", factor=0.5)  # .2 is no more than half of .4: .2 - .2
+    # .2 is no more than half of .4: .2 - .2
+    row = answered(levels, starts="sft/a;sft/a", factor=0.5)
     assert row["estimate"] == pytest.approx(0.0, abs=0.03)
     assert answered(levels, starts="sft/a;sft/a", factor=0.4)["alone"] == "holds"
-    claim = next(asked(starts="sft/a;sft/b").itertuples())  # all policies of a paper start from one policy
+    # all policies of a paper start from one policy
+    claim = next(asked(starts="sft/a;sft/b").itertuples())
     assert claims.comparisons(claim, in_paper=True) == [{"rloo/a": 1.0, "rloo/b": -1.0}]
 
 
@@ -141,7 +161,10 @@ def test_the_weakest_of_several_comparisons_answers():
     row = answered(levels, runs="rloo/c;rloo/a;sft/d", direction="highest")
     assert row[["alone", "seeds", "size"]].tolist() == ["open", 1, "uninformative"]  # trained once
     assert np.isnan(row["p"])
-    assert answered(levels, runs="rloo/c;rloo/a;rloo/nobody", direction="highest")["alone"] == "not run"
+    assert (
+        answered(levels, runs="rloo/c;rloo/a;rloo/nobody", direction="highest")["alone"]
+        == "not run"
+    )
     with pytest.raises(ValueError, match="'higher' compares two methods"):
         answered(levels, runs="rloo/a;rloo/b;rloo/c")
 
@@ -152,13 +175,17 @@ def test_equal_and_zero():
     edge = abs(answered(levels)["estimate"])
     assert answered(levels, direction="equal", margin=edge)["alone"] == "open"
     assert answered(levels, runs="rloo/c", direction="zero", margin=0.1)["alone"] == "holds"
-    assert answered(levels, runs="rloo/c;rloo/a", direction="zero", margin=0.1)["alone"] == "reversed"
+    assert (
+        answered(levels, runs="rloo/c;rloo/a", direction="zero", margin=0.1)["alone"] == "reversed"
+    )
 
 
 def test_a_claim_says_that_it_rests_on_few_runs():
     levels = {"rloo/a": (0.5, 3), "rloo/b": (0.3, 5)}
     assert answered(levels)["few"] and not answered({"rloo/a": 0.5, "rloo/b": 0.3})["few"]
-    row = claims.evaluate(asked(), scores({"rloo/a": 0.5}), {"ast-1": (1.0, 0.5, 1.5, 3, 0.01)}).iloc[0]
+    row = claims.evaluate(
+        asked(), scores({"rloo/a": 0.5}), {"ast-1": (1.0, 0.5, 1.5, 3, 0.01)}
+    ).iloc[0]
     assert row["few"] and row["p"] == 0.01
 
 
@@ -170,11 +197,16 @@ def test_the_detectable_effect_is_that_of_the_interval():
 
 
 def test_what_is_no_contrast_of_means_is_handed_in():
-    row = claims.evaluate(asked(metric="crossover"), scores({"rloo/a": 0.5}), {"ast-1": (-3.0, -5.0, -1.0, 3)}).iloc[0]
+    row = claims.evaluate(
+        asked(metric="crossover"), scores({"rloo/a": 0.5}), {"ast-1": (-3.0, -5.0, -1.0, 3)}
+    ).iloc[0]
     assert row[["estimate", "alone"]].tolist() == [-3.0, "reversed"]
     assert answered({"rloo/a": 0.5}, metric="crossover")["alone"] == "not run"
-    taus = ";".join(f"rloo/ast_tau{tau}" for tau in (2, 1, 3, 4))  # in the paper tau 3 never overtakes: of no size
-    never = asked(metric="crossover", runs=taus, direction="lowest", paper_runs=taus, paper_metric="crossover")
+    # in the paper tau 3 never overtakes: of no size
+    taus = ";".join(f"rloo/ast_tau{tau}" for tau in (2, 1, 3, 4))
+    never = asked(
+        metric="crossover", runs=taus, direction="lowest", paper_runs=taus, paper_metric="crossover"
+    )
     row = claims.evaluate(never, scores({"rloo/a": 0.5}), {"ast-1": (0.0, -16.0, 16.0, 2)}).iloc[0]
     assert row[["alone", "size"]].tolist() == ["open", "uninformative"]
     assert answered({"rloo/a": 0.5, "rloo/b": 0.5}, set="test_50")["alone"] == "not run"
@@ -182,35 +214,56 @@ def test_what_is_no_contrast_of_means_is_handed_in():
 
 def test_of_equal_answers_that_with_the_least_lead_stands():
     levels = {"rloo/a": 0.9, "rloo/b": 0.3, "rloo/c": 0.5, "rloo/d": 0.1}
-    assert answered(levels, runs="rloo/a;rloo/b;rloo/c;rloo/d", direction="highest")["against"] == "rloo/c"
-    assert answered(levels, runs="rloo/d;rloo/b;rloo/a;rloo/c", direction="lowest")["against"] == "rloo/b"
+    assert (
+        answered(levels, runs="rloo/a;rloo/b;rloo/c;rloo/d", direction="highest")["against"]
+        == "rloo/c"
+    )
+    assert (
+        answered(levels, runs="rloo/d;rloo/b;rloo/a;rloo/c", direction="lowest")["against"]
+        == "rloo/b"
+    )
     best = {"runs": "rloo/d;rloo/b;rloo/a", "direction": "highest"}
     assert answered(levels, **best)[["against", "alone"]].tolist() == ["rloo/a", "reversed"]
-    near = {"rloo/a": 0.02, "rloo/b": -0.08, "rloo/c": 0.04}  # all within the margin, and b is farthest from zero
+    # all within the margin, and b is farthest from zero
+    near = {"rloo/a": 0.02, "rloo/b": -0.08, "rloo/c": 0.04}
     row = answered(near, runs="rloo/a;rloo/b;rloo/c", direction="zero", margin=0.3)
     assert row["alone"] == "holds" and row["estimate"] == answered(near, runs="rloo/b")["estimate"]
 
 
 def test_the_papers_least_lead_is_asked():
-    """`dense`: IPO's leads over four RL variants are .08, .08, .04 and .04 (Table 1), whichever is least here."""
+    """`dense`: IPO's leads over four RL variants are .08, .08, .04 and .04 (Table 1), whichever is
+    least here."""
     runs = "preference/ipo;rloo/sparse;rloo/dense;rloo/curriculum;rloo/hybrid"
-    about = {"paper": "dense", "runs": runs, "direction": "highest", "metric": "pass@16", "paper_metric": "pass@16"}
+    about = {
+        "paper": "dense",
+        "runs": runs,
+        "direction": "highest",
+        "metric": "pass@16",
+        "paper_metric": "pass@16",
+    }
     claim = next(asked(**about).itertuples())
     paper = pd.read_csv(PAPER / "results.csv")
-    value = paper.assign(value=paper["value"] / 100).drop_duplicates(["paper", "method", "set", "metric"])
+    value = paper.assign(value=paper["value"] / 100).drop_duplicates(
+        ["paper", "method", "set", "metric"]
+    )
     value = value.set_index(["paper", "method", "set", "metric"])["value"]
     leads = [value["dense", "preference/ipo", "test_50", "pass@16"] - value["dense", other, "test_50", "pass@16"]
              for other in runs.split(";")[1:]]  # fmt: skip
-    assert claims.reported(claim, value) == pytest.approx(min(leads)) and len(set(np.round(leads, 6))) > 1
+    assert (
+        claims.reported(claim, value) == pytest.approx(min(leads))
+        and len(set(np.round(leads, 6))) > 1
+    )
 
 
 @pytest.mark.parametrize(
     ("about", "expected"),
     [
         ({"runs": "rloo/a;rloo/b;rloo/c", "direction": "highest"}, 0.1),
-        ({"runs": "rloo/a;rloo/b;rloo/c", "direction": "lowest"}, 0.3),  # the lead that helps the claim least
+        # the lead that helps the claim least
+        ({"runs": "rloo/a;rloo/b;rloo/c", "direction": "lowest"}, 0.3),
         ({"runs": "rloo/b;rloo/c", "direction": "zero"}, 0.4),
-        ({"runs": "rloo/d;rloo/b", "direction": "zero"}, -0.6),  # the one that is farthest from zero
+        # the one that is farthest from zero
+        ({"runs": "rloo/d;rloo/b", "direction": "zero"}, -0.6),
         ({"runs": "rloo/a", "bound": 0.45}, 0.05),
         ({"runs": "rloo/a;rloo/b", "bound": 0.05}, 0.05),
         ({"runs": "rloo/a;rloo/b", "factor": 2.0}, -0.3),
@@ -220,24 +273,35 @@ def test_the_papers_least_lead_is_asked():
 )
 def test_the_papers_value_by_hand(about, expected):
     levels = {"rloo/a": 0.5, "rloo/b": 0.4, "rloo/c": 0.2, "rloo/d": -0.6, "rloo/d - rloo/e": 0.2}
-    values = pd.Series({("ast", name, "test_50", "pass@1"): level for name, level in levels.items()})
+    values = pd.Series(
+        {("ast", name, "test_50", "pass@1"): level for name, level in levels.items()}
+    )
     claim = next(asked(**about).itertuples())
     assert claims.reported(claim, values) == pytest.approx(expected, nan_ok=True)
 
 
-@pytest.mark.parametrize(("metric", "expected"), [("correct", 219 / 800), ("any correct", 35 / 50), ("at cap", NAN)])
+@pytest.mark.parametrize(
+    ("metric", "expected"), [("correct", 219 / 800), ("any correct", 35 / 50), ("at cap", NAN)]
+)
 def test_what_a_paper_counts_is_read_as_a_share(metric, expected):
     """`trace`, Table 5: 219 of 800 rollouts of SFT are correct, on 35 problems of 50."""
-    row = answered({"sft/trace": 0.3}, paper="trace", runs="sft/trace", bound=0.1, paper_metric=metric)
+    row = answered(
+        {"sft/trace": 0.3}, paper="trace", runs="sft/trace", bound=0.1, paper_metric=metric
+    )
     assert row["theirs"] == pytest.approx(expected - 0.1, nan_ok=True)
 
 
-ABOUT = {"runs": "rloo/ast_tau2;rloo/sparse", "paper_runs": "rloo/ast_tau2;rloo/sparse", "paper_metric": "pass@16"}
+ABOUT = {
+    "runs": "rloo/ast_tau2;rloo/sparse",
+    "paper_runs": "rloo/ast_tau2;rloo/sparse",
+    "paper_metric": "pass@16",
+}
 
 
 def test_the_papers_number_has_an_error_too():
-    """AST's lead of 4.77 points at sixteen samples (Table 1), of 50 problems and one run a side. Where there is none
-    here, our number is smaller; but such a run may well show 4.77 by chance. Thirty points less it does not show."""
+    """AST's lead of 4.77 points at sixteen samples (Table 1), of 50 problems and one run a side.
+    Where there is none here, our number is smaller; but such a run may well show 4.77 by chance.
+    Thirty points less it does not show."""
     levels = {"rloo/ast_tau2": 0.5, "rloo/sparse": 0.5}
     noisy = pd.concat({seed: scores(levels, runs=5, seed=seed) for seed in range(10)})
     rng = np.random.default_rng(0)
@@ -245,19 +309,28 @@ def test_the_papers_number_has_an_error_too():
     rows = pd.concat(claims.evaluate(asked(**ABOUT), noisy.loc[seed]) for seed in range(10))
     np.testing.assert_allclose(rows["theirs"].astype(float), 0.0477, atol=1e-4)
     assert (rows["size"] == "small").sum() >= 8 and not rows["size"].str.contains("excluded").any()
-    np.testing.assert_allclose(rows["error"].astype(float), np.sqrt(2) * np.hypot(0.158 / np.sqrt(50), 0.005), rtol=0.2)
+    np.testing.assert_allclose(
+        rows["error"].astype(float), np.sqrt(2) * np.hypot(0.158 / np.sqrt(50), 0.005), rtol=0.2
+    )
     never = scores(levels, runs=5) * 0
     row = claims.evaluate(asked(**ABOUT), never).iloc[0]
-    assert pd.isna(row["error"]) and "excluded" not in row["size"]  # what a run would miss by is not known
-    far = claims.evaluate(asked(**ABOUT), scores({"rloo/ast_tau2": 0.2, "rloo/sparse": 0.5}, runs=5)).iloc[0]
+    # what a run would miss by is not known
+    assert pd.isna(row["error"]) and "excluded" not in row["size"]
+    far = claims.evaluate(
+        asked(**ABOUT), scores({"rloo/ast_tau2": 0.2, "rloo/sparse": 0.5}, runs=5)
+    ).iloc[0]
     assert far["size"] == "excluded" and far["alone"] == "reversed"
 
 
 def test_a_wide_interval_of_ours_excludes_no_number():
     """Two runs that differ by ten points allow for a paper's lead that lies thirty points away."""
-    table = scores({"rloo/ast_tau2": 0.85, "rloo/sparse": 0.5}, runs=2).rename(columns={"pass@1": "solved"})
+    table = scores({"rloo/ast_tau2": 0.85, "rloo/sparse": 0.5}, runs=2).rename(
+        columns={"pass@1": "solved"}
+    )
     moved = table["solved"].add(0.05 - 0.1 * table.index.get_level_values("seed").to_numpy())
-    table["solved"] = moved.where(table.index.get_level_values("method") == "rloo/ast_tau2", table["solved"])
+    table["solved"] = moved.where(
+        table.index.get_level_values("method") == "rloo/ast_tau2", table["solved"]
+    )
     row = claims.evaluate(asked(metric="solved", **ABOUT), table).iloc[0]
     assert abs(row["estimate"] - row["theirs"]) > 1.96 * row["error"] > 0 and not row["borrowed"]
     assert row["low"] < row["theirs"] < row["high"] and row["size"] == "uninformative"
@@ -267,13 +340,16 @@ def test_the_error_of_the_papers_number_is_that_of_its_set():
     levels = {"rloo/ast_tau2": 0.5, "rloo/sparse": 0.5}
     few, many = (answered(levels, **ABOUT, problem_set=name) for name in ("test_50", "heldout_400"))
     assert many["theirs"] == pytest.approx(0.0375)
-    assert many["error"] < few["error"] < np.sqrt(8) * many["error"], "of 400 problems in place of 50"
+    assert many["error"] < few["error"] < np.sqrt(8) * many["error"], (
+        "of 400 problems in place of 50"
+    )
 
 
 def test_within_three_points_is_asked_of_shares_of_problems_solved():
     levels = {"rloo/a": 0.515, "rloo/b": 0.5, "rloo/c": 0.7}
     row = claims.evaluate(asked(), scores(levels, runs=8)).iloc[0]
-    assert row["size"] == "small" and row["alone"] == "holds"  # it differs, and by nothing that matters
+    # it differs, and by nothing that matters
+    assert row["size"] == "small" and row["alone"] == "holds"
     assert answered(levels, runs="rloo/c;rloo/b")["size"] == "no number"
     tokens = scores(levels).rename(columns={"pass@1": "tokens"})
     assert claims.evaluate(asked(metric="tokens"), tokens).iloc[0]["size"] == "uninformative"
@@ -286,12 +362,19 @@ def test_p_of_equality_is_small_far_from_the_margin_on_either_side():
     same = answered({"rloo/a": 0.5, "rloo/b": 0.5}, direction="equal", margin=0.2)
     edge = answered({"rloo/a": 0.5, "rloo/b": 0.5}, direction="equal", margin=abs(same["estimate"]))
     apart = answered({"rloo/a": 0.7, "rloo/b": 0.5}, direction="equal", margin=0.03)
-    assert same["p"] < 0.001 and edge["p"] > 0.9 and apart["p"] < 0.001 and apart["alone"] == "reversed"
+    assert (
+        same["p"] < 0.001
+        and edge["p"] > 0.9
+        and apart["p"] < 0.001
+        and apart["alone"] == "reversed"
+    )
 
 
 def test_p_of_a_bound_is_the_error_at_which_the_interval_reaches_it():
     level = answered({"rloo/b": 0.5}, runs="rloo/b")["estimate"]
-    at, below = (answered({"rloo/b": 0.5}, runs="rloo/b", bound=bound)["p"] for bound in (level, level - 0.2))
+    at, below = (
+        answered({"rloo/b": 0.5}, runs="rloo/b", bound=bound)["p"] for bound in (level, level - 0.2)
+    )
     assert at > 0.999 and below < 0.001
 
 
@@ -301,7 +384,9 @@ def test_the_file_of_claims():
     written = pd.read_csv(PAPER / "claims.csv")
     for column in ("metric", "runs"):  # those of the paper are ours unless the file says otherwise
         paper_column = written[f"paper_{column}"]
-        assert planned[f"paper_{column}"].equals(paper_column.where(paper_column.notna(), written[column]))
+        assert planned[f"paper_{column}"].equals(
+            paper_column.where(paper_column.notna(), written[column])
+        )
         assert 0 < paper_column.isna().sum() < len(planned)
     methods = pd.read_csv(ROOT / "data/methods.csv")["method"]
     for claim in planned.itertuples():
@@ -329,9 +414,14 @@ def test_what_was_posed_again_keeps_its_first_form():
     for name in again:
         first = name.rstrip("bc")
         assert first in planned.index, name
-        assert planned.loc[name, what].fillna(0).tolist() != planned.loc[first, what].fillna(0).tolist(), name
+        assert (
+            planned.loc[name, what].fillna(0).tolist()
+            != planned.loc[first, what].fillna(0).tolist()
+        ), name
     readings = planned[
-        planned["paper"].eq("agent") & planned["metric"].eq("any") & planned["paper_metric"].eq("pass@1")
+        planned["paper"].eq("agent")
+        & planned["metric"].eq("any")
+        & planned["paper_metric"].eq("pass@1")
     ]
     assert len(readings) == 27
     for name in readings.index:  # both readings of the paper's pass@1
@@ -341,10 +431,14 @@ def test_what_was_posed_again_keeps_its_first_form():
 def test_commits_named_are_in_the_history():
     """posed and changed name commits; a clone without history has none to hold them against."""
     planned = claims.planned()
-    named = set(planned["posed"]) | set(planned["changed"].str.extract(r"^([0-9a-f]{7}):", expand=False).dropna())
+    named = set(planned["posed"]) | set(
+        planned["changed"].str.extract(r"^([0-9a-f]{7}):", expand=False).dropna()
+    )
     named = {name for name in named if re.fullmatch("[0-9a-f]{7}", name)}
     assert len(named) >= 10
-    found = subprocess.run(["git", "log", "--format=%h", "--", "data/paper/claims.csv"], cwd=ROOT, capture_output=True)
+    found = subprocess.run(
+        ["git", "log", "--format=%h", "--", "data/paper/claims.csv"], cwd=ROOT, capture_output=True
+    )
     commits = {line[:7] for line in found.stdout.decode().split()}
     if not {"6945215"} <= commits:
         pytest.skip("no history here")
@@ -357,7 +451,10 @@ def test_commits_named_are_in_the_history():
         ({"direction": "above"}, "'above' is none of"),
         ({"direction": "equal", "margin": NAN}, "needs a margin"),
         ({"direction": "zero", "margin": 0.0}, "needs a margin"),
-        ({"runs": "rloo/a;rloo/b;rloo/a"}, "a method is compared with itself: rloo/a;rloo/b;rloo/a"),
+        (
+            {"runs": "rloo/a;rloo/b;rloo/a"},
+            "a method is compared with itself: rloo/a;rloo/b;rloo/a",
+        ),
     ],
 )
 def test_a_claim_that_says_too_little_is_named(change, says, tmp_path, monkeypatch):

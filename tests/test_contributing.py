@@ -1,4 +1,5 @@
-"""The instructions of README and CONTRIBUTING for newcomers, followed word for word in a copy of the repository."""
+"""The instructions of README and CONTRIBUTING for newcomers, followed word for word in a copy of
+the repository."""
 
 import json
 import os
@@ -38,7 +39,8 @@ def declare(copy: Path, entry: str) -> None:
 
 
 def make(copy: Path, command: str) -> Path:
-    """What the command's `make study GROUP=...` does, in profile smoke; the folder of its last run of seed 0."""
+    """What the command's `make study GROUP=...` does, in profile smoke; the folder of its last run
+    of seed 0."""
     targets = re.search(r'GROUP="?([^"\n]+)', command)[1].split()
     front = [sys.executable, "-m", "lib.runs", "make", "smoke", *targets, "--cores", "2"]
     here = {key: value for key, value in os.environ.items() if not key.startswith("COUNTDOWN")}
@@ -59,15 +61,26 @@ def test_your_own_reward_in_ten_lines(copy):
 
 def test_a_new_study_notebook(copy, tmp_path):
     parts = told("CONTRIBUTING.md", "A new study notebook")
-    cells = [nbformat.v4.new_code_cell(text.strip()) for text in parts["python"].split("# %%\n")[1:]]
+    cells = [
+        nbformat.v4.new_code_cell(text.strip()) for text in parts["python"].split("# %%\n")[1:]
+    ]
     cells[1].metadata["tags"] = ["parameters"]
-    notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_markdown_cell("# 70 · Two policies"), *cells])
-    notebook.metadata["kernelspec"] = {"display_name": "Python 3", "language": "python", "name": "python3"}
+    notebook = nbformat.v4.new_notebook(
+        cells=[nbformat.v4.new_markdown_cell("# 70 · Two policies"), *cells]
+    )
+    notebook.metadata["kernelspec"] = {
+        "display_name": "Python 3",
+        "language": "python",
+        "name": "python3",
+    }
     declare(copy, parts["yaml"])
     name = re.search(r"notebook: (\w+)", parts["yaml"])[1]
     nbformat.write(notebook, copy / f"notebooks/{name}.ipynb")
     table = read_table(make(copy, parts["sh"]) / "two_policies.csv")
-    assert set(table["method"]) == {"sft/free", "rloo/sparse"} and set(table["metric"]) == {"pass@1", "pass@4"}
+    assert set(table["method"]) == {"sft/free", "rloo/sparse"} and set(table["metric"]) == {
+        "pass@1",
+        "pass@4",
+    }
 
     names: dict = {}  # and by hand, on the committed results
     for cell in cells[:3]:
@@ -81,26 +94,38 @@ def test_problems_of_your_own(copy):
     (copy / "my_problems.csv").write_text(parts["csv"])
     declare(copy, parts["yaml"])
     rows = read_table(make(copy, parts["sh"]) / "generations.parquet")
-    asked = [f"{' '.join(map(str, nums))},{target}" for nums, target in zip(rows["nums"], rows["target"], strict=True)]
-    assert set(asked) == set(parts["csv"].split("\n")[1:-1]) and set(rows["set"]) == {"my_problems.csv"}
+    asked = [
+        f"{' '.join(map(str, nums))},{target}"
+        for nums, target in zip(rows["nums"], rows["target"], strict=True)
+    ]
+    assert set(asked) == set(parts["csv"].split("\n")[1:-1]) and set(rows["set"]) == {
+        "my_problems.csv"
+    }
     assert rows.groupby("problem")["count"].sum().eq(4).all()
     log = read_table(copy / "data/runs/smoke/rloo/my_problems/0/metrics.csv")
     record = json.loads((copy / "data/runs/smoke/rloo/my_problems/0/run.json").read_text())
-    assert log["eval_accuracy"].notna().all() and record["parameters"]["eval_problems"] > len(set(asked))
+    assert log["eval_accuracy"].notna().all() and record["parameters"]["eval_problems"] > len(
+        set(asked)
+    )
 
 
 def test_rows_of_reasoning_gym(copy, monkeypatch):
     """The block that writes them, with the committed rows in the package's place."""
     block = told("CONTRIBUTING.md", "Problems of your own")["python"]
-    rows = [json.loads(line) for line in (ROOT / "tests/reasoning_gym.jsonl").read_text().splitlines()]
+    rows = [
+        json.loads(line) for line in (ROOT / "tests/reasoning_gym.jsonl").read_text().splitlines()
+    ]
     gym = SimpleNamespace(create_dataset=lambda name, size: rows[:size])
     monkeypatch.chdir(copy)
     exec(block, {"json": json, "reasoning_gym": gym})
-    assert problems(load(str(copy / "gym.jsonl"), "train"))[0].target == rows[0]["metadata"]["target"]
+    assert (
+        problems(load(str(copy / "gym.jsonl"), "train"))[0].target == rows[0]["metadata"]["target"]
+    )
 
 
 def test_a_reward_of_trls(copy):
-    parts = told("CONTRIBUTING.md", "TRL's trainers and rewards")  # of several blocks in a language the last
+    # of several blocks in a language the last
+    parts = told("CONTRIBUTING.md", "TRL's trainers and rewards")
     (copy / "my_trl.py").write_text(parts["python"])
     declare(copy, parts["yaml"])
     assert len(read_table(make(copy, parts["sh"]) / "metrics.csv")) == 2

@@ -33,7 +33,9 @@ def bandit(steps=100, seed=0, **options):
 
 def test_difficulty_is_the_papers():
     some = [*problems(load("3to4", "test_50"))[:6], Problem((2, 2, 2), 99)]
-    assert solution_difficulty(some) == pytest.approx([-math.log(len(solutions(problem)) + 1) for problem in some])
+    assert solution_difficulty(some) == pytest.approx(
+        [-math.log(len(solutions(problem)) + 1) for problem in some]
+    )
     assert solution_difficulty(some)[-1] == 0  # no solution is the hardest
 
 
@@ -67,7 +69,8 @@ def test_the_bandit_by_hand(monkeypatch):
     assert arms.probabilities(0).tolist() == [0.5, 0.5]  # Q starts at 0
     arms.draw(3, 0)
     arms.drawn = np.array([0, 1, 0])
-    assert arms.learn([0.2, 0.5, 0.4], [0, 0, 0]) == {"bucket0": 0.5, "bucket1": 0.5}  # those it was drawn with
+    # those it was drawn with
+    assert arms.learn([0.2, 0.5, 0.4], [0, 0, 0]) == {"bucket0": 0.5, "bucket1": 0.5}
     assert arms.state == pytest.approx([0.15, 0.25])  # .5 * mean(.2, .4), .5 * .5
     arms.drawn = np.array([1, 1, 1])
     arms.learn([1.0, 1.0, 1.0], [0, 0, 0])
@@ -83,25 +86,33 @@ def test_a_lower_temperature_concentrates_and_annealing_reaches_it():
         arms.state = [0.0, 0.1, 0.2, 0.3, 0.4, 0.5]
     assert cooled.probabilities(0) == pytest.approx(fixed.probabilities(50))
     assert cooled.probabilities(99) == pytest.approx(cold.probabilities(0))
-    assert brief.probabilities(0) == pytest.approx(fixed.probabilities(0))  # one update has only the first temperature
-    assert fixed.probabilities(0).max() < cooled.probabilities(50).max() < cold.probabilities(0).max()
+    # one update has only the first temperature
+    assert brief.probabilities(0) == pytest.approx(fixed.probabilities(0))
+    assert (
+        fixed.probabilities(0).max() < cooled.probabilities(50).max() < cold.probabilities(0).max()
+    )
 
 
 def test_draws_follow_the_probabilities_from_the_right_buckets():
     arms = bandit()
     arms.state = [5.0, 0.0, 0.0, 0.0, 0.0, 3.0]
     drawn = [arms.draw(24, step) for step in range(50)]
-    shares = np.bincount([problem.nums[0] // 10 for batch in drawn for problem in batch], minlength=6) / 1200
+    shares = (
+        np.bincount([problem.nums[0] // 10 for batch in drawn for problem in batch], minlength=6)
+        / 1200
+    )
     assert shares == pytest.approx(arms.probabilities(0), abs=0.03)
     assert all(
-        len({p.nums for p in batch if p.nums[0] >= 50}) == sum(p.nums[0] >= 50 for p in batch) for batch in drawn
+        len({p.nums for p in batch if p.nums[0] >= 50}) == sum(p.nums[0] >= 50 for p in batch)
+        for batch in drawn
     )
 
 
 @pytest.mark.parametrize("count", [9, 10, 11])
 def test_no_problem_is_drawn_twice_unless_its_bucket_is_too_small(count):
     arms = bandit()
-    arms.state = [1000.0, 0.0, 0.0, 0.0, 0.0, 0.0]  # so that all come from the first bucket, which holds ten
+    # so that all come from the first bucket, which holds ten
+    arms.state = [1000.0, 0.0, 0.0, 0.0, 0.0, 0.0]
     drawn = arms.draw(count, 0)
     assert len(drawn) == count and set(drawn) <= set(PROBLEMS[:10])
     assert (len(set(drawn)) == count) == (count <= 10)
@@ -119,9 +130,9 @@ def test_short_problems_come_before_long_ones(monkeypatch, count):
     mixed = [Problem((i, i + 1, *range(i % count)), 10) for i in range(1, 61)]
     monkeypatch.setattr(ShortToLong, "count", count)
     order = ShortToLong(mixed, DIFFICULTY, 3 * count, 0)
-    assert [{len(problem.nums) for problem in order.draw(4, step)} for step in range(3 * count)] == [
-        {length} for length in range(2, 2 + count) for _ in range(3)
-    ]
+    assert [
+        {len(problem.nums) for problem in order.draw(4, step)} for step in range(3 * count)
+    ] == [{length} for length in range(2, 2 + count) for _ in range(3)]
 
 
 def frontier():
@@ -144,7 +155,8 @@ def test_the_frontier_draws_no_evaluation_problem():
 
 
 def test_the_frontier_goes_where_success_is_a_half():
-    """A policy that solves what has many solutions; of what is drawn at random it solves nearly all or nothing."""
+    """A policy that solves what has many solutions; of what is drawn at random it solves nearly all
+    or nothing."""
 
     def success(some):
         return np.clip((np.log(profiles(some)[0] + 1) - 1) / 2, 0, 1)
@@ -201,7 +213,9 @@ def test_what_the_frontier_has_seen_weighs_1_by_e_after_its_memory():
 def test_the_frontier_does_not_search_for_ever():
     """From problems that cannot be solved, as 1 and 1 to 50, no new ones come that can."""
     edge = Frontier([Problem((1, 1), 50)] * 6, np.zeros(6), 10, 0)
-    with pytest.raises(ValueError, match="finds no problems: 0 of .*numbers from 1 to 1 and targets from 50 to 50"):
+    with pytest.raises(
+        ValueError, match="finds no problems: 0 of .*numbers from 1 to 1 and targets from 50 to 50"
+    ):
         edge.draw(2, 0)
 
 
@@ -211,9 +225,21 @@ def test_the_frontier_does_not_search_for_ever():
         ("bandit", {"temperature": -1.0}, "impossible bandit: temperature=-1.0"),
         ("bandit", {"temperature": 0.0}, "impossible bandit"),
         ("bandit", {"final_temperature": -0.5}, "impossible bandit"),
-        ("bandit", {"final_temperature": math.nan}, "bandit: final_temperature must be a finite number, .*, not nan"),
-        ("bandit", {"temperature": math.inf}, "bandit: temperature must be a finite number, .*, not inf"),
-        ("bandit", {"temperature": "hot"}, "bandit: temperature must be a finite number, .*, not .hot."),
+        (
+            "bandit",
+            {"final_temperature": math.nan},
+            "bandit: final_temperature must be a finite number, .*, not nan",
+        ),
+        (
+            "bandit",
+            {"temperature": math.inf},
+            "bandit: temperature must be a finite number, .*, not inf",
+        ),
+        (
+            "bandit",
+            {"temperature": "hot"},
+            "bandit: temperature must be a finite number, .*, not .hot.",
+        ),
         ("bandit", {"alpha": 0.5}, "bandit has no option 'alpha'"),
         ("frontier", {"candidates": 30}, "frontier has no option 'candidates'"),
         ("short_to_long", {"count": 3}, "short_to_long has no option 'count'"),
@@ -224,7 +250,13 @@ def test_options_that_cannot_be_are_refused_before_anything_trains(name, options
     with pytest.raises(ValueError, match=message):
         check({"curriculum": name, "curriculum_options": options, "probes": ""})
     for curriculum in CURRICULA:
-        check({"curriculum": curriculum, "curriculum_options": {}, "probes": "data/reference/cpu/pairs/free/0"})
+        check(
+            {
+                "curriculum": curriculum,
+                "curriculum_options": {},
+                "probes": "data/reference/cpu/pairs/free/0",
+            }
+        )
 
 
 def test_mistakes_are_refused():
@@ -251,7 +283,8 @@ def test_easy_problems_come_before_hard_ones():
 
 
 def test_difficulty_that_is_estimated_while_training_follows_the_policy():
-    """A policy that solves what has many solutions: what it surely solves or fails is drawn less and less."""
+    """A policy that solves what has many solutions: what it surely solves or fails is drawn less
+    and less."""
     pool = problems(load("3to4", "heldout_1000"))
 
     def success(some):
@@ -278,7 +311,8 @@ def test_a_problem_is_drawn_in_proportion_to_its_predicted_mixture():
     """p (1 - p), against a naive count of draws."""
     order = MixedOnline(PROBLEMS, DIFFICULTY, 100, 0)
     order.all_features = np.eye(5)[np.arange(60) % 5]
-    order.state = [*np.diag([99.0] * 5).ravel(), -45.0, -30.0, 0.0, 30.0, 45.0]  # p = .05, .2, .5, .8, .95
+    # p = .05, .2, .5, .8, .95
+    order.state = [*np.diag([99.0] * 5).ravel(), -45.0, -30.0, 0.0, 30.0, 45.0]
     drawn = [p.nums[0] % 5 for step in range(2000) for p in order.draw(1, step)]
     weights = np.array([0.0475, 0.16, 0.25, 0.16, 0.0475])
     assert np.bincount(drawn) / 2000 == pytest.approx(weights / weights.sum(), abs=0.03)

@@ -1,4 +1,5 @@
-"""Run All of each study, with the default parameters that a reader finds, and then the solutions of its exercises."""
+"""Run All of each study, with the default parameters that a reader finds, and then the solutions of
+its exercises."""
 
 import pytest
 
@@ -11,12 +12,19 @@ NOTEBOOKS = sorted(this_project().declared("cpu")[name].notebook for name in STU
 
 
 @pytest.mark.parametrize("notebook", NOTEBOOKS)
-def test_a_study_run_by_hand_gives_the_committed_tables(notebook, tmp_path, monkeypatch, capsys, unrendered):
-    """With its own defaults, byte for byte: a reader who runs all cells sees what the README quotes."""
+def test_a_study_run_by_hand_gives_the_committed_tables(
+    notebook, tmp_path, monkeypatch, capsys, unrendered
+):
+    """With its own defaults, byte for byte: a reader who runs all cells sees what the README
+    quotes."""
     monkeypatch.chdir(ROOT)
     names = by_hand(notebook, output=str(tmp_path))
-    tables = [name for name in (tmp_path / "artifacts.txt").read_text().split() if name.endswith(".csv")]
-    assert tables and not [one for one in tables if (tmp_path / one).read_bytes() != (FIGURES / one).read_bytes()]
+    tables = [
+        name for name in (tmp_path / "artifacts.txt").read_text().split() if name.endswith(".csv")
+    ]
+    assert tables and not [
+        one for one in tables if (tmp_path / one).read_bytes() != (FIGURES / one).read_bytes()
+    ]
     if notebook in FOUND:
         solve(notebook, names, capsys)
 

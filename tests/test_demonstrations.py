@@ -1,5 +1,5 @@
-"""Everything that is imitated is true: demonstrations end in a right answer, equations hold, evaluation problems stay
-out."""
+"""Everything that is imitated is true: demonstrations end in a right answer, equations hold,
+evaluation problems stay out."""
 
 import ast
 import hashlib
@@ -65,12 +65,16 @@ def test_a_demonstration_is_right_after_so_many_failures(failures):
 
 
 def test_a_problem_without_a_plain_solution_is_left_out():
-    problems = datasets.Dataset.from_list([{"nums": [3, 3, 8, 8], "target": 24}, {"nums": [3, 3, 8], "target": 14}])
+    problems = datasets.Dataset.from_list(
+        [{"nums": [3, 3, 8, 8], "target": 24}, {"nums": [3, 3, 8], "target": 14}]
+    )
     assert len(demonstrate(problems, 2, seed=0)) == 1  # 24 is only 8 / (3 - 8 / 3)
 
 
 def test_random_expressions_are_a_function_of_the_seed():
-    assert random_expression([4, 7, 9, 2], random.Random(5)) == random_expression([4, 7, 9, 2], random.Random(5))
+    assert random_expression([4, 7, 9, 2], random.Random(5)) == random_expression(
+        [4, 7, 9, 2], random.Random(5)
+    )
 
 
 def test_generated_demonstrations_hold_no_evaluation_problem(capsys):
@@ -84,7 +88,9 @@ def test_generated_demonstrations_hold_no_evaluation_problem(capsys):
     assert rows["completion"] == again["completion"]
 
 
-@pytest.mark.parametrize("design, style", [("free", "free"), ("program_fresh", "program"), ("trace_search", "trace")])
+@pytest.mark.parametrize(
+    "design, style", [("free", "free"), ("program_fresh", "program"), ("trace_search", "trace")]
+)
 def test_a_share_gives_up_and_answers_its_last_near_miss(design, style):
     problems = load("3to4", "train").select(range(60))
     rows = demonstrate(problems, 2, 0, style, design, give_up=0.5)
@@ -102,7 +108,9 @@ def test_a_share_gives_up_and_answers_its_last_near_miss(design, style):
 
 def test_a_free_search_that_gives_up_answers_its_last_line():
     for i, row in enumerate(load("3to4", "train").select(range(20))):
-        text = free_search(Problem(tuple(row["nums"]), row["target"]), random.Random(i), 2, solved=False)
+        text = free_search(
+            Problem(tuple(row["nums"]), row["target"]), random.Random(i), 2, solved=False
+        )
         *_, last = text.split("\n")[1:-2]
         assert steps_of(parse(re.search("<answer>(.*)</answer>", text)[1])) == last.split(", ")[:-1]
 
@@ -116,7 +124,8 @@ def test_no_share_that_gives_up_leaves_the_rows_as_they_were():
 def test_checked_traces_say_at_every_end_whether_it_is_the_target():
     problems = load("3to4", "train").select(range(40))
     plain, checked = (
-        demonstrate(problems, 2, 0, "trace", "trace_backtrack", checked=said)["completion"] for said in (False, True)
+        demonstrate(problems, 2, 0, "trace", "trace_backtrack", checked=said)["completion"]
+        for said in (False, True)
     )
     assert [re.sub(r", \d+\? (yes|no)", "", text) for text in checked] == list(plain)
     for row, text in zip(problems, checked, strict=True):
@@ -132,7 +141,9 @@ def test_a_searching_trace_begins_each_attempt_with_all_numbers_and_tries_nothin
     for problem, text, verdict in traces("trace_search"):
         full = f"state [{', '.join(map(str, sorted(problem.nums)))}]"
         first, *later = text.split("backtrack\n")
-        assert first.startswith(f"<think>\n{full}\n") and all(part.startswith(f"{full}\n") for part in later)
+        assert first.startswith(f"<think>\n{full}\n") and all(
+            part.startswith(f"{full}\n") for part in later
+        )
         assert all(part.count("try") == len(problem.nums) - 1 for part in (first, *later))
         assert not any(line.repeated for line in verdict.lines)
         searching += bool(later)
@@ -145,13 +156,20 @@ def test_demonstrations_stay_what_they_were():
     texts = {
         design: "".join(demonstrate(problems, 2, 0, style, design, give_up)["completion"])
         for design, style, give_up in (
-            *(("free", "free", 0.0), ("program_fresh", "program", 0.3), ("trace_light", "trace", 0.0)),
+            *(
+                ("free", "free", 0.0),
+                ("program_fresh", "program", 0.3),
+                ("trace_light", "trace", 0.0),
+            ),
         )
     }
     texts["pick"] = "".join(demonstrate(problems, 2, 0, "pick")["completion"])
     for design in ("trace_backtrack_canonical", "trace_mixed", "trace_search"):
         texts[design] = "".join(text for _, text, _ in traces(design))
-    found = {design: hashlib.blake2b(text.encode(), digest_size=8).hexdigest() for design, text in texts.items()}
+    found = {
+        design: hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
+        for design, text in texts.items()
+    }
     assert found == {
         "free": "ce8fcd4cefc03029",
         "program_fresh": "5f81411ff8a3a7e7",
@@ -179,7 +197,9 @@ def test_state_action_rows_win_the_game_one_tag_at_a_time():
     assert next(rows, None) is None
 
 
-def test_hub_demonstrations_load_by_the_same_call_and_lose_evaluation_problems(tmp_path, monkeypatch):
+def test_hub_demonstrations_load_by_the_same_call_and_lose_evaluation_problems(
+    tmp_path, monkeypatch
+):
     """A local folder in the hub's place: columns and wording as the papers' data set has them."""
     ask = "Using the numbers {}, create an equation that equals {}. Show your work in <think> </think> tags."
     seen = load("3to4", "test_50")[0]
@@ -199,15 +219,22 @@ def test_hub_demonstrations_load_by_the_same_call_and_lose_evaluation_problems(t
 
 
 @cache
-def traces(design: str, count=40, give_up=0.0, checked=False) -> list[tuple[Problem, str, TraceVerdict]]:
-    """Completions by a design of Table 6, as they are checked: without the faults that one of them has on purpose."""
+def traces(
+    design: str, count=40, give_up=0.0, checked=False
+) -> list[tuple[Problem, str, TraceVerdict]]:
+    """Completions by a design of Table 6, as they are checked: without the faults that one of them
+    has on purpose."""
     problems = load("3to4", "train", seed=0).select(range(count))
     rows = demonstrate(problems, 2, 0, "trace", design, give_up, checked)
     found = []
     for row in rows:
-        nums, target = (ast.literal_eval(line.partition(": ")[2]) for line in row["prompt"].split("\n")[:2])
+        nums, target = (
+            ast.literal_eval(line.partition(": ")[2]) for line in row["prompt"].split("\n")[:2]
+        )
         problem = Problem(tuple(nums), target)
-        text = re.sub("<.*?>", lambda tag: tag[0].lower(), row["completion"]).replace(f" = {problem.target}</", "</")
+        text = re.sub("<.*?>", lambda tag: tag[0].lower(), row["completion"]).replace(
+            f" = {problem.target}</", "</"
+        )
         found.append((problem, row["completion"], verify_trace(text, problem)))
     return found
 
@@ -215,28 +242,41 @@ def traces(design: str, count=40, give_up=0.0, checked=False) -> list[tuple[Prob
 @pytest.mark.parametrize("checked", [False, True])
 @pytest.mark.parametrize(
     ("design", "give_up"),
-    [(name, share) for name, design in TRACES.items() for share in (0.0, 1.0) if design.restarts or not share],
+    [
+        (name, share)
+        for name, design in TRACES.items()
+        for share in (0.0, 1.0)
+        if design.restarts or not share
+    ],
 )
 def test_every_row_of_every_trace_design_passes_both_verifiers(design, checked, give_up):
-    """In each form: as it is declared and with the checks of a free search, and where it gives up."""
+    """In each form: as it is declared and with the checks of a free search, and where it gives
+    up."""
     tokenizer = build_tokenizer()
     rows = traces(design, 40, give_up, checked)
     assert len(rows) >= 32
     for problem, text, verdict in rows:
-        assert verdict.status == ("wrong_value" if give_up else "correct") and verdict.link == "original"
+        assert (
+            verdict.status == ("wrong_value" if give_up else "correct")
+            and verdict.link == "original"
+        )
         assert all(line.valid for line in verdict.lines)
         assert verdict.reached == (bool(verdict.lines) and not give_up)
         assert not verdict.lines or verdict.lines[0].kind == "state"
         if TRACES[design].stated:
             assert not any(line.repeated for line in verdict.lines)
-        assert verify_answer(text, problem).status == ("missing" if design == "trace_smoke" else verdict.status)
+        assert verify_answer(text, problem).status == (
+            "missing" if design == "trace_smoke" else verdict.status
+        )
         ids = tokenizer(text).input_ids
         assert tokenizer.decode(ids) == text and len(ids) < 0.75 * len(text)
 
 
 def test_the_designs_differ_as_table_6_says():
     kinds = {name: [[line.kind for line in v.lines] for *_, v in traces(name)] for name in TRACES}
-    backtracking = {name: np.mean(["backtrack" in row for row in rows]) for name, rows in kinds.items()}
+    backtracking = {
+        name: np.mean(["backtrack" in row for row in rows]) for name, rows in kinds.items()
+    }
     assert {name for name, share in backtracking.items() if share == 0} == {
         *("trace_proof", "trace_proof_augmented", "trace_proof_canonical")
     }
@@ -253,20 +293,30 @@ def test_the_designs_differ_as_table_6_says():
     assert max(row.count("backtrack") for row in kinds["trace_backtrack_canonical"]) == 1
     for name in TRACES:
         rows = traces(name)
-        assert len({problem for problem, *_ in rows}) == pytest.approx(len(rows) / TRACES[name].variants, abs=1)
-        assert len({text for _, text, _ in rows}) > len({problem for problem, *_ in rows}) or TRACES[name].variants == 1
+        assert len({problem for problem, *_ in rows}) == pytest.approx(
+            len(rows) / TRACES[name].variants, abs=1
+        )
+        assert (
+            len({text for _, text, _ in rows}) > len({problem for problem, *_ in rows})
+            or TRACES[name].variants == 1
+        )
     assert all("<ANSWER>" in text and "= " in text[-20:] for _, text, _ in traces("trace_smoke"))
 
 
 def test_canonical_traces_are_a_function_of_the_problem():
-    for name, equal in [("trace_proof_canonical", True), ("trace_backtrack_canonical", True), ("trace_proof", False)]:
+    for name, equal in [
+        ("trace_proof_canonical", True),
+        ("trace_backtrack_canonical", True),
+        ("trace_proof", False),
+    ]:
         problem = Problem((44, 19, 35, 2), 96)
         texts = {TRACES[name](problem, random.Random(seed), 2) for seed in range(8)}
         assert (len(texts) == 1) == equal
 
 
 def test_dead_branches_lead_where_the_target_is_out_of_reach():
-    """Behind the first operation of a failing branch no solution is left, where there is such a branch."""
+    """Behind the first operation of a failing branch no solution is left, where there is such a
+    branch."""
     out_of_reach = []
     for problem, text, _ in traces("trace_backtrack_diverse"):
         lines = text.splitlines()
@@ -288,9 +338,17 @@ def test_provenance_holds_the_answer(design):
 def test_a_repair_stage_reads_a_trace_and_learns_the_answer_that_it_makes():
     trace = "<think>\nstate [19, 35, 44]\ntry 44 + 19 = 63\nstate [35, 63]\ntry 63 + 35 = 98\nstate [98]\n</think>\n"
     missed = "<think>\nstate [19, 35, 44]\ntry 44 + 19 = 63\n</think>\n<answer>44 + 19</answer>"
-    texts = [trace + "<answer>63 + 35</answer>", trace + "<answer>1 + 1</answer> and on", trace, missed]
-    rows = repair_stage(pd.DataFrame([{"nums": (44, 19, 35), "target": 98, "completion": text} for text in texts]))
-    assert list(rows.columns) == ["prompt", "completion"] and len(rows) == 2  # one is cut off, one made no target
+    texts = [
+        trace + "<answer>63 + 35</answer>",
+        trace + "<answer>1 + 1</answer> and on",
+        trace,
+        missed,
+    ]
+    rows = repair_stage(
+        pd.DataFrame([{"nums": (44, 19, 35), "target": 98, "completion": text} for text in texts])
+    )
+    # one is cut off, one made no target
+    assert list(rows.columns) == ["prompt", "completion"] and len(rows) == 2
     assert set(rows["prompt"]) == {render_prompt((44, 19, 35), 98, "trace") + trace}
     for answer in rows["completion"]:
         assert verify_answer(trace + answer, Problem((44, 19, 35), 98)).status == "correct"

@@ -1,4 +1,5 @@
-"""Eq. 5 and 6 of `ast`: by hand, by their properties, and against the literal minimum over all permutations."""
+"""Eq. 5 and 6 of `ast`: by hand, by their properties, and against the literal minimum over all
+permutations."""
 
 import random
 from itertools import permutations
@@ -44,10 +45,14 @@ def reaches(tree: Expr, target: int) -> bool:
 
 
 def positions(expr: Expr | None, at: int = 0) -> dict:
-    """What stands at each position of a tree: 0 is the root, 2i + 1 and 2i + 2 are the children of i."""
+    """What stands at each position of a tree: 0 is the root, 2i + 1 and 2i + 2 are the children of
+    i."""
     if expr is None:
         return {}
-    (left, right), node = children(expr), (type(expr), getattr(expr, "value", getattr(expr, "op", "")))
+    (left, right), node = (
+        children(expr),
+        (type(expr), getattr(expr, "value", getattr(expr, "op", ""))),
+    )
     return {at: node} | positions(left, 2 * at + 1) | positions(right, 2 * at + 2)
 
 
@@ -62,7 +67,8 @@ def every_tree(nums):
 
 
 def literal_solutions(problem: Problem) -> list:
-    """S(x) of `ast`, Section 3.3, step 2: a tree for every permutation, kept if it reaches the target."""
+    """S(x) of `ast`, Section 3.3, step 2: a tree for every permutation, kept if it reaches the
+    target."""
     trees = (tree for order in set(permutations(problem.nums)) for tree in every_tree(order))
     return [tree for tree in trees if reaches(tree, problem.target)]
 
@@ -93,7 +99,11 @@ def test_distances_by_hand(a, b, d):
 
 def test_a_missing_tree_costs_the_size_of_the_other():
     assert tree_distance(None, None) == 0
-    assert tree_distance(parse("(35 + 19) - 44"), None) == tree_distance(None, parse("(35 + 19) - 44")) == 5
+    assert (
+        tree_distance(parse("(35 + 19) - 44"), None)
+        == tree_distance(None, parse("(35 + 19) - 44"))
+        == 5
+    )
 
 
 @given(TREES, TREES)
@@ -111,7 +121,8 @@ def test_distance_zero_means_equal_up_to_commuting(a, b):
 
 @pytest.mark.parametrize("n, count", [(3, 12), (4, 3)])
 def test_the_distance_is_the_minimum_over_every_permutation(n, count):
-    """The literal definition, min of Eq. 6 over S(x), for answers near and far, with repeated numbers and signs."""
+    """The literal definition, min of Eq. 6 over S(x), for answers near and far, with repeated
+    numbers and signs."""
     rng = random.Random(n)
     rows = [row for row in load("3to4", "heldout_1000") if len(row["nums"]) == n]
     problems = [Problem(tuple(row["nums"]), row["target"]) for row in rng.sample(rows, count)]
@@ -122,14 +133,23 @@ def test_the_distance_is_the_minimum_over_every_permutation(n, count):
         assert reference
         trees = list(every_tree(rng.sample(problem.nums, n)))
         answers = [*rng.sample(trees, 4), rng.choice(reference), Num(problem.nums[0])]
-        answers += [parse(f"-({render(answers[0])})"), parse(f"{problem.nums[0]} + 1 * 2 * 3 * 4 * 5 * 6")]
+        answers += [
+            parse(f"-({render(answers[0])})"),
+            parse(f"{problem.nums[0]} + 1 * 2 * 3 * 4 * 5 * 6"),
+        ]
         for tree in answers:
-            assert distance_to_solutions(tree, problem) == min(tree_distance(tree, solution) for solution in reference)
+            assert distance_to_solutions(tree, problem) == min(
+                tree_distance(tree, solution) for solution in reference
+            )
 
 
 def test_a_tree_of_more_nodes_than_a_byte_counts_is_far_away():
     tree = parse("-" * 250 + "(44 + 19 - 35)")
-    assert distance_to_solutions(tree, PAPER) == min(tree_distance(tree, s) for s in literal_solutions(PAPER)) > 250
+    assert (
+        distance_to_solutions(tree, PAPER)
+        == min(tree_distance(tree, s) for s in literal_solutions(PAPER))
+        > 250
+    )
 
 
 def test_one_representative_a_solution_is_not_enough():
@@ -137,7 +157,9 @@ def test_one_representative_a_solution_is_not_enough():
     tree, problem = parse("35 - (44 + 19)"), PAPER
     kept = min(tree_distance(tree, solution) for solution in solutions(problem))
     assert (
-        distance_to_solutions(tree, problem) == min(tree_distance(tree, s) for s in literal_solutions(problem)) <= kept
+        distance_to_solutions(tree, problem)
+        == min(tree_distance(tree, s) for s in literal_solutions(problem))
+        <= kept
     )
 
 

@@ -1,5 +1,5 @@
-"""The rules and exact values of the agent's game, against plain recursion, the paper's examples and its
-propositions."""
+"""The rules and exact values of the agent's game, against plain recursion, the paper's examples and
+its propositions."""
 
 import math
 import random
@@ -95,13 +95,17 @@ def test_legal_actions_by_hand():
 
 def test_equal_states_are_equal_whatever_the_order():
     one, other = initial(Problem((9, 1, 4), 7)), initial(Problem((4, 9, 1), 7))
-    assert one == other and render_state(one) == render_state(other) == "Numbers: [1, 4, 9]\nTarget: 7\nPick\n"
+    assert (
+        one == other
+        and render_state(one) == render_state(other) == "Numbers: [1, 4, 9]\nTarget: 7\nPick\n"
+    )
     assert action(9, 4, "+") == action(4, 9, "+") and action(9, 4, "-") != action(4, 9, "-")
 
 
 @given(st.lists(st.integers(1, 9), min_size=2, max_size=4), st.integers(0, 10**6))
 def test_a_finished_game_is_an_expression_over_the_problems_numbers(nums, seed):
-    """Reward 1 exactly where the answer verifier says correct; small numbers make equal ones frequent."""
+    """Reward 1 exactly where the answer verifier says correct; small numbers make equal ones
+    frequent."""
     rng = random.Random(seed)
     problem = Problem(tuple(nums), rng.randint(1, 20))
     end = play(problem, rng)
@@ -213,7 +217,8 @@ def shortest_game(state: State) -> float:
 def test_values_by_hand():
     done, wrong, open_ = State((24,), 24), State((23,), 24), State((1, 23), 24)
     assert count_solutions([done, wrong, open_, done]).tolist() == [1, 0, 1, 1]
-    assert q_values([done, wrong, open_], "soft").tolist() == pytest.approx(  # with the paper's alpha and beta
+    # with the paper's alpha and beta
+    assert q_values([done, wrong, open_], "soft").tolist() == pytest.approx(
         [1 + 0.05 * math.log(2), 0, 0.8 + 0.05 * math.log(2)]
     )
     assert q_values([done, wrong], "none").tolist() == [0, 0]
@@ -229,7 +234,8 @@ def test_values_by_hand():
     st.integers(0, 10**6),
 )
 def test_proposition_33(actions, kappa, beta, seed):
-    """Eq. 16 with eta = beta / kappa is the optimum of Eq. 15, and the population minimum of the DPO loss (Eq. 17)."""
+    """Eq. 16 with eta = beta / kappa is the optimum of Eq. 15, and the population minimum of the
+    DPO loss (Eq. 17)."""
     weights, q = np.array(actions).T
     reference, eta = weights / weights.sum(), beta / kappa
     tilted = reference * np.exp((q - q.max()) / eta)

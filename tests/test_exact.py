@@ -1,4 +1,5 @@
-"""Exact values of the agent's game, against tags read one by one, sampled games, and finite differences."""
+"""Exact values of the agent's game, against tags read one by one, sampled games, and finite
+differences."""
 
 import math
 
@@ -29,18 +30,27 @@ from lib.learn.exact import (
 )
 from lib.learn.model import build_tokenizer, new_model
 
-PROBLEMS = [Problem((3, 5), 8), Problem((6, 2), 3), Problem((2, 2), 4), Problem((2, 3, 7), 13), Problem((1, 5, 5), 25)]
+PROBLEMS = [
+    Problem((3, 5), 8),
+    Problem((6, 2), 3),
+    Problem((2, 2), 4),
+    Problem((2, 3, 7), 13),
+    Problem((1, 5, 5), 25),
+]
 
 
 def taught(steps: int = 80):
-    """A small policy that wins some of its games of PROBLEMS: it has seen good tags, and others now and then."""
+    """A small policy that wins some of its games of PROBLEMS: it has seen good tags, and others now
+    and then."""
     tokenizer = build_tokenizer()
     model, tree = new_model(tokenizer, hidden=32, layers=2, heads=2), open_tree(PROBLEMS)
     legal = [(state, move) for state in tree.states for move in legal_actions(state)]
     optimizer = torch.optim.Adam(model.parameters(), lr=1e-2)
     for _ in range(steps):
         optimizer.zero_grad()
-        good = probabilities(model, tokenizer, [(tree.states[i], move) for i, move, _ in tree.moves])
+        good = probabilities(
+            model, tokenizer, [(tree.states[i], move) for i, move, _ in tree.moves]
+        )
         (-good.log().mean() - 0.1 * probabilities(model, tokenizer, legal).log().mean()).backward()
         optimizer.step()
     return model.eval(), tokenizer
@@ -56,7 +66,12 @@ def chance_of(model, tokenizer, state, text: str) -> float:
     prompt = tokenizer.encode(render_state(state))
     ids = [*tokenizer.encode(text), tokenizer.eos_token_id]
     with torch.inference_mode():
-        logps = model(torch.tensor([[*prompt, *ids]])).logits[0, len(prompt) - 1 : -1].double().log_softmax(-1)
+        logps = (
+            model(torch.tensor([[*prompt, *ids]]))
+            .logits[0, len(prompt) - 1 : -1]
+            .double()
+            .log_softmax(-1)
+        )
     return math.exp(sum(logps[i, token].item() for i, token in enumerate(ids)))
 
 
@@ -111,16 +126,20 @@ def test_the_tree_is_merged_and_holds_what_can_be_won_alone():
 @pytest.mark.parametrize(
     "problems",
     [
-        [Problem((2, 5, 6), 13), Problem((2, 5, 1, 6), 13)],  # 1 * 6 leads from the second to the first
+        # 1 * 6 leads from the second to the first
+        [Problem((2, 5, 6), 13), Problem((2, 5, 1, 6), 13)],
         [as_problems(load_set("heldout_1000"))[i] for i in (149, 164, 177, 189)],
     ],
 )
 def test_problems_of_three_and_four_numbers_that_share_states(policy, problems):
-    """A state that is reached after one step and after two is one state, and its moves count once."""
+    """A state that is reached after one step and after two is one state, and its moves count
+    once."""
     tree = open_tree(problems)
     keys = [{state.key for state in open_tree([problem]).states} for problem in problems]
     assert len(tree.states) == len(set.union(*keys)) and len(set(tree.moves)) == len(tree.moves)
-    apart, at_once = (evaluate(*policy, problems, together=together) for together in (1, len(problems)))
+    apart, at_once = (
+        evaluate(*policy, problems, together=together) for together in (1, len(problems))
+    )
     pd.testing.assert_frame_equal(at_once, apart, rtol=1e-4)
     assert at_once["success"].between(0, 1).all()
 
@@ -128,8 +147,13 @@ def test_problems_of_three_and_four_numbers_that_share_states(policy, problems):
 def test_all_that_is_legal_leaves_what_is_lost(policy):
     state = initial(PROBLEMS[3])
     chances = probabilities(*policy, [(state, move) for move in legal_actions(state)])
-    by_hand = [sum(chance_of(*policy, state, text) for text in spelled(move)) for move in legal_actions(state)]
-    assert chances.detach().numpy() == pytest.approx(by_hand, rel=1e-4) and 0 < 1 - chances.sum() < 1
+    by_hand = [
+        sum(chance_of(*policy, state, text) for text in spelled(move))
+        for move in legal_actions(state)
+    ]
+    assert (
+        chances.detach().numpy() == pytest.approx(by_hand, rel=1e-4) and 0 < 1 - chances.sum() < 1
+    )
 
 
 def test_solutions_add_up(policy):
@@ -138,11 +162,16 @@ def test_solutions_add_up(policy):
     table = evaluate(*policy, PROBLEMS)
     for i, p in enumerate(success(*policy, tree).tolist()):
         found = solutions(tree, chances, i)
-        assert sum(found.values()) == pytest.approx(p) and [*found.values()] == sorted(found.values(), reverse=True)
+        assert sum(found.values()) == pytest.approx(p) and [*found.values()] == sorted(
+            found.values(), reverse=True
+        )
         shares = np.array([*found.values()]) / p
         assert table["solutions"][i] == len(found) and 1 <= table["used"][i] <= len(found) + 1e-9
         assert table["used"][i] == pytest.approx(math.exp(-(shares * np.log(shares)).sum()))
-    assert set(solutions(tree, chances, 2)) == {"2 * 2", "2 + 2"} and len(solutions(tree, chances, 4)) > 2
+    assert (
+        set(solutions(tree, chances, 2)) == {"2 * 2", "2 + 2"}
+        and len(solutions(tree, chances, 4)) > 2
+    )
     nothing = open_tree([Problem((1, 2), 100)])
     assert solutions(nothing, [], 0) == {}
 
@@ -163,7 +192,9 @@ def test_a_games_log_probability_is_that_of_its_tags(policy):
     compared = set()
     for game, chance in zip(games, found, strict=True):
         if all(ids[-1] == tokenizer.eos_token_id for _, ids in game.turns):
-            tags = [chance_of(*policy, state, tokenizer.decode(ids[:-1])) for state, ids in game.turns]
+            tags = [
+                chance_of(*policy, state, tokenizer.decode(ids[:-1])) for state, ids in game.turns
+            ]
             assert chance == pytest.approx(math.prod(tags), rel=1e-4)
             compared.add(len(game.turns))
     assert 2 in compared
@@ -209,12 +240,16 @@ def test_weight_is_the_derivative_of_worth(k):
 def test_pass_at_k_keeps_its_digits():
     assert exact_pass_at_k(np.array([1e-12, 0.25, 1.0]), 1) == pytest.approx([1e-12, 0.25, 1.0])
     assert exact_pass_at_k(np.array([1e-12]), 10**6) == pytest.approx([1e-6], rel=1e-5)
-    assert exact_pass_at_k(np.array([[0.5], [0.0]]), np.array([1, 2])).tolist() == [[0.5, 0.75], [0.0, 0.0]]
+    assert exact_pass_at_k(np.array([[0.5], [0.0]]), np.array([1, 2])).tolist() == [
+        [0.5, 0.75],
+        [0.0, 0.0],
+    ]
 
 
 @pytest.mark.parametrize("p", [0.01, 0.3, 0.95])
 def test_what_estimators_estimate(p):
-    """RLOO the expected reward, PKPO pass@4, MaxRL log-success cut behind the K - 1st of its terms."""
+    """RLOO the expected reward, PKPO pass@4, MaxRL log-success cut behind the K - 1st of its
+    terms."""
     of = {name: expected_weight(name, torch.tensor([p]), 8).item() for name in ESTIMATORS}
     assert of["rloo"] == pytest.approx(1)
     assert of["pkpo"] == pytest.approx(4 * (1 - p) ** 3)
@@ -234,5 +269,8 @@ def test_the_mean_of_sampled_gradients_is_the_exact_one(policy):
     right = torch.tensor([float(game.won) for game in games]).view(groups, k)
     advantages = ESTIMATORS["rloo"](right)
     loss = (advantages.flatten() * game_logprobs(model, tokenizer, games)).mean()
-    found = sum((some * one).sum() for some, one in zip(way, torch.autograd.grad(loss, parameters), strict=True))
+    found = sum(
+        (some * one).sum()
+        for some, one in zip(way, torch.autograd.grad(loss, parameters), strict=True)
+    )
     assert found / length == pytest.approx(1, abs=0.25)

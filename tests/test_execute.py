@@ -1,4 +1,5 @@
-"""One run: what happens to its folder, how its notebook is executed, and what the run holds meanwhile."""
+"""One run: what happens to its folder, how its notebook is executed, and what the run holds
+meanwhile."""
 
 import json
 import os
@@ -25,7 +26,13 @@ from lib.runs.machine import PARENT, RunError, gpu
 from lib.runs.plan import Project, other_code
 from tests.scratch import BASE, TRAIN_CODE, TRAIN_END, Checkout, set_in, write_notebook
 
-BEGAN = {"profile": "cpu", "run": "t/base", "seed": 0, "notebook": "base", "parameters": {"steps": 3}}
+BEGAN = {
+    "profile": "cpu",
+    "run": "t/base",
+    "seed": 0,
+    "notebook": "base",
+    "parameters": {"steps": 3},
+}
 BEGAN |= {"inputs": {}, "parents": {}}
 MAKER = {"commit": "a", "dirty": False, "lib": "1"}
 
@@ -43,7 +50,8 @@ def here(checkout) -> Iterator[Callable[[str], dict]]:
         yield run
 
 
-# -- its folder --------------------------------------------------------------------------------------
+# -- its folder
+# --------------------------------------------------------------------------------------
 
 
 def test_old_results_are_set_aside_and_nothing_is_deleted(tmp_path, capsys):
@@ -67,7 +75,9 @@ def test_what_makes_a_run_is_noted_when_it_starts_and_kept_when_it_goes_on(tmp_p
     (tmp_path / "checkpoint").mkdir()
     again, _ = prepare(tmp_path, BEGAN, dict(MAKER), study=False, defaults={})
     assert again == first and "goes on" not in capsys.readouterr().out
-    other, _ = prepare(tmp_path, BEGAN, MAKER | {"lib": "2", "commit": "b"}, study=False, defaults={})
+    other, _ = prepare(
+        tmp_path, BEGAN, MAKER | {"lib": "2", "commit": "b"}, study=False, defaults={}
+    )
     assert [one["lib"] for one in other] == ["1", "2"] and other[0] == first[0]
     assert "goes on, though commit, lib differ from when it was begun" in capsys.readouterr().out
     assert (tmp_path / "checkpoint").exists()
@@ -105,7 +115,9 @@ def test_results_that_were_restored_without_weights_are_set_aside(tmp_path, caps
 def test_the_folder_of_another_run_is_not_touched(tmp_path, other):
     (tmp_path / "spec.json").write_text(json.dumps(BEGAN | other))
     (tmp_path / "metrics.csv").write_text("step")
-    with pytest.raises(RunError, match="metrics.csv was not made by run t/base/0, whose folder it lies in"):
+    with pytest.raises(
+        RunError, match="metrics.csv was not made by run t/base/0, whose folder it lies in"
+    ):
         prepare(tmp_path, BEGAN, dict(MAKER), study=False, defaults={})
     assert json.loads((tmp_path / "spec.json").read_text()) == BEGAN | other
 
@@ -132,7 +144,9 @@ def test_time_adds_up_over_kills(tmp_path):
         step = tmp_path / "checkpoint"
         step.write_text("1")
         os.utime(step, (time.time() + 50,) * 2)
-        assert prepare(tmp_path, BEGAN, dict(MAKER), study=False, defaults={})[1] == pytest.approx(spent, abs=5)
+        assert prepare(tmp_path, BEGAN, dict(MAKER), study=False, defaults={})[1] == pytest.approx(
+            spent, abs=5
+        )
     assert prepare(tmp_path, BEGAN, dict(MAKER), study=True, defaults={})[1] == 0
 
 
@@ -142,7 +156,9 @@ def test_a_folder_that_is_not_the_runs_own_is_never_emptied(checkout, warm_kerne
     (folder / "checkpoint").mkdir()
     (folder / "checkpoint/thesis.txt").write_text("years")
     (folder / ".spec.json.123").write_text("{")  # what a kill leaves of the first write
-    with pytest.raises(RunError, match=r"t/base/0/checkpoint was not made by run t/base/0, .*: move it away"):
+    with pytest.raises(
+        RunError, match=r"t/base/0/checkpoint was not made by run t/base/0, .*: move it away"
+    ):
         here("t/base")
     (folder / "spec.json").write_text('{"profile": "cpu", "run": "study/study", "seed": 0}')
     with pytest.raises(RunError, match="was not made by run t/base/0"):
@@ -157,11 +173,13 @@ def test_a_folder_that_is_not_the_runs_own_is_never_emptied(checkout, warm_kerne
     assert not (folder / "checkpoint/thesis.txt").exists()
 
 
-# -- its notebook ------------------------------------------------------------------------------------
+# -- its notebook
+# ------------------------------------------------------------------------------------
 
 
 def test_streams_are_merged_as_a_terminal_shows_them(checkout, warm_kernels, here):
-    """What the kernel sends in pieces is one text, and a progress line ends as its last state, however long it was."""
+    """What the kernel sends in pieces is one text, and a progress line ends as its last state,
+    however long it was."""
     pieces = ["x is", " 3\n", "step 1\rstep", " 2\r", "step 3\n", "end\n"]
     code = f"import sys, time\nfor piece in {pieces}:\n    print(piece, end='', flush=True)\n    time.sleep(0.3)\n"
     code += "print('!', file=sys.stderr)"
@@ -176,8 +194,15 @@ def test_streams_are_merged_as_a_terminal_shows_them(checkout, warm_kernels, her
     here("t/base")
     assert not left.exists()
     cells = nbformat.read(folder / "notebook.ipynb", 4).cells
-    said = [{out.name: out.text for out in cell.outputs} for cell in cells if cell.source in (code, long)]
-    assert said == [{"stdout": "x is 3\nstep 3\nend\n", "stderr": "!\n"}, {"stdout": "done\n" + "y" * 300_000 + "\n"}]
+    said = [
+        {out.name: out.text for out in cell.outputs}
+        for cell in cells
+        if cell.source in (code, long)
+    ]
+    assert said == [
+        {"stdout": "x is 3\nstep 3\nend\n", "stderr": "!\n"},
+        {"stdout": "done\n" + "y" * 300_000 + "\n"},
+    ]
 
 
 def test_a_notebook_of_many_output_widgets_comes_to_its_end(checkout, warm_kernels, here):
@@ -187,11 +212,17 @@ def test_a_notebook_of_many_output_widgets_comes_to_its_end(checkout, warm_kerne
     show = "def show(x):\n    print('x is', end=' ', flush=True)\n    print(x)"
     cell = f"import ipywidgets\n\n\n@ipywidgets.interact(x=3)\n{show}"
     write_notebook(
-        checkout.root / "notebooks/base.ipynb", BASE, "init = 'none'\n" + TRAIN_CODE, *[cell] * 100, TRAIN_END
+        checkout.root / "notebooks/base.ipynb",
+        BASE,
+        "init = 'none'\n" + TRAIN_CODE,
+        *[cell] * 100,
+        TRAIN_END,
     )
     here("t/base")
     cells = nbformat.read(checkout.folder("t/base") / "notebook.ipynb", as_version=4).cells
-    said = [[out.get("text") for out in cell.outputs] for cell in cells if "interact" in cell.source]
+    said = [
+        [out.get("text") for out in cell.outputs] for cell in cells if "interact" in cell.source
+    ]
     assert len(said) == 100 and all("x is 3\n" in texts for texts in said)
 
 
@@ -201,20 +232,22 @@ def test_a_kernel_that_is_interrupted_at_its_end_is_not_heard(capfd):
     manager, client = start_new_kernel(extra_arguments=DIE_WITH_PARENT + QUIET)
     said = "log = get_ipython().kernel.log; log.error('KeyboardInterrupt caught in kernel.'); log.error('another')"
     client.execute_interactive(said, timeout=60)
-    signal_of = (
-        "import ctypes; held = ctypes.c_int(); ctypes.CDLL(None).prctl(2, ctypes.byref(held)); print(held.value)"
-    )
+    signal_of = "import ctypes; held = ctypes.c_int(); ctypes.CDLL(None).prctl(2, ctypes.byref(held)); print(held.value)"
     client.execute_interactive(signal_of, timeout=60)
     manager.shutdown_kernel()
     out, err = capfd.readouterr()
     assert "another" in err and "caught in kernel" not in err and out.strip() == "9"
 
 
-def test_a_run_that_ends_itself_is_not_finished_and_its_kernel_is_this_python(checkout, here, tmp_path, monkeypatch):
+def test_a_run_that_ends_itself_is_not_finished_and_its_kernel_is_this_python(
+    checkout, here, tmp_path, monkeypatch
+):
     strange = tmp_path / "strange/kernels"
     for name in ("python3", "countdown"):  # as JupyterHub or a cluster's modules set it
         (strange / name).mkdir(parents=True)
-        (strange / name / "kernel.json").write_text('{"argv": ["false"], "display_name": "x", "language": "python"}')
+        (strange / name / "kernel.json").write_text(
+            '{"argv": ["false"], "display_name": "x", "language": "python"}'
+        )
     monkeypatch.setenv("JUPYTER_PATH", str(strange.parent))
     path = checkout.root / "notebooks/base.ipynb"
     write_notebook(path, BASE, "import sys\nsys.exit(0)", "", "print('never')")
@@ -231,7 +264,12 @@ def test_a_run_that_ends_itself_is_not_finished_and_its_kernel_is_this_python(ch
     )
     made = here("t/base")
     assert (checkout.folder("t/base") / "python.txt").read_text() == sys.executable
-    assert made["core_seconds"] > 0.1 and made["id"] and made["lib"] and set(made["files"]) == {"python.txt"}
+    assert (
+        made["core_seconds"] > 0.1
+        and made["id"]
+        and made["lib"]
+        and set(made["files"]) == {"python.txt"}
+    )
     assert made["files"]["python.txt"]["sha256"] == sha256(checkout.folder("t/base") / "python.txt")
     spec = json.loads((checkout.folder("t/base") / "spec.json").read_text())
     assert spec["made_by"][0].items() <= made.items(), "as it was when the run started"
@@ -255,12 +293,17 @@ def test_a_failing_cell_is_named_and_the_run_goes_on_where_it_ended(checkout, wa
     with pytest.raises(RunError, match="the loss is gone"):
         here("t/base")
     assert "starts at step 2" in (checkout.folder("t/base") / "log.txt").read_text()
-    with pytest.raises(RunError, match=r"needs t/base/0, which is not finished .unfinished.: `python -m lib.runs make"):
+    with pytest.raises(
+        RunError,
+        match=r"needs t/base/0, which is not finished .unfinished.: `python -m lib.runs make",
+    ):
         here("t/train_0.1")
 
 
 def test_a_study_reads_what_is_finished(checkout, warm_kernels, here):
-    with pytest.raises(RunError, match="it has nothing to read: .*make cpu t/train_0.1/0 study/study/0"):
+    with pytest.raises(
+        RunError, match="it has nothing to read: .*make cpu t/train_0.1/0 study/study/0"
+    ):
         here("study/study")
     checkout.finish("t/base", "t/train_0.2")
     record = here("study/study")
@@ -282,18 +325,26 @@ for name in ("trainer/state.txt", ".half", "made.txt"):
 """
 
 
-def test_the_record_of_a_resumed_run_names_what_began_it_and_what_it_left(checkout, warm_kernels, here):
+def test_the_record_of_a_resumed_run_names_what_began_it_and_what_it_left(
+    checkout, warm_kernels, here
+):
     """By another commit, a hundred seconds before it was interrupted."""
     write_notebook(checkout.root / "notebooks/base.ipynb", BASE + "\nmine = ''", LEAVES)
     (checkout.root / "my.csv").write_text("nums,target\n1 2,3\n")
-    checkout.declare(set_in("runs", "t/base", value={"notebook": "base", "params": {"mine": "my.csv"}, "threads": 2}))
+    checkout.declare(
+        set_in(
+            "runs", "t/base", value={"notebook": "base", "params": {"mine": "my.csv"}, "threads": 2}
+        )
+    )
     spec = checkout.specs("cpu")["t/base/0"]
     spec.folder.mkdir(parents=True)
     prepare(spec.folder, describe(checkout, spec, {}), dict(MAKER), study=False, defaults={})
     begun = json.loads((spec.folder / "spec.json").read_text())
     write_json(spec.folder / "spec.json", begun | {"spent": 100.0})
     record = here("t/base")
-    assert record["commit"] == MAKER["commit"] and [one["commit"] for one in record["resumed_by"]] == [None]
+    assert record["commit"] == MAKER["commit"] and [
+        one["commit"] for one in record["resumed_by"]
+    ] == [None]
     assert record["elapsed"] >= 100 and record["inputs"].keys() == {"my.csv"}
     assert record["threads"] == 2 and (spec.folder / "made.txt").read_text() == "2"
     assert record["files"].keys() == {"made.txt"} and not (spec.folder / "trainer").exists()
@@ -310,7 +361,8 @@ ENDED = "import lib.game.steps\nplt.plot([1], [2], lw=0.8)\nplt.close()\nrun.foo
 
 
 def test_a_run_records_what_it_has_executed_of_lib(checkout, warm_kernels, here):
-    """And is told apart from code that computes something else: not from another comment or line width."""
+    """And is told apart from code that computes something else: not from another comment or line
+    width."""
     shutil.copytree(ROOT / "lib", checkout.root / "lib", dirs_exist_ok=True)
     path = checkout.root / "notebooks/base.ipynb"
     write_notebook(path, BASE, STARTED, ENDED)
@@ -334,10 +386,16 @@ def test_a_run_records_what_it_has_executed_of_lib(checkout, warm_kernels, here)
     assert "done, by other code: game.steps" in edited(
         "lib/game/steps.py", "def verify_steps", "OTHER = 1\n\n\ndef verify_steps"
     )
-    assert "by other code" not in edited("lib/game/steps.py", "def verify_steps", "# why\ndef verify_steps")
-    assert "by other code" not in edited("lib/study/plots.py", "def style_of", "OTHER = 1\n\n\ndef style_of")
+    assert "by other code" not in edited(
+        "lib/game/steps.py", "def verify_steps", "# why\ndef verify_steps"
+    )
+    assert "by other code" not in edited(
+        "lib/study/plots.py", "def style_of", "OTHER = 1\n\n\ndef style_of"
+    )
     assert "by other code" not in edited("notebooks/base.ipynb", "lw=0.8", "lw=2")
-    assert "by other code: notebook" in edited("notebooks/base.ipynb", "import lib.game.steps", "import lib.game.mdp")
+    assert "by other code: notebook" in edited(
+        "notebooks/base.ipynb", "import lib.game.steps", "import lib.game.mdp"
+    )
     assert "  1 of these were made by code that computes something else now" in plan_after(checkout)
 
     record.pop("executed")
@@ -353,13 +411,18 @@ def plan_after(checkout) -> str:
 
 
 def test_an_interrupted_run_goes_on_under_other_code_and_records_both(checkout, warm_kernels, here):
-    """Its notebook was edited meanwhile, and it was begun before there was a parameter, with hashes of another kind."""
+    """Its notebook was edited meanwhile, and it was begun before there was a parameter, with hashes
+    of another kind."""
     shutil.copytree(ROOT / "lib", checkout.root / "lib", dirs_exist_ok=True)
     path = checkout.root / "notebooks/base.ipynb"
     write_notebook(path, BASE + "\nnew = 3", STARTED, ENDED)
     spec = checkout.specs("cpu")["t/base/0"]
     spec.folder.mkdir(parents=True)
-    began = describe(checkout, spec, {}) | {"code": "1", "fingerprint": "2", "inputs": {"reward sparse": "3"}}
+    began = describe(checkout, spec, {}) | {
+        "code": "1",
+        "fingerprint": "2",
+        "inputs": {"reward sparse": "3"},
+    }
     began["parameters"].pop("new")
     prepare(spec.folder, began, MAKER | {"code": "1"}, False, {})
     (spec.folder / "half.txt").write_text("half")
@@ -368,17 +431,24 @@ def test_an_interrupted_run_goes_on_under_other_code_and_records_both(checkout, 
     assert "half.txt" in record["files"]
     assert record["code"] == "1" and record["executed"] == {"learn.losses": "4"}
     [later] = record["resumed_by"]
-    assert later["code"] == spec.code and later["executed"].keys() >= {"learn.losses", "game.steps", "notebook"}
+    assert later["code"] == spec.code and later["executed"].keys() >= {
+        "learn.losses",
+        "game.steps",
+        "notebook",
+    }
     assert other_code(checkout, spec) == ["learn.losses"]
 
 
-# -- what made it ------------------------------------------------------------------------------------
+# -- what made it
+# ------------------------------------------------------------------------------------
 
 
 def committed(folder: Path) -> None:
     """Make a repository of a folder, with all that is in it."""
     for command in (["init", "-q"], ["add", "-A"], ["commit", "-qm", "first"]):
-        subprocess.run(["git", "-C", folder, "-c", "user.name=a", "-c", "user.email=b", *command], check=True)
+        subprocess.run(
+            ["git", "-C", folder, "-c", "user.name=a", "-c", "user.email=b", *command], check=True
+        )
 
 
 def test_a_commit_is_that_of_this_checkout_and_new_code_makes_it_dirty(tmp_path):
@@ -398,7 +468,9 @@ def test_a_commit_is_that_of_this_checkout_and_new_code_makes_it_dirty(tmp_path)
 
 
 @pytest.mark.parametrize("name", ["GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE"])
-def test_a_commit_is_that_of_this_checkout_whatever_gits_environment_says(tmp_path, monkeypatch, name):
+def test_a_commit_is_that_of_this_checkout_whatever_gits_environment_says(
+    tmp_path, monkeypatch, name
+):
     """A git hook sets these variables for all that it calls."""
     for folder in ("ours", "theirs"):
         (tmp_path / folder / "lib").mkdir(parents=True)
@@ -407,7 +479,10 @@ def test_a_commit_is_that_of_this_checkout_whatever_gits_environment_says(tmp_pa
     commit = provenance(tmp_path / "ours")["commit"]
     assert commit != provenance(tmp_path / "theirs")["commit"]
     monkeypatch.setenv(
-        name, str(tmp_path / "theirs" / {"GIT_DIR": ".git", "GIT_INDEX_FILE": ".git/index"}.get(name, ""))
+        name,
+        str(
+            tmp_path / "theirs" / {"GIT_DIR": ".git", "GIT_INDEX_FILE": ".git/index"}.get(name, "")
+        ),
     )
     made = provenance(tmp_path / "ours")
     assert made["commit"] == commit and not made["dirty"]
@@ -420,7 +495,10 @@ def test_jupyterlabs_outputs_make_no_run_dirty(tmp_path):
     committed(tmp_path)
     assert provenance(tmp_path)["commit"] and not provenance(tmp_path)["dirty"]
     saved = nbformat.read(notebook, 4)
-    saved.cells[0].outputs, saved.cells[0].execution_count = [nbformat.v4.new_output("stream", text="2")], 7
+    saved.cells[0].outputs, saved.cells[0].execution_count = (
+        [nbformat.v4.new_output("stream", text="2")],
+        7,
+    )
     nbformat.write(saved, notebook)
     assert not provenance(tmp_path)["dirty"]
     (tmp_path / "code.py").write_text("a = 2\n")
@@ -437,7 +515,8 @@ def test_a_run_names_its_gpu(tmp_path, monkeypatch):
     assert provenance(ROOT, "1")["gpu"] is None and "gpu" not in provenance(ROOT)
 
 
-# -- processes and GPUs ------------------------------------------------------------------------------
+# -- processes and GPUs
+# ------------------------------------------------------------------------------
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="asks Linux for its end")
@@ -488,7 +567,8 @@ def test_each_gpu_is_held_by_one_run(monkeypatch):
         assert (one, two) == (first, second)
     with gpu() as one:
         assert one == first
-        monkeypatch.setenv("SLURM_JOB_ID", "7")  # a job has its GPUs to itself, under numbers of its own
+        # a job has its GPUs to itself, under numbers of its own
+        monkeypatch.setenv("SLURM_JOB_ID", "7")
         with gpu() as of_the_job:
             assert of_the_job == first
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", second)
@@ -511,11 +591,14 @@ with gpu() as mine:
 
 @pytest.mark.slow
 def test_a_killed_run_frees_its_gpu_and_no_two_share_one(monkeypatch):
-    """Fake devices, a process each: three for two GPUs; the third gets that of the one that is killed."""
+    """Fake devices, a process each: three for two GPUs; the third gets that of the one that is
+    killed."""
     names = [f"{letter}{os.getpid()}" for letter in "cd"]
     monkeypatch.setenv("COUNTDOWN_GPUS", ",".join(names))
     command = [sys.executable, "-c", HOLDER]
-    first, second = (subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True) for _ in range(2))
+    first, second = (
+        subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True) for _ in range(2)
+    )
     held = {first.stdout.readline().strip(): first, second.stdout.readline().strip(): second}
     assert set(held) == set(names)
     third = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True)

@@ -1,4 +1,5 @@
-"""The exercises of the learning track: their solutions run in the unchanged notebook, and give the stated results.
+"""The exercises of the learning track: their solutions run in the unchanged notebook, and give the
+stated results.
 
 Those of studies do so in tests/test_defaults.py, which runs these notebooks."""
 
@@ -14,7 +15,8 @@ from tests.test_notebooks import by_hand
 SMALL = {"max_tokens": 24, "eval_problems": 2, "steps": 1}
 GIVEN = {  # parameters of the notebooks that are no studies
     "00_follow_one_completion": {},
-    "11_train_rloo": SMALL | {"problems_per_step": 2, "group_size": 2, "micro_batch": 4, "eval_every": 1},
+    "11_train_rloo": SMALL
+    | {"problems_per_step": 2, "group_size": 2, "micro_batch": 4, "eval_every": 1},
     "13_train_preference": SMALL | {"batch_size": 2},
 }
 FOUND = {  # what the text of each solution states, as its code shows it
@@ -40,7 +42,9 @@ FOUND = {  # what the text of each solution states, as its code shows it
 
 def solutions(notebook: str) -> list[str]:
     cells = nbformat.read(ROOT / f"notebooks/{notebook}.ipynb", as_version=4).cells
-    folded = re.findall(r"<details>(.*?)</details>", "\n".join(cell.source for cell in cells), re.DOTALL)
+    folded = re.findall(
+        r"<details>(.*?)</details>", "\n".join(cell.source for cell in cells), re.DOTALL
+    )
     return [re.search(r"```python\n(.*?)```", text, re.DOTALL)[1] for text in folded]
 
 

@@ -1,4 +1,5 @@
-"""Rollouts in the explorer: a model's text cannot become markup, and filters and trees show what is true."""
+"""Rollouts in the explorer: a model's text cannot become markup, and filters and trees show what is
+true."""
 
 import json
 import os
@@ -38,7 +39,22 @@ HOSTILE = [
     "<think>" + "1 + 1 = 2, " * 20_000 + "</think>",
     "<answer>" + "-" * 100 + "1</answer>",
 ]
-TAGS = {"table", "tr", "td", "span", "pre", "div", "b", "p", "code", "svg", "line", "circle", "text", "small"}
+TAGS = {
+    "table",
+    "tr",
+    "td",
+    "span",
+    "pre",
+    "div",
+    "b",
+    "p",
+    "code",
+    "svg",
+    "line",
+    "circle",
+    "text",
+    "small",
+}
 PAGE = TAGS | {"style", "details", "summary"}
 
 
@@ -73,7 +89,10 @@ def made(folder: Path, method="sft/free", **parameters) -> Path:
 
 
 def rollouts(texts, folder: Path, style="free", **more) -> pd.DataFrame:
-    rows = [{"problem": 0, "nums": [44, 19, 35], "target": 98, "completion": text, "count": 1} for text in texts]
+    rows = [
+        {"problem": 0, "nums": [44, 19, 35], "target": 98, "completion": text, "count": 1}
+        for text in texts
+    ]
     table = pd.DataFrame(rows).assign(tokens=7, logprob=-3.5, finish="stop", set="test_50")
     table = judging.judge(table, style if style in VERIFIERS else "free").assign(style=style)
     return explorer.complete(table, folder).assign(run="sample/sft_free/0", place=0, **more)
@@ -83,10 +102,14 @@ def rollouts(texts, folder: Path, style="free", **more) -> pd.DataFrame:
 def test_model_text_is_only_ever_text(style, tmp_path):
     table = rollouts(HOSTILE, made(tmp_path / "cpu/sample/sft_free/0"), style)
     for position, text in enumerate(HOSTILE):
-        page = Reader(explorer.page(table, [position], "program" if style.startswith("program") else "ast"))
+        page = Reader(
+            explorer.page(table, [position], "program" if style.startswith("program") else "ast")
+        )
         assert page.tags <= PAGE
         assert not any(name.startswith(("on", "href", "src")) for name in page.attributes)
-        assert page.text.endswith(text) or page.text.split("60? no")[-1].count(text[: explorer.LONGEST])
+        assert page.text.endswith(text) or page.text.split("60? no")[-1].count(
+            text[: explorer.LONGEST]
+        )
 
 
 def test_whatever_is_shown_is_escaped(tmp_path):
@@ -94,11 +117,18 @@ def test_whatever_is_shown_is_escaped(tmp_path):
     folder = made(tmp_path / "cpu/sample/x/0", method="<script>1</script>")
     table = rollouts(["<answer>44</answer>"], folder).assign(run="<b>", status="<i>", actions="")
     page = explorer.page(table, [0])
-    assert "&lt;script&gt;1" in page and "&lt;b&gt;" in page and "&lt;i&gt;" in page and "<script" not in page
+    assert (
+        "&lt;script&gt;1" in page
+        and "&lt;b&gt;" in page
+        and "&lt;i&gt;" in page
+        and "<script" not in page
+    )
 
 
 @settings(max_examples=50, deadline=None)
-@given(st.lists(st.sampled_from([*"<>&\"'/=+-*() \n4195", "<think>", "</think>", "try ", "4 + 1 = 5"])))
+@given(
+    st.lists(st.sampled_from([*"<>&\"'/=+-*() \n4195", "<think>", "</think>", "try ", "4 + 1 = 5"]))
+)
 def test_marked_text_reads_as_it_was_written(words):
     text = "".join(words)
     for style in VERIFIERS:
@@ -145,7 +175,8 @@ def test_the_nearest_solution_differs_in_as_many_nodes_as_the_reward_counts(seed
 
 def test_trees_mark_what_differs():
     page = drawn("35 + 19 - 44", PROBLEM)
-    assert "nearest solution, 1 node differs" in page and page.count("#f7c6c0") == 2  # the operator, on both sides
+    # the operator, on both sides
+    assert "nearest solution, 1 node differs" in page and page.count("#f7c6c0") == 2
     page = drawn("35 + 19 + 44", PROBLEM)
     assert "answer, a solution" in page and "nearest" not in page and page.count("<svg") == 1
     assert "no tree" in explorer.trees(None, PROBLEM)
@@ -170,7 +201,8 @@ def test_choosing_and_sorting_is_what_it_says():
             "nums": [[44, 19, 35]] * size,
             "target": 98,
             "style": "free",
-            "completion": [f"{RIGHT.splitlines()[1]}, " * n + "1 + 1 = 2" for n in range(5)] * (size // 5),
+            "completion": [f"{RIGHT.splitlines()[1]}, " * n + "1 + 1 = 2" for n in range(5)]
+            * (size // 5),
         }
     )
     counts = [*map(explorer.attempts, table["style"], table["completion"], [PROBLEM] * size)]
@@ -188,7 +220,9 @@ def test_choosing_and_sorting_is_what_it_says():
         if row["status"] in ("missing", "correct") and counts[i] >= 2 and row["place"] in split
     ]
     asked = (table, ("a", "b"), "s", ("missing", "correct"), 2)
-    assert explorer.choose(*asked, True, "as saved").tolist() == naive and 0 < len(naive) < len(there)
+    assert explorer.choose(*asked, True, "as saved").tolist() == naive and 0 < len(naive) < len(
+        there
+    )
     likeliest = explorer.choose(*asked, True, "logprob")
     assert likeliest.tolist() == sorted(naive, key=lambda i: -table["logprob"][i])
     fewest = explorer.choose(*asked, True, "attempts")
@@ -202,34 +236,59 @@ def test_beside_a_rollout_stand_those_that_the_filter_keeps():
     kept = np.array([2, 4, 5])
     assert explorer.beside(table, 2, "ab", kept) == [2, 4]
     assert explorer.beside(table, 2, "ab", kept, draw=1) == [0, 5]
-    assert explorer.beside(table, 4, "ba", np.array([4])) == [4, 0]  # of the other the filter keeps none: its first
+    # of the other the filter keeps none: its first
+    assert explorer.beside(table, 4, "ba", np.array([4])) == [4, 0]
 
 
 @pytest.fixture
 def project(tmp_path, monkeypatch):
-    """Runs of two profiles: of `cpu` two policies sampled, the agent's search and two checkpoints of the base model,
-    and of `smoke` another sample."""
+    """Runs of two profiles: of `cpu` two policies sampled, the agent's search and two checkpoints
+    of the base model, and of `smoke` another sample."""
     monkeypatch.setattr(judging, "CACHE", tmp_path / "verdicts")
     monkeypatch.setattr(explorer, "RUNS", tmp_path / "runs")
     monkeypatch.setattr(explorer, "REFERENCE", tmp_path / "reference")
 
-    def write(root, name, texts=None, file="generations.parquet", method="sft/free", more=None, at="cpu", **parameters):
+    def write(
+        root,
+        name,
+        texts=None,
+        file="generations.parquet",
+        method="sft/free",
+        more=None,
+        at="cpu",
+        **parameters,
+    ):
         folder = made(tmp_path / root / at / name, method, **parameters)
         if texts is None:
             (folder / "checkpoint").symlink_to(MODELS / "base-1m")
         else:
             table = rollouts(texts, folder, **(more or {}))
-            given = ["status", "correct", "solution", "run", "place", "folder", "style"] + ["count"] * (file[0] == "t")
+            given = ["status", "correct", "solution", "run", "place", "folder", "style"] + [
+                "count"
+            ] * (file[0] == "t")
             table.drop(columns=given).to_parquet(folder / file)
 
     write("reference", "sample/sft_free/0", [RIGHT, *HOSTILE, RIGHT[:60]], prompt_style="free")
-    write("runs", "sample/sft_free/0", ["<answer>44</answer>"] * 3, prompt_style="free", method="rloo/ast_tau2")
+    write(
+        "runs",
+        "sample/sft_free/0",
+        ["<answer>44</answer>"] * 3,
+        prompt_style="free",
+        method="rloo/ast_tau2",
+    )
     played = {"actions": "<pick>19, 44, +</pick><pick>35, 63, +</pick>", "states": "35, 63; 98"}
     game = {"file": "trajectories.parquet", "method": "sft/pick", "more": played}
     write("reference", "search/sft_pick/0", ["<answer>44 + 19 + 35</answer>"], **game)
     write("reference", "rloo/ast_tau2/0", method="rloo/ast_tau2", prompt_style="free", max_tokens=8)
     write("reference", "sft/pick/0", method="sft/pick", prompt_style="pick", max_tokens=8)
-    write("runs", "sample/rloo_sparse/0", [RIGHT], method="rloo/sparse", prompt_style="free", at="smoke")
+    write(
+        "runs",
+        "sample/rloo_sparse/0",
+        [RIGHT],
+        method="rloo/sparse",
+        prompt_style="free",
+        at="smoke",
+    )
     (tmp_path / "runs/paper/sample/sft_free/0").mkdir(parents=True)  # begun, not finished
     (tmp_path / "runs/paper/sample/sft_free/0/generations.parquet").touch()
 
@@ -239,12 +298,19 @@ def test_the_own_reward_of_a_policy_is_the_one_that_trained_it(tmp_path):
     assert explorer.own_reward(sampled, "free") == ("sparse", {})  # its training is not there
     made(tmp_path / "rloo/ast_tau2/0", "rloo/ast_tau2", reward="ast", reward_options={"tau": 3})
     assert explorer.own_reward(sampled, "free") == ("ast", {"tau": 3})
-    program = rollouts(["<answer>\na = 44 + 19 + 35\n</answer>"], made(tmp_path / "sample/sft_program/0"), "program")
+    program = rollouts(
+        ["<answer>\na = 44 + 19 + 35\n</answer>"],
+        made(tmp_path / "sample/sft_program/0"),
+        "program",
+    )
     shown = explorer.page(program, [0])
-    assert "reward program" in shown and "1.000: format 1" in shown  # a correct program is worth a program's reward
+    # a correct program is worth a program's reward
+    assert "reward program" in shown and "1.000: format 1" in shown
     assert "is not made for what this completion holds" in explorer.page(program, [0], "ast")
     gone = made(tmp_path / "rloo/gone/0", "rloo/gone", reward="my_rewards.py:gone")
-    assert "there is no file my_rewards.py" in explorer.page(rollouts(["<answer>44</answer>"], gone), [0])
+    assert "there is no file my_rewards.py" in explorer.page(
+        rollouts(["<answer>44</answer>"], gone), [0]
+    )
 
 
 def test_a_reward_that_fails_is_said_and_the_page_shows_the_rest(tmp_path, monkeypatch):
@@ -252,7 +318,9 @@ def test_a_reward_that_fails_is_said_and_the_page_shows_the_rest(tmp_path, monke
         return lambda completions, problem: 1 / 0
 
     monkeypatch.setattr(explorer, "get_reward", lambda name, options: broken())
-    assert "ZeroDivisionError" in explorer.page(rollouts([RIGHT], made(tmp_path / "rloo/mine/0")), [0], "sparse")
+    assert "ZeroDivisionError" in explorer.page(
+        rollouts([RIGHT], made(tmp_path / "rloo/mine/0")), [0], "sparse"
+    )
 
 
 def test_a_run_that_is_made_again_is_read_again(project, tmp_path):
@@ -270,7 +338,17 @@ def test_a_completion_counts_as_often_as_it_was_drawn(tmp_path, monkeypatch):
     monkeypatch.setattr(judging, "CACHE", tmp_path / "verdicts")
     folder = made(tmp_path / "cpu/sample/sft_free/0", prompt_style="free")
     rows = rollouts([RIGHT, "<answer>44</answer>"], folder).assign(count=[3, 1])
-    columns = ["problem", "nums", "target", "completion", "tokens", "logprob", "finish", "count", "set"]
+    columns = [
+        "problem",
+        "nums",
+        "target",
+        "completion",
+        "tokens",
+        "logprob",
+        "finish",
+        "count",
+        "set",
+    ]
     write_table(rows[columns], folder / "generations.parquet")
     table = explorer.load({"mine": folder})
     assert table["solved"].tolist() == [0.75, 0.75]
@@ -278,7 +356,9 @@ def test_a_completion_counts_as_often_as_it_was_drawn(tmp_path, monkeypatch):
     monkeypatch.setattr(
         explorer,
         "get_reward",
-        lambda *asked: lambda texts, problem: groups.append(texts) or get_reward(*asked)(texts, problem),
+        lambda *asked: (
+            lambda texts, problem: groups.append(texts) or get_reward(*asked)(texts, problem)
+        ),
     )
     assert "drawn once in 4 rollouts, of which 3 are correct" in explorer.page(table, [1], "sparse")
     assert groups == [[RIGHT] * 3 + ["<answer>44</answer>"]]
@@ -286,10 +366,16 @@ def test_a_completion_counts_as_often_as_it_was_drawn(tmp_path, monkeypatch):
 
 def test_a_game_shows_the_numbers_after_each_action_and_how_many_solutions_they_have():
     tags = ["<pick>19, 44, -</pick>", "<pick>-25, 35, +</pick>"]
-    game = [("", "19, 35, 44", len(solutions(PROBLEM))), (tags[0], "-25, 35", 0), (tags[1], "10", 0)]
+    game = [
+        ("", "19, 35, 44", len(solutions(PROBLEM))),
+        (tags[0], "-25, 35", 0),
+        (tags[1], "10", 0),
+    ]
     assert list(explorer.states("".join(tags), PROBLEM)) == game
     won = list(explorer.states("<pick>19, 44, +</pick> <pick>35, 63, +</pick>", PROBLEM))
-    assert [after for _, after, _ in won] == ["19, 35, 44", "35, 63", "98"] and [n for *_, n in won][1:] == [1, 1]
+    assert [after for _, after, _ in won] == ["19, 35, 44", "35, 63", "98"] and [
+        n for *_, n in won
+    ][1:] == [1, 1]
 
 
 def opened() -> ChainMap:
@@ -302,7 +388,8 @@ def opened() -> ChainMap:
 
 
 def test_the_tour_shows_what_the_ast_reward_changes(monkeypatch, tmp_path):
-    """Notebook 00, run as it stands: near misses, so that the columns differ, and no raw dictionary."""
+    """Notebook 00, run as it stands: near misses, so that the columns differ, and no raw
+    dictionary."""
     monkeypatch.chdir(ROOT)
     names = {"display": lambda *shown: None}
     for cell in nbformat.read(ROOT / "notebooks/00_follow_one_completion.ipynb", 4).cells:
@@ -313,19 +400,29 @@ def test_the_tour_shows_what_the_ast_reward_changes(monkeypatch, tmp_path):
     wrong = table[table["status"] == "wrong_value"]
     assert (table["status"] == "missing").mean() < 0.5 and (table["status"] == "correct").any()
     assert wrong["sparse advantage"].nunique() == 1 and wrong["ast advantage"].nunique() > 1
-    assert "in this group" in names["ladder"].value and "0.403" in names["ladder"].value  # .1 + .5 exp(-1 / 2)
+    # .1 + .5 exp(-1 / 2)
+    assert "in this group" in names["ladder"].value and "0.403" in names["ladder"].value
     names["slider"].value = 0.5
-    assert "0.168" in names["ladder"].value and "0.403" not in names["ladder"].value  # .1 + .5 exp(-2)
+    # .1 + .5 exp(-2)
+    assert "0.168" in names["ladder"].value and "0.403" not in names["ladder"].value
 
 
 def test_the_notebook_opens_on_the_headline_and_hides_its_code():
     at = opened()
     assert at["source"].value == "cpu"
     methods = [explorer.record(at["found"][name])["method"] for name in at["runs"]]
-    assert at["chosen"].value == at["runs"] and methods == ["sft/free", "rloo/sparse", "rloo/cov_pass4"]
+    assert at["chosen"].value == at["runs"] and methods == [
+        "sft/free",
+        "rloo/sparse",
+        "rloo/cov_pass4",
+    ]
     assert at["view"].value.count('class="ro-card"') == 3
     assert "missing" not in at["verdicts"].value and "missing" not in at["rollouts"].options[0][0]
-    cells = [c for c in nbformat.read(ROOT / "notebooks/91_explore_rollouts.ipynb", 4).cells if c.cell_type == "code"]
+    cells = [
+        c
+        for c in nbformat.read(ROOT / "notebooks/91_explore_rollouts.ipynb", 4).cells
+        if c.cell_type == "code"
+    ]
     shown = [cell for cell in cells if not cell.metadata.get("jupyter", {}).get("source_hidden")]
     assert [cell.metadata.get("tags") for cell in shown] == [["parameters"]]
     assert "display(at.tabs)" in cells[-1].source  # where Run All Cells ends, the explorer stands
@@ -333,10 +430,20 @@ def test_the_notebook_opens_on_the_headline_and_hides_its_code():
 
 def test_the_notebook_switches_between_profiles(project):
     at = opened()
-    assert at["source"].options == ("cpu", "smoke") and at["source"].value == "cpu" and at["policies"]
+    assert (
+        at["source"].options == ("cpu", "smoke") and at["source"].value == "cpu" and at["policies"]
+    )
     at["source"].value = "smoke"
-    assert [name for _, name in at["listed"].options] == ["sample/rloo_sparse/0 (yours)"] == list(at["found"])
-    assert at["said"].value == "choose a run in the list" and at["view"].value == "" and not at["policy"].options
+    assert (
+        [name for _, name in at["listed"].options]
+        == ["sample/rloo_sparse/0 (yours)"]
+        == list(at["found"])
+    )
+    assert (
+        at["said"].value == "choose a run in the list"
+        and at["view"].value == ""
+        and not at["policy"].options
+    )
     at["go"].click()
     assert at["answered"].value == "profile smoke holds no policy"
     at["listed"].value = "sample/rloo_sparse/0 (yours)"
@@ -348,17 +455,26 @@ def test_the_notebook_switches_between_profiles(project):
 
 def test_equal_completions_are_counted_as_often_as_they_were_drawn(project):
     rows = pd.DataFrame({"count": [3, 1]})
-    assert (explorer.size(rows), explorer.size(rows[1:])) == ("4 rollouts, 2 of them different", "1 rollout")
+    assert (explorer.size(rows), explorer.size(rows[1:])) == (
+        "4 rollouts, 2 of them different",
+        "1 rollout",
+    )
 
 
 def test_the_notebook_shows_what_its_widgets_ask_for(project):
     at = opened()
     shown = at["view"]
-    assert list(at["found"]) == ["sample/sft_free/0", "sample/sft_free/0 (yours)", "search/sft_pick/0"]
+    assert list(at["found"]) == [
+        "sample/sft_free/0",
+        "sample/sft_free/0 (yours)",
+        "search/sft_pick/0",
+    ]
     assert at["chosen"].value == ["sample/sft_free/0"]
     everything = 2 + len(HOSTILE)
     at["verdicts"].value = STATUSES
-    assert at["said"].value == f"{everything} rollouts" and len(at["rollouts"].options) == everything
+    assert (
+        at["said"].value == f"{everything} rollouts" and len(at["rollouts"].options) == everything
+    )
 
     at["search"].value = "Ast YOURS"
     assert [name for _, name in at["listed"].options] == ["sample/sft_free/0 (yours)"]
@@ -366,13 +482,20 @@ def test_the_notebook_shows_what_its_widgets_ask_for(project):
     at["said"].observe(lambda change: said.append(change["new"]), "value")
     at["listed"].value = "sample/sft_free/0 (yours)"
     assert at["chosen"].value == ["sample/sft_free/0", "sample/sft_free/0 (yours)"]
-    assert said[0] == "loading sample/sft_free/0, sample/sft_free/0 (yours) ..." and at["listed"].value is None
+    assert (
+        said[0] == "loading sample/sft_free/0, sample/sft_free/0 (yours) ..."
+        and at["listed"].value is None
+    )
     assert shown.value.count('class="ro-card"') == 2  # side by side
     at["search"].value = ""
     assert len(at["listed"].options) == 3
 
     at["verdicts"].value = ("correct",)
-    assert at["said"].value == "2 rollouts" and "98? yes" in shown.value and "<script>" not in shown.value
+    assert (
+        at["said"].value == "2 rollouts"
+        and "98? yes" in shown.value
+        and "<script>" not in shown.value
+    )
     at["least"].value = 2
     assert at["said"].value == "1 rollout"
     at["verdicts"].value, at["least"].value = STATUSES, 0
@@ -381,7 +504,8 @@ def test_the_notebook_shows_what_its_widgets_ask_for(project):
     assert shown.value != before
     at["differ"].value = True
     assert at["said"].value == f"{everything + 3} rollouts"
-    at["chosen"].value = ["sample/sft_free/0 (yours)"]  # one run differs from none, so that the filter leaves nothing
+    # one run differs from none, so that the filter leaves nothing
+    at["chosen"].value = ["sample/sft_free/0 (yours)"]
     assert at["said"].value == "no rollout passes these filters"
     assert shown.value == "" and len(at["rollouts"].options) == 0
     at["chosen"].value = []
@@ -400,28 +524,40 @@ def test_the_notebook_shows_what_its_widgets_ask_for(project):
         at["policy"].value = policy
         at["go"].click()
         assert at["policies"][policy].parent.name == "pick" or at["answered"].value == "2 rollouts"
-        assert at["judged"].value.count('class="ro-card"') >= 1 and "solutions of 44, 19, 35" in at["judged"].value
+        assert (
+            at["judged"].value.count('class="ro-card"') >= 1
+            and "solutions of 44, 19, 35" in at["judged"].value
+        )
     at["typed"].value = "44 <b> 35"
     at["go"].click()
-    assert at["judged"].value == "" and at["answered"].value == "two to six numbers from 1 to 999, as in: 44 19 35"
+    assert (
+        at["judged"].value == ""
+        and at["answered"].value == "two to six numbers from 1 to 999, as in: 44 19 35"
+    )
 
 
 def test_a_damaged_run_is_said_and_shows_nothing(project):
     at = opened()
     (at["found"]["sample/sft_free/0 (yours)"] / "generations.parquet").write_bytes(b"PAR1")
     at["chosen"].value = ["sample/sft_free/0 (yours)"]
-    assert "is damaged" in at["said"].value and at["view"].value == "" and at["rollouts"].options == ()
+    assert (
+        "is damaged" in at["said"].value and at["view"].value == "" and at["rollouts"].options == ()
+    )
 
 
 def test_a_policy_that_cannot_be_sampled_is_said(project):
     at = opened()
     at.maps[0]["draw_rollouts"] = lambda *asked: {}["weights"]
     at["go"].click()
-    assert at["answered"].value == "the policy cannot be sampled (KeyError: 'weights')" and at["judged"].value == ""
+    assert (
+        at["answered"].value == "the policy cannot be sampled (KeyError: 'weights')"
+        and at["judged"].value == ""
+    )
 
 
 def test_a_new_filter_draws_the_first_page_once(project, monkeypatch):
-    """Also from another page, and when the filter leaves so few rollouts that this page is no more."""
+    """Also from another page, and when the filter leaves so few rollouts that this page is no
+    more."""
     at, drawn, draw = opened(), [], explorer.page
     at.maps[0]["page"] = 2
     at["verdicts"].value = STATUSES
@@ -442,8 +578,14 @@ def test_what_passes_the_filters_is_saved_as_a_table(monkeypatch, tmp_path):
     widget.export()
     path = tmp_path / "scratch/rollouts.csv"
     table = pd.read_csv(path, keep_default_na=False)
-    assert len(table) == len(widget.at) > widget.page and widget.saved.value.startswith(f"{len(table):,} lines in ")
+    assert len(table) == len(widget.at) > widget.page and widget.saved.value.startswith(
+        f"{len(table):,} lines in "
+    )
     chosen = widget.table.iloc[widget.at]
-    assert table["completion"].tolist() == chosen["completion"].tolist() and set(table["run"]) <= {*widget.runs}
+    assert table["completion"].tolist() == chosen["completion"].tolist() and set(table["run"]) <= {
+        *widget.runs
+    }
     first = chosen.iloc[0]
-    assert as_problem(table["nums"][0], table["target"][0]) == as_problem(first["nums"], first["target"])
+    assert as_problem(table["nums"][0], table["target"][0]) == as_problem(
+        first["nums"], first["target"]
+    )

@@ -90,7 +90,8 @@ def test_rendered_text_reads_back_as_the_same_tree(tree):
 
 @given(TREES)
 def test_the_value_is_that_of_python_fractions(tree):
-    """`eval` of a text this test writes itself, every node in parentheses and every number a Fraction."""
+    """`eval` of a text this test writes itself, every node in parentheses and every number a
+    Fraction."""
 
     def spelled(expr: Expr) -> str:
         match expr:
@@ -133,7 +134,11 @@ def test_numbers_and_operations_from_left_to_right():
     tree = parse("5 * (3 - 3) + 7 / 2")
     assert leaves(tree) == [5, 3, 3, 7, 2]
     assert list(map(render, operations(tree))) == ["3 - 3", "5 * (3 - 3)", "7 / 2", render(tree)]
-    assert list(map(render, operations(tree, [parse("3 - 3")]))) == ["5 * (3 - 3)", "7 / 2", render(tree)]
+    assert list(map(render, operations(tree, [parse("3 - 3")]))) == [
+        "5 * (3 - 3)",
+        "7 / 2",
+        render(tree),
+    ]
 
 
 def test_decimals_are_exact_and_read_on_request_only():
@@ -236,7 +241,9 @@ def test_commuting_keeps_value_and_canonical_form(tree, data):
     ],
 )
 def test_flattened_by_hand(a, b, same):
-    first, second = (flattened(parse(text.translate(str.maketrans("abc", "579")))) for text in (a, b))
+    first, second = (
+        flattened(parse(text.translate(str.maketrans("abc", "579")))) for text in (a, b)
+    )
     assert (first == second) == same
 
 
@@ -250,13 +257,23 @@ def test_flattened_is_coarser_than_canonical(tree, data):
 def test_flattened_is_the_same_for_every_grouping(a, b, c, ops):
     op, inverse = ops
     assert flattened(BinOp(op, BinOp(op, a, b), c)) == flattened(BinOp(op, a, BinOp(op, b, c)))
-    assert flattened(BinOp(inverse, BinOp(inverse, a, b), c)) == flattened(BinOp(inverse, a, BinOp(op, b, c)))
-    assert flattened(BinOp(op, BinOp(inverse, a, b), c)) == flattened(BinOp(inverse, a, BinOp(inverse, b, c)))
+    assert flattened(BinOp(inverse, BinOp(inverse, a, b), c)) == flattened(
+        BinOp(inverse, a, BinOp(op, b, c))
+    )
+    assert flattened(BinOp(op, BinOp(inverse, a, b), c)) == flattened(
+        BinOp(inverse, a, BinOp(inverse, b, c))
+    )
 
 
 @pytest.mark.parametrize(
     "text, value",
-    [("1540", 1540), ("1,540", 1540), ("-12,345,678", -12345678), ("13.5", Fraction(27, 2)), ("7/2", 3.5)],
+    [
+        ("1540", 1540),
+        ("1,540", 1540),
+        ("-12,345,678", -12345678),
+        ("13.5", Fraction(27, 2)),
+        ("7/2", 3.5),
+    ],
 )
 def test_a_number_is_read_exactly(text, value):
     assert number(text) == value

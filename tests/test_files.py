@@ -1,4 +1,5 @@
-"""Tables in files: a table of a study has the same bytes on every processor, and a training log keeps every digit."""
+"""Tables in files: a table of a study has the same bytes on every processor, and a training log
+keeps every digit."""
 
 import numpy as np
 import pandas as pd
@@ -18,14 +19,18 @@ def numbers() -> pd.Series:
     random = np.random.default_rng(0)
     shares = random.integers(0, 80_000, 2000) / 80_000
     wide = random.normal(size=2000) * 10.0 ** random.integers(-9, 9, 2000)
-    return pd.Series(np.concatenate([shares, shares / 3, wide, [0.4718875, 1234567.5, 26880.0, 0.0]]))
+    return pd.Series(
+        np.concatenate([shares, shares / 3, wide, [0.4718875, 1234567.5, 26880.0, 0.0]])
+    )
 
 
 @pytest.mark.parametrize("noise", [1e-15, 1e-14, -1e-14])
 def test_tables_are_equal_where_processors_disagree_about_a_last_digit(tmp_path, numbers, noise):
     other = numbers * (1 + noise * np.random.default_rng(1).random(len(numbers)))
     assert (other != numbers).any()
-    first, second = (written(tmp_path, pd.DataFrame({"estimate": column})) for column in (numbers, other))
+    first, second = (
+        written(tmp_path, pd.DataFrame({"estimate": column})) for column in (numbers, other)
+    )
     assert first == second
 
 
@@ -35,20 +40,32 @@ def test_a_difference_of_nothing_is_zero(tmp_path):
 
 
 def test_six_digits_are_kept_and_whole_numbers_are_whole(tmp_path, numbers):
-    table = pd.DataFrame({"estimate": numbers, "count": range(len(numbers)), "tokens": 4_204_649.0, "name": "AST"})
+    table = pd.DataFrame(
+        {"estimate": numbers, "count": range(len(numbers)), "tokens": 4_204_649.0, "name": "AST"}
+    )
     back = read_table(Run(tmp_path).write(table, "table.csv"))
     np.testing.assert_allclose(back["estimate"], numbers, rtol=5.1e-6)
-    pd.testing.assert_frame_equal(back.drop(columns="estimate"), table.drop(columns="estimate"), check_dtype=False)
-    assert max(len(line.split(b",")[0]) for line in written(tmp_path, table).splitlines()) <= len("-1.23456e-09")
+    pd.testing.assert_frame_equal(
+        back.drop(columns="estimate"), table.drop(columns="estimate"), check_dtype=False
+    )
+    assert max(len(line.split(b",")[0]) for line in written(tmp_path, table).splitlines()) <= len(
+        "-1.23456e-09"
+    )
 
 
 def test_missing_and_mixed_cells_stay_what_they_are(tmp_path):
     mixed = pd.DataFrame({"estimate": [1 / 3, np.nan, np.inf], "steps": [1 / 3, "many", None]})
-    assert written(tmp_path, mixed).decode().splitlines()[1:] == ["0.333333,0.333333", ",many", "inf,"]
+    assert written(tmp_path, mixed).decode().splitlines()[1:] == [
+        "0.333333,0.333333",
+        ",many",
+        "inf,",
+    ]
 
 
 def test_columns_of_whole_numbers_stay_whole_where_some_are_missing(tmp_path):
-    table = pd.DataFrame({"runs": pd.array([5, None], dtype="Int64"), "held": [True, False], "nums": [(1, 2), (3,)]})
+    table = pd.DataFrame(
+        {"runs": pd.array([5, None], dtype="Int64"), "held": [True, False], "nums": [(1, 2), (3,)]}
+    )
     assert written(tmp_path, table) == written(tmp_path, table, "metrics.csv")
     assert written(tmp_path, table).splitlines()[1].startswith(b"5,True")
     assert written(tmp_path, table[:0]) == b"runs,held,nums\n"
@@ -57,4 +74,7 @@ def test_columns_of_whole_numbers_stay_whole_where_some_are_missing(tmp_path):
 def test_a_training_log_and_samples_keep_every_digit(tmp_path):
     table = pd.DataFrame({"step": range(500), "reward": np.random.default_rng(0).random(500)})
     for name in ("metrics.csv", "generations.parquet"):
-        assert read_table(Run(tmp_path).write(table, name))["reward"].tolist() == table["reward"].tolist()
+        assert (
+            read_table(Run(tmp_path).write(table, name))["reward"].tolist()
+            == table["reward"].tolist()
+        )

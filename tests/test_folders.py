@@ -1,5 +1,5 @@
-"""A run's folder as its notebook sees it: which run began it, what is written into it, and what is checked on
-reading."""
+"""A run's folder as its notebook sees it: which run began it, what is written into it, and what is
+checked on reading."""
 
 import ast
 import json
@@ -32,11 +32,15 @@ def test_tests_have_a_folder_of_runs_of_their_own():
     assert DATA / "runs" not in (RUNS, *RUNS.parents) and os.environ["COUNTDOWN_RUNS"] == str(RUNS)
 
 
-# -- a notebook that is run by hand ------------------------------------------------------------------
+# -- a notebook that is run by hand
+# ------------------------------------------------------------------
 
 
 def by_hand(folder: Path, **given) -> Run:
-    return Run(folder, {"output": str(folder), "reward": "sparse", "learning_rate": 1e-3, "init": ""} | given)
+    return Run(
+        folder,
+        {"output": str(folder), "reward": "sparse", "learning_rate": 1e-3, "init": ""} | given,
+    )
 
 
 def save(folder: Path, step: int) -> Path:
@@ -47,8 +51,12 @@ def save(folder: Path, step: int) -> Path:
     return state
 
 
-@pytest.mark.parametrize("other", [{"reward": "ast"}, {"learning_rate": 2e-3}, {"seed": 7}, {"init": "model"}])
-def test_another_beginning_is_another_run_and_the_same_one_goes_on(tmp_path, other, capsys, monkeypatch):
+@pytest.mark.parametrize(
+    "other", [{"reward": "ast"}, {"learning_rate": 2e-3}, {"seed": 7}, {"init": "model"}]
+)
+def test_another_beginning_is_another_run_and_the_same_one_goes_on(
+    tmp_path, other, capsys, monkeypatch
+):
     monkeypatch.chdir(tmp_path)
     folder, model = tmp_path / "mine", tmp_path / "model"
     model.mkdir()
@@ -61,7 +69,10 @@ def test_another_beginning_is_another_run_and_the_same_one_goes_on(tmp_path, oth
     capsys.readouterr()
     by_hand(folder)
     said = capsys.readouterr().out
-    assert "training goes on from its last saved state" in said and "name another output or delete this folder" in said
+    assert (
+        "training goes on from its last saved state" in said
+        and "name another output or delete this folder" in said
+    )
     assert all(path.exists() for path in trained)
     by_hand(folder, **other)
     said = capsys.readouterr().out
@@ -85,7 +96,9 @@ def test_a_run_without_saved_states_says_that_its_cells_run_again(tmp_path, caps
     (tmp_path / "generations.parquet").write_text("rows")
     by_hand(tmp_path)
     said = capsys.readouterr().out
-    assert "with the same parameters and files: all cells run again" in said and "goes on" not in said
+    assert (
+        "with the same parameters and files: all cells run again" in said and "goes on" not in said
+    )
 
 
 def test_a_run_that_was_begun_before_code_was_recorded_goes_on(tmp_path, capsys):
@@ -144,15 +157,24 @@ def test_a_kernel_with_old_code_is_refused_and_a_record_names_what_ran(tmp_path)
         return made.stdout
 
     said = kernel(EDITED)
-    assert said.count("refused: lib/rewards.py: edited after this kernel loaded it. Restart the kernel") == 2
+    assert (
+        said.count(
+            "refused: lib/rewards.py: edited after this kernel loaded it. Restart the kernel"
+        )
+        == 2
+    )
     assert "lib/rewards.py was edited while this ran" in said
     (tmp_path / "data/runs/scratch/x/metrics.csv").write_text("step")
     said = kernel("import lib.rewards\n" + AFTER)
-    assert "It was begun by other code of rewards; its run.json names both" in said and "1 later stretches" in said
+    assert (
+        "It was begun by other code of rewards; its run.json names both" in said
+        and "1 later stretches" in said
+    )
 
 
 def test_an_edited_cell_says_that_the_results_may_be_those_of_the_earlier_one(tmp_path):
-    """In a kernel, where the notebook is run again from its first cell, as after an edit of `score = ...`."""
+    """In a kernel, where the notebook is run again from its first cell, as after an edit of `score
+    = ...`."""
     manager, client = start_new_kernel(cwd=str(ROOT))
     start = f"from lib.runs import Run\ngiven = {{'output': {str(tmp_path)!r}, 'seed': 0}}\n"
     start += "run = Run(given['output'], given)"
@@ -169,18 +191,24 @@ def test_an_edited_cell_says_that_the_results_may_be_those_of_the_earlier_one(tm
     try:
         first = "score = 1", "(run / 'metrics.csv').write_text('step')", "run.footer()"
         assert not any("another one" in text for text in said(*first))
-        assert not any("another one" in text for text in said("score = 1  # one", *first[1:], "more = 1"))
+        assert not any(
+            "another one" in text for text in said("score = 1  # one", *first[1:], "more = 1")
+        )
         edited = said("score = 2", *first[1:])
         assert "This cell is another one than that which ran here" in edited[0]
         assert not any("another one" in text for text in edited[1:]), "it is said once"
         start = start.replace("'seed': 0", "'seed': 1")
-        assert not any("another one" in text for text in said("score = 3")), "other parameters begin anew"
+        assert not any("another one" in text for text in said("score = 3")), (
+            "other parameters begin anew"
+        )
     finally:
         client.stop_channels()
         manager.shutdown_kernel(now=True)
 
 
-def test_a_reward_in_a_cell_that_was_edited_while_its_run_was_made_does_not_finish_it(tmp_path, monkeypatch):
+def test_a_reward_in_a_cell_that_was_edited_while_its_run_was_made_does_not_finish_it(
+    tmp_path, monkeypatch
+):
     monkeypatch.setitem(REWARDS, "mine", in_a_cell(1))
     run = by_hand(tmp_path / "mine", reward="mine")
     monkeypatch.setitem(REWARDS, "mine", in_a_cell(2))
@@ -200,13 +228,23 @@ def in_a_cell(points: int):
 
 
 @pytest.mark.parametrize("name", sorted(path.stem for path in (ROOT / "notebooks").glob("*.ipynb")))
-def test_a_second_run_in_one_kernel_takes_no_variable_of_the_notebook_for_a_parameter(name, tmp_path):
+def test_a_second_run_in_one_kernel_takes_no_variable_of_the_notebook_for_a_parameter(
+    name, tmp_path
+):
     """Every name that its cells assign holds something that no parameter may be."""
-    cells = [cell for cell in nbformat.read(ROOT / f"notebooks/{name}.ipynb", 4).cells if cell.cell_type == "code"]
+    cells = [
+        cell
+        for cell in nbformat.read(ROOT / f"notebooks/{name}.ipynb", 4).cells
+        if cell.cell_type == "code"
+    ]
     kernel: dict = {"In": ["", *(cell.source for cell in cells)]}
     for cell in cells:
         nodes = ast.walk(ast.parse(cell.source))
-        names = {node.id for node in nodes if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)}
+        names = {
+            node.id
+            for node in nodes
+            if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)
+        }
         kernel |= {name: [("a", "table")] for name in names}
     [parameters] = [cell.source for cell in cells if "parameters" in cell.metadata.get("tags", [])]
     exec(parameters, kernel)
@@ -216,7 +254,11 @@ def test_a_second_run_in_one_kernel_takes_no_variable_of_the_notebook_for_a_para
 def test_what_the_runner_has_begun_stays_its_own_when_its_notebook_goes_on(tmp_path):
     folder = tmp_path / "mine"
     by_hand(folder)
-    begun = json.loads((folder / "spec.json").read_text()) | {"profile": "cpu", "run": "rloo/mine", "seed": 0}
+    begun = json.loads((folder / "spec.json").read_text()) | {
+        "profile": "cpu",
+        "run": "rloo/mine",
+        "seed": 0,
+    }
     (folder / "spec.json").write_text(json.dumps(begun))
     trained = save(folder, 40)
     by_hand(folder)
@@ -229,19 +271,28 @@ def test_what_is_set_aside_within_one_second_is_kept_apart(tmp_path):
     for text in "123":
         (folder / "metrics.csv").write_text(text)
         set_aside(folder)
-    assert sorted(path.read_text() for path in tmp_path.glob("mine.before-*/metrics.csv")) == [*"123"]
+    assert sorted(path.read_text() for path in tmp_path.glob("mine.before-*/metrics.csv")) == [
+        *"123"
+    ]
 
 
 def test_the_notebook_of_a_finished_run_begins_beside_its_results(tmp_path, capsys):
     folder = tmp_path / "mine"
     by_hand(folder)
-    (folder / "spec.json").write_text(json.dumps(json.loads((folder / "spec.json").read_text()) | {"profile": "cpu"}))
+    (folder / "spec.json").write_text(
+        json.dumps(json.loads((folder / "spec.json").read_text()) | {"profile": "cpu"})
+    )
     (folder / "run.json").write_text("{}")
     (folder / "metrics.csv").write_text("step\n")
     by_hand(folder)
-    assert "begun with the same parameters, and is finished: this run begins anew" in capsys.readouterr().out
+    assert (
+        "begun with the same parameters, and is finished: this run begins anew"
+        in capsys.readouterr().out
+    )
     [aside] = tmp_path.glob("mine.before-*")
-    assert (aside / "metrics.csv").exists() and [path.name for path in folder.iterdir()] == ["spec.json"]
+    assert (aside / "metrics.csv").exists() and [path.name for path in folder.iterdir()] == [
+        "spec.json"
+    ]
 
 
 def test_what_a_user_left_in_a_folder_is_not_touched(tmp_path):
@@ -249,7 +300,9 @@ def test_what_a_user_left_in_a_folder_is_not_touched(tmp_path):
     by_hand(tmp_path)  # the notebook itself may lie there
     (tmp_path / "spec.json").unlink()
     (tmp_path / "thesis.txt").write_text("years")
-    with pytest.raises(ValueError, match=r"thesis.txt was not made by a run, .*: give this run another output"):
+    with pytest.raises(
+        ValueError, match=r"thesis.txt was not made by a run, .*: give this run another output"
+    ):
         by_hand(tmp_path)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["mine.ipynb", "thesis.txt"]
     with pytest.raises(ValueError, match="was not made by a run"):
@@ -272,7 +325,8 @@ def test_the_users_home_may_be_written_as_a_tilde(tmp_path, monkeypatch):
 
 
 def test_two_notebooks_do_not_work_in_one_folder(tmp_path):
-    """A kernel holds the folder of its last run. A second kernel is here a second handle on the folder."""
+    """A kernel holds the folder of its last run. A second kernel is here a second handle on the
+    folder."""
     by_hand(tmp_path / "one")
     handle = os.open(tmp_path / "one", os.O_RDONLY)
     try:
@@ -280,7 +334,9 @@ def test_two_notebooks_do_not_work_in_one_folder(tmp_path):
         by_hand(tmp_path / "one")  # the cell is executed again
         by_hand(tmp_path / "two")
         assert try_lock(handle)
-        with pytest.raises(ValueError, match=r"another notebook works in .*one: give this one another output"):
+        with pytest.raises(
+            ValueError, match=r"another notebook works in .*one: give this one another output"
+        ):
             by_hand(tmp_path / "one")
     finally:
         os.close(handle)
@@ -290,16 +346,31 @@ def test_a_run_by_hand_is_found_once_its_last_cell_has_run(tmp_path, monkeypatch
     monkeypatch.setattr(explorer, "RUNS", tmp_path)
     folder = tmp_path / "scratch/mine"
     run = by_hand(folder, seed=3, prompt_style="free")
-    row = {"problem": 0, "nums": [44, 19, 35], "target": 98, "completion": "<answer>44 + 19 + 35</answer>", "count": 1}
-    run.write(pd.DataFrame([row | {"tokens": 9, "logprob": -1.0, "finish": "stop"}]), "generations.parquet")
+    row = {
+        "problem": 0,
+        "nums": [44, 19, 35],
+        "target": 98,
+        "completion": "<answer>44 + 19 + 35</answer>",
+        "count": 1,
+    }
+    run.write(
+        pd.DataFrame([row | {"tokens": 9, "logprob": -1.0, "finish": "stop"}]),
+        "generations.parquet",
+    )
     with pytest.raises(FileNotFoundError, match="no finished run there"):
         samples(folder)
     run.report(run / "generations.parquet")
     run.footer()
     [judged] = samples(folder).to_dict("records")
-    assert judged["correct"] and judged["method"] == judged["run"] == str(folder) and judged["seed"] == 3
+    assert (
+        judged["correct"]
+        and judged["method"] == judged["run"] == str(folder)
+        and judged["seed"] == 3
+    )
     assert json.loads((folder / "run.json").read_text())["profile"] is None
-    assert "scratch" in explorer.profiles() and list(explorer.find("scratch", *explorer.WRITTEN)) == ["mine (yours)"]
+    assert "scratch" in explorer.profiles() and list(
+        explorer.find("scratch", *explorer.WRITTEN)
+    ) == ["mine (yours)"]
     by_hand(folder, seed=3, prompt_style="free")  # its cells are executed again
     assert sorted(path.name for path in folder.iterdir()) == ["generations.parquet", "spec.json"]
 
@@ -334,17 +405,23 @@ def test_results_that_nothing_explains_are_set_aside(tmp_path):
     save(folder, 40)
     (folder / "spec.json").write_text("")
     by_hand(folder)
-    assert [path.name for path in folder.iterdir()] == ["spec.json"] and len(list(tmp_path.iterdir())) == 2
+    assert [path.name for path in folder.iterdir()] == ["spec.json"] and len(
+        list(tmp_path.iterdir())
+    ) == 2
 
 
 def test_parameters_are_what_the_cell_with_output_and_seed_assigns():
-    """In the names of a kernel that has run the whole notebook before, and was given some by papermill."""
+    """In the names of a kernel that has run the whole notebook before, and was given some by
+    papermill."""
     first = "get_ipython().run_line_magic('load_ext', 'x')\noutput = 'x'\nseed = 0\nrate = 3 * 1e-4\nsets = {1}"
     cells = ["import math", first, "# Parameters\nrate = 0.5", "loss = run(3)", "n = 3"]
     names = {"output": "x", "seed": 0, "rate": 0.5, "sets": {1}, "loss": 3.0, "n": 3, "_": 3}
     found = {"output": "x", "seed": 0, "rate": 0.5, "sets": "{1}"}
     assert parameters_of(names | {"In": ["", *cells]}) == found
-    assert parameters_of(names | {"In": ["output = 'x'", "seed = 0"]}).keys() == names.keys() - {"sets", "_"}
+    assert parameters_of(names | {"In": ["output = 'x'", "seed = 0"]}).keys() == names.keys() - {
+        "sets",
+        "_",
+    }
 
 
 def test_a_parameter_that_is_gone_is_another_beginning(tmp_path):
@@ -356,12 +433,20 @@ def test_a_parameter_that_is_gone_is_another_beginning(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "name", ["02_base_text", "03_pretrain_base", "10_train_sft", "11_train_rloo", "13_train_preference"]
+    "name",
+    ["02_base_text", "03_pretrain_base", "10_train_sft", "11_train_rloo", "13_train_preference"],
 )
 def test_every_trainer_notebook_begins_anew_with_another_parameter(tmp_path, name):
-    """Its own cells, up to the one that takes its folder, which comes before anything that resumes."""
-    cells = [cell for cell in nbformat.read(ROOT / f"notebooks/{name}.ipynb", 4).cells if cell.cell_type == "code"]
-    tagged = next(i for i, cell in enumerate(cells) if "parameters" in cell.metadata.get("tags", []))
+    """Its own cells, up to the one that takes its folder, which comes before anything that
+    resumes."""
+    cells = [
+        cell
+        for cell in nbformat.read(ROOT / f"notebooks/{name}.ipynb", 4).cells
+        if cell.cell_type == "code"
+    ]
+    tagged = next(
+        i for i, cell in enumerate(cells) if "parameters" in cell.metadata.get("tags", [])
+    )
     start = next(i for i, cell in enumerate(cells) if "Run(output, globals())" in cell.source)
     assert tagged < start and not any("train_" in cell.source for cell in cells[tagged : start + 1])
 
@@ -369,7 +454,8 @@ def test_every_trainer_notebook_begins_anew_with_another_parameter(tmp_path, nam
         names: dict = {}
         exec(cells[tagged].source, names)
         exec(
-            "from lib.runs import Run\nrun = Run(output, globals())", names | {"output": str(tmp_path / "run")} | given
+            "from lib.runs import Run\nrun = Run(output, globals())",
+            names | {"output": str(tmp_path / "run")} | given,
         )
 
     begin()
@@ -380,7 +466,8 @@ def test_every_trainer_notebook_begins_anew_with_another_parameter(tmp_path, nam
     assert not saved.exists() and len(list(tmp_path.glob("run.before-*"))) == 1
 
 
-# -- what is written and read ------------------------------------------------------------------------
+# -- what is written and read
+# ------------------------------------------------------------------------
 
 
 def test_a_folder_with_brackets_in_its_name_is_found(tmp_path):
@@ -392,14 +479,19 @@ def test_a_folder_with_brackets_in_its_name_is_found(tmp_path):
 
 def test_a_file_with_another_content_of_the_same_length_is_refused(tmp_path):
     pd.DataFrame({"step": [1, 2]}).to_csv(tmp_path / "metrics.csv", index=False)
-    (tmp_path / "run.json").write_text(json.dumps({"files": {"metrics.csv": described(tmp_path / "metrics.csv")}}))
+    (tmp_path / "run.json").write_text(
+        json.dumps({"files": {"metrics.csv": described(tmp_path / "metrics.csv")}})
+    )
     assert len(read_table(tmp_path / "metrics.csv")) == 2
     record = json.loads((tmp_path / "run.json").read_text())
-    record["files"]["metrics.csv.old"] = record["files"]["metrics.csv"]  # another file, which is not there
+    # another file, which is not there
+    record["files"]["metrics.csv.old"] = record["files"]["metrics.csv"]
     (tmp_path / "run.json").write_text(json.dumps(record))
     assert len(read_table(tmp_path / "metrics.csv")) == 2
     (tmp_path / "metrics.csv").write_text("step\n1\n3\n")
-    with pytest.raises(ValueError, match=r"metrics.csv is damaged .its content is not what was written"):
+    with pytest.raises(
+        ValueError, match=r"metrics.csv is damaged .its content is not what was written"
+    ):
         read_table(tmp_path / "metrics.csv")
 
 
@@ -423,7 +515,8 @@ def test_tables_whole_or_not_at_all(tmp_path):
 
 
 def full_disk_write(run: Run, name: str) -> None:
-    """Write a table in a process that may write no file over 4 KB, as on a disk with no room left."""
+    """Write a table in a process that may write no file over 4 KB, as on a disk with no room
+    left."""
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (4096, hard))
     try:
@@ -454,5 +547,8 @@ def test_a_progress_line_takes_up_where_a_resumed_loop_does(capsys):
     line.set_postfix(loss=0.25, refresh=False)
     line.update()
     line.close()
-    assert capsys.readouterr().out.splitlines()[-1] == "step 6/10, loss=0.25, 00:10 elapsed, 00:40 left"
+    assert (
+        capsys.readouterr().out.splitlines()[-1]
+        == "step 6/10, loss=0.25, 00:10 elapsed, 00:40 left"
+    )
     assert [clock(seconds) for seconds in (5, 75, 3700)] == ["00:05", "01:15", "1:01:40"]

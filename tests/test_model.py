@@ -1,4 +1,5 @@
-"""The tokenizer loses nothing, and a checkpoint is loaded as it was saved, or the error says what is wrong."""
+"""The tokenizer loses nothing, and a checkpoint is loaded as it was saved, or the error says what
+is wrong."""
 
 import json
 import re
@@ -55,7 +56,11 @@ def test_every_format_survives_and_a_reloaded_tokenizer_agrees(text, saved):
     assert TOKENIZER.unk_token_id not in ids
 
 
-@given(st.text(alphabet=string.digits + string.ascii_letters + string.punctuation + " \n\t", max_size=60))
+@given(
+    st.text(
+        alphabet=string.digits + string.ascii_letters + string.punctuation + " \n\t", max_size=60
+    )
+)
 def test_any_ascii_text_survives(text):
     if not any(special in text for special in TOKENIZER.all_special_tokens):
         assert TOKENIZER.decode(TOKENIZER(text).input_ids) == text
@@ -64,7 +69,10 @@ def test_any_ascii_text_survives(text):
 def test_other_text_is_unknown_and_prompt_and_completion_never_merge():
     assert TOKENIZER("×").input_ids == [TOKENIZER.unk_token_id]
     prompt, completion = render_prompt([44, 19, 35], 98), FORMATS["free text"]
-    assert TOKENIZER(prompt).input_ids + TOKENIZER(completion).input_ids == TOKENIZER(prompt + completion).input_ids
+    assert (
+        TOKENIZER(prompt).input_ids + TOKENIZER(completion).input_ids
+        == TOKENIZER(prompt + completion).input_ids
+    )
 
 
 def test_one_digit_one_token_one_operator_one_token():
@@ -75,7 +83,9 @@ def test_one_digit_one_token_one_operator_one_token():
 def test_a_checkpoint_comes_back_from_its_run_folder(saved):
     model, folder = saved
     again, tokenizer = load_policy(folder.parent)
-    assert all(torch.equal(a, b) for a, b in zip(model.parameters(), again.parameters(), strict=True))
+    assert all(
+        torch.equal(a, b) for a, b in zip(model.parameters(), again.parameters(), strict=True)
+    )
     assert tokenizer.eos_token_id == model.config.eos_token_id
 
 
@@ -141,11 +151,15 @@ DAMAGE = {
 def test_a_damaged_checkpoint_names_the_file_and_the_remedy(saved, tmp_path, file, damage, named):
     folder = save_policy(saved[0], TOKENIZER, tmp_path / "checkpoint")
     damage(folder / file)
-    with pytest.raises(ValueError, match=rf"{re.escape(str(folder))}: .*{named}.*this run is made anew"):
+    with pytest.raises(
+        ValueError, match=rf"{re.escape(str(folder))}: .*{named}.*this run is made anew"
+    ):
         load_policy(folder)
 
 
-@pytest.mark.parametrize(("name", "parameters"), [("base-0.2m", 222_656), ("base-1m", 871_296), ("base-2m", 1_945_920)])
+@pytest.mark.parametrize(
+    ("name", "parameters"), [("base-0.2m", 222_656), ("base-1m", 871_296), ("base-2m", 1_945_920)]
+)
 def test_a_committed_base_model_is_what_the_code_makes(name, parameters):
     model, tokenizer = load_policy(MODELS / name)
     assert tokenizer.get_vocab() == TOKENIZER.get_vocab()
@@ -176,7 +190,9 @@ def test_mixed_weights_are_the_sum_of_shares(tmp_path):
     start, end = (model.state_dict() for model in models)
     for alpha, policy in ((0.0, start), (1.0, end)):  # an end is that policy
         mixed, _ = mix_policies(*paths, alpha)
-        assert all(torch.equal(weights, policy[name]) for name, weights in mixed.state_dict().items())
+        assert all(
+            torch.equal(weights, policy[name]) for name, weights in mixed.state_dict().items()
+        )
     mixed, tokenizer = mix_policies(*paths, 0.3)
     for name, weights in mixed.state_dict().items():
         assert torch.allclose(weights, 0.7 * start[name] + 0.3 * end[name], atol=1e-7)
@@ -186,23 +202,32 @@ def test_mixed_weights_are_the_sum_of_shares(tmp_path):
 
 def test_what_cannot_be_mixed_is_refused(tmp_path):
     small, wide = (new_model(TOKENIZER, hidden=hidden, layers=1, heads=2) for hidden in (32, 64))
-    paths = [save_policy(model, TOKENIZER, tmp_path / str(i)) for i, model in enumerate((small, wide))]
+    paths = [
+        save_policy(model, TOKENIZER, tmp_path / str(i)) for i, model in enumerate((small, wide))
+    ]
     with pytest.raises(ValueError, match="of one shape"):
         mix_policies(*paths, 0.5)
 
 
-# --- other base models ------------------------------------------------------------------------------------------------
+# --- other base models ----------------------------------------------------------------------------
 
 
 def bytes_tokenizer(bos: bool = False) -> PreTrainedTokenizerFast:
-    """A byte-level BPE tokenizer in which no tag is one token; with `bos`, one that puts <s> before every text."""
-    words = {token: i for i, token in enumerate([*pre_tokenizers.ByteLevel.alphabet(), "<s>", "</s>"])}
+    """A byte-level BPE tokenizer in which no tag is one token; with `bos`, one that puts <s> before
+    every text."""
+    words = {
+        token: i for i, token in enumerate([*pre_tokenizers.ByteLevel.alphabet(), "<s>", "</s>"])
+    }
     tokenizer = Tokenizer(models.BPE(words, []))
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
     if bos:
-        tokenizer.post_processor = processors.TemplateProcessing("<s> $A", special_tokens=[("<s>", words["<s>"])])
-    return PreTrainedTokenizerFast(tokenizer_object=tokenizer, bos_token="<s>", eos_token="</s>", pad_token="</s>")
+        tokenizer.post_processor = processors.TemplateProcessing(
+            "<s> $A", special_tokens=[("<s>", words["<s>"])]
+        )
+    return PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer, bos_token="<s>", eos_token="</s>", pad_token="</s>"
+    )
 
 
 @pytest.mark.parametrize(
@@ -218,7 +243,8 @@ def test_the_end_of_the_reasoning_is_found_in_the_text(tokenizer):
 
 
 def test_an_own_tokenizer_in_a_folder_is_not_replaced(tmp_path):
-    """A Qwen2 with a vocabulary of its own, whose tokenizer.json lies where `AutoTokenizer` looks."""
+    """A Qwen2 with a vocabulary of its own, whose tokenizer.json lies where `AutoTokenizer`
+    looks."""
     new_model(TOKENIZER, hidden=32, layers=1, heads=2).save_pretrained(tmp_path)
     TOKENIZER.save_pretrained(tmp_path)
     text = "Target: 98\n<think>\n44 + 19 = 63"
@@ -229,33 +255,51 @@ def small(tokenizer, family: str = "qwen2"):
     """A randomly initialised model of a family for a tokenizer."""
     if family == "qwen2":
         return new_model(tokenizer, hidden=32, layers=1, heads=2)
-    shape = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 1, "num_attention_heads": 2}
+    shape = {
+        "hidden_size": 32,
+        "intermediate_size": 64,
+        "num_hidden_layers": 1,
+        "num_attention_heads": 2,
+    }
     return LlamaForCausalLM(LlamaConfig(**shape, vocab_size=len(tokenizer)))
 
 
 @pytest.mark.parametrize("family", ["qwen2", "llama"])
 @pytest.mark.parametrize("bos", [False, True])
 def test_a_checkpoint_is_an_ordinary_folder(family, bos, tmp_path):
-    """Others open it by `AutoTokenizer`, which reads the same ids; and again after a second training."""
+    """Others open it by `AutoTokenizer`, which reads the same ids; and again after a second
+    training."""
     tokenizer = bytes_tokenizer(bos)
     folder = save_policy(small(tokenizer, family), tokenizer, tmp_path / "first")
     folder = save_policy(*load_policy(folder), tmp_path / "second")
     usual = AutoTokenizer.from_pretrained(folder)
     assert not (folder / "tokenizer").exists() and usual.eos_token == "</s>"
-    assert usual(PROBES).input_ids == tokenizer(PROBES).input_ids == load_tokenizer(folder)(PROBES).input_ids
+    assert (
+        usual(PROBES).input_ids
+        == tokenizer(PROBES).input_ids
+        == load_tokenizer(folder)(PROBES).input_ids
+    )
     assert (tokenizer.bos_token_id == usual(PROBES[0]).input_ids[0]) == bos
 
 
-@pytest.mark.parametrize("family, tokenizer", [("qwen2", TOKENIZER), ("qwen2", "digits"), ("llama", TOKENIZER)])
+@pytest.mark.parametrize(
+    "family, tokenizer", [("qwen2", TOKENIZER), ("qwen2", "digits"), ("llama", TOKENIZER)]
+)
 def test_a_tokenizer_that_others_would_read_otherwise_lies_apart(family, tokenizer, tmp_path):
-    """Ours, and one that cuts digits as no Qwen2 does: beside the weights of one they would be opened as Qwen2's."""
+    """Ours, and one that cuts digits as no Qwen2 does: beside the weights of one they would be
+    opened as Qwen2's."""
     if tokenizer == "digits":
         tokenizer = bytes_tokenizer()
-        pieces = [pre_tokenizers.Digits(individual_digits=False), pre_tokenizers.ByteLevel(add_prefix_space=False)]
+        pieces = [
+            pre_tokenizers.Digits(individual_digits=False),
+            pre_tokenizers.ByteLevel(add_prefix_space=False),
+        ]
         words = tokenizer.get_vocab() | {"44": 258, "19": 259}
         own = Tokenizer(models.BPE(words, [("4", "4"), ("1", "9")]))
         own.pre_tokenizer, own.decoder = pre_tokenizers.Sequence(pieces), decoders.ByteLevel()
-        tokenizer = PreTrainedTokenizerFast(tokenizer_object=own, eos_token="</s>", pad_token="</s>")
+        tokenizer = PreTrainedTokenizerFast(
+            tokenizer_object=own, eos_token="</s>", pad_token="</s>"
+        )
         assert tokenizer.tokenize("44")[0] == "44"
     folder = save_policy(small(tokenizer, family), tokenizer, tmp_path / "checkpoint")
     alike = AutoTokenizer.from_pretrained(folder)(PROBES).input_ids == tokenizer(PROBES).input_ids
@@ -275,7 +319,11 @@ def test_a_checkpoint_knows_from_which_commit_of_the_hub_it_comes(tmp_path, monk
         tokenizer.save_pretrained(repository / "snapshots" / commit)
     monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path))
     norms = {}
-    for path, commit in (("owner/small", "a"), ("owner/small@older", "b"), (f"owner/small@{'b' * 40}", "b")):
+    for path, commit in (
+        ("owner/small", "a"),
+        ("owner/small@older", "b"),
+        (f"owner/small@{'b' * 40}", "b"),
+    ):
         model, words = load_policy(path)
         assert f"base model: owner/small@{commit * 40}" in capsys.readouterr().out
         assert words(PROBES).input_ids == tokenizer(PROBES).input_ids
@@ -300,7 +348,8 @@ def test_rows_follow_the_room_there_is(monkeypatch):
         needed = weights + rows * row  # 200 tokens take 224 columns
         monkeypatch.setattr("lib.learn.model.machine_memory", lambda: weights + needed / 0.9 + 1)  # noqa: B023
         assert max_rows(model, 512, 200) == rows
-        # On a GPU the optimiser holds twice as much as the model, draws are in bfloat16, and graphs keep logits
+        # On a GPU the optimiser holds twice as much as the model, draws are in bfloat16, and graphs
+        # keep logits
         needed = weights / 2 + rows * (2 * 2 * 2 * 32 * 224 + 7 * 4 * len(TOKENIZER))
         with monkeypatch.context() as gpu:
             gpu.setattr("torch.cuda.is_available", lambda: True)
@@ -326,11 +375,19 @@ def test_a_chat_style_gives_the_tokenizer_its_end_token_which_a_checkpoint_keeps
 
 @pytest.mark.parametrize(
     "generation",
-    [{"do_sample": False, "temperature": 0.6, "top_p": 0.9}, {"do_sample": False, "top_p": 0.9}, {"pad_token_id": -1}],
+    [
+        {"do_sample": False, "temperature": 0.6, "top_p": 0.9},
+        {"do_sample": False, "top_p": 0.9},
+        {"pad_token_id": -1},
+    ],
 )
-def test_a_base_whose_generation_config_cannot_be_saved_is_read_without_it(generation, tmp_path, capsys):
+def test_a_base_whose_generation_config_cannot_be_saved_is_read_without_it(
+    generation, tmp_path, capsys
+):
     """It would load, and the first save of a training would fail, and lose all until then."""
-    folder = save_policy(new_model(TOKENIZER, hidden=32, layers=1, heads=2), TOKENIZER, tmp_path / "base")
+    folder = save_policy(
+        new_model(TOKENIZER, hidden=32, layers=1, heads=2), TOKENIZER, tmp_path / "base"
+    )
     (folder / "generation_config.json").write_text(json.dumps(generation))
     model, tokenizer = load_policy(folder)
     assert "generation_config.json cannot be saved" in capsys.readouterr().out
@@ -340,14 +397,18 @@ def test_a_base_whose_generation_config_cannot_be_saved_is_read_without_it(gener
 
 
 @pytest.mark.parametrize("template, kept", [("$A <eos>", []), ("<unk> $A <eos>", ["<unk>"])])
-def test_a_tokenizer_that_adds_the_end_token_to_every_text_is_kept_from_it(template, kept, tmp_path):
+def test_a_tokenizer_that_adds_the_end_token_to_every_text_is_kept_from_it(
+    template, kept, tmp_path
+):
     """A prompt would end with it, and a completion of preference training would have two."""
     tokenizer = build_tokenizer()
     special = [(token, tokenizer.convert_tokens_to_ids(token)) for token in ("<eos>", "<unk>")]
     processor = processors.TemplateProcessing(single=template, special_tokens=special)
     tokenizer.backend_tokenizer.post_processor = processor
     assert tokenizer("1").input_ids[-1] == tokenizer.eos_token_id
-    folder = save_policy(new_model(TOKENIZER, hidden=32, layers=1, heads=2), tokenizer, tmp_path / "base")
+    folder = save_policy(
+        new_model(TOKENIZER, hidden=32, layers=1, heads=2), tokenizer, tmp_path / "base"
+    )
     loaded = load_tokenizer(folder)
     wanted = [*loaded.convert_tokens_to_ids(kept), *build_tokenizer()("1 + 2").input_ids]
     assert loaded("1 + 2").input_ids == wanted

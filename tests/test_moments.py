@@ -35,7 +35,11 @@ def test_the_last_update_is_that_of_each_run():
 
 def test_the_start_is_that_of_the_seed():
     found = before(ROWS, START)
-    assert found[3:9].tolist() == [0.5, 1e-7, 1e-3] * 2 and found[9:].isna().all() and found[:3].isna().all()
+    assert (
+        found[3:9].tolist() == [0.5, 1e-7, 1e-3] * 2
+        and found[9:].isna().all()
+        and found[:3].isna().all()
+    )
 
 
 def test_crossings():

@@ -1,8 +1,7 @@
 """Profile `paper`: its runs resolve to every value of hyperparameters.csv, and its notebooks run.
 
-Folders of the same names replace the hub's model and data sets: a small randomly initialised Qwen2, a byte-level
-tokenizer, and rows with the columns and wording of the hub's.
-"""
+Folders of the same names replace the hub's model and data sets: a small randomly initialised Qwen2,
+a byte-level tokenizer, and rows with the columns and wording of the hub's."""
 
 import json
 import math
@@ -42,7 +41,8 @@ from tests.conftest import copy_of_the_repository, this_project
 from tests.test_preference import settings_of
 from tests.test_training import quick, sft_settings
 
-ELSEWHERE = {  # not the value of a run: a data set's size, a formula, or what choices.csv departs from
+# not the value of a run: a data set's size, a formula, or what choices.csv departs from
+ELSEWHERE = {
     ("ast", "sft_examples"),
     ("program", "target_tolerance"),
     ("dense", "ipo_log_ratios"),
@@ -59,35 +59,52 @@ RLOO = {
 
 
 def common(paper: str, specs) -> dict[str, list]:
-    """The settings that several papers state, under each of their names: the value in every run concerned."""
-    rloo, sft = [specs[name] for name in RLOO[paper]], specs["sft/trace" if paper == "trace" else "sft/free"].params
+    """The settings that several papers state, under each of their names: the value in every run
+    concerned."""
+    rloo, sft = (
+        [specs[name] for name in RLOO[paper]],
+        specs["sft/trace" if paper == "trace" else "sft/free"].params,
+    )
     left_out = ("rloo/sparse", "rloo/trace_dense")
-    samples = [specs["sample/" + name.replace("/", "_")].params for name in RLOO[paper] if name not in left_out]
+    samples = [
+        specs["sample/" + name.replace("/", "_")].params
+        for name in RLOO[paper]
+        if name not in left_out
+    ]
 
     def of(name, runs=rloo):
         return [getattr(run, "params", run)[name] for run in runs]
 
-    one, other = rewards.sparse()(["<answer>1+2</answer>", "<answer>1-2</answer>"], Problem((1, 2), 3))
+    one, other = rewards.sparse()(
+        ["<answer>1+2</answer>", "<answer>1-2</answer>"], Problem((1, 2), 3)
+    )
     optimizer = [{"adamw_torch": "AdamW"}[arguments(PAPER, quick())["optim"]]]
     updates = (1000 - sft["eval_demonstrations"]) // sft["batch_size"]
     return {
-        **{name: of(name) for name in ("group_size", "steps", "learning_rate", "weight_decay", "max_tokens")},
+        **{
+            name: of(name)
+            for name in ("group_size", "steps", "learning_rate", "weight_decay", "max_tokens")
+        },
         **dict.fromkeys(("entropy_coef", "entropy_coefficient"), of("entropy_coef")),
         **dict.fromkeys(("kl_coef", "kl_coefficient"), of("kl_coef")),
         **dict.fromkeys(("problems_per_step", "batch_size"), of("problems_per_step")),
         **dict.fromkeys(("optimizer", "sft_optimizer"), optimizer),
         **{
-            f"sft_{name}": [sft[name]] for name in ("learning_rate", "schedule", "weight_decay", "epochs", "batch_size")
+            f"sft_{name}": [sft[name]]
+            for name in ("learning_rate", "schedule", "weight_decay", "epochs", "batch_size")
         },
         **dict.fromkeys(("importance_cap", "importance_weight_clip"), of("importance_cap")),
         "epochs": of("steps"),
         "gradient_accumulation_steps": [
-            run.params["problems_per_step"] * run.params["group_size"] / run.params["micro_batch"] for run in rloo
+            run.params["problems_per_step"] * run.params["group_size"] / run.params["micro_batch"]
+            for run in rloo
         ],
         **{name: [quick().max_grad_norm] for name in ("max_grad_norm", "sft_max_grad_norm")},
         "base_model": [sft["init"]],
         "sft_demonstrations": demonstrations(paper, sft),
-        "train_problems": [HUB[run.params["problem_set"]] for run in rloo if run.params["source"] == "hub"],
+        "train_problems": [
+            HUB[run.params["problem_set"]] for run in rloo if run.params["source"] == "hub"
+        ],
         **dict.fromkeys(("kl_reference", "initial_policy"), starts(rloo)),
         **asked(of("prompt_style") + of("prompt_style", samples)),
         "test_split": [hub_split(sets) for sets in of("sets", samples)],
@@ -111,7 +128,8 @@ def common(paper: str, specs) -> dict[str, list]:
 
 
 def demonstrations(paper: str, sft: dict) -> list[str]:
-    """The data set that SFT reads; for `program` also how many of its 1,000 rows are left for training."""
+    """The data set that SFT reads; for `program` also how many of its 1,000 rows are left for
+    training."""
     used = f"{1000 - sft['eval_demonstrations']} of " if paper == "program" else ""
     return [used + HUB_DEMONSTRATIONS] * (sft["source"] == "hub")
 
@@ -122,7 +140,8 @@ def starts(runs) -> list[str]:
 
 
 def published_start() -> str:
-    """Where paper program's RLOO starts with the line of lib/runs/README.md, and otherwise as in the profile."""
+    """Where paper program's RLOO starts with the line of lib/runs/README.md, and otherwise as in
+    the profile."""
     line = re.search(r"`(rloo/sparse_k16: \{.+?\})`", (ROOT / "lib/runs/README.md").read_text())[1]
     project, usual = Project(), this_project().specs("paper")["rloo/sparse_k16/0"]
     paper = project.declarations.profiles["paper"]
@@ -158,10 +177,14 @@ def special(specs) -> dict[tuple[str, str], list]:
 
     params = {name: spec.params for name, spec in specs.items()}
     search, levels = SearchSettings(), load("levels", "test").to_pandas()["group"].value_counts()
-    final = next(one for one in params["search/preference_agent_soft"]["searches"] if one.get("top_k") == 50)
+    final = next(
+        one for one in params["search/preference_agent_soft"]["searches"] if one.get("top_k") == 50
+    )
     budgets = [f"{one['beams']}/{one['samples']}" for one in params["search/sft_pick"]["searches"]]
     tried = [
-        one for one in params["search/preference_agent_soft"]["searches"] if "test_50" in one.get("sets", ["test_50"])
+        one
+        for one in params["search/preference_agent_soft"]["searches"]
+        if "test_50" in one.get("sets", ["test_50"])
     ]
     temperatures = [t for one in tried for t in pd.Series(one.get("temperature", [])).explode()]
     sweep = params["search/values"]["searches"][0]
@@ -175,17 +198,28 @@ def special(specs) -> dict[tuple[str, str], list]:
             for name in ("lambda_c", "lambda_p", "lambda_a", "exact_numbers")
         },
         ("ast", "tau"): [params["rloo/ast_tau2"]["reward_options"]["tau"]],
-        ("ast", "tau_sweep"): [[params[f"rloo/ast_tau{tau}"]["reward_options"]["tau"] for tau in (1, 2, 3, 4)]],
+        ("ast", "tau_sweep"): [
+            [params[f"rloo/ast_tau{tau}"]["reward_options"]["tau"] for tau in (1, 2, 3, 4)]
+        ],
         ("ast", "think_token_weight"): [params["rloo/ast_tau2"]["think_weight"]],
         ("ast", "think_token_weight_abandoned"): [params["rloo/ast_tau2_alpha01"]["think_weight"]],
-        ("ast", "max_tokens_3to4"): [params[name]["max_tokens"] for name in ("rloo/sparse", "sample/rloo_sparse")],
+        ("ast", "max_tokens_3to4"): [
+            params[name]["max_tokens"] for name in ("rloo/sparse", "sample/rloo_sparse")
+        ],
         ("ast", "max_tokens_5to6num"): [
-            params[name]["max_tokens"] for name in ("sample/numbers56_sft_free", "rloo/ast_tau2_5num")
+            params[name]["max_tokens"]
+            for name in ("sample/numbers56_sft_free", "rloo/ast_tau2_5num")
         ],
         ("ast", "train_problems_5num"): [HUB[params["rloo/ast_tau2_5num"]["problem_set"]]],
         ("program", "initial_policy"): [published_start()],
-        **{("program", f"weight_{check}"): [weight] for check, weight in rewards.PROGRAM_WEIGHTS.items()},
-        ("dense", "batch_size"): [params["rloo/dense"]["problems_per_step"], params["preference/ipo"]["batch_size"]],
+        **{
+            ("program", f"weight_{check}"): [weight]
+            for check, weight in rewards.PROGRAM_WEIGHTS.items()
+        },
+        ("dense", "batch_size"): [
+            params["rloo/dense"]["problems_per_step"],
+            params["preference/ipo"]["batch_size"],
+        ],
         ("dense", "lambda_2"): [options("lambda_2", rewards.dense)],
         ("dense", "curriculum_buckets"): [Bandit.count],
         ("dense", "bandit_alpha"): [Bandit.alpha],
@@ -197,10 +231,17 @@ def special(specs) -> dict[tuple[str, str], list]:
         ("agent", "initial_policy"): starts(
             spec for name, spec in specs.items() if name.startswith("preference/agent_")
         ),
-        **{("agent", name): found for name, found in asked([params["sft/pick"]["prompt_style"]]).items()},
+        **{
+            ("agent", name): found
+            for name, found in asked([params["sft/pick"]["prompt_style"]]).items()
+        },
         ("agent", "test_split"): [
             hub_split(one.get("sets", params[run]["sets"]))
-            for run in ("search/sft_pick", "search/preference_agent_binary", "search/preference_agent_hard")
+            for run in (
+                "search/sft_pick",
+                "search/preference_agent_binary",
+                "search/preference_agent_hard",
+            )
             for one in params[run]["searches"]
         ],
         ("agent", "groups"): [len(levels)],
@@ -258,10 +299,16 @@ def chosen(specs) -> dict[tuple[str, str], list]:
         ("agent", "hard_case_weight"): [params["actions/pick"]["hard_weight"]],
         ("agent", "distillation_eta"): [params["actions/pick"]["eta"]],
         ("agent", "max_tokens_tag"): [params["actions/pick"]["max_tokens"], search.max_tokens],
-        ("agent", "seeds"): [sorted(seeds[name] for name in ("search/sft_distilled", "search/sft_pick"))],
-        ("trace", "problems_per_step_of_200_updates"): [params["rloo/sparse_200"]["problems_per_step"]],
+        ("agent", "seeds"): [
+            sorted(seeds[name] for name in ("search/sft_distilled", "search/sft_pick"))
+        ],
+        ("trace", "problems_per_step_of_200_updates"): [
+            params["rloo/sparse_200"]["problems_per_step"]
+        ],
         ("trace", "light_backtracking_share"): [TRACES[params["sft/trace"]["design"]].backtracks],
-        ("trace", "variants_of_a_problem"): [sorted({design.variants for design in TRACES.values()})],
+        ("trace", "variants_of_a_problem"): [
+            sorted({design.variants for design in TRACES.values()})
+        ],
         ("trace", "validity_weight"): [weights["dense"]["validity"]],
         ("trace", "success_bonus"): [weights[name]["bonus"] for name in weights if name != "dense"],
         ("trace", "fault_penalty"): [weights["guarded"]["penalty"]],
@@ -279,7 +326,8 @@ def chosen(specs) -> dict[tuple[str, str], list]:
 
 
 def tries_for_the_full_effort() -> int:
-    """After how many valid tries beyond the needed one the bonus for effort of `trace` stops growing."""
+    """After how many valid tries beyond the needed one the bonus for effort of `trace` stops
+    growing."""
     problem = Problem((1, 2), 3)
     reward = rewards.get_reward("trace_effort")
     misses = ["2 - 1 = 1", "1 * 2 = 2", "2 / 1 = 2", "1 - 2 = -1", "1 / 2 = 1/2"]
@@ -305,7 +353,8 @@ def read(value: str):
         return value
 
 
-LISTED = pd.read_csv(PAPER / "hyperparameters.csv", dtype=str)  # what the papers state, and what we chose
+# what the papers state, and what we chose
+LISTED = pd.read_csv(PAPER / "hyperparameters.csv", dtype=str)
 
 
 def test_every_paper_has_prompt_template_test_split_and_initial_policy():
@@ -317,8 +366,11 @@ def test_every_paper_has_prompt_template_test_split_and_initial_policy():
 
 @pytest.fixture(scope="module")
 def settings():
-    specs = {spec.run: spec for spec in reversed(this_project().specs("paper").values())}  # of the first seed
-    shared = {(paper, name): values for paper in RLOO for name, values in common(paper, specs).items()}
+    # of the first seed
+    specs = {spec.run: spec for spec in reversed(this_project().specs("paper").values())}
+    shared = {
+        (paper, name): values for paper in RLOO for name, values in common(paper, specs).items()
+    }
     return shared | special(specs) | chosen(specs)
 
 
@@ -327,29 +379,46 @@ def test_every_value_of_a_paper_stated_or_ours_is_what_its_runs_resolve_to(setti
     for _, name, value, source in LISTED[LISTED["paper"] == paper].itertuples(index=False):
         if (paper, name) not in ELSEWHERE:
             values = settings[paper, name]
-            assert values, f"hyperparameters.csv has {name} of {paper} ({source}), and no run has it"
+            assert values, (
+                f"hyperparameters.csv has {name} of {paper} ({source}), and no run has it"
+            )
             for found in values:
                 expected = read(value)
                 exact = isinstance(expected, (str, bool)) or isinstance(found, list)
                 same = found == (expected if exact else pytest.approx(expected, rel=1e-3))
-                assert same, f"{paper}: {name} is {found}, and {value} in hyperparameters.csv ({source})"
+                assert same, (
+                    f"{paper}: {name} is {found}, and {value} in hyperparameters.csv ({source})"
+                )
 
 
-# --- its notebooks ------------------------------------------------------------------------------------------------
+# --- its notebooks --------------------------------------------------------------------------------
 
-QWEN = {"vocab_size": 151_936, "tie_word_embeddings": True, "num_hidden_layers": 2, "max_position_embeddings": 2048}
-SMALL = QWEN | {"hidden_size": 16, "intermediate_size": 32, "num_attention_heads": 2, "num_key_value_heads": 1}
+QWEN = {
+    "vocab_size": 151_936,
+    "tie_word_embeddings": True,
+    "num_hidden_layers": 2,
+    "max_position_embeddings": 2048,
+}
+SMALL = QWEN | {
+    "hidden_size": 16,
+    "intermediate_size": 32,
+    "num_attention_heads": 2,
+    "num_key_value_heads": 1,
+}
 
 
 def qwen(**changes):
-    """A randomly initialised Qwen2, and a tokenizer as the hub has it: bytes and the end of the text."""
+    """A randomly initialised Qwen2, and a tokenizer as the hub has it: bytes and the end of the
+    text."""
     alphabet = sorted(
         {chr(byte) for byte in range(33, 127)} | {"\u0120", "\u010a"}
     )  # space and newline as bytes are written
     vocabulary = {token: i for i, token in enumerate([*alphabet, "<|endoftext|>"])}
     tokenizer = Qwen2Tokenizer(vocab=vocabulary, merges=[])
     torch.manual_seed(0)
-    config = Qwen2Config(**SMALL | changes, eos_token_id=tokenizer.eos_token_id, pad_token_id=tokenizer.pad_token_id)
+    config = Qwen2Config(
+        **SMALL | changes, eos_token_id=tokenizer.eos_token_id, pad_token_id=tokenizer.pad_token_id
+    )
     return Qwen2ForCausalLM(config), tokenizer
 
 
@@ -358,9 +427,17 @@ def in_the_hubs_place(root: Path) -> None:
     policy.save_pretrained(root / "Qwen/Qwen2.5-0.5B")
     tokenizer.save_pretrained(root / "Qwen/Qwen2.5-0.5B")
     problems = load("3to4", "train").select(range(12)).to_list()
-    problems = [problem | {"prompt": render_prompt(**problem, style="chat")} for problem in problems]
-    rows = [{"query": p["prompt"], "completion": f"<answer>{p['target']}</answer>"} for p in problems]
-    files = {f"{HUB_DEMONSTRATIONS}/train": rows, f"{HUB['3to4']}/train": problems, f"{HUB['3to4']}/test": TESTED}
+    problems = [
+        problem | {"prompt": render_prompt(**problem, style="chat")} for problem in problems
+    ]
+    rows = [
+        {"query": p["prompt"], "completion": f"<answer>{p['target']}</answer>"} for p in problems
+    ]
+    files = {
+        f"{HUB_DEMONSTRATIONS}/train": rows,
+        f"{HUB['3to4']}/train": problems,
+        f"{HUB['3to4']}/test": TESTED,
+    }
     for name, table in files.items():
         (root / name).parent.mkdir(parents=True, exist_ok=True)
         (root / f"{name}.jsonl").write_text("\n".join(map(json.dumps, table)))
@@ -377,13 +454,17 @@ def test_the_hubs_test_prompts_are_an_evaluation_set(tmp_path, monkeypatch, caps
     monkeypatch.chdir(tmp_path)
     in_the_hubs_place(tmp_path)
     path, ours = tmp_path / HUB["3to4"] / "test.jsonl", load("3to4", "train")[0]
-    path.write_text(path.read_text() + "\n" + json.dumps(ours | {"nums": ours["nums"][::-1], "prompt": ""}))
+    path.write_text(
+        path.read_text() + "\n" + json.dumps(ours | {"nums": ours["nums"][::-1], "prompt": ""})
+    )
     rows = load_set("hub_test_50").to_list()
     assert rows == [{"nums": row["nums"], "target": row["target"]} for row in TESTED]
     assert "2 of 3 problems" in capsys.readouterr().out
     assert "[14 45  9  1]" in render_prompt(**rows[1], style="chat")
     path.unlink()
-    with pytest.raises(ValueError, match="asingh15/countdown_tasks_3to4', split 'test' cannot be loaded"):
+    with pytest.raises(
+        ValueError, match="asingh15/countdown_tasks_3to4', split 'test' cannot be loaded"
+    ):
         load_set("hub_test_50")
 
 
@@ -406,17 +487,36 @@ def test_its_notebooks_run_with_a_qwen_in_the_hubs_place(tmp_path, warm_kernels)
         "micro_batch": 4,
         "max_tokens": 8,
     }
-    notebooks["11_train_rloo"] |= {"eval_problems": 2, "eval_every": 1, "save_every": 1, "engine": "transformers"}
+    notebooks["11_train_rloo"] |= {
+        "eval_problems": 2,
+        "eval_every": 1,
+        "save_every": 1,
+        "engine": "transformers",
+    }
     notebooks["15_sample_rollouts"] |= {"limit": 2, "max_tokens": 8, "engine": "transformers"}
     sets = notebooks["15_sample_rollouts"]["sets"]
-    notebooks["15_sample_rollouts"]["sets"] = dict.fromkeys(sets.keys() - {"heldout_1000", "showcase"}, 2)
+    notebooks["15_sample_rollouts"]["sets"] = dict.fromkeys(
+        sets.keys() - {"heldout_1000", "showcase"}, 2
+    )
     (copy / "papermill_runs.yaml").write_text(yaml.safe_dump(declared))
-    command = [sys.executable, "-m", "lib.runs", "make", "paper", "sample/rloo_sparse", "--cores", "2"]
+    command = [
+        sys.executable,
+        "-m",
+        "lib.runs",
+        "make",
+        "paper",
+        "sample/rloo_sparse",
+        "--cores",
+        "2",
+    ]
     environment = os.environ | {"COUNTDOWN_RUNS": str(tmp_path / "runs")}
     done = subprocess.run(command, cwd=copy, env=environment, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
     runs = tmp_path / "runs/paper"
-    assert json.loads((runs / "sft/free/0/run.json").read_text())["parameters"]["init"] == "Qwen/Qwen2.5-0.5B"
+    assert (
+        json.loads((runs / "sft/free/0/run.json").read_text())["parameters"]["init"]
+        == "Qwen/Qwen2.5-0.5B"
+    )
     for run in ("sft/free/0", "rloo/sparse/0"):
         assert "memory: about " in (runs / run / "log.txt").read_text()
         assert not (runs / run / "trainer").exists(), "states to resume from are gigabytes"
@@ -424,7 +524,11 @@ def test_its_notebooks_run_with_a_qwen_in_the_hubs_place(tmp_path, warm_kernels)
         assert policy.config.vocab_size == 1000 > len(tokenizer)
         text = PROMPTS["words"].format(nums="1, 2", target=3)
         assert tokenizer.decode(tokenizer(text).input_ids) == text
-    loaded = {"sft/free/0": HUB_DEMONSTRATIONS, "rloo/sparse/0": HUB["3to4"], "sample/rloo_sparse/0": HUB["3to4"]}
+    loaded = {
+        "sft/free/0": HUB_DEMONSTRATIONS,
+        "rloo/sparse/0": HUB["3to4"],
+        "sample/rloo_sparse/0": HUB["3to4"],
+    }
     for run, name in loaded.items():  # a folder's hash, where a hub's commit stands
         (found,) = json.loads((runs / run / "run.json").read_text())["hub"]
         assert re.fullmatch(f"{name}@[0-9a-f]+", found)
@@ -437,7 +541,9 @@ def test_the_reasoning_weighs_less_in_a_vocabulary_where_its_end_is_no_token():
     """`rloo/ast_tau2_alpha01`, by the very cell of notebook 11."""
     tokenizer, text = qwen()[1], "<think>\n44 + 19 = 63\n</think>\n<answer>44 + 19</answer>"
     cells = [cell.source for cell in nbformat.read(ROOT / "notebooks/11_train_rloo.ipynb", 4).cells]
-    (cell,) = (cell[cell.index("def down_weighted") :] for cell in cells if "def down_weighted" in cell)
+    (cell,) = (
+        cell[cell.index("def down_weighted") :] for cell in cells if "def down_weighted" in cell
+    )
     names = {"policy": (None, tokenizer), "think_weight": 0.1, "reasoning_end": model.reasoning_end}
     exec(cell, names)
     ids = tokenizer(text).input_ids
@@ -448,7 +554,7 @@ def test_the_reasoning_weighs_less_in_a_vocabulary_where_its_end_is_no_token():
     assert {*weights} == {0.1, 1.0}
 
 
-# --- memory -------------------------------------------------------------------------------------------------------
+# --- memory ---------------------------------------------------------------------------------------
 
 
 class Largest(TorchDispatchMode):
@@ -465,7 +571,9 @@ class Largest(TorchDispatchMode):
 
 
 def test_logits_are_never_there_for_a_whole_batch(tmp_path):
-    settings = quick(steps=1, problems_per_step=2, group_size=8, micro_batch=16, max_tokens=60, idle_share=1.0)
+    settings = quick(
+        steps=1, problems_per_step=2, group_size=8, micro_batch=16, max_tokens=60, idle_share=1.0
+    )
     rows = load("3to4", "train").select(range(2))
     ours = RLOOTrainer(*qwen(), rows, rewards.sparse(), tmp_path, settings)
     ours._rollouts(problems(rows))
@@ -478,9 +586,14 @@ def test_logits_are_never_there_for_a_whole_batch(tmp_path):
 
 
 def test_the_estimate_is_what_a_forward_pass_keeps():
-    """Of a model whose layers, not whose vocabulary, take the memory: as measured, within a fifth."""
+    """Of a model whose layers, not whose vocabulary, take the memory: as measured, within a
+    fifth."""
     policy, _ = qwen(
-        vocab_size=128, hidden_size=128, intermediate_size=512, num_attention_heads=4, num_key_value_heads=2
+        vocab_size=128,
+        hidden_size=128,
+        intermediate_size=512,
+        num_attention_heads=4,
+        num_key_value_heads=2,
     )
     ids, kept = torch.randint(64, (4, 100)), {}
 
@@ -501,15 +614,25 @@ def test_what_cannot_fit_is_refused_before_it_starts(tmp_path, monkeypatch, caps
     for module in (model, trainer):
         monkeypatch.setattr(module, "machine_memory", lambda: 2**20)
     rows = load("3to4", "train").select(range(8))
-    with pytest.raises(MemoryError, match="but there are 0.0 GiB: lower micro_batch or max_tokens, or"):
+    with pytest.raises(
+        MemoryError, match="but there are 0.0 GiB: lower micro_batch or max_tokens, or"
+    ):
         train_rloo(qwen(), rows, rewards.sparse(), tmp_path, quick(steps=1, problems_per_step=2))
     assert "GiB at the peak, for 4 texts of " in capsys.readouterr().out
-    rows = Dataset.from_list([{"prompt": "1", "completion": "2", "chosen": "2", "rejected": "3"}] * 8)
+    rows = Dataset.from_list(
+        [{"prompt": "1", "completion": "2", "chosen": "2", "rejected": "3"}] * 8
+    )
     with pytest.raises(MemoryError, match="0.0 GiB: leave out the longest demonstrations, or"):
-        train_sft(qwen(), rows.select_columns(["prompt", "completion"]), tmp_path, sft_settings(), rows)
+        train_sft(
+            qwen(), rows.select_columns(["prompt", "completion"]), tmp_path, sft_settings(), rows
+        )
     with pytest.raises(MemoryError, match="0.0 GiB: leave out the longest pairs, or"):
         train_preference(qwen(), rows, tmp_path, settings_of(steps=1), None)
-    assert not (tmp_path / "metrics.csv").exists() and model.max_micro_batch(qwen()[0], 12, 100, True) == 1
-    room = model.training_memory(qwen()[0], 5, 100, True) / 0.9  # 5 rows fit, which do not divide 12
+    assert (
+        not (tmp_path / "metrics.csv").exists()
+        and model.max_micro_batch(qwen()[0], 12, 100, True) == 1
+    )
+    # 5 rows fit, which do not divide 12
+    room = model.training_memory(qwen()[0], 5, 100, True) / 0.9
     monkeypatch.setattr(model, "machine_memory", lambda: room + 1)
     assert model.max_micro_batch(qwen()[0], 12, 100, True) == 4

@@ -1,5 +1,5 @@
-"""Rewards and objectives over all games of the agent: against enumeration by hand, sampled games, finite differences,
-and the rewards that full answers get."""
+"""Rewards and objectives over all games of the agent: against enumeration by hand, sampled games,
+finite differences, and the rewards that full answers get."""
 
 import math
 from itertools import pairwise
@@ -101,11 +101,14 @@ def test_games_of_two_numbers_by_hand(policy):
     expected["values"] = (1 + 0.05 * math.log(2)) * won
     for reward, value in expected.items():
         aim, p = aims(*policy, [problem], reward=reward)
-        assert aim.item() == pytest.approx(value, rel=1e-4) and p.item() == pytest.approx(won, rel=1e-4)
+        assert aim.item() == pytest.approx(value, rel=1e-4) and p.item() == pytest.approx(
+            won, rel=1e-4
+        )
 
 
 def test_the_number_of_ends():
-    """Six actions on two different numbers; 18 and then 6 on three, and an illegal tag in each of the 19 states."""
+    """Six actions on two different numbers; 18 and then 6 on three, and an illegal tag in each of
+    the 19 states."""
     assert [len(ends) for ends in open_games([TWO[0], THREE[0]]).ends] == [6 + 1, 18 * 6 + 18 + 1]
     assert len(open_games([Problem((0, 4), 4)]).ends[0]) == 5 + 1  # no division by 0
 
@@ -138,7 +141,9 @@ def test_four_numbers_too():
     uniform = torch.full((len(games.moves),), 0.02, dtype=torch.float64)
     tree = open_tree([problem])
     p = values(tree, torch.full((len(tree.moves),), 0.02, dtype=torch.float64))[tree.roots].item()
-    assert (end_chances(games, uniform) * payoffs(games, "outcome")).sum().item() == pytest.approx(p)
+    assert (end_chances(games, uniform) * payoffs(games, "outcome")).sum().item() == pytest.approx(
+        p
+    )
 
 
 @pytest.mark.parametrize("reward", STEP_REWARDS)
@@ -180,12 +185,16 @@ def test_action_values_are_those_of_equation_9():
         ("ast2", "ast", {"tau": 2.0, "exact_numbers": False}),
     ],
 )
-def test_a_finished_game_earns_what_its_expression_earns_as_an_answer(problem, reward, name, options):
+def test_a_finished_game_earns_what_its_expression_earns_as_an_answer(
+    problem, reward, name, options
+):
     """So the gate of `ast` against other numbers changes nothing here."""
     [ends] = open_games([problem]).ends
     finished = [end for end in ends if not end.illegal][:: max(1, len(ends) // 150)]
     scores = get_reward(name, options)([written(end, problem) for end in finished], problem)
-    assert [paid(end, reward) for end in finished] == pytest.approx([score.total for score in scores])
+    assert [paid(end, reward) for end in finished] == pytest.approx(
+        [score.total for score in scores]
+    )
 
 
 def test_a_finished_game_pays_dense_as_its_steps_do():
@@ -205,7 +214,9 @@ def test_a_finished_game_pays_dense_as_its_steps_do():
 
 
 def _result(move) -> str:
-    return mdp.render_number(step(mdp.State(tuple(sorted(move[:2])), 0), move).nums[0]).replace("|", "/")
+    return mdp.render_number(step(mdp.State(tuple(sorted(move[:2])), 0), move).nums[0]).replace(
+        "|", "/"
+    )
 
 
 @pytest.mark.parametrize("problem", [Problem((2, 3, 7), 13), Problem((1, 2, 3, 4), 10)])
@@ -221,19 +232,25 @@ def test_rewards_that_are_fines(problem):
 
 
 def gradient(aim, model) -> torch.Tensor:
-    parts = torch.autograd.grad(aim.sum(), [*model.parameters()], allow_unused=True, retain_graph=True)
+    parts = torch.autograd.grad(
+        aim.sum(), [*model.parameters()], allow_unused=True, retain_graph=True
+    )
     return torch.cat([part.flatten().double() for part in parts if part is not None])
 
 
 def test_fines_are_all_that_tells_such_rewards_apart(policy):
-    """grad of the sparse reward = .9 grad p - .1 grad of the chance of an illegal tag; and they may well differ."""
+    """grad of the sparse reward = .9 grad p - .1 grad of the chance of an illegal tag; and they may
+    well differ."""
     model, _ = policy
     games = open_games(THREE)
     chances = game_chances(*policy, games)
     is_illegal = torch.zeros_like(chances)
     for i, ends in enumerate(games.ends):
         is_illegal[i, : len(ends)] = torch.tensor([float(end.illegal) for end in ends])
-    slopes = {r: gradient((chances * payoffs(games, r)).sum(-1), model) for r in ("outcome", "sparse", "fined")}
+    slopes = {
+        r: gradient((chances * payoffs(games, r)).sum(-1), model)
+        for r in ("outcome", "sparse", "fined")
+    }
     illegal = gradient((chances * is_illegal).sum(-1), model)
     assert torch.allclose(slopes["sparse"], 0.9 * slopes["outcome"] - 0.1 * illegal, atol=1e-6)
     assert torch.allclose(slopes["fined"], slopes["outcome"] - 0.5 * illegal, atol=1e-6)
@@ -241,7 +258,8 @@ def test_fines_are_all_that_tells_such_rewards_apart(policy):
 
 
 def test_potential_based_shaping_changes_nothing(policy):
-    """F = phi(s') - phi(s) with phi = V*, and 0 where a game ends: the sum over a game is -phi(s_0), won or not."""
+    """F = phi(s') - phi(s) with phi = V*, and 0 where a game ends: the sum over a game is
+    -phi(s_0), won or not."""
     model, _ = policy
     games = open_games(THREE)
     chances = game_chances(*policy, games)
@@ -258,14 +276,18 @@ def test_potential_based_shaping_changes_nothing(policy):
     real = chances != 0
     assert torch.allclose((pay - shaped)[real], torch.ones(int(real.sum()), dtype=torch.float64))
     one, other = (gradient((chances * some).sum(-1), model) for some in (pay, shaped))
-    assert torch.cosine_similarity(one, other, dim=0) > 0.9999 and torch.allclose(one, other, atol=1e-5)
+    assert torch.cosine_similarity(one, other, dim=0) > 0.9999 and torch.allclose(
+        one, other, atol=1e-5
+    )
 
 
 def test_sums_of_values_are_no_potential(policy):
     model, _ = policy
     games = open_games(THREE)
     chances = game_chances(*policy, games)
-    one, other = (gradient((chances * payoffs(games, r)).sum(-1), model) for r in ("outcome", "values"))
+    one, other = (
+        gradient((chances * payoffs(games, r)).sum(-1), model) for r in ("outcome", "values")
+    )
     assert torch.cosine_similarity(one, other, dim=0) < 0.99
 
 
@@ -280,7 +302,12 @@ def test_best_of_k_by_enumeration():
         plain = []
         for p, v in zip(chances.tolist(), pay.tolist(), strict=True):
             tuples = np.stack(np.meshgrid(*[range(4)] * k), -1).reshape(-1, k)
-            plain.append(sum(math.prod(p[i] for i in some) * max(v[i] for i in some) for some in tuples.tolist()))
+            plain.append(
+                sum(
+                    math.prod(p[i] for i in some) * max(v[i] for i in some)
+                    for some in tuples.tolist()
+                )
+            )
         assert best_of(chances, pay, k).tolist() == pytest.approx(plain)
     assert torch.allclose(best_of(chances, pay, 1), (chances * pay).sum(-1))
 
@@ -290,7 +317,9 @@ def test_best_of_k_of_two_values_is_pass_at_k(policy):
     chances = game_chances(*policy, games)
     p = (chances * payoffs(games, "outcome")).sum(-1)
     for objective, k in BEST_OF.items():
-        assert torch.allclose(best_of(chances, payoffs(games, "outcome"), k), of_success(p, objective))
+        assert torch.allclose(
+            best_of(chances, payoffs(games, "outcome"), k), of_success(p, objective)
+        )
     illegal = torch.stack([
         sum((c for end, c in zip(ends, some, strict=False) if end.illegal), chances.new_zeros(()))
         for ends, some in zip(games.ends, chances, strict=True)
@@ -305,7 +334,9 @@ def test_the_family_between_expected_and_log():
         [slope] = torch.autograd.grad(of_success(p, objective).sum(), p)
         terms = UP_TO[objective]
         assert torch.allclose(slope, (1 - (1 - p) ** terms) / p) and (slope >= 1).all()
-        assert torch.allclose(slope.float(), expected_weight("maxrl", p.detach(), terms + 1).float(), rtol=1e-4)
+        assert torch.allclose(
+            slope.float(), expected_weight("maxrl", p.detach(), terms + 1).float(), rtol=1e-4
+        )
         by_hand = sum((1 - (1 - 0.03) ** j) / j for j in range(1, terms + 1))
         assert of_success(p, objective)[1].item() == pytest.approx(by_hand)
     assert ESTIMATORS["maxrl"] is max_rl
@@ -327,7 +358,10 @@ def test_entropy_by_the_chain_rule(policy):
     def plain(state) -> float:
         if state.terminal:
             return 0.0
-        legal = {m: sum(chance_of(*policy, state, text) for text in spelled(m)) for m in legal_actions(state)}
+        legal = {
+            m: sum(chance_of(*policy, state, text) for text in spelled(m))
+            for m in legal_actions(state)
+        }
         rest = 1 - sum(legal.values())
         here = -sum(c * math.log(c) for c in [*legal.values(), rest])
         return here + sum(c * plain(step(state, m)) for m, c in legal.items())
@@ -345,7 +379,8 @@ def test_divergence():
 
 
 def test_twenty_thousand_games_are_paid_as_computed(playful):
-    """The mean reward, and the mean of the best of four, within four standard errors of the exact values."""
+    """The mean reward, and the mean of the best of four, within four standard errors of the exact
+    values."""
     n = 10_000
     sampled = play(*playful, FEW, n, torch.Generator().manual_seed(0))
     games = open_games(FEW)
@@ -353,14 +388,18 @@ def test_twenty_thousand_games_are_paid_as_computed(playful):
     for i, problem in enumerate(FEW):
         known = {(end.history, end.illegal): end for end in games.ends[i]}
         ends = [known[_end_of(*playful, game, problem)] for game in sampled[i]]
-        assert sum(end.illegal for end in ends) > 100 and sum(not (end.won or end.illegal) for end in ends) > 100
+        assert (
+            sum(end.illegal for end in ends) > 100
+            and sum(not (end.won or end.illegal) for end in ends) > 100
+        )
         for reward in REWARDS:
             earned = {end: paid(end, reward) for end in known.values()}
             of_games = np.array([earned[end] for end in ends])
             pay = payoffs(games, reward)[i]
             for k in (1, 4):
                 mean = best_of(chances[i], pay, k).item()
-                square = best_of(chances[i], (1 + pay) ** 2, k).item()  # of 1 + pay, which is positive
+                # of 1 + pay, which is positive
+                square = best_of(chances[i], (1 + pay) ** 2, k).item()
                 error = math.sqrt((square - (1 + mean) ** 2) / (n / k))
                 assert abs(of_games.reshape(-1, k).max(1).mean() - mean) < 4 * error, (reward, k)
 
@@ -388,7 +427,9 @@ CASES = [
 
 
 @pytest.mark.parametrize(("objective", "reward", "entropy_coef", "kl_coef"), CASES)
-def test_the_gradient_is_that_of_finite_differences(policy, objective, reward, entropy_coef, kl_coef, monkeypatch):
+def test_the_gradient_is_that_of_finite_differences(
+    policy, objective, reward, entropy_coef, kl_coef, monkeypatch
+):
     """Along a random direction, in float64, the norm included."""
 
     def norm(self, x):
@@ -401,16 +442,23 @@ def test_the_gradient_is_that_of_finite_differences(policy, objective, reward, e
     model = model.double().eval()
     reference = reference.double().eval()
     generator = torch.Generator().manual_seed(0)
-    way = [torch.randn(one.shape, generator=generator, dtype=torch.float64) for one in model.parameters()]
+    way = [
+        torch.randn(one.shape, generator=generator, dtype=torch.float64)
+        for one in model.parameters()
+    ]
 
     def at(shift: float) -> torch.Tensor:
         with torch.no_grad():
             for one, some in zip(model.parameters(), way, strict=True):
                 one += shift * some
-        return aims(model, tokenizer, THREE, objective, reward, entropy_coef, kl_coef, reference)[0].mean()
+        return aims(model, tokenizer, THREE, objective, reward, entropy_coef, kl_coef, reference)[
+            0
+        ].mean()
 
     at(0.0).backward()
-    slope = sum((one.grad * some).sum().item() for one, some in zip(model.parameters(), way, strict=True))
+    slope = sum(
+        (one.grad * some).sum().item() for one, some in zip(model.parameters(), way, strict=True)
+    )
     small = 1e-6
     with torch.no_grad():
         high = at(small).item()
@@ -442,8 +490,15 @@ def test_bonuses_are_what_they_say(policy):
     chances, before = game_chances(*policy, games), game_chances(reference, policy[1], games)
     aim, p = aims(*policy, THREE, "pass4", "outcome", 0.2, 0.3, reference)
     by_hand = of_success(p, "pass4") + 0.2 * entropy(chances) - 0.3 * divergence(chances, before)
-    assert aim.tolist() == pytest.approx(by_hand.tolist()) and (divergence(chances, before) > 0.1).all()
+    assert (
+        aim.tolist() == pytest.approx(by_hand.tolist())
+        and (divergence(chances, before) > 0.1).all()
+    )
 
 
 def test_tables_name_each_reward_once():
-    assert len(REWARDS) == len({*STEP_REWARDS, *END_REWARDS}) and set(PROBLEMS) and len(OBJECTIVES) == 7
+    assert (
+        len(REWARDS) == len({*STEP_REWARDS, *END_REWARDS})
+        and set(PROBLEMS)
+        and len(OBJECTIVES) == 7
+    )

@@ -1,5 +1,5 @@
-"""papermill_runs.yaml: what is refused before anything starts, to what a run resolves, and which runs have to
-be made."""
+"""papermill_runs.yaml: what is refused before anything starts, to what a run resolves, and which
+runs have to be made."""
 
 import json
 import linecache
@@ -26,46 +26,79 @@ from tests.scratch import BASE, STUDY, TRAIN_CODE, Checkout, set_in, write_noteb
 def test_a_name_that_is_near_no_other_is_answered_by_few():
     names = [f"rloo/run_{i}/{seed}" for i in range(20) for seed in range(3)]
     said = nearest("zzzz", ["headline", *names, *names])
-    assert said.startswith("; there are: headline, rloo/run_0/0, ") and said.endswith(" and 31 more")
+    assert said.startswith("; there are: headline, rloo/run_0/0, ") and said.endswith(
+        " and 31 more"
+    )
 
 
-# -- refused before anything starts ------------------------------------------------------------------
+# -- refused before anything starts
+# ------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (set_in("runs", "t/base", "params", value={"rat": 0.1}), "run t/base/0: parameter of base 'rat'.*'rate'"),
+        (
+            set_in("runs", "t/base", "params", value={"rat": 0.1}),
+            "run t/base/0: parameter of base 'rat'.*'rate'",
+        ),
         (set_in("runs", "t/base", "notebook", value="bas"), "notebook 'bas'.*'base'"),
-        (set_in("runs", "t/base", "note", value="base"), "runs.t/base.note: unknown key.*'notebook'"),
-        (set_in("profiles", "smoke", "param", value={}), "profiles.smoke.param: unknown key.*'params'"),
+        (
+            set_in("runs", "t/base", "note", value="base"),
+            "runs.t/base.note: unknown key.*'notebook'",
+        ),
+        (
+            set_in("profiles", "smoke", "param", value={}),
+            "profiles.smoke.param: unknown key.*'params'",
+        ),
         (set_in("group", value={}), "group: unknown key.*'groups'"),
         (
             set_in("profiles", "smoke", "params", value={"sted": 1}),
             "profiles.smoke.params: parameter 'sted'.*'seed'",
         ),
         (set_in("profiles", "smoke", "notebooks", value={"trai": {}}), "notebook 'trai'.*'train'"),
-        (set_in("profiles", "smoke", "runs", value={"stud": {}}), "profiles.smoke.runs: run 'stud'.*'study/study'"),
+        (
+            set_in("profiles", "smoke", "runs", value={"stud": {}}),
+            "profiles.smoke.runs: run 'stud'.*'study/study'",
+        ),
         (
             set_in("profiles", "smoke", "notebooks", "train", value={"stepz": 1}),
             "profile smoke.*'stepz'.*'steps'",
         ),
         (set_in("groups", "all", value=["stdy"]), "groups.all: run 'stdy'.*'study/study'"),
-        (set_in("runs", "study/study", "needs", value={"sources": ["t/trian_0.1"]}), "'t/trian_0.1'.*'t/train_0.1'"),
-        (set_in("runs", "study/study", "needs", value={"sorces": ["t/base"]}), "'sorces'.*'sources'"),
+        (
+            set_in("runs", "study/study", "needs", value={"sources": ["t/trian_0.1"]}),
+            "'t/trian_0.1'.*'t/train_0.1'",
+        ),
+        (
+            set_in("runs", "study/study", "needs", value={"sorces": ["t/base"]}),
+            "'sorces'.*'sources'",
+        ),
         (
             set_in("runs", "study/study", "needs", value={"sources": "t/base"}),
             "sources is 't/base/0', a str.*expects a list",
         ),
-        (set_in("runs", "t/base", "needs", value={"fail": "study/study"}), "cycle in needs: .*t/base/0 -> "),
+        (
+            set_in("runs", "t/base", "needs", value={"fail": "study/study"}),
+            "cycle in needs: .*t/base/0 -> ",
+        ),
         (
             set_in("runs", "t/train_{rate}", "grid", value={"rate": [0.1, 0.1]}),
             "two runs are called 't/train_0.1/0'",
         ),
-        (set_in("runs", "t/train_{rate}", "grid", "depth", value=[1]), r"grid.depth: \{depth\} is used nowhere"),
+        (
+            set_in("runs", "t/train_{rate}", "grid", "depth", value=[1]),
+            r"grid.depth: \{depth\} is used nowhere",
+        ),
         (set_in("runs", "t/train_{rate}", "grid", value={"rate": []}), "grid.rate"),
-        (set_in("runs", "t/train_{rate}", "params", "depth", value="{rat}"), r"\{rat\} is no key of its grid.*rate"),
-        (set_in("runs", "t/train_{rate}", "params", "init", value="x"), "init is in params, and again in needs"),
+        (
+            set_in("runs", "t/train_{rate}", "params", "depth", value="{rat}"),
+            r"\{rat\} is no key of its grid.*rate",
+        ),
+        (
+            set_in("runs", "t/train_{rate}", "params", "init", value="x"),
+            "init is in params, and again in needs",
+        ),
         *(
             (set_in("runs", "study/study", "needs", value=needs), "its needs must say which")
             for needs in ({}, {"sources": []})
@@ -74,10 +107,19 @@ def test_a_name_that_is_near_no_other_is_answered_by_few():
             set_in("runs", "t/train_{rate}", "params", value={"rate": "a{rate}"}),
             "rate is 'a0.1', a str.*expects a float",
         ),
-        (set_in("runs", "t/base", "params", value={"steps": 1.5}), "steps is 1.5, a float.*expects a int"),
-        (set_in("runs", "t/base", "params", value={"steps": True}), "steps is True, a bool.*expects a int"),
+        (
+            set_in("runs", "t/base", "params", value={"steps": 1.5}),
+            "steps is 1.5, a float.*expects a int",
+        ),
+        (
+            set_in("runs", "t/base", "params", value={"steps": True}),
+            "steps is True, a bool.*expects a int",
+        ),
         (set_in("runs", "t/base", "params", value={"output": "x"}), "output is set by the runner"),
-        (set_in("profiles", "cpu", "params", value={"seed": 3}), "run t/base/0: seed is set by the run"),
+        (
+            set_in("profiles", "cpu", "params", value={"seed": 3}),
+            "run t/base/0: seed is set by the run",
+        ),
         (set_in("runs", "t/base", "only", value=["cup"]), "runs.t/base.only: profile 'cup'.*'cpu'"),
         (set_in("runs", "a", value={"notebook": "base"}), "'a' is no name of a run"),
         (set_in("runs", "t/..", value={"notebook": "base"}), "'t/..' is no name of a run"),
@@ -109,8 +151,18 @@ def test_unknown_profile_and_group_are_refused(checkout):
     assert list(checkout.plan("cpu", "t/train_0.[1]").waiting) == ["t/base/0", "t/train_0.1/0"]
 
 
-NAMES = {"reward": "sparse", "reward_options": {}, "eval_rewards": ["sparse"], "prompt_style": "free"}
-NAMES |= {"engine": "transformers", "sets": {"test_50": 4}, "curriculum": "", "curriculum_options": {}}
+NAMES = {
+    "reward": "sparse",
+    "reward_options": {},
+    "eval_rewards": ["sparse"],
+    "prompt_style": "free",
+}
+NAMES |= {
+    "engine": "transformers",
+    "sets": {"test_50": 4},
+    "curriculum": "",
+    "curriculum_options": {},
+}
 
 
 @pytest.mark.parametrize(
@@ -118,9 +170,15 @@ NAMES |= {"engine": "transformers", "sets": {"test_50": 4}, "curriculum": "", "c
     [
         ({"reward": "sparce"}, "reward is 'sparce'.*'sparse'"),
         ({"curriculum": "bandid"}, "curriculum is 'bandid'.*'bandit'"),
-        ({"curriculum": "bandit", "curriculum_options": {"temprature": 1}}, "option .*'temprature'.*'temperature'"),
+        (
+            {"curriculum": "bandit", "curriculum_options": {"temprature": 1}},
+            "option .*'temprature'.*'temperature'",
+        ),
         ({"curriculum": "bandit", "curriculum_options": {"data": 1}}, "option .*'data'"),
-        ({"curriculum": "mixed", "curriculum_options": {"count": 4}}, "mixed has no option 'count'"),
+        (
+            {"curriculum": "mixed", "curriculum_options": {"count": 4}},
+            "mixed has no option 'count'",
+        ),
         ({"prompt_style": "fre"}, "prompt_style is 'fre'.*'free'"),
         ({"engine": "transformer"}, "engine is 'transformer'.*'transformers'"),
         ({"sets": {"heldout_100": 4}}, "sets is 'heldout_100'.*'heldout_1000'"),
@@ -160,10 +218,24 @@ COUNTS = ["steps", "save_every", "eval_every", "problems_per_step", "micro_batch
 IMPOSSIBLE |= {name: [0, -5, 10**21] for name in COUNTS}
 
 
-@pytest.mark.parametrize(("name", "value"), [(name, value) for name, values in IMPOSSIBLE.items() for value in values])
+@pytest.mark.parametrize(
+    ("name", "value"), [(name, value) for name, values in IMPOSSIBLE.items() for value in values]
+)
 def test_an_impossible_value_is_refused_before_the_start_and_by_hand(tmp_path, name, value):
-    whole = {"reward": "ast", "eval_set": "validation_200", "steps": 4, "save_every": 2, "temperature": 1.0}
-    whole |= {"problems_per_step": 2, "group_size": 4, "micro_batch": 4, "num_iterations": 1, "name": "x"}
+    whole = {
+        "reward": "ast",
+        "eval_set": "validation_200",
+        "steps": 4,
+        "save_every": 2,
+        "temperature": 1.0,
+    }
+    whole |= {
+        "problems_per_step": 2,
+        "group_size": 4,
+        "micro_batch": 4,
+        "num_iterations": 1,
+        "name": "x",
+    }
     check(whole | {"reward_options": {"tau": 2}})
     with pytest.raises(ValueError, match="tau" if name == "reward_options" else name):
         check(whole | {name: value})
@@ -177,7 +249,10 @@ def test_an_impossible_value_is_refused_before_the_start_and_by_hand(tmp_path, n
         ({"num_iterations": 3}, "num_iterations=3 does not divide"),
         ({"temperature": 0.0}, "temperature is 0.0: "),
         ({"average_from": 141}, "steps=140 cannot hold .* average_from=141"),
-        ({"decay_steps": 140, "warmup_steps": 1}, "steps=140 cannot hold warmup_steps=1 and decay_steps=140"),
+        (
+            {"decay_steps": 140, "warmup_steps": 1},
+            "steps=140 cannot hold warmup_steps=1 and decay_steps=140",
+        ),
         ({"pass_k": 8, "advantage": "pass_at_k"}, "pass_at_k in groups of 8 takes 1 to 7"),
         ({"most_failures": -1}, "most_failures"),
     ],
@@ -191,11 +266,19 @@ def test_values_that_do_not_fit_each_other_are_refused(change, message):
 
 @pytest.mark.parametrize(
     ("key", "value"),
-    [("threads", 0), ("threads", -1), ("mem_mb", -5), ("mem_mb", 99999999), ("grid", {"seed": [1, 1]})],
+    [
+        ("threads", 0),
+        ("threads", -1),
+        ("mem_mb", -5),
+        ("mem_mb", 99999999),
+        ("grid", {"seed": [1, 1]}),
+    ],
 )
 def test_impossible_resources_and_seeds_are_refused(checkout, key, value):
     checkout.declare(set_in("runs", "t/base", key, value=value))
-    with pytest.raises(DeclarationError, match=rf"runs.t/base.*{'two runs' if key == 'grid' else key}"):
+    with pytest.raises(
+        DeclarationError, match=rf"runs.t/base.*{'two runs' if key == 'grid' else key}"
+    ):
         checkout.check()
 
 
@@ -245,7 +328,12 @@ def test_notebook_without_tag_and_broken_files_are_refused(checkout):
 def test_what_papermill_wrote_into_a_notebook_is_no_code_of_it(checkout):
     path = checkout.root / "notebooks/base.ipynb"
     before, notebook = checkout.code("base"), json.loads(path.read_text())
-    injected = {"cell_type": "code", "source": "seed = 7", "metadata": {"tags": ["injected-parameters"]}, "outputs": []}
+    injected = {
+        "cell_type": "code",
+        "source": "seed = 7",
+        "metadata": {"tags": ["injected-parameters"]},
+        "outputs": [],
+    }
     notebook["cells"].insert(1, injected)
     path.write_text(json.dumps(notebook))
     assert Checkout(checkout.root).code("base") == before
@@ -254,11 +342,19 @@ def test_what_papermill_wrote_into_a_notebook_is_no_code_of_it(checkout):
     assert Checkout(checkout.root).code("base") != before
 
 
-@pytest.mark.parametrize("text", ["import sys\nsys.exit()", "def f(:", "import nothing_of_that_name", "1 / 0"])
+@pytest.mark.parametrize(
+    "text", ["import sys\nsys.exit()", "def f(:", "import nothing_of_that_name", "1 / 0"]
+)
 def test_a_broken_file_of_rewards_concerns_the_runs_that_name_it_alone(checkout, text):
-    write_notebook(checkout.root / "notebooks/base.ipynb", BASE + "\nreward = ''\nreward_options = {}", TRAIN_CODE)
+    write_notebook(
+        checkout.root / "notebooks/base.ipynb",
+        BASE + "\nreward = ''\nreward_options = {}",
+        TRAIN_CODE,
+    )
     (checkout.root / "mine.py").write_text(text)
-    checkout.declare(set_in("runs", "t/base", "params", value={"reward": f"{checkout.root}/mine.py:best"}))
+    checkout.declare(
+        set_in("runs", "t/base", "params", value={"reward": f"{checkout.root}/mine.py:best"})
+    )
     spec = checkout.specs("cpu")["t/base/0"]  # nothing was executed
     with pytest.raises(DeclarationError, match=r"run t/base/0: .*mine.py"):
         checkout.check_own_files([spec])
@@ -266,7 +362,16 @@ def test_a_broken_file_of_rewards_concerns_the_runs_that_name_it_alone(checkout,
 
 
 @pytest.mark.parametrize(
-    "text", ["a: 2026-11-25", f"a: {'9' * 401}", f"a: {'9' * 5001}", "a: &a [*a]", "a: !!binary abcd", "a: [", "- a"]
+    "text",
+    [
+        "a: 2026-11-25",
+        f"a: {'9' * 401}",
+        f"a: {'9' * 5001}",
+        "a: &a [*a]",
+        "a: !!binary abcd",
+        "a: [",
+        "- a",
+    ],
 )
 def test_a_strange_yaml_is_refused_in_a_sentence(tmp_path, text):
     (tmp_path / "papermill_runs.yaml").write_text(text)
@@ -274,24 +379,33 @@ def test_a_strange_yaml_is_refused_in_a_sentence(tmp_path, text):
         Project(tmp_path).declarations  # noqa: B018
 
 
-# -- resolved ----------------------------------------------------------------------------------------
+# -- resolved
+# ----------------------------------------------------------------------------------------
 
 
 def test_a_kind_gives_the_notebook_and_the_needs_of_its_runs(checkout):
     def change(declarations):
         declarations["kinds"] = {"u": {"notebook": "train", "needs": {"init": "t/base"}}}
-        declarations["kinds"]["two"] = {"notebook": "two", "needs": {"init": "t/base", "pairs": "t/base"}}
+        declarations["kinds"]["two"] = {
+            "notebook": "two",
+            "needs": {"init": "t/base", "pairs": "t/base"},
+        }
         declarations["runs"] |= {
             "two/pairs": {"needs": {"pairs": "t/train_0.1"}},
             "two/swapped": {"needs": {"init": "t/train_0.1", "pairs": "t/base"}},
             "two/init": {"params": {"init": "data/models/base-1m"}},
-            "two/{init}": {"params": {"init": "{init}"}, "grid": {"init": ["data/models/base-1m", "gpt2"]}},
+            "two/{init}": {
+                "params": {"init": "{init}"},
+                "grid": {"init": ["data/models/base-1m", "gpt2"]},
+            },
             "u/short": {},
             "u/long": {"params": {"steps": 9}, "needs": {}},
             "u/base": {"notebook": "base", "needs": {}},
         }
 
-    write_notebook(checkout.root / "notebooks/two.ipynb", 'output = ""\nseed = 0\ninit = "x"\npairs = ""')
+    write_notebook(
+        checkout.root / "notebooks/two.ipynb", 'output = ""\nseed = 0\ninit = "x"\npairs = ""'
+    )
     checkout.declare(change)
     specs = checkout.specs("cpu")
     assert specs["two/pairs/0"].declaration.needs == {"init": "t/base/0", "pairs": "t/train_0.1/0"}
@@ -299,7 +413,9 @@ def test_a_kind_gives_the_notebook_and_the_needs_of_its_runs(checkout):
     assert swapped.parents.keys() == specs["two/pairs/0"].parents.keys()
     made = {"parameters": {"init": "data/runs/cpu/t/base/0", "pairs": "/disk/cpu/t/train_0.1/0"}}
     assert not list(other_places(made, specs["two/pairs/0"]))
-    assert list(other_places(made, swapped)) == ["init", "pairs"], "the same parents in other places"
+    assert list(other_places(made, swapped)) == ["init", "pairs"], (
+        "the same parents in other places"
+    )
     for name, init in {
         "init": "data/models/base-1m",
         "data_models_base-1m": "data/models/base-1m",
@@ -319,13 +435,22 @@ def test_a_kind_gives_the_notebook_and_the_needs_of_its_runs(checkout):
             set_in("runs", "u/a", value={"params": {"init": "u/b"}}),
             "run u/a/0: init is 'u/b', a run: it belongs in needs",
         ),
-        (set_in("profiles", "cpu", "params", value={"init": "gpt2"}), "cpu: init of train would be ignored"),
-        (set_in("profiles", "cpu", "notebooks", value={"train": {"init": "gpt2"}}), "cpu: init of train would be ign"),
+        (
+            set_in("profiles", "cpu", "params", value={"init": "gpt2"}),
+            "cpu: init of train would be ignored",
+        ),
+        (
+            set_in("profiles", "cpu", "notebooks", value={"train": {"init": "gpt2"}}),
+            "cpu: init of train would be ign",
+        ),
         (
             set_in("runs", "u/a", value={"evaluate": {"limit": "{n}"}}),
             r"runs\.u/a: \{n\} is no key of its grid",
         ),
-        (set_in("runs", "u/a", value={"evaluate": {"policy": "x"}}), r"runs\.u/a: policy is in evaluate, which"),
+        (
+            set_in("runs", "u/a", value={"evaluate": {"policy": "x"}}),
+            r"runs\.u/a: policy is in evaluate, which",
+        ),
         (
             set_in("runs", "u/a", value={"grid": {"seed": [0, 1]}, "evaluate": {"seed": 3}}),
             r"runs\.u/a: seed is in evaluate, which",
@@ -337,7 +462,10 @@ def test_a_kind_gives_the_notebook_and_the_needs_of_its_runs(checkout):
     ],
 )
 def test_a_value_that_needs_would_hide_is_refused(checkout, change, message):
-    kinds = {"u": {"notebook": "train", "needs": {"init": "t/base"}}, "sample": {"notebook": "base"}}
+    kinds = {
+        "u": {"notebook": "train", "needs": {"init": "t/base"}},
+        "sample": {"notebook": "base"},
+    }
     checkout.declare(set_in("kinds", value=kinds), change)
     with pytest.raises(DeclarationError, match=message):
         checkout.check()
@@ -346,10 +474,15 @@ def test_a_value_that_needs_would_hide_is_refused(checkout, change, message):
 def test_evaluate_declares_the_run_that_samples_from_a_policy(checkout):
     def change(declarations):
         declarations["kinds"] = {"sample": {"notebook": "sampling"}}
-        declarations["runs"]["t/train_{rate}"] |= {"evaluate": {"steps": 7}, "keep_checkpoint": True}
+        declarations["runs"]["t/train_{rate}"] |= {
+            "evaluate": {"steps": 7},
+            "keep_checkpoint": True,
+        }
         declarations["runs"]["t/train_{rate}"]["grid"]["seed"] = [0, 1]
 
-    write_notebook(checkout.root / "notebooks/sampling.ipynb", 'output = ""\nseed = 0\nsteps = 1\npolicy = ""')
+    write_notebook(
+        checkout.root / "notebooks/sampling.ipynb", 'output = ""\nseed = 0\nsteps = 1\npolicy = ""'
+    )
     checkout.declare(change)
     specs = checkout.specs("cpu")
     sampling = specs["sample/t_train_0.1/1"]
@@ -357,13 +490,17 @@ def test_evaluate_declares_the_run_that_samples_from_a_policy(checkout):
     assert sampling.params == {"seed": 1, "steps": 7} and not sampling.declaration.keep_checkpoint
     assert sum(name.startswith("sample/") for name in specs) == 4
     checkout.declare(set_in("runs", "t/base", "evaluate", value={}))
-    with pytest.raises(DeclarationError, match="runs.t/base.evaluate: kind 'sample' does not exist"):
+    with pytest.raises(
+        DeclarationError, match="runs.t/base.evaluate: kind 'sample' does not exist"
+    ):
         Project(checkout.root).specs("cpu")
 
 
 def test_numbers_in_yaml(checkout):
     text = (checkout.root / "papermill_runs.yaml").read_text()
-    (checkout.root / "papermill_runs.yaml").write_text(text.replace("- 0.1\n", "- 3e-4\n").replace("- 0.2\n", "- 2\n"))
+    (checkout.root / "papermill_runs.yaml").write_text(
+        text.replace("- 0.1\n", "- 3e-4\n").replace("- 0.2\n", "- 2\n")
+    )
     specs = checkout.specs("cpu")
     assert specs["t/train_0.0003/0"].params["rate"] == 3e-4
     assert type(specs["t/train_2/0"].params["rate"]) is float
@@ -388,9 +525,12 @@ def test_grids_and_layers(checkout):
     assert smoke["t/base/0"].params["steps"] == 7 and smoke["study/study/0"].params == {"seed": 0}
     expected = {"seed": 0, "steps": 8, "rate": 0.2, "pause": 1.0, "fail": False}
     assert smoke["t/train_0.2/0"].params == expected
-    of_one_run = {"rate": 0.5, "pause": 2.0}  # in place of its own; of two patterns for it the last counts
+    # in place of its own; of two patterns for it the last counts
+    of_one_run = {"rate": 0.5, "pause": 2.0}
     assert smoke["t/train_0.1/0"].params == expected | of_one_run
-    assert smoke["study/study/0"].declaration.needs == {"sources": ["t/train_0.1/0", "t/train_0.2/0"]}
+    assert smoke["study/study/0"].declaration.needs == {
+        "sources": ["t/train_0.1/0", "t/train_0.2/0"]
+    }
 
 
 def test_a_change_reaches_all_descendants(checkout):
@@ -411,12 +551,23 @@ def test_seeds_are_paired_and_pooled(checkout):
 
     checkout.declare(change)
     specs = checkout.specs("cpu")
-    assert [name for name in specs if name.startswith("t/base")] == ["t/base/0", "t/base/1", "t/base/2"]
-    assert {one.name for one in checkout.asked("cpu", ["trained"])} == {"t/train_0.1/0", "t/train_0.2/0"}
+    assert [name for name in specs if name.startswith("t/base")] == [
+        "t/base/0",
+        "t/base/1",
+        "t/base/2",
+    ]
+    assert {one.name for one in checkout.asked("cpu", ["trained"])} == {
+        "t/train_0.1/0",
+        "t/train_0.2/0",
+    }
     assert "t/train_0.1/1" not in specs and specs["t/train_0.1/2"].params["seed"] == 2
-    assert specs["t/train_0.1/2"].params["steps"] == 2  # what a profile says of a run holds for all its seeds
-    assert list(specs["t/train_0.1/2"].parents) == ["t/base/2"] and list(specs["t/train_0.1/0"].parents) == ["t/base/0"]
-    assert list(specs["study/study/0"].parents) == ["t/train_0.2/0", "t/train_0.2/2"]  # pooled by what reads the first
+    # what a profile says of a run holds for all its seeds
+    assert specs["t/train_0.1/2"].params["steps"] == 2
+    assert list(specs["t/train_0.1/2"].parents) == ["t/base/2"] and list(
+        specs["t/train_0.1/0"].parents
+    ) == ["t/base/0"]
+    # pooled by what reads the first
+    assert list(specs["study/study/0"].parents) == ["t/train_0.2/0", "t/train_0.2/2"]
     kept = {name for name, spec in specs.items() if spec.declaration.keep_checkpoint}
     assert kept == {"t/base/0", "t/base/1", "t/base/2"}
 
@@ -433,14 +584,20 @@ def test_a_run_is_resolved_with_what_it_needs_alone(checkout):
     checkout.declare()
     assert asked == Checkout(checkout.root).specs("cpu")["t/train_0.1/0"].asked
     checkout.declare(set_in("runs", "t/base", "params", value={"rat": 0.1}))
-    assert "run t/base/0: parameter of base 'rat'" in checkout.ask("run", "cpu", "t/train_0.1/0", status=1)
+    assert "run t/base/0: parameter of base 'rat'" in checkout.ask(
+        "run", "cpu", "t/train_0.1/0", status=1
+    )
 
 
 def test_a_profile_may_be_without_runs_and_those_that_need_them(checkout):
     both = set_in("runs", "t/train_{rate}", "grid", value={"rate": [0.1, 0.2], "seed": [0, 1]})
     checkout.declare(both, set_in("profiles", "cpu", value={"without": ["t/train_0.1"]}))
     assert "t/train_0.2/1" in checkout.specs("cpu")
-    assert {name.rpartition("/")[0] for name in checkout.specs("cpu")} == {"t/base", "t/train_0.2", "study/study"}
+    assert {name.rpartition("/")[0] for name in checkout.specs("cpu")} == {
+        "t/base",
+        "t/train_0.2",
+        "study/study",
+    }
     assert "t/train_0.1/0" in checkout.specs("smoke")
     checkout.declare(set_in("profiles", "cpu", value={"without": ["t/base"]}))
     assert not Checkout(checkout.root).specs("cpu")
@@ -455,10 +612,20 @@ def test_a_profile_may_give_other_parents_and_more_memory(checkout):
     other = {"mem_mb": 9000, "runs": {"t/train_0.2": {"init": "t/train_0.1"}}}
     checkout.declare(set_in("profiles", "large", value=other))
     large, cpu = checkout.specs("large"), checkout.specs("cpu")
-    assert list(large["t/train_0.2/0"].parents) == ["t/train_0.1/0"] and large["t/base/0"].declaration.mem_mb == 9000
-    assert list(cpu["t/train_0.2/0"].parents) == ["t/base/0"] and cpu["t/base/0"].declaration.mem_mb == 1500
-    checkout.declare(set_in("profiles", "large", value=other), set_in("runs", "t/base", "mem_mb", value=20_000))
-    assert Checkout(checkout.root).specs("large")["t/base/0"].declaration.mem_mb == 20_000, "more than the profile's"
+    assert (
+        list(large["t/train_0.2/0"].parents) == ["t/train_0.1/0"]
+        and large["t/base/0"].declaration.mem_mb == 9000
+    )
+    assert (
+        list(cpu["t/train_0.2/0"].parents) == ["t/base/0"]
+        and cpu["t/base/0"].declaration.mem_mb == 1500
+    )
+    checkout.declare(
+        set_in("profiles", "large", value=other), set_in("runs", "t/base", "mem_mb", value=20_000)
+    )
+    assert Checkout(checkout.root).specs("large")["t/base/0"].declaration.mem_mb == 20_000, (
+        "more than the profile's"
+    )
     for wrong, message in (
         ({"t/train_0.3": {}}, "t/train_0.2"),
         ({"study/study": {"init": "t/base"}}, "parameter of study"),
@@ -470,7 +637,8 @@ def test_a_profile_may_give_other_parents_and_more_memory(checkout):
 
 @pytest.mark.parametrize("group", ["program_all", "dense_all", "trace", "agent"])
 def test_a_studys_group_names_all_that_its_partial_analysis_reads(group):
-    """A partial analysis has nothing made: what its group leaves out, its tables would lack without a word.
+    """A partial analysis has nothing made: what its group leaves out, its tables would lack without
+    a word.
 
     Further seeds are a group of their own."""
     project = this_project()
@@ -486,7 +654,9 @@ def test_every_published_run_was_made_from_the_published_runs_that_it_names():
         for name, spec in specs.items():
             if spec.published and not spec.study:
                 for parent, made in read_record(spec.reference)["parents"].items():
-                    assert read_record(specs[parent].reference)["id"] == made, f"{name} was made from another {parent}"
+                    assert read_record(specs[parent].reference)["id"] == made, (
+                        f"{name} was made from another {parent}"
+                    )
                     asked += 1
     assert asked > 300
 
@@ -500,10 +670,13 @@ def test_no_published_record_names_a_path_of_the_machine_that_made_it():
 
 
 def test_what_profile_cpu_declares_is_what_is_published():
-    """Published and declared runs are the same, but for the base model and the problems, which are committed."""
+    """Published and declared runs are the same, but for the base model and the problems, which are
+    committed."""
     specs = this_project().specs("cpu")
     others = [name for name in specs if not name.startswith(("tour/", "base/", "problems/"))]
-    assert not [name for name in others if not specs[name].published], "make and publish it, or name it in `without`"
+    assert not [name for name in others if not specs[name].published], (
+        "make and publish it, or name it in `without`"
+    )
     folders = {
         path.parent.relative_to(DATA / "reference/cpu").as_posix()
         for path in (DATA / "reference/cpu").glob("*/*/*/run.json")
@@ -512,7 +685,8 @@ def test_what_profile_cpu_declares_is_what_is_published():
 
 
 def test_every_method_is_trained_on_as_many_completions():
-    """README, "Choices": the budget of RL is completions sampled, of offline methods those that their pairs cost."""
+    """README, "Choices": the budget of RL is completions sampled, of offline methods those that
+    their pairs cost."""
     specs = this_project().specs("cpu")
 
     def drawn(name):
@@ -520,29 +694,50 @@ def test_every_method_is_trained_on_as_many_completions():
         if specs[name].notebook == "12_sample_pairs":
             return params["problems"] * params["samples"]
         probes = sum(drawn(parent) for parent in specs[name].parents if "probes" in parent)
-        return params["problems_per_step"] * params["group_size"] * params["steps"] // params["num_iterations"] + probes
+        return (
+            params["problems_per_step"]
+            * params["group_size"]
+            * params["steps"]
+            // params["num_iterations"]
+            + probes
+        )
 
     budgets = {
         name: drawn(name)
         for name, spec in specs.items()
         if spec.notebook == "11_train_rloo" or name.startswith("pairs/free")
     }
-    updates = {"rloo/sparse_200": 200, "rloo/sparse_k16_updates4": 35}  # as their names say, in place of 140
-    updates |= dict.fromkeys((f"rloo/{name}_533" for name in ("sparse", "ast", "cov_pass4", "cov_pass4_short")), 533)
-    updates |= {"rloo/screen_few": 80, "rloo/screen_fast": 80, "rloo/screen_decay": 90}  # among which 140 was chosen
+    # as their names say, in place of 140
+    updates = {"rloo/sparse_200": 200, "rloo/sparse_k16_updates4": 35}
+    updates |= dict.fromkeys(
+        (f"rloo/{name}_533" for name in ("sparse", "ast", "cov_pass4", "cov_pass4_short")), 533
+    )
+    # among which 140 was chosen
+    updates |= {"rloo/screen_few": 80, "rloo/screen_fast": 80, "rloo/screen_decay": 90}
     for name, budget in budgets.items():
         share = updates.get(name.rpartition("/")[0], 140) / 140
         assert budget == pytest.approx(share * budgets["rloo/sparse/0"], rel=0.004), name
 
 
-# -- what makes a run another one ------------------------------------------------------------------------
+# -- what makes a run another one
+# ------------------------------------------------------------------------
 
 
 def test_code_is_what_runs():
-    assert code_tree("a = 1\n\n\n# why\nb = [a,\n     2]") == code_tree("a = 1  # one\nb = [a, 2]\n\n")
-    assert code_tree('def f(x):\n    """Doc."""\n    return x') == code_tree("def f(x):\n    return x")
-    assert code_tree("a = 1") != code_tree("a = 1.0") != code_tree("a = True") and code_tree("'a'") != code_tree("a")
-    assert code_tree("%matplotlib inline\n\na = 1") == code_tree("%matplotlib inline\na = 1\n") != code_tree("a = 1")
+    assert code_tree("a = 1\n\n\n# why\nb = [a,\n     2]") == code_tree(
+        "a = 1  # one\nb = [a, 2]\n\n"
+    )
+    assert code_tree('def f(x):\n    """Doc."""\n    return x') == code_tree(
+        "def f(x):\n    return x"
+    )
+    assert code_tree("a = 1") != code_tree("a = 1.0") != code_tree("a = True") and code_tree(
+        "'a'"
+    ) != code_tree("a")
+    assert (
+        code_tree("%matplotlib inline\n\na = 1")
+        == code_tree("%matplotlib inline\na = 1\n")
+        != code_tree("a = 1")
+    )
 
 
 def test_a_notebook_that_jupyterlab_saved_is_the_same(tmp_path):
@@ -551,7 +746,11 @@ def test_a_notebook_that_jupyterlab_saved_is_the_same(tmp_path):
         write_notebook(tmp_path / "notebooks/mine.ipynb", "output = ''\nseed = 0", *cells)
         return Project(tmp_path).code("mine")
 
-    assert code("x = f(1,2)") == code("", "x = f(1, 2)  # two", "  \n", "# nothing") != code("x = f(1, 3)")
+    assert (
+        code("x = f(1,2)")
+        == code("", "x = f(1, 2)  # two", "  \n", "# nothing")
+        != code("x = f(1, 3)")
+    )
 
 
 def test_a_cell_that_only_reports_is_no_part_of_a_run(tmp_path):
@@ -584,7 +783,8 @@ def sparse(options=1):
         ("options=1", "options=2", False),
         ("A docstring.", "Another one.", True),
         ("    return lambda", "    # why\n    return lambda", True),
-        ("def helper(x):\n    return x", "def helper(x):\n    return -x", True),  # `status` tells of it
+        # `status` tells of it
+        ("def helper(x):\n    return x", "def helper(x):\n    return -x", True),
     ],
 )
 def test_an_edited_reward_is_another_one(before, after, same, monkeypatch):
@@ -603,7 +803,12 @@ def test_an_edited_reward_is_another_one(before, after, same, monkeypatch):
 
 def test_what_parameters_name_is_part_of_what_is_asked():
     """Base models, problem sets and rewards: the parameters hold their names alone."""
-    named = {"init": "data/models/base-1m", "problem_set": "3to4", "sets": {"heldout_1000": 4}, "reward": "trace_dense"}
+    named = {
+        "init": "data/models/base-1m",
+        "problem_set": "3to4",
+        "sets": {"heldout_1000": 4},
+        "reward": "trace_dense",
+    }
     named |= {"eval_set": "validation_200", "primary_set": "levels"}
     found = inputs(named | {"eval_rewards": ["ast"], "policy": "Qwen/Qwen2.5-0.5B"}, ROOT)
     sets = ("3to4/heldout_1000", "3to4/train", "3to4/validation_200", "levels/test")
@@ -638,7 +843,8 @@ def test_every_file_of_a_model_is_part_of_what_is_asked(tmp_path, place):
         assert [*inputs({"init": "models/mine"}, tmp_path).values()] == seen[-1:]
 
 
-# -- what is finished --------------------------------------------------------------------------------
+# -- what is finished
+# --------------------------------------------------------------------------------
 
 
 def test_one_parameter_changed_makes_that_run_and_its_children_again(checkout):
@@ -655,7 +861,10 @@ def test_a_record_that_is_none_is_named_and_stands_in_no_other_runs_way(checkout
     checkout.finish()
     (checkout.folder("t/base") / "run.json").write_text(text)
     states = {name: spec.state for name, spec in checkout.specs("cpu").items()}
-    assert states["t/base/0"] == "damaged run.json" and states["t/train_0.1/0"] == "t/base/0 is not finished"
+    assert (
+        states["t/base/0"] == "damaged run.json"
+        and states["t/train_0.1/0"] == "t/base/0 is not finished"
+    )
     assert len(checkout.plan("cpu", "all").waiting) == 4
 
 
@@ -692,7 +901,9 @@ def test_a_parent_made_anew_makes_its_children_again_unless_it_is_the_published_
 
 def test_a_run_is_stale_when_a_file_that_it_names_changes(checkout):
     """Problems of one's own, the file of a reward: the parameters hold their names alone."""
-    write_notebook(checkout.root / "notebooks/base.ipynb", BASE + "\nmine = {}\nrule = ''", TRAIN_CODE)
+    write_notebook(
+        checkout.root / "notebooks/base.ipynb", BASE + "\nmine = {}\nrule = ''", TRAIN_CODE
+    )
     params = {"mine": {"my problems.csv": 4}, "rule": "my_rewards.py:brief"}
     checkout.declare(set_in("runs", "t/base", "params", value=params))
 
@@ -711,10 +922,13 @@ def test_a_run_is_stale_when_a_file_that_it_names_changes(checkout):
 
 
 def test_no_code_makes_a_run_stale(checkout):
-    """Neither that of its notebook nor that of lib/. A study, which trains nothing, is drawn again."""
+    """Neither that of its notebook nor that of lib/. A study, which trains nothing, is drawn
+    again."""
     checkout.finish()
     for name, parameters in (("base", BASE), ("study", STUDY)):
-        write_notebook(checkout.root / f"notebooks/{name}.ipynb", parameters, "print('another code')")
+        write_notebook(
+            checkout.root / f"notebooks/{name}.ipynb", parameters, "print('another code')"
+        )
     specs = Checkout(checkout.root).specs("cpu")
     assert specs["t/base/0"].state == specs["t/train_0.1/0"].state == "done"
     assert specs["study/study/0"].state == "other notebook code"
@@ -731,10 +945,15 @@ def test_a_parameter_that_did_not_exist_counts_as_its_default(checkout):
 
 
 def test_a_record_in_an_older_form_counts_as_finished(checkout):
-    """Such a record has `fingerprint` and `code`, and hashes of rewards of another kind, or no hashes at all."""
+    """Such a record has `fingerprint` and `code`, and hashes of rewards of another kind, or no
+    hashes at all."""
     checkout.finish("t/base")
     path = checkout.folder("t/base") / "run.json"
-    old = json.loads(path.read_text()) | {"fingerprint": "1", "code": "2", "inputs": {"reward sparse": "3"}}
+    old = json.loads(path.read_text()) | {
+        "fingerprint": "1",
+        "code": "2",
+        "inputs": {"reward sparse": "3"},
+    }
     for record in (old, {name: value for name, value in old.items() if name != "inputs"}):
         path.write_text(json.dumps(record))
         assert Project(checkout.root).specs("cpu")["t/base/0"].state == "done"
@@ -747,7 +966,14 @@ RECORD |= {"files": {}, "artifacts": []}
 
 @pytest.mark.parametrize(
     "wrong",
-    [{"elapsed": "2"}, {"files": []}, {"files": {"a": {}}}, {"files": {"a": "b"}}, {"parents": []}, {"artifacts": 3}],
+    [
+        {"elapsed": "2"},
+        {"files": []},
+        {"files": {"a": {}}},
+        {"files": {"a": "b"}},
+        {"parents": []},
+        {"artifacts": 3},
+    ],
 )
 def test_a_record_of_other_types_is_answered_in_a_sentence(tmp_path, wrong):
     (tmp_path / "run.json").write_text(json.dumps(RECORD))
@@ -757,7 +983,8 @@ def test_a_record_of_other_types_is_answered_in_a_sentence(tmp_path, wrong):
         read_record(tmp_path)
 
 
-# -- planned -----------------------------------------------------------------------------------------
+# -- planned
+# -----------------------------------------------------------------------------------------
 
 
 def test_a_chain_of_rounds_is_planned_in_linear_time():
@@ -792,7 +1019,9 @@ def test_a_study_is_planned_with_the_finished_runs_that_it_reads_and_with_no_oth
     assert list(checkout.plan("cpu", "study/study").waiting) == ["study/study/0"]
     checkout.finish("t/base", "t/train_0.1")
     plan = Checkout(checkout.root).plan("cpu", "study/study")
-    assert list(plan.specs) == ["t/train_0.1/0", "study/study/0"] and list(plan.waiting) == ["study/study/0"]
+    assert list(plan.specs) == ["t/train_0.1/0", "study/study/0"] and list(plan.waiting) == [
+        "study/study/0"
+    ]
 
 
 @pytest.mark.parametrize(("threads", "expected"), [(1, [202, 102, 102]), (4, [802, 401, 102])])
@@ -820,25 +1049,38 @@ def test_time_is_planned_by_the_runs_own_record_or_by_the_one_that_is_most_alike
         (folder / "run.json").write_text(json.dumps(record))
 
     grid = set_in("runs", "t/train_{rate}", "grid", value={"rate": [0.1, 0.2, 0.3]})
-    alike = {"t/train_0.1": {"pause": 1.0, "fail": True}, "t/train_0.3": {"pause": 1.0, "fail": True}}
+    alike = {
+        "t/train_0.1": {"pause": 1.0, "fail": True},
+        "t/train_0.3": {"pause": 1.0, "fail": True},
+    }
     checkout.declare(grid, set_in("profiles", "cpu", "runs", value=alike))
     checkout.finish("t/base", "t/train_0.1", "t/train_0.2")
     elapsed(50.0, checkout.folder("t/train_0.1"))
     elapsed(7.0, checkout.folder("t/train_0.2"))
-    checkout.declare(grid, set_in("profiles", "cpu", "runs", value=alike | {"t/train_0.2": alike["t/train_0.1"]}))
+    checkout.declare(
+        grid, set_in("profiles", "cpu", "runs", value=alike | {"t/train_0.2": alike["t/train_0.1"]})
+    )
     specs = Checkout(checkout.root).specs("cpu")
     seconds = expected(checkout, "cpu", [*specs.values()])
-    assert seconds["t/train_0.3/0"] == 50 and seconds["t/train_0.2/0"] == 7, "its own, though with other parameters"
+    assert seconds["t/train_0.3/0"] == 50 and seconds["t/train_0.2/0"] == 7, (
+        "its own, though with other parameters"
+    )
     path = checkout.folder("t/train_0.2") / "run.json"
     alike_but_for_its_parent = {"parents": {}, "parameters": specs["t/train_0.3/0"].params}
     path.write_text(json.dumps(json.loads(path.read_text()) | alike_but_for_its_parent))
-    assert expected(checkout, "cpu", [specs["t/train_0.3/0"]]) == {"t/train_0.3/0": 50.0}, "that of the same parent"
+    assert expected(checkout, "cpu", [specs["t/train_0.3/0"]]) == {"t/train_0.3/0": 50.0}, (
+        "that of the same parent"
+    )
     elapsed(9.0, checkout.folder("t/base"), "data/reference/cpu/t/base/0")
-    assert expected(checkout, "cpu", [specs["t/base/0"]]) == {"t/base/0": 1.0}, "here rather than where it is published"
+    assert expected(checkout, "cpu", [specs["t/base/0"]]) == {"t/base/0": 1.0}, (
+        "here rather than where it is published"
+    )
     checkout.finish()
     elapsed(30.0, checkout.folder("study/study"), "data/reference/cpu/study/study/0")
     study = checkout.specs("smoke")["study/study/0"]
-    assert expected(checkout, "smoke", [study]) == {"study/study/0": 30.0}, "it takes equally long in every profile"
+    assert expected(checkout, "smoke", [study]) == {"study/study/0": 30.0}, (
+        "it takes equally long in every profile"
+    )
 
 
 def test_time_is_planned_by_computing_and_not_by_waiting():
@@ -853,11 +1095,20 @@ def test_the_plan_says_what_is_known_and_how_many_runs_other_code_made(checkout,
     assert "4 runs, 0 of them finished" in said and "how long they take is not recorded yet" in said
     assert "00:00" not in said
     checkout.finish("t/base")
-    show_plan(checkout, Checkout(checkout.root).plan("cpu", "t/base", "t/train_0.1"), {"t/train_0.1/0": 75.0}, 2)
+    show_plan(
+        checkout,
+        Checkout(checkout.root).plan("cpu", "t/base", "t/train_0.1"),
+        {"t/train_0.1/0": 75.0},
+        2,
+    )
     said = capsys.readouterr().out
     assert "of these were made by" not in said, "it is not known"
-    assert re.search(r"train_0.1/0 +train +01:15 +missing", said) and "about 01:15 of one core" in said
+    assert (
+        re.search(r"train_0.1/0 +train +01:15 +missing", said) and "about 01:15 of one core" in said
+    )
     path = checkout.folder("t/base") / "run.json"
     path.write_text(json.dumps(checkout.record("t/base") | {"executed": {"files": "another hash"}}))
     show_plan(checkout, Checkout(checkout.root).plan("cpu", "t/base"), {}, 2)
-    assert "1 of these were made by code that computes something else now" in capsys.readouterr().out
+    assert (
+        "1 of these were made by code that computes something else now" in capsys.readouterr().out
+    )

@@ -1,4 +1,5 @@
-"""Figures: files of equal bytes, one look per method, titles that are true, and the papers' numbers as transcribed."""
+"""Figures: files of equal bytes, one look per method, titles that are true, and the papers' numbers
+as transcribed."""
 
 import ast
 import json
@@ -56,19 +57,35 @@ def test_the_picture_in_a_notebook_says_its_titles(tmp_path, monkeypatch):
 
 
 def test_no_metric_has_the_colour_of_a_method():
-    assert not {colour for colour, _ in [*plots.METRICS.values(), *plots.OTHERS]} & {*plots.methods()["colour"]}
+    assert not {colour for colour, _ in [*plots.METRICS.values(), *plots.OTHERS]} & {
+        *plots.methods()["colour"]
+    }
 
 
 def test_every_method_looks_different():
     table = pd.read_csv(DATA / "methods.csv")
     assert not table.duplicated(["colour", "marker"]).any() and table["label"].is_unique
     assert set(table["trainer"]) == {"sft", "rloo", "preference", "exact"}
-    assert set(table["study"]) == {"all", "screen", "ast", "program", "dense", "trace", "agent", "coverage", "exact"}
+    assert set(table["study"]) == {
+        "all",
+        "screen",
+        "ast",
+        "program",
+        "dense",
+        "trace",
+        "agent",
+        "coverage",
+        "exact",
+    }
 
 
 def test_an_unknown_method_gets_a_look_of_its_own_and_keeps_it():
     mine, other = plots.style_of("rloo/mine"), plots.style_of("rloo/other")
-    assert mine.label == "rloo/mine" and mine.colour != other.colour and plots.style_of("rloo/mine") == mine
+    assert (
+        mine.label == "rloo/mine"
+        and mine.colour != other.colour
+        and plots.style_of("rloo/mine") == mine
+    )
     plots.pass_at_k_curves(plots.figure()[1], curves(**{"rloo/mine": 0.5, "sft/free": 0.4}))
     assert plots.ordered(["rloo/other", "rloo/mine", "rloo/sparse", "sft/free", "rloo/mine"]) == [
         *["sft/free", "rloo/sparse"],
@@ -79,7 +96,10 @@ def test_an_unknown_method_gets_a_look_of_its_own_and_keeps_it():
 
 
 def test_a_search_system_looks_like_its_policy_and_is_written_with_its_budget():
-    policy, system = plots.style_of("preference/agent_soft"), plots.style_of("preference/agent_soft 16/16 T0.9")
+    policy, system = (
+        plots.style_of("preference/agent_soft"),
+        plots.style_of("preference/agent_soft 16/16 T0.9"),
+    )
     assert system == policy._replace(label="Action DPO, Q soft 16/16 T0.9")
 
 
@@ -105,9 +125,15 @@ def test_bars_of_few_problems_stand_side_by_side():
 
 def test_what_a_paper_reports_is_hollow_and_not_joined():
     ax = plots.figure()[1]
-    plots.pass_at_k_curves(ax, pd.DataFrame({"method": "sft/free", "k": [1, 8, 16], "estimate": [0.3, 0.7, 0.8]}))
+    plots.pass_at_k_curves(
+        ax, pd.DataFrame({"method": "sft/free", "k": [1, 8, 16], "estimate": [0.3, 0.7, 0.8]})
+    )
     (line,) = ax.get_lines()
-    assert line.get_linestyle() == "None" and line.get_markerfacecolor() == "none" and not ax.collections
+    assert (
+        line.get_linestyle() == "None"
+        and line.get_markerfacecolor() == "none"
+        and not ax.collections
+    )
     assert list(line.get_xdata()) == [1, 8, 16]
 
 
@@ -117,7 +143,9 @@ def test_legend_names_each_method_once_and_never_covers_a_panel():
         for ax in axes:
             plots.pass_at_k_curves(ax, curves(**{f"rloo/{i}": 0.5 for i in range(many)}))
         plots.legend(fig, axes)
-        assert [text.get_text() for text in fig.legends[0].get_texts()] == [f"rloo/{i}" for i in range(many)]
+        assert [text.get_text() for text in fig.legends[0].get_texts()] == [
+            f"rloo/{i}" for i in range(many)
+        ]
         fig.draw_without_rendering()
         box = fig.legends[0].get_window_extent()
         assert (box.x0 > axes[1].bbox.x1) == (many > 5), "many names stand on the right, few below"
@@ -133,7 +161,9 @@ def test_the_title_stands_above_the_panels():
 
 @pytest.mark.parametrize("width", [4.5, 6.5])
 def test_a_long_title_stays_on_the_figure(width):
-    fig, ax = plots.figure(width=width, title="Pass@16 is significantly lower than that of the start " * 3)
+    fig, ax = plots.figure(
+        width=width, title="Pass@16 is significantly lower than that of the start " * 3
+    )
     ax.set_title("held out")
     fig.draw_without_rendering()
     assert fig._suptitle.get_window_extent().x1 <= fig.bbox.x1
@@ -154,7 +184,13 @@ def test_panels_that_share_an_axis_have_its_label_once_per_row(tmp_path):
 def test_training_curves():
     _, axes = plots.figure(1, 3)
     rows = [
-        {"method": "rloo/sparse", "seed": seed, "step": step, "quantity": name, "value": value + seed}
+        {
+            "method": "rloo/sparse",
+            "seed": seed,
+            "step": step,
+            "quantity": name,
+            "value": value + seed,
+        }
         for name in ("reward", "groups without signal")
         for seed in (0, 1)
         for step, value in [(0, 0.0), (10, 3.0), (20, np.nan), (30, 6.0)]
@@ -163,16 +199,18 @@ def test_training_curves():
     assert [ax.get_title(loc="left") for ax in axes[:2]] == ["reward", "groups without signal"]
     assert not axes[2].get_visible()
     *runs, mean = axes[0].get_lines()
-    assert len(runs) == 2 and list(mean.get_xdata()) == [0, 10, 30]  # measured every few steps it is still one line
+    # measured every few steps it is still one line
+    assert len(runs) == 2 and list(mean.get_xdata()) == [0, 10, 30]
     assert list(mean.get_ydata()) == [2, 3.5, 5]  # each with its neighbours: the curve is not late
     assert axes[1].yaxis.get_major_formatter()(0.125, 0) == "12.5%"
 
 
 def titles(path) -> Iterator[tuple[str, bool]]:
-    """The titles over the figures of a notebook: the text that its cells have for them, and whether it is computed.
+    """The titles over the figures of a notebook: the text that its cells have for them, and whether
+    it is computed.
 
-    These are the arguments `title` of `plots.figure` and of `ax.set`, and what is assigned to a name `title`.
-    """
+    These are the arguments `title` of `plots.figure` and of `ax.set`, and what is assigned to a
+    name `title`."""
     for cell in json.loads(path.read_text())["cells"]:
         source = "".join(cell["source"])
         if cell["cell_type"] != "code" or "plots.figure" not in source:
@@ -191,11 +229,20 @@ def written(node: ast.AST) -> str:
         return str(node.value)
     if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):  # "...".format(...)
         return written(node.func.value)
-    inner = [child for child in ast.iter_child_nodes(node) if not isinstance(child, ast.FormattedValue)]
-    return "".join(map(written, inner)) if isinstance(node, ast.JoinedStr | ast.BinOp | ast.IfExp) else ""
+    inner = [
+        child for child in ast.iter_child_nodes(node) if not isinstance(child, ast.FormattedValue)
+    ]
+    return (
+        "".join(map(written, inner))
+        if isinstance(node, ast.JoinedStr | ast.BinOp | ast.IfExp)
+        else ""
+    )
 
 
-ANALYSES = [ROOT / "notebooks/18_choose_a_regime.ipynb", *sorted((ROOT / "notebooks").glob("[2-9]*.ipynb"))]
+ANALYSES = [
+    ROOT / "notebooks/18_choose_a_regime.ipynb",
+    *sorted((ROOT / "notebooks").glob("[2-9]*.ipynb")),
+]
 RESULTS = r"\b(more|less|fewer|better|worse|no|gains?|loses?|falls?|rises?|leaves?|grows?|teaches|buys|leads?)\b"
 
 
@@ -220,7 +267,9 @@ def test_paper_tables():
         index="method", columns="metric", values="value"
     )
     gap = (table.loc["rloo/ast_tau2"] - table.loc["rloo/sparse"]).round(2)
-    stated = results.query("table == 'Figure 2' and unit == 'percentage points'").set_index("metric")["value"]
+    stated = results.query("table == 'Figure 2' and unit == 'percentage points'").set_index(
+        "metric"
+    )["value"]
     assert gap[stated.index].tolist() == stated.tolist()  # the text's differences are its table's
     shares = results.query("unit == 'percent'")["value"]
     assert shares.between(0, 100).all()
@@ -234,12 +283,21 @@ def test_paper_tables():
 
 
 def test_dots_stand_at_their_values_in_the_order_of_the_table():
-    rows = [("first", "pass@1", 0.2, 0.1), ("first", "pass@16", 0.6, 0.5), ("second", "pass@1", 0.3, np.nan)]
+    rows = [
+        ("first", "pass@1", 0.2, 0.1),
+        ("first", "pass@16", 0.6, 0.5),
+        ("second", "pass@1", 0.3, np.nan),
+    ]
     table = pd.DataFrame(rows, columns=["name", "metric", "estimate", "paper"])
     _, ax = plots.figure()
     plots.dots(ax, table.assign(low=table["estimate"] - 0.1, high=table["estimate"] + 0.2))
-    assert [tick.get_text() for tick in ax.get_yticklabels()] == ["first", "second"] and ax.yaxis_inverted()
-    hollow = {line.get_label(): line for line in ax.get_lines() if line.get_label().endswith("paper")}
+    assert [tick.get_text() for tick in ax.get_yticklabels()] == [
+        "first",
+        "second",
+    ] and ax.yaxis_inverted()
+    hollow = {
+        line.get_label(): line for line in ax.get_lines() if line.get_label().endswith("paper")
+    }
     assert hollow["pass@1, paper"].get_xydata()[0].round(9).tolist() == [0.1, -0.1]
     assert hollow["pass@16, paper"].get_xydata().round(9).tolist() == [[0.5, 0.1]]
     (span,) = ax.containers[1].lines[2]
@@ -247,7 +305,9 @@ def test_dots_stand_at_their_values_in_the_order_of_the_table():
 
 
 def test_dots_in_panels_with_one_axis_keep_the_order_of_the_table():
-    table = pd.DataFrame({"name": ["first", "second"], "metric": "pass@16", "estimate": 0.2, "low": 0.1, "high": 0.3})
+    table = pd.DataFrame(
+        {"name": ["first", "second"], "metric": "pass@16", "estimate": 0.2, "low": 0.1, "high": 0.3}
+    )
     axes = plots.figure(1, 2, sharey=True)[1]
     for ax in axes:
         plots.dots(ax, table)
@@ -256,18 +316,29 @@ def test_dots_in_panels_with_one_axis_keep_the_order_of_the_table():
 
 
 def test_differences_are_in_points_and_shares_in_percent():
-    table = pd.DataFrame({"name": ["first"], "metric": "pass@1", "estimate": 0.2, "low": 0.1, "high": 0.3})
+    table = pd.DataFrame(
+        {"name": ["first"], "metric": "pass@1", "estimate": 0.2, "low": 0.1, "high": 0.3}
+    )
     shares, differences = plots.figure(1, 2)[1]
     plots.dots(shares, table)
     plots.dots(differences, table.assign(baseline="sft/free"))
     written = [ax.xaxis.get_major_formatter()(0.125, 0) for ax in (shares, differences)]
     assert written == ["12.5%", "+12.5"]
-    assert [ax.get_xlabel() for ax in (shares, differences)] == ["problems solved", "difference, percentage points"]
-    assert [[*line.get_xdata()] for line in differences.get_lines()][-1] == [0, 0] and len(shares.get_lines()) == 1
+    assert [ax.get_xlabel() for ax in (shares, differences)] == [
+        "problems solved",
+        "difference, percentage points",
+    ]
+    assert [[*line.get_xdata()] for line in differences.get_lines()][-1] == [0, 0] and len(
+        shares.get_lines()
+    ) == 1
 
 
 def ends():
-    rows = [("sft/free", "x", 1.0, 0.5, 1.5), ("sft/free", "y", 3.0, 2.0, 5.0), ("rloo/sparse", "x", 2.0, 1.0, 2.0)]
+    rows = [
+        ("sft/free", "x", 1.0, 0.5, 1.5),
+        ("sft/free", "y", 3.0, 2.0, 5.0),
+        ("rloo/sparse", "x", 2.0, 1.0, 2.0),
+    ]
     rows += [("rloo/sparse", "y", 4.0, 3.0, 4.5), ("sft/free", "other", 0, 0, 0)]
     return pd.DataFrame(rows, columns=["method", "metric", "estimate", "low", "high"])
 
@@ -276,19 +347,31 @@ def test_trade_off():
     ax = plots.figure()[1]
     plots.trade_off(ax, ends(), "x", "y")
     points = [container.lines[0] for container in ax.containers]
-    assert [(p.get_xdata()[0], p.get_ydata()[0], p.get_marker()) for p in points] == [(1, 3, "o"), (2, 4, "s")]
+    assert [(p.get_xdata()[0], p.get_ydata()[0], p.get_marker()) for p in points] == [
+        (1, 3, "o"),
+        (2, 4, "s"),
+    ]
     bars = ax.containers[0].lines[2]  # x, then y
-    assert [bar.get_segments()[0].tolist() for bar in bars] == [[[0.5, 3], [1.5, 3]], [[1, 2], [1, 5]]]
+    assert [bar.get_segments()[0].tolist() for bar in bars] == [
+        [[0.5, 3], [1.5, 3]],
+        [[1, 2], [1, 5]],
+    ]
     plots.trade_off(ax, ends().replace("x", "pass@1"), "pass@1", "y")
-    assert ax.xaxis.get_major_formatter()(0.125, 0) == "12.5%", "only shares of problems are in percent"
+    assert ax.xaxis.get_major_formatter()(0.125, 0) == "12.5%", (
+        "only shares of problems are in percent"
+    )
     assert ax.yaxis.get_major_formatter()(0.125, 0) != "12.5%"
 
 
 def test_an_interval_that_ends_at_its_estimate_is_drawn_though_rounding_puts_it_beside():
     rows = [("first", 1.0, 0.9, 1 - 1e-16), ("second", 0.0, 1e-16, 0.1)]
     ax = plots.figure()[1]
-    plots.dots(ax, pd.DataFrame(rows, columns=["name", "estimate", "low", "high"]).assign(metric="pass@1"))
-    ends = [segment[:, 0].round(9).tolist() for segment in ax.containers[0].lines[2][0].get_segments()]
+    plots.dots(
+        ax, pd.DataFrame(rows, columns=["name", "estimate", "low", "high"]).assign(metric="pass@1")
+    )
+    ends = [
+        segment[:, 0].round(9).tolist() for segment in ax.containers[0].lines[2][0].get_segments()
+    ]
     assert ends == [[0.9, 1.0], [0.0, 0.1]]
 
 
@@ -305,7 +388,8 @@ def test_names_of_points_stand_clear_of_each_other():
 
 
 def test_lines_by_tokens_are_named_at_their_ends_without_overlap():
-    """Four policies that end near each other, and one that ends earlier: a band for the start alone."""
+    """Four policies that end near each other, and one that ends earlier: a band for the start
+    alone."""
     ends = {
         "sft/free": (600, 0.62),
         "rloo/sparse": (1200, 0.6),
@@ -319,7 +403,9 @@ def test_lines_by_tokens_are_named_at_their_ends_without_overlap():
     ]
     table = pd.DataFrame(rows, columns=["method", "attempts", "tokens", "estimate"])
     _, ax = plots.figure()
-    plots.by_tokens(ax, table.assign(low=table["estimate"] - 0.1, high=table["estimate"] + 0.1), band="sft/free")
+    plots.by_tokens(
+        ax, table.assign(low=table["estimate"] - 0.1, high=table["estimate"] + 0.1), band="sft/free"
+    )
     plots.name_lines(ax)
     ax.figure.draw_without_rendering()
     boxes = [text.get_window_extent() for text in ax.texts]

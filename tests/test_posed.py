@@ -16,12 +16,16 @@ def table() -> pd.DataFrame:
     return pd.read_csv(posed.TABLE, keep_default_na=False).set_index("id")
 
 
-needs_history = pytest.mark.skipif(not history.whole(), reason=f"when claims were written is {history.SHALLOW}")
+needs_history = pytest.mark.skipif(
+    not history.whole(), reason=f"when claims were written is {history.SHALLOW}"
+)
 
 
 @needs_history
 def test_the_table_is_that_of_the_history():
-    pd.testing.assert_frame_equal(posed.written().set_index("id"), table(), obj=f"data/paper/posed.csv ({REMEDY})")
+    pd.testing.assert_frame_equal(
+        posed.written().set_index("id"), table(), obj=f"data/paper/posed.csv ({REMEDY})"
+    )
 
 
 def test_every_claim_has_a_row():
@@ -34,7 +38,9 @@ def test_what_was_changed_says_how():
     """In the column `changed` of claims.csv, or as a row of its own whose first form has one."""
     claims = pd.read_csv(PAPER / "claims.csv", keep_default_na=False).set_index("id")
     late = table().index[table()["written"] == "changed"]
-    assert claims.loc[late, "changed"].ne("").all(), claims.loc[late].query("changed == ''").index.tolist()
+    assert claims.loc[late, "changed"].ne("").all(), (
+        claims.loc[late].query("changed == ''").index.tolist()
+    )
 
 
 @needs_history
@@ -50,7 +56,8 @@ def test_the_column_posed_names_the_first_commit_of_a_claim():
     [
         ("ast-1", "before", "descent"),  # in the first commit of all
         ("agent-1b", "changed", "descent"),  # the other reading, when both were known
-        ("coverage-1", "after", "descent"),  # its samples are in the parent of the commit that poses it
+        # its samples are in the parent of the commit that poses it
+        ("coverage-1", "after", "descent"),
         ("coverage-14", "after", "descent"),  # read off samples that had been published
         ("agent-25", "after", "descent"),
         ("agent-28", "before", "descent"),
@@ -68,23 +75,38 @@ def test_labels_that_were_looked_up_by_hand(name, written, support):
 
 @needs_history
 def test_a_new_claim_needs_runs_that_descend_from_it(monkeypatch):
-    """A claim like coverage-17, whose times are right: as a new one it is not written before its result."""
-    claim = pd.read_csv(PAPER / "claims.csv", dtype=str, keep_default_na=False).set_index("id", drop=False)
+    """A claim like coverage-17, whose times are right: as a new one it is not written before its
+    result."""
+    claim = pd.read_csv(PAPER / "claims.csv", dtype=str, keep_default_na=False).set_index(
+        "id", drop=False
+    )
     weak = claim.loc["coverage-17"].to_dict()
     assert posed.label(weak)["written"] == "before"
     monkeypatch.setattr(posed, "SINCE", 0)
     assert posed.label(weak)["written"] == "after"
     assert posed.label(claim.loc["coverage-38"].to_dict())["written"] == "before"
-    assert posed.label(weak | {"bound": "0.5"})["written"] == "", "in a form that was never committed"
+    assert posed.label(weak | {"bound": "0.5"})["written"] == "", (
+        "in a form that was never committed"
+    )
 
 
 @needs_history
 def test_descent_and_answers_by_hand():
     first, root = history.full("4fac7c08"), history.FIRST
-    assert history.descends(first, root) and history.descends(first, first) and not history.descends(root, first)
+    assert (
+        history.descends(first, root)
+        and history.descends(first, first)
+        and not history.descends(root, first)
+    )
     assert not history.descends("0" * 40, root)
-    assert posed.searched_with("16/16 T0.9", {"beams": 16, "samples": 16, "temperature": [0.3, 0.9]})
+    assert posed.searched_with(
+        "16/16 T0.9", {"beams": 16, "samples": 16, "temperature": [0.3, 0.9]}
+    )
     assert not posed.searched_with("16/16", {"beams": 16, "samples": 16, "temperature": 0.9})
     assert posed.searched_with("1/1", {"beams": 1, "samples": 1, "temperature": 0.0}), "greedy play"
-    assert not posed.searched_with("1/8 +soft", {"beams": 1, "samples": 8, "rerank": ["none", "binary"]})
-    assert posed.searched_with("1/8 +soft λ=4", {"beams": 1, "samples": 8, "rerank": "soft", "weight": [1.0, 4.0]})
+    assert not posed.searched_with(
+        "1/8 +soft", {"beams": 1, "samples": 8, "rerank": ["none", "binary"]}
+    )
+    assert posed.searched_with(
+        "1/8 +soft λ=4", {"beams": 1, "samples": 8, "rerank": "soft", "weight": [1.0, 4.0]}
+    )

@@ -1,4 +1,5 @@
-"""Eq. 3 by hand and against TRL's own losses; pairs; exact resuming; and that training makes the policy prefer."""
+"""Eq. 3 by hand and against TRL's own losses; pairs; exact resuming; and that training makes the
+policy prefer."""
 
 import math
 import os
@@ -33,7 +34,10 @@ RIGHT, LONG, WRONG = (
     "<answer>1</answer>",
 )
 PAIRS = Dataset.from_list(
-    [{"nums": [1, 2, 3], "target": 6 + i, "chosen": (RIGHT, LONG)[i % 2], "rejected": WRONG} for i in range(12)]
+    [
+        {"nums": [1, 2, 3], "target": 6 + i, "chosen": (RIGHT, LONG)[i % 2], "rejected": WRONG}
+        for i in range(12)
+    ]
 )
 
 
@@ -61,13 +65,18 @@ def train(folder, steps=6, pairs=PAIRS, **changes):
 
 def test_ipo_by_hand():
     # h = 2 - (-1) = 3 and 0 - 4 = -4; the target is 1 / (2 * 0.1) = 5: ((3 - 5)^2 + (-4 - 5)^2) / 2
-    chosen, rejected, lengths = torch.tensor([2.0, 0.0]), torch.tensor([-1.0, 4.0]), torch.tensor([[4, 4], [2, 8]])
+    chosen, rejected, lengths = (
+        torch.tensor([2.0, 0.0]),
+        torch.tensor([-1.0, 4.0]),
+        torch.tensor([[4, 4], [2, 8]]),
+    )
     loss, metrics = preference_loss(chosen, rejected, lengths, 0.1)
     assert loss.item() == pytest.approx((4 + 81) / 2)
     assert metrics["margin"] == pytest.approx(0.1 * (3 - 4) / 2) and metrics["preferred"] == 0.5
     assert metrics["reward_chosen"] == pytest.approx(0.1 * (2 + 0) / 2)
     assert metrics["reward_rejected"] == pytest.approx(0.1 * (-1 + 4) / 2)
-    assert preference_loss(chosen, chosen, lengths, 0.1)[1]["preferred"] == 0  # a margin of 0 prefers neither side
+    # a margin of 0 prefers neither side
+    assert preference_loss(chosen, chosen, lengths, 0.1)[1]["preferred"] == 0
     assert preference_loss(chosen, rejected, lengths, 0.1, "ipo_mean")[0].item() == pytest.approx(
         ((2 / 4 + 1 / 2 - 5) ** 2 + (0 / 4 - 4 / 8 - 5) ** 2) / 2
     )
@@ -95,8 +104,12 @@ def test_options_are_trls_own_losses(tmp_path, loss, theirs):
             parameter.add_(0.05 * torch.randn_like(parameter))
     batch = next(iter(trainer.get_train_dataloader()))
     expected = DPOTrainer._compute_loss(trainer, trainer.model, batch, False)
-    assert trainer._compute_loss(trainer.model, batch).item() == pytest.approx(expected.item(), rel=1e-4)
-    assert expected.item() != pytest.approx(preference_loss(*torch.zeros(2, 4), torch.ones(2, 4), 0.1, loss)[0].item())
+    assert trainer._compute_loss(trainer.model, batch).item() == pytest.approx(
+        expected.item(), rel=1e-4
+    )
+    assert expected.item() != pytest.approx(
+        preference_loss(*torch.zeros(2, 4), torch.ones(2, 4), 0.1, loss)[0].item()
+    )
 
 
 @pytest.mark.parametrize("loss", ["ipo", "ipo_mean", "dpo"])
@@ -126,7 +139,9 @@ def test_a_killed_run_resumes_exactly(tmp_path, monkeypatch):
 
     assert run_in_child(train_and_die) == signal.SIGKILL
     train(killed)
-    pd.testing.assert_frame_equal(metrics_of(killed), metrics_of(tmp_path / "whole"), check_exact=True)
+    pd.testing.assert_frame_equal(
+        metrics_of(killed), metrics_of(tmp_path / "whole"), check_exact=True
+    )
     assert torch.equal(weights_of(killed), weights_of(tmp_path / "whole"))
 
 
@@ -150,19 +165,35 @@ def test_pairs_are_correct_against_incorrect_of_one_problem():
     rows = [(0, text, "stop") for text in [*rights, rights[0], WRONG, "<answer>2</answer>"]]
     rows += [(1, RIGHT, "stop"), (2, WRONG, "stop"), (3, RIGHT, "stop"), (3, WRONG, "length")]
     pairs = preference_pairs(completions(*rows), most=4, seed=0).to_pandas()
-    assert len(pairs) == 2  # two wrong ones; each completion stands in one pair, repeats and cut ones in none
-    assert set(pairs["chosen"]) <= set(rights) and set(pairs["rejected"]) == {WRONG, "<answer>2</answer>"}
-    assert pairs["nums"].map(list).tolist() == [[1, 2, 3]] * 2 and pairs["target"].tolist() == [6, 6]
+    # two wrong ones; each completion stands in one pair, repeats and cut ones in none
+    assert len(pairs) == 2
+    assert set(pairs["chosen"]) <= set(rights) and set(pairs["rejected"]) == {
+        WRONG,
+        "<answer>2</answer>",
+    }
+    assert pairs["nums"].map(list).tolist() == [[1, 2, 3]] * 2 and pairs["target"].tolist() == [
+        6,
+        6,
+    ]
     assert len(preference_pairs(completions(*rows), most=1, seed=0)) == 1
-    drawn = [preference_pairs(completions(*rows), most=1, seed=seed).to_list() for seed in (*range(6), 0)]
-    assert len({(pair["chosen"], pair["rejected"]) for [pair] in drawn}) > 2 and drawn[0] == drawn[-1]
+    drawn = [
+        preference_pairs(completions(*rows), most=1, seed=seed).to_list() for seed in (*range(6), 0)
+    ]
+    assert (
+        len({(pair["chosen"], pair["rejected"]) for [pair] in drawn}) > 2 and drawn[0] == drawn[-1]
+    )
 
 
-def test_pairs_come_in_the_order_of_the_schedule_in_the_style_of_the_run_at_a_constant_rate(tmp_path, monkeypatch):
+def test_pairs_come_in_the_order_of_the_schedule_in_the_style_of_the_run_at_a_constant_rate(
+    tmp_path, monkeypatch
+):
     trainers = []
-    monkeypatch.setattr(PreferenceTrainer, "fit", lambda self, *arguments: trainers.append(self))  # no training
+    # no training
+    monkeypatch.setattr(PreferenceTrainer, "fit", lambda self, *arguments: trainers.append(self))
     policy = tiny_policy()
-    train_preference(policy, PAIRS, tmp_path, settings_of(seed=3), load_set("validation_200"), "words")
+    train_preference(
+        policy, PAIRS, tmp_path, settings_of(seed=3), load_set("validation_200"), "words"
+    )
     [trainer] = trainers
     asked = policy[1].batch_decode(list(trainer.train_dataset["prompt_ids"]))
     order = schedule(12, 6 * 4, seed=3).tolist()

@@ -46,7 +46,11 @@ def test_no_problem_stands_in_two_sets(sets):
 def test_the_sealed_set_is_apart_and_sampled_for_the_headline_alone(sets):
     """It shares no problem with what is trained on, and no run but `sample/sealed_*` names it."""
     sealed = {p.key for p in sets["3to4/sealed_2000"]}
-    assert len(sealed) == 2000 and not sealed & problem.keys("train") and sealed <= problem.keys("evaluation")
+    assert (
+        len(sealed) == 2000
+        and not sealed & problem.keys("train")
+        and sealed <= problem.keys("evaluation")
+    )
     assert problem.load_set("sealed_2000").num_rows == 2000
     records = {path: path.read_text() for path in REFERENCE.glob("*/*/*/*/run.json")}
     named = {path.parts[-3] for path, text in records.items() if '"sealed_2000"' in text}
@@ -77,12 +81,16 @@ def test_mixture_and_ranges(sets):
 
 def test_train_set_has_the_distribution_of_the_public_data(sets):
     train = sets["3to4/train"]
-    assert np.mean([len(set(p.nums)) < len(p.nums) for p in train]) == pytest.approx(0.048, abs=0.005)
+    assert np.mean([len(set(p.nums)) < len(p.nums) for p in train]) == pytest.approx(
+        0.048, abs=0.005
+    )
     targets = np.bincount([p.target for p in train], minlength=101)[10:]
     assert targets.min() > 0.75 * targets.mean() and targets.max() < 1.25 * targets.mean()
 
 
-@pytest.mark.parametrize("name", ["3to4/heldout_1000", "5num/test_50", "6num/test_50", "3to4/train"])
+@pytest.mark.parametrize(
+    "name", ["3to4/heldout_1000", "5num/test_50", "6num/test_50", "3to4/train"]
+)
 def test_integers_suffice(sets, name):
     rows = sets[name][:200]
     for n in {len(p.nums) for p in rows}:
@@ -98,19 +106,27 @@ def test_solvable_in_integers_equals_a_search():
         for i, j in combinations(range(len(pool)), 2):
             rest = [pool[k] for k in range(len(pool)) if k not in (i, j)]
             low, high = sorted((pool[i], pool[j]))
-            results = [low + high, high - low, low * high] + ([high // low] if low and high % low == 0 else [])
+            results = [low + high, high - low, low * high] + (
+                [high // low] if low and high % low == 0 else []
+            )
             if low and high == 0:
                 results.append(0)
-            if any(search([*rest, value], target) for value in {*results, *([0] if low == 0 < high else [])}):
+            if any(
+                search([*rest, value], target)
+                for value in {*results, *([0] if low == 0 < high else [])}
+            ):
                 return True
         return False
 
     rng = np.random.default_rng(1)
     nums, targets = rng.integers(1, 30, (300, 4)), rng.integers(1, 101, 300)
     found = solver.solvable_in_integers(nums, targets)
-    assert found.tolist() == [search(row, t) for row, t in zip(nums.tolist(), targets.tolist(), strict=True)]
+    assert found.tolist() == [
+        search(row, t) for row, t in zip(nums.tolist(), targets.tolist(), strict=True)
+    ]
     assert 0 < found.sum() < 300
-    fraction = solver.solvable_in_integers(np.array([[1, 3, 4, 6]]), np.array([24]))  # 6 / (1 - 3 / 4) = 24
+    # 6 / (1 - 3 / 4) = 24
+    fraction = solver.solvable_in_integers(np.array([[1, 3, 4, 6]]), np.array([24]))
     assert solver.solutions(Problem((1, 3, 4, 6), 24)) and not fraction[0]
 
 
@@ -120,11 +136,22 @@ def test_every_quoted_problem_is_solvable(sets):
 
 
 def test_keys_hold_all_sets_but_train(sets):
-    assert problem.keys("evaluation") == {p.key for n, rows in sets.items() if "train" not in n for p in rows}
+    assert problem.keys("evaluation") == {
+        p.key for n, rows in sets.items() if "train" not in n for p in rows
+    }
 
 
 @pytest.mark.parametrize(
-    "given", [(("a", 2), 5), ((1.5, 2), 3), ([1, 2], 3), ((), 3), ((1, 2), "3"), ((1, 2), 3.0), ((True, 2), 3)]
+    "given",
+    [
+        (("a", 2), 5),
+        ((1.5, 2), 3),
+        ([1, 2], 3),
+        ((), 3),
+        ((1, 2), "3"),
+        ((1, 2), 3.0),
+        ((True, 2), 3),
+    ],
 )
 def test_what_is_no_problem_is_refused(given):
     with pytest.raises(TypeError, match="tuple of whole numbers and a whole target"):
@@ -146,7 +173,10 @@ def test_seed_orders_train_sets_only():
     plain, shuffled, again = (problem.load("5num", "train", seed=seed) for seed in (0, 3, 3))
     assert plain["target"] != shuffled["target"] and shuffled["target"] == again["target"]
     assert sorted(plain["target"]) == sorted(shuffled["target"])
-    assert problem.load("3to4", "test_50", seed=3)["target"] == problem.load("3to4", "test_50")["target"]
+    assert (
+        problem.load("3to4", "test_50", seed=3)["target"]
+        == problem.load("3to4", "test_50")["target"]
+    )
 
 
 @pytest.fixture
@@ -157,7 +187,8 @@ def copy(tmp_path, monkeypatch):
 
 
 def test_problems_of_ones_own_come_from_a_csv(tmp_path, capsys):
-    """Evaluated on without what we train on, trained on without what we evaluate on; nothing committed changes."""
+    """Evaluated on without what we train on, trained on without what we evaluate on; nothing
+    committed changes."""
     before = (PROBLEMS / "manifest.json").read_bytes()
     trained, held_out = problem.load("3to4", "train")[0], problem.load_set("heldout_1000")[0]
     rows = [((3, 5, 7), 26), ((7, 3, 5), 26), ((1, 2, 300, 4, 5, 6), 700), ((8, 9), -1)]
@@ -177,7 +208,10 @@ def test_problems_of_ones_own_come_from_a_csv(tmp_path, capsys):
         Problem(tuple(trained["nums"][::-1]), trained["target"]),
         Problem((4, 6), 24),
     ]
-    assert "5 of 7 problems; the others stand in a training set of ours, or twice" in capsys.readouterr().out
+    assert (
+        "5 of 7 problems; the others stand in a training set of ours, or twice"
+        in capsys.readouterr().out
+    )
     assert (PROBLEMS / "manifest.json").read_bytes() == before
     check({"sets": {str(path): 4}, "eval_set": str(path), "problem_set": str(path)})
     check({"problem_set": "someone/countdown", "source": "hub"})
@@ -207,7 +241,8 @@ def test_problems_of_ones_own_come_from_a_csv(tmp_path, capsys):
         ("4 2", "line 3: '4 2', None is not a problem: the target is missing"),
         ("4 2,1e3", "line 3: .*: the target '1e3' is no whole number"),
         ("4 two,3", "line 3: .*: 'two' is no whole number"),
-        ('"1,540 60",600', "line 3: .*: '540 60' is no whole number"),  # a comma of thousands, or of a list?
+        # a comma of thousands, or of a list?
+        ('"1,540 60",600', "line 3: .*: '540 60' is no whole number"),
         ("44 19,35,98", "line 3 has more cells than the header, '98' first"),
         ("44 19 35,98,7", "line 3 has more cells than the header, '7' first"),
     ],
@@ -223,7 +258,11 @@ def test_a_csv_line_that_is_no_problem_is_named(tmp_path, line, message):
     [
         ("own.csv", "nums,target,target\n44 19 35,98,7\n", "two of its columns are called target"),
         ("own.csv", "nums,nums,target\n44 19 35,1 2,98\n", "two of its columns are called nums"),
-        ("own.jsonl", '{"nums": [3, 5], "target": 8, "target": 7}\n', "line 1: two of its fields are called target"),
+        (
+            "own.jsonl",
+            '{"nums": [3, 5], "target": 8, "target": 7}\n',
+            "line 1: two of its fields are called target",
+        ),
     ],
 )
 def test_what_stands_twice_is_refused(tmp_path, name, text, message):
@@ -235,7 +274,9 @@ def test_what_stands_twice_is_refused(tmp_path, name, text, message):
 
 def test_another_ending_of_a_name_is_refused_in_a_sentence(tmp_path):
     (tmp_path / "OWN.CSV").write_text("nums,target\n3 5 7,26\n")
-    with pytest.raises(ProblemSetError, match=r"OWN.CSV is no file of problems: its name must end in .csv"):
+    with pytest.raises(
+        ProblemSetError, match=r"OWN.CSV is no file of problems: its name must end in .csv"
+    ):
         problem.from_file(tmp_path / "OWN.CSV")
 
 
@@ -249,14 +290,20 @@ def test_a_row_may_have_the_largest_numbers_that_an_answer_can_hold():
 
 def test_a_file_of_which_no_problem_may_be_used_is_refused(tmp_path):
     taken = problem.problems(problem.load_set("test_50"))[0]
-    (tmp_path / "own.csv").write_text(f"nums,target\n{' '.join(map(str, taken.nums))},{taken.target}\n")
-    with pytest.raises(ProblemSetError, match="no problem is left of 1: all stand in an evaluation set"):
+    (tmp_path / "own.csv").write_text(
+        f"nums,target\n{' '.join(map(str, taken.nums))},{taken.target}\n"
+    )
+    with pytest.raises(
+        ProblemSetError, match="no problem is left of 1: all stand in an evaluation set"
+    ):
         problem.load(str(tmp_path / "own.csv"), "train")
 
 
 def test_a_csv_that_is_none_is_refused(tmp_path):
     for name in ("own.csv", "own.jsonl", "own.parquet"):
-        with pytest.raises(ProblemSetError, match=rf"there is no file {tmp_path}/{name}; a path starts at"):
+        with pytest.raises(
+            ProblemSetError, match=rf"there is no file {tmp_path}/{name}; a path starts at"
+        ):
             problem.load_set(str(tmp_path / name))
     (tmp_path / "own.csv").write_text("nums,target\n")
     with pytest.raises(ProblemSetError, match=r"own\.csv has no problems: it has no rows"):
@@ -267,8 +314,15 @@ def test_a_csv_that_is_none_is_refused(tmp_path):
 
 
 def test_a_problem_is_imported_without_what_reads_tables():
-    code = "import sys, lib.rewards; print(sorted({'pandas', 'datasets', 'torch'} & set(sys.modules)))"
-    assert subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True).stdout == "[]\n"
+    code = (
+        "import sys, lib.rewards; print(sorted({'pandas', 'datasets', 'torch'} & set(sys.modules)))"
+    )
+    assert (
+        subprocess.run(
+            [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True
+        ).stdout
+        == "[]\n"
+    )
 
 
 def test_a_changed_file_is_refused(copy):
@@ -276,7 +330,10 @@ def test_a_changed_file_is_refused(copy):
     rows = pd.read_parquet(path)
     rows.loc[7, "target"] += 1
     rows.to_parquet(path)
-    with pytest.raises(ValueError, match=r"3to4-test_50\.parquet is damaged \(it is not the set of .*manifest\.json"):
+    with pytest.raises(
+        ValueError,
+        match=r"3to4-test_50\.parquet is damaged \(it is not the set of .*manifest\.json",
+    ):
         problem.load("3to4", "test_50")
     assert len(problem.load("3to4", "heldout_400")) == 400
 
@@ -287,7 +344,8 @@ def test_a_truncated_or_missing_file_is_refused(copy):
     with pytest.raises(ValueError, match=r"3to4-test_50\.parquet is damaged"):
         problem.load("3to4", "test_50")
     manifest = (copy / "manifest.json").read_bytes()
-    for old, new in [(b"{", b"z"), (b"3", b"\xb3"), (b'"file"', b'"fihe"'), (b'": {', b'": [')]:  # a bit of it flipped
+    # a bit of it flipped
+    for old, new in [(b"{", b"z"), (b"3", b"\xb3"), (b'"file"', b'"fihe"'), (b'": {', b'": [')]:
         (copy / "manifest.json").write_bytes(manifest.replace(old, new, 1))
         with pytest.raises(ValueError, match=r"manifest\.json is damaged"):
             problem.load("3to4", "heldout_400")
@@ -297,7 +355,9 @@ def test_a_truncated_or_missing_file_is_refused(copy):
 
 
 def test_unknown_names_are_refused():
-    with pytest.raises(ProblemSetError, match=r"no problem set 3to4/test; there are .*3to4/test_50"):
+    with pytest.raises(
+        ProblemSetError, match=r"no problem set 3to4/test; there are .*3to4/test_50"
+    ):
         problem.load("3to4", "test")
     with pytest.raises(ProblemSetError, match="use 'generated' or 'hub'"):
         problem.load("3to4", "train", source="hugging")
@@ -308,7 +368,10 @@ def test_unknown_names_are_refused():
 def test_hub_rows_are_filtered_against_evaluation_sets(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "cache")
     held_out = problem.load("3to4", "heldout_1000")[0]
-    rows = {"nums": [[44, 19, 35], held_out["nums"][::-1], [1, 2, 3]], "target": [98, held_out["target"], 6]}
+    rows = {
+        "nums": [[44, 19, 35], held_out["nums"][::-1], [1, 2, 3]],
+        "target": [98, held_out["target"], 6],
+    }
     (tmp_path / "hub").mkdir()
     pd.DataFrame(rows | {"extra": ["a", "b", "c"]}).to_parquet(tmp_path / "hub" / "train.parquet")
     loaded = problem.load(str(tmp_path / "hub"), "train", source="hub")
@@ -318,8 +381,8 @@ def test_hub_rows_are_filtered_against_evaluation_sets(tmp_path, monkeypatch, ca
 
 
 def test_a_hub_set_says_its_commit_which_may_be_named(tmp_path, monkeypatch, capsys):
-    """A folder's is a hash of its files. Of a hub set `datasets` keeps the commit in its cache, from where it loads
-    without a network."""
+    """A folder's is a hash of its files. Of a hub set `datasets` keeps the commit in its cache,
+    from where it loads without a network."""
     cache, own, commit = tmp_path / "cache", tmp_path / "own", "c" * 40
     monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", cache)
     monkeypatch.setattr(datasets.config, "HF_HUB_OFFLINE", True)
@@ -332,7 +395,9 @@ def test_a_hub_set_says_its_commit_which_may_be_named(tmp_path, monkeypatch, cap
     assert problem.from_hub("owner/own", "train") == MINE[:1]
     assert capsys.readouterr().out == f"hub set: owner/own@{commit}\n"
     asked, rows = [], problem.hub_rows(str(own), "train")
-    monkeypatch.setattr(datasets, "load_dataset", lambda name, **given: asked.append((name, given)) or rows)
+    monkeypatch.setattr(
+        datasets, "load_dataset", lambda name, **given: asked.append((name, given)) or rows
+    )
     problem.from_hub("owner/own@v1", "train")
     assert asked == [("owner/own", {"split": "train", "revision": "v1"})]
     check({"problem_set": "owner/own@v1", "source": "hub"})
@@ -360,10 +425,12 @@ MINE = [Problem((3, 5, 7), 26), Problem((2, 3, 7, 8), 24)]
     "text",
     [
         "nums,target\n3 5 7,26\n2 3 7 8,24\n",
-        "\ufeffnums;target\r\n3 5 7;26\r\n2,3,7,8;24\r\n",  # as a spreadsheet of half of Europe writes it
+        # as a spreadsheet of half of Europe writes it
+        "\ufeffnums;target\r\n3 5 7;26\r\n2,3,7,8;24\r\n",
         "nums\ttarget\n3, 5, 7\t26\n2; 3; 7; 8\t24\n",
         'nums, target\n"(3, 5, 7)",26.0\n"[ 2 3  7 8]", 24\n',
-        '"a;b",nums,target\n0,3 5 7,26\n0,2 3 7 8,24\n',  # a name may hold a sign that separates elsewhere
+        # a name may hold a sign that separates elsewhere
+        '"a;b",nums,target\n0,3 5 7,26\n0,2 3 7 8,24\n',
         "nums,target,\n3 5 7,26,\n2 3 7 8,24,\n",  # an empty cell at the end of each line
         'id,nums,target\n0,"[3.0, 5.0, 7.0]",26\n\n1,"[2, 3, 7, 8]",24\n',
     ],
@@ -374,17 +441,21 @@ def test_a_csv_may_be_written_in_many_ways(tmp_path, text):
 
 
 def test_lines_are_counted_as_an_editor_counts_them(tmp_path):
-    """Blank lines, and a quoted text of several lines, stand above the line that is not a problem."""
+    """Blank lines, and a quoted text of several lines, stand above the line that is not a
+    problem."""
     (tmp_path / "own.csv").write_text('nums,target,why\n3 5 7,26,"one\ntwo"\n\n4 2,six,\n')
     with pytest.raises(ProblemSetError, match=r"own\.csv, line 5: '4 2', 'six' is not a problem"):
         problem.from_file(tmp_path / "own.csv")
     (tmp_path / "own.jsonl").write_text('{"nums": [3, 5, 7], "target": 26}\n\n{"nums": [4, 2]}\n')
-    with pytest.raises(ProblemSetError, match=r"own\.jsonl, line 3: \[4, 2\], None is not a problem"):
+    with pytest.raises(
+        ProblemSetError, match=r"own\.jsonl, line 3: \[4, 2\], None is not a problem"
+    ):
         problem.from_file(tmp_path / "own.jsonl")
 
 
 def test_jsonl_is_cut_at_line_ends_alone(tmp_path):
-    """U+2028 and its like are characters of a text; a byte order mark and blank lines are nothing."""
+    """U+2028 and its like are characters of a text; a byte order mark and blank lines are
+    nothing."""
     rows = [
         {"question": "a\u2028b\u2029c\u0085d", "nums": [3, 5, 7], "target": 26},
         {"metadata": {"numbers": [2, 3, 7, 8], "target": 24}},
@@ -426,7 +497,8 @@ def test_a_parquet_file_may_hold_floats_and_no_bytes(tmp_path):
 
 def test_problems_without_a_solution_are_counted_and_named(tmp_path, capsys):
     (tmp_path / "own.csv").write_text("nums,target\n3 5 7,26\n1 1,50\n2 2,90\n1 2 3 4 5,6\n")
-    assert len(problem.load_set(str(tmp_path / "own.csv"))) == 4  # they stay: pass@k has a lower ceiling
+    # they stay: pass@k has a lower ceiling
+    assert len(problem.load_set(str(tmp_path / "own.csv"))) == 4
     assert "own.csv: 2 of 4 have no solution: 1, 1 -> 50; 2, 2 -> 90\n" in capsys.readouterr().out
 
 
@@ -436,14 +508,22 @@ def test_only_five_problems_without_a_solution_are_named(tmp_path, capsys, lost,
     (tmp_path / "own.csv").write_text("\n".join(["nums,target", "3 5 7,26", *lines]))
     problem.load_set(str(tmp_path / "own.csv"))
     named = "; ".join(f"1, {n} -> {50 + n}" for n in range(1, 6))
-    assert f"own.csv: {lost} of {lost + 1} have no solution: {named}{more}\n" in capsys.readouterr().out
+    assert (
+        f"own.csv: {lost} of {lost + 1} have no solution: {named}{more}\n"
+        in capsys.readouterr().out
+    )
 
 
-def test_how_many_problems_are_solved_on_loading_depends_on_the_largest(tmp_path, capsys, monkeypatch):
+def test_how_many_problems_are_solved_on_loading_depends_on_the_largest(
+    tmp_path, capsys, monkeypatch
+):
     monkeypatch.setitem(problem.CHECKED, 5, 2)
     (tmp_path / "own.csv").write_text("nums,target\n3 5 7,26\n1 1,50\n2 2,90\n1 2 3 4 5,6\n")
     assert len(problem.load_set(str(tmp_path / "own.csv"))) == 4
-    assert "own.csv: 1 of the 2 that were solved have no solution: 1, 1 -> 50\n" in capsys.readouterr().out
+    assert (
+        "own.csv: 1 of the 2 that were solved have no solution: 1, 1 -> 50\n"
+        in capsys.readouterr().out
+    )
 
 
 INTERRUPTED = """

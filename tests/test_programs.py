@@ -1,4 +1,5 @@
-"""Restricted programs: their meaning, what is refused and how fast, and the reward of each check."""
+"""Restricted programs: their meaning, what is refused and how fast, and the reward of each
+check."""
 
 import random
 import re
@@ -42,7 +43,8 @@ def earned(program: str, problem: Problem = PAPER) -> float:
         ((83, 78, 1, 39), 82, "a = (83 - 78) + 39 - 1", 0.50),
         ((44, 19, 35), 98, "a = 44 + b", 0.15),
         ((44, 19, 35), 98, "so it is 98", 0.05),
-        ((44, 19, 35), 98, "a = 44 + b\nso it is 98", 0.05),  # it is read to its end before anything is computed
+        # it is read to its end before anything is computed
+        ((44, 19, 35), 98, "a = 44 + b\nso it is 98", 0.05),
     ],
 )
 def test_what_each_check_earns(nums, target, program, reward):
@@ -50,15 +52,22 @@ def test_what_each_check_earns(nums, target, program, reward):
     assert score.total == pytest.approx(reward)
     assert list(score.parts) == list(CHECKS)
     weights = dict(zip(CHECKS, (0.05, 0.10, 0.15, 0.20, 0.50), strict=True))
-    assert sum(weights[check] for check, part in score.parts.items() if part) == pytest.approx(reward)
-    alone, half = (get_reward("program", {"early": e})([answer(program)], Problem(nums, target))[0] for e in (0.0, 0.5))
+    assert sum(weights[check] for check, part in score.parts.items() if part) == pytest.approx(
+        reward
+    )
+    alone, half = (
+        get_reward("program", {"early": e})([answer(program)], Problem(nums, target))[0]
+        for e in (0.0, 0.5)
+    )
     assert alone.total == score.parts["target"] and alone.parts == score.parts == half.parts
     assert half.total == pytest.approx((score.total + alone.total) / 2)
 
 
 def test_no_answer_earns_nothing_and_the_last_span_counts():
     unclosed = "<answer>a = 44 + 19 + 35"
-    assert get_reward("program")(["a = 44 + 19 + 35", unclosed], PAPER) == get_reward("program")(["", ""], PAPER)
+    assert get_reward("program")(["a = 44 + 19 + 35", unclosed], PAPER) == get_reward("program")(
+        ["", ""], PAPER
+    )
     assert get_reward("program")([""], PAPER)[0].total == 0
     two = answer("a = 44 + 19 + 35") + answer("a = 44 + 19 - 35")
     assert get_reward("program")([two], PAPER)[0].total == pytest.approx(0.5)
@@ -95,26 +104,38 @@ def test_the_value_of_a_program(program, value):
 def test_numbers_are_those_behind_the_final_value():
     assert earned("a = 44 + 19\nanswer = a + 35") == 1
     assert earned("a = 44 - 19\nb = a * 35\nc = 44 + 19\nanswer = c + 35") == 1  # tries and drops
-    assert earned("a = 44 + 19\nb = a + 35\nanswer = b + a - a") == pytest.approx(0.3)  # consumes 44 and 19 thrice
+    # consumes 44 and 19 thrice
+    assert earned("a = 44 + 19\nb = a + 35\nanswer = b + a - a") == pytest.approx(0.3)
     assert earned("a = 44 + 19 + 35\nanswer = a + 0") == pytest.approx(0.3)
     twice = Problem((7, 7, 3), 17)
-    assert earned("a = 7\nanswer = a + a + 3", twice) == 1  # the value stands for a 7 each time, and two are given
+    # the value stands for a 7 each time, and two are given
+    assert earned("a = 7\nanswer = a + a + 3", twice) == 1
     assert earned("a = 7\nanswer = a + 3", twice) == pytest.approx(0.3)
 
 
 def test_the_verdict_has_the_style_of_the_others():
     verdict = verify_program(answer("b = 44 + 19\nanswer = b + 35"), PAPER)
     assert (verdict.status, verdict.value, verdict.passed) == ("correct", 98, 5)
-    assert verdict.expression == parse("44 + 19 + 35") and verdict.assignments[0] == parse("44 + 19")
+    assert verdict.expression == parse("44 + 19 + 35") and verdict.assignments[0] == parse(
+        "44 + 19"
+    )
     assert isinstance(verdict.value, Fraction)
-    statuses = [verify_program(answer(text), PAPER).status for text in ("a = 35", "a = 44 - 19 - 35", "a = b", "?")]
+    statuses = [
+        verify_program(answer(text), PAPER).status
+        for text in ("a = 35", "a = 44 - 19 - 35", "a = b", "?")
+    ]
     assert statuses == ["wrong_numbers", "wrong_value", "unparseable", "unparseable"]
     assert verify_program("", PAPER).status == "missing"
 
 
 def test_saved_programs_are_judged_by_their_own_verifier():
-    table = pd.DataFrame({"nums": [PAPER.nums], "target": [98], "completion": [answer("a = 44 + 19\nb = 35 + a")]})
-    assert judge(table, "program").loc[0, ["status", "solution"]].tolist() == ["correct", "19 + 44 + 35"]
+    table = pd.DataFrame(
+        {"nums": [PAPER.nums], "target": [98], "completion": [answer("a = 44 + 19\nb = 35 + a")]}
+    )
+    assert judge(table, "program").loc[0, ["status", "solution"]].tolist() == [
+        "correct",
+        "19 + 44 + 35",
+    ]
     assert judge(table)["status"].tolist() == ["unparseable"]
 
 
@@ -130,10 +151,48 @@ NOT_IN_THE_LANGUAGE = [
         "a = {44}",
         "a = [x for x in b]",
     ],
-    *["a = f'{44}'", "a = (b := 44)", "a := 44", "a = 44 ** 2", "a = 44 // 2", "a = 44 % 2", "a = 44 @ 2", "a = ~44"],
-    *["a += 44", "a: int = 44", "a = b = 44", "a, b = 44, 19", "a.b = 44", "a[0] = 44", "a = 44; b = 19", "(a) = 44"],
-    *["a = True", "a = None", "a = 44 if 1 else 2", "a = 1 or 2", "a = not 1", "a = 44 < 19", "a = lambda: 44", "a ="],
-    *["a = 4.4", "a = 4e4", "a = 0x44", "a = 4_4", "a = 44j", "a = 044", "a = '44'", "a = 44 19", "a = 44(19)", "44"],
+    *[
+        "a = f'{44}'",
+        "a = (b := 44)",
+        "a := 44",
+        "a = 44 ** 2",
+        "a = 44 // 2",
+        "a = 44 % 2",
+        "a = 44 @ 2",
+        "a = ~44",
+    ],
+    *[
+        "a += 44",
+        "a: int = 44",
+        "a = b = 44",
+        "a, b = 44, 19",
+        "a.b = 44",
+        "a[0] = 44",
+        "a = 44; b = 19",
+        "(a) = 44",
+    ],
+    *[
+        "a = True",
+        "a = None",
+        "a = 44 if 1 else 2",
+        "a = 1 or 2",
+        "a = not 1",
+        "a = 44 < 19",
+        "a = lambda: 44",
+        "a =",
+    ],
+    *[
+        "a = 4.4",
+        "a = 4e4",
+        "a = 0x44",
+        "a = 4_4",
+        "a = 44j",
+        "a = 044",
+        "a = '44'",
+        "a = 44 19",
+        "a = 44(19)",
+        "44",
+    ],
     *[
         "a = ４４",
         "ａ = 44",
@@ -148,9 +207,26 @@ NOT_IN_THE_LANGUAGE = [
         "a = 4 + None",
         "is = 4",
     ],
-    *["a = 1" + "0" * 30, "a = (yield)", "a = await 4", "def a(): pass", "a = 44 +\n19", "a == 44", "pass", "a", ""],
+    *[
+        "a = 1" + "0" * 30,
+        "a = (yield)",
+        "a = await 4",
+        "def a(): pass",
+        "a = 44 +\n19",
+        "a == 44",
+        "pass",
+        "a",
+        "",
+    ],
 ]
-UNRUNNABLE = ["a = b", "a = a", "a = a\na = 1", "a = 1\nb = 0 / -0 * a", "a = 44 / 0", "a = 44 / (19 - 19)"]
+UNRUNNABLE = [
+    "a = b",
+    "a = a",
+    "a = a\na = 1",
+    "a = 1\nb = 0 / -0 * a",
+    "a = 44 / 0",
+    "a = 44 / (19 - 19)",
+]
 UNRUNNABLE += ["a = 9\n" + "a = a * a\n" * 60, "answer = Answer"]
 
 
@@ -214,7 +290,9 @@ def test_hostile_programs_get_their_verdict_in_linear_time(program):
 # --- properties -----------------------------------------------------------------------------------
 
 SOME = st.integers(0, 12)
-TREES = st.recursive(SOME.map(Num), lambda t: st.builds(BinOp, st.sampled_from("+-*/"), t, t), max_leaves=8)
+TREES = st.recursive(
+    SOME.map(Num), lambda t: st.builds(BinOp, st.sampled_from("+-*/"), t, t), max_leaves=8
+)
 
 
 @settings(max_examples=200, deadline=None)
@@ -256,10 +334,15 @@ def test_a_free_answer_is_a_one_line_program(span):
 def test_any_text_gets_a_verdict_whose_checks_are_nested(text):
     for completion in (text, answer(text)):
         verdict = verify_program(completion, PAPER)
-        assert (verdict.passed == 0) == (answer_span(completion) is None) == (verdict.status == "missing")
+        assert (
+            (verdict.passed == 0)
+            == (answer_span(completion) is None)
+            == (verdict.status == "missing")
+        )
         assert (verdict.expression is None) == (verdict.passed < 3)
         assert (verdict.passed >= 4) == (
-            verdict.expression is not None and sorted(leaves(verdict.expression)) == sorted(PAPER.nums)
+            verdict.expression is not None
+            and sorted(leaves(verdict.expression)) == sorted(PAPER.nums)
         )
 
 
@@ -279,8 +362,13 @@ def test_demonstrated_programs_run_and_say_what_they_do(solved):
         attempts = [e for e in verdict.assignments if sorted(leaves(e)) == sorted(problem.nums)]
         assert len(attempts) == 1 + i % 2 == text.count("?")
         for line, expr in zip(text.split("\n")[1:-1], verdict.assignments, strict=True):
-            *_, last = line.partition(" # ")[2].split(", ")  # a comment's equations end in the line's value
-            stated = line.partition(" # ")[2].removesuffix(f", {last}") if "?" in last else line.partition(" # ")[2]
+            # a comment's equations end in the line's value
+            *_, last = line.partition(" # ")[2].split(", ")
+            stated = (
+                line.partition(" # ")[2].removesuffix(f", {last}")
+                if "?" in last
+                else line.partition(" # ")[2]
+            )
             assert int(stated.rpartition(" = ")[2]) == evaluate(expr)
         verdicts.append(verdict)
         lengths.append(len(tokenizer(text).input_ids))
@@ -291,4 +379,6 @@ def test_demonstrated_programs_run_and_say_what_they_do(solved):
 def test_every_style_that_is_demonstrated_has_its_prompt_and_its_verifier():
     """Other wordings and templates of a prompt go with the same demonstrations and verifiers."""
     styles = {re.sub("_?(words|chat)$", "", name) or "free" for name in VERIFIERS}
-    assert {name.partition("_")[0] for name in DEMONSTRATIONS} == styles and set(VERIFIERS) <= set(PROMPTS)
+    assert {name.partition("_")[0] for name in DEMONSTRATIONS} == styles and set(VERIFIERS) <= set(
+        PROMPTS
+    )

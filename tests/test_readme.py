@@ -1,4 +1,5 @@
-"""The documents are true: their numbers are those of figures/ and of published runs, and everything they name exists.
+"""The documents are true: their numbers are those of figures/ and of published runs, and everything
+they name exists.
 
 `python -m lib.runs documents` writes these numbers into README.md and notebooks/README.md.
 """
@@ -19,7 +20,10 @@ from lib.study.documents import LOGS, README, figures, refreshed
 
 LIB = ROOT / "lib/README.md"
 LISTED = ["git", "ls-files", "-co", "--exclude-standard", "*.md"]  # what is or could be committed
-DOCUMENTS = [ROOT / name for name in subprocess.run(LISTED, cwd=ROOT, capture_output=True, text=True).stdout.split()]
+DOCUMENTS = [
+    ROOT / name
+    for name in subprocess.run(LISTED, cwd=ROOT, capture_output=True, text=True).stdout.split()
+]
 NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
 STUDIES = ["ast", "program", "dense", "trace", "agent", "coverage"]
 
@@ -28,24 +32,45 @@ STUDIES = ["ast", "program", "dense", "trace", "agent", "coverage"]
 def test_a_document_has_the_numbers_of_the_figures_and_of_the_runs(path, parts):
     text = path.read_text()
     assert text.count(": begin -->") == parts
-    assert refreshed(text) == text, f"`.venv/bin/python -m lib.runs documents` writes them into {path}"
+    assert refreshed(text) == text, (
+        f"`.venv/bin/python -m lib.runs documents` writes them into {path}"
+    )
 
 
-LOGGED_BY = {"sft": "10", "rloo": "11", "preference": "13", "pairs": "12", "actions": "14", "mix": "19", "exact": "81"}
+LOGGED_BY = {
+    "sft": "10",
+    "rloo": "11",
+    "preference": "13",
+    "pairs": "12",
+    "actions": "14",
+    "mix": "19",
+    "exact": "81",
+}
 
 
 @pytest.mark.parametrize("kind, notebook", LOGGED_BY.items())
 def test_every_column_of_metrics_csv_is_defined(kind, notebook):
-    """In the part of the page about that notebook: all that published runs have written, and nothing else."""
-    written = {name for path in REFERENCE.glob(f"*/{kind}/*/*/metrics.csv") for name in pd.read_csv(path, nrows=0)}
-    general, *sections = re.split("\n### ", LOGS.read_text().split("## The columns of metrics.csv")[1])[1:]
+    """In the part of the page about that notebook: all that published runs have written, and
+    nothing else."""
+    written = {
+        name
+        for path in REFERENCE.glob(f"*/{kind}/*/*/metrics.csv")
+        for name in pd.read_csv(path, nrows=0)
+    }
+    general, *sections = re.split(
+        "\n### ", LOGS.read_text().split("## The columns of metrics.csv")[1]
+    )[1:]
     if notebook in ("10", "11", "13"):
         part = next(part for part in sections if f"(notebook {notebook})" in part.splitlines()[0])
-        rows = [line.split("|")[1] for line in (general + part).splitlines() if line.startswith("| `")]
+        rows = [
+            line.split("|")[1] for line in (general + part).splitlines() if line.startswith("| `")
+        ]
     else:
         rows = [line for line in sections[-1].splitlines() if line.startswith(f"| [{notebook}]")]
     defined = {name for row in rows for name in re.findall("`([^`]+)`", row)}
-    assert {re.sub(r"^bucket\d+$", "bucket0", name) for name in written} - {"step"} <= defined, written - defined
+    assert {re.sub(r"^bucket\d+$", "bucket0", name) for name in written} - {"step"} <= defined, (
+        written - defined
+    )
     # the last three: of runs that are not published yet
     unseen = {"step", "bucket1", "predicted", "reward_agrees", "learning_rate"}
     unseen -= {"learning_rate"} if kind != "exact" else set()
@@ -62,7 +87,12 @@ def test_what_the_table_of_reports_says_has_the_numbers_of_the_figures():
     """Its sentences are written by hand; these are all of their numbers about what we find."""
     said = README.read_text().split("## The five reports")[1].split("## Results")[0]
     sweep = figures("ast_table2", "set", "method", "metric", "baseline")
-    loss = -100 * sweep.loc[("heldout_1000", "rloo/ast_tau3", "pass@1", "rloo/sparse"), ["low", "estimate", "high"]]
+    loss = (
+        -100
+        * sweep.loc[
+            ("heldout_1000", "rloo/ast_tau3", "pass@1", "rloo/sparse"), ["low", "estimate", "high"]
+        ]
+    )
     high, middle, low = loss.squeeze()
     assert f"{middle:.1f} points less at pass@1 (95% CI {low:.1f} to {high:.1f})" in said
     of = documents.levels()["estimate"]
@@ -73,10 +103,15 @@ def test_what_the_table_of_reports_says_has_the_numbers_of_the_figures():
     sixteen = 16 * tokens["sft/free", "pass@1"]
     single = 16 * tokens["sft/pick one by one", "pass@1"]
     search = games.loc[("sft/pick 16/16", "any")]
-    assert f"search solves {100 * search['estimate']:.1f}%, for {search['tokens'] / sixteen:.1f} times the" in said
+    assert (
+        f"search solves {100 * search['estimate']:.1f}%, for {search['tokens'] / sixteen:.1f} times the"
+        in said
+    )
     assert f"of sixteen SFT answers ({100 * of['sft/free', 'pass@16']:.1f}%)" in said
     ours = 100 * of["sft/pick one by one", "pass@16"]
-    assert f"sixteen games without search solve {ours:.1f}%, for {single / sixteen:.1f} times" in said
+    assert (
+        f"sixteen games without search solve {ours:.1f}%, for {single / sixteen:.1f} times" in said
+    )
     picked = games.loc[("sft/pick 16/16", "pass@1"), "estimate"] / search["estimate"]
     assert f"{10 * picked:.0f}" == "3" and "in three of ten problems" in said
     illegal = 100 * games.loc[("sft/pick 16/16", "rejected"), "estimate"]
@@ -91,7 +126,9 @@ def test_every_word_that_the_readme_counts_is_explained():
 
 
 STUDY_NOTEBOOKS = [
-    path for path in NOTEBOOKS if path.stem > "2" and path.stem[:2] not in ("62", "63", "81", "82", "91")
+    path
+    for path in NOTEBOOKS
+    if path.stem > "2" and path.stem[:2] not in ("62", "63", "81", "82", "91")
 ]
 
 
@@ -99,11 +136,15 @@ STUDY_NOTEBOOKS = [
 def test_what_a_study_says_it_learned_has_the_answers_of_its_claims(path):
     """Five sentences, and behind them the claims that they rest on, with today's answers."""
     opening = "".join(json.loads(path.read_text())["cells"][0]["source"])
-    sentences, stated = re.search(r"\*\*What we learned\.\*\*(.*?)\*\((.*?)\)\*", opening, re.DOTALL).groups()
+    sentences, stated = re.search(
+        r"\*\*What we learned\.\*\*(.*?)\*\((.*?)\)\*", opening, re.DOTALL
+    ).groups()
     assert len(re.findall(r"[.?!](?=\s)", sentences + "\n")) == 5
     answers = pd.read_csv(FIGURES / "grand_claims.csv").set_index("id")["answer"]
     told = re.findall(r"`(\w+-\w+)`\s+(\w+)", stated)
-    assert len(told) >= 4 and {name: answers[name] for name, _ in told} == dict(told), "write the sentences anew"
+    assert len(told) >= 4 and {name: answers[name] for name, _ in told} == dict(told), (
+        "write the sentences anew"
+    )
 
 
 def test_the_rollout_in_the_readme_is_a_policys_and_correct():
@@ -118,7 +159,9 @@ def test_the_rollout_in_the_readme_is_a_policys_and_correct():
 
 
 def test_the_map_has_every_notebook_once():
-    linked = re.findall(r"\]\(notebooks/(\w+)\.ipynb\)", README.read_text().split("<!-- notebooks: begin")[1])
+    linked = re.findall(
+        r"\]\(notebooks/(\w+)\.ipynb\)", README.read_text().split("<!-- notebooks: begin")[1]
+    )
     assert sorted(linked) == sorted(path.stem for path in (ROOT / "notebooks").glob("*.ipynb"))
 
 
@@ -126,7 +169,9 @@ def test_the_table_of_all_claims_has_each_studys_answers():
     grand = pd.read_csv(FIGURES / "grand_claims.csv").set_index("id")["alone"]
     for path in FIGURES.glob("*_claims.csv"):
         said = pd.read_csv(path).set_index("id")["alone"]
-        assert (grand[said.index] == said).all(), f"{path.name} is newer or older than grand_claims.csv: `make figures`"
+        assert (grand[said.index] == said).all(), (
+            f"{path.name} is newer or older than grand_claims.csv: `make figures`"
+        )
 
 
 def test_the_readme_is_short():
@@ -152,16 +197,21 @@ def written(path: Path) -> str:
     return "\n\n".join("".join(cell["source"]) for cell in cells if cell["cell_type"] == "markdown")
 
 
-@pytest.mark.parametrize("path", [*DOCUMENTS, *NOTEBOOKS], ids=lambda path: path.relative_to(ROOT).as_posix())
+@pytest.mark.parametrize(
+    "path", [*DOCUMENTS, *NOTEBOOKS], ids=lambda path: path.relative_to(ROOT).as_posix()
+)
 def test_every_link_leads_somewhere(path):
-    """To a file of the repository and, where it names one, to a heading of it, by GitHub's rule for anchors."""
+    """To a file of the repository and, where it names one, to a heading of it, by GitHub's rule for
+    anchors."""
     text = re.sub(r"```.*?```|`[^`\n]*`", "", written(path), flags=re.DOTALL)
     for address in re.findall(r"\]\(([^)\s]+)\)", text):
         file, _, anchor = address.partition("#")
         target = (path.parent / file).resolve() if file else path
         assert target.exists() and ROOT in target.parents, f"{path.name}: {address}"
         headings = re.findall(r"^#+ (.*)", written(target), re.MULTILINE) if anchor else [""]
-        anchors = [re.sub(r"[^\w -]", "", heading).lower().replace(" ", "-") for heading in headings]
+        anchors = [
+            re.sub(r"[^\w -]", "", heading).lower().replace(" ", "-") for heading in headings
+        ]
         assert anchor in anchors, f"{path.name}: {address}"
 
 
@@ -169,12 +219,16 @@ def test_a_reference_to_a_notebook_is_a_link():
     """In documents and notebooks: neither `20_ast` in code marks nor a bare "notebook 20"."""
     for path in [*DOCUMENTS, *NOTEBOOKS]:
         text = re.sub(r"```.*?```", "", written(path), flags=re.DOTALL)
-        bare = re.findall(r"`\d\d_[a-z_]+`|[Nn]otebooks? \d\d\b", re.sub(r"^#+ .*", "", text, flags=re.MULTILINE))
+        bare = re.findall(
+            r"`\d\d_[a-z_]+`|[Nn]otebooks? \d\d\b", re.sub(r"^#+ .*", "", text, flags=re.MULTILINE)
+        )
         assert not bare, f"{path.relative_to(ROOT)}: {bare}"
 
 
 def test_the_version_is_the_same_everywhere():
-    version = re.search(r'^version = "(.+)"', (ROOT / "pyproject.toml").read_text(), re.MULTILINE)[1]
+    version = re.search(r'^version = "(.+)"', (ROOT / "pyproject.toml").read_text(), re.MULTILINE)[
+        1
+    ]
     citation = (ROOT / "CITATION.cff").read_text()
     assert f"\nversion: {version}\n" in citation and re.search(
         r"^date-released: \d{4}-\d\d-\d\d$", citation, re.MULTILINE
@@ -184,9 +238,11 @@ def test_the_version_is_the_same_everywhere():
 
 @pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: path.relative_to(ROOT).as_posix())
 def test_every_file_named_is_there(path):
-    """Whatever stands in code marks and looks like a committed file: from the root, or from the document's folder."""
+    """Whatever stands in code marks and looks like a committed file: from the root, or from the
+    document's folder."""
     for name in re.findall(
-        r"`((?:lib|data|tests|notebooks|figures|paper|models|problems|reference)/[\w/.-]+)`", path.read_text()
+        r"`((?:lib|data|tests|notebooks|figures|paper|models|problems|reference)/[\w/.-]+)`",
+        path.read_text(),
     ):
         if not name.startswith(("data/runs", "notebooks/70_")):  # yours
             assert (ROOT / name).exists() or (path.parent / name).exists(), f"{path.name}: {name}"
@@ -201,7 +257,11 @@ def test_the_readme_of_lib_lists_every_file():
         listed |= {package + name for name in names}
         package = names[0] if names[0].endswith("/") else package
     paths = [path.relative_to(ROOT / "lib").as_posix() for path in (ROOT / "lib").rglob("*.*")]
-    files = {path for path in paths if path.endswith((".py", ".html", ".mplstyle")) and not path.startswith("runs/")}
+    files = {
+        path
+        for path in paths
+        if path.endswith((".py", ".html", ".mplstyle")) and not path.startswith("runs/")
+    }
     files -= {path for path in files if path.endswith("__init__.py")}
     assert listed == files | {"game/", "learn/", "study/", "runs/"}
 
@@ -216,14 +276,22 @@ def test_the_data_card_counts_the_problems():
     manifest = pd.read_json(PROBLEMS / "manifest.json", orient="index")["rows"]
     card = (DATA / "README.md").read_text()
     for name, rows in manifest.items():
-        label = f"`{name.split('/')[0]}` train" if name.endswith("/train") else f"`{name.split('/')[1]}`"
+        label = (
+            f"`{name.split('/')[0]}` train"
+            if name.endswith("/train")
+            else f"`{name.split('/')[1]}`"
+        )
         label = f"`{name.split('/')[0]}`" if name.endswith("/test") else label
         if not name.startswith(("5num/t", "5num/h", "6num")) or name == "5num/train":
             assert re.search(rf"{re.escape(label)}.*\| {rows:,} \|", card), name
 
 
 @pytest.mark.parametrize(
-    "name, columns", [("choices", ["study", "choice", "what", "why"]), ("tried", ["date", "tried", "seen", "instead"])]
+    "name, columns",
+    [
+        ("choices", ["study", "choice", "what", "why"]),
+        ("tried", ["date", "tried", "seen", "instead"]),
+    ],
 )
 def test_the_tables_of_choices_are_whole(name, columns):
     table = pd.read_csv(PAPER / f"{name}.csv", keep_default_na=False)
@@ -239,5 +307,7 @@ def test_a_sentence_whose_answer_has_changed_is_named(monkeypatch):
         return table.assign(verdict="open") if name == "grand_claims" else table
 
     monkeypatch.setattr(documents, "figures", changed)
-    with pytest.raises(documents.DocumentError, match=r"write the sentences on our own two studies anew: .*exact-5"):
+    with pytest.raises(
+        documents.DocumentError, match=r"write the sentences on our own two studies anew: .*exact-5"
+    ):
         documents.findings("")

@@ -1,6 +1,6 @@
-"""Claims of several kinds, recomputed from the published files by independent code: another parser, another pass@k, the
-interval written out, and pairs by the hashes in run.json. From lib it uses only the evaluator that is tested against it
-and the reader of steps."""
+"""Claims of several kinds, recomputed from the published files by independent code: another parser,
+another pass@k, the interval written out, and pairs by the hashes in run.json. From lib it uses only
+the evaluator that is tested against it and the reader of steps."""
 
 import ast
 import json
@@ -61,24 +61,33 @@ def runs_of(name):
 
 @cache
 def tally(name):
-    """Completions of each problem of heldout_1000, and how many are right, a pair of series a run."""
+    """Completions of each problem of heldout_1000, and how many are right, a pair of series a
+    run."""
     table = []
     for folder in runs_of(f"sample/{name}"):
         rows = pd.read_parquet(folder / "generations.parquet").query("set == 'heldout_1000'")
         asked = zip(rows["completion"], rows["nums"], rows["target"], strict=True)
-        right = [solves(text, list(nums), target, "program" in name) for text, nums, target in asked]
-        table.append([(rows["count"] * weight).groupby(rows.problem).sum() for weight in (1, right)])
+        right = [
+            solves(text, list(nums), target, "program" in name) for text, nums, target in asked
+        ]
+        table.append(
+            [(rows["count"] * weight).groupby(rows.problem).sum() for weight in (1, right)]
+        )
     return table
 
 
 def solved_at(name, k):
     """(runs, problems) of pass@k on heldout_1000."""
-    chances = [[1 - math.comb(m - h, k) / math.comb(m, k) for m, h in zip(n, c, strict=True)] for n, c in tally(name)]
+    chances = [
+        [1 - math.comb(m - h, k) / math.comb(m, k) for m, h in zip(n, c, strict=True)]
+        for n, c in tally(name)
+    ]
     return np.array(chances)
 
 
 def line(name):
-    """Names of the policies behind a run, and the hash by which run.json names the first of them."""
+    """Names of the policies behind a run, and the hash by which run.json names the first of
+    them."""
     record = json.loads((CPU / name / "run.json").read_text())
     for key in ("init", "policy"):
         parent = "/".join(str(record["parameters"].get(key)).split("/")[-3:])
@@ -89,9 +98,9 @@ def line(name):
 
 
 def interval(weights, tables, labels=None, lent=None):
-    """Of a weighted sum of methods' means: estimate, low, high. tables: (runs, problems) by method; labels: by method,
-    of each run, what says which runs are pairs (their number); lent: by method, variance and degrees of freedom that
-    fewer than four runs borrow."""
+    """Of a weighted sum of methods' means: estimate, low, high. tables: (runs, problems) by method;
+    labels: by method, of each run, what says which runs are pairs (their number); lent: by method,
+    variance and degrees of freedom that fewer than four runs borrow."""
     labels = labels or {method: range(len(table)) for method, table in tables.items()}
     values = sum(weight * tables[method].mean(axis=0) for method, weight in weights.items())
     problems, counts = len(values), [len(tables[method]) for method in weights]
@@ -100,22 +109,35 @@ def interval(weights, tables, labels=None, lent=None):
     if lent and min(counts) < 4 <= max(counts):  # each method alone, added as Welch does
         for method, weight in weights.items():
             runs, (variance, more) = len(tables[method]), lent[method]
-            rows, df, share = tables[method] - tables[method].mean(axis=0), runs - 1, weight**2 / runs
+            rows, df, share = (
+                tables[method] - tables[method].mean(axis=0),
+                runs - 1,
+                weight**2 / runs,
+            )
             mine = share * (rows.mean(axis=1) ** 2).sum() / max(df, 1)
             rest = ((rows - rows.mean(axis=1, keepdims=True)) ** 2).sum() / max(df, 1)
             mistaken = share * rest / problems / (problems - 1)
             if runs < 4 and lends(mine, share * variance + mistaken, df, more):
-                mine, df = (df * mine + more * (share * variance + mistaken)) / (df + more), df + more
+                mine, df = (
+                    (df * mine + more * (share * variance + mistaken)) / (df + more),
+                    df + more,
+                )
                 borrows = True
             each.append((mine, mistaken, mine**2 / df if df else 0))
     if borrows:
         seen, noise, below = np.sum(each, axis=0)
-        run_by_run = stats.t.ppf(0.975, seen**2 / below) ** 2 * seen - stats.t.ppf(0.975, problems - 1) ** 2 * noise
+        run_by_run = (
+            stats.t.ppf(0.975, seen**2 / below) ** 2 * seen
+            - stats.t.ppf(0.975, problems - 1) ** 2 * noise
+        )
         half = np.sqrt(first + max(0, run_by_run))
     elif min(counts) == 1:
         own = {m: weight**2 / len(tables[m]) for m, weight in weights.items()}
         alone = lent and sum(own[m] * lent[m][0] for m in weights)
-        half = np.sqrt(first + (stats.t.ppf(0.975, min(lent[m][1] for m in weights)) ** 2 * alone if lent else 0))
+        half = np.sqrt(
+            first
+            + (stats.t.ppf(0.975, min(lent[m][1] for m in weights)) ** 2 * alone if lent else 0)
+        )
     else:
         moves = {}
         for method, weight in weights.items():
@@ -124,13 +146,24 @@ def interval(weights, tables, labels=None, lent=None):
                 moves.setdefault(label, np.zeros(problems))
                 moves[label] += weight * row * np.sqrt(1 / count / (count - 1))
         seen = sum(move.mean() ** 2 for move in moves.values())
-        noise = sum(((move - move.mean()) ** 2).sum() for move in moves.values()) / problems / max(problems - 1, 1)
+        noise = (
+            sum(((move - move.mean()) ** 2).sum() for move in moves.values())
+            / problems
+            / max(problems - 1, 1)
+        )
         off = stats.t.ppf(0.975, max(problems - 1, 1)) ** 2 * noise if problems > 1 else 0
         freedom = min(counts) - 1
-        variance = sum(weight**2 / len(tables[m]) * lent[m][0] for m, weight in weights.items()) if lent else 0
+        variance = (
+            sum(weight**2 / len(tables[m]) * lent[m][0] for m, weight in weights.items())
+            if lent
+            else 0
+        )
         more = min(lent[method][1] for method in weights) if lent else 0
         if lent and max(counts) < 4 and lends(seen, variance + noise, freedom, more):
-            seen, freedom = (freedom * seen + more * (variance + noise)) / (freedom + more), freedom + more
+            seen, freedom = (
+                (freedom * seen + more * (variance + noise)) / (freedom + more),
+                freedom + more,
+            )
         half = np.sqrt(first + max(0, stats.t.ppf(0.975, freedom) ** 2 * seen - off))
     mean, first_table = values.mean(), tables[next(iter(weights))]
     if list(weights.values()) == [1.0] and first_table.min() >= 0 and first_table.max() <= 1:
@@ -140,20 +173,23 @@ def interval(weights, tables, labels=None, lent=None):
 
 
 def lends(own, loan, df, more):
-    """Whether runs whose mean has the variance `own` may borrow `loan`: where chance makes such a ratio in a quarter of
-    cases or more."""
+    """Whether runs whose mean has the variance `own` may borrow `loan`: where chance makes such a
+    ratio in a quarter of cases or more."""
     return df == 0 or stats.f.sf(own / loan, df, more) >= 0.25
 
 
 def lent_to(weights, metric):
-    """What methods with few runs borrow, by method; None where the table has not the metric of all their trainers, or
-    where programs, DPO, or unanswered and wrong numbers of traces are compared."""
+    """What methods with few runs borrow, by method; None where the table has not the metric of all
+    their trainers, or where programs, DPO, or unanswered and wrong numbers of traces are
+    compared."""
     names = " ".join(weights)
     shares = metric in ("missing", "wrong_numbers") and "trace" in names
     programs = {name for name in weights if name.startswith(("rloo/program", "sft/program"))}
     if shares or programs or "preference/dpo" in names or "agent_" in names:
         return None
-    table = pd.read_csv(ROOT / "data/spreads.csv").set_index(["trainer", "metric"])[["variance", "freedom"]]
+    table = pd.read_csv(ROOT / "data/spreads.csv").set_index(["trainer", "metric"])[
+        ["variance", "freedom"]
+    ]
     found = {method: (method.split("/")[0].replace("mix", "rloo"), metric) for method in weights}
     return (
         {method: tuple(table.loc[key]) for method, key in found.items()}
@@ -163,12 +199,17 @@ def lent_to(weights, metric):
 
 
 def evaluated(paper, ids, names, logs=()):
-    """Estimate, low and high of some claims as the evaluator has them, from these methods' runs alone."""
+    """Estimate, low and high of some claims as the evaluator has them, from these methods' runs
+    alone."""
     asked = claims.planned(paper).query("id in @ids")
     judged = judging.samples([CPU / f"sample/{name}/*" for name in names], sets=["heldout_1000"])
-    scores = metrics.problem_scores(metrics.counts(judged), (1, 2, 16), ()).join(metrics.text_scores(judged))
+    scores = metrics.problem_scores(metrics.counts(judged), (1, 2, 16), ()).join(
+        metrics.text_scores(judged)
+    )
     logged = metrics.log_scores(judging.logs([CPU / name / "*" for name in logs]), asked["metric"])
-    answered = claims.evaluate(asked, pd.concat([scores, intervals.of_logs(logged)] if logs else [scores]))
+    answered = claims.evaluate(
+        asked, pd.concat([scores, intervals.of_logs(logged)] if logs else [scores])
+    )
     return answered.set_index("id")[["estimate", "low", "high"]].astype(float)
 
 
@@ -191,24 +232,37 @@ def test_accuracy_coverage_and_own_starts():
 def test_different_texts_and_a_training_log():
     different = {}
     for method in ("rloo/trace_gated", "rloo/trace_outcome"):
-        files = [folder / "generations.parquet" for folder in runs_of(f"sample/{method.replace('/', '_')}")]
+        files = [
+            folder / "generations.parquet"
+            for folder in runs_of(f"sample/{method.replace('/', '_')}")
+        ]
         tables = [pd.read_parquet(file).query("set == 'heldout_1000'") for file in files]
-        different[method] = np.array([table.groupby("problem")["completion"].nunique() for table in tables])
+        different[method] = np.array(
+            [table.groupby("problem")["completion"].nunique() for table in tables]
+        )
     found = evaluated("trace", ["trace-26"], ["rloo_trace_gated", "rloo_trace_outcome"])
     weights = {"rloo/trace_gated": 1, "rloo/trace_outcome": -1}
     by_hand = interval(weights, different, lent=lent_to(weights, "distinct completions"))
     np.testing.assert_allclose(found.loc["trace-26"], by_hand, atol=1e-12)
 
-    entropy = [pd.read_csv(folder / "metrics.csv")["entropy"] for folder in runs_of("rloo/sparse_k16")]
-    falls = np.array([[log[-28:].mean() - log[:28].mean()] for log in entropy])  # fifths of 140 updates
+    entropy = [
+        pd.read_csv(folder / "metrics.csv")["entropy"] for folder in runs_of("rloo/sparse_k16")
+    ]
+    # fifths of 140 updates
+    falls = np.array([[log[-28:].mean() - log[:28].mean()] for log in entropy])
     found = evaluated("program", ["program-12"], ["sft_free"], ["rloo/sparse_k16"])
-    np.testing.assert_allclose(found.loc["program-12"], interval({"rloo/a": 1}, {"rloo/a": falls}), atol=1e-12)
+    np.testing.assert_allclose(
+        found.loc["program-12"], interval({"rloo/a": 1}, {"rloo/a": falls}), atol=1e-12
+    )
 
 
 def step_reward(text, problem):
-    """Eq. 6 of `dense` for a wrong completion, with two weights of .05 and each count of different steps bounded."""
+    """Eq. 6 of `dense` for a wrong completion, with two weights of .05 and each count of different
+    steps bounded."""
     steps = [step.legal for step in verify_steps(text, problem) if not step.repeated]
-    legal, invalid = (count / (count + len(problem.nums) - 1) for count in (sum(steps), len(steps) - sum(steps)))
+    legal, invalid = (
+        count / (count + len(problem.nums) - 1) for count in (sum(steps), len(steps) - sum(steps))
+    )
     return 0.05 * legal - 0.05 * invalid
 
 
@@ -222,25 +276,34 @@ def test_the_spread_of_the_dense_reward_where_all_fail():
                 problem = Problem(tuple(map(int, nums)), int(target))
                 answered = 0.1 * group["completion"].str.contains("</answer>")
                 paid = [step_reward(text, problem) for text in group["completion"]] + answered
-                spreads["sft/free", int(folder.name), "heldout_1000", number] = paid.repeat(group["count"]).std(ddof=0)
+                spreads["sft/free", int(folder.name), "heldout_1000", number] = paid.repeat(
+                    group["count"]
+                ).std(ddof=0)
     table = pd.Series(spreads, name="spread").rename_axis(metrics.KEYS).to_frame()
     committed = pd.read_csv(FIGURES / "dense_claims.csv").set_index("id").loc["dense-15b"]
-    np.testing.assert_allclose(committed["estimate"], intervals.estimates(table)["estimate"][0] - 0.03, rtol=1e-3)
+    np.testing.assert_allclose(
+        committed["estimate"], intervals.estimates(table)["estimate"][0] - 0.03, rtol=1e-3
+    )
 
 
 @cache
 def counted(name):
-    """Of each run of a sampling run's seeds on heldout_1000: samples and right ones by problem, by the published
-    verdicts; and what says of which other runs it is a pair."""
+    """Of each run of a sampling run's seeds on heldout_1000: samples and right ones by problem, by
+    the published verdicts; and what says of which other runs it is a pair."""
     found = []
     for folder in runs_of(f"sample/{name}"):
         rows = pd.read_parquet(folder / "generations.parquet", columns=["set", "problem", "count"])
         rows = rows[rows["set"] == "heldout_1000"]
         if not (folder / "verdicts.parquet").exists() or rows.empty:
             return None  # published since the verdicts were
-        right = pd.read_parquet(folder / "verdicts.parquet", columns=["correct"]).loc[rows.index, "correct"]
+        right = pd.read_parquet(folder / "verdicts.parquet", columns=["correct"]).loc[
+            rows.index, "correct"
+        ]
         right = right.to_numpy(bool)
-        each = [(rows["count"] * weight).groupby(rows["problem"]).sum().to_numpy() for weight in (1, right)]
+        each = [
+            (rows["count"] * weight).groupby(rows["problem"]).sum().to_numpy()
+            for weight in (1, right)
+        ]
         found.append((*each, (folder.name, *line(f"sample/{name}/{folder.name}"))))
     return found
 
@@ -253,7 +316,8 @@ def chance(n, c, ks):
 
 @cache
 def passed(method, metric):
-    """(runs, problems) of pass@k or its mean up to k, and the runs' labels; None where nothing is published."""
+    """(runs, problems) of pass@k or its mean up to k, and the runs' labels; None where nothing is
+    published."""
     policy, _, warmth = method.partition(" ")
     name = (f"hot_{policy}_{warmth}" if warmth else policy).replace("/", "_")
     if " " in warmth or not (CPU / "sample" / name).exists():
@@ -262,7 +326,9 @@ def passed(method, metric):
     ks = (k,) if metric.startswith("pass@") else tuple(range(1, k + 1))
     if runs is None or min(n.min() for n, *_ in runs) < k:
         return None
-    table = [[chance(m, h, ks) for m, h in zip(n.tolist(), c.tolist(), strict=True)] for n, c, _ in runs]
+    table = [
+        [chance(m, h, ks) for m, h in zip(n.tolist(), c.tolist(), strict=True)] for n, c, _ in runs
+    ]
     return np.array(table), [label for *_, label in runs]
 
 
@@ -270,13 +336,20 @@ def stated(low, high, direction, margin, seeds):
     if seeds == 1:
         return "open"
     if direction == "equal":
-        return "holds" if max(-low, high) < margin else "reversed" if max(low, -high) > margin else "open"
+        return (
+            "holds"
+            if max(-low, high) < margin
+            else "reversed"
+            if max(low, -high) > margin
+            else "open"
+        )
     low, high = (-high, -low) if direction.startswith("low") else (low, high)
     return "holds" if low > 0 else "reversed" if high < 0 else "open"
 
 
 def compared(claim):
-    """Answer, estimate, low and high of the weakest comparison of a claim; None where a method has no samples."""
+    """Answer, estimate, low and high of the weakest comparison of a claim; None where a method has
+    no samples."""
     first, *others = claim.runs.split(";")
     found = []
     for other in others or [None]:
@@ -287,37 +360,48 @@ def compared(claim):
             one, two = claim.starts.split(";")
             weights[one] -= 1
             weights[two] += claim.factor
-        known = {method: passed(method, claim.metric) for method, weight in weights.items() if weight}
+        known = {
+            method: passed(method, claim.metric) for method, weight in weights.items() if weight
+        }
         if not all(known.values()):
             return None
         tables, labels = ({method: both[i] for method, both in known.items()} for i in (0, 1))
         weights = {method: weights[method] for method in known}
-        estimate, *ends = interval(weights, tables, labels, lent_to(weights, claim.metric)) - claim.bound
+        estimate, *ends = (
+            interval(weights, tables, labels, lent_to(weights, claim.metric)) - claim.bound
+        )
         seeds = min(map(len, tables.values()))
         found.append((stated(*ends, claim.direction, claim.margin, seeds), estimate, *ends))
     sign = -1 if claim.direction.startswith("low") else 1
     return min(found, key=lambda one: (["reversed", "open", "holds"].index(one[0]), sign * one[1]))
 
 
-TABLES = {"ast": ["ast_sweeps", "ast_numbers"], "trace": ["trace", "trace_designs"]}  # others have one of their name
+# others have one of their name
+TABLES = {"ast": ["ast_sweeps", "ast_numbers"], "trace": ["trace", "trace_designs"]}
 
 
 @pytest.mark.parametrize("paper", ["ast", "program", "dense", "trace", "coverage"])
 def test_the_committed_answers_follow_from_the_published_files(paper):
     """Every claim on pass@k of heldout_1000, by the code above alone."""
-    committed = pd.concat(pd.read_csv(FIGURES / f"{name}_claims.csv") for name in TABLES.get(paper, [paper]))
+    committed = pd.concat(
+        pd.read_csv(FIGURES / f"{name}_claims.csv") for name in TABLES.get(paper, [paper])
+    )
     if "alone" not in committed:
         pytest.skip("figures/ holds answers of an earlier form: make figures")
-    asked = committed[(committed["set"] == "heldout_1000") & committed["metric"].str.contains("^(?:mean )?pass@")]
+    asked = committed[
+        (committed["set"] == "heldout_1000") & committed["metric"].str.contains("^(?:mean )?pass@")
+    ]
     asked = asked[
-        asked["direction"].isin(["higher", "lower", "highest", "lowest", "equal"]) & asked["n_problems"].notna()
+        asked["direction"].isin(["higher", "lower", "highest", "lowest", "equal"])
+        & asked["n_problems"].notna()
     ]
     seen = 0
     for claim in asked.fillna({"starts": ""}).itertuples():
         if found := compared(claim):
             assert found[0] == claim.alone, claim.id
             numbers = [claim.estimate, claim.low, claim.high]
-            np.testing.assert_allclose(found[1:], numbers, rtol=1e-5, atol=1e-9, err_msg=claim.id)  # rounded
+            # rounded
+            np.testing.assert_allclose(found[1:], numbers, rtol=1e-5, atol=1e-9, err_msg=claim.id)
             seen += 1
     assert seen >= 0.6 * len(asked) >= 4, (seen, len(asked))
 

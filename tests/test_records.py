@@ -33,21 +33,28 @@ def test_a_published_record_is_the_one_that_entered_the_history():
         record = json.loads(path.read_text())
         if restored(first_of(record), record) != record:
             changed.append(shown(path))
-    assert not changed, "rewritten since: `publish` a run that was made, or restore the file from git"
+    assert not changed, (
+        "rewritten since: `publish` a run that was made, or restore the file from git"
+    )
 
 
 def test_a_record_names_a_commit_of_the_history_and_has_the_hash_of_its_lib():
-    """Or a page says that the commit was not kept. With uncommitted changes the hash is another one."""
+    """Or a page says that the commit was not kept. With uncommitted changes the hash is another
+    one."""
     page = (REFERENCE / "README.md").read_text()
     commits = history.times() if firsts() else {}
     unknown = []
     for path in PUBLISHED:
         record = json.loads(path.read_text())
         is_lost = f"| {record['commit'][:8]} |" in page and f"`{record['run']}` " in page
-        has_its_code = record["commit"] in commits and (record["dirty"] or lib_at(record["commit"]) == record["lib"])
+        has_its_code = record["commit"] in commits and (
+            record["dirty"] or lib_at(record["commit"]) == record["lib"]
+        )
         if is_lost == has_its_code:
             unknown.append(shown(path))
-    assert not unknown, "data/reference/README.md names the runs whose commit is not in the history, and no others"
+    assert not unknown, (
+        "data/reference/README.md names the runs whose commit is not in the history, and no others"
+    )
 
 
 @cache
@@ -65,7 +72,9 @@ def test_hashes_were_added_to_the_files_that_a_run_wrote_and_to_no_others():
         record = json.loads(path.read_text())
         lengths = first_of(record).get("files", {})
         if record.get("migrated", {}).get("files"):
-            assert all(lengths[name] == entry["bytes"] for name, entry in record["files"].items()), path
+            assert all(
+                lengths[name] == entry["bytes"] for name, entry in record["files"].items()
+            ), path
 
 
 def test_an_id_is_that_of_one_execution_unless_the_record_says_that_it_repeats():

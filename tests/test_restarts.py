@@ -1,4 +1,5 @@
-"""Restarts by a policy's own check: the closed form against every order of the samples, hand cases, and properties."""
+"""Restarts by a policy's own check: the closed form against every order of the samples, hand cases,
+and properties."""
 
 from itertools import permutations
 
@@ -41,20 +42,26 @@ SAMPLES = st.lists(SAMPLE, min_size=1, max_size=5)
 @settings(deadline=None)
 @given(SAMPLES, st.integers(1, 5))
 def test_the_closed_form_is_the_mean_over_all_orders(samples, attempts):
-    table = restarts.tallies(judged([*samples, ("no", False, 5)]).assign(check=lambda t: t["check"].replace("", "no")))
-    samples = [(check or "no", right, length) for check, right, length in [*samples, ("no", False, 5)]]
+    table = restarts.tallies(
+        judged([*samples, ("no", False, 5)]).assign(check=lambda t: t["check"].replace("", "no"))
+    )
+    samples = [
+        (check or "no", right, length) for check, right, length in [*samples, ("no", False, 5)]
+    ]
     attempts = min(attempts, len(samples))
     found = restarts.restarted(table, attempts).iloc[0]
     assert np.allclose(found[["accuracy", "tokens"]], by_hand(samples, attempts))
 
 
 def test_a_case_by_hand():
-    """Four samples: one says yes and is right; of three that say no one is right by luck. Two attempts accept the yes
-    with probability 1/2; otherwise the last answer is right once in three."""
+    """Four samples: one says yes and is right; of three that say no one is right by luck. Two
+    attempts accept the yes with probability 1/2; otherwise the last answer is right once in
+    three."""
     samples = [("yes", True, 30), ("no", True, 10), ("no", False, 10), ("no", False, 40)]
     found = restarts.restarted(restarts.tallies(judged(samples)), 2).iloc[0]
     assert found["accuracy"] == pytest.approx(1 / 2 + 1 / 2 * 1 / 3)
-    assert found["tokens"] == pytest.approx(1 / 2 * 30 + (1 + 3 / 4 - 1 / 2) * 20)  # 1 + 3/4 attempts
+    # 1 + 3/4 attempts
+    assert found["tokens"] == pytest.approx(1 / 2 * 30 + (1 + 3 / 4 - 1 / 2) * 20)
 
 
 @settings(deadline=None, max_examples=50)
@@ -69,7 +76,8 @@ def test_more_attempts_cost_more_and_one_attempt_is_pass_at_1(problems):
     assert (points["tokens"].diff(axis="columns").iloc[:, 1:] >= -1e-9).all(axis=None)
     trusted = table["right"] * (table["n"] - table["yes"]) >= table["lucky"] * table["yes"]
     rises = points["accuracy"].diff(axis="columns").iloc[:, 1:] >= -1e-9
-    assert rises[trusted & (table["yes"] > 0)].all(axis=None)  # where a yes is worth at least as much as a no
+    # where a yes is worth at least as much as a no
+    assert rises[trusted & (table["yes"] > 0)].all(axis=None)
     assert points["accuracy"].max(axis=None) <= 1 + 1e-9
 
 
@@ -91,13 +99,18 @@ def test_the_line_of_a_method_is_its_mean_over_problems():
     problems = [[("yes", True, 10), ("no", False, 20)], [("no", False, 30), ("no", True, 30)]]
     line = restarts.summary(restarts.tallies(judged(*problems))).set_index("attempts")
     assert list(line.index) == [1, 2] and list(line["runs"]) == [1, 1]
-    assert np.allclose(line["estimate"], [0.5, 0.75]) and np.allclose(line["tokens"], [22.5, (20 + 60) / 2])
+    assert np.allclose(line["estimate"], [0.5, 0.75]) and np.allclose(
+        line["tokens"], [22.5, (20 + 60) / 2]
+    )
 
 
 def test_what_was_not_sampled_is_not_known():
-    """No number below the cost of one sample, none beyond all samples, and an error for more attempts than samples."""
+    """No number below the cost of one sample, none beyond all samples, and an error for more
+    attempts than samples."""
     table = restarts.tallies(judged([("no", False, 10), ("no", False, 10)]))
-    assert restarts.at_tokens(table, 9.0).isna().all() and restarts.at_tokens(table, 21.0).isna().all()
+    assert (
+        restarts.at_tokens(table, 9.0).isna().all() and restarts.at_tokens(table, 21.0).isna().all()
+    )
     assert restarts.at_tokens(table, 20.0).eq(0).all()
     with pytest.raises(ValueError, match="draw more samples"):
         restarts.restarted(table, 3)
@@ -113,10 +126,16 @@ def test_a_policy_that_writes_no_check_has_no_number():
 
 
 def test_a_method_is_compared_with_its_start_run_by_run_for_as_many_tokens():
-    """The start is right in half of its samples and knows it: with 20 tokens it has two attempts for 10 each."""
-    start = [judged([("yes", True, 10)] * 2 + [("no", False, 10)] * 2, method="sft/free", seed=s) for s in (0, 1)]
+    """The start is right in half of its samples and knows it: with 20 tokens it has two attempts
+    for 10 each."""
+    start = [
+        judged([("yes", True, 10)] * 2 + [("no", False, 10)] * 2, method="sft/free", seed=s)
+        for s in (0, 1)
+    ]
     tokens = restarts.restarted(restarts.tallies(start[0]), 2)["tokens"].iloc[0]
-    trained = judged([("yes", True, tokens)] * 3 + [("no", False, tokens)], method="rloo/sparse", seed=1)
+    trained = judged(
+        [("yes", True, tokens)] * 3 + [("no", False, tokens)], method="rloo/sparse", seed=1
+    )
     found = restarts.against_start(restarts.tallies(pd.concat([*start, trained])))
     assert list(found.index) == [("rloo/sparse", 1, "held", 0)]
     assert found[restarts.STARTED].iloc[0] == pytest.approx(5 / 6)
@@ -136,7 +155,9 @@ def test_a_method_is_compared_with_its_start_run_by_run_for_as_many_tokens():
     ],
 )
 def test_the_start_is_the_nearest_sft_policy_at_the_same_temperature(method, start):
-    assert restarts.begun_from(method, pd.Index(["sft/free", "sft/free T0.8", "sft/program"])) == start
+    assert (
+        restarts.begun_from(method, pd.Index(["sft/free", "sft/free T0.8", "sft/program"])) == start
+    )
 
 
 @pytest.mark.parametrize(
@@ -153,11 +174,15 @@ def test_the_last_check_counts(text, check):
 
 
 def test_published_samples_have_the_check_of_their_texts():
-    """SFT says yes in more than a third of its samples of four problems in nine, and is then nearly always right."""
+    """SFT says yes in more than a third of its samples of four problems in nine, and is then nearly
+    always right."""
     folder = "data/reference/cpu/sample/sft_free/0"
     found = judging.samples(folder, "heldout_1000", ("answer", "check"), texts=True)
     assert (found["check"] == found["completion"].map(judging.last_check)).all()
     table = restarts.tallies(found)
     quality = restarts.quality(table).mean()
     assert 0.3 < quality["says yes"] < 0.45 and quality["precision"] > 0.9
-    assert restarts.restarted(table, 16)["accuracy"].mean() > 1.5 * restarts.restarted(table, 1)["accuracy"].mean()
+    assert (
+        restarts.restarted(table, 16)["accuracy"].mean()
+        > 1.5 * restarts.restarted(table, 1)["accuracy"].mean()
+    )

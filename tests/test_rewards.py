@@ -38,19 +38,26 @@ def value(tree) -> Fraction | None:
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: f"{case['id']}-{case['tag']}")
 def test_sparse_on_the_verifier_cases(case):
-    reward = get_reward("sparse")([case["completion"]], Problem(tuple(case["nums"]), case["target"]))[0].total
+    reward = get_reward("sparse")(
+        [case["completion"]], Problem(tuple(case["nums"]), case["target"])
+    )[0].total
     assert reward in ((0.1, 1.0) if "bomb" in case["tag"] else (case["expected_score_sparse"],))
 
 
 def test_the_papers_worked_example():
     score = get_reward("ast", {"tau": 2})([answer("(35 + 19) - 44")], PAPER)[0]
-    assert score.total == pytest.approx(0.1 + 0.5 * math.exp(-1 / 2)) and round(score.total, 1) == 0.4
+    assert (
+        score.total == pytest.approx(0.1 + 0.5 * math.exp(-1 / 2)) and round(score.total, 1) == 0.4
+    )
     assert distance_to_solutions(parse("(35 + 19) - 44"), PAPER) == 1
 
 
 @settings(max_examples=300, deadline=None)
 @given(
-    st.one_of(st.sampled_from([case["completion"] for case in CASES]), st.text("<answer/>0123459+-*() \n", max_size=60))
+    st.one_of(
+        st.sampled_from([case["completion"] for case in CASES]),
+        st.text("<answer/>0123459+-*() \n", max_size=60),
+    )
 )
 def test_lambda_a_zero_is_the_sparse_reward(text):
     sparse, ast = get_reward("sparse"), get_reward("ast", {"lambda_a": 0})
@@ -58,9 +65,20 @@ def test_lambda_a_zero_is_the_sparse_reward(text):
 
 
 def test_the_ladder():
-    """Correct above near above far above a mere span above none, and what may not earn structural credit does not."""
-    texts = ["44 + 19 + 35", "44 + 19 - 35", "44 / 19 / 35", "44 + 19", "1 + 1", "so", "44 / (19 - 19) + 35"]
-    right, near, far, fewer, trivial, prose, other = (s.total for s in get_reward("ast")([*map(answer, texts)], PAPER))
+    """Correct above near above far above a mere span above none, and what may not earn structural
+    credit does not."""
+    texts = [
+        "44 + 19 + 35",
+        "44 + 19 - 35",
+        "44 / 19 / 35",
+        "44 + 19",
+        "1 + 1",
+        "so",
+        "44 / (19 - 19) + 35",
+    ]
+    right, near, far, fewer, trivial, prose, other = (
+        s.total for s in get_reward("ast")([*map(answer, texts)], PAPER)
+    )
     assert right == 1 > 0.6 > near > far > fewer == trivial == prose == other == 0.1
     assert get_reward("ast")(["no span"], PAPER)[0].total == 0
 
@@ -72,29 +90,39 @@ def test_a_division_by_zero_over_the_right_numbers_keeps_structural_credit():
 
 
 def test_right_arithmetic_is_paid_beside_the_distance():
-    """Two of three different steps hold, whoever answers; one that is said again counts once, no step earns nothing."""
+    """Two of three different steps hold, whoever answers; one that is said again counts once, no
+    step earns nothing."""
     steps = "44 + 19 = 63, 63 + 35 = 98, 44 - 19 = 24, 19 + 44 = 63"
     answers = ["44 + 19 + 35", "44 + 19 - 35", "?"]
     texts = [f"<think>{steps}</think><answer>{answer}</answer>" for answer in answers]
     plain = get_reward("ast")(texts, PAPER)
     paid = get_reward("ast", {"lambda_s": 0.3})([*texts, "<answer>44 + 19 + 35</answer>"], PAPER)
     assert [score.parts["arithmetic"] for score in paid] == pytest.approx([2 / 3] * 3 + [0])
-    assert [score.total for score in paid] == pytest.approx([score.total + 0.2 for score in plain] + [1.0])
+    assert [score.total for score in paid] == pytest.approx(
+        [score.total + 0.2 for score in plain] + [1.0]
+    )
     assert "arithmetic" not in plain[0].parts
 
 
 def test_the_parts_say_how_far_an_answer_is_and_whether_its_numbers_are_wrong():
     texts = [*map(answer, ["44 + 19 + 35", "44 + 19 - 35", "44 + 19", "so"]), "no span"]
     parts = [score.parts for score in get_reward("ast")(texts, PAPER)]
-    assert [part["distance"] for part in parts] == [0, 1, 3, 5, 5]  # five nodes: the size of a solution
+    # five nodes: the size of a solution
+    assert [part["distance"] for part in parts] == [0, 1, 3, 5, 5]
     assert [part["wrong_numbers"] for part in parts] == [0, 0, 1, 0, 0]
-    assert get_reward("ast")([answer("2 + 2")], Problem((2, 2), 100))[0].parts["distance"] == math.inf
+    assert (
+        get_reward("ast")([answer("2 + 2")], Problem((2, 2), 100))[0].parts["distance"] == math.inf
+    )
 
 
 def test_without_the_gate_trivial_answers_are_paid():
-    gated, open_ = (get_reward("ast", {"exact_numbers": gate})([answer("1 + 1")], PAPER)[0] for gate in (True, False))
+    gated, open_ = (
+        get_reward("ast", {"exact_numbers": gate})([answer("1 + 1")], PAPER)[0]
+        for gate in (True, False)
+    )
     assert gated.total == 0.1 < open_.total
-    # the root and both subtrees of (1 + 1) differ but for "+": 1 + 1 leaves, and 2 nodes that have no counterpart
+    # the root and both subtrees of (1 + 1) differ but for "+": 1 + 1 leaves, and 2 nodes that have
+    # no counterpart
     assert open_.total == pytest.approx(0.1 + 0.5 * math.exp(-4 / 2))
 
 
@@ -121,18 +149,30 @@ def test_scores_stand_in_the_order_of_the_completions():
         ("ast", {"lambda_c": -1, "lambda_p": -3}, "lambda_a . lambda_s must be below"),
         ("sparse", {"lambda_p": 5}, "lambda_c must be above lambda_p and above 0"),
         ("sparse", {"lambda_p": 1}, "lambda_c must be above lambda_p and above 0"),
-        ("sparse", {"lambda_c": -0.1, "lambda_p": -0.2}, "lambda_c must be above lambda_p and above 0"),
+        (
+            "sparse",
+            {"lambda_c": -0.1, "lambda_p": -0.2},
+            "lambda_c must be above lambda_p and above 0",
+        ),
         ("ast", {"tau": 0}, "tau must be positive"),
         ("ast", {"tau": "two"}, "tau must be a finite number, .*, not 'two'"),
         ("ast", {"tau": True}, "tau must be a finite number, .*, not True"),
         ("ast", {"lambda_a": float("nan")}, "lambda_a must be a finite number, .*, not nan"),
-        ("sparse", {"lambda_c": 1e39}, "lambda_c must be a finite number, at most 1e6 in size, not 1e.39"),
+        (
+            "sparse",
+            {"lambda_c": 1e39},
+            "lambda_c must be a finite number, at most 1e6 in size, not 1e.39",
+        ),
         ("ast", {"exact_numbers": 1}, "exact_numbers must be true or false, not 1"),
         ("dense", {"aggregate": 3}, "aggregate must be a text, not 3"),
         ("dense", {"aggregate": "sum"}, "aggregate must be 'bounded', 'share' or 'count'"),
         ("dense", {"lambda_2": -0.1}, "lambdas must not be negative"),
         ("dense", {"aggregate": "count", "lambda_3": -0.1}, "lambdas must not be negative"),
-        ("dense", {"lambda_1": 0.8, "lambda_2": 0.1}, "lambdas must not be negative, and sum to less than 0.9"),
+        (
+            "dense",
+            {"lambda_1": 0.8, "lambda_2": 0.1},
+            "lambdas must not be negative, and sum to less than 0.9",
+        ),
         ("dense", {"aggregate": "bounded", "lambda_3": 0.9}, "lambdas must not be negative"),
         ("trace_guarded", {"strict": "yes"}, "strict must be true or false"),
         ("program_near", {"by": "text"}, "by must be 'tree' or 'value'"),
@@ -165,7 +205,9 @@ def test_a_problem_that_is_a_row_of_a_data_set_is_refused():
 @settings(max_examples=200, deadline=None)
 @given(
     st.sampled_from(["sparse", "ast"]),
-    st.fixed_dictionaries({name: st.floats(-3, 3) for name in ("lambda_c", "lambda_p", "lambda_a", "lambda_s")}),
+    st.fixed_dictionaries(
+        {name: st.floats(-3, 3) for name in ("lambda_c", "lambda_p", "lambda_a", "lambda_s")}
+    ),
 )
 def test_no_options_pay_a_wrong_text_more_than_a_right_one(name, options):
     options = options if name == "ast" else {key: options[key] for key in ("lambda_c", "lambda_p")}
@@ -175,12 +217,18 @@ def test_no_options_pay_a_wrong_text_more_than_a_right_one(name, options):
         return
     steps = "<think>44 + 19 = 63</think>"
     right = [answer("44 + 19 + 35"), steps + "<answer>44 + 19 + 35</answer>"]
-    wrong = ["", steps, answer("44 + 19 - 35"), steps + "<answer>44 + 19 - 35</answer>", answer("1 + 1")]
+    wrong = [
+        "",
+        steps,
+        answer("44 + 19 - 35"),
+        steps + "<answer>44 + 19 - 35</answer>",
+        answer("1 + 1"),
+    ]
     scores = [score.total for score in reward([*right, *wrong], PAPER)]
     assert min(scores[:2]) > max(scores[2:])
 
 
-# --- rewards of one's own --------------------------------------------------------------------------------------------
+# --- rewards of one's own -------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -196,9 +244,7 @@ def own(tmp_path, monkeypatch):
 
 
 def registering(name: str, total: object) -> str:
-    return (
-        f"@register({name!r})\ndef made():\n    return lambda texts, problem: [Score({total}, {{}}) for _ in texts]\n"
-    )
+    return f"@register({name!r})\ndef made():\n    return lambda texts, problem: [Score({total}, {{}}) for _ in texts]\n"
 
 
 def earned(name: str, completions=("some text",)) -> list[float]:
@@ -248,7 +294,9 @@ def test_an_edit_of_a_file_is_seen(own):
 
 def test_a_name_that_exists_is_refused(own):
     own(registering("sparse", 9))
-    with pytest.raises(ValueError, match="own.py, line 2: ValueError: a reward 'sparse' exists already"):
+    with pytest.raises(
+        ValueError, match="own.py, line 2: ValueError: a reward 'sparse' exists already"
+    ):
         get_reward("own.py:sparse")
     own(registering("mine", 1) + registering("mine", 2))
     with pytest.raises(ValueError, match="'mine' exists already"):
@@ -257,13 +305,17 @@ def test_a_name_that_exists_is_refused(own):
 
 
 def test_a_cell_of_a_notebook_may_be_run_again(own, monkeypatch):
-    """Also after a file was read, whose rewards are its own; but no cell takes the name of a reward of ours."""
+    """Also after a file was read, whose rewards are its own; but no cell takes the name of a reward
+    of ours."""
     monkeypatch.setattr(rewards, "REWARDS", dict(REWARDS))
     own(registering("mine", 1))
     assert earned("own.py:mine") == [1]
 
     def run_cell(name: str, total: int) -> None:
-        exec(f"from lib.rewards import Score, register\n{registering(name, total)}", {"__name__": "__main__"})
+        exec(
+            f"from lib.rewards import Score, register\n{registering(name, total)}",
+            {"__name__": "__main__"},
+        )
 
     for total in (2, 3):
         run_cell("mine", total)
@@ -276,14 +328,23 @@ def test_a_cell_of_a_notebook_may_be_run_again(own, monkeypatch):
     ("text", "message"),
     [
         ("\n  x = (", "own.py, line 3: IndentationError"),
-        ("import nowhere_to_be_found", "own.py, line 2: ModuleNotFoundError: No module named 'nowhere_to_be_found'"),
+        (
+            "import nowhere_to_be_found",
+            "own.py, line 2: ModuleNotFoundError: No module named 'nowhere_to_be_found'",
+        ),
         ("raise ValueError('one\\ntwo')", "own.py, line 2: ValueError: one two"),
         ("\n1 / 0", "own.py, line 3: ZeroDivisionError: division by zero"),
         ("import sys\nsys.exit()", "own.py, line 3: SystemExit"),
         ("import json\n\njson.loads('{')", "own.py, line 4: JSONDecodeError"),
-        ("@register('mine')\ndef made(scale):\n    return None", "reward 'own.py:mine'.* TypeError: .*'scale'"),
+        (
+            "@register('mine')\ndef made(scale):\n    return None",
+            "reward 'own.py:mine'.* TypeError: .*'scale'",
+        ),
         ("@register('mine')\ndef made():\n    exit(0)", "reward 'own.py:mine'.*SystemExit"),
-        ("@register('mine')\ndef made():\n    return None", "must give a function of completions .* not None"),
+        (
+            "@register('mine')\ndef made():\n    return None",
+            "must give a function of completions .* not None",
+        ),
     ],
 )
 def test_whatever_is_wrong_in_a_file_is_one_sentence(own, text, message):
@@ -298,17 +359,28 @@ def test_whatever_is_wrong_in_a_file_is_one_sentence(own, text, message):
     [
         ("Score(float('nan'), {})", "completion 2: the total must be a finite number, not nan"),
         ("Score(float('-inf'), {})", "completion 2: the total must be a finite number, not -inf"),
-        ("Score(None, {})", r"completion 2: it must give .* of numbers, not Score\(total=None, parts={}\)"),
-        ("Score('one', {})", r"completion 2: it must give .* of numbers, not Score\(total='one', parts={}\)"),
+        (
+            "Score(None, {})",
+            r"completion 2: it must give .* of numbers, not Score\(total=None, parts={}\)",
+        ),
+        (
+            "Score('one', {})",
+            r"completion 2: it must give .* of numbers, not Score\(total='one', parts={}\)",
+        ),
         ("0.5", r"completion 2: it must give a Score\(total, parts\) of numbers, not 0.5"),
         ("None", r"completion 2: it must give a Score\(total, parts\) of numbers, not None"),
-        ("Score(1.0, {'why': 'it is short'})", "completion 2: .* of numbers, not .*'why': 'it is short'"),
+        (
+            "Score(1.0, {'why': 'it is short'})",
+            "completion 2: .* of numbers, not .*'why': 'it is short'",
+        ),
         ("Score(1.0, {'why': [1, 2]})", r"completion 2: .* of numbers, not .*'why': \[1, 2\]"),
     ],
 )
 def test_a_score_that_is_none_names_reward_problem_and_completion(own, score, message):
     text = f"{{'bad': lambda: {score}, 'good': lambda: Score(1, {{'why': True}})}}[text]()"
-    own(f"@register('mine')\ndef made():\n    return lambda texts, problem: [{text} for text in texts]")
+    own(
+        f"@register('mine')\ndef made():\n    return lambda texts, problem: [{text} for text in texts]"
+    )
     assert earned("own.py:mine", ["good", "good"]) == [1, 1]
     with pytest.raises(ValueError, match=rf"reward 'mine' on \(44, 19, 35\) to 98, {message}"):
         get_reward("own.py:mine")(["good", "bad"], PAPER)
@@ -325,16 +397,22 @@ def test_a_score_that_is_none_names_reward_problem_and_completion(own, score, me
 )
 def test_every_completion_has_one_score(own, scores, message):
     own(f"@register('mine')\ndef made():\n    return lambda texts, problem: {scores}")
-    with pytest.raises(ValueError, match=rf"reward 'mine' on \(44, 19, 35\) to 98: it must give a list with {message}"):
+    with pytest.raises(
+        ValueError,
+        match=rf"reward 'mine' on \(44, 19, 35\) to 98: it must give a list with {message}",
+    ):
         get_reward("own.py:mine")(["a", "b", "c"], PAPER)
 
 
 def test_programs_that_come_near_the_target_earn_more():
-    """44 + 19 - 35 is one operator from the solution 44 + 19 + 35 = 98, and its value, 28, is 70 from the target."""
-    near, far = "a = 44 + 19\nanswer = a - 35", "a = 44 - 19\nanswer = a - 35"  # -10, two operators away
-    texts = [answer(text) for text in (near, far, "a = 44 + 19\nanswer = a + 35", "answer = 44 + 19", "44 +")] + [
-        "none"
-    ]
+    """44 + 19 - 35 is one operator from the solution 44 + 19 + 35 = 98, and its value, 28, is 70
+    from the target."""
+    # -10, two operators away
+    near, far = "a = 44 + 19\nanswer = a - 35", "a = 44 - 19\nanswer = a - 35"
+    texts = [
+        answer(text)
+        for text in (near, far, "a = 44 + 19\nanswer = a + 35", "answer = 44 + 19", "44 +")
+    ] + ["none"]
     plain = get_reward("program")(texts, PAPER)
     for options, closeness in [
         ({}, [math.exp(-1 / 2), math.exp(-2 / 2)]),
@@ -342,22 +420,35 @@ def test_programs_that_come_near_the_target_earn_more():
         ({"by": "value"}, [1 / 71, 1 / 109]),
     ]:
         scores = get_reward("program_near", options)(texts, PAPER)
-        assert [score.parts["closeness"] for score in scores] == pytest.approx([*closeness, 0, 0, 0, 0])
+        assert [score.parts["closeness"] for score in scores] == pytest.approx(
+            [*closeness, 0, 0, 0, 0]
+        )
         earned = [score.total - before.total for score, before in zip(scores, plain, strict=True)]
         assert earned == pytest.approx([0.25 * close for close in [*closeness, 0, 0, 0, 0]])
         assert max(score.total for score in scores) == scores[2].total == pytest.approx(1)
 
 
 def test_a_reward_as_trl_calls_it():
-    """By keyword, with columns of the data set and more; a group's members follow each other, texts or messages."""
+    """By keyword, with columns of the data set and more; a group's members follow each other, texts
+    or messages."""
     other = Problem((2, 3), 6)
     texts = [answer("44 + 19 + 35"), answer("44 + 19 - 35"), answer("2 * 3"), "none"]
     columns = {"nums": [[44, 19, 35]] * 2 + [[2, 3]] * 2, "target": [98, 98, 6, 6]}
-    ours = [score.total for part, p in ((texts[:2], PAPER), (texts[2:], other)) for score in get_reward("ast")(part, p)]
+    ours = [
+        score.total
+        for part, p in ((texts[:2], PAPER), (texts[2:], other))
+        for score in get_reward("ast")(part, p)
+    ]
     reward = as_trl(get_reward("ast"))
     assert reward.__name__ == "ast"
     assert (
-        reward(prompts=["a", "a", "b", "b"], completions=texts, completion_ids=[], trainer_state=None, **columns)
+        reward(
+            prompts=["a", "a", "b", "b"],
+            completions=texts,
+            completion_ids=[],
+            trainer_state=None,
+            **columns,
+        )
         == ours
     )
     messages = [[{"role": "assistant", "content": text}] for text in texts]
@@ -365,7 +456,9 @@ def test_a_reward_as_trl_calls_it():
     hard = as_trl(get_reward("trace_hardness"))  # here the group counts
     right = f"<think>try 2 * 3 = 6</think>{answer('2 * 3')}"
     asked = {"prompts": ["b"] * 2, "nums": [[2, 3]] * 2, "target": [6, 6]}
-    assert hard(completions=[right, "none"], **asked)[0] > hard(completions=[right, right], **asked)[0]
+    assert (
+        hard(completions=[right, "none"], **asked)[0] > hard(completions=[right, right], **asked)[0]
+    )
 
 
 @pytest.mark.parametrize("name", ["ast", "trace_hardness"])
@@ -373,25 +466,36 @@ def test_a_reward_there_and_back_is_the_same(name):
     """Also one that looks at the whole group."""
     texts, reward = [answer("44 + 19 + 35"), answer("44 + 19 - 35"), "none"], get_reward(name)
     back = from_trl(as_trl(reward))
-    assert [score.total for score in back(texts, PAPER)] == [score.total for score in reward(texts, PAPER)]
+    assert [score.total for score in back(texts, PAPER)] == [
+        score.total for score in reward(texts, PAPER)
+    ]
     assert back(texts, PAPER) == from_trl(as_trl(reward), messages=True)(texts, PAPER)
 
 
 def test_a_reward_of_trls_in_our_place():
     """Its own functions read messages; a None counts nothing, and what is logged becomes a part."""
     texts = ["<think>1</think>2", "no thought"]
-    assert from_trl(think_format_reward, messages=True)(texts, PAPER) == [Score(1.0, {}), Score(0.0, {})]
+    assert from_trl(think_format_reward, messages=True)(texts, PAPER) == [
+        Score(1.0, {}),
+        Score(0.0, {}),
+    ]
 
     def brief(prompts, completions, nums, target, log_metric, log_extra, **_):
-        assert prompts == ["Numbers: [44, 19, 35]\nTarget: 98\n"] * 2 and (nums[0], target[1]) == ([44, 19, 35], 98)
+        assert prompts == ["Numbers: [44, 19, 35]\nTarget: 98\n"] * 2 and (nums[0], target[1]) == (
+            [44, 19, 35],
+            98,
+        )
         log_extra("length", [*map(len, completions)])
         log_metric("shortest", min(map(len, completions)))
         return [None, 2]
 
-    assert from_trl(brief)(texts, PAPER) == [Score(0.0, {"shortest": 10}), Score(2.0, {"shortest": 10})]
+    assert from_trl(brief)(texts, PAPER) == [
+        Score(0.0, {"shortest": 10}),
+        Score(2.0, {"shortest": 10}),
+    ]
 
 
-# --- the dense process reward -----------------------------------------------------------------------------------------
+# --- the dense process reward ---------------------------------------------------------------------
 
 
 def think(*lines: str, final: str = "44") -> str:
@@ -403,20 +507,29 @@ def dense(text: str, problem: Problem = PAPER, aggregate="share", **options):
 
 
 def test_steps_by_hand():
-    """One legal, one wrong, one on numbers that are gone, one of another form, each a quarter; repeats do not count."""
-    lines = ["44 + 19 = 63, 63 - 35 = 29, 98? no", "19 + 63 = 82, 44 + 19 + 35 = 98", "44 + 19 = 63"]
+    """One legal, one wrong, one on numbers that are gone, one of another form, each a quarter;
+    repeats do not count."""
+    lines = [
+        "44 + 19 = 63, 63 - 35 = 29, 98? no",
+        "19 + 63 = 82, 44 + 19 + 35 = 98",
+        "44 + 19 = 63",
+    ]
     score = dense(think(*lines))
     assert (score.parts["legal"], score.parts["invalid"], score.parts["steps"]) == (0.25, 0.75, 4)
     assert score.total == pytest.approx(0.1 + 0.05 * 0.25 - 0.05 * 0.75)
     counted = dense(think(*lines), aggregate="count")
     assert (counted.parts["legal"], counted.parts["invalid"]) == (2, 3)
     assert counted.total == pytest.approx(0.1 + 0.05 * 2 - 0.05 * 3)
-    bounded = get_reward("dense")([think(*lines)], PAPER)[0]  # as it is by default: c / (c + n - 1) of different steps
+    # as it is by default: c / (c + n - 1) of different steps
+    bounded = get_reward("dense")([think(*lines)], PAPER)[0]
     assert (bounded.parts["legal"], bounded.parts["invalid"]) == pytest.approx((1 / 3, 3 / 5))
 
 
 def test_a_new_attempt_finds_a_full_pool_and_checks_and_prose_are_no_steps():
-    searches = ["44 - 19 = 25, 25 + 35 = 60, 98? no", "so let me try 19 + 44 = 63. 63 + 35 = 98, 98? yes"]
+    searches = [
+        "44 - 19 = 25, 25 + 35 = 60, 98? no",
+        "so let me try 19 + 44 = 63. 63 + 35 = 98, 98? yes",
+    ]
     score = dense(think(*searches, final="19 + 44 + 35"))
     assert (score.parts["legal"], score.parts["invalid"], score.parts["steps"]) == (1, 0, 4)
     assert score.total == pytest.approx(1.05)
@@ -430,7 +543,8 @@ def test_progress_is_a_legal_step_from_which_the_target_can_still_be_reached():
     assert progress("44 + 19 = 63, 63 + 35 = 98") == 1
     assert progress("44 - 19 = 25, 25 + 35 = 60") == 0  # 25 and 35 cannot make 98
     assert progress("44 + 19 = 63, 63 - 35 = 28") == 0.5
-    assert progress("44 + 19 = 133, 133 - 35 = 98") == 0  # legal as it stands, but it builds on a slip
+    # legal as it stands, but it builds on a slip
+    assert progress("44 + 19 = 133, 133 - 35 = 98") == 0
     assert (
         progress("44 + 19 = 60", "44 + 19 = 63", "35 + 63 = 98") == 0.5
     )  # a repeat does not heal it; 35 + 63 starts over
@@ -438,9 +552,12 @@ def test_progress_is_a_legal_step_from_which_the_target_can_still_be_reached():
 
 
 TERMS = st.sampled_from(["44", "19", "35", "63", "98", "0", "7"])
-STEPS = st.tuples(TERMS, st.sampled_from("+-*/"), TERMS, TERMS).map(lambda t: f"{t[0]} {t[1]} {t[2]} = {t[3]}")
+STEPS = st.tuples(TERMS, st.sampled_from("+-*/"), TERMS, TERMS).map(
+    lambda t: f"{t[0]} {t[1]} {t[2]} = {t[3]}"
+)
 LINES = st.lists(
-    st.one_of(STEPS, st.sampled_from(["44 + 19 = 63", "63 + 35 = 98", "1 + 2 + 3 = 6", "98? no"])), max_size=60
+    st.one_of(STEPS, st.sampled_from(["44 + 19 = 63", "63 + 35 = 98", "1 + 2 + 3 = 6", "98? no"])),
+    max_size=60,
 )
 LAMBDAS = st.fixed_dictionaries({f"lambda_{i}": st.floats(0, 0.29) for i in (1, 2, 3)})
 
@@ -448,7 +565,10 @@ LAMBDAS = st.fixed_dictionaries({f"lambda_{i}": st.floats(0, 0.29) for i in (1, 
 @settings(max_examples=200, deadline=None)
 @given(LINES, LINES, LAMBDAS)
 def test_every_correct_answer_beats_every_other_at_any_length(some, others, lambdas):
-    right, wrong = dense(think(*some, final="44 + 19 + 35"), **lambdas), dense(think(*others), **lambdas)
+    right, wrong = (
+        dense(think(*some, final="44 + 19 + 35"), **lambdas),
+        dense(think(*others), **lambdas),
+    )
     assert right.total >= 1 - lambdas["lambda_2"] - 1e-9
     assert wrong.total <= 0.1 + lambdas["lambda_1"] + lambdas["lambda_3"] + 1e-9
     assert wrong.total < right.total
@@ -458,14 +578,22 @@ def test_every_correct_answer_beats_every_other_at_any_length(some, others, lamb
 @given(LINES, LINES, LAMBDAS)
 def test_bounded_sums_keep_the_order_at_any_length(some, others, lambdas):
     lambdas |= {"aggregate": "bounded"}
-    right, wrong = dense(think(*some, final="44 + 19 + 35"), **lambdas), dense(think(*others), **lambdas)
+    right, wrong = (
+        dense(think(*some, final="44 + 19 + 35"), **lambdas),
+        dense(think(*others), **lambdas),
+    )
     assert right.total > 1 - lambdas["lambda_2"] - 1e-9
     assert wrong.total < right.total
-    assert all(0 <= score.parts[name] < 1 for score in (right, wrong) for name in ("legal", "invalid", "progress"))
+    assert all(
+        0 <= score.parts[name] < 1
+        for score in (right, wrong)
+        for name in ("legal", "invalid", "progress")
+    )
 
 
 def test_bounded_sums_are_two_numbers_and_shares_are_one():
-    """A legal step more leaves R_invalid alone; by shares whoever gains in one loses in the other."""
+    """A legal step more leaves R_invalid alone; by shares whoever gains in one loses in the
+    other."""
     few, more = think("44 + 19 = 63, 1 + 1 = 3"), think("44 + 19 = 63, 63 + 35 = 98, 1 + 1 = 3")
     for aggregate, (legal, legal_too), (invalid, invalid_too) in [
         ("bounded", (1 / 3, 2 / 4), (1 / 3, 1 / 3)),
@@ -478,14 +606,19 @@ def test_bounded_sums_are_two_numbers_and_shares_are_one():
 
     def gap(text, aggregate):  # between the pair of the published sweep
         one, other = {"lambda_1": 0.05, "lambda_2": 0.1}, {"lambda_1": 0.1, "lambda_2": 0.05}
-        return dense(text, aggregate=aggregate, **one).total - dense(text, aggregate=aggregate, **other).total
+        return (
+            dense(text, aggregate=aggregate, **one).total
+            - dense(text, aggregate=aggregate, **other).total
+        )
 
-    assert gap(few, "share") == pytest.approx(gap(more, "share"))  # a placebo: the two differ by a constant
+    # a placebo: the two differ by a constant
+    assert gap(few, "share") == pytest.approx(gap(more, "share"))
     assert gap(few, "bounded") != pytest.approx(gap(more, "bounded"))
 
 
 def test_counted_steps_can_be_farmed_and_shares_cannot():
-    """Legal first steps without end, one repeated or many different ones, against a solution of two steps."""
+    """Legal first steps without end, one repeated or many different ones, against a solution of two
+    steps."""
     right = think("44 + 19 = 63, 63 + 35 = 98", final="44 + 19 + 35")
     repeats = think(*["44 + 19 = 63"] * 30)
     sides = [f"{a} {op} {b}" for a, b in permutations(PAPER.nums, 2) for op in "+-*"]
@@ -493,7 +626,8 @@ def test_counted_steps_can_be_farmed_and_shares_cannot():
     for farm in (repeats, think(*several * 3)):
         assert dense(farm, aggregate="count").total > dense(right, aggregate="count").total
         assert dense(farm).total < 0.151 < dense(right).total
-    dear = dense(repeats, aggregate="count", lambda_1=1.0)  # so the lambdas of a count have no bound either
+    # so the lambdas of a count have no bound either
+    dear = dense(repeats, aggregate="count", lambda_1=1.0)
     assert dear.total == pytest.approx(0.1 + 30)
     mistakes = think(*["44 + 19 = 60"] * 25, final="44 + 19 + 35")
     assert dense(mistakes, aggregate="count").total < 0 < 0.95 <= dense(mistakes).total
@@ -510,12 +644,14 @@ def test_a_problem_of_one_number_needs_no_step():
     assert dense(think(final="7"), Problem((7,), 7), aggregate="bounded").total == 1
 
 
-@pytest.mark.parametrize("unit", ["44 + 19 = 63, ", "999999999999999999 * 44 = 1\n", "((((44 + ", "4"])
+@pytest.mark.parametrize(
+    "unit", ["44 + 19 = 63, ", "999999999999999999 * 44 = 1\n", "((((44 + ", "4"]
+)
 def test_the_dense_reward_reads_hostile_text_in_linear_time(unit):
     assert linear(lambda text: dense(think(text), lambda_3=0.1), unit * (100_000 // len(unit)))
 
 
-# --- `trace`, Table 1 ---------------------------------------------------------------------------------------
+# --- `trace`, Table 1 -----------------------------------------------------------------------------
 
 TRACED = [name for name in REWARDS if name.startswith("trace_")]
 GROUP_PROBLEM = Problem((8, 2, 7, 3), 24)
@@ -540,7 +676,13 @@ TEXTS = [traced(lines, text) for lines in (WORKS, DETOUR, MISSES, BROKEN, [], WO
 
 @pytest.mark.parametrize("name", TRACED)
 @settings(max_examples=60, deadline=None)
-@given(st.lists(st.one_of(st.sampled_from(TEXTS), st.just("no span"), st.text(max_size=40)), min_size=2, max_size=8))
+@given(
+    st.lists(
+        st.one_of(st.sampled_from(TEXTS), st.just("no span"), st.text(max_size=40)),
+        min_size=2,
+        max_size=8,
+    )
+)
 def test_in_every_group_a_correct_answer_beats_a_wrong_one(name, group):
     scores = get_reward(name)(group, GROUP_PROBLEM)
     right = [score.total for score in scores if score.parts["correct"]]
@@ -551,8 +693,15 @@ def test_in_every_group_a_correct_answer_beats_a_wrong_one(name, group):
 
 
 def test_each_trace_reward_by_hand():
-    """Correct on a short trace, on one with an extra try, without a trace; wrong on a clean trace and a broken one."""
-    group = [traced(WORKS), traced(DETOUR), traced([]), traced(MISSES, "8 - 2"), traced(BROKEN, "8 - 2")]
+    """Correct on a short trace, on one with an extra try, without a trace; wrong on a clean trace
+    and a broken one."""
+    group = [
+        traced(WORKS),
+        traced(DETOUR),
+        traced([]),
+        traced(MISSES, "8 - 2"),
+        traced(BROKEN, "8 - 2"),
+    ]
     broken = 5 / 7  # its last try is out of the pool, and the state after it not the true one
     expected = {
         "trace_outcome": [1, 1, 1, 0.1, 0.1],
@@ -570,9 +719,14 @@ def test_each_trace_reward_by_hand():
 
 
 def test_an_answer_agrees_that_its_trace_bears_out():
-    """Wrong over the right numbers: in agreement where the trace misses too, not where it ends at the target; an answer
-    over a result of the trace never is, nor is one that leaves numbers out, which is no grounding failure."""
-    texts = [traced(MISSES, "8 - 2 + 7 - 3"), traced(WORKS, "8 - 2 + 7 - 3"), traced(WORKS, "6 * (7 - 3)")]
+    """Wrong over the right numbers: in agreement where the trace misses too, not where it ends at
+    the target; an answer over a result of the trace never is, nor is one that leaves numbers out,
+    which is no grounding failure."""
+    texts = [
+        traced(MISSES, "8 - 2 + 7 - 3"),
+        traced(WORKS, "8 - 2 + 7 - 3"),
+        traced(WORKS, "6 * (7 - 3)"),
+    ]
     texts += [traced(WORKS, "8 - 2")]
     scores = get_reward("trace_agreement")(texts, GROUP_PROBLEM)
     assert [score.parts["agrees"] for score in scores] == [1, 0, 0, 0]
@@ -583,12 +737,20 @@ def test_an_answer_agrees_that_its_trace_bears_out():
 
 def test_what_each_variant_promises():
     clean, broken = traced(MISSES, "8 - 2"), traced(BROKEN, "8 - 2")
-    assert totals("trace_dense", clean, broken)[0] > totals("trace_dense", clean, broken)[1]  # ranks wrong traces
-    assert totals("trace_group", clean, broken) == pytest.approx([0.1, 0.1])  # but not in an all-wrong group
+    # ranks wrong traces
+    assert totals("trace_dense", clean, broken)[0] > totals("trace_dense", clean, broken)[1]
+    # but not in an all-wrong group
+    assert totals("trace_group", clean, broken) == pytest.approx([0.1, 0.1])
     assert totals("trace_gated", clean, broken) == pytest.approx([0.1, 0.1])
-    hard, easy = [traced(WORKS), clean, clean, clean], [traced(WORKS), traced(WORKS), traced(WORKS), clean]
-    assert totals("trace_hardness", *hard)[0] == pytest.approx(totals("trace_hardness", *easy)[0] + 0.25)
-    again = traced([*BODY, "backtrack", "state [3, 6, 7]", *BODY[3:], *WORKS[5:]])  # the same action again
+    hard, easy = (
+        [traced(WORKS), clean, clean, clean],
+        [traced(WORKS), traced(WORKS), traced(WORKS), clean],
+    )
+    assert totals("trace_hardness", *hard)[0] == pytest.approx(
+        totals("trace_hardness", *easy)[0] + 0.25
+    )
+    # the same action again
+    again = traced([*BODY, "backtrack", "state [3, 6, 7]", *BODY[3:], *WORKS[5:]])
     assert totals("trace_effort", again) == totals("trace_effort", traced(WORKS))
     assert totals("trace_guarded", again)[0] < totals("trace_guarded", traced(WORKS))[0]
 
@@ -596,7 +758,9 @@ def test_what_each_variant_promises():
 @pytest.mark.parametrize("tries", [0, 2, 4, 6])
 def test_extra_tries_are_paid_up_to_four(tries):
     """Tries that are taken back, before a trace that works."""
-    some = ["8 + 2 = 10", "8 + 3 = 11", "8 + 7 = 15", "8 * 2 = 16", "8 * 3 = 24", "8 * 7 = 56"][:tries]
+    some = ["8 + 2 = 10", "8 + 3 = 11", "8 + 7 = 15", "8 * 2 = 16", "8 * 3 = 24", "8 * 7 = 56"][
+        :tries
+    ]
     text = traced([line for action in some for line in (f"try {action}", "backtrack")] + WORKS)
     [score] = get_reward("trace_effort")([text], GROUP_PROBLEM)
     assert score.parts["extra"] == tries
@@ -604,13 +768,16 @@ def test_extra_tries_are_paid_up_to_four(tries):
 
 
 def test_a_trace_that_leaves_the_target_again_has_not_reached_it():
-    [left, none] = get_reward("trace_effort")([traced([*WORKS, "backtrack"]), traced([])], GROUP_PROBLEM)
+    [left, none] = get_reward("trace_effort")(
+        [traced([*WORKS, "backtrack"]), traced([])], GROUP_PROBLEM
+    )
     assert left.parts["reached"] == none.parts["reached"] == none.parts["extra"] == 0
     assert left.total == none.total == 1
 
 
 def test_strictly_guarded_nothing_is_hidden_from_the_faults():
-    """The published run closed its think block at once and wrote behind it, where no line is read."""
+    """The published run closed its think block at once and wrote behind it, where no line is
+    read."""
 
     def faults(text, **options):
         return get_reward("trace_guarded", options)([text], GROUP_PROBLEM)[0].parts["faults"]
@@ -624,13 +791,18 @@ def test_strictly_guarded_nothing_is_hidden_from_the_faults():
         ("", 0, 1),
         (traced(WORKS) + "\nand so on", 0, 1 / 8),
         ("well\n" + traced(WORKS) + "\n\n", 0, 1 / 8),
-        (traced(WORKS).replace("<answer>", "so <answer>") + " it is", 0, 2 / 9),  # an answer span divides its line
+        # an answer span divides its line
+        (traced(WORKS).replace("<answer>", "so <answer>") + " it is", 0, 2 / 9),
         (traced([BODY[0]] * 4), 0, 3 / 4),
         (traced(BROKEN), 2 / 7, 2 / 7),
     ]:
-        assert faults(text) == pytest.approx(loose) and faults(text, strict=True) == pytest.approx(strict)
+        assert faults(text) == pytest.approx(loose) and faults(text, strict=True) == pytest.approx(
+            strict
+        )
     order = [traced(WORKS), behind, traced(MISSES, "8 - 2"), traced([], "8 - 2")]
-    totals = [score.total for score in get_reward("trace_guarded", {"strict": True})(order, GROUP_PROBLEM)]
+    totals = [
+        score.total for score in get_reward("trace_guarded", {"strict": True})(order, GROUP_PROBLEM)
+    ]
     assert totals == pytest.approx([1.2, 0.8, 0.1, -0.1])
 
 
@@ -644,9 +816,17 @@ def test_weights_that_break_the_order_are_refused():
 
 
 def test_trl_may_hand_over_numbers_in_any_form():
-    """A data set's columns come as lists, arrays or tensors; a target that is not whole is never cut to one that is."""
+    """A data set's columns come as lists, arrays or tensors; a target that is not whole is never
+    cut to one that is."""
     reward, text = as_trl(get_reward("sparse")), "<answer>44 + 19 + 35</answer>"
-    forms = [[44, 19, 35], (44, 19, 35), "44 19 35", "[44, 19, 35]", np.array([44, 19, 35]), torch.tensor([44, 19, 35])]
+    forms = [
+        [44, 19, 35],
+        (44, 19, 35),
+        "44 19 35",
+        "[44, 19, 35]",
+        np.array([44, 19, 35]),
+        torch.tensor([44, 19, 35]),
+    ]
     targets = [98, "98", 98.0, np.int64(98), torch.tensor(98), np.float32(98)]
     size = len(forms)
     assert reward(["p"] * size, [text] * size, nums=forms, target=targets) == [1.0] * size
@@ -680,5 +860,11 @@ def test_trl_may_hand_over_numbers_in_any_form():
 )
 def test_a_message_without_a_text_is_a_missing_answer(completion, total):
     """One odd completion does not end a training of hours."""
-    reward, right = as_trl(get_reward("sparse")), [{"role": "assistant", "content": "<answer>44 + 19 + 35</answer>"}]
-    assert reward(["p", "p"], [completion, right], nums=[[44, 19, 35]] * 2, target=[98] * 2) == [total, 1.0]
+    reward, right = (
+        as_trl(get_reward("sparse")),
+        [{"role": "assistant", "content": "<answer>44 + 19 + 35</answer>"}],
+    )
+    assert reward(["p", "p"], [completion, right], nums=[[44, 19, 35]] * 2, target=[98] * 2) == [
+        total,
+        1.0,
+    ]

@@ -1,4 +1,5 @@
-"""Beam search against a plain version of Section 3.3, with a policy whose every probability is known."""
+"""Beam search against a plain version of Section 3.3, with a policy whose every probability is
+known."""
 
 import math
 import random
@@ -38,7 +39,8 @@ FAULTY = {"<pick>99, 98, +</pick>": 0.05, "pick": 0.05}  # of every state's prob
 
 
 def known_policy(state) -> dict[str, float]:
-    """A tag distribution for each state: two kinds of nonsense, and the legal actions with random weights."""
+    """A tag distribution for each state: two kinds of nonsense, and the legal actions with random
+    weights."""
     moves = [render_action(move) for move in legal_actions(state)]
     weights = [random.Random(f"{state.key}{tag}").random() ** 3 for tag in moves]
     return FAULTY | {tag: 0.9 * w / sum(weights) for tag, w in zip(moves, weights, strict=True)}
@@ -52,7 +54,9 @@ def policy(monkeypatch):
         drawn = []
         for state in states:
             tags = known_policy(state)
-            picks = torch.multinomial(torch.tensor(list(tags.values())), n, replacement=True, generator=generator)
+            picks = torch.multinomial(
+                torch.tensor(list(tags.values())), n, replacement=True, generator=generator
+            )
             drawn.append([(tag, math.log(tags[tag]), 5) for tag in (list(tags)[i] for i in picks)])
         return drawn
 
@@ -71,22 +75,30 @@ def any_value(states):
 
 @pytest.mark.parametrize("rerank", ["none", "executor", "binary", "soft", "learned"])
 def test_a_wide_search_is_exhaustive_search(policy, rerank):
-    """So many samples that every tag is drawn: then the beam is the B best of all games, level by level (Eq. 10). The
-    games that are won are so improbable that only the solver keeps them. The executor keeps those that it sees."""
+    """So many samples that every tag is drawn: then the beam is the B best of all games, level by
+    level (Eq. 10). The games that are won are so improbable that only the solver keeps them. The
+    executor keeps those that it sees."""
     problem, beams, weight = PROBLEMS[2 if rerank == "executor" else 0], 5, 8.0
     level = {initial(problem).key: (initial(problem), 0.0)}
     for _ in range(2):
         reached = {}
         for state, logprob in level.values():
             for move in legal_actions(state):
-                successor, total = step(state, move), logprob + math.log(known_policy(state)[render_action(move)])
+                successor, total = (
+                    step(state, move),
+                    logprob + math.log(known_policy(state)[render_action(move)]),
+                )
                 if successor.key not in reached or reached[successor.key][1] < total:
                     reached[successor.key] = successor, total
         states = [state for state, _ in reached.values()]
         q = any_value(states) if rerank == "learned" else q_values(states, rerank)
-        score = {key: reached[key][1] + weight * value for key, value in zip(reached, q, strict=True)}
+        score = {
+            key: reached[key][1] + weight * value for key, value in zip(reached, q, strict=True)
+        }
         level = {key: reached[key] for key in sorted(score, key=score.get, reverse=True)[:beams]}
-    [(paths, tally)] = run([problem], value=any_value, beams=beams, samples=40_000, rerank=rerank, weight=weight)
+    [(paths, tally)] = run(
+        [problem], value=any_value, beams=beams, samples=40_000, rerank=rerank, weight=weight
+    )
     won = [path for path in paths if path.state.nums == (problem.target,)]
     assert bool(won) == (rerank in ("executor", "binary", "soft"))
     assert [path.state.key for path in paths] == list(level)
@@ -115,41 +127,57 @@ def test_budgets_are_kept_and_everything_is_counted(policy):
         assert 7 + 7 * (depth - 1) <= tally["sampled"] <= 7 + 21 * (depth - 1)
         assert tally["tokens"] == 5 * tally["sampled"]
         assert 0 < len(paths) <= 3 and len({path.state.nums for path in paths}) == len(paths)
-        assert [path.score for path in paths] == sorted((path.score for path in paths), reverse=True)
+        assert [path.score for path in paths] == sorted(
+            (path.score for path in paths), reverse=True
+        )
         for path in paths:
             assert len(path.state.history) == depth and path.state.terminal
 
 
 def test_lemma_32_where_no_good_prefix_is_lost(policy):
-    """Binary reranking with a large weight keeps a good prefix if one was sampled; then Eq. 11 bounds the success, with
-    p_t the least chance of a good action over the solvable states at depth t."""
+    """Binary reranking with a large weight keeps a good prefix if one was sampled; then Eq. 11
+    bounds the success, with p_t the least chance of a good action over the solvable states at depth
+    t."""
     problem, samples, trials = PROBLEMS[2], 3, 600
     chances, level = [], {initial(problem)}
     for _ in range(2):
-        good = {state: [m for m in legal_actions(state) if count_solutions([step(state, m)])[0]] for state in level}
-        chances.append(min(sum(known_policy(s)[render_action(m)] for m in moves) for s, moves in good.items()))
+        good = {
+            state: [m for m in legal_actions(state) if count_solutions([step(state, m)])[0]]
+            for state in level
+        }
+        chances.append(
+            min(sum(known_policy(s)[render_action(m)] for m in moves) for s, moves in good.items())
+        )
         level = {step(state, move) for state, moves in good.items() for move in moves}
     bound = math.prod(1 - (1 - p) ** samples for p in chances)
     assert bound == pytest.approx(0.25, abs=0.01)
     found = [
         any(path.state.nums == (path.state.target,) for path in paths)
-        for paths, _ in run([problem] * trials, beams=1, samples=samples, rerank="binary", weight=100)
+        for paths, _ in run(
+            [problem] * trials, beams=1, samples=samples, rerank="binary", weight=100
+        )
     ]
     assert sum(found) / trials >= bound - 2 * (bound * (1 - bound) / trials) ** 0.5
 
 
 def test_lemma_32_fails_where_a_good_prefix_can_be_pruned(monkeypatch):
-    """One step, p = .3, K = 8, B = 1: the bound says .94. But the likelier bad action, once sampled, takes the beam."""
+    """One step, p = .3, K = 8, B = 1: the bound says .94. But the likelier bad action, once
+    sampled, takes the beam."""
     tags = {"<pick>2, 3, +</pick>": 0.3, "<pick>2, 3, *</pick>": 0.7}
 
     def draw(model, tokenizer, states, n, sampling, generator):
-        picks = torch.multinomial(torch.tensor([0.3, 0.7]), n * len(states), replacement=True, generator=generator)
+        picks = torch.multinomial(
+            torch.tensor([0.3, 0.7]), n * len(states), replacement=True, generator=generator
+        )
         drawn = [(tag, math.log(tags[tag]), 5) for tag in (list(tags)[i] for i in picks)]
         return [drawn[i : i + n] for i in range(0, len(drawn), n)]
 
     monkeypatch.setattr(lib.learn.search, "sample_tags", draw)
     rates = [
-        sum(paths[0].state.nums == (5,) for paths, _ in run([Problem((2, 3), 5)] * 2000, beams=1, samples=8, **value))
+        sum(
+            paths[0].state.nums == (5,)
+            for paths, _ in run([Problem((2, 3), 5)] * 2000, beams=1, samples=8, **value)
+        )
         / 2000
         for value in ({}, {"rerank": "binary"})
     ]
@@ -163,7 +191,9 @@ def test_a_learned_value_that_is_exact_is_the_solvers(policy):
     exact = partial(q_values, kind="binary")
     for settings in ({"beams": 1, "samples": 8}, {"beams": 4, "samples": 8, "weight": 1000.0}):
         learned = run(PROBLEMS, value=exact, rerank="learned", **settings)
-        assert [paths for paths, _ in learned] == [paths for paths, _ in run(PROBLEMS, rerank="binary", **settings)]
+        assert [paths for paths, _ in learned] == [
+            paths for paths, _ in run(PROBLEMS, rerank="binary", **settings)
+        ]
 
 
 def test_a_value_is_asked_of_unfinished_states_once_and_counted(policy):
@@ -175,7 +205,9 @@ def test_a_value_is_asked_of_unfinished_states_once_and_counted(policy):
 
     found = run(PROBLEMS, value=value, beams=3, samples=7, rerank="learned")
     open_ = Counter(state.target for state in asked if not state.terminal)
-    assert [tally["valued"] for _, tally in found] == [open_[problem.target] for problem in PROBLEMS]
+    assert [tally["valued"] for _, tally in found] == [
+        open_[problem.target] for problem in PROBLEMS
+    ]
     assert len({state.key for state in asked}) == len(asked)
     assert not any(tally["valued"] for _, tally in run(PROBLEMS, beams=3, samples=7))
 
@@ -222,36 +254,65 @@ def test_a_tags_log_probability_is_the_models_at_temperature_1_with_the_end_toke
     ended = [tag for tag in drawn if tag[0]]
     for text, logprob, tokens in ended:
         ids = [*tokenizer(text).input_ids, tokenizer.eos_token_id]
-        logits = model(input_ids=torch.tensor([prompt + ids])).logits[0, len(prompt) - 1 : -1].log_softmax(-1)
+        logits = (
+            model(input_ids=torch.tensor([prompt + ids]))
+            .logits[0, len(prompt) - 1 : -1]
+            .log_softmax(-1)
+        )
         assert len(ids) == tokens
-        assert logprob == pytest.approx(logits.gather(-1, torch.tensor(ids)[:, None]).sum().item(), abs=1e-3)
+        assert logprob == pytest.approx(
+            logits.gather(-1, torch.tensor(ids)[:, None]).sum().item(), abs=1e-3
+        )
     assert ended
 
 
 def test_a_value_is_the_share_of_yes_in_the_next_token(untrained):
     """Against one plain forward pass a state; whatever stands beside it, and in whatever order."""
     model, tokenizer = untrained
-    open_ = [State((2, 3), 6), State((-8, Fraction(5, 3), 19), 98), State((1, 2, 3, 4), 24), State((10, 20), 30)]
+    open_ = [
+        State((2, 3), 6),
+        State((-8, Fraction(5, 3), 19), 98),
+        State((1, 2, 3, 4), 24),
+        State((10, 20), 30),
+    ]
     states = [*open_, State((24,), 24), State((23,), 24), open_[1]]
     expected = []
     for state in open_:
         prompt = render_state(state, "value")
-        assert prompt.endswith(f"Target: {state.target}?") and tokenizer.decode(tokenizer(prompt).input_ids) == prompt
-        chances = model(input_ids=tokenizer(prompt, return_tensors="pt").input_ids).logits[0, -1].softmax(-1)
-        no, yes = (chances[token].item() for token in tokenizer.convert_tokens_to_ids([" no", " yes"]))
+        assert (
+            prompt.endswith(f"Target: {state.target}?")
+            and tokenizer.decode(tokenizer(prompt).input_ids) == prompt
+        )
+        chances = (
+            model(input_ids=tokenizer(prompt, return_tensors="pt").input_ids)
+            .logits[0, -1]
+            .softmax(-1)
+        )
+        no, yes = (
+            chances[token].item() for token in tokenizer.convert_tokens_to_ids([" no", " yes"])
+        )
         expected.append(yes / (yes + no))
     expected += [1.0, 0.0, expected[1]]
     assert len(set(expected)) == 6
     for batch in (1, 2, 2048):
         assert learned_values(model, tokenizer, states, batch) == pytest.approx(expected, abs=1e-5)
     assert learned_values(model, tokenizer, states[::-1])[::-1] == pytest.approx(expected, abs=1e-5)
-    assert learned_values(model, tokenizer, states[4:6]).tolist() == [1, 0] and not len(learned_values(*untrained, []))
+    assert learned_values(model, tokenizer, states[4:6]).tolist() == [1, 0] and not len(
+        learned_values(*untrained, [])
+    )
 
 
 def test_with_a_value_policy_games_are_legal_and_come_again(policy, untrained):
     settings = SearchSettings(cascade="2 x 1/1, 2/8", rerank="learned")
     found = [
-        search(None, None, PROBLEMS, settings, torch.Generator().manual_seed(0), partial(learned_values, *untrained))
+        search(
+            None,
+            None,
+            PROBLEMS,
+            settings,
+            torch.Generator().manual_seed(0),
+            partial(learned_values, *untrained),
+        )
         for _ in range(2)
     ]
     assert found[0] == found[1]
@@ -267,8 +328,12 @@ def test_with_a_value_policy_games_are_legal_and_come_again(policy, untrained):
 
 def test_an_untrained_policy_finishes_nothing_and_the_table_says_so(untrained):
     rows = [{"nums": list(p.nums), "target": p.target} for p in PROBLEMS]
-    table = search_table(*untrained, rows, SearchSettings(beams=2, samples=4, max_tokens=6), seed=0, repeats=2)
-    assert table[["problem", "sample", "rank"]].values.tolist() == [[i, j, 0] for i in range(3) for j in range(2)]
+    table = search_table(
+        *untrained, rows, SearchSettings(beams=2, samples=4, max_tokens=6), seed=0, repeats=2
+    )
+    assert table[["problem", "sample", "rank"]].values.tolist() == [
+        [i, j, 0] for i in range(3) for j in range(2)
+    ]
     assert set(judge(table)["status"]) == {"missing"}
     assert (table["sampled"] == 4).all() and (table["unreadable"] == 4).all()
 
@@ -278,11 +343,17 @@ def test_the_table_holds_every_game_judged_by_the_common_verifier(policy):
         device = "cpu"
 
     rows = [{"nums": list(p.nums), "target": p.target} for p in PROBLEMS]
-    table = search_table(Anywhere, None, rows, SearchSettings(beams=4, samples=8), seed=1, together=2)
-    alone = search_table(Anywhere, None, rows[:2], SearchSettings(beams=4, samples=8), seed=1, together=2)
+    table = search_table(
+        Anywhere, None, rows, SearchSettings(beams=4, samples=8), seed=1, together=2
+    )
+    alone = search_table(
+        Anywhere, None, rows[:2], SearchSettings(beams=4, samples=8), seed=1, together=2
+    )
     timeless = table.drop(columns="seconds")
     assert timeless[: len(alone)].equals(alone.drop(columns="seconds"))
-    again = search_table(Anywhere, None, rows[1:2] * 2, SearchSettings(beams=4, samples=8), seed=1, together=1)
+    again = search_table(
+        Anywhere, None, rows[1:2] * 2, SearchSettings(beams=4, samples=8), seed=1, together=1
+    )
     one, other = (games["actions"].tolist() for _, games in again.groupby("problem"))
     assert one != other  # searches that are not made together do not share their draws
     assert Counter(table["rank"])[0] == 3 and set(REJECTIONS) <= set(table)
@@ -300,7 +371,8 @@ def test_a_cascade_of_one_budget_is_a_search(policy):
 
 
 def test_a_cascade_goes_on_with_what_is_not_won_and_counts_all_it_drew(policy):
-    """By hand: single games until one is won, then two searches of those left, from the same stream of draws."""
+    """By hand: single games until one is won, then two searches of those left, from the same stream
+    of draws."""
     problems = [
         Problem(nums, target)
         for nums in ((3, 5), (2, 9), (4, 6), (7, 8))
@@ -308,19 +380,32 @@ def test_a_cascade_goes_on_with_what_is_not_won_and_counts_all_it_drew(policy):
     ]
     settings = SearchSettings(cascade="3 x 1/1, 3/3, 4/8")
     found = search(None, None, problems, settings, torch.Generator().manual_seed(0))
-    generator, left, spent, last = torch.Generator().manual_seed(0), list(range(len(problems))), Counter(), {}
+    generator, left, spent, last = (
+        torch.Generator().manual_seed(0),
+        list(range(len(problems))),
+        Counter(),
+        {},
+    )
     tried = Counter()
     for beams, samples in ((1, 1), (1, 1), (1, 1), (3, 3), (4, 8)):
         asked = [problems[i] for i in left]
         settings = SearchSettings(beams=beams, samples=samples)
-        for i, (paths, tally) in zip(left, search(None, None, asked, settings, generator), strict=True):
+        for i, (paths, tally) in zip(
+            left, search(None, None, asked, settings, generator), strict=True
+        ):
             last[i], spent[i], tried[i] = paths, spent[i] + tally["tokens"], tried[i] + 1
-        left = [i for i in left if problems[i].target not in [x for path in last[i] for x in path.state.nums]]
+        left = [
+            i
+            for i in left
+            if problems[i].target not in [x for path in last[i] for x in path.state.nums]
+        ]
     assert [paths for paths, _ in found] == [last[i] for i in range(len(problems))]
     assert [tally["tokens"] for _, tally in found] == [spent[i] for i in range(len(problems))]
-    assert len(set(tried.values())) > 1 and max(tried.values()) == 5  # some are won early, some never
+    # some are won early, some never
+    assert len(set(tried.values())) > 1 and max(tried.values()) == 5
     assert any(
-        tried[i] == 4 and last[i][0].state.nums != (problem.target,) for i, problem in enumerate(problems)
+        tried[i] == 4 and last[i][0].state.nums != (problem.target,)
+        for i, problem in enumerate(problems)
     )  # by another game than the best one
 
 

@@ -1,4 +1,5 @@
-"""The values that parameters may have: each bound, and that a mistake stops only the run that makes it."""
+"""The values that parameters may have: each bound, and that a mistake stops only the run that makes
+it."""
 
 import json
 import math
@@ -16,7 +17,9 @@ from lib.runs.declare import DeclarationError, read_notebook
 from lib.runs.parameters import FIELDS, check
 from lib.runs.plan import Project
 
-NOTEBOOKS = sorted(path for path in (ROOT / "notebooks").glob("*.ipynb") if not path.name.startswith("91"))
+NOTEBOOKS = sorted(
+    path for path in (ROOT / "notebooks").glob("*.ipynb") if not path.name.startswith("91")
+)
 
 
 def test_every_number_of_every_notebook_has_a_bound():
@@ -61,8 +64,21 @@ def test_every_number_of_every_notebook_has_a_bound():
         *(
             ("searches", [search])
             for search in (
-                *({"beems": 3}, {"beams": 0}, {"beams": [1, 0]}, {"beams": []}, {"cascade": "1"}, {"rerank": "sfot"}),
-                *({"rerank": 5}, {"top_p": 0.0}, {"temperature": -1}, {"temperature": 1e-39}, {"repeats": 0}),
+                *(
+                    {"beems": 3},
+                    {"beams": 0},
+                    {"beams": [1, 0]},
+                    {"beams": []},
+                    {"cascade": "1"},
+                    {"rerank": "sfot"},
+                ),
+                *(
+                    {"rerank": 5},
+                    {"top_p": 0.0},
+                    {"temperature": -1},
+                    {"temperature": 1e-39},
+                    {"repeats": 0},
+                ),
                 *({"sets": ["heldout_100"]}, {"sets": []}, {"sets": {"test_50": 4}}, 5),
             )
         ),
@@ -75,47 +91,127 @@ def test_a_value_that_cannot_be_is_refused_by_its_name(name, value):
 
 
 def test_names_of_the_hub_and_what_exists_are_taken():
-    check({"init": "gpt2", "policy": "owner/name@v1", "taught": "data/reference/cpu/actions/pick/*", "curriculum": ""})
-    check({"init": "data/models/base-1m", "value": "data/reference/cpu/sft/value/0", "temperature": 0})
-    check({"searches": [{}, {"temperature": [0, 0.5], "repeats": 2, "sets": ["test_50"]}], "together": 1})
+    check(
+        {
+            "init": "gpt2",
+            "policy": "owner/name@v1",
+            "taught": "data/reference/cpu/actions/pick/*",
+            "curriculum": "",
+        }
+    )
+    check(
+        {"init": "data/models/base-1m", "value": "data/reference/cpu/sft/value/0", "temperature": 0}
+    )
+    check(
+        {
+            "searches": [{}, {"temperature": [0, 0.5], "repeats": 2, "sets": ["test_50"]}],
+            "together": 1,
+        }
+    )
 
 
 def test_settings_say_what_they_lack_and_what_they_do_not_know():
-    with pytest.raises(ValueError, match="RLOOSettings: .*group_size is missing: the parameters cell lacks it"):
+    with pytest.raises(
+        ValueError, match="RLOOSettings: .*group_size is missing: the parameters cell lacks it"
+    ):
         RLOOSettings.of({"steps": 3})
-    with pytest.raises(ValueError, match="SFTSettings: .*batchsize is not known: did you mean 'batch_size'"):
+    with pytest.raises(
+        ValueError, match="SFTSettings: .*batchsize is not known: did you mean 'batch_size'"
+    ):
         SFTSettings(batchsize=3)
-    assert Sampling.of({"max_tokens": 3, "top_k": 2, "other": "x"}) == Sampling(max_tokens=3, top_k=2)
+    assert Sampling.of({"max_tokens": 3, "top_k": 2, "other": "x"}) == Sampling(
+        max_tokens=3, top_k=2
+    )
 
 
 @pytest.mark.parametrize(
     ("parameters", "message"),
     [
-        ({"prompt_style": "pick", "reward": "sparse"}, "prompt_style is 'pick': no verifier reads it"),
-        ({"prompt_style": "value", "sets": {"test_50": 4}}, "prompt_style is 'value': no verifier reads it"),
-        ({"design": "program_fresh", "checked": True}, "checked is true, and design .program_fresh. writes no traces"),
-        ({"prompt_style": "pick", "samples": 4, "engine": "transformers"}, "prompt_style is 'pick': no verifier"),
+        (
+            {"prompt_style": "pick", "reward": "sparse"},
+            "prompt_style is 'pick': no verifier reads it",
+        ),
+        (
+            {"prompt_style": "value", "sets": {"test_50": 4}},
+            "prompt_style is 'value': no verifier reads it",
+        ),
+        (
+            {"design": "program_fresh", "checked": True},
+            "checked is true, and design .program_fresh. writes no traces",
+        ),
+        (
+            {"prompt_style": "pick", "samples": 4, "engine": "transformers"},
+            "prompt_style is 'pick': no verifier",
+        ),
         ({"prompt_style": "pick", "eval_problems": 4}, "prompt_style is 'pick': no verifier"),
-        ({"prompt_style": "program", "reward": "ast"}, "'program': no completion can be correct by reward 'ast'"),
-        ({"prompt_style": "program_words", "reward": "trace_gated"}, "no completion can be correct by reward 'trace_g"),
-        ({"prompt_style": "free", "reward": "program"}, "'free': no completion can be correct by reward 'program'"),
-        ({"demonstrations": 9, "prompt_style": "program"}, "'program': design 'free' writes .* another form"),
-        ({"demonstrations": 9, "prompt_style": "trace"}, "'trace': design 'free' writes .* another form"),
-        ({"demonstrations": 9, "design": "program_fresh"}, "'free': design 'program_fresh' writes .* another form"),
-        ({"demonstrations": 9, "design": "trace_proof", "give_up": 0.3}, "never gives up, so it needs give_up = 0.0"),
-        ({"demonstrations": 9, "five_numbers": 10}, "five_numbers is 10: it is a part of the 9 demonstrations"),
-        ({"demonstrations": 49_801, "eval_demonstrations": 200}, "need 50001 problems of 3to4, which has 50000"),
-        ({"demonstrations": 20_000, "five_numbers": 15_000}, "need 15000 problems of 5num, which has 14950"),
-        ({"curriculum": "", "probes": "data/reference/cpu/pairs/free/0"}, "probes is .*: it needs a curriculum"),
-        ({"curriculum": "", "curriculum_options": {"temperature": 1.0}}, "curriculum_options .* needs a curriculum"),
+        (
+            {"prompt_style": "program", "reward": "ast"},
+            "'program': no completion can be correct by reward 'ast'",
+        ),
+        (
+            {"prompt_style": "program_words", "reward": "trace_gated"},
+            "no completion can be correct by reward 'trace_g",
+        ),
+        (
+            {"prompt_style": "free", "reward": "program"},
+            "'free': no completion can be correct by reward 'program'",
+        ),
+        (
+            {"demonstrations": 9, "prompt_style": "program"},
+            "'program': design 'free' writes .* another form",
+        ),
+        (
+            {"demonstrations": 9, "prompt_style": "trace"},
+            "'trace': design 'free' writes .* another form",
+        ),
+        (
+            {"demonstrations": 9, "design": "program_fresh"},
+            "'free': design 'program_fresh' writes .* another form",
+        ),
+        (
+            {"demonstrations": 9, "design": "trace_proof", "give_up": 0.3},
+            "never gives up, so it needs give_up = 0.0",
+        ),
+        (
+            {"demonstrations": 9, "five_numbers": 10},
+            "five_numbers is 10: it is a part of the 9 demonstrations",
+        ),
+        (
+            {"demonstrations": 49_801, "eval_demonstrations": 200},
+            "need 50001 problems of 3to4, which has 50000",
+        ),
+        (
+            {"demonstrations": 20_000, "five_numbers": 15_000},
+            "need 15000 problems of 5num, which has 14950",
+        ),
+        (
+            {"curriculum": "", "probes": "data/reference/cpu/pairs/free/0"},
+            "probes is .*: it needs a curriculum",
+        ),
+        (
+            {"curriculum": "", "curriculum_options": {"temperature": 1.0}},
+            "curriculum_options .* needs a curriculum",
+        ),
         ({"curriculum": "mixed", "probes": ""}, "curriculum is 'mixed': it needs a run of probes"),
-        ({"problem_set": "owner/set", "source": "generated"}, "'owner/set': a set of the hub needs source: hub"),
-        ({"searches": [{"rerank": "learned"}], "value": ""}, "value is '': searches with rerank learned need one"),
-        ({"searches": [{}], "value": "data/reference/cpu/sft/value/0"}, "value is .* need one, and no others do"),
+        (
+            {"problem_set": "owner/set", "source": "generated"},
+            "'owner/set': a set of the hub needs source: hub",
+        ),
+        (
+            {"searches": [{"rerank": "learned"}], "value": ""},
+            "value is '': searches with rerank learned need one",
+        ),
+        (
+            {"searches": [{}], "value": "data/reference/cpu/sft/value/0"},
+            "value is .* need one, and no others do",
+        ),
         ({"eval_problems": 201}, "eval_problems is 201, and validation_200 has 200"),
         ({"searches": [], "together": 1}, "searches is .*: it has no search"),
         ({"searches": ["x"], "together": 1}, "searches is .*: it has no search"),
-        ({"numbers": 3, "updates": 3001, "problems_per_step": 8}, "3to4 has few more problems of 3 numbers"),
+        (
+            {"numbers": 3, "updates": 3001, "problems_per_step": 8},
+            "3to4 has few more problems of 3 numbers",
+        ),
     ],
 )
 def test_parameters_that_do_not_fit_together_are_refused(parameters, message):
@@ -124,14 +220,26 @@ def test_parameters_that_do_not_fit_together_are_refused(parameters, message):
 
 
 def test_styles_that_fit_are_taken():
-    for style, reward in (("program", "program"), ("words", "ast"), ("trace", "trace_gated"), ("trace", "sparse")):
+    for style, reward in (
+        ("program", "program"),
+        ("words", "ast"),
+        ("trace", "trace_gated"),
+        ("trace", "sparse"),
+    ):
         check({"prompt_style": style, "reward": reward, "sets": {"test_50": 4}})
-    check({"prompt_style": "pick", "epochs": 1, "eval_problems": 0})  # imitation is judged by no verifier
-    for given in ({"source": "hub"}, {"taught": "data/reference/cpu/sft/free/0"}, {"design": "program_fresh"}):
+    # imitation is judged by no verifier
+    check({"prompt_style": "pick", "epochs": 1, "eval_problems": 0})
+    for given in (
+        {"source": "hub"},
+        {"taught": "data/reference/cpu/sft/free/0"},
+        {"design": "program_fresh"},
+    ):
         check({"demonstrations": 9, "prompt_style": "program"} | given)
     check({"numbers": 3, "updates": 3000, "problems_per_step": 8})
     sizes = [len(nums) for nums in load("3to4", "train")["nums"]]
-    assert min(sizes.count(3), sizes.count(4)) >= 24_000 + 16, "notebook 81 measures gradients on the last sixteen"
+    assert min(sizes.count(3), sizes.count(4)) >= 24_000 + 16, (
+        "notebook 81 measures gradients on the last sixteen"
+    )
 
 
 EXITS = 'from pathlib import Path\nPath(r"{ran}").touch()\nraise SystemExit\n'
@@ -144,12 +252,16 @@ def test_a_broken_reward_file_stops_only_the_run_that_names_it(tmp_path, monkeyp
     project = Project()
     declarations = project.declarations.model_copy(deep=True)
     one = declarations.runs["rloo/sparse_200"]
-    declarations.runs["rloo/broken"] = one.model_copy(update={"params": {"reward": f"{broken}:mine"}})
+    declarations.runs["rloo/broken"] = one.model_copy(
+        update={"params": {"reward": f"{broken}:mine"}}
+    )
     project.__dict__["declarations"] = declarations
     project.check()
     assert "rloo/sparse/0" in project.plan("smoke", "rloo/sparse").specs
     assert "rloo/broken/0" in project.specs("smoke") and not ran.exists()
-    with pytest.raises(DeclarationError, match=r"run rloo/broken/0: .*broken.py, line 3: SystemExit"):
+    with pytest.raises(
+        DeclarationError, match=r"run rloo/broken/0: .*broken.py, line 3: SystemExit"
+    ):
         project.plan("smoke", "rloo/broken")
     assert ran.exists()
 
@@ -159,7 +271,10 @@ def test_rewards_in_files_are_made_where_a_run_names_them(tmp_path, monkeypatch)
     project = Project()
     run = project.specs("smoke")["rloo/sparse/0"]
     check({"reward": f"{tmp_path}/own.py:mine", "eval_rewards": [f"{tmp_path}/own.py:mine"]})
-    for given in ({"reward": f"{tmp_path}/own.py:mine"}, {"eval_rewards": ["sparse", f"{tmp_path}/own.py:mine"]}):
+    for given in (
+        {"reward": f"{tmp_path}/own.py:mine"},
+        {"eval_rewards": ["sparse", f"{tmp_path}/own.py:mine"]},
+    ):
         with pytest.raises(DeclarationError, match="run rloo/sparse/0: unknown reward"):
             project.check_own_files([replace(run, params=given)])
     with pytest.raises(ValueError, match="tau"):
@@ -169,11 +284,18 @@ def test_rewards_in_files_are_made_where_a_run_names_them(tmp_path, monkeypatch)
 
 @pytest.mark.parametrize(
     "reward, options",
-    [("dense", {}), ("sparse", {"lambda_p": -0.1}), ("trace_guarded", {}), ("ast", {"lambda_a": -0.5})],
+    [
+        ("dense", {}),
+        ("sparse", {"lambda_p": -0.1}),
+        ("trace_guarded", {}),
+        ("ast", {"lambda_a": -0.5}),
+    ],
 )
 def test_an_advantage_that_divides_by_the_mean_takes_no_reward_below_0(reward, options):
     check({"reward": reward, "reward_options": options, "advantage": "leave_one_out"})
-    with pytest.raises(ValueError, match=f"advantage is 'max_rl': no reward may be below 0, and '{reward}' gives -"):
+    with pytest.raises(
+        ValueError, match=f"advantage is 'max_rl': no reward may be below 0, and '{reward}' gives -"
+    ):
         check({"reward": reward, "reward_options": options, "advantage": "max_rl"})
 
 
@@ -183,7 +305,8 @@ def test_max_rl_takes_the_rewards_that_pay_and_do_not_fine():
 
 
 def test_a_reward_is_tried_out_before_a_run_starts(tmp_path, monkeypatch):
-    """A misspelt name inside of it is found with the file and the line, before finished results are set aside."""
+    """A misspelt name inside of it is found with the file and the line, before finished results are
+    set aside."""
     text = """from lib.rewards import Score, register
 
 
@@ -194,10 +317,16 @@ def mine():
     (tmp_path / "own.py").write_text(text)
     project = Project()
     run = project.specs("smoke")["rloo/sparse/0"]
-    with pytest.raises(DeclarationError, match=r"own.py, line 6: NameError: name 'rihgt' is not defined"):
+    with pytest.raises(
+        DeclarationError, match=r"own.py, line 6: NameError: name 'rihgt' is not defined"
+    ):
         project.check_own_files([replace(run, params={"reward": f"{tmp_path}/own.py:mine"})])
-    monkeypatch.setitem(REWARDS, "mine", lambda: lambda completions, problem: [1 / 0 for _ in completions])
-    with pytest.raises(ValueError, match=r"reward 'mine' cannot score a completion: .*ZeroDivisionError"):
+    monkeypatch.setitem(
+        REWARDS, "mine", lambda: lambda completions, problem: [1 / 0 for _ in completions]
+    )
+    with pytest.raises(
+        ValueError, match=r"reward 'mine' cannot score a completion: .*ZeroDivisionError"
+    ):
         check({"reward": "mine"})
 
 
@@ -217,7 +346,9 @@ def test_a_text_in_place_of_a_truth_value_or_of_options_is_refused(given, way):
         check(given)
 
 
-@pytest.mark.parametrize("name", ["init", "taught", "prompt_style", "five_numbers", "eval_rewards", "checked", "steps"])
+@pytest.mark.parametrize(
+    "name", ["init", "taught", "prompt_style", "five_numbers", "eval_rewards", "checked", "steps"]
+)
 def test_a_parameter_is_never_nothing(name):
     with pytest.raises(ValueError, match=f"{name} is None"):
         check({name: None})
@@ -226,11 +357,16 @@ def test_a_parameter_is_never_nothing(name):
 def test_every_truth_value_and_every_options_of_a_notebook_has_a_type():
     for path in NOTEBOOKS:
         defaults, _ = read_notebook(path)
-        untyped = {name for name, value in defaults.items() if type(value) in (bool, dict)} - FIELDS.keys()
-        assert untyped <= {"sizes"}, path.name  # of a study: the runs of each size, which exist or not
+        untyped = {
+            name for name, value in defaults.items() if type(value) in (bool, dict)
+        } - FIELDS.keys()
+        # of a study: the runs of each size, which exist or not
+        assert untyped <= {"sizes"}, path.name
 
 
-@pytest.mark.parametrize("given", [{"problem_set": "{}"}, {"eval_set": "{}"}, {"sets": {"{}": 4}}, {"sets": ["{}"]}])
+@pytest.mark.parametrize(
+    "given", [{"problem_set": "{}"}, {"eval_set": "{}"}, {"sets": {"{}": 4}}, {"sets": ["{}"]}]
+)
 def test_a_file_of_problems_is_read_before_a_run_starts(tmp_path, given):
     """And not when the run is under way, after a warm-up of minutes."""
     path = tmp_path / "own.csv"
@@ -238,7 +374,10 @@ def test_a_file_of_problems_is_read_before_a_run_starts(tmp_path, given):
     text = json.dumps(given).replace('"{}"', f'"{path}"')
     project = Project()
     run = project.specs("smoke")["rloo/sparse/0"]
-    with pytest.raises(DeclarationError, match=r"run rloo/sparse/0: .*own.csv, line 3: .* two to six numbers, not 7"):
+    with pytest.raises(
+        DeclarationError,
+        match=r"run rloo/sparse/0: .*own.csv, line 3: .* two to six numbers, not 7",
+    ):
         project.check_own_files([replace(run, params=json.loads(text))])
     path.write_text("nums,target\n3 5 7,26\n")
     project.check_own_files([replace(run, params=json.loads(text))])

@@ -21,22 +21,29 @@ def as_tuple(expr):
     if isinstance(expr, Num):
         return expr.value
     left, right = as_tuple(expr.left), as_tuple(expr.right)
-    return (expr.op, *sorted((left, right), key=repr)) if expr.op in "+*" else (expr.op, left, right)
+    return (
+        (expr.op, *sorted((left, right), key=repr)) if expr.op in "+*" else (expr.op, left, right)
+    )
 
 
 def held_out(n, count):
     name = {3: "3to4", 4: "3to4", 5: "5num"}[n]
-    return [p for p in problem.problems(problem.load(name, "heldout_1000")) if len(p.nums) == n][:count]
+    return [p for p in problem.problems(problem.load(name, "heldout_1000")) if len(p.nums) == n][
+        :count
+    ]
 
 
-@pytest.mark.parametrize(("n", "count"), [(1, 1), (2, 6), (3, 108), (4, 3240), (5, 136_080), (6, 7_348_320)])
+@pytest.mark.parametrize(
+    ("n", "count"), [(1, 1), (2, 6), (3, 108), (4, 3240), (5, 136_080), (6, 7_348_320)]
+)
 def test_number_of_templates(n, count):
     assert solver.template_count(n) == count
 
 
 @pytest.mark.parametrize(("n", "functions"), [(3, 68), (4, 1170)])
 def test_templates_are_all_trees_up_to_commuting(n, functions):
-    generic = [1009, 2003, 4001, 8009][:n]  # no relation among these but those that hold for all numbers
+    # no relation among these but those that hold for all numbers
+    generic = [1009, 2003, 4001, 8009][:n]
     trees = [solver.tree(row, generic) for row in solver._table(n).tolist()]
     assert len({as_tuple(tree) for tree in trees}) == solver.template_count(n)
     assert all(sorted(leaves(tree)) == sorted(generic) for tree in trees)
@@ -45,15 +52,21 @@ def test_templates_are_all_trees_up_to_commuting(n, functions):
 
 @pytest.mark.parametrize(("n", "count"), [(2, 6), (3, 68), (4, 1260), (5, 32_632)])
 def test_number_of_templates_up_to_associativity(n, count):
-    trees = (solver.tree(row, [1009, 2003, 4001, 8009, 16001][:n]) for row in solver._table(n).tolist())
+    trees = (
+        solver.tree(row, [1009, 2003, 4001, 8009, 16001][:n]) for row in solver._table(n).tolist()
+    )
     assert len({flattened(tree) for tree in trees}) == count
 
 
 small = st.integers(-3, 12)
 fractions = st.builds(Fraction, st.integers(-6, 6), st.integers(1, 6))
-huge = st.sampled_from([1, 3, 7, 10**6 + 3, 10**7, 10**7 + 19, 3 * 10**9])  # beyond what doubles decide
+# beyond what doubles decide
+huge = st.sampled_from([1, 3, 7, 10**6 + 3, 10**7, 10**7 + 19, 3 * 10**9])
 numbers_and_target = st.one_of(
-    *(st.tuples(st.lists(kind, min_size=1, max_size=size), kind) for kind, size in ((small, 4), (fractions, 3))),
+    *(
+        st.tuples(st.lists(kind, min_size=1, max_size=size), kind)
+        for kind, size in ((small, 4), (fractions, 3))
+    ),
     st.tuples(st.lists(st.integers(1, 99), min_size=3, max_size=4), st.integers(1, 100)),
     st.tuples(st.lists(huge, min_size=2, max_size=3), huge),
 )
@@ -70,7 +83,9 @@ def test_solutions_equal_enumeration(case):
     assert solver.is_solvable(nums, target) == bool(expected)
 
 
-@pytest.mark.parametrize("nums", [(7, 7, 3), (5, 5, 5), (9, 2, 9, 2), (4, 4, 4, 6), (3, 3, 3, 3), (1, 2, 3, 5)])
+@pytest.mark.parametrize(
+    "nums", [(7, 7, 3), (5, 5, 5), (9, 2, 9, 2), (4, 4, 4, 6), (3, 3, 3, 3), (1, 2, 3, 5)]
+)
 def test_equal_numbers_are_merged(nums):
     for target in range(13):
         trees = [as_tuple(tree) for tree in solver.solutions(Problem(nums, target))]
@@ -107,7 +122,11 @@ def test_six_numbers():
 def test_sums_of_n_numbers(n, double_factorial):
     """There are (2n - 3)!! binary trees over n labelled leaves, up to commuting."""
     nums = (11, 17, 29, 47, 83, 97)[:n]
-    sums = [t for t in map(repr, map(as_tuple, solver.solutions(Problem(nums, sum(nums))))) if not {*"-*/"} & {*t}]
+    sums = [
+        t
+        for t in map(repr, map(as_tuple, solver.solutions(Problem(nums, sum(nums)))))
+        if not {*"-*/"} & {*t}
+    ]
     assert len(sums) == double_factorial
 
 
@@ -119,7 +138,12 @@ def test_counts_have_the_known_quantiles():
 
 
 def test_batches_agree_with_single_problems():
-    mixed = held_out(5, 5) + held_out(3, 60) + held_out(4, 160) + [Problem((2, 2, 4), 100), Problem((7,), 7)]
+    mixed = (
+        held_out(5, 5)
+        + held_out(3, 60)
+        + held_out(4, 160)
+        + [Problem((2, 2, 4), 100), Problem((7,), 7)]
+    )
     assert solver.count_all(mixed).tolist() == [len(solver.solutions(p)) for p in mixed]
 
 
@@ -156,7 +180,9 @@ six = Problem((97, 89, 83, 79, 73, 2), 9)
 repeating = [Problem((7, 7, 3), 17), Problem((6, 6, 6, 6), 24), Problem((65, 41, 65, 17), 67)]
 
 
-@pytest.mark.parametrize("p", [*held_out(3, 5), *held_out(4, 15), *held_out(5, 2), six, *repeating], ids=str)
+@pytest.mark.parametrize(
+    "p", [*held_out(3, 5), *held_out(4, 15), *held_out(5, 2), six, *repeating], ids=str
+)
 def test_forms_are_the_closure_under_commuting(p):
     expected = {labels(form, p.nums) for tree in solver.solutions(p) for form in closure(tree)}
     forms = solver.solution_forms(p)
@@ -178,7 +204,12 @@ def test_states_may_hold_fractions():
 
 
 def test_levels_of_the_papers_own_examples():
-    table7 = [((24, 92, 65, 5), 37), ((62, 43, 11, 38), 13), ((78, 68, 73), 2), ((41, 65, 65, 17), 67)]
+    table7 = [
+        ((24, 92, 65, 5), 37),
+        ((62, 43, 11, 38), 13),
+        ((78, 68, 73), 2),
+        ((41, 65, 65, 17), 67),
+    ]
     assert solver.levels([Problem(*case) for case in table7]) == ["L7", "L9", "L4", "L9"]
 
 
@@ -199,7 +230,12 @@ def test_levels_follow_table_3():
 
 
 def test_what_table_3_leaves_out_has_no_level():
-    outside = [Problem((1, 1, 1), 100), Problem((1, 2, 3, 4), 10_000), Problem((1, 2, 3, 4, 5), 15), Problem((3, 4), 7)]
+    outside = [
+        Problem((1, 1, 1), 100),
+        Problem((1, 2, 3, 4), 10_000),
+        Problem((1, 2, 3, 4, 5), 15),
+        Problem((3, 4), 7),
+    ]
     assert solver.levels(outside) == [None] * 4
     assert solver.profiles(outside)[1].tolist() == [3, 3, 0, 0]
 
@@ -221,4 +257,6 @@ def test_numbers_of_any_size_are_solved_exactly(nums, target, count):
 
 def test_the_template_that_the_module_draws():
     row = solver.label_rows(3, np.array([54]))[0].tolist()
-    assert row == [3, 7, 1, 0, 0, 6, 8] and render(solver.tree(row, (19, 35, 44))) == "35 * (19 + 44)"
+    assert (
+        row == [3, 7, 1, 0, 0, 6, 8] and render(solver.tree(row, (19, 35, 44))) == "35 * (19 + 44)"
+    )

@@ -1,4 +1,5 @@
-"""How much runs of one trainer differ (data/spreads.csv), which intervals use for methods with few runs."""
+"""How much runs of one trainer differ (data/spreads.csv), which intervals use for methods with few
+runs."""
 
 import numpy as np
 import pandas as pd
@@ -28,23 +29,28 @@ def test_the_table_is_that_of_the_published_runs():
 
 
 def test_what_borrows_misses_as_seldom_as_asked_where_spreads_are_unequal():
-    """Two and three runs of policies whose spreads differ as the table's do, at one sample and at sixteen."""
+    """Two and three runs of policies whose spreads differ as the table's do, at one sample and at
+    sixteen."""
     rng = np.random.default_rng(0)
     for own, runs in ((2.5, 2), (2.5, 3), (16.0, 2), (16.0, 3)):
         missed = []
         for _ in range(6):
             variance = 1e-4 * own / rng.chisquare(own, (500, 1, 1))
-            table = rng.normal(0, np.sqrt(variance), (500, runs, 1)) + rng.normal(0, 0.1, (500, runs, 200))
+            table = rng.normal(0, np.sqrt(variance), (500, runs, 1)) + rng.normal(
+                0, 0.1, (500, runs, 200)
+            )
             mean, of_problems, seen, made = intervals.parts([(1.0, [*range(runs)], table)])
             seen, freedom = intervals.moderated(seen, made, runs - 1, 1e-4 / runs, own)
-            missed.append(np.abs(mean) > intervals.half_width(of_problems, 200, seen, made, freedom))
+            missed.append(
+                np.abs(mean) > intervals.half_width(of_problems, 200, seen, made, freedom)
+            )
         assert 0.02 <= np.mean(missed) <= 0.06, (own, runs, np.mean(missed))
 
 
 def misses(runs, own, ratio, tested=True, repetitions=4000):
-    """The share of intervals that miss the truth: of `runs` runs of a policy whose variance between runs is `ratio`**2
-    times that of the table, which has `own` degrees of freedom; None: drawn as the table says. Nothing else differs
-    between problems, so that the runs alone decide."""
+    """The share of intervals that miss the truth: of `runs` runs of a policy whose variance between
+    runs is `ratio`**2 times that of the table, which has `own` degrees of freedom; None: drawn as
+    the table says. Nothing else differs between problems, so that the runs alone decide."""
     rng = np.random.default_rng(0)
     variance = np.full((repetitions, 1), 1e-4 * (ratio or 1) ** 2)
     if ratio is None:
@@ -60,7 +66,8 @@ def misses(runs, own, ratio, tested=True, repetitions=4000):
 
 @pytest.mark.parametrize(("runs", "most"), [(2, 0.16), (3, 0.10)])
 def test_what_the_rule_of_loans_covers(runs, most):
-    """The sentences at the top of `intervals`: two runs have one degree of freedom to test a loan with."""
+    """The sentences at the top of `intervals`: two runs have one degree of freedom to test a loan
+    with."""
     for own in (3.0, 30.0):
         worst = max(misses(runs, own, ratio) for ratio in (0.5, 1, 2, 3, 5, 10))
         assert 0.06 < worst <= most, worst
@@ -104,23 +111,32 @@ def test_who_borrows(method, metric, borrows):
 
 
 def test_few_runs_borrow_and_say_so(monkeypatch):
-    """Two runs that are equal by chance have the table's spread, four their own; a log's number borrows nothing."""
-    monkeypatch.setattr(intervals, "_spreads", lambda: {("rloo", "pass@1"): (1e-4, 5.0), ("rloo", "kl"): (1.0, 5.0)})
+    """Two runs that are equal by chance have the table's spread, four their own; a log's number
+    borrows nothing."""
+    monkeypatch.setattr(
+        intervals, "_spreads", lambda: {("rloo", "pass@1"): (1e-4, 5.0), ("rloo", "kl"): (1.0, 5.0)}
+    )
     base = np.random.default_rng(0).normal(0, 0.1, 400)
     index = ["method", "seed", "set", "problem"]
 
     def frame(runs, metric="pass@1"):
-        return pd.concat({("rloo/a", run, "s"): pd.Series(base) for run in range(runs)}, names=index).to_frame(metric)
+        return pd.concat(
+            {("rloo/a", run, "s"): pd.Series(base) for run in range(runs)}, names=index
+        ).to_frame(metric)
 
     few, one, enough, other = (
-        intervals.estimates(some).iloc[0] for some in (frame(2), frame(1), frame(4), frame(2, "tokens"))
+        intervals.estimates(some).iloc[0]
+        for some in (frame(2), frame(1), frame(4), frame(2, "tokens"))
     )
     assert few["borrowed"] and one["borrowed"] and not enough["borrowed"] and not other["borrowed"]
     widths = [row["high"] - row["low"] for row in (one, few, enough)]
     assert widths[0] > widths[1] > widths[2] == pytest.approx(other["high"] - other["low"])
-    hot = frame(2).rename({"rloo/a": "rloo/a T0.8"}, level="method")  # samples too, at another temperature
+    # samples too, at another temperature
+    hot = frame(2).rename({"rloo/a": "rloo/a T0.8"}, level="method")
     assert intervals.estimates(hot)["borrowed"].all()
-    logged = pd.DataFrame({"method": "rloo/a", "seed": [0, 1], "kl": [1.0, 2.0]}).set_index(["method", "seed"])
+    logged = pd.DataFrame({"method": "rloo/a", "seed": [0, 1], "kl": [1.0, 2.0]}).set_index(
+        ["method", "seed"]
+    )
     assert not intervals.estimates(intervals.of_logs(logged))["borrowed"].any()
 
 
@@ -135,31 +151,41 @@ def test_samples_that_are_cut_earlier_borrow_as_others_do():
 
 @pytest.mark.parametrize("many", [4, 5])
 def test_beside_a_method_of_many_runs_each_brings_its_own_spread(monkeypatch, many):
-    """Four or five runs that differ much keep their spread beside three; a search borrows nothing."""
+    """Four or five runs that differ much keep their spread beside three; a search borrows
+    nothing."""
     monkeypatch.setattr(intervals, "_spreads", lambda: {("rloo", "pass@1"): (5e-6, 20.0)})
     rng = np.random.default_rng(0)
     base, moved = rng.normal(0, 0.1, 400), rng.normal(0, 0.05, (many, 1))
     index = ["method", "seed", "set", "problem"]
 
     def frame(name, rows):
-        return pd.concat({(name, run, "s"): pd.Series(row) for run, row in enumerate(rows)}, names=index)
+        return pd.concat(
+            {(name, run, "s"): pd.Series(row) for run, row in enumerate(rows)}, names=index
+        )
 
     few = base + rng.normal(0, 0.001, (3, 1)) + rng.normal(0, 0.01, (3, 400))
     scores = pd.concat([frame("rloo/a", base + moved), frame("rloo/b", few)]).to_frame("pass@1")
     gap = intervals.differences(scores, [("rloo/a", "rloo/b")]).iloc[0]
     alone = stats.t.ppf(0.975, many - 1) * stats.sem(moved[:, 0])
     assert gap["borrowed"] and (gap["high"] - gap["low"]) / 2 == pytest.approx(alone, rel=0.05)
-    systems = pd.concat([frame("rloo/a 1/8", few), frame("rloo/b 1/8", few + 0.1)]).to_frame("pass@1")
+    systems = pd.concat([frame("rloo/a 1/8", few), frame("rloo/b 1/8", few + 0.1)]).to_frame(
+        "pass@1"
+    )
     assert not intervals.estimates(systems)["borrowed"].any()
     assert not intervals.differences(systems, [("rloo/a 1/8", "rloo/b 1/8")])["borrowed"].any()
     mixed = pd.concat([frame("rloo/a 1/8", few), frame("rloo/b", few + 0.1)]).to_frame("pass@1")
     assert not intervals.differences(mixed, [("rloo/a 1/8", "rloo/b")])["borrowed"].any()
-    warmer = pd.concat([frame("rloo/a", few), frame("rloo/a T0.8", few + moved[:3])]).to_frame("pass@1")
-    assert not intervals.differences(warmer, [("rloo/a T0.8", "rloo/a")])["borrowed"].any(), "they share their runs"
+    warmer = pd.concat([frame("rloo/a", few), frame("rloo/a T0.8", few + moved[:3])]).to_frame(
+        "pass@1"
+    )
+    assert not intervals.differences(warmer, [("rloo/a T0.8", "rloo/a")])["borrowed"].any(), (
+        "they share their runs"
+    )
 
 
 def test_identical_methods_of_five_and_of_three_runs_seldom_differ():
-    """Spreads of policies as unequal as the table says, one side with its own and one with a loan."""
+    """Spreads of policies as unequal as the table says, one side with its own and one with a
+    loan."""
     rng, missed = np.random.default_rng(0), []
     for _ in range(3000):
         sides = []

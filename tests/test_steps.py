@@ -1,4 +1,5 @@
-"""Every equation of a reasoning is found, judged and assigned to its attempt, in honest and in hostile text."""
+"""Every equation of a reasoning is found, judged and assigned to its attempt, in honest and in
+hostile text."""
 
 import random
 from fractions import Fraction
@@ -18,7 +19,8 @@ PAPER = Problem((44, 19, 35), 98)
 
 
 def flags(step) -> str:
-    """A step in brief: F(ormed) A(rithmetic) P(ool) R(epeated), a dash where not, and the attempt."""
+    """A step in brief: F(ormed) A(rithmetic) P(ool) R(epeated), a dash where not, and the
+    attempt."""
     values = (step.well_formed, step.arithmetic_ok, step.in_pool, step.repeated)
     return "".join(c if v else "-" for c, v in zip("FAPR", values, strict=True)) + str(step.attempt)
 
@@ -69,15 +71,20 @@ def test_the_rollout_of_appendix_c5():
 
 def test_the_check_behind_an_attempt_is_no_equation():
     text = "<think>\n81 - 8 = 73, 73 - 3 = 70, 35? no\n81 / 3 = 27, 27 + 8 = 35, 35? yes\n</think>"
-    assert [step for step, _ in steps(text)] == ["81 - 8 = 73", "73 - 3 = 70", "81 / 3 = 27", "27 + 8 = 35"]
+    assert [step for step, _ in steps(text)] == [
+        "81 - 8 = 73",
+        "73 - 3 = 70",
+        "81 / 3 = 27",
+        "27 + 8 = 35",
+    ]
     demonstration = free_search(Problem((81, 8, 3), 35), random.Random(0), failures=2)
-    assert demonstration.count("35? no") == 2 and len(steps(demonstration)) == 6 == demonstration.count("=")
+    assert demonstration.count("35? no") == 2 and len(
+        steps(demonstration)
+    ) == 6 == demonstration.count("=")
 
 
 def test_one_attempt_a_line():
-    text = (
-        "<think>\n44 + 19 = 63, 63 * 35 = 2205\n44 + 19 = 63, 63 + 35 = 98\n</think>\n<answer>(44 + 19) + 35</answer>"
-    )
+    text = "<think>\n44 + 19 = 63, 63 * 35 = 2205\n44 + 19 = 63, 63 + 35 = 98\n</think>\n<answer>(44 + 19) + 35</answer>"
     assert steps(text, (44, 19, 35)) == [
         ("44 + 19 = 63", "FAP-0"),
         ("63 * 35 = 2205", "FAP-0"),
@@ -112,7 +119,10 @@ def test_one_attempt_a_line():
         ("81 + 8 = 89 - 3 = 86", [("89 - 3 = 86", "FA--0")]),
         ("81 - 8 = 73 = 73", [("81 - 8 = 73", "FAP-0")]),
         # no equation, and nothing that was meant as one
-        *[(text, []) for text in ("81 - 8 ≈ 73.", "81 - 8 != 73.", "81 = 81.", "-5 = -5.", "81 - 8\n= 73.")],
+        *[
+            (text, [])
+            for text in ("81 - 8 ≈ 73.", "81 - 8 != 73.", "81 = 81.", "-5 = -5.", "81 - 8\n= 73.")
+        ],
         ("we want 98 = target, x = -5.", []),
         ("81 - 8 = 73, 73 - 3 =", [("81 - 8 = 73", "FAP-0")]),  # cut off by the cap
     ],
@@ -130,14 +140,23 @@ def test_what_is_an_equation(text, expected):
     ],
 )  # fmt: skip
 def test_what_was_meant_as_an_equation_is_a_malformed_step(text):
-    """It is no prose: a policy could hide its faults by misspelling. It changes no pool and starts no attempt."""
+    """It is no prose: a policy could hide its faults by misspelling. It changes no pool and starts
+    no attempt."""
     said = f"<think>first {text}, then 81 - 8 = 73 and again {text}</think>"
     assert steps(said) == [(text, "----0"), ("81 - 8 = 73", "FAP-0"), (text, "---R0")]
-    assert [step.malformed for step in verify_steps(said, Problem((81, 8, 3), 35))] == [True, False, True]
+    assert [step.malformed for step in verify_steps(said, Problem((81, 8, 3), 35))] == [
+        True,
+        False,
+        True,
+    ]
 
 
 def test_malformed_steps_that_differ_only_in_spaces_are_the_same():
-    assert [flag for _, flag in steps("48 - 43 == 5, 48-43==5, 48 - 43 == 6, so")] == ["----0", "---R0", "----0"]
+    assert [flag for _, flag in steps("48 - 43 == 5, 48-43==5, 48 - 43 == 6, so")] == [
+        "----0",
+        "---R0",
+        "----0",
+    ]
 
 
 @pytest.mark.parametrize(
@@ -158,8 +177,10 @@ def test_a_part_of_something_else_is_no_equation(text, shown):
     [
         ("81 - 8 = 70, 70 + 3 = 73", "F-P-0 FAP-0"),  # a slip counts once: its result goes on
         ("81 - 8 = 73, 81 - 3 = 78", "FAP-0 FAP-1"),  # 81 is spent, so a new attempt
-        ("81 - 8 = 73, 73 + 8 = 81", "FAP-0 FA--0"),  # 73 and 8 are neither in the pool nor both given
-        ("81 + 7 = 88, 88 - 7 = 81, 81 - 8 = 73", "FA--0 FA--0 FAP-0"),  # foreign numbers change no pool
+        # 73 and 8 are neither in the pool nor both given
+        ("81 - 8 = 73, 73 + 8 = 81", "FAP-0 FA--0"),
+        # foreign numbers change no pool
+        ("81 + 7 = 88, 88 - 7 = 81, 81 - 8 = 73", "FA--0 FA--0 FAP-0"),
         ("8 + 8 = 16", "FA--0"),  # given once
         ("8 + 3 = 11, 3 + 8 = 11, 8 - 3 = 5, 3 - 8 = -5", "FAP-0 FAPR1 FAP-2 FAP-3"),
         ("8 * 3 = 24, 3 * 8 = 25", "FAP-0 F-PR1"),  # the operation is repeated, whatever its result
@@ -184,7 +205,10 @@ def test_equal_numbers_are_available_as_often_as_given():
         ("8 + 3 = 11\n<think>8 - 3 = 5", ["8 - 3 = 5"]),  # never closed
         ("<think>8 + 3 = 11<answer>8 - 3 = 5</answer>", ["8 + 3 = 11"]),
         ("8 + 3 = 11<answer>8 - 3 = 5</answer>", ["8 + 3 = 11"]),  # no tag of thinking at all
-        ("<think>8 + 3 = 11</think> 8 - 3 = 5 <think>8 * 3 = 24</think>", ["8 + 3 = 11", "8 * 3 = 24"]),
+        (
+            "<think>8 + 3 = 11</think> 8 - 3 = 5 <think>8 * 3 = 24</think>",
+            ["8 + 3 = 11", "8 * 3 = 24"],
+        ),
         ("<think>8 + 3 = 11</think> 8 - 3 = 5 <think>8 * 3 = 24", ["8 + 3 = 11", "8 * 3 = 24"]),
         ("<think>8 + 3 =</think><think>11</think>", ["8 + 3 ="]),  # blocks do not run together
         ("", []),
@@ -199,12 +223,20 @@ def test_where_the_reasoning_is(completion, found):
 def test_arithmetic_is_checked_exactly(a, op, b, c):
     (step,) = verify_steps(f"{a} {op} {b} = {c}", Problem((a, b), 0))
     assert step.well_formed and step.in_pool
-    value = Fraction(a, b) if op == "/" and b else {"+": a + b, "-": a - b, "*": a * b, "/": None}[op]
+    value = (
+        Fraction(a, b) if op == "/" and b else {"+": a + b, "-": a - b, "*": a * b, "/": None}[op]
+    )
     assert step.arithmetic_ok == (value == c)
 
 
 @settings(deadline=None)
-@given(st.lists(st.sampled_from(["81 - 8 = 73", "(8+3 =11)", "( 8 - (81) ) = -73", "<think>", "</think>", "y", "\n"])))
+@given(
+    st.lists(
+        st.sampled_from(
+            ["81 - 8 = 73", "(8+3 =11)", "( 8 - (81) ) = -73", "<think>", "</think>", "y", "\n"]
+        )
+    )
+)
 def test_a_step_knows_where_it_stands(pieces):
     text, end = " ".join(pieces), 0
     for step in verify_steps(text, Problem((81, 8, 3), 35)):
@@ -264,7 +296,8 @@ def test_hostile_length_takes_linear_time(text, wrapped):
 
 
 def test_a_long_run_of_equations_is_read_and_not_kept():
-    """Policies come to write thousands of them in a row, each row once: they would fill the memory."""
+    """Policies come to write thousands of them in a row, each row once: they would fill the
+    memory."""
     row = " ".join(f"{i} + 1 = {i + 1}" for i in range(1000, 1500))
     kept = _read.cache_info().currsize
     found = verify_steps(f"<think>{row}\n</think>", PAPER)
@@ -276,14 +309,22 @@ def test_a_long_run_of_equations_is_read_and_not_kept():
     "text, expected",
     [
         ("35 * 44 = 1,540", [("35 * 44 = 1,540", "FAP-0")]),
-        ("35 * 44 = 1,540, 1,540 - 19 = 1,521.", [("35 * 44 = 1,540", "FAP-0"), ("1,540 - 19 = 1,521", "FAP-0")]),
-        ("35 * 44 = 1540, then 1,540 - 19 = 1,521", [("35 * 44 = 1540", "FAP-0"), ("1,540 - 19 = 1,521", "FAP-0")]),
+        (
+            "35 * 44 = 1,540, 1,540 - 19 = 1,521.",
+            [("35 * 44 = 1,540", "FAP-0"), ("1,540 - 19 = 1,521", "FAP-0")],
+        ),
+        (
+            "35 * 44 = 1540, then 1,540 - 19 = 1,521",
+            [("35 * 44 = 1540", "FAP-0"), ("1,540 - 19 = 1,521", "FAP-0")],
+        ),
         ("35 * 44 - 19 = 1,521", [("35 * 44 - 19 = 1,521", "-AP-0")]),
         ("35 * 44 = 1,541", [("35 * 44 = 1,541", "F-P-0")]),
         ("35 * 44 = 1,540.0", [("35 * 44 = 1,540.0", "FAP-0")]),
-        ("44 - 35 = 9,19 + 9 = 28", [("44 - 35 = 9", "FAP-0"), ("19 + 9 = 28", "FAP-0")]),  # 19 is a number of its own
+        # 19 is a number of its own
+        ("44 - 35 = 9,19 + 9 = 28", [("44 - 35 = 9", "FAP-0"), ("19 + 9 = 28", "FAP-0")]),
         ("35 * 44 = 1,54 and", [("35 * 44 = 1", "F-P-0")]),
-        ("44 - 44 = 0,540 and", [("44 - 44 = 0", "FA--0")]),  # no number has a zero in front: a list
+        # no number has a zero in front: a list
+        ("44 - 44 = 0,540 and", [("44 - 44 = 0", "FA--0")]),
     ],
 )
 def test_commas_between_thousands_belong_to_the_number(text, expected):
@@ -306,7 +347,8 @@ def test_commas_between_thousands_belong_to_the_number(text, expected):
     ],
 )
 def test_marks_around_a_number_are_no_fault(text, shown):
-    """Bold type, a box, a typographic minus: bigger models write them, and the arithmetic in them is plain."""
+    """Bold type, a box, a typographic minus: bigger models write them, and the arithmetic in them
+    is plain."""
     completion = f"<think>first: {text}, so</think>"
     [step] = verify_steps(completion, Problem((44, 19, 35), 98))
     assert (step.text, step.legal) == (shown, True)
@@ -314,7 +356,8 @@ def test_marks_around_a_number_are_no_fault(text, shown):
 
 
 @pytest.mark.parametrize(
-    "text", ["44 + 19 = **63", "44 + 19 = \\boxed{63", "44 + 19 = **", "60 **2 + 3 = 5", "x**2 + 3 = 5"]
+    "text",
+    ["44 + 19 = **63", "44 + 19 = \\boxed{63", "44 + 19 = **", "60 **2 + 3 = 5", "x**2 + 3 = 5"],
 )
 def test_marks_that_do_not_close_are_malformed(text):
     [step] = verify_steps(f"<think>first: {text}, so</think>", Problem((44, 19, 35), 98))
@@ -358,7 +401,9 @@ def test_arithmetic_behind_an_operator_outside_the_form_is_malformed(text):
     assert [flag for _, flag in steps(f"so {text}, so", (44, 19, 35))] == ["----0"]
 
 
-@pytest.mark.parametrize("text", ["1{,}540", "1\\,540", "1'540", "1’540", "1\u202f540", "1\u00a0540"])
+@pytest.mark.parametrize(
+    "text", ["1{,}540", "1\\,540", "1'540", "1’540", "1\u202f540", "1\u00a0540"]
+)
 def test_thousands_have_other_separators_too(text):
     [step] = verify_steps(f"so 35 * 44 = {text}, so", PAPER)
     assert step.legal and sorted(step.pool) == [19, 1540]
@@ -393,4 +438,6 @@ def test_a_comma_before_three_digits_may_belong_to_a_list(text, expected):
 
 def test_a_false_equation_is_false_with_a_comma_and_without():
     assert [flag for _, flag in steps("so 35 * 44 = 1,541, so", (44, 19, 35))] == ["F-P-0"]
-    assert [flag for _, flag in steps("so 44 + 19 = 64,100 + 6 = 105, so", (44, 19, 35))] == ["F---0"]
+    assert [flag for _, flag in steps("so 44 + 19 = 64,100 + 6 = 105, so", (44, 19, 35))] == [
+        "F---0"
+    ]

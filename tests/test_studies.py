@@ -1,5 +1,6 @@
-"""Every study notebook in the prompt styles of the GPU profiles, in miniature: published results, reduced to a few
-problems and two seeds, whose records name the style that the same run has in the profile."""
+"""Every study notebook in the prompt styles of the GPU profiles, in miniature: published results,
+reduced to a few problems and two seeds, whose records name the style that the same run has in the
+profile."""
 
 import json
 import shutil
@@ -27,7 +28,10 @@ def relabelled(spec: Spec, source: Path, folder: Path) -> None:
     folder.mkdir(parents=True)
     record = json.loads((source / "run.json").read_text())
     style = spec.params.get("prompt_style")
-    changed, hub = {"prompt_style": style} if style else {}, "hub_test_50" in spec.params.get("sets", [])
+    changed, hub = (
+        {"prompt_style": style} if style else {},
+        "hub_test_50" in spec.params.get("sets", []),
+    )
     changed |= {"sets": spec.params["sets"]} if hub else {}
     record |= {"parameters": record["parameters"] | changed, "files": {}}
     (folder / "run.json").write_text(json.dumps(record))
@@ -38,14 +42,16 @@ def relabelled(spec: Spec, source: Path, folder: Path) -> None:
             if hub:  # the profile samples the hub's problems beside ours
                 theirs = table[(table["set"] == "test_50") & (table["problem"] < HUBS)]
                 table = pd.concat([table, theirs.assign(set="hub_test_50")])
-            table.to_parquet(folder / path.name, index=False, compression=None)  # read once or twice
+            # read once or twice
+            table.to_parquet(folder / path.name, index=False, compression=None)
         elif path.is_file() and path.name != "run.json":
             shutil.copy(path, folder)
 
 
 @pytest.fixture(scope="module")
 def relabel(tmp_path_factory):
-    """The folder of a run as the profile would have made it; "" where nothing of it is published."""
+    """The folder of a run as the profile would have made it; "" where nothing of it is
+    published."""
     root, made = tmp_path_factory.mktemp("runs"), {}
 
     def folder(spec: Spec) -> str:
@@ -63,19 +69,26 @@ def relabel(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def verdicts(tmp_path_factory):
-    """A cache of verdicts for all studies of this file: they are kept by content, style and look."""
+    """A cache of verdicts for all studies of this file: they are kept by content, style and
+    look."""
     return tmp_path_factory.mktemp("verdicts")
 
 
 @pytest.mark.parametrize("study", STUDIES)
-def test_a_study_runs_in_the_styles_of_the_gpu_profiles(study, relabel, verdicts, tmp_path, monkeypatch, unrendered):
+def test_a_study_runs_in_the_styles_of_the_gpu_profiles(
+    study, relabel, verdicts, tmp_path, monkeypatch, unrendered
+):
     monkeypatch.setattr(judging, "CACHE", verdicts)
     spec = this_project().specs("paper")[study]
     given = dict(spec.params) | {"output": str(tmp_path / "study")}
     for parameter, runs in spec.declaration.needs.items():
         runs = [runs] if isinstance(runs, str) else runs
-        folders = [name for run in runs if run in spec.parents and (name := relabel(spec.parents[run]))]
-        given[parameter] = folders if not isinstance(spec.declaration.needs[parameter], str) else folders[0]
+        folders = [
+            name for run in runs if run in spec.parents and (name := relabel(spec.parents[run]))
+        ]
+        given[parameter] = (
+            folders if not isinstance(spec.declaration.needs[parameter], str) else folders[0]
+        )
     names: dict = {"display": display, "In": [""]}
     cells = nbformat.read(ROOT / f"notebooks/{spec.notebook}.ipynb", as_version=4).cells
 
@@ -91,10 +104,16 @@ def test_a_study_runs_in_the_styles_of_the_gpu_profiles(study, relabel, verdicts
     assert tables
     for table in (table for table in tables if {"set", "n_problems"} <= {*table}):
         assert "hub_test_50" not in {*table["set"]}
-        assert (table.loc[table["set"] == "test_50", "n_problems"].dropna() <= HUBS).all(), "test_50 is the hub's"
+        assert (table.loc[table["set"] == "test_50", "n_problems"].dropna() <= HUBS).all(), (
+            "test_50 is the hub's"
+        )
 
     # what the notebook has left in its kernel stands in the way of no second run
-    started = next(i for i, cell in enumerate(cells) if cell.cell_type == "code" and "Run(output" in cell.source)
+    started = next(
+        i
+        for i, cell in enumerate(cells)
+        if cell.cell_type == "code" and "Run(output" in cell.source
+    )
     for cell in cells[: started + 1]:
         if cell.cell_type == "code":
             run(cell)

@@ -1,4 +1,5 @@
-"""All claims together: which answers stand, which are counted, and the committed table counted again by plain code."""
+"""All claims together: which answers stand, which are counted, and the committed table counted
+again by plain code."""
 
 import csv
 import math
@@ -21,7 +22,13 @@ def row(name, alone="holds", p=0.001, **about):
         "runs": "rloo/a;rloo/b",
         "direction": "higher",
     }
-    values |= {"metric": "pass@16", "paper_metric": "pass@16", "set": "heldout_1000", "hypothesis": name, "seeds": 5.0}
+    values |= {
+        "metric": "pass@16",
+        "paper_metric": "pass@16",
+        "set": "heldout_1000",
+        "hypothesis": name,
+        "seeds": 5.0,
+    }
     values |= {
         "alone": alone,
         "p": p,
@@ -36,7 +43,8 @@ def row(name, alone="holds", p=0.001, **about):
 
 @pytest.fixture
 def together(tmp_path, monkeypatch):
-    """`tally.together` with tables of its own: `posed` by id (written, support, first_time), `expected` by id."""
+    """`tally.together` with tables of its own: `posed` by id (written, support, first_time),
+    `expected` by id."""
 
     def answers(*rows, posed=None, expected=(), treatments=None):
         known = {one["id"]: ("before", "descent") for one in rows} | (posed or {})
@@ -52,11 +60,16 @@ def together(tmp_path, monkeypatch):
 
 
 def test_a_direction_stands_only_if_q_is_small(together):
-    """One p of .04 beside nineteen from .50 to .68: q is the least of .8 and of the largest, .68."""
+    """One p of .04 beside nineteen from .50 to .68: q is the least of .8 and of the largest,
+    .68."""
     others = [row(f"ast-{i}", "open", 0.5 + i / 100) for i in range(19)]
     table = together(row("dense-1", p=0.04), *others)
     assert table.loc["dense-1", "q"] == pytest.approx(0.68)
-    assert table.loc["dense-1", ["alone", "verdict", "answer"]].tolist() == ["holds", "open", "open"]
+    assert table.loc["dense-1", ["alone", "verdict", "answer"]].tolist() == [
+        "holds",
+        "open",
+        "open",
+    ]
     alone = together(row("dense-1", p=0.04))
     assert alone.loc["dense-1", "answer"] == "holds" and alone.loc["dense-1", "q"] == 0.04
 
@@ -64,8 +77,11 @@ def test_a_direction_stands_only_if_q_is_small(together):
 def test_one_hypothesis_has_one_q_whoever_asks_it(together):
     shared = {"hypothesis": "the loss of coverage", "p": 0.03}
     rows = [row("ast-1", **shared), row("dense-1", **shared), row("coverage-1", **shared)]
-    table = together(*rows, row("ast-2", "open", 0.9), row("coverage-2", p=0.04), row("coverage-3", "open", 0.6))
-    assert table["q"].tolist() == pytest.approx([0.06, 0.06, 0.06, 0.9, 0.08, 0.6])  # two families, of two each
+    table = together(
+        *rows, row("ast-2", "open", 0.9), row("coverage-2", p=0.04), row("coverage-3", "open", 0.6)
+    )
+    # two families, of two each
+    assert table["q"].tolist() == pytest.approx([0.06, 0.06, 0.06, 0.9, 0.08, 0.6])
     counts = tally.tally(table.reset_index()).set_index(["study", "written"])
     assert counts.loc[("all", "before"), "open"] == 4
 
@@ -100,7 +116,9 @@ def test_what_was_expected_and_what_cannot_be_seen_is_left_out(together):
         ("ast-1", "after", "descent", "holds"),  # what a report says was said before
     ],
 )
-def test_a_conjecture_that_was_not_posed_first_is_explored(together, name, written, support, expected):
+def test_a_conjecture_that_was_not_posed_first_is_explored(
+    together, name, written, support, expected
+):
     posed = {name: (written, support)}
     table = together(row(name), posed=posed)
     assert table.loc[name, "answer"] == expected and table.loc[name, "verdict"] == "holds"
@@ -114,19 +132,35 @@ def test_a_conjecture_that_was_not_posed_first_is_explored(together, name, writt
         ({"runs": "rloo/idle;rloo/b"}, "untested"),
         ({"runs": "rloo/b;rloo/idle T0.8", "against": "rloo/idle T0.8"}, "untested"),
         ({"runs": "rloo/acts;rloo/b"}, "holds"),
-        ({"runs": "rloo/acts;rloo/idle", "against": "rloo/idle"}, "holds"),  # what distinguishes them acted
+        # what distinguishes them acted
+        ({"runs": "rloo/acts;rloo/idle", "against": "rloo/idle"}, "holds"),
         ({"runs": "rloo/half;rloo/b"}, "untested"),  # one of two treatments did
         ({"runs": "rloo/idle;rloo/b", "set": "training"}, "holds"),  # about the training itself
         ({"runs": "rloo/idle", "against": ""}, "holds"),  # about one policy
-        ({"runs": "rloo/idle 16/16;rloo/idle 1/8", "against": "rloo/idle 1/8"}, "holds"),  # about a search
+        # about a search
+        ({"runs": "rloo/idle 16/16;rloo/idle 1/8", "against": "rloo/idle 1/8"}, "holds"),
         ({"runs": "rloo/unknown;rloo/b"}, "holds"),
-        ({"runs": "rloo/b;rloo/c;rloo/idle", "against": "rloo/c"}, "holds"),  # the weakest of two comparisons
-        ({"runs": "rloo/idle;rloo/b", "alone": "not run", "p": NAN, "estimate": NAN, "against": NAN}, "not run"),
+        # the weakest of two comparisons
+        ({"runs": "rloo/b;rloo/c;rloo/idle", "against": "rloo/c"}, "holds"),
+        (
+            {
+                "runs": "rloo/idle;rloo/b",
+                "alone": "not run",
+                "p": NAN,
+                "estimate": NAN,
+                "against": NAN,
+            },
+            "not run",
+        ),
     ],
 )
 def test_a_treatment_that_did_not_act_leaves_its_comparison_untested(together, about, expected):
     rows = [("rloo/idle", "rloo/c", False), ("rloo/acts", "rloo/idle", True), ("rloo/b", NAN, True)]
-    rows += [("rloo/half", "rloo/b", True), ("rloo/half", "rloo/b", False), ("rloo/unknown", "rloo/b", NAN)]
+    rows += [
+        ("rloo/half", "rloo/b", True),
+        ("rloo/half", "rloo/b", False),
+        ("rloo/unknown", "rloo/b", NAN),
+    ]
     acted = pd.DataFrame(rows, columns=["method", "baseline", "acted"])
     table = together(row("ast-1", **{"against": "rloo/b"} | about), treatments=acted)
     assert table.loc["ast-1", "answer"] == expected
@@ -144,8 +178,8 @@ def benjamini_hochberg(ps):
 
 
 def recounted():
-    """Every row of figures/grand_claims.csv with its verdict, answer and whether it is left out, by plain code from its
-    interval, p and numbers alone. Nothing here comes from lib."""
+    """Every row of figures/grand_claims.csv with its verdict, answer and whether it is left out, by
+    plain code from its interval, p and numbers alone. Nothing here comes from lib."""
     with open(FIGURES / "grand_claims.csv") as file:
         rows = list(csv.DictReader(file))
     with open(PAPER / "expected.csv") as file:
@@ -177,7 +211,13 @@ def by_hand(one, q, expected, posed, checks):
         low, high = -high, -low
     margin = float(one["margin"]) if equality else 0.0
     if equality:
-        verdict = "holds" if max(-low, high) < margin else "reversed" if max(low, -high) > margin else "open"
+        verdict = (
+            "holds"
+            if max(-low, high) < margin
+            else "reversed"
+            if max(low, -high) > margin
+            else "open"
+        )
     else:
         verdict = "holds" if low > 0 else "reversed" if high < 0 else "open"
     known = one["id"] in expected
@@ -210,7 +250,8 @@ def test_every_answer_of_the_committed_table_follows_by_plain_code():
 
 
 @pytest.mark.parametrize(
-    ("name", "own", "by"), [("grand_tally", False, "written"), ("grand_conjectures", True, "support")]
+    ("name", "own", "by"),
+    [("grand_tally", False, "written"), ("grand_conjectures", True, "support")],
 )
 def test_the_committed_tally_is_that_of_plain_code(name, own, by):
     """Each hypothesis once in each row, sizes of what is holds, reversed or open."""
@@ -227,17 +268,29 @@ def test_the_committed_tally_is_that_of_plain_code(name, own, by):
     assert committed.keys() == found.keys() and len(found) > 4
     for key, hypotheses in found.items():
         for word in ("holds", "reversed", "open", "explored", "untested", "not run"):
-            assert int(committed[key][word]) == sum(answer == word for answer, _ in hypotheses.values()), (key, word)
+            assert int(committed[key][word]) == sum(
+                answer == word for answer, _ in hypotheses.values()
+            ), (key, word)
         for word in ("excluded", "small", "uninformative"):
-            count = sum(word in size for answer, size in hypotheses.values() if answer in ("holds", "reversed", "open"))
+            count = sum(
+                word in size
+                for answer, size in hypotheses.values()
+                if answer in ("holds", "reversed", "open")
+            )
             assert int(committed[key][word]) == count, (key, word)
 
 
 def test_every_word_of_an_answer_is_explained_where_it_is_counted():
     text = (FIGURES.parent / "notebooks/90_compare_all.ipynb").read_text()
-    used = set(pd.read_csv(FIGURES / "grand_claims.csv")["answer"]) | {"excluded", "small", "uninformative"}
+    used = set(pd.read_csv(FIGURES / "grand_claims.csv")["answer"]) | {
+        "excluded",
+        "small",
+        "uninformative",
+    }
     for word in used | {*tally.ANSWERS}:
-        assert f"**{word}" in text.replace("**Ex", "**ex").replace("**Sm", "**sm").replace("**Un", "**un"), word
+        assert f"**{word}" in text.replace("**Ex", "**ex").replace("**Sm", "**sm").replace(
+            "**Un", "**un"
+        ), word
 
 
 def test_what_was_expected_is_a_claim_and_says_why():

@@ -1,4 +1,5 @@
-"""Traces against examples of the paper and a naive replay; hostile text; the answer that a trace holds."""
+"""Traces against examples of the paper and a naive replay; hostile text; the answer that a trace
+holds."""
 
 import random
 
@@ -8,7 +9,16 @@ from hypothesis import strategies as st
 
 from lib.game.expression import evaluate, parse, render
 from lib.game.problem import Problem
-from lib.game.traces import MAX_LENGTH, MAX_LINES, Line, full_pool, move, replay, state_line, try_line
+from lib.game.traces import (
+    MAX_LENGTH,
+    MAX_LINES,
+    Line,
+    full_pool,
+    move,
+    replay,
+    state_line,
+    try_line,
+)
 from lib.game.verifiers import verify_answer, verify_trace
 from lib.learn.demonstrations import random_expression
 from tests.conftest import linear
@@ -76,20 +86,33 @@ def test_each_fault_by_hand(line, fault):
 
 
 def test_fractions_are_exact():
-    lines = judged("try 2 / 3 = 2/3", "state [2/3, 7, 8]", "try 8 * 2/3 = 16/3", "try 7 + 16/3=37/3", "state [37/3]")
+    lines = judged(
+        "try 2 / 3 = 2/3",
+        "state [2/3, 7, 8]",
+        "try 8 * 2/3 = 16/3",
+        "try 7 + 16/3=37/3",
+        "state [37/3]",
+    )
     assert all(line.valid for line in lines)
     assert not judged("try 2 / 3 = 6/10")[0].valid
 
 
 def test_a_backtrack_returns_to_any_earlier_state():
     down = ["try 8 - 2 = 6", "state [3, 6, 7]", "try 7 - 3 = 4", "state [4, 6]", "backtrack"]
-    for back, right in [("[3, 6, 7]", True), ("[2, 3, 7, 8]", True), ("[4, 6]", False), ("[2, 3]", False)]:
+    for back, right in [
+        ("[3, 6, 7]", True),
+        ("[2, 3, 7, 8]", True),
+        ("[4, 6]", False),
+        ("[2, 3]", False),
+    ]:
         assert judged(*down, f"state {back}")[-1].state_ok == right
     assert judged(*down, "try 7 + 3 = 10")[-1].valid  # without a state it goes one step back
     assert not judged(*down[:-1], "state [3, 6, 7]")[-1].valid  # and without a backtrack nowhere
     assert judged(*down, "backtrack", "try 8 - 3 = 5")[-1].valid  # two of them go two steps back
-    assert judged(*down, "state [2, 3, 7, 8]", "try 8 - 3 = 5")[-1].valid  # the walk goes on from the state named
-    for between in ("state [3, 6, 7]", "try 7 + 3 = 10"):  # each backtrack returns to one state only
+    # the walk goes on from the state named
+    assert judged(*down, "state [2, 3, 7, 8]", "try 8 - 3 = 5")[-1].valid
+    # each backtrack returns to one state only
+    for between in ("state [3, 6, 7]", "try 7 + 3 = 10"):
         assert not judged(*down, between, "state [2, 3, 7, 8]")[-1].valid
 
 
@@ -104,7 +127,11 @@ def test_what_a_try_says_of_the_target_must_be_true():
 def test_an_action_is_repeated_only_on_the_same_pool():
     again = judged("try 8 + 2 = 10", "backtrack", "try 2 + 8 = 10")
     assert [line.repeated for line in again] == [False, False, True]
-    for op, result, swapped, same in [("*", "16", "16", True), ("-", "6", "-6", False), ("/", "4", "1/4", False)]:
+    for op, result, swapped, same in [
+        ("*", "16", "16", True),
+        ("-", "6", "-6", False),
+        ("/", "4", "1/4", False),
+    ]:
         lines = judged(f"try 8 {op} 2 = {result}", "backtrack", f"try 2 {op} 8 = {swapped}")
         assert lines[-1].valid and lines[-1].repeated == same
     other = judged("try 8 + 2 = 10", "backtrack", "try 7 - 3 = 4", "try 8 + 2 = 10")
@@ -112,23 +139,55 @@ def test_an_action_is_repeated_only_on_the_same_pool():
 
 
 def test_a_slip_that_is_given_up_costs_nothing_behind_it():
-    """The failed try moved nothing, so the backtrack gives up the pool that it claimed and not the true one."""
-    lines = ["try 6 * 22 = 132", "state [94, 132]", "try 94 + 132 = 886", "state [226]", "backtrack", "state [94, 132]"]
+    """The failed try moved nothing, so the backtrack gives up the pool that it claimed and not the
+    true one."""
+    lines = [
+        "try 6 * 22 = 132",
+        "state [94, 132]",
+        "try 94 + 132 = 886",
+        "state [226]",
+        "backtrack",
+        "state [94, 132]",
+    ]
     trace = replay("\n".join([*lines, "try 132 - 94 = 38", "state [38]"]), Problem((6, 22, 94), 38))
-    assert [line.valid for line in trace.lines] == [True, True, False, False, True, True, True, True]
+    assert [line.valid for line in trace.lines] == [
+        True,
+        True,
+        False,
+        False,
+        True,
+        True,
+        True,
+        True,
+    ]
     assert trace.reached and trace.solution == parse("6 * 22 - 94")
 
 
 def test_each_backtrack_gives_up_one_claimed_pool_before_a_true_one():
-    down = ["try 8 - 2 = 6", "state [3, 6, 7]", "try 7 - 3 = 5", "state [5, 6]", "try 5 + 6 = 11", "state [11]"]
+    down = [
+        "try 8 - 2 = 6",
+        "state [3, 6, 7]",
+        "try 7 - 3 = 5",
+        "state [5, 6]",
+        "try 5 + 6 = 11",
+        "state [11]",
+    ]
     back = judged(*down, "backtrack", "backtrack", "try 7 - 3 = 4")
-    assert [line.valid for line in back[-3:]] == [True, True, True]  # on [3, 6, 7], the pool of the last sound line
-    further = judged(*down, "backtrack", "backtrack", "backtrack", "try 7 - 3 = 4", "state [2, 4, 8]")
+    # on [3, 6, 7], the pool of the last sound line
+    assert [line.valid for line in back[-3:]] == [True, True, True]
+    further = judged(
+        *down, "backtrack", "backtrack", "backtrack", "try 7 - 3 = 4", "state [2, 4, 8]"
+    )
     assert [line.valid for line in further[-2:]] == [True, True]  # on the whole pool
     again = judged(*down[:4], "try 7 - 3 = 4", "state [4, 6]", "backtrack", "state [3, 6, 7]")
     assert all(line.valid for line in again[4:])  # the slip corrected, its claim is over
-    assert judged("try 8 - 2 = 5", "backtrack", "state [2, 3, 7, 8]")[1:] == [Line("backtrack"), Line("state")]
-    returned = judged("try 8 - 2 = 6", "try 7 - 3 = 5", "state [3, 6, 7]", "backtrack", "try 8 - 3 = 5")
+    assert judged("try 8 - 2 = 5", "backtrack", "state [2, 3, 7, 8]")[1:] == [
+        Line("backtrack"),
+        Line("state"),
+    ]
+    returned = judged(
+        "try 8 - 2 = 6", "try 7 - 3 = 5", "state [3, 6, 7]", "backtrack", "try 8 - 3 = 5"
+    )
     assert returned[-1].valid  # the true state has already ended the claim
 
 
@@ -140,11 +199,20 @@ def test_to_correct_a_slip_is_no_repetition():
 
 
 def test_a_state_said_again_is_a_repetition():
-    """What `trace` names as the collapse of proof-only traces: state lines repeated without a try."""
+    """What `trace` names as the collapse of proof-only traces: state lines repeated without a
+    try."""
     root = "state [2, 3, 7, 8]"
     assert [line.repeated for line in judged(*[root] * 30)] == [False] + [True] * 29
-    assert not any(line.repeated for line in judged(root, "try 8 - 5 = 3", root, "try 8 - 2 = 6", "backtrack", root))
-    assert [line.repeated for line in judged(root, "state [2, 3]", "hm", root)] == [False, False, False, True]
+    assert not any(
+        line.repeated
+        for line in judged(root, "try 8 - 5 = 3", root, "try 8 - 2 = 6", "backtrack", root)
+    )
+    assert [line.repeated for line in judged(root, "state [2, 3]", "hm", root)] == [
+        False,
+        False,
+        False,
+        True,
+    ]
 
 
 def test_a_line_knows_where_it_stands():
@@ -167,16 +235,33 @@ def test_provenance_must_hold_and_use_the_numbers():
 
 
 def test_an_answer_of_neither_numbers_nor_results_is_no_grounding_failure():
-    for answer, link in [("(8 - 2) * 4", "generated"), ("24 + 1", "other"), ("8 - 2", "other"), ("no", "none")]:
-        assert verify_trace(f"{LISTING_1.partition('<answer>')[0]}<answer>{answer}</answer>", PROBLEM).link == link
+    for answer, link in [
+        ("(8 - 2) * 4", "generated"),
+        ("24 + 1", "other"),
+        ("8 - 2", "other"),
+        ("no", "none"),
+    ]:
+        assert (
+            verify_trace(
+                f"{LISTING_1.partition('<answer>')[0]}<answer>{answer}</answer>", PROBLEM
+            ).link
+            == link
+        )
     assert verify_trace("<answer>8 * 3 + 7 - 2</answer>", PROBLEM).link == "original"
     false = "<think>try 8 - 2 = 5</think><answer>5 * 7</answer>"  # the trace states this result too
     assert verify_trace(false, PROBLEM).link == "generated"
 
 
 def test_a_generated_value_may_be_negative():
-    problem, made = Problem((48, 51, 88, 68), 159), "<think>try 68 + 51 = 119\ntry 48 - 88 = -40</think>"
-    for answer, link in [("119 - -40", "generated"), ("119 + 40", "other"), ("119 - -48", "generated")]:
+    problem, made = (
+        Problem((48, 51, 88, 68), 159),
+        "<think>try 68 + 51 = 119\ntry 48 - 88 = -40</think>",
+    )
+    for answer, link in [
+        ("119 - -40", "generated"),
+        ("119 + 40", "other"),
+        ("119 - -48", "generated"),
+    ]:
         assert verify_trace(f"{made}<answer>{answer}</answer>", problem).link == link
 
 
@@ -200,7 +285,11 @@ def naive_pools(nums, expr):
         if not hasattr(node, "op"):
             return node.value
         left, right = value(node.left), value(node.right)
-        result = left // right if node.op == "/" else {"+": left + right, "-": left - right, "*": left * right}[node.op]
+        result = (
+            left // right
+            if node.op == "/"
+            else {"+": left + right, "-": left - right, "*": left * right}[node.op]
+        )
         pool = list(pools[-1])
         pool.remove(left)
         pool.remove(right)
@@ -214,7 +303,8 @@ def naive_pools(nums, expr):
 @settings(max_examples=100, deadline=None)
 @given(st.lists(st.integers(1, 99), min_size=2, max_size=5), st.integers(0, 10**6))
 def test_what_is_written_is_read_back(nums, seed):
-    """A random walk, written line by line, is valid; its states are those of a naive replay; its end is an answer."""
+    """A random walk, written line by line, is valid; its states are those of a naive replay; its
+    end is an answer."""
     expr = random_expression(nums, random.Random(seed))
     problem, lines = Problem(tuple(nums), int(evaluate(expr))), []
     pool = full_pool(problem)
@@ -250,14 +340,22 @@ LINES = [
 
 
 @settings(max_examples=200, deadline=None)
-@given(st.lists(st.one_of(st.sampled_from(LINES), st.text("try state[]0123456789+-*/=, \n", max_size=30)), max_size=12))
+@given(
+    st.lists(
+        st.one_of(st.sampled_from(LINES), st.text("try state[]0123456789+-*/=, \n", max_size=30)),
+        max_size=12,
+    )
+)
 def test_no_text_reaches_the_target_unearned(lines):
     """Whatever is claimed, a solution uses the problem's numbers and makes the target."""
     verdict = verify_trace("<think>" + "\n".join(lines), PROBLEM)
     if verdict.reached:
         assert verdict.solution is not None
     if verdict.solution is not None:
-        assert verify_answer(f"<answer>{render(verdict.solution)}</answer>", PROBLEM).status == "correct"
+        assert (
+            verify_answer(f"<answer>{render(verdict.solution)}</answer>", PROBLEM).status
+            == "correct"
+        )
 
 
 @pytest.mark.parametrize(
@@ -289,7 +387,9 @@ def test_commas_between_thousands_belong_to_the_number():
     assert all(line.valid for line in trace.lines) and trace.reached
     plain = [line.replace("1,", "1") for line in lines]
     assert replay("\n".join(plain), Problem((44, 19, 35), 1521)) == trace  # spans apart
-    told = replay("\n".join([*lines[:2], "state [19, 1,540 = 35 * 44]"]), Problem((44, 19, 35), 1521))
+    told = replay(
+        "\n".join([*lines[:2], "state [19, 1,540 = 35 * 44]"]), Problem((44, 19, 35), 1521)
+    )
     assert told.lines[-1].valid
 
 

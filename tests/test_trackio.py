@@ -1,4 +1,5 @@
-"""Logging to trackio: it is off by default, one variable turns it on, and it gets the rows of metrics.csv."""
+"""Logging to trackio: it is off by default, one variable turns it on, and it gets the rows of
+metrics.csv."""
 
 import os
 import subprocess
@@ -24,7 +25,11 @@ print("trackio" in sys.modules)
 
 def train(folder, **variables) -> str:
     done = subprocess.run(
-        [sys.executable, "-c", TRAIN, str(folder)], cwd=ROOT, env=os.environ | variables, capture_output=True, text=True
+        [sys.executable, "-c", TRAIN, str(folder)],
+        cwd=ROOT,
+        env=os.environ | variables,
+        capture_output=True,
+        text=True,
     )
     assert done.returncode == 0, done.stderr[-3000:]
     return done.stdout.splitlines()[-1]
@@ -52,5 +57,10 @@ def test_what_a_reporter_is_told_is_a_row_of_metrics(tmp_path, monkeypatch):
 
 @pytest.mark.skipif(not find_spec("trackio"), reason="`pip install trackio` tries the real one")
 def test_trackio_has_the_same_numbers(tmp_path):
-    assert train(tmp_path / "run", COUNTDOWN_REPORT_TO="trackio", TRACKIO_DIR=str(tmp_path / "trackio")) == "True"
+    assert (
+        train(
+            tmp_path / "run", COUNTDOWN_REPORT_TO="trackio", TRACKIO_DIR=str(tmp_path / "trackio")
+        )
+        == "True"
+    )
     assert list((tmp_path / "trackio").glob("countdown*"))

@@ -1,5 +1,5 @@
-"""The RLOO loss against hand-written gradients and TRL's own GRPO; exact resuming; and that training improves the
-policy."""
+"""The RLOO loss against hand-written gradients and TRL's own GRPO; exact resuming; and that
+training improves the policy."""
 
 import hashlib
 import itertools
@@ -97,8 +97,12 @@ def quick(**changes):
 
 
 def make_trainer(folder, policy=None, **options):
-    changes = {name: options.pop(name) for name in list(options) if name in RLOOSettings.model_fields}
-    return RLOOTrainer(*(policy or tiny_policy()), PROBLEMS, odds, folder, quick(**changes), **options)
+    changes = {
+        name: options.pop(name) for name in list(options) if name in RLOOSettings.model_fields
+    }
+    return RLOOTrainer(
+        *(policy or tiny_policy()), PROBLEMS, odds, folder, quick(**changes), **options
+    )
 
 
 def gradient(model):
@@ -109,7 +113,7 @@ def relative(a, b):
     return ((a - b).norm() / b.norm()).item()
 
 
-# --- GPUs ---------------------------------------------------------------------------------------------------------
+# --- GPUs -----------------------------------------------------------------------------------------
 
 
 def test_a_batch_is_not_divided_between_the_gpus_that_are_visible(tmp_path, monkeypatch):
@@ -142,7 +146,9 @@ def test_a_gpu_without_bfloat16_is_refused_before_training(tmp_path, monkeypatch
 def test_leave_one_out_by_hand():
     # others of the first: (0 + 0.1 + 0.1) / 3; of the second: 1.2 / 3; of the others: 1.1 / 3
     expected = [[1 - 0.2 / 3, 0 - 1.2 / 3, 0.1 - 1.1 / 3, 0.1 - 1.1 / 3]]
-    assert torch.allclose(leave_one_out(torch.tensor([[1.0, 0.0, 0.1, 0.1]])), torch.tensor(expected))
+    assert torch.allclose(
+        leave_one_out(torch.tensor([[1.0, 0.0, 0.1, 0.1]])), torch.tensor(expected)
+    )
 
 
 rewards_of_groups = st.integers(2, 8).flatmap(
@@ -159,24 +165,39 @@ def test_advantages_sum_to_zero_and_ignore_a_shift(rewards, shift):
     assert torch.allclose(leave_one_out(rewards + shift), advantages, atol=1e-9)
 
 
-@pytest.mark.parametrize(("name", "price"), [*((name, 0.0) for name in ADVANTAGES), ("pass_at_k", 0.3)])
+@pytest.mark.parametrize(
+    ("name", "price"), [*((name, 0.0) for name in ADVANTAGES), ("pass_at_k", 0.3)]
+)
 def test_the_update_has_the_advantages_that_the_settings_name(tmp_path, name, price):
-    """Rewards and verdicts reach the function, group by group, and each rollout pays for its own tokens."""
+    """Rewards and verdicts reach the function, group by group, and each rollout pays for its own
+    tokens."""
     k = 3 if name == "pass_at_k" else 1
-    options = {"advantage": name, "pass_k": k, "focal_gamma": 2.0, "length_price": price, "max_tokens": 80}
+    options = {
+        "advantage": name,
+        "pass_k": k,
+        "focal_gamma": 2.0,
+        "length_price": price,
+        "max_tokens": 80,
+    }
     trainer = make_trainer(tmp_path, idle_share=1.0, **options)
     trainer.is_correct = lambda text, problem: "1" in text
     gradient_of_update(trainer)
-    rows = [row for batch in trainer._micro_batches for row in zip(*map(batch.get, FIELDS), strict=True)]
+    rows = [
+        row for batch in trainer._micro_batches for row in zip(*map(batch.get, FIELDS), strict=True)
+    ]
     rows = sorted(rows, key=lambda row: int(row[0]))
-    texts = trainer.processing_class.batch_decode([row[1][row[2] == 1] for row in rows], skip_special_tokens=True)
+    texts = trainer.processing_class.batch_decode(
+        [row[1][row[2] == 1] for row in rows], skip_special_tokens=True
+    )
     totals = torch.tensor([score.total for score in odds(texts, None)]).view(4, 4)
     correct = torch.tensor(["1" in text for text in texts]).view(4, 4)
     found = torch.stack([row[3] for row in rows]).view(4, 4)
     lengths = torch.stack([row[2].sum() for row in rows]).view(4, 4)
     others = (lengths.sum(-1, keepdim=True) - lengths) / 3
     expected = ADVANTAGES[name](totals, correct, k, 2.0) - price * (lengths - others) / 80
-    assert torch.allclose(found, expected, atol=1e-5) and found.any() and lengths.unique().numel() > 1
+    assert (
+        torch.allclose(found, expected, atol=1e-5) and found.any() and lengths.unique().numel() > 1
+    )
 
 
 FIELDS = ("prompt", "labels", "mask", "advantages")
@@ -186,7 +207,10 @@ FIELDS = ("prompt", "labels", "mask", "advantages")
     "options", [{"advantage": "pass_at_7"}, {"pass_k": 2}, {"advantage": "pass_at_k", "pass_k": 4}]
 )
 def test_an_advantage_that_a_group_cannot_have_is_refused(options):
-    with pytest.raises(ValueError, match=r"advantage is 'pass_at_7': Input should be 'leave_one_out'|takes 1 to [13]"):
+    with pytest.raises(
+        ValueError,
+        match=r"advantage is 'pass_at_7': Input should be 'leave_one_out'|takes 1 to [13]",
+    ):
         quick(**options)
 
 
@@ -203,14 +227,17 @@ def random_batch(seed=0):
     mask = torch.zeros(B, T, dtype=torch.float64)
     for i in range(B):
         mask[i, 2 : 3 + i] = 1
-    sampler = log_probs(logits, tokens) + 0.3 * torch.randn(B, T, generator=draw, dtype=torch.float64)
+    sampler = log_probs(logits, tokens) + 0.3 * torch.randn(
+        B, T, generator=draw, dtype=torch.float64
+    )
     weights = torch.rand(B, T, generator=draw, dtype=torch.float64)
     advantages = torch.randn(B, generator=draw, dtype=torch.float64)
     return logits.requires_grad_(), ref, tokens, mask, sampler, weights, advantages
 
 
 def rloo_loss(logps, entropies, sampler, advantages, mask, **options):
-    """The loss of a batch that is the whole update and in which each row stands for itself, unless `options` differ."""
+    """The loss of a batch that is the whole update and in which each row stands for itself, unless
+    `options` differ."""
     whole = {"samples": len(logps), "tokens": int(mask.sum()), "entropy_coef": 0.0, "kl_coef": 0.0}
     whole |= dict.fromkeys(("row_weights", "ref_weights"), torch.ones_like(advantages))
     return losses.rloo_loss(logps, entropies, sampler, advantages, mask, **whole | options)
@@ -225,7 +252,8 @@ def entropies_of(logits):
 
 
 def naive_gradient(batch, clip, entropy_coef, kl_coef, weighted):
-    """d loss / d logits, written out token by token; the score d log pi / d logits is onehot - p."""
+    """d loss / d logits, written out token by token; the score d log pi / d logits is onehot -
+    p."""
     logits, ref, tokens, mask, sampler, weights, advantages = batch
     p, q = logits.detach().softmax(-1), ref.softmax(-1)
     total, result = mask.sum(), torch.zeros_like(p)
@@ -270,7 +298,12 @@ def test_gradient_is_that_of_the_formula(clip, weighted):
 def test_weights_of_tokens_touch_the_policy_term_only():
     logits, ref, tokens, mask, sampler, weights, _ = random_batch()
     arguments = (log_probs(logits, tokens), entropies_of(logits), sampler)
-    options = {"importance_cap": 100.0, "entropy_coef": 0.3, "kl_coef": 0.7, "ref_logps": log_probs(ref, tokens)}
+    options = {
+        "importance_cap": 100.0,
+        "entropy_coef": 0.3,
+        "kl_coef": 0.7,
+        "ref_logps": log_probs(ref, tokens),
+    }
     nothing_to_learn = torch.zeros(B, dtype=torch.float64)
     plain, metrics = rloo_loss(*arguments, nothing_to_learn, mask, **options)
     weighted, same = rloo_loss(*arguments, nothing_to_learn, mask, token_weights=weights, **options)
@@ -278,7 +311,8 @@ def test_weights_of_tokens_touch_the_policy_term_only():
 
 
 def test_expected_kl_gradient_is_the_gradient_of_kl():
-    """Averaged over tokens under the policy, value and gradient of the estimate are KL(pi || ref)'s."""
+    """Averaged over tokens under the policy, value and gradient of the estimate are KL(pi ||
+    ref)'s."""
     draw = torch.Generator().manual_seed(1)
     logits = torch.randn(V, generator=draw, dtype=torch.float64).requires_grad_()
     ref = torch.randn(V, generator=draw, dtype=torch.float64)
@@ -308,20 +342,25 @@ def test_the_importance_weight_has_no_gradient_and_is_truncated():
     logps = torch.tensor([[-1.0, -1.0], [-1.0, -1.0]], requires_grad=True)
     sampler = torch.tensor([[-2.0, -2.0], [-9.0, -9.0]])  # log ratios 2 and 16
     ones = torch.ones(2, 2)
-    loss, metrics = rloo_loss(logps, torch.zeros(2, 2), sampler, torch.ones(2), ones, importance_cap=100.0)
+    loss, metrics = rloo_loss(
+        logps, torch.zeros(2, 2), sampler, torch.ones(2), ones, importance_cap=100.0
+    )
     loss.backward()
     e2 = float(np.exp(2))
     assert torch.allclose(logps.grad, torch.tensor([[-e2 / 2] * 2, [-50.0] * 2]))
     assert metrics["importance_max"] == 100.0
     assert metrics["importance_mean"] == pytest.approx((e2 + 100) / 2)
-    assert metrics["importance_log"] == pytest.approx((2 + 16) / 2)  # of the weights before they are truncated
+    # of the weights before they are truncated
+    assert metrics["importance_log"] == pytest.approx((2 + 16) / 2)
 
 
 def test_micro_batches_add_up_to_the_update():
     logits, ref, tokens, mask, sampler, weights, advantages = random_batch()
     tensors = [log_probs(logits, tokens), entropies_of(logits), sampler, advantages, mask]
     options = {"importance_cap": 2.0, "entropy_coef": 0.3, "kl_coef": 0.7}
-    whole, metrics = rloo_loss(*tensors, ref_logps=log_probs(ref, tokens), token_weights=weights, **options)
+    whole, metrics = rloo_loss(
+        *tensors, ref_logps=log_probs(ref, tokens), token_weights=weights, **options
+    )
     parts = [
         rloo_loss(
             *(x[rows] for x in tensors),
@@ -342,10 +381,13 @@ def test_micro_batches_add_up_to_the_update():
 
 
 def off_policy_generate(*arguments):
-    """The real rollouts, as if the sampler's log-probabilities were off, some by more than log(1.5)."""
+    """The real rollouts, as if the sampler's log-probabilities were off, some by more than
+    log(1.5)."""
     out = generate(*arguments)
     noise = np.random.default_rng(0)
-    return out._replace(logprobs=[[x + float(noise.normal(0, 0.2)) for x in row] for row in out.logprobs])
+    return out._replace(
+        logprobs=[[x + float(noise.normal(0, 0.2)) for x in row] for row in out.logprobs]
+    )
 
 
 def gradient_of_update(trainer):
@@ -357,7 +399,8 @@ def gradient_of_update(trainer):
 
 @pytest.mark.filterwarnings("ignore:You are using 'rollout_func'")
 def test_gradient_is_that_of_trls_own_grpo(tmp_path, monkeypatch):
-    """TRL's luspo with truncated sequence weights is our policy term, but for leave-one-out's K / (K - 1)."""
+    """TRL's luspo with truncated sequence weights is our policy term, but for leave-one-out's K /
+    (K - 1)."""
     monkeypatch.setitem(ENGINES, "transformers", off_policy_generate)
     clip, k = 1.5, 4
     ours = make_trainer(tmp_path / "ours", entropy_coef=0.0, kl_coef=0.0, importance_cap=clip)
@@ -367,7 +410,9 @@ def test_gradient_is_that_of_trls_own_grpo(tmp_path, monkeypatch):
     def rollouts(prompts, trainer):
         ids = [tokenizer(prompt).input_ids for prompt in prompts]
         draw = torch.Generator().manual_seed(0)
-        out = off_policy_generate(trainer.model, ids[::k], k, Sampling(max_tokens=12), tokenizer.eos_token_id, draw)
+        out = off_policy_generate(
+            trainer.model, ids[::k], k, Sampling(max_tokens=12), tokenizer.eos_token_id, draw
+        )
         return {"prompt_ids": ids, "completion_ids": out.ids, "logprobs": out.logprobs}
 
     def reward(prompts, completions, **columns):
@@ -401,7 +446,11 @@ def test_gradient_is_that_of_trls_own_grpo(tmp_path, monkeypatch):
         rollout_func=rollouts,
     )
     # what TRL does where vLLM sampled, without vLLM: the weights count as loaded
-    theirs.use_vllm, theirs._last_loaded_step, theirs.current_gradient_accumulation_steps = True, 0, 1
+    theirs.use_vllm, theirs._last_loaded_step, theirs.current_gradient_accumulation_steps = (
+        True,
+        0,
+        1,
+    )
     theirs.model.train()
     inputs = theirs._generate_and_score_completions(rows)
     theirs._compute_loss(theirs.model, inputs).backward()
@@ -409,19 +458,27 @@ def test_gradient_is_that_of_trls_own_grpo(tmp_path, monkeypatch):
 
 
 def test_gradient_does_not_depend_on_micro_batches(tmp_path):
-    whole = make_trainer(tmp_path / "a", micro_batch=16, token_weights=lambda ids: np.linspace(0, 1, len(ids)))
-    parts = make_trainer(tmp_path / "b", micro_batch=2, token_weights=lambda ids: np.linspace(0, 1, len(ids)))
+    whole = make_trainer(
+        tmp_path / "a", micro_batch=16, token_weights=lambda ids: np.linspace(0, 1, len(ids))
+    )
+    parts = make_trainer(
+        tmp_path / "b", micro_batch=2, token_weights=lambda ids: np.linspace(0, 1, len(ids))
+    )
     assert relative(gradient_of_update(parts), gradient_of_update(whole)) < 1e-5
 
 
 def test_weights_of_tokens_reach_the_gradient(tmp_path):
-    none = make_trainer(tmp_path, entropy_coef=0.0, kl_coef=0.0, token_weights=lambda ids: [0.0] * len(ids))
+    none = make_trainer(
+        tmp_path, entropy_coef=0.0, kl_coef=0.0, token_weights=lambda ids: [0.0] * len(ids)
+    )
     assert gradient_of_update(none).abs().max() == 0
 
 
 def test_on_policy_the_importance_weight_is_one_at_every_temperature(tmp_path):
     """The sampler draws from the policy that is updated: the model at this temperature."""
-    usual, hot = (make_trainer(tmp_path / str(degrees), temperature=degrees) for degrees in (1.0, 1.5))
+    usual, hot = (
+        make_trainer(tmp_path / str(degrees), temperature=degrees) for degrees in (1.0, 1.5)
+    )
     for trainer in (usual, hot):
         gradient_of_update(trainer)
         assert trainer._row["importance_mean"] == pytest.approx(1, abs=1e-5)
@@ -437,30 +494,42 @@ def signs(completions, problem):
 
 
 def differentiated_update(folder, reward=signs, seed=0, **changes):
-    """Gradient and metrics of the first update, at advantages that are 0 for some rollouts and not for others."""
+    """Gradient and metrics of the first update, at advantages that are 0 for some rollouts and not
+    for others."""
     trainer = make_trainer(folder, policy=tiny_policy(3), seed=seed, **changes)
     trainer.reward = reward
     with torch.no_grad():
-        for parameter in trainer.model.parameters():  # away from its reference, so that there is a KL
-            parameter.add_(0.05 * torch.randn(parameter.shape, generator=torch.Generator().manual_seed(1)))
+        # away from its reference, so that there is a KL
+        for parameter in trainer.model.parameters():
+            parameter.add_(
+                0.05 * torch.randn(parameter.shape, generator=torch.Generator().manual_seed(1))
+            )
     return gradient_of_update(trainer), trainer
 
 
 def test_rollouts_without_advantage_need_no_policy_gradient(tmp_path):
-    """Left out, the gradient is the full one within rounding, of a quarter of the rollouts fewer at the least."""
+    """Left out, the gradient is the full one within rounding, of a quarter of the rollouts fewer at
+    the least."""
     coefficients = {"entropy_coef": 0.0, "kl_coef": 0.0, "group_size": 4, "problems_per_step": 8}
     whole, all_of_them = differentiated_update(tmp_path / "a", idle_share=1.0, **coefficients)
     part, trainer = differentiated_update(tmp_path / "b", idle_share=1e-9, **coefficients)
     assert relative(part, whole) < 2e-6
-    rows = [sum(len(batch["mask"]) for batch in one._micro_batches) for one in (all_of_them, trainer)]
+    rows = [
+        sum(len(batch["mask"]) for batch in one._micro_batches) for one in (all_of_them, trainer)
+    ]
     assert rows[0] == 32 and 1 < rows[1] <= 24
 
 
 @pytest.mark.parametrize("shares", [{"idle_share": 0.3}, {"reference_share": 0.3}])
 def test_shares_leave_entropy_and_kl_unbiased(tmp_path, shares):
-    """Over many draws of the rows, weights and so sums over all rollouts have the mean of the full computation."""
-    trainer = make_trainer(tmp_path, micro_batch=16, **{"idle_share": 1.0, "reference_share": 1.0} | shares)
-    advantages = np.array([0.0, 1.0, -1.0, 0.0, 0.0, 0.0, 2.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0])
+    """Over many draws of the rows, weights and so sums over all rollouts have the mean of the full
+    computation."""
+    trainer = make_trainer(
+        tmp_path, micro_batch=16, **{"idle_share": 1.0, "reference_share": 1.0} | shares
+    )
+    advantages = np.array(
+        [0.0, 1.0, -1.0, 0.0, 0.0, 0.0, 2.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0]
+    )
     stands_for, reads = np.zeros(16), np.zeros(16)
     for step in range(4000):
         trainer.state.global_step = step
@@ -474,9 +543,16 @@ def test_shares_leave_entropy_and_kl_unbiased(tmp_path, shares):
 
 
 def test_weighted_rows_stand_for_others_in_entropy_and_kl_alone():
-    """Every choice of two of five rows as those that are kept, each of the two with weight 5 / 2, averages to all."""
+    """Every choice of two of five rows as those that are kept, each of the two with weight 5 / 2,
+    averages to all."""
     logits, ref, tokens, mask, sampler, _, _ = random_batch()
-    tensors = [log_probs(logits, tokens), entropies_of(logits), sampler, torch.zeros(B, dtype=torch.float64), mask]
+    tensors = [
+        log_probs(logits, tokens),
+        entropies_of(logits),
+        sampler,
+        torch.zeros(B, dtype=torch.float64),
+        mask,
+    ]
     options = {"importance_cap": 2.0, "entropy_coef": 0.3, "kl_coef": 0.7}
     ref_logps = log_probs(ref, tokens)
     whole, metrics = rloo_loss(*tensors, ref_logps=ref_logps, **options)
@@ -484,7 +560,12 @@ def test_weighted_rows_stand_for_others_in_entropy_and_kl_alone():
     found, mean = torch.zeros_like(expected), dict.fromkeys(metrics, 0.0)
     for pair in itertools.combinations(range(B), 2):
         rows, weights = list(pair), torch.full((2,), B / 2, dtype=torch.float64)
-        options |= {"samples": B, "tokens": int(mask.sum()), "row_weights": weights, "ref_weights": weights}
+        options |= {
+            "samples": B,
+            "tokens": int(mask.sum()),
+            "row_weights": weights,
+            "ref_weights": weights,
+        }
         loss, part = rloo_loss(*(x[rows] for x in tensors), ref_logps=ref_logps[rows], **options)
         found += torch.autograd.grad(loss, logits, retain_graph=True)[0] / 10
         mean = {name: mean[name] + value / 10 for name, value in part.items()}
@@ -494,9 +575,12 @@ def test_weighted_rows_stand_for_others_in_entropy_and_kl_alone():
 
 
 def completions_of(model, texts, batch):
-    """log pi and entropies of the completions at the end of `texts`, each read on its own, padded as in `batch`."""
+    """log pi and entropies of the completions at the end of `texts`, each read on its own, padded
+    as in `batch`."""
     result = torch.zeros(2, *batch["mask"].shape)
-    for row, (text, labels, mask) in enumerate(zip(texts, batch["labels"], batch["mask"] == 1, strict=True)):
+    for row, (text, labels, mask) in enumerate(
+        zip(texts, batch["labels"], batch["mask"] == 1, strict=True)
+    ):
         logits = model(input_ids=torch.tensor([text])).logits[0, -int(mask.sum()) :]
         result[0, row, mask] = log_probs(logits, labels[mask])
         result[1, row, mask] = entropies_of(logits)
@@ -504,16 +588,21 @@ def completions_of(model, texts, batch):
 
 
 def test_shares_of_one_are_the_full_computation(tmp_path):
-    """Of every rollout, read as one text with its prompt by policy and reference, and the loss written out."""
+    """Of every rollout, read as one text with its prompt by policy and reference, and the loss
+    written out."""
     mine, trainer = differentiated_update(tmp_path, idle_share=1.0, reference_share=1.0)
     batches = trainer._micro_batches
     assert sum(len(batch["mask"]) for batch in batches) == 16
-    assert all((batch[name] == 1).all() for batch in batches for name in ("row_weights", "ref_weights"))
+    assert all(
+        (batch[name] == 1).all() for batch in batches for name in ("row_weights", "ref_weights")
+    )
     trainer.model.zero_grad()
     tokens = sum(batch["mask"].sum() for batch in batches)
     for batch in batches:
         texts = [
-            trainer._prompts["ids"][i][trainer._prompts["attention"][i] == 1].tolist() + ids[:1] + labels[: n - 1]
+            trainer._prompts["ids"][i][trainer._prompts["attention"][i] == 1].tolist()
+            + ids[:1]
+            + labels[: n - 1]
             for i, ids, labels, n in zip(
                 batch["prompt"],
                 batch["ids"].tolist(),
@@ -527,16 +616,22 @@ def test_shares_of_one_are_the_full_computation(tmp_path):
             ref_logps, _ = completions_of(trainer.reference, texts, batch)
         lead = ref_logps - logps
         k3 = (lead.exp() - lead - 1) * (logps - logps.detach()).exp()
-        rho = ((logps.detach() - batch["sampler_logps"]) * batch["mask"]).sum(-1).exp().clamp(max=100)
+        rho = (
+            ((logps.detach() - batch["sampler_logps"]) * batch["mask"]).sum(-1).exp().clamp(max=100)
+        )
         policy = -(rho * batch["advantages"] * (logps * batch["mask"]).sum(-1)).sum() / 16
-        loss = policy - 0.001 * (entropies * batch["mask"]).sum() / tokens + 0.001 * (k3 * batch["mask"]).sum() / tokens
+        loss = (
+            policy
+            - 0.001 * (entropies * batch["mask"]).sum() / tokens
+            + 0.001 * (k3 * batch["mask"]).sum() / tokens
+        )
         loss.backward()
     assert relative(mine, gradient(trainer.model)) < 5e-6
 
 
 def test_a_token_that_the_policy_gave_up_does_not_swamp_kl():
-    """The reference finds it exp(20) times as probable: k3 would say 5e8 and leave rounding of 30 in its gradient. A
-    token that the reference finds as improbable counts in full."""
+    """The reference finds it exp(20) times as probable: k3 would say 5e8 and leave rounding of 30
+    in its gradient. A token that the reference finds as improbable counts in full."""
     logps = torch.tensor([[-21.0, -1.0, -1.0, -1.0]], requires_grad=True)
     loss, metrics = rloo_loss(
         *(logps, torch.zeros(1, 4), logps.detach(), torch.zeros(1), torch.ones(1, 4)),
@@ -545,22 +640,33 @@ def test_a_token_that_the_policy_gave_up_does_not_swamp_kl():
         ref_logps=torch.tensor([[-1.0, -1.5, -21.0, -1.0]]),
     )
     loss.backward()
-    assert logps.grad.tolist() == [[-5.0, 0.125, 5.0, 0.0]]  # log(pi / ref) of each, over four tokens
-    gave_up, half, found = np.exp(LARGEST_LOG_RATIO) - LARGEST_LOG_RATIO - 1, np.exp(-0.5) + 0.5 - 1, 20 - 1
+    # log(pi / ref) of each, over four tokens
+    assert logps.grad.tolist() == [[-5.0, 0.125, 5.0, 0.0]]
+    gave_up, half, found = (
+        np.exp(LARGEST_LOG_RATIO) - LARGEST_LOG_RATIO - 1,
+        np.exp(-0.5) + 0.5 - 1,
+        20 - 1,
+    )
     assert metrics["kl"] == pytest.approx((gave_up + half + found) / 4, rel=1e-5)
 
 
 def bpe_policy():
-    """A tiny policy over a byte-level BPE trained on traces, where a token may reach over the end of `</answer>`."""
+    """A tiny policy over a byte-level BPE trained on traces, where a token may reach over the end
+    of `</answer>`."""
     rng = random.Random(0)
     problems = [Problem((i + 3, i + 1, 2), 2 * i + 6) for i in range(20)]
     texts = [TRACES["trace_proof"](problem, rng, 0) + "\n" for problem in problems]
     bpe = Tokenizer(models.BPE())
-    pieces = Regex(r"[A-Za-z]+|[0-9]| ?[^\sA-Za-z0-9]+\n*|\s+")  # like Qwen's: a line's end joins what stands before it
+    # like Qwen's: a line's end joins what stands before it
+    pieces = Regex(r"[A-Za-z]+|[0-9]| ?[^\sA-Za-z0-9]+\n*|\s+")
     byte_level = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
-    bpe.pre_tokenizer = pre_tokenizers.Sequence([pre_tokenizers.Split(pieces, "isolated"), byte_level])
+    bpe.pre_tokenizer = pre_tokenizers.Sequence(
+        [pre_tokenizers.Split(pieces, "isolated"), byte_level]
+    )
     bpe.decoder = decoders.ByteLevel()
-    trainer = trainers.BpeTrainer(vocab_size=420, show_progress=False, special_tokens=["<pad>", "<eos>"])
+    trainer = trainers.BpeTrainer(
+        vocab_size=420, show_progress=False, special_tokens=["<pad>", "<eos>"]
+    )
     bpe.train_from_iterator(texts, trainer)
     tokenizer = PreTrainedTokenizerFast(tokenizer_object=bpe, pad_token="<pad>", eos_token="<eos>")
     return (new_model(tokenizer, hidden=32, layers=2, heads=2), tokenizer), texts
@@ -573,7 +679,8 @@ def completion_logp(model, prompt, ids):
 
 
 def test_token_ids_go_to_the_update_because_a_cut_text_does_not_lead_back_to_them(tmp_path):
-    """`trace`, Appendix C: tokens around `</answer>` change when the cut text is tokenised again."""
+    """`trace`, Appendix C: tokens around `</answer>` change when the cut text is tokenised
+    again."""
     (model, tokenizer), texts = bpe_policy()
     own = build_tokenizer()
     gaps = []
@@ -584,7 +691,8 @@ def test_token_ids_go_to_the_update_because_a_cut_text_does_not_lead_back_to_the
         gaps.append(completion_logp(model, [5], again) - completion_logp(model, [5], drawn))
         ours = own(text).input_ids  # one token a digit or a tag: what is cut is tokenised as before
         assert own(cut).input_ids == ours[: len(own(cut).input_ids)]
-    assert np.abs(gaps).min() > 0.005  # of a policy that knows nothing yet; with the ids drawn it is rounding:
+    # of a policy that knows nothing yet; with the ids drawn it is rounding:
+    assert np.abs(gaps).min() > 0.005
 
     trainer = make_trainer(tmp_path, policy=(model, tokenizer))
     gradient_of_update(trainer)
@@ -597,18 +705,27 @@ def test_the_mask_holds_the_completion_and_its_end(tmp_path):
     ids, logps = [[4], [5], [5], [8, 9, 1]], [[-0.4], [-0.5], [-0.5], [-0.1, -0.2, -0.3]]
     rollouts = Rollouts(ids, logps, logps, ["stop"] * 4)
     trainer._lay_out([[2, 6], [2, 3, 7]], rollouts, torch.tensor([1.0, 0.0, 0.0, 2.0]))
-    (batch,) = trainer._micro_batches  # of the first and the last, and one of the others in their place
-    assert len(batch["labels"]) == 3 and (batch["samples"], batch["tokens"]) == (4, 6)  # of all four rollouts
+    # of the first and the last, and one of the others in their place
+    (batch,) = trainer._micro_batches
+    # of all four rollouts
+    assert len(batch["labels"]) == 3 and (batch["samples"], batch["tokens"]) == (4, 6)
     at = [batch["labels"][:, 0].tolist().index(first) for first in (4, 8)]
-    batch = {name: batch[name][at].tolist() for name in ("prompt", "ids", "labels", "mask", "sampler_logps")}
+    batch = {
+        name: batch[name][at].tolist()
+        for name in ("prompt", "ids", "labels", "mask", "sampler_logps")
+    }
     assert batch["prompt"] == [0, 1]
     assert batch["ids"] == [[6, 0, 0], [7, 8, 9]] and batch["labels"] == [[4, 0, 0], [8, 9, 1]]
     assert batch["mask"] == [[1, 0, 0], [1, 1, 1]]
-    assert batch["sampler_logps"] == [pytest.approx([-0.4, 0, 0]), pytest.approx([-0.1, -0.2, -0.3])]
+    assert batch["sampler_logps"] == [
+        pytest.approx([-0.4, 0, 0]),
+        pytest.approx([-0.1, -0.2, -0.3]),
+    ]
 
 
 def test_the_row_of_an_update_describes_all_of_its_rollouts(tmp_path):
-    """And the curriculum learns from the mean |advantage| and the share of correct rollouts of each problem."""
+    """And the curriculum learns from the mean |advantage| and the share of correct rollouts of each
+    problem."""
     learned = []
 
     class Noted(Bandit):
@@ -618,25 +735,36 @@ def test_the_row_of_an_update_describes_all_of_its_rollouts(tmp_path):
 
     curriculum = Noted(problems(PROBLEMS), np.arange(24.0), 4, 0)
     trainer = make_trainer(tmp_path, idle_share=1.0, max_tokens=80, curriculum=curriculum)
-    trainer.is_correct = lambda text, problem: str(problem.nums[0]) in text  # 1 in the first group, 2 in the second
+    # 1 in the first group, 2 in the second
+    trainer.is_correct = lambda text, problem: str(problem.nums[0]) in text
     curriculum.draw(4, 0)
-    totals = [[1.0, 0.0, 0.5, 0.5], [0.0] * 4, [1.0, 0.0, 0.0, 0.0], [1.0] * 4]  # two groups of equal rewards
+    # two groups of equal rewards
+    totals = [[1.0, 0.0, 0.5, 0.5], [0.0] * 4, [1.0, 0.0, 0.0, 0.0], [1.0] * 4]
     groups = iter(totals)
-    trainer.reward = lambda texts, problem: [Score(total, {"half": total / 2}) for total in next(groups)]
+    trainer.reward = lambda texts, problem: [
+        Score(total, {"half": total / 2}) for total in next(groups)
+    ]
     gradient_of_update(trainer)
-    rows = [row for batch in trainer._micro_batches for row in zip(*map(batch.get, FIELDS), strict=True)]
+    rows = [
+        row for batch in trainer._micro_batches for row in zip(*map(batch.get, FIELDS), strict=True)
+    ]
     rows = sorted(rows, key=lambda row: int(row[0]))
     drawn = [labels[mask == 1] for _, labels, mask, _ in rows]
     texts = trainer.processing_class.batch_decode(drawn, skip_special_tokens=True)
     correct = np.array([str(1 + i // 4) in text for i, text in enumerate(texts)]).reshape(4, 4)
     ended = np.mean([ids[-1] == trainer.processing_class.eos_token_id for ids in drawn])
-    expected = {"reward": np.mean(totals), "reward_half": np.mean(totals) / 2, "accuracy": correct.mean()}
+    expected = {
+        "reward": np.mean(totals),
+        "reward_half": np.mean(totals) / 2,
+        "accuracy": correct.mean(),
+    }
     expected |= {"completion_length": np.mean([len(ids) for ids in drawn]), "truncated": 1 - ended}
     expected |= {"frac_zero_std": 0.5}
     assert {name: trainer._row[name] for name in expected} == pytest.approx(expected)
     [(signal, share)] = learned
     assert share == correct.mean(-1).tolist() and 0 < ended < 0.5 and 0 < correct.mean() < 1
-    assert signal == pytest.approx([1 / 3, 0, 0.5, 0])  # the advantages of the third group are 1 and three times -1/3
+    # the advantages of the third group are 1 and three times -1/3
+    assert signal == pytest.approx([1 / 3, 0, 0.5, 0])
 
 
 def test_the_draws_of_an_update_depend_on_the_seed_and_the_step_alone(tmp_path):
@@ -647,7 +775,9 @@ def test_the_draws_of_an_update_depend_on_the_seed_and_the_step_alone(tmp_path):
     asked = [render_prompt([i + 1, i + 2, i + 3], 10 + i, "words") for i in range(2)]
     assert prompts == tokenizer(asked).input_ids
     draw = torch.Generator(trainer.model.device).manual_seed(3 * 1_000_003 + 5)
-    assert out == generate(trainer.model, prompts, 4, Sampling(max_tokens=12), tokenizer.eos_token_id, draw)
+    assert out == generate(
+        trainer.model, prompts, 4, Sampling(max_tokens=12), tokenizer.eos_token_id, draw
+    )
     rows, *_ = trainer._differentiated(np.zeros(16))
     assert rows.tolist() == sorted(np.random.default_rng([3, 5]).permutation(16)[:8])
 
@@ -665,7 +795,8 @@ def test_a_prompt_is_read_with_a_gradient_once_in_an_update(tmp_path, monkeypatc
     monkeypatch.setattr(type(trainer.model.base_model), "forward", counted)
     gradient_of_update(trainer)
     prompts = [
-        build_tokenizer()(render_prompt(row["nums"], row["target"])).input_ids for row in PROBLEMS.select(range(4))
+        build_tokenizer()(render_prompt(row["nums"], row["target"])).input_ids
+        for row in PROBLEMS.select(range(4))
     ]
     completions = sum(int(batch["mask"].sum()) for batch in trainer._micro_batches)
     assert sum(read) == sum(len(ids) - 1 for ids in prompts) + completions
@@ -688,7 +819,11 @@ def weights_of(folder):
 
 
 def rloo(folder, reward=odds, curriculum=None, **changes):
-    options = {"eval_problems": PROBLEMS.select(range(4)), "eval_rewards": {"odds": odds}, "curriculum": curriculum}
+    options = {
+        "eval_problems": PROBLEMS.select(range(4)),
+        "eval_rewards": {"odds": odds},
+        "curriculum": curriculum,
+    }
     train_rloo(tiny_policy(), PROBLEMS, reward, folder, quick(**changes), **options)
 
 
@@ -705,7 +840,8 @@ def test_rloo_raises_a_trivial_reward(tmp_path):
 
 
 def killed_at_call(count):
-    """The reward, that ends its process with SIGKILL at call number `count`, in the middle of an update."""
+    """The reward, that ends its process with SIGKILL at call number `count`, in the middle of an
+    update."""
     calls = iter(range(1, 1000))
 
     def reward(completions, problem):
@@ -735,10 +871,14 @@ def test_a_killed_run_resumes_exactly(tmp_path):
     assert metrics_of(killed)["step"].tolist() == [1, 2, 3, 4, 5]
     newest = killed / "trainer" / "checkpoint-4"
     assert latest_checkpoint(killed / "trainer") == newest
-    with open(newest / "optimizer.pt", "r+b") as file:  # as if the kill had come while it was written
-        file.truncate(100)  # so that it resumes from the one before, in which the mean of the weights has begun
+    # as if the kill had come while it was written
+    with open(newest / "optimizer.pt", "r+b") as file:
+        # so that it resumes from the one before, in which the mean of the weights has begun
+        file.truncate(100)
     rloo(killed, **late)
-    pd.testing.assert_frame_equal(metrics_of(killed), metrics_of(tmp_path / "whole"), check_exact=True)
+    pd.testing.assert_frame_equal(
+        metrics_of(killed), metrics_of(tmp_path / "whole"), check_exact=True
+    )
     assert torch.equal(weights_of(killed), weights_of(tmp_path / "whole"))
 
 
@@ -752,7 +892,11 @@ def test_the_learning_rate_falls_and_late_weights_are_averaged(tmp_path):
             super().add(logs, row)
 
     trainer = Watched(
-        *tiny_policy(), PROBLEMS, odds, tmp_path, quick(steps=6, warmup_steps=2, decay_steps=3, average_from=4)
+        *tiny_policy(),
+        PROBLEMS,
+        odds,
+        tmp_path,
+        quick(steps=6, warmup_steps=2, decay_steps=3, average_from=4),
     )
     trainer.fit(tmp_path, 6, "RLOO", ("reward",))
     assert np.allclose(rates, [0.005, 0.01, 0.01, 0.01 * 2 / 3, 0.01 / 3, 0])
@@ -760,14 +904,23 @@ def test_the_learning_rate_falls_and_late_weights_are_averaged(tmp_path):
 
 
 def test_an_update_is_a_step_of_adamw_with_a_clipped_gradient_and_decayed_weights(tmp_path):
-    """The first step by hand, which moves a weight by g / (|g| + 1e-8). So small a norm makes the clipping visible."""
-    changes = {"learning_rate": 0.01, "weight_decay": 0.3, "max_grad_norm": 1e-6, "steps": 1, "save_every": 1}
+    """The first step by hand, which moves a weight by g / (|g| + 1e-8). So small a norm makes the
+    clipping visible."""
+    changes = {
+        "learning_rate": 0.01,
+        "weight_decay": 0.3,
+        "max_grad_norm": 1e-6,
+        "steps": 1,
+        "save_every": 1,
+    }
     other, expected = make_trainer(tmp_path / "other", **changes), []
     norm = gradient_of_update(other).norm()
     for name, weights in other.model.named_parameters():
         clipped = weights.grad * min(1.0, 1e-6 / norm)
         kept = 1.0 if "norm" in name or "bias" in name else 1 - 0.01 * 0.3
-        expected.append((weights.detach() * kept - 0.01 * clipped / (clipped.abs() + 1e-8)).flatten())
+        expected.append(
+            (weights.detach() * kept - 0.01 * clipped / (clipped.abs() + 1e-8)).flatten()
+        )
     start = flat(other.model)
     trainer = make_trainer(tmp_path, **changes)
     trainer.fit(tmp_path, 1, "RLOO", ("reward",))
@@ -775,21 +928,29 @@ def test_an_update_is_a_step_of_adamw_with_a_clipped_gradient_and_decayed_weight
 
 
 def test_held_out_problems_are_answered_at_temperature_one_with_the_seed_of_the_run(tmp_path):
-    """One completion for each, judged by the verifier of the prompt style; at every step with the same seed."""
+    """One completion for each, judged by the verifier of the prompt style; at every step with the
+    same seed."""
     held_out, options = PROBLEMS.select(range(8)), {"temperature": 1.7, "max_tokens": 60, "seed": 7}
 
     def paid(texts, problem):
         return [Score(float(problem.target * len(text)), {}) for text in texts]
 
-    options |= {"eval_problems": held_out, "eval_rewards": {"paid": paid}, "prompt_style": "program"}
+    options |= {
+        "eval_problems": held_out,
+        "eval_rewards": {"paid": paid},
+        "prompt_style": "program",
+    }
     trainer = make_trainer(tmp_path, **options)
     trainer.is_correct = lambda text, problem: "1" in text
     trainer.state.global_step = 3
-    table = sample(trainer.model, trainer.processing_class, held_out, 1, Sampling(max_tokens=60), 7, "program")
+    table = sample(
+        trainer.model, trainer.processing_class, held_out, 1, Sampling(max_tokens=60), 7, "program"
+    )
     texts = table["completion"].tolist()
     expected = {"eval_accuracy": np.mean(["1" in text for text in texts])}
     expected |= {"eval_paid": np.mean([(10 + i) * len(text) for i, text in enumerate(texts)])}
-    expected |= {"eval_entropy": -table["logprob"].sum() / table["tokens"].sum()}  # a mean over tokens
+    # a mean over tokens
+    expected |= {"eval_entropy": -table["logprob"].sum() / table["tokens"].sum()}
     assert trainer.held_out() == pytest.approx(expected)
     assert table["tokens"].nunique() > 1 and 0 < expected["eval_accuracy"] < 1
 
@@ -801,8 +962,12 @@ def bandit():
 def test_the_progress_line_shows_the_last_value_of_each_column(tmp_path):
     """Behind the last loss may stand a row that holds eval_loss alone."""
     told = []
-    line = SimpleNamespace(set_postfix=lambda row, refresh: told.append(dict(row)), update=lambda steps: None, n=0)
-    trainer = SimpleNamespace(folder=tmp_path, line=line, shown=["loss"], state=SimpleNamespace(global_step=3))
+    line = SimpleNamespace(
+        set_postfix=lambda row, refresh: told.append(dict(row)), update=lambda steps: None, n=0
+    )
+    trainer = SimpleNamespace(
+        folder=tmp_path, line=line, shown=["loss"], state=SimpleNamespace(global_step=3)
+    )
     log = pd.DataFrame([{"step": 2, "loss": 0.5}, {"step": 3, "eval_loss": 0.7}])
     Resumable.write_metrics(trainer, log)
     assert told == [{"loss": 0.5}]
@@ -812,12 +977,15 @@ def test_a_killed_run_with_a_bandit_resumes_exactly(tmp_path):
     rloo(tmp_path / "whole", steps=6, curriculum=bandit())
     killed = tmp_path / "killed"
     doomed = killed_at_call(4 * 5 + 2)
-    assert run_in_child(lambda: rloo(killed, doomed, steps=6, curriculum=bandit())) == signal.SIGKILL
+    assert (
+        run_in_child(lambda: rloo(killed, doomed, steps=6, curriculum=bandit())) == signal.SIGKILL
+    )
     rloo(killed, steps=6, curriculum=bandit())
     table = metrics_of(tmp_path / "whole")
     pd.testing.assert_frame_equal(metrics_of(killed), table, check_exact=True)
     assert torch.equal(weights_of(killed), weights_of(tmp_path / "whole"))
-    assert table["bucket0"].iloc[0] == pytest.approx(1 / 6) != table["bucket0"].iloc[-1]  # it had learned something
+    # it had learned something
+    assert table["bucket0"].iloc[0] == pytest.approx(1 / 6) != table["bucket0"].iloc[-1]
 
 
 def test_the_bandit_learns_from_the_problems_it_drew_itself(tmp_path):
@@ -831,7 +999,8 @@ def test_the_bandit_learns_from_the_problems_it_drew_itself(tmp_path):
 
     rloo(tmp_path, reward, steps=3, curriculum=curriculum, learning_rate=1e-30)
     assert asked[:4] == bandit().draw(4, 0)  # steps count from 0
-    table, level, q = metrics_of(tmp_path), 0.5, 0.0  # mean |advantage| of 1, 0, 0, 0: (1 + 3 / 3) / 4
+    # mean |advantage| of 1, 0, 0, 0: (1 + 3 / 3) / 4
+    table, level, q = metrics_of(tmp_path), 0.5, 0.0
     for step, batch in enumerate(asked[i : i + 4] for i in (0, 4, 8)):
         weights = np.exp(np.array([q, 0, 0, 0, 0, 0]) / 0.02)
         assert table["bucket0"].iloc[step] == pytest.approx(weights[0] / weights.sum())
@@ -860,13 +1029,19 @@ def test_the_seed_decides_the_run(tmp_path):
 
 
 def test_every_step_draws_anew(tmp_path):
-    train_rloo(tiny_policy(), PROBLEMS.select([0]), odds, tmp_path, quick(problems_per_step=1, learning_rate=1e-30))
+    train_rloo(
+        tiny_policy(),
+        PROBLEMS.select([0]),
+        odds,
+        tmp_path,
+        quick(problems_per_step=1, learning_rate=1e-30),
+    )
     assert metrics_of(tmp_path)["entropy"].nunique() == 4
 
 
 def test_several_updates_share_their_rollouts(tmp_path):
-    """Two batches of rollouts in four updates: fresh ones have weight 1, the same again under a moved policy not. The
-    second batch is of the next problems in the run's order."""
+    """Two batches of rollouts in four updates: fresh ones have weight 1, the same again under a
+    moved policy not. The second batch is of the next problems in the run's order."""
     asked = []
 
     def reward(completions, problem):
@@ -887,9 +1062,14 @@ def test_several_updates_share_their_rollouts(tmp_path):
 def test_several_updates_resume_exactly(tmp_path):
     rloo(tmp_path / "whole", steps=6, num_iterations=2)
     killed = tmp_path / "killed"
-    assert run_in_child(lambda: rloo(killed, killed_at_call(4 * 2 + 2), steps=6, num_iterations=2)) == signal.SIGKILL
+    assert (
+        run_in_child(lambda: rloo(killed, killed_at_call(4 * 2 + 2), steps=6, num_iterations=2))
+        == signal.SIGKILL
+    )
     rloo(killed, steps=6, num_iterations=2)
-    pd.testing.assert_frame_equal(metrics_of(killed), metrics_of(tmp_path / "whole"), check_exact=True)
+    pd.testing.assert_frame_equal(
+        metrics_of(killed), metrics_of(tmp_path / "whole"), check_exact=True
+    )
     assert torch.equal(weights_of(killed), weights_of(tmp_path / "whole"))
 
 
@@ -901,7 +1081,8 @@ def test_accuracy_is_that_of_the_prompts_verifier(tmp_path):
 
 
 def from_call(number, scores):
-    """The reward `odds`, which from call `number` on gives what `scores` makes of a group instead."""
+    """The reward `odds`, which from call `number` on gives what `scores` makes of a group
+    instead."""
     calls = itertools.count(1)
     return lambda texts, problem: (odds if next(calls) < number else scores)(texts, problem)
 
@@ -909,8 +1090,14 @@ def from_call(number, scores):
 @pytest.mark.parametrize(
     ("scores", "message"),
     [
-        (lambda texts, problem: [Score(0.0, {}), *[Score(np.nan, {})] * 3], "completion 2: the total must be a finite"),
-        (lambda texts, problem: [Score(1.0, {})], "one Score for each of 4 completions, not .Score"),
+        (
+            lambda texts, problem: [Score(0.0, {}), *[Score(np.nan, {})] * 3],
+            "completion 2: the total must be a finite",
+        ),
+        (
+            lambda texts, problem: [Score(1.0, {})],
+            "one Score for each of 4 completions, not .Score",
+        ),
         (lambda texts, problem: [1.0] * len(texts), "completion 1: it must give a Score"),
     ],
 )
@@ -918,16 +1105,23 @@ def test_a_reward_that_gives_no_scores_ends_the_run(tmp_path, scores, message):
     """In the third update: the checkpoint of the second is kept, and there is no policy."""
     with pytest.raises(ValueError, match=rf"reward .* on \(\d+, \d+, \d+\) to \d+.*{message}"):
         train_rloo(tiny_policy(), PROBLEMS, from_call(9, scores), tmp_path, quick())
-    assert latest_checkpoint(tmp_path / "trainer").name == "checkpoint-2" and not (tmp_path / "checkpoint").exists()
+    assert (
+        latest_checkpoint(tmp_path / "trainer").name == "checkpoint-2"
+        and not (tmp_path / "checkpoint").exists()
+    )
 
 
 def test_training_stops_at_the_first_loss_that_is_not_finite(tmp_path):
-    """Rewards that are finite until they are float32, as those of the fourth update: its checkpoint is not kept."""
+    """Rewards that are finite until they are float32, as those of the fourth update: its checkpoint
+    is not kept."""
     huge = from_call(13, lambda texts, problem: [Score(1e39 * i, {}) for i in range(len(texts))])
     with pytest.raises(FloatingPointError, match="loss of update 4 is nan"):
         train_rloo(tiny_policy(), PROBLEMS, huge, tmp_path, quick())
     assert latest_checkpoint(tmp_path / "trainer").name == "checkpoint-2"
-    assert metrics_of(tmp_path)["step"].tolist() == [1, 2, 3] and not (tmp_path / "checkpoint").exists()
+    assert (
+        metrics_of(tmp_path)["step"].tolist() == [1, 2, 3]
+        and not (tmp_path / "checkpoint").exists()
+    )
 
 
 def test_supervised_training_stops_there_too(tmp_path, monkeypatch):
@@ -935,12 +1129,16 @@ def test_supervised_training_stops_there_too(tmp_path, monkeypatch):
 
     def ruined(self, model, inputs, *arguments, **options):
         loss = original(self, model, inputs, *arguments, **options)
-        return loss * (np.nan if next(steps) == 8 else 1.0)  # of update 7: the fifth call is the evaluation
+        # of update 7: the fifth call is the evaluation
+        return loss * (np.nan if next(steps) == 8 else 1.0)
 
     monkeypatch.setattr(lib.learn.sft._SFTTrainer, "compute_loss", ruined)
     with pytest.raises(FloatingPointError, match="loss of update 8 is nan"):
         sft(tmp_path)
-    assert latest_checkpoint(tmp_path / "trainer").name == "checkpoint-4" and not (tmp_path / "checkpoint").exists()
+    assert (
+        latest_checkpoint(tmp_path / "trainer").name == "checkpoint-4"
+        and not (tmp_path / "checkpoint").exists()
+    )
 
 
 def test_what_is_not_finite_is_refused_before_it_is_saved(tmp_path):
@@ -973,7 +1171,9 @@ def test_a_checkpoint_counts_only_when_whole(tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == ["checkpoint-2"]
     for name in ("checkpoint-2-copy", "checkpoint-best", "checkpoint-"):  # of a person's own
         (tmp_path / name).mkdir()
-    assert latest_checkpoint(tmp_path) == tmp_path / "checkpoint-2" and len([*tmp_path.iterdir()]) == 4
+    assert (
+        latest_checkpoint(tmp_path) == tmp_path / "checkpoint-2" and len([*tmp_path.iterdir()]) == 4
+    )
 
 
 @pytest.mark.parametrize("name", ["save_every", "eval_every"])
@@ -983,7 +1183,9 @@ def test_sft_saves_and_evaluates_only_where_it_logs(name):
 
 
 def test_rloo_saves_only_between_two_batches_of_rollouts():
-    with pytest.raises(ValueError, match="num_iterations=2 does not divide steps=4 and save_every=3"):
+    with pytest.raises(
+        ValueError, match="num_iterations=2 does not divide steps=4 and save_every=3"
+    ):
         quick(num_iterations=2, save_every=3)
 
 
@@ -1015,24 +1217,33 @@ def test_batches_by_length_hold_each_row_once_and_similar_lengths():
     spread = np.ptp(lengths[first].reshape(-1, 16), axis=1)
     unsorted = np.ptp(lengths[rng.permutation(first)].reshape(-1, 16), axis=1)
     assert spread.mean() < 20 < 120 < unsorted.mean()
-    assert set(first) != set(second)  # each epoch is a permutation of its own, and leaves out other rows
+    # each epoch is a permutation of its own, and leaves out other rows
+    assert set(first) != set(second)
     means = lengths[first].reshape(-1, 16).mean(1)
-    assert (np.diff(means) < 0).any() and (np.diff(means) > 0).any()  # the batches themselves are in random order
+    # the batches themselves are in random order
+    assert (np.diff(means) < 0).any() and (np.diff(means) > 0).any()
 
 
 def test_orders_stay_what_they_were():
     """The checkpoints that are published were trained in orders like these."""
     assert schedule(5, 12, seed=3).tolist() == [4, 2, 1, 3, 0, 3, 0, 2, 1, 4, 0, 1]
     lengths = np.random.default_rng(0).integers(20, 200, 330)
-    order = batches_by_length(lengths, batch_size=4, epochs=2, seed=3)  # an epoch is sorted in three pools
-    assert hashlib.blake2b(str(order.tolist()).encode(), digest_size=8).hexdigest() == "fdb3b1cd8ef9acb0"
+    # an epoch is sorted in three pools
+    order = batches_by_length(lengths, batch_size=4, epochs=2, seed=3)
+    assert (
+        hashlib.blake2b(str(order.tolist()).encode(), digest_size=8).hexdigest()
+        == "fdb3b1cd8ef9acb0"
+    )
 
 
 # --- supervised -----------------------------------------------------------------------------------
 
 ANSWERS = ["<answer>1 + 2 + 3</answer>", "<answer>2 * 3</answer>"]
 DEMONSTRATIONS = Dataset.from_list(
-    [{"prompt": render_prompt([i % 2 + 1, 2, 3], 10), "completion": ANSWERS[i % 2]} for i in range(64)]
+    [
+        {"prompt": render_prompt([i % 2 + 1, 2, 3], 10), "completion": ANSWERS[i % 2]}
+        for i in range(64)
+    ]
 )
 
 
@@ -1084,12 +1295,15 @@ def test_sft_learns_the_completions_and_to_end(tmp_path):
     assert table["eval_loss"].dropna().iloc[-1] < table["eval_loss"].dropna().iloc[0]
     assert table["token_accuracy"].iloc[0] < 0.3 and table["token_accuracy"].iloc[-1] > 0.6
     assert table["eval_token_accuracy"].dropna().iloc[-1] > 0.6
-    before = table["step"].to_numpy() - 1  # updates before the one whose learning rate is logged; the first two rise
+    # updates before the one whose learning rate is logged; the first two rise
+    before = table["step"].to_numpy() - 1
     share = np.where(before < 2, before / 2, (1 + np.cos(np.pi * (before - 2) / (48 - 2))) / 2)
     assert table["learning_rate"].to_numpy() == pytest.approx(1e-2 * share)
     model, tokenizer = load_policy(tmp_path)
     prompt = tokenizer(DEMONSTRATIONS[0]["prompt"]).input_ids
-    out = generate(model, [prompt], 4, Sampling(temperature=0, max_tokens=40), tokenizer.eos_token_id)
+    out = generate(
+        model, [prompt], 4, Sampling(temperature=0, max_tokens=40), tokenizer.eos_token_id
+    )
     assert out.finish == ["stop"] * 4
 
 
@@ -1148,21 +1362,32 @@ def test_demonstrations_longer_than_the_context_are_left_out_and_counted(tmp_pat
     """They would be cut, and lose their answers and their end tokens first."""
     tokenizer = build_tokenizer()
     model = new_model(tokenizer, hidden=32, layers=2, heads=2)
-    rows = [{"prompt": "1 + 1", "completion": " = 2"}] * 15 + [{"prompt": "1 + 1", "completion": "2" * 60}]
+    rows = [{"prompt": "1 + 1", "completion": " = 2"}] * 15 + [
+        {"prompt": "1 + 1", "completion": "2" * 60}
+    ]
     longest = len(tokenizer("1 + 1" + "2" * 60).input_ids) + 1  # with the end token
     options = sft_settings(epochs=1, log_every=1)
     for context, kept in ((longest, 16), (longest - 1, 15)):
         model.config.max_position_embeddings = context
         folder = tmp_path / str(context)
-        train_sft((model, tokenizer), Dataset.from_list(rows), folder, options, Dataset.from_list(rows))
+        train_sft(
+            (model, tokenizer), Dataset.from_list(rows), folder, options, Dataset.from_list(rows)
+        )
         lost = f"1 of 16 demonstrations are longer than the context of {context} tokens, and are left out"
         assert (capsys.readouterr().out.count(lost) == 2) == (kept == 15)
         assert len(pd.read_csv(folder / "metrics.csv")) == kept // 8
     model.config.max_position_embeddings = 4
     with pytest.raises(
-        ValueError, match="16 of 16 demonstrations are longer than the context of 4 tokens: take a base"
+        ValueError,
+        match="16 of 16 demonstrations are longer than the context of 4 tokens: take a base",
     ):
-        train_sft((model, tokenizer), Dataset.from_list(rows), tmp_path / "none", options, Dataset.from_list(rows))
+        train_sft(
+            (model, tokenizer),
+            Dataset.from_list(rows),
+            tmp_path / "none",
+            options,
+            Dataset.from_list(rows),
+        )
 
 
 def test_a_killed_sft_resumes_exactly(tmp_path, monkeypatch):
@@ -1182,29 +1407,46 @@ def test_a_killed_sft_resumes_exactly(tmp_path, monkeypatch):
 
     assert run_in_child(train_and_die) == signal.SIGKILL
     sft(killed)
-    pd.testing.assert_frame_equal(metrics_of(killed), metrics_of(tmp_path / "whole"), check_exact=True)
+    pd.testing.assert_frame_equal(
+        metrics_of(killed), metrics_of(tmp_path / "whole"), check_exact=True
+    )
     assert torch.equal(weights_of(killed), weights_of(tmp_path / "whole"))
 
 
-@pytest.mark.parametrize("train", [lambda folder: rloo(folder, steps=4), lambda folder: sft(folder)])
+@pytest.mark.parametrize(
+    "train", [lambda folder: rloo(folder, steps=4), lambda folder: sft(folder)]
+)
 def test_a_training_that_is_over_says_so_and_writes_its_lost_log_again(tmp_path, capsys, train):
-    """Its log is part of the last checkpoint, so nobody need train a policy again for a deleted metrics.csv."""
+    """Its log is part of the last checkpoint, so nobody need train a policy again for a deleted
+    metrics.csv."""
     train(tmp_path)
     log, weights = (tmp_path / "metrics.csv").read_bytes(), weights_of(tmp_path)
     (tmp_path / "metrics.csv").unlink()
     capsys.readouterr()
     train(tmp_path)
-    assert (tmp_path / "metrics.csv").read_bytes() == log and torch.equal(weights_of(tmp_path), weights)
+    assert (tmp_path / "metrics.csv").read_bytes() == log and torch.equal(
+        weights_of(tmp_path), weights
+    )
     steps = metrics_of(tmp_path)["step"].max()
-    assert f"all {steps} updates are made already, and nothing is trained" in capsys.readouterr().out
+    assert (
+        f"all {steps} updates are made already, and nothing is trained" in capsys.readouterr().out
+    )
 
 
 def test_trls_own_trainer_takes_our_rewards(tmp_path):
-    """By `as_trl`, also one that looks at the whole group; the data set has the problem beside the prompt."""
+    """By `as_trl`, also one that looks at the whole group; the data set has the problem beside the
+    prompt."""
     model, tokenizer = tiny_policy()
     rows = PROBLEMS.map(lambda row: {"prompt": render_prompt(row["nums"], row["target"])})
-    options = {"max_steps": 1, "per_device_train_batch_size": 4, "num_generations": 4, "max_completion_length": 8}
-    config = GRPOConfig(str(tmp_path), use_cpu=True, save_strategy="no", report_to=[], logging_steps=1, **options)
+    options = {
+        "max_steps": 1,
+        "per_device_train_batch_size": 4,
+        "num_generations": 4,
+        "max_completion_length": 8,
+    }
+    config = GRPOConfig(
+        str(tmp_path), use_cpu=True, save_strategy="no", report_to=[], logging_steps=1, **options
+    )
     rewards = [as_trl(get_reward(name)) for name in ("ast", "trace_hardness")]
     theirs = GRPOTrainer(model, rewards, config, rows, processing_class=tokenizer)
     theirs.train()

@@ -1,5 +1,5 @@
-"""The verdicts that are published with the samples: for each kind of verdict, thirty rows of up to forty files are
-judged again."""
+"""The verdicts that are published with the samples: for each kind of verdict, thirty rows of up to
+forty files are judged again."""
 
 import shutil
 
@@ -21,11 +21,13 @@ def test_the_published_verdicts_are_those_of_this_code():
 
 
 def test_each_published_file_of_verdicts_is_the_one_that_was_written():
-    """A flipped bit in one of them would change published numbers. `judging` compares each file that it reads."""
+    """A flipped bit in one of them would change published numbers. `judging` compares each file
+    that it reads."""
     lines = judging.JUDGED_BY.read_text().splitlines()[1:]
     named = {name: written for written, name in (line.split("  ") for line in lines)}
     found = {
-        path.relative_to(REFERENCE).as_posix(): sha256(path) for path in REFERENCE.glob(f"*/*/*/*/{judging.VERDICTS}")
+        path.relative_to(REFERENCE).as_posix(): sha256(path)
+        for path in REFERENCE.glob(f"*/*/*/*/{judging.VERDICTS}")
     }
     assert named == found, REMEDY
 
@@ -47,26 +49,34 @@ def test_they_are_what_the_judge_says(look):
     column = judging.LOOKS[look][0][0]
     files = [path.parent / judging.VERDICTS for path in FILES]
     paths = [path for path, file in zip(FILES, files, strict=True) if file.exists()]
-    paths = [path for path in paths if column in pq.read_schema(path.parent / judging.VERDICTS).names]
+    paths = [
+        path for path in paths if column in pq.read_schema(path.parent / judging.VERDICTS).names
+    ]
     assert len(paths) >= 20
     for path in rng.permutation(paths)[:40]:
         samples = read_table(path)
         for _, one, rows in kept(path, samples):
             if one == look:
                 some = pd.Index(rng.choice(rows, min(30, len(rows)), replace=False))
-                published = judging.published(path, judging.content(path), some, judging.LOOKS[look][0])
+                published = judging.published(
+                    path, judging.content(path), some, judging.LOOKS[look][0]
+                )
                 again = judged(path, samples.loc[some], look)
                 pd.testing.assert_frame_equal(published.set_axis(some), again)
 
 
 def test_the_writer_writes_what_is_published(tmp_path):
-    """The verdicts on a whole file, judged again and written without the published ones beside it."""
+    """The verdicts on a whole file, judged again and written without the published ones beside
+    it."""
     path = min(
-        (path for path in FILES if (path.parent / judging.VERDICTS).exists()), key=lambda path: path.stat().st_size
+        (path for path in FILES if (path.parent / judging.VERDICTS).exists()),
+        key=lambda path: path.stat().st_size,
     )
     for name in ("run.json", path.name):
         shutil.copyfile(path.parent / name, tmp_path / name)
     samples = read_table(path)
     parts = [(rows, judged(path, samples.loc[rows], look)) for _, look, rows in kept(path, samples)]
     write(tmp_path / path.name, len(samples), parts)
-    assert pq.read_table(tmp_path / judging.VERDICTS).equals(pq.read_table(path.parent / judging.VERDICTS), True)
+    assert pq.read_table(tmp_path / judging.VERDICTS).equals(
+        pq.read_table(path.parent / judging.VERDICTS), True
+    )

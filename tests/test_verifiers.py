@@ -1,4 +1,5 @@
-"""The verdict on an answer, for honest and for hostile completions; and whole tables that are judged."""
+"""The verdict on an answer, for honest and for hostile completions; and whole tables that are
+judged."""
 
 import json
 import tracemalloc
@@ -13,7 +14,14 @@ from lib.files import DATA
 from lib.game.expression import MAX_DIGITS, parse
 from lib.game.problem import Problem
 from lib.game.steps import verify_steps
-from lib.game.verifiers import STATUSES, VERIFIERS, Verdict, answer_span, verify_answer, verify_trace
+from lib.game.verifiers import (
+    STATUSES,
+    VERIFIERS,
+    Verdict,
+    answer_span,
+    verify_answer,
+    verify_trace,
+)
 
 CASES = [json.loads(line) for line in (DATA / "verifier_cases.jsonl").read_text().splitlines()]
 SCORES = {"correct": 1.0, "missing": 0.0}  # any other status: 0.1
@@ -65,12 +73,21 @@ def test_no_span_is_missing():
 
 def reference_span(text: str) -> str | None:
     """The last pair of neighbouring tags that opens and closes, from a list of all tags."""
-    tags = sorted((i, tag) for tag in ("<answer>", "</answer>") for i in range(len(text)) if text.startswith(tag, i))
-    neighbours = [(i + len(a), j) for (i, a), (j, b) in pairwise(tags) if (a, b) == ("<answer>", "</answer>")]
+    tags = sorted(
+        (i, tag)
+        for tag in ("<answer>", "</answer>")
+        for i in range(len(text))
+        if text.startswith(tag, i)
+    )
+    neighbours = [
+        (i + len(a), j) for (i, a), (j, b) in pairwise(tags) if (a, b) == ("<answer>", "</answer>")
+    ]
     return text[slice(*neighbours[-1])] if neighbours else None
 
 
-PIECES = st.lists(st.sampled_from(["<answer>", "</answer>", "<answer", "</", "1 + 1", "a", ">"]), max_size=12)
+PIECES = st.lists(
+    st.sampled_from(["<answer>", "</answer>", "<answer", "</", "1 + 1", "a", ">"]), max_size=12
+)
 
 
 @settings(deadline=None)
@@ -79,7 +96,9 @@ def test_the_span_is_the_last_innermost_complete_one(text):
     assert answer_span(text) == reference_span(text)
 
 
-TEXT = st.text() | PIECES.map("".join) | st.text("<>/answerthinkd 0123456789.+-*/()=\n", max_size=80)
+TEXT = (
+    st.text() | PIECES.map("".join) | st.text("<>/answerthinkd 0123456789.+-*/()=\n", max_size=80)
+)
 
 
 @settings(deadline=None)
@@ -100,20 +119,27 @@ def test_what_is_no_text_is_refused(verify, text):
 @pytest.mark.parametrize("problem", [None, 98, {"nums": [1, 2], "target": 3}, ((1, 2), 3)])
 @pytest.mark.parametrize("verify", [*VERIFIERS.values(), verify_trace])
 def test_only_a_problem_is_answered(verify, problem):
-    with pytest.raises(TypeError, match=f"a completion is judged on a Problem, not on {type(problem).__name__}"):
+    with pytest.raises(
+        TypeError, match=f"a completion is judged on a Problem, not on {type(problem).__name__}"
+    ):
         verify("<answer>1 + 2</answer>", problem)
 
 
 @pytest.mark.parametrize("nums", [(-3, 5), (Fraction(1, 2), 4), (10**400, 2), (10**MAX_DIGITS, 2)])
 @pytest.mark.parametrize("verify", [*VERIFIERS.values(), verify_trace])
 def test_a_problem_that_no_answer_can_solve_is_refused(verify, nums):
-    with pytest.raises(ValueError, match="judged on whole numbers from 0, of at most 18 digits, not on"):
+    with pytest.raises(
+        ValueError, match="judged on whole numbers from 0, of at most 18 digits, not on"
+    ):
         verify("<answer>-3 + 5</answer>", Problem(nums, 2))
 
 
 def test_a_problem_may_have_the_largest_number_that_an_answer_can_hold():
     largest = 10**MAX_DIGITS - 1
-    assert verify_answer(f"<answer>{largest} - 2</answer>", Problem((largest, 2), largest - 2)).status == "correct"
+    assert (
+        verify_answer(f"<answer>{largest} - 2</answer>", Problem((largest, 2), largest - 2)).status
+        == "correct"
+    )
 
 
 def test_long_answers_are_judged_and_not_kept():

@@ -1,7 +1,8 @@
-"""The taskset of environments/countdown, used as its README says, with the real package in its own environment.
+"""The taskset of environments/countdown, used as its README says, with the real package in its own
+environment.
 
-`make test-verifiers` builds that environment in .venv/verifiers, or uses the one in COUNTDOWN_VERIFIERS.
-"""
+`make test-verifiers` builds that environment in .venv/verifiers, or uses the one in
+COUNTDOWN_VERIFIERS."""
 
 import json
 import os
@@ -52,11 +53,16 @@ def copy(tmp_path_factory) -> Path:
 
 @pytest.fixture(scope="module")
 def binaries() -> Path:
-    """The bin/ of an environment with the package, made by the README's commands where there is none."""
+    """The bin/ of an environment with the package, made by the README's commands where there is
+    none."""
     folder = Path(os.environ.get("COUNTDOWN_VERIFIERS") or ROOT / ".venv/verifiers")
     if not (folder / "bin/vf-validate").exists():
         for command in commands()[:2]:
-            words = command.replace("python3", sys.executable).replace(".venv/verifiers", str(folder)).split()
+            words = (
+                command.replace("python3", sys.executable)
+                .replace(".venv/verifiers", str(folder))
+                .split()
+            )
             done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True)
             if done.returncode:
                 pytest.skip(f"{command}: {done.stderr.strip().splitlines()[-1:]}")
@@ -70,7 +76,9 @@ def commands() -> list[str]:
 def run(copy: Path, *words) -> str:
     """What a command prints in the copy, whose own lib/ and taskset it imports."""
     path = os.pathsep.join([str(copy), str(copy / "environments/countdown")])
-    done = subprocess.run(words, cwd=copy, env=os.environ | {"PYTHONPATH": path}, capture_output=True, text=True)
+    done = subprocess.run(
+        words, cwd=copy, env=os.environ | {"PYTHONPATH": path}, capture_output=True, text=True
+    )
     assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-4000:]
     return done.stdout
 
@@ -87,7 +95,9 @@ def test_solutions_are_right_and_silence_is_not(copy, binaries):
     assert summary["outcomes"]["valid"] == summary["total"] == 20
 
 
-@pytest.mark.parametrize("reward, options", [("sparse", {"lambda_p": 0.25}), ("ast", {"tau": 2}), ("dense", {})])
+@pytest.mark.parametrize(
+    "reward, options", [("sparse", {"lambda_p": 0.25}), ("ast", {"tau": 2}), ("dense", {})]
+)
 def test_a_reply_is_paid_as_in_our_trainers(copy, binaries, reward, options):
     task = {"reward": reward, "options": options}
     rows, prompt, found, heavy = score(copy, binaries, {"problems": own_file(copy), "task": task})
@@ -95,7 +105,9 @@ def test_a_reply_is_paid_as_in_our_trainers(copy, binaries, reward, options):
     problem = Problem((3, 5, 7), 26)
     for reply, (paid, parts) in zip(REPLIES, found, strict=True):
         [ours] = get_reward(reward, options)([reply or ""], problem)
-        assert paid == pytest.approx(ours.total) and parts == pytest.approx(ours.parts, nan_ok=True), reply
+        assert paid == pytest.approx(ours.total) and parts == pytest.approx(
+            ours.parts, nan_ok=True
+        ), reply
 
 
 def own_file(copy: Path) -> str:

@@ -5,8 +5,14 @@ import pytest
 
 from lib.study import words
 
-ROWS = [("a", 0.028, -0.013, 0.055, 3), ("b", 0.102, 0.083, 0.121, 3), ("c", -0.05, -0.06, -0.04, 1)]
-GAPS = pd.DataFrame(ROWS, columns=["method", "estimate", "low", "high", "runs"]).assign(baseline="sft/free")
+ROWS = [
+    ("a", 0.028, -0.013, 0.055, 3),
+    ("b", 0.102, 0.083, 0.121, 3),
+    ("c", -0.05, -0.06, -0.04, 1),
+]
+GAPS = pd.DataFrame(ROWS, columns=["method", "estimate", "low", "high", "runs"]).assign(
+    baseline="sft/free"
+)
 
 
 def test_pick_finds_the_one_row():
@@ -50,11 +56,17 @@ def test_a_title_names_who_is_ahead():
 
 def test_compared():
     found = [words.compared(row, "more", "fewer", "as many") for _, row in GAPS.iterrows()]
-    touching = [words.compared({"low": low, "high": low + 0.1}, "more", "fewer", "as many") for low in (0.0, -0.1)]
+    touching = [
+        words.compared({"low": low, "high": low + 0.1}, "more", "fewer", "as many")
+        for low in (0.0, -0.1)
+    ]
     assert touching == ["as many"] * 2, "zero is in the interval"
     assert found == ["as many", "more", "fewer"] and words.compared(None, "", "", "") == "not run"
 
 
 def test_the_papers_number_stands_in_parentheses():
     ours = pd.Series(["1.0", "2.0"])
-    assert words.with_paper(ours, pd.Series([57.81, float("nan")])).tolist() == ["1.0 (57.8)", "2.0"]
+    assert words.with_paper(ours, pd.Series([57.81, float("nan")])).tolist() == [
+        "1.0 (57.8)",
+        "2.0",
+    ]

@@ -1,11 +1,11 @@
 """Kernels for a test session, forked from one process that has imported what they all import.
 
-Importing torch and transformers takes longer than all the rest of a miniature run. `python tests/warm.py SOCKET`
-imports them once for all workers of a session, as soon as one of them connects. A copy of this file, called
-ipykernel_launcher.py, comes first on the path of the tests' runs, so that each of their kernels is a stand-in process:
-it lives, is interrupted and dies together with the fork that does its work. Each kernel imports the modules of lib/
-anew, from its own checkout. Tests that kill processes start their kernels as users do.
-"""
+Importing torch and transformers takes longer than all the rest of a miniature run. `python
+tests/warm.py SOCKET` imports them once for all workers of a session, as soon as one of them
+connects. A copy of this file, called ipykernel_launcher.py, comes first on the path of the tests'
+runs, so that each of their kernels is a stand-in process: it lives, is interrupted and dies
+together with the fork that does its work. Each kernel imports the modules of lib/ anew, from its
+own checkout. Tests that kill processes start their kernels as users do."""
 
 import atexit
 import ctypes
@@ -31,8 +31,8 @@ COMMON = (
 def serve(path: str) -> None:
     """Fork a kernel for everyone who asks, until the test session ends.
 
-    What has been imported is frozen: no kernel looks through it for garbage, which would also copy its memory.
-    """
+    What has been imported is frozen: no kernel looks through it for garbage, which would also copy
+    its memory."""
     ctypes.CDLL(None).prctl(1, signal.SIGKILL)
     listener = socket.socket(socket.AF_UNIX)
     listener.bind(path)
@@ -53,7 +53,8 @@ def serve(path: str) -> None:
 
 
 def attend(asked: socket.socket) -> None:
-    """Fork the kernel, pass signals on to it, and end it with the process that asked; returns in the kernel alone."""
+    """Fork the kernel, pass signals on to it, and end it with the process that asked; returns in
+    the kernel alone."""
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     message, streams, *_ = socket.recv_fds(asked, 2**20, 3)
     if not message:  # it wanted the imports to begin
@@ -108,7 +109,10 @@ def ask(path: str, argv: list[str]) -> int:
             time.sleep(0.1)
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda number, frame: kernel.send(bytes([number])))
-    message = json.dumps({"argv": argv, "environment": dict(os.environ), "folder": os.getcwd()}).encode() + b"\n"
+    message = (
+        json.dumps({"argv": argv, "environment": dict(os.environ), "folder": os.getcwd()}).encode()
+        + b"\n"
+    )
     sent = socket.send_fds(kernel, [message], [0, 1, 2])
     kernel.sendall(message[sent:])
     status = kernel.recv(1)

@@ -2,9 +2,8 @@
 
     vf-eval countdown-rewards --env.taskset.problems levels --env.taskset.task.reward ast
 
-A rollout's last reply is scored by itself. A reward that compares the completions of a group (`trace_group`,
-`trace_hardness`, `trace_dense` with mixed groups) sees a group of one here.
-"""
+A rollout's last reply is scored by itself. A reward that compares the completions of a group
+(`trace_group`, `trace_hardness`, `trace_dense` with mixed groups) sees a group of one here."""
 
 import verifiers.v1 as vf
 from pydantic import Field
@@ -49,12 +48,15 @@ class CountdownTask(vf.Task[CountdownData, vf.State, CountdownTaskConfig]):
 
     @vf.metric
     async def parts(self, trace: vf.Trace) -> dict[str, float]:
-        """The parts of the reward, and whether the verifier judges the answer correct, whatever the reward pays."""
+        """The parts of the reward, and whether the verifier judges the answer correct, whatever the
+        reward pays."""
         correct = verify_answer(trace.last_reply, self.problem).status == "correct"
         return self.score_of(trace).parts | {"correct": float(correct)}
 
     def score_of(self, trace: vf.Trace):
-        return get_reward(self.config.reward, self.config.options)([trace.last_reply], self.problem)[0]
+        return get_reward(self.config.reward, self.config.options)(
+            [trace.last_reply], self.problem
+        )[0]
 
     async def validate(self, runtime: vf.Runtime) -> bool:
         """Whether the verifier judges the solver's first solution correct."""
@@ -71,12 +73,16 @@ class CountdownConfig(vf.TasksetConfig):
 
 class CountdownTaskset(vf.Taskset[CountdownTask, CountdownConfig]):
     def load(self) -> list[CountdownTask]:
-        """Raises ProblemSetError for a set that is unknown; a file is filtered as one to train on."""
+        """Raises ProblemSetError for a set that is unknown; a file is filtered as one to train
+        on."""
         name = self.config.problems
         table = (
             admitted(from_file(name), name, train=True)
             if name.endswith(FILES)
-            else read(PROBLEMS, *EVALUATION_SETS.get(name, name.split("/", 1) if "/" in name else (name, "train")))
+            else read(
+                PROBLEMS,
+                *EVALUATION_SETS.get(name, name.split("/", 1) if "/" in name else (name, "train")),
+            )
         )
         return [self.task(problem) for problem in problems(table)]
 

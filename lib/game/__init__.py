@@ -1,1 +1,2 @@
-"""Countdown itself: problems, answers and verdicts. The arithmetic is exact, and nothing here needs torch."""
+"""Countdown itself: problems, answers and verdicts. The arithmetic is exact, and nothing here needs
+torch."""

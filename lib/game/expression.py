@@ -1,13 +1,14 @@
-"""Exact arithmetic trees: this file reads, evaluates and writes them, and brings equal trees into one form.
+"""Exact arithmetic trees: this file reads, evaluates and writes them, and brings equal trees into
+one form.
 
-The grammar has ASCII digits without leading zeros, `+ - * / ( )`, and white space (space, tab, newline, carriage
-return). Binary operators associate to the left. A sign binds tighter than any of them, so `-2 * 3` is `(-2) * 3`. There
-is no `**`, no `//` and no implicit product.
+The grammar has ASCII digits without leading zeros, `+ - * / ( )`, and white space (space, tab,
+newline, carriage return). Binary operators associate to the left. A sign binds tighter than any of
+them, so `-2 * 3` is `(-2) * 3`. There is no `**`, no `//` and no implicit product.
 
-`parse` reads hostile text of any length in linear time: it keeps its own stack, and refuses a number of more than
-MAX_DIGITS digits and a tree of more than MAX_NODES nodes (each number, operation and unary minus is one node). The tree
-of any text is therefore small, and functions that walk it may recurse.
-"""
+`parse` reads hostile text of any length in linear time: it keeps its own stack, and refuses a
+number of more than MAX_DIGITS digits and a tree of more than MAX_NODES nodes (each number,
+operation and unary minus is one node). The tree of any text is therefore small, and functions that
+walk it may recurse."""
 
 import operator
 import re
@@ -19,9 +20,11 @@ from operator import itemgetter
 MAX_DIGITS = 18
 MAX_NODES = 255
 
-# A whole number as it is written in texts: no leading zero, at most MAX_DIGITS digits. The quantifiers are possessive.
+# A whole number as it is written in texts: no leading zero, at most MAX_DIGITS digits. The
+# quantifiers are possessive.
 WHOLE = rf"(?:0|[1-9][0-9]{{0,{MAX_DIGITS - 1}}}+)"
-# The same with a separator between the thousands: a comma, in LaTeX also {,} or \\, , in front of exactly three digits.
+# The same with a separator between the thousands: a comma, in LaTeX also {,} or \\, , in front of
+# exactly three digits.
 SEPARATOR = r"(?:,|\{,\}|\\,)"
 COMMA = SEPARATOR + "[0-9]{3}(?![0-9])"
 THOUSANDS = rf"(?>[1-9][0-9]{{0,2}}(?:{COMMA}){{1,{MAX_DIGITS // 3 - 1}}}+(?!{COMMA})|{WHOLE})"
@@ -69,9 +72,9 @@ class ExpressionError(ValueError):
 def parse(text: str, decimals: bool = False, names: Mapping[str, Expr] = {}) -> Expr:
     """The tree of an expression; a unary plus leaves no node. Raises ExpressionError.
 
-    decimals: whether decimals such as 13.5 are read too, as exact Fractions. names: the trees for which names in the
-    text stand (not together with decimals); a name that is not among them is outside the grammar.
-    """
+    decimals: whether decimals such as 13.5 are read too, as exact Fractions. names: the trees for
+    which names in the text stand (not together with decimals); a name that is not among them is
+    outside the grammar."""
     operands: list[Expr] = []
     operators: list[str] = []
     nodes, operand_next = 0, True
@@ -143,7 +146,8 @@ def evaluate(expr: Expr) -> Fraction:
 
 
 def _value(expr: Expr) -> int | Fraction:
-    """Integers stay integers until they are divided, which is several times faster than Fractions."""
+    """Integers stay integers until they are divided, which is several times faster than
+    Fractions."""
     match expr:
         case Num(value):
             return value
@@ -158,7 +162,8 @@ def joined(text: str) -> str:
 
 
 def number(text: str) -> int | Fraction:
-    """The exact value of a number as it is written in texts: 1540 or 1,540, 13.5 (a Fraction), 7/2."""
+    """The exact value of a number as it is written in texts: 1540 or 1,540, 13.5 (a Fraction),
+    7/2."""
     text = joined(text)
     return Fraction(text) if "." in text or "/" in text else int(text)
 
@@ -169,8 +174,8 @@ def holds(op: str, a: int | Fraction, b: int | Fraction, c: int | Fraction) -> b
 
 
 def without(pool: Sequence, taken: Sequence) -> list | None:
-    """The members of `pool` that remain, in order, when those of `taken` are removed; None if the pool does not hold
-    them all. A member that is taken twice must be in the pool twice."""
+    """The members of `pool` that remain, in order, when those of `taken` are removed; None if the
+    pool does not hold them all. A member that is taken twice must be in the pool twice."""
     rest = list(pool)
     for one in taken:
         if one not in rest:
@@ -180,7 +185,8 @@ def without(pool: Sequence, taken: Sequence) -> list | None:
 
 
 def children(expr: Expr) -> tuple[Expr | None, Expr | None]:
-    """T_L and T_R of Eq. 6. A number has no children; a unary minus has its operand as the left child."""
+    """T_L and T_R of Eq. 6. A number has no children; a unary minus has its operand as the left
+    child."""
     match expr:
         case Num():
             return None, None
@@ -197,7 +203,8 @@ def leaves(expr: Expr) -> list:
 
 
 def operands(expr: Expr) -> list[int | Fraction]:
-    """The numbers of an expression from left to right, with their signs: of `119 - -40` they are 119 and -40."""
+    """The numbers of an expression from left to right, with their signs: of `119 - -40` they are
+    119 and -40."""
     match expr:
         case Num(value):
             return [value]
@@ -207,8 +214,8 @@ def operands(expr: Expr) -> list[int | Fraction]:
 
 
 def operations(expr: Expr, start: Sequence[Expr] = ()) -> list[BinOp]:
-    """The operations that make `expr` from numbers and the members of `start`: inner before outer, and left before
-    right."""
+    """The operations that make `expr` from numbers and the members of `start`: inner before outer,
+    and left before right."""
     if isinstance(expr, Num) or expr in start:
         return []
     assert isinstance(expr, BinOp), "no search negates a number"
@@ -232,7 +239,8 @@ def _operand(expr: Expr, precedence: int) -> str:
 
 
 def canonical(expr: Expr) -> Expr:
-    """The tree with the operands of every + and * in one fixed order: equal for trees equal up to commuting."""
+    """The tree with the operands of every + and * in one fixed order: equal for trees equal up to
+    commuting."""
     return _canonical(expr)[1]
 
 
@@ -252,9 +260,9 @@ def _canonical(expr: Expr) -> tuple[str, Expr]:
 
 
 def flattened(expr: Expr) -> str:
-    """A text that is the same for all trees that are equal up to commuting and associativity: sums and differences
-    become one sum of signed terms, products and quotients become one product. A unary minus is a term, like a number.
-    """
+    """A text that is the same for all trees that are equal up to commuting and associativity: sums
+    and differences become one sum of signed terms, products and quotients become one product. A
+    unary minus is a term, like a number."""
     match expr:
         case Num(value):
             return str(value)
@@ -266,5 +274,7 @@ def flattened(expr: Expr) -> str:
 def _terms(expr: Expr, ops: str, inverse: bool) -> list[str]:
     """The operands of a chain of the two operators `ops`, each with its sign in front."""
     if isinstance(expr, BinOp) and expr.op in ops:
-        return _terms(expr.left, ops, inverse) + _terms(expr.right, ops, inverse ^ (expr.op == ops[1]))
+        return _terms(expr.left, ops, inverse) + _terms(
+            expr.right, ops, inverse ^ (expr.op == ops[1])
+        )
     return [ops[inverse] + flattened(expr)]

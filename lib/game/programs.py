@@ -3,14 +3,13 @@
     a = 44 + 19  # 63
     answer = a + 35
 
-A line is `name = expression`. An expression holds integers in ASCII digits, names that were bound on earlier lines,
-`+ - * /`, signs and parentheses; everything after a `#` is a comment. White space is space, tab and carriage return.
-A name may be bound again; a keyword of Python is no name.
+A line is `name = expression`. An expression holds integers in ASCII digits, names that were bound
+on earlier lines, `+ - * /`, signs and parentheses; everything after a `#` is a comment. White space
+is space, tab and carriage return. A name may be bound again; a keyword of Python is no name.
 
-Every value carries the expression over literals that computes it, and it has consumed the numbers of that expression. A
-value that is used twice therefore consumes its numbers twice, and a value on which the final value does not rest
-consumes nothing.
-"""
+Every value carries the expression over literals that computes it, and it has consumed the numbers
+of that expression. A value that is used twice therefore consumes its numbers twice, and a value on
+which the final value does not rest consumes nothing."""
 
 import re
 from fractions import Fraction
@@ -35,12 +34,13 @@ class ParseError(ValueError):
 
 
 class ExecutionError(ValueError):
-    """A name is not bound, something is divided by zero, or a value is made of more than MAX_NODES numbers and
-    operators."""
+    """A name is not bound, something is divided by zero, or a value is made of more than MAX_NODES
+    numbers and operators."""
 
 
 class Result(NamedTuple):
-    """The final value, the expression over literals that computes it, and this expression of each assignment."""
+    """The final value, the expression over literals that computes it, and this expression of each
+    assignment."""
 
     value: Fraction
     expression: Expr
@@ -48,13 +48,14 @@ class Result(NamedTuple):
 
 
 def run_program(text: str) -> Result:
-    """Interprets a program. Its final value is that of `answer`; without it that of `final`, then of `result`, else the
-    last one.
+    """Interprets a program. Its final value is that of `answer`; without it that of `final`, then
+    of `result`, else the last one.
 
     Raises ParseError before any line is computed, and ExecutionError. Both name the line.
     """
     trees: dict[str, Expr] = {}  # of the names that are bound, over literals
-    values: dict[str, Expr] = {}  # their values; a line is computed from them, so that nothing is computed twice
+    # their values; a line is computed from them, so that nothing is computed twice
+    values: dict[str, Expr] = {}
     assignments, name = [], ""
     for number, name, expression in parse_program(text):
         try:
@@ -72,10 +73,13 @@ def run_program(text: str) -> Result:
 
 
 def parse_program(text: str) -> list[tuple[int, str, str]]:
-    """The line number (from 1), the name and the expression of each assignment. Raises ParseError."""
+    """The line number (from 1), the name and the expression of each assignment. Raises
+    ParseError."""
     if len(text) > MAX_LENGTH:
         raise ParseError(f"more than {MAX_LENGTH} characters")
-    lines = [(i, line.partition("#")[0].strip(" \t\r")) for i, line in enumerate(text.split("\n"), 1)]
+    lines = [
+        (i, line.partition("#")[0].strip(" \t\r")) for i, line in enumerate(text.split("\n"), 1)
+    ]
     assignments = [(i, *_assignment(i, line)) for i, line in lines if line]
     if not assignments:
         raise ParseError("no assignment")
@@ -86,7 +90,9 @@ def _assignment(number: int, line: str) -> tuple[str, str]:
     """The name and the expression of a line. Raises ParseError."""
     match, names = _LINE.fullmatch(line), _NAME.findall(line)
     if not match or any(map(iskeyword, names)):
-        raise ParseError(f"line {number} is no assignment of numbers, names, + - * / and parentheses")
+        raise ParseError(
+            f"line {number} is no assignment of numbers, names, + - * / and parentheses"
+        )
     try:
         parse(match[2], names=dict.fromkeys(names, Num(0)))
     except ExpressionError as error:

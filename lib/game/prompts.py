@@ -1,7 +1,7 @@
 """The prompts: one text per problem, in one of several styles.
 
-A style is a wording, with a chat template around it if there is one, and the token that ends an answer.
-"""
+A style is a wording, with a chat template around it if there is one, and the token that ends an
+answer."""
 
 from collections.abc import Sequence
 from fractions import Fraction
@@ -12,8 +12,9 @@ PROMPTS = {  # style -> wording
     "trace": "Numbers: [{nums}]\nTarget: {target}\nTrace\n",
     "pick": "Numbers: [{nums}]\nTarget: {target}\nPick\n",
     "value": "Numbers: [{nums}]\nTarget: {target}?",  # asks about a state: can the target be made?
-    # Prompts in words, for pretrained models: the wording of the public 3-to-4-number data (TinyZero's), to which the
-    # hub's demonstrations are answers, and a request for a program as paper `program` describes it.
+    # Prompts in words, for pretrained models: the wording of the public 3-to-4-number data
+    # (TinyZero's), to which the hub's demonstrations are answers, and a request for a program as
+    # paper `program` describes it.
     "words": (
         "A conversation between User and Assistant. The user asks a question, and the Assistant solves it. The "
         "assistant first thinks about the reasoning process in the mind and then provides the user with the answer.\n"
@@ -30,8 +31,9 @@ PROMPTS = {  # style -> wording
     ),
 }
 
-# The chat template of Qwen2.5 around a sentence, and the opening of the answer. This is the text that the tokenizer's
-# own `apply_chat_template` gives; it is written here so that a prompt is plain text for every part of the project.
+# The chat template of Qwen2.5 around a sentence, and the opening of the answer. This is the text
+# that the tokenizer's own `apply_chat_template` gives; it is written here so that a prompt is plain
+# text for every part of the project.
 CHAT = (
     "<|im_start|>system\nYou are a helpful assistant.<|im_end|>\n<|im_start|>user\n{sentence}<|im_end|>\n"
     "<|im_start|>assistant\n{opening}"
@@ -43,9 +45,11 @@ QUESTION = (
 )
 PROMPTS["chat"] = CHAT.format(sentence=QUESTION, opening="Let me solve this step by step.\n")
 PROMPTS["program_chat"] = CHAT.format(
-    sentence=PROMPTS["program_words"].removeprefix("User: ").removesuffix("\nAssistant:\n"), opening=""
+    sentence=PROMPTS["program_words"].removeprefix("User: ").removesuffix("\nAssistant:\n"),
+    opening="",
 )
-ENDS = {"chat": "<|im_end|>", "program_chat": "<|im_end|>"}  # the other styles end with the tokenizer's end token
+# the other styles end with the tokenizer's end token
+ENDS = {"chat": "<|im_end|>", "program_chat": "<|im_end|>"}
 
 
 def render_prompt(nums: Sequence, target: int | Fraction, style: str = "free") -> str:
@@ -56,5 +60,6 @@ def render_prompt(nums: Sequence, target: int | Fraction, style: str = "free") -
     """
     texts = list(map(str, nums))
     width = max(map(len, texts), default=0)
-    aligned = " ".join(text.rjust(width) for text in texts)  # as numpy prints arrays: the hub's prompts look so
+    # as numpy prints arrays: the hub's prompts look so
+    aligned = " ".join(text.rjust(width) for text in texts)
     return PROMPTS[style].format(nums=", ".join(texts), spaced=aligned, target=target)

@@ -1,8 +1,9 @@
 r"""Finds all solutions of countdown problems, exactly, for large batches of problems at once.
 
-A *template* is an expression with holes: a binary tree over the slots 0 .. n-1, which the numbers of a problem fill in
-ascending order. Trees that differ only in the order of the operands of a + or * are one template. There are 108, 3,240
-and 136,080 templates of 3, 4 and 5 slots. They are numbered and not stored:
+A *template* is an expression with holes: a binary tree over the slots 0 .. n-1, which the numbers
+of a problem fill in ascending order. Trees that differ only in the order of the operands of a + or
+* are one template. There are 108, 3,240 and 136,080 templates of 3, 4 and 5 slots. They are
+numbered and not stored:
 
           *           This is template 54 of three slots; with 19, 35, 44 it is 35 * (19 + 44). Its id follows from
         /   \         three choices. The split: {1} on the left and {0, 2} on the right; the splits {0}, {1} and {2}
@@ -10,22 +11,24 @@ and 136,080 templates of 3, 4 and 5 slots. They are numbered and not stored:
             / \       l + r, l - r, r - l, l * r, l / r, r / l: the fourth, worth 3 * 6. And a template of each part:
           s0   s2     there is one of one slot, and there are six of two slots, s0 + s2 first. 36 + 18 + 0 = 54.
 
-The left part is the smaller one; of two equal parts it is the one that holds slot 0. `_groups` lists the splits.
+The left part is the smaller one; of two equal parts it is the one that holds slot 0. `_groups`
+lists the splits.
 
 A batch is solved in three steps.
 
-1. The values of all templates over all sets of s slots are computed for s = 1, 2, ..., n - 1, as exact fractions: two
-   float64 arrays, the numerators and the denominators.
-2. The root is never evaluated. For each value of the left part and each operation there is only one value that the
-   right part must have, so the two halves are matched by comparing quotients.
-3. That comparison is exact. A quotient of two integers is correctly rounded, so equal rationals have equal doubles, and
-   different ones have different doubles as long as |n1 * d2| < 2**52. Problems beyond that bound are solved in the same
-   way with Python integers and Fractions; no problem of six numbers below 100 with a target up to 100 is one of them.
+1. The values of all templates over all sets of s slots are computed for s = 1, 2, ..., n - 1, as
+   exact fractions: two float64 arrays, the numerators and the denominators.
+2. The root is never evaluated. For each value of the left part and each operation there is only one
+   value that the right part must have, so the two halves are matched by comparing quotients.
+3. That comparison is exact. A quotient of two integers is correctly rounded, so equal rationals
+   have equal doubles, and different ones have different doubles as long as |n1 * d2| < 2**52.
+   Problems beyond that bound are solved in the same way with Python integers and Fractions; no
+   problem of six numbers below 100 with a target up to 100 is one of them.
 
-A tree is also written as a row of labels. Position 0 is the root, and positions 2i + 1 and 2i + 2 are the children of
-position i. A label is 0 for an empty position, 1 to 4 for + - * /, 5 for a unary minus (never in a solution), and 6 + i
-for the i-th smallest distinct number. Template 54 is the row 3, 7, 1, 0, 0, 6, 8.
-"""
+A tree is also written as a row of labels. Position 0 is the root, and positions 2i + 1 and 2i + 2
+are the children of position i. A label is 0 for an empty position, 1 to 4 for + - * /, 5 for a
+unary minus (never in a solution), and 6 + i for the i-th smallest distinct number. Template 54 is
+the row 3, 7, 1, 0, 0, 6, 8."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from fractions import Fraction
@@ -40,14 +43,16 @@ from lib.game.expression import BinOp, Expr, Neg, Num
 from lib.game.problem import MAX_NUMBERS, Problem
 
 LABEL = {"+": 1, "-": 2, "*": 3, "/": 4, Neg: 5}
-FIRST_NUMBER, FOREIGN = 6, 255  # labels of the smallest number, and of a number that is not the problem's
-# The six operations of a (left, right) split, in the order of template ids: l+r, l-r, r-l, l*r, l/r, r/l.
+# labels of the smallest number, and of a number that is not the problem's
+FIRST_NUMBER, FOREIGN = 6, 255
+# The six operations of a (left, right) split, in the order of template ids: l+r, l-r, r-l, l*r,
+# l/r, r/l.
 SPLIT_LABELS = np.array([1, 2, 2, 3, 4, 4], np.uint8)
 REVERSED = np.array([False, False, True, False, False, True])
 # Problems evaluated together, by their size (measured: larger arrays do not fit into the caches).
 BATCH = {2: 8192, 3: 2048, 4: 128, 5: 4, 6: 1}
-# `agent`, Table 3. By the count of numbers, for + and -, for *, and for /: the group of problems with many solutions,
-# the least number that counts as many, and the group of problems with fewer.
+# `agent`, Table 3. By the count of numbers, for + and -, for *, and for /: the group of problems
+# with many solutions, the least number that counts as many, and the group of problems with fewer.
 LEVELS = {
     3: [("L1", 3, None), ("L2", 3, "L3"), ("L4", 1, None)],
     4: [("L5", 4, None), ("L6", 6, "L7"), ("L8", 6, "L9")],
@@ -59,7 +64,8 @@ LEVELS = {
 
 @lru_cache
 def _groups(n: int) -> list[tuple[int, list[tuple[tuple, tuple]]]]:
-    """The splits of slots 0..n-1, grouped by the size k of the left part: (k, [(left, right), ...])."""
+    """The splits of slots 0..n-1, grouped by the size k of the left part: (k, [(left, right),
+    ...])."""
     groups = []
     for k in range(1, n // 2 + 1):
         lefts = [left for left in combinations(range(n), k) if 2 * k < n or 0 in left]
@@ -70,13 +76,17 @@ def _groups(n: int) -> list[tuple[int, list[tuple[tuple, tuple]]]]:
 @lru_cache
 def template_count(n: int) -> int:
     """The number of binary trees over n distinct numbers, up to commuting + and *."""
-    return sum(6 * len(splits) * template_count(k) * template_count(n - k) for k, splits in _groups(n)) or 1
+    return (
+        sum(6 * len(splits) * template_count(k) * template_count(n - k) for k, splits in _groups(n))
+        or 1
+    )
 
 
 @lru_cache
 def _members(n: int, size: int) -> list[tuple[np.ndarray, np.ndarray]]:
-    """The splits of every set of `size` slots out of n, as one pair of arrays (sets, splits) per group of `_groups`.
-    The arrays say which set of its size the left part is, and which one the right part is."""
+    """The splits of every set of `size` slots out of n, as one pair of arrays (sets, splits) per
+    group of `_groups`. The arrays say which set of its size the left part is, and which one the
+    right part is."""
     index = {part: i for s in range(1, size) for i, part in enumerate(combinations(range(n), s))}
     groups = []
     for _, splits in _groups(size):
@@ -123,23 +133,29 @@ def _table(n: int) -> np.ndarray:
 
 
 def label_rows(n: int, ids: np.ndarray) -> np.ndarray:
-    """The label rows of templates over n slots, uint8 (len(ids), 2**n - 1), with label 6 + i for slot i."""
-    return _table(n)[ids] if n < MAX_NUMBERS else _decode(n, ids)  # the table for six would take 460 MB
+    """The label rows of templates over n slots, uint8 (len(ids), 2**n - 1), with label 6 + i for
+    slot i."""
+    # the table for six would take 460 MB
+    return _table(n)[ids] if n < MAX_NUMBERS else _decode(n, ids)
 
 
 # --- evaluation -----------------------------------------------------------------------------------
 
 
 def _ratio(numerator: np.ndarray, denominator: np.ndarray) -> np.ndarray:
-    """The quotients; nan, which equals nothing, for 0/0. They are Fractions if the arrays hold Python integers."""
+    """The quotients; nan, which equals nothing, for 0/0. They are Fractions if the arrays hold
+    Python integers."""
     if numerator.dtype != object:
         return numerator / denominator
-    return np.frompyfunc(lambda p, q: Fraction(p, q) if q else float("nan"), 2, 1)(numerator, denominator)  # pyright: ignore[reportReturnType]
+    return np.frompyfunc(lambda p, q: Fraction(p, q) if q else float("nan"), 2, 1)(
+        numerator, denominator
+    )  # pyright: ignore[reportReturnType]
 
 
 def _combine(left: tuple, right: tuple) -> tuple[np.ndarray, np.ndarray]:
-    """All six operations on fractions (numerator, denominator) of shapes (..., L, 1, batch) and (..., 1, R, batch), as
-    fractions (..., 6, L, R, batch). A division by zero gives 0/0, and so does everything that is computed from it."""
+    """All six operations on fractions (numerator, denominator) of shapes (..., L, 1, batch) and
+    (..., 1, R, batch), as fractions (..., 6, L, R, batch). A division by zero gives 0/0, and so
+    does everything that is computed from it."""
     (n, d), (m, e) = left, right
     x, y, z = n * e, m * d, d * e
     numerator = np.empty((*x.shape[:-3], 6, *x.shape[-3:]), x.dtype)
@@ -152,7 +168,8 @@ def _combine(left: tuple, right: tuple) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _needed(left: tuple, target: tuple) -> np.ndarray:
-    """The value that the right part must have, for each operation, so that the tree equals the target."""
+    """The value that the right part must have, for each operation, so that the tree equals the
+    target."""
     (n, d), (p, q) = left, target
     pd, nq, qd = p * d, n * q, q * d
     numerator = np.stack([pd - nq, nq - pd, pd + nq, pd, nq, p * n], axis=-4)
@@ -161,8 +178,9 @@ def _needed(left: tuple, target: tuple) -> np.ndarray:
 
 
 def _meet(left: tuple, right: np.ndarray, target: tuple) -> np.ndarray:
-    """Which combinations reach the target, bool (splits, 6, L, R, batch): those whose right part has the needed value.
-    left: fractions (splits, L, 1, batch). right: values (splits, 1, R, batch)."""
+    """Which combinations reach the target, bool (splits, 6, L, R, batch): those whose right part
+    has the needed value. left: fractions (splits, L, 1, batch). right: values (splits, 1, R,
+    batch)."""
     hit = _needed(left, target) == right[:, None]
     if not target[0].all():  # 0 * r = 0 and 0 / r = 0 do not determine r
         valid = right == right
@@ -174,10 +192,11 @@ def _meet(left: tuple, right: np.ndarray, target: tuple) -> np.ndarray:
 
 @np.errstate(divide="ignore", invalid="ignore")  # `_ratio` divides by zero
 def _evaluate(numbers: tuple, target: tuple) -> tuple[np.ndarray, np.ndarray]:
-    """(problem, template id) of every template that reaches the target, ordered by problem. Numbers and target are
-    fractions (numerator, denominator), as arrays (n, batch) and (batch,)."""
+    """(problem, template id) of every template that reaches the target, ordered by problem. Numbers
+    and target are fractions (numerator, denominator), as arrays (n, batch) and (batch,)."""
     n, batch = numbers[0].shape
-    values = {1: tuple(v[:, None] for v in numbers)}  # set size -> fractions (sets, templates, batch)
+    # set size -> fractions (sets, templates, batch)
+    values = {1: tuple(v[:, None] for v in numbers)}
     for size in range(2, n):
         parts = []
         for (k, _), (left, right) in zip(_groups(size), _members(n, size), strict=True):
@@ -203,14 +222,17 @@ def _as_fractions(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Numerators and denominators of an array of integers, or of objects (int, Fraction)."""
     if values.dtype != object:
         return values, np.ones_like(values)
-    numerator, denominator = (np.frompyfunc(lambda v, a=a: getattr(v, a), 1, 1) for a in ("numerator", "denominator"))
+    numerator, denominator = (
+        np.frompyfunc(lambda v, a=a: getattr(v, a), 1, 1) for a in ("numerator", "denominator")
+    )
     return numerator(values), denominator(values)
 
 
 def enumerate_solutions(nums: np.ndarray, targets: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """All solutions of many problems: two arrays (problem, template id), ordered by problem. nums (problems, n) and
-    targets (problems,) hold integers, or objects (int, Fraction). If equal numbers give several templates the same
-    tree, only the first of these is returned. Raises ValueError for more than six numbers."""
+    """All solutions of many problems: two arrays (problem, template id), ordered by problem. nums
+    (problems, n) and targets (problems,) hold integers, or objects (int, Fraction). If equal
+    numbers give several templates the same tree, only the first of these is returned. Raises
+    ValueError for more than six numbers."""
     nums, targets = np.sort(nums, axis=1), np.asarray(targets)
     problems, n = nums.shape
     if not 1 <= n <= MAX_NUMBERS:
@@ -220,8 +242,10 @@ def enumerate_solutions(nums: np.ndarray, targets: np.ndarray) -> tuple[np.ndarr
         return problem, np.zeros_like(problem)
     numbers, target = _as_fractions(nums), _as_fractions(targets)
     larger = (np.maximum(np.maximum(abs(p), q), 1) for p, q in (numbers, target))
-    weights = [np.minimum(size, 2**52).astype(float) for size in larger]  # a float cannot hold 10**400
-    exact = 2.0 ** (n - 1) * weights[0].prod(axis=1) * weights[1] < 2**52  # bounds |n1 * d2| of any two values compared
+    # a float cannot hold 10**400
+    weights = [np.minimum(size, 2**52).astype(float) for size in larger]
+    # bounds |n1 * d2| of any two values compared
+    exact = 2.0 ** (n - 1) * weights[0].prod(axis=1) * weights[1] < 2**52
     found = []
     for start in range(0, problems, BATCH[n]):
         chunk = slice(start, start + BATCH[n])
@@ -248,8 +272,11 @@ def _merge_equal_numbers(nums: np.ndarray, problem: np.ndarray, template: np.nda
 
 
 def _tree_keys(rows: np.ndarray) -> np.ndarray:
-    """A number for each label row. Rows get equal numbers if they are the same tree up to commuting."""
-    levels = np.split(rows.astype(np.int64), 2 ** np.arange(1, rows.shape[1].bit_length()) - 1, axis=1)
+    """A number for each label row. Rows get equal numbers if they are the same tree up to
+    commuting."""
+    levels = np.split(
+        rows.astype(np.int64), 2 ** np.arange(1, rows.shape[1].bit_length()) - 1, axis=1
+    )
     keys = levels.pop()
     for labels in reversed(levels):  # computes the keys of a level's trees from their children's
         left, right = keys[:, ::2], keys[:, 1::2]
@@ -265,7 +292,8 @@ def _commutative(labels: np.ndarray) -> np.ndarray:
 
 
 def _slot_labels(nums: np.ndarray) -> np.ndarray:
-    """The label of the number in each slot, for sorted nums (..., n); equal numbers share one label."""
+    """The label of the number in each slot, for sorted nums (..., n); equal numbers share one
+    label."""
     steps = np.diff(nums, axis=-1, prepend=nums[..., :1]) != 0
     return (FIRST_NUMBER + np.cumsum(steps, axis=-1)).astype(np.uint8)
 
@@ -304,31 +332,32 @@ def label(node: Expr, numbers: dict) -> int:
 
 
 def tree(row: Sequence[int], numbers: Sequence, i: int = 0) -> Expr:
-    """The tree below position i of a label row. numbers: the problem's distinct numbers, in ascending order."""
+    """The tree below position i of a label row. numbers: the problem's distinct numbers, in
+    ascending order."""
     if row[i] >= FIRST_NUMBER:
         return Num(numbers[row[i] - FIRST_NUMBER])
     return BinOp(" +-*/"[row[i]], tree(row, numbers, 2 * i + 1), tree(row, numbers, 2 * i + 2))
 
 
 def solutions(problem: Problem) -> list[Expr]:
-    """All solution trees of a problem, up to commuting + and *. Trees that equal numbers make alike appear once. The
-    problem's numbers and target may be Fractions."""
+    """All solution trees of a problem, up to commuting + and *. Trees that equal numbers make alike
+    appear once. The problem's numbers and target may be Fractions."""
     numbers = sorted(set(problem.nums))
     return [tree(row, numbers) for row in _solve(*problem.key).tolist()]
 
 
 def is_solvable(nums: Iterable, target: int | Fraction) -> bool:
-    """Whether some expression that uses each number once equals the target. The numbers are integers or Fractions."""
+    """Whether some expression that uses each number once equals the target. The numbers are
+    integers or Fractions."""
     return len(_solve(tuple(sorted(nums)), target)) > 0
 
 
 def solvable_in_integers(nums: np.ndarray, targets: np.ndarray) -> np.ndarray:
-    """Which problems have a solution whose intermediate results are all integers: bool (problems,). nums (problems, n)
-    and targets (problems,) are integers.
+    """Which problems have a solution whose intermediate results are all integers: bool (problems,).
+    nums (problems, n) and targets (problems,) are integers.
 
-    For targets from 0 upwards, negative intermediate results are never needed: differences can be reversed, (b - a) for
-    (a - b), which moves the signs up to the root.
-    """
+    For targets from 0 upwards, negative intermediate results are never needed: differences can be
+    reversed, (b - a) for (a - b), which moves the signs up to the root."""
     problem, template = enumerate_solutions(nums, targets)
     rows = label_rows(nums.shape[1], template)
     of_label = np.pad(np.sort(nums, axis=1), [(0, 0), (FIRST_NUMBER, 0)]).astype(float)
@@ -345,13 +374,17 @@ def solvable_in_integers(nums: np.ndarray, targets: np.ndarray) -> np.ndarray:
 
 
 def solution_forms(problem: Problem) -> np.ndarray:
-    """Every commuted form of every solution, which is literally S(x) of `ast` (method, step 2): label rows, uint8
-    (forms, 2**n - 1). The distance of Eq. 5-6 to S(x) is the smallest Hamming distance to a row, plus one
-    for each node of the answer outside the row."""
+    """Every commuted form of every solution, which is literally S(x) of `ast` (method, step 2):
+    label rows, uint8 (forms, 2**n - 1). The distance of Eq. 5-6 to S(x) is the smallest Hamming
+    distance to a row, plus one for each node of the answer outside the row."""
     rows, n = _solve(*problem.key), len(problem.nums)
     for i in range(2 ** (n - 1) - 1):  # from the top down, so that each set of swaps is made once
         levels = n - (i + 1).bit_length()  # below position i
-        left, right, order = _positions(levels, 2 * i + 1), _positions(levels, 2 * i + 2), np.arange(2**n - 1)
+        left, right, order = (
+            _positions(levels, 2 * i + 1),
+            _positions(levels, 2 * i + 2),
+            np.arange(2**n - 1),
+        )
         order[left], order[right] = right, left
         rows = np.concatenate([rows, rows[_commutative(rows[:, i])][:, order]])
     return np.unique(rows, axis=0) if len(set(problem.nums)) < n else rows
@@ -361,7 +394,8 @@ def solution_forms(problem: Problem) -> np.ndarray:
 
 
 def count_all(problems: Sequence[Problem]) -> np.ndarray:
-    """The exact number of solutions of each problem, int64 (problems,). Long work prints a progress line."""
+    """The exact number of solutions of each problem, int64 (problems,). Long work prints a progress
+    line."""
     counts = np.zeros(len(problems), np.int64)
     with progress(None, len(problems), "problems solved") as line:
         for where, nums, targets in _blocks(problems, 512):
@@ -372,8 +406,9 @@ def count_all(problems: Sequence[Problem]) -> np.ndarray:
 
 
 def profiles(problems: Sequence[Problem]) -> tuple[np.ndarray, np.ndarray]:
-    """The number of solutions of each problem, and the simplest operators that suffice: 0 for + and -; 1 if * is
-    needed; 2 if / is needed; 3 if the problem has no solution. Both are int64 (problems,)."""
+    """The number of solutions of each problem, and the simplest operators that suffice: 0 for + and
+    -; 1 if * is needed; 2 if / is needed; 3 if the problem has no solution. Both are int64
+    (problems,)."""
     counts, simplest = np.zeros(len(problems), np.int64), np.full(len(problems), 3)
     for where, nums, targets in _blocks(problems):
         problem, template = enumerate_solutions(nums, targets)
@@ -385,12 +420,12 @@ def profiles(problems: Sequence[Problem]) -> tuple[np.ndarray, np.ndarray]:
 
 
 def levels(problems: Sequence[Problem]) -> list[str | None]:
-    """The difficulty group L1 to L9 of each problem (`agent`, Table 3), or None if the table has no group for it.
+    """The difficulty group L1 to L9 of each problem (`agent`, Table 3), or None if the table has no
+    group for it.
 
-    We take the table's "uses only" and "without" to mean the simplest operators that suffice, + and - before * before
-    /, and its "unique solutions" to mean all of `solutions`. With this reading the paper's own examples
-    (Table 7) fall into the groups that the paper gives.
-    """
+    We take the table's "uses only" and "without" to mean the simplest operators that suffice, + and
+    - before * before /, and its "unique solutions" to mean all of `solutions`. With this reading
+    the paper's own examples (Table 7) fall into the groups that the paper gives."""
     groups = []
     for problem, count, operator in zip(problems, *profiles(problems), strict=True):
         places = LEVELS.get(len(problem.nums), [])
@@ -411,6 +446,7 @@ def _blocks(problems: Sequence[Problem], size: int = 8192) -> Iterator[tuple]:
 
 
 def _exact(values: list) -> np.ndarray:
-    """An array of integers, or of objects where numpy would turn integers beyond 64 bits into floats."""
+    """An array of integers, or of objects where numpy would turn integers beyond 64 bits into
+    floats."""
     array = np.array(values)
     return array if array.dtype.kind == "i" else np.array(values, object)

@@ -1,20 +1,23 @@
-"""Finds the equations of a free-form reasoning and judges each (`dense`, Section 3.4; `ast`, Section 5.2).
+"""Finds the equations of a free-form reasoning and judges each (`dense`, Section 3.4; `ast`,
+Section 5.2).
 
     44 + 19 = 63, 63 * 35 = 2205
     so 44 + 19 = 63 and 63 + 35 = 98
 
-An equals sign next to arithmetic that is not such an equation (`44 + = 63`, `48 - 43 == 5`, `60 ** 2 = 3600`,
-`98 = 44 + 19 + 35`) is a malformed step. `dense` penalises these too, so that a misspelling cannot hide a fault. Marks
-around a result are ignored: `= **63**`, `= \\boxed{63}`, `= $63$`.
+An equals sign next to arithmetic that is not such an equation (`44 + = 63`, `48 - 43 == 5`, `60 **
+2 = 3600`, `98 = 44 + 19 + 35`) is a malformed step. `dense` penalises these too, so that a
+misspelling cannot hide a fault. Marks around a result are ignored: `= **63**`, `= \\boxed{63}`, `=
+$63$`.
 
-Other signs are read as those of ASCII for which they stand: `×`, `·`, `÷`, `−`, full-width ones, LaTeX's `\\times`,
-`\\cdot` and `\\div`, and an x between two spaces. Words, dashes and roots count as prose, and so does the arithmetic
-behind them: `44 times 2 + 19 = 107` does not say that 2 + 19 is 107.
+Other signs are read as those of ASCII for which they stand: `×`, `·`, `÷`, `−`, full-width ones,
+LaTeX's `\\times`, `\\cdot` and `\\div`, and an x between two spaces. Words, dashes and roots count
+as prose, and so does the arithmetic behind them: `44 times 2 + 19 = 107` does not say that 2 + 19
+is 107.
 
-Numbers may have commas between their thousands, in LaTeX `1{,}540` or `1\\,540`, an apostrophe, or a space that does
-not break. A comma before three digits may also end an item of a list, as in `100 + 200 = 300,400 - 100 = 300`: it is
-read as the one of the two with which more equations hold. Every text is read in linear time.
-"""
+Numbers may have commas between their thousands, in LaTeX `1{,}540` or `1\\,540`, an apostrophe, or
+a space that does not break. A comma before three digits may also end an item of a list, as in `100
++ 200 = 300,400 - 100 = 300`: it is read as the one of the two with which more equations hold. Every
+text is read in linear time."""
 
 import re
 from collections.abc import Iterator
@@ -46,12 +49,12 @@ MAX_STEPS = 1000  # read in one completion; 4,096 tokens, the longest cap of a p
 class Step(NamedTuple):
     """One equation of the reasoning, or a text that was meant as one (malformed).
 
-    well_formed: it has the form number, operation, number = number. arithmetic_ok: its two sides are exactly equal.
-    in_pool: its operands are available. A malformed step is none of these. repeated: the same operation occurs earlier
-    in the completion, with the operands of + and * in either order; equations that are not well formed are the same if
-    they differ only in spaces. attempt: the index of the attempt to which it belongs, from 0. pool: the numbers that
-    are available after it. span: its place in the completion, (start, end).
-    """
+    well_formed: it has the form number, operation, number = number. arithmetic_ok: its two sides
+    are exactly equal. in_pool: its operands are available. A malformed step is none of these.
+    repeated: the same operation occurs earlier in the completion, with the operands of + and * in
+    either order; equations that are not well formed are the same if they differ only in spaces.
+    attempt: the index of the attempt to which it belongs, from 0. pool: the numbers that are
+    available after it. span: its place in the completion, (start, end)."""
 
     text: str
     well_formed: bool
@@ -65,12 +68,14 @@ class Step(NamedTuple):
 
     @property
     def legal(self) -> bool:
-        """Whether it is one operation on available numbers and its equation holds (`dense`, Section 3.4)."""
+        """Whether it is one operation on available numbers and its equation holds (`dense`, Section
+        3.4)."""
         return self.well_formed and self.arithmetic_ok and self.in_pool
 
 
-# The quantifiers are possessive, so they never backtrack, and a text is scanned once. The right side of an equation is
-# optional only so that an expression without a right side is passed over as a whole.
+# The quantifiers are possessive, so they never backtrack, and a text is scanned once. The right
+# side of an equation is optional only so that an expression without a right side is passed over as
+# a whole.
 _NUMBER = rf"-?{THOUSANDS}(?:\.[0-9]{{1,18}}+)?+"
 _GROUP = rf"{COMMA}| [0-9]{{3}}(?![0-9])"  # perhaps more digits of the number in front
 _TERM = rf"(?:-?\([ \t]*+){{0,8}}+{_NUMBER}(?:[ \t]*+\))*+"
@@ -83,19 +88,25 @@ _EQUATION = re.compile(
     rf"(?P<right>{_NUMBER})(?(bold)\*\*)(?(box)\}})"
     rf"(?![\w^%]|\.[0-9]|{_GROUP}|[ \t]*+[-+*/][ \t]*+[-(]?[0-9]))?+"
 )
-# A run of characters that occur in equations, and the marks that may stand between or around its digits.
+# A run of characters that occur in equations, and the marks that may stand between or around its
+# digits.
 _BRIDGE = rf"(?<=[0-9])(?={COMMA}){SEPARATOR}|\\boxed\{{-?[0-9.,]++\}}"
 _RUN = re.compile(rf"[-+*/^().=0-9 \t]++(?:(?=[,{{\\])(?:{_BRIDGE})[-+*/^().=0-9 \t]*+)*+")
 _ARITHMETIC = re.compile(r"[0-9)][ \t]*+[-+*/^]")
 _OPERATION = re.compile(rf"({_NUMBER})[ \t]*+([-+*/])[ \t]*+({_NUMBER})")
 _SEPARATED = re.compile(f"(?={COMMA}){SEPARATOR}")
 
-# Signs that stand for others. What they become has as many characters, so that places in the text stay the same.
-_SIGNS = str.maketrans("×✕✖·⋅∙∗＊÷∕／−－＋＝（）０１２３４５６７８９", "********///--+=()0123456789")
+# Signs that stand for others. What they become has as many characters, so that places in the text
+# stay the same.
+_SIGNS = str.maketrans(
+    "×✕✖·⋅∙∗＊÷∕／−－＋＝（）０１２３４５６７８９", "********///--+=()0123456789"
+)
 _LATEX = {"\\times": "*     ", "\\cdot": "*    ", "\\ast": "*   ", "\\div": "/   "}
 _COMMAND = re.compile(r"\\(?:times|cdot|ast|div)(?![A-Za-z])")
 _THOUSAND = re.compile("(?<=[0-9])['’\\u00a0\\u2009\\u202f](?=[0-9]{3}(?![0-9]))")
-_MARKED = re.compile(r"(?<== )(`|\$|__|\*|\\\(|<b>)(-?[0-9][0-9.,]*+)(`|\$|__|\*|\\\)|</b>)(?![\w*])")
+_MARKED = re.compile(
+    r"(?<== )(`|\$|__|\*|\\\(|<b>)(-?[0-9][0-9.,]*+)(`|\$|__|\*|\\\)|</b>)(?![\w*])"
+)
 _CROSS = re.compile(r"(?<=[0-9)] )x(?= [-0-9(])")
 _PROSE = re.compile(
     r"(?:√|(?<=[0-9)])[ \t]*+(?:[–—±√%]|times|plus|minus|over|divided by|multiplied by))[ \t]*+(?=[-0-9(])"
@@ -114,77 +125,100 @@ class _Equation(NamedTuple):
 
 
 def verify_steps(completion: str, problem: Problem) -> list[Step]:
-    """The first MAX_STEPS equations of the completion's reasoning in order, including malformed ones.
+    """The first MAX_STEPS equations of the completion's reasoning in order, including malformed
+    ones.
 
-    An equation is an expression of at most MAX_LENGTH characters, `=`, and a single number, on one line and with any
-    text around it. Decimals are read exactly. In `a + b = c + d = e` only `c + d = e` is an equation.
+    An equation is an expression of at most MAX_LENGTH characters, `=`, and a single number, on one
+    line and with any text around it. Decimals are read exactly. In `a + b = c + d = e` only `c + d
+    = e` is an equation.
 
-    The pool starts as the problem's numbers. A step whose operands are in the pool takes them out and puts its stated
-    result in, right or wrong: a slip counts once, and not again in each step that builds on it. A step whose operands
-    are not in the pool, but are among the problem's numbers, starts a new attempt with a full pool. Any other step
-    leaves the pool unchanged. A new line or a check (`98? no`) does not start an attempt. Raises TypeError if the
-    completion is not a text.
-    """
+    The pool starts as the problem's numbers. A step whose operands are in the pool takes them out
+    and puts its stated result in, right or wrong: a slip counts once, and not again in each step
+    that builds on it. A step whose operands are not in the pool, but are among the problem's
+    numbers, starts a new attempt with a full pool. Any other step leaves the pool unchanged. A new
+    line or a check (`98? no`) does not start an attempt. Raises TypeError if the completion is not
+    a text."""
     if not isinstance(completion, str):
         raise TypeError(f"a completion is a text, not {type(completion).__name__}")
     pool, attempt, seen, steps = list(problem.nums), 0, set(), []
     for span, equation in islice(_equations(completion), MAX_STEPS):
         rest = None if equation.operands is None else without(pool, equation.operands)
-        if rest is None and equation.operands and (rest := without(problem.nums, equation.operands)) is not None:
+        if (
+            rest is None
+            and equation.operands
+            and (rest := without(problem.nums, equation.operands)) is not None
+        ):
             attempt += 1
         if rest is not None:
             pool = [*rest, equation.result]
         repeated = equation.operation in seen
         seen.add(equation.operation)
         verdicts = (equation.well_formed, equation.holds, rest is not None, repeated)
-        steps.append(Step(equation.text, *verdicts, attempt, tuple(pool), span, equation.operands is None))
+        steps.append(
+            Step(equation.text, *verdicts, attempt, tuple(pool), span, equation.operands is None)
+        )
     return steps
 
 
 def _equations(completion: str) -> Iterator[tuple[tuple[int, int], _Equation]]:
-    """The equations of the reasoning with their spans, including malformed ones, but without one that the end of the
-    text cuts off."""
+    """The equations of the reasoning with their spans, including malformed ones, but without one
+    that the end of the text cuts off."""
     plain = _plain(completion)
     for first, last in reasoning(completion):
         for run in _RUN.finditer(plain, first, last):
             start, end = run.span()
             if "=" in (text := run[0]):
                 around = plain[max(start - 1, 0) : start], plain[end : min(end + 1, last)]
-                read = _read if len(text) <= MAX_LENGTH else _read.__wrapped__  # long runs do not recur
+                # long runs do not recur
+                read = _read if len(text) <= MAX_LENGTH else _read.__wrapped__
                 for (begin, stop), equation in read(text, *around, end == len(completion)):
                     yield (start + begin, start + stop), equation
 
 
 def _plain(text: str) -> str:
-    """The text, as long as it was, with other signs replaced by those of ASCII for which they stand."""
+    """The text, as long as it was, with other signs replaced by those of ASCII for which they
+    stand."""
     text = _THOUSAND.sub(",", text.translate(_SIGNS))
     text = _COMMAND.sub(lambda command: _LATEX[command[0]], text)
-    text = _MARKED.sub(lambda result: f"{' ' * len(result[1])}{result[2]}{' ' * len(result[3])}", text)
+    text = _MARKED.sub(
+        lambda result: f"{' ' * len(result[1])}{result[2]}{' ' * len(result[3])}", text
+    )
     return _PROSE.sub(lambda prose: _OPAQUE * len(prose[0]), _CROSS.sub("*", text))
 
 
 @lru_cache(maxsize=1 << 16)  # equations recur in a rollout, and in the rollouts of a problem
-def _read(run: str, before: str, behind: str, ends: bool) -> list[tuple[tuple[int, int], _Equation]]:
-    """The equations of a run of characters, with their spans in it. before, behind: the character on each side of the
-    run, or "". ends: whether the completion ends with the run."""
+def _read(
+    run: str, before: str, behind: str, ends: bool
+) -> list[tuple[tuple[int, int], _Equation]]:
+    """The equations of a run of characters, with their spans in it. before, behind: the character
+    on each side of the run, or "". ends: whether the completion ends with the run."""
     if before == _OPAQUE:
         return []
-    # 1. Find the equations. Commas of a list are taken out where more equations hold without them: each by itself, or
-    #    in a long run all at once, since each costs a reading
+    # 1. Find the equations. Commas of a list are taken out where more equations hold without them:
+    #    each by itself, or in a long run all at once, since each costs a reading
     found = _found(run, before, behind)
     places = [match.span() for match in _SEPARATED.finditer(run)]
-    for some in [[place] for place in places] if len(run) <= MAX_LENGTH else [places] if places else []:
+    for some in (
+        [[place] for place in places] if len(run) <= MAX_LENGTH else [places] if places else []
+    ):
         listed = run
         for start, end in some:
             listed = listed[:start] + ";" * (end - start) + listed[end:]
         again = _found(listed, before, behind)
-        if sum(equation.holds for _, equation in again) > sum(equation.holds for _, equation in found):
+        if sum(equation.holds for _, equation in again) > sum(
+            equation.holds for _, equation in found
+        ):
             run, found = listed, again
     # 2. Without an equation, arithmetic beside an equals sign is malformed
     if not found and not ends and _ARITHMETIC.search(run):
         text = run.strip()
         start = run.index(text)
-        found.append(((start, start + len(text)), _Equation(text, False, False, text.replace(" ", ""), None, 0, 0)))
+        found.append(
+            (
+                (start, start + len(text)),
+                _Equation(text, False, False, text.replace(" ", ""), None, 0, 0),
+            )
+        )
     return found
 
 

@@ -1,17 +1,18 @@
-"""Structured search traces: how their lines are written, read and judged (paper `trace`, Section 3.2).
+"""Structured search traces: how their lines are written, read and judged (paper `trace`, Section
+3.2).
 
     state [2, 3, 7, 8]            the pool: the numbers that are left
     try 8 - 2 = 6                 one operation on two of them; the next state holds its result
     backtrack                     gives the pool up; the next state is the earlier one to which the search returns
 
-Numbers are integers (1540 or 1,540) or exact fractions (7/2, without spaces). With provenance, a state also says how
-its numbers were made: `state [3, 6 = 8 - 2, 7]`. A try may also say whether its result is the target:
-`try 4 * 6 = 24, 24? yes`.
+Numbers are integers (1540 or 1,540) or exact fractions (7/2, without spaces). With provenance, a
+state also says how its numbers were made: `state [3, 6 = 8 - 2, 7]`. A try may also say whether its
+result is the target: `try 4 * 6 = 24, 24? yes`.
 
-`replay` keeps the true pool. Only a try whose operands are in the pool and whose arithmetic holds changes it. A slip
-therefore counts as a fault on its own line and on the lines that build on it, but no further: a `backtrack` after it
-gives up the pool that was only claimed. A try that no state line follows is not a fault.
-"""
+`replay` keeps the true pool. Only a try whose operands are in the pool and whose arithmetic holds
+changes it. A slip therefore counts as a fault on its own line and on the lines that build on it,
+but no further: a `backtrack` after it gives up the pool that was only claimed. A try that no state
+line follows is not a fault."""
 
 import re
 from collections.abc import Iterator, Sequence
@@ -42,14 +43,17 @@ MAX_LINES = 1000  # of a trace that are read; 4,096 tokens, the longest cap of a
 MAX_LENGTH = 200  # characters of a line, so that every line is read in bounded time
 
 _NUMBER = rf"-?{THOUSANDS}(?:/[1-9][0-9]{{0,17}})?"
-_TRY = re.compile(rf"try +({_NUMBER}) *([-+*/]) *({_NUMBER}) *= *({_NUMBER})(?:, ({_NUMBER})\? (yes|no))?")
+_TRY = re.compile(
+    rf"try +({_NUMBER}) *([-+*/]) *({_NUMBER}) *= *({_NUMBER})(?:, ({_NUMBER})\? (yes|no))?"
+)
 _STATE = re.compile(r"state +\[([^\[\]]+)\]")
 _ITEM = re.compile(rf"({_NUMBER})(?: *= *(.+))?")
 _BETWEEN = re.compile(rf"(?!{COMMA}),")  # a comma between items, not one between thousands
 _COMMAS = re.compile(",")  # [100,200,300] has no thousands
 _LINE = re.compile(r"\S[^\n]*")
 
-Pool = tuple[tuple[int | Fraction, Expr], ...]  # the numbers that are left and how they were made, ascending
+# the numbers that are left and how they were made, ascending
+Pool = tuple[tuple[int | Fraction, Expr], ...]
 
 
 def full_pool(problem: Problem) -> Pool:
@@ -62,18 +66,23 @@ def values(pool: Sequence[tuple]) -> tuple:
 
 
 def state_line(pool: Pool, provenance: bool = False) -> str:
-    """The state line of a pool; with `provenance` each result is written as `value = expression`."""
-    made = ["" if isinstance(expr, Num) or not provenance else f" = {render(expr)}" for _, expr in pool]
+    """The state line of a pool; with `provenance` each result is written as `value =
+    expression`."""
+    made = [
+        "" if isinstance(expr, Num) or not provenance else f" = {render(expr)}" for _, expr in pool
+    ]
     return f"state [{', '.join(f'{value}{how}' for value, how in zip(values(pool), made, strict=True))}]"
 
 
 def try_line(node: BinOp) -> str:
-    """The try line of the operation at the root of a tree, written with the values of its operands."""
+    """The try line of the operation at the root of a tree, written with the values of its
+    operands."""
     return f"try {evaluate(node.left)} {node.op} {evaluate(node.right)} = {evaluate(node)}"
 
 
 def move(pool: Pool, node: BinOp) -> Pool:
-    """The pool after the operation `node` on two of its members. Raises ValueError if the pool does not hold them."""
+    """The pool after the operation `node` on two of its members. Raises ValueError if the pool does
+    not hold them."""
     if (at := _find([expr for _, expr in pool], node.left, node.right)) is None:
         raise ValueError(f"{render(node)} needs two members of {state_line(pool, provenance=True)}")
     return _moved(pool, *at, node.op, evaluate(node))
@@ -88,13 +97,13 @@ def _moved(pool: Pool, i: int, j: int, op: str, value: int | Fraction) -> Pool:
 class Line:
     """One line and its verdicts. kind: state, try, backtrack, or other (outside the grammar).
 
-    in_pool: both operands of a try are in the true pool. arithmetic_ok: the equation of a try holds, and so does its
-    statement about the target. state_ok: a state is the true pool, or after a backtrack an earlier one; a backtrack has
-    a pool to return to. repeated: a try repeats an operation on the same pool, with the operands of + and * in either
-    order (the correction of a slip is not a repetition), or a valid state follows a state without a try or backtrack
-    between them. A verdict that does not apply to a kind of line has the value that it has for a faultless line. span:
-    the line's place in the completion, (start, end).
-    """
+    in_pool: both operands of a try are in the true pool. arithmetic_ok: the equation of a try
+    holds, and so does its statement about the target. state_ok: a state is the true pool, or after
+    a backtrack an earlier one; a backtrack has a pool to return to. repeated: a try repeats an
+    operation on the same pool, with the operands of + and * in either order (the correction of a
+    slip is not a repetition), or a valid state follows a state without a try or backtrack between
+    them. A verdict that does not apply to a kind of line has the value that it has for a faultless
+    line. span: the line's place in the completion, (start, end)."""
 
     kind: str
     in_pool: bool = True
@@ -110,8 +119,9 @@ class Line:
 
 @dataclass(frozen=True, slots=True)
 class Trace:
-    """lines: the lines with their verdicts. reached: whether the true pool at the end is the target alone. solution:
-    the expression that last made the target, or None. results: the values that the tries state."""
+    """lines: the lines with their verdicts. reached: whether the true pool at the end is the target
+    alone. solution: the expression that last made the target, or None. results: the values that the
+    tries state."""
 
     lines: tuple[Line, ...]
     reached: bool
@@ -120,8 +130,9 @@ class Trace:
 
 
 def reasoning(completion: str) -> list[tuple[int, int]]:
-    """The spans of the text in think blocks, [(start, end), ...]. The first block may have been opened in the prompt,
-    and a block that is not closed ends at the answer. Raises TypeError if the completion is not a text."""
+    """The spans of the text in think blocks, [(start, end), ...]. The first block may have been
+    opened in the prompt, and a block that is not closed ends at the answer. Raises TypeError if the
+    completion is not a text."""
     if not isinstance(completion, str):
         raise TypeError(f"a completion is a text, not {type(completion).__name__}")
     blocks, start = [], 0
@@ -136,7 +147,8 @@ def reasoning(completion: str) -> list[tuple[int, int]]:
 
 
 def _lines(completion: str) -> Iterator[tuple[str, tuple[int, int]]]:
-    """The non-empty lines of the reasoning, without white space around them, and the span of each."""
+    """The non-empty lines of the reasoning, without white space around them, and the span of
+    each."""
     for block in reasoning(completion):
         for match in _LINE.finditer(completion, *block):
             line = match[0].rstrip()
@@ -144,11 +156,13 @@ def _lines(completion: str) -> Iterator[tuple[str, tuple[int, int]]]:
 
 
 def replay(completion: str, problem: Problem) -> Trace:
-    """Reads and judges the first MAX_LINES lines of the think blocks, or of the whole text if it has no think block.
-    The arithmetic is exact, and the time is linear."""
-    pools, claimed = [full_pool(problem)], 0  # the true pool, last, and those before it; claimed pools above it
+    """Reads and judges the first MAX_LINES lines of the think blocks, or of the whole text if it
+    has no think block. The arithmetic is exact, and the time is linear."""
+    # the true pool, last, and those before it; claimed pools above it
+    pools, claimed = [full_pool(problem)], 0
     goal, lines, tried, results, solution = (problem.target,), [], {}, set(), None
-    returning = stated = False  # was the last line a backtrack? was the pool stated since the last action?
+    # was the last line a backtrack? was the pool stated since the last action?
+    returning = stated = False
     for line, span in islice(_lines(completion), MAX_LINES):
         short, pool = line if len(line) <= MAX_LENGTH else "", values(pools[-1])
         if action := _TRY.fullmatch(short):
@@ -156,10 +170,14 @@ def replay(completion: str, problem: Problem) -> Trace:
             op, (a, b, result) = action[2], map(number, action.group(1, 3, 4))
             at, correct = _find(pool, a, b), holds(op, a, b, result)
             if asked := action[5]:
-                correct &= (number(asked),) == goal and (result == problem.target) == (action[6] == "yes")
+                correct &= (number(asked),) == goal and (result == problem.target) == (
+                    action[6] == "yes"
+                )
             key = (op, *(sorted((a, b)) if op in "+*" else (a, b)), pool)
             right, before = bool(at and correct), tried.get(key)
-            lines.append(Line("try", at is not None, correct, repeated=before or before == right, span=span))
+            lines.append(
+                Line("try", at is not None, correct, repeated=before or before == right, span=span)
+            )
             tried[key] = before or right
             results.add(result)
             if at and right:
@@ -170,7 +188,9 @@ def replay(completion: str, problem: Problem) -> Trace:
             # 2. Find the pool that a state names; after a backtrack it may be an earlier one
             depths = range(len(pools), 0, -1) if returning else [len(pools)]
             depth = next((depth for depth in depths if _names(state[1], pools[depth - 1])), 0)
-            lines.append(Line("state", state_ok=depth > 0, repeated=stated and depth > 0, span=span))
+            lines.append(
+                Line("state", state_ok=depth > 0, repeated=stated and depth > 0, span=span)
+            )
             pools, returning = pools[: depth or None], False
             claimed, stated = (0, True) if depth else (claimed, stated)
         elif short == "backtrack":
@@ -192,8 +212,8 @@ def _find(pool: Sequence, a: object, b: object) -> tuple[int, int] | None:
 
 
 def _names(items: str, pool: Pool) -> bool:
-    """Whether the items of a state are the values of the pool. If the state says how its numbers were made, this must
-    be true as well, and must use up the same numbers as the pool."""
+    """Whether the items of a state are the values of the pool. If the state says how its numbers
+    were made, this must be true as well, and must use up the same numbers as the pool."""
     read = _items(items, _BETWEEN)
     if values(read) != values(pool):
         read = _items(items, _COMMAS)
@@ -202,7 +222,9 @@ def _names(items: str, pool: Pool) -> bool:
     if not any(how for _, _, how in read):
         return True
     made = [expr for _, text, how in read if (expr := _expression(how or text))]
-    if len(made) < len(read) or any(evaluate(expr) != value for expr, value in zip(made, values(read), strict=True)):
+    if len(made) < len(read) or any(
+        evaluate(expr) != value for expr, value in zip(made, values(read), strict=True)
+    ):
         return False
     used = [n for expr in made for n in leaves(expr)]
     there = [n for _, expr in pool for n in leaves(expr)]
@@ -211,11 +233,16 @@ def _names(items: str, pool: Pool) -> bool:
 
 @lru_cache(maxsize=4096)  # the same states and items recur in many traces
 def _items(items: str, between: re.Pattern) -> tuple[tuple[int | Fraction, str, str], ...]:
-    """The value, the text and the provenance ("" if there is none) of each item of a state, in ascending order; the
-    empty tuple if something is not an item. between: what stands between two items."""
+    """The value, the text and the provenance ("" if there is none) of each item of a state, in
+    ascending order; the empty tuple if something is not an item. between: what stands between two
+    items."""
     texts = between.split(items)
     read = [item for text in texts if (item := _ITEM.fullmatch(text.strip()))]
-    return tuple(sorted((number(i[1]), i[1], i[2] or "") for i in read)) if len(read) == len(texts) else ()
+    return (
+        tuple(sorted((number(i[1]), i[1], i[2] or "") for i in read))
+        if len(read) == len(texts)
+        else ()
+    )
 
 
 @lru_cache(maxsize=4096)

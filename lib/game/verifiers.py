@@ -1,7 +1,7 @@
 """Text in, verdict out: the answer, program or trace of a completion is judged by exact arithmetic.
 
-A completion may be hostile. Therefore nothing is passed to `eval`, each text is read once and in linear time, and an
-answer is evaluated only after a check that it holds exactly the given numbers.
+A completion may be hostile. Therefore nothing is passed to `eval`, each text is read once and in
+linear time, and an answer is evaluated only after a check that it holds exactly the given numbers.
 """
 
 import re
@@ -17,19 +17,23 @@ from lib.game.traces import Line, reasoning, replay
 
 STATUSES = ["correct", "wrong_value", "wrong_numbers", "unparseable", "missing"]
 LARGEST = 10**MAX_DIGITS  # numbers from here on are too long for `parse`
-MAX_KEPT = 200  # longest answer (characters) whose verdict is cached: longer ones would fill the memory
+# longest answer (characters) whose verdict is cached: longer ones would fill the memory
+MAX_KEPT = 200
 _NO_TRACE = re.compile("</?think>|<answer>[^<]*</answer>")
-CHECKS = ("format", "parse", "execution", "numbers", "target")  # on a program; each presupposes those before it
-PROGRAM_WEIGHTS = dict(zip(CHECKS, (0.05, 0.10, 0.15, 0.20, 0.50), strict=True))  # the reward for each check passed
-REJECTIONS = ("unreadable", "number not there", "division by zero")  # why a tag is not a legal action
+# on a program; each presupposes those before it
+CHECKS = ("format", "parse", "execution", "numbers", "target")
+# the reward for each check passed
+PROGRAM_WEIGHTS = dict(zip(CHECKS, (0.05, 0.10, 0.15, 0.20, 0.50), strict=True))
+# why a tag is not a legal action
+REJECTIONS = ("unreadable", "number not there", "division by zero")
 
 # --- the answer -----------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """status: one of STATUSES. expression: the tree, if the span can be parsed. value: the exact value, if the
-    expression holds exactly the given numbers and divides by no zero."""
+    """status: one of STATUSES. expression: the tree, if the span can be parsed. value: the exact
+    value, if the expression holds exactly the given numbers and divides by no zero."""
 
     status: str
     expression: Expr | None = None
@@ -37,9 +41,9 @@ class Verdict:
 
 
 def answer_span(completion: str) -> str | None:
-    """The text of the last complete innermost span: between an `<answer>` and the `</answer>` after it, with no other
-    such tag between them. None if there is no such span. An `<answer>` that is never closed is ignored. Raises
-    TypeError if the completion is not a text."""
+    """The text of the last complete innermost span: between an `<answer>` and the `</answer>` after
+    it, with no other such tag between them. None if there is no such span. An `<answer>` that is
+    never closed is ignored. Raises TypeError if the completion is not a text."""
     if not isinstance(completion, str):
         raise TypeError(f"a completion is a text, not {type(completion).__name__}")
     start = completion.rfind("<answer>", 0, max(completion.rfind("</answer>"), 0))
@@ -50,8 +54,9 @@ def answer_span(completion: str) -> str | None:
 
 
 def asked_span(completion: str, problem: Problem) -> str | None:
-    """The `answer_span` of a completion that is to be judged. Raises TypeError if `problem` is not a Problem, and
-    ValueError for a problem that no answer can solve: the numbers that `parse` reads are whole and not negative."""
+    """The `answer_span` of a completion that is to be judged. Raises TypeError if `problem` is not
+    a Problem, and ValueError for a problem that no answer can solve: the numbers that `parse` reads
+    are whole and not negative."""
     if not isinstance(problem, Problem):
         raise TypeError(f"a completion is judged on a Problem, not on {type(problem).__name__}")
     nums = problem.nums
@@ -62,8 +67,9 @@ def asked_span(completion: str, problem: Problem) -> str | None:
 
 
 def verify_answer(completion: str, problem: Problem) -> Verdict:
-    """The verdict on a completion's answer span: is it an expression that uses each number exactly once and equals the
-    target exactly? An answer such as `44 + 19 + 35 = 98` is not an expression."""
+    """The verdict on a completion's answer span: is it an expression that uses each number exactly
+    once and equals the target exactly? An answer such as `44 + 19 + 35 = 98` is not an
+    expression."""
     span = asked_span(completion, problem)
     if span is None:
         return Verdict("missing")
@@ -87,8 +93,9 @@ def _verdict(span: str, problem: Problem) -> Verdict:
 
 @dataclass(frozen=True, slots=True)
 class ProgramVerdict(Verdict):
-    """passed: how many of CHECKS hold, in order. expression, value: the final value's expression over literals and its
-    value, or None. assignments: for each line, the expression over literals that computes its value."""
+    """passed: how many of CHECKS hold, in order. expression, value: the final value's expression
+    over literals and its value, or None. assignments: for each line, the expression over literals
+    that computes its value."""
 
     passed: int = 0
     assignments: tuple[Expr, ...] = ()
@@ -97,12 +104,11 @@ class ProgramVerdict(Verdict):
 def verify_program(completion: str, problem: Problem) -> ProgramVerdict:
     """The verdict on the restricted program (lib.game.programs) in a completion's answer span.
 
-    The checks are those of "Programmatic Reasoning for Countdown" (Section 3). format: there is a span. parse: every
-    line is an assignment of the language. execution: every line has a value. numbers: the final value has consumed
-    exactly the given numbers. target: it equals the target exactly. `b = a + a` with a = 44 + 19 has used 44 and 19
-    twice; assignments on which the final value does not rest consume nothing. A program that cannot be run is
-    "unparseable".
-    """
+    The checks are those of "Programmatic Reasoning for Countdown" (Section 3). format: there is a
+    span. parse: every line is an assignment of the language. execution: every line has a value.
+    numbers: the final value has consumed exactly the given numbers. target: it equals the target
+    exactly. `b = a + a` with a = 44 + 19 has used 44 and 19 twice; assignments on which the final
+    value does not rest consume nothing. A program that cannot be run is "unparseable"."""
     span = asked_span(completion, problem)
     if span is None:
         return ProgramVerdict("missing")
@@ -122,13 +128,14 @@ def verify_program(completion: str, problem: Problem) -> ProgramVerdict:
 
 @dataclass(frozen=True, slots=True)
 class TraceVerdict(Verdict):
-    """The verdict on the answer, and the following about the trace. lines: its lines. reached: whether it ends at the
-    target. solution: the expression that last made the target. link: where the answer's numbers come from.
+    """The verdict on the answer, and the following about the trace. lines: its lines. reached:
+    whether it ends at the target. solution: the expression that last made the target. link: where
+    the answer's numbers come from.
 
-    link is "original" (exactly the problem's numbers), "generated" (all numbers that are not the problem's are results
-    of the trace: a grounding failure, as in `trace`, Listing 2), "other", or "none" (no expression). outside: the
-    number of lines that are neither in a think block nor in an answer span.
-    """
+    link is "original" (exactly the problem's numbers), "generated" (all numbers that are not the
+    problem's are results of the trace: a grounding failure, as in `trace`, Listing 2), "other", or
+    "none" (no expression). outside: the number of lines that are neither in a think block nor in an
+    answer span."""
 
     lines: tuple[Line, ...] = ()
     reached: bool = False
@@ -138,7 +145,8 @@ class TraceVerdict(Verdict):
 
 
 def verify_trace(completion: str, problem: Problem) -> TraceVerdict:
-    """The verdict on a structured search trace: on each of its lines, on its answer, and on the link between them."""
+    """The verdict on a structured search trace: on each of its lines, on its answer, and on the
+    link between them."""
     verdict, trace, link = verify_answer(completion, problem), replay(completion, problem), "none"
     if verdict.status == "wrong_numbers" and verdict.expression is not None:
         signed = operands(verdict.expression)  # -40 may be a result, or the negative of 40
@@ -148,7 +156,9 @@ def verify_trace(completion: str, problem: Problem) -> TraceVerdict:
     elif verdict.expression is not None:
         link = "original"
     parts = (verdict.status, verdict.expression, verdict.value)
-    return TraceVerdict(*parts, trace.lines, trace.reached, trace.solution, link, _outside(completion))
+    return TraceVerdict(
+        *parts, trace.lines, trace.reached, trace.solution, link, _outside(completion)
+    )
 
 
 def _outside(completion: str) -> int:

@@ -1,9 +1,9 @@
 """Decodes one more token for many rows at once, and keeps the cache of keys and values.
 
-`decoder_of` returns our `Decoder` if it computes the same as the model, and otherwise `PlainDecoder`, the model itself.
-For `generate` on a GPU it is `GraphDecoder`, which replays the operations of `Decoder`. The method `batch` of each
-reads prompts, and a call with one token per row, a column, returns the logits of the next token.
-"""
+`decoder_of` returns our `Decoder` if it computes the same as the model, and otherwise
+`PlainDecoder`, the model itself. For `generate` on a GPU it is `GraphDecoder`, which replays the
+operations of `Decoder`. The method `batch` of each reads prompts, and a call with one token per
+row, a column, returns the logits of the next token."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -14,35 +14,44 @@ import torch.nn.functional as F
 
 COLUMNS = 32  # columns of keys and values in a piece of the cache
 AT_A_TIME = 64  # rows of a cache that are moved at once, since a move copies them first
-FEWEST = 32  # rows of the smallest column of a batch that began with more, since every size records a graph of its own
+# rows of the smallest column of a batch that began with more, since every size records a graph of
+# its own
+FEWEST = 32
 
 
 def left_padded(prompts: list[list[int]], device) -> tuple[torch.Tensor, torch.Tensor]:
-    """Token ids, padded on the left, and a mask that is False on padding; both have shape (prompts, columns)."""
+    """Token ids, padded on the left, and a mask that is False on padding; both have shape (prompts,
+    columns)."""
     longest = max(map(len, prompts))
-    ids = torch.tensor([[0] * (longest - len(prompt)) + prompt for prompt in prompts], device=device)
+    ids = torch.tensor(
+        [[0] * (longest - len(prompt)) + prompt for prompt in prompts], device=device
+    )
     lengths = torch.tensor([len(prompt) for prompt in prompts], device=device)
     return ids, torch.arange(longest, device=device) >= longest - lengths[:, None]
 
 
 class Decoder:
-    """The layers of a Qwen2 or a Llama for one more token per row, in few operations. `misfit` says which models fit.
+    """The layers of a Qwen2 or a Llama for one more token per row, in few operations. `misfit` says
+    which models fit.
 
-    Matrices that are applied to the same input are joined into one; the weights of the norm before them and the scale
-    of attention are multiplied into it. The two parts of a query or key that a rotation mixes are stored side by side,
-    so that the rotation is one product of complex numbers. Under autocast, matrix products use autocast's type and
-    everything else is float32.
-    """
+    Matrices that are applied to the same input are joined into one; the weights of the norm before
+    them and the scale of attention are multiplied into it. The two parts of a query or key that a
+    rotation mixes are stored side by side, so that the rotation is one product of complex numbers.
+    Under autocast, matrix products use autocast's type and everything else is float32."""
 
     def __init__(self, model, longest: int):
         config, base = model.config, model.base_model
         device = model.device.type
         self.model, self.eps = model, config.rms_norm_eps
-        self.dtype = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else model.dtype
+        self.dtype = (
+            torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else model.dtype
+        )
         self.heads, self.key_heads = config.num_attention_heads, config.num_key_value_heads
         self.width = base.layers[0].self_attn.head_dim
         cos_sin = torch.stack(
-            base.rotary_emb(base.norm.weight.float(), torch.arange(longest, device=model.device)[None])
+            base.rotary_emb(
+                base.norm.weight.float(), torch.arange(longest, device=model.device)[None]
+            )
         )
         self.turn = torch.complex(*cos_sin[:, 0, :, : self.width // 2].float())[:, None]
         self.layers = [self._joined(layer) for layer in base.layers]
@@ -51,10 +60,16 @@ class Decoder:
     def _joined(self, layer) -> list[torch.Tensor]:
         attention, mlp = layer.self_attn, layer.mlp
         projections = attention.q_proj, attention.k_proj, attention.v_proj
-        if any(part.bias is not None for part in (attention.o_proj, mlp.gate_proj, mlp.up_proj, mlp.down_proj)):
+        if any(
+            part.bias is not None
+            for part in (attention.o_proj, mlp.gate_proj, mlp.up_proj, mlp.down_proj)
+        ):
             raise TypeError("it has biases where the loop has none")
         weights = [part.weight for part in projections]
-        biases = [torch.zeros_like(part.weight[:, 0]) if part.bias is None else part.bias for part in projections]
+        biases = [
+            torch.zeros_like(part.weight[:, 0]) if part.bias is None else part.bias
+            for part in projections
+        ]
         for i, scale in ((0, self.width**-0.5), (1, 1.0)):
             weights[i] = self.side_by_side(weights[i].t() * scale).t()
             biases[i] = self.side_by_side(biases[i] * scale)
@@ -62,7 +77,8 @@ class Decoder:
             torch.cat(weights) * layer.input_layernorm.weight,
             torch.cat(biases),
             attention.o_proj.weight,
-            torch.cat([mlp.gate_proj.weight, mlp.up_proj.weight]) * layer.post_attention_layernorm.weight,
+            torch.cat([mlp.gate_proj.weight, mlp.up_proj.weight])
+            * layer.post_attention_layernorm.weight,
             mlp.down_proj.weight,
         ]
         return [tensor.to(self.dtype) for tensor in tensors]
@@ -71,7 +87,8 @@ class Decoder:
         return KVBatch(self, prompts)
 
     def side_by_side(self, states: torch.Tensor) -> torch.Tensor:
-        """Reorders the last dimension, heads of (first half, second half): what a rotation mixes becomes adjacent."""
+        """Reorders the last dimension, heads of (first half, second half): what a rotation mixes
+        becomes adjacent."""
         return states.unflatten(-1, (-1, 2, self.width // 2)).transpose(-1, -2).flatten(-3)
 
     def norm(self, x: torch.Tensor) -> torch.Tensor:
@@ -85,7 +102,9 @@ class Decoder:
             for i, (qkv, bias, out, up, down) in enumerate(self.layers):
                 states = F.linear(self.norm(x), qkv, bias).unflatten(-1, (-1, self.width))
                 qk, values = states.split([self.heads + self.key_heads, self.key_heads], 1)
-                qk = torch.view_as_real(torch.view_as_complex(qk.float().unflatten(-1, (-1, 2))) * rotation)
+                qk = torch.view_as_real(
+                    torch.view_as_complex(qk.float().unflatten(-1, (-1, 2))) * rotation
+                )
                 queries, keys = qk.flatten(-2).to(self.dtype).split([self.heads, self.key_heads], 1)
                 x = x + F.linear(batch.attend(i, queries, keys, values), out)
                 gate, value = F.linear(self.norm(x), up).chunk(2, -1)
@@ -94,24 +113,32 @@ class Decoder:
 
 
 class KVBatch:
-    """Rows that began together; their keys and values are in pieces (2 * layers, rows, key heads, tokens, width).
+    """Rows that began together; their keys and values are in pieces (2 * layers, rows, key heads,
+    tokens, width).
 
-    A CPU reads a tensor without gaps more than twice as fast as a part of a larger one. Therefore the prompts are the
-    first piece, and pieces of COLUMNS tokens follow, the last one with free columns. Rows that end are overwritten by
-    rows from the end of the batch.
-    """
+    A CPU reads a tensor without gaps more than twice as fast as a part of a larger one. Therefore
+    the prompts are the first piece, and pieces of COLUMNS tokens follow, the last one with free
+    columns. Rows that end are overwritten by rows from the end of the batch."""
 
     def __init__(self, decoder: Decoder, prompts: list[list[int]]):
         model = decoder.model
         ids, mask = left_padded(prompts, model.device)
         position = (mask.cumsum(-1) - 1).clamp(min=0)
-        out = model.base_model(ids, attention_mask=mask.long(), position_ids=position, use_cache=True)
+        out = model.base_model(
+            ids, attention_mask=mask.long(), position_ids=position, use_cache=True
+        )
         self.logits = model.get_output_embeddings()(out.last_hidden_state[:, -1]).float()
-        pieces = [part for layer in out.past_key_values.layers for part in (layer.keys, layer.values)]
+        pieces = [
+            part for layer in out.past_key_values.layers for part in (layer.keys, layer.values)
+        ]
         pieces[::2] = [decoder.side_by_side(keys) for keys in pieces[::2]]
         self.pieces = [torch.stack(pieces).to(decoder.dtype)]
         self.rows, self.next, self.room = len(prompts), mask.sum(-1), 0
-        self.bias = None if mask.all() else torch.zeros(mask.shape, device=model.device).masked_fill(~mask, -torch.inf)
+        self.bias = (
+            None
+            if mask.all()
+            else torch.zeros(mask.shape, device=model.device).masked_fill(~mask, -torch.inf)
+        )
 
     def select(self, rows: torch.Tensor) -> None:
         """Continues with these rows, in this order; a row may occur any number of times."""
@@ -120,7 +147,8 @@ class KVBatch:
         self.rows = len(rows)
 
     def compact(self, stay: torch.Tensor) -> torch.Tensor:
-        """Continues with the rows for which `stay`, a bool (rows,), is True. Returns the old index of each new row."""
+        """Continues with the rows for which `stay`, a bool (rows,), is True. Returns the old index
+        of each new row."""
         rows = stay.nonzero().squeeze(-1)
         order = torch.arange(len(rows), device=stay.device)
         holes, fillers = (~stay[: len(rows)]).nonzero().squeeze(-1), rows[rows >= len(rows)]
@@ -135,7 +163,8 @@ class KVBatch:
         return order
 
     def add_column(self) -> torch.Tensor:
-        """Makes space for one more token per row, and returns the positions (rows,) of these tokens."""
+        """Makes space for one more token per row, and returns the positions (rows,) of these
+        tokens."""
         if not self.room:
             layers, _, heads, _, width = self.pieces[0].shape
             self.pieces.append(self.pieces[0].new_empty(layers, self.rows, heads, COLUMNS, width))
@@ -144,18 +173,27 @@ class KVBatch:
         self.next += 1
         return self.next[: self.rows] - 1
 
-    def attend(self, layer: int, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
+    def attend(
+        self, layer: int, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor
+    ) -> torch.Tensor:
         """Attention of the new tokens to all columns, including their own, (rows, heads * width).
 
-        query has shape (rows, heads, width); key and value are those of the new tokens, (rows, key heads, width).
-        """
-        pieces = [piece[2 * layer : 2 * layer + 2, : self.rows].flatten(1, 2) for piece in self.pieces]
+        query has shape (rows, heads, width); key and value are those of the new tokens, (rows, key
+        heads, width)."""
+        pieces = [
+            piece[2 * layer : 2 * layer + 2, : self.rows].flatten(1, 2) for piece in self.pieces
+        ]
         pieces[-1] = pieces[-1][:, :, : COLUMNS - self.room]
         pieces[-1][0, :, -1], pieces[-1][1, :, -1] = key.flatten(0, 1), value.flatten(0, 1)
-        query = query.reshape(len(pieces[0][0]), -1, query.shape[-1])  # heads that share keys are adjacent
-        scores = torch.cat([torch.bmm(query, piece[0].transpose(1, 2)) for piece in pieces], -1).float()
+        # heads that share keys are adjacent
+        query = query.reshape(len(pieces[0][0]), -1, query.shape[-1])
+        scores = torch.cat(
+            [torch.bmm(query, piece[0].transpose(1, 2)) for piece in pieces], -1
+        ).float()
         if self.bias is not None:
-            scores.view(self.rows, -1, scores.shape[-1])[..., : self.bias.shape[-1]] += self.bias[: self.rows, None]
+            scores.view(self.rows, -1, scores.shape[-1])[..., : self.bias.shape[-1]] += self.bias[
+                : self.rows, None
+            ]
         weights = scores.softmax(-1).to(query.dtype).split([piece.shape[2] for piece in pieces], -1)
         output = torch.bmm(weights[0], pieces[0][1])
         for part, piece in zip(weights[1:], pieces[1:], strict=True):
@@ -164,17 +202,20 @@ class KVBatch:
 
 
 class GraphDecoder(Decoder):
-    """Computes what `Decoder` does, faster on a GPU, where it takes longer to start the operations of a column than to
-    compute them.
+    """Computes what `Decoder` does, faster on a GPU, where it takes longer to start the operations
+    of a column than to compute them.
 
-    When a batch computes its second column with some number of rows, the operations are recorded as a CUDA graph, which
-    starts all of them at once in later columns. A graph can be replayed only on tensors of the same addresses and
-    shapes. Therefore a batch is a `FixedBatch`, and every column reads the space of all columns.
-    """
+    When a batch computes its second column with some number of rows, the operations are recorded as
+    a CUDA graph, which starts all of them at once in later columns. A graph can be replayed only on
+    tensors of the same addresses and shapes. Therefore a batch is a `FixedBatch`, and every column
+    reads the space of all columns."""
 
     def __init__(self, model, longest: int):
         super().__init__(model, longest)
-        self.longest, self.pool = longest, torch.cuda.graph_pool_handle() if model.device.type == "cuda" else None
+        self.longest, self.pool = (
+            longest,
+            torch.cuda.graph_pool_handle() if model.device.type == "cuda" else None,
+        )
 
     def batch(self, prompts: list[list[int]]) -> "FixedBatch":
         return FixedBatch(self, prompts)
@@ -195,12 +236,11 @@ class GraphDecoder(Decoder):
 
 
 class FixedBatch(KVBatch):
-    """The `KVBatch` of `GraphDecoder`: one piece with space for all columns, and all state in tensors that are changed
-    in place.
+    """The `KVBatch` of `GraphDecoder`: one piece with space for all columns, and all state in
+    tensors that are changed in place.
 
-    A column computes the first `size` rows, which can include rows that have ended; their results are not used.
-    `select` must be called exactly once, before the first column.
-    """
+    A column computes the first `size` rows, which can include rows that have ended; their results
+    are not used. `select` must be called exactly once, before the first column."""
 
     def __init__(self, decoder: GraphDecoder, prompts: list[list[int]]):
         super().__init__(decoder, prompts)
@@ -210,7 +250,8 @@ class FixedBatch(KVBatch):
         (prompts,), self.rows, device = self.pieces, len(rows), rows.device
         layers, _, heads, columns, width = prompts.shape
         self.pieces = [prompts.new_zeros(layers, self.rows, heads, self.longest, width)]
-        for target, source in zip(self.pieces[0], prompts, strict=True):  # one at a time, since a copy needs memory
+        # one at a time, since a copy needs memory
+        for target, source in zip(self.pieces[0], prompts, strict=True):
             target[:, :, :columns] = source[rows]
         bias = torch.full((self.rows, self.longest), -torch.inf, device=device)
         bias[:, :columns] = 0.0 if self.bias is None else self.bias[rows]
@@ -220,7 +261,8 @@ class FixedBatch(KVBatch):
 
     @property
     def size(self) -> int:
-        """The rows of a column: all, or a half, a quarter and so on, while this is enough for those that continue."""
+        """The rows of a column: all, or a half, a quarter and so on, while this is enough for those
+        that continue."""
         size = len(self.tokens)
         while size > FEWEST and self.rows <= size // 2:
             size //= 2
@@ -233,19 +275,23 @@ class FixedBatch(KVBatch):
         self.next[:size] += 1  # rows that have ended count on, but no further than the longest text
         return self.next[:size] - 1
 
-    def attend(self, layer: int, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
+    def attend(
+        self, layer: int, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor
+    ) -> torch.Tensor:
         rows = len(query)
         keys, values = self.pieces[0][2 * layer : 2 * layer + 2, :rows]
         keys.index_copy_(2, self.column, key[:, :, None])
         values.index_copy_(2, self.column, value[:, :, None])
-        query = query.reshape(rows * key.shape[1], -1, query.shape[-1])  # heads that share keys are adjacent
+        # heads that share keys are adjacent
+        query = query.reshape(rows * key.shape[1], -1, query.shape[-1])
         scores = torch.bmm(query, keys.flatten(0, 1).transpose(1, 2)).float()
         scores.view(rows, -1, self.longest).add_(self.bias[:rows, None])
         return torch.bmm(scores.softmax(-1).to(query.dtype), values.flatten(0, 1)).view(rows, -1)
 
 
 class PlainDecoder:
-    """The decoder for a model that does not fit `Decoder`. Its methods do the same as those of `Decoder`."""
+    """The decoder for a model that does not fit `Decoder`. Its methods do the same as those of
+    `Decoder`."""
 
     def __init__(self, model, longest: int):
         self.model = model
@@ -267,7 +313,8 @@ class PlainBatch:
         self.logits = self.read(ids)
 
     def read(self, ids: torch.Tensor) -> torch.Tensor:
-        """Reads the tokens (rows, any number), and returns the logits (rows, vocabulary) after the last one."""
+        """Reads the tokens (rows, any number), and returns the logits (rows, vocabulary) after the
+        last one."""
         if self.cache is not None:
             self.seen = torch.cat([self.seen, torch.ones_like(ids)], -1)
         position = (self.seen.cumsum(-1) - 1).clamp(min=0)[:, -ids.shape[1] :]
@@ -291,24 +338,31 @@ _misfits: WeakKeyDictionary = WeakKeyDictionary()  # model -> its misfit
 
 
 def decoder_of(model, longest: int, steady: bool = False) -> Decoder | PlainDecoder:
-    """The decoder for texts of at most `longest` tokens with `model`. `steady`: the rows of each batch are selected
-    exactly once, before their first column, so that a GPU can replay the others."""
+    """The decoder for texts of at most `longest` tokens with `model`. `steady`: the rows of each
+    batch are selected exactly once, before their first column, so that a GPU can replay the
+    others."""
     if model not in _misfits:
         _misfits[model] = misfit(model)
         if _misfits[model]:
-            print(f"the decode loop does not fit this model ({_misfits[model]}): it draws token by token itself")
+            print(
+                f"the decode loop does not fit this model ({_misfits[model]}): it draws token by token itself"
+            )
     if _misfits[model]:
         return PlainDecoder(model, longest)
     return (GraphDecoder if steady and model.device.type == "cuda" else Decoder)(model, longest)
 
 
 def misfit(model) -> str:
-    """Why `Decoder` does not compute what `model` computes, or "" if it does. Both read a few tokens, and their logits
-    must agree."""
-    # So few tokens cannot show two things: attention to the last tokens only, and rotations that depend on the length
+    """Why `Decoder` does not compute what `model` computes, or "" if it does. Both read a few
+    tokens, and their logits must agree."""
+    # So few tokens cannot show two things: attention to the last tokens only, and rotations that
+    # depend on the length
     if set(getattr(model.config, "layer_types", None) or []) - {"full_attention"}:
         return "not all of its layers attend to everything"
-    if getattr(getattr(model.base_model, "rotary_emb", None), "rope_type", "default") in ("dynamic", "longrope"):
+    if getattr(getattr(model.base_model, "rotary_emb", None), "rope_type", "default") in (
+        "dynamic",
+        "longrope",
+    ):
         return "its rotations depend on the length"
     ids, device = [[3, 1, 2], [2]], model.device.type
     next_tokens = torch.tensor([1, 4], device=model.device) % model.config.vocab_size
@@ -320,16 +374,17 @@ def misfit(model) -> str:
             logits = decoder(next_tokens, decoder.batch(ids))
         except (AttributeError, TypeError, RuntimeError, IndexError) as error:
             return f"{type(error).__name__}: {error}"
-    tolerance = 2e-3 if model.dtype == torch.float32 and device == "cpu" else 2e-2  # GPUs round matrix products
+    # GPUs round matrix products
+    tolerance = 2e-3 if model.dtype == torch.float32 and device == "cpu" else 2e-2
     difference = (logits - expected).abs().max() / expected.abs().max().clamp(min=1)
     return "" if difference < tolerance else f"its logits differ by {difference:.2g}"
 
 
 @contextmanager
 def in_own_type(model) -> Iterator[None]:
-    """A context in which `model` computes in the type of its weights. accelerate replaces the `forward` of a model that
-    it trains by one that computes in bfloat16. Its rounding errors would hide those of a wrong layer, so the original
-    `forward` is put back meanwhile."""
+    """A context in which `model` computes in the type of its weights. accelerate replaces the
+    `forward` of a model that it trains by one that computes in bfloat16. Its rounding errors would
+    hide those of a wrong layer, so the original `forward` is put back meanwhile."""
     wrapper, original = (vars(model).get(name) for name in ("forward", "_original_forward"))
     with torch.autocast(model.device.type, enabled=False):
         if wrapper and original:
@@ -343,7 +398,8 @@ def in_own_type(model) -> Iterator[None]:
 
 @contextmanager
 def inference(model) -> Iterator[None]:
-    """Puts `model` into inference and evaluation mode, and afterwards back into the mode that it had."""
+    """Puts `model` into inference and evaluation mode, and afterwards back into the mode that it
+    had."""
     training = model.training
     model.eval()
     try:

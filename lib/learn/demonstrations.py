@@ -1,4 +1,5 @@
-"""Demonstrations of a search, which supervised training imitates. A row is a function of its seed only.
+"""Demonstrations of a search, which supervised training imitates. A row is a function of its seed
+only.
 
 The values in a demonstration are integers from 0 to 999, which is what the base model has learned.
 """
@@ -27,7 +28,8 @@ if TYPE_CHECKING:  # as in lib.game.problem
     from datasets import Dataset
 
 LARGEST = 999
-COMPACT = 0.25  # share of the program demonstrations that write a whole attempt, not one operation, per line
+# share of the program demonstrations that write a whole attempt, not one operation, per line
+COMPACT = 0.25
 HUB_DEMONSTRATIONS = "Asap7772/cog_behav_all_strategies"
 
 
@@ -40,7 +42,8 @@ def bounded(op: str, a: Number, b: Number) -> Number | None:
 
 
 def steps_of(expr: Expr) -> list[str] | None:
-    """The equations that compute `expr`, in the order of `operations`. None if a value is not an integer from 0 to 999.
+    """The equations that compute `expr`, in the order of `operations`. None if a value is not an
+    integer from 0 to 999.
 
     >>> steps_of(parse("(44 + 19) + 35"))
     ['44 + 19 = 63', '63 + 35 = 98']
@@ -70,54 +73,67 @@ def random_expression(nums: Sequence[int], rng: random.Random) -> Expr:
 
 
 def combine(pool: Sequence[tuple[Number, Expr]], rng: random.Random) -> tuple[Number, Expr]:
-    """The value and expression that random operations make of a whole pool, by way of integers from 0 to 999."""
+    """The value and expression that random operations make of a whole pool, by way of integers from
+    0 to 999."""
     pool = list(pool)
     while (size := len(pool)) > 1:
         i, j = rng.randrange(size), rng.randrange(size - 1)
-        j = size - 1 if j == i else j  # draws the same pair as rng.sample(range(size), 2), in a third of its time
+        # draws the same pair as rng.sample(range(size), 2), in a third of its time
+        j = size - 1 if j == i else j
         op = "+-*/"[rng.randrange(4)]
         (a, left), (b, right) = pool[i], pool[j]
         if (value := bounded(op, a, b)) is not None:
-            pool = [item for k, item in enumerate(pool) if k not in (i, j)] + [(value, BinOp(op, left, right))]
+            pool = [item for k, item in enumerate(pool) if k not in (i, j)] + [
+                (value, BinOp(op, left, right))
+            ]
     return pool[0]
 
 
-# --- supervised demonstrations ----------------------------------------------------------------------------------------
+# --- supervised demonstrations --------------------------------------------------------------------
 
 
 @lru_cache(maxsize=16)
 def plain_solutions(problem: Problem) -> list[Expr]:
-    """The solutions that can be demonstrated: those in which every value is an integer from 0 to 999."""
+    """The solutions that can be demonstrated: those in which every value is an integer from 0 to
+    999."""
     return [tree for tree in solutions(problem) if steps_of(tree) is not None]
 
 
 def near_misses(problem: Problem, rng: random.Random, count: int) -> list[Expr]:
-    """Wrong attempts that aim at the target: the `count` of 8 * `count` random expressions whose values are nearest to
-    it, in random order. There are fewer if some of the expressions are the same up to commuting."""
+    """Wrong attempts that aim at the target: the `count` of 8 * `count` random expressions whose
+    values are nearest to it, in random order. There are fewer if some of the expressions are the
+    same up to commuting."""
     start = [(n, Num(n)) for n in problem.nums]
     misses: dict[Expr, tuple[Number, Expr]] = {}
     while count and not misses:
         samples = [combine(start, rng) for _ in range(8 * count)]
-        misses = {canonical(attempt): (value, attempt) for value, attempt in samples if value != problem.target}
+        misses = {
+            canonical(attempt): (value, attempt)
+            for value, attempt in samples
+            if value != problem.target
+        }
     nearest = sorted(misses.values(), key=lambda miss: abs(miss[0] - problem.target))[:count]
     return [attempt for _, attempt in rng.sample(nearest, len(nearest))]
 
 
 def check_suffix(value: Number, target: Number) -> str:
-    """The question that a search asks about its value, such as `", 98? no"`. It is not an equation, so no verifier
-    counts it as a step."""
+    """The question that a search asks about its value, such as `", 98? no"`. It is not an equation,
+    so no verifier counts it as a step."""
     return f", {target}? {'yes' if value == target else 'no'}"
 
 
 def attempt_line(expr: Expr, target: Number) -> str:
-    """One attempt of a search: its equations, separated by commas, and a statement whether it makes the target."""
+    """One attempt of a search: its equations, separated by commas, and a statement whether it makes
+    the target."""
     return ", ".join(steps_of(expr) or []) + check_suffix(evaluate(expr), target)
 
 
-def draw_attempts(problem: Problem, rng: random.Random, failures: int, solved: bool = True) -> list[Expr]:
-    """At most `failures` attempts that miss the target, and then one that reaches it. If not `solved`, the last attempt
-    misses too, and is the answer of a search that gives up: a policy that has seen only successes would continue to the
-    token limit."""
+def draw_attempts(
+    problem: Problem, rng: random.Random, failures: int, solved: bool = True
+) -> list[Expr]:
+    """At most `failures` attempts that miss the target, and then one that reaches it. If not
+    `solved`, the last attempt misses too, and is the answer of a search that gives up: a policy
+    that has seen only successes would continue to the token limit."""
     if not solved:
         return near_misses(problem, rng, failures + 1)
     solution = shuffle_operands(rng.choice(plain_solutions(problem)), rng)
@@ -125,7 +141,8 @@ def draw_attempts(problem: Problem, rng: random.Random, failures: int, solved: b
 
 
 def free_search(problem: Problem, rng: random.Random, failures: int, solved: bool = True) -> str:
-    """A completion in plain arithmetic: the attempts of `draw_attempts`, one per line; the last one is the answer."""
+    """A completion in plain arithmetic: the attempts of `draw_attempts`, one per line; the last one
+    is the answer."""
     attempts = draw_attempts(problem, rng, failures, solved)
     lines = [attempt_line(attempt, problem.target) for attempt in attempts]
     return "\n".join(["<think>", *lines, "</think>", f"<answer>{render(attempts[-1])}</answer>"])
@@ -146,18 +163,20 @@ def program_lines(expr: Expr, names: Iterator[str]) -> list[str]:
 
 
 def program_search(problem: Problem, rng: random.Random, failures: int, solved: bool = True) -> str:
-    """A completion that is a restricted program: the attempts of `draw_attempts`, of which the last one is its value.
+    """A completion that is a restricted program: the attempts of `draw_attempts`, of which the last
+    one is its value.
 
-    A line holds one operation, or in a share COMPACT of the programs a whole attempt; its comment shows the arithmetic.
-    The answer has no name of its own, because a policy would have to announce a solution before it has computed one.
-    The names of each attempt begin at a.
-    """
+    A line holds one operation, or in a share COMPACT of the programs a whole attempt; its comment
+    shows the arithmetic. The answer has no name of its own, because a policy would have to announce
+    a solution before it has computed one. The names of each attempt begin at a."""
     attempts = draw_attempts(problem, rng, failures, solved)
     compact, lines = rng.random() < COMPACT, []
     for attempt in attempts:
         names = iter(string.ascii_lowercase)
         if compact:
-            lines.append(f"{next(names)} = {render(attempt)} # {attempt_line(attempt, problem.target)}")
+            lines.append(
+                f"{next(names)} = {render(attempt)} # {attempt_line(attempt, problem.target)}"
+            )
             continue
         *equations, last_equation = steps_of(attempt) or []
         comments = [*equations, last_equation + check_suffix(evaluate(attempt), problem.target)]
@@ -165,12 +184,12 @@ def program_search(problem: Problem, rng: random.Random, failures: int, solved: 
     return "\n".join(["<answer>", *lines, "</answer>"])
 
 
-# --- structured search traces -----------------------------------------------------------------------------------------
+# --- structured search traces ---------------------------------------------------------------------
 
 
 def actions(pool: Pool, nodes: Sequence[BinOp]) -> set[tuple]:
-    """The operations of a branch in the form in which a search compares them, so that it tries none twice: on values,
-    up to commuting, and together with the pool."""
+    """The operations of a branch in the form in which a search compares them, so that it tries none
+    twice: on values, up to commuting, and together with the pool."""
     keys = set()
     for node in nodes:
         pair = evaluate(node.left), evaluate(node.right)
@@ -179,14 +198,15 @@ def actions(pool: Pool, nodes: Sequence[BinOp]) -> set[tuple]:
     return keys
 
 
-def distractor(pool: Pool, target: Number, tried: set[tuple], kind: str, rng: random.Random) -> list[BinOp]:
-    """A failing branch of a search: operations from `pool` down to one number that is not the target, none of them in
-    `tried`.
+def distractor(
+    pool: Pool, target: Number, tried: set[tuple], kind: str, rng: random.Random
+) -> list[BinOp]:
+    """A failing branch of a search: operations from `pool` down to one number that is not the
+    target, none of them in `tried`.
 
-    Of 8 draws, kind "any" takes the first; "near" the one that ends nearest to the target; "dead" one whose first
-    operation makes the target unreachable, if there is one. Returns [] if every draw reaches the target or repeats
-    something tried.
-    """
+    Of 8 draws, kind "any" takes the first; "near" the one that ends nearest to the target; "dead"
+    one whose first operation makes the target unreachable, if there is one. Returns [] if every
+    draw reaches the target or repeats something tried."""
     candidates = []
     for draw in range(8):
         value, tree = combine(pool, rng)
@@ -202,11 +222,12 @@ def distractor(pool: Pool, target: Number, tried: set[tuple], kind: str, rng: ra
 class TraceDesign:
     """A design of trace demonstrations (`trace`, Table 6), called like `free_search`.
 
-    A row is a depth-first search: a failing branch starts when two or three numbers are left, and ends when the search
-    returns to them. With `restarts` each attempt starts from the first state; only such a search can give up.
-    """
+    A row is a depth-first search: a failing branch starts when two or three numbers are left, and
+    ends when the search returns to them. With `restarts` each attempt starts from the first state;
+    only such a search can give up."""
 
-    variants: int = 1  # rows per problem, each drawn by itself; the same number of rows is then about fewer problems
+    # rows per problem, each drawn by itself; the same number of rows is then about fewer problems
+    variants: int = 1
     canonical: bool = False  # a problem always has the same solution and the same failing branches
     backtracks: float = 0.0  # share of the rows with failing branches
     most: int = 2  # most failing branches of such a row, which has at least one
@@ -215,11 +236,15 @@ class TraceDesign:
     restarts: bool = False  # a free search instead of failing branches
     stated: bool = True  # the pool is stated after every try, and nothing is tried twice
     faulty: bool = False  # tags in capitals, and "= target" in the answer
-    checked: bool = False  # a try that leaves one number says whether it is the target, as free searches do
+    # a try that leaves one number says whether it is the target, as free searches do
+    checked: bool = False
     provenance: bool = False  # states say how their numbers were made
 
-    def __call__(self, problem: Problem, rng: random.Random, failures: int, solved: bool = True) -> str:
-        """One completion. Only a design with `restarts` can be asked for one that is not `solved`."""
+    def __call__(
+        self, problem: Problem, rng: random.Random, failures: int, solved: bool = True
+    ) -> str:
+        """One completion. Only a design with `restarts` can be asked for one that is not
+        `solved`."""
         # 1. Draw the attempts, and the number of failing branches
         rng = random.Random(str(problem.key)) if self.canonical else rng
         *misses, answer = draw_attempts(problem, rng, failures if self.restarts else 0, solved)
@@ -228,7 +253,11 @@ class TraceDesign:
         branches = max(1, min(failures, self.most)) if rng.random() < self.backtracks else 0
         # 2. Write the search, unless the row is an answer only
         direct = rng.random() < self.direct
-        lines = [] if direct else ["<think>", *self._search(problem, answer, misses, branches, rng), "</think>"]
+        lines = (
+            []
+            if direct
+            else ["<think>", *self._search(problem, answer, misses, branches, rng), "</think>"]
+        )
         text = "\n".join([*lines, f"<answer>{render(answer)}</answer>"])
         if self.faulty:
             text = text.replace("</answer>", f" = {problem.target}</answer>")
@@ -238,9 +267,9 @@ class TraceDesign:
     def _search(
         self, problem: Problem, answer: Expr, misses: list[Expr], branches: int, rng: random.Random
     ) -> list[str]:
-        """The lines of a search that ends with `answer`: the `misses` fail from its first state, and one branch fails
-        from each of `branches` of its last two states that have more than one number. If states are stated, no try is
-        repeated."""
+        """The lines of a search that ends with `answer`: the `misses` fail from its first state,
+        and one branch fails from each of `branches` of its last two states that have more than one
+        number. If states are stated, no try is repeated."""
         pool, path = full_pool(problem), operations(answer)
         tried, candidates = actions(pool, path), range(max(len(path) - 2, 0), len(path))
         positions = rng.sample(candidates, min(branches, len(candidates)))
@@ -264,11 +293,16 @@ class TraceDesign:
         for node in nodes:
             pool = move(pool, node)
             check = check_suffix(evaluate(node), target) if self.checked and len(pool) == 1 else ""
-            lines += [try_line(node) + check, *([state_line(pool, self.provenance)] if self.stated else [])]
+            lines += [
+                try_line(node) + check,
+                *([state_line(pool, self.provenance)] if self.stated else []),
+            ]
         return lines
 
 
-TRACES = {  # in the order of Table 6; then the best one with provenance; then free searches as traces, which are ours
+# in the order of Table 6; then the best one with provenance; then free searches as traces, which
+# are ours
+TRACES = {
     "trace_smoke": TraceDesign(restarts=True, stated=False, faulty=True),
     "trace_expression": TraceDesign(restarts=True, stated=False),
     "trace_proof": TraceDesign(),
@@ -280,11 +314,14 @@ TRACES = {  # in the order of Table 6; then the best one with provenance; then f
     "trace_backtrack_diverse": TraceDesign(variants=4, backtracks=1, branch="dead"),
     "trace_mixed": TraceDesign(variants=4, direct=1 / 3, backtracks=0.15, most=1, branch="dead"),
     "trace_light": TraceDesign(variants=4, backtracks=0.15, most=1, branch="dead"),
-    "trace_provenance": TraceDesign(variants=4, backtracks=0.15, most=1, branch="dead", provenance=True),
+    "trace_provenance": TraceDesign(
+        variants=4, backtracks=0.15, most=1, branch="dead", provenance=True
+    ),
     "trace_search": TraceDesign(restarts=True, checked=True),
     "trace_search_provenance": TraceDesign(restarts=True, checked=True, provenance=True),
 }
-DEMONSTRATIONS: dict[str, Callable[..., str]] = {  # name of a design -> function that writes a demonstration
+# name of a design -> function that writes a demonstration
+DEMONSTRATIONS: dict[str, Callable[..., str]] = {
     "free": free_search,
     "program_fresh": program_search,
     **TRACES,
@@ -292,8 +329,8 @@ DEMONSTRATIONS: dict[str, Callable[..., str]] = {  # name of a design -> functio
 
 
 def action_rows(problem: Problem, rng: random.Random) -> list[dict]:
-    """Rows `prompt`, `completion` (`agent`, Eq. 12): each state of a random solution among the integers 0 to 999, and
-    the action that the solution takes there."""
+    """Rows `prompt`, `completion` (`agent`, Eq. 12): each state of a random solution among the
+    integers 0 to 999, and the action that the solution takes there."""
     moves = list(moves_of(rng.choice(plain_solutions(problem))))
     states = accumulate(moves, step, initial=initial(problem))
     return [
@@ -311,13 +348,14 @@ def demonstrate(
     give_up: float = 0.0,
     checked: bool = False,
 ) -> "Dataset":
-    """Rows `prompt`, `completion` for supervised fine-tuning on `problems`. Evaluation problems are dropped.
+    """Rows `prompt`, `completion` for supervised fine-tuning on `problems`. Evaluation problems are
+    dropped.
 
-    A problem gets one demonstration by `design` (a key of DEMONSTRATIONS) with 0 to `most_failures` failing attempts. A
-    design with several variants writes the same number of rows, about fewer problems (the first ones). A share
-    `give_up` of the rows gives up, one attempt later than a solution would have come. checked: the field of
-    TraceDesign. In style "pick" the rows are the states and actions of one solution.
-    """
+    A problem gets one demonstration by `design` (a key of DEMONSTRATIONS) with 0 to `most_failures`
+    failing attempts. A design with several variants writes the same number of rows, about fewer
+    problems (the first ones). A share `give_up` of the rows gives up, one attempt later than a
+    solution would have come. checked: the field of TraceDesign. In style "pick" the rows are the
+    states and actions of one solution."""
     with uninterrupted():
         from datasets import Dataset
 
@@ -333,29 +371,39 @@ def demonstrate(
         else:
             solved = not give_up or rng.random() >= give_up
             completion = write(problem, rng, rng.randint(0, most_failures) + (not solved), solved)
-            rows.append({"prompt": render_prompt(problem.nums, problem.target, prompt_style), "completion": completion})
-    print(f"{len(rows):,} demonstrations; the other problems have no solution among the integers 0 to {LARGEST}")
+            rows.append(
+                {
+                    "prompt": render_prompt(problem.nums, problem.target, prompt_style),
+                    "completion": completion,
+                }
+            )
+    print(
+        f"{len(rows):,} demonstrations; the other problems have no solution among the integers 0 to {LARGEST}"
+    )
     return Dataset.from_list(rows)
 
 
 def hub_demonstrations(prompt_style: str) -> "Dataset":
-    """Rows `prompt`, `completion` of the demonstrations that the papers use (columns `query`, `completion`). The prompt
-    is that of `prompt_style` for the problem of the query. Rows about evaluation problems are dropped. Raises
-    ValueError for a query that cannot be read."""
+    """Rows `prompt`, `completion` of the demonstrations that the papers use (columns `query`,
+    `completion`). The prompt is that of `prompt_style` for the problem of the query. Rows about
+    evaluation problems are dropped. Raises ValueError for a query that cannot be read."""
 
     def prompt_row(row: dict) -> dict:  # the prompt that every later run uses
         return {"prompt": render_prompt(row["nums"], row["target"], prompt_style)}
 
-    rows = exclude(hub_rows(HUB_DEMONSTRATIONS, "train").map(query_problem, load_from_cache_file=False))
+    rows = exclude(
+        hub_rows(HUB_DEMONSTRATIONS, "train").map(query_problem, load_from_cache_file=False)
+    )
     return rows.map(prompt_row, load_from_cache_file=False).select_columns(["prompt", "completion"])
 
 
 def repair_stage(generations: "pd.DataFrame") -> "pd.DataFrame":
-    """Rows `prompt`, `completion` that teach a policy to answer its own traces (columns nums, target, completion).
+    """Rows `prompt`, `completion` that teach a policy to answer its own traces (columns nums,
+    target, completion).
 
-    The trace is part of the prompt. The completion is the solution that the verifier finds in the trace, whatever the
-    policy had answered. A trace that never makes the target, or that ends without an answer, gives no row.
-    """
+    The trace is part of the prompt. The completion is the solution that the verifier finds in the
+    trace, whatever the policy had answered. A trace that never makes the target, or that ends
+    without an answer, gives no row."""
     import pandas as pd
 
     rows = []
@@ -371,5 +419,7 @@ def query_problem(row: dict) -> dict:
     """The numbers and the target that a hub demonstration's query asks about."""
     match = re.search(r"\[ *(\d+(?:,? +\d+)*) *\].*?equals? (\d+)", row["query"], re.DOTALL)
     if match is None:
-        raise ValueError(f"no numbers and target can be read in the demonstration query {row['query'][:200]!r}")
+        raise ValueError(
+            f"no numbers and target can be read in the demonstration query {row['query'][:200]!r}"
+        )
     return {"nums": [int(n) for n in re.findall(r"\d+", match[1])], "target": int(match[2])}

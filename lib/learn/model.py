@@ -1,10 +1,11 @@
-"""The policy: its tokenizer, the base model of one million parameters, and the loading and saving of checkpoints.
+"""The policy: its tokenizer, the base model of one million parameters, and the loading and saving
+of checkpoints.
 
-Our model is an ordinary Qwen2 (the architecture of the papers' Qwen2.5-0.5B) with a vocabulary of our own: some words
-of the studies' formats, then every printable ASCII character. Digits are single tokens, and an operator is one token
-together with the spaces around it. A checkpoint is an ordinary folder of transformers, but a tokenizer with our
-vocabulary is in a sub-folder `tokenizer/`, because `AutoTokenizer` would silently add Qwen2's pre-tokenizer to it.
-"""
+Our model is an ordinary Qwen2 (the architecture of the papers' Qwen2.5-0.5B) with a vocabulary of
+our own: some words of the studies' formats, then every printable ASCII character. Digits are single
+tokens, and an operator is one token together with the spaces around it. A checkpoint is an ordinary
+folder of transformers, but a tokenizer with our vocabulary is in a sub-folder `tokenizer/`, because
+`AutoTokenizer` would silently add Qwen2's pre-tokenizer to it."""
 
 import os
 import re
@@ -45,7 +46,8 @@ PROCESS = 0.8 * 2**30  # bytes that a kernel with PyTorch and transformers takes
 
 
 def build_tokenizer() -> PreTrainedTokenizerFast:
-    """Our tokenizer: it looks for WORDS first, then for single ASCII characters; anything else is `<unk>`."""
+    """Our tokenizer: it looks for WORDS first, then for single ASCII characters; anything else is
+    `<unk>`."""
     vocabulary = {token: i for i, token in enumerate([*SPECIAL, *WORDS, *CHARACTERS])}
     tokenizer = Tokenizer(models.WordLevel(vocabulary, unk_token="<unk>"))
     longest_first = sorted(WORDS, key=len, reverse=True)
@@ -53,10 +55,14 @@ def build_tokenizer() -> PreTrainedTokenizerFast:
     tokenizer.pre_tokenizer = pre_tokenizers.Split(Regex(pattern), behavior="isolated")
     tokenizer.decoder = decoders.Fuse()
     special = dict(zip(("pad_token", "eos_token", "unk_token"), SPECIAL, strict=True))
-    return PreTrainedTokenizerFast(tokenizer_object=tokenizer, clean_up_tokenization_spaces=False, **special)
+    return PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer, clean_up_tokenization_spaces=False, **special
+    )
 
 
-def new_model(tokenizer, hidden: int = 128, layers: int = 4, heads: int = 4, seed: int = 0) -> Qwen2ForCausalLM:
+def new_model(
+    tokenizer, hidden: int = 128, layers: int = 4, heads: int = 4, seed: int = 0
+) -> Qwen2ForCausalLM:
     """A randomly initialised Qwen2 for `tokenizer`; the defaults give 0.87 million parameters."""
     torch.manual_seed(seed)
     config = Qwen2Config(
@@ -76,8 +82,9 @@ def new_model(tokenizer, hidden: int = 128, layers: int = 4, heads: int = 4, see
 
 
 def machine_memory() -> int:
-    """The bytes of memory of the GPU, or without a GPU those of the machine or its container. The memory that other
-    programs use is not subtracted, so that the same run always has the same micro-batches."""
+    """The bytes of memory of the GPU, or without a GPU those of the machine or its container. The
+    memory that other programs use is not subtracted, so that the same run always has the same
+    micro-batches."""
     if torch.cuda.is_available():
         return torch.cuda.get_device_properties(0).total_memory
     return host_memory()
@@ -86,10 +93,10 @@ def machine_memory() -> int:
 def training_memory(model, rows: int, length: int, reference: bool) -> int:
     """Estimated bytes at the peak of training on micro-batches of `rows` texts of `length` tokens.
 
-    This counts the weights, gradients and AdamW's two moments in float32, the frozen `reference`, and what a forward
-    pass keeps. A CPU also needs memory for the process, and half as much again as a pass keeps, since the allocator
-    does not return small pieces. `make test-pretrained` checks the estimate on a model of 135 million parameters.
-    """
+    This counts the weights, gradients and AdamW's two moments in float32, the frozen `reference`,
+    and what a forward pass keeps. A CPU also needs memory for the process, and half as much again
+    as a pass keeps, since the allocator does not return small pieces. `make test-pretrained` checks
+    the estimate on a model of 135 million parameters."""
     half = torch.cuda.is_available()
     weights = (4 + 4 + 8 + 4 * reference + 2 * half) * model.num_parameters()
     activations = kept_memory(model.config, rows * length)
@@ -97,48 +104,59 @@ def training_memory(model, rows: int, length: int, reference: bool) -> int:
 
 
 def kept_memory(config, tokens: int) -> int:
-    """Estimated bytes that a forward pass over `tokens` tokens keeps for the backward pass: 12 hidden widths, 6 key
-    widths and 4 feed-forward widths per token and layer, in bfloat16 on a GPU, and three tiles of logits of 4,096
-    tokens by 32,768 words (TRL's fused head)."""
+    """Estimated bytes that a forward pass over `tokens` tokens keeps for the backward pass: 12
+    hidden widths, 6 key widths and 4 feed-forward widths per token and layer, in bfloat16 on a GPU,
+    and three tiles of logits of 4,096 tokens by 32,768 words (TRL's fused head)."""
     size = 2 if torch.cuda.is_available() else 4
-    inner = getattr(config, "intermediate_size", None) or 4 * config.hidden_size  # GPT-2 has no such field
+    # GPT-2 has no such field
+    inner = getattr(config, "intermediate_size", None) or 4 * config.hidden_size
     layer = 12 * config.hidden_size + 6 * key_width(config) + 4 * inner
-    return tokens * size * config.num_hidden_layers * layer + 3 * 4 * min(tokens, 4096) * min(config.vocab_size, 32768)
+    return tokens * size * config.num_hidden_layers * layer + 3 * 4 * min(tokens, 4096) * min(
+        config.vocab_size, 32768
+    )
 
 
 def key_width(config) -> int:
     """The count of numbers in the keys of one token and layer."""
     heads = getattr(config, "num_key_value_heads", None) or config.num_attention_heads
-    return heads * (getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads)
+    return heads * (
+        getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+    )
 
 
 def max_rows(model, rows: int, length: int) -> int:
-    """How many of `rows` texts of `length` tokens our decode loop can draw at once, at least one, in nine tenths of the
-    memory that the model leaves, or on a GPU all tensors of this process.
+    """How many of `rows` texts of `length` tokens our decode loop can draw at once, at least one,
+    in nine tenths of the memory that the model leaves, or on a GPU all tensors of this process.
 
-    It needs a copy of the weights, and for each row keys and values of all columns and four rows of logits in float32,
-    or on a GPU seven, since each recorded graph keeps its own.
-    """
+    It needs a copy of the weights, and for each row keys and values of all columns and four rows of
+    logits in float32, or on a GPU seven, since each recorded graph keeps its own."""
     config, size = model.config, 2 if torch.cuda.is_available() else 4
     columns = -(-length // 32) * 32
     logits = 7 if torch.cuda.is_available() else 4
-    row = size * 2 * config.num_hidden_layers * key_width(config) * columns + logits * 4 * config.vocab_size
-    allocated = max(model.num_parameters() * model.dtype.itemsize, torch.cuda.memory_allocated())  # 0 without a GPU
+    row = (
+        size * 2 * config.num_hidden_layers * key_width(config) * columns
+        + logits * 4 * config.vocab_size
+    )
+    # 0 without a GPU
+    allocated = max(model.num_parameters() * model.dtype.itemsize, torch.cuda.memory_allocated())
     room = 0.9 * (machine_memory() - allocated) - size * model.num_parameters()
     return max(1, min(rows, int(room // row)))
 
 
 def max_micro_batch(model, batch: int, length: int, reference: bool) -> int:
-    """The most rows, a divisor of `batch`, that one training pass can read in nine tenths of the memory; 1 if none
-    fits. It is estimated, because a CPU kills the process without the exception for which accelerate's search waits."""
+    """The most rows, a divisor of `batch`, that one training pass can read in nine tenths of the
+    memory; 1 if none fits. It is estimated, because a CPU kills the process without the exception
+    for which accelerate's search waits."""
     room = 0.9 * machine_memory()
     sizes = (rows for rows in range(batch, 0, -1) if batch % rows == 0)
-    return next((rows for rows in sizes if training_memory(model, rows, length, reference) <= room), 1)
+    return next(
+        (rows for rows in sizes if training_memory(model, rows, length, reference) <= room), 1
+    )
 
 
 def save_policy(model, tokenizer, folder: str | Path) -> Path:
-    """Writes a checkpoint, completely, before it replaces an old one. The tokenizer is saved with the weights if
-    `AutoTokenizer` opens it unchanged from there, and otherwise in `tokenizer/`."""
+    """Writes a checkpoint, completely, before it replaces an old one. The tokenizer is saved with
+    the weights if `AutoTokenizer` opens it unchanged from there, and otherwise in `tokenizer/`."""
     folder = Path(folder)
     temporary = folder.with_name(folder.name + ".tmp")
     shutil.rmtree(temporary, ignore_errors=True)
@@ -154,11 +172,11 @@ def save_policy(model, tokenizer, folder: str | Path) -> Path:
 
 
 def checkpoint_of(path: str | Path) -> str:
-    """The checkpoint that `path` names: the `checkpoint/` of a run folder, a checkpoint folder itself, or a hub name,
-    which may be followed by @ and a revision (commit, tag or branch).
+    """The checkpoint that `path` names: the `checkpoint/` of a run folder, a checkpoint folder
+    itself, or a hub name, which may be followed by @ and a revision (commit, tag or branch).
 
-    Raises FileNotFoundError if `path` is meant as a folder (it is one, or starts like one) but has no checkpoint.
-    """
+    Raises FileNotFoundError if `path` is meant as a folder (it is one, or starts like one) but has
+    no checkpoint."""
     folder = Path(path)
     for candidate in (folder / "checkpoint", folder):
         if (candidate / "config.json").is_file():
@@ -170,7 +188,8 @@ def checkpoint_of(path: str | Path) -> str:
 
 
 def source(checkpoint: str) -> dict[str, str]:
-    """The arguments of `from_pretrained` for a checkpoint, which is a folder, or a hub name with its revision."""
+    """The arguments of `from_pretrained` for a checkpoint, which is a folder, or a hub name with
+    its revision."""
     name, _, revision = checkpoint.partition("@")
     options = {"revision": revision} if revision and not Path(checkpoint).is_dir() else {}
     return {"pretrained_model_name_or_path": name if options else checkpoint} | options
@@ -181,15 +200,16 @@ PROBES = [PROBE, *PROMPTS.values()]  # texts that show whether two tokenizers ar
 
 
 def load_tokenizer(path: str | Path) -> PreTrainedTokenizerFast:
-    """The tokenizer of a checkpoint: its `tokenizer/` folder if there is one; its tokenizer.json, read unchanged, if
-    that gives PROBES other ids than `AutoTokenizer` does; and otherwise what `AutoTokenizer` returns. It never adds the
-    end token to a text (`without_end`)."""
+    """The tokenizer of a checkpoint: its `tokenizer/` folder if there is one; its tokenizer.json,
+    read unchanged, if that gives PROBES other ids than `AutoTokenizer` does; and otherwise what
+    `AutoTokenizer` returns. It never adds the end token to a text (`without_end`)."""
     return without_end(_read_tokenizer(path))
 
 
 def without_end(tokenizer) -> PreTrainedTokenizerFast:
-    """The tokenizer, changed if it adds the end token to every text: a prompt would end with it, and a completion would
-    have two. Tokens that it puts in front stay. Raises ValueError if it cannot be changed."""
+    """The tokenizer, changed if it adds the end token to every text: a prompt would end with it,
+    and a completion would have two. Tokens that it puts in front stay. Raises ValueError if it
+    cannot be changed."""
     ids, bare = tokenizer("1").input_ids, tokenizer("1", add_special_tokens=False).input_ids
     if ids[-1:] != [tokenizer.eos_token_id]:
         return tokenizer
@@ -199,9 +219,13 @@ def without_end(tokenizer) -> PreTrainedTokenizerFast:
     special_tokens = [(token, tokenizer.convert_tokens_to_ids(token)) for token in prefix]
     if hasattr(tokenizer, "add_eos_token"):
         tokenizer.add_eos_token = False
-    tokenizer.backend_tokenizer.post_processor = TemplateProcessing(single=template, special_tokens=special_tokens)
+    tokenizer.backend_tokenizer.post_processor = TemplateProcessing(
+        single=template, special_tokens=special_tokens
+    )
     if tokenizer("1").input_ids != wanted:
-        raise ValueError("the tokenizer adds its end token to every text, and cannot be kept from it")
+        raise ValueError(
+            "the tokenizer adds its end token to every text, and cannot be kept from it"
+        )
     return tokenizer
 
 
@@ -212,7 +236,8 @@ def _read_tokenizer(path: str | Path) -> PreTrainedTokenizerFast:
         if (folder / "tokenizer").is_dir():
             return PreTrainedTokenizerFast.from_pretrained(folder / "tokenizer")
         if folder.is_dir() and not any(folder.glob("*token*")):
-            raise FileNotFoundError("there is no tokenizer")  # transformers would create an empty one
+            # transformers would create an empty one
+            raise FileNotFoundError("there is no tokenizer")
         auto_tokenizer = AutoTokenizer.from_pretrained(**source(checkpoint))
         if (folder / "tokenizer.json").is_file():
             file_tokenizer = PreTrainedTokenizerFast.from_pretrained(checkpoint)
@@ -222,82 +247,122 @@ def _read_tokenizer(path: str | Path) -> PreTrainedTokenizerFast:
 
 
 def opens_alike(folder: Path, tokenizer) -> bool:
-    """Whether `AutoTokenizer` opens a folder as the tokenizer that was saved there, by PROBES and the end token."""
+    """Whether `AutoTokenizer` opens a folder as the tokenizer that was saved there, by PROBES and
+    the end token."""
     with suppress(Exception):  # after any error: others cannot open the folder either
         auto = AutoTokenizer.from_pretrained(folder)
-        return (auto(PROBES).input_ids, auto.eos_token) == (tokenizer(PROBES).input_ids, tokenizer.eos_token)
+        return (auto(PROBES).input_ids, auto.eos_token) == (
+            tokenizer(PROBES).input_ids,
+            tokenizer.eos_token,
+        )
     return False
 
 
 def reasoning_end(tokenizer, ids: Sequence[int]) -> int:
-    """How many of a completion's tokens belong to its reasoning, including the closing tag (several tokens in most
-    vocabularies); all of them if that tag is missing."""
-    return bisect_left(range(len(ids)), True, key=lambda end: "</think>" in tokenizer.decode(ids[:end]))
+    """How many of a completion's tokens belong to its reasoning, including the closing tag (several
+    tokens in most vocabularies); all of them if that tag is missing."""
+    return bisect_left(
+        range(len(ids)), True, key=lambda end: "</think>" in tokenizer.decode(ids[:end])
+    )
 
 
 def load_policy(path: str | Path, style: str = ""):
-    """The model, in float32 and on the GPU if there is one, and the tokenizer of what `checkpoint_of` finds at `path`.
+    """The model, in float32 and on the GPU if there is one, and the tokenizer of what
+    `checkpoint_of` finds at `path`.
 
-    style: the prompt style with which the policy is trained or sampled. If this style has an end token of its own, it
-    becomes the tokenizer's end token: it is learned, it stops the draws, and it is saved with the policy.
-    For a hub name, `base_model` in the config says which commit was loaded; every checkpoint made from it keeps that.
-    Raises FileNotFoundError for a folder without a checkpoint; ValueError if a file or weights are missing, damaged or
-    not finite, or if the style's end token is not in the tokenizer; RuntimeError if the run has a GPU reserved that
-    PyTorch does not see.
-    """
+    style: the prompt style with which the policy is trained or sampled. If this style has an end
+    token of its own, it becomes the tokenizer's end token: it is learned, it stops the draws, and
+    it is saved with the policy. For a hub name, `base_model` in the config says which commit was
+    loaded; every checkpoint made from it keeps that. Raises FileNotFoundError for a folder without
+    a checkpoint; ValueError if a file or weights are missing, damaged or not finite, or if the
+    style's end token is not in the tokenizer; RuntimeError if the run has a GPU reserved that
+    PyTorch does not see."""
     checkpoint = checkpoint_of(path)
     with _errors_with_remedy(checkpoint, "config.json and model.safetensors"):
         verify(Path(checkpoint))
         options = {"dtype": torch.float32, "output_loading_info": True}
-        model, loading_info = cast(Any, AutoModelForCausalLM.from_pretrained(**source(checkpoint), **options))
+        model, loading_info = cast(
+            Any, AutoModelForCausalLM.from_pretrained(**source(checkpoint), **options)
+        )
         if loading_info["missing_keys"]:  # transformers draws these at random
             raise ValueError(f"there is no {min(loading_info['missing_keys'])}")
-        nonfinite = [name for name, weights in model.named_parameters() if not weights.isfinite().all()]
+        nonfinite = [
+            name for name, weights in model.named_parameters() if not weights.isfinite().all()
+        ]
         if nonfinite:
             raise ValueError(f"weights that are not finite, in {nonfinite[0]} first")
     try:
         model.generation_config.validate(strict=True)
     except ValueError as error:  # it could be loaded, and only the first checkpoint would tell that it cannot be saved
         reason = str(error).strip().splitlines()[0]
-        print(f"{path}: its generation_config.json cannot be saved ({reason}), and is left out: nothing here reads it")
+        print(
+            f"{path}: its generation_config.json cannot be saved ({reason}), and is left out: nothing here reads it"
+        )
         model.generation_config = GenerationConfig.from_model_config(model.config)
     if not Path(checkpoint).is_dir():
         model.config.base_model = f"{checkpoint.partition('@')[0]}@{model.config._commit_hash}"
         print(f"base model: {model.config.base_model}")
-    if (gpu := os.environ.get("COUNTDOWN_GPU")) and not torch.cuda.is_available():  # set by the runner for this run
-        build = f"CUDA {torch.version.cuda}, for which the driver may be too old" if torch.version.cuda else "CPUs"
+    # set by the runner for this run
+    if (gpu := os.environ.get("COUNTDOWN_GPU")) and not torch.cuda.is_available():
+        build = (
+            f"CUDA {torch.version.cuda}, for which the driver may be too old"
+            if torch.version.cuda
+            else "CPUs"
+        )
         reason = f"PyTorch sees no GPU, and this run holds {gpu}: it was built for {build}"
         raise RuntimeError(f"{reason}; COUNTDOWN_GPUS= takes none")
     model.to("cuda" if torch.cuda.is_available() else "cpu")
     tokenizer = load_tokenizer(checkpoint)
     if end := ENDS.get(style):
-        if tokenizer.encode(end, add_special_tokens=False) != [tokenizer.convert_tokens_to_ids(end)]:
-            raise ValueError(f"{path}: prompt style {style} ends with {end}, which is no token of this tokenizer")
+        if tokenizer.encode(end, add_special_tokens=False) != [
+            tokenizer.convert_tokens_to_ids(end)
+        ]:
+            raise ValueError(
+                f"{path}: prompt style {style} ends with {end}, which is no token of this tokenizer"
+            )
         tokenizer.eos_token = end
     return model, tokenizer
 
 
 def mix_policies(start: str | Path, end: str | Path, alpha: float):
-    """The model and tokenizer with the weights (1 - alpha) theta_start + alpha theta_end, where `end` was trained from
-    `start`: WiSE-FT (arXiv 2109.01903), for reasoning (arXiv 2504.10478). Raises ValueError if the policies have
-    different shapes or tokenizers."""
+    """The model and tokenizer with the weights (1 - alpha) theta_start + alpha theta_end, where
+    `end` was trained from `start`: WiSE-FT (arXiv 2109.01903), for reasoning (arXiv 2504.10478).
+    Raises ValueError if the policies have different shapes or tokenizers."""
     (model, tokenizer), (end_model, end_tokenizer) = load_policy(start), load_policy(end)
     start_weights, end_weights = model.state_dict(), end_model.state_dict()
-    shapes = [{name: weights.shape for name, weights in state.items()} for state in (start_weights, end_weights)]
+    shapes = [
+        {name: weights.shape for name, weights in state.items()}
+        for state in (start_weights, end_weights)
+    ]
     if end_tokenizer.get_vocab() != tokenizer.get_vocab() or shapes[0] != shapes[1]:
-        raise ValueError(f"policies of one shape and one tokenizer can be mixed, not {start} and {end}")
+        raise ValueError(
+            f"policies of one shape and one tokenizer can be mixed, not {start} and {end}"
+        )
     model.load_state_dict(
-        {name: (1 - alpha) * weights + alpha * end_weights[name] for name, weights in start_weights.items()}
+        {
+            name: (1 - alpha) * weights + alpha * end_weights[name]
+            for name, weights in start_weights.items()
+        }
     )
     return model, tokenizer
 
 
 @contextmanager
 def _errors_with_remedy(checkpoint: str, files: str):
-    """Turns an error in reading these files of a folder into a ValueError that names them and says what to do."""
+    """Turns an error in reading these files of a folder into a ValueError that names them and says
+    what to do."""
     try:
         yield
-    except (SafetensorError, EOFError, OSError, ValueError, TypeError, KeyError, AttributeError, RuntimeError) as error:
+    except (
+        SafetensorError,
+        EOFError,
+        OSError,
+        ValueError,
+        TypeError,
+        KeyError,
+        AttributeError,
+        RuntimeError,
+    ) as error:
         if not Path(checkpoint).is_dir():  # for a hub name, the original error says more
             raise
         reason = f"{files} cannot be used, a file is missing or damaged ({' '.join(str(error).split())[:300]})"

@@ -1,8 +1,8 @@
 """Preference optimisation with TRL's DPOTrainer: IPO, its length-normalised form, and DPO.
 
-Equations are those of `dense`: "Enhancing RLOO with Dense Symbolic Rewards and Bandit-Driven Curricula" (Sangpisit and
-Thawornbut). TRL's own `ipo` averages log-ratios over tokens, whereas Eq. 3 sums them, so we use our own loss.
-"""
+Equations are those of `dense`: "Enhancing RLOO with Dense Symbolic Rewards and Bandit-Driven
+Curricula" (Sangpisit and Thawornbut). TRL's own `ipo` averages log-ratios over tokens, whereas Eq.
+3 sums them, so we use our own loss."""
 
 import copy
 import time
@@ -25,12 +25,12 @@ HUB_PAIRS = "asingh15/countdown_tasks_3to4-dpo"
 
 
 def preference_pairs(judged: pd.DataFrame, most: int, seed: int) -> Dataset:
-    """Rows nums, target, chosen, rejected: a correct and an incorrect completion of the same problem.
+    """Rows nums, target, chosen, rejected: a correct and an incorrect completion of the same
+    problem.
 
-    `judged`: the result of `judging.judge`, with columns problem and finish. Completions that were cut are left out,
-    and equal completions of a problem count once. Both kinds are shuffled, each completion is in at most one pair, and
-    a problem has at most `most` pairs.
-    """
+    `judged`: the result of `judging.judge`, with columns problem and finish. Completions that were
+    cut are left out, and equal completions of a problem count once. Both kinds are shuffled, each
+    completion is in at most one pair, and a problem has at most `most` pairs."""
     completions = judged[judged["finish"] == "stop"].drop_duplicates(["problem", "completion"])
     rows = []
     for _, group in completions.sample(frac=1, random_state=seed).groupby("problem"):
@@ -43,24 +43,39 @@ def preference_pairs(judged: pd.DataFrame, most: int, seed: int) -> Dataset:
 
 
 def hub_pairs() -> Dataset:
-    """The hub's preference pairs (columns query, response_ws, response_ls) as rows nums, target, chosen, rejected;
-    pairs of evaluation problems are dropped."""
+    """The hub's preference pairs (columns query, response_ws, response_ls) as rows nums, target,
+    chosen, rejected; pairs of evaluation problems are dropped."""
     rows = exclude(hub_rows(HUB_PAIRS, "train").map(query_problem, load_from_cache_file=False))
     rows = rows.rename_columns({"response_ws": "chosen", "response_ls": "rejected"})
     return rows.select_columns(["nums", "target", "chosen", "rejected"])
 
 
 class PreferenceTrainer(Resumable, DPOTrainer):
-    """TRL's DPOTrainer with `preference_loss`. The frozen reference is a copy of the policy as it is given here."""
+    """TRL's DPOTrainer with `preference_loss`. The frozen reference is a copy of the policy as it
+    is given here."""
 
     def __init__(
-        self, model, tokenizer, rows: Dataset, folder: Path, settings: PreferenceSettings, eval_problems, prompt_style
+        self,
+        model,
+        tokenizer,
+        rows: Dataset,
+        folder: Path,
+        settings: PreferenceSettings,
+        eval_problems,
+        prompt_style,
     ):
         self.settings, self.prompt_style = settings, prompt_style
         self.eval_problems, self.eval_rewards = eval_problems, {}
         texts = zip(rows["prompt"], rows["chosen"], rows["rejected"], strict=True)
-        length = max(len(tokenizer(max(prompt + a, prompt + b, key=len)).input_ids) for prompt, a, b in texts) + 1
-        micro_batch = max_micro_batch(model, settings.batch_size, 2 * length, reference=True)  # both sides of a pair
+        length = (
+            max(
+                len(tokenizer(max(prompt + a, prompt + b, key=len)).input_ids)
+                for prompt, a, b in texts
+            )
+            + 1
+        )
+        # both sides of a pair
+        micro_batch = max_micro_batch(model, settings.batch_size, 2 * length, reference=True)
         config = DPOConfig(
             **arguments(folder, settings),
             max_steps=settings.steps,
@@ -71,15 +86,27 @@ class PreferenceTrainer(Resumable, DPOTrainer):
             max_length=None,
         )
         reference = copy.deepcopy(model).eval().requires_grad_(False)
-        super().__init__(model=model, ref_model=reference, args=config, train_dataset=rows, processing_class=tokenizer)
-        self.model_accepts_loss_kwargs = False  # the batch's loss is the mean of the micro-batches' losses
+        super().__init__(
+            model=model,
+            ref_model=reference,
+            args=config,
+            train_dataset=rows,
+            processing_class=tokenizer,
+        )
+        # the batch's loss is the mean of the micro-batches' losses
+        self.model_accepts_loss_kwargs = False
         self._rows: list[dict] = []
         self.check_memory(micro_batch, 2 * length, True, "leave out the longest pairs")
 
     def _logps(self, model, inputs: dict) -> torch.Tensor:
         """log pi of the completions, (2, B): first the chosen, then the rejected ones."""
         labels = inputs["input_ids"].masked_fill(inputs["completion_mask"] == 0, -100)
-        out = model(inputs["input_ids"], attention_mask=inputs["attention_mask"], labels=labels, fused_lm_head=True)
+        out = model(
+            inputs["input_ids"],
+            attention_mask=inputs["attention_mask"],
+            labels=labels,
+            fused_lm_head=True,
+        )
         return out.log_probs.sum(-1).view(2, -1)
 
     def _compute_loss(self, model, inputs: dict, return_outputs=False) -> torch.Tensor:
@@ -87,7 +114,9 @@ class PreferenceTrainer(Resumable, DPOTrainer):
             reference = self._logps(self.ref_model, inputs)
         chosen, rejected = self._logps(model, inputs) - reference
         lengths = inputs["completion_mask"].sum(-1).view(2, -1)
-        loss, row = preference_loss(chosen, rejected, lengths, self.settings.beta, self.settings.loss)
+        loss, row = preference_loss(
+            chosen, rejected, lengths, self.settings.beta, self.settings.loss
+        )
         self._rows.append(row)
         return loss
 
@@ -95,7 +124,10 @@ class PreferenceTrainer(Resumable, DPOTrainer):
         """Writes one row of metrics.csv per step, without TRL's own metrics."""
         if "loss" not in logs:  # the last call is a summary
             return
-        self.add(logs, {**pd.DataFrame(self._rows).mean(), "seconds": round(time.monotonic() - self.began, 2)})
+        self.add(
+            logs,
+            {**pd.DataFrame(self._rows).mean(), "seconds": round(time.monotonic() - self.began, 2)},
+        )
         self._rows.clear()
 
 
@@ -107,16 +139,22 @@ def train_preference(
     eval_problems: Dataset,
     prompt_style: str = "free",
 ) -> None:
-    """Trains on `pairs` (chosen, rejected, and either nums and target or a prompt) in the order of `schedule`, and
-    saves the policy in `folder`/checkpoint. An interrupted run resumes from `folder`/trainer. Raises ValueError if
-    there are no pairs."""
+    """Trains on `pairs` (chosen, rejected, and either nums and target or a prompt) in the order of
+    `schedule`, and saves the policy in `folder`/checkpoint. An interrupted run resumes from
+    `folder`/trainer. Raises ValueError if there are no pairs."""
     if not len(pairs):
-        raise ValueError("there is no pair to learn from: no problem has both a correct and an incorrect completion")
+        raise ValueError(
+            "there is no pair to learn from: no problem has both a correct and an incorrect completion"
+        )
     folder, (model, tokenizer) = Path(folder), policy
     disable_progress_bars()  # TRL shows one for every step of preparing the rows
     if "prompt" not in pairs.column_names:
-        pairs = pairs.map(lambda row: {"prompt": render_prompt(row["nums"], row["target"], prompt_style)})
+        pairs = pairs.map(
+            lambda row: {"prompt": render_prompt(row["nums"], row["target"], prompt_style)}
+        )
     order = schedule(len(pairs), settings.steps * settings.batch_size, settings.seed)
     rows = pairs.select_columns(["prompt", "chosen", "rejected"]).select(order)
-    trainer = PreferenceTrainer(model, tokenizer, rows, folder, settings, eval_problems, prompt_style)
+    trainer = PreferenceTrainer(
+        model, tokenizer, rows, folder, settings, eval_problems, prompt_style
+    )
     trainer.fit(folder, settings.steps, settings.loss.upper(), ("loss", "margin"))

@@ -1,20 +1,24 @@
 """RLOO on transformers' Trainer.
 
-One update can be read from top to bottom in `RLOOTrainer`, beginning with `training_step`. The optimiser, its schedule,
-clipping and checkpoints are Trainer's, and the fused log-probabilities are TRL's.
+One update can be read from top to bottom in `RLOOTrainer`, beginning with `training_step`. The
+optimiser, its schedule, clipping and checkpoints are Trainer's, and the fused log-probabilities are
+TRL's.
 
 It departs from textbook RLOO (Ahmadian et al., 2024) in these points:
 
-* The gradient of a rollout is scaled by the truncated importance weight of the whole sequence, policy over sampler
-  (paper `ast`, Eq. 3). It is 1 up to rounding, unless several updates share their rollouts (`num_iterations`). On a
-  GPU both compute logits in bfloat16, and the rounding of a long completion's tokens adds up.
+* The gradient of a rollout is scaled by the truncated importance weight of the whole sequence,
+  policy over sampler (paper `ast`, Eq. 3). It is 1 up to rounding, unless several updates share
+  their rollouts (`num_iterations`). On a GPU both compute logits in bfloat16, and the rounding of a
+  long completion's tokens adds up.
 * The KL penalty and the entropy bonus are terms of the loss (means per token), not of the reward.
-* Token log-probabilities are summed, not averaged over the length. Completions cut at the cap count like all others.
-* Advantages are not divided by the group's standard deviation, unless `advantage` says so. There is no PPO clipping.
-* A token's log-probability can have a weight; the importance weight, the entropy and the KL ignore it.
-* A rollout can pay a price for its length, `length_price` times its share of the cap, with its own leave-one-out
-  baseline.
-"""
+* Token log-probabilities are summed, not averaged over the length. Completions cut at the cap count
+  like all others.
+* Advantages are not divided by the group's standard deviation, unless `advantage` says so. There is
+  no PPO clipping.
+* A token's log-probability can have a weight; the importance weight, the entropy and the KL ignore
+  it.
+* A rollout can pay a price for its length, `length_price` times its share of the cap, with its own
+  leave-one-out baseline."""
 
 import copy
 import math
@@ -41,16 +45,17 @@ from lib.learn.settings import RLOOSettings
 from lib.learn.trainer import Policy, Resumable, arguments, schedule
 from lib.rewards import Reward, score_group
 
-TokenWeights = Callable[[list[int]], Sequence[float]]  # a completion's token ids -> one weight per token
+# a completion's token ids -> one weight per token
+TokenWeights = Callable[[list[int]], Sequence[float]]
 
 
 class RLOOTrainer(Resumable):
     """RLOO of paper `ast`: our rollouts and `rloo_loss` in transformers' Trainer.
 
-    `train_problems` are those of the whole run in order, `settings.problems_per_step` per update; a `curriculum` draws
-    its own problems instead. The verifier of `prompt_style` measures accuracy. The frozen reference policy is a copy of
-    the policy as it is given here, read at the policy's temperature; there is none if kl_coef is 0.
-    """
+    `train_problems` are those of the whole run in order, `settings.problems_per_step` per update; a
+    `curriculum` draws its own problems instead. The verifier of `prompt_style` measures accuracy.
+    The frozen reference policy is a copy of the policy as it is given here, read at the policy's
+    temperature; there is none if kl_coef is 0."""
 
     def __init__(
         self,
@@ -67,9 +72,20 @@ class RLOOTrainer(Resumable):
         token_weights: TokenWeights | None = None,
         curriculum: Curriculum | None = None,
     ):
-        self.settings, self.reward, self.curriculum, self.token_weights = settings, reward, curriculum, token_weights
-        self.prompt_style, self.eval_problems, self.eval_rewards = prompt_style, eval_problems, eval_rewards or {}
-        self.reference = copy.deepcopy(model).eval().requires_grad_(False) if settings.kl_coef else None
+        self.settings, self.reward, self.curriculum, self.token_weights = (
+            settings,
+            reward,
+            curriculum,
+            token_weights,
+        )
+        self.prompt_style, self.eval_problems, self.eval_rewards = (
+            prompt_style,
+            eval_problems,
+            eval_rewards or {},
+        )
+        self.reference = (
+            copy.deepcopy(model).eval().requires_grad_(False) if settings.kl_coef else None
+        )
         add_fused_lm_head(model, settings.temperature, outputs=("log_probs", "entropy"))
         config = TrainingArguments(  # one step of Trainer is one of our updates
             **arguments(folder, settings),
@@ -82,7 +98,11 @@ class RLOOTrainer(Resumable):
             remove_unused_columns=False,
         )
         super().__init__(
-            model, args=config, data_collator=list, train_dataset=train_problems, processing_class=tokenizer
+            model,
+            args=config,
+            data_collator=list,
+            train_dataset=train_problems,
+            processing_class=tokenizer,
         )
         if self.reference is not None:
             add_fused_lm_head(self.reference.to(self.model.device), settings.temperature)
@@ -91,37 +111,56 @@ class RLOOTrainer(Resumable):
     # --- an update, from top to bottom ---
 
     def training_step(self, model, inputs: list[dict], num_items_in_batch=None) -> torch.Tensor:
-        """Computes the gradient of an update on the problems `inputs`, and returns the loss. Trainer then clips the
-        gradient, takes a step of AdamW, and calls `log`."""
-        self._seconds, self._scored = {"seconds_generation": 0.0, "seconds_reward": 0.0}, time.perf_counter()
-        if self.state.global_step % self.settings.num_iterations == 0:  # else on the last rollouts once more
+        """Computes the gradient of an update on the problems `inputs`, and returns the loss.
+        Trainer then clips the gradient, takes a step of AdamW, and calls `log`."""
+        self._seconds, self._scored = (
+            {"seconds_generation": 0.0, "seconds_reward": 0.0},
+            time.perf_counter(),
+        )
+        # else on the last rollouts once more
+        if self.state.global_step % self.settings.num_iterations == 0:
             # 1. Take the next problems of the run's order, or those that the curriculum draws
             batch = problems(pd.DataFrame(inputs))
             if self.curriculum:
-                batch = self.curriculum.draw(self.settings.problems_per_step, self.state.global_step)
+                batch = self.curriculum.draw(
+                    self.settings.problems_per_step, self.state.global_step
+                )
             # 2. to 5. Draw rollouts, score them, and arrange them in micro-batches
             self._rollouts(batch)
         # 6. The gradient
         return self._differentiate(model.train())
 
     def _rollouts(self, batch: list[Problem]) -> None:
-        """Samples a group of rollouts per problem, scores it, and arranges all rollouts for the gradient."""
+        """Samples a group of rollouts per problem, scores it, and arranges all rollouts for the
+        gradient."""
         settings, k, start = self.settings, self.settings.group_size, time.perf_counter()
         # 2. Sample
         prompts, out = self._draw(batch)
         sampling_end = time.perf_counter()
         # 3. Score one group at a time, since some rewards compare the completions of a problem
         texts = self.processing_class.batch_decode(out.ids, skip_special_tokens=True)
-        scores = [score_group(self.reward, texts[i * k : i * k + k], problem) for i, problem in enumerate(batch)]
-        correct = torch.tensor([self.is_correct(text, batch[i // k]) for i, text in enumerate(texts)]).view(-1, k)
-        # 4. Compare each rollout with its group, which gives the advantages, (problems, K); apart from its reward, each
-        #    pays for its tokens, also compared with those of its group
+        scores = [
+            score_group(self.reward, texts[i * k : i * k + k], problem)
+            for i, problem in enumerate(batch)
+        ]
+        correct = torch.tensor(
+            [self.is_correct(text, batch[i // k]) for i, text in enumerate(texts)]
+        ).view(-1, k)
+        # 4. Compare each rollout with its group, which gives the advantages, (problems, K); apart
+        #    from its reward, each pays for its tokens, also compared with those of its group
         rewards = torch.tensor([[score.total for score in group] for group in scores])
         lengths = torch.tensor([float(len(ids)) for ids in out.ids]).view(-1, k)
-        advantages = ADVANTAGES[settings.advantage](rewards, correct, settings.pass_k, settings.focal_gamma)
-        advantages = advantages - settings.length_price * leave_one_out(lengths / settings.max_tokens)
+        advantages = ADVANTAGES[settings.advantage](
+            rewards, correct, settings.pass_k, settings.focal_gamma
+        )
+        advantages = advantages - settings.length_price * leave_one_out(
+            lengths / settings.max_tokens
+        )
         self._scored = time.perf_counter()
-        self._seconds = {"seconds_generation": sampling_end - start, "seconds_reward": self._scored - sampling_end}
+        self._seconds = {
+            "seconds_generation": sampling_end - start,
+            "seconds_reward": self._scored - sampling_end,
+        }
         parts = pd.DataFrame([score.parts for group in scores for score in group]).mean()
         self._sampled = {
             "reward": rewards.mean().item(),
@@ -133,19 +172,22 @@ class RLOOTrainer(Resumable):
         }
         if self.curriculum:
             signals = (advantages.abs(), correct.float())
-            self._sampled |= self.curriculum.learn(*(values.mean(-1).tolist() for values in signals))
+            self._sampled |= self.curriculum.learn(
+                *(values.mean(-1).tolist() for values in signals)
+            )
         self._lay_out(prompts, out, advantages.flatten().to(self.model.device))
 
     def _lay_out(self, prompts: list[list[int]], out: Rollouts, advantages: torch.Tensor) -> None:
-        """Arranges the rollouts that have a gradient in micro-batches, sorted by length to save padding.
+        """Arranges the rollouts that have a gradient in micro-batches, sorted by length to save
+        padding.
 
-        The tensors of a micro-batch have the names of the arguments of `rloo_loss`, and in addition prompt (B,), an
-        index of `_prompts`; ids, the tokens that are read; and labels, the completion, both (B, T). All are padded on
-        the right, and column t belongs to the prediction of the completion's token t.
-        """
+        The tensors of a micro-batch have the names of the arguments of `rloo_loss`, and in addition
+        prompt (B,), an index of `_prompts`; ids, the tokens that are read; and labels, the
+        completion, both (B, T). All are padded on the right, and column t belongs to the prediction
+        of the completion's token t."""
         k, device = self.settings.group_size, self.model.device
-        # 5. Read each prompt once for its whole group. Its last token is read with each completion, because it predicts
-        #    the completion's first token
+        # 5. Read each prompt once for its whole group. Its last token is read with each completion,
+        #    because it predicts the completion's first token
         self._prompts = {"ids": self._padded(ids[:-1] for ids in prompts)}
         self._prompts["attention"] = self._padded([1] * (len(ids) - 1) for ids in prompts)
         with torch.no_grad():
@@ -164,40 +206,56 @@ class RLOOTrainer(Resumable):
                 "sampler_logps": self._padded(out.logprobs[i] for i in indices),
                 "advantages": advantages[indices],
                 "row_weights": torch.tensor(weights[selection], dtype=torch.float32, device=device),
-                "ref_weights": torch.tensor(ref_weights[selection], dtype=torch.float32, device=device),
+                "ref_weights": torch.tensor(
+                    ref_weights[selection], dtype=torch.float32, device=device
+                ),
                 "samples": len(lengths),
                 "tokens": lengths.sum(),
             }
             if self.token_weights is not None:
-                batch["token_weights"] = self._padded(self.token_weights(out.ids[i]) for i in indices).float()
-            if ref_kv is not None:  # it never changes, so it reads a rollout only once for all updates that share it
+                batch["token_weights"] = self._padded(
+                    self.token_weights(out.ids[i]) for i in indices
+                ).float()
+            # it never changes, so it reads a rollout only once for all updates that share it
+            if ref_kv is not None:
                 batch["ref_logps"] = self._reference_logps(ref_kv, batch)
             self._micro_batches.append(batch)
 
     def _differentiate(self, model) -> torch.Tensor:
         """Adds the gradient of the update's loss to the model's parameters, and returns the loss.
 
-        The micro-batches add up their gradients at the keys and values of the prompts, which are detached from the
-        model. Backward passes through the prompts at the end carry these gradients into the model.
-        """
-        coefficients = {name: getattr(self.settings, name) for name in ("importance_cap", "entropy_coef", "kl_coef")}
+        The micro-batches add up their gradients at the keys and values of the prompts, which are
+        detached from the model. Backward passes through the prompts at the end carry these
+        gradients into the model."""
+        coefficients = {
+            name: getattr(self.settings, name)
+            for name in ("importance_cap", "entropy_coef", "kl_coef")
+        }
         # 6a. Read the prompts; their keys and values become leaves of the graph
         with torch.no_grad():
             leaves = self._read_prompts(model)
         for leaf in leaves:
             leaf.requires_grad_()
-        # 6b. log pi, loss and gradient of each micro-batch; their metrics add up to those of the update
+        # 6b. log pi, loss and gradient of each micro-batch; their metrics add up to those of the
+        # update
         self._row, total = dict(self._sampled), torch.zeros((), device=model.device)
         for batch in self._micro_batches:
             logps, entropies = self._logps(model, leaves, batch)
-            terms = {name: value for name, value in batch.items() if name not in ("prompt", "ids", "labels")}
+            terms = {
+                name: value
+                for name, value in batch.items()
+                if name not in ("prompt", "ids", "labels")
+            }
             loss, metrics = rloo_loss(logps, entropies, **coefficients, **terms)
             self.accelerator.backward(loss)
             total += loss.detach()
             for name, value in metrics.items():
                 previous = self._row.get(name, 0.0)
-                self._row[name] = max(previous, value) if name == "importance_max" else previous + value
-        # 6c. Carry the gradients of keys and values through the prompts, a micro-batch of prompts at a time
+                self._row[name] = (
+                    max(previous, value) if name == "importance_max" else previous + value
+                )
+        # 6c. Carry the gradients of keys and values through the prompts, a micro-batch of prompts
+        # at a time
         for start in range(0, len(self._prompts["ids"]), self.settings.micro_batch):
             chunk = slice(start, start + self.settings.micro_batch)
             gradients = [leaf.grad[chunk] for leaf in leaves]  # pyright: ignore[reportOptionalSubscript]
@@ -216,10 +274,12 @@ class RLOOTrainer(Resumable):
     # --- the parts of an update ---
 
     def _draw(self, batch: list[Problem]) -> tuple[list[list[int]], Rollouts]:
-        """The prompts of the problems as token ids, and a group of rollouts for each. The step alone sets the seed, so
-        a resumed run draws what an uninterrupted one would have drawn."""
+        """The prompts of the problems as token ids, and a group of rollouts for each. The step
+        alone sets the seed, so a resumed run draws what an uninterrupted one would have drawn."""
         settings, tokenizer = self.settings, self.processing_class
-        prompts = [tokenizer(render_prompt(p.nums, p.target, self.prompt_style)).input_ids for p in batch]
+        prompts = [
+            tokenizer(render_prompt(p.nums, p.target, self.prompt_style)).input_ids for p in batch
+        ]
         seed = settings.seed * 1_000_003 + self.state.global_step
         generator = torch.Generator(self.model.device).manual_seed(seed)
         sampling = Sampling(temperature=settings.temperature, max_tokens=settings.max_tokens)
@@ -227,10 +287,14 @@ class RLOOTrainer(Resumable):
         return prompts, ENGINES[settings.engine](self.model, *asked)
 
     def _differentiated(self, advantages: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Which rollouts have a gradient, in ascending order: all whose advantage (N,) is not 0, and a random share of
-        the others, drawn from [seed, step]. Also how many rollouts each of these represents in entropy and metrics, and
-        how many in KL (if 0, the reference does not read it), so that weighted sums are unbiased."""
-        settings, rng = self.settings, np.random.default_rng([self.settings.seed, self.state.global_step])
+        """Which rollouts have a gradient, in ascending order: all whose advantage (N,) is not 0,
+        and a random share of the others, drawn from [seed, step]. Also how many rollouts each of
+        these represents in entropy and metrics, and how many in KL (if 0, the reference does not
+        read it), so that weighted sums are unbiased."""
+        settings, rng = (
+            self.settings,
+            np.random.default_rng([self.settings.seed, self.state.global_step]),
+        )
         live, idle = np.flatnonzero(advantages), rng.permutation(np.flatnonzero(advantages == 0))
         idle = idle[: math.ceil(settings.idle_share * len(idle))]
         weights = np.ones(len(advantages))
@@ -243,26 +307,31 @@ class RLOOTrainer(Resumable):
 
     def _padded(self, rows: Iterable) -> torch.Tensor:
         """Rows of numbers, padded on the right with 0 to the length of the longest row."""
-        return pad_sequence([torch.as_tensor(row) for row in rows], batch_first=True).to(self.model.device)
+        return pad_sequence([torch.as_tensor(row) for row in rows], batch_first=True).to(
+            self.model.device
+        )
 
     def _read_prompts(self, model, selection: slice = slice(None)) -> list[torch.Tensor]:
-        """The keys and values of every layer for the update's prompts without their last tokens, each of shape
-        (prompts, heads, P, width)."""
+        """The keys and values of every layer for the update's prompts without their last tokens,
+        each of shape (prompts, heads, P, width)."""
         ids, attention = self._prompts["ids"][selection], self._prompts["attention"][selection]
         with self.accelerator.autocast():
             cache = model.base_model(ids, attention_mask=attention, use_cache=True)
-        return [part for layer in cache.past_key_values.layers for part in (layer.keys, layer.values)]
+        return [
+            part for layer in cache.past_key_values.layers for part in (layer.keys, layer.values)
+        ]
 
     def _logps(self, model, prompt_kv: list[torch.Tensor], rows: dict) -> tuple[torch.Tensor, Any]:
-        """log pi of completions, and their entropies unless the model is the reference, both (B, T). `prompt_kv`: the
-        keys and values of all prompts."""
+        """log pi of completions, and their entropies unless the model is the reference, both (B,
+        T). `prompt_kv`: the keys and values of all prompts."""
         cache = [part[rows["prompt"]] for part in prompt_kv]
         prompt_mask, mask = self._prompts["attention"][rows["prompt"]], rows["mask"].long()
         with self.accelerator.autocast():
             out = model(
                 rows["ids"],
                 attention_mask=torch.cat([prompt_mask, mask], 1),
-                position_ids=prompt_mask.sum(-1, keepdim=True) + torch.arange(mask.shape[1], device=mask.device),
+                position_ids=prompt_mask.sum(-1, keepdim=True)
+                + torch.arange(mask.shape[1], device=mask.device),
                 past_key_values=DynamicCache(zip(cache[::2], cache[1::2], strict=True)),
                 shift_labels=rows["labels"].masked_fill(mask == 0, -100),
                 fused_lm_head=True,
@@ -270,7 +339,8 @@ class RLOOTrainer(Resumable):
         return out.log_probs, out.entropy
 
     def _reference_logps(self, ref_kv: list[torch.Tensor], batch: dict) -> torch.Tensor:
-        """ref_logps (B, T): log pi of the frozen reference for rows whose weight in KL is not 0, and 0 for others."""
+        """ref_logps (B, T): log pi of the frozen reference for rows whose weight in KL is not 0,
+        and 0 for others."""
         result, selected = torch.zeros_like(batch["sampler_logps"]), batch["ref_weights"] > 0
         if selected.any():
             longest = int(batch["mask"][selected].sum(-1).max())
@@ -299,20 +369,29 @@ class RLOOTrainer(Resumable):
 
 
 def train_rloo(
-    policy: Policy, train_problems: Dataset, reward: Reward, folder: str | Path, settings: RLOOSettings, **options
+    policy: Policy,
+    train_problems: Dataset,
+    reward: Reward,
+    folder: str | Path,
+    settings: RLOOSettings,
+    **options,
 ) -> None:
-    """Trains on `train_problems` (columns nums, target) with `reward`, and saves the policy in `folder`/checkpoint.
+    """Trains on `train_problems` (columns nums, target) with `reward`, and saves the policy in
+    `folder`/checkpoint.
 
-    metrics.csv has one row per step; notebooks/README.md explains its columns. `options` are those of RLOOTrainer. An
-    interrupted run resumes from `folder`/trainer.
-    """
+    metrics.csv has one row per step; notebooks/README.md explains its columns. `options` are those
+    of RLOOTrainer. An interrupted run resumes from `folder`/trainer."""
     folder, (model, tokenizer) = Path(folder), policy
     batches = settings.steps // settings.num_iterations
     order = schedule(len(train_problems), batches * settings.problems_per_step, settings.seed)
-    order = order.reshape(batches, -1).repeat(settings.num_iterations, axis=0).flatten()  # updates that share rollouts
+    # updates that share rollouts
+    order = order.reshape(batches, -1).repeat(settings.num_iterations, axis=0).flatten()
     run_problems = train_problems.select_columns(["nums", "target"]).select(order)
     trainer = RLOOTrainer(model, tokenizer, run_problems, reward, folder, settings, **options)
-    longest = max((render_prompt(p.nums, p.target, trainer.prompt_style) for p in problems(run_problems)), key=len)
+    longest = max(
+        (render_prompt(p.nums, p.target, trainer.prompt_style) for p in problems(run_problems)),
+        key=len,
+    )
     length = len(tokenizer(longest).input_ids) + settings.max_tokens
     vllm_share = MEMORY_SHARE * (settings.engine == "vllm" and torch.cuda.is_available())
     remedy = "lower micro_batch or max_tokens"

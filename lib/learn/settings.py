@@ -1,8 +1,9 @@
-"""The parameters of the notebooks: the bounds of each, and the conditions that those of a trainer must meet together.
+"""The parameters of the notebooks: the bounds of each, and the conditions that those of a trainer
+must meet together.
 
-The type of a field states its bounds, and the comment after it its meaning. Trainers' parameters have no defaults here;
-their values are set in the notebook's parameters cell. Nothing in this file needs torch.
-"""
+The type of a field states its bounds, and the comment after it its meaning. Trainers' parameters
+have no defaults here; their values are set in the notebook's parameters cell. Nothing in this file
+needs torch."""
 
 import re
 from collections.abc import Mapping
@@ -17,19 +18,23 @@ from lib.files import nearest
 Count = Annotated[int, Field(ge=1, le=10**6)]
 Whole = Annotated[int, Field(ge=0, le=10**6)]
 Tokens = Annotated[int, Field(ge=1, le=8192)]
-Group = Annotated[int, Field(ge=2, le=10**5)]  # leave-one-out needs at least one other rollout of the problem
+# leave-one-out needs at least one other rollout of the problem
+Group = Annotated[int, Field(ge=2, le=10**5)]
 Positive = Annotated[float, Field(gt=0, le=1e6)]  # all bounds are finite, which excludes nan
 Weight = Annotated[float, Field(ge=0, le=1e6)]
 Share = Annotated[float, Field(ge=0, le=1)]
 Part = Annotated[float, Field(gt=0, le=1)]  # a share that must not be 0
-Temperature = Annotated[float, Field(ge=0.01, le=1e6)]  # logits are divided by it, and must stay finite
+# logits are divided by it, and must stay finite
+Temperature = Annotated[float, Field(ge=0.01, le=1e6)]
 OrGreedy = Temperature | Annotated[float, Field(ge=0, le=0)]  # 0 takes the most probable token
 Engine = Literal["transformers", "vllm"]  # keys of lib.learn.generation.ENGINES
-Advantage = Literal["leave_one_out", "pass_at_k", "max_rl", "grpo", "f_grpo"]  # keys of lib.learn.losses.ADVANTAGES
+# keys of lib.learn.losses.ADVANTAGES
+Advantage = Literal["leave_one_out", "pass_at_k", "max_rl", "grpo", "f_grpo"]
 
 
 class Settings(BaseModel):
-    """Base of the settings. Raises ValueError with a sentence for each value that is out of bounds."""
+    """Base of the settings. Raises ValueError with a sentence for each value that is out of
+    bounds."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
@@ -37,11 +42,14 @@ class Settings(BaseModel):
         try:
             super().__init__(**values)
         except ValidationError as error:
-            raise ValueError(f"{type(self).__name__}: {explain(error, type(self).model_fields)}") from error
+            raise ValueError(
+                f"{type(self).__name__}: {explain(error, type(self).model_fields)}"
+            ) from error
 
     @classmethod
     def of(cls, parameters: Mapping[str, Any]) -> Self:
-        """The settings among a notebook's parameters: `RLOOSettings.of(globals())`. Raises ValueError."""
+        """The settings among a notebook's parameters: `RLOOSettings.of(globals())`. Raises
+        ValueError."""
         return cls(**{name: parameters[name] for name in cls.model_fields if name in parameters})
 
     @classmethod
@@ -61,10 +69,10 @@ class Sampling(Settings):
 
 @dataclass(frozen=True, kw_only=True, config=ConfigDict(extra="forbid", strict=True))
 class SearchSettings:
-    """The budget B/K, how tags are drawn, and the value of Eq. 10: rerank is none, executor, binary or soft
-    (`lib.game.mdp.q_values`) or learned (`lib.learn.search.learned_values`), and `weight` is lambda. cascade: several
-    budgets in place of B/K, until a game is won; "16 x 1/1, 16/16" is sixteen single games, one after the other, and
-    then a search."""
+    """The budget B/K, how tags are drawn, and the value of Eq. 10: rerank is none, executor, binary
+    or soft (`lib.game.mdp.q_values`) or learned (`lib.learn.search.learned_values`), and `weight`
+    is lambda. cascade: several budgets in place of B/K, until a game is won; "16 x 1/1, 16/16" is
+    sixteen single games, one after the other, and then a search."""
 
     beams: int = 16
     samples: int = 16
@@ -88,10 +96,19 @@ class SearchSettings:
         """B/K of each search, in order."""
         if not self.cascade:
             return [(self.beams, self.samples)]
-        matches = [re.fullmatch(r"(?:(\d+) x )?(\d+)/(\d+)", stage) for stage in self.cascade.split(", ")]
+        matches = [
+            re.fullmatch(r"(?:(\d+) x )?(\d+)/(\d+)", stage) for stage in self.cascade.split(", ")
+        ]
         if not all(matches):
-            raise ValueError(f"cascade={self.cascade!r} is not a list of budgets such as '16 x 1/1, 16/16'")
-        return [(int(match[2]), int(match[3])) for match in matches if match for _ in range(int(match[1] or 1))]
+            raise ValueError(
+                f"cascade={self.cascade!r} is not a list of budgets such as '16 x 1/1, 16/16'"
+            )
+        return [
+            (int(match[2]), int(match[3]))
+            for match in matches
+            if match
+            for _ in range(int(match[1] or 1))
+        ]
 
     @property
     def sampling(self) -> Sampling:
@@ -99,7 +116,8 @@ class SearchSettings:
 
 
 class Optimisation(Settings):
-    """What every trainer needs: AdamW, clipping, and how often the policy is evaluated and saved."""
+    """What every trainer needs: AdamW, clipping, and how often the policy is evaluated and
+    saved."""
 
     learning_rate: Positive
     weight_decay: Weight
@@ -115,7 +133,8 @@ class SFTSettings(Optimisation):
     epochs: Count
     batch_size: Count  # demonstrations per update
     warmup_steps: Whole  # updates
-    schedule: Literal["cosine", "linear", "constant"]  # of the learning rate, by its name in transformers
+    # of the learning rate, by its name in transformers
+    schedule: Literal["cosine", "linear", "constant"]
     end_token: bool  # whether the end token of a completion is learned
     log_every: Count  # updates between two rows of metrics.csv
 
@@ -123,14 +142,17 @@ class SFTSettings(Optimisation):
     def fits(self) -> Self:
         for name in ("eval_every", "save_every"):
             if getattr(self, name) % self.log_every:
-                raise ValueError(f"{name}={getattr(self, name)} is not a multiple of log_every={self.log_every}")
+                raise ValueError(
+                    f"{name}={getattr(self, name)} is not a multiple of log_every={self.log_every}"
+                )
         return self
 
 
 class RLOOSettings(Optimisation):
-    """Hyperparameters of RLOO. The policy is the model at `temperature`, both in sampling and in the loss. To save
-    time, entropy and KL use only a random `idle_share` of the rollouts whose advantage is 0, and KL only a random
-    `reference_share` of what is left; both are reweighted, so they stay unbiased."""
+    """Hyperparameters of RLOO. The policy is the model at `temperature`, both in sampling and in
+    the loss. To save time, entropy and KL use only a random `idle_share` of the rollouts whose
+    advantage is 0, and KL only a random `reference_share` of what is left; both are reweighted, so
+    they stay unbiased."""
 
     steps: Count  # updates
     problems_per_step: Count
@@ -139,9 +161,12 @@ class RLOOSettings(Optimisation):
     max_tokens: Tokens  # cap of a rollout
     temperature: Temperature
     engine: Engine  # the engine that draws the rollouts
-    warmup_steps: Whole  # first updates, over which the learning rate rises from 0, which is that of the first update
-    decay_steps: Whole  # last updates, over which it falls, to 1 / decay_steps of learning_rate in the last one
-    average_from: Whole  # the policy is the mean of the weights from this update on; 0: the last weights
+    # first updates, over which the learning rate rises from 0, which is that of the first update
+    warmup_steps: Whole
+    # last updates, over which it falls, to 1 / decay_steps of learning_rate in the last one
+    decay_steps: Whole
+    # the policy is the mean of the weights from this update on; 0: the last weights
+    average_from: Whole
     importance_cap: Positive  # cap of the importance weight of a rollout
     entropy_coef: Weight
     kl_coef: Weight  # coefficient of the KL per token to the policy from which training starts
@@ -157,11 +182,16 @@ class RLOOSettings(Optimisation):
     def fits(self) -> Self:
         most = self.group_size - 1 if self.advantage == "pass_at_k" else 1
         if self.pass_k > most:
-            raise ValueError(f"pass_k={self.pass_k}: {self.advantage} in groups of {self.group_size} takes 1 to {most}")
+            raise ValueError(
+                f"pass_k={self.pass_k}: {self.advantage} in groups of {self.group_size} takes 1 to {most}"
+            )
         if self.warmup_steps + self.decay_steps > self.steps or self.average_from > self.steps:
             ends = f"warmup_steps={self.warmup_steps} and decay_steps={self.decay_steps}"
-            raise ValueError(f"steps={self.steps} cannot hold {ends}, or end before average_from={self.average_from}")
-        if self.steps % self.num_iterations or self.save_every % self.num_iterations:  # batches of rollouts are whole
+            raise ValueError(
+                f"steps={self.steps} cannot hold {ends}, or end before average_from={self.average_from}"
+            )
+        # batches of rollouts are whole
+        if self.steps % self.num_iterations or self.save_every % self.num_iterations:
             multiples = f"steps={self.steps} and save_every={self.save_every}"
             raise ValueError(f"num_iterations={self.num_iterations} does not divide {multiples}")
         return self
@@ -178,12 +208,17 @@ class PreferenceSettings(Optimisation):
 
 
 TRAINERS = (Sampling, SFTSettings, RLOOSettings, PreferenceSettings)
-OTHERS: dict[str, Any] = {  # all other parameters of the notebooks; their parameters cells say what each means
-    **dict.fromkeys(["problems", "demonstrations", "eval_demonstrations", "batch", "together"], Count),
+# all other parameters of the notebooks; their parameters cells say what each means
+OTHERS: dict[str, Any] = {
+    **dict.fromkeys(
+        ["problems", "demonstrations", "eval_demonstrations", "batch", "together"], Count
+    ),
     **dict.fromkeys(["most_pairs", "hard_weight"], Count),
     **dict.fromkeys(["rows", "width", "shards", "threads", "worked_lines", "test_lines"], Count),
     **dict.fromkeys(["train_rows", "train_5num_rows", "train_low_rows"], Count),
-    **dict.fromkeys(["heldout_rows", "heldout_small_rows", "validation_rows", "validation_small_rows"], Count),
+    **dict.fromkeys(
+        ["heldout_rows", "heldout_small_rows", "validation_rows", "validation_small_rows"], Count
+    ),
     **dict.fromkeys(["test_rows", "level_rows", "sealed_rows", "sealed_restarts_rows"], Count),
     **dict.fromkeys(["limit", "skip", "five_numbers", "most_failures"], Whole),
     **dict.fromkeys(["updates", "replicates", "eval_problems", "trained", "followed"], Whole),
@@ -197,7 +232,8 @@ OTHERS: dict[str, Any] = {  # all other parameters of the notebooks; their param
     "nums": list[Count],
     "numbers": Annotated[int, Field(ge=3, le=4)],  # of the problems of training set 3to4
     "hidden": Annotated[int, Field(ge=8, le=4096, multiple_of=8)],  # four heads of an even width
-    "samples": Count | list | str,  # completions of a problem; in studies, the folders of samples that they read
+    # completions of a problem; in studies, the folders of samples that they read
+    "samples": Count | list | str,
     "mixture": dict[str, Share],
     "source": Literal["generated", "hub"],
     "objective": Literal["expected", "pass2", "pass4", "pass16", "upto3", "upto15", "log", "rloo"],
@@ -219,10 +255,12 @@ PARAMETERS = _parameter_bounds()
 
 
 def explain(error: ValidationError, known: Mapping[str, Any]) -> str:
-    """One sentence for each parameter that pydantic refuses; an unknown one gets the nearest of the `known` names."""
+    """One sentence for each parameter that pydantic refuses; an unknown one gets the nearest of the
+    `known` names."""
     sentences: dict[Any, str] = {}
     for detail in error.errors():
-        name = detail["loc"][0] if detail["loc"] else ""  # "" for parameters that do not fit together
+        # "" for parameters that do not fit together
+        name = detail["loc"][0] if detail["loc"] else ""
         sentence = detail["msg"].removeprefix("Value error, ")
         if detail["type"] == "missing":
             sentence = f"{name} is missing: the parameters cell lacks it"
@@ -235,7 +273,8 @@ def explain(error: ValidationError, known: Mapping[str, Any]) -> str:
 
 
 def _as_text(name: str, detail: Mapping[str, Any]) -> str:
-    """How papermill passes a value that arrived as a text and should be something else; "" in any other case."""
+    """How papermill passes a value that arrived as a text and should be something else; "" in any
+    other case."""
     ways = {"bool_type": f"-p {name} True, or False", "dict_type": f"-y '{{{name}: {{tau: 2}}}}'"}
     if not isinstance(detail["input"], str) or detail["type"] not in ways:
         return ""

@@ -32,8 +32,9 @@ class _SFTTrainer(Resumable, SFTTrainer):
 
 
 def batches_by_length(lengths: np.ndarray, batch_size: int, epochs: int, seed: int) -> np.ndarray:
-    """An order of rows with random batches of `batch_size` rows of similar lengths. Each epoch is a random permutation,
-    sorted by length within pools of 32 batches. Rows that do not fill a last batch are left out."""
+    """An order of rows with random batches of `batch_size` rows of similar lengths. Each epoch is a
+    random permutation, sorted by length within pools of 32 batches. Rows that do not fill a last
+    batch are left out."""
     rng, batches, pool = np.random.default_rng(seed), [], 32 * batch_size
     for _ in range(epochs):
         permutation = rng.permutation(len(lengths))[: len(lengths) // batch_size * batch_size]
@@ -45,40 +46,50 @@ def batches_by_length(lengths: np.ndarray, batch_size: int, epochs: int, seed: i
 
 
 def tokenized(rows: Dataset, tokenizer, end_token: bool) -> Dataset:
-    """Rows input_ids and completion_mask (1 on the tokens that are learned) of rows prompt, completion. `end_token`:
-    whether the end token follows each completion."""
+    """Rows input_ids and completion_mask (1 on the tokens that are learned) of rows prompt,
+    completion. `end_token`: whether the end token follows each completion."""
 
     def tokens(row: dict) -> dict:
         prompt = tokenizer(row["prompt"]).input_ids
-        completion = tokenizer(row["completion"], add_special_tokens=False).input_ids  # which adds no BOS here
+        # which adds no BOS here
+        completion = tokenizer(row["completion"], add_special_tokens=False).input_ids
         completion += [tokenizer.eos_token_id] * end_token
-        return {"input_ids": prompt + completion, "completion_mask": [0] * len(prompt) + [1] * len(completion)}
+        return {
+            "input_ids": prompt + completion,
+            "completion_mask": [0] * len(prompt) + [1] * len(completion),
+        }
 
     return rows.map(tokens, remove_columns=rows.column_names)
 
 
 def fitting(rows: Dataset, context: int) -> Dataset:
-    """The tokenized rows of at most `context` tokens, the most that the model reads: a longer one would be cut, and its
-    answer and end token with it. Prints how many are left out. Raises ValueError if none remains."""
+    """The tokenized rows of at most `context` tokens, the most that the model reads: a longer one
+    would be cut, and its answer and end token with it. Prints how many are left out. Raises
+    ValueError if none remains."""
     keep = [i for i, ids in enumerate(rows["input_ids"]) if len(ids) <= context]
     if len(keep) < len(rows):
         lost = f"{len(rows) - len(keep):,} of {len(rows):,} demonstrations are longer than the context of {context:,}"
         if not keep:
-            raise ValueError(f"{lost} tokens: take a base model with a longer context, or another design")
+            raise ValueError(
+                f"{lost} tokens: take a base model with a longer context, or another design"
+            )
         print(f"{lost} tokens, and are left out", flush=True)
         return rows.select(keep)
     return rows
 
 
-def train_sft(policy: Policy, rows: Dataset, folder: str | Path, settings: SFTSettings, eval_rows: Dataset) -> None:
-    """Fine-tunes on `rows` (columns prompt, completion: text), and saves the policy in `folder`/checkpoint.
+def train_sft(
+    policy: Policy, rows: Dataset, folder: str | Path, settings: SFTSettings, eval_rows: Dataset
+) -> None:
+    """Fine-tunes on `rows` (columns prompt, completion: text), and saves the policy in
+    `folder`/checkpoint.
 
-    The loss is the mean over the tokens of completions, including the end token if `end_token` is set; prompts have no
-    loss. Rows that are longer than the model's context are left out. `eval_rows` are held back for eval_loss, which is
-    the mean of the means of batches, weighted by rows: it depends in its fourth digit on the micro-batch, and therefore
-    on the memory of the machine. An interrupted run resumes from `folder`/trainer. Raises ValueError for rows that do
-    not fill one batch.
-    """
+    The loss is the mean over the tokens of completions, including the end token if `end_token` is
+    set; prompts have no loss. Rows that are longer than the model's context are left out.
+    `eval_rows` are held back for eval_loss, which is the mean of the means of batches, weighted by
+    rows: it depends in its fourth digit on the micro-batch, and therefore on the memory of the
+    machine. An interrupted run resumes from `folder`/trainer. Raises ValueError for rows that do
+    not fill one batch."""
     folder, (model, tokenizer) = Path(folder), policy
     disable_progress_bars()  # TRL shows one for every step of preparing the rows
     context = model.config.max_position_embeddings
@@ -86,7 +97,9 @@ def train_sft(policy: Policy, rows: Dataset, folder: str | Path, settings: SFTSe
     rows = fitting(tokenized(rows, tokenizer, settings.end_token), context)
     eval_rows = fitting(tokenized(eval_rows, tokenizer, settings.end_token), context)
     if len(rows) < settings.batch_size:
-        raise ValueError(f"{len(rows)} demonstrations do not fill one batch of {settings.batch_size}")
+        raise ValueError(
+            f"{len(rows)} demonstrations do not fill one batch of {settings.batch_size}"
+        )
     lengths = np.array([len(ids) for ids in rows["input_ids"]])
     micro_batch = max_micro_batch(model, settings.batch_size, int(lengths.max()), reference=False)
     # 2. Configure TRL's trainer
@@ -106,12 +119,20 @@ def train_sft(policy: Policy, rows: Dataset, folder: str | Path, settings: SFTSe
         max_length=None,
     )
     trainer = _SFTTrainer(
-        model=model, args=config, train_dataset=rows, eval_dataset=eval_rows, processing_class=tokenizer
+        model=model,
+        args=config,
+        train_dataset=rows,
+        eval_dataset=eval_rows,
+        processing_class=tokenizer,
     )
-    trainer.check_memory(micro_batch, int(lengths.max()), False, "leave out the longest demonstrations")
+    trainer.check_memory(
+        micro_batch, int(lengths.max()), False, "leave out the longest demonstrations"
+    )
     # 3. Train, with completions of similar length in each batch
     order = batches_by_length(lengths, settings.batch_size, settings.epochs, settings.seed)
     trainer.train_dataset = trainer.train_dataset.select(order)
     if (updates := len(order) // settings.batch_size) < settings.warmup_steps:
-        print(f"warmup_steps={settings.warmup_steps} is above the {updates} updates: learning_rate is never reached")
+        print(
+            f"warmup_steps={settings.warmup_steps} is above the {updates} updates: learning_rate is never reached"
+        )
     trainer.fit(folder, updates, "SFT", ("loss", "token_accuracy"))

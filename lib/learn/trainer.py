@@ -1,9 +1,10 @@
-"""What our trainers share: checkpoints to resume from, metrics.csv, and the evaluation on held-out problems.
+"""What our trainers share: checkpoints to resume from, metrics.csv, and the evaluation on held-out
+problems.
 
-A run folder gets `metrics.csv`, `trainer/` (to resume from) and at the end `checkpoint/`. A run that was killed and is
-started again on a CPU gives the same metrics, except for the columns `seconds*`, and the same weights. On a GPU it
-takes the same problems and random numbers, but rounds differently.
-"""
+A run folder gets `metrics.csv`, `trainer/` (to resume from) and at the end `checkpoint/`. A run
+that was killed and is started again on a CPU gives the same metrics, except for the columns
+`seconds*`, and the same weights. On a GPU it takes the same problems and random numbers, but rounds
+differently."""
 
 import json
 import math
@@ -37,7 +38,9 @@ def schedule(count: int, draws: int, seed: int) -> np.ndarray:
 
 
 def _sizes(folder: Path) -> dict[str, int]:
-    return {path.name: path.stat().st_size for path in folder.iterdir() if path.name != "complete.json"}
+    return {
+        path.name: path.stat().st_size for path in folder.iterdir() if path.name != "complete.json"
+    }
 
 
 def _step(checkpoint: Path) -> int:
@@ -45,9 +48,13 @@ def _step(checkpoint: Path) -> int:
 
 
 def latest_checkpoint(folder: Path) -> Path | None:
-    """The newest complete `checkpoint-<step>` of `folder`; newer ones, cut off by a kill, are deleted. Folders with
-    other names, such as a copy made by hand, stay and do not count."""
-    ours = [path for path in folder.glob("checkpoint-*") if path.name.removeprefix("checkpoint-").isdecimal()]
+    """The newest complete `checkpoint-<step>` of `folder`; newer ones, cut off by a kill, are
+    deleted. Folders with other names, such as a copy made by hand, stay and do not count."""
+    ours = [
+        path
+        for path in folder.glob("checkpoint-*")
+        if path.name.removeprefix("checkpoint-").isdecimal()
+    ]
     for checkpoint in sorted(ours, key=_step, reverse=True):
         with suppress(OSError, ValueError):
             if json.loads((checkpoint / "complete.json").read_text()) == _sizes(checkpoint):
@@ -58,13 +65,15 @@ def latest_checkpoint(folder: Path) -> Path | None:
 
 
 class Resumable(transformers.Trainer):
-    """A trainer that resumes exactly. A checkpoint counts only when its last file has been written, `complete.json`
-    with the sizes of all other files. metrics.csv is written from the trainer's log, which is part of the checkpoint.
+    """A trainer that resumes exactly. A checkpoint counts only when its last file has been written,
+    `complete.json` with the sizes of all other files. metrics.csv is written from the trainer's
+    log, which is part of the checkpoint.
 
     The prompt style of a trainer with `eval_problems` must be a key of VERIFIERS.
     """
 
-    average: Any = None  # the mean of the weights, which is saved in their place, if a trainer keeps one
+    # the mean of the weights, which is saved in their place, if a trainer keeps one
+    average: Any = None
     args: Any  # Trainer's own types also allow None and much else
     model: Any
     processing_class: Any
@@ -75,20 +84,27 @@ class Resumable(transformers.Trainer):
     eval_rewards: dict[str, Reward]
 
     def __init__(self, *given, args, **options):
-        args._n_gpu = min(args.n_gpu, 1)  # Trainer would otherwise divide each batch between all visible GPUs
+        # Trainer would otherwise divide each batch between all visible GPUs
+        args._n_gpu = min(args.n_gpu, 1)
         super().__init__(*given, args=args, **options)
 
     def check_finite(self, logs: dict) -> None:
-        """Raises FloatingPointError for a loss or a gradient that is not finite, before a checkpoint is saved."""
+        """Raises FloatingPointError for a loss or a gradient that is not finite, before a
+        checkpoint is saved."""
         for name in ("loss", "grad_norm"):
             if not math.isfinite(logs.get(name, 0.0)):
-                raise FloatingPointError(f"{name} of update {self.state.global_step} is {logs[name]}: training stops")
+                raise FloatingPointError(
+                    f"{name} of update {self.state.global_step} is {logs[name]}: training stops"
+                )
 
     def _save_checkpoint(self, model, trial):
         folder = Path(self.args.output_dir) / f"checkpoint-{self.state.global_step}"
         if not all(parameter.isfinite().all() for parameter in self.model.parameters()):
-            raise FloatingPointError(f"weights of update {self.state.global_step} are not finite: training stops")
-        with writing(folder, RuntimeError, SafetensorError):  # torch and safetensors raise these on a full disk
+            raise FloatingPointError(
+                f"weights of update {self.state.global_step} are not finite: training stops"
+            )
+        # torch and safetensors raise these on a full disk
+        with writing(folder, RuntimeError, SafetensorError):
             super()._save_checkpoint(model, trial)
             (folder / "complete.json").write_text(json.dumps(_sizes(folder)))
 
@@ -103,48 +119,76 @@ class Resumable(transformers.Trainer):
         return VERIFIERS[self.prompt_style](completion, problem).status == "correct"
 
     def held_out(self) -> dict[str, float]:
-        """eval_accuracy, the mean of each of `eval_rewards`, and eval_entropy, the mean of -log pi over tokens in nats,
-        from one completion per problem of `eval_problems`, at temperature 1 and with a fixed seed."""
+        """eval_accuracy, the mean of each of `eval_rewards`, and eval_entropy, the mean of -log pi
+        over tokens in nats, from one completion per problem of `eval_problems`, at temperature 1
+        and with a fixed seed."""
         sampling, rows = Sampling(max_tokens=self.settings.max_tokens), self.eval_problems
-        engine = getattr(self.settings, "engine", "transformers")  # preference training has no such setting
-        table = sample(self.model, self.processing_class, rows, 1, sampling, self.args.seed, self.prompt_style, engine)
+        # preference training has no such setting
+        engine = getattr(self.settings, "engine", "transformers")
+        table = sample(
+            self.model,
+            self.processing_class,
+            rows,
+            1,
+            sampling,
+            self.args.seed,
+            self.prompt_style,
+            engine,
+        )
         answers = list(zip(table["completion"], problems(rows), strict=True))
         row = {"eval_accuracy": float(np.mean([self.is_correct(*pair) for pair in answers]))}
         for name, reward in self.eval_rewards.items():
-            row[f"eval_{name}"] = float(np.mean([reward([text], problem)[0].total for text, problem in answers]))
+            row[f"eval_{name}"] = float(
+                np.mean([reward([text], problem)[0].total for text, problem in answers])
+            )
         return row | {"eval_entropy": -table["logprob"].sum() / table["tokens"].sum()}
 
-    def check_memory(self, rows: int, length: int, reference: bool, remedy: str, taken: float = 0.0) -> None:
-        """Prints how much memory training needs. Raises MemoryError with the remedy, or else a smaller model, if the
-        machine, without the share `taken` of its memory, has less."""
-        needed, room = training_memory(self.model, rows, length, reference), (1 - taken) * machine_memory()
-        estimate = f"{needed / 2**30:.1f} GiB at the peak, for {rows} texts of {length} tokens at a time"
+    def check_memory(
+        self, rows: int, length: int, reference: bool, remedy: str, taken: float = 0.0
+    ) -> None:
+        """Prints how much memory training needs. Raises MemoryError with the remedy, or else a
+        smaller model, if the machine, without the share `taken` of its memory, has less."""
+        needed, room = (
+            training_memory(self.model, rows, length, reference),
+            (1 - taken) * machine_memory(),
+        )
+        estimate = (
+            f"{needed / 2**30:.1f} GiB at the peak, for {rows} texts of {length} tokens at a time"
+        )
         print(f"memory: about {estimate}; {room / 2**30:.1f} GiB are available", flush=True)
         if needed > room:
             remedy += ", or take a smaller model"
-            raise MemoryError(f"training needs about {estimate}, but there are {room / 2**30:.1f} GiB: {remedy}")
+            raise MemoryError(
+                f"training needs about {estimate}, but there are {room / 2**30:.1f} GiB: {remedy}"
+            )
 
     def fit(self, folder: Path, steps: int, what: str, shown: tuple[str, ...]) -> None:
-        """Trains, from the newest complete checkpoint if there is one, and saves the policy. `shown`: the columns in
-        the progress line."""
+        """Trains, from the newest complete checkpoint if there is one, and saves the policy.
+        `shown`: the columns in the progress line."""
         self.folder, self.shown, self.began = folder, list(shown), time.monotonic()
         checkpoint = latest_checkpoint(folder / "trainer")
         done = _step(checkpoint) if checkpoint else 0
         if checkpoint:
-            is_over = f": all {done} updates are made already, and nothing is trained" if done >= steps else ""
+            is_over = (
+                f": all {done} updates are made already, and nothing is trained"
+                if done >= steps
+                else ""
+            )
             print(f"goes on from {checkpoint.name}{is_over}", flush=True)
         self.remove_callback(transformers.PrinterCallback)
         transformers.logging.disable_progress_bar()  # it would show a bar for every file written
         with progress(None, steps, f"{what} step", done) as self.line:
             self.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
-            if not (folder / "metrics.csv").exists():  # of a training that was over; its log is part of the checkpoint
+            # of a training that was over; its log is part of the checkpoint
+            if not (folder / "metrics.csv").exists():
                 self.write_metrics(self.columns_of(pd.DataFrame(self.state.log_history)))
         policy = self.average.module if self.average else self.model
         save_policy(policy, self.processing_class, folder / "checkpoint")
 
     def add(self, logs: dict, row: dict) -> None:
-        """Adds a row to the log and thereby to metrics.csv: the loss and the gradient norm of `logs`, which must be
-        finite, `row`, and `held_out` when it is due. The other metrics of `logs` are TRL's, and are left out."""
+        """Adds a row to the log and thereby to metrics.csv: the loss and the gradient norm of
+        `logs`, which must be finite, `row`, and `held_out` when it is due. The other metrics of
+        `logs` are TRL's, and are left out."""
         self.check_finite(logs)
         row = row | {name: logs[name] for name in ("loss", "grad_norm")}
         if self.eval_problems and self.state.global_step % self.settings.eval_every == 0:
@@ -166,13 +210,18 @@ class Resumable(transformers.Trainer):
 
 
 def arguments(folder: Path, settings) -> dict:
-    """The arguments that the configurations of all trainers have in common. Raises RuntimeError for a GPU without
-    bfloat16: we train in it, and TRL's kernels need it."""
+    """The arguments that the configurations of all trainers have in common. Raises RuntimeError for
+    a GPU without bfloat16: we train in it, and TRL's kernels need it."""
     if torch.cuda.is_available() and torch.cuda.get_device_capability() < (8, 0):
         reason = f"{torch.cuda.get_device_name()} has no bfloat16 (compute capability 8.0 or above has it)"
-        raise RuntimeError(f"{reason}, so that it cannot train here; CUDA_VISIBLE_DEVICES= trains on the CPU")
+        raise RuntimeError(
+            f"{reason}, so that it cannot train here; CUDA_VISIBLE_DEVICES= trains on the CPU"
+        )
     return {
-        **{name: getattr(settings, name) for name in ("learning_rate", "weight_decay", "max_grad_norm", "seed")},
+        **{
+            name: getattr(settings, name)
+            for name in ("learning_rate", "weight_decay", "max_grad_norm", "seed")
+        },
         "output_dir": str(folder / "trainer"),
         "optim": "adamw_torch",
         "train_sampling_strategy": "sequential",  # in the order of `schedule`, or of SFT's batches
@@ -184,7 +233,8 @@ def arguments(folder: Path, settings) -> dict:
         "dataloader_pin_memory": False,
         "logging_nan_inf_filter": False,  # a loss that is not a number must be visible
         "log_level": "error",
-        "report_to": os.environ.get("COUNTDOWN_REPORT_TO") or "none",  # "trackio" sends it the rows of metrics.csv
+        # "trackio" sends it the rows of metrics.csv
+        "report_to": os.environ.get("COUNTDOWN_REPORT_TO") or "none",
         "project": "countdown",
         "run_name": shown(folder),
         "disable_tqdm": True,

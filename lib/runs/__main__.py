@@ -22,7 +22,10 @@ from lib.runs.machine import PARENT, RunError, cores, die_with_parent, try_lock
 from lib.runs.plan import RESULTS, Project, made_as, other_code, read_record, state
 
 CORES = cores()
-PUBLISHED = ("metrics.csv", *(f"{name}.parquet" for name in ("generations", "trajectories", "calibration")))
+PUBLISHED = (
+    "metrics.csv",
+    *(f"{name}.parquet" for name in ("generations", "trajectories", "calibration")),
+)
 PUBLISHED += ("exact.parquet", "estimators.parquet", "games.parquet", "checkpoint")
 # What other runs read or start from
 HELD = ("checkpoint", "generations.parquet", "trajectories.parquet", "exact.parquet")
@@ -36,7 +39,9 @@ project = Project()
 @app.command()
 def make(
     profile: str,
-    groups: Annotated[list[str], Argument(help="groups or runs; after --: for Snakemake, as --executor slurm")],
+    groups: Annotated[
+        list[str], Argument(help="groups or runs; after --: for Snakemake, as --executor slurm")
+    ],
     cores: Cores = CORES,
     machine: Annotated[str, Option(help="where: a folder of lib/runs/machines")] = "local",
 ) -> None:
@@ -44,14 +49,24 @@ def make(
     names = [*takewhile(lambda word: not word.startswith("-"), groups)]
     if not names:
         raise DeclarationError("no group or run is named before the options for Snakemake")
-    making.make(project, project.plan(profile, *" ".join(names).split()), cores, groups[len(names) :], machine)
+    making.make(
+        project,
+        project.plan(profile, *" ".join(names).split()),
+        cores,
+        groups[len(names) :],
+        machine,
+    )
 
 
 @app.command()
 def plan(profile: str, groups: Groups, cores: Cores = CORES) -> None:
-    """Show what `make` would do: the runs, their states, and the time, estimated from recorded runs. Starts nothing."""
+    """Show what `make` would do: the runs, their states, and the time, estimated from recorded
+    runs. Starts nothing."""
     names = " ".join(groups).split()  # one argument may hold several names
-    plan, parts = project.plan(profile, *names), {name: project.plan(profile, name).specs for name in names}
+    plan, parts = (
+        project.plan(profile, *names),
+        {name: project.plan(profile, name).specs for name in names},
+    )
     seconds = expected(project, profile, [plan.specs[run] for run in plan.waiting])
     show_plan(project, plan, seconds, cores, parts if len(names) > 1 else None)
 
@@ -65,13 +80,18 @@ def run(profile: str, run: str, published: bool = False) -> None:
     spec = checkout.specs(profile, run)[run]
     try:
         execute(checkout, spec)
-    except (RunError, OSError, ValueError) as error:  # the last two: for example a full disk, a damaged parent
+    except (
+        RunError,
+        OSError,
+        ValueError,
+    ) as error:  # the last two: for example a full disk, a damaged parent
         raise RunError(f"run {run} ({profile}) {error}") from error
 
 
 @app.command()
 def status(profile: Annotated[str, Argument()] = "cpu", groups: Some = None) -> None:
-    """Print a line for each run of these groups (or each run that was begun), then the number in each state by kind."""
+    """Print a line for each run of these groups (or each run that was begun), then the number in
+    each state by kind."""
     cpu, states, counts = processor(), {}, {}
     for spec in project.asked(profile, groups or ["*/*/*"]):
         run_state, times = state(spec, states), ""
@@ -85,40 +105,51 @@ def status(profile: Annotated[str, Argument()] = "cpu", groups: Some = None) -> 
                 run_state += ", by unknown code"
             elif other:
                 run_state += f", by other code: {', '.join(other)}"
-            # equal seeds repeat a run bit by bit on one type of processor only: made here, it would differ
+            # equal seeds repeat a run bit by bit on one type of processor only: made here, it would
+            # differ
             run_state += ", on another processor" if record.get("cpu") not in (None, cpu) else ""
             times = f"{record.get('started', '')[:16]}  {clock(record['elapsed']):>8}"
         if groups or run_state != "missing":
             print(f"{spec.name:36} {run_state:32} {times}".rstrip())
     for kind, count in counts.items():
-        print(f"{kind:12} " + ", ".join(f"{number} {name}" for name, number in count.most_common() if number))
+        print(
+            f"{kind:12} "
+            + ", ".join(f"{number} {name}" for name, number in count.most_common() if number)
+        )
 
 
 @app.command()
 def check() -> None:
-    """Resolve every run in every profile, and read the files of rewards and problems that they name. Starts no run."""
+    """Resolve every run in every profile, and read the files of rewards and problems that they
+    name. Starts no run."""
     project.check()
     for profile in project.declarations.profiles:
         project.check_own_files(project.specs(profile).values())
-    print(f"all is well with {len(project.expanded())} runs in profiles {', '.join(project.declarations.profiles)}")
+    print(
+        f"all is well with {len(project.expanded())} runs in profiles {', '.join(project.declarations.profiles)}"
+    )
 
 
 @app.command()
-def figures(profile: Annotated[str, Argument()] = "cpu", groups: Some = None, cores: Cores = CORES) -> None:
-    """Draw the figures and tables of a profile's published studies again from the reference results. Trains nothing."""
+def figures(
+    profile: Annotated[str, Argument()] = "cpu", groups: Some = None, cores: Cores = CORES
+) -> None:
+    """Draw the figures and tables of a profile's published studies again from the reference
+    results. Trains nothing."""
     making.draw(Project(project.root, published=True), profile, groups or ["study/*"], cores)
 
 
 @app.command()
 def report(profile: Annotated[str, Argument()] = "cpu") -> None:
-    """Write the executed studies of a profile as a static website to figures/site. A study that was not made on this
-    machine is taken as `figures` executed it."""
+    """Write the executed studies of a profile as a static website to figures/site. A study that was
+    not made on this machine is taken as `figures` executed it."""
     print(f"made {shown(making.report(project, profile))}")
 
 
 @app.command()
 def documents() -> None:
-    """Write the numbers of README.md and notebooks/README.md again, from figures/ and the published runs."""
+    """Write the numbers of README.md and notebooks/README.md again, from figures/ and the published
+    runs."""
     from lib.study import documents
 
     documents.refresh()
@@ -126,7 +157,8 @@ def documents() -> None:
 
 @app.command()
 def spreads() -> None:
-    """Make data/spreads.csv again, the spread that methods of few runs borrow, from the published samples."""
+    """Make data/spreads.csv again, the spread that methods of few runs borrow, from the published
+    samples."""
     from lib.study import spreads
 
     write_table(spreads.measure(), spreads.TABLE)
@@ -134,7 +166,8 @@ def spreads() -> None:
 
 @app.command()
 def posed() -> None:
-    """Make data/paper/posed.csv again: when each claim was written, by the git history, and if before its results."""
+    """Make data/paper/posed.csv again: when each claim was written, by the git history, and if
+    before its results."""
     from lib.study import posed
 
     write_table(posed.written(), posed.TABLE)
@@ -142,7 +175,8 @@ def posed() -> None:
 
 @app.command()
 def removed() -> None:
-    """Make data/paper/removed.csv and earlier.csv again: what was published once, by the git history. Takes minutes."""
+    """Make data/paper/removed.csv and earlier.csv again: what was published once, by the git
+    history. Takes minutes."""
     from lib.study import removed
 
     gone, earlier = removed.table()
@@ -152,7 +186,8 @@ def removed() -> None:
 
 @app.command()
 def rules() -> None:
-    """Say in data/paper/rules.csv which answers moved with each change of the rule, from the history."""
+    """Say in data/paper/rules.csv which answers moved with each change of the rule, from the
+    history."""
     from lib.study import rules
 
     rules.refresh()
@@ -160,7 +195,8 @@ def rules() -> None:
 
 @app.command()
 def verdicts() -> None:
-    """Judge the published samples again after a change of a verifier, and save the verdicts beside them."""
+    """Judge the published samples again after a change of a verifier, and save the verdicts beside
+    them."""
     from lib.study import verdicts
 
     verdicts.refresh()
@@ -168,29 +204,33 @@ def verdicts() -> None:
 
 @app.command()
 def clean() -> None:
-    """Delete the runs that were made on this machine, and older results of them that were set aside. Other files in
-    these places stay."""
+    """Delete the runs that were made on this machine, and older results of them that were set
+    aside. Other files in these places stay."""
     with ExitStack() as stack:
         for lock in (RUNS / ".lock", RUNS / "reference/.lock"):
             if lock.exists() and not try_lock(stack.enter_context(lock.open("a+"))):
                 pid = lock.read_text()
                 raise RunError(f"process {pid} is making runs here: wait for it, or `kill {pid}`")
         for pattern in ("*/*/*/*", "reference/*/*/*/*", "scratch/*"):
-            for folder in [path.parent for path in sorted(RUNS.glob(f"{pattern}/spec.json")) if is_spec(path)]:
+            for folder in [
+                path.parent for path in sorted(RUNS.glob(f"{pattern}/spec.json")) if is_spec(path)
+            ]:
                 print(f"{shown(folder)}: {size_mb(folder)}")
-                folder.unlink() if folder.is_symlink() else shutil.rmtree(folder)  # what a link points to stays
+                # what a link points to stays
+                folder.unlink() if folder.is_symlink() else shutil.rmtree(folder)
                 for parent in takewhile(lambda parent: parent.is_relative_to(RUNS), folder.parents):
                     with suppress(OSError):  # it is not empty
                         parent.rmdir()
     caches = (".verdicts", ".cache", ".home", ".snakemake", "reference/.snakemake")
-    is_default = (DATA / "runs").resolve() == RUNS  # on another disk, all but the first may belong to other programs
+    # on another disk, all but the first may belong to other programs
+    is_default = (DATA / "runs").resolve() == RUNS
     for cache in caches if is_default else caches[:1]:
         shutil.rmtree(RUNS / cache, ignore_errors=True)
 
 
 def is_spec(path: Path) -> bool:
-    """Whether a spec.json is that of a run, which is not in data/reference: `execute` wrote it, or a notebook that was
-    run by hand."""
+    """Whether a spec.json is that of a run, which is not in data/reference: `execute` wrote it, or
+    a notebook that was run by hand."""
     with suppress(OSError, ValueError, AttributeError):
         keys = json.loads(path.read_text()).keys()
         if keys >= {"profile", "run", "seed"} or keys >= {"parameters", "inputs"}:
@@ -199,12 +239,15 @@ def is_spec(path: Path) -> bool:
 
 
 def size_mb(folder: Path) -> str:
-    return f"{sum(path.stat().st_size for path in folder.rglob('*') if path.is_file()) / 1e6:.2f} MB"
+    return (
+        f"{sum(path.stat().st_size for path in folder.rglob('*') if path.is_file()) / 1e6:.2f} MB"
+    )
 
 
 @app.command()
 def publish(profile: str, groups: Groups) -> None:
-    """Copy finished runs to data/reference: those of their files that studies and other runs need."""
+    """Copy finished runs to data/reference: those of their files that studies and other runs
+    need."""
     states: dict[Path, str] = {}
     for spec in project.asked(profile, groups):
         if (run_state := state(spec, states)) == RESULTS and spec.published:
@@ -214,22 +257,33 @@ def publish(profile: str, groups: Groups) -> None:
             remedy = f"`python -m lib.runs make {profile} {spec.name}`"
             raise RunError(f"{spec.name} is not finished ({run_state}): {remedy}")
         if spec.folder.resolve() == spec.reference.resolve():
-            raise RunError(f"{spec.name} lies in data/reference already: COUNTDOWN_RUNS must be another folder")
-        record, temporary = read_record(spec.folder), spec.reference.with_name(f".{spec.reference.name}")
+            raise RunError(
+                f"{spec.name} lies in data/reference already: COUNTDOWN_RUNS must be another folder"
+            )
+        record, temporary = (
+            read_record(spec.folder),
+            spec.reference.with_name(f".{spec.reference.name}"),
+        )
         old = temporary.with_name(f"{temporary.name}.old")
         shutil.rmtree(temporary, ignore_errors=True)
         temporary.mkdir(parents=True)
         for name in PUBLISHED if spec.declaration.keep_checkpoint else PUBLISHED[:-1]:
             if (path := spec.folder / name).exists():
                 (shutil.copytree if path.is_dir() else shutil.copyfile)(path, temporary / name)
-        if (verdicts := spec.reference / "verdicts.parquet").exists() and made_as(spec.reference) == record["id"]:
+        if (verdicts := spec.reference / "verdicts.parquet").exists() and made_as(
+            spec.reference
+        ) == record["id"]:
             shutil.copyfile(verdicts, temporary / verdicts.name)  # they are on these very samples
-        files = {name: entry for name, entry in record["files"].items() if (temporary / name).exists()}
+        files = {
+            name: entry for name, entry in record["files"].items() if (temporary / name).exists()
+        }
         # runs may lie in another folder (COUNTDOWN_RUNS), whose path means nothing to others
-        prefix = json.dumps(f"{shown(project.runs)}/")[:-1]  # with its quotation mark, and é escaped as in the record
+        # with its quotation mark, and é escaped as in the record
+        prefix = json.dumps(f"{shown(project.runs)}/")[:-1]
         text = json.dumps(record | {"files": files}).replace(prefix, '"data/runs/')
         write_json(temporary / "run.json", json.loads(text))
-        if spec.reference.exists():  # at any moment one of the three folders holds all that is published
+        # at any moment one of the three folders holds all that is published
+        if spec.reference.exists():
             shutil.rmtree(old, ignore_errors=True)
             spec.reference.rename(old)
         temporary.rename(spec.reference)
@@ -239,11 +293,14 @@ def publish(profile: str, groups: Groups) -> None:
 
 @app.command()
 def restore(profile: str, groups: Groups) -> None:
-    """Copy published runs to data/runs, where they count as finished, unless they exist there. A run that was published
-    without its weights is made again once another run is to start from it."""
+    """Copy published runs to data/runs, where they count as finished, unless they exist there. A
+    run that was published without its weights is made again once another run is to start from
+    it."""
     for spec in project.asked(profile, groups):
         if spec.study or not (record := read_record(spec.reference)):
-            print(f"{spec.name}: {'a study, which `make` draws' if spec.study else 'not published'}")
+            print(
+                f"{spec.name}: {'a study, which `make` draws' if spec.study else 'not published'}"
+            )
         elif spec.folder.exists() and any(spec.folder.iterdir()):
             remedy = "" if spec.state == "done" else f"; delete {shown(spec.folder)} to restore it"
             print(f"{spec.name}: stays as it is here, {spec.state}{remedy}")
@@ -255,7 +312,9 @@ def restore(profile: str, groups: Groups) -> None:
             results_only = not any((temporary / name).exists() for name in HELD)
             identity = {key: record[key] for key in ("profile", "run", "seed")}
             for name, content in (("run.json", record), ("spec.json", identity)):
-                write_json(temporary / name, content | ({"results_only": True} if results_only else {}))
+                write_json(
+                    temporary / name, content | ({"results_only": True} if results_only else {})
+                )
             temporary.rename(spec.folder)  # which is absent or empty
             print(f"{spec.name}: {spec.state}")
 

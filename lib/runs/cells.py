@@ -1,8 +1,9 @@
-"""Notices edited cells of a notebook that is run by hand a second time in the folder of its first results.
+"""Notices edited cells of a notebook that is run by hand a second time in the folder of its first
+results.
 
-A kernel learns a cell only when it is executed. So each cell that follows `Run` is compared then with the one that was
-executed in its place when the results were begun, and the first other one is named, in its own output.
-"""
+A kernel learns a cell only when it is executed. So each cell that follows `Run` is compared then
+with the one that was executed in its place when the results were begun, and the first other one is
+named, in its own output."""
 
 import json
 import sys
@@ -14,14 +15,16 @@ from typing import Any
 from lib.files import shown
 from lib.runs.hashes import code_tree, digest
 
-FILE = ".cells.json"  # hashes of the cells that followed `Run`, in order; hidden, as it is no result
+# hashes of the cells that followed `Run`, in order; hidden, as it is no result
+FILE = ".cells.json"
 _watching: Callable[[Any], None] | None = None  # what this kernel calls with each cell
-_before: set[str] = set()  # hashes of the cells up to the first `Run` of this kernel: imports and parameters
+# hashes of the cells up to the first `Run` of this kernel: imports and parameters
+_before: set[str] = set()
 
 
 def watch(folder: Path, goes_on: bool) -> None:
-    """Note the cells that this kernel executes from now on. If the run `goes_on`, compare them with those that were
-    noted before. Nothing happens outside of IPython."""
+    """Note the cells that this kernel executes from now on. If the run `goes_on`, compare them with
+    those that were noted before. Nothing happens outside of IPython."""
     global _watching
     if (shell := current_shell()) is None:
         return
@@ -41,7 +44,8 @@ def stop() -> None:
 
 
 def follower(folder: Path, known: list[str]) -> Callable[[Any], None]:
-    """A function that is called with each cell before it is executed. `known`: the hashes of earlier cells."""
+    """A function that is called with each cell before it is executed. `known`: the hashes of
+    earlier cells."""
     place = 0
     differs = False
 
@@ -56,8 +60,12 @@ def follower(folder: Path, known: list[str]) -> Callable[[Any], None]:
                 (folder / FILE).write_text(json.dumps(known))
         elif known[place] != cell and not differs:
             differs = True
-            print(f"This cell is another one than that which ran here when {shown(folder)} was begun.")
-            print("Results there may be those of the earlier cells: name another output, or delete this folder")
+            print(
+                f"This cell is another one than that which ran here when {shown(folder)} was begun."
+            )
+            print(
+                "Results there may be those of the earlier cells: name another output, or delete this folder"
+            )
         place += 1
 
     return follow

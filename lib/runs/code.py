@@ -1,7 +1,8 @@
-"""Which code made a run: hashes of what a kernel has loaded of lib/, without comments, layout and plots.
+"""Which code made a run: hashes of what a kernel has loaded of lib/, without comments, layout and
+plots.
 
-A run records them and is never made again because of them. `made_by_other` says what has changed since.
-"""
+A run records them and is never made again because of them. `made_by_other` says what has changed
+since."""
 
 import ast
 import sys
@@ -17,14 +18,21 @@ from lib.runs.hashes import code_tree, digest
 
 FILE = "code.json"  # in a run's folder: what its kernel has loaded
 # What these modules do changes no result: they run notebooks, and draw.
-WITHOUT_RESULTS = ("runs", "study.plots", "study.words", "study.widgets", "study.explorer", "study.site")
+WITHOUT_RESULTS = (
+    "runs",
+    "study.plots",
+    "study.words",
+    "study.widgets",
+    "study.explorer",
+    "study.site",
+)
 PLOTS = {"plt", "plots", "plot"}  # a statement of a notebook with one of these names draws
 CHANGED = "changed while the run was made"
 
 
 def loaded() -> dict[str, Path]:
-    """The files of the modules of lib/ that this process has loaded and that can change a result, by their names
-    without `lib.`."""
+    """The files of the modules of lib/ that this process has loaded and that can change a result,
+    by their names without `lib.`."""
     files = {}
     for name, module in sorted(sys.modules.items()):
         short = name.removeprefix("lib.")
@@ -35,12 +43,15 @@ def loaded() -> dict[str, Path]:
 
 
 def executed(before: Mapping[str, str]) -> dict[str, str]:
-    """A hash of each module that this process has loaded. `before`: what this was when the run began. A module that was
-    loaded later, and whose file was edited meanwhile, may be either version."""
+    """A hash of each module that this process has loaded. `before`: what this was when the run
+    began. A module that was loaded later, and whose file was edited meanwhile, may be either
+    version."""
     hashes = {}
     for name, path in loaded().items():
         is_certain = name in before or not is_edited(path)
-        hashes[name] = module_hash(SOURCES.get(path) or path.read_bytes()) if is_certain else CHANGED
+        hashes[name] = (
+            module_hash(SOURCES.get(path) or path.read_bytes()) if is_certain else CHANGED
+        )
     return hashes | dict(before)
 
 
@@ -89,12 +100,15 @@ def draws(statement: ast.stmt) -> bool:
 
 
 def made_by_other(record: Mapping[str, Any], notebook: str, root: Path = ROOT) -> list[str] | None:
-    """The parts of the code that made a run and compute something else now: modules of lib/, and "notebook". None if
-    the run recorded no hashes of them. `notebook`: the hash of the run's notebook now."""
+    """The parts of the code that made a run and compute something else now: modules of lib/, and
+    "notebook". None if the run recorded no hashes of them. `notebook`: the hash of the run's
+    notebook now."""
     stretches = [record, *record.get("resumed_by", [])]
     if not all("executed" in stretch for stretch in stretches):
         return None
-    return sorted({name for stretch in stretches for name in changed(stretch["executed"], notebook, root)})
+    return sorted(
+        {name for stretch in stretches for name in changed(stretch["executed"], notebook, root)}
+    )
 
 
 def changed(hashes: Mapping[str, str], notebook: str, root: Path) -> Iterator[str]:

@@ -18,9 +18,11 @@ from lib.files import nearest
 from lib.runs.hashes import literals
 
 YAML = "papermill_runs.yaml"
-PLAIN = r"[A-Za-z][A-Za-z0-9_.+-]{0,99}"  # a safe folder name: no path, not hidden, no option, no number
+# a safe folder name: no path, not hidden, no option, no number
+PLAIN = r"[A-Za-z][A-Za-z0-9_.+-]{0,99}"
 RUN = rf"{PLAIN}/[A-Za-z0-9][A-Za-z0-9_.+-]{{0,99}}"
-STUDY = "study/"  # the kind of runs that read results and train nothing: `make figures` executes them
+# the kind of runs that read results and train nothing: `make figures` executes them
+STUDY = "study/"
 
 
 class DeclarationError(ValueError):
@@ -36,8 +38,9 @@ class Strict(BaseModel):
 
 
 class Profile(Strict):
-    """The parameters of a profile: `params` for every notebook that has the parameter, `notebooks` for one notebook,
-    `runs` for single runs, to which they may also give other parents. `without`: the runs that it does not have."""
+    """The parameters of a profile: `params` for every notebook that has the parameter, `notebooks`
+    for one notebook, `runs` for single runs, to which they may also give other parents. `without`:
+    the runs that it does not have."""
 
     params: Values = {}
     notebooks: dict[str, Values] = {}
@@ -48,26 +51,32 @@ class Profile(Strict):
 
 
 class Declaration(Strict):
-    """One run, or one run for each element of the product of `grid`. The name, params and needs contain the keys of the
-    grid as {key}.
+    """One run, or one run for each element of the product of `grid`. The name, params and needs
+    contain the keys of the grid as {key}.
 
-    `seed` in the grid sets the parameter `seed` of the notebook. A name without a seed means the run of the first seed.
-    """
+    `seed` in the grid sets the parameter `seed` of the notebook. A name without a seed means the
+    run of the first seed."""
 
     notebook: str = ""  # if empty, that of its kind
     params: Values = {}
     grid: dict[str, Annotated[list[JsonValue], Field(min_length=1)]] = {}
-    needs: dict[str, str | list[str]] = {}  # by parameter, the run or runs whose folders it gets; {}: no run
+    # by parameter, the run or runs whose folders it gets; {}: no run
+    needs: dict[str, str | list[str]] = {}
     threads: Annotated[int, Field(ge=1, le=1024)] = 1
     mem_mb: Annotated[int, Field(ge=100, le=4_000_000)] = 1500
     keep_checkpoint: bool = False  # publish the checkpoint, since other runs start from it
     only: list[str] = []  # the profiles that have this run; if empty, all profiles
-    evaluate: Values | None = None  # parameters of a run that samples from this policy, if there is to be one
+    # parameters of a run that samples from this policy, if there is to be one
+    evaluate: Values | None = None
 
     @property
     def parents(self) -> list[str]:
         """All runs in `needs`, in order, each once."""
-        return list(dict.fromkeys(chain(*([run] if isinstance(run, str) else run for run in self.needs.values()))))
+        return list(
+            dict.fromkeys(
+                chain(*([run] if isinstance(run, str) else run for run in self.needs.values()))
+            )
+        )
 
     @model_validator(mode="after")
     def fits(self) -> Self:
@@ -87,8 +96,8 @@ class Declaration(Strict):
 
 
 class Kind(Strict):
-    """What the runs of a kind, the first part of their names, have unless their own entry says otherwise: another
-    notebook, or for a parameter in `needs` another need or a value."""
+    """What the runs of a kind, the first part of their names, have unless their own entry says
+    otherwise: another notebook, or for a parameter in `needs` another need or a value."""
 
     notebook: str
     needs: dict[str, str | list[str]] = {}
@@ -101,36 +110,60 @@ class Declarations(Strict):
     groups: dict[Name, Annotated[list[str], Field(min_length=1)]]
 
     def completed(self) -> Iterator[tuple[str, Declaration]]:
-        """All declarations by kind/name, with what their kinds give, and after each policy with `evaluate` the run that
-        samples from it. Raises DeclarationError for a run without a notebook."""
+        """All declarations by kind/name, with what their kinds give, and after each policy with
+        `evaluate` the run that samples from it. Raises DeclarationError for a run without a
+        notebook."""
         for template, run in self.runs.items():
             kind = self.kinds.get(template.partition("/")[0])
             fields = kind.model_dump() if kind else {}
             update = {name: fields[name] for name in fields.keys() - run.model_fields_set}
             if run.needs or "needs" in update:  # `needs: {}` means none
-                needs = {key: value for key, value in fields.get("needs", {}).items() if key not in run.params}
+                needs = {
+                    key: value
+                    for key, value in fields.get("needs", {}).items()
+                    if key not in run.params
+                }
                 update["needs"] = needs | run.needs
             run = run.model_copy(update=update)
             if not run.notebook:
-                known(template.partition("/")[0], self.kinds, f"{YAML}: runs.{template} has no notebook, and its kind")
+                known(
+                    template.partition("/")[0],
+                    self.kinds,
+                    f"{YAML}: runs.{template} has no notebook, and its kind",
+                )
             yield template, run
             if run.evaluate is not None:
                 known("sample", self.kinds, f"{YAML}: runs.{template}.evaluate: kind")
-                fields = {"notebook": self.kinds["sample"].notebook, "params": run.evaluate, "grid": run.grid}
-                yield f"sample/{template.replace('/', '_')}", Declaration(**fields, needs={"policy": template})
+                fields = {
+                    "notebook": self.kinds["sample"].notebook,
+                    "params": run.evaluate,
+                    "grid": run.grid,
+                }
+                yield (
+                    f"sample/{template.replace('/', '_')}",
+                    Declaration(**fields, needs={"policy": template}),
+                )
 
 
-SAFE: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # with libyaml, if installed, ten times faster
+# with libyaml, if installed, ten times faster
+SAFE: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 
 class Loader(SAFE):
-    """A loader that reads floats as in YAML 1.2 (3e-4 is a number) and refuses a key that occurs twice in a mapping."""
+    """A loader that reads floats as in YAML 1.2 (3e-4 is a number) and refuses a key that occurs
+    twice in a mapping."""
 
     def construct_mapping(self, node, deep=False):
-        keys = [self.construct_object(key, deep=True) for key, _ in node.value if not key.tag.endswith(":merge")]
+        keys = [
+            self.construct_object(key, deep=True)
+            for key, _ in node.value
+            if not key.tag.endswith(":merge")
+        ]
         for key in keys:
             if keys.count(key) > 1:
-                raise yaml.constructor.ConstructorError(None, None, f"{key!r} appears twice", node.start_mark)
+                raise yaml.constructor.ConstructorError(
+                    None, None, f"{key!r} appears twice", node.start_mark
+                )
         return super().construct_mapping(node, deep)
 
 
@@ -141,7 +174,11 @@ Loader.add_implicit_resolver("tag:yaml.org,2002:float", FLOAT, list("-+.01234567
 def explain(error: Mapping[str, Any]) -> str:
     """An error of pydantic as one line, with the nearest valid key if a key is unknown."""
     path = [str(part) for part in error["loc"]]
-    model = {"profiles": Profile, "kinds": Kind, "runs": Declaration}.get(path[0]) if len(path) > 2 else Declarations
+    model = (
+        {"profiles": Profile, "kinds": Kind, "runs": Declaration}.get(path[0])
+        if len(path) > 2
+        else Declarations
+    )
     reason = error["msg"].removeprefix("Value error, ")
     if error["type"] == "extra_forbidden" and model:
         reason = f"unknown key{nearest(path[-1], model.model_fields)}"
@@ -151,13 +188,18 @@ def explain(error: Mapping[str, Any]) -> str:
 
 
 def read_notebook(path: Path) -> tuple[dict[str, Any], list[str]]:
-    """A notebook's parameters with their defaults, read as literals, and the text of its other code cells. Cells tagged
-    `report` only show what the others made, so that a run does not depend on them. Raises DeclarationError."""
+    """A notebook's parameters with their defaults, read as literals, and the text of its other code
+    cells. Cells tagged `report` only show what the others made, so that a run does not depend on
+    them. Raises DeclarationError."""
     if not path.exists():
         known(path.stem, [other.stem for other in path.parent.glob("*.ipynb")], f"{YAML}: notebook")
     try:
-        cells = [cell for cell in json.loads(path.read_text())["cells"] if cell["cell_type"] == "code"]
-        [parameters_cell] = [cell for cell in cells if "parameters" in cell["metadata"].get("tags", [])]
+        cells = [
+            cell for cell in json.loads(path.read_text())["cells"] if cell["cell_type"] == "code"
+        ]
+        [parameters_cell] = [
+            cell for cell in cells if "parameters" in cell["metadata"].get("tags", [])
+        ]
         # not code that makes results: a report on them, and what papermill wrote into the notebook
         others_tags = {"parameters", "injected-parameters", "report"}
         made = [cell for cell in cells if not others_tags & {*cell["metadata"].get("tags", [])}]
@@ -171,7 +213,7 @@ def read_notebook(path: Path) -> tuple[dict[str, Any], list[str]]:
     return defaults, others
 
 
-# --- names of runs, and the runs of a declaration -----------------------------------------------------------
+# --- names of runs, and the runs of a declaration -------------------------------------------------
 
 
 def points(template: str, declaration: Declaration) -> Iterator[tuple[str, Declaration]]:
@@ -185,8 +227,8 @@ def points(template: str, declaration: Declaration) -> Iterator[tuple[str, Decla
 
 
 def fill(value: Any, point: dict[str, Any]) -> Any:
-    """Replace {key} by its value at a grid point in all strings of a template, however deeply nested. A string that is
-    only {key} becomes the value itself, with its type."""
+    """Replace {key} by its value at a grid point in all strings of a template, however deeply
+    nested. A string that is only {key} becomes the value itself, with its type."""
     if isinstance(value, dict):
         return {key: fill(inner, point) for key, inner in value.items()}
     if isinstance(value, list):
@@ -199,14 +241,17 @@ def fill(value: Any, point: dict[str, Any]) -> Any:
 
 
 def typed(value: Any, default: Any, where: str) -> Any:
-    """The value, turned into a float if the default of the notebook is a float. A default of None accepts any value;
-    otherwise a value of another type than the default raises DeclarationError."""
+    """The value, turned into a float if the default of the notebook is a float. A default of None
+    accepts any value; otherwise a value of another type than the default raises
+    DeclarationError."""
     if type(default) is float and type(value) is int and abs(value) < 2**63:
         return float(value)
     if default is None or type(value) is type(default):
         return value
     expected = type(default).__name__
-    raise DeclarationError(f"{where} is {value!r:.40}, a {type(value).__name__}; the notebook expects a {expected}")
+    raise DeclarationError(
+        f"{where} is {value!r:.40}, a {type(value).__name__}; the notebook expects a {expected}"
+    )
 
 
 def split(name: str) -> tuple[str, str]:
@@ -216,9 +261,9 @@ def split(name: str) -> tuple[str, str]:
 
 
 def select(patterns: list[str], runs: Iterable[str], where: str, seeds: bool = False) -> list[str]:
-    """The runs that the patterns match, each once. A pattern is an exact name or contains *. The pattern kind/name
-    stands for the first seed of each run that it matches, or with `seeds` for all seeds; kind/name/seed is matched with
-    full names. Raises DeclarationError."""
+    """The runs that the patterns match, each once. A pattern is an exact name or contains *. The
+    pattern kind/name stands for the first seed of each run that it matches, or with `seeds` for all
+    seeds; kind/name/seed is matched with full names. Raises DeclarationError."""
     seeds_of: dict[str, list[str]] = {}
     for name in runs:
         seeds_of.setdefault(split(name)[0], []).append(name)
@@ -236,8 +281,8 @@ def select(patterns: list[str], runs: Iterable[str], where: str, seeds: bool = F
 
 
 def of_seed(run: str, seed: str, runs: Iterable[str], where: str) -> str:
-    """The full name of a run. For kind/name it is the run with `seed`, or with the first seed if there is no such run;
-    kind/name/seed stays as it is."""
+    """The full name of a run. For kind/name it is the run with `seed`, or with the first seed if
+    there is no such run; kind/name/seed stays as it is."""
     return f"{run}/{seed}" if f"{run}/{seed}" in runs else select([run], runs, where)[0]
 
 

@@ -1,4 +1,5 @@
-"""Execute one run: one notebook in a process of its own. It locks its folder, and a GPU if there is one."""
+"""Execute one run: one notebook in a process of its own. It locks its folder, and a GPU if there is
+one."""
 
 import json
 import os
@@ -28,25 +29,31 @@ from lib.runs.hashes import differences, inputs
 from lib.runs.machine import RunError, caches, gpu, locked
 from lib.runs.plan import RESULTS, Project, Spec, read_record, state
 
-# nbclient answers an Output widget (as `interact` makes) on the socket on which it waits for the reply of the cell, and
-# may then miss that reply (issue 312 of nbclient). Without the answer, what the widget shows becomes output of the cell
-# itself.
+# nbclient answers an Output widget (as `interact` makes) on the socket on which it waits for the
+# reply of the cell, and may then miss that reply (issue 312 of nbclient). Without the answer, what
+# the widget shows becomes output of the cell itself.
 PapermillNotebookClient.on_comm_open_jupyter_widget = lambda self, msg: None
-# nbclient keeps the last state of a progress line by this expression, whose own takes minutes for a line of a million
-# characters: without ^ it is tried from every character.
+# nbclient keeps the last state of a progress line by this expression, whose own takes minutes for a
+# line of a million characters: without ^ it is tried from every character.
 nbclient.client._RGX_CARRIAGERETURN = re.compile(r"^.*\r(?=[^\n])", re.MULTILINE)
-# Lines that the kernel executes first. QUIET: jupyter_client interrupts a kernel before it asks it to end. A kernel
-# that is still cleaning up after its last cell would then print an error on the user's screen. DIE_WITH_PARENT does
-# what lib.runs.machine.die_with_parent does.
+# Lines that the kernel executes first. QUIET: jupyter_client interrupts a kernel before it asks it
+# to end. A kernel that is still cleaning up after its last cell would then print an error on the
+# user's screen. DIE_WITH_PARENT does what lib.runs.machine.die_with_parent does.
 EXEC = "--IPKernelApp.exec_lines="
-QUIET = [EXEC + "get_ipython().kernel.log.addFilter(lambda record: 'KeyboardInterrupt' not in str(record.msg))"]
-DIE_WITH_PARENT = [EXEC + "__import__('ctypes').CDLL(None).prctl(1, 9)"] if sys.platform == "linux" else []
-OURS = {"spec.json", "run.json", "log.txt", "notebook.ipynb", code.FILE}  # the runner's own files in a run's folder
+QUIET = [
+    EXEC
+    + "get_ipython().kernel.log.addFilter(lambda record: 'KeyboardInterrupt' not in str(record.msg))"
+]
+DIE_WITH_PARENT = (
+    [EXEC + "__import__('ctypes').CDLL(None).prctl(1, 9)"] if sys.platform == "linux" else []
+)
+# the runner's own files in a run's folder
+OURS = {"spec.json", "run.json", "log.txt", "notebook.ipynb", code.FILE}
 
 
 def execute(project: Project, spec: Spec) -> None:
-    """Make one run in its folder. An unfinished run of the same spec is resumed; results of another spec are set aside.
-    Raises RunError if the run fails, with the cell and the log."""
+    """Make one run in its folder. An unfinished run of the same spec is resumed; results of another
+    spec are set aside. Raises RunError if the run fails, with the cell and the log."""
     # 1. Find the parents, and lock the folder and a GPU
     parents, folder = finished_parents(project, spec), spec.folder
     folder.mkdir(parents=True, exist_ok=True)
@@ -63,51 +70,71 @@ def execute(project: Project, spec: Spec) -> None:
         start = time.monotonic()
         run_notebook(project, spec, description["parameters"], device)
         seconds, usage = time.monotonic() - start, resource.getrusage(resource.RUSAGE_CHILDREN)
-        shutil.rmtree(folder / "trainer", ignore_errors=True)  # saved states for resuming: gigabytes, no longer needed
+        # saved states for resuming: gigabytes, no longer needed
+        shutil.rmtree(folder / "trainer", ignore_errors=True)
         # 4. Record what was made, by what, and in what time
         stretches[-1] |= executed(folder, project.notebook(spec.notebook)[1])
         artifacts, elapsed = folder / "artifacts.txt", earlier_seconds + seconds
-        hub = re.findall(r"(?:base model|hub set): (\S+@\w+)", (folder / "log.txt").read_text(errors="replace"))
-        files = {path.relative_to(folder).as_posix(): path for path in sorted(folder.rglob("*")) if path.is_file()}
-        files = {name: path for name, path in files.items() if not f"/{name}".count("/.")}  # nothing hidden
+        hub = re.findall(
+            r"(?:base model|hub set): (\S+@\w+)", (folder / "log.txt").read_text(errors="replace")
+        )
+        files = {
+            path.relative_to(folder).as_posix(): path
+            for path in sorted(folder.rglob("*"))
+            if path.is_file()
+        }
+        # nothing hidden
+        files = {name: path for name, path in files.items() if not f"/{name}".count("/.")}
         outcome = {
             "id": secrets.token_hex(8),  # a run records the ids of its parents
             "threads": spec.declaration.threads,
             **stretches[0],
             **({"hub": sorted({*hub})} if hub else {}),  # commits of what was loaded from the hub
-            **({"resumed_by": stretches[1:]} if stretches[1:] else {}),  # with other code, packages or processors
+            # with other code, packages or processors
+            **({"resumed_by": stretches[1:]} if stretches[1:] else {}),
             "artifacts": artifacts.read_text().splitlines() if artifacts.exists() else [],
             "files": {name: described(path) for name, path in files.items() if name not in OURS},
             "status": "finished",
             "elapsed": round(elapsed, 1),  # the sum over all stretches, if the run was resumed
-            # measured in this stretch only; earlier stretches are assumed to have used the cores equally
+            # measured in this stretch only; earlier stretches are assumed to have used the cores
+            # equally
             "core_seconds": round((usage.ru_utime + usage.ru_stime) * elapsed / seconds, 1),
             # the largest kernel so far; macOS gives this number in bytes
-            "peak_memory_mb": round(usage.ru_maxrss / (2**20 if sys.platform == "darwin" else 2**10)),
+            "peak_memory_mb": round(
+                usage.ru_maxrss / (2**20 if sys.platform == "darwin" else 2**10)
+            ),
         }
         write_json(folder / "run.json", description | outcome)
         print(f"> made {spec.name} in {clock(elapsed)}", flush=True)
 
 
 def described(path: Path) -> dict[str, Any]:
-    """The entry of a file in run.json. Its length is compared whenever the state of the run is computed, its hash when
-    the file is read."""
+    """The entry of a file in run.json. Its length is compared whenever the state of the run is
+    computed, its hash when the file is read."""
     return {"bytes": path.stat().st_size, "sha256": sha256(path)}
 
 
 def finished_parents(project: Project, spec: Spec) -> dict[str, Spec]:
-    """The parents that are finished. Raises RunError if one is not; a study needs only one of its parents."""
+    """The parents that are finished. Raises RunError if one is not; a study needs only one of its
+    parents."""
     finished, states, command = {}, {}, f"python -m lib.runs make {spec.profile}"
     for name, parent in spec.parents.items():
-        parent_state = "done" if project.published and read_record(parent.folder) else state(parent, states)
+        parent_state = (
+            "done" if project.published and read_record(parent.folder) else state(parent, states)
+        )
         ready = parent_state == "done" or (spec.study and parent_state == RESULTS)
-        if ready and (parent.published or not project.published):  # a run.json of `figures` may be outdated
+        # a run.json of `figures` may be outdated
+        if ready and (parent.published or not project.published):
             finished[name] = parent
         elif not spec.study:
-            raise RunError(f"it needs {name}, which is not finished ({parent_state}): `{command} {name}`")
+            raise RunError(
+                f"it needs {name}, which is not finished ({parent_state}): `{command} {name}`"
+            )
     if spec.parents and not finished:
         remedy = f"`{command} {next(iter(spec.parents))} {spec.name}`"
-        raise RunError(f"it has nothing to read: no run that it compares is finished; ask for some too: {remedy}")
+        raise RunError(
+            f"it has nothing to read: no run that it compares is finished; ask for some too: {remedy}"
+        )
     return finished
 
 
@@ -129,16 +156,25 @@ def describe(project: Project, spec: Spec, parents: dict[str, Spec]) -> dict[str
 
 
 def prepare(
-    folder: Path, began: dict[str, Any], maker: dict[str, Any], study: bool, defaults: dict[str, Any]
+    folder: Path,
+    began: dict[str, Any],
+    maker: dict[str, Any],
+    study: bool,
+    defaults: dict[str, Any],
 ) -> tuple[list[dict], float]:
-    """Prepare a folder for a run. A stretch is the time from one start of the run to its end or interruption. Returns
-    the provenance of each stretch, this one included, and the seconds that earlier stretches took. `defaults`: all
-    parameters of the notebook, for a spec from before one of them existed.
+    """Prepare a folder for a run. A stretch is the time from one start of the run to its end or
+    interruption. Returns the provenance of each stretch, this one included, and the seconds that
+    earlier stretches took. `defaults`: all parameters of the notebook, for a spec from before one
+    of them existed.
 
-    Results of another spec are set aside, but a study, which only reads runs, is made again in the same folder. If the
-    folder has files and no spec.json that names this run, nothing is touched, and RunError names one of the files.
-    """
-    began, old_spec, name = json.loads(json.dumps(began)), read_spec(folder), f"{began['run']}/{began['seed']}"
+    Results of another spec are set aside, but a study, which only reads runs, is made again in the
+    same folder. If the folder has files and no spec.json that names this run, nothing is touched,
+    and RunError names one of the files."""
+    began, old_spec, name = (
+        json.loads(json.dumps(began)),
+        read_spec(folder),
+        f"{began['run']}/{began['seed']}",
+    )
     files, earlier_seconds = content(folder), 0.0
     results = [path for path in files if path.name not in OURS - {"run.json"}]
     is_foreign = old_spec is None or (
@@ -146,41 +182,59 @@ def prepare(
     )
     if files and is_foreign:
         foreign_file = shown(next((path for path in files if path.name != "spec.json"), files[0]))
-        raise RunError(f"{foreign_file} was not made by run {name}, whose folder it lies in: move it away")
+        raise RunError(
+            f"{foreign_file} was not made by run {name}, whose folder it lies in: move it away"
+        )
     maker |= {"started": datetime.now(UTC).isoformat(timespec="seconds")}
     stretches = [maker]
     if old_spec and not study and goes_on(old_spec, began, defaults):
         stretches = old_spec.get("made_by") or stretches
-        if differences := [key for key, value in maker.items() if key != "started" and stretches[-1].get(key) != value]:
-            print(f"> {name}: goes on, though {', '.join(differences)} differ from when it was begun", flush=True)
+        if differences := [
+            key
+            for key, value in maker.items()
+            if key != "started" and stretches[-1].get(key) != value
+        ]:
+            print(
+                f"> {name}: goes on, though {', '.join(differences)} differ from when it was begun",
+                flush=True,
+            )
             stretches[-1] |= executed(folder)
             stretches = [*stretches, maker]
         # an interrupted stretch is assumed to have lasted until its newest file was written
         newest = max(path.stat().st_mtime for path in folder.rglob("*") if path.exists())
-        earlier_seconds = old_spec.get("spent", 0.0) + max(newest - old_spec.get("since", newest), 0.0)
+        earlier_seconds = old_spec.get("spent", 0.0) + max(
+            newest - old_spec.get("since", newest), 0.0
+        )
     elif results and not study:
         old = shown(set_aside(folder))
         results_only = old_spec and old_spec.get("results_only")
-        reason = "restored without weights" if results_only else "begun with other parameters, files or parents"
+        reason = (
+            "restored without weights"
+            if results_only
+            else "begun with other parameters, files or parents"
+        )
         print(f"> {name}: {reason}; starts anew", flush=True)
         print(f"> {name}: what it had made is now in {old}", flush=True)
     for old in ("run.json", "artifacts.txt", code.FILE):
         (folder / old).unlink(missing_ok=True)
-    write_json(folder / "spec.json", began | {"made_by": stretches, "spent": earlier_seconds, "since": time.time()})
+    write_json(
+        folder / "spec.json",
+        began | {"made_by": stretches, "spent": earlier_seconds, "since": time.time()},
+    )
     return stretches, earlier_seconds
 
 
 def goes_on(old_spec: dict[str, Any], began: dict[str, Any], defaults: dict[str, Any]) -> bool:
-    """Whether what was begun in a folder is what is asked for now. An edited notebook or lib/ is no difference: each
-    stretch of a run is recorded with its code."""
+    """Whether what was begun in a folder is what is asked for now. An edited notebook or lib/ is no
+    difference: each stretch of a run is recorded with its code."""
     if not {"notebook", "parameters", "parents"} <= old_spec.keys():
         return False
     return old_spec["parents"] == began["parents"] and not differences(old_spec, began, defaults)
 
 
 def executed(folder: Path, cells: list[str] | None = None) -> dict[str, Any]:
-    """What the last kernel in a folder has left about its code, and the hash of its notebook's `cells`. {} if it left
-    nothing, since its notebook did not call `Run`."""
+    """What the last kernel in a folder has left about its code, and the hash of its notebook's
+    `cells`. {} if it left nothing, since its notebook did not call `Run`."""
     try:
         hashes = json.loads((folder / code.FILE).read_text())
     except (OSError, ValueError):
@@ -189,12 +243,14 @@ def executed(folder: Path, cells: list[str] | None = None) -> dict[str, Any]:
 
 
 def run_notebook(project: Project, spec: Spec, parameters: dict, device: str | None) -> None:
-    """Execute the notebook of a run with papermill. The kernel communicates by IPC, through files in a temporary
-    directory of its own with a short name, so it opens no port and cannot collide with another kernel. Raises RunError
-    if a cell fails, the kernel dies, or a cell was never executed."""
+    """Execute the notebook of a run with papermill. The kernel communicates by IPC, through files
+    in a temporary directory of its own with a short name, so it opens no port and cannot collide
+    with another kernel. Raises RunError if a cell fails, the kernel dies, or a cell was never
+    executed."""
     # 1. Execute the notebook, and say in which cell it failed
     output_path, identity = spec.folder / "notebook.ipynb", spec.folder.stat()
-    # named after the run's folder, which is locked: what is there was left by a runner that was killed
+    # named after the run's folder, which is locked: what is there was left by a runner that was
+    # killed
     kernel_dir = f"/tmp/run-{os.getuid()}-{identity.st_dev:x}-{identity.st_ino:x}"
     shutil.rmtree(kernel_dir, ignore_errors=True)
     with writing(output_path), (spec.folder / "log.txt").open("w") as log:
@@ -213,14 +269,21 @@ def run_notebook(project: Project, spec: Spec, parameters: dict, device: str | N
                 stderr_file=log,
                 config=Config({"KernelManager": {"transport": "ipc", "ip": f"{kernel_dir}/s"}}),
                 extra_arguments=DIE_WITH_PARENT + QUIET,
-                coalesce_streams=True,  # the kernel sends its output every 0.2 s, even in the middle of a line
+                # the kernel sends its output every 0.2 s, even in the middle of a line
+                coalesce_streams=True,
             )
-        except (PapermillExecutionError, DeadKernelError, RuntimeError) as error:  # RuntimeError: died at the start
+        except (
+            PapermillExecutionError,
+            DeadKernelError,
+            RuntimeError,
+        ) as error:  # RuntimeError: died at the start
             reason = "its kernel died; most often the machine's memory was full, or the process was killed"
             if isinstance(error, PapermillExecutionError):
                 lines = strip_color("\n".join(error.traceback)).strip().splitlines()
                 reason = "\n".join(lines[-6:]) or f"{error.ename}: {error.evalue}"
-            raise RunError(f"failed {last_cell(output_path)}:\n{reason}\nlog: {shown(output_path)}") from error
+            raise RunError(
+                f"failed {last_cell(output_path)}:\n{reason}\nlog: {shown(output_path)}"
+            ) from error
         finally:
             shutil.rmtree(kernel_dir, ignore_errors=True)
     # 2. A notebook that ended itself early has failed, too
@@ -232,14 +295,17 @@ def run_notebook(project: Project, spec: Spec, parameters: dict, device: str | N
 
 
 def verbatim(path: Path) -> str:
-    """A path with its braces doubled, since papermill would replace text in braces by parameters."""
+    """A path with its braces doubled, since papermill would replace text in braces by
+    parameters."""
     return str(path).replace("{", "{{").replace("}", "}}")
 
 
-def environment(project: Project, spec: Spec, kernel_dir: str, device: str | None) -> dict[str, str]:
-    """The environment variables of a kernel. `kernel_dir`: the kernel's own directory. Jupyter looks for kernel
-    specifications there first, so the kernel runs in this very interpreter, whose packages run.json lists, whatever
-    kernels are installed in the user's home."""
+def environment(
+    project: Project, spec: Spec, kernel_dir: str, device: str | None
+) -> dict[str, str]:
+    """The environment variables of a kernel. `kernel_dir`: the kernel's own directory. Jupyter
+    looks for kernel specifications there first, so the kernel runs in this very interpreter, whose
+    packages run.json lists, whatever kernels are installed in the user's home."""
     kernel = Path(kernel_dir, "kernels/countdown/kernel.json")
     kernel.parent.mkdir(parents=True)
     argv = [sys.executable, "-m", "ipykernel_launcher", "-f", "{connection_file}"]
@@ -248,7 +314,9 @@ def environment(project: Project, spec: Spec, kernel_dir: str, device: str | Non
     return {
         **caches(project.runs),
         **dict.fromkeys(threads, str(spec.declaration.threads)),
-        "PYTHONPATH": os.pathsep.join([str(project.root), *filter(None, [os.environ.get("PYTHONPATH")])]),
+        "PYTHONPATH": os.pathsep.join(
+            [str(project.root), *filter(None, [os.environ.get("PYTHONPATH")])]
+        ),
         "COUNTDOWN_ROOT": str(project.root),  # `Run` checks that lib is imported from here
         "IPYTHONDIR": kernel_dir,  # without the user's start-up files and history
         "JUPYTER_PATH": kernel_dir,
@@ -260,7 +328,11 @@ def environment(project: Project, spec: Spec, kernel_dir: str, device: str | Non
         **({"HF_HUB_OFFLINE": "1"} if project.declarations.profiles[spec.profile].offline else {}),
         # on a GPU, memory freed by batches of one length can serve batches of another
         "PYTORCH_ALLOC_CONF": os.environ.get("PYTORCH_ALLOC_CONF", "expandable_segments:True"),
-        **(dict.fromkeys(("CUDA_VISIBLE_DEVICES", "COUNTDOWN_GPU"), device) if device is not None else {}),
+        **(
+            dict.fromkeys(("CUDA_VISIBLE_DEVICES", "COUNTDOWN_GPU"), device)
+            if device is not None
+            else {}
+        ),
     }
 
 
@@ -271,9 +343,18 @@ def code_cells(notebook: Path) -> list[Any]:
 
 
 def last_cell(executed: Path) -> str:
-    """Says where a notebook ended: in the last cell that was begun, according to papermill's metadata."""
-    cells = [cell for cell in code_cells(executed) if cell.metadata.get("papermill", {}).get("start_time")]
-    return f"in the cell that starts with `{first_line(cells[-1])}`" if cells else "before its first cell"
+    """Says where a notebook ended: in the last cell that was begun, according to papermill's
+    metadata."""
+    cells = [
+        cell
+        for cell in code_cells(executed)
+        if cell.metadata.get("papermill", {}).get("start_time")
+    ]
+    return (
+        f"in the cell that starts with `{first_line(cells[-1])}`"
+        if cells
+        else "before its first cell"
+    )
 
 
 def first_line(cell: Any) -> str:

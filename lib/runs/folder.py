@@ -1,4 +1,5 @@
-"""A run as its notebook sees it: the folder of its results, with a record of what began them and what made them."""
+"""A run as its notebook sees it: the folder of its results, with a record of what began them and
+what made them."""
 
 from __future__ import annotations
 
@@ -24,32 +25,51 @@ from lib.runs.parameters import FIELDS, check
 if TYPE_CHECKING:  # the command line writes no tables and need not import pandas
     import pandas as pd
 
-PACKAGES = ("datasets", "numpy", "pandas", "papermill", "scipy", "snakemake", "torch", "transformers", "trl", "vllm")
+PACKAGES = (
+    "datasets",
+    "numpy",
+    "pandas",
+    "papermill",
+    "scipy",
+    "snakemake",
+    "torch",
+    "transformers",
+    "trl",
+    "vllm",
+)
 _held: int | None = None  # the folder in which this process works by hand, open and locked
 
 
 class Run:
-    """The folder of one run, created if it does not exist. A notebook calls `run = Run(output, globals())` below its
-    parameters.
+    """The folder of one run, created if it does not exist. A notebook calls `run = Run(output,
+    globals())` below its parameters.
 
-    `given`: a mapping with the parameters, which may have other names as well. Raises ValueError that names a parameter
-    with an impossible value, or a folder that is not for runs. The root of the repository becomes the working
-    directory, so relative paths mean the same in JupyterLab and under the runner. A notebook that is run by hand goes
-    on from what is in the folder if the folder was begun with the same parameters; results of other parameters are set
-    aside (`begin`).
+    `given`: a mapping with the parameters, which may have other names as well. Raises ValueError
+    that names a parameter with an impossible value, or a folder that is not for runs. The root of
+    the repository becomes the working directory, so relative paths mean the same in JupyterLab and
+    under the runner. A notebook that is run by hand goes on from what is in the folder if the
+    folder was begun with the same parameters; results of other parameters are set aside (`begin`).
     """
 
     def __init__(self, output: str | Path, given: Mapping[str, Any] | None = None):
         root = os.environ.get("COUNTDOWN_ROOT", ROOT)  # set by the runner
         if Path(root) != ROOT:
-            raise RuntimeError(f"lib was imported from {ROOT} but this run belongs to {root}: unset PYTHONPATH")
-        names = [name for name in parameters_of(given or {}) if name in FIELDS or name.endswith("_options")]
+            raise RuntimeError(
+                f"lib was imported from {ROOT} but this run belongs to {root}: unset PYTHONPATH"
+            )
+        names = [
+            name
+            for name in parameters_of(given or {})
+            if name in FIELDS or name.endswith("_options")
+        ]
         check({name: (given or {})[name] for name in names})
         os.chdir(ROOT)
         self.folder = ROOT / Path(output).expanduser()
         place = self.folder.resolve()
         if ROOT.is_relative_to(place) or place.is_relative_to(REFERENCE.resolve()):
-            raise ValueError(f"output is {str(output)!r}, where no run writes: name a folder like data/runs/scratch/x")
+            raise ValueError(
+                f"output is {str(output)!r}, where no run writes: name a folder like data/runs/scratch/x"
+            )
         with writing(self.folder):
             self.folder.mkdir(parents=True, exist_ok=True)
         has_runner = "COUNTDOWN_ROOT" in os.environ  # which prepares the folder
@@ -71,15 +91,16 @@ class Run:
         return self.folder / name
 
     def write(self, table: pd.DataFrame, name: str) -> Path:
-        """Write a table as .parquet (zstd) or .csv, completely or not at all. Raises OSError on a full disk.
+        """Write a table as .parquet (zstd) or .csv, completely or not at all. Raises OSError on a
+        full disk.
 
-        Fractional numbers in a .csv get six significant digits, except in the training log metrics.csv, which keeps all
-        digits.
-        """
+        Fractional numbers in a .csv get six significant digits, except in the training log
+        metrics.csv, which keeps all digits."""
         return write_table(table, self / name, rounded=name != "metrics.csv")
 
     def report(self, *paths: str | Path) -> None:
-        """Record the figures and tables that this run has made. `make figures` copies them to figures/."""
+        """Record the figures and tables that this run has made. `make figures` copies them to
+        figures/."""
         with (self / "artifacts.txt").open("a") as file:
             for path in paths:
                 print(Path(path).relative_to(self.folder), file=file)
@@ -88,13 +109,14 @@ class Run:
     def footer(self) -> None:
         """Print what these results were made with. The last cell of a notebook calls it.
 
-        A run by hand is then finished, and gets a run.json, by which other notebooks find it. It belongs to no profile,
-        its name is its folder, and the hashes of its files are left out, since its cells may be executed again.
-        """
+        A run by hand is then finished, and gets a run.json, by which other notebooks find it. It
+        belongs to no profile, its name is its folder, and the hashes of its files are left out,
+        since its cells may be executed again."""
         self.executed = code.executed(self.executed)
         self.note_code()
         cells.stop()
-        origin: dict[str, Any] = provenance(ROOT) | {"lib": code.loaded_lib()}  # not of files that were edited since
+        # not of files that were edited since
+        origin: dict[str, Any] = provenance(ROOT) | {"lib": code.loaded_lib()}
         if self.by_hand and (spec := read_spec(self.folder)):  # there is none in data/problems
             refuse_other_inputs(spec)
             record = {"profile": None, **dict.fromkeys(("run", "method"), shown(self.folder))}
@@ -102,34 +124,49 @@ class Run:
             record |= {"parents": {}, "files": {}, "status": "finished"} | origin
             write_json(self / "run.json", record | with_earlier(spec, self.executed))
             for path in code.edited():
-                print(f"{shown(path)} was edited while this ran; these results are those of the code before the edit")
+                print(
+                    f"{shown(path)} was edited while this ran; these results are those of the code before the edit"
+                )
         print(f"run      {shown(self.folder)}")
-        print(f"commit   {origin['commit'] or 'not in git'}{' with changes' if origin['dirty'] else ''}")
-        print(f"python   {origin['python']} on {platform.system()} {platform.machine()}, {origin['cpu']}")
-        print("packages " + ", ".join(f"{name} {number}" for name, number in origin["versions"].items()))
+        print(
+            f"commit   {origin['commit'] or 'not in git'}{' with changes' if origin['dirty'] else ''}"
+        )
+        print(
+            f"python   {origin['python']} on {platform.system()} {platform.machine()}, {origin['cpu']}"
+        )
+        print(
+            "packages "
+            + ", ".join(f"{name} {number}" for name, number in origin["versions"].items())
+        )
 
 
-# --- what a folder was begun with ---------------------------------------------------------------------------
+# --- what a folder was begun with -----------------------------------------------------------------
 
 
 def refuse_edited_code() -> None:
-    """Raise RuntimeError if this kernel has loaded a file of lib/ that was edited since: it would run the old code."""
+    """Raise RuntimeError if this kernel has loaded a file of lib/ that was edited since: it would
+    run the old code."""
     if paths := code.edited():
         names = ", ".join(map(shown, paths))
-        raise RuntimeError(f"{names}: edited after this kernel loaded it. Restart the kernel, then run all cells")
+        raise RuntimeError(
+            f"{names}: edited after this kernel loaded it. Restart the kernel, then run all cells"
+        )
 
 
 def refuse_other_inputs(spec: Mapping[str, Any]) -> None:
-    """Raise RuntimeError if something that the parameters name, such as a reward in a cell, is no longer what it was
-    when the run began: nobody knows which of the two the cells have used."""
+    """Raise RuntimeError if something that the parameters name, such as a reward in a cell, is no
+    longer what it was when the run began: nobody knows which of the two the cells have used."""
     now = inputs(spec["parameters"], ROOT)
     names = [name for name, old in spec.get("inputs", {}).items() if now.get(name, old) != old]
     if names:
-        raise RuntimeError(f"{', '.join(names)}: edited while this ran, so it is not finished. Run all cells again")
+        raise RuntimeError(
+            f"{', '.join(names)}: edited while this ran, so it is not finished. Run all cells again"
+        )
 
 
 def with_earlier(spec: Mapping[str, Any], executed: dict[str, str]) -> dict[str, Any]:
-    """`executed` as fields of run.json; beside that of the kernel which began the run, if this is another one."""
+    """`executed` as fields of run.json; beside that of the kernel which began the run, if this is
+    another one."""
     began = spec.get("executed", {})
     if other_modules(began, executed):
         return {"executed": began, "resumed_by": [{"executed": executed}]}
@@ -142,40 +179,63 @@ def other_modules(then: Mapping[str, str], now: Mapping[str, str]) -> list[str]:
 
 
 def begin(folder: Path, given: Mapping[str, Any], executed: dict[str, str]) -> bool:
-    """Prepare a folder for a notebook that is run by hand, and say what happens to the files in it. Returns whether the
-    run goes on from results.
+    """Prepare a folder for a notebook that is run by hand, and say what happens to the files in it.
+    Returns whether the run goes on from results.
 
-    spec.json records what the folder was begun with: the parameters, hashes of the files that they name, and the code
-    (`executed`). If parameters and files are the same as now, the run goes on from what is saved; otherwise, and if the
-    folder holds a run that `make` has finished (run.json), the old content is set aside, since results are never
-    overwritten. A file that did not exist then is no difference: notebook 03 may write its text itself. Raises
-    ValueError for a folder with files but without a spec.json, which is not the folder of a run; notebook 01 alone may
-    write to data/problems.
-    """
+    spec.json records what the folder was begun with: the parameters, hashes of the files that they
+    name, and the code (`executed`). If parameters and files are the same as now, the run goes on
+    from what is saved; otherwise, and if the folder holds a run that `make` has finished
+    (run.json), the old content is set aside, since results are never overwritten. A file that did
+    not exist then is no difference: notebook 03 may write its text itself. Raises ValueError for a
+    folder with files but without a spec.json, which is not the folder of a run; notebook 01 alone
+    may write to data/problems."""
     parameters = {name: value for name, value in parameters_of(given).items() if name != "output"}
     hashes = inputs(parameters, ROOT) | results(parameters, ROOT)
-    spec = json.loads(json.dumps({"parameters": parameters, "inputs": hashes, "executed": executed}))
-    old_spec, files = read_spec(folder), [path for path in content(folder) if path.suffix != ".ipynb"]
+    spec = json.loads(
+        json.dumps({"parameters": parameters, "inputs": hashes, "executed": executed})
+    )
+    old_spec, files = (
+        read_spec(folder),
+        [path for path in content(folder) if path.suffix != ".ipynb"],
+    )
     if files and old_spec is None:
         if folder == PROBLEMS and "train_5num_rows" in parameters:
             return False
         remedy = "give this run another output, or move the file away"
-        raise ValueError(f"{shown(files[0])} was not made by a run, and this run would write beside it: {remedy}")
+        raise ValueError(
+            f"{shown(files[0])} was not made by a run, and this run would write beside it: {remedy}"
+        )
     begun = {"parameters": {}, "inputs": {}} | (old_spec or {})
     then, now = begun["parameters"], spec["parameters"]
-    differences = [name for name in then | now if name != "output" and then.get(name, ...) != now.get(name, ...)]
-    differences = differences or [name for name, old in begun["inputs"].items() if old != hashes.get(name, old)]
+    differences = [
+        name
+        for name in then | now
+        if name != "output" and then.get(name, ...) != now.get(name, ...)
+    ]
+    differences = differences or [
+        name for name, old in begun["inputs"].items() if old != hashes.get(name, old)
+    ]
     finished = "profile" in begun and (folder / "run.json").exists()  # by the runner
     if files and (differences or finished):
-        reason = f"another {', '.join(differences)}" if differences else "the same parameters, and is finished"
-        print(f"{shown(folder)} was begun with {reason}: this run begins anew, and what lay there is in")
+        reason = (
+            f"another {', '.join(differences)}"
+            if differences
+            else "the same parameters, and is finished"
+        )
+        print(
+            f"{shown(folder)} was begun with {reason}: this run begins anew, and what lay there is in"
+        )
         print(shown(set_aside(folder)))
     goes_on = any(path.name != "spec.json" for path in files) and not (differences or finished)
     if goes_on:
         is_training = any(folder.glob("trainer/checkpoint-*"))
-        what = "training goes on from its last saved state" if is_training else "all cells run again"
+        what = (
+            "training goes on from its last saved state" if is_training else "all cells run again"
+        )
         print(f"{shown(folder)} was begun with the same parameters and files: {what}")
-        print("For the results of other code, name another output or delete this folder; an edited cell says so")
+        print(
+            "For the results of other code, name another output or delete this folder; an edited cell says so"
+        )
         if other := other_modules(begun.get("executed", {}), executed):
             print(f"It was begun by other code of {', '.join(other)}; its run.json names both")
         spec["executed"] = begun.get("executed", executed)
@@ -187,30 +247,38 @@ def begin(folder: Path, given: Mapping[str, Any], executed: dict[str, str]) -> b
 
 
 def parameters_of(given: Mapping[str, Any]) -> dict[str, Any]:
-    """The parameters among the names of a notebook: those that the cell which assigns both `output` and `seed` has
-    assigned, according to IPython's history. Without such a cell every name counts if its value is plain. A value that
-    is not plain is represented by its text."""
+    """The parameters among the names of a notebook: those that the cell which assigns both `output`
+    and `seed` has assigned, according to IPython's history. Without such a cell every name counts
+    if its value is plain. A value that is not plain is represented by its text."""
     names = set()
     for cell in given.get("In", ()):
         with suppress(SyntaxError, ValueError):
-            targets = [node for node in ast.walk(ast.parse(cell)) if isinstance(getattr(node, "ctx", None), ast.Store)]
+            targets = [
+                node
+                for node in ast.walk(ast.parse(cell))
+                if isinstance(getattr(node, "ctx", None), ast.Store)
+            ]
             assigned = {target.id for target in targets if isinstance(target, ast.Name)}
             names |= assigned if {"output", "seed"} <= assigned else set()
-    plain = {name for name, value in given.items() if is_plain(value) or isinstance(value, float)}  # or not finite
+    # or not finite
+    plain = {name for name, value in given.items() if is_plain(value) or isinstance(value, float)}
     names = names or plain - {"In", "Out"}
     found = {name: value for name, value in given.items() if name in names and name[0] != "_"}
     return {name: value if is_plain(value) else repr(value) for name, value in found.items()}
 
 
 def hold(folder: Path) -> None:
-    """Lock a folder until this process ends or holds another. Raises ValueError if another process has locked it."""
+    """Lock a folder until this process ends or holds another. Raises ValueError if another process
+    has locked it."""
     global _held
     if _held is not None:
         os.close(_held)
     _held = os.open(folder, os.O_RDONLY)
     with suppress(OSError):  # of a file system without locks
         if not try_lock(_held):
-            raise ValueError(f"another notebook works in {shown(folder)}: give this one another output")
+            raise ValueError(
+                f"another notebook works in {shown(folder)}: give this one another output"
+            )
 
 
 def is_plain(value: Any) -> bool:
@@ -232,16 +300,18 @@ def read_spec(folder: Path) -> dict[str, Any] | None:
 
 
 def content(folder: Path) -> list[Path]:
-    """The files and folders in a run's folder, without hidden ones, which are half-written files."""
+    """The files and folders in a run's folder, without hidden ones, which are half-written
+    files."""
     return sorted(path for path in folder.iterdir() if not path.name.startswith("."))
 
 
 def set_aside(folder: Path) -> Path:
-    """Move the content of a folder into a new folder with the time in its name. Returns the new folder.
+    """Move the content of a folder into a new folder with the time in its name. Returns the new
+    folder.
 
-    run.json gets another name, so that no search for finished runs finds it. spec.json is moved last: if the process is
-    killed before that, the old folder can still be recognised as that of the run.
-    """
+    run.json gets another name, so that no search for finished runs finds it. spec.json is moved
+    last: if the process is killed before that, the old folder can still be recognised as that of
+    the run."""
     backup = folder.with_name(f"{folder.name}.before-{time.strftime('%Y%m%d-%H%M%S')}")
     while backup.exists():
         backup = backup.with_name(backup.name + "x")
@@ -257,27 +327,33 @@ def write_json(path: Path, record: dict[str, Any]) -> None:
         temporary.write_text(json.dumps(record, indent=1) + "\n")
 
 
-# --- what results were made with ----------------------------------------------------------------------------
+# --- what results were made with ------------------------------------------------------------------
 
 
 def provenance(root: Path, gpu: str | None = None) -> dict[str, Any]:
     """What results are made with here: commit, hash of lib/, Python, processor, GPU and packages.
 
-    `dirty`: tracked files differ from the commit, or lib/ contains untracked files. Notebooks do not count, since
-    JupyterLab saves their outputs, and the runner records a hash of their code.
+    `dirty`: tracked files differ from the commit, or lib/ contains untracked files. Notebooks do
+    not count, since JupyterLab saves their outputs, and the runner records a hash of their code.
 
     The processor matters because equal seeds repeat a run bit by bit on one type of processor only.
     """
     git = ("git", "-C", str(root))  # whose GIT_DIR and the like `said` leaves out
-    is_repository = said(*git, "rev-parse", "--show-cdup") == ""  # None without git, ../ inside another project
+    # None without git, ../ inside another project
+    is_repository = said(*git, "rev-parse", "--show-cdup") == ""
     untracked = said(*git, "ls-files", "--others", "--exclude-standard", "lib")
     return {
         "commit": said(*git, "rev-parse", "HEAD") if is_repository else None,
-        "dirty": is_repository and bool(untracked or said(*git, "diff", "--name-only", "HEAD", "--", ".", ":!*.ipynb")),
+        "dirty": is_repository
+        and bool(untracked or said(*git, "diff", "--name-only", "HEAD", "--", ".", ":!*.ipynb")),
         "lib": lib_digest(root),  # of all files, comments included: equal hashes are equal code
         "python": platform.python_version(),
         "cpu": processor(),
-        **({"gpu": said("nvidia-smi", "--query-gpu=name", "--format=csv,noheader", "-i", gpu)} if gpu else {}),
+        **(
+            {"gpu": said("nvidia-smi", "--query-gpu=name", "--format=csv,noheader", "-i", gpu)}
+            if gpu
+            else {}
+        ),
         "versions": versions(),
     }
 
@@ -292,20 +368,26 @@ def versions() -> dict[str, str]:
 
 
 def said(*command: str) -> str | None:
-    """What a command prints; None if it fails or is not installed. Variables such as GIT_DIR, which a hook sets, would
-    make git speak of another repository."""
-    env = {name: value for name, value in os.environ.items() if not re.match("GIT_(?!CONFIG)", name)}
+    """What a command prints; None if it fails or is not installed. Variables such as GIT_DIR, which
+    a hook sets, would make git speak of another repository."""
+    env = {
+        name: value for name, value in os.environ.items() if not re.match("GIT_(?!CONFIG)", name)
+    }
     with suppress(OSError, subprocess.CalledProcessError):
-        return subprocess.run(command, capture_output=True, text=True, check=True, env=env).stdout.strip()
+        return subprocess.run(
+            command, capture_output=True, text=True, check=True, env=env
+        ).stdout.strip()
     return None
 
 
 def processor() -> str | None:
-    """The name of the processor, on Linux with family and model, since processors of one name may be of several types.
-    None if the system does not tell."""
+    """The name of the processor, on Linux with family and model, since processors of one name may
+    be of several types. None if the system does not tell."""
     cpuinfo = Path("/proc/cpuinfo")
     block = cpuinfo.read_text().partition("\n\n")[0] if cpuinfo.exists() else ""
-    fields = dict(line.split("\t: ", 1) for line in block.replace("\t\t", "\t").splitlines() if "\t: " in line)
+    fields = dict(
+        line.split("\t: ", 1) for line in block.replace("\t\t", "\t").splitlines() if "\t: " in line
+    )
     formats = {"model name": "{}", "cpu family": "family {}", "model": "model {}"}
     parts = [form.format(fields[key]) for key, form in formats.items() if key in fields]
     return ", ".join(parts) or platform.processor() or None

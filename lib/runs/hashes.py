@@ -1,5 +1,5 @@
-"""Short hashes of what a run is asked for: the files, problem sets and rewards that its parameters name. Also of code,
-without comments and layout."""
+"""Short hashes of what a run is asked for: the files, problem sets and rewards that its parameters
+name. Also of code, without comments and layout."""
 
 import ast
 import hashlib
@@ -27,10 +27,9 @@ def digest(value: Any) -> str:
 
 
 def code_tree(source: str) -> list:
-    """The syntax of source code as plain data. It does not change if only comments, docstrings, blank lines or line
-    breaks change. Text that is not Python, such as a cell with a magic, becomes the list of its lines that are not
-    blank.
-    """
+    """The syntax of source code as plain data. It does not change if only comments, docstrings,
+    blank lines or line breaks change. Text that is not Python, such as a cell with a magic, becomes
+    the list of its lines that are not blank."""
     try:
         return [skeleton(statement) for statement in ast.parse(source).body]
     except (SyntaxError, ValueError):
@@ -38,8 +37,8 @@ def code_tree(source: str) -> list:
 
 
 def literals(source: str) -> dict[str, Any]:
-    """The values that code assigns, by name. Raises SyntaxError, ValueError, TypeError or AttributeError if the code
-    does more than assign plain literals to names."""
+    """The values that code assigns, by name. Raises SyntaxError, ValueError, TypeError or
+    AttributeError if the code does more than assign plain literals to names."""
     statements: Any = ast.parse(source).body
     return {statement.targets[0].id: ast.literal_eval(statement.value) for statement in statements}
 
@@ -47,21 +46,26 @@ def literals(source: str) -> dict[str, Any]:
 def lib_digest(root: Path) -> str:
     """A hash of all Python files in lib/, comments included."""
     files = sorted((root / "lib").rglob("*.py"))
-    return digest([(path.relative_to(root).as_posix(), digest(path.read_bytes())) for path in files])
+    return digest(
+        [(path.relative_to(root).as_posix(), digest(path.read_bytes())) for path in files]
+    )
 
 
 def inputs(params: dict[str, Any], root: Path) -> dict[str, str]:
-    """A hash, by name, of everything that the parameters name: files (the user's own problems or rewards), folders of
-    models, problem sets, and the functions of registered rewards. What is not in this checkout, such as a model on the
-    hub, is left out."""
+    """A hash, by name, of everything that the parameters name: files (the user's own problems or
+    rewards), folders of models, problem sets, and the functions of registered rewards. What is not
+    in this checkout, such as a model on the hub, is left out."""
     hashes = {}
     for name in texts(params):
-        if "." in name and os.path.isfile(path := root / name):  # False if the text is no valid path
+        # False if the text is no valid path
+        if "." in name and os.path.isfile(path := root / name):
             hashes[name] = file_digest(path, path.stat().st_mtime_ns)
         elif "/" in name and (model := model_folder(root / name)):
             weights = sorted(file for pattern in WEIGHTS for file in model.glob(pattern))
             hashes[name] = digest([file_digest(file, file.stat().st_mtime_ns) for file in weights])
-    for name in texts([params.get(key) for key in ("problem_set", "eval_set", "primary_set", "sets")]):
+    for name in texts(
+        [params.get(key) for key in ("problem_set", "eval_set", "primary_set", "sets")]
+    ):
         hashes |= problem_set(name, root)
     for name in texts([params.get("reward"), params.get("eval_rewards")]):
         hashes |= reward_function(name)
@@ -69,45 +73,62 @@ def inputs(params: dict[str, Any], root: Path) -> dict[str, str]:
 
 
 def differences(then: Mapping, now: Mapping, defaults: Mapping) -> list[str]:
-    """What two descriptions of a run ask for differently, by name. Each has `notebook`, `parameters` and, if they were
-    recorded, `inputs`.
+    """What two descriptions of a run ask for differently, by name. Each has `notebook`,
+    `parameters` and, if they were recorded, `inputs`.
 
-    A parameter that `then` lacks did not exist in its notebook: what was done then is today's default. One that the
-    notebook no longer has does not count. Neither does code: it says what made a run and not what was asked.
-    """
+    A parameter that `then` lacks did not exist in its notebook: what was done then is today's
+    default. One that the notebook no longer has does not count. Neither does code: it says what
+    made a run and not what was asked."""
     if then["notebook"] != now["notebook"]:
         return ["notebook"]
     given = defaults | then["parameters"]
     hashes = then.get("inputs", {})
-    names = [name for name, value in now["parameters"].items() if name not in given or given[name] != value]
-    return names + [name for name, value in now["inputs"].items() if hashes.get(name, value) != value]
+    names = [
+        name
+        for name, value in now["parameters"].items()
+        if name not in given or given[name] != value
+    ]
+    return names + [
+        name for name, value in now["inputs"].items() if hashes.get(name, value) != value
+    ]
 
 
 def results(params: dict[str, Any], root: Path) -> dict[str, str]:
-    """A hash, by name, of each table in the folders of runs that the parameters name. The runner knows these runs by
-    their records instead."""
+    """A hash, by name, of each table in the folders of runs that the parameters name. The runner
+    knows these runs by their records instead."""
     hashes = {}
     for name in texts(params):
         if name and os.path.isdir(folder := root / name):
             for file in sorted(file for pattern in TABLES for file in folder.glob(pattern)):
-                hashes[f"{name}/{file.relative_to(folder)}"] = file_digest(file, file.stat().st_mtime_ns)
+                hashes[f"{name}/{file.relative_to(folder)}"] = file_digest(
+                    file, file.stat().st_mtime_ns
+                )
     return hashes
 
 
 def model_folder(path: Path) -> Path | None:
-    """The folder of a model: `checkpoint` in a run's folder, or the folder itself; None if neither holds a model."""
-    return next((folder for folder in (path / "checkpoint", path) if os.path.isfile(folder / "config.json")), None)
+    """The folder of a model: `checkpoint` in a run's folder, or the folder itself; None if neither
+    holds a model."""
+    return next(
+        (
+            folder
+            for folder in (path / "checkpoint", path)
+            if os.path.isfile(folder / "config.json")
+        ),
+        None,
+    )
 
 
 @cache
 def file_digest(path: Path, changed: int) -> str:
-    """A hash of a file's content. `changed`: the time of its last change, part of the cache's key, so that an edited
-    file is read again."""
+    """A hash of a file's content. `changed`: the time of its last change, part of the cache's key,
+    so that an edited file is read again."""
     return digest(path.read_bytes())
 
 
 def texts(value: Any) -> Iterator[str]:
-    """All strings in plain data. After a string such as `file.py:name` comes the file, `file.py`, as a string too."""
+    """All strings in plain data. After a string such as `file.py:name` comes the file, `file.py`,
+    as a string too."""
     if isinstance(value, dict):
         value = [*value, *value.values()]
     if isinstance(value, list):
@@ -120,8 +141,8 @@ def texts(value: Any) -> Iterator[str]:
 
 
 def problem_set(name: str, root: Path) -> dict[str, str]:
-    """The hash of a problem set according to the manifest; {} if the name is no problem set. Raises ValueError for a
-    damaged manifest."""
+    """The hash of a problem set according to the manifest; {} if the name is no problem set. Raises
+    ValueError for a damaged manifest."""
     if not name or not (root / MANIFEST).is_file():
         return {}
     from lib.game.problem import EVALUATION_SETS
@@ -133,9 +154,9 @@ def problem_set(name: str, root: Path) -> dict[str, str]:
 
 
 def reward_function(name: str) -> dict[str, str]:
-    """The hash of a registered reward, in lib/rewards.py or in a cell of this notebook: its function, without comments
-    and layout, and the options that are set for it. What else the function calls does not count; `executed` has it.
-    {} if there is no such reward."""
+    """The hash of a registered reward, in lib/rewards.py or in a cell of this notebook: its
+    function, without comments and layout, and the options that are set for it. What else the
+    function calls does not count; `executed` has it. {} if there is no such reward."""
     if not name or not (factory := table("rewards.REWARDS").get(name)):
         return {}
     options = getattr(factory, "keywords", {})
@@ -144,10 +165,13 @@ def reward_function(name: str) -> dict[str, str]:
         source = dedent(inspect.getsource(function))
     except (OSError, TypeError):  # of code that is neither in a cell nor in a file
         return {}
-    return {f"function of reward {name}": digest([repr(sorted(options.items())), code_tree(source)])}
+    return {
+        f"function of reward {name}": digest([repr(sorted(options.items())), code_tree(source)])
+    }
 
 
 def table(path: str) -> Any:
-    """The table or function of lib/ that `path` (module.NAME) names. It is imported only now, as it may need torch."""
+    """The table or function of lib/ that `path` (module.NAME) names. It is imported only now, as it
+    may need torch."""
     module, _, name = path.rpartition(".")
     return getattr(import_module(f"lib.{module}"), name)

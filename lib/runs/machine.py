@@ -1,4 +1,5 @@
-"""Processes of a study: they end with their parent, lock the folders that they write to, and share the GPUs."""
+"""Processes of a study: they end with their parent, lock the folders that they write to, and share
+the GPUs."""
 
 import ctypes
 import fcntl
@@ -25,7 +26,8 @@ class RunError(RuntimeError):
 
 
 def die_with_parent(parent: int = 0) -> None:
-    """Ask Linux to kill this process when its parent ends, or at once if `parent`, a process id, has ended already."""
+    """Ask Linux to kill this process when its parent ends, or at once if `parent`, a process id,
+    has ended already."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
         if parent and os.getppid() != parent:
@@ -33,8 +35,8 @@ def die_with_parent(parent: int = 0) -> None:
 
 
 def caches(runs: Path) -> dict[str, str]:
-    """Environment variables that move the caches of Snakemake and Matplotlib into the folder `runs`; {} if the usual
-    place in the user's home can be written to."""
+    """Environment variables that move the caches of Snakemake and Matplotlib into the folder
+    `runs`; {} if the usual place in the user's home can be written to."""
     default = Path(os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache"))
     with suppress(OSError):
         if default.is_absolute():  # it is relative if the user has no home
@@ -45,13 +47,20 @@ def caches(runs: Path) -> dict[str, str]:
 
 
 def cores() -> int:
-    """The number of cores that this process may use: those it is bound to, or fewer if its container is limited."""
-    core_count = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    """The number of cores that this process may use: those it is bound to, or fewer if its
+    container is limited."""
+    core_count = (
+        len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    )
     quota, _, period = container_limit("cpu.max").partition(" ")
-    return max(1, min(core_count, int(quota) // int(period))) if quota.isdigit() and period.isdigit() else core_count
+    return (
+        max(1, min(core_count, int(quota) // int(period)))
+        if quota.isdigit() and period.isdigit()
+        else core_count
+    )
 
 
-# --- locks, which the system releases when a process ends ---------------------------------------------------
+# --- locks, which the system releases when a process ends -----------------------------------------
 
 
 def try_lock(file) -> bool:
@@ -77,15 +86,18 @@ def locked(folder: Path, run: str) -> Iterator[None]:
 
 
 def gpus() -> list[str]:
-    """The GPUs of this machine, by the UUIDs that their driver gives, or those that the variable COUNTDOWN_GPUS or
-    CUDA_VISIBLE_DEVICES lists. If the driver cannot be asked, the device files are only counted, and the GPUs are
-    numbered from 0: the only GPU of a container may be the file nvidia3, but CUDA calls it 0."""
+    """The GPUs of this machine, by the UUIDs that their driver gives, or those that the variable
+    COUNTDOWN_GPUS or CUDA_VISIBLE_DEVICES lists. If the driver cannot be asked, the device files
+    are only counted, and the GPUs are numbered from 0: the only GPU of a container may be the file
+    nvidia3, but CUDA calls it 0."""
     for variable in ("COUNTDOWN_GPUS", "CUDA_VISIBLE_DEVICES"):
         if variable in os.environ:
             return [name for name in os.environ[variable].split(",") if name not in NO_GPU]
     if devices := list(DEVICES.glob("nvidia[0-9]*")):
         with suppress(OSError, subprocess.CalledProcessError):
-            listing = subprocess.run(["nvidia-smi", "-L"], capture_output=True, text=True, check=True).stdout
+            listing = subprocess.run(
+                ["nvidia-smi", "-L"], capture_output=True, text=True, check=True
+            ).stdout
             if uuids := re.findall(r"^GPU \d+: .*\(UUID: (\S+)\)", listing, re.M):
                 return uuids
     return [str(number) for number in range(len(devices))]
@@ -93,11 +105,14 @@ def gpus() -> list[str]:
 
 @contextmanager
 def gpu() -> Iterator[str | None]:
-    """Lock the first free GPU, waiting until there is one, and yield its name. Yields None if the machine has no GPU.
-    GPUs that other users' runs occupy are not noticed. A Slurm job has its GPUs to itself and numbers them on its own,
-    so the names of its locks contain the job's id."""
-    prefix = f"{tempfile.gettempdir()}/countdown-gpu-{os.getuid()}-{os.environ.get('SLURM_JOB_ID', '')}"
-    flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC  # no link is followed, and no file is emptied
+    """Lock the first free GPU, waiting until there is one, and yield its name. Yields None if the
+    machine has no GPU. GPUs that other users' runs occupy are not noticed. A Slurm job has its GPUs
+    to itself and numbers them on its own, so the names of its locks contain the job's id."""
+    prefix = (
+        f"{tempfile.gettempdir()}/countdown-gpu-{os.getuid()}-{os.environ.get('SLURM_JOB_ID', '')}"
+    )
+    # no link is followed, and no file is emptied
+    flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
     with ExitStack() as stack:
         locks, device = {}, None
         for name in gpus():  # the names of old MIG devices hold slashes

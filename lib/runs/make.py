@@ -1,4 +1,5 @@
-"""`make study` and `make figures`: show the plan and its time, start Snakemake, and print which runs begin and end."""
+"""`make study` and `make figures`: show the plan and its time, start Snakemake, and print which
+runs begin and end."""
 
 import os
 import re
@@ -19,7 +20,8 @@ from lib.runs.hours import engine_missing, expected, show_plan, time_left
 from lib.runs.machine import RunError, caches, die_with_parent, gpus, try_lock
 from lib.runs.plan import Plan, Project, read_record
 
-MACHINES = Path(__file__).parent / "machines"  # Snakemake profiles, one for each place where runs can be made
+# Snakemake profiles, one for each place where runs can be made
+MACHINES = Path(__file__).parent / "machines"
 OPTIONS = "--nocolor --nolock --rerun-incomplete --forceall --scheduler greedy"
 
 
@@ -31,8 +33,9 @@ def make(
     machine: str = "local",
     again: bool = False,
 ) -> None:
-    """Make the unfinished runs of a plan, or with `again` all of them, on a machine (the name of a folder in MACHINES).
-    Raises RunError if a run fails or if another process is making runs here."""
+    """Make the unfinished runs of a plan, or with `again` all of them, on a machine (the name of a
+    folder in MACHINES). Raises RunError if a run fails or if another process is making runs
+    here."""
     known(machine, [folder.name for folder in MACHINES.iterdir()], "machine")
     folder = project.runs / ("reference" if project.published else "")
     with writing(folder):
@@ -41,22 +44,27 @@ def make(
     with (folder / ".lock").open("a+") as lock:  # only one process makes runs at a time
         if not try_lock(lock):
             pid = (folder / ".lock").read_text()
-            raise RunError(f"these runs are being made by process {pid}: wait for it, or `kill {pid}`")
+            raise RunError(
+                f"these runs are being made by process {pid}: wait for it, or `kill {pid}`"
+            )
         lock.truncate(0)
         print(os.getpid(), end="", file=lock, flush=True)
-        for spec in plan.specs.values() if again else ():  # only now, as another process may have been at work
+        # only now, as another process may have been at work
+        for spec in plan.specs.values() if again else ():
             (spec.folder / "run.json").unlink(missing_ok=True)
         waiting = [plan.specs[run] for run in plan.waiting]
         seconds = expected(project, waiting[0].profile, waiting) if waiting else {}
         show_plan(project, plan, seconds, cores)
         machine_options = snakemake_options(machine, cores)
         reason = engine_missing(spec.params.get("engine", "") for spec in waiting)
-        if reason and "--cores" in machine_options:  # if runs are made elsewhere, it need not be installed here
+        # if runs are made elsewhere, it need not be installed here
+        if reason and "--cores" in machine_options:
             raise RunError(reason)
         if waiting:
             snakemake(project, folder, plan, seconds, cores, [*machine_options, *options])
     for spec in plan.specs.values():
-        if spec.study and not project.published and (record := read_record(spec.folder)):  # none after --dry-run
+        # none after --dry-run
+        if spec.study and not project.published and (record := read_record(spec.folder)):
             artifacts = record["artifacts"]
             print(f"made {len(artifacts)} figures and tables of {spec.run} in {shown(spec.folder)}")
             if (summary := spec.folder / "summary.md").exists():
@@ -64,7 +72,8 @@ def make(
 
 
 def snakemake_options(machine: str, cores: int) -> list[str]:
-    """Snakemake's options for a machine: its profile and, if the runs are made here, the cores, memory and GPUs."""
+    """Snakemake's options for a machine: its profile and, if the runs are made here, the cores,
+    memory and GPUs."""
     profile = ["--profile", str(MACHINES / machine)]
     if "executor" in yaml.safe_load((MACHINES / machine / "config.yaml").read_text()):
         return profile
@@ -74,12 +83,23 @@ def snakemake_options(machine: str, cores: int) -> list[str]:
 
 
 def snakemake(
-    project: Project, folder: Path, plan: Plan, seconds: dict[str, float], cores: int, options: list[str]
+    project: Project,
+    folder: Path,
+    plan: Plan,
+    seconds: dict[str, float],
+    cores: int,
+    options: list[str],
 ) -> None:
-    """Run Snakemake in `folder` to its end. Raises RunError with the failed runs, or with Snakemake's last lines."""
+    """Run Snakemake in `folder` to its end. Raises RunError with the failed runs, or with
+    Snakemake's last lines."""
     # 1. Start Snakemake in a process group of its own
     profile = next(iter(plan.specs.values())).profile
-    config = ["--config", f"profile={profile}", f"runs={','.join(plan.waiting)}", f"published={int(project.published)}"]
+    config = [
+        "--config",
+        f"profile={profile}",
+        f"runs={','.join(plan.waiting)}",
+        f"published={int(project.published)}",
+    ]
     paths = ["--snakefile", str(project.root / "Snakefile"), "--directory", str(folder)]
     process = subprocess.Popen(
         [sys.executable, "-m", "snakemake", *OPTIONS.split(), *paths, *config, *options],
@@ -100,42 +120,60 @@ def snakemake(
             if line.startswith("> made "):
                 pending.pop(line.split()[2], None)
                 line += f", {len(plan.waiting) - len(pending)} of {len(plan.waiting)}"
-                line += f", about {clock(time_left(plan, pending, seconds, cores))} left" if seconds and pending else ""
-            if not is_local or line.startswith(("> ", "! ")):  # runs elsewhere print nothing here: show all lines
+                line += (
+                    f", about {clock(time_left(plan, pending, seconds, cores))} left"
+                    if seconds and pending
+                    else ""
+                )
+            # runs elsewhere print nothing here: show all lines
+            if not is_local or line.startswith(("> ", "! ")):
                 print(line.removeprefix("> "), flush=True)
         process.wait()
     except KeyboardInterrupt:
         print("\n! stopped; the same command goes on from here", flush=True)
         raise
     finally:
-        for signum in (signal.SIGTERM, signal.SIGKILL):  # end Snakemake and all its runs, if need be by force
+        # end Snakemake and all its runs, if need be by force
+        for signum in (signal.SIGTERM, signal.SIGKILL):
             if process.poll() is None:
                 os.killpg(process.pid, signum)
                 with suppress(subprocess.TimeoutExpired):
                     process.wait(timeout=10)
     # 3. Name the runs that failed
-    errors = re.findall(r"^Error in rule run.*?output: \S+?/(\S+)/run\.json", "\n".join(lines), re.M | re.S)
+    errors = re.findall(
+        r"^Error in rule run.*?output: \S+?/(\S+)/run\.json", "\n".join(lines), re.M | re.S
+    )
     failed = [run for run in plan.waiting if run in errors]
     for run in failed:
         if not any(f"! run {run} " in line for line in lines):
             log = shown(plan.specs[run].folder / "log.txt")
-            print(f"! run {run} was killed, most often as the memory was full\n! log: {log}", flush=True)
+            print(
+                f"! run {run} was killed, most often as the memory was full\n! log: {log}",
+                flush=True,
+            )
     if failed:
-        raise RunError(f"{len(failed)} failed: {', '.join(failed)}; the same command goes on from there")
+        raise RunError(
+            f"{len(failed)} failed: {', '.join(failed)}; the same command goes on from there"
+        )
     if process.returncode:
-        raise RunError("\n".join([*lines[-40:], f"Snakemake ended with status {process.returncode}"]))
+        raise RunError(
+            "\n".join([*lines[-40:], f"Snakemake ended with status {process.returncode}"])
+        )
 
 
-# --- figures and pages --------------------------------------------------------------------------------------
+# --- figures and pages ----------------------------------------------------------------------------
 
 
 def draw(project: Project, profile: str, names: list[str], cores: int) -> None:
-    """Execute studies of a profile again with the published runs, and copy their figures and tables to figures/.
-    `project` must be one that is `published`. Raises RunError that names the studies that failed."""
+    """Execute studies of a profile again with the published runs, and copy their figures and tables
+    to figures/. `project` must be one that is `published`. Raises RunError that names the studies
+    that failed."""
     project.check()
     specs, drawn, failed = project.specs(profile), [], []
     requested = [spec for spec in project.asked(profile, names) if spec.study]
-    studies = {run.name for spec in requested for run in (spec, *spec.parents.values()) if run.study}
+    studies = {
+        run.name for spec in requested for run in (spec, *spec.parents.values()) if run.study
+    }
     plan = Plan({name: spec for name, spec in specs.items() if name in studies and spec.published})
     if not plan.specs:
         remedy = f"`make study`, then `python -m lib.runs publish {profile} headline`"
@@ -152,13 +190,16 @@ def draw(project: Project, profile: str, names: list[str], cores: int) -> None:
                 shutil.copyfile(spec.folder / artifact, temporary)
     if failed:
         share = f"{len(failed)} of {len(plan.specs)} studies"
-        raise RunError(f"{share} failed: {', '.join(failed)}" + ("; the others are drawn" if drawn else ""))
+        raise RunError(
+            f"{share} failed: {', '.join(failed)}" + ("; the others are drawn" if drawn else "")
+        )
     print(f"the figures and tables of {len(drawn)} studies are in {shown(FIGURES)}")
 
 
 def report(project: Project, profile: str) -> Path:
-    """Write the website with the studies of a profile. Of each study it takes the execution in data/runs, or else that
-    of `figures`. Returns the path of the front page. Raises RunError if no study was executed."""
+    """Write the website with the studies of a profile. Of each study it takes the execution in
+    data/runs, or else that of `figures`. Returns the path of the front page. Raises RunError if no
+    study was executed."""
     from lib.study import site  # nbconvert takes a second to import
 
     studies = []

@@ -1,8 +1,9 @@
-"""Resolves the runs of papermill_runs.yaml before anything starts, and finds out which of them are finished.
+"""Resolves the runs of papermill_runs.yaml before anything starts, and finds out which of them are
+finished.
 
-Only this module decides which runs are stale: those that were asked for something else, or whose parents were made
-anew. The code that made a run does not count; `made_by` in lib.runs.code tells of it.
-"""
+Only this module decides which runs are stale: those that were asked for something else, or whose
+parents were made anew. The code that made a run does not count; `made_by` in lib.runs.code tells of
+it."""
 
 import json
 import re
@@ -44,19 +45,20 @@ EVALUATIONS = ("sample/", "search/")  # kinds of runs that evaluate a policy and
 RESULTS = "results-only"  # the state of a restored run that was published without its weights
 READABLE = ("done", RESULTS)
 
-# --- resolving runs -----------------------------------------------------------------------------------------
+# --- resolving runs -------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class Spec:
-    """One resolved run. What it is asked for, and hence which run it is, are its notebook's name, its parameters, what
-    these name, and its parents."""
+    """One resolved run. What it is asked for, and hence which run it is, are its notebook's name,
+    its parameters, what these name, and its parents."""
 
     profile: str
     name: str  # kind/name/seed
     method: str  # the run (kind/name) that made the policy which this run is about
     declaration: Declaration
-    params: dict[str, Any]  # all parameters of the notebook except `output` and those that name parents
+    # all parameters of the notebook except `output` and those that name parents
+    params: dict[str, Any]
     defaults: dict[str, Any]  # all parameters of the notebook with their defaults
     inputs: dict[str, str]  # hashes of what `params` name
     parents: dict[str, "Spec"]
@@ -75,7 +77,8 @@ class Spec:
 
     @property
     def study(self) -> bool:
-        """Whether this run only reads results: those of its finished parents, with all their seeds."""
+        """Whether this run only reads results: those of its finished parents, with all their
+        seeds."""
         return self.name.startswith(STUDY)
 
     @property
@@ -89,16 +92,17 @@ class Spec:
 
     @property
     def state(self) -> str:
-        """One of "done", "results-only", "missing" and "unfinished", or the reason why a finished run has to be made
-        again. A run whose results alone are here is made again only for another run that starts from it."""
+        """One of "done", "results-only", "missing" and "unfinished", or the reason why a finished
+        run has to be made again. A run whose results alone are here is made again only for another
+        run that starts from it."""
         return state(self, {})
 
 
 class Project:
     """A checkout: its declarations, its runs and its reference results.
 
-    With `published`, runs are read from data/reference, and studies of them are made in data/runs/reference.
-    """
+    With `published`, runs are read from data/reference, and studies of them are made in
+    data/runs/reference."""
 
     def __init__(self, root: Path = ROOT, published: bool = False):
         self.root, self.published = Path(root), published
@@ -107,7 +111,9 @@ class Project:
     @cached_property
     def declarations(self) -> Declarations:
         try:
-            return Declarations.model_validate(yaml.load((self.root / YAML).read_text(encoding="utf-8"), Loader))
+            return Declarations.model_validate(
+                yaml.load((self.root / YAML).read_text(encoding="utf-8"), Loader)
+            )
         except ValidationError as error:
             raise DeclarationError("\n".join(map(explain, error.errors()))) from error
         except (OSError, ValueError, OverflowError, RecursionError, yaml.YAMLError) as error:
@@ -119,7 +125,8 @@ class Project:
 
     @cache  # noqa: B019
     def code(self, notebook: str) -> str:
-        """A hash of a notebook's code without its parameters cell. Comments and layout do not count."""
+        """A hash of a notebook's code without its parameters cell. Comments and layout do not
+        count."""
         return digest(list(chain(*map(code_tree, self.notebook(notebook)[1]))))
 
     @cache  # noqa: B019
@@ -129,13 +136,17 @@ class Project:
         for template, declaration in self.declarations.completed():
             location = f"{YAML}: runs.{template}"
             if template.startswith(STUDY) and not declaration.parents:
-                raise DeclarationError(f"{location}: a study reads other runs: its needs must say which")
+                raise DeclarationError(
+                    f"{location}: a study reads other runs: its needs must say which"
+                )
             for profile in declaration.only:
                 known(profile, self.declarations.profiles, f"{location}.only: profile")
             for name, run in points(template, declaration):
                 seed = (self.notebook(run.notebook)[0] | run.params)["seed"]
                 if not re.fullmatch(RUN, name):
-                    raise DeclarationError(f"{location}: {name!r} is no name of a run, which is kind/name")
+                    raise DeclarationError(
+                        f"{location}: {name!r} is no name of a run, which is kind/name"
+                    )
                 if f"{name}/{seed}" in runs:
                     raise DeclarationError(f"{location}: two runs are called '{name}/{seed}'")
                 runs[f"{name}/{seed}"] = run
@@ -150,8 +161,9 @@ class Project:
 
     @cache  # noqa: B019
     def specs(self, profile: str, *names: str) -> dict[str, Spec]:
-        """All runs of a profile, or only those with these full names and what they need; parents first. Raises
-        DeclarationError for a run that cannot be resolved and for a name that the profile does not have."""
+        """All runs of a profile, or only those with these full names and what they need; parents
+        first. Raises DeclarationError for a run that cannot be resolved and for a name that the
+        profile does not have."""
         runs, specs = self.declared(profile), {}
         for name in names:
             known(name, runs, f"run of profile {profile}")
@@ -160,21 +172,28 @@ class Project:
             wanted.update(runs[name].parents if name in wanted else ())
         for name, run in runs.items():
             if name in wanted:
-                specs[name] = self.resolve(profile, name, run, {parent: specs[parent] for parent in run.parents})
+                specs[name] = self.resolve(
+                    profile, name, run, {parent: specs[parent] for parent in run.parents}
+                )
         return specs
 
     @cache  # noqa: B019
     def declared(self, profile: str) -> dict[str, Declaration]:
-        """The declarations of the runs of a profile, parents first. Runs that belong to other profiles only (`only`)
-        and those that this profile is without are left out, and so are runs that depend on them."""
+        """The declarations of the runs of a profile, parents first. Runs that belong to other
+        profiles only (`only`) and those that this profile is without are left out, and so are runs
+        that depend on them."""
         known(profile, self.declarations.profiles, "profile")
         runs, declared = self.of_profile(profile), {}
         without = self.declarations.profiles[profile].without
         without = select(without, runs, f"{YAML}: profiles.{profile}.without", seeds=True)
         try:
-            order = list(TopologicalSorter({name: run.parents for name, run in runs.items()}).static_order())
+            order = list(
+                TopologicalSorter({name: run.parents for name, run in runs.items()}).static_order()
+            )
         except CycleError as error:
-            raise DeclarationError(f"{YAML}: cycle in needs: {' -> '.join(reversed(error.args[1]))}") from error
+            raise DeclarationError(
+                f"{YAML}: cycle in needs: {' -> '.join(reversed(error.args[1]))}"
+            ) from error
         for name in order:
             run = among(runs[name], declared)
             if run and name not in without and (not run.only or profile in run.only):
@@ -182,8 +201,13 @@ class Project:
         return declared
 
     def of_profile(self, profile: str) -> dict[str, Declaration]:
-        """All declarations, updated with what the profile sets for single runs, which can be other parents too."""
-        settings, runs, location = self.declarations.profiles[profile], self.expanded(), f"{YAML}: profiles.{profile}"
+        """All declarations, updated with what the profile sets for single runs, which can be other
+        parents too."""
+        settings, runs, location = (
+            self.declarations.profiles[profile],
+            self.expanded(),
+            f"{YAML}: profiles.{profile}",
+        )
         notebooks = {run.notebook for run in runs.values()}
         parameters = {parameter for name in notebooks for parameter in self.notebook(name)[0]}
         for parameter in settings.params:
@@ -199,36 +223,61 @@ class Project:
             needs, params = dict(run.needs), overrides[name]
             for key in needs.keys() & params.keys():
                 if str(params[key]).partition("/")[0] in kinds:
-                    needs[key] = of_seed(str(params.pop(key)), split(name)[1], runs, f"{location}.runs")
+                    needs[key] = of_seed(
+                        str(params.pop(key)), split(name)[1], runs, f"{location}.runs"
+                    )
                 else:  # a policy of the hub or a folder, which is no run
                     del needs[key]
-            update = {"needs": needs, "params": run.params | params, "mem_mb": max(run.mem_mb, settings.mem_mb)}
+            update = {
+                "needs": needs,
+                "params": run.params | params,
+                "mem_mb": max(run.mem_mb, settings.mem_mb),
+            }
             declarations[name] = run.model_copy(update=update)
         for notebook in notebooks:
             mine = [run for run in declarations.values() if run.notebook == notebook]
             for key in settings.params | settings.notebooks.get(notebook, {}):
-                if any(key in run.needs for run in mine) and all(key in run.needs | run.params for run in mine):
+                if any(key in run.needs for run in mine) and all(
+                    key in run.needs | run.params for run in mine
+                ):
                     reason = f"{key} of {notebook} would be ignored, as needs give it to all runs"
-                    raise DeclarationError(f"{location}: {reason}: write it under profiles.{profile}.runs")
+                    raise DeclarationError(
+                        f"{location}: {reason}: write it under profiles.{profile}.runs"
+                    )
         return declarations
 
     def resolve(self, profile: str, name: str, run: Declaration, parents: dict[str, Spec]) -> Spec:
-        """Resolve one run. Of each parameter the last of these values counts: the default of the notebook, that of the
-        profile, of the profile for this notebook, of the run, and of the profile for this run."""
-        settings, location = self.declarations.profiles[profile], f"{YAML}: profile {profile}, run {name}"
+        """Resolve one run. Of each parameter the last of these values counts: the default of the
+        notebook, that of the profile, of the profile for this notebook, of the run, and of the
+        profile for this run."""
+        settings, location = (
+            self.declarations.profiles[profile],
+            f"{YAML}: profile {profile}, run {name}",
+        )
         defaults = self.notebook(run.notebook)[0]
         profile_params = {key: value for key, value in settings.params.items() if key in defaults}
         values = profile_params | settings.notebooks.get(run.notebook, {}) | run.params | run.needs
         for key, value in values.items():
             known(key, defaults, f"{location}: parameter of {run.notebook}")
             values[key] = typed(value, defaults[key], f"{location}: {key}")
-            if key in FOLDERS.keys() - run.needs.keys() and str(value).partition("/")[0] in self.declarations.kinds:
-                raise DeclarationError(f"{location}: {key} is {value!r}, a run: it belongs in needs")
+            if (
+                key in FOLDERS.keys() - run.needs.keys()
+                and str(value).partition("/")[0] in self.declarations.kinds
+            ):
+                raise DeclarationError(
+                    f"{location}: {key} is {value!r}, a run: it belongs in needs"
+                )
         if "output" in values:
             raise DeclarationError(f"{location}: output is set by the runner")
-        params = {key: value for key, value in (defaults | values).items() if key not in {"output", *run.needs}}
+        params = {
+            key: value
+            for key, value in (defaults | values).items()
+            if key not in {"output", *run.needs}
+        }
         if str(params["seed"]) != split(name)[1]:
-            raise DeclarationError(f"{location}: seed is set by the run: grid: {{ seed: [0, 1] }}, or its own params")
+            raise DeclarationError(
+                f"{location}: seed is set by the run: grid: {{ seed: [0, 1] }}, or its own params"
+            )
         try:
             check(params | run.needs, defaults | run.needs)
             input_hashes = inputs(params, self.root)
@@ -261,13 +310,26 @@ class Project:
             select(names, self.expanded(), f"{YAML}: groups.{group}")
 
     def asked(self, profile: str, names: Iterable[str]) -> list[Spec]:
-        """The runs that these names of groups, names of runs, and patterns (as in a group) stand for, each once. Raises
-        DeclarationError."""
-        runs, groups, specs, selected = self.expanded(), self.declarations.groups, self.specs(profile), {}
+        """The runs that these names of groups, names of runs, and patterns (as in a group) stand
+        for, each once. Raises DeclarationError."""
+        runs, groups, specs, selected = (
+            self.expanded(),
+            self.declarations.groups,
+            self.specs(profile),
+            {},
+        )
         for name in names:
             if not set("*?[") & set(name):
-                known(name, [*groups, *dict.fromkeys(split(run)[0] for run in runs), *runs], "group or run")
-            matches = [run for run in select(groups.get(name, [name]), runs, f"{YAML}: groups") if run in specs]
+                known(
+                    name,
+                    [*groups, *dict.fromkeys(split(run)[0] for run in runs), *runs],
+                    "group or run",
+                )
+            matches = [
+                run
+                for run in select(groups.get(name, [name]), runs, f"{YAML}: groups")
+                if run in specs
+            ]
             if not matches:
                 reason = f"{YAML} declares it for other profiles alone, or names it in profiles.{profile}.without"
                 raise DeclarationError(f"profile {profile} has no run of {name}: {reason}")
@@ -275,8 +337,9 @@ class Project:
         return list(selected.values())
 
     def plan(self, profile: str, *names: str) -> "Plan":
-        """The plan for making these groups and runs, with all runs that they depend on. A study does not wait for
-        parents that are neither finished nor asked for themselves: they are not part of the plan."""
+        """The plan for making these groups and runs, with all runs that they depend on. A study
+        does not wait for parents that are neither finished nor asked for themselves: they are not
+        part of the plan."""
         if not names:
             raise DeclarationError("no group or run is named")
         self.check()
@@ -284,31 +347,45 @@ class Project:
         runs = {spec.name for spec in self.asked(profile, names)}
         for name, spec in reversed(specs.items()):  # children first
             if name in runs and (state(spec, states) not in READABLE or name in again):
-                runs |= {n for n, parent in spec.parents.items() if not spec.study or state(parent, states) in READABLE}
-                again |= {
-                    n for n, parent in spec.parents.items() if not spec.study and state(parent, states) == RESULTS
+                runs |= {
+                    n
+                    for n, parent in spec.parents.items()
+                    if not spec.study or state(parent, states) in READABLE
                 }
-        plan = Plan({run: spec for run, spec in specs.items() if run in runs}, states, frozenset(again))
+                again |= {
+                    n
+                    for n, parent in spec.parents.items()
+                    if not spec.study and state(parent, states) == RESULTS
+                }
+        plan = Plan(
+            {run: spec for run, spec in specs.items() if run in runs}, states, frozenset(again)
+        )
         self.check_own_files(plan.specs[run] for run in plan.waiting)
         return plan
 
     def check_own_files(self, specs: Iterable[Spec]) -> None:
-        """Try out each reward that these runs name, which executes the user's own files (nothing else here executes
-        them), and read each file of problems. Raises DeclarationError for any error in such a file."""
+        """Try out each reward that these runs name, which executes the user's own files (nothing
+        else here executes them), and read each file of problems. Raises DeclarationError for any
+        error in such a file."""
         for spec in specs:
             try:
                 for name in own_problems(spec.params):
                     table("game.problem.from_file")(name)
-                for given in (spec.params, *({"reward": name} for name in spec.params.get("eval_rewards", []))):
+                for given in (
+                    spec.params,
+                    *({"reward": name} for name in spec.params.get("eval_rewards", [])),
+                ):
                     if given.get("reward"):
                         try_out(given)
             except ValueError as error:
-                raise DeclarationError(f"{YAML}: profile {spec.profile}, run {spec.name}: {error}") from error
+                raise DeclarationError(
+                    f"{YAML}: profile {spec.profile}, run {spec.name}: {error}"
+                ) from error
 
 
 def among(run: Declaration, runs: Collection[str]) -> Declaration | None:
-    """The run without those of its listed parents that the profile does not have. None if it cannot do without them:
-    a single parent is missing, or no parent is left."""
+    """The run without those of its listed parents that the profile does not have. None if it cannot
+    do without them: a single parent is missing, or no parent is left."""
     needs = {}
     for key, names in run.needs.items():
         needs[key] = [name for name in names if name in runs] if isinstance(names, list) else names
@@ -319,7 +396,7 @@ def among(run: Declaration, runs: Collection[str]) -> Declaration | None:
     return run if needs == run.needs else run.model_copy(update={"needs": needs})
 
 
-# --- which runs are finished --------------------------------------------------------------------------------
+# --- which runs are finished ----------------------------------------------------------------------
 
 
 class File(BaseModel, strict=True):
@@ -343,8 +420,8 @@ class Record(BaseModel, strict=True):
 
 
 def read_record(folder: Path) -> dict[str, Any]:
-    """The content of a finished run's run.json; {} if the run is not finished. Raises ValueError with a remedy if the
-    file is damaged."""
+    """The content of a finished run's run.json; {} if the run is not finished. Raises ValueError
+    with a remedy if the file is damaged."""
     path = folder / "run.json"
     if not path.exists():
         return {}
@@ -355,15 +432,16 @@ def read_record(folder: Path) -> dict[str, Any]:
 
 
 def state(spec: Spec, states: dict[Path, str]) -> str:
-    """The state of a run (see `Spec.state`). `states` caches states by folder, since runs share ancestors."""
+    """The state of a run (see `Spec.state`). `states` caches states by folder, since runs share
+    ancestors."""
     if spec.folder not in states:
         states[spec.folder] = next(reasons(spec, states), "done")
     return states[spec.folder]
 
 
 def reasons(spec: Spec, states: dict[Path, str]) -> Iterator[str]:
-    """The reasons why a run has to be made, from its own folder and from the states of its parents. Take only the
-    first: with a missing or damaged record the next one fails."""
+    """The reasons why a run has to be made, from its own folder and from the states of its parents.
+    Take only the first: with a missing or damaged record the next one fails."""
     try:
         record = read_record(spec.folder)
     except ValueError:
@@ -373,7 +451,8 @@ def reasons(spec: Spec, states: dict[Path, str]) -> Iterator[str]:
         yield "unfinished" if (spec.folder / "spec.json").exists() else "missing"
     if asked := [*differences(record, spec.asked, spec.defaults), *other_places(record, spec)]:
         yield f"another {', '.join(asked)}"
-    if spec.study and record.get("code") != spec.code:  # a study is drawn in minutes, and nothing is lost
+    # a study is drawn in minutes, and nothing is lost
+    if spec.study and record.get("code") != spec.code:
         yield "other notebook code"
     for name, entry in record["files"].items():
         path = spec.folder / name
@@ -385,7 +464,8 @@ def reasons(spec: Spec, states: dict[Path, str]) -> Iterator[str]:
         finished = state(parent, states) in READABLE
         if spec.study and not finished and name not in record["parents"]:
             continue
-        # a restored run was made from the published parents, which may differ from those in data/runs
+        # a restored run was made from the published parents, which may differ from those in
+        # data/runs
         parent_ids = {finished and made_as(parent.folder), made_as(parent.reference)} - {None}
         if record["parents"].get(name) not in parent_ids:
             yield f"{name} made anew" if finished else f"{name} is not finished"
@@ -397,12 +477,17 @@ def other_places(record: Mapping[str, Any], spec: Spec) -> Iterator[str]:
     """The parameters that gave a recorded run another parent than the one that they name now."""
     for name, parent in spec.declaration.needs.items():
         given = record["parameters"].get(name)
-        if isinstance(parent, str) and given and not f"/{given}".endswith(f"/{spec.profile}/{parent}"):
+        if (
+            isinstance(parent, str)
+            and given
+            and not f"/{given}".endswith(f"/{spec.profile}/{parent}")
+        ):
             yield name
 
 
 def other_code(project: Project, spec: Spec) -> list[str] | None:
-    """The parts of the code that made a finished run and compute something else now (`made_by_other`)."""
+    """The parts of the code that made a finished run and compute something else now
+    (`made_by_other`)."""
     cells = project.notebook(spec.notebook)[1]
     return made_by_other(read_record(spec.folder), notebook_hash(cells), project.root)
 
@@ -421,11 +506,13 @@ class Plan:
 
     specs: dict[str, Spec]
     states: dict[Path, str] = field(default_factory=dict)
-    again: frozenset[str] = frozenset()  # runs whose results alone are here, and from which unfinished ones start
+    # runs whose results alone are here, and from which unfinished ones start
+    again: frozenset[str] = frozenset()
 
     @cached_property
     def heights(self) -> dict[str, int]:
-        """For each run the length of the longest chain of runs that depend on it. The longest are started first."""
+        """For each run the length of the longest chain of runs that depend on it. The longest are
+        started first."""
         heights = dict.fromkeys(self.specs, 0)
         for name, spec in reversed(self.specs.items()):  # children first
             for parent in heights.keys() & spec.parents.keys():
@@ -434,11 +521,16 @@ class Plan:
 
     @cached_property
     def waiting(self) -> dict[str, str]:
-        """The state of each run that is not finished, is one of `again`, or has a parent that is to be made. A run that
-        was made from a published parent stays finished when this parent is made `again`."""
+        """The state of each run that is not finished, is one of `again`, or has a parent that is to
+        be made. A run that was made from a published parent stays finished when this parent is made
+        `again`."""
         waiting: dict[str, str] = {}
         for name, spec in self.specs.items():  # parents first
             run_state = state(spec, self.states)
-            if run_state not in READABLE or name in self.again or (waiting.keys() - self.again) & spec.parents.keys():
+            if (
+                run_state not in READABLE
+                or name in self.again
+                or (waiting.keys() - self.again) & spec.parents.keys()
+            ):
                 waiting[name] = run_state
         return waiting

@@ -1,10 +1,10 @@
-"""Compares the agent's searches with full answers: scores per problem, with two readings of the agent's pass@1.
+"""Compares the agent's searches with full answers: scores per problem, with two readings of the
+agent's pass@1.
 
-A system is a policy together with the settings of its search, such as "sft/pick 16/16 +soft". A search ends with
-several games. The column "pass@1" says whether the game that the model's own score ranks first is a solution; "any"
-says whether at least one of the games is, which an executor can check without a solver. For full answers "any" is
-pass@16.
-"""
+A system is a policy together with the settings of its search, such as "sft/pick 16/16 +soft". A
+search ends with several games. The column "pass@1" says whether the game that the model's own score
+ranks first is a solution; "any" says whether at least one of the games is, which an executor can
+check without a solver. For full answers "any" is pass@16."""
 
 import pandas as pd
 
@@ -18,16 +18,19 @@ MEANS |= {"rejections": "sum", "sampled": "sum"}
 
 
 def played(patterns) -> pd.DataFrame:
-    """`metrics.searched` of the search runs that fit `patterns`; the column "method" names the whole system."""
+    """`metrics.searched` of the search runs that fit `patterns`; the column "method" names the
+    whole system."""
     searches = metrics.searched(judging.games(patterns))
     rejections = searches["rejected"] * searches["sampled"]
-    return searches.assign(method=searches["method"] + " " + searches["system"], rejections=rejections)
+    return searches.assign(
+        method=searches["method"] + " " + searches["system"], rejections=rejections
+    )
 
 
 def systems(*tables: pd.DataFrame) -> pd.DataFrame:
-    """The columns MEANS for each problem, indexed by `metrics.KEYS`, and "rejected" (see `_rejected`).
-    `tables`: results of `played`. If a system has played a problem in several tables, only the first
-    of them counts."""
+    """The columns MEANS for each problem, indexed by `metrics.KEYS`, and "rejected" (see
+    `_rejected`). `tables`: results of `played`. If a system has played a problem in several tables,
+    only the first of them counts."""
     scores = pd.concat([table.groupby(metrics.KEYS).agg(MEANS) for table in tables if len(table)])
     return _rejected(scores[~scores.index.duplicated()])
 
@@ -39,9 +42,10 @@ def _rejected(scores: pd.DataFrame) -> pd.DataFrame:
 
 
 def full_answers(answers: pd.DataFrame) -> pd.DataFrame:
-    """The same columns for full answers (`judging.samples`), but without seconds and rejections. Tokens
-    are those of all the answers that pass@16 needs. In the score an answer with other numbers, or one
-    that cannot be read, earns nothing: it is no valid path (`agent`, Section 4.1)."""
+    """The same columns for full answers (`judging.samples`), but without seconds and rejections.
+    Tokens are those of all the answers that pass@16 needs. In the score an answer with other
+    numbers, or one that cannot be read, earns nothing: it is no valid path (`agent`, Section
+    4.1)."""
     texts = metrics.text_scores(answers)
     table = metrics.problem_scores(metrics.counts(answers), (1, DRAWN), mean_to=())
     table = table.rename(columns={f"pass@{DRAWN}": "any"})
@@ -50,8 +54,8 @@ def full_answers(answers: pd.DataFrame) -> pd.DataFrame:
 
 
 def with_groups(scores: pd.DataFrame) -> pd.DataFrame:
-    """`scores`, in which each group of problems of the set "levels" is added as a set of its own, "levels L1" to
-    "levels L9"."""
+    """`scores`, in which each group of problems of the set "levels" is added as a set of its own,
+    "levels L1" to "levels L9"."""
     levels = scores[scores.index.isin(["levels"], level="set")].reset_index()
     levels["set"] = "levels " + levels["problem"].map(groups())
     levels = levels.set_index(metrics.KEYS)
@@ -59,13 +63,13 @@ def with_groups(scores: pd.DataFrame) -> pd.DataFrame:
 
 
 def by_group(scores: pd.DataFrame, column: str = "any") -> pd.DataFrame:
-    """What `agent`, Table 3 and Section 4.3, says of its nine groups, on the set "levels" alone: where
-    the failures are, and how much of the easy groups is solved. `scores`: a result of `systems`;
-    `column`: the reading of pass@1. One score per problem.
+    """What `agent`, Table 3 and Section 4.3, says of its nine groups, on the set "levels" alone:
+    where the failures are, and how much of the easy groups is solved. `scores`: a result of
+    `systems`; `column`: the reading of pass@1. One score per problem.
 
-    failures in L7 and L9: the share of all failures that are in these two. failures in L9 beyond those in L7: L7 has
-    the second most in the paper. solved in L1, L2, L5 and L6: the share of their problems.
-    """
+    failures in L7 and L9: the share of all failures that are in these two. failures in L9 beyond
+    those in L7: L7 has the second most in the paper. solved in L1, L2, L5 and L6: the share of
+    their problems."""
     solved = scores.loc[scores.index.isin(["levels"], level="set"), column].astype(float).dropna()
     group = solved.index.get_level_values("problem").map(groups().to_dict())
     failures = 1 - solved
@@ -82,12 +86,13 @@ def by_group(scores: pd.DataFrame, column: str = "any") -> pd.DataFrame:
 
 
 def finished_failures(scores: pd.DataFrame) -> pd.Series:
-    """Of the searches whose chosen game is no solution, the share in which that game was finished: it
-    earns 0.1 in the score. One score per problem."""
+    """Of the searches whose chosen game is no solution, the share in which that game was finished:
+    it earns 0.1 in the score. One score per problem."""
     failures = 1 - scores["pass@1"]
     return metrics.share(10 * (scores["score"] - scores["pass@1"]), failures)
 
 
 def groups() -> pd.Series:
-    """The group of each problem of the set "levels": L1 to L9, by its numbers, operators and number of solutions."""
+    """The group of each problem of the set "levels": L1 to L9, by its numbers, operators and number
+    of solutions."""
     return pd.Series(load_set("levels")["group"])

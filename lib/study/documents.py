@@ -2,9 +2,8 @@
 
 A generated part stands between `<!-- name: begin -->` and `<!-- name: end -->`; PARTS has the
 function that writes it. `python -m lib.runs documents` writes all of them. A sentence whose verb
-does not follow from a table names the answers that it rests on, and if these change, `DocumentError`
-says which sentence must be written anew.
-"""
+does not follow from a table names the answers that it rests on, and if these change,
+`DocumentError` says which sentence must be written anew."""
 
 import json
 import math
@@ -142,8 +141,8 @@ def _gain(method: str, unit: str = "") -> str:
 
 
 def _solved(method: str) -> str:
-    """What a method solves with the tokens of sixteen SFT samples; "" if it cannot be said. A method
-    of which sixteen samples cost less solves at least what these solve."""
+    """What a method solves with the tokens of sixteen SFT samples; "" if it cannot be said. A
+    method of which sixteen samples cost less solves at least what these solve."""
     solved = figures("grand_equal_tokens", "method")
     if method not in solved.index:
         return ""

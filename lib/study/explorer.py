@@ -1,8 +1,8 @@
-"""Pages that show rollouts: finds, judges and chooses rollouts, and draws them with the markup of explorer.html.
+"""Pages that show rollouts: finds, judges and chooses rollouts, and draws them with the markup of
+explorer.html.
 
-Jinja escapes all text that is put into the markup, so no completion can inject HTML. The widgets are in
-`lib.study.widgets`.
-"""
+Jinja escapes all text that is put into the markup, so no completion can inject HTML. The widgets
+are in `lib.study.widgets`."""
 
 import re
 from collections.abc import Iterable, Iterator
@@ -27,7 +27,8 @@ from lib.study import judging
 from lib.study.judging import record
 from lib.study.methods import methods, rank
 
-LONGEST, WIDEST = 20_000, 63  # at most so many characters of a completion and nodes of a tree are shown
+# at most so many characters of a completion and nodes of a tree are shown
+LONGEST, WIDEST = 20_000, 63
 LOOKS = {
     "ro-ok": "legal",
     "ro-form": "not in the form",
@@ -39,7 +40,9 @@ OWN = "its own"  # the reward that a policy was trained with
 SORTS = ["disagreement", "as saved", "logprob", "tokens", "attempts"]
 
 _loader = FileSystemLoader(Path(__file__).parent)
-_environment = Environment(loader=_loader, autoescape=True, trim_blocks=True, undefined=StrictUndefined)
+_environment = Environment(
+    loader=_loader, autoescape=True, trim_blocks=True, undefined=StrictUndefined
+)
 _environment.globals["looks"] = LOOKS
 markup = _environment.get_template("explorer.html").module  # has the macros, which return markup
 
@@ -50,17 +53,29 @@ WRITTEN = ("generations.parquet", "trajectories.parquet")  # files of runs that 
 
 
 def profiles() -> list[str]:
-    """The names of the profiles that have a finished run with rollouts, whether committed or made on this machine, and
-    "scratch" if a run by hand has some."""
+    """The names of the profiles that have a finished run with rollouts, whether committed or made
+    on this machine, and "scratch" if a run by hand has some."""
     places = (REFERENCE, "*/*/*/*"), (RUNS, "*/*/*/*"), (RUNS, "scratch/*")
-    files = [(root, path) for root, place in places for file in WRITTEN for path in root.glob(f"{place}/{file}")]
-    return sorted({path.relative_to(root).parts[0] for root, path in files if path.with_name("run.json").exists()})
+    files = [
+        (root, path)
+        for root, place in places
+        for file in WRITTEN
+        for path in root.glob(f"{place}/{file}")
+    ]
+    return sorted(
+        {
+            path.relative_to(root).parts[0]
+            for root, path in files
+            if path.with_name("run.json").exists()
+        }
+    )
 
 
 def find(profile: str, *files: str) -> dict[str, Path]:
-    """The folders of a profile's finished runs that hold at least one of `files`, by kind/name/seed, with " (yours)" at
-    the end for a run made on this machine. Sampling runs come first; the rest of the order is that of `methods`. Raises
-    FileNotFoundError if there is no such run."""
+    """The folders of a profile's finished runs that hold at least one of `files`, by
+    kind/name/seed, with " (yours)" at the end for a run made on this machine. Sampling runs come
+    first; the rest of the order is that of `methods`. Raises FileNotFoundError if there is no such
+    run."""
     folders = {}
     for root, source in ((REFERENCE / profile, ""), (RUNS / profile, " (yours)")):
         for folder in (path.parent for path in root.rglob("run.json")):
@@ -68,8 +83,13 @@ def find(profile: str, *files: str) -> dict[str, Path]:
                 folders[folder.relative_to(root).as_posix() + source] = folder
     if not folders:
         file_names = " or ".join(files)
-        raise FileNotFoundError(f"no run of profile {profile!r} has {file_names}: `make study PROFILE={profile}`")
-    order = sorted((not name.startswith("sample/"), rank(record(folders[name])["method"]), name) for name in folders)
+        raise FileNotFoundError(
+            f"no run of profile {profile!r} has {file_names}: `make study PROFILE={profile}`"
+        )
+    order = sorted(
+        (not name.startswith("sample/"), rank(record(folders[name])["method"]), name)
+        for name in folders
+    )
     return {name: folders[name] for *_, name in order}
 
 
@@ -80,11 +100,12 @@ def title(folder: Path) -> str:
 
 
 def load(runs: dict[str, Path]) -> pd.DataFrame:
-    """All completions and finished games of some runs with their verdicts, one row per distinct completion.
+    """All completions and finished games of some runs with their verdicts, one row per distinct
+    completion.
 
-    Columns: those of `judging.samples` or `judging.games`; run (a key of `runs`) and folder; place, a number for each
-    problem of each set; solved, the share of the run's completions of this problem that are correct.
-    """
+    Columns: those of `judging.samples` or `judging.games`; run (a key of `runs`) and folder; place,
+    a number for each problem of each set; solved, the share of the run's completions of this
+    problem that are correct."""
     made = {folder: (folder / "run.json").stat().st_mtime_ns for folder in runs.values()}
     tables = [_read(folder, made[folder]).assign(run=run) for run, folder in runs.items()]
     table = pd.concat(tables, ignore_index=True)
@@ -99,18 +120,25 @@ def load(runs: dict[str, Path]) -> pd.DataFrame:
 def _read(folder: Path, _made: int) -> pd.DataFrame:
     """The judged rollouts of a run, read again if the run was `_made` again."""
     is_search = (folder / "trajectories.parquet").exists()
-    table = judging.games(folder, texts=True).assign(style="pick") if is_search else judging.samples(folder, texts=True)
+    table = (
+        judging.games(folder, texts=True).assign(style="pick")
+        if is_search
+        else judging.samples(folder, texts=True)
+    )
     return complete(table, folder)
 
 
 def complete(table: pd.DataFrame, folder: Path) -> pd.DataFrame:
     """Judged rows of a run, to which the columns that this kind of run does not have are added."""
     defaults = {"set": "typed", "finish": "stop", "actions": "", "logprob": np.nan, "count": 1}
-    return table.assign(folder=str(folder), **{key: value for key, value in defaults.items() if key not in table})
+    return table.assign(
+        folder=str(folder), **{key: value for key, value in defaults.items() if key not in table}
+    )
 
 
 def size(rows: pd.DataFrame) -> str:
-    """Says how many rollouts these rows stand for, and how many of them are different. Without rows, says so."""
+    """Says how many rollouts these rows stand for, and how many of them are different. Without
+    rows, says so."""
     if rows.empty:
         return "no rollout passes these filters"
     total = int(rows["count"].sum())
@@ -120,22 +148,24 @@ def size(rows: pd.DataFrame) -> str:
 
 @lru_cache(maxsize=1 << 18)
 def attempts(style: str, completion: str, problem: Problem) -> int:
-    """The number of attempts that `verify_steps` counts; for a program the number of lines that use every number."""
+    """The number of attempts that `verify_steps` counts; for a program the number of lines that use
+    every number."""
     if style.startswith("program"):
         assignments = verify_program(completion, problem).assignments
         return sum(sorted(leaves(expr)) == sorted(problem.nums) for expr in assignments)
     return max((step.attempt + 1 for step in verify_steps(completion, problem)), default=0)
 
 
-def choose(table: pd.DataFrame, runs, name: str, statuses, least: int, differ: bool, sort: str) -> np.ndarray:
-    """Positions in `table`, which is one of `load`, int64, of the rollouts of `runs` on the set `name` that have one of
-    `statuses` and at least `least` attempts.
+def choose(
+    table: pd.DataFrame, runs, name: str, statuses, least: int, differ: bool, sort: str
+) -> np.ndarray:
+    """Positions in `table`, which is one of `load`, int64, of the rollouts of `runs` on the set
+    `name` that have one of `statuses` and at least `least` attempts.
 
     differ: keeps only problems that one of these runs has solved and another one has never solved.
-    sort: one of SORTS. First come the problems on which the runs' shares of correct completions differ most
-    ("disagreement"), the completions with the highest log-probability ("logprob"), or those with the fewest tokens or
-    attempts.
-    """
+    sort: one of SORTS. First come the problems on which the runs' shares of correct completions
+    differ most ("disagreement"), the completions with the highest log-probability ("logprob"), or
+    those with the fewest tokens or attempts."""
     rows = table[(table["set"] == name) & table["run"].isin(list(runs))]
     shares = rows.groupby("place")["solved"]
     low, high = shares.transform("min"), shares.transform("max")
@@ -151,10 +181,13 @@ def choose(table: pd.DataFrame, runs, name: str, statuses, least: int, differ: b
     return rows.index.to_numpy()
 
 
-def beside(table: pd.DataFrame, position: int, runs: Iterable[str], filtered: np.ndarray, draw: int = 0) -> list[int]:
-    """Positions of one row per run, all on the problem of the row at `position`. The run of that row is represented by
-    it, every other run by its first row among `filtered` (what a filter has let through), or else by its first row.
-    `draw` moves on by so many rows within each run, and after a run's last row starts again at its first."""
+def beside(
+    table: pd.DataFrame, position: int, runs: Iterable[str], filtered: np.ndarray, draw: int = 0
+) -> list[int]:
+    """Positions of one row per run, all on the problem of the row at `position`. The run of that
+    row is represented by it, every other run by its first row among `filtered` (what a filter has
+    let through), or else by its first row. `draw` moves on by so many rows within each run, and
+    after a run's last row starts again at its first."""
     rows, positions = table[table["place"] == table["place"].iloc[position]], []
     for run in runs:
         run_rows = rows.index[rows["run"] == run]
@@ -165,11 +198,23 @@ def beside(table: pd.DataFrame, position: int, runs: Iterable[str], filtered: np
 
 
 def export(table: pd.DataFrame, positions: Iterable[int], path: Path) -> Path:
-    """Writes the rollouts at these positions of `table` as a .csv file, one line each: run, set, problem, nums (as a
-    problem's file has them), target, completion, status, count and solved. Raises OSError on a full disk."""
+    """Writes the rollouts at these positions of `table` as a .csv file, one line each: run, set,
+    problem, nums (as a problem's file has them), target, completion, status, count and solved.
+    Raises OSError on a full disk."""
     rows = table.iloc[list(positions)]
     nums = [" ".join(map(str, one)) for one in rows["nums"]]
-    columns = ["run", "set", "problem", "nums", "target", "completion", "status", "tokens", "count", "solved"]
+    columns = [
+        "run",
+        "set",
+        "problem",
+        "nums",
+        "target",
+        "completion",
+        "status",
+        "tokens",
+        "count",
+        "solved",
+    ]
     return write_table(rows.assign(nums=nums)[columns], path)
 
 
@@ -184,16 +229,23 @@ def line(row: pd.Series) -> str:
 
 
 def page(table: pd.DataFrame, positions: list[int], reward: str = OWN) -> str:
-    """The markup of rollouts on one problem, side by side. Above them are the meaning of the colours and the first 60
-    solutions of the problem."""
+    """The markup of rollouts on one problem, side by side. Above them are the meaning of the
+    colours and the first 60 solutions of the problem."""
     problem = as_problem(*table.iloc[positions[0]][["nums", "target"]])
-    cards, all_solutions = [card(table, position, reward) for position in positions], solutions(problem)
-    return str(markup.page(cards, problem, len(all_solutions), [render(tree) for tree in all_solutions[:60]]))  # pyright: ignore[reportAttributeAccessIssue]
+    cards, all_solutions = (
+        [card(table, position, reward) for position in positions],
+        solutions(problem),
+    )
+    return str(
+        markup.page(
+            cards, problem, len(all_solutions), [render(tree) for tree in all_solutions[:60]]
+        )
+    )  # pyright: ignore[reportAttributeAccessIssue]
 
 
 def card(table: pd.DataFrame, position: int, reward: str) -> dict:
-    """What explorer.html shows of the rollout at `position`: its verdict and reward, its text in coloured pieces or the
-    states of its game, and its trees."""
+    """What explorer.html shows of the rollout at `position`: its verdict and reward, its text in
+    coloured pieces or the states of its game, and its trees."""
     row = table.iloc[position]
     group = table[(table["place"] == row["place"]) & (table["run"] == row["run"])]
     problem, folder = as_problem(row["nums"], row["target"]), Path(row["folder"])
@@ -213,8 +265,8 @@ def card(table: pd.DataFrame, position: int, reward: str) -> dict:
 
 
 def scored(group: pd.DataFrame, row: pd.Series, problem: Problem, reward: str) -> tuple[str, str]:
-    """A reward's name, and what a rollout earns by it. The whole `group` is scored, since some rewards compare the
-    rollouts of a group with each other."""
+    """A reward's name, and what a rollout earns by it. The whole `group` is scored, since some
+    rewards compare the rollouts of a group with each other."""
     name, options = own_reward(Path(row["folder"]), row["style"]) if reward == OWN else (reward, {})
     heading = ", ".join([name, *(f"{key} {value}" for key, value in options.items())])
     if name.startswith("program") != row["style"].startswith("program"):
@@ -224,27 +276,45 @@ def scored(group: pd.DataFrame, row: pd.Series, problem: Problem, reward: str) -
         score = get_reward(name, options)(texts, problem)[texts.index(row["completion"])]
     except Exception as error:  # a reward of the user's own may raise anything
         return f"reward {heading}", str(error) if isinstance(error, ValueError) else repr(error)
-    return f"reward {heading}", f"{score.total:.3f}: " + ", ".join(f"{key} {v:.3g}" for key, v in score.parts.items())
+    return f"reward {heading}", f"{score.total:.3f}: " + ", ".join(
+        f"{key} {v:.3g}" for key, v in score.parts.items()
+    )
 
 
 def own_reward(folder: Path, style: str) -> tuple[str, dict]:
-    """The reward that the policy of a run was trained with, and its options. If it is not known, the simplest reward
-    for this prompt style."""
+    """The reward that the policy of a run was trained with, and its options. If it is not known,
+    the simplest reward for this prompt style."""
     fields, root = record(folder), folder.parents[2]
     training_run = root / fields["method"] / str(fields["seed"])
     parameters = record(training_run)["parameters"] if (training_run / "run.json").exists() else {}
-    default = "program" if style.startswith("program") else "trace_outcome" if style == "trace" else "sparse"
+    default = (
+        "program"
+        if style.startswith("program")
+        else "trace_outcome"
+        if style == "trace"
+        else "sparse"
+    )
     return parameters.get("reward", default), parameters.get("reward_options", {})
 
 
 def pieces(text: str, problem: Problem, style: str) -> Iterator[tuple[str, str]]:
-    """The completion cut into pieces (text, look). A step, or a line of a trace, has a look of LOOKS, and " ro-again"
-    as well if it is repeated; other text has the look ""."""
+    """The completion cut into pieces (text, look). A step, or a line of a trace, has a look of
+    LOOKS, and " ro-again" as well if it is repeated; other text has the look ""."""
     excerpt, position = text[:LONGEST], 0
-    for item in verify_trace(excerpt, problem).lines if style == "trace" else verify_steps(excerpt, problem):
+    for item in (
+        verify_trace(excerpt, problem).lines if style == "trace" else verify_steps(excerpt, problem)
+    ):
         well_formed = getattr(item, "well_formed", True) and getattr(item, "kind", "") != "other"
         is_true = item.arithmetic_ok and getattr(item, "state_ok", True)
-        look = "ro-form" if not well_formed else "ro-wrong" if not is_true else "ro-ok" if item.in_pool else "ro-pool"
+        look = (
+            "ro-form"
+            if not well_formed
+            else "ro-wrong"
+            if not is_true
+            else "ro-ok"
+            if item.in_pool
+            else "ro-pool"
+        )
         yield excerpt[position : item.span[0]], ""
         yield excerpt[slice(*item.span)], look + " ro-again" * item.repeated
         position = item.span[1]
@@ -254,36 +324,50 @@ def pieces(text: str, problem: Problem, style: str) -> Iterator[tuple[str, str]]
 
 
 def trees(expr: Expr | None, problem: Problem) -> list[tuple[str, dict]] | str:
-    """The drawn trees of the answer and of the nearest solution, with the nodes in which they differ. If there is no
-    tree, a text that says why."""
+    """The drawn trees of the answer and of the nearest solution, with the nodes in which they
+    differ. If there is no tree, a text that says why."""
     nearest = nearest_solution(expr, problem)
     if expr is None or nearest is None:
         return "no tree to draw" if expr is None else "the problem has no solution"
     diff = {index for index, _ in labels(expr).items() ^ labels(nearest).items()}
     if not diff:
         return [("answer, a solution", drawing(expr))]
-    caption = f"nearest solution, {len(diff)} node{'s' * (len(diff) > 1)} differ{'s' * (len(diff) == 1)}"
+    caption = (
+        f"nearest solution, {len(diff)} node{'s' * (len(diff) > 1)} differ{'s' * (len(diff) == 1)}"
+    )
     return [("answer", drawing(expr, diff)), (caption, drawing(nearest, diff))]
 
 
 def labels(expr: Expr) -> dict[int, str]:
-    """The text of the node at each position of a tree: 0 is the root, 2i + 1 and 2i + 2 are the children of i."""
+    """The text of the node at each position of a tree: 0 is the root, 2i + 1 and 2i + 2 are the
+    children of i."""
     texts, stack = {}, [(expr, 0)]
     while stack:
         node, index = stack.pop()
-        texts[index] = str(node.value) if isinstance(node, Num) else "−" if isinstance(node, Neg) else node.op
-        stack += [(child, 2 * index + 1 + side) for side, child in enumerate(children(node)) if child is not None]
+        texts[index] = (
+            str(node.value) if isinstance(node, Num) else "−" if isinstance(node, Neg) else node.op
+        )
+        stack += [
+            (child, 2 * index + 1 + side)
+            for side, child in enumerate(children(node))
+            if child is not None
+        ]
     return texts
 
 
 def drawing(expr: Expr, diff: Iterable[int] = ()) -> dict:
-    """Where explorer.html draws the nodes of a tree, in pixels. The nodes stand from left to right in the order of an
-    in-order walk. diff: the positions (keys of `labels`) of the nodes to draw in red."""
+    """Where explorer.html draws the nodes of a tree, in pixels. The nodes stand from left to right
+    in the order of an in-order walk. diff: the positions (keys of `labels`) of the nodes to draw in
+    red."""
     texts, text = labels(expr), render(expr)
     if len(texts) > WIDEST:
         return {"nodes": [], "size": len(texts), "text": text}
-    in_order = sorted(texts, key=lambda index: Fraction(2 * index + 3, 1 << (index + 1).bit_length()))
-    points = {index: (18 + 26 * i, 34 * (index + 1).bit_length() - 18) for i, index in enumerate(in_order)}
+    in_order = sorted(
+        texts, key=lambda index: Fraction(2 * index + 3, 1 << (index + 1).bit_length())
+    )
+    points = {
+        index: (18 + 26 * i, 34 * (index + 1).bit_length() - 18) for i, index in enumerate(in_order)
+    }
     nodes = [(*points[index], texts[index], index in diff) for index in in_order]
     edges = [(*points[index], *points[(index - 1) // 2]) for index in in_order if index]
     width, height = np.max(list(points.values()), axis=0) + 18
@@ -291,8 +375,8 @@ def drawing(expr: Expr, diff: Iterable[int] = ()) -> dict:
 
 
 def states(actions: str, problem: Problem) -> Iterator[tuple[str, str, int]]:
-    """An agent's game: each action, the numbers that remain after it, and the number of solutions that they still have.
-    The first entry is the start, with "" as its action."""
+    """An agent's game: each action, the numbers that remain after it, and the number of solutions
+    that they still have. The first entry is the start, with "" as its action."""
     game_states, tags = [initial(problem)], re.findall(r"<pick>[^<>]+</pick>", actions)
     for text in tags:
         action = parse_action(text, game_states[-1])

@@ -1,9 +1,9 @@
-"""What the git history of this repository says about the runs that were ever published: when each was made, and by
-which commit; and which commits contain which.
+"""What the git history of this repository says about the runs that were ever published: when each
+was made, and by which commit; and which commits contain which.
 
-Everything is read through a few git processes (`git cat-file --batch`), so that asking takes seconds. A clone without
-the whole history can answer nothing; `whole` asks for that, and tests skip then with the sentence `SHALLOW`.
-"""
+Everything is read through a few git processes (`git cat-file --batch`), so that asking takes
+seconds. A clone without the whole history can answer nothing; `whole` asks for that, and tests skip
+then with the sentence `SHALLOW`."""
 
 import json
 import re
@@ -22,7 +22,9 @@ SHALLOW = "left out: this clone has not the whole history, which `git fetch --un
 def git(*arguments: str, said: str = "") -> bytes:
     """What a git command prints; `said` is its input."""
     command = ["git", "-c", "core.quotepath=off", *arguments]
-    return subprocess.run(command, cwd=ROOT, input=said.encode(), capture_output=True, check=True).stdout
+    return subprocess.run(
+        command, cwd=ROOT, input=said.encode(), capture_output=True, check=True
+    ).stdout
 
 
 @cache
@@ -54,8 +56,8 @@ def ancestors() -> dict[str, int]:
 
 
 def descends(later: str, earlier: str) -> bool:
-    """Whether the commit `later` is `earlier` or has it among its ancestors. A commit that is not in the history has no
-    ancestors that anyone could know."""
+    """Whether the commit `later` is `earlier` or has it among its ancestors. A commit that is not
+    in the history has no ancestors that anyone could know."""
     known = ancestors()
     return later in known and known[later] & known[earlier] == known[earlier]
 
@@ -74,9 +76,16 @@ def contents(blobs: set[str]) -> dict[str, bytes]:
 
 
 def changes(*paths: str) -> list[tuple[str, str, str]]:
-    """All changes of the files that fit `paths`, parents before children: commit, path, and the blob that the file then
-    is, "" if the commit removed it."""
-    options = ["--full-history", "--topo-order", "--reverse", "--raw", "--no-renames", "--no-abbrev"]
+    """All changes of the files that fit `paths`, parents before children: commit, path, and the
+    blob that the file then is, "" if the commit removed it."""
+    options = [
+        "--full-history",
+        "--topo-order",
+        "--reverse",
+        "--raw",
+        "--no-renames",
+        "--no-abbrev",
+    ]
     found = []
     commit = ""
     for line in git("log", *options, "--format=@%H", "--", *paths).decode().splitlines():
@@ -91,18 +100,21 @@ def changes(*paths: str) -> list[tuple[str, str, str]]:
 
 @cache
 def records() -> list[tuple[str, str, dict]]:
-    """Every version of the record of every run that was ever committed, parents before children: commit, path, content.
-    A record without a time is that of no run."""
+    """Every version of the record of every run that was ever committed, parents before children:
+    commit, path, content. A record without a time is that of no run."""
     versions = [version for version in changes("data/reference/**/run.json") if version[2]]
     texts = contents({blob for _, _, blob in versions})
     read = {blob: json.loads(text) for blob, text in texts.items()}
-    return [(commit, path, read[blob]) for commit, path, blob in versions if "started" in read[blob]]
+    return [
+        (commit, path, read[blob]) for commit, path, blob in versions if "started" in read[blob]
+    ]
 
 
 @cache
 def renamed() -> dict[str, str]:
-    """The name of today, such as rloo/sparse, of each run that was first published under a name such as
-    rloo_sparse_seed1. A run that was moved or renamed keeps its times, by which it is known."""
+    """The name of today, such as rloo/sparse, of each run that was first published under a name
+    such as rloo_sparse_seed1. A run that was moved or renamed keeps its times, by which it is
+    known."""
     new = {run_key(record): record["run"] for _, _, record in records() if "method" in record}
     names = {"rloo_ast_200": "rloo/ast_200", "agent_first": "sft/pick"}  # these were never renamed
     for _, _, record in records():
@@ -118,8 +130,9 @@ def run_key(record: dict) -> tuple:
 
 @cache
 def runs() -> pd.DataFrame:
-    """One row per run that was ever published, analyses left out. By its last names: run, kind, method, seed, profile.
-    As it was first recorded: commit, started (in seconds), parameters, published (the first commit that had it)."""
+    """One row per run that was ever published, analyses left out. By its last names: run, kind,
+    method, seed, profile. As it was first recorded: commit, started (in seconds), parameters,
+    published (the first commit that had it)."""
     versions = defaultdict(list)
     for commit, _, record in records():
         versions[run_key(record)].append((commit, record))
@@ -161,5 +174,6 @@ def today(record: dict) -> str:
 
 
 def policy(run: str) -> str:
-    """The policy of a run of samples, such as rloo/sparse of sample/heldout400_rloo_sparse; of another run, itself."""
+    """The policy of a run of samples, such as rloo/sparse of sample/heldout400_rloo_sparse; of
+    another run, itself."""
     return re.sub(r"^(?:sample|search)/.*?(sft|rloo|preference|mix)_", r"\1/", run)

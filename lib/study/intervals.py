@@ -1,28 +1,31 @@
-r"""One rule for all intervals of the study: of a mean, a paired difference, any contrast, and numbers of training logs.
+r"""One rule for all intervals of the study: of a mean, a paired difference, any contrast, and
+numbers of training logs.
 
-The run of method m with seed s scores $x_{msp}$ on problem p. A statement about a method should hold for other problems
-and for other runs as well. So the interval of a contrast $\sum_m w_m \bar x_m$ has two parts, whose half-widths add in
-quadrature:
+The run of method m with seed s scores $x_{msp}$ on problem p. A statement about a method should
+hold for other problems and for other runs as well. So the interval of a contrast $\sum_m w_m \bar
+x_m$ has two parts, whose half-widths add in quadrature:
 
 $$h^2 = t_{P-1}^2 \, \frac{\mathrm{Var}_p(\sum_m w_m \bar x_{m\cdot p})}{P}
 + \max(0, \; t_{S-1}^2 \, \hat\sigma^2 - t_{P-1}^2 \, e^2)$$
 
-The first part is the uncertainty due to the choice of problems; differences are taken within each problem. The second
-part is the uncertainty due to runs. Its spread $\hat\sigma$ comes only from runs of the contrast's own methods. So a
-contrast has the same interval in every table, and a method whose runs differ much does not widen the intervals of other
-methods. Runs of the same seed start from the same policy and meet the same problems in the same order, so whatever
-affects all of them cancels in a difference. Runs of methods that come from different starts are independent.
+The first part is the uncertainty due to the choice of problems; differences are taken within each
+problem. The second part is the uncertainty due to runs. Its spread $\hat\sigma$ comes only from
+runs of the contrast's own methods. So a contrast has the same interval in every table, and a method
+whose runs differ much does not widen the intervals of other methods. Runs of the same seed start
+from the same policy and meet the same problems in the same order, so whatever affects all of them
+cancels in a difference. Runs of methods that come from different starts are independent.
 
 $$\hat\sigma^2 = \sum_s c_s^2, \qquad
 c_s = \sum_m \frac{w_m}{n_m} \sqrt{\frac{n_m}{n_m - 1}} \, (\bar x_{ms} - \bar x_m)$$
 
-If all methods have the same seeds, this is $s^2/S$ of the differences run by run, as in Student's paired t-test. If the
-methods share no seed, it is the sum of both variances, as in Welch's test. $P$ is the number of problems, and $S$ the
-number of runs of the method with the fewest. $e^2$ is the part of the spread between runs that comes from the finite
-number of problems, estimated from the interaction of runs and problems. The first term already contains this part, so
-it is subtracted from the second. In simulations at most 5% of the comparisons of two identical methods come out as
-different. This holds in every layout of runs and for every spread, whether the runs of both methods spread equally or
-those of one spread five times as far (tests/test_intervals.py).
+If all methods have the same seeds, this is $s^2/S$ of the differences run by run, as in Student's
+paired t-test. If the methods share no seed, it is the sum of both variances, as in Welch's test.
+$P$ is the number of problems, and $S$ the number of runs of the method with the fewest. $e^2$ is
+the part of the spread between runs that comes from the finite number of problems, estimated from
+the interaction of runs and problems. The first term already contains this part, so it is subtracted
+from the second. In simulations at most 5% of the comparisons of two identical methods come out as
+different. This holds in every layout of runs and for every spread, whether the runs of both methods
+spread equally or those of one spread five times as far (tests/test_intervals.py).
 
 A method with fewer than four runs tells little about its spread, so it borrows from other policies.
 For each trainer data/spreads.csv says how far the runs of a policy differ and how much this spread
@@ -34,21 +37,22 @@ table lends. In a contrast with a method of four or more runs, this method has i
 the variances of the methods are added as in Welch's test. Results that borrow are marked.
 
 Nothing is lent where the borrower's runs visibly spread wider than the table says: if the ratio of
-both variances is in the upper quarter of what F's distribution allows (LEVEL), the interval rests on
-the method's own runs alone. Programs, DPO, and the shares of unanswered and of wrong numbers in
+both variances is in the upper quarter of what F's distribution allows (LEVEL), the interval rests
+on the method's own runs alone. Programs, DPO, and the shares of unanswered and of wrong numbers in
 traces never borrow, since their runs are known to spread several times as far. A method of two runs
 has one degree of freedom for that test, so the test cannot protect it well. In simulations
-(tests/test_spreads.py), whatever the true spread, at most 15% of the intervals of two runs and 9% of
-those of three miss the truth; without the test it is more than half for a policy whose runs spread
-ten times as far as the table says. On average over policies that spread as the table's do, 4% miss.
+(tests/test_spreads.py), whatever the true spread, at most 15% of the intervals of two runs and 9%
+of those of three miss the truth; without the test it is more than half for a policy whose runs
+spread ten times as far as the table says. On average over policies that spread as the table's do,
+4% miss.
 
 A metric that the table lacks, such as a number of a training log, borrows nothing, and neither do
 searches, because the table is about samples, nor two temperatures of one policy, because they share
 their runs. No claim rests on a single run.
 
-The interval of a share stays within 0 and 1, because its half-width is taken on the logit scale. If all scores are 0 or
-all are 1, it ends at the bound of Clopper and Pearson: if none of 50 problems is solved, the upper end is 7.1%.
-"""
+The interval of a share stays within 0 and 1, because its half-width is taken on the logit scale. If
+all scores are 0 or all are 1, it ends at the bound of Clopper and Pearson: if none of 50 problems
+is solved, the upper end is 7.1%."""
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
@@ -58,7 +62,9 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-from scipy.special import expit, fdtrc, logit, stdtrit  # F and Student's t; scipy.stats takes a second to import
+
+# F and Student's t; scipy.stats takes a second to import
+from scipy.special import expit, fdtrc, logit, stdtrit
 
 from lib.files import DATA
 from lib.study.methods import is_search, lineage, policy_of, root, trainer
@@ -68,31 +74,36 @@ ENOUGH = 4  # from this many runs on, a method's own spread is used without borr
 LEVEL = 0.25  # a loan is refused if exchangeable policies would show such a spread more seldom
 WIDER = ("sft/program", "preference/dpo", "preference/agent_")  # these and what starts from them
 SHARES = ("missing", "wrong_numbers")  # of the samples: traces do not borrow their spread either
-EQUAL = "solved at equal tokens"  # lends its spread also to the same metric with samples that are cut earlier
+# lends its spread also to the same metric with samples that are cut earlier
+EQUAL = "solved at equal tokens"
 
 
 def estimates(scores: pd.DataFrame) -> pd.DataFrame:
-    """Every method's mean on every set. `scores` is indexed by method, seed, set and problem, and has a column per
-    metric, which is averaged over the problems that have a value. Columns set, method, metric, estimate, low, high,
-    n_problems, runs, borrowed."""
-    return _table(scores, {(method,): {method: 1.0} for method in scores.index.unique("method")}, ["method"])
+    """Every method's mean on every set. `scores` is indexed by method, seed, set and problem, and
+    has a column per metric, which is averaged over the problems that have a value. Columns set,
+    method, metric, estimate, low, high, n_problems, runs, borrowed."""
+    return _table(
+        scores, {(method,): {method: 1.0} for method in scores.index.unique("method")}, ["method"]
+    )
 
 
 def differences(scores: pd.DataFrame, pairs: Iterable[tuple[str, str]]) -> pd.DataFrame:
-    """Paired differences, method minus baseline, of each (method, baseline) in `pairs`, on all sets that have both.
+    """Paired differences, method minus baseline, of each (method, baseline) in `pairs`, on all sets
+    that have both.
 
-    `scores` as in `estimates`. Columns set, method, baseline, metric, estimate, low, high, n_problems, runs, borrowed.
-    Raises ValueError for a method that is paired with itself.
-    """
+    `scores` as in `estimates`. Columns set, method, baseline, metric, estimate, low, high,
+    n_problems, runs, borrowed. Raises ValueError for a method that is paired with itself."""
     weights = {(method, baseline): {method: 1.0, baseline: -1.0} for method, baseline in pairs}
     for method in [method for method, baseline in weights if method == baseline]:
         raise ValueError(f"{method} is compared with itself: leave this pair out")
     return _table(scores, weights, ["method", "baseline"])
 
 
-def _table(scores: pd.DataFrame, weights: Mapping[tuple, Mapping[str, float]], names: list[str]) -> pd.DataFrame:
-    """One row per set, contrast and metric. `weights`: as in `measured`; the name of each contrast is a tuple, which
-    fills the columns `names`."""
+def _table(
+    scores: pd.DataFrame, weights: Mapping[tuple, Mapping[str, float]], names: list[str]
+) -> pd.DataFrame:
+    """One row per set, contrast and metric. `weights`: as in `measured`; the name of each contrast
+    is a tuple, which fills the columns `names`."""
     rows = []
     for (name, contrast, metric), result in measured(scores, weights).items():
         details = (result.problems, result.runs, result.borrowed)
@@ -118,11 +129,13 @@ class Measured:
     level: bool  # the contrast is the mean of one method
 
     def half(self, confidence=0.95) -> float:
-        """Half of the interval's width. NaN for a number of a training log of which there is only one run."""
+        """Half of the interval's width. NaN for a number of a training log of which there is only
+        one run."""
         if self.problems == 1 and self.runs == 1:
             return np.nan
         if self.share and self.problems > 1 and not self.of_problems and not self.of_runs:
-            return 1 - ((1 - confidence) / 2) ** (1 / self.problems)  # the bound of Clopper and Pearson
+            # the bound of Clopper and Pearson
+            return 1 - ((1 - confidence) / 2) ** (1 / self.problems)
         variances = (self.of_problems, self.problems, self.of_runs, self.interaction)
         return float(half_width(*variances, self.freedom, confidence))
 
@@ -137,7 +150,8 @@ class Measured:
         return float(low), float(high)
 
     def p(self, bound=0.0) -> float:
-        """The p-value: the largest error level at which the interval, taken as symmetric, still contains `bound`."""
+        """The p-value: the largest error level at which the interval, taken as symmetric, still
+        contains `bound`."""
         distance, low, high = abs(self.estimate - bound), 0.0, 1.0
         if np.isnan(self.half()):
             return np.nan
@@ -148,43 +162,60 @@ class Measured:
 
     def detectable(self) -> float:
         """The smallest difference from zero that is seen with a power of about 80%: in four of five
-        repetitions the interval would not contain zero. It is the half-width of the 95% interval and the 80%
-        quantile of the error, which is the half-width of a 60% interval."""
+        repetitions the interval would not contain zero. It is the half-width of the 95% interval
+        and the 80% quantile of the error, which is the half-width of a 60% interval."""
         return self.half() + self.half(0.6)
 
     def error_of_one_run(self, problems: int) -> float:
-        """The standard error that this contrast would have with one run per method, on so many problems."""
+        """The standard error that this contrast would have with one run per method, on so many
+        problems."""
         return float(np.sqrt(self.single / problems + self.single_run))
 
 
-def measured(scores: pd.DataFrame, weights: Mapping[Any, Mapping[str, float]]) -> dict[tuple, Measured]:
-    """Contrasts, which are weighted sums of the means of methods, with their sources of error, by set, contrast and
-    metric. `weights`: by the name of the contrast, then by method. For example, A - 2 B is above zero if A is more than
-    double B. `scores` as in `estimates`. A contrast is left out where one of its methods has no scores."""
+def measured(
+    scores: pd.DataFrame, weights: Mapping[Any, Mapping[str, float]]
+) -> dict[tuple, Measured]:
+    """Contrasts, which are weighted sums of the means of methods, with their sources of error, by
+    set, contrast and metric. `weights`: by the name of the contrast, then by method. For example, A
+    - 2 B is above zero if A is more than double B. `scores` as in `estimates`. A contrast is left
+    out where one of its methods has no scores."""
     results = {}
     for name, part in scores.groupby("set", sort=False):
         wide = part.droplevel("set").unstack("problem")
         for metric in scores.columns:
-            runs = pd.DataFrame(wide[metric]).dropna(how="all")  # (method, seed) in rows, problems in columns
-            tables = {method: pd.DataFrame(runs.xs(method, level="method")) for method in runs.index.unique("method")}
+            # (method, seed) in rows, problems in columns
+            runs = pd.DataFrame(wide[metric]).dropna(how="all")
+            tables = {
+                method: pd.DataFrame(runs.xs(method, level="method"))
+                for method in runs.index.unique("method")
+            }
             for contrast, method_weights in weights.items():
-                if set(method_weights) <= set(tables) and (result := _measured(tables, method_weights, metric)):
+                if set(method_weights) <= set(tables) and (
+                    result := _measured(tables, method_weights, metric)
+                ):
                     results[str(name), contrast, metric] = result
     return results
 
 
-def _measured(tables: Mapping[Any, pd.DataFrame], weights: Mapping[str, float], metric: str) -> Measured | None:
-    """One contrast. None if its methods share no problem, or if two systems of one policy share no run."""
-    # 1. Take the scores of each method on the problems that all methods have. Systems of one policy ("rloo/sparse",
-    #    "rloo/sparse T0.8") keep only the runs that all of them have, so that effects of a run cancel in the difference
+def _measured(
+    tables: Mapping[Any, pd.DataFrame], weights: Mapping[str, float], metric: str
+) -> Measured | None:
+    """One contrast. None if its methods share no problem, or if two systems of one policy share no
+    run."""
+    # 1. Take the scores of each method on the problems that all methods have. Systems of one policy
+    #    ("rloo/sparse", "rloo/sparse T0.8") keep only the runs that all of them have, so that
+    #    effects of a run cancel in the difference
     scores = {}
     for method in weights:
-        run_sets = [set(tables[other].index) for other in weights if policy_of(other) == policy_of(method)]
+        run_sets = [
+            set(tables[other].index) for other in weights if policy_of(other) == policy_of(method)
+        ]
         scores[method] = tables[method].loc[sorted(set.intersection(*run_sets))]
     common = pd.concat(scores.values()).notna().all()
     if not all(map(len, scores.values())) or not common.any():
         return None
-    several_roots = len({root(method) for method in scores} - {""}) > 1  # runs of several starts do not pair
+    # runs of several starts do not pair
+    several_roots = len({root(method) for method in scores} - {""}) > 1
     sides = []
     for method, table in scores.items():
         seeds = [(root(method) * several_roots, seed) for seed in table.index]
@@ -192,18 +223,29 @@ def _measured(tables: Mapping[Any, pd.DataFrame], weights: Mapping[str, float], 
     # 2. Compute the variances over problems and over runs
     estimate, of_problems, of_runs, interaction = parts(sides)
     counts = [len(seeds) for _, seeds, _ in sides]
-    # 3. Compute the variances that the contrast would have with one run per method. As in a paper, all policies
-    #    answer the same test, and runs with a seed that all methods have are paired
+    # 3. Compute the variances that the contrast would have with one run per method. As in a paper,
+    #    all policies answer the same test, and runs with a seed that all methods have are paired
     squared_weights = np.square([weight for weight, *_ in sides])
-    single = sum(square * _variance(x).mean() for square, (_, _, x) in zip(squared_weights, sides, strict=True))
-    if shared_seeds := set.intersection(*(set(seeds) for _, seeds, _ in sides)):  # seeds that all methods have
-        seed_scores = [sum(weight * x[seeds.index(seed)] for weight, seeds, x in sides) for seed in shared_seeds]
+    single = sum(
+        square * _variance(x).mean()
+        for square, (_, _, x) in zip(squared_weights, sides, strict=True)
+    )
+    # seeds that all methods have
+    if shared_seeds := set.intersection(*(set(seeds) for _, seeds, _ in sides)):
+        seed_scores = [
+            sum(weight * x[seeds.index(seed)] for weight, seeds, x in sides)
+            for seed in shared_seeds
+        ]
         single = _variance(np.array(seed_scores)).mean()
-    single_run = squared_weights.sum() / (squared_weights / counts).sum() * max(0.0, of_runs - interaction)
+    single_run = (
+        squared_weights.sum() / (squared_weights / counts).sum() * max(0.0, of_runs - interaction)
+    )
     # 4. Borrow for methods of few runs
     freedom = float(min(counts) - 1)
-    varies = common.sum() > 1 and (of_problems > 0 or of_runs > 0)  # else Clopper and Pearson's bound
-    independent = len({policy_of(method) for method in scores}) == len(scores)  # systems of one policy share their runs
+    # else Clopper and Pearson's bound
+    varies = common.sum() > 1 and (of_problems > 0 or of_runs > 0)
+    # systems of one policy share their runs
+    independent = len({policy_of(method) for method in scores}) == len(scores)
     loans = [_loan(method, metric) for method in scores]
     borrowed = False
     if min(counts) < ENOUGH and varies and independent and all(loans):
@@ -226,16 +268,19 @@ def _measured(tables: Mapping[Any, pd.DataFrame], weights: Mapping[str, float], 
 
 
 def moderated(of_runs, interaction, freedom: float, variance, extra: float) -> tuple:
-    """The variance between runs and its degrees of freedom, after averaging with a borrowed `variance` that has `extra`
-    degrees of freedom. The borrowed variance does not contain the part that is due to the finite number of problems, so
-    `interaction` is added to it."""
-    return (freedom * of_runs + extra * (variance + interaction)) / (freedom + extra), freedom + extra
+    """The variance between runs and its degrees of freedom, after averaging with a borrowed
+    `variance` that has `extra` degrees of freedom. The borrowed variance does not contain the part
+    that is due to the finite number of problems, so `interaction` is added to it."""
+    return (freedom * of_runs + extra * (variance + interaction)) / (
+        freedom + extra
+    ), freedom + extra
 
 
 def refused(of_runs, interaction, freedom, variance, extra):
-    """Whether a loan is refused, elementwise: the variance between runs, with its degrees of freedom,
-    lies in the upper part LEVEL of what runs would show that spread as the borrowed `variance` says,
-    which has `extra` degrees of freedom. Never with one run, which shows no variance."""
+    """Whether a loan is refused, elementwise: the variance between runs, with its degrees of
+    freedom, lies in the upper part LEVEL of what runs would show that spread as the borrowed
+    `variance` says, which has `extra` degrees of freedom. Never with one run, which shows no
+    variance."""
     freedom = np.asarray(freedom, dtype=float)
     ratio = of_runs / (variance + interaction)
     tested = freedom > 0
@@ -243,8 +288,8 @@ def refused(of_runs, interaction, freedom, variance, extra):
 
 
 def _loan(method: str, metric: str) -> tuple[float, float] | None:
-    """The variance between runs that a method borrows and its degrees of freedom. None for those that
-    never borrow (see the top of this module)."""
+    """The variance between runs that a method borrows and its degrees of freedom. None for those
+    that never borrow (see the top of this module)."""
     chain = lineage(method)
     never = WIDER if metric not in SHARES else (*WIDER, "sft/trace")
     if is_search(method) or any(policy.startswith(never) for policy in chain):
@@ -259,10 +304,10 @@ def _with_loans(
     interaction,
     freedom: float,
 ) -> tuple[bool, tuple]:
-    """Whether a contrast with methods of few runs borrows, and the variance between its runs, the part
-    of it that is due to the finite number of problems, and its degrees of freedom. sides: as in
-    `parts`. loans: the loan of each method, as in `_spreads`. of_runs, interaction, freedom: those of
-    the contrast without loans. Borrowed spreads are those of independent runs."""
+    """Whether a contrast with methods of few runs borrows, and the variance between its runs, the
+    part of it that is due to the finite number of problems, and its degrees of freedom. sides: as
+    in `parts`. loans: the loan of each method, as in `_spreads`. of_runs, interaction, freedom:
+    those of the contrast without loans. Borrowed spreads are those of independent runs."""
     weights, counts = np.array([(weight, len(seeds)) for weight, seeds, _ in sides]).T
     variances, extra = np.array(loans).T
     variances = weights**2 / counts * variances
@@ -287,22 +332,36 @@ def _with_loans(
 
 @cache
 def _spreads() -> dict[tuple[str, str], tuple[float, float]]:
-    """By trainer and metric, the variance between runs that data/spreads.csv lends, and its degrees of freedom."""
-    table = pd.read_csv(DATA / "spreads.csv", index_col=["trainer", "metric"])[["variance", "freedom"]]
+    """By trainer and metric, the variance between runs that data/spreads.csv lends, and its degrees
+    of freedom."""
+    table = pd.read_csv(DATA / "spreads.csv", index_col=["trainer", "metric"])[
+        ["variance", "freedom"]
+    ]
     loans = dict(zip(table.index, table.itertuples(index=False, name=None), strict=True))
-    return loans | {(name, f"{EQUAL}, best limit"): loan for (name, metric), loan in loans.items() if metric == EQUAL}
+    return loans | {
+        (name, f"{EQUAL}, best limit"): loan
+        for (name, metric), loan in loans.items()
+        if metric == EQUAL
+    }
 
 
 def parts(sides: Sequence[tuple[float, list, np.ndarray]]) -> tuple[np.ndarray, ...]:
-    """A contrast's estimate, the variance of its mean over problems, the variance that is observed between runs (0 if a
-    method has one run), and the part of the latter that is due to the finite number of problems, each of shape (...).
-    `sides`: for each method its weight, the seeds of its runs, and its scores (..., runs, problems)."""
+    """A contrast's estimate, the variance of its mean over problems, the variance that is observed
+    between runs (0 if a method has one run), and the part of the latter that is due to the finite
+    number of problems, each of shape (...). `sides`: for each method its weight, the seeds of its
+    runs, and its scores (..., runs, problems)."""
     values = np.sum([weight * x.mean(axis=-2) for weight, _, x in sides], axis=0)
     problems = values.shape[-1]
     of_problems = _variance(values) / problems
     if min(len(seeds) for _, seeds, _ in sides) == 1:
-        return values.mean(axis=-1), of_problems, np.zeros_like(of_problems), np.zeros_like(of_problems)
-    shifts: defaultdict[Any, Any] = defaultdict(float)  # by seed, how far its runs move the contrast on each problem
+        return (
+            values.mean(axis=-1),
+            of_problems,
+            np.zeros_like(of_problems),
+            np.zeros_like(of_problems),
+        )
+    # by seed, how far its runs move the contrast on each problem
+    shifts: defaultdict[Any, Any] = defaultdict(float)
     for weight, seeds, x in sides:
         runs = len(seeds)
         deviations = weight / np.sqrt(runs * (runs - 1)) * (x - x.mean(axis=-2, keepdims=True))
@@ -315,19 +374,24 @@ def parts(sides: Sequence[tuple[float, list, np.ndarray]]) -> tuple[np.ndarray, 
 
 
 def _variance(values: np.ndarray) -> np.ndarray:
-    """Variance over problems, the last axis. 0 for numbers of a training log, which have no problems."""
+    """Variance over problems, the last axis. 0 for numbers of a training log, which have no
+    problems."""
     return values.var(axis=-1, ddof=1) if values.shape[-1] > 1 else np.zeros(values.shape[:-1])
 
 
 def half_width(of_problems, problems: int, of_runs, interaction, freedom, confidence=0.95):
-    """Half of the interval's width, elementwise, from the variances that `parts` returns. freedom: degrees of freedom
-    of `of_runs` and `interaction`, 0 if there is one run."""
+    """Half of the interval's width, elementwise, from the variances that `parts` returns. freedom:
+    degrees of freedom of `of_runs` and `interaction`, 0 if there is one run."""
     over_problems = stdtrit(problems - 1, (1 + confidence) / 2) ** 2 if problems > 1 else 0.0
     over_runs = stdtrit(freedom, (1 + confidence) / 2) ** 2 if freedom > 0 else 0.0
-    return np.sqrt(over_problems * of_problems + np.maximum(0, over_runs * of_runs - over_problems * interaction))
+    return np.sqrt(
+        over_problems * of_problems
+        + np.maximum(0, over_runs * of_runs - over_problems * interaction)
+    )
 
 
 def of_logs(values: pd.DataFrame) -> pd.DataFrame:
-    """Numbers of training logs in the form of `scores`, for the functions above. `values`: one number per run and
-    column, indexed by method and seed. Each run gets one set, "training", with one problem."""
+    """Numbers of training logs in the form of `scores`, for the functions above. `values`: one
+    number per run and column, indexed by method and seed. Each run gets one set, "training", with
+    one problem."""
     return values.assign(set="training", problem=0).set_index(["set", "problem"], append=True)

@@ -1,13 +1,14 @@
-"""Reads the completions that runs have saved, and judges them: tables of who wrote what, and of the verdicts on it.
+"""Reads the completions that runs have saved, and judges them: tables of who wrote what, and of the
+verdicts on it.
 
-The record of a run (run.json) gives its method, its seed and the style of prompt that was completed. Verdicts are
-cached in the folder `.verdicts` next to the runs, under the hash of the judged file and the hash of the judging code. A
-published run has verdicts in its own folder, in verdicts.parquet, which has the same rows as the file of samples. They
-are used only if the first line of data/reference/judged_by.txt is the hash of the present code; its other lines hold
-the sha256 of each of these files. `python -m lib.runs verdicts` judges all published runs again and writes these
-hashes. Whatever is read has the hash that was written: published verdicts with another one are refused, and those in
-`.verdicts` are made again.
-"""
+The record of a run (run.json) gives its method, its seed and the style of prompt that was
+completed. Verdicts are cached in the folder `.verdicts` next to the runs, under the hash of the
+judged file and the hash of the judging code. A published run has verdicts in its own folder, in
+verdicts.parquet, which has the same rows as the file of samples. They are used only if the first
+line of data/reference/judged_by.txt is the hash of the present code; its other lines hold the
+sha256 of each of these files. `python -m lib.runs verdicts` judges all published runs again and
+writes these hashes. Whatever is read has the hash that was written: published verdicts with another
+one are refused, and those in `.verdicts` are made again."""
 
 import ast
 import hashlib
@@ -24,7 +25,18 @@ import numpy as np
 import pandas as pd
 import pyarrow.parquet as pq
 
-from lib.files import REFERENCE, ROOT, RUNS, atomic, nearest, read_table, reading, sha256, shown, skeleton
+from lib.files import (
+    REFERENCE,
+    ROOT,
+    RUNS,
+    atomic,
+    nearest,
+    read_table,
+    reading,
+    sha256,
+    shown,
+    skeleton,
+)
 from lib.game import expression, programs, steps, traces, verifiers
 from lib.game.expression import canonical, leaves, render
 from lib.game.problem import EVALUATION_SETS, FILES, Problem
@@ -37,27 +49,39 @@ HASH = ".sha256"  # of a file in the cache, beside it
 JUDGED_BY = REFERENCE / "judged_by.txt"
 VERDICTS = "verdicts.parquet"  # of a published run; null where no study asked for a verdict
 TEXTS = ["nums", "target", "completion"]  # large columns, read only on request
-TRACE = ["goes_on", "ungrounded", "valid_lines", "reached", "repaired", "trace_muldiv", "answer_muldiv"]
+TRACE = [
+    "goes_on",
+    "ungrounded",
+    "valid_lines",
+    "reached",
+    "repaired",
+    "trace_muldiv",
+    "answer_muldiv",
+]
 
 
 def folders(patterns, part="") -> list[Path]:
-    """The folders of finished runs that are named, or that fit a pattern such as "data/reference/cpu/sample/sft_*/*"
-    from the root, each once and sorted. With `part`, only the runs whose method has that text in its name. Raises
-    FileNotFoundError for a pattern that fits no finished run."""
+    """The folders of finished runs that are named, or that fit a pattern such as
+    "data/reference/cpu/sample/sft_*/*" from the root, each once and sorted. With `part`, only the
+    runs whose method has that text in its name. Raises FileNotFoundError for a pattern that fits no
+    finished run."""
     found = set()
     for pattern in [patterns] if isinstance(patterns, str | Path) else patterns:
         names = [pattern]
-        if not (ROOT / pattern / "run.json").exists():  # the name of a folder may hold brackets, as patterns do
+        # the name of a folder may hold brackets, as patterns do
+        if not (ROOT / pattern / "run.json").exists():
             names = [os.path.dirname(path) for path in glob(f"{pattern}/run.json", root_dir=ROOT)]
         if not names:
-            raise FileNotFoundError(f"{pattern}: no finished run there (no run.json); `make status` lists the runs")
+            raise FileNotFoundError(
+                f"{pattern}: no finished run there (no run.json); `make status` lists the runs"
+            )
         found |= {ROOT / name for name in names}
     return sorted(folder for folder in found if not part or part in record(folder)["method"])
 
 
 def record(folder: Path) -> dict:
-    """The content of a run's run.json. Raises ValueError that names the file if the run, method, seed or parameters are
-    missing."""
+    """The content of a run's run.json. Raises ValueError that names the file if the run, method,
+    seed or parameters are missing."""
     path = ROOT / folder / "run.json"
     with reading(path):
         fields = json.loads(path.read_text())
@@ -65,22 +89,23 @@ def record(folder: Path) -> dict:
 
 
 def samples(patterns, sets=None, looks=("answer",), texts=False) -> pd.DataFrame:
-    """All completions of sampling runs, judged. There is one row per distinct completion of a problem, which was drawn
-    `count` times. Columns run, method, seed, style, set, problem, tokens, logprob, finish, count; the columns of each
-    of `looks` (see `judge`; those of "steps" are empty for programs; "check" is what `last_check` finds); and with
-    `texts` also nums, target, completion.
-    `sets` restricts the evaluation sets, to one name or to several."""
+    """All completions of sampling runs, judged. There is one row per distinct completion of a
+    problem, which was drawn `count` times. Columns run, method, seed, style, set, problem, tokens,
+    logprob, finish, count; the columns of each of `looks` (see `judge`; those of "steps" are empty
+    for programs; "check" is what `last_check` finds); and with `texts` also nums, target,
+    completion. `sets` restricts the evaluation sets, to one name or to several."""
     return _judged(patterns, "generations.parquet", sets, looks, texts)
 
 
 def games(patterns, sets=None, looks=("answer",), texts=False) -> pd.DataFrame:
-    """All games of search runs (notebook 16), judged: like `samples`, with the columns of `lib.learn.search`."""
+    """All games of search runs (notebook 16), judged: like `samples`, with the columns of
+    `lib.learn.search`."""
     return _judged(patterns, "trajectories.parquet", sets, looks, texts)
 
 
 def logs(patterns, columns=()) -> pd.DataFrame:
-    """Training logs (metrics.csv), one row per step, with the columns run, method and seed in front. `columns` are
-    present even if no run measured them."""
+    """Training logs (metrics.csv), one row per step, with the columns run, method and seed in
+    front. `columns` are present even if no run measured them."""
     empty = pd.DataFrame(columns=["run", "method", "seed", "step", *columns], dtype=float)
     tables = [empty.astype({"run": str, "method": str})]
     for folder in folders(patterns):
@@ -90,33 +115,39 @@ def logs(patterns, columns=()) -> pd.DataFrame:
 
 
 def judge(table: pd.DataFrame, style: str = "free", look: str = "answer") -> pd.DataFrame:
-    """Adds the columns of one look to saved completions (columns nums, target, completion, and finish for a trace).
+    """Adds the columns of one look to saved completions (columns nums, target, completion, and
+    finish for a trace).
 
-    style: the style of the prompt that was completed, a key of VERIFIERS. A look is a kind of verdict, with these
-    columns:
+    style: the style of the prompt that was completed, a key of VERIFIERS. A look is a kind of
+    verdict, with these columns:
 
-    answer: status; correct (bool); solution, the expression of a correct answer in the form of `canonical`, which is
-    equal for answers that differ only by commuting ("" if the answer is not correct).
-    expression: the same form for every answer, correct or not ("" if there is no answer).
-    steps, about free reasoning: equations, the number that `verify_steps` reads; how many of them are true and how many
-    distinct; signs, all equals signs of the reasoning; legal, the share of legal steps; lost, whether the steps reach
-    the target but the answer is not correct; attempts, how often the reasoning starts again from the given numbers.
-    program: passed, the number of checks passed (an expression in free text is read as the program of one line
-    `answer = ...`); assignments, their number; complete, the number of assigned values that use every number once.
-    trace: goes_on, whether text follows the answer or the completion was cut there (nan if no answer is closed);
-    ungrounded, whether the answer uses results of the trace as if they were given numbers; valid_lines, the share of
-    valid lines (0 without lines); reached, whether the trace ends at the target; repaired, whether the answer is
-    correct, or the trace makes the target and so holds one that is; trace_muldiv and answer_muldiv, whether * or /
-    occurs in the trace and in the answer.
-    """
+    answer: status; correct (bool); solution, the expression of a correct answer in the form of
+    `canonical`, which is equal for answers that differ only by commuting ("" if the answer is not
+    correct). expression: the same form for every answer, correct or not ("" if there is no answer).
+    steps, about free reasoning: equations, the number that `verify_steps` reads; how many of them
+    are true and how many distinct; signs, all equals signs of the reasoning; legal, the share of
+    legal steps; lost, whether the steps reach the target but the answer is not correct; attempts,
+    how often the reasoning starts again from the given numbers. program: passed, the number of
+    checks passed (an expression in free text is read as the program of one line `answer = ...`);
+    assignments, their number; complete, the number of assigned values that use every number once.
+    trace: goes_on, whether text follows the answer or the completion was cut there (nan if no
+    answer is closed); ungrounded, whether the answer uses results of the trace as if they were
+    given numbers; valid_lines, the share of valid lines (0 without lines); reached, whether the
+    trace ends at the target; repaired, whether the answer is correct, or the trace makes the target
+    and so holds one that is; trace_muldiv and answer_muldiv, whether * or / occurs in the trace and
+    in the answer."""
     if style not in VERIFIERS:
         raise ValueError(f"no verifier for prompt style {style!r}{nearest(style, VERIFIERS)}")
     columns, read = LOOKS[look]
     finish = table["finish"] if "finish" in table else [""] * len(table)
     known, rows = {}, []
-    for nums, target, text, end in zip(table["nums"], table["target"], table["completion"], finish, strict=True):
+    for nums, target, text, end in zip(
+        table["nums"], table["target"], table["completion"], finish, strict=True
+    ):
         asked = (tuple(np.asarray(nums).tolist()), int(target))
-        key = (*asked, answer_span(text)) if look in ("answer", "expression") else (*asked, text, end)
+        key = (
+            (*asked, answer_span(text)) if look in ("answer", "expression") else (*asked, text, end)
+        )
         if key not in known:
             known[key] = read(text, Problem(*asked), style, end)
         rows.append(known[key])
@@ -140,9 +171,19 @@ def _steps(text, problem, style, _):
     legal, reached = [step for step in found if step.legal], (problem.target,)
     lost = not true and any(step.pool == reached for step in legal)
     read = [step for step in found if not step.malformed]
-    counted = (len(read), sum(step.arithmetic_ok for step in read), sum(not step.repeated for step in read))
+    counted = (
+        len(read),
+        sum(step.arithmetic_ok for step in read),
+        sum(not step.repeated for step in read),
+    )
     signs = sum(text.count("=", *block) for block in reasoning(text))
-    return *counted, signs, len(legal) / max(len(found), 1), float(lost), found[-1].attempt + 1 if found else 0
+    return (
+        *counted,
+        signs,
+        len(legal) / max(len(found), 1),
+        float(lost),
+        found[-1].attempt + 1 if found else 0,
+    )
 
 
 def _program(text, problem, style, _):
@@ -168,8 +209,9 @@ def _trace(text, problem, _, finish):
 
 
 def last_check(completion: str) -> str:
-    """What the last check of a text says: "yes", "no", or "" for a text without one. Our demonstrations end every
-    attempt with a check, such as `98? no`; it is the policy's own word, and no verifier reads it."""
+    """What the last check of a text says: "yes", "no", or "" for a text without one. Our
+    demonstrations end every attempt with a check, such as `98? no`; it is the policy's own word,
+    and no verifier reads it."""
     yes, no = completion.rfind("? yes"), completion.rfind("? no")
     if yes == no:
         return ""
@@ -184,19 +226,24 @@ LOOKS = {
     "trace": (TRACE, _trace),
 }
 HUB_SETS = {"hub_test_50": "test_50", "hub_test_5num_50": "test_5num_50"}
-PLAIN = {"check": last_check}  # looks of one column that are read off a text, so that no verdict is cached
+# looks of one column that are read off a text, so that no verdict is cached
+PLAIN = {"check": last_check}
 
 
 def _records(patterns, file: str) -> dict[Path, dict]:
-    """The records of the runs, by folder. Raises an error for a run that wrote no such file, and for one run in two
-    folders."""
+    """The records of the runs, by folder. Raises an error for a run that wrote no such file, and
+    for one run in two folders."""
     records, known = {folder: record(folder) for folder in folders(patterns)}, {}
     for folder, fields in records.items():
         if file not in (fields.get("files") or {file: ()}):  # a run by hand lists no files
-            raise FileNotFoundError(f"{shown(folder)}: this run wrote no {file}: sample it, or search with it, first")
+            raise FileNotFoundError(
+                f"{shown(folder)}: this run wrote no {file}: sample it, or search with it, first"
+            )
         twin = known.setdefault(fields.get("id", folder), folder)
         if twin != folder:
-            raise ValueError(f"{shown(twin)} and {shown(folder)} hold the same run, which would count twice")
+            raise ValueError(
+                f"{shown(twin)} and {shown(folder)} hold the same run, which would count twice"
+            )
     return records
 
 
@@ -217,7 +264,9 @@ def _judged(patterns, file, sets, looks, texts) -> pd.DataFrame:
         table = read_table(path, () if texts else TEXTS)
         run_columns = {key: fields[key] for key in ("run", "method", "seed")} | {"style": style}
         run_columns = pd.DataFrame(run_columns, table.index)
-        read_verdicts = partial(_verdicts, path, content(path), style, cache(partial(read_table, path)))
+        read_verdicts = partial(
+            _verdicts, path, content(path), style, cache(partial(read_table, path))
+        )
         run_looks = [look for look in looks if look != "steps" or not style.startswith("program")]
         for name, rows in table.groupby("set", sort=False) if "set" in table else [("all", table)]:
             set_name = set_names.get(str(name), str(name))
@@ -232,8 +281,8 @@ def _judged(patterns, file, sets, looks, texts) -> pd.DataFrame:
 
 
 def _set_names(records: dict[Path, dict]) -> dict[str, str | None]:
-    """The sets that are read under another name (None: not at all). If all runs that were asked fifty problems were
-    asked the papers' own ones from the hub, these take the place of ours."""
+    """The sets that are read under another name (None: not at all). If all runs that were asked
+    fifty problems were asked the papers' own ones from the hub, these take the place of ours."""
     names: dict[str, str | None] = {}
     asked = [json.dumps(fields["parameters"]) for fields in records.values()]
     for hub, ours in HUB_SETS.items():
@@ -246,8 +295,9 @@ def _set_names(records: dict[Path, dict]) -> dict[str, str | None]:
 def _verdicts(
     path: Path, digest: str, style: str, reader: Callable, name: str, rows: pd.Index, look: str
 ) -> pd.DataFrame:
-    """Verdicts for the rows of one problem set of a file. They come from the cache if the file (its hash is `digest`)
-    and the code are unchanged, and are otherwise computed and cached. `reader` reads the file with its texts."""
+    """Verdicts for the rows of one problem set of a file. They come from the cache if the file (its
+    hash is `digest`) and the code are unchanged, and are otherwise computed and cached. `reader`
+    reads the file with its texts."""
     if look in PLAIN:
         return reader().loc[rows, ["completion"]].map(PLAIN[look]).set_axis([look], axis="columns")
     columns = LOOKS[look][0]
@@ -266,7 +316,8 @@ def _verdicts(
 
 
 def cached(file: Path) -> pd.DataFrame | None:
-    """The verdicts of a file in the cache; None if it is missing, or is no longer what was written."""
+    """The verdicts of a file in the cache; None if it is missing, or is no longer what was
+    written."""
     with suppress(OSError, ValueError):
         if file.with_suffix(HASH).read_text() == sha256(file):
             return read_table(file)
@@ -279,8 +330,9 @@ def content(path: Path) -> str:
 
 
 def published(path: Path, digest: str, rows: pd.Index, columns: list[str]) -> pd.DataFrame | None:
-    """The published verdicts on some rows of the file `path`, whose content has the hash `digest`. None if there are
-    none by the present code, on this content, and on all these rows. Raises ValueError if the file has changed."""
+    """The published verdicts on some rows of the file `path`, whose content has the hash `digest`.
+    None if there are none by the present code, on this content, and on all these rows. Raises
+    ValueError if the file has changed."""
     file = path.with_name(VERDICTS)
     hashes = _trusted()
     name = os.path.relpath(file, JUDGED_BY.parent)
@@ -290,7 +342,9 @@ def published(path: Path, digest: str, rows: pd.Index, columns: list[str]) -> pd
         if sha256(file) != hashes[name]:
             raise ValueError(f"its content is not the one that {JUDGED_BY.name} names")
         schema = pq.read_schema(file)
-        if (schema.metadata or {}).get(b"content") != digest.encode() or not {*columns} <= {*schema.names}:
+        if (schema.metadata or {}).get(b"content") != digest.encode() or not {*columns} <= {
+            *schema.names
+        }:
             return None
         table = pq.read_table(file, columns=columns).take(rows.to_numpy())
     return None if any(column.null_count for column in table.columns) else table.to_pandas()
@@ -298,7 +352,8 @@ def published(path: Path, digest: str, rows: pd.Index, columns: list[str]) -> pd
 
 @cache
 def _trusted() -> dict[str, str]:
-    """The sha256 of each published file of verdicts that was made by this code, by its path in data/reference."""
+    """The sha256 of each published file of verdicts that was made by this code, by its path in
+    data/reference."""
     made_by, *lines = JUDGED_BY.read_text().splitlines() if JUDGED_BY.exists() else [""]
     if made_by != code():
         return {}
@@ -308,7 +363,17 @@ def _trusted() -> dict[str, str]:
 
 @cache
 def code() -> str:
-    """The hash of all code that makes verdicts, without comments and docstrings: the same on all Python versions."""
-    parts = (expression, Problem, programs, steps, traces, verifiers, judge, *(read for _, read in LOOKS.values()))
+    """The hash of all code that makes verdicts, without comments and docstrings: the same on all
+    Python versions."""
+    parts = (
+        expression,
+        Problem,
+        programs,
+        steps,
+        traces,
+        verifiers,
+        judge,
+        *(read for _, read in LOOKS.values()),
+    )
     trees = [skeleton(ast.parse(inspect.getsource(part))) for part in parts]
     return hashlib.blake2b(json.dumps(trees).encode(), digest_size=8).hexdigest()

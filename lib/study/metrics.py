@@ -1,9 +1,9 @@
 """Metrics: pass@k, properties of completions, and summaries of training logs.
 
-The samples of one problem are not independent of each other, so a function here gives one score per problem (a frame
-indexed by method, seed, set and problem), and `lib.study.intervals` computes the interval of the mean of these scores.
-Only the intervals of crossovers and Pareto fronts come from resampling the problems.
-"""
+The samples of one problem are not independent of each other, so a function here gives one score per
+problem (a frame indexed by method, seed, set and problem), and `lib.study.intervals` computes the
+interval of the mean of these scores. Only the intervals of crossovers and Pareto fronts come from
+resampling the problems."""
 
 import math
 import re
@@ -21,41 +21,50 @@ from lib.study.judging import TRACE
 from lib.study.words import formatted, with_paper
 
 KEYS = ["method", "seed", "set", "problem"]  # the index of scores
-SUMMARY = re.compile("(late change of|change of|growth of|late|highest) (.+)")  # numbers of training logs
+# numbers of training logs
+SUMMARY = re.compile("(late change of|change of|growth of|late|highest) (.+)")
 
 
 def pass_at_k(n, c, k) -> np.ndarray:
-    """Unbiased estimate of the chance that at least one of k completions is correct: 1 - C(n-c, k) / C(n, k) (Chen et
-    al. 2021).
+    """Unbiased estimate of the chance that at least one of k completions is correct: 1 - C(n-c, k)
+    / C(n, k) (Chen et al. 2021).
 
-    `n` samples of a problem, `c` of them correct (integers, broadcast against each other), and an integer `k` or an
-    array of them. The result has the shape of n and c, followed by that of k. Raises ValueError unless k is within
-    1..n: beyond n there is no unbiased estimate.
-    """
+    `n` samples of a problem, `c` of them correct (integers, broadcast against each other), and an
+    integer `k` or an array of them. The result has the shape of n and c, followed by that of k.
+    Raises ValueError unless k is within 1..n: beyond n there is no unbiased estimate."""
     n, c, k = np.asarray(n), np.asarray(c), np.asarray(k)
     if np.any(c < 0) or np.any(c > n):
-        raise ValueError("pass@k needs 0 <= c <= n: more correct completions than samples were counted")
+        raise ValueError(
+            "pass@k needs 0 <= c <= n: more correct completions than samples were counted"
+        )
     if np.any(k < 1) or np.any(k > n.min()):
-        raise ValueError(f"pass@k needs 1 <= k <= n, got k={np.max(k)} with n={n.min()}: draw more samples")
-    n, c, draw = n[..., None], c[..., None], np.arange(k.max())  # a running product: no factorial can overflow
+        raise ValueError(
+            f"pass@k needs 1 <= k <= n, got k={np.max(k)} with n={n.min()}: draw more samples"
+        )
+    # a running product: no factorial can overflow
+    n, c, draw = n[..., None], c[..., None], np.arange(k.max())
     all_fail = np.cumprod(np.clip((n - c - draw) / (n - draw), 0, None), axis=-1)
     return 1 - all_fail[..., k - 1]
 
 
 def counts(judged: pd.DataFrame) -> pd.DataFrame:
-    """The number of samples `n` and of correct samples `c` of each problem, indexed by KEYS. `judged`: a table of
-    `judging.samples`."""
-    table = judged[KEYS].assign(n=judged["count"], c=judged["count"].where(judged["correct"].astype(bool), 0))
+    """The number of samples `n` and of correct samples `c` of each problem, indexed by KEYS.
+    `judged`: a table of `judging.samples`."""
+    table = judged[KEYS].assign(
+        n=judged["count"], c=judged["count"].where(judged["correct"].astype(bool), 0)
+    )
     return table.groupby(KEYS, sort=True)[["n", "c"]].sum()
 
 
 def problem_scores(counts: pd.DataFrame, ks=(1, 8, 16), mean_to=(16, 128)) -> pd.DataFrame:
-    """Every problem's own pass@k for k in `ks`, and its mean over k = 1..K for each K of `mean_to` (the last column of
-    `ast`, Table 1).
+    """Every problem's own pass@k for k in `ks`, and its mean over k = 1..K for each K of `mean_to`
+    (the last column of `ast`, Table 1).
 
-    Columns `pass@k` and `mean pass@k<=K`, index as in `counts`; NaN where a problem has too few samples.
-    """
-    ks_by_column = {f"pass@{k}": [k] for k in ks} | {f"mean pass@k<={k}": range(1, k + 1) for k in mean_to}
+    Columns `pass@k` and `mean pass@k<=K`, index as in `counts`; NaN where a problem has too few
+    samples."""
+    ks_by_column = {f"pass@{k}": [k] for k in ks} | {
+        f"mean pass@k<={k}": range(1, k + 1) for k in mean_to
+    }
     scores = {}
     for name, column_ks in ks_by_column.items():
         rows = counts[counts["n"] >= max(column_ks)]
@@ -65,41 +74,47 @@ def problem_scores(counts: pd.DataFrame, ks=(1, 8, 16), mean_to=(16, 128)) -> pd
 
 
 def solved_with(counts: pd.DataFrame, samples: pd.Series) -> pd.Series:
-    """By run and problem, pass@k of each method for the number of samples that `samples` has for it, 1 or more. The
-    number need not be whole: with 6.9 samples, nine problems in ten get seven samples and the others six, so the result
-    is .1 pass@6 + .9 pass@7. `counts` as returned by `counts`."""
+    """By run and problem, pass@k of each method for the number of samples that `samples` has for
+    it, 1 or more. The number need not be whole: with 6.9 samples, nine problems in ten get seven
+    samples and the others six, so the result is .1 pass@6 + .9 pass@7. `counts` as returned by
+    `counts`."""
     parts = []
     for method, k in samples.items():
         fewer, more = math.floor(k), math.ceil(k)
         scores = problem_scores(counts.loc[[method]], sorted({fewer, more}), mean_to=())
-        parts.append((1 - k + fewer) * scores[f"pass@{fewer}"] + (k - fewer) * scores[f"pass@{more}"])
+        parts.append(
+            (1 - k + fewer) * scores[f"pass@{fewer}"] + (k - fewer) * scores[f"pass@{more}"]
+        )
     return pd.concat(parts)
 
 
 def text_scores(judged: pd.DataFrame) -> pd.DataFrame:
-    """Describes the completions of each problem by shares and means over its samples, indexed by KEYS.
+    """Describes the completions of each problem by shares and means over its samples, indexed by
+    KEYS.
 
-    `judged`: a table of `judging.samples`. There are always the share of each verifier status, tokens, at cap (the
-    share that the token limit cut off), distinct completions and distinct correct answers. The looks with which
-    `judged` was read add columns:
+    `judged`: a table of `judging.samples`. There are always the share of each verifier status,
+    tokens, at cap (the share that the token limit cut off), distinct completions and distinct
+    correct answers. The looks with which `judged` was read add columns:
 
     steps: legal, lost, attempts.
     expression: distinct expressions.
-    program: the share that passes each check; reward; one line (the share of programs of one line); the reward lost at
-    each check; the reward lost to wrong content minus that lost to wrong form (see `_checks`). The attempts of a
-    program are the number of its values that use every number.
-    trace: the columns TRACE.
-    """
+    program: the share that passes each check; reward; one line (the share of programs of one line);
+    the reward lost at each check; the reward lost to wrong content minus that lost to wrong form
+    (see `_checks`). The attempts of a program are the number of its values that use every number.
+    trace: the columns TRACE."""
     # Numbers are grouped and compared faster than texts
     groups, status = judged.groupby(KEYS), judged["status"].astype("category")
     cell = groups.ngroup()
     columns = {name: status == name for name in STATUSES}
     columns |= {"tokens": judged["tokens"], "at cap": judged["finish"] == "length"}
-    columns |= {name: judged[name] for name in ("legal", "lost", "attempts", *TRACE) if name in judged}
+    columns |= {
+        name: judged[name] for name in ("legal", "lost", "attempts", *TRACE) if name in judged
+    }
     if "passed" in judged:
         columns |= _checks(judged)
     table, weight = pd.DataFrame(columns, dtype=float), judged["count"]
-    known_counts = table.notna().mul(weight, axis=0).groupby(cell).sum()  # some verdicts on a completion are NaN
+    # some verdicts on a completion are NaN
+    known_counts = table.notna().mul(weight, axis=0).groupby(cell).sum()
     scores = table.mul(weight, axis=0).groupby(cell).sum() / known_counts.where(known_counts > 0)
     scores["distinct completions"] = cell.value_counts()
     solutions = judged["solution"].where(judged["correct"].astype(bool))
@@ -111,9 +126,13 @@ def text_scores(judged: pd.DataFrame) -> pd.DataFrame:
 
 
 def _checks(judged: pd.DataFrame) -> dict[str, pd.Series]:
-    """Columns for programs: whether each check is passed, the reward, and at which check the rest of the reward was
-    lost. A loss at a check before "numbers" is one of form, a loss at a later check is one of meaning."""
-    passed, reward = judged["passed"], dict(enumerate(accumulate(PROGRAM_WEIGHTS.values(), initial=0)))
+    """Columns for programs: whether each check is passed, the reward, and at which check the rest
+    of the reward was lost. A loss at a check before "numbers" is one of form, a loss at a later
+    check is one of meaning."""
+    passed, reward = (
+        judged["passed"],
+        dict(enumerate(accumulate(PROGRAM_WEIGHTS.values(), initial=0))),
+    )
     columns = {check: passed > i for i, check in enumerate(CHECKS)} | {"reward": passed.map(reward)}
     rest, not_program = 1 - columns["reward"], ~judged["style"].str.startswith("program")
     columns |= {f"lost at {check}": rest * (passed == i) for i, check in enumerate(CHECKS)}
@@ -125,24 +144,29 @@ def _checks(judged: pd.DataFrame) -> dict[str, pd.Series]:
 
 
 def mean_tokens(judged: pd.DataFrame) -> pd.Series:
-    """The mean length of a sample in tokens, by method: the mean over runs and problems. `judged`: a table of
-    `judging.samples`."""
-    sums = judged[KEYS].assign(n=judged["count"], tokens=judged["count"] * judged["tokens"]).groupby(KEYS).sum()
+    """The mean length of a sample in tokens, by method: the mean over runs and problems. `judged`:
+    a table of `judging.samples`."""
+    sums = (
+        judged[KEYS]
+        .assign(n=judged["count"], tokens=judged["count"] * judged["tokens"])
+        .groupby(KEYS)
+        .sum()
+    )
     return (sums["tokens"] / sums["n"]).groupby("method").mean()
 
 
 def diagnostics(judged: pd.DataFrame, by=("set", "method")) -> pd.DataFrame:
-    """One row per group of `by`: the number of samples, and the means over problems of `text_scores`."""
+    """One row per group of `by`: the number of samples, and the means over problems of
+    `text_scores`."""
     table = text_scores(judged).groupby(list(by)).mean()
     table.insert(0, "samples", judged.groupby(list(by))["count"].sum())
     return table
 
 
 def share(numerator: pd.Series, denominator: pd.Series) -> pd.Series:
-    """A ratio of totals, written as one score per problem. The mean of the scores over a run's problems on a set is
-    sum(numerator) / sum(denominator), and their variance is that of this ratio (by Taylor linearisation). NaN if
-    sum(denominator) is 0.
-    """
+    """A ratio of totals, written as one score per problem. The mean of the scores over a run's
+    problems on a set is sum(numerator) / sum(denominator), and their variance is that of this ratio
+    (by Taylor linearisation). NaN if sum(denominator) is 0."""
     run_levels = [level for level in numerator.index.names if level != "problem"]
     mean = denominator.groupby(run_levels).transform("mean")
     ratio = numerator.groupby(run_levels).transform("mean") / mean
@@ -150,16 +174,18 @@ def share(numerator: pd.Series, denominator: pd.Series) -> pd.Series:
 
 
 def exploration(judged: pd.DataFrame) -> pd.DataFrame:
-    """Scores that describe how the completions of a problem search (`ast`, Table 4, Figure 3). `judged`: a table with
-    the look "steps".
+    """Scores that describe how the completions of a problem search (`ast`, Table 4, Figure 3).
+    `judged`: a table with the look "steps".
 
-    equations read: the equations that were read, as a share of all equals signs. recovery: the share of correct
-    completions that contain a false equation. distinct correct solutions: the number of different solutions among all
-    samples of a problem, where solutions that differ only by commuting count as one; in "distinct up to associativity"
-    those that differ only by associativity count as one too.
-    """
+    equations read: the equations that were read, as a share of all equals signs. recovery: the
+    share of correct completions that contain a false equation. distinct correct solutions: the
+    number of different solutions among all samples of a problem, where solutions that differ only
+    by commuting count as one; in "distinct up to associativity" those that differ only by
+    associativity count as one too."""
     correct, keys = judged["correct"].astype(bool), [judged[key] for key in KEYS]
-    columns = judged[["equations", "distinct", "true", "signs", "tokens"]].assign(n=1, correct=correct)
+    columns = judged[["equations", "distinct", "true", "signs", "tokens"]].assign(
+        n=1, correct=correct
+    )
     columns["slipped"] = correct & (judged["true"] < judged["equations"])
     columns["wrong_numbers"] = judged["status"] == "wrong_numbers"
     sums = columns.mul(judged["count"], axis=0).groupby(keys).sum()
@@ -182,15 +208,14 @@ def exploration(judged: pd.DataFrame) -> pd.DataFrame:
 
 
 def grounding(judged: pd.DataFrame) -> pd.DataFrame:
-    """How the answer of a trace follows from the trace (`trace`, Sections 6 and 7). `judged`: a table with the look
-    "trace".
+    """How the answer of a trace follows from the trace (`trace`, Sections 6 and 7). `judged`: a
+    table with the look "trace".
 
     reached where correct: the share of correct completions whose trace ends at the target, which a
-    reward for that cannot tell apart. reached without a correct answer: the share of completions that
-    lose the target between trace and answer. repair gain: what pass@1 would gain if each answer were
-    read off its trace. failures that a repair mends: the same as a share of the completions that are
-    not correct.
-    """
+    reward for that cannot tell apart. reached without a correct answer: the share of completions
+    that lose the target between trace and answer. repair gain: what pass@1 would gain if each
+    answer were read off its trace. failures that a repair mends: the same as a share of the
+    completions that are not correct."""
     correct = judged["correct"].astype(float)
     reached = judged["reached"].astype(float)
     mended = judged["repaired"].astype(float) - correct
@@ -207,24 +232,30 @@ def grounding(judged: pd.DataFrame) -> pd.DataFrame:
     return pd.DataFrame(scores, dtype=float)
 
 
-CHECK = re.compile(r", (\S+)\? (?:yes|no)$")  # at the end of a try: whether its result is the target
+# at the end of a try: whether its result is the target
+CHECK = re.compile(r", (\S+)\? (?:yes|no)$")
 
 
 def trace_habits(judged: pd.DataFrame) -> pd.DataFrame:
-    """What the lines of traces look like, whatever their answers are worth (`trace`, Tables 2 and 6). `judged`: a table
-    with texts.
+    """What the lines of traces look like, whatever their answers are worth (`trace`, Tables 2 and
+    6). `judged`: a table with texts.
 
     no trace: the share of completions without a line of reasoning. problem copied: of the others,
     the share whose first line is a state that names the problem's numbers. target named right: the
-    share of statements about the target that name the problem's. repeated states: the share of state
-    lines that follow a state line without a try or a backtrack between. valid tries: different valid
-    tries of a completion. Shares are those of one problem's completions, and NaN where there is
-    nothing to share.
-    """
+    share of statements about the target that name the problem's. repeated states: the share of
+    state lines that follow a state line without a try or a backtrack between. valid tries:
+    different valid tries of a completion. Shares are those of one problem's completions, and NaN
+    where there is nothing to share."""
     asked = zip(judged["nums"], judged["target"], judged["completion"], strict=True)
-    rows = [_habits(text, Problem(tuple(map(int, nums)), int(target))) for nums, target, text in asked]
+    rows = [
+        _habits(text, Problem(tuple(map(int, nums)), int(target))) for nums, target, text in asked
+    ]
     columns = ["traced", "first", "checks", "named", "states", "again", "valid"]
-    weighted = pd.DataFrame(rows, judged.index, columns, dtype=float).assign(n=1.0).mul(judged["count"], axis=0)
+    weighted = (
+        pd.DataFrame(rows, judged.index, columns, dtype=float)
+        .assign(n=1.0)
+        .mul(judged["count"], axis=0)
+    )
     sums = weighted.groupby([judged[key] for key in KEYS]).sum()
     scores = {
         "no trace": 1 - sums["traced"] / sums["n"],
@@ -251,10 +282,10 @@ def _habits(text: str, problem: Problem) -> tuple:
 
 
 def matched_length(judged: pd.DataFrame, width=16, seed=0) -> pd.DataFrame:
-    """Completions of every method, matched in length. For each problem and seed, and each class of lengths (`width`
-    tokens wide), every method gets the same number of completions; if a method has more, they are drawn at random. What
-    one method then finds beyond the others is not due to length. One row per completion, with count 1.
-    """
+    """Completions of every method, matched in length. For each problem and seed, and each class of
+    lengths (`width` tokens wide), every method gets the same number of completions; if a method has
+    more, they are drawn at random. What one method then finds beyond the others is not due to
+    length. One row per completion, with count 1."""
     rows = judged.loc[judged.index.repeat(judged["count"])].assign(count=1)
     rows = rows.sort_values(["run", "seed", "set", "problem", "completion"])
     rows = rows.sample(frac=1, random_state=seed)
@@ -265,15 +296,16 @@ def matched_length(judged: pd.DataFrame, width=16, seed=0) -> pd.DataFrame:
 
 
 def log_scores(logs: pd.DataFrame, metrics: Iterable[str]) -> pd.DataFrame:
-    """Numbers that summarise whole training runs, by method and seed, for `lib.study.intervals.of_logs`.
+    """Numbers that summarise whole training runs, by method and seed, for
+    `lib.study.intervals.of_logs`.
 
     logs: a table of `judging.logs`.
-    metrics: names of numbers, where x is a column of the logs. "change of x" is the mean of x over the last fifth of
-    the steps that measured it, minus the mean over the first fifth; "growth of x" is the difference of the logarithms
-    of these means; "late change of x" is the change within the second half of these steps; "late x" is the mean over
-    the last fifth; "highest x" is the maximum. One more column can be x: "largest share", the probability of the
-    bandit's likeliest bucket divided by the uniform probability.
-    """
+    metrics: names of numbers, where x is a column of the logs. "change of x" is the mean of x over
+    the last fifth of the steps that measured it, minus the mean over the first fifth; "growth of x"
+    is the difference of the logarithms of these means; "late change of x" is the change within the
+    second half of these steps; "late x" is the mean over the last fifth; "highest x" is the
+    maximum. One more column can be x: "largest share", the probability of the bandit's likeliest
+    bucket divided by the uniform probability."""
     buckets = logs.filter(regex=r"^bucket\d+$")
     if len(buckets.columns):
         logs = logs.assign(**{"largest share": buckets.max(axis=1) * buckets.notna().sum(axis=1)})
@@ -302,64 +334,89 @@ SEARCH = ["set", "beams", "samples", "temperature", "rerank", "weight", "alpha",
 
 
 def searched(games: pd.DataFrame) -> pd.DataFrame:
-    """One row per search: the row of the game that the search itself scores best, with more columns. `games`: a table
-    of `judging.games`.
+    """One row per search: the row of the game that the search itself scores best, with more
+    columns. `games`: a table of `judging.games`.
 
-    pass@1: whether that game is a solution. any: whether at least one game of the search is. score: that of `agent`,
-    Section 4.1, which is 1 for a solution, 0.1 for another finished game and 0 for none. rejected: the share of sampled
-    action tags that name no legal action. repeats: how many searches of the same problem there are. system: the
-    settings of the search, as in "16/16 +soft T0.9 λ=4 sampled"; settings at their usual values are left out.
-    """
+    pass@1: whether that game is a solution. any: whether at least one game of the search is. score:
+    that of `agent`, Section 4.1, which is 1 for a solution, 0.1 for another finished game and 0 for
+    none. rejected: the share of sampled action tags that name no legal action. repeats: how many
+    searches of the same problem there are. system: the settings of the search, as in "16/16 +soft
+    T0.9 λ=4 sampled"; settings at their usual values are left out."""
     games = games.assign(cascade=games["cascade"].fillna("") if "cascade" in games else "")
     run_columns = ["run", "seed", *SEARCH]
-    solved = games.groupby([*run_columns, "problem", "sample"], sort=False)["correct"].transform("any")
+    solved = games.groupby([*run_columns, "problem", "sample"], sort=False)["correct"].transform(
+        "any"
+    )
     repeats = games.groupby(run_columns)["sample"].transform("max") + 1
     best = games.assign(any=solved.astype(float), repeats=repeats).query("rank == 0")
     correct = best["correct"].astype(float)
-    scores = {"pass@1": correct, "score": correct.mask((correct == 0) & (best["status"] != "missing"), 0.1)}
+    scores = {
+        "pass@1": correct,
+        "score": correct.mask((correct == 0) & (best["status"] != "missing"), 0.1),
+    }
     scores["rejected"] = best[list(REJECTIONS)].sum(axis=1) / best["sampled"]
     groups = best.groupby([*SEARCH, "repeats"], dropna=False, sort=False)
     systems = pd.Series([_system(row) for row in groups.head(1).itertuples()], dtype="str")
-    return best.assign(**scores, system=systems.take(groups.ngroup().to_numpy()).set_axis(best.index))
+    return best.assign(
+        **scores, system=systems.take(groups.ngroup().to_numpy()).set_axis(best.index)
+    )
 
 
 def _system(row) -> str:
-    parts = [row.cascade or f"{row.beams}/{row.samples}", "" if row.rerank == "none" else f"+{row.rerank}"]
+    parts = [
+        row.cascade or f"{row.beams}/{row.samples}",
+        "" if row.rerank == "none" else f"+{row.rerank}",
+    ]
     parts.append("" if row.temperature in (0, 0.6) else f"T{row.temperature:g}")
     options = {"λ": (row.weight, 1.0), "α": (row.alpha, 0.2), "β": (row.beta, 0.05)}
     names = {"none": "", "soft": "λαβ"}.get(row.rerank, "λ")
-    parts += [f"{name}={value:g}" for name, (value, standard) in options.items() if name in names and value != standard]
+    parts += [
+        f"{name}={value:g}"
+        for name, (value, standard) in options.items()
+        if name in names and value != standard
+    ]
     return " ".join(filter(None, [*parts, "sampled" if row.repeats > 1 else ""]))
 
 
 def crossover_draws(challenger, baseline, draws=10_000, seed=0) -> np.ndarray:
-    """K* of `ast`, Table 2: the smallest k at which the challenger's mean pass@k is above the baseline's, or 1 + the
-    largest k if there is no such k. The first value is for all problems, the others for each of `draws` resamples of
-    the problems. Shape of challenger and baseline: (problems, k)."""
+    """K* of `ast`, Table 2: the smallest k at which the challenger's mean pass@k is above the
+    baseline's, or 1 + the largest k if there is no such k. The first value is for all problems, the
+    others for each of `draws` resamples of the problems. Shape of challenger and baseline:
+    (problems, k)."""
     gaps = np.asarray(challenger) - np.asarray(baseline)
     above = np.vstack([gaps.mean(axis=0), resampled(gaps, draws, seed)]) > 0
     return np.where(above.any(axis=1), above.argmax(axis=1), above.shape[1]) + 1
 
 
 def crossovers(scores: pd.DataFrame, pairs: Iterable[tuple[str, str]], seed=0) -> pd.DataFrame:
-    """K* of each (challenger, baseline) of `pairs` on every set that has both, with its 95% interval over resampled
-    problems. The runs of a method are averaged first, so the interval does not contain the spread between runs.
-    `scores`: with columns pass@1, pass@2, ... in this order. Columns set, method, baseline, estimate, low, high.
-    """
+    """K* of each (challenger, baseline) of `pairs` on every set that has both, with its 95%
+    interval over resampled problems. The runs of a method are averaged first, so the interval does
+    not contain the spread between runs. `scores`: with columns pass@1, pass@2, ... in this order.
+    Columns set, method, baseline, estimate, low, high."""
     curves = scores.filter(regex=r"^pass@\d+$").groupby(["set", "method", "problem"]).mean()
-    tables, rows = {key: part.dropna(axis=1, how="all") for key, part in curves.groupby(["set", "method"])}, []
+    tables, rows = (
+        {key: part.dropna(axis=1, how="all") for key, part in curves.groupby(["set", "method"])},
+        [],
+    )
     for name, pair in product(curves.index.unique("set"), pairs):
         if all((name, method) in tables for method in pair):
             challenger, baseline = (tables[name, method] for method in pair)
             columns = challenger.columns.intersection(baseline.columns, sort=False)
             estimates = crossover_draws(challenger[columns], baseline[columns], seed=seed)
-            rows.append((name, *pair, estimates[0], *np.quantile(estimates[1:], [0.025, 0.975], method="nearest")))
+            rows.append(
+                (
+                    name,
+                    *pair,
+                    estimates[0],
+                    *np.quantile(estimates[1:], [0.025, 0.975], method="nearest"),
+                )
+            )
     return pd.DataFrame(rows, columns=["set", "method", "baseline", "estimate", "low", "high"])
 
 
 def resampled(array: np.ndarray, draws: int, seed: int) -> np.ndarray:
-    """Means over resampled problems, from shape (problems, statistics) to (draws, statistics). Equal seeds draw the
-    same problems."""
+    """Means over resampled problems, from shape (problems, statistics) to (draws, statistics).
+    Equal seeds draw the same problems."""
     rng, problems = np.random.default_rng(seed), len(array)
     means = []
     for start in range(0, draws, 1000):  # each chunk of resamples is a matrix of problem weights
@@ -371,44 +428,56 @@ def resampled(array: np.ndarray, draws: int, seed: int) -> np.ndarray:
 
 
 def on_front(points: np.ndarray) -> np.ndarray:
-    """Which points are on the Pareto front: those for which no other point is at least as high in every coordinate and
-    higher in one. Shape (..., points, coordinates) to bool (..., points)."""
+    """Which points are on the Pareto front: those for which no other point is at least as high in
+    every coordinate and higher in one. Shape (..., points, coordinates) to bool (..., points)."""
     point, other = points[..., :, None, :], points[..., None, :, :]
-    return np.logical_not(((other >= point).all(axis=-1) & (other > point).any(axis=-1)).any(axis=-1))
+    return np.logical_not(
+        ((other >= point).all(axis=-1) & (other > point).any(axis=-1)).any(axis=-1)
+    )
 
 
 def front(scores: pd.DataFrame, metrics: list[str], draws=2000, seed=0) -> pd.DataFrame:
-    """Which methods are on the Pareto front of some metrics on one set. `on front`: whether they are by their means.
-    `front`: the share of resamples of the problems in which they are."""
+    """Which methods are on the Pareto front of some metrics on one set. `on front`: whether they
+    are by their means. `front`: the share of resamples of the problems in which they are."""
     wide = scores[metrics].groupby(["problem", "method"]).mean().unstack("method")
     methods = wide[metrics[0]].columns
-    columns = np.stack([wide[metric][methods] for metric in metrics], axis=-1).reshape(len(wide), -1)
-    means = np.vstack([columns.mean(axis=0), resampled(columns, draws, seed)]).reshape(-1, len(methods), len(metrics))
+    columns = np.stack([wide[metric][methods] for metric in metrics], axis=-1).reshape(
+        len(wide), -1
+    )
+    means = np.vstack([columns.mean(axis=0), resampled(columns, draws, seed)]).reshape(
+        -1, len(methods), len(metrics)
+    )
     fronts = on_front(means.round(12))  # sums in another order differ slightly
     return pd.DataFrame({"on front": fronts[0], "front": fronts[1:].mean(axis=0)}, index=methods)
 
 
 def as_text(table: pd.DataFrame, signed=False, scale=100, digits=1) -> pd.Series:
-    """Estimates with their intervals as text, by default in percent, such as "57.8 [54.1, 61.2]". `table` has columns
-    estimate, low, high. signed: write a sign, for differences."""
+    """Estimates with their intervals as text, by default in percent, such as "57.8 [54.1, 61.2]".
+    `table` has columns estimate, low, high. signed: write a sign, for differences."""
     rows = table[["estimate", "low", "high"]].to_dict("records")
     texts = ["{} [{}, {}]".format(*formatted(row, signed, scale, digits)) for row in rows]
     return pd.Series(texts, index=table.index, dtype=object)
 
 
 def as_table(
-    table: pd.DataFrame, methods: list[str], metrics: list[str], paper: pd.Series | None = None, digits=1
+    table: pd.DataFrame,
+    methods: list[str],
+    metrics: list[str],
+    paper: pd.Series | None = None,
+    digits=1,
 ) -> pd.DataFrame:
-    """Estimates or differences on one set as a table of text: a row per method, in the order of `methods`, and a column
-    per metric.
+    """Estimates or differences on one set as a table of text: a row per method, in the order of
+    `methods`, and a column per metric.
 
-    `table`: a table of `lib.study.intervals`. `paper`: the paper's numbers in percent, indexed by method and metric;
-    they are put in parentheses. A method without a row in `table` is left out, and a cell without a number is empty.
-    """
+    `table`: a table of `lib.study.intervals`. `paper`: the paper's numbers in percent, indexed by
+    method and metric; they are put in parentheses. A method without a row in `table` is left out,
+    and a cell without a number is empty."""
     rows = table[table["metric"].isin(metrics) & table["method"].isin(methods)]
     text = as_text(rows, signed="baseline" in rows)
     if paper is not None:
         keys = pd.MultiIndex.from_frame(rows[["method", "metric"]])
         text = with_paper(text, paper.reindex(keys).set_axis(rows.index), digits)
     wide = rows.assign(text=text).pivot(index="method", columns="metric", values="text")
-    return wide.reindex(index=[method for method in methods if method in wide.index], columns=metrics).fillna("")
+    return wide.reindex(
+        index=[method for method in methods if method in wide.index], columns=metrics
+    ).fillna("")

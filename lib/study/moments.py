@@ -1,8 +1,8 @@
 """What exact training does to success, moment by moment, from tables of notebook 82.
 
-`rows` are those of exact.parquet (set, problem, update, numbers, success and more), with the columns
-method and seed. A start has rows after 0 updates, and a trained run after several numbers of them.
-"""
+`rows` are those of exact.parquet (set, problem, update, numbers, success and more), with the
+columns method and seed. A start has rows after 0 updates, and a trained run after several numbers
+of them."""
 
 import numpy as np
 import pandas as pd
@@ -38,8 +38,8 @@ def before(rows: pd.DataFrame, start_of: dict[str, str]) -> pd.Series:
 
 
 def crossings(rows: pd.DataFrame, start_of: dict[str, str]) -> pd.DataFrame:
-    """Which problems rose from below RARE, fell below it, doubled and halved since the start: 0 or 1
-    after the last update, indexed by KEYS. Runs without a start are left out."""
+    """Which problems rose from below RARE, fell below it, doubled and halved since the start: 0 or
+    1 after the last update, indexed by KEYS. Runs without a start are left out."""
     ends = last(rows).assign(start=before(rows, start_of)).dropna(subset="start")
     ends = ends[ends["update"] > 0]
     started = ends["start"]

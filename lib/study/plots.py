@@ -1,10 +1,9 @@
 """Figures from tidy tables, in one style. Each method looks the same in all studies.
 
-The docstring of each function names the columns of its table. The column `method` holds names of data/methods.csv or
-of search systems. Any other method, such as one with your own reward, gets the next free colour, and its name is its
-label. The numbers of a paper are drawn as hollow markers. No line joins them, since a line would suggest values that
-nobody reported.
-"""
+The docstring of each function names the columns of its table. The column `method` holds names of
+data/methods.csv or of search systems. Any other method, such as one with your own reward, gets the
+next free colour, and its name is its label. The numbers of a paper are drawn as hollow markers. No
+line joins them, since a line would suggest values that nobody reported."""
 
 from base64 import b64encode
 from functools import cache
@@ -24,7 +23,8 @@ from lib.study.methods import methods, rank
 TEXT_WIDTH = 6.5  # inches, the text width of a printed page
 METRICS = {"pass@1": ("#3B0F70", "o"), "pass@16": ("#B5367A", "s")}  # no method has these colours
 OTHERS = [("#7A7A00", "D"), ("#004D4D", "^")]  # colours and markers of other metrics
-FREE = ["#17A2B8", "#B8860B", "#8C564B", "#D6336C", "#4C6B22", "#5F3DC4"]  # no listed method has these colours
+# no listed method has these colours
+FREE = ["#17A2B8", "#B8860B", "#8C564B", "#D6336C", "#4C6B22", "#5F3DC4"]
 
 
 class Method(NamedTuple):
@@ -40,8 +40,9 @@ _unlisted = count()  # numbers the methods that data/methods.csv does not list
 
 @cache
 def style_of(method: str) -> Method:
-    """Label, colour and marker of a method or a search system. The listed colours are Okabe and Ito's and Paul Tol's
-    "muted" ones, which people with a colour vision deficiency can distinguish."""
+    """Label, colour and marker of a method or a search system. The listed colours are Okabe and
+    Ito's and Paul Tol's "muted" ones, which people with a colour vision deficiency can
+    distinguish."""
     policy, _, settings = method.partition(" ")
     if settings:
         return style_of(policy)._replace(label=f"{label(policy)} {settings}")
@@ -57,13 +58,16 @@ def label(method: str) -> str:
 
 
 def ordered(names) -> list[str]:
-    """The methods in `names`, each once, in the order of data/methods.csv; methods not listed there come last."""
-    names = names.unique() if isinstance(names, pd.Series) else names  # much faster for a column of millions of rows
+    """The methods in `names`, each once, in the order of data/methods.csv; methods not listed there
+    come last."""
+    # much faster for a column of millions of rows
+    names = names.unique() if isinstance(names, pd.Series) else names
     return sorted(set(names), key=lambda method: (rank(method), method))
 
 
 def figure(rows=1, cols=1, width=TEXT_WIDTH, height=2.5, title="", **options):
-    """`plt.subplots` in the style of this study. Width and height in inches; `title` is put above all panels."""
+    """`plt.subplots` in the style of this study. Width and height in inches; `title` is put above
+    all panels."""
     plt.style.use(Path(__file__).with_suffix(".mplstyle"))
     fig, axes = plt.subplots(rows, cols, figsize=(width, height), layout="constrained", **options)
     if title:
@@ -72,26 +76,35 @@ def figure(rows=1, cols=1, width=TEXT_WIDTH, height=2.5, title="", **options):
 
 
 def legend(fig, axes, beside=None) -> None:
-    """Show each entry of all panels once: below them, or on their right if there are more than five (`beside`)."""
+    """Show each entry of all panels once: below them, or on their right if there are more than five
+    (`beside`)."""
     entries = {}
     for ax in np.atleast_1d(axes).flat:
         for handle, text in zip(*ax.get_legend_handles_labels(), strict=True):
             entries.setdefault(text, handle)
     beside = len(entries) > 5 if beside is None else beside
     columns = 5 if len("".join(entries)) < 65 else 3  # as many as fit on the page
-    place = {"loc": "outside right center"} if beside else {"loc": "outside lower center", "ncols": columns}
+    place = (
+        {"loc": "outside right center"}
+        if beside
+        else {"loc": "outside lower center", "ncols": columns}
+    )
     fig.legend(entries.values(), entries.keys(), **place)
 
 
 def save(fig, stem) -> list[Path]:
-    """Write `stem`.png and `stem`.pdf without dates, so that equal figures give equal bytes. Returns the paths.
+    """Write `stem`.png and `stem`.pdf without dates, so that equal figures give equal bytes.
+    Returns the paths.
 
     If all panels share a y axis, only the first of each row keeps its label.
 
-    A notebook also displays the PNG, with the titles as alternative text for readers who cannot see it.
-    """
+    A notebook also displays the PNG, with the titles as alternative text for readers who cannot see
+    it."""
     for ax in fig.axes:
-        if ax.get_shared_y_axes().joined(ax, fig.axes[0]) and not ax.get_subplotspec().is_first_col():
+        if (
+            ax.get_shared_y_axes().joined(ax, fig.axes[0])
+            and not ax.get_subplotspec().is_first_col()
+        ):
             ax.set_ylabel("")
     paths = [Path(f"{stem}.png"), Path(f"{stem}.pdf")]
     fig.savefig(paths[0], dpi=200, metadata={"Software": None})
@@ -101,7 +114,11 @@ def save(fig, stem) -> list[Path]:
     titles = [fig.get_suptitle(), *(ax.get_title(loc="left") for ax in fig.axes)]
     picture = b64encode(paths[0].read_bytes()).decode()
     width = round(100 * fig.get_figwidth())
-    display(Image(url=f"data:image/png;base64,{picture}", width=width, alt=". ".join(filter(None, titles))))
+    display(
+        Image(
+            url=f"data:image/png;base64,{picture}", width=width, alt=". ".join(filter(None, titles))
+        )
+    )
     return paths
 
 
@@ -117,30 +134,54 @@ def _spans(table: pd.DataFrame) -> list[pd.Series]:
 
 
 def points(ax, x, table: pd.DataFrame, method: str, **options) -> None:
-    """Draw the estimates of one method at `x` with their intervals. A table without low and high, which has a paper's
-    numbers, is drawn with hollow markers."""
+    """Draw the estimates of one method at `x` with their intervals. A table without low and high,
+    which has a paper's numbers, is drawn with hollow markers."""
     style = style_of(method)
-    arguments = {"yerr": _spans(table), "elinewidth": 0.8} if "low" in table else {"markerfacecolor": "none"}
-    arguments |= {"color": style.colour, "marker": style.marker, "label": style.label, "linestyle": "", **options}
+    arguments = (
+        {"yerr": _spans(table), "elinewidth": 0.8}
+        if "low" in table
+        else {"markerfacecolor": "none"}
+    )
+    arguments |= {
+        "color": style.colour,
+        "marker": style.marker,
+        "label": style.label,
+        "linestyle": "",
+        **options,
+    }
     ax.errorbar(x, table["estimate"], **arguments)
 
 
 def pass_at_k_curves(ax, table: pd.DataFrame, title="", band=True) -> None:
-    """Pass@k against k on a log-2 axis. Columns method, k, estimate, and low and high if the numbers are ours. `band`:
-    draw the intervals as bands, otherwise as bars at powers of two. With few problems bands are so wide that they cover
-    each other."""
+    """Pass@k against k on a log-2 axis. Columns method, k, estimate, and low and high if the
+    numbers are ours. `band`: draw the intervals as bands, otherwise as bars at powers of two. With
+    few problems bands are so wide that they cover each other."""
     names, has_intervals = ordered(table["method"]), "low" in table
     for i, method in enumerate(names):
         style, rows = style_of(method), table[table["method"] == method].sort_values("k")
         marker_rows = [row for row, k in enumerate(rows["k"]) if k & (k - 1) == 0]
-        x = rows["k"] * (1 if band else 2 ** (0.08 * (i - (len(names) - 1) / 2)))  # bars side by side
+        # bars side by side
+        x = rows["k"] * (1 if band else 2 ** (0.08 * (i - (len(names) - 1) / 2)))
         if has_intervals:
-            arguments = {"color": style.colour, "marker": style.marker, "markevery": marker_rows, "label": style.label}
+            arguments = {
+                "color": style.colour,
+                "marker": style.marker,
+                "markevery": marker_rows,
+                "label": style.label,
+            }
             ax.plot(x, rows["estimate"], **arguments)
         if has_intervals and band:
-            ax.fill_between(x, rows["low"], rows["high"], color=style.colour, alpha=0.15, linewidth=0)
+            ax.fill_between(
+                x, rows["low"], rows["high"], color=style.colour, alpha=0.15, linewidth=0
+            )
         else:
-            points(ax, x.iloc[marker_rows], rows.iloc[marker_rows], method, label="" if has_intervals else style.label)
+            points(
+                ax,
+                x.iloc[marker_rows],
+                rows.iloc[marker_rows],
+                method,
+                label="" if has_intervals else style.label,
+            )
     ax.set_xscale("log", base=2)
     ticks = [2**i for i in range(int(max(table["k"], default=1)).bit_length())]
     ax.set_xticks(ticks, ticks)
@@ -150,39 +191,65 @@ def pass_at_k_curves(ax, table: pd.DataFrame, title="", band=True) -> None:
 
 
 def trade_off(ax, table: pd.DataFrame, x: str, y: str, title="") -> None:
-    """One point per method, with its intervals in both directions. `x` and `y` are names of metrics. Columns method,
-    metric, estimate, low, high."""
+    """One point per method, with its intervals in both directions. `x` and `y` are names of
+    metrics. Columns method, metric, estimate, low, high."""
     for method in ordered(table["method"]):
         rows = table[table["method"] == method].set_index("metric")
         x_rows = rows.loc[[x]]
-        points(ax, x_rows["estimate"], rows.loc[[y]], method, xerr=_spans(x_rows) if "low" in rows else None)
-    percent(*[axis for axis, metric in ((ax.xaxis, x), (ax.yaxis, y)) if metric.startswith("pass@")])
+        points(
+            ax,
+            x_rows["estimate"],
+            rows.loc[[y]],
+            method,
+            xerr=_spans(x_rows) if "low" in rows else None,
+        )
+    percent(
+        *[axis for axis, metric in ((ax.xaxis, x), (ax.yaxis, y)) if metric.startswith("pass@")]
+    )
     ax.set(xlabel=x, ylabel=y, title=title)
 
 
 def name_points(ax) -> None:
-    """Instead of a legend, write the label of each entry beside its first point, at the nearest of the places with the
-    fewest overlaps."""
+    """Instead of a legend, write the label of each entry beside its first point, at the nearest of
+    the places with the fewest overlaps."""
     ax.figure.draw_without_rendering()  # gives the panel its final size
     entries, scale = list(zip(*ax.get_legend_handles_labels(), strict=True)), ax.figure.dpi / 72
-    spots = [ax.transData.transform(handle.lines[0].get_xydata()[0]) / scale for handle, _ in entries]
-    boxes, (left, _, right, _) = [(x - 3, y - 3, x + 3, y + 3) for x, y in spots], ax.bbox.extents / scale
+    spots = [
+        ax.transData.transform(handle.lines[0].get_xydata()[0]) / scale for handle, _ in entries
+    ]
+    boxes, (left, _, right, _) = (
+        [(x - 3, y - 3, x + 3, y + 3) for x, y in spots],
+        ax.bbox.extents / scale,
+    )
     for (handle, text), (x, y) in zip(entries, spots, strict=True):
         width, candidates = 3.7 * len(text), []
-        for dx, dy in [(dx, dy) for n in range(9) for dy in (4 + 4 * n, -9 - 4 * n) for dx in (4, -4)]:
+        for dx, dy in [
+            (dx, dy) for n in range(9) for dy in (4 + 4 * n, -9 - 4 * n) for dx in (4, -4)
+        ]:
             box = (x + dx - width * (dx < 0), y + dy, x + dx + width * (dx > 0), y + dy + 6)
-            overlaps = sum(box[0] < b[2] and b[0] < box[2] and box[1] < b[3] and b[1] < box[3] for b in boxes)
-            candidates.append((overlaps, box[0] < left or box[2] > right, len(candidates), box, (dx, dy)))
+            overlaps = sum(
+                box[0] < b[2] and b[0] < box[2] and box[1] < b[3] and b[1] < box[3] for b in boxes
+            )
+            candidates.append(
+                (overlaps, box[0] < left or box[2] > right, len(candidates), box, (dx, dy))
+            )
         *_, box, offset = min(candidates)
         boxes.append(box)
-        arguments = {"ha": "left" if offset[0] > 0 else "right", "fontsize": 6.5, "color": handle.lines[0].get_color()}
-        arguments["path_effects"] = [withStroke(linewidth=2, foreground="white")]  # legible on top of an error bar
-        ax.annotate(text, handle.lines[0].get_xydata()[0], offset, textcoords="offset points", **arguments)
+        arguments = {
+            "ha": "left" if offset[0] > 0 else "right",
+            "fontsize": 6.5,
+            "color": handle.lines[0].get_color(),
+        }
+        # legible on top of an error bar
+        arguments["path_effects"] = [withStroke(linewidth=2, foreground="white")]
+        ax.annotate(
+            text, handle.lines[0].get_xydata()[0], offset, textcoords="offset points", **arguments
+        )
 
 
 def name_lines(ax, gap=7.5) -> None:
-    """Instead of a legend, write the label of each line at its right end. Labels of lines that end near each other keep
-    their order, `gap` points apart at least."""
+    """Instead of a legend, write the label of each line at its right end. Labels of lines that end
+    near each other keep their order, `gap` points apart at least."""
     ax.figure.draw_without_rendering()  # gives the panel its final size
     scale = ax.figure.dpi / 72
     lines = [line for line in ax.get_lines() if not line.get_label().startswith("_")]
@@ -191,22 +258,48 @@ def name_lines(ax, gap=7.5) -> None:
     for line, (x, y) in sorted(zip(lines, ends, strict=True), key=lambda pair: pair[1][1]):
         height = max([y, *(other + gap for at, other in placed if abs(at - x) < 60)])
         placed.append((x, height))
-        arguments = {"fontsize": 6.5, "color": line.get_color(), "va": "center", "annotation_clip": False}
-        arguments["path_effects"] = [withStroke(linewidth=2, foreground="white")]  # legible on top of another line
-        ax.annotate(line.get_label(), line.get_xydata()[-1], (5, height - y), textcoords="offset points", **arguments)
+        arguments = {
+            "fontsize": 6.5,
+            "color": line.get_color(),
+            "va": "center",
+            "annotation_clip": False,
+        }
+        # legible on top of another line
+        arguments["path_effects"] = [withStroke(linewidth=2, foreground="white")]
+        ax.annotate(
+            line.get_label(),
+            line.get_xydata()[-1],
+            (5, height - y),
+            textcoords="offset points",
+            **arguments,
+        )
 
 
 def by_tokens(ax, table: pd.DataFrame, band: str = "") -> None:
-    """Problems solved against mean tokens on a logarithmic axis, one line per method, with a marker at each power of
-    two of the attempts. Columns method, attempts, tokens, estimate, low, high. `band`: the method whose intervals are
-    drawn, since those of all would cover each other."""
+    """Problems solved against mean tokens on a logarithmic axis, one line per method, with a marker
+    at each power of two of the attempts. Columns method, attempts, tokens, estimate, low, high.
+    `band`: the method whose intervals are drawn, since those of all would cover each other."""
     for method in ordered(table["method"]):
         style, rows = style_of(method), table[table["method"] == method].sort_values("attempts")
-        marked = [i for i, attempts in enumerate(rows["attempts"]) if attempts & (attempts - 1) == 0]
-        arguments = {"color": style.colour, "marker": style.marker, "markevery": marked, "label": style.label}
+        marked = [
+            i for i, attempts in enumerate(rows["attempts"]) if attempts & (attempts - 1) == 0
+        ]
+        arguments = {
+            "color": style.colour,
+            "marker": style.marker,
+            "markevery": marked,
+            "label": style.label,
+        }
         ax.plot(rows["tokens"], rows["estimate"], **arguments)
         if method == band:
-            ax.fill_between(rows["tokens"], rows["low"], rows["high"], color=style.colour, alpha=0.15, linewidth=0)
+            ax.fill_between(
+                rows["tokens"],
+                rows["low"],
+                rows["high"],
+                color=style.colour,
+                alpha=0.15,
+                linewidth=0,
+            )
     ax.set_xscale("log")
     ticks = [100 * 2**i for i in range(8)]
     ax.set_xticks([tick for tick in ticks if tick < table["tokens"].max()])
@@ -217,9 +310,10 @@ def by_tokens(ax, table: pd.DataFrame, band: str = "") -> None:
 
 
 def dots(ax, table: pd.DataFrame, title="", xlabel=None) -> None:
-    """Estimates in rows, the first on top. Columns name, metric (which decides the colour), estimate, low, high, and
-    optionally paper, the paper's number, drawn as a hollow marker. A table with a column baseline holds differences;
-    they are written in percentage points, with a line at zero."""
+    """Estimates in rows, the first on top. Columns name, metric (which decides the colour),
+    estimate, low, high, and optionally paper, the paper's number, drawn as a hollow marker. A table
+    with a column baseline holds differences; they are written in percentage points, with a line at
+    zero."""
     rows, metrics = list(dict.fromkeys(table["name"])), list(dict.fromkeys(table["metric"]))
     other_styles = cycle(OTHERS)
     for i, metric in enumerate(metrics):
@@ -229,7 +323,9 @@ def dots(ax, table: pd.DataFrame, title="", xlabel=None) -> None:
         arguments = {"xerr": _spans(part), "elinewidth": 0.8}
         ax.errorbar(part["estimate"], heights, fmt=marker, color=colour, label=metric, **arguments)
         if "paper" in part and part["paper"].notna().any():
-            ax.plot(part["paper"], heights, marker, mfc="none", color=colour, label=f"{metric}, paper")
+            ax.plot(
+                part["paper"], heights, marker, mfc="none", color=colour, label=f"{metric}, paper"
+            )
     ax.set_yticks(range(len(rows)), rows)
     ax.yaxis.set_inverted(True)
     percent(ax.xaxis)
@@ -241,9 +337,9 @@ def dots(ax, table: pd.DataFrame, title="", xlabel=None) -> None:
 
 
 def training_curves(axes, table: pd.DataFrame, smooth=5, shares=()) -> None:
-    """One panel per quantity, over updates. Columns method, seed, step, quantity, value. All lines are smoothed over
-    windows of `smooth` updates. Strong lines are means over the runs of a method, faint lines are single runs. The
-    quantities in `shares` are written in percent."""
+    """One panel per quantity, over updates. Columns method, seed, step, quantity, value. All lines
+    are smoothed over windows of `smooth` updates. Strong lines are means over the runs of a method,
+    faint lines are single runs. The quantities in `shares` are written in percent."""
     quantities = list(dict.fromkeys(table["quantity"]))
     for ax, quantity in zip(axes, quantities, strict=False):
         part = table[table["quantity"] == quantity].dropna(subset="value")

@@ -1,20 +1,23 @@
-"""When each claim was written down, and whether before its first result: data/paper/posed.csv, from the git history.
+"""When each claim was written down, and whether before its first result: data/paper/posed.csv, from
+the git history.
 
-`python -m lib.runs posed` makes the table again. It has one row per row of data/paper/claims.csv; times are in UTC.
+`python -m lib.runs posed` makes the table again. It has one row per row of data/paper/claims.csv;
+times are in UTC.
 
-first, first_time: the commit that first held the claim in any form, under its id or its id without the last letter.
-form, form_time: the commit that first held its present form: what is compared, on which metric and set, in which
-direction, with which bound, factor and margin. Sentences are no part of it, and columns may have been renamed.
-result: the run that first made the claim answerable, which is the last among the first runs of each compared method.
-result_time is when that run began, by its own record; published is the first commit that held it. Empty if a method was
-never run.
-earlier: setup cpu followed another one, `laptop`. Claims of the reports count results of both. But claims that were
-first written for cpu (see `for_cpu`) count its results alone; if `laptop` had answered one by then, this has the time.
-written: "before" (its form is older than the first result, and claims.csv names no change), "changed" (only a first,
-other form is older than the first result of that form) or "after" (no form is).
-support: "descent" if the history itself shows this, "times only" if only times do. The history shows "before" if every
-run of one compared method names a commit that contains the form's. It shows the others if the form's commit contains
-the publication of a run of every compared method. Empty without a result.
+first, first_time: the commit that first held the claim in any form, under its id or its id without
+the last letter. form, form_time: the commit that first held its present form: what is compared, on
+which metric and set, in which direction, with which bound, factor and margin. Sentences are no part
+of it, and columns may have been renamed. result: the run that first made the claim answerable,
+which is the last among the first runs of each compared method. result_time is when that run began,
+by its own record; published is the first commit that held it. Empty if a method was never run.
+earlier: setup cpu followed another one, `laptop`. Claims of the reports count results of both. But
+claims that were first written for cpu (see `for_cpu`) count its results alone; if `laptop` had
+answered one by then, this has the time. written: "before" (its form is older than the first result,
+and claims.csv names no change), "changed" (only a first, other form is older than the first result
+of that form) or "after" (no form is). support: "descent" if the history itself shows this, "times
+only" if only times do. The history shows "before" if every run of one compared method names a
+commit that contains the form's. It shows the others if the form's commit contains the publication
+of a run of every compared method. Empty without a result.
 
 From SINCE on, times alone do not do: a new claim is "before" only by descent.
 """
@@ -30,19 +33,31 @@ from lib.files import PAPER
 from lib.study import history
 
 TABLE = PAPER / "posed.csv"
-COLUMNS = ["id", "first", "first_time", "form", "form_time", "result", "result_time", "published", "earlier"]
+COLUMNS = [
+    "id",
+    "first",
+    "first_time",
+    "form",
+    "form_time",
+    "result",
+    "result_time",
+    "published",
+    "earlier",
+]
 COLUMNS += ["written", "support"]
 SINCE = int(pd.Timestamp("2026-11-28", tz="UTC").timestamp())
 
 SETS_NAMED = "86b61add"  # here claims got a set, a bound and a margin of their own
 LAPTOP_LEFT = "fd0930f5"  # from here on cpu is the only setup
-LIGHT_NAMED = "4fac7c08"  # here the traces with light backtracking got a name of their own, and sft/trace became others
-# Metrics as they were called before SETS_NAMED. Numbers of training logs were means over the last fifth of the updates
-# already, as notebook 08 of that time says.
+# here the traces with light backtracking got a name of their own, and sft/trace became others
+LIGHT_NAMED = "4fac7c08"
+# Metrics as they were called before SETS_NAMED. Numbers of training logs were means over the last
+# fifth of the updates already, as notebook 08 of that time says.
 OLD_METRICS = {"legal steps": "legal", "lost answers": "lost", "distinct": "distinct completions"}
 OLD_METRICS |= {name: f"late {name}" for name in ("eval_entropy", "largest share")}
 OLD_METRICS |= dict.fromkeys(("no_signal", "frac_zero_std"), "late frac_zero_std")
-# Before SETS_NAMED, changes in the training of study `program` were between tenths of the updates, and then of fifths.
+# Before SETS_NAMED, changes in the training of study `program` were between tenths of the updates,
+# and then of fifths.
 TENTHS = " (tenths)"
 
 
@@ -51,7 +66,15 @@ def form(row: dict) -> tuple:
     margin = row.get("margin", "") if row["direction"] in ("equal", "zero") else ""
     numbers = [float(row.get(name) or usual) for name, usual in (("bound", 0), ("factor", 1))]
     runs = tuple(row["runs"].split(";"))
-    return runs, row.get("starts") or "", row["metric"], row.get("set") or "", row["direction"], *numbers, margin
+    return (
+        runs,
+        row.get("starts") or "",
+        row["metric"],
+        row.get("set") or "",
+        row["direction"],
+        *numbers,
+        margin,
+    )
 
 
 def old_form(row: dict) -> tuple:
@@ -61,7 +84,10 @@ def old_form(row: dict) -> tuple:
     for system in row["runs"].split(";"):
         policy, space, settings = system.partition(" ")
         runs.append(names.get(policy, policy) + space + settings)
-    translated = row | {"runs": ";".join(runs), "metric": OLD_METRICS.get(row["metric"], row["metric"])}
+    translated = row | {
+        "runs": ";".join(runs),
+        "metric": OLD_METRICS.get(row["metric"], row["metric"]),
+    }
     if found := re.fullmatch("at most (.+)", row["direction"]):
         translated |= {"direction": "lower", "bound": found[1]}
     if row["metric"] == "crossover" and found:  # of whole numbers
@@ -75,7 +101,11 @@ def old_form(row: dict) -> tuple:
 
 def same(one: tuple, other: tuple) -> bool:
     """Whether two forms ask the same; without a set, the primary set was meant."""
-    return one[:3] == other[:3] and one[4:] == other[4:] and (one[3] == other[3] or "" in (one[3], other[3]))
+    return (
+        one[:3] == other[:3]
+        and one[4:] == other[4:]
+        and (one[3] == other[3] or "" in (one[3], other[3]))
+    )
 
 
 @cache
@@ -93,7 +123,9 @@ def versions() -> list[tuple[str, dict]]:
             asked = old_form(row) if time < old else form(row)
             forms[row["id"]] = [asked]
             if time < light:
-                renamed = tuple("sft/trace_light" if name == "sft/trace" else name for name in asked[0])
+                renamed = tuple(
+                    "sft/trace_light" if name == "sft/trace" else name for name in asked[0]
+                )
                 forms[row["id"]].append((renamed, *asked[1:]))
         tables.append((commit, forms))
     return tables
@@ -129,7 +161,11 @@ def searched_with(settings: str, search: dict) -> bool:
     rerank = re.search(r"\+(\w+)", settings)
     if budget is None:
         return False
-    asked = {"beams": int(budget[1]), "samples": int(budget[2]), "rerank": rerank[1] if rerank else "none"}
+    asked = {
+        "beams": int(budget[1]),
+        "samples": int(budget[2]),
+        "rerank": rerank[1] if rerank else "none",
+    }
     asked |= {"weight": float(options.get("λ", 1)), "alpha": float(options.get("α", 0.2))}
     asked |= {"beta": float(options.get("β", 0.05))}
     usual = {"rerank": "none", "weight": 1.0, "alpha": 0.2, "beta": 0.05}
@@ -140,7 +176,9 @@ def searched_with(settings: str, search: dict) -> bool:
     drawn = search.get("temperature", 0.6)
     drawn = drawn if isinstance(drawn, list) else [drawn]
     unnamed = (0.0, 0.6)  # `metrics.searched` names neither greedy play nor the usual temperature
-    named = any(value == float(options["T"]) if "T" in options else value in unnamed for value in drawn)
+    named = any(
+        value == float(options["T"]) if "T" in options else value in unnamed for value in drawn
+    )
     return named and search.get("repeats", 1) == 1
 
 
@@ -161,7 +199,9 @@ def answers(run, method: str, claim: dict) -> bool:
     if run.kind != "sample" or name not in run.parameters.get("sets", {}):
         return False
     hot = float(settings[1:]) if settings.startswith("T") else 0.6
-    many = any(int(k) > 16 for k in re.findall(r"pass@(\d+)", claim["metric"]) if claim["set"] != "test_50")
+    many = any(
+        int(k) > 16 for k in re.findall(r"pass@(\d+)", claim["metric"]) if claim["set"] != "test_50"
+    )
     return (
         run.parameters["temperature"] == hot
         and (not many or run.parameters["sets"][name] > 16)
@@ -170,7 +210,8 @@ def answers(run, method: str, claim: dict) -> bool:
 
 
 def first_answer(claim: dict, runs: pd.DataFrame) -> tuple[pd.Series, list[pd.DataFrame]] | None:
-    """The run that first made a claim answerable, and the runs of each compared method. None without a result."""
+    """The run that first made a claim answerable, and the runs of each compared method. None
+    without a result."""
     methods = dict.fromkeys([*claim["runs"].split(";"), *filter(None, claim["starts"].split(";"))])
     found = []
     for method in methods:
@@ -189,8 +230,8 @@ def shown(time: int) -> str:
 
 
 def for_cpu(claim: dict, first: str) -> bool:
-    """Whether a claim is about setup cpu alone: our studies of it, and all that was first written when it was the only
-    one."""
+    """Whether a claim is about setup cpu alone: our studies of it, and all that was first written
+    when it was the only one."""
     only = history.times()[first] > history.times()[history.full(LAPTOP_LEFT)]
     return only or claim["paper"] in ("coverage", "exact")
 
@@ -198,12 +239,19 @@ def for_cpu(claim: dict, first: str) -> bool:
 def as_claim(asked: tuple, claim: dict) -> dict:
     """The claim in another form."""
     runs, starts, metric, set_name = asked[:4]
-    return claim | {"runs": ";".join(runs), "starts": starts, "metric": metric, "set": set_name or claim["set"]}
+    return claim | {
+        "runs": ";".join(runs),
+        "starts": starts,
+        "metric": metric,
+        "set": set_name or claim["set"],
+    }
 
 
 def contains_results(commit: str, by_method: list[pd.DataFrame]) -> bool:
     """Whether a commit contains the publication of a run of each method."""
-    return all(any(history.descends(commit, name) for name in some["published"]) for some in by_method)
+    return all(
+        any(history.descends(commit, name) for name in some["published"]) for some in by_method
+    )
 
 
 def label(claim: dict) -> dict:
@@ -228,13 +276,17 @@ def label(claim: dict) -> dict:
     result, by_method = answered
     row |= {"result": f"{result['run']}/{result['seed']}", "result_time": shown(result["started"])}
     row["published"] = result["published"][:8]
-    inherited = any(all(history.descends(name, commit) for name in some["commit"]) for some in by_method)
+    inherited = any(
+        all(history.descends(name, commit) for name in some["commit"]) for some in by_method
+    )
     if time < result["started"] and (inherited or time < SINCE) and not claim["changed"]:
         return row | {"support": "descent" if inherited else "times only"}
     at_first = first_answer(as_claim(first_asked, claim), runs)
     fresh = at_first is None or history.times()[first] < at_first[0]["started"]
     row["written"] = "changed" if fresh and (commit != first or claim["changed"]) else "after"
-    shows = contains_results(commit, by_method) or (at_first and contains_results(commit, at_first[1]))
+    shows = contains_results(commit, by_method) or (
+        at_first and contains_results(commit, at_first[1])
+    )
     return row | {"support": "descent" if shows else "times only"}
 
 

@@ -1,20 +1,22 @@
-"""The runs that were published once and are not any more: data/paper/removed.csv, and what the earlier setup answered:
-data/paper/earlier.csv. Both are made from the git history by `python -m lib.runs removed`, which takes some minutes.
+"""The runs that were published once and are not any more: data/paper/removed.csv, and what the
+earlier setup answered: data/paper/earlier.csv. Both are made from the git history by `python -m
+lib.runs removed`, which takes some minutes.
 
 removed.csv has one row per group of runs that left together:
 
 setup (the profile), run (its last name) and seeds.
 fate: "removed", or "made again" if another run of the same name and seed took its place.
 last: the last commit that had the runs, from which `git checkout` brings them back.
-start, updates: the policy that it was trained from, and its updates (of epochs of SFT none is counted).
-set, samples: where it was sampled, the first of SETS that it has, and how often per problem. Empty: no samples.
-pass@1, pass@16, wrong_numbers, missing: means over problems and runs, by the verifiers of today.
-now_runs, now_pass@1, now_pass@16: the same of the runs that are published under this name, on this set.
-note: written by hand, and kept when the table is made again.
+start, updates: the policy that it was trained from, and its updates (of epochs of SFT none is
+counted). set, samples: where it was sampled, the first of SETS that it has, and how often per
+problem. Empty: no samples. pass@1, pass@16, wrong_numbers, missing: means over problems and runs,
+by the verifiers of today. now_runs, now_pass@1, now_pass@16: the same of the runs that are
+published under this name, on this set. note: written by hand, and kept when the table is made
+again.
 
-earlier.csv has a row per claim that the removed runs of setup `laptop` answer, if its metric needs no more than
-answers, traces and training logs: estimate, low, high and seeds, from the runs of that time and by the evaluator of
-today. The answer of the published runs is in figures/grand_claims.csv.
+earlier.csv has a row per claim that the removed runs of setup `laptop` answer, if its metric needs
+no more than answers, traces and training logs: estimate, low, high and seeds, from the runs of that
+time and by the evaluator of today. The answer of the published runs is in figures/grand_claims.csv.
 """
 
 import io
@@ -30,14 +32,22 @@ from lib.study import claims, history, intervals, judging, metrics
 
 REMOVED = PAPER / "removed.csv"
 EARLIER = PAPER / "earlier.csv"
-SETS = ["heldout_1000", "heldout_5num_1000", "heldout_400", "levels", "validation", "validation_200", "test_50"]
+SETS = [
+    "heldout_1000",
+    "heldout_5num_1000",
+    "heldout_400",
+    "levels",
+    "validation",
+    "validation_200",
+    "test_50",
+]
 MEANS = ["pass@1", "pass@16", "wrong_numbers", "missing"]
 KEY = ["setup", "run", "fate", "last"]
 
 
 def gone() -> pd.DataFrame:
-    """One row per run, analyses left out, that was published and is not any more. Columns setup, run, seed, fate, last
-    (a commit) and folder, where that commit has it; parameters."""
+    """One row per run, analyses left out, that was published and is not any more. Columns setup,
+    run, seed, fate, last (a commit) and folder, where that commit has it; parameters."""
     found = history.changes("data/reference/**/run.json")
     texts = history.contents({blob for _, _, blob in found if blob})
     places = {}  # where each run is
@@ -59,15 +69,20 @@ def gone() -> pd.DataFrame:
     for key, (commit, path, fate) in left.items():
         run = history.today(records[key])
         if not places[key] and not run.startswith("study/"):
-            row = {"setup": records[key]["profile"], "run": run, "seed": records[key]["seed"], "fate": fate}
+            row = {
+                "setup": records[key]["profile"],
+                "run": run,
+                "seed": records[key]["seed"],
+                "fate": fate,
+            }
             row |= {"last": history.parent(commit), "folder": str(PurePosixPath(path).parent)}
             rows.append(row | {"parameters": records[key]["parameters"]})
     return pd.DataFrame(rows)
 
 
 def judged(run, looks=("answer",)) -> pd.DataFrame:
-    """The samples of a run that is gone, with verdicts of today's verifiers, on the first of SETS that it has. Like a
-    table of `judging.samples`; empty if it has none."""
+    """The samples of a run that is gone, with verdicts of today's verifiers, on the first of SETS
+    that it has. Like a table of `judging.samples`; empty if it has none."""
     name = f"{run.last}:{run.folder}/generations.parquet"
     content = history.file(name) if run.run.startswith("sample/") else None
     if content is None:
@@ -98,7 +113,11 @@ def published(run: str, name: str) -> dict:
     if table.empty:
         return {}
     means = scores(table)[["pass@1", "pass@16"]].mean()
-    return {"now_runs": table["seed"].nunique(), "now_pass@1": means["pass@1"], "now_pass@16": means["pass@16"]}
+    return {
+        "now_runs": table["seed"].nunique(),
+        "now_pass@1": means["pass@1"],
+        "now_pass@16": means["pass@16"],
+    }
 
 
 def table() -> tuple[pd.DataFrame, pd.DataFrame]:
@@ -125,13 +144,26 @@ def table() -> tuple[pd.DataFrame, pd.DataFrame]:
             if row["setup"] == "laptop" and row["fate"] == "removed":
                 of_laptop.append(found)
         rows.append(row)
-    columns = ["setup", "run", "seeds", "fate", "last", "start", "updates", "set", "samples", *MEANS]
+    columns = [
+        "setup",
+        "run",
+        "seeds",
+        "fate",
+        "last",
+        "start",
+        "updates",
+        "set",
+        "samples",
+        *MEANS,
+    ]
     columns += ["now_runs", "now_pass@1", "now_pass@16", "note"]
     made = pd.DataFrame(rows, columns=columns)
     if REMOVED.exists():
         notes = pd.read_csv(REMOVED, keep_default_na=False).set_index(KEY)["note"]
         made["note"] = [notes.get(key, "") for key in made[KEY].itertuples(index=False, name=None)]
-    logs = pd.concat([log(run) for run in runs.itertuples() if run.setup == "laptop" and run.fate == "removed"])
+    logs = pd.concat(
+        [log(run) for run in runs.itertuples() if run.setup == "laptop" and run.fate == "removed"]
+    )
     of_samples = pd.concat(of_laptop)
     return made, earlier(of_samples[~of_samples.index.duplicated(keep="last")], logs)
 

@@ -1,24 +1,25 @@
 """Accuracy against tokens for a policy that starts again until its own check says yes.
 
-A policy that has learned to check its attempts knows without a verifier when it has failed: the last check of its text
-says no (`judging.last_check`). It can then be sampled again. The rule is: sample until the check says yes or m attempts
-are spent, and answer with the accepted sample, or with the last one. So a policy that gives up early buys accuracy with
-tokens, as does a policy that searches longer in one sample, and the two are compared at equal mean tokens. This is not
-pass@k, for which a verifier picks the right sample. Tokens are those of completions, without the prompt.
+A policy that has learned to check its attempts knows without a verifier when it has failed: the
+last check of its text says no (`judging.last_check`). It can then be sampled again. The rule is:
+sample until the check says yes or m attempts are spent, and answer with the accepted sample, or
+with the last one. So a policy that gives up early buys accuracy with tokens, as does a policy that
+searches longer in one sample, and the two are compared at equal mean tokens. This is not pass@k,
+for which a verifier picks the right sample. Tokens are those of completions, without the prompt.
 
-Of n samples of a problem, y say yes. Attempts are drawn without replacement, in random order, so for m up to n every
-value here is the mean over all orders of the n samples, which is unbiased for the policy itself, like pass@k of Chen et
-al. With replacement it would not be: a problem of which one sample in sixteen says yes would find it too often. Beyond
-n attempts no unbiased estimate exists, and functions raise ValueError rather than extrapolate. The first j attempts all
-say no with probability q_j = C(n - y, j) / C(n, j), and then
+Of n samples of a problem, y say yes. Attempts are drawn without replacement, in random order, so
+for m up to n every value here is the mean over all orders of the n samples, which is unbiased for
+the policy itself, like pass@k of Chen et al. With replacement it would not be: a problem of which
+one sample in sixteen says yes would find it too often. Beyond n attempts no unbiased estimate
+exists, and functions raise ValueError rather than extrapolate. The first j attempts all say no with
+probability q_j = C(n - y, j) / C(n, j), and then
 
     attempts = q_0 + ... + q_{m-1}
     accuracy = (1 - q_m) * right / y + q_m * lucky / (n - y)
     tokens   = (1 - q_m) * (mean tokens of a yes) + (attempts - (1 - q_m)) * (mean tokens of a no),
 
-where `right` samples say yes and are correct, and `lucky` ones are correct without a yes. For m = 1 these are pass@1
-and the mean length of a sample.
-"""
+where `right` samples say yes and are correct, and `lucky` ones are correct without a yes. For m = 1
+these are pass@1 and the mean length of a sample."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -39,17 +40,22 @@ GAIN = "pass@1 minus start at equal tokens, restarted"
 def tallies(judged: pd.DataFrame) -> pd.DataFrame:
     """What restarts need to know of each problem's samples, indexed by KEYS.
 
-    judged: a table of `judging.samples` with the look "check". Columns: n, samples; yes, those whose last check says
-    yes; right, those of them that are correct; lucky, the correct ones among the others; yes_tokens and no_tokens, the
-    tokens of both kinds in total; checked, the samples that hold a check at all. Methods with a check in less than half
-    of their texts are left out: they cannot know when to start again. Raises ValueError without the look.
-    """
+    judged: a table of `judging.samples` with the look "check". Columns: n, samples; yes, those
+    whose last check says yes; right, those of them that are correct; lucky, the correct ones among
+    the others; yes_tokens and no_tokens, the tokens of both kinds in total; checked, the samples
+    that hold a check at all. Methods with a check in less than half of their texts are left out:
+    they cannot know when to start again. Raises ValueError without the look."""
     if "check" not in judged:
-        raise ValueError('restarts need the column check: read the samples with looks=("answer", "check")')
+        raise ValueError(
+            'restarts need the column check: read the samples with looks=("answer", "check")'
+        )
     yes = judged["check"] == "yes"
     correct = judged["correct"].astype(bool)
     columns = {"n": 1, "yes": yes, "right": yes & correct, "lucky": ~yes & correct}
-    columns |= {"yes_tokens": judged["tokens"].where(yes, 0), "no_tokens": judged["tokens"].where(~yes, 0)}
+    columns |= {
+        "yes_tokens": judged["tokens"].where(yes, 0),
+        "no_tokens": judged["tokens"].where(~yes, 0),
+    }
     columns |= {"checked": judged["check"].isin(["yes", "no"])}
     table = pd.DataFrame(columns, index=judged.index, dtype=float).mul(judged["count"], axis=0)
     table = table.groupby([judged[key] for key in KEYS]).sum()
@@ -59,8 +65,9 @@ def tallies(judged: pd.DataFrame) -> pd.DataFrame:
 
 
 def restarted(tallies: pd.DataFrame, attempts: int) -> pd.DataFrame:
-    """The accuracy and the mean tokens of each problem if up to `attempts` samples may be drawn: columns accuracy and
-    tokens, index as in `tallies`. Raises ValueError unless 1 <= attempts <= n: see the top of this module."""
+    """The accuracy and the mean tokens of each problem if up to `attempts` samples may be drawn:
+    columns accuracy and tokens, index as in `tallies`. Raises ValueError unless 1 <= attempts <= n:
+    see the top of this module."""
     n, yes = tallies["n"].to_numpy(), tallies["yes"].to_numpy()
     no = n - yes
     reach = pass_at_k(n, yes, [*range(1, attempts + 1)])  # 1 - q_j for j = 1..attempts
@@ -76,26 +83,32 @@ def restarted(tallies: pd.DataFrame, attempts: int) -> pd.DataFrame:
 
 
 def curve(tallies: pd.DataFrame, most: int = MOST) -> pd.DataFrame:
-    """Each problem's accuracy and tokens for every number of attempts up to `most`, or as many as were sampled. Columns
-    are pairs of accuracy or tokens and the number."""
+    """Each problem's accuracy and tokens for every number of attempts up to `most`, or as many as
+    were sampled. Columns are pairs of accuracy or tokens and the number."""
     numbers = range(1, int(min(most, tallies["n"].min())) + 1)
-    return pd.concat({m: restarted(tallies, m) for m in numbers}, axis="columns").swaplevel(axis="columns")
+    return pd.concat({m: restarted(tallies, m) for m in numbers}, axis="columns").swaplevel(
+        axis="columns"
+    )
 
 
-def at_tokens(tallies: pd.DataFrame, budgets: Mapping[str, float] | float, most: int = MOST) -> pd.Series:
-    """The accuracy of each problem if a method's mean sample, restarts included, costs as many tokens as its budget.
+def at_tokens(
+    tallies: pd.DataFrame, budgets: Mapping[str, float] | float, most: int = MOST
+) -> pd.Series:
+    """The accuracy of each problem if a method's mean sample, restarts included, costs as many
+    tokens as its budget.
 
-    budgets: mean tokens, for each method or one number for all. The mean is over the method's problems and runs of one
-    set. Where no number of attempts costs exactly that, the next lower and the next higher number are mixed: before it
-    begins, a user tosses a coin for the number that is allowed. This costs the budget on average, and its accuracy is
-    the line between the two points. NaN if one sample costs more than the budget, or if `most` attempts (or all that
-    were sampled) cost less: what happens beyond them is not known.
-    """
+    budgets: mean tokens, for each method or one number for all. The mean is over the method's
+    problems and runs of one set. Where no number of attempts costs exactly that, the next lower and
+    the next higher number are mixed: before it begins, a user tosses a coin for the number that is
+    allowed. This costs the budget on average, and its accuracy is the line between the two points.
+    NaN if one sample costs more than the budget, or if `most` attempts (or all that were sampled)
+    cost less: what happens beyond them is not known."""
     found = []
     for (method, _), part in tallies.groupby(["method", "set"], sort=False):
         budget = budgets if isinstance(budgets, int | float) else budgets.get(str(method), np.nan)
         found.append(_between(curve(part, most), budget))
-    return pd.concat(found).rename("accuracy") if found else tallies["n"].rename("accuracy")  # which is empty
+    # which is empty
+    return pd.concat(found).rename("accuracy") if found else tallies["n"].rename("accuracy")
 
 
 def _between(points: pd.DataFrame, budget: float) -> pd.Series:
@@ -106,31 +119,43 @@ def _between(points: pd.DataFrame, budget: float) -> pd.Series:
     place = float(np.interp(budget, means, np.arange(len(means))))
     lower, upper = math.floor(place), math.ceil(place)
     accuracy = points["accuracy"].to_numpy()
-    return pd.Series((1 - place + lower) * accuracy[:, lower] + (place - lower) * accuracy[:, upper], points.index)
+    return pd.Series(
+        (1 - place + lower) * accuracy[:, lower] + (place - lower) * accuracy[:, upper],
+        points.index,
+    )
 
 
 def summary(tallies: pd.DataFrame, most: int = MOST) -> pd.DataFrame:
-    """Every method's line: its accuracy and mean tokens for each number of attempts, by set and method. Columns set,
-    method, attempts, tokens, and those of `intervals.estimates` for the accuracy."""
+    """Every method's line: its accuracy and mean tokens for each number of attempts, by set and
+    method. Columns set, method, attempts, tokens, and those of `intervals.estimates` for the
+    accuracy."""
     tables = []
     for _, part in tallies.groupby(["method", "set"], sort=False):
         points = curve(part, most)
         table = estimates(pd.DataFrame(points["accuracy"])).rename(columns={"metric": "attempts"})
-        tables.append(table.assign(tokens=points["tokens"].groupby("method").mean().iloc[0].to_numpy()))
+        tables.append(
+            table.assign(tokens=points["tokens"].groupby("method").mean().iloc[0].to_numpy())
+        )
     columns = ["set", "method", "attempts", "tokens", *COLUMNS]
-    return pd.concat([pd.DataFrame(columns=columns), *tables], ignore_index=True)[columns].infer_objects()
+    return pd.concat([pd.DataFrame(columns=columns), *tables], ignore_index=True)[
+        columns
+    ].infer_objects()
 
 
 def quality(tallies: pd.DataFrame) -> pd.DataFrame:
-    """How much a policy's check is worth, one row per problem for `lib.study.intervals`: says yes, the share of samples
-    that do; precision, how many of them are correct; never yes, whether no sample of a problem says yes."""
-    table = {"says yes": tallies["yes"] / tallies["n"], "precision": share(tallies["right"], tallies["yes"])}
+    """How much a policy's check is worth, one row per problem for `lib.study.intervals`: says yes,
+    the share of samples that do; precision, how many of them are correct; never yes, whether no
+    sample of a problem says yes."""
+    table = {
+        "says yes": tallies["yes"] / tallies["n"],
+        "precision": share(tallies["right"], tallies["yes"]),
+    }
     return pd.DataFrame(table | {"never yes": (tallies["yes"] == 0).astype(float)})
 
 
 def begun_from(method: str, known: pd.Index) -> str:
-    """The SFT policy from which a method's training began, at the method's own temperature if it was sampled so. "" if
-    it has none among the `known` methods."""
+    """The SFT policy from which a method's training began, at the method's own temperature if it
+    was sampled so. "" if it has none among the `known` methods."""
     start = start_of(method)
     while start and trainer(start) != "sft":  # such as IPO, from which one run of RLOO started
         start = start_of(start)
@@ -139,12 +164,13 @@ def begun_from(method: str, known: pd.Index) -> str:
 
 
 def against_start(tallies: pd.DataFrame, most: int = MOST) -> pd.DataFrame:
-    """Every method's one sample against its start, which is restarted until it has spent as many tokens on average.
+    """Every method's one sample against its start, which is restarted until it has spent as many
+    tokens on average.
 
-    Index as in `tallies`, columns STARTED, the accuracy of the start, and GAIN, the method's pass@1 minus that accuracy
-    on the same problem, run by run. A method without a start or without common seeds has no row, and a start that
-    cannot spend as much has NaN. The start's tokens are matched on average over its runs.
-    """
+    Index as in `tallies`, columns STARTED, the accuracy of the start, and GAIN, the method's pass@1
+    minus that accuracy on the same problem, run by run. A method without a start or without common
+    seeds has no row, and a start that cannot spend as much has NaN. The start's tokens are matched
+    on average over its runs."""
     empty = pd.DataFrame(columns=[STARTED, GAIN], index=tallies.index[:0], dtype=float)
     if tallies.empty:
         return empty
@@ -154,18 +180,26 @@ def against_start(tallies: pd.DataFrame, most: int = MOST) -> pd.DataFrame:
     parts = []
     for method, name in lengths.index:
         start = begun_from(method, known)
-        of_start = tallies[tallies.index.isin([start], level="method") & tallies.index.isin([name], level="set")]
+        of_start = tallies[
+            tallies.index.isin([start], level="method") & tallies.index.isin([name], level="set")
+        ]
         if len(of_start):
             own = once["accuracy"].xs((method, name), level=("method", "set"), drop_level=False)
-            base = at_tokens(of_start, float(lengths[method, name]), most).rename({start: method}, level="method")
-            both = pd.concat([base.rename(STARTED), own.rename("own")], axis="columns", join="inner")
+            base = at_tokens(of_start, float(lengths[method, name]), most).rename(
+                {start: method}, level="method"
+            )
+            both = pd.concat(
+                [base.rename(STARTED), own.rename("own")], axis="columns", join="inner"
+            )
             parts.append(both.assign(**{GAIN: both["own"] - both[STARTED]})[[STARTED, GAIN]])
     return pd.concat([empty, *parts])
 
 
 def scores(tallies: pd.DataFrame, budgets: Sequence[int] = ()) -> pd.DataFrame:
-    """All that a study says of restarts, one row per problem, for `lib.study.intervals` and for claims: the columns of
-    `against_start` and `quality`, and for each of `budgets` the accuracy of the method itself, restarted for so many
-    mean tokens, as "restarted at 320 tokens"."""
+    """All that a study says of restarts, one row per problem, for `lib.study.intervals` and for
+    claims: the columns of `against_start` and `quality`, and for each of `budgets` the accuracy of
+    the method itself, restarted for so many mean tokens, as "restarted at 320 tokens"."""
     fixed = {f"restarted at {budget} tokens": at_tokens(tallies, budget) for budget in budgets}
-    return quality(tallies).join(against_start(tallies)).join(pd.DataFrame(fixed, index=tallies.index))
+    return (
+        quality(tallies).join(against_start(tallies)).join(pd.DataFrame(fixed, index=tallies.index))
+    )

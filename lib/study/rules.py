@@ -39,7 +39,8 @@ def answers_at(commit: str) -> pd.DataFrame:
 
 
 def moved(before: pd.DataFrame, after: pd.DataFrame) -> list[str]:
-    """The claims whose answer differs between two tables with the same data, as "ast-1 holds → open"."""
+    """The claims whose answer differs between two tables with the same data, as "ast-1 holds →
+    open"."""
     common = before.index.intersection(after.index, sort=False)
     one = before.loc[common]
     other = after.loc[common]
@@ -59,8 +60,8 @@ def _text(column: pd.Series) -> pd.Series:
 
 
 def measure(table: pd.DataFrame) -> pd.DataFrame:
-    """The rows of rules.csv with the columns `drawn`, the commit that first shows the answers by the
-    new rule, and `moved`. Needs the whole history (`history.whole`)."""
+    """The rows of rules.csv with the columns `drawn`, the commit that first shows the answers by
+    the new rule, and `moved`. Needs the whole history (`history.whole`)."""
     drawn = []
     texts = []
     for commit in table["commit"]:

@@ -1,10 +1,10 @@
-"""The website of `make report`: findings, results and the list of notebooks on the front page, all figures on a page of
-their own, and a page for each executed study.
+"""The website of `make report`: findings, results and the list of notebooks on the front page, all
+figures on a page of their own, and a page for each executed study.
 
-The site is made of README.md, figures/README.md, notebooks/README.md and the executed studies. A link between files of
-the repository leads to another page of the site, or becomes plain text if its target has no page. No page loads a
-script from the web, so that formulas are MathML, which browsers draw themselves.
-"""
+The site is made of README.md, figures/README.md, notebooks/README.md and the executed studies. A
+link between files of the repository leads to another page of the site, or becomes plain text if its
+target has no page. No page loads a script from the web, so that formulas are MathML, which browsers
+draw themselves."""
 
 import posixpath
 import re
@@ -21,7 +21,11 @@ from nbconvert.filters import markdown2html
 
 from lib.files import ROOT
 
-DOCUMENTS = {"README.md": "index.html", "figures/README.md": "figures.html", "notebooks/README.md": "metrics.html"}
+DOCUMENTS = {
+    "README.md": "index.html",
+    "figures/README.md": "figures.html",
+    "notebooks/README.md": "metrics.html",
+}
 BAR = ("Findings", "All figures", "My run does not learn")
 STYLE = """
 body { max-width: 62rem; margin: 2rem auto; padding: 0 1rem; font: 1rem/1.5 system-ui, sans-serif; color: #222 }
@@ -34,9 +38,13 @@ STUDY_STYLE = """
 body > nav { padding: 1rem; font: 1rem/1.5 system-ui, sans-serif } body > nav a { margin-right: 1.5rem }
 .jp-Cell .highlight pre { white-space: pre-wrap; overflow-wrap: anywhere }
 """
-# Formulas between dollars, in a paragraph of their own or in a line; a dollar before a digit behind it is money
-_FORMULA = re.compile(r"\$\$(.+?)\$\$|(?<![\\$\w])\$(?=\S)((?:[^$\n]|\n(?!\n))+?)(?<=\S)\$(?!\w)", re.DOTALL)
-_LITERAL = re.compile(r"(<(pre|code|script|style)\b.*?</\2>|<[^>]+>)", re.DOTALL)  # what holds no formula
+# Formulas between dollars, in a paragraph of their own or in a line; a dollar before a digit behind
+# it is money
+_FORMULA = re.compile(
+    r"\$\$(.+?)\$\$|(?<![\\$\w])\$(?=\S)((?:[^$\n]|\n(?!\n))+?)(?<=\S)\$(?!\w)", re.DOTALL
+)
+# what holds no formula
+_LITERAL = re.compile(r"(<(pre|code|script|style)\b.*?</\2>|<[^>]+>)", re.DOTALL)
 
 
 class Study(NamedTuple):
@@ -49,15 +57,16 @@ class Study(NamedTuple):
 
 
 def slug(heading: str) -> str:
-    """The anchor of a heading as GitHub makes it, from text or HTML: no tags or punctuation, lower case, and hyphens
-    for spaces."""
+    """The anchor of a heading as GitHub makes it, from text or HTML: no tags or punctuation, lower
+    case, and hyphens for spaces."""
     text = re.sub(r"<[^>]+>|&\w+;", "", heading)
     return re.sub(r"[^\w -]", "", text).strip().lower().replace(" ", "-")
 
 
 def linked(html: str, folder: str, site: Path, pages: dict[str, str]) -> str:
-    """The HTML of a document of the repository's folder `folder`, with its links redirected to `pages` and its pictures
-    copied to the site. `pages`: by the path of a file in the repository, the name of its page."""
+    """The HTML of a document of the repository's folder `folder`, with its links redirected to
+    `pages` and its pictures copied to the site. `pages`: by the path of a file in the repository,
+    the name of its page."""
 
     def target(address: str) -> str:
         path, separator, anchor = address.partition("#")
@@ -71,12 +80,15 @@ def linked(html: str, folder: str, site: Path, pages: dict[str, str]) -> str:
         address = target(match[1])
         return f'<a href="{address}">{match[2]}</a>' if address else match[2]
 
-    html = re.sub(r'<img src="(?!data:)([^"]+)"', lambda match: f'<img src="{target(match[1])}"', html)
+    html = re.sub(
+        r'<img src="(?!data:)([^"]+)"', lambda match: f'<img src="{target(match[1])}"', html
+    )
     return re.sub(r'<a href="((?!https?:)[^"]*)">(.*?)</a>', link, html, flags=re.DOTALL)
 
 
 def formulas(html: str) -> str:
-    """The HTML with its formulas in TeX turned into MathML. Code, scripts and tags stay as they are."""
+    """The HTML with its formulas in TeX turned into MathML. Code, scripts and tags stay as they
+    are."""
     pieces, at = [], 0
     for literal in _LITERAL.finditer(html):
         pieces += [_FORMULA.sub(_mathml, html[at : literal.start()]), literal[0]]
@@ -90,16 +102,21 @@ def _mathml(formula: re.Match) -> str:
 
 
 def bar(*further: tuple[str, str]) -> str:
-    """The links at the head of every page: those of BAR, and `further` ones, each a label and a page."""
+    """The links at the head of every page: those of BAR, and `further` ones, each a label and a
+    page."""
     links = [*zip(BAR, DOCUMENTS.values(), strict=True), *further]
     return "<nav>" + "".join(f'<a href="{name}">{label}</a>' for label, name in links) + "</nav>"
 
 
 def page(text: str, folder: str, site: Path, pages: dict[str, str]) -> str:
-    """The page of a Markdown text, with the anchors that GitHub would give its headings. Arguments as in `linked`."""
+    """The page of a Markdown text, with the anchors that GitHub would give its headings. Arguments
+    as in `linked`."""
     html = re.sub(r"<a class=\"anchor-link\".*?</a>", "", str(markdown2html(text)))
     html = re.sub(
-        r"<h(\d)[^>]*>(.*?)</h\1>", lambda m: f'<h{m[1]} id="{slug(m[2])}">{m[2]}</h{m[1]}>', html, flags=re.DOTALL
+        r"<h(\d)[^>]*>(.*?)</h\1>",
+        lambda m: f'<h{m[1]} id="{slug(m[2])}">{m[2]}</h{m[1]}>',
+        html,
+        flags=re.DOTALL,
     )
     title = re.sub(r"^#+ ", "", text.splitlines()[0])
     head = f'<!doctype html><html lang="en"><meta charset="utf-8"><title>{title}</title><style>{STYLE}</style>'
@@ -107,15 +124,17 @@ def page(text: str, folder: str, site: Path, pages: dict[str, str]) -> str:
 
 
 def study_page(html: str, *further: tuple[str, str]) -> str:
-    """The page of an executed study in nbconvert's HTML, with the bar of all pages and `further` links."""
+    """The page of an executed study in nbconvert's HTML, with the bar of all pages and `further`
+    links."""
     html = formulas(html).replace("</head>", f"<style>{STUDY_STYLE}</style></head>", 1)
     return re.sub(r"<body[^>]*>", lambda body: body[0] + bar(*further), html, count=1)
 
 
 def build(studies: Iterable[Study], site: Path) -> Path:
-    """Write the executed studies and the documents, with a list of the studies on the front page, into the folder
-    `site`. The folder is deleted first. Returns the path of the front page."""
-    script_urls = dict.fromkeys(("mathjax_url", "require_js_url"), "")  # a page loads no scripts from the web
+    """Write the executed studies and the documents, with a list of the studies on the front page,
+    into the folder `site`. The folder is deleted first. Returns the path of the front page."""
+    # a page loads no scripts from the web
+    script_urls = dict.fromkeys(("mathjax_url", "require_js_url"), "")
     exporter = HTMLExporter(exclude_input_prompt=True, exclude_output_prompt=True, **script_urls)
     shutil.rmtree(site, ignore_errors=True)
     site.mkdir(parents=True)

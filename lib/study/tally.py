@@ -1,10 +1,11 @@
-"""All claims together: which answers stand among so many, which do not count, and how many there are.
+"""All claims together: which answers stand among so many, which do not count, and how many there
+are.
 
 `claims` answers each claim by its own interval. So many intervals decide something by chance, so an
 answer on direction stands only if the q of its hypothesis is at most .05 (Benjamini and Hochberg,
-1995). A hypothesis is one, however many claims ask it. All hypotheses of the reports are one family,
-and those that only our conjectures ask are another. The column `verdict` says what stands: holds,
-reversed, open or not run. The column `answer` says what this answers:
+1995). A hypothesis is one, however many claims ask it. All hypotheses of the reports are one
+family, and those that only our conjectures ask are another. The column `verdict` says what stands:
+holds, reversed, open or not run. The column `answer` says what this answers:
 
 holds, reversed  the verdict: as in `claims`, and q is at most .05
 open             the verdict: neither
@@ -14,10 +15,10 @@ untested         the treatment of a compared policy did not act on its training
                  (figures/grand_treatment.csv), so the comparison does not test the claim
 not run          the runs do not exist
 
-`left_out` says why an answer is in no tally: it could not have been otherwise or was a condition for
-the choice of the setup (data/paper/expected.csv), it has no interval over runs, or the comparison
-could not have seen the report's effect: `detectable` is larger than the report's number. Neither
-depends on how the claim was answered. What could not have been otherwise is in no family.
+`left_out` says why an answer is in no tally: it could not have been otherwise or was a condition
+for the choice of the setup (data/paper/expected.csv), it has no interval over runs, or the
+comparison could not have seen the report's effect: `detectable` is larger than the report's number.
+Neither depends on how the claim was answered. What could not have been otherwise is in no family.
 """
 
 import pandas as pd
@@ -43,8 +44,8 @@ def ours(answers: pd.DataFrame) -> pd.Series:
 
 
 def together(answers: pd.DataFrame, treatments: pd.DataFrame | None = None) -> pd.DataFrame:
-    """`answers` (the claims with the columns of `claims.evaluate`) with the columns written and support
-    (of data/paper/posed.csv), left_out, q, verdict and answer.
+    """`answers` (the claims with the columns of `claims.evaluate`) with the columns written and
+    support (of data/paper/posed.csv), left_out, q, verdict and answer.
 
     treatments: columns method, baseline and acted, whether a method's treatment acted on its
     training."""
@@ -102,8 +103,8 @@ def explored(answers: pd.DataFrame) -> pd.Series:
 
 
 def untested(answers: pd.DataFrame, treatments: pd.DataFrame) -> pd.Series:
-    """Whether a claim compares what two policies solve or write, and the treatment of one of them did
-    not act. If a row of `treatments` is about just these two, as method and baseline, this row
+    """Whether a claim compares what two policies solve or write, and the treatment of one of them
+    did not act. If a row of `treatments` is about just these two, as method and baseline, this row
     decides. Claims about the training itself, about one policy, or about two systems of one policy
     are not asked."""
     known = treatments[treatments["acted"].notna()]

@@ -1,21 +1,21 @@
 """The check of treatment: did a method change in training what it is meant to change?
 
-A method that leaves its training as it was cannot show what its idea is worth, whatever its policy solves. So
-data/paper/treatments.csv says for each method, in one number, what it is meant to change, and from which value on it
-has. Each row was written down before the runs that it judges, or says that the number was known (column `known`). A
-study shows this table before its results, and `lib.study.tally` calls a contrast with a method that did not act
-*untested*.
+A method that leaves its training as it was cannot show what its idea is worth, whatever its policy
+solves. So data/paper/treatments.csv says for each method, in one number, what it is meant to
+change, and from which value on it has. Each row was written down before the runs that it judges, or
+says that the number was known (column `known`). A study shows this table before its results, and
+`lib.study.tally` calls a contrast with a method that did not act *untested*.
 
-Columns of the file: study; method and baseline, names of data/methods.csv (a method may hold *); what, in words;
-metric; source, where the metric comes from; set; of, whether the threshold is for the method's own number (level), its
-difference from the baseline, or its ratio to it; direction and threshold; paper, the paper's number, with paper_source;
-note; known. The sources are
+Columns of the file: study; method and baseline, names of data/methods.csv (a method may hold *);
+what, in words; metric; source, where the metric comes from; set; of, whether the threshold is for
+the method's own number (level), its difference from the baseline, or its ratio to it; direction and
+threshold; paper, the paper's number, with paper_source; note; known. The sources are
 
 log          a summary of the training log, as in `metrics.log_scores`; "mean x" is the mean over the whole run, and
              "groups with a signal" is the number of groups of an update whose rewards differ
 samples      completions of the policy: the columns of `metrics.text_scores`; "first state right", the share of texts
-             with a state whose first one holds the problem's numbers; "last check says yes"; "reached without a
-             correct answer", traces that end at the target and answer wrongly
+             with a state whose first one holds the problem's numbers; "last check says yes";
+             "reached without a correct answer", traces that end at the target and answer wrongly
 reward       what the method's reward, or its difference from the baseline's (`added`), does to completions of the
              policy where the method starts, before any training: see `of_reward`
 search       "rejected", the share of all sampled tags that name no legal action, at 16/16
@@ -42,20 +42,42 @@ from lib.study import intervals, judging, metrics, plots
 from lib.study.restarts import begun_from
 
 SOURCES = ["log", "samples", "reward", "search", "calibration", "setting"]
-COLUMNS = ["method", "baseline", "what", "metric", "of", "direction", "threshold", "estimate", "low", "high", "runs"]
+COLUMNS = [
+    "method",
+    "baseline",
+    "what",
+    "metric",
+    "of",
+    "direction",
+    "threshold",
+    "estimate",
+    "low",
+    "high",
+    "runs",
+]
 COLUMNS += ["acted", "sure", "paper", "known"]
-PROBLEMS = 250  # of the set, on which rewards are compared: each needs every completion of every group
+# of the set, on which rewards are compared: each needs every completion of every group
+PROBLEMS = 250
 STATE = re.compile(r"state +\[([^\[\]]+)\]", re.IGNORECASE)
 
 
 def planned(study: str | None = None) -> pd.DataFrame:
-    """The rows of the file, of one study or of all. Raises ValueError that names the row and its broken rule."""
+    """The rows of the file, of one study or of all. Raises ValueError that names the row and its
+    broken rule."""
     texts = ["baseline", "set", "paper_source", "note"]
-    table = pd.read_csv(PAPER / "treatments.csv", dtype=dict.fromkeys(texts, "str")).fillna(dict.fromkeys(texts, ""))
-    rules = {"source": SOURCES, "of": ["level", "difference", "ratio"], "direction": ["at least", "at most"]}
+    table = pd.read_csv(PAPER / "treatments.csv", dtype=dict.fromkeys(texts, "str")).fillna(
+        dict.fromkeys(texts, "")
+    )
+    rules = {
+        "source": SOURCES,
+        "of": ["level", "difference", "ratio"],
+        "direction": ["at least", "at most"],
+    }
     for column, allowed in rules.items():
         for row in table[~table[column].isin(allowed)].itertuples():
-            raise ValueError(f"treatments.csv, {row.method}: {column} must be one of {', '.join(allowed)}")
+            raise ValueError(
+                f"treatments.csv, {row.method}: {column} must be one of {', '.join(allowed)}"
+            )
     for row in table[(table["of"] != "level") & (table["baseline"] == "")].itertuples():
         raise ValueError(f"treatments.csv, {row.method}: a {row.of} needs a baseline")
     for row in table[(table["of"] == "ratio") & (table["source"] != "log")].itertuples():
@@ -64,10 +86,16 @@ def planned(study: str | None = None) -> pd.DataFrame:
 
 
 class Runs:
-    """The finished runs that a study reads, by method. A row is judged if the runs that it needs are among them."""
+    """The finished runs that a study reads, by method. A row is judged if the runs that it needs
+    are among them."""
 
     def __init__(self, training=(), samples=(), searches=(), calibration=()):
-        patterns = {"training": training, "samples": samples, "searches": searches, "calibration": calibration}
+        patterns = {
+            "training": training,
+            "samples": samples,
+            "searches": searches,
+            "calibration": calibration,
+        }
         self.folders = {kind: judging.folders(list(names)) for kind, names in patterns.items()}
 
     def of(self, kind: str, methods: Iterable[str]) -> list[Path]:
@@ -80,7 +108,8 @@ class Runs:
 
 
 def about(folder: Path) -> str:
-    """The method that a run is about. A run that checks a learned value is about the policy that has it."""
+    """The method that a run is about. A run that checks a learned value is about the policy that
+    has it."""
     fields = judging.record(folder)
     value = fields["parameters"].get("value", "")
     return "/".join(Path(value).parts[-3:-1]) if value else fields["method"]
@@ -92,9 +121,9 @@ def each(table: pd.DataFrame) -> Iterator[Any]:
 
 
 def checked(studies: str | Sequence[str], runs: Runs, primary_set: str) -> pd.DataFrame:
-    """The rows of the studies that `runs` can answer, each with its number and a 95% interval. Columns COLUMNS. acted:
-    whether the estimate reaches the threshold; sure: whether the whole interval does. `primary_set`: for rows that
-    name no set."""
+    """The rows of the studies that `runs` can answer, each with its number and a 95% interval.
+    Columns COLUMNS. acted: whether the estimate reaches the threshold; sure: whether the whole
+    interval does. `primary_set`: for rows that name no set."""
     studies = [studies] if isinstance(studies, str) else studies
     table = planned()
     named = set(table["method"])  # a row with * is about methods without a row of their own
@@ -103,7 +132,9 @@ def checked(studies: str | Sequence[str], runs: Runs, primary_set: str) -> pd.Da
     rows = []
     for row in each(table):
         known = runs.methods(kinds.get(row.source, "training"))
-        matching = {name for name in known - named if fnmatch(name, row.method)} | (known & {row.method})
+        matching = {name for name in known - named if fnmatch(name, row.method)} | (
+            known & {row.method}
+        )
         for method in sorted(matching):
             needs_baseline = row.of != "level" or row.metric.startswith("added ")
             if not needs_baseline or row.baseline in known:
@@ -113,8 +144,8 @@ def checked(studies: str | Sequence[str], runs: Runs, primary_set: str) -> pd.Da
 
 
 def answer(row, values: pd.DataFrame) -> dict | None:
-    """One row of `checked`, from the values of its metric, as `lib.study.intervals` takes them. None if a method lacks
-    them."""
+    """One row of `checked`, from the values of its metric, as `lib.study.intervals` takes them.
+    None if a method lacks them."""
     weights = {row.method: 1.0} if row.of == "level" else {row.method: 1.0, row.baseline: -1.0}
     if row.of == "ratio":
         values = pd.DataFrame(np.log(values))
@@ -157,9 +188,13 @@ def _values(row, runs: Runs) -> pd.DataFrame:
 def of_log(folders: list[Path], metric: str) -> pd.DataFrame:
     """A summary of training logs, one number per run."""
     logs = judging.logs(folders)
-    sizes = {judging.record(folder)["method"]: judging.record(folder)["parameters"] for folder in folders}
+    sizes = {
+        judging.record(folder)["method"]: judging.record(folder)["parameters"] for folder in folders
+    }
     if metric == "groups with a signal":
-        groups = logs["method"].map({name: params["problems_per_step"] for name, params in sizes.items()})
+        groups = logs["method"].map(
+            {name: params["problems_per_step"] for name, params in sizes.items()}
+        )
         logs[metric] = (1 - logs["frac_zero_std"]) * groups
         metric = f"mean {metric}"
     if metric.startswith("mean "):
@@ -186,13 +221,16 @@ def of_samples(folders: list[Path], metric: str, name: str) -> pd.DataFrame:
         right = judged["check"] == "yes"
     else:
         right = judged["reached"].astype(bool) & ~judged["correct"].astype(bool)
-    weights = pd.DataFrame({"right": right, "counted": counted}, dtype=float).mul(judged["count"], axis=0)
+    weights = pd.DataFrame({"right": right, "counted": counted}, dtype=float).mul(
+        judged["count"], axis=0
+    )
     sums = weights.groupby([judged[key] for key in metrics.KEYS]).sum()
     return metrics.share(sums["right"], sums["counted"]).to_frame(metric)
 
 
 def _first_states(judged: pd.DataFrame) -> tuple[pd.Series, pd.Series]:
-    """Whether the first state of a text holds the problem's numbers, and whether it has a state at all."""
+    """Whether the first state of a text holds the problem's numbers, and whether it has a state at
+    all."""
     first = judged["completion"].str.extract(STATE, expand=False)
     right = []
     for state, nums in zip(first, judged["nums"], strict=True):
@@ -202,7 +240,8 @@ def _first_states(judged: pd.DataFrame) -> tuple[pd.Series, pd.Series]:
 
 
 def of_search(folders: list[Path], name: str) -> pd.DataFrame:
-    """The share of all sampled tags that name no legal action, with sixteen games of sixteen samples."""
+    """The share of all sampled tags that name no legal action, with sixteen games of sixteen
+    samples."""
     games = judging.games(folders, [name])
     if games.empty:
         return pd.DataFrame()
@@ -214,7 +253,8 @@ def of_search(folders: list[Path], name: str) -> pd.DataFrame:
 
 
 def of_calibration(folders: list[Path]) -> pd.DataFrame:
-    """The chance that a state which can be solved has a higher learned value than one which cannot; ties count half."""
+    """The chance that a state which can be solved has a higher learned value than one which cannot;
+    ties count half."""
     numbers = {}
     for folder in folders:
         table = read_table(folder / "calibration.parquet")
@@ -228,27 +268,35 @@ def of_calibration(folders: list[Path]) -> pd.DataFrame:
 
 
 def _reward(folders: list[Path]) -> tuple[str, str]:
-    """The reward of the first of some runs, its name and its options as JSON; ("", "") if there is none."""
+    """The reward of the first of some runs, its name and its options as JSON; ("", "") if there is
+    none."""
     params = judging.record(folders[0])["parameters"] if folders else {}
     return params.get("reward", ""), json.dumps(params.get("reward_options") or {}, sort_keys=True)
 
 
 @cache
 def of_reward(
-    folders: tuple[Path, ...], reward: tuple[str, str], baseline: tuple[str, str], metric: str, name: str
+    folders: tuple[Path, ...],
+    reward: tuple[str, str],
+    baseline: tuple[str, str],
+    metric: str,
+    name: str,
 ) -> pd.DataFrame:
-    """What a reward does to the completions of a start, one number per problem, indexed by seed, set and problem.
+    """What a reward does to the completions of a start, one number per problem, indexed by seed,
+    set and problem.
 
-    reward, baseline: names and options, as `_reward` gives them. A group is the samples of one problem. In these
-    metrics "added" is the reward minus that of the baseline:
+    reward, baseline: names and options, as `_reward` gives them. A group is the samples of one
+    problem. In these metrics "added" is the reward minus that of the baseline:
 
-    spread of failing groups, added spread of failing groups: the standard deviation within a group without a correct
-    answer, of the reward or of what it adds. added spread of wrong texts in mixed groups, added spread of correct
-    texts: the same among the wrong texts of a group that has correct ones, and among the correct ones. correct texts
-    that earn more: their share. added spread between problems, correct texts: how far the mean of what it adds differs
-    between problems; one number per run.
-    """
-    functions = [get_reward(kind, json.loads(options)) for kind, options in (reward, baseline) if kind]
+    spread of failing groups, added spread of failing groups: the standard deviation within a group
+    without a correct answer, of the reward or of what it adds. added spread of wrong texts in mixed
+    groups, added spread of correct texts: the same among the wrong texts of a group that has
+    correct ones, and among the correct ones. correct texts that earn more: their share. added
+    spread between problems, correct texts: how far the mean of what it adds differs between
+    problems; one number per run."""
+    functions = [
+        get_reward(kind, json.loads(options)) for kind, options in (reward, baseline) if kind
+    ]
     functions = functions if "added" in metric or "earn more" in metric else functions[:1]
     judged = judging.samples(list(folders), [name], texts=True)
     judged = judged[judged["problem"].isin(sorted(judged["problem"].unique())[:PROBLEMS])]
@@ -259,18 +307,27 @@ def of_reward(
         if wanted.any():
             problem = Problem(tuple(map(int, group["nums"].iloc[0])), int(group["target"].iloc[0]))
             texts = group["completion"].tolist()
-            totals = [np.array([score.total for score in function(texts, problem)]) for function in functions]
+            totals = [
+                np.array([score.total for score in function(texts, problem)])
+                for function in functions
+            ]
             rows[key] = (totals[0] - totals[1] if len(totals) > 1 else totals[0])[wanted]
     if not rows:
         return pd.DataFrame()
     index = pd.MultiIndex.from_tuples([*rows], names=metrics.KEYS[1:])
     of_problems = pd.Series([*rows.values()], index, dtype=object)
     if metric == "correct texts that earn more":
-        sums = of_problems.map(lambda totals: np.count_nonzero(np.asarray(totals) > 1e-9)).astype(float)
+        sums = of_problems.map(lambda totals: np.count_nonzero(np.asarray(totals) > 1e-9)).astype(
+            float
+        )
         return metrics.share(sums, of_problems.map(len).astype(float)).to_frame(metric)
     if metric.startswith("added spread between problems"):
         spread = of_problems.map(np.mean).astype(float).groupby("seed").std(ddof=0)
-        return spread.to_frame(metric).assign(set=name, problem=0).set_index(["set", "problem"], append=True)
+        return (
+            spread.to_frame(metric)
+            .assign(set=name, problem=0)
+            .set_index(["set", "problem"], append=True)
+        )
     return of_problems.map(np.std).astype(float).to_frame(metric)
 
 
@@ -280,7 +337,9 @@ def _wanted(metric: str, correct: np.ndarray) -> np.ndarray:
         return np.full(len(correct), not correct.any())
     if metric.endswith("wrong texts in mixed groups"):
         return ~correct if correct.any() else np.zeros(len(correct), bool)
-    return correct if correct.sum() > 1 or "spread of" not in metric else np.zeros(len(correct), bool)
+    return (
+        correct if correct.sum() > 1 or "spread of" not in metric else np.zeros(len(correct), bool)
+    )
 
 
 def shown(table: pd.DataFrame) -> pd.DataFrame:
@@ -289,11 +348,15 @@ def shown(table: pd.DataFrame) -> pd.DataFrame:
     acted = table["acted"].map({True: "yes", False: "no"}).astype(object).fillna("not run")
     columns = {
         "method": table["method"].astype(str).map(plots.label),
-        "compared with": table["baseline"].fillna("").map(lambda name: plots.label(str(name)) if name else ""),
+        "compared with": table["baseline"]
+        .fillna("")
+        .map(lambda name: plots.label(str(name)) if name else ""),
         "is meant to": table["what"],
         "number": table["metric"] + table["of"].map(names).astype(object),
         "ours": metrics.as_text(table, scale=1, digits=3).where(table["estimate"].notna(), ""),
-        "acts from": table["direction"] + " " + table["threshold"].map("{:g}".format).astype(object),
+        "acts from": table["direction"]
+        + " "
+        + table["threshold"].map("{:g}".format).astype(object),
         "paper": table["paper"].map("{:g}".format).replace("nan", ""),
         "acted": acted + np.where(table["sure"].eq(False), ", not sure", ""),
     }
@@ -301,15 +364,25 @@ def shown(table: pd.DataFrame) -> pd.DataFrame:
 
 
 def collected(tables: Iterable[pd.DataFrame]) -> pd.DataFrame:
-    """One row for each row of the file: the answer that some study's table of `checked` has, or an empty one. A row
-    with * that no method fits stays as it is. Columns COLUMNS and reason: why the method did not act."""
+    """One row for each row of the file: the answer that some study's table of `checked` has, or an
+    empty one. A row with * that no method fits stays as it is. Columns COLUMNS and reason: why the
+    method did not act."""
     keys = ["method", "metric"]
-    answered = pd.concat([pd.DataFrame(columns=COLUMNS), *tables], ignore_index=True).drop_duplicates(keys)
+    answered = pd.concat(
+        [pd.DataFrame(columns=COLUMNS), *tables], ignore_index=True
+    ).drop_duplicates(keys)
     rows = []
     for row in each(planned()):
         exact = answered["method"].eq(row.method)
-        fits = answered["method"].map(lambda name, row=row: fnmatch(str(name), row.method)).astype(bool)
-        part = answered[(exact if exact.any() else fits & ("*" in row.method)) & answered["metric"].eq(row.metric)]
+        fits = (
+            answered["method"]
+            .map(lambda name, row=row: fnmatch(str(name), row.method))
+            .astype(bool)
+        )
+        part = answered[
+            (exact if exact.any() else fits & ("*" in row.method))
+            & answered["metric"].eq(row.metric)
+        ]
         empty = pd.DataFrame([{name: getattr(row, name, None) for name in COLUMNS}])
         rows.append(part if len(part) else empty)
     table = pd.concat(rows, ignore_index=True).drop_duplicates(keys)
@@ -318,7 +391,13 @@ def collected(tables: Iterable[pd.DataFrame]) -> pd.DataFrame:
     numbers = table["estimate"].map("{:.3g}".format)
     table["reason"] = ""
     said = (
-        table["metric"] + ": " + numbers + ", not " + table["direction"] + " " + table["threshold"].map("{:g}".format)
+        table["metric"]
+        + ": "
+        + numbers
+        + ", not "
+        + table["direction"]
+        + " "
+        + table["threshold"].map("{:g}".format)
     )
     table.loc[idle, "reason"] = said[idle]
     return table[[*COLUMNS, "reason"]]

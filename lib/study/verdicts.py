@@ -47,7 +47,8 @@ def judged(path: Path, samples: pd.DataFrame, look: str) -> pd.DataFrame:
 
 
 def write(path: Path, size: int, parts: list[tuple[pd.Index, pd.DataFrame]]) -> None:
-    """Writes verdicts on parts of a file of `size` rows beside it, with null in all other places."""
+    """Writes verdicts on parts of a file of `size` rows beside it, with null in all other
+    places."""
     cells: dict[str, np.ndarray] = {}
     for rows, verdicts in parts:
         for name in verdicts:
@@ -75,8 +76,8 @@ def refresh() -> None:
 
 
 def write_hashes(code: str) -> None:
-    """Writes judged_by.txt: the hash of the code that judges, and the sha256 of each file of verdicts.
-    `sha256sum -c` in data/reference checks all lines but the first."""
+    """Writes judged_by.txt: the hash of the code that judges, and the sha256 of each file of
+    verdicts. `sha256sum -c` in data/reference checks all lines but the first."""
     found = sorted(REFERENCE.glob(f"*/*/*/*/{judging.VERDICTS}"))
     lines = [f"{sha256(file)}  {file.relative_to(REFERENCE).as_posix()}" for file in found]
     with atomic(judging.JUDGED_BY) as temporary:

@@ -27,8 +27,8 @@ def _menu(description: str, options: Sequence[str] = (), layout=WIDE) -> Any:
 
 
 def _change(widget: Any, action: Callable, **traits) -> None:
-    """Changes a widget, such as a menu's options and value, in this order, without a call of the `action` that observes
-    its value."""
+    """Changes a widget, such as a menu's options and value, in this order, without a call of the
+    `action` that observes its value."""
     widget.unobserve(action, "value")
     for name, value in traits.items():
         setattr(widget, name, value)
@@ -41,27 +41,36 @@ def _titled(folders: dict[str, Path]) -> list[tuple[str, str]]:
 
 
 class Explorer:
-    """Two tabs, `tabs`: one to read the rollouts of finished runs, one to give a policy a problem of your own.
+    """Two tabs, `tabs`: one to read the rollouts of finished runs, one to give a policy a problem
+    of your own.
 
-    profile: the profile whose runs are listed at first. runs: the runs that are shown at first. page: how many rollouts
-    are listed at once. ask(folder, nums, target, samples, seed): a function that samples the policy in a run's folder
-    and returns judged rollouts, in the form that `explorer.page` takes. Call `enter` when the tabs are displayed: it
-    loads the first runs.
-    """
+    profile: the profile whose runs are listed at first. runs: the runs that are shown at first.
+    page: how many rollouts are listed at once. ask(folder, nums, target, samples, seed): a function
+    that samples the policy in a run's folder and returns judged rollouts, in the form that
+    `explorer.page` takes. Call `enter` when the tabs are displayed: it loads the first runs."""
 
-    def __init__(self, profile: str, runs: Sequence[str], page: int, ask: Callable[..., pd.DataFrame]):
+    def __init__(
+        self, profile: str, runs: Sequence[str], page: int, ask: Callable[..., pd.DataFrame]
+    ):
         self.runs, self.page, self.draw_rollouts = runs, max(page, 1), ask
         self.found = explorer.find(profile, *explorer.WRITTEN)  # the profile's runs with rollouts
         self.policies: dict[str, Path] = {}  # the profile's runs with a policy
         self.table: pd.DataFrame | None = None  # all rollouts of the runs that are shown
-        self.at = np.array([], np.int64)  # positions in `table` of the rollouts that pass the filters
+        # positions in `table` of the rollouts that pass the filters
+        self.at = np.array([], np.int64)
         self.source = _menu("profile", explorer.profiles(), WIDER)
         self.source.value = profile
         self.tabs = widgets.Tab([self._reading(), self._asking()])
         self.tabs.titles = ("read rollouts", "ask a policy")
         actions = {self.enter: [self.source], self.offer: [self.search], self.add: [self.listed]}
         actions |= {self.refill: [self.chosen], self.relist: [self.number]}
-        actions[self.rechoose] = [self.problem_set, self.verdicts, self.least, self.differ, self.sort]
+        actions[self.rechoose] = [
+            self.problem_set,
+            self.verdicts,
+            self.least,
+            self.differ,
+            self.sort,
+        ]
         actions[self.show] = [self.rollouts, self.draw, self.reward]
         for action, triggers in actions.items():
             for widget in triggers:
@@ -70,13 +79,19 @@ class Explorer:
         self.save.on_click(self.export)
 
     def _reading(self) -> widgets.Widget:
-        self.search = widgets.Text(description="search", placeholder="sft, ast, trace, seed 0 ...", layout=WIDER)
+        self.search = widgets.Text(
+            description="search", placeholder="sft, ast, trace, seed 0 ...", layout=WIDER
+        )
         self.listed = widgets.Select(rows=7, description="runs", layout=WIDER)
         self.chosen = widgets.TagsInput(allow_duplicates=False)
         self.problem_set = _menu("set")
-        self.verdicts = widgets.SelectMultiple(options=STATUSES, rows=5, description="verdicts", layout=WIDE)
+        self.verdicts = widgets.SelectMultiple(
+            options=STATUSES, rows=5, description="verdicts", layout=WIDE
+        )
         self.verdicts.value = [status for status in STATUSES if status != "missing"]
-        self.least = widgets.IntSlider(max=20, description="attempts", continuous_update=False, layout=WIDE)
+        self.least = widgets.IntSlider(
+            max=20, description="attempts", continuous_update=False, layout=WIDE
+        )
         self.differ = widgets.Checkbox(description="differ: some solve it", layout=WIDE)
         self.sort = _menu("sort", explorer.SORTS)
         self.reward = _menu("reward", [explorer.OWN, *REWARDS])
@@ -107,7 +122,8 @@ class Explorer:
     # --- tab "read rollouts": each method is called when the user changes a widget ---
 
     def enter(self, _=None) -> None:
-        """Another profile was chosen: list its runs and its policies, and show those of `runs` that it has."""
+        """Another profile was chosen: list its runs and its policies, and show those of `runs` that
+        it has."""
         self.chosen.value = []
         self.found, self.policies = explorer.find(self.source.value, *explorer.WRITTEN), {}
         with suppress(FileNotFoundError):  # the profile may have no policy
@@ -123,7 +139,11 @@ class Explorer:
     def offer(self, _=None) -> None:
         """The search text has changed: list the runs whose titles contain all of its words."""
         words = self.search.value.lower().split()
-        options = [option for option in _titled(self.found) if all(word in option[0].lower() for word in words)]
+        options = [
+            option
+            for option in _titled(self.found)
+            if all(word in option[0].lower() for word in words)
+        ]
         _change(self.listed, self.add, options=options, value=None)
 
     def add(self, _=None) -> None:
@@ -133,7 +153,8 @@ class Explorer:
         self.listed.value = None
 
     def refill(self, _=None) -> None:
-        """The runs to show have changed: load them, and keep the chosen problem set if they have it."""
+        """The runs to show have changed: load them, and keep the chosen problem set if they have
+        it."""
         self.table, self.rollouts.options = None, []  # which empties the view
         if not self.chosen.value:
             self.said.value = "choose a run in the list"
@@ -148,7 +169,9 @@ class Explorer:
             self.said.value, self.table = "the chosen runs have no rollouts", None
             return
         previous_set, sets = self.problem_set.value, list(self.table["set"].cat.categories)
-        selected_set = next((name for name in (previous_set, "heldout_1000") if name in sets), sets[0])
+        selected_set = next(
+            (name for name in (previous_set, "heldout_1000") if name in sets), sets[0]
+        )
         _change(self.problem_set, self.rechoose, options=sets, value=selected_set)
         self.rechoose()
 
@@ -156,7 +179,13 @@ class Explorer:
         """The filter or the order has changed: choose the rollouts again."""
         if self.table is None:
             return
-        filters = (self.problem_set.value, self.verdicts.value, self.least.value, self.differ.value, self.sort.value)
+        filters = (
+            self.problem_set.value,
+            self.verdicts.value,
+            self.least.value,
+            self.differ.value,
+            self.sort.value,
+        )
         self.at = explorer.choose(self.table, self.chosen.value, *filters)
         self.said.value = explorer.size(self.table.iloc[self.at])
         _change(self.number, self.relist, max=max(-(-len(self.at) // self.page), 1), value=1)
@@ -167,16 +196,26 @@ class Explorer:
         if self.table is None:
             return
         positions = self.at[(self.number.value - 1) * self.page : self.number.value * self.page]
-        lines = [(explorer.line(self.table.iloc[position]), int(position)) for position in positions]
-        _change(self.rollouts, self.show, options=lines, value=int(positions[0]) if len(positions) else None)
+        lines = [
+            (explorer.line(self.table.iloc[position]), int(position)) for position in positions
+        ]
+        _change(
+            self.rollouts,
+            self.show,
+            options=lines,
+            value=int(positions[0]) if len(positions) else None,
+        )
         self.show()
 
     def show(self, _=None) -> None:
-        """Another rollout was chosen: show it next to rollouts of the other runs on the same problem."""
+        """Another rollout was chosen: show it next to rollouts of the other runs on the same
+        problem."""
         if self.table is None or self.rollouts.value is None:
             self.view.value = ""
             return
-        positions = explorer.beside(self.table, self.rollouts.value, self.chosen.value, self.at, self.draw.value)
+        positions = explorer.beside(
+            self.table, self.rollouts.value, self.chosen.value, self.at, self.draw.value
+        )
         self.view.value = explorer.page(self.table, positions, self.reward.value)
 
     def export(self, _=None) -> None:
@@ -196,7 +235,9 @@ class Explorer:
     def ask(self, _=None) -> None:
         """The button was clicked: sample the policy on the problem that was typed."""
         self.judged.value, words = "", re.split(r"[\s,;]+", self.typed.value.strip())
-        if not 2 <= len(words) <= 6 or not all(re.fullmatch("[1-9][0-9]{0,2}", word) for word in words):
+        if not 2 <= len(words) <= 6 or not all(
+            re.fullmatch("[1-9][0-9]{0,2}", word) for word in words
+        ):
             self.answered.value = "two to six numbers from 1 to 999, as in: 44 19 35"
             return
         if self.policy.value is None:

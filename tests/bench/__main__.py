@@ -1,4 +1,5 @@
-"""`make bench`: solver, rewards, generation, search and training, each beside its baseline, one thread."""
+"""`make bench`: solver, rewards, generation, search and training, each beside its baseline, one
+thread."""
 
 import torch
 

@@ -1,4 +1,5 @@
-"""Completions a core-second of our decode loop, side by side with transformers' `generate`, one thread.
+"""Completions a core-second of our decode loop, side by side with transformers' `generate`, one
+thread.
 
 Core-seconds, not seconds: other work on the machine does not count.
 """
@@ -24,8 +25,13 @@ def main() -> None:
     prompts = [tokenizer(render_prompt(row["nums"], row["target"])).input_ids for row in rows]
     repeated = {"input_ids": [prompt for prompt in prompts for _ in range(GROUP)]}
     padded = tokenizer.pad(repeated, padding_side="left", return_tensors="pt")
-    print(f"generation: {PROMPTS * GROUP} completions of the published SFT policy, at most 160 tokens")
-    for name, temperature in (("training, temperature 1", 1.0), ("evaluation, temperature 0.6", 0.6)):
+    print(
+        f"generation: {PROMPTS * GROUP} completions of the published SFT policy, at most 160 tokens"
+    )
+    for name, temperature in (
+        ("training, temperature 1", 1.0),
+        ("evaluation, temperature 0.6", 0.6),
+    ):
         cuts = {} if temperature == 1 else {"top_p": 0.95, "top_k": 20}
 
         def ours(seed, temperature=temperature, cuts=cuts):
@@ -46,11 +52,15 @@ def main() -> None:
                 took[label].append(time.process_time() - began)
         rates = {label: PROMPTS * GROUP / min(times[1:]) for label, times in took.items()}
         ratio = rates["ours"] / rates["generate"]
-        print(f"  {name:28} ours {rates['ours']:6.1f}/s   generate {rates['generate']:6.1f}/s   {ratio:.2f} times")
+        print(
+            f"  {name:28} ours {rates['ours']:6.1f}/s   generate {rates['generate']:6.1f}/s   {ratio:.2f} times"
+        )
     before = history.then(history.SAMPLING, POLICY.resolve(), PROMPTS, GROUP, len(SEEDS))
     if before:
         times = ", ".join(f"{label} {rate / before:.2f}" for label, rate in rates.items())
-        print(f"the code of commit {history.COMMIT} draws {before:.1f}/s; times as fast as that: {times}")
+        print(
+            f"the code of commit {history.COMMIT} draws {before:.1f}/s; times as fast as that: {times}"
+        )
 
 
 if __name__ == "__main__":

@@ -1,12 +1,14 @@
-"""Seconds and memory of profile `paper`'s RLOO update at full size, by phase: `make bench-gpu`, on a GPU of 80 GB.
+"""Seconds and memory of profile `paper`'s RLOO update at full size, by phase: `make bench-gpu`, on
+a GPU of 80 GB.
 
-The settings are those of the profile's rloo/sparse, the model is a randomly initialised Qwen2.5-0.5B (0.49 billion
-parameters, 151,936 words). Random weights end a text once in 150,000 tokens: every rollout is as long as it may be,
-which is the most that an update can cost. Prompts are our own tokenizer's, about 40 tokens.
+The settings are those of the profile's rloo/sparse, the model is a randomly initialised
+Qwen2.5-0.5B (0.49 billion parameters, 151,936 words). Random weights end a text once in 150,000
+tokens: every rollout is as long as it may be, which is the most that an update can cost. Prompts
+are our own tokenizer's, about 40 tokens.
 
-SIZE=gpu24: the update of profile `gpu24`, on a card of 16 to 24 GB. SIZE=cpu: one update of the full model with few and
-short rollouts in the memory of an ordinary machine, saved checkpoint and policy included; what breaks at that size
-breaks there first. SIZE=tiny: the same code in seconds.
+SIZE=gpu24: the update of profile `gpu24`, on a card of 16 to 24 GB. SIZE=cpu: one update of the
+full model with few and short rollouts in the memory of an ordinary machine, saved checkpoint and
+policy included; what breaks at that size breaks there first. SIZE=tiny: the same code in seconds.
 """
 
 import os
@@ -42,9 +44,14 @@ FULL = {  # Qwen/Qwen2.5-0.5B's config.json
 SIZES = {  # shape, the profile whose settings an update has, what it has of its own
     "full": (FULL, "paper", {"steps": 4}),
     "gpu24": (FULL, "gpu24", {"steps": 4}),
-    "cpu": (FULL, "paper", {"steps": 1, "problems_per_step": 2, "group_size": 2, "micro_batch": 2, "max_tokens": 48}),
+    "cpu": (
+        FULL,
+        "paper",
+        {"steps": 1, "problems_per_step": 2, "group_size": 2, "micro_batch": 2, "max_tokens": 48},
+    ),
     "tiny": (
-        FULL | {"vocab_size": 2000, "hidden_size": 28, "intermediate_size": 76, "num_hidden_layers": 2},
+        FULL
+        | {"vocab_size": 2000, "hidden_size": 28, "intermediate_size": 76, "num_hidden_layers": 2},
         "paper",
         {"steps": 4, "problems_per_step": 2, "group_size": 4, "micro_batch": 4, "max_tokens": 24},
     ),
@@ -52,7 +59,8 @@ SIZES = {  # shape, the profile whose settings an update has, what it has of its
 
 
 def measure(size: str, engine: str) -> pd.Series:
-    """The median update, but for the first where there are several; tokens are those of completions."""
+    """The median update, but for the first where there are several; tokens are those of
+    completions."""
     shape, profile, own = SIZES[size]
     own |= {"engine": engine, "eval_every": 1, "save_every": own["steps"]}
     settings = RLOOSettings.of(Project().specs(profile)["rloo/sparse/0"].params | own)
@@ -60,7 +68,9 @@ def measure(size: str, engine: str) -> pd.Series:
     torch.manual_seed(0)
     if cuda := torch.cuda.is_available():
         torch.cuda.reset_peak_memory_stats()
-    model = Qwen2ForCausalLM(Qwen2Config(**shape, tie_word_embeddings=True, eos_token_id=tokenizer.eos_token_id))
+    model = Qwen2ForCausalLM(
+        Qwen2Config(**shape, tie_word_embeddings=True, eos_token_id=tokenizer.eos_token_id)
+    )
     problems = load("3to4", "train").select(range(settings.steps * settings.problems_per_step))
     began, spent = time.perf_counter(), time.process_time()
     with tempfile.TemporaryDirectory() as folder:
@@ -68,10 +78,16 @@ def measure(size: str, engine: str) -> pd.Series:
         table = pd.read_csv(Path(folder) / "metrics.csv").tail(max(settings.steps - 1, 1))
         saved = sum(path.stat().st_size for path in Path(folder).rglob("*") if path.is_file())
     whole, spent = time.perf_counter() - began, time.process_time() - spent
-    process = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / (2**30 if sys.platform == "darwin" else 2**20)
+    process = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / (
+        2**30 if sys.platform == "darwin" else 2**20
+    )
     seconds = {phase: table[f"seconds_{phase}"].median() for phase in PHASES}
-    rollouts, length = settings.problems_per_step * settings.group_size, table["completion_length"].median()
-    work = 8 * model.num_parameters() * rollouts * length / 1e12  # forward, backward, and the reference's forward pass
+    rollouts, length = (
+        settings.problems_per_step * settings.group_size,
+        table["completion_length"].median(),
+    )
+    # forward, backward, and the reference's forward pass
+    work = 8 * model.num_parameters() * rollouts * length / 1e12
     estimate = training_memory(model, settings.micro_batch, 40 + settings.max_tokens, True)
     if cuda and engine == "vllm":  # its weights and its cache count at the peak, too
         estimate += MEMORY_SHARE * machine_memory()
@@ -97,18 +113,24 @@ def measure(size: str, engine: str) -> pd.Series:
 
 def main(size: str = "full", target: str = "") -> None:
     if size in ("full", "gpu24") and not torch.cuda.is_available():
-        sys.exit(f"no GPU is here, and size {size} needs one; `make bench-gpu SIZE=cpu` tries the model on a CPU")
+        sys.exit(
+            f"no GPU is here, and size {size} needs one; `make bench-gpu SIZE=cpu` tries the model on a CPU"
+        )
     os.environ.setdefault("PYTORCH_ALLOC_CONF", "expandable_segments:True")  # as the runner does
-    large = size in ("full", "gpu24")  # vLLM's build for CPUs has no kernel for the heads of size tiny
+    # vLLM's build for CPUs has no kernel for the heads of size tiny
+    large = size in ("full", "gpu24")
     engines = [name for name in ENGINES if name != "vllm" or (find_spec("vllm") and large)]
     table = pd.DataFrame({engine: measure(size, engine) for engine in engines})
     print(table.to_string())
     if "vllm" not in engines:
-        print("measured with our decode loop alone: vLLM is not installed, or this size is for machines without a GPU")
+        print(
+            "measured with our decode loop alone: vLLM is not installed, or this size is for machines without a GPU"
+        )
     for name, peak in PEAK.items():
         if name in table.loc["device"].iloc[0]:
             shares = ", ".join(
-                f"{engine} {table.loc['TFLOP/s of the update', engine] / peak:.0%}" for engine in engines
+                f"{engine} {table.loc['TFLOP/s of the update', engine] / peak:.0%}"
+                for engine in engines
             )
             print(f"update, of the {peak} TFLOP/s that the card can: {shares}")
     if target:

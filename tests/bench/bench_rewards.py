@@ -1,5 +1,5 @@
-"""Microseconds a rollout of the rewards, the first look at each problem included, against Eq. 5 and 6 taken
-literally: the least recursive distance over every commuted form of every solution."""
+"""Microseconds a rollout of the rewards, the first look at each problem included, against Eq. 5 and
+6 taken literally: the least recursive distance over every commuted form of every solution."""
 
 import random
 import time
@@ -16,9 +16,12 @@ GROUP = 8
 
 
 def groups(n: int, count: int) -> list:
-    """Problems of n numbers with a group of answers each: half of them solutions with one operator changed."""
+    """Problems of n numbers with a group of answers each: half of them solutions with one operator
+    changed."""
     rng, name = random.Random(n), "5num" if n == 5 else "3to4"
-    chosen = [p for p in problems(load(name, "train").select(range(4 * count))) if len(p.nums) == n][:count]
+    chosen = [
+        p for p in problems(load(name, "train").select(range(4 * count))) if len(p.nums) == n
+    ][:count]
     result = []
     for problem in chosen:
         trees = []
@@ -26,7 +29,9 @@ def groups(n: int, count: int) -> list:
             tree = rng.choice(solutions(problem)) if i % 2 else random_expression(problem.nums, rng)
             tree = shuffle_operands(tree, rng)
             trees.append(BinOp(rng.choice("+-*/"), tree.left, tree.right) if i % 4 == 1 else tree)
-        result.append((problem, [f"<think>\n</think>\n<answer>{render(tree)}</answer>" for tree in trees]))
+        result.append(
+            (problem, [f"<think>\n</think>\n<answer>{render(tree)}</answer>" for tree in trees])
+        )
     return result
 
 
@@ -47,7 +52,9 @@ def literal(completion: str, problem) -> int:
         return [BinOp(tree.op, a, b) for a, b in pairs + swapped]
 
     answer = parse(completion.split("<answer>")[1].removesuffix("</answer>"))
-    return min(tree_distance(answer, form) for solution in solutions(problem) for form in forms(solution))
+    return min(
+        tree_distance(answer, form) for solution in solutions(problem) for form in forms(solution)
+    )
 
 
 def microseconds(function, work, rollouts: int) -> float:
@@ -65,7 +72,9 @@ def main() -> None:
         sparse = microseconds(get_reward("sparse"), work, len(work) * GROUP)
         ast = microseconds(get_reward("ast"), work, len(work) * GROUP)
         few = work[:20]
-        slow = microseconds(lambda texts, p: [literal(text, p) for text in texts], few, len(few) * GROUP)
+        slow = microseconds(
+            lambda texts, p: [literal(text, p) for text in texts], few, len(few) * GROUP
+        )
         print(
             f"  {n} numbers: sparse {sparse:6.1f}   ast {ast:7.1f}   literal {slow:9.0f}   {slow / ast:6.0f} times ast"
         )

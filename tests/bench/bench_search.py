@@ -1,5 +1,5 @@
-"""Problems and tokens a second of the agent's search, beside one without shared prefixes and one that asks a value at
-every step, one thread."""
+"""Problems and tokens a second of the agent's search, beside one without shared prefixes and one
+that asks a value at every step, one thread."""
 
 import time
 from functools import partial
@@ -39,7 +39,9 @@ def main() -> None:
             found = search(model, tokenizer, rows, settings, generator, value)
             took[name] = seconds = time.process_time() - began
             tokens = sum(tally["tokens"] for _, tally in found)
-            rates[name] = f"{name} {COUNT / seconds:5.1f} problems/s {tokens / seconds:8,.0f} tokens/s"
+            rates[name] = (
+                f"{name} {COUNT / seconds:5.1f} problems/s {tokens / seconds:8,.0f} tokens/s"
+            )
         lib.learn.search.generate_shared = generate_shared
         ratio = f"a value costs {took['valued'] / took['ours'] - 1:+.0%}"
         print(f"  budget {f'{beams}/{samples}':6}  {'   '.join(rates.values())}   {ratio}")

@@ -1,8 +1,7 @@
 """How fast the solver is, one thread, against enumerating every expression in Fractions.
 
-Every problem is solvable, every solution tree is found, and the numbers of solutions must agree. Run it by
-`make bench` or `python tests/bench/bench_solver.py`.
-"""
+Every problem is solvable, every solution tree is found, and the numbers of solutions must agree.
+Run it by `make bench` or `python tests/bench/bench_solver.py`."""
 
 import sys
 import time
@@ -22,7 +21,8 @@ NAIVE = {3: 300, 4: 10, 5: 1}
 
 
 def naive_solutions(nums, target) -> set:
-    """All solution trees up to commuting, as nested tuples (operator, left, right), by trying everything."""
+    """All solution trees up to commuting, as nested tuples (operator, left, right), by trying
+    everything."""
     found = set()
 
     def tree(op, left, right):
@@ -53,7 +53,9 @@ def seconds(work, *arguments) -> float:
 
 def solvable_problems(n: int, count: int) -> list[Problem]:
     """`count` problems of n numbers, from the committed sets, repeated if there are too few."""
-    name, split = ("3to4", "train") if n < 5 else ("5num", "train") if n == 5 else ("6num", "test_50")
+    name, split = (
+        ("3to4", "train") if n < 5 else ("5num", "train") if n == 5 else ("6num", "test_50")
+    )
     rows = [p for p in problem.problems(problem.load(name, split)) if len(p.nums) == n]
     return (rows * (count // len(rows) + 1))[:count]
 
@@ -67,10 +69,15 @@ def main() -> None:
         rate = count / min(seconds(solver.enumerate_solutions, nums, targets) for _ in range(3))
         naive, ratio = compare(problems[: NAIVE[n]], rate) if n in NAIVE else ("-", "-")
         required = f"{REQUIRED[n]:,}" if n in REQUIRED else "-"
-        print(f"{n:7} {rate:12,.0f} {required:>10} {naive:>9} {ratio:>7} {len(found) / count:21.1f}", flush=True)
+        print(
+            f"{n:7} {rate:12,.0f} {required:>10} {naive:>9} {ratio:>7} {len(found) / count:21.1f}",
+            flush=True,
+        )
 
     data = solvable_problems(3, 245_157) + solvable_problems(4, 245_157)
-    print(f"count_all {len(data):,} problems of 3 and 4 numbers: {seconds(solver.count_all, data):.1f} s")
+    print(
+        f"count_all {len(data):,} problems of 3 and 4 numbers: {seconds(solver.count_all, data):.1f} s"
+    )
 
     fours = solvable_problems(4, 2000)
     solver._solve.cache_clear()

@@ -1,9 +1,8 @@
 """Core-seconds of an RLOO update by phase, ours and that of TRL's own RLOOTrainer, in one process.
 
-Both take the published SFT policy, the same problems, group size, token cap, micro-batch, reward and KL coefficient.
-Core-seconds, not seconds: other work on the machine does not count. Run: OMP_NUM_THREADS=1 python -m
-tests.bench.bench_training
-"""
+Both take the published SFT policy, the same problems, group size, token cap, micro-batch, reward
+and KL coefficient. Core-seconds, not seconds: other work on the machine does not count. Run:
+OMP_NUM_THREADS=1 python -m tests.bench.bench_training"""
 
 import tempfile
 import time
@@ -33,7 +32,8 @@ POLICY = REFERENCE / "cpu/sft/free/0"
 
 
 class Watch(TrainerCallback):
-    """Core-seconds of every step of a trainer; what is neither generation nor reward counts as update."""
+    """Core-seconds of every step of a trainer; what is neither generation nor reward counts as
+    update."""
 
     def __init__(self):
         self.rows: list[dict[str, float]] = []
@@ -67,7 +67,9 @@ def ours(problems, settings: RLOOSettings, folder: Path) -> pd.DataFrame:
     trainer.fit(folder, settings.steps, "RLOO", ("reward", "accuracy"))
     ENGINES["transformers"] = generate
     log = pd.read_csv(folder / "metrics.csv")
-    return pd.DataFrame(watch.rows).assign(length=log["completion_length"], equal=log["frac_zero_std"])
+    return pd.DataFrame(watch.rows).assign(
+        length=log["completion_length"], equal=log["frac_zero_std"]
+    )
 
 
 def theirs(problems, settings: RLOOSettings, folder: Path) -> pd.DataFrame:
@@ -95,7 +97,9 @@ def theirs(problems, settings: RLOOSettings, folder: Path) -> pd.DataFrame:
             max_completion_length=settings.max_tokens,
             beta=settings.kl_coef,
         ),
-        train_dataset=problems.map(lambda row: {"prompt": render_prompt(row["nums"], row["target"])}),
+        train_dataset=problems.map(
+            lambda row: {"prompt": render_prompt(row["nums"], row["target"])}
+        ),
         processing_class=load_policy(POLICY)[1],
         callbacks=[watch],
     )
@@ -103,7 +107,9 @@ def theirs(problems, settings: RLOOSettings, folder: Path) -> pd.DataFrame:
     trainer._generate_single_turn = watch.around("generation", trainer._generate_single_turn)
     trainer.train()
     log = pd.DataFrame([row for row in trainer.state.log_history if "loss" in row])
-    return pd.DataFrame(watch.rows).assign(length=log["completions/mean_length"], equal=log["frac_reward_zero_std"])
+    return pd.DataFrame(watch.rows).assign(
+        length=log["completions/mean_length"], equal=log["frac_reward_zero_std"]
+    )
 
 
 def main():
@@ -125,15 +131,28 @@ def main():
             table = run(problems, settings, Path(scratch) / name)
             results[name] = table[1:].assign(step=table[PHASES].sum(axis=1)).mean()
     table = pd.DataFrame(results).T[["step", *PHASES, "length", "equal"]]
-    print(f"{ROLLOUTS} rollouts a step, cap {settings.max_tokens}, threads: {torch.get_num_threads()}")
+    print(
+        f"{ROLLOUTS} rollouts a step, cap {settings.max_tokens}, threads: {torch.get_num_threads()}"
+    )
     print("core-seconds a step; mean length; share of groups with equal rewards:")
     print(table.round(2).to_string())
     step = table["step"]
     print(f"TRL's takes {step.iloc[1] / step.iloc[0]:.2f} times as long")
-    names = ("steps", "problems_per_step", "group_size", "max_tokens", "micro_batch", "learning_rate")
-    before = history.then(history.UPDATE, POLICY.resolve(), *(getattr(settings, name) for name in names))
+    names = (
+        "steps",
+        "problems_per_step",
+        "group_size",
+        "max_tokens",
+        "micro_batch",
+        "learning_rate",
+    )
+    before = history.then(
+        history.UPDATE, POLICY.resolve(), *(getattr(settings, name) for name in names)
+    )
     if before:
-        print(f"the code of commit {history.COMMIT} takes {before:.2f}: {before / step.iloc[0]:.2f} times as long")
+        print(
+            f"the code of commit {history.COMMIT} takes {before:.2f}: {before / step.iloc[0]:.2f} times as long"
+        )
         print(f"TRL's takes {step.iloc[1] / before:.2f} times as long as that")
 
 

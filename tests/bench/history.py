@@ -13,7 +13,8 @@ import tempfile
 from lib.files import ROOT
 
 COMMIT = "4466187"
-CLOCK = "import time; time.perf_counter = time.process_time\n"  # core-seconds: other work on the machine does not count
+# core-seconds: other work on the machine does not count
+CLOCK = "import time; time.perf_counter = time.process_time\n"
 UPDATE = """
 import sys, tempfile
 from pathlib import Path
@@ -53,8 +54,9 @@ print(count * group / min(took[1:]))
 
 
 def then(program: str, *arguments) -> float | None:
-    """The number that `program` prints where it runs in a copy of the repository at COMMIT. None, with the reason in
-    print, where git lacks the commit or its code fails with what is installed: a benchmark goes on without it."""
+    """The number that `program` prints where it runs in a copy of the repository at COMMIT. None,
+    with the reason in print, where git lacks the commit or its code fails with what is installed: a
+    benchmark goes on without it."""
     wanted = ["git", "archive", COMMIT, "lib", "data/problems", "data/paper", "pyproject.toml"]
     archive = subprocess.run(wanted, cwd=ROOT, capture_output=True)
     if archive.returncode:

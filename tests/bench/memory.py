@@ -1,8 +1,9 @@
-"""`python -m tests.bench.memory gpu24 22`: the memory that a profile's training runs are predicted to take on a GPU.
+"""`python -m tests.bench.memory gpu24 22`: the memory that a profile's training runs are predicted
+to take on a GPU.
 
-By `model.training_memory`, as a run says it before it trains, for the real shape of the base model and prompts of
-PROMPT tokens at most. The second number is the GiB of the card. RLOO's micro-batch is the profile's own; SFT and
-preference training take the largest that fits. Nothing is allocated.
+By `model.training_memory`, as a run says it before it trains, for the real shape of the base model
+and prompts of PROMPT tokens at most. The second number is the GiB of the card. RLOO's micro-batch
+is the profile's own; SFT and preference training take the largest that fits. Nothing is allocated.
 """
 
 import sys
@@ -39,8 +40,8 @@ def base(project: Project, profile: str):
 
 
 def predicted(profile: str, card: float) -> pd.DataFrame:
-    """A row a training run: trainer, rows and tokens of a micro-batch, accumulation steps, GiB, and the GiB that are
-    there (where vLLM draws, it holds its share of the card)."""
+    """A row a training run: trainer, rows and tokens of a micro-batch, accumulation steps, GiB, and
+    the GiB that are there (where vLLM draws, it holds its share of the card)."""
     project, rows = Project(), []
     model = base(project, profile)
     with (
@@ -54,7 +55,9 @@ def predicted(profile: str, card: float) -> pd.DataFrame:
             length = PROMPT + params.get("max_tokens", 1024)
             texts = 2 * length if trainer == "preference" else length  # both sides of a pair
             reference, batch = trainer != "SFT", params.get("batch_size", 0)
-            fitted = params.get("micro_batch") or lib.learn.model.max_micro_batch(model, batch, texts, reference)
+            fitted = params.get("micro_batch") or lib.learn.model.max_micro_batch(
+                model, batch, texts, reference
+            )
             whole = batch or params["problems_per_step"] * params["group_size"]
             needed = lib.learn.model.training_memory(model, fitted, texts, reference) / 2**30
             there = card * (1 - MEMORY_SHARE * (params.get("engine") == "vllm"))

@@ -1,21 +1,24 @@
 """Gives the published records back what their runs wrote.
 
-On 25 November 2026 four commits (0727c010, d33ed1f3, 40946908, e09de1fc) put new values of `code` and `fingerprint`
-into 448 to 723 published run.json files, so that an edited notebook would not make its runs again, and the first of
-them gave the records their present form. This program takes each record as it entered the history, and keeps of the
-later changes only what other records and the studies rest on. A field of its own, `migrated`, names those fields, each
-with what the run had written there:
+On 25 November 2026 four commits (0727c010, d33ed1f3, 40946908, e09de1fc) put new values of `code`
+and `fingerprint` into 448 to 723 published run.json files, so that an edited notebook would not
+make its runs again, and the first of them gave the records their present form. This program takes
+each record as it entered the history, and keeps of the later changes only what other records and
+the studies rest on. A field of its own, `migrated`, names those fields, each with what the run had
+written there:
 
-* `id`: nothing. Runs wrote no `id` before that day; the one that was added is what the records of its children name.
-* `files`: the lengths of all files that the run had made, or nothing. The hashes were added, of the published files.
-* `profile`, `run`, `method`, `notebook`, `parameters`, `parents`: of runs that were made in an earlier profile, under
-  other names. Of parameters only those that were changed are listed; null stands for one that the run did not have.
-* `parameters`, `inputs`: of runs whose folder lay elsewhere on the disk of the machine that made them. The paths were
-  shortened to those of a checkout, as `publish` does now.
+* `id`: nothing. Runs wrote no `id` before that day; the one that was added is what the records of
+  its children name.
+* `files`: the lengths of all files that the run had made, or nothing. The hashes were added, of the
+  published files.
+* `profile`, `run`, `method`, `notebook`, `parameters`, `parents`: of runs that were made in an
+  earlier profile, under other names. Of parameters only those that were changed are listed; null
+  stands for one that the run did not have.
+* `parameters`, `inputs`: of runs whose folder lay elsewhere on the disk of the machine that made
+  them. The paths were shortened to those of a checkout, as `publish` does now.
 
-`python -m lib.runs.migrations.as_written` writes the records. Made twice it changes nothing, and a test compares all
-records with the history.
-"""
+`python -m lib.runs.migrations.as_written` writes the records. Made twice it changes nothing, and a
+test compares all records with the history."""
 
 import json
 from pathlib import Path
@@ -33,7 +36,8 @@ NO_PATHS = "the same paths below another folder"
 
 
 def first_records() -> dict[tuple, Record]:
-    """Each record that was ever published, as it entered the history, by what tells its run from all others."""
+    """Each record that was ever published, as it entered the history, by what tells its run from
+    all others."""
     first: dict[tuple, Record] = {}
     for _, _, record in history.records():
         first.setdefault(history.run_key(record), record)
@@ -41,7 +45,8 @@ def first_records() -> dict[tuple, Record]:
 
 
 def restored(first: Record, now: Record) -> Record:
-    """The record of a run as it entered the history, with the fields of `now` that have to stay, and `migrated`."""
+    """The record of a run as it entered the history, with the fields of `now` that have to stay,
+    and `migrated`."""
     kept: Record = {}
     migrated: Record = {}
     if "id" not in first:
@@ -72,8 +77,9 @@ def others(first: Record, now: Record) -> Record:
 
 
 def with_new_parameters(first: Record, now: Record) -> Record:
-    """A moved record in the parameters that its notebook has now. SFT had no `give_up` when the first policies of the
-    game were trained: none gave up, which is not what the notebook's default says now."""
+    """A moved record in the parameters that its notebook has now. SFT had no `give_up` when the
+    first policies of the game were trained: none gave up, which is not what the notebook's default
+    says now."""
     if first.get("run", "").startswith("agent_sft"):
         return now | {"parameters": now["parameters"] | {"give_up": 0.0}}
     return now
