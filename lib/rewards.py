@@ -266,7 +266,8 @@ def dense(
     def shaped(score: Score, steps: list[Step], problem: Problem) -> Score:
         progress = _progress(steps, problem) if lambda_3 else [False] * len(steps)
         counted = [i for i, step in enumerate(steps) if aggregate == "count" or not step.repeated]
-        legal, forward = sum(steps[i].legal for i in counted), sum(progress[i] for i in counted)
+        legal = sum(steps[i].legal for i in counted)
+        forward = sum(progress[i] for i in counted)
         sums = {"legal": legal, "invalid": len(counted) - legal, "progress": forward}
         whole = {"count": 1, "share": max(len(counted), 1)}
         parts = {
@@ -283,7 +284,9 @@ def dense(
 
 def _progress(steps: list[Step], problem: Problem) -> list[bool]:
     """Which steps lead, through legal steps only, to a pool that can still reach the target."""
-    progress, clean, attempt = [], True, 0
+    progress = []
+    clean = True
+    attempt = 0
     for step in steps:
         clean = step.legal and (clean or step.attempt > attempt)
         attempt = step.attempt
@@ -493,17 +496,16 @@ def score_group(
         raise TypeError(
             f"a reward takes a lib.game.problem.Problem(nums=(...), target=...), not {problem!r:.80}"
         )
-    given, scores = reward(completions, problem), []
+    given = reward(completions, problem)
+    scores = []
     about = f"reward {name or getattr(reward, '__name__', 'of your own')!r} on {problem.nums} to {problem.target}"
     if not isinstance(given, list | tuple) or len(given) != len(completions):
         wanted = f"a list with one Score for each of {len(completions)} completions"
         raise ValueError(f"{about}: it must give {wanted}, not {given!r:.60}")
     for number, score in enumerate(given, 1):
         try:
-            total, parts = (
-                float(score.total),
-                {part: float(value) for part, value in score.parts.items()},
-            )
+            total = float(score.total)
+            parts = {part: float(value) for part, value in score.parts.items()}
         except (
             AttributeError,
             TypeError,
@@ -577,7 +579,8 @@ def as_trl(reward: Reward) -> Callable[..., list[float]]:
     @wraps(reward)
     def totals(prompts: list, completions: list, nums: list, target: list, **_) -> list[float]:
         texts = [text if isinstance(text, str) else _message_text(text) for text in completions]
-        asked, earned = [as_problem(*row) for row in zip(nums, target, strict=True)], []
+        asked = [as_problem(*row) for row in zip(nums, target, strict=True)]
+        earned = []
         for (_, problem), group in groupby(
             zip(prompts, asked, texts, strict=True), key=itemgetter(0, 1)
         ):
@@ -605,7 +608,9 @@ def from_trl(function: Callable[..., list], messages: bool = False) -> Reward:
     logs becomes a part."""
 
     def reward(completions: Sequence[str], problem: Problem) -> list[Score]:
-        size, parts, texts = len(completions), {}, [*completions]
+        size = len(completions)
+        parts = {}
+        texts = [*completions]
         prompts = [render_prompt(problem.nums, problem.target)] * size
         if messages:
             prompts = [[{"role": "user", "content": text}] for text in prompts]

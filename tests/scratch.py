@@ -185,7 +185,8 @@ class Checkout(Project):
 
 def processes(folder: Path) -> dict[str, int]:
     """Process ids at work for a checkout: the front door, Snakemake, the runner and its kernel."""
-    found, commands = {}, {}
+    found = {}
+    commands = {}
     for entry in Path("/proc").glob("[0-9]*"):
         try:
             command = (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode()

@@ -75,7 +75,8 @@ def slurm(state: Path):
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2**20 - 500
     for name in ("ctld", "d"):
         (state / name).mkdir()
-    munge, socket = pwd.getpwnam("munge"), Path("/run/munge")
+    munge = pwd.getpwnam("munge")
+    socket = Path("/run/munge")
     socket.mkdir(exist_ok=True)
     os.chown(socket, munge.pw_uid, munge.pw_gid)
     with ExitStack() as stack:
@@ -147,7 +148,8 @@ def study(runs: Path, stack: ExitStack) -> subprocess.Popen:
 def main() -> None:
     install()
     with tempfile.TemporaryDirectory(prefix="slurm-") as scratch, ExitStack() as stack:
-        state, runs = Path(scratch) / "state", Path(scratch) / "runs"
+        state = Path(scratch) / "state"
+        runs = Path(scratch) / "runs"
         state.mkdir()
         stack.enter_context(slurm(state))
         began = time.monotonic()

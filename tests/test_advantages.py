@@ -60,7 +60,8 @@ def test_pass_at_k_is_the_gradient_of_the_best_of_k(rewards, k):
 def test_the_baseline_changes_no_mean_and_less_noise():
     """Against the estimator as it stands in the paper, k/n (1 or rho(n-1, c, k-1)), on the same
     groups."""
-    rewards, k = torch.tensor([1.0, 0, 1, 0], dtype=torch.float64), 3
+    rewards = torch.tensor([1.0, 0, 1, 0], dtype=torch.float64)
+    k = 3
 
     def plain(texts):
         c = int(rewards[texts].sum())

@@ -84,7 +84,8 @@ def seen(markup: str, folder: Path) -> dict:
 def test_what_a_model_writes_stays_text(tmp_path):
     """Every hostile completion of every style on one page: each is the text that it was, and none
     of them runs."""
-    markup, texts = "", []
+    markup = ""
+    texts = []
     for style in VERIFIERS:
         table = rollouts(HOSTILE, made(tmp_path / f"cpu/sample/{style}/0"), style)
         reward = "program" if style.startswith("program") else "ast"

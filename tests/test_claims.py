@@ -92,7 +92,8 @@ def test_a_hypothesis_is_the_same_whoever_asks_it(about, expected):
 def scores(levels, runs=4, problems=400, seed=0):
     """Scores of methods with the same problems: their level, the problem's difficulty, runs that
     differ by .005."""
-    rng, parts = np.random.default_rng(seed), {}
+    rng = np.random.default_rng(seed)
+    parts = {}
     hard = rng.normal(0, 0.2, problems)
     for method, level in levels.items():
         for run in range(runs if not isinstance(level, tuple) else level[1]):

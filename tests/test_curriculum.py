@@ -80,7 +80,9 @@ def test_the_bandit_by_hand(monkeypatch):
 
 
 def test_a_lower_temperature_concentrates_and_annealing_reaches_it():
-    fixed, cold, cooled = bandit(), bandit(temperature=0.3), bandit(final_temperature=0.3)
+    fixed = bandit()
+    cold = bandit(temperature=0.3)
+    cooled = bandit(final_temperature=0.3)
     brief = bandit(steps=1, final_temperature=0.3)
     for arms in (fixed, cold, cooled, brief):
         arms.state = [0.0, 0.1, 0.2, 0.3, 0.4, 0.5]
@@ -119,7 +121,8 @@ def test_no_problem_is_drawn_twice_unless_its_bucket_is_too_small(count):
 
 
 def test_draws_depend_on_seed_step_and_state_alone():
-    one, other = bandit(), bandit()
+    one = bandit()
+    other = bandit()
     one.draw(8, 0)
     assert one.draw(8, 3) == other.draw(8, 3) != other.draw(8, 4)
     assert bandit(seed=1).draw(8, 3) not in (other.draw(8, 3), other.draw(8, 4), other.draw(8, 2))
@@ -161,7 +164,8 @@ def test_the_frontier_goes_where_success_is_a_half():
     def success(some):
         return np.clip((np.log(profiles(some)[0] + 1) - 1) / 2, 0, 1)
 
-    edge, distances = frontier(), []
+    edge = frontier()
+    distances = []
     for step in range(30):
         rates = success(edge.draw(24, step))
         distances.append(abs(rates - 0.5).mean())
@@ -184,7 +188,9 @@ def test_the_frontier_forgets():
 
 def test_the_frontier_chooses_among_a_fixed_number_of_candidates():
     """With one candidate for each problem it has no choice, whatever it has learned."""
-    edge, rng, first = frontier(), np.random.default_rng([0, 1]), []
+    edge = frontier()
+    rng = np.random.default_rng([0, 1])
+    first = []
     edge.candidates = 1
     edge.draw(8, 0)
     edge.learn([0.0] * 8, np.arange(8) / 7)

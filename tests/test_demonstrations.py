@@ -94,7 +94,8 @@ def test_generated_demonstrations_hold_no_evaluation_problem(capsys):
 def test_a_share_gives_up_and_answers_its_last_near_miss(design, style):
     problems = load("3to4", "train").select(range(60))
     rows = demonstrate(problems, 2, 0, style, design, give_up=0.5)
-    ends, attempts = [], []
+    ends = []
+    attempts = []
     for row, text in zip(problems, rows["completion"], strict=True):
         problem = Problem(tuple(row["nums"]), row["target"])
         ends.append(VERIFIERS[style](text, problem).status)

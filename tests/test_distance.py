@@ -154,7 +154,8 @@ def test_a_tree_of_more_nodes_than_a_byte_counts_is_far_away():
 
 def test_one_representative_a_solution_is_not_enough():
     """Why the minimum runs over commuted forms: Eq. 6 swaps only where both operators agree."""
-    tree, problem = parse("35 - (44 + 19)"), PAPER
+    tree = parse("35 - (44 + 19)")
+    problem = PAPER
     kept = min(tree_distance(tree, solution) for solution in solutions(problem))
     assert (
         distance_to_solutions(tree, problem)
@@ -174,7 +175,8 @@ def test_the_nearest_solution_differs_in_as_many_nodes_as_the_reward_counts(seed
     if not solutions(problem):
         assert nearest is None
         return
-    mine, theirs = positions(answer), positions(nearest)
+    mine = positions(answer)
+    theirs = positions(nearest)
     differ = sum(mine.get(at) != theirs.get(at) for at in mine.keys() | theirs.keys())
     assert differ == distance_to_solutions(answer, problem)
     assert distance_to_solutions(nearest, problem) == 0

@@ -70,7 +70,8 @@ def play(problem: Problem, rng: random.Random) -> State:
 def test_the_papers_rollout():
     """Table 1: 24 from 10, 7, 3, 1."""
     problem = Problem((10, 7, 3, 1), 24)
-    state, seen = initial(problem), []
+    state = initial(problem)
+    seen = []
     for tag in ("<pick>10, 3, *</pick>", "<pick>30, 7, -</pick>", "<pick>23, 1, +</pick>"):
         state = step(state, parse_action(tag, state))
         seen.append(sorted(state.nums))
@@ -94,7 +95,8 @@ def test_legal_actions_by_hand():
 
 
 def test_equal_states_are_equal_whatever_the_order():
-    one, other = initial(Problem((9, 1, 4), 7)), initial(Problem((4, 9, 1), 7))
+    one = initial(Problem((9, 1, 4), 7))
+    other = initial(Problem((4, 9, 1), 7))
     assert (
         one == other
         and render_state(one) == render_state(other) == "Numbers: [1, 4, 9]\nTarget: 7\nPick\n"
@@ -174,7 +176,8 @@ def test_hostile_tags_are_read_in_linear_time(text):
 
 
 def test_prompts_and_tags_survive_the_tokenizer():
-    tokenizer, state = build_tokenizer(), State((-3, Fraction(7, 2), 12), 24)
+    tokenizer = build_tokenizer()
+    state = State((-3, Fraction(7, 2), 12), 24)
     for text in (render_state(state), *map(render_action, legal_actions(state))):
         ids = tokenizer(text).input_ids
         assert tokenizer.decode(ids) == text and tokenizer.unk_token_id not in ids
@@ -207,7 +210,8 @@ def test_q_soft_is_equation_9(state, alpha, beta):
 
 def shortest_game(state: State) -> float:
     """d_min by breadth-first search: the fewest actions to reward 1."""
-    frontier, depth = {state}, 0
+    frontier = {state}
+    depth = 0
     while frontier and not any(map(reward, frontier)):
         frontier = {step(s, move) for s in frontier for move in legal_actions(s)}
         depth += 1
@@ -215,7 +219,9 @@ def shortest_game(state: State) -> float:
 
 
 def test_values_by_hand():
-    done, wrong, open_ = State((24,), 24), State((23,), 24), State((1, 23), 24)
+    done = State((24,), 24)
+    wrong = State((23,), 24)
+    open_ = State((1, 23), 24)
     assert count_solutions([done, wrong, open_, done]).tolist() == [1, 0, 1, 1]
     # with the paper's alpha and beta
     assert q_values([done, wrong, open_], "soft").tolist() == pytest.approx(
@@ -237,7 +243,8 @@ def test_proposition_33(actions, kappa, beta, seed):
     """Eq. 16 with eta = beta / kappa is the optimum of Eq. 15, and the population minimum of the
     DPO loss (Eq. 17)."""
     weights, q = np.array(actions).T
-    reference, eta = weights / weights.sum(), beta / kappa
+    reference = weights / weights.sum()
+    eta = beta / kappa
     tilted = reference * np.exp((q - q.max()) / eta)
     tilted /= tilted.sum()
     rng = np.random.default_rng(seed)

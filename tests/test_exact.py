@@ -43,7 +43,8 @@ def taught(steps: int = 80):
     """A small policy that wins some of its games of PROBLEMS: it has seen good tags, and others now
     and then."""
     tokenizer = build_tokenizer()
-    model, tree = new_model(tokenizer, hidden=32, layers=2, heads=2), open_tree(PROBLEMS)
+    model = new_model(tokenizer, hidden=32, layers=2, heads=2)
+    tree = open_tree(PROBLEMS)
     legal = [(state, move) for state in tree.states for move in legal_actions(state)]
     optimizer = torch.optim.Adam(model.parameters(), lr=1e-2)
     for _ in range(steps):
@@ -211,7 +212,9 @@ def test_the_gradient_is_that_of_finite_differences(policy, objective, monkeypat
     _, tokenizer = policy
     model = new_model(tokenizer, hidden=32, layers=2, heads=2)
     model.load_state_dict(policy[0].state_dict())
-    model, tree, k = model.double().eval(), open_tree(PROBLEMS), OBJECTIVES[objective]
+    model = model.double().eval()
+    tree = open_tree(PROBLEMS)
+    k = OBJECTIVES[objective]
     parameters = [*model.parameters()]
     generator = torch.Generator().manual_seed(0)
     way = [torch.randn(one.shape, generator=generator, dtype=torch.float64) for one in parameters]
@@ -226,7 +229,8 @@ def test_the_gradient_is_that_of_finite_differences(policy, objective, monkeypat
     slope = sum((one.grad * some).sum().item() for one, some in zip(parameters, way, strict=True))
     small = 1e-6
     with torch.no_grad():
-        high, low = at(small).item(), at(-2 * small).item()
+        high = at(small).item()
+        low = at(-2 * small).item()
     assert slope == pytest.approx((high - low) / (2 * small), rel=1e-4) and abs(slope) > 1e-6
 
 
@@ -260,7 +264,9 @@ def test_what_estimators_estimate(p):
 def test_the_mean_of_sampled_gradients_is_the_exact_one(policy):
     """Along the exact gradient, RLOO's estimate of one problem, over many groups."""
     model, tokenizer = policy
-    problem, groups, k = PROBLEMS[4], 400, 8
+    problem = PROBLEMS[4]
+    groups = 400
+    k = 8
     parameters = [*model.parameters()]
     [p] = success(model, tokenizer, open_tree([problem]))
     way = torch.autograd.grad(p, parameters)

@@ -495,10 +495,8 @@ def test_jupyterlabs_outputs_make_no_run_dirty(tmp_path):
     committed(tmp_path)
     assert provenance(tmp_path)["commit"] and not provenance(tmp_path)["dirty"]
     saved = nbformat.read(notebook, 4)
-    saved.cells[0].outputs, saved.cells[0].execution_count = (
-        [nbformat.v4.new_output("stream", text="2")],
-        7,
-    )
+    saved.cells[0].outputs = [nbformat.v4.new_output("stream", text="2")]
+    saved.cells[0].execution_count = 7
     nbformat.write(saved, notebook)
     assert not provenance(tmp_path)["dirty"]
     (tmp_path / "code.py").write_text("a = 2\n")
@@ -561,7 +559,8 @@ def test_a_lock_of_a_gpu_follows_no_link_and_empties_no_file(tmp_path, monkeypat
 
 
 def test_each_gpu_is_held_by_one_run(monkeypatch):
-    first, second = f"a{os.getpid()}", f"b{os.getpid()}"
+    first = f"a{os.getpid()}"
+    second = f"b{os.getpid()}"
     monkeypatch.setenv("COUNTDOWN_GPUS", f"{first},{second}")
     with gpu() as one, gpu() as two:
         assert (one, two) == (first, second)

@@ -63,7 +63,10 @@ class Reader(HTMLParser):
 
     def __init__(self, page: str):
         super().__init__(convert_charrefs=True)
-        self.tags, self.attributes, self.text, self.open = set(), set(), "", 0
+        self.tags = set()
+        self.attributes = set()
+        self.text = ""
+        self.open = 0
         self.feed(str(page))
         self.close()
 
@@ -167,7 +170,8 @@ def test_the_nearest_solution_differs_in_as_many_nodes_as_the_reward_counts(seed
     if not solutions(problem):
         assert nearest is None
         return
-    mine, theirs = explorer.labels(answer), explorer.labels(nearest)
+    mine = explorer.labels(answer)
+    theirs = explorer.labels(nearest)
     differ = sum(mine.get(at) != theirs.get(at) for at in mine.keys() | theirs.keys())
     assert differ == distance_to_solutions(answer, problem)
     assert distance_to_solutions(nearest, problem) == 0
@@ -352,7 +356,8 @@ def test_a_completion_counts_as_often_as_it_was_drawn(tmp_path, monkeypatch):
     write_table(rows[columns], folder / "generations.parquet")
     table = explorer.load({"mine": folder})
     assert table["solved"].tolist() == [0.75, 0.75]
-    groups, get_reward = [], explorer.get_reward
+    groups = []
+    get_reward = explorer.get_reward
     monkeypatch.setattr(
         explorer,
         "get_reward",
@@ -380,7 +385,8 @@ def test_a_game_shows_the_numbers_after_each_action_and_how_many_solutions_they_
 
 def opened() -> ChainMap:
     """The widgets of notebook 91 when all of its cells have run, and the notebook's other names."""
-    notebook, names = nbformat.read(ROOT / "notebooks/91_explore_rollouts.ipynb", 4), {}
+    notebook = nbformat.read(ROOT / "notebooks/91_explore_rollouts.ipynb", 4)
+    names = {}
     for cell in notebook.cells:
         if cell.cell_type == "code":
             exec(cell.source, names)
@@ -498,7 +504,8 @@ def test_the_notebook_shows_what_its_widgets_ask_for(project):
     )
     at["least"].value = 2
     assert at["said"].value == "1 rollout"
-    at["verdicts"].value, at["least"].value = STATUSES, 0
+    at["verdicts"].value = STATUSES
+    at["least"].value = 0
     before = shown.value
     at["draw"].value = 1
     assert shown.value != before
@@ -558,7 +565,9 @@ def test_a_policy_that_cannot_be_sampled_is_said(project):
 def test_a_new_filter_draws_the_first_page_once(project, monkeypatch):
     """Also from another page, and when the filter leaves so few rollouts that this page is no
     more."""
-    at, drawn, draw = opened(), [], explorer.page
+    at = opened()
+    drawn = []
+    draw = explorer.page
     at.maps[0]["page"] = 2
     at["verdicts"].value = STATUSES
     at["number"].value = 4

@@ -40,7 +40,8 @@ def commuted(expr: Expr, draw) -> Expr:
             return expr
         case Neg(child):
             return Neg(commuted(child, draw))
-    left, right = commuted(expr.left, draw), commuted(expr.right, draw)
+    left = commuted(expr.left, draw)
+    right = commuted(expr.right, draw)
     swap = expr.op in "+*" and draw()
     return BinOp(expr.op, *((right, left) if swap else (left, right)))
 
@@ -117,7 +118,8 @@ def test_no_parentheses_of_a_rendered_text_can_go(tree, data):
     if "(" not in text:
         return
     opening = data.draw(st.sampled_from([i for i, c in enumerate(text) if c == "("]))
-    depth, closing = 1, opening
+    depth = 1
+    closing = opening
     while depth:
         closing += 1
         depth += {"(": 1, ")": -1}.get(text[closing], 0)

@@ -58,7 +58,8 @@ def test_another_beginning_is_another_run_and_the_same_one_goes_on(
     tmp_path, other, capsys, monkeypatch
 ):
     monkeypatch.chdir(tmp_path)
-    folder, model = tmp_path / "mine", tmp_path / "model"
+    folder = tmp_path / "mine"
+    model = tmp_path / "model"
     model.mkdir()
     for name in ("config.json", "model.safetensors"):
         (model / name).write_text(name)
@@ -219,7 +220,8 @@ def test_a_reward_in_a_cell_that_was_edited_while_its_run_was_made_does_not_fini
 
 def in_a_cell(points: int):
     """The factory of a reward that a cell has defined."""
-    name, names = f"cell {points}", {"__name__": "__main__"}
+    name = f"cell {points}"
+    names = {"__name__": "__main__"}
     code = "from lib.rewards import Score\ndef mine():\n"
     code += f"    return lambda texts, problem: [Score({points}, {{}}) for _ in texts]\n"
     linecache.cache[name] = len(code), None, code.splitlines(True), name  # as IPython does
@@ -387,7 +389,8 @@ def test_a_reward_that_was_edited_in_its_cell_begins_another_run(tmp_path, monke
 @pytest.mark.parametrize("name", ["generations.parquet", "text/train.npz", "test.json"])
 def test_other_results_in_a_folder_that_a_parameter_names_begin_another_run(tmp_path, name):
     """But not results that were not there before: notebook 03 may have its text written."""
-    folder, pairs = tmp_path / "mine", tmp_path / "pairs"
+    folder = tmp_path / "mine"
+    pairs = tmp_path / "pairs"
     by_hand(folder, pairs=str(pairs))
     trained = save(folder, 40)
     (pairs / name).parent.mkdir(parents=True)

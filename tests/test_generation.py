@@ -153,7 +153,8 @@ def test_shared_rows_change_the_cost_and_not_the_draws(model, monkeypatch):
         return decode(self, tokens, batch)
 
     monkeypatch.setattr(Decoder, "__call__", counted)
-    shares, costs = [], []
+    shares = []
+    costs = []
     for share in (False, True):
         steps.clear()
         drawn = [tuple(ids) for ids in draw(model, n=3000, share=share, max_tokens=3).ids[:3000]]
@@ -167,7 +168,8 @@ def test_shared_rows_change_the_cost_and_not_the_draws(model, monkeypatch):
 def test_draws_do_not_depend_on_how_many_prompts_fit_at_once(model, monkeypatch):
     """Chunks are no larger than the room, of which each prompt gets at least its own, and one is
     freed before the next begins."""
-    seen, alive = [], []
+    seen = []
+    alive = []
     decode = Decoder.__call__
 
     def noted(self, tokens, batch):
@@ -194,7 +196,8 @@ def test_columns_of_fixed_size_draw_the_same(model, monkeypatch):
     as rows end."""
     asked = PROMPTS * 4, 8, Sampling(max_tokens=40), EOS
     ours = generate(model, *asked, torch.Generator().manual_seed(0))
-    sizes, decode = set(), GraphDecoder.__call__
+    sizes = set()
+    decode = GraphDecoder.__call__
 
     def noted(self, tokens, batch):
         sizes.add((batch.rows, batch.size))

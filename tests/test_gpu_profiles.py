@@ -320,7 +320,8 @@ def test_an_engine_that_is_missing_is_named_only_where_it_is_asked_for(monkeypat
 
 def test_a_run_of_other_profiles_is_neither_planned_nor_read():
     project = this_project()
-    paper, cpu = project.specs("paper"), project.specs("cpu")
+    paper = project.specs("paper")
+    cpu = project.specs("cpu")
     assert "rloo/sparse_50/0" in paper and "rloo/sparse_50/0" not in cpu
     assert "rloo/sparse_533/0" in cpu and not [name for name in paper if "_533" in name]
     assert not [parent for parent in paper["study/ast/0"].declaration.parents if "_533" in parent]

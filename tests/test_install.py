@@ -170,7 +170,8 @@ def test_every_dependency_is_pinned_and_no_pin_names_a_place():
 def test_the_lock_of_uv_and_the_pins_are_one():
     """requirements.txt is the export of uv.lock, which asks for what pyproject.toml asks for, of
     the public index."""
-    lock, locked = tomllib.loads((ROOT / "uv.lock").read_text()), {}
+    lock = tomllib.loads((ROOT / "uv.lock").read_text())
+    locked = {}
     for package in lock["package"]:
         if package["source"] == {"editable": "."}:
             own = package["metadata"]
@@ -281,7 +282,8 @@ def test_an_installation_that_was_cut_off_is_taken_up_again(make, tmp_path):
     status, said, _ = make("TORCH=cpu", CUT_OFF="1")
     assert status == 2 and "Step 3/3" in said and not (tmp_path / ".venv/.installed").exists()
     packages = tmp_path / ".venv/lib/python3.11/site-packages"
-    whole, half = packages / "bleach-6.0.dist-info", packages / "torch-2.0.dist-info"
+    whole = packages / "bleach-6.0.dist-info"
+    half = packages / "torch-2.0.dist-info"
     # a package's licences hold such a folder of another's
     within = whole / "licenses/html5lib-1.0.dist-info"
     for folder in (whole, half, within):

@@ -61,7 +61,8 @@ def missed():
                     if not of_seeds
                     else list(simulated(rng, runs, spreads, of_seeds, 100, 1000))[1]
                 )
-                seeds, others = list(range(runs[0])), list(range(runs[1]))
+                seeds = list(range(runs[0]))
+                others = list(range(runs[1]))
                 gaps = {
                     "mean": ([(1, seeds, one)], truth),
                     "paired": ([(1, seeds, one), (-1, others, other)], 0),
@@ -107,7 +108,8 @@ def test_a_contrast_has_one_answer_whoever_else_is_there():
 
 def test_the_paired_rule_is_students_and_the_other_welchs():
     """Of training logs: run by run, and where starts differ as the sum of both variances."""
-    one, other = np.array([0.1, 0.3, 0.26]), np.array([0.24, 0.43, 0.41])
+    one = np.array([0.1, 0.3, 0.26])
+    other = np.array([0.24, 0.43, 0.41])
     tables = {"rloo/program": one[:, None], "rloo/program_target": other[:, None]}
     gap = intervals.differences(scores_of(tables), [("rloo/program_target", "rloo/program")]).iloc[
         0
@@ -249,7 +251,8 @@ def test_the_error_of_one_run_on_few_problems_and_on_many():
 def test_the_error_of_one_run_is_the_same_however_many_runs_each_method_has():
     """Four runs of one method and two of another, which spread equally and start from different
     policies."""
-    four, two = np.array([-1, -1, 1, 1]) * np.sqrt(3) / 2, np.array([-1, 1]) / np.sqrt(2)
+    four = np.array([-1, -1, 1, 1]) * np.sqrt(3) / 2
+    two = np.array([-1, 1]) / np.sqrt(2)
     assert four.var(ddof=1) == pytest.approx(1) == pytest.approx(two.var(ddof=1))
     tables = {"rloo/program": four, "rloo/trace_outcome": two}
     tables = {name: np.repeat(0.01 * runs[:, None], 60, axis=1) for name, runs in tables.items()}

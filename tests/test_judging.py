@@ -66,10 +66,8 @@ def test_samples_hold_who_what_and_the_verdict(made, tmp_path):
 
 def test_the_folders_of_runs_whose_method_has_a_part_in_its_name(made, tmp_path):
     trace = made("sample/a", [RIGHT], method="rloo/trace_gated")
-    start, free = (
-        made("sample/b", [RIGHT], method="sft/trace"),
-        made("sample/c", [RIGHT], method="sft/free"),
-    )
+    start = made("sample/b", [RIGHT], method="sft/trace")
+    free = made("sample/c", [RIGHT], method="sft/free")
     found = [
         judging.folders(f"{tmp_path}/runs/*/*/*", part)
         for part in ("", "trace", "sft/trace", "ast")
@@ -78,7 +76,8 @@ def test_the_folders_of_runs_whose_method_has_a_part_in_its_name(made, tmp_path)
 
 
 def test_one_run_in_two_folders_is_refused(made, tmp_path):
-    first, second = made("sample/sft_free", [RIGHT]), made("sample/copy", [RIGHT])
+    first = made("sample/sft_free", [RIGHT])
+    second = made("sample/copy", [RIGHT])
     assert judging.folders([first, f"{first.parent}/./0"]) == [first]
     for folder in (first, second):
         path = folder / "run.json"
@@ -100,15 +99,18 @@ def test_the_fifty_problems_are_the_hubs_where_all_runs_were_asked_those(made):
         (folder / "run.json").write_text(json.dumps(record))
         return folder
 
-    both, hub = drawn("both", "test_50", "hub_test_50", "heldout_1000"), drawn("hub", "hub_test_50")
-    neither, ours = drawn("neither", "heldout_1000"), drawn("ours", "test_50")
+    both = drawn("both", "test_50", "hub_test_50", "heldout_1000")
+    hub = drawn("hub", "hub_test_50")
+    neither = drawn("neither", "heldout_1000")
+    ours = drawn("ours", "test_50")
 
     def sets(*folders, **options):
         table = judging.samples(folders, **options)
         assert table["correct"].mean() == 0.5
         return {method: sorted(rows["set"]) for method, rows in table.groupby("method")}
 
-    twice, held = ["test_50"] * 2, ["heldout_1000"] * 2
+    twice = ["test_50"] * 2
+    held = ["heldout_1000"] * 2
     assert {*judging.samples([both, hub], sets=["test_50"])["tokens"]} == {len("hub_test_50")}
     assert sets(both, hub, neither) == {"both": held + twice, "hub": twice, "neither": held}
     assert sets(both, hub, sets=["test_50"]) == {"both": twice, "hub": twice}
@@ -132,10 +134,12 @@ def test_the_style_is_that_of_the_run(made):
 
 
 def test_verdicts_are_kept_by_file_and_by_code(made, kept, monkeypatch):
-    folder, judged = made("sample/sft_free", [RIGHT]), []
+    folder = made("sample/sft_free", [RIGHT])
+    judged = []
     judge = judging.judge
     monkeypatch.setattr(judging, "judge", lambda *args: judged.append(args) or judge(*args))
-    first, again = judging.samples(folder), judging.samples(folder)
+    first = judging.samples(folder)
+    again = judging.samples(folder)
     pd.testing.assert_frame_equal(first, again)
     assert len(judged) == 1 and len(list(kept.glob("*.parquet"))) == 1
     made("sample/sft_free", ["nothing"])  # another file in its place
@@ -176,7 +180,8 @@ def test_steps_are_read_in_free_text_and_not_in_programs(made):
 def test_published_verdicts_count_for_the_code_and_the_content_that_they_name(
     made, kept, monkeypatch, tmp_path
 ):
-    folder, named = made("sample/sft_free", [RIGHT, "nothing"]), tmp_path / "judged_by.txt"
+    folder = made("sample/sft_free", [RIGHT, "nothing"])
+    named = tmp_path / "judged_by.txt"
     samples = folder / "generations.parquet"
     ours = judging.samples(folder)["status"].tolist()
     verdicts = read_table(next(kept.glob("*.parquet"))).assign(status="as published")

@@ -359,7 +359,8 @@ def test_figures_of_the_other_studies_are_drawn_when_a_published_record_is_cut(
     (reference / "study/other/0/run.json").write_text("{")
     cut = reference / "t/train_0.1/0/run.json"
     cut.write_text(cut.read_text()[:50])
-    said, cut = checkout.call("figures", "cpu", status=1), cut.relative_to(checkout.root)
+    said = checkout.call("figures", "cpu", status=1)
+    cut = cut.relative_to(checkout.root)
     assert re.search(
         rf"^! run study/one/0 \(cpu\) {cut} is damaged .*`git checkout -- {cut}`$", said, re.M
     )

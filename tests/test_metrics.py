@@ -45,7 +45,8 @@ def test_pass_at_k_is_stable_for_many_samples(case):
 
 
 def test_pass_at_k_shapes_and_range():
-    n, c = np.full((3, 2), 16), np.arange(6).reshape(3, 2)
+    n = np.full((3, 2), 16)
+    c = np.arange(6).reshape(3, 2)
     curve = metrics.pass_at_k(n, c, np.arange(1, 17))
     assert curve.shape == (3, 2, 16) and metrics.pass_at_k(n, c, 4).shape == (3, 2)
     assert (np.diff(curve) >= 0).all()
@@ -427,7 +428,8 @@ def test_crossover_draws():
 def test_crossovers_by_their_draws():
     """Of the means over runs, on every set that has both methods, up to the largest k that both
     have."""
-    rng, ks = np.random.default_rng(0), np.arange(1, 61)
+    rng = np.random.default_rng(0)
+    ks = np.arange(1, 61)
     problems = pd.MultiIndex.from_product([["s"], range(40)], names=metrics.KEYS[2:])
     chances = {("sft/a", seed): np.full((40, 60), 0.5) for seed in (0, 1)}
     gaps = 0.02 * (ks - 30) + rng.normal(0, 1, (40, 1))

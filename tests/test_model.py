@@ -68,7 +68,8 @@ def test_any_ascii_text_survives(text):
 
 def test_other_text_is_unknown_and_prompt_and_completion_never_merge():
     assert TOKENIZER("×").input_ids == [TOKENIZER.unk_token_id]
-    prompt, completion = render_prompt([44, 19, 35], 98), FORMATS["free text"]
+    prompt = render_prompt([44, 19, 35], 98)
+    completion = FORMATS["free text"]
     assert (
         TOKENIZER(prompt).input_ids + TOKENIZER(completion).input_ids
         == TOKENIZER(prompt + completion).input_ids
@@ -91,7 +92,8 @@ def test_a_checkpoint_comes_back_from_its_run_folder(saved):
 
 def test_a_checkpoint_is_replaced_only_by_a_whole_one(saved, tmp_path):
     """Whatever an earlier attempt has left beside it."""
-    folder, stale = tmp_path / "checkpoint", tmp_path / "checkpoint.tmp" / "tokenizer"
+    folder = tmp_path / "checkpoint"
+    stale = tmp_path / "checkpoint.tmp" / "tokenizer"
     save_policy(saved[0], TOKENIZER, folder)
 
     class Full:
@@ -296,7 +298,8 @@ def test_a_tokenizer_that_others_would_read_otherwise_lies_apart(family, tokeniz
         ]
         words = tokenizer.get_vocab() | {"44": 258, "19": 259}
         own = Tokenizer(models.BPE(words, [("4", "4"), ("1", "9")]))
-        own.pre_tokenizer, own.decoder = pre_tokenizers.Sequence(pieces), decoders.ByteLevel()
+        own.pre_tokenizer = pre_tokenizers.Sequence(pieces)
+        own.decoder = decoders.ByteLevel()
         tokenizer = PreTrainedTokenizerFast(
             tokenizer_object=own, eos_token="</s>", pad_token="</s>"
         )
@@ -311,7 +314,8 @@ def test_a_tokenizer_that_others_would_read_otherwise_lies_apart(family, tokeniz
 def test_a_checkpoint_knows_from_which_commit_of_the_hub_it_comes(tmp_path, monkeypatch, capsys):
     """Through the hub library's own cache, as it lies on a disk without a network."""
     commits = {"main": "a" * 40, "older": "b" * 40}
-    repository, tokenizer = tmp_path / "models--owner--small", bytes_tokenizer()
+    repository = tmp_path / "models--owner--small"
+    tokenizer = bytes_tokenizer()
     for seed, (name, commit) in enumerate(commits.items()):
         (repository / "refs").mkdir(parents=True, exist_ok=True)
         (repository / "refs" / name).write_text(commit)
@@ -343,7 +347,8 @@ def test_a_run_that_holds_a_gpu_does_not_fall_back_to_the_cpu(saved, monkeypatch
 def test_rows_follow_the_room_there_is(monkeypatch):
     model = new_model(TOKENIZER, hidden=32, layers=2, heads=2)
     assert max_rows(model, 512, 200) == 512
-    weights, row = 4 * model.num_parameters(), 4 * (2 * 2 * 32 * 224 + 4 * len(TOKENIZER))
+    weights = 4 * model.num_parameters()
+    row = 4 * (2 * 2 * 32 * 224 + 4 * len(TOKENIZER))
     for rows in (1, 7, 100):
         needed = weights + rows * row  # 200 tokens take 224 columns
         monkeypatch.setattr("lib.learn.model.machine_memory", lambda: weights + needed / 0.9 + 1)  # noqa: B023

@@ -171,7 +171,8 @@ def test_the_tour_computes_with_every_rollout(seed, monkeypatch, tmp_path):
         "display": lambda *all: shown.extend(all),
     }
     names = by_hand("00_follow_one_completion", output=str(tmp_path), **given)
-    table, right = names["table"], (names["table"]["status"] == "correct").sum()
+    table = names["table"]
+    right = (names["table"]["status"] == "correct").sum()
     assert len(table) == names["group_size"] == 8 and names["group"]["completion"].nunique() < 8
     paid = table["status"].map({"correct": 1.0, "missing": 0.0}).fillna(0.1)
     assert table["sparse reward"].tolist() == paid.tolist()

@@ -61,10 +61,8 @@ RLOO = {
 def common(paper: str, specs) -> dict[str, list]:
     """The settings that several papers state, under each of their names: the value in every run
     concerned."""
-    rloo, sft = (
-        [specs[name] for name in RLOO[paper]],
-        specs["sft/trace" if paper == "trace" else "sft/free"].params,
-    )
+    rloo = [specs[name] for name in RLOO[paper]]
+    sft = specs["sft/trace" if paper == "trace" else "sft/free"].params
     left_out = ("rloo/sparse", "rloo/trace_dense")
     samples = [
         specs["sample/" + name.replace("/", "_")].params
@@ -143,7 +141,8 @@ def published_start() -> str:
     """Where paper program's RLOO starts with the line of lib/runs/README.md, and otherwise as in
     the profile."""
     line = re.search(r"`(rloo/sparse_k16: \{.+?\})`", (ROOT / "lib/runs/README.md").read_text())[1]
-    project, usual = Project(), this_project().specs("paper")["rloo/sparse_k16/0"]
+    project = Project()
+    usual = this_project().specs("paper")["rloo/sparse_k16/0"]
     paper = project.declarations.profiles["paper"]
     paper = paper.model_copy(update={"runs": paper.runs | yaml.safe_load(line)})
     profiles = project.declarations.profiles | {"paper": paper}
@@ -176,7 +175,8 @@ def special(specs) -> dict[tuple[str, str], list]:
         return signature(function).parameters[name].default
 
     params = {name: spec.params for name, spec in specs.items()}
-    search, levels = SearchSettings(), load("levels", "test").to_pandas()["group"].value_counts()
+    search = SearchSettings()
+    levels = load("levels", "test").to_pandas()["group"].value_counts()
     final = next(
         one for one in params["search/preference_agent_soft"]["searches"] if one.get("top_k") == 50
     )
@@ -453,7 +453,8 @@ def test_the_hubs_test_prompts_are_an_evaluation_set(tmp_path, monkeypatch, caps
     """As they come, but for those that our own training sets hold."""
     monkeypatch.chdir(tmp_path)
     in_the_hubs_place(tmp_path)
-    path, ours = tmp_path / HUB["3to4"] / "test.jsonl", load("3to4", "train")[0]
+    path = tmp_path / HUB["3to4"] / "test.jsonl"
+    ours = load("3to4", "train")[0]
     path.write_text(
         path.read_text() + "\n" + json.dumps(ours | {"nums": ours["nums"][::-1], "prompt": ""})
     )
@@ -539,7 +540,8 @@ def test_its_notebooks_run_with_a_qwen_in_the_hubs_place(tmp_path, warm_kernels)
 
 def test_the_reasoning_weighs_less_in_a_vocabulary_where_its_end_is_no_token():
     """`rloo/ast_tau2_alpha01`, by the very cell of notebook 11."""
-    tokenizer, text = qwen()[1], "<think>\n44 + 19 = 63\n</think>\n<answer>44 + 19</answer>"
+    tokenizer = qwen()[1]
+    text = "<think>\n44 + 19 = 63\n</think>\n<answer>44 + 19</answer>"
     cells = [cell.source for cell in nbformat.read(ROOT / "notebooks/11_train_rloo.ipynb", 4).cells]
     (cell,) = (
         cell[cell.index("def down_weighted") :] for cell in cells if "def down_weighted" in cell
@@ -595,7 +597,8 @@ def test_the_estimate_is_what_a_forward_pass_keeps():
         num_attention_heads=4,
         num_key_value_heads=2,
     )
-    ids, kept = torch.randint(64, (4, 100)), {}
+    ids = torch.randint(64, (4, 100))
+    kept = {}
 
     def note(tensor):
         kept[tensor.untyped_storage().data_ptr()] = tensor.untyped_storage().nbytes()

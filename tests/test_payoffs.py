@@ -64,7 +64,8 @@ def policy():
 def playful():
     """A small policy whose games end in every way: it has learned all legal actions alike."""
     tokenizer = build_tokenizer()
-    model, games = new_model(tokenizer, hidden=32, layers=2, heads=2), open_games(FEW)
+    model = new_model(tokenizer, hidden=32, layers=2, heads=2)
+    games = open_games(FEW)
     optimizer = torch.optim.Adam(model.parameters(), lr=1e-2)
     for _ in range(120):
         optimizer.zero_grad()
@@ -155,7 +156,8 @@ def test_rewards_of_steps_need_no_other_states(policy, reward):
         Problem((4, 9), 5),
         Problem((1, 2), 100),
     ]
-    games, tree = open_games(problems), open_tree(problems)
+    games = open_games(problems)
+    tree = open_tree(problems)
     over_games = (game_chances(*policy, games) * payoffs(games, reward)).sum(-1)
     over_steps = values(tree, move_chances(*policy, tree), step_payoffs(tree, reward))[tree.roots]
     assert over_steps.tolist() == pytest.approx(over_games.tolist(), rel=1e-5)
@@ -164,7 +166,8 @@ def test_rewards_of_steps_need_no_other_states(policy, reward):
 
 def test_action_values_are_those_of_equation_9():
     for end in open_games([THREE[0]]).ends[0]:
-        state, earned = initial(THREE[0]), 0.0
+        state = initial(THREE[0])
+        earned = 0.0
         for move in end.history:
             state = step(state, move)
             earned += q_values([state], "soft")[0]
@@ -202,7 +205,8 @@ def test_a_finished_game_pays_dense_as_its_steps_do():
     score = get_reward("dense", {"lambda_1": 0.05, "lambda_2": 0.05})
     for end in open_games([problem]).ends[0]:
         if not end.illegal and end.history[0].op in "+*":
-            state, lines = initial(problem), []
+            state = initial(problem)
+            lines = []
             for move in end.history:
                 state = step(state, move)
                 result = _result(move)
@@ -373,7 +377,8 @@ def test_divergence():
     games = open_games([TWO[0]])
     one = torch.tensor([0.3, 0.1, 0.1, 0.1, 0.1, 0.1], dtype=torch.float64)
     other = torch.tensor([0.1, 0.2, 0.1, 0.1, 0.1, 0.1], dtype=torch.float64)
-    p, q = end_chances(games, one), end_chances(games, other)
+    p = end_chances(games, one)
+    q = end_chances(games, other)
     by_hand = 0.3 * math.log(3) + 0.1 * math.log(0.5) + 0.2 * math.log(0.2 / 0.3)
     assert divergence(p, q).item() == pytest.approx(by_hand) and divergence(p, p).item() == 0
 
@@ -487,7 +492,8 @@ def test_without_bonuses_the_aim_is_success(policy):
 def test_bonuses_are_what_they_say(policy):
     reference = new_model(policy[1], hidden=32, layers=2, heads=2).eval()
     games = open_games(THREE)
-    chances, before = game_chances(*policy, games), game_chances(reference, policy[1], games)
+    chances = game_chances(*policy, games)
+    before = game_chances(reference, policy[1], games)
     aim, p = aims(*policy, THREE, "pass4", "outcome", 0.2, 0.3, reference)
     by_hand = of_success(p, "pass4") + 0.2 * entropy(chances) - 0.3 * divergence(chances, before)
     assert (

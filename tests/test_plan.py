@@ -327,7 +327,8 @@ def test_notebook_without_tag_and_broken_files_are_refused(checkout):
 
 def test_what_papermill_wrote_into_a_notebook_is_no_code_of_it(checkout):
     path = checkout.root / "notebooks/base.ipynb"
-    before, notebook = checkout.code("base"), json.loads(path.read_text())
+    before = checkout.code("base")
+    notebook = json.loads(path.read_text())
     injected = {
         "cell_type": "code",
         "source": "seed = 7",
@@ -611,7 +612,8 @@ def test_a_profile_may_be_without_runs_and_those_that_need_them(checkout):
 def test_a_profile_may_give_other_parents_and_more_memory(checkout):
     other = {"mem_mb": 9000, "runs": {"t/train_0.2": {"init": "t/train_0.1"}}}
     checkout.declare(set_in("profiles", "large", value=other))
-    large, cpu = checkout.specs("large"), checkout.specs("cpu")
+    large = checkout.specs("large")
+    cpu = checkout.specs("cpu")
     assert (
         list(large["t/train_0.2/0"].parents) == ["t/train_0.1/0"]
         and large["t/base/0"].declaration.mem_mb == 9000
@@ -648,7 +650,8 @@ def test_a_studys_group_names_all_that_its_partial_analysis_reads(group):
 
 
 def test_every_published_run_was_made_from_the_published_runs_that_it_names():
-    project, asked = this_project(), 0
+    project = this_project()
+    asked = 0
     for profile in project.declarations.profiles:
         specs = project.specs(profile)
         for name, spec in specs.items():
@@ -890,7 +893,8 @@ def test_a_study_is_made_again_when_a_run_that_it_has_read_is_no_longer_finished
 def test_a_parent_made_anew_makes_its_children_again_unless_it_is_the_published_one(checkout):
     checkout.finish()
     path = checkout.folder("t/base") / "run.json"
-    child, made = checkout.specs("cpu")["t/train_0.1/0"], path.read_text()
+    child = checkout.specs("cpu")["t/train_0.1/0"]
+    made = path.read_text()
     path.write_text(made.replace("made t/base/0", "made again"))
     assert child.state == "t/base/0 made anew"
     reference = child.parents["t/base/0"].reference
@@ -994,7 +998,9 @@ def test_a_chain_of_rounds_is_planned_in_linear_time():
 
     class Round:
         def __init__(self, name, parents):
-            self.name, self.folder, self.reference = name, Missing(looked, name), Missing([], name)
+            self.name = name
+            self.folder = Missing(looked, name)
+            self.reference = Missing([], name)
             self.parents = {parent.name: parent for parent in parents}
 
     rounds: list = []
@@ -1008,7 +1014,8 @@ class Missing:
     """A folder without a run, which counts how often it is asked."""
 
     def __init__(self, looked: list[str], name: str):
-        self.looked, self.name = looked, name
+        self.looked = looked
+        self.name = name
 
     def __truediv__(self, name: str) -> Path:
         self.looked += [self.name] * (name == "run.json")

@@ -80,7 +80,8 @@ def test_every_method_looks_different():
 
 
 def test_an_unknown_method_gets_a_look_of_its_own_and_keeps_it():
-    mine, other = plots.style_of("rloo/mine"), plots.style_of("rloo/other")
+    mine = plots.style_of("rloo/mine")
+    other = plots.style_of("rloo/other")
     assert (
         mine.label == "rloo/mine"
         and mine.colour != other.colour
@@ -96,10 +97,8 @@ def test_an_unknown_method_gets_a_look_of_its_own_and_keeps_it():
 
 
 def test_a_search_system_looks_like_its_policy_and_is_written_with_its_budget():
-    policy, system = (
-        plots.style_of("preference/agent_soft"),
-        plots.style_of("preference/agent_soft 16/16 T0.9"),
-    )
+    policy = plots.style_of("preference/agent_soft")
+    system = plots.style_of("preference/agent_soft 16/16 T0.9")
     assert system == policy._replace(label="Action DPO, Q soft 16/16 T0.9")
 
 

@@ -92,7 +92,8 @@ def test_a_new_claim_needs_runs_that_descend_from_it(monkeypatch):
 
 @needs_history
 def test_descent_and_answers_by_hand():
-    first, root = history.full("4fac7c08"), history.FIRST
+    first = history.full("4fac7c08")
+    root = history.FIRST
     assert (
         history.descends(first, root)
         and history.descends(first, first)

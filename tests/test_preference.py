@@ -65,11 +65,9 @@ def train(folder, steps=6, pairs=PAIRS, **changes):
 
 def test_ipo_by_hand():
     # h = 2 - (-1) = 3 and 0 - 4 = -4; the target is 1 / (2 * 0.1) = 5: ((3 - 5)^2 + (-4 - 5)^2) / 2
-    chosen, rejected, lengths = (
-        torch.tensor([2.0, 0.0]),
-        torch.tensor([-1.0, 4.0]),
-        torch.tensor([[4, 4], [2, 8]]),
-    )
+    chosen = torch.tensor([2.0, 0.0])
+    rejected = torch.tensor([-1.0, 4.0])
+    lengths = torch.tensor([[4, 4], [2, 8]])
     loss, metrics = preference_loss(chosen, rejected, lengths, 0.1)
     assert loss.item() == pytest.approx((4 + 81) / 2)
     assert metrics["margin"] == pytest.approx(0.1 * (3 - 4) / 2) and metrics["preferred"] == 0.5

@@ -95,7 +95,8 @@ def test_integers_suffice(sets, name):
     rows = sets[name][:200]
     for n in {len(p.nums) for p in rows}:
         same = [p for p in rows if len(p.nums) == n]
-        nums, targets = np.array([p.nums for p in same]), np.array([p.target for p in same])
+        nums = np.array([p.nums for p in same])
+        targets = np.array([p.target for p in same])
         assert solver.solvable_in_integers(nums, targets).all()
 
 
@@ -119,7 +120,8 @@ def test_solvable_in_integers_equals_a_search():
         return False
 
     rng = np.random.default_rng(1)
-    nums, targets = rng.integers(1, 30, (300, 4)), rng.integers(1, 101, 300)
+    nums = rng.integers(1, 30, (300, 4))
+    targets = rng.integers(1, 101, 300)
     found = solver.solvable_in_integers(nums, targets)
     assert found.tolist() == [
         search(row, t) for row, t in zip(nums.tolist(), targets.tolist(), strict=True)
@@ -190,13 +192,15 @@ def test_problems_of_ones_own_come_from_a_csv(tmp_path, capsys):
     """Evaluated on without what we train on, trained on without what we evaluate on; nothing
     committed changes."""
     before = (PROBLEMS / "manifest.json").read_bytes()
-    trained, held_out = problem.load("3to4", "train")[0], problem.load_set("heldout_1000")[0]
+    trained = problem.load("3to4", "train")[0]
+    held_out = problem.load_set("heldout_1000")[0]
     rows = [((3, 5, 7), 26), ((7, 3, 5), 26), ((1, 2, 300, 4, 5, 6), 700), ((8, 9), -1)]
     rows += [(row["nums"][::-1], row["target"]) for row in (trained, held_out)]
     lines = [f'"{", ".join(map(str, nums))}",{target},note' for nums, target in rows]
     path = tmp_path / "own.csv"
     path.write_text("\n".join(["nums,target,why", *lines, "[4 6], 24 ,brackets", ""]))
-    evaluated, learnt = problem.load_set(str(path)), problem.load(str(path), "train")
+    evaluated = problem.load_set(str(path))
+    learnt = problem.load(str(path), "train")
     mine = [Problem((3, 5, 7), 26), Problem((1, 2, 300, 4, 5, 6), 700), Problem((8, 9), -1)]
     assert problem.problems(evaluated) == [
         *mine,
@@ -383,7 +387,9 @@ def test_hub_rows_are_filtered_against_evaluation_sets(tmp_path, monkeypatch, ca
 def test_a_hub_set_says_its_commit_which_may_be_named(tmp_path, monkeypatch, capsys):
     """A folder's is a hash of its files. Of a hub set `datasets` keeps the commit in its cache,
     from where it loads without a network."""
-    cache, own, commit = tmp_path / "cache", tmp_path / "own", "c" * 40
+    cache = tmp_path / "cache"
+    own = tmp_path / "own"
+    commit = "c" * 40
     monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", cache)
     monkeypatch.setattr(datasets.config, "HF_HUB_OFFLINE", True)
     own.mkdir()
@@ -394,7 +400,8 @@ def test_a_hub_set_says_its_commit_which_may_be_named(tmp_path, monkeypatch, cap
     shutil.copytree(prepared, cache / "owner___own/default/0.0.0" / commit)
     assert problem.from_hub("owner/own", "train") == MINE[:1]
     assert capsys.readouterr().out == f"hub set: owner/own@{commit}\n"
-    asked, rows = [], problem.hub_rows(str(own), "train")
+    asked = []
+    rows = problem.hub_rows(str(own), "train")
     monkeypatch.setattr(
         datasets, "load_dataset", lambda name, **given: asked.append((name, given)) or rows
     )

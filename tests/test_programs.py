@@ -319,8 +319,10 @@ def test_a_program_computes_what_its_expression_does(tree, compact):
 )
 def test_a_free_answer_is_a_one_line_program(span):
     """What the study leans on to score standard completions by stage: the verdicts agree."""
-    free, program = f"<answer>{span}</answer>", f"<answer>answer = {span}</answer>"
-    one, other = verify_answer(free, PAPER), verify_program(program, PAPER)
+    free = f"<answer>{span}</answer>"
+    program = f"<answer>answer = {span}</answer>"
+    one = verify_answer(free, PAPER)
+    other = verify_program(program, PAPER)
     try:
         parse(span)
     except ExpressionError:
@@ -351,7 +353,9 @@ def test_any_text_gets_a_verdict_whose_checks_are_nested(text):
 
 @pytest.mark.parametrize("solved", [True, False])
 def test_demonstrated_programs_run_and_say_what_they_do(solved):
-    verdicts, lengths, tokenizer = [], [], build_tokenizer()
+    verdicts = []
+    lengths = []
+    tokenizer = build_tokenizer()
     for i, problem in enumerate(problems(load("3to4", "train").select(range(200)))):
         if solved and not plain_solutions(problem):
             continue

@@ -250,7 +250,8 @@ def test_every_file_named_is_there(path):
 
 def test_the_readme_of_lib_lists_every_file():
     """An indented line names files of the package that is listed above it."""
-    listed, package = set(), ""
+    listed = set()
+    package = ""
     for line in LIB.read_text().split("```")[1].strip().splitlines():
         names = re.split(r"  +", line.strip())[0].split(", ")
         package = package if line.startswith(" ") else ""

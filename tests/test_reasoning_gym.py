@@ -68,7 +68,8 @@ def rows() -> list[dict]:
     """Three, four and six numbers as the package draws them, with what it pays for each answer."""
     from reasoning_gym import create_dataset
 
-    rng, found = random.Random(0), []
+    rng = random.Random(0)
+    found = []
     for n, size in ((3, 12), (4, 12), (6, 12)):
         data = create_dataset(
             "countdown", min_numbers=n, max_numbers=n, min_target=10, size=size, seed=n

@@ -43,7 +43,9 @@ def read(node, names):
 def solves(text, nums, target, program):
     try:
         lines = text[text.rindex("<answer>") + 8 : text.rindex("</answer>")].strip().split("\n")
-        names, result = {}, (None, ())  # an answer without a line solves nothing
+        # an answer without a line solves nothing
+        names = {}
+        result = (None, ())
         for line in filter(str.strip, (line.partition("#")[0] for line in lines)):
             name, _, expression = line.rpartition("=") if "=" in line else ("", "", line)
             if program and not name.strip().isidentifier():  # a program's lines all assign
@@ -103,25 +105,23 @@ def interval(weights, tables, labels=None, lent=None):
     variance and degrees of freedom that fewer than four runs borrow."""
     labels = labels or {method: range(len(table)) for method, table in tables.items()}
     values = sum(weight * tables[method].mean(axis=0) for method, weight in weights.items())
-    problems, counts = len(values), [len(tables[method]) for method in weights]
+    problems = len(values)
+    counts = [len(tables[method]) for method in weights]
     first = stats.t.ppf(0.975, problems - 1) ** 2 * stats.sem(values) ** 2 if problems > 1 else 0
-    each, borrows = [], False
+    each = []
+    borrows = False
     if lent and min(counts) < 4 <= max(counts):  # each method alone, added as Welch does
         for method, weight in weights.items():
             runs, (variance, more) = len(tables[method]), lent[method]
-            rows, df, share = (
-                tables[method] - tables[method].mean(axis=0),
-                runs - 1,
-                weight**2 / runs,
-            )
+            rows = tables[method] - tables[method].mean(axis=0)
+            df = runs - 1
+            share = weight**2 / runs
             mine = share * (rows.mean(axis=1) ** 2).sum() / max(df, 1)
             rest = ((rows - rows.mean(axis=1, keepdims=True)) ** 2).sum() / max(df, 1)
             mistaken = share * rest / problems / (problems - 1)
             if runs < 4 and lends(mine, share * variance + mistaken, df, more):
-                mine, df = (
-                    (df * mine + more * (share * variance + mistaken)) / (df + more),
-                    df + more,
-                )
+                mine = (df * mine + more * (share * variance + mistaken)) / (df + more)
+                df = df + more
                 borrows = True
             each.append((mine, mistaken, mine**2 / df if df else 0))
     if borrows:
@@ -141,7 +141,8 @@ def interval(weights, tables, labels=None, lent=None):
     else:
         moves = {}
         for method, weight in weights.items():
-            table, count = tables[method], len(tables[method])
+            table = tables[method]
+            count = len(tables[method])
             for label, row in zip(labels[method], table - table.mean(axis=0), strict=True):
                 moves.setdefault(label, np.zeros(problems))
                 moves[label] += weight * row * np.sqrt(1 / count / (count - 1))
@@ -160,12 +161,11 @@ def interval(weights, tables, labels=None, lent=None):
         )
         more = min(lent[method][1] for method in weights) if lent else 0
         if lent and max(counts) < 4 and lends(seen, variance + noise, freedom, more):
-            seen, freedom = (
-                (freedom * seen + more * (variance + noise)) / (freedom + more),
-                freedom + more,
-            )
+            seen = (freedom * seen + more * (variance + noise)) / (freedom + more)
+            freedom = freedom + more
         half = np.sqrt(first + max(0, stats.t.ppf(0.975, freedom) ** 2 * seen - off))
-    mean, first_table = values.mean(), tables[next(iter(weights))]
+    mean = values.mean()
+    first_table = tables[next(iter(weights))]
     if list(weights.values()) == [1.0] and first_table.min() >= 0 and first_table.max() <= 1:
         odds = np.log(mean / (1 - mean)) + np.array([-1, 1]) * half / (mean * (1 - mean))
         return np.array([mean, *(1 / (1 + np.exp(-odds)))])
@@ -218,7 +218,8 @@ def test_accuracy_coverage_and_own_starts():
     names |= {"rloo/program": "rloo_program", "rloo/sparse_k16": "rloo_sparse_k16"}
     found = evaluated("program", ["program-1", "program-4b", "program-16"], names.values())
     one, sixteen = ({method: solved_at(name, k) for method, name in names.items()} for k in (1, 16))
-    rl, programs = {"rloo/sparse_k16": 1, "sft/free": -1}, {"rloo/program": 1, "sft/program": -1}
+    rl = {"rloo/sparse_k16": 1, "sft/free": -1}
+    programs = {"rloo/program": 1, "sft/program": -1}
     both = programs | {method: -weight for method, weight in rl.items()}
     for claim, weights, tables, metric in (
         ("program-1", rl, one, "pass@1"),
@@ -271,7 +272,8 @@ def test_the_spread_of_the_dense_reward_where_all_fail():
     for folder in runs_of("sample/sft_free"):
         rows = pd.read_parquet(folder / "generations.parquet").query("set == 'heldout_1000'")
         for number, group in rows.groupby("problem"):
-            nums, target = list(group["nums"].iloc[0]), group["target"].iloc[0]
+            nums = list(group["nums"].iloc[0])
+            target = group["target"].iloc[0]
             if not any(solves(text, nums, target, False) for text in group["completion"]):
                 problem = Problem(tuple(map(int, nums)), int(target))
                 answered = 0.1 * group["completion"].str.contains("</answer>")
@@ -322,7 +324,8 @@ def passed(method, metric):
     name = (f"hot_{policy}_{warmth}" if warmth else policy).replace("/", "_")
     if " " in warmth or not (CPU / "sample" / name).exists():
         return None
-    runs, k = counted(name), int(metric.rpartition("@")[2].removeprefix("k<="))
+    runs = counted(name)
+    k = int(metric.rpartition("@")[2].removeprefix("k<="))
     ks = (k,) if metric.startswith("pass@") else tuple(range(1, k + 1))
     if runs is None or min(n.min() for n, *_ in runs) < k:
         return None

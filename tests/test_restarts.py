@@ -23,7 +23,9 @@ def judged(*problems, method="a", seed=0):
 
 def by_hand(samples, attempts):
     """Accuracy and tokens over all orders of the samples, drawn one by one."""
-    correct, tokens, orders = 0, 0, [*permutations(samples)]
+    correct = 0
+    tokens = 0
+    orders = [*permutations(samples)]
     for order in orders:
         answer = False
         for check, right, length in order[:attempts]:

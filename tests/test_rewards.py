@@ -60,7 +60,8 @@ def test_the_papers_worked_example():
     )
 )
 def test_lambda_a_zero_is_the_sparse_reward(text):
-    sparse, ast = get_reward("sparse"), get_reward("ast", {"lambda_a": 0})
+    sparse = get_reward("sparse")
+    ast = get_reward("ast", {"lambda_a": 0})
     assert ast([text], PAPER)[0].total == sparse([text], PAPER)[0].total
 
 
@@ -464,7 +465,8 @@ def test_a_reward_as_trl_calls_it():
 @pytest.mark.parametrize("name", ["ast", "trace_hardness"])
 def test_a_reward_there_and_back_is_the_same(name):
     """Also one that looks at the whole group."""
-    texts, reward = [answer("44 + 19 + 35"), answer("44 + 19 - 35"), "none"], get_reward(name)
+    texts = [answer("44 + 19 + 35"), answer("44 + 19 - 35"), "none"]
+    reward = get_reward(name)
     back = from_trl(as_trl(reward))
     assert [score.total for score in back(texts, PAPER)] == [
         score.total for score in reward(texts, PAPER)
@@ -565,10 +567,8 @@ LAMBDAS = st.fixed_dictionaries({f"lambda_{i}": st.floats(0, 0.29) for i in (1, 
 @settings(max_examples=200, deadline=None)
 @given(LINES, LINES, LAMBDAS)
 def test_every_correct_answer_beats_every_other_at_any_length(some, others, lambdas):
-    right, wrong = (
-        dense(think(*some, final="44 + 19 + 35"), **lambdas),
-        dense(think(*others), **lambdas),
-    )
+    right = dense(think(*some, final="44 + 19 + 35"), **lambdas)
+    wrong = dense(think(*others), **lambdas)
     assert right.total >= 1 - lambdas["lambda_2"] - 1e-9
     assert wrong.total <= 0.1 + lambdas["lambda_1"] + lambdas["lambda_3"] + 1e-9
     assert wrong.total < right.total
@@ -578,10 +578,8 @@ def test_every_correct_answer_beats_every_other_at_any_length(some, others, lamb
 @given(LINES, LINES, LAMBDAS)
 def test_bounded_sums_keep_the_order_at_any_length(some, others, lambdas):
     lambdas |= {"aggregate": "bounded"}
-    right, wrong = (
-        dense(think(*some, final="44 + 19 + 35"), **lambdas),
-        dense(think(*others), **lambdas),
-    )
+    right = dense(think(*some, final="44 + 19 + 35"), **lambdas)
+    wrong = dense(think(*others), **lambdas)
     assert right.total > 1 - lambdas["lambda_2"] - 1e-9
     assert wrong.total < right.total
     assert all(
@@ -594,18 +592,21 @@ def test_bounded_sums_keep_the_order_at_any_length(some, others, lambdas):
 def test_bounded_sums_are_two_numbers_and_shares_are_one():
     """A legal step more leaves R_invalid alone; by shares whoever gains in one loses in the
     other."""
-    few, more = think("44 + 19 = 63, 1 + 1 = 3"), think("44 + 19 = 63, 63 + 35 = 98, 1 + 1 = 3")
+    few = think("44 + 19 = 63, 1 + 1 = 3")
+    more = think("44 + 19 = 63, 63 + 35 = 98, 1 + 1 = 3")
     for aggregate, (legal, legal_too), (invalid, invalid_too) in [
         ("bounded", (1 / 3, 2 / 4), (1 / 3, 1 / 3)),
         ("share", (1 / 2, 2 / 3), (1 / 2, 1 / 3)),
         ("count", (1, 2), (1, 1)),
     ]:
-        one, two = dense(few, aggregate=aggregate).parts, dense(more, aggregate=aggregate).parts
+        one = dense(few, aggregate=aggregate).parts
+        two = dense(more, aggregate=aggregate).parts
         assert [one["legal"], two["legal"]] == pytest.approx([legal, legal_too])
         assert [one["invalid"], two["invalid"]] == pytest.approx([invalid, invalid_too])
 
     def gap(text, aggregate):  # between the pair of the published sweep
-        one, other = {"lambda_1": 0.05, "lambda_2": 0.1}, {"lambda_1": 0.1, "lambda_2": 0.05}
+        one = {"lambda_1": 0.05, "lambda_2": 0.1}
+        other = {"lambda_1": 0.1, "lambda_2": 0.05}
         return (
             dense(text, aggregate=aggregate, **one).total
             - dense(text, aggregate=aggregate, **other).total
@@ -736,16 +737,15 @@ def test_an_answer_agrees_that_its_trace_bears_out():
 
 
 def test_what_each_variant_promises():
-    clean, broken = traced(MISSES, "8 - 2"), traced(BROKEN, "8 - 2")
+    clean = traced(MISSES, "8 - 2")
+    broken = traced(BROKEN, "8 - 2")
     # ranks wrong traces
     assert totals("trace_dense", clean, broken)[0] > totals("trace_dense", clean, broken)[1]
     # but not in an all-wrong group
     assert totals("trace_group", clean, broken) == pytest.approx([0.1, 0.1])
     assert totals("trace_gated", clean, broken) == pytest.approx([0.1, 0.1])
-    hard, easy = (
-        [traced(WORKS), clean, clean, clean],
-        [traced(WORKS), traced(WORKS), traced(WORKS), clean],
-    )
+    hard = [traced(WORKS), clean, clean, clean]
+    easy = [traced(WORKS), traced(WORKS), traced(WORKS), clean]
     assert totals("trace_hardness", *hard)[0] == pytest.approx(
         totals("trace_hardness", *easy)[0] + 0.25
     )
@@ -818,7 +818,8 @@ def test_weights_that_break_the_order_are_refused():
 def test_trl_may_hand_over_numbers_in_any_form():
     """A data set's columns come as lists, arrays or tensors; a target that is not whole is never
     cut to one that is."""
-    reward, text = as_trl(get_reward("sparse")), "<answer>44 + 19 + 35</answer>"
+    reward = as_trl(get_reward("sparse"))
+    text = "<answer>44 + 19 + 35</answer>"
     forms = [
         [44, 19, 35],
         (44, 19, 35),
@@ -860,10 +861,8 @@ def test_trl_may_hand_over_numbers_in_any_form():
 )
 def test_a_message_without_a_text_is_a_missing_answer(completion, total):
     """One odd completion does not end a training of hours."""
-    reward, right = (
-        as_trl(get_reward("sparse")),
-        [{"role": "assistant", "content": "<answer>44 + 19 + 35</answer>"}],
-    )
+    reward = as_trl(get_reward("sparse"))
+    right = [{"role": "assistant", "content": "<answer>44 + 19 + 35</answer>"}]
     assert reward(["p", "p"], [completion, right], nums=[[44, 19, 35]] * 2, target=[98] * 2) == [
         total,
         1.0,

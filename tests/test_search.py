@@ -78,16 +78,16 @@ def test_a_wide_search_is_exhaustive_search(policy, rerank):
     """So many samples that every tag is drawn: then the beam is the B best of all games, level by
     level (Eq. 10). The games that are won are so improbable that only the solver keeps them. The
     executor keeps those that it sees."""
-    problem, beams, weight = PROBLEMS[2 if rerank == "executor" else 0], 5, 8.0
+    problem = PROBLEMS[2 if rerank == "executor" else 0]
+    beams = 5
+    weight = 8.0
     level = {initial(problem).key: (initial(problem), 0.0)}
     for _ in range(2):
         reached = {}
         for state, logprob in level.values():
             for move in legal_actions(state):
-                successor, total = (
-                    step(state, move),
-                    logprob + math.log(known_policy(state)[render_action(move)]),
-                )
+                successor = step(state, move)
+                total = logprob + math.log(known_policy(state)[render_action(move)])
                 if successor.key not in reached or reached[successor.key][1] < total:
                     reached[successor.key] = successor, total
         states = [state for state, _ in reached.values()]
@@ -138,8 +138,11 @@ def test_lemma_32_where_no_good_prefix_is_lost(policy):
     """Binary reranking with a large weight keeps a good prefix if one was sampled; then Eq. 11
     bounds the success, with p_t the least chance of a good action over the solvable states at depth
     t."""
-    problem, samples, trials = PROBLEMS[2], 3, 600
-    chances, level = [], {initial(problem)}
+    problem = PROBLEMS[2]
+    samples = 3
+    trials = 600
+    chances = []
+    level = {initial(problem)}
     for _ in range(2):
         good = {
             state: [m for m in legal_actions(state) if count_solutions([step(state, m)])[0]]
@@ -380,12 +383,10 @@ def test_a_cascade_goes_on_with_what_is_not_won_and_counts_all_it_drew(policy):
     ]
     settings = SearchSettings(cascade="3 x 1/1, 3/3, 4/8")
     found = search(None, None, problems, settings, torch.Generator().manual_seed(0))
-    generator, left, spent, last = (
-        torch.Generator().manual_seed(0),
-        list(range(len(problems))),
-        Counter(),
-        {},
-    )
+    generator = torch.Generator().manual_seed(0)
+    left = list(range(len(problems)))
+    spent = Counter()
+    last = {}
     tried = Counter()
     for beams, samples in ((1, 1), (1, 1), (1, 1), (3, 3), (4, 8)):
         asked = [problems[i] for i in left]

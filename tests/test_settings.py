@@ -247,7 +247,8 @@ EXITS = 'from pathlib import Path\nPath(r"{ran}").touch()\nraise SystemExit\n'
 
 def test_a_broken_reward_file_stops_only_the_run_that_names_it(tmp_path, monkeypatch):
     """It is not even run for what other runs are asked."""
-    ran, broken = tmp_path / "ran", tmp_path / "broken.py"
+    ran = tmp_path / "ran"
+    broken = tmp_path / "broken.py"
     broken.write_text(EXITS.format(ran=ran))
     project = Project()
     declarations = project.declarations.model_copy(deep=True)

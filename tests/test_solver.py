@@ -20,7 +20,8 @@ def as_tuple(expr):
     """A tree in the notation of `naive_solutions`."""
     if isinstance(expr, Num):
         return expr.value
-    left, right = as_tuple(expr.left), as_tuple(expr.right)
+    left = as_tuple(expr.left)
+    right = as_tuple(expr.right)
     return (
         (expr.op, *sorted((left, right), key=repr)) if expr.op in "+*" else (expr.op, left, right)
     )
@@ -132,7 +133,8 @@ def test_sums_of_n_numbers(n, double_factorial):
 
 def test_counts_have_the_known_quantiles():
     train = problem.problems(problem.load("3to4", "train"))[:6000]
-    counts, size = solver.count_all(train), np.array([len(p.nums) for p in train])
+    counts = solver.count_all(train)
+    size = np.array([len(p.nums) for p in train])
     assert np.quantile(counts[size == 3], [0.5, 0.95]).tolist() == [5, 5]
     assert np.quantile(counts[size == 4], [0.5, 0.95]).tolist() == [5, 33]
 
@@ -162,7 +164,8 @@ def closure(expr):
 
 
 def labels(expr, nums):
-    row, distinct = [0] * (2 ** len(nums) - 1), sorted(set(nums))
+    row = [0] * (2 ** len(nums) - 1)
+    distinct = sorted(set(nums))
 
     def fill(node, i):
         if isinstance(node, Num):

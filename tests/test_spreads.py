@@ -22,7 +22,8 @@ def test_the_table_is_that_of_the_published_runs():
     table = pd.read_csv(TABLE)
     assert (table["policies"] >= 4).all() and table["freedom"].between(0.5, 30).all()
     assert {*table["trainer"]} == {"rloo", "sft", "preference"}
-    again, remedy = measure(), "`python -m lib.runs spreads`, then `make figures`"
+    again = measure()
+    remedy = "`python -m lib.runs spreads`, then `make figures`"
     assert again[["trainer", "metric"]].equals(table[["trainer", "metric"]]), remedy
     for column in ("variance", "freedom"):
         np.testing.assert_allclose(again[column], table[column], rtol=1e-6, err_msg=remedy)
@@ -83,7 +84,9 @@ def test_a_loan_is_refused_to_runs_that_spread_wider(monkeypatch):
         runs = {(method, run, "s"): pd.Series(base + spread * (run - 1)) for run in range(3)}
         return intervals.estimates(pd.concat(runs, names=metrics.KEYS).to_frame("pass@1")).iloc[0]
 
-    usual, wide, program = interval(0.01), interval(0.03), interval(0.01, "rloo/program")
+    usual = interval(0.01)
+    wide = interval(0.03)
+    program = interval(0.01, "rloo/program")
     assert usual["borrowed"] and not wide["borrowed"] and not program["borrowed"]
     alone = stats.t.ppf(0.975, 2) * 0.03 / np.sqrt(3)
     of_problems = stats.t.ppf(0.975, 399) * stats.sem(base)
@@ -155,7 +158,8 @@ def test_beside_a_method_of_many_runs_each_brings_its_own_spread(monkeypatch, ma
     nothing."""
     monkeypatch.setattr(intervals, "_spreads", lambda: {("rloo", "pass@1"): (5e-6, 20.0)})
     rng = np.random.default_rng(0)
-    base, moved = rng.normal(0, 0.1, 400), rng.normal(0, 0.05, (many, 1))
+    base = rng.normal(0, 0.1, 400)
+    moved = rng.normal(0, 0.05, (many, 1))
     index = ["method", "seed", "set", "problem"]
 
     def frame(name, rows):
@@ -186,7 +190,8 @@ def test_beside_a_method_of_many_runs_each_brings_its_own_spread(monkeypatch, ma
 def test_identical_methods_of_five_and_of_three_runs_seldom_differ():
     """Spreads of policies as unequal as the table says, one side with its own and one with a
     loan."""
-    rng, missed = np.random.default_rng(0), []
+    rng = np.random.default_rng(0)
+    missed = []
     for _ in range(3000):
         sides = []
         for weight, runs in ((1.0, 5), (-1.0, 3)):

@@ -238,7 +238,8 @@ def test_arithmetic_is_checked_exactly(a, op, b, c):
     )
 )
 def test_a_step_knows_where_it_stands(pieces):
-    text, end = " ".join(pieces), 0
+    text = " ".join(pieces)
+    end = 0
     for step in verify_steps(text, Problem((81, 8, 3), 35)):
         assert step.span[0] >= end
         end = step.span[1]

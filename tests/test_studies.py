@@ -28,10 +28,8 @@ def relabelled(spec: Spec, source: Path, folder: Path) -> None:
     folder.mkdir(parents=True)
     record = json.loads((source / "run.json").read_text())
     style = spec.params.get("prompt_style")
-    changed, hub = (
-        {"prompt_style": style} if style else {},
-        "hub_test_50" in spec.params.get("sets", []),
-    )
+    changed = {"prompt_style": style} if style else {}
+    hub = "hub_test_50" in spec.params.get("sets", [])
     changed |= {"sets": spec.params["sets"]} if hub else {}
     record |= {"parameters": record["parameters"] | changed, "files": {}}
     (folder / "run.json").write_text(json.dumps(record))
@@ -52,7 +50,8 @@ def relabelled(spec: Spec, source: Path, folder: Path) -> None:
 def relabel(tmp_path_factory):
     """The folder of a run as the profile would have made it; "" where nothing of it is
     published."""
-    root, made = tmp_path_factory.mktemp("runs"), {}
+    root = tmp_path_factory.mktemp("runs")
+    made = {}
 
     def folder(spec: Spec) -> str:
         style = spec.params.get("prompt_style", "")

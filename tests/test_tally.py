@@ -168,7 +168,8 @@ def test_a_treatment_that_did_not_act_leaves_its_comparison_untested(together, a
 
 def benjamini_hochberg(ps):
     """q by p, of a family of hypotheses: p m / rank, the least of these from the largest p down."""
-    least, found = 1.0, {}
+    least = 1.0
+    found = {}
     ordered = sorted(ps.items(), key=lambda item: item[1])
     for rank in range(len(ordered), 0, -1):
         name, p = ordered[rank - 1]
@@ -188,7 +189,8 @@ def recounted():
         checks = [one for one in csv.DictReader(file) if one["acted"]]
     with open(PAPER / "posed.csv") as file:
         posed = {one["id"]: one for one in csv.DictReader(file)}
-    reports, own = {}, {}
+    reports = {}
+    own = {}
     for one in rows:
         conjecture = one["claim"].startswith("Conjecture")
         one["own"] = conjecture or one["paper"] not in ("ast", "program", "dense", "trace", "agent")

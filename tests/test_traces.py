@@ -253,10 +253,8 @@ def test_an_answer_of_neither_numbers_nor_results_is_no_grounding_failure():
 
 
 def test_a_generated_value_may_be_negative():
-    problem, made = (
-        Problem((48, 51, 88, 68), 159),
-        "<think>try 68 + 51 = 119\ntry 48 - 88 = -40</think>",
-    )
+    problem = Problem((48, 51, 88, 68), 159)
+    made = "<think>try 68 + 51 = 119\ntry 48 - 88 = -40</think>"
     for answer, link in [
         ("119 - -40", "generated"),
         ("119 + 40", "other"),
@@ -266,7 +264,8 @@ def test_a_generated_value_may_be_negative():
 
 
 def test_a_trace_and_a_line_may_be_as_long_as_their_limits():
-    said, right = ["so"] * (MAX_LINES - 1), "try 8 - 2 = 6"
+    said = ["so"] * (MAX_LINES - 1)
+    right = "try 8 - 2 = 6"
     assert judged(*said, right)[-1] == Line("try") and len(judged(*said, right, right)) == MAX_LINES
     wide = "try 8 - 2 =".ljust(MAX_LENGTH - 1) + "6"
     assert judged(wide) == [Line("try")] and judged(wide.replace("=", " =")) == [Line("other")]
@@ -284,7 +283,8 @@ def naive_pools(nums, expr):
     def value(node):
         if not hasattr(node, "op"):
             return node.value
-        left, right = value(node.left), value(node.right)
+        left = value(node.left)
+        right = value(node.right)
         result = (
             left // right
             if node.op == "/"
@@ -306,7 +306,8 @@ def test_what_is_written_is_read_back(nums, seed):
     """A random walk, written line by line, is valid; its states are those of a naive replay; its
     end is an answer."""
     expr = random_expression(nums, random.Random(seed))
-    problem, lines = Problem(tuple(nums), int(evaluate(expr))), []
+    problem = Problem(tuple(nums), int(evaluate(expr)))
+    lines = []
     pool = full_pool(problem)
     made = []
 

@@ -255,8 +255,10 @@ def naive_gradient(batch, clip, entropy_coef, kl_coef, weighted):
     """d loss / d logits, written out token by token; the score d log pi / d logits is onehot -
     p."""
     logits, ref, tokens, mask, sampler, weights, advantages = batch
-    p, q = logits.detach().softmax(-1), ref.softmax(-1)
-    total, result = mask.sum(), torch.zeros_like(p)
+    p = logits.detach().softmax(-1)
+    q = ref.softmax(-1)
+    total = mask.sum()
+    result = torch.zeros_like(p)
     for i in range(B):
         where = [t for t in range(T) if mask[i, t]]
         log_ratio = sum(p[i, t, tokens[i, t]].log() - sampler[i, t] for t in where)
@@ -316,12 +318,16 @@ def test_expected_kl_gradient_is_the_gradient_of_kl():
     draw = torch.Generator().manual_seed(1)
     logits = torch.randn(V, generator=draw, dtype=torch.float64).requires_grad_()
     ref = torch.randn(V, generator=draw, dtype=torch.float64)
-    p, log_p, log_q = logits.softmax(-1), logits.log_softmax(-1), ref.log_softmax(-1)
+    p = logits.softmax(-1)
+    log_p = logits.log_softmax(-1)
+    log_q = ref.log_softmax(-1)
     (exact,) = torch.autograd.grad((p * (log_p - log_q)).sum(), logits, retain_graph=True)
-    expected, value = torch.zeros(V, dtype=torch.float64), 0.0
+    expected = torch.zeros(V, dtype=torch.float64)
+    value = 0.0
     column = torch.ones(1, 1, dtype=torch.float64)
     for token in range(V):
-        logps, zero = log_p[token].view(1, 1), torch.zeros(1, 1, dtype=torch.float64)
+        logps = log_p[token].view(1, 1)
+        zero = torch.zeros(1, 1, dtype=torch.float64)
         loss, metrics = rloo_loss(
             logps,
             zero,
@@ -530,7 +536,8 @@ def test_shares_leave_entropy_and_kl_unbiased(tmp_path, shares):
     advantages = np.array(
         [0.0, 1.0, -1.0, 0.0, 0.0, 0.0, 2.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0]
     )
-    stands_for, reads = np.zeros(16), np.zeros(16)
+    stands_for = np.zeros(16)
+    reads = np.zeros(16)
     for step in range(4000):
         trainer.state.global_step = step
         rows, weights, ref_weights = trainer._differentiated(advantages)
@@ -557,9 +564,11 @@ def test_weighted_rows_stand_for_others_in_entropy_and_kl_alone():
     ref_logps = log_probs(ref, tokens)
     whole, metrics = rloo_loss(*tensors, ref_logps=ref_logps, **options)
     (expected,) = torch.autograd.grad(whole, logits, retain_graph=True)
-    found, mean = torch.zeros_like(expected), dict.fromkeys(metrics, 0.0)
+    found = torch.zeros_like(expected)
+    mean = dict.fromkeys(metrics, 0.0)
     for pair in itertools.combinations(range(B), 2):
-        rows, weights = list(pair), torch.full((2,), B / 2, dtype=torch.float64)
+        rows = list(pair)
+        weights = torch.full((2,), B / 2, dtype=torch.float64)
         options |= {
             "samples": B,
             "tokens": int(mask.sum()),
@@ -642,11 +651,9 @@ def test_a_token_that_the_policy_gave_up_does_not_swamp_kl():
     loss.backward()
     # log(pi / ref) of each, over four tokens
     assert logps.grad.tolist() == [[-5.0, 0.125, 5.0, 0.0]]
-    gave_up, half, found = (
-        np.exp(LARGEST_LOG_RATIO) - LARGEST_LOG_RATIO - 1,
-        np.exp(-0.5) + 0.5 - 1,
-        20 - 1,
-    )
+    gave_up = np.exp(LARGEST_LOG_RATIO) - LARGEST_LOG_RATIO - 1
+    half = np.exp(-0.5) + 0.5 - 1
+    found = 20 - 1
     assert metrics["kl"] == pytest.approx((gave_up + half + found) / 4, rel=1e-5)
 
 
@@ -685,7 +692,8 @@ def test_token_ids_go_to_the_update_because_a_cut_text_does_not_lead_back_to_the
     own = build_tokenizer()
     gaps = []
     for text in texts:
-        drawn, cut = tokenizer(text).input_ids, text.partition("</answer>")[0] + "</answer>"
+        drawn = tokenizer(text).input_ids
+        cut = text.partition("</answer>")[0] + "</answer>"
         again = tokenizer(cut).input_ids
         assert tokenizer.decode(drawn) == text and again != drawn[: len(again)]
         gaps.append(completion_logp(model, [5], again) - completion_logp(model, [5], drawn))
@@ -702,7 +710,8 @@ def test_token_ids_go_to_the_update_because_a_cut_text_does_not_lead_back_to_the
 
 def test_the_mask_holds_the_completion_and_its_end(tmp_path):
     trainer = make_trainer(tmp_path, group_size=2, idle_share=1e-9)
-    ids, logps = [[4], [5], [5], [8, 9, 1]], [[-0.4], [-0.5], [-0.5], [-0.1, -0.2, -0.3]]
+    ids = [[4], [5], [5], [8, 9, 1]]
+    logps = [[-0.4], [-0.5], [-0.5], [-0.1, -0.2, -0.3]]
     rollouts = Rollouts(ids, logps, logps, ["stop"] * 4)
     trainer._lay_out([[2, 6], [2, 3, 7]], rollouts, torch.tensor([1.0, 0.0, 0.0, 2.0]))
     # of the first and the last, and one of the others in their place
@@ -769,7 +778,8 @@ def test_the_row_of_an_update_describes_all_of_its_rollouts(tmp_path):
 
 def test_the_draws_of_an_update_depend_on_the_seed_and_the_step_alone(tmp_path):
     """By the formulas with which the published runs were drawn."""
-    trainer, tokenizer = make_trainer(tmp_path, seed=3, prompt_style="words"), build_tokenizer()
+    trainer = make_trainer(tmp_path, seed=3, prompt_style="words")
+    tokenizer = build_tokenizer()
     trainer.state.global_step = 5
     prompts, out = trainer._draw(problems(PROBLEMS.select(range(2))))
     asked = [render_prompt([i + 1, i + 2, i + 3], 10 + i, "words") for i in range(2)]
@@ -784,7 +794,8 @@ def test_the_draws_of_an_update_depend_on_the_seed_and_the_step_alone(tmp_path):
 
 def test_a_prompt_is_read_with_a_gradient_once_in_an_update(tmp_path, monkeypatch):
     """What else the policy reads are completions, each behind its prompt's last token."""
-    trainer, read = make_trainer(tmp_path, idle_share=1.0, reference_share=1.0), []
+    trainer = make_trainer(tmp_path, idle_share=1.0, reference_share=1.0)
+    read = []
     forward = type(trainer.model.base_model).forward
 
     def counted(self, input_ids=None, attention_mask=None, **options):
@@ -883,7 +894,8 @@ def test_a_killed_run_resumes_exactly(tmp_path):
 
 
 def test_the_learning_rate_falls_and_late_weights_are_averaged(tmp_path):
-    seen, rates = [], []
+    seen = []
+    rates = []
 
     class Watched(RLOOTrainer):
         def add(self, logs, row):
@@ -913,7 +925,8 @@ def test_an_update_is_a_step_of_adamw_with_a_clipped_gradient_and_decayed_weight
         "steps": 1,
         "save_every": 1,
     }
-    other, expected = make_trainer(tmp_path / "other", **changes), []
+    other = make_trainer(tmp_path / "other", **changes)
+    expected = []
     norm = gradient_of_update(other).norm()
     for name, weights in other.model.named_parameters():
         clipped = weights.grad * min(1.0, 1e-6 / norm)
@@ -930,7 +943,8 @@ def test_an_update_is_a_step_of_adamw_with_a_clipped_gradient_and_decayed_weight
 def test_held_out_problems_are_answered_at_temperature_one_with_the_seed_of_the_run(tmp_path):
     """One completion for each, judged by the verifier of the prompt style; at every step with the
     same seed."""
-    held_out, options = PROBLEMS.select(range(8)), {"temperature": 1.7, "max_tokens": 60, "seed": 7}
+    held_out = PROBLEMS.select(range(8))
+    options = {"temperature": 1.7, "max_tokens": 60, "seed": 7}
 
     def paid(texts, problem):
         return [Score(float(problem.target * len(text)), {}) for text in texts]
@@ -990,7 +1004,8 @@ def test_a_killed_run_with_a_bandit_resumes_exactly(tmp_path):
 
 def test_the_bandit_learns_from_the_problems_it_drew_itself(tmp_path):
     """No lag: the advantages of an update reach the buckets of the same update's draw."""
-    curriculum, asked = bandit(), []
+    curriculum = bandit()
+    asked = []
 
     def reward(completions, problem):
         asked.append(problem)
@@ -1000,7 +1015,9 @@ def test_the_bandit_learns_from_the_problems_it_drew_itself(tmp_path):
     rloo(tmp_path, reward, steps=3, curriculum=curriculum, learning_rate=1e-30)
     assert asked[:4] == bandit().draw(4, 0)  # steps count from 0
     # mean |advantage| of 1, 0, 0, 0: (1 + 3 / 3) / 4
-    table, level, q = metrics_of(tmp_path), 0.5, 0.0
+    table = metrics_of(tmp_path)
+    level = 0.5
+    q = 0.0
     for step, batch in enumerate(asked[i : i + 4] for i in (0, 4, 8)):
         weights = np.exp(np.array([q, 0, 0, 0, 0, 0]) / 0.02)
         assert table["bucket0"].iloc[step] == pytest.approx(weights[0] / weights.sum())
@@ -1010,7 +1027,8 @@ def test_the_bandit_learns_from_the_problems_it_drew_itself(tmp_path):
 
 def test_a_finished_run_started_again_changes_nothing(tmp_path):
     rloo(tmp_path, steps=2)
-    metrics, weights = (tmp_path / "metrics.csv").read_bytes(), weights_of(tmp_path)
+    metrics = (tmp_path / "metrics.csv").read_bytes()
+    weights = weights_of(tmp_path)
 
     def not_again(completions, problem):
         raise AssertionError("the run was finished")
@@ -1125,7 +1143,8 @@ def test_training_stops_at_the_first_loss_that_is_not_finite(tmp_path):
 
 
 def test_supervised_training_stops_there_too(tmp_path, monkeypatch):
-    original, steps = lib.learn.sft._SFTTrainer.compute_loss, itertools.count(1)
+    original = lib.learn.sft._SFTTrainer.compute_loss
+    steps = itertools.count(1)
 
     def ruined(self, model, inputs, *arguments, **options):
         loss = original(self, model, inputs, *arguments, **options)
@@ -1345,7 +1364,8 @@ def test_a_tokenizer_that_begins_with_bos_begins_no_completion_with_it(tmp_path,
     begin = processors.TemplateProcessing(single="<bos> $A", special_tokens=[("<bos>", bos)])
     tokenizer.backend_tokenizer.post_processor = begin
     assert tokenizer("1").input_ids[0] == bos
-    seen, original = [], lib.learn.sft._SFTTrainer.compute_loss
+    seen = []
+    original = lib.learn.sft._SFTTrainer.compute_loss
 
     def spy(self, model, inputs, *arguments, **options):
         seen.append(inputs["input_ids"].clone())
@@ -1420,7 +1440,8 @@ def test_a_training_that_is_over_says_so_and_writes_its_lost_log_again(tmp_path,
     """Its log is part of the last checkpoint, so nobody need train a policy again for a deleted
     metrics.csv."""
     train(tmp_path)
-    log, weights = (tmp_path / "metrics.csv").read_bytes(), weights_of(tmp_path)
+    log = (tmp_path / "metrics.csv").read_bytes()
+    weights = weights_of(tmp_path)
     (tmp_path / "metrics.csv").unlink()
     capsys.readouterr()
     train(tmp_path)

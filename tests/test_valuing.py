@@ -29,10 +29,8 @@ def test_tags_name_actions_as_often_as_they_are_drawn_and_only_legal_ones():
 
 
 def test_a_game_of_each_problem_is_played_until_two_numbers_are_left():
-    problems, asked = (
-        [Problem((2, 3, 7, 1), 13), Problem((2, 3, 7), 13), Problem((2, 3, 7), 40)],
-        [],
-    )
+    problems = [Problem((2, 3, 7, 1), 13), Problem((2, 3, 7), 13), Problem((2, 3, 7), 40)]
+    asked = []
 
     def draw(states):
         asked.append(states)
@@ -48,7 +46,8 @@ def test_a_game_of_each_problem_is_played_until_two_numbers_are_left():
     assert asked == [[state for _, _, state, _ in met[:3]], [state for _, _, state, _ in met[3:]]]
     assert [group for _, group, _, _ in met] == [levels(problems)[i] for i in (0, 1, 2, 0)]
     assert tags == [tags_of(TIMES)] * 4 and not any(solution for *_, solution in met)
-    first, then = met[0][2], met[3][2]
+    first = met[0][2]
+    then = met[3][2]
     assert first == initial(problems[0]) and then in [
         step(first, move) for move in legal_actions(first)
     ]
@@ -57,7 +56,8 @@ def test_a_game_of_each_problem_is_played_until_two_numbers_are_left():
 def test_a_game_goes_on_with_a_drawn_action_or_with_any_other():
     """With either of the two actions drawn in a third of the games or a little more, however often
     each was drawn."""
-    problem, state = Problem((2, 3, 7, 1), 13), initial(Problem((2, 3, 7, 1), 13))
+    problem = Problem((2, 3, 7, 1), 13)
+    state = initial(Problem((2, 3, 7, 1), 13))
     met, _ = played(
         [problem] * 300,
         lambda states: [tags_of(TIMES, TIMES, TIMES, PLUS) for _ in states],
@@ -70,7 +70,8 @@ def test_a_game_goes_on_with_a_drawn_action_or_with_any_other():
 
 def test_each_action_of_a_state_is_one_row_with_its_exact_value():
     """Those drawn, that of the solver, and one more at random, which may be one of them."""
-    state, other = initial(Problem((2, 3), 6)), initial(Problem((3, 4), 12))
+    state = initial(Problem((2, 3), 6))
+    other = initial(Problem((3, 4), 12))
     solution = parse_action(TIMES, state)
     met = [(7, "L1", state, solution), (8, None, other, None)]
     tags = [

@@ -67,7 +67,8 @@ def test_greedy_tokens_and_log_probabilities_are_those_of_our_loop(policy):
     pd.testing.assert_frame_equal(both[0], both[1], atol=2e-2)  # the table has hundredths
     prompts = [tokenizer(render_prompt(row["nums"], row["target"])).input_ids for row in ROWS]
     settings = prompts, 2, Sampling(temperature=0, max_tokens=80), tokenizer.eos_token_id
-    ours, theirs = generate(model, *settings), generate_vllm(model, *settings)
+    ours = generate(model, *settings)
+    theirs = generate_vllm(model, *settings)
     assert (theirs.ids, theirs.finish) == (ours.ids, ours.finish) and set(ours.finish) == {
         "stop",
         "length",
@@ -115,7 +116,8 @@ def test_rloo_with_vllm_beside_it_stays_on_policy(tmp_path, monkeypatch):
         "the policy must have moved, or there is nothing to hand over"
     )
     assert (table[["importance_mean", "importance_max"]] - 1).abs().max(axis=None) < 10 * ROUNDING
-    handed_over, real = [], generation.hand_over
+    handed_over = []
+    real = generation.hand_over
     monkeypatch.setattr(
         generation, "hand_over", lambda *both: handed_over or handed_over.append([real(*both)])
     )

@@ -98,7 +98,8 @@ def become(streams: list[int], argv: list[str], environment: dict[str, str], fol
 
 def ask(path: str, argv: list[str]) -> int:
     """Stand in for a forked kernel: its exit status."""
-    kernel, end = socket.socket(socket.AF_UNIX), time.monotonic() + WAIT
+    kernel = socket.socket(socket.AF_UNIX)
+    end = time.monotonic() + WAIT
     while True:
         try:
             kernel.connect(path)

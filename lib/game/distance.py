@@ -40,7 +40,8 @@ def _differing(expr: Expr | None, problem: Problem) -> tuple[np.ndarray, int]:
     positions, labels = _solutions(problem.key)
     if not positions.size:
         return np.empty(0, np.uint8), 0
-    row, outside = bytearray(len(positions)), 0
+    row = bytearray(len(positions))
+    outside = 0
     stack = [(expr, 0)]
     while stack:
         node, at = stack.pop()

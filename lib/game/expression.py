@@ -77,7 +77,8 @@ def parse(text: str, decimals: bool = False, names: Mapping[str, Expr] = {}) -> 
     outside the grammar."""
     operands: list[Expr] = []
     operators: list[str] = []
-    nodes, operand_next = 0, True
+    nodes = 0
+    operand_next = True
     # 1. Read the tokens in order, with a stack of operators that wait for their right operand
     for match in (_DECIMAL_TOKEN if decimals else _TOKEN).finditer(text):
         token = match[0]
@@ -131,7 +132,8 @@ def _number(token: str) -> int | Fraction:
 def _reduce(operands: list[Expr], operators: list[str], precedence: int) -> None:
     """Applies the operators on top of the stack that bind at least as tightly as `precedence`."""
     while operators and _PRECEDENCE[operators[-1]] >= precedence:
-        op, right = operators.pop(), operands.pop()
+        op = operators.pop()
+        right = operands.pop()
         operands.append(Neg(right) if op is _SIGN else BinOp(op, operands.pop(), right))
 
 

@@ -298,9 +298,11 @@ def _problems(rows: Iterable[tuple[str, Any]], where: str) -> list[Problem]:
     found = []
     for place, row in rows:
         try:
-            row, nums = _object(row), "nums"
+            row = _object(row)
+            nums = "nums"
             if "nums" not in row and "metadata" in row:  # a row of reasoning-gym
-                row, nums = _object(row["metadata"]), "numbers"
+                row = _object(row["metadata"])
+                nums = "numbers"
             found.append(as_problem(row.get(nums), row.get("target")))
         except (ValueError, RecursionError) as error:
             raise ProblemSetError(f"{where}, {place}: {error}") from error

@@ -56,7 +56,8 @@ def run_program(text: str) -> Result:
     trees: dict[str, Expr] = {}  # of the names that are bound, over literals
     # their values; a line is computed from them, so that nothing is computed twice
     values: dict[str, Expr] = {}
-    assignments, name = [], ""
+    assignments = []
+    name = ""
     for number, name, expression in parse_program(text):
         try:
             if unbound := set(_NAME.findall(expression)) - trees.keys():
@@ -88,7 +89,8 @@ def parse_program(text: str) -> list[tuple[int, str, str]]:
 
 def _assignment(number: int, line: str) -> tuple[str, str]:
     """The name and the expression of a line. Raises ParseError."""
-    match, names = _LINE.fullmatch(line), _NAME.findall(line)
+    match = _LINE.fullmatch(line)
+    names = _NAME.findall(line)
     if not match or any(map(iskeyword, names)):
         raise ParseError(
             f"line {number} is no assignment of numbers, names, + - * / and parentheses"

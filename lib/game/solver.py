@@ -44,7 +44,8 @@ from lib.game.problem import MAX_NUMBERS, Problem
 
 LABEL = {"+": 1, "-": 2, "*": 3, "/": 4, Neg: 5}
 # labels of the smallest number, and of a number that is not the problem's
-FIRST_NUMBER, FOREIGN = 6, 255
+FIRST_NUMBER = 6
+FOREIGN = 255
 # The six operations of a (left, right) split, in the order of template ids: l+r, l-r, r-l, l*r,
 # l/r, r/l.
 SPLIT_LABELS = np.array([1, 2, 2, 3, 4, 4], np.uint8)
@@ -157,7 +158,9 @@ def _combine(left: tuple, right: tuple) -> tuple[np.ndarray, np.ndarray]:
     (..., 1, R, batch), as fractions (..., 6, L, R, batch). A division by zero gives 0/0, and so
     does everything that is computed from it."""
     (n, d), (m, e) = left, right
-    x, y, z = n * e, m * d, d * e
+    x = n * e
+    y = m * d
+    z = d * e
     numerator = np.empty((*x.shape[:-3], 6, *x.shape[-3:]), x.dtype)
     denominator = np.empty_like(numerator)
     over = (x + y, x - y, y - x, n * m, x * (y != 0), y * (x != 0))
@@ -171,7 +174,9 @@ def _needed(left: tuple, target: tuple) -> np.ndarray:
     """The value that the right part must have, for each operation, so that the tree equals the
     target."""
     (n, d), (p, q) = left, target
-    pd, nq, qd = p * d, n * q, q * d
+    pd = p * d
+    nq = n * q
+    qd = q * d
     numerator = np.stack([pd - nq, nq - pd, pd + nq, pd, nq, p * n], axis=-4)
     denominator = np.stack([qd, qd, qd, q * n, pd * (n != 0), qd * (n != 0)], axis=-4)
     return _ratio(numerator, denominator)
@@ -205,7 +210,9 @@ def _evaluate(numbers: tuple, target: tuple) -> tuple[np.ndarray, np.ndarray]:
             parts.append([v.reshape(comb(n, size), -1, batch) for v in _combine(lefts, rights)])
         values[size] = tuple(np.concatenate(v, axis=1) for v in zip(*parts, strict=True))
 
-    problems, templates, start = [], [], 0
+    problems = []
+    templates = []
+    start = 0
     for (k, _), (left, right) in zip(_groups(n), _members(n, n), strict=True):
         lefts = tuple(v[left[0]][:, :, None] for v in values[k])
         hit = _meet(lefts, _ratio(*values[n - k])[right[0]][:, None], target)
@@ -213,7 +220,8 @@ def _evaluate(numbers: tuple, target: tuple) -> tuple[np.ndarray, np.ndarray]:
         problems.append(problem)
         templates.append(template + start)
         start += hit.size // batch
-    problem, template = np.concatenate(problems), np.concatenate(templates)
+    problem = np.concatenate(problems)
+    template = np.concatenate(templates)
     order = np.argsort(problem, kind="stable")
     return problem[order], template[order]
 
@@ -233,14 +241,16 @@ def enumerate_solutions(nums: np.ndarray, targets: np.ndarray) -> tuple[np.ndarr
     (problems, n) and targets (problems,) hold integers, or objects (int, Fraction). If equal
     numbers give several templates the same tree, only the first of these is returned. Raises
     ValueError for more than six numbers."""
-    nums, targets = np.sort(nums, axis=1), np.asarray(targets)
+    nums = np.sort(nums, axis=1)
+    targets = np.asarray(targets)
     problems, n = nums.shape
     if not 1 <= n <= MAX_NUMBERS:
         raise ValueError(f"a problem of {n} numbers: the solver takes 1 to {MAX_NUMBERS}")
     if n == 1:
         problem = np.flatnonzero(nums[:, 0] == targets)
         return problem, np.zeros_like(problem)
-    numbers, target = _as_fractions(nums), _as_fractions(targets)
+    numbers = _as_fractions(nums)
+    target = _as_fractions(targets)
     larger = (np.maximum(np.maximum(abs(p), q), 1) for p, q in (numbers, target))
     # a float cannot hold 10**400
     weights = [np.minimum(size, 2**52).astype(float) for size in larger]
@@ -279,7 +289,8 @@ def _tree_keys(rows: np.ndarray) -> np.ndarray:
     )
     keys = levels.pop()
     for labels in reversed(levels):  # computes the keys of a level's trees from their children's
-        left, right = keys[:, ::2], keys[:, 1::2]
+        left = keys[:, ::2]
+        right = keys[:, 1::2]
         swap = _commutative(labels) & (left > right)
         left, right = np.where(swap, right, left), np.where(swap, left, right)
         codes = (labels * (keys.max() + 1) + left) * (keys.max() + 1) + right
@@ -364,7 +375,8 @@ def solvable_in_integers(nums: np.ndarray, targets: np.ndarray) -> np.ndarray:
     values = of_label[problem[:, None], rows]
     whole = np.ones(len(rows), bool)
     for i in reversed(range(rows.shape[1] // 2)):
-        left, right = values[:, 2 * i + 1], values[:, 2 * i + 2]
+        left = values[:, 2 * i + 1]
+        right = values[:, 2 * i + 2]
         quotient = np.divide(left, right, out=np.full_like(left, np.nan), where=right != 0)
         results = [left + right, left - right, left * right, quotient]
         at = [rows[:, i] == label for label in (1, 2, 3, 4)]
@@ -377,14 +389,13 @@ def solution_forms(problem: Problem) -> np.ndarray:
     """Every commuted form of every solution, which is literally S(x) of `ast` (method, step 2):
     label rows, uint8 (forms, 2**n - 1). The distance of Eq. 5-6 to S(x) is the smallest Hamming
     distance to a row, plus one for each node of the answer outside the row."""
-    rows, n = _solve(*problem.key), len(problem.nums)
+    rows = _solve(*problem.key)
+    n = len(problem.nums)
     for i in range(2 ** (n - 1) - 1):  # from the top down, so that each set of swaps is made once
         levels = n - (i + 1).bit_length()  # below position i
-        left, right, order = (
-            _positions(levels, 2 * i + 1),
-            _positions(levels, 2 * i + 2),
-            np.arange(2**n - 1),
-        )
+        left = _positions(levels, 2 * i + 1)
+        right = _positions(levels, 2 * i + 2)
+        order = np.arange(2**n - 1)
         order[left], order[right] = right, left
         rows = np.concatenate([rows, rows[_commutative(rows[:, i])][:, order]])
     return np.unique(rows, axis=0) if len(set(problem.nums)) < n else rows
@@ -409,7 +420,8 @@ def profiles(problems: Sequence[Problem]) -> tuple[np.ndarray, np.ndarray]:
     """The number of solutions of each problem, and the simplest operators that suffice: 0 for + and
     -; 1 if * is needed; 2 if / is needed; 3 if the problem has no solution. Both are int64
     (problems,)."""
-    counts, simplest = np.zeros(len(problems), np.int64), np.full(len(problems), 3)
+    counts = np.zeros(len(problems), np.int64)
+    simplest = np.full(len(problems), 3)
     for where, nums, targets in _blocks(problems):
         problem, template = enumerate_solutions(nums, targets)
         rows = label_rows(nums.shape[1], template)

@@ -140,7 +140,10 @@ def verify_steps(completion: str, problem: Problem) -> list[Step]:
     a text."""
     if not isinstance(completion, str):
         raise TypeError(f"a completion is a text, not {type(completion).__name__}")
-    pool, attempt, seen, steps = list(problem.nums), 0, set(), []
+    pool = list(problem.nums)
+    attempt = 0
+    seen = set()
+    steps = []
     for span, equation in islice(_equations(completion), MAX_STEPS):
         rest = None if equation.operands is None else without(pool, equation.operands)
         if (
@@ -208,7 +211,8 @@ def _read(
         if sum(equation.holds for _, equation in again) > sum(
             equation.holds for _, equation in found
         ):
-            run, found = listed, again
+            run = listed
+            found = again
     # 2. Without an equation, arithmetic beside an equals sign is malformed
     if not found and not ends and _ARITHMETIC.search(run):
         text = run.strip()
@@ -224,7 +228,8 @@ def _read(
 
 def _found(run: str, before: str, behind: str) -> list[tuple[tuple[int, int], _Equation]]:
     """The equations of a run that have the form of one."""
-    found, at = [], len(before)
+    found = []
+    at = len(before)
     for match in _EQUATION.finditer(before + run + behind, at):
         left, right = match.group("left", "right")
         if right and len(left) <= MAX_LENGTH and (equation := _equation(left, right)):
@@ -238,9 +243,12 @@ def _equation(left: str, right: str) -> _Equation | None:
     if (unclosed := left.count("(") - left.count(")")) > 0:  # as in (44 + 19 = 63)
         left = left[unclosed:].lstrip()
     skipped = length - len(left)
-    text, result = f"{left} = {right}", number(right)
+    text = f"{left} = {right}"
+    result = number(right)
     if operation := _OPERATION.fullmatch(left):
-        a, op, b = number(operation[1]), operation[2], number(operation[3])
+        a = number(operation[1])
+        op = operation[2]
+        b = number(operation[3])
         key = (op, b, a) if op in "+*" and b < a else (op, a, b)
         return _Equation(text, True, holds(op, a, b, result), key, [a, b], result, skipped)
     plain = joined(left)

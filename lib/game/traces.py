@@ -135,7 +135,8 @@ def reasoning(completion: str) -> list[tuple[int, int]]:
     completion is not a text."""
     if not isinstance(completion, str):
         raise TypeError(f"a completion is a text, not {type(completion).__name__}")
-    blocks, start = [], 0
+    blocks = []
+    start = 0
     *closed, last = completion.split("</think>")
     for block in [*closed, last.partition("<answer>")[0]]:
         if (opened := block.find("<think>")) >= 0:
@@ -159,22 +160,30 @@ def replay(completion: str, problem: Problem) -> Trace:
     """Reads and judges the first MAX_LINES lines of the think blocks, or of the whole text if it
     has no think block. The arithmetic is exact, and the time is linear."""
     # the true pool, last, and those before it; claimed pools above it
-    pools, claimed = [full_pool(problem)], 0
-    goal, lines, tried, results, solution = (problem.target,), [], {}, set(), None
+    pools = [full_pool(problem)]
+    claimed = 0
+    goal = (problem.target,)
+    lines = []
+    tried = {}
+    results = set()
+    solution = None
     # was the last line a backtrack? was the pool stated since the last action?
     returning = stated = False
     for line, span in islice(_lines(completion), MAX_LINES):
-        short, pool = line if len(line) <= MAX_LENGTH else "", values(pools[-1])
+        short = line if len(line) <= MAX_LENGTH else ""
+        pool = values(pools[-1])
         if action := _TRY.fullmatch(short):
             # 1. Judge a try. If it is right, it leads to another pool
             op, (a, b, result) = action[2], map(number, action.group(1, 3, 4))
-            at, correct = _find(pool, a, b), holds(op, a, b, result)
+            at = _find(pool, a, b)
+            correct = holds(op, a, b, result)
             if asked := action[5]:
                 correct &= (number(asked),) == goal and (result == problem.target) == (
                     action[6] == "yes"
                 )
             key = (op, *(sorted((a, b)) if op in "+*" else (a, b)), pool)
-            right, before = bool(at and correct), tried.get(key)
+            right = bool(at and correct)
+            before = tried.get(key)
             lines.append(
                 Line("try", at is not None, correct, repeated=before or before == right, span=span)
             )
@@ -183,7 +192,9 @@ def replay(completion: str, problem: Problem) -> Trace:
             if at and right:
                 pools.append(_moved(pools[-1], *at, op, result))
                 solution = pools[-1][0][1] if values(pools[-1]) == goal else solution
-            claimed, returning, stated = 0 if right else claimed + 1, False, False
+            claimed = 0 if right else claimed + 1
+            returning = False
+            stated = False
         elif state := _STATE.fullmatch(short):
             # 2. Find the pool that a state names; after a backtrack it may be an earlier one
             depths = range(len(pools), 0, -1) if returning else [len(pools)]
@@ -191,13 +202,16 @@ def replay(completion: str, problem: Problem) -> Trace:
             lines.append(
                 Line("state", state_ok=depth > 0, repeated=stated and depth > 0, span=span)
             )
-            pools, returning = pools[: depth or None], False
+            pools = pools[: depth or None]
+            returning = False
             claimed, stated = (0, True) if depth else (claimed, stated)
         elif short == "backtrack":
             # 3. Leave the pool of the last try
             lines.append(Line("backtrack", state_ok=claimed > 0 or len(pools) > 1, span=span))
-            pools, claimed = pools if claimed else pools[:-1] or pools, max(claimed - 1, 0)
-            returning, stated = True, False
+            pools = pools if claimed else pools[:-1] or pools
+            claimed = max(claimed - 1, 0)
+            returning = True
+            stated = False
         else:
             lines.append(Line("other", span=span))
     return Trace(tuple(lines), values(pools[-1]) == goal, solution, frozenset(results))

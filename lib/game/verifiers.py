@@ -118,11 +118,14 @@ def verify_program(completion: str, problem: Problem) -> ProgramVerdict:
         return ProgramVerdict("unparseable", passed=1)
     except ExecutionError:
         return ProgramVerdict("unparseable", passed=2)
-    status, passed = "correct", 5
+    status = "correct"
+    passed = 5
     if sorted(leaves(result.expression)) != sorted(problem.nums):
-        status, passed = "wrong_numbers", 3
+        status = "wrong_numbers"
+        passed = 3
     elif result.value != problem.target:
-        status, passed = "wrong_value", 4
+        status = "wrong_value"
+        passed = 4
     return ProgramVerdict(status, result.expression, result.value, passed, result.assignments)
 
 
@@ -147,7 +150,9 @@ class TraceVerdict(Verdict):
 def verify_trace(completion: str, problem: Problem) -> TraceVerdict:
     """The verdict on a structured search trace: on each of its lines, on its answer, and on the
     link between them."""
-    verdict, trace, link = verify_answer(completion, problem), replay(completion, problem), "none"
+    verdict = verify_answer(completion, problem)
+    trace = replay(completion, problem)
+    link = "none"
     if verdict.status == "wrong_numbers" and verdict.expression is not None:
         signed = operands(verdict.expression)  # -40 may be a result, or the negative of 40
         used = Counter(n if n in trace.results else abs(n) for n in signed)
@@ -162,7 +167,8 @@ def verify_trace(completion: str, problem: Problem) -> TraceVerdict:
 
 
 def _outside(completion: str) -> int:
-    rest, at = [], 0
+    rest = []
+    at = 0
     for start, end in reasoning(completion):
         rest.append(completion[at:start])
         at = end

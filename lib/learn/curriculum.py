@@ -48,7 +48,9 @@ class Curriculum:
     def __init__(self, problems: Sequence[Problem], difficulty: np.ndarray, steps: int, seed: int):
         if self.count > len(problems):
             raise ValueError(f"{len(problems)} problems do not fill {self.count} buckets")
-        self.problems, self.steps, self.seed = problems, steps, seed
+        self.problems = problems
+        self.steps = steps
+        self.seed = seed
         self.state: list[float] = []  # what the curriculum has learned
         bucket = buckets(difficulty, self.count, seed)
         self.members = [np.flatnonzero(bucket == k) for k in range(self.count)]
@@ -229,11 +231,9 @@ class Frontier(Predicted):
         ]
 
     def draw(self, count: int, step: int) -> list[Problem]:
-        rng, candidates, quota = (
-            np.random.default_rng([self.seed, step]),
-            [],
-            count * self.candidates,
-        )
+        rng = np.random.default_rng([self.seed, step])
+        candidates = []
+        quota = count * self.candidates
         for _ in range(self.rounds):
             if len(candidates) < quota:
                 candidates += self.solvable(rng, 4 * quota)
@@ -249,7 +249,8 @@ class Frontier(Predicted):
         features = self.features(candidates)
         predicted = self.predict(features)
         nearest = np.argsort(abs(predicted - 0.5), kind="stable")[:count]
-        self.drawn, self.predicted = features[nearest], predicted[nearest]
+        self.drawn = features[nearest]
+        self.predicted = predicted[nearest]
         return [candidates[i] for i in nearest]
 
     def solvable(self, rng: np.random.Generator, count: int) -> list[Problem]:
@@ -260,7 +261,8 @@ class Frontier(Predicted):
         for length in rng.choice(self.lengths, count).tolist():
             nums = rng.integers(numbers.start, numbers.stop, length).tolist()
             candidates.append(Problem(tuple(nums), int(rng.integers(targets.start, targets.stop))))
-        held_out, counts = keys("evaluation"), count_all(candidates)
+        held_out = keys("evaluation")
+        counts = count_all(candidates)
         return [
             problem
             for problem, solutions in zip(candidates, counts, strict=True)

@@ -40,13 +40,16 @@ class Decoder:
     Under autocast, matrix products use autocast's type and everything else is float32."""
 
     def __init__(self, model, longest: int):
-        config, base = model.config, model.base_model
+        config = model.config
+        base = model.base_model
         device = model.device.type
-        self.model, self.eps = model, config.rms_norm_eps
+        self.model = model
+        self.eps = config.rms_norm_eps
         self.dtype = (
             torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else model.dtype
         )
-        self.heads, self.key_heads = config.num_attention_heads, config.num_key_value_heads
+        self.heads = config.num_attention_heads
+        self.key_heads = config.num_key_value_heads
         self.width = base.layers[0].self_attn.head_dim
         cos_sin = torch.stack(
             base.rotary_emb(
@@ -58,7 +61,8 @@ class Decoder:
         self.head = (model.get_output_embeddings().weight * base.norm.weight).to(self.dtype)
 
     def _joined(self, layer) -> list[torch.Tensor]:
-        attention, mlp = layer.self_attn, layer.mlp
+        attention = layer.self_attn
+        mlp = layer.mlp
         projections = attention.q_proj, attention.k_proj, attention.v_proj
         if any(
             part.bias is not None
@@ -133,7 +137,9 @@ class KVBatch:
         ]
         pieces[::2] = [decoder.side_by_side(keys) for keys in pieces[::2]]
         self.pieces = [torch.stack(pieces).to(decoder.dtype)]
-        self.rows, self.next, self.room = len(prompts), mask.sum(-1), 0
+        self.rows = len(prompts)
+        self.next = mask.sum(-1)
+        self.room = 0
         self.bias = (
             None
             if mask.all()
@@ -143,7 +149,8 @@ class KVBatch:
     def select(self, rows: torch.Tensor) -> None:
         """Continues with these rows, in this order; a row may occur any number of times."""
         self.pieces = [piece[:, rows] for piece in self.pieces]
-        self.next, self.bias = self.next[rows], None if self.bias is None else self.bias[rows]
+        self.next = self.next[rows]
+        self.bias = None if self.bias is None else self.bias[rows]
         self.rows = len(rows)
 
     def compact(self, stay: torch.Tensor) -> torch.Tensor:
@@ -151,7 +158,8 @@ class KVBatch:
         of each new row."""
         rows = stay.nonzero().squeeze(-1)
         order = torch.arange(len(rows), device=stay.device)
-        holes, fillers = (~stay[: len(rows)]).nonzero().squeeze(-1), rows[rows >= len(rows)]
+        holes = (~stay[: len(rows)]).nonzero().squeeze(-1)
+        fillers = rows[rows >= len(rows)]
         order[holes] = fillers
         for target, source in zip(holes.split(AT_A_TIME), fillers.split(AT_A_TIME), strict=True):
             for piece in self.pieces:
@@ -212,10 +220,8 @@ class GraphDecoder(Decoder):
 
     def __init__(self, model, longest: int):
         super().__init__(model, longest)
-        self.longest, self.pool = (
-            longest,
-            torch.cuda.graph_pool_handle() if model.device.type == "cuda" else None,
-        )
+        self.longest = longest
+        self.pool = torch.cuda.graph_pool_handle() if model.device.type == "cuda" else None
 
     def batch(self, prompts: list[list[int]]) -> "FixedBatch":
         return FixedBatch(self, prompts)
@@ -244,7 +250,8 @@ class FixedBatch(KVBatch):
 
     def __init__(self, decoder: GraphDecoder, prompts: list[list[int]]):
         super().__init__(decoder, prompts)
-        self.longest, self.graphs = decoder.longest, {}
+        self.longest = decoder.longest
+        self.graphs = {}
 
     def select(self, rows: torch.Tensor) -> None:
         (prompts,), self.rows, device = self.pieces, len(rows), rows.device
@@ -255,7 +262,8 @@ class FixedBatch(KVBatch):
             target[:, :, :columns] = source[rows]
         bias = torch.full((self.rows, self.longest), -torch.inf, device=device)
         bias[:, :columns] = 0.0 if self.bias is None else self.bias[rows]
-        self.next, self.bias = self.next[rows], bias
+        self.next = self.next[rows]
+        self.bias = bias
         self.column = torch.tensor([columns - 1], device=device)  # the last column that is filled
         self.tokens = torch.zeros(self.rows, dtype=torch.long, device=device)
 
@@ -307,7 +315,9 @@ class PlainBatch:
     """The same as `KVBatch`, with a cache of transformers."""
 
     def __init__(self, model, prompts: list[list[int]]):
-        self.model, self.cache, self.rows = model, None, len(prompts)
+        self.model = model
+        self.cache = None
+        self.rows = len(prompts)
         ids, mask = left_padded(prompts, model.device)
         self.seen = mask.long()
         self.logits = self.read(ids)
@@ -326,7 +336,8 @@ class PlainBatch:
     def select(self, rows: torch.Tensor) -> None:
         assert self.cache is not None  # the first pass has made it
         self.cache.batch_select_indices(rows)
-        self.seen, self.rows = self.seen[rows], len(rows)
+        self.seen = self.seen[rows]
+        self.rows = len(rows)
 
     def compact(self, stay: torch.Tensor) -> torch.Tensor:
         rows = stay.nonzero().squeeze(-1)
@@ -364,7 +375,8 @@ def misfit(model) -> str:
         "longrope",
     ):
         return "its rotations depend on the length"
-    ids, device = [[3, 1, 2], [2]], model.device.type
+    ids = [[3, 1, 2], [2]]
+    device = model.device.type
     next_tokens = torch.tensor([1, 4], device=model.device) % model.config.vocab_size
     with inference(model), in_own_type(model):
         plain = PlainDecoder(model, 4)

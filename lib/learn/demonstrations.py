@@ -50,7 +50,8 @@ def steps_of(expr: Expr) -> list[str] | None:
     """
     steps = []
     for node in operations(expr):
-        left, right = evaluate(node.left), evaluate(node.right)
+        left = evaluate(node.left)
+        right = evaluate(node.right)
         if (value := bounded(node.op, left, right)) is None:
             return None
         steps.append(f"{left} {node.op} {right} = {value}")
@@ -77,7 +78,8 @@ def combine(pool: Sequence[tuple[Number, Expr]], rng: random.Random) -> tuple[Nu
     0 to 999."""
     pool = list(pool)
     while (size := len(pool)) > 1:
-        i, j = rng.randrange(size), rng.randrange(size - 1)
+        i = rng.randrange(size)
+        j = rng.randrange(size - 1)
         # draws the same pair as rng.sample(range(size), 2), in a third of its time
         j = size - 1 if j == i else j
         op = "+-*/"[rng.randrange(4)]
@@ -154,7 +156,8 @@ def program_lines(expr: Expr, names: Iterator[str]) -> list[str]:
     >>> program_lines(parse("(44 + 19) + 35"), iter("abc"))
     ['a = 44 + 19', 'b = a + 35']
     """
-    lines, variables = [], {}
+    lines = []
+    variables = {}
     for node in operations(expr):
         left, right = (variables.get(id(side)) or render(side) for side in (node.left, node.right))
         variables[id(node)] = name = next(names)
@@ -170,7 +173,8 @@ def program_search(problem: Problem, rng: random.Random, failures: int, solved: 
     shows the arithmetic. The answer has no name of its own, because a policy would have to announce
     a solution before it has computed one. The names of each attempt begin at a."""
     attempts = draw_attempts(problem, rng, failures, solved)
-    compact, lines = rng.random() < COMPACT, []
+    compact = rng.random() < COMPACT
+    lines = []
     for attempt in attempts:
         names = iter(string.ascii_lowercase)
         if compact:
@@ -270,8 +274,10 @@ class TraceDesign:
         """The lines of a search that ends with `answer`: the `misses` fail from its first state,
         and one branch fails from each of `branches` of its last two states that have more than one
         number. If states are stated, no try is repeated."""
-        pool, path = full_pool(problem), operations(answer)
-        tried, candidates = actions(pool, path), range(max(len(path) - 2, 0), len(path))
+        pool = full_pool(problem)
+        path = operations(answer)
+        tried = actions(pool, path)
+        candidates = range(max(len(path) - 2, 0), len(path))
         positions = rng.sample(candidates, min(branches, len(candidates)))
         lines = [state_line(pool)]
         for i, node in enumerate(path):
@@ -360,10 +366,12 @@ def demonstrate(
         from datasets import Dataset
 
     write = replace(TRACES[design], checked=True) if checked else DEMONSTRATIONS[design]
-    rows, variants = [], getattr(write, "variants", 1)
+    rows = []
+    variants = getattr(write, "variants", 1)
     candidates = to_problems(exclude(problems))
     for index in range(len(candidates)):
-        rng, problem = random.Random(f"{seed}/{index}"), candidates[index // variants]
+        rng = random.Random(f"{seed}/{index}")
+        problem = candidates[index // variants]
         if not plain_solutions(problem):
             continue
         if prompt_style == "pick":

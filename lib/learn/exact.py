@@ -145,8 +145,10 @@ class _Packed:
     edges (token, next token); and the edges of each text, as (text, edge)."""
 
     def __init__(self, prompt: Sequence[int], texts: Sequence[tuple[int, ...]]):
-        self.tokens, self.before = list(prompt), list(range(-1, len(prompt) - 1))
-        self.texts, self.taken = len(texts), []
+        self.tokens = list(prompt)
+        self.before = list(range(-1, len(prompt) - 1))
+        self.texts = len(texts)
+        self.taken = []
         edges: dict[tuple[int, int], int] = {}
         nodes: dict[int, int] = {}  # edge -> the token to which it leads
         for text, ids in enumerate(texts):
@@ -174,7 +176,8 @@ class _Packed:
 
 def _read_packed(model, packed: list[_Packed]) -> list[torch.Tensor]:
     """log pi of the texts of each prompt, read as one batch."""
-    width, device = max(len(item.tokens) for item in packed), model.device
+    width = max(len(item.tokens) for item in packed)
+    device = model.device
     ids = [[*item.tokens, *[0] * (width - len(item.tokens))] for item in packed]
     mask = torch.from_numpy(np.stack([item.seen(width) for item in packed])).to(device)
     hidden = model.base_model(
@@ -282,10 +285,8 @@ def evaluate(model, tokenizer, problems: Sequence[Problem], together: int = 100)
         tree = open_tree(problems[start : start + together])
         with torch.inference_mode():
             chances = move_chances(model, tokenizer, tree)
-            problem_chances, chance_list = (
-                values(tree, chances)[tree.roots].tolist(),
-                chances.tolist(),
-            )
+            problem_chances = values(tree, chances)[tree.roots].tolist()
+            chance_list = chances.tolist()
         for i, (problem, chance) in enumerate(zip(tree.problems, problem_chances, strict=True)):
             shares = np.array([*solutions(tree, chance_list, i).values()]) / (chance or 1)
             used = (
@@ -333,10 +334,8 @@ def expected_weight(estimator: str, success: torch.Tensor, group_size: int) -> t
     problem is f(p) grad p. The mean of grad log pi is grad log p over won games and -grad p / (1 -
     p) over lost ones, and an advantage depends only on the number c of games won, so f is a sum
     over c with binomial probabilities."""
-    p, total = (
-        success.double().clamp(1e-15, 1 - 1e-15),
-        torch.zeros_like(success, dtype=torch.float64),
-    )
+    p = success.double().clamp(1e-15, 1 - 1e-15)
+    total = torch.zeros_like(success, dtype=torch.float64)
     for c in range(group_size + 1):
         advantages = ESTIMATORS[estimator](
             torch.tensor([[1.0] * c + [0.0] * (group_size - c)], dtype=torch.float64)
@@ -360,11 +359,13 @@ def play(
     action ends a game."""
     games = [Game([], False) for _ in range(len(problems) * n)]
     active = [(i, mdp.initial(problems[i // n])) for i in range(len(games))]
-    sampling, draws = Sampling(max_tokens=32), n
+    sampling = Sampling(max_tokens=32)
+    draws = n
     while active:
         # all games of a problem begin in one state
         texts = [mdp.render_state(state) for _, state in active[::draws]]
-        prompts, eos = tokenizer(texts).input_ids, tokenizer.eos_token_id
+        prompts = tokenizer(texts).input_ids
+        eos = tokenizer.eos_token_id
         out = generate_shared(model, prompts, draws, sampling, eos, generator)
         next_active = []
         for (i, state), ids, finish in zip(active, out.ids, out.finish, strict=True):
@@ -377,7 +378,8 @@ def play(
                 games[i] = games[i]._replace(won=successor.nums == (successor.target,))
             else:
                 next_active.append((i, successor))
-        active, draws = next_active, 1
+        active = next_active
+        draws = 1
     return [games[i : i + n] for i in range(0, len(games), n)]
 
 

@@ -51,7 +51,8 @@ def sample_token(logits: torch.Tensor, sampling: Sampling, uniform: torch.Tensor
     if sampling.top_p < 1:  # if one token alone reaches top_p, the row need not be sorted
         largest, result = logits.softmax(-1).max(-1)
         rows = (largest < sampling.top_p).nonzero().squeeze(-1)
-        logits, uniform = logits[rows], uniform[rows]
+        logits = logits[rows]
+        uniform = uniform[rows]
     tokens = None
     if sampling.top_k or sampling.top_p < 1:
         logits, tokens = logits.topk(
@@ -80,7 +81,9 @@ class _Draws:
     def __init__(
         self, rows: int, sampling: Sampling, eos_id: int, device, generator: torch.Generator | None
     ):
-        self.sampling, self.eos_id, longest = sampling, eos_id, sampling.max_tokens
+        self.sampling = sampling
+        self.eos_id = eos_id
+        longest = sampling.max_tokens
         source = generator.device if generator else device
         self.uniform = torch.rand(rows, longest, generator=generator, device=source).to(device)
         # so that rounding cannot lift a number up to the total probability
@@ -135,7 +138,8 @@ def generate(
     """Draws `n` completions of each prompt (a list of token ids), for as many prompts at once as
     fit in memory, or on a CPU up to AT_ONCE completions at once. On a GPU they are drawn in
     bfloat16, whatever autocast the caller is in."""
-    device, longest = model.device, max(map(len, prompts), default=0) + sampling.max_tokens
+    device = model.device
+    longest = max(map(len, prompts), default=0) + sampling.max_tokens
     draws = _Draws(len(prompts) * n, sampling, eos_id, device, generator)
     capacity = max_rows(model, AT_ONCE if device.type == "cpu" else len(prompts) * n, longest)
     at_once = max(capacity // n, 1)  # prompts
@@ -162,7 +166,8 @@ def _draw_all(decoder, prompts: list[list[int]], first: int, n: int, draws: _Dra
         # 3. Rows that have ended are removed
         if not stay.all():
             order = batch.compact(stay)
-            active, token = active[order], token[order]
+            active = active[order]
+            token = token[order]
         # 4. The remaining rows read their tokens
         if len(active):
             logits = decoder(token, batch)
@@ -179,7 +184,8 @@ def generate_shared(
     """Like `generate`, but all prompts begin at once, and the completions of a prompt share one row
     as long as their tokens are the same, which is faster for many short completions. Each is still
     drawn on its own."""
-    device, vocab_size = model.device, model.config.vocab_size
+    device = model.device
+    vocab_size = model.config.vocab_size
     draws = _Draws(len(prompts) * n, sampling, eos_id, device, generator)
     active = torch.arange(len(prompts) * n, device=device)
     with inference(model), training_type(device):
@@ -190,12 +196,15 @@ def generate_shared(
         while len(active):
             # 1. Draw a token for each completion from its row's logits
             token, stay = draws.extend(active, logits[row])
-            active, row, token = active[stay], row[stay], token[stay]
+            active = active[stay]
+            row = row[stay]
+            token = token[stay]
             if not len(active):
                 break
             # 2. Split a row into one row for each different token that was drawn from it
             branches, row = torch.unique(row * vocab_size + token, return_inverse=True)
-            parents, token = branches // vocab_size, branches % vocab_size
+            parents = branches // vocab_size
+            token = branches % vocab_size
             if (
                 len(parents) != batch.rows
                 or (parents != torch.arange(len(parents), device=device)).any()
@@ -319,7 +328,8 @@ def generate_vllm(
     #    names the remedy
     if model not in _engines:
         _engines[model] = vllm_engine(model)
-    engine, truncated = _engines[model], bool(sampling.top_k or sampling.top_p < 1)
+    engine = _engines[model]
+    truncated = bool(sampling.top_k or sampling.top_p < 1)
     at_temperature = sampling.temperature not in (0, 1) and not truncated
     requests = [{"prompt_token_ids": prompt} for prompt in prompts for _ in range(n)]
     parameters = _vllm_parameters(sampling, eos_id, len(requests), generator)
@@ -357,7 +367,8 @@ ENGINES = {"transformers": generate, "vllm": generate_vllm}
 def _counted(out: Rollouts, n: int, merged: bool) -> dict[int, int]:
     """The completions that become rows, by their index, and how often each was drawn for its
     problem: all of them, or if `merged` the first of those that are equal."""
-    keys, first = [(i // n, tuple(ids)) for i, ids in enumerate(out.ids)], {}
+    keys = [(i // n, tuple(ids)) for i, ids in enumerate(out.ids)]
+    first = {}
     count = Counter(keys)
     return {
         i: count[key] for i, key in enumerate(keys) if not merged or first.setdefault(key, i) == i

@@ -130,7 +130,8 @@ def max_rows(model, rows: int, length: int) -> int:
 
     It needs a copy of the weights, and for each row keys and values of all columns and four rows of
     logits in float32, or on a GPU seven, since each recorded graph keeps its own."""
-    config, size = model.config, 2 if torch.cuda.is_available() else 4
+    config = model.config
+    size = 2 if torch.cuda.is_available() else 4
     columns = -(-length // 32) * 32
     logits = 7 if torch.cuda.is_available() else 4
     row = (
@@ -210,7 +211,8 @@ def without_end(tokenizer) -> PreTrainedTokenizerFast:
     """The tokenizer, changed if it adds the end token to every text: a prompt would end with it,
     and a completion would have two. Tokens that it puts in front stay. Raises ValueError if it
     cannot be changed."""
-    ids, bare = tokenizer("1").input_ids, tokenizer("1", add_special_tokens=False).input_ids
+    ids = tokenizer("1").input_ids
+    bare = tokenizer("1", add_special_tokens=False).input_ids
     if ids[-1:] != [tokenizer.eos_token_id]:
         return tokenizer
     wanted = ids[:-1]
@@ -329,7 +331,8 @@ def mix_policies(start: str | Path, end: str | Path, alpha: float):
     `end` was trained from `start`: WiSE-FT (arXiv 2109.01903), for reasoning (arXiv 2504.10478).
     Raises ValueError if the policies have different shapes or tokenizers."""
     (model, tokenizer), (end_model, end_tokenizer) = load_policy(start), load_policy(end)
-    start_weights, end_weights = model.state_dict(), end_model.state_dict()
+    start_weights = model.state_dict()
+    end_weights = end_model.state_dict()
     shapes = [
         {name: weights.shape for name, weights in state.items()}
         for state in (start_weights, end_weights)

@@ -64,8 +64,10 @@ class PreferenceTrainer(Resumable, DPOTrainer):
         eval_problems,
         prompt_style,
     ):
-        self.settings, self.prompt_style = settings, prompt_style
-        self.eval_problems, self.eval_rewards = eval_problems, {}
+        self.settings = settings
+        self.prompt_style = prompt_style
+        self.eval_problems = eval_problems
+        self.eval_rewards = {}
         texts = zip(rows["prompt"], rows["chosen"], rows["rejected"], strict=True)
         length = (
             max(

@@ -72,17 +72,13 @@ class RLOOTrainer(Resumable):
         token_weights: TokenWeights | None = None,
         curriculum: Curriculum | None = None,
     ):
-        self.settings, self.reward, self.curriculum, self.token_weights = (
-            settings,
-            reward,
-            curriculum,
-            token_weights,
-        )
-        self.prompt_style, self.eval_problems, self.eval_rewards = (
-            prompt_style,
-            eval_problems,
-            eval_rewards or {},
-        )
+        self.settings = settings
+        self.reward = reward
+        self.curriculum = curriculum
+        self.token_weights = token_weights
+        self.prompt_style = prompt_style
+        self.eval_problems = eval_problems
+        self.eval_rewards = eval_rewards or {}
         self.reference = (
             copy.deepcopy(model).eval().requires_grad_(False) if settings.kl_coef else None
         )
@@ -113,10 +109,8 @@ class RLOOTrainer(Resumable):
     def training_step(self, model, inputs: list[dict], num_items_in_batch=None) -> torch.Tensor:
         """Computes the gradient of an update on the problems `inputs`, and returns the loss.
         Trainer then clips the gradient, takes a step of AdamW, and calls `log`."""
-        self._seconds, self._scored = (
-            {"seconds_generation": 0.0, "seconds_reward": 0.0},
-            time.perf_counter(),
-        )
+        self._seconds = {"seconds_generation": 0.0, "seconds_reward": 0.0}
+        self._scored = time.perf_counter()
         # else on the last rollouts once more
         if self.state.global_step % self.settings.num_iterations == 0:
             # 1. Take the next problems of the run's order, or those that the curriculum draws
@@ -133,7 +127,9 @@ class RLOOTrainer(Resumable):
     def _rollouts(self, batch: list[Problem]) -> None:
         """Samples a group of rollouts per problem, scores it, and arranges all rollouts for the
         gradient."""
-        settings, k, start = self.settings, self.settings.group_size, time.perf_counter()
+        settings = self.settings
+        k = self.settings.group_size
+        start = time.perf_counter()
         # 2. Sample
         prompts, out = self._draw(batch)
         sampling_end = time.perf_counter()
@@ -185,7 +181,8 @@ class RLOOTrainer(Resumable):
         prompt (B,), an index of `_prompts`; ids, the tokens that are read; and labels, the
         completion, both (B, T). All are padded on the right, and column t belongs to the prediction
         of the completion's token t."""
-        k, device = self.settings.group_size, self.model.device
+        k = self.settings.group_size
+        device = self.model.device
         # 5. Read each prompt once for its whole group. Its last token is read with each completion,
         #    because it predicts the completion's first token
         self._prompts = {"ids": self._padded(ids[:-1] for ids in prompts)}
@@ -238,7 +235,8 @@ class RLOOTrainer(Resumable):
             leaf.requires_grad_()
         # 6b. log pi, loss and gradient of each micro-batch; their metrics add up to those of the
         # update
-        self._row, total = dict(self._sampled), torch.zeros((), device=model.device)
+        self._row = dict(self._sampled)
+        total = torch.zeros((), device=model.device)
         for batch in self._micro_batches:
             logps, entropies = self._logps(model, leaves, batch)
             terms = {
@@ -276,7 +274,8 @@ class RLOOTrainer(Resumable):
     def _draw(self, batch: list[Problem]) -> tuple[list[list[int]], Rollouts]:
         """The prompts of the problems as token ids, and a group of rollouts for each. The step
         alone sets the seed, so a resumed run draws what an uninterrupted one would have drawn."""
-        settings, tokenizer = self.settings, self.processing_class
+        settings = self.settings
+        tokenizer = self.processing_class
         prompts = [
             tokenizer(render_prompt(p.nums, p.target, self.prompt_style)).input_ids for p in batch
         ]
@@ -291,11 +290,10 @@ class RLOOTrainer(Resumable):
         and a random share of the others, drawn from [seed, step]. Also how many rollouts each of
         these represents in entropy and metrics, and how many in KL (if 0, the reference does not
         read it), so that weighted sums are unbiased."""
-        settings, rng = (
-            self.settings,
-            np.random.default_rng([self.settings.seed, self.state.global_step]),
-        )
-        live, idle = np.flatnonzero(advantages), rng.permutation(np.flatnonzero(advantages == 0))
+        settings = self.settings
+        rng = np.random.default_rng([self.settings.seed, self.state.global_step])
+        live = np.flatnonzero(advantages)
+        idle = rng.permutation(np.flatnonzero(advantages == 0))
         idle = idle[: math.ceil(settings.idle_share * len(idle))]
         weights = np.ones(len(advantages))
         weights[idle] = (len(advantages) - len(live)) / max(len(idle), 1)
@@ -314,7 +312,8 @@ class RLOOTrainer(Resumable):
     def _read_prompts(self, model, selection: slice = slice(None)) -> list[torch.Tensor]:
         """The keys and values of every layer for the update's prompts without their last tokens,
         each of shape (prompts, heads, P, width)."""
-        ids, attention = self._prompts["ids"][selection], self._prompts["attention"][selection]
+        ids = self._prompts["ids"][selection]
+        attention = self._prompts["attention"][selection]
         with self.accelerator.autocast():
             cache = model.base_model(ids, attention_mask=attention, use_cache=True)
         return [
@@ -325,7 +324,8 @@ class RLOOTrainer(Resumable):
         """log pi of completions, and their entropies unless the model is the reference, both (B,
         T). `prompt_kv`: the keys and values of all prompts."""
         cache = [part[rows["prompt"]] for part in prompt_kv]
-        prompt_mask, mask = self._prompts["attention"][rows["prompt"]], rows["mask"].long()
+        prompt_mask = self._prompts["attention"][rows["prompt"]]
+        mask = rows["mask"].long()
         with self.accelerator.autocast():
             out = model(
                 rows["ids"],
@@ -341,7 +341,8 @@ class RLOOTrainer(Resumable):
     def _reference_logps(self, ref_kv: list[torch.Tensor], batch: dict) -> torch.Tensor:
         """ref_logps (B, T): log pi of the frozen reference for rows whose weight in KL is not 0,
         and 0 for others."""
-        result, selected = torch.zeros_like(batch["sampler_logps"]), batch["ref_weights"] > 0
+        result = torch.zeros_like(batch["sampler_logps"])
+        selected = batch["ref_weights"] > 0
         if selected.any():
             longest = int(batch["mask"][selected].sum(-1).max())
             rows = {name: batch[name][selected, :longest] for name in ("ids", "labels", "mask")}

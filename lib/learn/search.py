@@ -52,7 +52,8 @@ def sample_tags(
     """`n` action tags in each state: (text, log-probability, tokens), including the end token, at
     temperature 1 and without top-k or top-p. A tag that is cut at the length cap gets an empty
     text, so that it is no action."""
-    tags, eos = [], tokenizer.eos_token_id
+    tags = []
+    eos = tokenizer.eos_token_id
     longest = max(
         (len(tokenizer(mdp.render_state(state)).input_ids) for state in states[:1]), default=0
     )
@@ -124,7 +125,8 @@ def search(
             mdp.q_values, kind=settings.rerank, alpha=settings.alpha, beta=settings.beta
         )
     games: list[list[Path]] = [[] for _ in problems]
-    tallies, unsolved = [Counter() for _ in problems], list(range(len(problems)))
+    tallies = [Counter() for _ in problems]
+    unsolved = list(range(len(problems)))
     for beams, samples in settings.budgets:
         budget = replace(settings, beams=beams, samples=samples)
         results = _search(
@@ -164,7 +166,8 @@ def _search(
                 if isinstance(move, str):
                     tallies[i][move] += times
                     continue
-                successor, total = mdp.step(path.state, move), path.logprob + logprob
+                successor = mdp.step(path.state, move)
+                total = path.logprob + logprob
                 if (
                     successor.key not in candidates[i]
                     or total > candidates[i][successor.key].logprob

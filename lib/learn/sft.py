@@ -35,7 +35,9 @@ def batches_by_length(lengths: np.ndarray, batch_size: int, epochs: int, seed: i
     """An order of rows with random batches of `batch_size` rows of similar lengths. Each epoch is a
     random permutation, sorted by length within pools of 32 batches. Rows that do not fill a last
     batch are left out."""
-    rng, batches, pool = np.random.default_rng(seed), [], 32 * batch_size
+    rng = np.random.default_rng(seed)
+    batches = []
+    pool = 32 * batch_size
     for _ in range(epochs):
         permutation = rng.permutation(len(lengths))[: len(lengths) // batch_size * batch_size]
         for start in range(0, len(permutation), pool):

@@ -122,7 +122,8 @@ class Resumable(transformers.Trainer):
         """eval_accuracy, the mean of each of `eval_rewards`, and eval_entropy, the mean of -log pi
         over tokens in nats, from one completion per problem of `eval_problems`, at temperature 1
         and with a fixed seed."""
-        sampling, rows = Sampling(max_tokens=self.settings.max_tokens), self.eval_problems
+        sampling = Sampling(max_tokens=self.settings.max_tokens)
+        rows = self.eval_problems
         # preference training has no such setting
         engine = getattr(self.settings, "engine", "transformers")
         table = sample(
@@ -148,10 +149,8 @@ class Resumable(transformers.Trainer):
     ) -> None:
         """Prints how much memory training needs. Raises MemoryError with the remedy, or else a
         smaller model, if the machine, without the share `taken` of its memory, has less."""
-        needed, room = (
-            training_memory(self.model, rows, length, reference),
-            (1 - taken) * machine_memory(),
-        )
+        needed = training_memory(self.model, rows, length, reference)
+        room = (1 - taken) * machine_memory()
         estimate = (
             f"{needed / 2**30:.1f} GiB at the peak, for {rows} texts of {length} tokens at a time"
         )
@@ -165,7 +164,9 @@ class Resumable(transformers.Trainer):
     def fit(self, folder: Path, steps: int, what: str, shown: tuple[str, ...]) -> None:
         """Trains, from the newest complete checkpoint if there is one, and saves the policy.
         `shown`: the columns in the progress line."""
-        self.folder, self.shown, self.began = folder, list(shown), time.monotonic()
+        self.folder = folder
+        self.shown = list(shown)
+        self.began = time.monotonic()
         checkpoint = latest_checkpoint(folder / "trainer")
         done = _step(checkpoint) if checkpoint else 0
         if checkpoint:

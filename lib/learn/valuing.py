@@ -33,7 +33,9 @@ def played(
 
     A game continues with one of the different actions drawn, or with one more at random, until two
     numbers are left."""
-    met, tags, level = [], [], [(i, mdp.initial(problem)) for i, problem in enumerate(problems)]
+    met = []
+    tags = []
+    level = [(i, mdp.initial(problem)) for i, problem in enumerate(problems)]
     groups = levels(problems)
     while level:
         level_tags = draw([state for _, state in level])
@@ -55,7 +57,8 @@ def tried(
 
     One row per action: state, problem, group, prompt, action, drawn (how often), solver (whether it
     is the solver's), and binary, its exact value Q_bin."""
-    rows, successors = [], []
+    rows = []
+    successors = []
     for i, ((problem, group, state, solution), state_tags) in enumerate(
         zip(met, tags, strict=True)
     ):
@@ -98,7 +101,8 @@ def summary(actions: pd.DataFrame, tags: Sequence[Tags]) -> dict[str, float]:
     """How good the policy is that drew the tags: states; actions sampled; their tokens; rejected,
     the share that does not name a legal action; and the share of the other actions that keeps a
     solution open."""
-    sampled, legal = sum(map(len, tags)), int(actions["drawn"].sum())
+    sampled = sum(map(len, tags))
+    legal = int(actions["drawn"].sum())
     return {
         "step": 0,
         "states": len(tags),

@@ -63,10 +63,8 @@ def plan(profile: str, groups: Groups, cores: Cores = CORES) -> None:
     """Show what `make` would do: the runs, their states, and the time, estimated from recorded
     runs. Starts nothing."""
     names = " ".join(groups).split()  # one argument may hold several names
-    plan, parts = (
-        project.plan(profile, *names),
-        {name: project.plan(profile, name).specs for name in names},
-    )
+    plan = project.plan(profile, *names)
+    parts = {name: project.plan(profile, name).specs for name in names}
     seconds = expected(project, profile, [plan.specs[run] for run in plan.waiting])
     show_plan(project, plan, seconds, cores, parts if len(names) > 1 else None)
 
@@ -92,9 +90,12 @@ def run(profile: str, run: str, published: bool = False) -> None:
 def status(profile: Annotated[str, Argument()] = "cpu", groups: Some = None) -> None:
     """Print a line for each run of these groups (or each run that was begun), then the number in
     each state by kind."""
-    cpu, states, counts = processor(), {}, {}
+    cpu = processor()
+    states = {}
+    counts = {}
     for spec in project.asked(profile, groups or ["*/*/*"]):
-        run_state, times = state(spec, states), ""
+        run_state = state(spec, states)
+        times = ""
         count = counts.setdefault(spec.name.partition("/")[0], Counter())
         count["to be made again" if " " in run_state else run_state] += 1
         count["published"] += spec.published
@@ -260,10 +261,8 @@ def publish(profile: str, groups: Groups) -> None:
             raise RunError(
                 f"{spec.name} lies in data/reference already: COUNTDOWN_RUNS must be another folder"
             )
-        record, temporary = (
-            read_record(spec.folder),
-            spec.reference.with_name(f".{spec.reference.name}"),
-        )
+        record = read_record(spec.folder)
+        temporary = spec.reference.with_name(f".{spec.reference.name}")
         old = temporary.with_name(f"{temporary.name}.old")
         shutil.rmtree(temporary, ignore_errors=True)
         temporary.mkdir(parents=True)

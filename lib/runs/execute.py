@@ -55,7 +55,8 @@ def execute(project: Project, spec: Spec) -> None:
     """Make one run in its folder. An unfinished run of the same spec is resumed; results of another
     spec are set aside. Raises RunError if the run fails, with the cell and the log."""
     # 1. Find the parents, and lock the folder and a GPU
-    parents, folder = finished_parents(project, spec), spec.folder
+    parents = finished_parents(project, spec)
+    folder = spec.folder
     folder.mkdir(parents=True, exist_ok=True)
     with locked(folder, spec.name), nullcontext() if spec.study else gpu() as device:
         if not project.published and spec.state == "done":
@@ -69,12 +70,14 @@ def execute(project: Project, spec: Spec) -> None:
         # 3. Execute the notebook
         start = time.monotonic()
         run_notebook(project, spec, description["parameters"], device)
-        seconds, usage = time.monotonic() - start, resource.getrusage(resource.RUSAGE_CHILDREN)
+        seconds = time.monotonic() - start
+        usage = resource.getrusage(resource.RUSAGE_CHILDREN)
         # saved states for resuming: gigabytes, no longer needed
         shutil.rmtree(folder / "trainer", ignore_errors=True)
         # 4. Record what was made, by what, and in what time
         stretches[-1] |= executed(folder, project.notebook(spec.notebook)[1])
-        artifacts, elapsed = folder / "artifacts.txt", earlier_seconds + seconds
+        artifacts = folder / "artifacts.txt"
+        elapsed = earlier_seconds + seconds
         hub = re.findall(
             r"(?:base model|hub set): (\S+@\w+)", (folder / "log.txt").read_text(errors="replace")
         )
@@ -117,7 +120,9 @@ def described(path: Path) -> dict[str, Any]:
 def finished_parents(project: Project, spec: Spec) -> dict[str, Spec]:
     """The parents that are finished. Raises RunError if one is not; a study needs only one of its
     parents."""
-    finished, states, command = {}, {}, f"python -m lib.runs make {spec.profile}"
+    finished = {}
+    states = {}
+    command = f"python -m lib.runs make {spec.profile}"
     for name, parent in spec.parents.items():
         parent_state = (
             "done" if project.published and read_record(parent.folder) else state(parent, states)
@@ -175,7 +180,8 @@ def prepare(
         read_spec(folder),
         f"{began['run']}/{began['seed']}",
     )
-    files, earlier_seconds = content(folder), 0.0
+    files = content(folder)
+    earlier_seconds = 0.0
     results = [path for path in files if path.name not in OURS - {"run.json"}]
     is_foreign = old_spec is None or (
         old_spec and any(old_spec.get(key) != began[key] for key in ("profile", "run", "seed"))
@@ -248,7 +254,8 @@ def run_notebook(project: Project, spec: Spec, parameters: dict, device: str | N
     with another kernel. Raises RunError if a cell fails, the kernel dies, or a cell was never
     executed."""
     # 1. Execute the notebook, and say in which cell it failed
-    output_path, identity = spec.folder / "notebook.ipynb", spec.folder.stat()
+    output_path = spec.folder / "notebook.ipynb"
+    identity = spec.folder.stat()
     # named after the run's folder, which is locked: what is there was left by a runner that was
     # killed
     kernel_dir = f"/tmp/run-{os.getuid()}-{identity.st_dev:x}-{identity.st_ino:x}"

@@ -194,10 +194,8 @@ def begin(folder: Path, given: Mapping[str, Any], executed: dict[str, str]) -> b
     spec = json.loads(
         json.dumps({"parameters": parameters, "inputs": hashes, "executed": executed})
     )
-    old_spec, files = (
-        read_spec(folder),
-        [path for path in content(folder) if path.suffix != ".ipynb"],
-    )
+    old_spec = read_spec(folder)
+    files = [path for path in content(folder) if path.suffix != ".ipynb"]
     if files and old_spec is None:
         if folder == PROBLEMS and "train_5num_rows" in parameters:
             return False
@@ -206,7 +204,8 @@ def begin(folder: Path, given: Mapping[str, Any], executed: dict[str, str]) -> b
             f"{shown(files[0])} was not made by a run, and this run would write beside it: {remedy}"
         )
     begun = {"parameters": {}, "inputs": {}} | (old_spec or {})
-    then, now = begun["parameters"], spec["parameters"]
+    then = begun["parameters"]
+    now = spec["parameters"]
     differences = [
         name
         for name in then | now

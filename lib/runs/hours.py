@@ -22,7 +22,9 @@ RATES = {"paper": (21_232, 34_191), "gpu24": (8_502, 4_986), "gpu8": (6_802, 3_9
 POLICY = {"paper": 2.0, "gpu24": 2.0, "gpu8": 0.54}  # GB of one policy in float32
 # size of the two saved states for resuming, in policies; a finished run does not keep them
 STATES = 6
-ACTION, MOVES = 32, 3  # at most: tokens of an action's tag, and actions of a game
+# at most: tokens of an action's tag, and actions of a game
+ACTION = 32
+MOVES = 3
 DEMONSTRATION = 500  # tokens of a hub demonstration with its prompt
 PROBLEMS = {
     "heldout_1000": 1000,
@@ -42,7 +44,9 @@ def expected(project: Project, profile: str, specs: Sequence[Spec]) -> dict[str,
     most parameters, in common, in proportion to the steps; or else they are a bound. A run of which
     nothing is known has no entry. Published studies of other profiles count as well, since a study
     takes equally long in every profile."""
-    records, seconds, reference = {}, {}, project.root / "data/reference"
+    records = {}
+    seconds = {}
+    reference = project.root / "data/reference"
     places = (
         (reference, "*/study/*/*/"),
         (reference / profile, "*/*/*/"),
@@ -83,7 +87,9 @@ def took(record: dict) -> float:
 def measured(spec: Spec) -> float | None:
     """The seconds that a run takes at most on an H100. None if its profile or its notebook was not
     measured."""
-    params, sampled_tokens, trained_tokens = spec.params, 0, 0
+    params = spec.params
+    sampled_tokens = 0
+    trained_tokens = 0
     cap = params.get("max_tokens", 1024)
     match spec.notebook:
         case "10_train_sft":
@@ -146,7 +152,8 @@ def time_left(plan: Plan, runs: Iterable[str], seconds: dict[str, float], cores:
     """Estimated seconds until all `runs` are made, given with parents before children: the longest
     chain of runs that wait for each other, or all work divided by the number of cores, whichever is
     more."""
-    work, ends = 0.0, {}
+    work = 0.0
+    ends = {}
     for run in runs:
         spec = plan.specs[run]
         work += seconds.get(run, 0) * spec.declaration.threads
@@ -166,10 +173,8 @@ def show_plan(
     """Print which runs are to be made, how long that takes, and how many of the finished runs were
     made by code that computes something else now. parts: the runs of each group that was asked for,
     by the name of the group."""
-    finished, waiting = (
-        plan.specs.keys() - plan.waiting.keys(),
-        [plan.specs[run] for run in plan.waiting],
-    )
+    finished = plan.specs.keys() - plan.waiting.keys()
+    waiting = [plan.specs[run] for run in plan.waiting]
     print(f"{len(plan.specs)} runs, {len(finished)} of them finished")
     if outdated := sum(bool(other_code(project, plan.specs[run])) for run in finished):
         print(

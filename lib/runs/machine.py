@@ -114,7 +114,8 @@ def gpu() -> Iterator[str | None]:
     # no link is followed, and no file is emptied
     flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
     with ExitStack() as stack:
-        locks, device = {}, None
+        locks = {}
+        device = None
         for name in gpus():  # the names of old MIG devices hold slashes
             locks[name] = os.open(f"{prefix}-{name.replace('/', '-')}", flags, 0o600)
             stack.callback(os.close, locks[name])

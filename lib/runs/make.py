@@ -113,7 +113,9 @@ def snakemake(
         preexec_fn=partial(die_with_parent, os.getpid()),
     )
     # 2. Repeat what it says about runs, with the time left
-    lines, pending, is_local = [], dict.fromkeys(plan.waiting), "--cores" in options
+    lines = []
+    pending = dict.fromkeys(plan.waiting)
+    is_local = "--cores" in options
     try:
         for line in map(str.rstrip, process.stdout or ()):
             lines.append(line)
@@ -169,7 +171,9 @@ def draw(project: Project, profile: str, names: list[str], cores: int) -> None:
     to figures/. `project` must be one that is `published`. Raises RunError that names the studies
     that failed."""
     project.check()
-    specs, drawn, failed = project.specs(profile), [], []
+    specs = project.specs(profile)
+    drawn = []
+    failed = []
     requested = [spec for spec in project.asked(profile, names) if spec.study]
     studies = {
         run.name for spec in requested for run in (spec, *spec.parents.values()) if run.study
@@ -204,9 +208,11 @@ def report(project: Project, profile: str) -> Path:
 
     studies = []
     for spec in [spec for spec in project.specs(profile).values() if spec.study]:
-        folder, source = project.runs / "reference" / profile / spec.name, "data/reference"
+        folder = project.runs / "reference" / profile / spec.name
+        source = "data/reference"
         if spec.state == "done":
-            folder, source = spec.folder, "local runs"
+            folder = spec.folder
+            source = "local runs"
         elif not (spec.published and (folder / "run.json").exists()):
             continue
         page = f"{profile}-{spec.name}.html".replace("/", "-")

@@ -37,10 +37,8 @@ def entry(path: str) -> Any:
     the notebook's default and "" for no curriculum are accepted without a look at the table."""
 
     def known(value: str, info: ValidationInfo) -> str:
-        files, file = (
-            table("game.problem.FILES"),
-            value.rpartition(":")[0] if ".py:" in value else value,
-        )
+        files = table("game.problem.FILES")
+        file = value.rpartition(":")[0] if ".py:" in value else value
         exempt = (info.context or {}).get(info.field_name) == value or own(value)
         exempt = exempt or (info.field_name == "curriculum" and not value)
         exempt = exempt or (
@@ -155,7 +153,8 @@ def try_out(given: Mapping[str, Any]) -> None:
     """Scores a few completions by the reward that these parameters name, which executes a file of
     the user's own. Raises ValueError for any error in it, and if its advantage is not defined for
     what it gives."""
-    name, advantage = given["reward"], given.get("advantage")
+    name = given["reward"]
+    advantage = given.get("advantage")
     lowest = table("rewards.lowest")(name, given.get("reward_options") or {})
     if advantage == "max_rl" and lowest < 0:
         reason = f"no reward may be below 0, and {name!r} gives {lowest:.3g} to a completion with a fault"
@@ -177,11 +176,9 @@ def misfits(given: Mapping[str, Any]) -> Iterator[str]:
     problem_set, eval_problems, source = (
         given.get(name) for name in ("problem_set", "eval_problems", "source")
     )
-    style, reward, value = (
-        given.get("prompt_style", "free"),
-        given.get("reward", ""),
-        given.get("value", ""),
-    )
+    style = given.get("prompt_style", "free")
+    reward = given.get("reward", "")
+    value = given.get("value", "")
     if given.get("curriculum") == "mixed" and not given.get("probes", "some"):
         yield "curriculum is 'mixed': it needs a run of probes, which says how often problems are failed"
     for name in ("probes", "curriculum_options"):
@@ -224,7 +221,8 @@ def misfits(given: Mapping[str, Any]) -> Iterator[str]:
 
 def demonstrated(given: Mapping[str, Any], style: str) -> Iterator[str]:
     """Reasons of this kind about what SFT imitates."""
-    demonstrations, five = given["demonstrations"], given.get("five_numbers", 0)
+    demonstrations = given["demonstrations"]
+    five = given.get("five_numbers", 0)
     if five > demonstrations:
         yield f"five_numbers is {five}: it is a part of the {demonstrations} demonstrations"
     problem_set = given.get("problem_set", "3to4")
@@ -234,7 +232,8 @@ def demonstrated(given: Mapping[str, Any], style: str) -> Iterator[str]:
     }.items():
         if count > (there := rows(f"{name}/train")):
             yield f"demonstrations and eval_demonstrations need {count} problems of {name}, which has {there}"
-    design, traces = given.get("design", "free"), table("learn.demonstrations.TRACES")
+    design = given.get("design", "free")
+    traces = table("learn.demonstrations.TRACES")
     if given.get("source") == "hub" or style in ("pick", "value"):
         return  # nothing is written by a design
     if given.get("give_up") and design in traces and not traces[design].restarts:

@@ -105,7 +105,8 @@ class Project:
     data/runs/reference."""
 
     def __init__(self, root: Path = ROOT, published: bool = False):
-        self.root, self.published = Path(root), published
+        self.root = Path(root)
+        self.published = published
         self.runs = RUNS if self.root == ROOT else self.root / "data/runs"
 
     @cached_property
@@ -164,7 +165,8 @@ class Project:
         """All runs of a profile, or only those with these full names and what they need; parents
         first. Raises DeclarationError for a run that cannot be resolved and for a name that the
         profile does not have."""
-        runs, specs = self.declared(profile), {}
+        runs = self.declared(profile)
+        specs = {}
         for name in names:
             known(name, runs, f"run of profile {profile}")
         wanted = {*(names or runs)}
@@ -183,7 +185,8 @@ class Project:
         profiles only (`only`) and those that this profile is without are left out, and so are runs
         that depend on them."""
         known(profile, self.declarations.profiles, "profile")
-        runs, declared = self.of_profile(profile), {}
+        runs = self.of_profile(profile)
+        declared = {}
         without = self.declarations.profiles[profile].without
         without = select(without, runs, f"{YAML}: profiles.{profile}.without", seeds=True)
         try:
@@ -203,11 +206,9 @@ class Project:
     def of_profile(self, profile: str) -> dict[str, Declaration]:
         """All declarations, updated with what the profile sets for single runs, which can be other
         parents too."""
-        settings, runs, location = (
-            self.declarations.profiles[profile],
-            self.expanded(),
-            f"{YAML}: profiles.{profile}",
-        )
+        settings = self.declarations.profiles[profile]
+        runs = self.expanded()
+        location = f"{YAML}: profiles.{profile}"
         notebooks = {run.notebook for run in runs.values()}
         parameters = {parameter for name in notebooks for parameter in self.notebook(name)[0]}
         for parameter in settings.params:
@@ -218,9 +219,11 @@ class Project:
         for pattern, values in settings.runs.items():
             for name in select([pattern], runs, f"{location}.runs", seeds=True):
                 overrides[name] |= values
-        kinds, declarations = {name.partition("/")[0] for name in runs}, {}
+        kinds = {name.partition("/")[0] for name in runs}
+        declarations = {}
         for name, run in runs.items():
-            needs, params = dict(run.needs), overrides[name]
+            needs = dict(run.needs)
+            params = overrides[name]
             for key in needs.keys() & params.keys():
                 if str(params[key]).partition("/")[0] in kinds:
                     needs[key] = of_seed(
@@ -250,10 +253,8 @@ class Project:
         """Resolve one run. Of each parameter the last of these values counts: the default of the
         notebook, that of the profile, of the profile for this notebook, of the run, and of the
         profile for this run."""
-        settings, location = (
-            self.declarations.profiles[profile],
-            f"{YAML}: profile {profile}, run {name}",
-        )
+        settings = self.declarations.profiles[profile]
+        location = f"{YAML}: profile {profile}, run {name}"
         defaults = self.notebook(run.notebook)[0]
         profile_params = {key: value for key, value in settings.params.items() if key in defaults}
         values = profile_params | settings.notebooks.get(run.notebook, {}) | run.params | run.needs
@@ -312,12 +313,10 @@ class Project:
     def asked(self, profile: str, names: Iterable[str]) -> list[Spec]:
         """The runs that these names of groups, names of runs, and patterns (as in a group) stand
         for, each once. Raises DeclarationError."""
-        runs, groups, specs, selected = (
-            self.expanded(),
-            self.declarations.groups,
-            self.specs(profile),
-            {},
-        )
+        runs = self.expanded()
+        groups = self.declarations.groups
+        specs = self.specs(profile)
+        selected = {}
         for name in names:
             if not set("*?[") & set(name):
                 known(
@@ -343,7 +342,9 @@ class Project:
         if not names:
             raise DeclarationError("no group or run is named")
         self.check()
-        specs, states, again = self.specs(profile), {}, set()
+        specs = self.specs(profile)
+        states = {}
+        again = set()
         runs = {spec.name for spec in self.asked(profile, names)}
         for name, spec in reversed(specs.items()):  # children first
             if name in runs and (state(spec, states) not in READABLE or name in again):

@@ -219,7 +219,8 @@ def reported(claim, paper: pd.Series) -> float:
 def _weakest(claim, paper_value: float, scores: pd.DataFrame) -> dict:
     """The weakest of the comparisons of one claim, as a row of `evaluate`. `paper_value` is the
     paper's value."""
-    contrasts, results = comparisons(claim), {}
+    contrasts = comparisons(claim)
+    results = {}
     if claim.metric in scores:
         claim_scores = scores.loc[scores.index.isin([claim.set], level="set"), [claim.metric]]
         results = measured(claim_scores, dict(enumerate(contrasts)))

@@ -28,7 +28,8 @@ from lib.study.judging import record
 from lib.study.methods import methods, rank
 
 # at most so many characters of a completion and nodes of a tree are shown
-LONGEST, WIDEST = 20_000, 63
+LONGEST = 20_000
+WIDEST = 63
 LOOKS = {
     "ro-ok": "legal",
     "ro-form": "not in the form",
@@ -168,7 +169,8 @@ def choose(
     those with the fewest tokens or attempts."""
     rows = table[(table["set"] == name) & table["run"].isin(list(runs))]
     shares = rows.groupby("place")["solved"]
-    low, high = shares.transform("min"), shares.transform("max")
+    low = shares.transform("min")
+    high = shares.transform("max")
     mask = rows["status"].isin(list(statuses))
     if differ:
         mask &= (low == 0) & (high > 0)
@@ -188,7 +190,8 @@ def beside(
     row is represented by it, every other run by its first row among `filtered` (what a filter has
     let through), or else by its first row. `draw` moves on by so many rows within each run, and
     after a run's last row starts again at its first."""
-    rows, positions = table[table["place"] == table["place"].iloc[position]], []
+    rows = table[table["place"] == table["place"].iloc[position]]
+    positions = []
     for run in runs:
         run_rows = rows.index[rows["run"] == run]
         preferred = run_rows.isin([position] if position in run_rows else filtered)
@@ -232,15 +235,11 @@ def page(table: pd.DataFrame, positions: list[int], reward: str = OWN) -> str:
     """The markup of rollouts on one problem, side by side. Above them are the meaning of the
     colours and the first 60 solutions of the problem."""
     problem = as_problem(*table.iloc[positions[0]][["nums", "target"]])
-    cards, all_solutions = (
-        [card(table, position, reward) for position in positions],
-        solutions(problem),
-    )
-    return str(
-        markup.page(
-            cards, problem, len(all_solutions), [render(tree) for tree in all_solutions[:60]]
-        )
-    )  # pyright: ignore[reportAttributeAccessIssue]
+    cards = [card(table, position, reward) for position in positions]
+    all_solutions = solutions(problem)
+    shown = [render(tree) for tree in all_solutions[:60]]
+    draw = markup.page  # pyright: ignore[reportAttributeAccessIssue]
+    return str(draw(cards, problem, len(all_solutions), shown))
 
 
 def card(table: pd.DataFrame, position: int, reward: str) -> dict:
@@ -248,7 +247,8 @@ def card(table: pd.DataFrame, position: int, reward: str) -> dict:
     coloured pieces or the states of its game, and its trees."""
     row = table.iloc[position]
     group = table[(table["place"] == row["place"]) & (table["run"] == row["run"])]
-    problem, folder = as_problem(row["nums"], row["target"]), Path(row["folder"])
+    problem = as_problem(row["nums"], row["target"])
+    folder = Path(row["folder"])
     verdict = VERIFIERS.get(row["style"], VERIFIERS["free"])(row["completion"], problem)
     return row.to_dict() | {
         "title": title(folder),
@@ -284,7 +284,8 @@ def scored(group: pd.DataFrame, row: pd.Series, problem: Problem, reward: str) -
 def own_reward(folder: Path, style: str) -> tuple[str, dict]:
     """The reward that the policy of a run was trained with, and its options. If it is not known,
     the simplest reward for this prompt style."""
-    fields, root = record(folder), folder.parents[2]
+    fields = record(folder)
+    root = folder.parents[2]
     training_run = root / fields["method"] / str(fields["seed"])
     parameters = record(training_run)["parameters"] if (training_run / "run.json").exists() else {}
     default = (
@@ -300,7 +301,8 @@ def own_reward(folder: Path, style: str) -> tuple[str, dict]:
 def pieces(text: str, problem: Problem, style: str) -> Iterator[tuple[str, str]]:
     """The completion cut into pieces (text, look). A step, or a line of a trace, has a look of
     LOOKS, and " ro-again" as well if it is repeated; other text has the look ""."""
-    excerpt, position = text[:LONGEST], 0
+    excerpt = text[:LONGEST]
+    position = 0
     for item in (
         verify_trace(excerpt, problem).lines if style == "trace" else verify_steps(excerpt, problem)
     ):
@@ -341,7 +343,8 @@ def trees(expr: Expr | None, problem: Problem) -> list[tuple[str, dict]] | str:
 def labels(expr: Expr) -> dict[int, str]:
     """The text of the node at each position of a tree: 0 is the root, 2i + 1 and 2i + 2 are the
     children of i."""
-    texts, stack = {}, [(expr, 0)]
+    texts = {}
+    stack = [(expr, 0)]
     while stack:
         node, index = stack.pop()
         texts[index] = (
@@ -359,7 +362,8 @@ def drawing(expr: Expr, diff: Iterable[int] = ()) -> dict:
     """Where explorer.html draws the nodes of a tree, in pixels. The nodes stand from left to right
     in the order of an in-order walk. diff: the positions (keys of `labels`) of the nodes to draw in
     red."""
-    texts, text = labels(expr), render(expr)
+    texts = labels(expr)
+    text = render(expr)
     if len(texts) > WIDEST:
         return {"nodes": [], "size": len(texts), "text": text}
     in_order = sorted(
@@ -377,7 +381,8 @@ def drawing(expr: Expr, diff: Iterable[int] = ()) -> dict:
 def states(actions: str, problem: Problem) -> Iterator[tuple[str, str, int]]:
     """An agent's game: each action, the numbers that remain after it, and the number of solutions
     that they still have. The first entry is the start, with "" as its action."""
-    game_states, tags = [initial(problem)], re.findall(r"<pick>[^<>]+</pick>", actions)
+    game_states = [initial(problem)]
+    tags = re.findall(r"<pick>[^<>]+</pick>", actions)
     for text in tags:
         action = parse_action(text, game_states[-1])
         assert isinstance(action, Action), action

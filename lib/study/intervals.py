@@ -141,7 +141,8 @@ class Measured:
 
     def ends(self) -> tuple[float, float]:
         """Lower and upper end of the 95% interval. That of a share stays within 0 and 1."""
-        estimate, half = self.estimate, self.half()
+        estimate = self.estimate
+        half = self.half()
         if not (self.share and self.level):
             return estimate - half, estimate + half
         if not 0 < estimate < 1:
@@ -152,7 +153,9 @@ class Measured:
     def p(self, bound=0.0) -> float:
         """The p-value: the largest error level at which the interval, taken as symmetric, still
         contains `bound`."""
-        distance, low, high = abs(self.estimate - bound), 0.0, 1.0
+        distance = abs(self.estimate - bound)
+        low = 0.0
+        high = 1.0
         if np.isnan(self.half()):
             return np.nan
         for _ in range(50):

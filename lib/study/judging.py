@@ -109,7 +109,8 @@ def logs(patterns, columns=()) -> pd.DataFrame:
     empty = pd.DataFrame(columns=["run", "method", "seed", "step", *columns], dtype=float)
     tables = [empty.astype({"run": str, "method": str})]
     for folder in folders(patterns):
-        fields, table = record(folder), read_table(folder / "metrics.csv")
+        fields = record(folder)
+        table = read_table(folder / "metrics.csv")
         tables.append(table.assign(run=fields["run"], method=fields["method"], seed=fields["seed"]))
     return pd.concat(tables, ignore_index=True).infer_objects()
 
@@ -140,7 +141,8 @@ def judge(table: pd.DataFrame, style: str = "free", look: str = "answer") -> pd.
         raise ValueError(f"no verifier for prompt style {style!r}{nearest(style, VERIFIERS)}")
     columns, read = LOOKS[look]
     finish = table["finish"] if "finish" in table else [""] * len(table)
-    known, rows = {}, []
+    known = {}
+    rows = []
     for nums, target, text, end in zip(
         table["nums"], table["target"], table["completion"], finish, strict=True
     ):
@@ -167,8 +169,10 @@ def _expression(text, problem, style, _):
 
 
 def _steps(text, problem, style, _):
-    found, true = verify_steps(text, problem), VERIFIERS[style](text, problem).status == "correct"
-    legal, reached = [step for step in found if step.legal], (problem.target,)
+    found = verify_steps(text, problem)
+    true = VERIFIERS[style](text, problem).status == "correct"
+    legal = [step for step in found if step.legal]
+    reached = (problem.target,)
     lost = not true and any(step.pool == reached for step in legal)
     read = [step for step in found if not step.malformed]
     counted = (
@@ -189,7 +193,8 @@ def _steps(text, problem, style, _):
 def _program(text, problem, style, _):
     if not style.startswith("program"):
         text = text.replace("<answer>", "<answer>answer = ")
-    verdict, given = verify_program(text, problem), sorted(problem.nums)
+    verdict = verify_program(text, problem)
+    given = sorted(problem.nums)
     whole = [made for made in verdict.assignments if sorted(leaves(made)) == given]
     return verdict.passed, len(verdict.assignments), len(whole)
 
@@ -212,7 +217,8 @@ def last_check(completion: str) -> str:
     """What the last check of a text says: "yes", "no", or "" for a text without one. Our
     demonstrations end every attempt with a check, such as `98? no`; it is the policy's own word,
     and no verifier reads it."""
-    yes, no = completion.rfind("? yes"), completion.rfind("? no")
+    yes = completion.rfind("? yes")
+    no = completion.rfind("? no")
     if yes == no:
         return ""
     return "yes" if yes > no else "no"
@@ -233,7 +239,8 @@ PLAIN = {"check": last_check}
 def _records(patterns, file: str) -> dict[Path, dict]:
     """The records of the runs, by folder. Raises an error for a run that wrote no such file, and
     for one run in two folders."""
-    records, known = {folder: record(folder) for folder in folders(patterns)}, {}
+    records = {folder: record(folder) for folder in folders(patterns)}
+    known = {}
     for folder, fields in records.items():
         if file not in (fields.get("files") or {file: ()}):  # a run by hand lists no files
             raise FileNotFoundError(
@@ -260,7 +267,8 @@ def _judged(patterns, file, sets, looks, texts) -> pd.DataFrame:
     set_names = _set_names(records)
     tables = []
     for folder, fields in records.items():
-        path, style = folder / file, fields["parameters"].get("prompt_style", "free")
+        path = folder / file
+        style = fields["parameters"].get("prompt_style", "free")
         table = read_table(path, () if texts else TEXTS)
         run_columns = {key: fields[key] for key in ("run", "method", "seed")} | {"style": style}
         run_columns = pd.DataFrame(run_columns, table.index)

@@ -26,7 +26,8 @@ def policy_of(system: str) -> str:
 def rank(system: str) -> int:
     """The place of a method or a search system in the order of the file. Those that are not listed
     come last."""
-    names, policy = list(methods().index), policy_of(system)
+    names = list(methods().index)
+    policy = policy_of(system)
     return names.index(policy) if policy in names else len(names)
 
 

@@ -32,7 +32,9 @@ def pass_at_k(n, c, k) -> np.ndarray:
     `n` samples of a problem, `c` of them correct (integers, broadcast against each other), and an
     integer `k` or an array of them. The result has the shape of n and c, followed by that of k.
     Raises ValueError unless k is within 1..n: beyond n there is no unbiased estimate."""
-    n, c, k = np.asarray(n), np.asarray(c), np.asarray(k)
+    n = np.asarray(n)
+    c = np.asarray(c)
+    k = np.asarray(k)
     if np.any(c < 0) or np.any(c > n):
         raise ValueError(
             "pass@k needs 0 <= c <= n: more correct completions than samples were counted"
@@ -42,7 +44,9 @@ def pass_at_k(n, c, k) -> np.ndarray:
             f"pass@k needs 1 <= k <= n, got k={np.max(k)} with n={n.min()}: draw more samples"
         )
     # a running product: no factorial can overflow
-    n, c, draw = n[..., None], c[..., None], np.arange(k.max())
+    n = n[..., None]
+    c = c[..., None]
+    draw = np.arange(k.max())
     all_fail = np.cumprod(np.clip((n - c - draw) / (n - draw), 0, None), axis=-1)
     return 1 - all_fail[..., k - 1]
 
@@ -80,7 +84,8 @@ def solved_with(counts: pd.DataFrame, samples: pd.Series) -> pd.Series:
     `counts`."""
     parts = []
     for method, k in samples.items():
-        fewer, more = math.floor(k), math.ceil(k)
+        fewer = math.floor(k)
+        more = math.ceil(k)
         scores = problem_scores(counts.loc[[method]], sorted({fewer, more}), mean_to=())
         parts.append(
             (1 - k + fewer) * scores[f"pass@{fewer}"] + (k - fewer) * scores[f"pass@{more}"]
@@ -103,7 +108,8 @@ def text_scores(judged: pd.DataFrame) -> pd.DataFrame:
     (see `_checks`). The attempts of a program are the number of its values that use every number.
     trace: the columns TRACE."""
     # Numbers are grouped and compared faster than texts
-    groups, status = judged.groupby(KEYS), judged["status"].astype("category")
+    groups = judged.groupby(KEYS)
+    status = judged["status"].astype("category")
     cell = groups.ngroup()
     columns = {name: status == name for name in STATUSES}
     columns |= {"tokens": judged["tokens"], "at cap": judged["finish"] == "length"}
@@ -112,7 +118,8 @@ def text_scores(judged: pd.DataFrame) -> pd.DataFrame:
     }
     if "passed" in judged:
         columns |= _checks(judged)
-    table, weight = pd.DataFrame(columns, dtype=float), judged["count"]
+    table = pd.DataFrame(columns, dtype=float)
+    weight = judged["count"]
     # some verdicts on a completion are NaN
     known_counts = table.notna().mul(weight, axis=0).groupby(cell).sum()
     scores = table.mul(weight, axis=0).groupby(cell).sum() / known_counts.where(known_counts > 0)
@@ -129,12 +136,11 @@ def _checks(judged: pd.DataFrame) -> dict[str, pd.Series]:
     """Columns for programs: whether each check is passed, the reward, and at which check the rest
     of the reward was lost. A loss at a check before "numbers" is one of form, a loss at a later
     check is one of meaning."""
-    passed, reward = (
-        judged["passed"],
-        dict(enumerate(accumulate(PROGRAM_WEIGHTS.values(), initial=0))),
-    )
+    passed = judged["passed"]
+    reward = dict(enumerate(accumulate(PROGRAM_WEIGHTS.values(), initial=0)))
     columns = {check: passed > i for i, check in enumerate(CHECKS)} | {"reward": passed.map(reward)}
-    rest, not_program = 1 - columns["reward"], ~judged["style"].str.startswith("program")
+    rest = 1 - columns["reward"]
+    not_program = ~judged["style"].str.startswith("program")
     columns |= {f"lost at {check}": rest * (passed == i) for i, check in enumerate(CHECKS)}
     columns["lost in meaning - lost in form"] = rest * (1 - 2 * (passed < CHECKS.index("numbers")))
     columns["one line"] = (judged["assignments"] == 1).astype(float).mask(not_program)
@@ -182,7 +188,8 @@ def exploration(judged: pd.DataFrame) -> pd.DataFrame:
     number of different solutions among all samples of a problem, where solutions that differ only
     by commuting count as one; in "distinct up to associativity" those that differ only by
     associativity count as one too."""
-    correct, keys = judged["correct"].astype(bool), [judged[key] for key in KEYS]
+    correct = judged["correct"].astype(bool)
+    keys = [judged[key] for key in KEYS]
     columns = judged[["equations", "distinct", "true", "signs", "tokens"]].assign(
         n=1, correct=correct
     )
@@ -323,7 +330,8 @@ def _summary(x: np.ndarray, kind: str) -> float:
         return x.max()
     x = x[len(x) // 2 :] if kind == "late change of" else x
     fifth = -(-len(x) // 5)
-    first_mean, last_mean = x[:fifth].mean(), x[-fifth:].mean()
+    first_mean = x[:fifth].mean()
+    last_mean = x[-fifth:].mean()
     if kind == "late":
         return last_mean
     return np.log(last_mean / first_mean) if kind == "growth of" else last_mean - first_mean
@@ -394,10 +402,10 @@ def crossovers(scores: pd.DataFrame, pairs: Iterable[tuple[str, str]], seed=0) -
     not contain the spread between runs. `scores`: with columns pass@1, pass@2, ... in this order.
     Columns set, method, baseline, estimate, low, high."""
     curves = scores.filter(regex=r"^pass@\d+$").groupby(["set", "method", "problem"]).mean()
-    tables, rows = (
-        {key: part.dropna(axis=1, how="all") for key, part in curves.groupby(["set", "method"])},
-        [],
-    )
+    tables = {
+        key: part.dropna(axis=1, how="all") for key, part in curves.groupby(["set", "method"])
+    }
+    rows = []
     for name, pair in product(curves.index.unique("set"), pairs):
         if all((name, method) in tables for method in pair):
             challenger, baseline = (tables[name, method] for method in pair)
@@ -417,7 +425,8 @@ def crossovers(scores: pd.DataFrame, pairs: Iterable[tuple[str, str]], seed=0) -
 def resampled(array: np.ndarray, draws: int, seed: int) -> np.ndarray:
     """Means over resampled problems, from shape (problems, statistics) to (draws, statistics).
     Equal seeds draw the same problems."""
-    rng, problems = np.random.default_rng(seed), len(array)
+    rng = np.random.default_rng(seed)
+    problems = len(array)
     means = []
     for start in range(0, draws, 1000):  # each chunk of resamples is a matrix of problem weights
         rows = min(1000, draws - start)
@@ -430,7 +439,8 @@ def resampled(array: np.ndarray, draws: int, seed: int) -> np.ndarray:
 def on_front(points: np.ndarray) -> np.ndarray:
     """Which points are on the Pareto front: those for which no other point is at least as high in
     every coordinate and higher in one. Shape (..., points, coordinates) to bool (..., points)."""
-    point, other = points[..., :, None, :], points[..., None, :, :]
+    point = points[..., :, None, :]
+    other = points[..., None, :, :]
     return np.logical_not(
         ((other >= point).all(axis=-1) & (other > point).any(axis=-1)).any(axis=-1)
     )

@@ -156,9 +156,11 @@ def pass_at_k_curves(ax, table: pd.DataFrame, title="", band=True) -> None:
     """Pass@k against k on a log-2 axis. Columns method, k, estimate, and low and high if the
     numbers are ours. `band`: draw the intervals as bands, otherwise as bars at powers of two. With
     few problems bands are so wide that they cover each other."""
-    names, has_intervals = ordered(table["method"]), "low" in table
+    names = ordered(table["method"])
+    has_intervals = "low" in table
     for i, method in enumerate(names):
-        style, rows = style_of(method), table[table["method"] == method].sort_values("k")
+        style = style_of(method)
+        rows = table[table["method"] == method].sort_values("k")
         marker_rows = [row for row, k in enumerate(rows["k"]) if k & (k - 1) == 0]
         # bars side by side
         x = rows["k"] * (1 if band else 2 ** (0.08 * (i - (len(names) - 1) / 2)))
@@ -213,7 +215,8 @@ def name_points(ax) -> None:
     """Instead of a legend, write the label of each entry beside its first point, at the nearest of
     the places with the fewest overlaps."""
     ax.figure.draw_without_rendering()  # gives the panel its final size
-    entries, scale = list(zip(*ax.get_legend_handles_labels(), strict=True)), ax.figure.dpi / 72
+    entries = list(zip(*ax.get_legend_handles_labels(), strict=True))
+    scale = ax.figure.dpi / 72
     spots = [
         ax.transData.transform(handle.lines[0].get_xydata()[0]) / scale for handle, _ in entries
     ]
@@ -222,7 +225,8 @@ def name_points(ax) -> None:
         ax.bbox.extents / scale,
     )
     for (handle, text), (x, y) in zip(entries, spots, strict=True):
-        width, candidates = 3.7 * len(text), []
+        width = 3.7 * len(text)
+        candidates = []
         for dx, dy in [
             (dx, dy) for n in range(9) for dy in (4 + 4 * n, -9 - 4 * n) for dx in (4, -4)
         ]:
@@ -280,7 +284,8 @@ def by_tokens(ax, table: pd.DataFrame, band: str = "") -> None:
     at each power of two of the attempts. Columns method, attempts, tokens, estimate, low, high.
     `band`: the method whose intervals are drawn, since those of all would cover each other."""
     for method in ordered(table["method"]):
-        style, rows = style_of(method), table[table["method"] == method].sort_values("attempts")
+        style = style_of(method)
+        rows = table[table["method"] == method].sort_values("attempts")
         marked = [
             i for i, attempts in enumerate(rows["attempts"]) if attempts & (attempts - 1) == 0
         ]
@@ -314,7 +319,8 @@ def dots(ax, table: pd.DataFrame, title="", xlabel=None) -> None:
     estimate, low, high, and optionally paper, the paper's number, drawn as a hollow marker. A table
     with a column baseline holds differences; they are written in percentage points, with a line at
     zero."""
-    rows, metrics = list(dict.fromkeys(table["name"])), list(dict.fromkeys(table["metric"]))
+    rows = list(dict.fromkeys(table["name"]))
+    metrics = list(dict.fromkeys(table["metric"]))
     other_styles = cycle(OTHERS)
     for i, metric in enumerate(metrics):
         colour, marker = METRICS.get(metric) or next(other_styles)
@@ -344,7 +350,8 @@ def training_curves(axes, table: pd.DataFrame, smooth=5, shares=()) -> None:
     for ax, quantity in zip(axes, quantities, strict=False):
         part = table[table["quantity"] == quantity].dropna(subset="value")
         for method in ordered(part["method"]):
-            style, rows = style_of(method), part[part["method"] == method]
+            style = style_of(method)
+            rows = part[part["method"] == method]
             runs = rows.pivot(index="step", columns="seed", values="value")
             runs = runs.rolling(smooth, min_periods=1, center=True).mean()
             if runs.shape[1] > 1:

@@ -68,7 +68,8 @@ def restarted(tallies: pd.DataFrame, attempts: int) -> pd.DataFrame:
     """The accuracy and the mean tokens of each problem if up to `attempts` samples may be drawn:
     columns accuracy and tokens, index as in `tallies`. Raises ValueError unless 1 <= attempts <= n:
     see the top of this module."""
-    n, yes = tallies["n"].to_numpy(), tallies["yes"].to_numpy()
+    n = tallies["n"].to_numpy()
+    yes = tallies["yes"].to_numpy()
     no = n - yes
     reach = pass_at_k(n, yes, [*range(1, attempts + 1)])  # 1 - q_j for j = 1..attempts
     accepted = reach[..., -1]
@@ -117,7 +118,8 @@ def _between(points: pd.DataFrame, budget: float) -> pd.Series:
     if not means[0] <= budget <= means[-1]:
         return pd.Series(np.nan, points.index)
     place = float(np.interp(budget, means, np.arange(len(means))))
-    lower, upper = math.floor(place), math.ceil(place)
+    lower = math.floor(place)
+    upper = math.ceil(place)
     accuracy = points["accuracy"].to_numpy()
     return pd.Series(
         (1 - place + lower) * accuracy[:, lower] + (place - lower) * accuracy[:, upper],

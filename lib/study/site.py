@@ -89,7 +89,8 @@ def linked(html: str, folder: str, site: Path, pages: dict[str, str]) -> str:
 def formulas(html: str) -> str:
     """The HTML with its formulas in TeX turned into MathML. Code, scripts and tags stay as they
     are."""
-    pieces, at = [], 0
+    pieces = []
+    at = 0
     for literal in _LITERAL.finditer(html):
         pieces += [_FORMULA.sub(_mathml, html[at : literal.start()]), literal[0]]
         at = literal.end()

@@ -18,7 +18,8 @@ from lib.game.verifiers import STATUSES
 from lib.rewards import REWARDS
 from lib.study import explorer
 
-WIDE, WIDER = {"width": "270px"}, {"width": "430px"}
+WIDE = {"width": "270px"}
+WIDER = {"width": "430px"}
 
 
 def _menu(description: str, options: Sequence[str] = (), layout=WIDE) -> Any:
@@ -52,7 +53,9 @@ class Explorer:
     def __init__(
         self, profile: str, runs: Sequence[str], page: int, ask: Callable[..., pd.DataFrame]
     ):
-        self.runs, self.page, self.draw_rollouts = runs, max(page, 1), ask
+        self.runs = runs
+        self.page = max(page, 1)
+        self.draw_rollouts = ask
         self.found = explorer.find(profile, *explorer.WRITTEN)  # the profile's runs with rollouts
         self.policies: dict[str, Path] = {}  # the profile's runs with a policy
         self.table: pd.DataFrame | None = None  # all rollouts of the runs that are shown
@@ -98,8 +101,10 @@ class Explorer:
         self.number = widgets.BoundedIntText(min=1, max=1, description="page", layout=WIDE)
         self.draw = widgets.IntSlider(min=0, max=15, description="draw", layout=WIDE)
         self.rollouts = widgets.Select(rows=7, description="rollouts", layout={"width": "98%"})
-        self.said, self.view = widgets.Label(), widgets.HTML()
-        self.save, self.saved = widgets.Button(description="save as CSV"), widgets.Label()
+        self.said = widgets.Label()
+        self.view = widgets.HTML()
+        self.save = widgets.Button(description="save as CSV")
+        self.saved = widgets.Label()
         filters = widgets.VBox([self.problem_set, self.least, self.sort, self.differ])
         run_menus = widgets.VBox([self.source, self.search, self.listed])
         controls = widgets.HBox([run_menus, filters, widgets.VBox([self.verdicts, self.reward])])
@@ -114,7 +119,8 @@ class Explorer:
         self.samples = widgets.BoundedIntText(value=4, min=1, max=16, description="samples")
         self.seed = widgets.IntText(value=0, description="seed")
         self.go = widgets.Button(description="sample and judge")
-        self.answered, self.judged = widgets.Label(), widgets.HTML()
+        self.answered = widgets.Label()
+        self.judged = widgets.HTML()
         problem = widgets.VBox([self.policy, self.typed, self.target])
         inputs = widgets.HBox([problem, widgets.VBox([self.samples, self.seed, self.go])])
         return widgets.VBox([inputs, self.answered, self.judged])
@@ -125,7 +131,8 @@ class Explorer:
         """Another profile was chosen: list its runs and its policies, and show those of `runs` that
         it has."""
         self.chosen.value = []
-        self.found, self.policies = explorer.find(self.source.value, *explorer.WRITTEN), {}
+        self.found = explorer.find(self.source.value, *explorer.WRITTEN)
+        self.policies = {}
         with suppress(FileNotFoundError):  # the profile may have no policy
             self.policies = explorer.find(self.source.value, "checkpoint")
         self.policy.options = _titled(self.policies)
@@ -155,7 +162,9 @@ class Explorer:
     def refill(self, _=None) -> None:
         """The runs to show have changed: load them, and keep the chosen problem set if they have
         it."""
-        self.table, self.rollouts.options = None, []  # which empties the view
+        # which empties the view
+        self.table = None
+        self.rollouts.options = []
         if not self.chosen.value:
             self.said.value = "choose a run in the list"
             return
@@ -166,9 +175,11 @@ class Explorer:
             self.said.value = str(error)
             return
         if self.table.empty:
-            self.said.value, self.table = "the chosen runs have no rollouts", None
+            self.said.value = "the chosen runs have no rollouts"
+            self.table = None
             return
-        previous_set, sets = self.problem_set.value, list(self.table["set"].cat.categories)
+        previous_set = self.problem_set.value
+        sets = list(self.table["set"].cat.categories)
         selected_set = next(
             (name for name in (previous_set, "heldout_1000") if name in sets), sets[0]
         )
@@ -234,7 +245,8 @@ class Explorer:
 
     def ask(self, _=None) -> None:
         """The button was clicked: sample the policy on the problem that was typed."""
-        self.judged.value, words = "", re.split(r"[\s,;]+", self.typed.value.strip())
+        self.judged.value = ""
+        words = re.split(r"[\s,;]+", self.typed.value.strip())
         if not 2 <= len(words) <= 6 or not all(
             re.fullmatch("[1-9][0-9]{0,2}", word) for word in words
         ):
@@ -243,8 +255,10 @@ class Explorer:
         if self.policy.value is None:
             self.answered.value = f"profile {self.source.value} holds no policy"
             return
-        self.answered.value, nums = "sampling ...", list(map(int, words))
-        folder, problem = self.policies[self.policy.value], (nums, self.target.value)
+        self.answered.value = "sampling ..."
+        nums = list(map(int, words))
+        folder = self.policies[self.policy.value]
+        problem = (nums, self.target.value)
         try:
             table = self.draw_rollouts(folder, *problem, self.samples.value, self.seed.value)
         except Exception as error:  # of the policy's files, or for want of memory

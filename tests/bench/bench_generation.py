@@ -15,7 +15,9 @@ from lib.learn.generation import Sampling, generate
 from lib.learn.model import load_policy
 from tests.bench import history
 
-PROMPTS, GROUP, SEEDS = 24, 8, (1, 2, 3)
+PROMPTS = 24
+GROUP = 8
+SEEDS = (1, 2, 3)
 POLICY = REFERENCE / "cpu/sft/free/0"
 
 

@@ -72,20 +72,20 @@ def measure(size: str, engine: str) -> pd.Series:
         Qwen2Config(**shape, tie_word_embeddings=True, eos_token_id=tokenizer.eos_token_id)
     )
     problems = load("3to4", "train").select(range(settings.steps * settings.problems_per_step))
-    began, spent = time.perf_counter(), time.process_time()
+    began = time.perf_counter()
+    spent = time.process_time()
     with tempfile.TemporaryDirectory() as folder:
         train_rloo((model, tokenizer), problems, get_reward("sparse"), folder, settings)
         table = pd.read_csv(Path(folder) / "metrics.csv").tail(max(settings.steps - 1, 1))
         saved = sum(path.stat().st_size for path in Path(folder).rglob("*") if path.is_file())
-    whole, spent = time.perf_counter() - began, time.process_time() - spent
+    whole = time.perf_counter() - began
+    spent = time.process_time() - spent
     process = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / (
         2**30 if sys.platform == "darwin" else 2**20
     )
     seconds = {phase: table[f"seconds_{phase}"].median() for phase in PHASES}
-    rollouts, length = (
-        settings.problems_per_step * settings.group_size,
-        table["completion_length"].median(),
-    )
+    rollouts = settings.problems_per_step * settings.group_size
+    length = table["completion_length"].median()
     # forward, backward, and the reference's forward pass
     work = 8 * model.num_parameters() * rollouts * length / 1e12
     estimate = training_memory(model, settings.micro_batch, 40 + settings.max_tokens, True)

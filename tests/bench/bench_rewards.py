@@ -18,7 +18,8 @@ GROUP = 8
 def groups(n: int, count: int) -> list:
     """Problems of n numbers with a group of answers each: half of them solutions with one operator
     changed."""
-    rng, name = random.Random(n), "5num" if n == 5 else "3to4"
+    rng = random.Random(n)
+    name = "5num" if n == 5 else "3to4"
     chosen = [
         p for p in problems(load(name, "train").select(range(4 * count))) if len(p.nums) == n
     ][:count]

@@ -27,7 +27,8 @@ def main() -> None:
     print(f"search: {COUNT} problems of four numbers, the published state-action policy")
 
     for beams, samples in ((1, 8), (16, 16), (32, 32)):
-        rates, took = {}, {}
+        rates = {}
+        took = {}
         for name, draw, rerank in (
             ("ours", generate_shared, "none"),
             ("unshared", generate, "none"),
@@ -35,7 +36,8 @@ def main() -> None:
         ):
             lib.learn.search.generate_shared = draw
             settings = SearchSettings(beams=beams, samples=samples, rerank=rerank)
-            began, generator = time.process_time(), torch.Generator().manual_seed(0)
+            began = time.process_time()
+            generator = torch.Generator().manual_seed(0)
             found = search(model, tokenizer, rows, settings, generator, value)
             took[name] = seconds = time.process_time() - began
             tokens = sum(tally["tokens"] for _, tally in found)

@@ -64,7 +64,8 @@ def main() -> None:
     print("numbers   problems/s   required   naive/s   ratio   solutions a problem")
     for n, count in MEASURED.items():
         problems = solvable_problems(n, count)
-        nums, targets = np.array([p.nums for p in problems]), np.array([p.target for p in problems])
+        nums = np.array([p.nums for p in problems])
+        targets = np.array([p.target for p in problems])
         found, _ = solver.enumerate_solutions(nums, targets)
         rate = count / min(seconds(solver.enumerate_solutions, nums, targets) for _ in range(3))
         naive, ratio = compare(problems[: NAIVE[n]], rate) if n in NAIVE else ("-", "-")

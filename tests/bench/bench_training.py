@@ -76,7 +76,8 @@ def theirs(problems, settings: RLOOSettings, folder: Path) -> pd.DataFrame:
     reward = get_reward("sparse")
 
     def group_reward(completions, nums, target, **columns):
-        k, totals = settings.group_size, []
+        k = settings.group_size
+        totals = []
         for i in range(0, len(completions), k):
             scores = reward(completions[i : i + k], Problem(tuple(nums[i]), target[i]))
             totals += [score.total for score in scores]

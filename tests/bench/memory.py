@@ -42,7 +42,8 @@ def base(project: Project, profile: str):
 def predicted(profile: str, card: float) -> pd.DataFrame:
     """A row a training run: trainer, rows and tokens of a micro-batch, accumulation steps, GiB, and
     the GiB that are there (where vLLM draws, it holds its share of the card)."""
-    project, rows = Project(), []
+    project = Project()
+    rows = []
     model = base(project, profile)
     with (
         patch.object(torch.cuda, "is_available", lambda: True),
@@ -51,10 +52,12 @@ def predicted(profile: str, card: float) -> pd.DataFrame:
         for spec in project.specs(profile).values():
             if spec.notebook not in TRAINERS:
                 continue
-            trainer, params = TRAINERS[spec.notebook], spec.params
+            trainer = TRAINERS[spec.notebook]
+            params = spec.params
             length = PROMPT + params.get("max_tokens", 1024)
             texts = 2 * length if trainer == "preference" else length  # both sides of a pair
-            reference, batch = trainer != "SFT", params.get("batch_size", 0)
+            reference = trainer != "SFT"
+            batch = params.get("batch_size", 0)
             fitted = params.get("micro_batch") or lib.learn.model.max_micro_batch(
                 model, batch, texts, reference
             )
