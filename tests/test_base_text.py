@@ -13,7 +13,8 @@ import pytest
 
 from lib.files import ROOT
 from lib.game.expression import evaluate, leaves, parse
-from lib.game.problem import Problem, keys
+from lib.game.problem import Problem
+from lib.game.sets import keys
 
 
 def executed(folder: Path, **parameters) -> SimpleNamespace:

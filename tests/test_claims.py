@@ -9,7 +9,7 @@ import pandas as pd
 import pytest
 
 from lib.files import PAPER, ROOT
-from lib.game.problem import EVALUATION_SETS
+from lib.game.sets import EVALUATION_SETS
 from lib.study import claims
 
 NAN = float("nan")

@@ -13,7 +13,8 @@ import nbformat
 import pytest
 
 from lib.files import ROOT, read_table
-from lib.game.problem import load, problems
+from lib.game.problem import as_problems
+from lib.game.sets import load
 from tests.conftest import copy_of_the_repository
 
 BLOCK = re.compile(r"```(python|yaml|sh|csv)\n(.*?)```", re.DOTALL)
@@ -119,7 +120,8 @@ def test_rows_of_reasoning_gym(copy, monkeypatch):
     monkeypatch.chdir(copy)
     exec(block, {"json": json, "reasoning_gym": gym})
     assert (
-        problems(load(str(copy / "gym.jsonl"), "train"))[0].target == rows[0]["metadata"]["target"]
+        as_problems(load(str(copy / "gym.jsonl"), "train"))[0].target
+        == rows[0]["metadata"]["target"]
     )
 
 

@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lib.game.problem import Problem, keys, load, problems
+from lib.game.problem import Problem, as_problems
+from lib.game.sets import keys, load
 from lib.game.solver import profiles, solutions
 from lib.learn.curriculum import (
     CURRICULA,
@@ -32,7 +33,7 @@ def bandit(steps=100, seed=0, **options):
 
 
 def test_difficulty_is_the_papers():
-    some = [*problems(load("3to4", "test_50"))[:6], Problem((2, 2, 2), 99)]
+    some = [*as_problems(load("3to4", "test_50"))[:6], Problem((2, 2, 2), 99)]
     assert solution_difficulty(some) == pytest.approx(
         [-math.log(len(solutions(problem)) + 1) for problem in some]
     )
@@ -51,7 +52,7 @@ def test_buckets_are_equally_large_and_in_order(levels, number, seed):
 
 
 def test_plain_quantiles_of_solution_counts_collapse_and_ranks_do_not():
-    difficulty = solution_difficulty(problems(load("3to4", "heldout_1000")))
+    difficulty = solution_difficulty(as_problems(load("3to4", "heldout_1000")))
     edges = np.quantile(difficulty, np.arange(1, 6) / 6)
     assert len(np.unique(np.searchsorted(edges, difficulty))) < 6
     assert (np.bincount(buckets(difficulty, 6, 0)) >= 166).all()
@@ -139,7 +140,7 @@ def test_short_problems_come_before_long_ones(monkeypatch, count):
 
 
 def frontier():
-    return Frontier(problems(load("3to4", "validation_200")), DIFFICULTY, 100, 0)
+    return Frontier(as_problems(load("3to4", "validation_200")), DIFFICULTY, 100, 0)
 
 
 def test_the_frontier_is_new_reachable_and_held_out_nowhere():
@@ -291,7 +292,7 @@ def test_easy_problems_come_before_hard_ones():
 def test_difficulty_that_is_estimated_while_training_follows_the_policy():
     """A policy that solves what has many solutions: what it surely solves or fails is drawn less
     and less."""
-    pool = problems(load("3to4", "heldout_1000"))
+    pool = as_problems(load("3to4", "heldout_1000"))
 
     def success(some):
         return np.clip((np.log(profiles(some)[0] + 1) - 1) / 2, 0, 1)

@@ -15,8 +15,9 @@ import pytest
 
 from lib.game.expression import parse
 from lib.game.mdp import initial, parse_action, render_state, step
-from lib.game.problem import Problem, load
+from lib.game.problem import Problem
 from lib.game.prompts import render_prompt
+from lib.game.sets import load
 from lib.game.solver import is_solvable
 from lib.game.steps import verify_steps
 from lib.game.verifiers import VERIFIERS, TraceVerdict, verify_answer, verify_trace

@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 
 from lib.game.distance import distance_to_solutions, nearest_solution
 from lib.game.expression import BinOp, Expr, Neg, Num, canonical, children, evaluate, parse, render
-from lib.game.problem import Problem, load
+from lib.game.problem import Problem
+from lib.game.sets import load
 from lib.game.solver import solutions
 from lib.learn.demonstrations import random_expression
 

@@ -10,8 +10,8 @@ import torch
 from transformers.models.qwen2.modeling_qwen2 import Qwen2RMSNorm
 
 from lib.game.mdp import initial, legal_actions, render_action, render_state, step
-from lib.game.problem import Problem, load_set
-from lib.game.problem import problems as as_problems
+from lib.game.problem import Problem, as_problems
+from lib.game.sets import load_set
 from lib.learn.exact import (
     ESTIMATORS,
     OBJECTIVES,

@@ -10,8 +10,8 @@ import pytest
 from typer.testing import CliRunner
 
 from lib.files import PROBLEMS, ROOT
-from lib.game.problem import EVALUATION_SETS
 from lib.game.prompts import ENDS, PROMPTS, render_prompt
+from lib.game.sets import EVALUATION_SETS
 from lib.runs import hours, machine
 from lib.runs.__main__ import app
 from lib.runs.declare import DeclarationError

@@ -14,7 +14,7 @@ import pytest
 from IPython.display import display
 
 from lib.files import PROBLEMS, REFERENCE, ROOT
-from lib.game import problem
+from lib.game import sets as problem_sets
 from lib.runs import read_table
 from lib.runs.declare import STUDY
 from lib.runs.plan import read_record
@@ -65,7 +65,7 @@ def test_notebook_01_makes_the_committed_evaluation_sets(everything):
     assert {n: e for n, e in made.items() if n not in behind} == {
         n: e for n, e in committed.items() if n not in behind
     }
-    assert len(problem.read(output, "3to4", "train")) == 100
+    assert len(problem_sets.read_set(output, "3to4", "train")) == 100
 
 
 def by_hand(notebook: str, **given) -> dict:

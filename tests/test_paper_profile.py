@@ -25,8 +25,9 @@ from transformers import Qwen2Config, Qwen2ForCausalLM, Qwen2Tokenizer
 
 from lib import rewards
 from lib.files import PAPER, ROOT
-from lib.game.problem import EVALUATION_SETS, HUB, Problem, load, load_set, problems
+from lib.game.problem import Problem, as_problems
 from lib.game.prompts import ENDS, PROMPTS, render_prompt
+from lib.game.sets import EVALUATION_SETS, HUB, load, load_set
 from lib.learn import model, trainer
 from lib.learn.curriculum import Bandit
 from lib.learn.demonstrations import HUB_DEMONSTRATIONS, TRACES
@@ -268,7 +269,7 @@ def chosen(specs) -> dict[tuple[str, str], list]:
     action_dpo = [params[f"preference/agent_{teacher}"] for teacher in ("binary", "hard", "soft")]
     sweep = params["search/values"]["searches"][0]
     search = SearchSettings()
-    six = problems(load("3to4", "train").select(range(6)))
+    six = as_problems(load("3to4", "train").select(range(6)))
     bandit = Bandit(six, np.arange(6), 1, 0)
     seeds = Counter(spec.run for spec in this_project().specs("paper").values())
     shaped = ("dense", "gated", "guarded", "group", "effort", "hardness")
@@ -578,7 +579,7 @@ def test_logits_are_never_there_for_a_whole_batch(tmp_path):
     )
     rows = load("3to4", "train").select(range(2))
     ours = RLOOTrainer(*qwen(), rows, rewards.sparse(), tmp_path, settings)
-    ours._rollouts(problems(rows))
+    ours._rollouts(as_problems(rows))
     (batch,) = ours._micro_batches
     assert batch["mask"].sum() > 800
     with Largest() as seen:

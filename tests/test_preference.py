@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from trl import DPOTrainer
 
 import lib.learn.preference
-from lib.game.problem import load_set
 from lib.game.prompts import render_prompt
+from lib.game.sets import load_set
 from lib.learn.losses import preference_loss
 from lib.learn.preference import (
     PreferenceSettings,

@@ -14,9 +14,10 @@ import pandas as pd
 import pytest
 
 from lib.files import PROBLEMS, REFERENCE, ROOT
-from lib.game import problem, solver
+from lib.game import sets as problem_sets
+from lib.game import solver
 from lib.game.expression import MAX_DIGITS
-from lib.game.problem import Problem, ProblemSetError
+from lib.game.problem import Problem, ProblemSetError, as_problem, as_problems
 from lib.runs.parameters import check
 from tests.conftest import this_project
 
@@ -30,7 +31,7 @@ SIZES = {
 
 @pytest.fixture(scope="module")
 def sets():
-    return {name: problem.problems(problem.load(*name.split("/"))) for name in SIZES}
+    return {name: as_problems(problem_sets.load(*name.split("/"))) for name in SIZES}
 
 
 def test_sizes(sets):
@@ -48,10 +49,10 @@ def test_the_sealed_set_is_apart_and_sampled_for_the_headline_alone(sets):
     sealed = {p.key for p in sets["3to4/sealed_2000"]}
     assert (
         len(sealed) == 2000
-        and not sealed & problem.keys("train")
-        and sealed <= problem.keys("evaluation")
+        and not sealed & problem_sets.keys("train")
+        and sealed <= problem_sets.keys("evaluation")
     )
-    assert problem.load_set("sealed_2000").num_rows == 2000
+    assert problem_sets.load_set("sealed_2000").num_rows == 2000
     records = {path: path.read_text() for path in REFERENCE.glob("*/*/*/*/run.json")}
     named = {path.parts[-3] for path, text in records.items() if '"sealed_2000"' in text}
     assert len(records) > 300
@@ -134,11 +135,11 @@ def test_solvable_in_integers_equals_a_search():
 
 def test_every_quoted_problem_is_solvable(sets):
     assert all(solver.solutions(p) for p in sets["showcase/test"])
-    assert Problem((35, 44, 19), 98).key in problem.keys("evaluation")
+    assert Problem((35, 44, 19), 98).key in problem_sets.keys("evaluation")
 
 
 def test_keys_hold_all_sets_but_train(sets):
-    assert problem.keys("evaluation") == {
+    assert problem_sets.keys("evaluation") == {
         p.key for n, rows in sets.items() if "train" not in n for p in rows
     }
 
@@ -165,26 +166,26 @@ def test_a_state_of_the_agent_may_hold_fractions():
 
 
 def test_load_gives_lists_of_int():
-    rows = problem.load("levels", "test")
+    rows = problem_sets.load("levels", "test")
     assert rows.column_names == ["nums", "target", "group"]
     assert isinstance(rows, datasets.Dataset)
     assert isinstance(rows[0]["nums"], list) and isinstance(rows[0]["nums"][0], int)
 
 
 def test_seed_orders_train_sets_only():
-    plain, shuffled, again = (problem.load("5num", "train", seed=seed) for seed in (0, 3, 3))
+    plain, shuffled, again = (problem_sets.load("5num", "train", seed=seed) for seed in (0, 3, 3))
     assert plain["target"] != shuffled["target"] and shuffled["target"] == again["target"]
     assert sorted(plain["target"]) == sorted(shuffled["target"])
     assert (
-        problem.load("3to4", "test_50", seed=3)["target"]
-        == problem.load("3to4", "test_50")["target"]
+        problem_sets.load("3to4", "test_50", seed=3)["target"]
+        == problem_sets.load("3to4", "test_50")["target"]
     )
 
 
 @pytest.fixture
 def copy(tmp_path, monkeypatch):
     folder = shutil.copytree(PROBLEMS, tmp_path / "problems")
-    monkeypatch.setattr(problem, "PROBLEMS", folder)
+    monkeypatch.setattr(problem_sets, "PROBLEMS", folder)
     return folder
 
 
@@ -192,22 +193,22 @@ def test_problems_of_ones_own_come_from_a_csv(tmp_path, capsys):
     """Evaluated on without what we train on, trained on without what we evaluate on; nothing
     committed changes."""
     before = (PROBLEMS / "manifest.json").read_bytes()
-    trained = problem.load("3to4", "train")[0]
-    held_out = problem.load_set("heldout_1000")[0]
+    trained = problem_sets.load("3to4", "train")[0]
+    held_out = problem_sets.load_set("heldout_1000")[0]
     rows = [((3, 5, 7), 26), ((7, 3, 5), 26), ((1, 2, 300, 4, 5, 6), 700), ((8, 9), -1)]
     rows += [(row["nums"][::-1], row["target"]) for row in (trained, held_out)]
     lines = [f'"{", ".join(map(str, nums))}",{target},note' for nums, target in rows]
     path = tmp_path / "own.csv"
     path.write_text("\n".join(["nums,target,why", *lines, "[4 6], 24 ,brackets", ""]))
-    evaluated = problem.load_set(str(path))
-    learnt = problem.load(str(path), "train")
+    evaluated = problem_sets.load_set(str(path))
+    learnt = problem_sets.load(str(path), "train")
     mine = [Problem((3, 5, 7), 26), Problem((1, 2, 300, 4, 5, 6), 700), Problem((8, 9), -1)]
-    assert problem.problems(evaluated) == [
+    assert as_problems(evaluated) == [
         *mine,
         Problem(tuple(held_out["nums"][::-1]), held_out["target"]),
         Problem((4, 6), 24),
     ]
-    assert problem.problems(learnt) == [
+    assert as_problems(learnt) == [
         *mine,
         Problem(tuple(trained["nums"][::-1]), trained["target"]),
         Problem((4, 6), 24),
@@ -254,7 +255,7 @@ def test_problems_of_ones_own_come_from_a_csv(tmp_path, capsys):
 def test_a_csv_line_that_is_no_problem_is_named(tmp_path, line, message):
     (tmp_path / "own.csv").write_text(f"nums,target\n3 5 7,26\n{line}\n")
     with pytest.raises(ProblemSetError, match=message):
-        problem.load_set(str(tmp_path / "own.csv"))
+        problem_sets.load_set(str(tmp_path / "own.csv"))
 
 
 @pytest.mark.parametrize(
@@ -273,7 +274,7 @@ def test_what_stands_twice_is_refused(tmp_path, name, text, message):
     """Python would take the last one in silence."""
     (tmp_path / name).write_text(text)
     with pytest.raises(ProblemSetError, match=message):
-        problem.from_file(tmp_path / name)
+        problem_sets.from_file(tmp_path / name)
 
 
 def test_another_ending_of_a_name_is_refused_in_a_sentence(tmp_path):
@@ -281,26 +282,26 @@ def test_another_ending_of_a_name_is_refused_in_a_sentence(tmp_path):
     with pytest.raises(
         ProblemSetError, match=r"OWN.CSV is no file of problems: its name must end in .csv"
     ):
-        problem.from_file(tmp_path / "OWN.CSV")
+        problem_sets.from_file(tmp_path / "OWN.CSV")
 
 
 def test_a_row_may_have_the_largest_numbers_that_an_answer_can_hold():
     largest = 10**MAX_DIGITS - 1
-    assert problem.as_problem([largest, 2], -largest) == Problem((largest, 2), -largest)
+    assert as_problem([largest, 2], -largest) == Problem((largest, 2), -largest)
     for nums, target in (([largest + 1, 2], 3), ([3, 2], largest + 1)):
         with pytest.raises(ProblemSetError, match="is not a problem"):
-            problem.as_problem(nums, target)
+            as_problem(nums, target)
 
 
 def test_a_file_of_which_no_problem_may_be_used_is_refused(tmp_path):
-    taken = problem.problems(problem.load_set("test_50"))[0]
+    taken = as_problems(problem_sets.load_set("test_50"))[0]
     (tmp_path / "own.csv").write_text(
         f"nums,target\n{' '.join(map(str, taken.nums))},{taken.target}\n"
     )
     with pytest.raises(
         ProblemSetError, match="no problem is left of 1: all stand in an evaluation set"
     ):
-        problem.load(str(tmp_path / "own.csv"), "train")
+        problem_sets.load(str(tmp_path / "own.csv"), "train")
 
 
 def test_a_csv_that_is_none_is_refused(tmp_path):
@@ -308,13 +309,13 @@ def test_a_csv_that_is_none_is_refused(tmp_path):
         with pytest.raises(
             ProblemSetError, match=rf"there is no file {tmp_path}/{name}; a path starts at"
         ):
-            problem.load_set(str(tmp_path / name))
+            problem_sets.load_set(str(tmp_path / name))
     (tmp_path / "own.csv").write_text("nums,target\n")
     with pytest.raises(ProblemSetError, match=r"own\.csv has no problems: it has no rows"):
-        problem.load_set(str(tmp_path / "own.csv"))
+        problem_sets.load_set(str(tmp_path / "own.csv"))
     (tmp_path / "own.csv").write_text("numbers,target\n")
     with pytest.raises(ProblemSetError, match="no column nums; it has numbers, target"):
-        problem.load_set(str(tmp_path / "own.csv"))
+        problem_sets.load_set(str(tmp_path / "own.csv"))
 
 
 def test_a_problem_is_imported_without_what_reads_tables():
@@ -338,48 +339,48 @@ def test_a_changed_file_is_refused(copy):
         ValueError,
         match=r"3to4-test_50\.parquet is damaged \(it is not the set of .*manifest\.json",
     ):
-        problem.load("3to4", "test_50")
-    assert len(problem.load("3to4", "heldout_400")) == 400
+        problem_sets.load("3to4", "test_50")
+    assert len(problem_sets.load("3to4", "heldout_400")) == 400
 
 
 def test_a_truncated_or_missing_file_is_refused(copy):
     path = copy / "3to4-test_50.parquet"
     path.write_bytes(path.read_bytes()[:-100])
     with pytest.raises(ValueError, match=r"3to4-test_50\.parquet is damaged"):
-        problem.load("3to4", "test_50")
+        problem_sets.load("3to4", "test_50")
     manifest = (copy / "manifest.json").read_bytes()
     # a bit of it flipped
     for old, new in [(b"{", b"z"), (b"3", b"\xb3"), (b'"file"', b'"fihe"'), (b'": {', b'": [')]:
         (copy / "manifest.json").write_bytes(manifest.replace(old, new, 1))
         with pytest.raises(ValueError, match=r"manifest\.json is damaged"):
-            problem.load("3to4", "heldout_400")
+            problem_sets.load("3to4", "heldout_400")
     (copy / "manifest.json").unlink()
     with pytest.raises(ProblemSetError, match=r"manifest\.json is missing"):
-        problem.load("3to4", "test_50")
+        problem_sets.load("3to4", "test_50")
 
 
 def test_unknown_names_are_refused():
     with pytest.raises(
         ProblemSetError, match=r"no problem set 3to4/test; there are .*3to4/test_50"
     ):
-        problem.load("3to4", "test")
+        problem_sets.load("3to4", "test")
     with pytest.raises(ProblemSetError, match="use 'generated' or 'hub'"):
-        problem.load("3to4", "train", source="hugging")
+        problem_sets.load("3to4", "train", source="hugging")
     with pytest.raises(ProblemSetError, match="no hub set is known for 'levels'"):
-        problem.load("levels", "test", source="hub")
+        problem_sets.load("levels", "test", source="hub")
 
 
 def test_hub_rows_are_filtered_against_evaluation_sets(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "cache")
-    held_out = problem.load("3to4", "heldout_1000")[0]
+    held_out = problem_sets.load("3to4", "heldout_1000")[0]
     rows = {
         "nums": [[44, 19, 35], held_out["nums"][::-1], [1, 2, 3]],
         "target": [98, held_out["target"], 6],
     }
     (tmp_path / "hub").mkdir()
     pd.DataFrame(rows | {"extra": ["a", "b", "c"]}).to_parquet(tmp_path / "hub" / "train.parquet")
-    loaded = problem.load(str(tmp_path / "hub"), "train", source="hub")
-    assert problem.problems(loaded) == [Problem((1, 2, 3), 6)]
+    loaded = problem_sets.load(str(tmp_path / "hub"), "train", source="hub")
+    assert as_problems(loaded) == [Problem((1, 2, 3), 6)]
     assert loaded.column_names == ["nums", "target"]
     assert "1 of 3 problems; the others stand in an evaluation set" in capsys.readouterr().out
 
@@ -394,18 +395,18 @@ def test_a_hub_set_says_its_commit_which_may_be_named(tmp_path, monkeypatch, cap
     monkeypatch.setattr(datasets.config, "HF_HUB_OFFLINE", True)
     own.mkdir()
     (own / "train.jsonl").write_text('{"nums": [3, 5, 7], "target": 26}')
-    assert problem.from_hub(str(own), "train") == MINE[:1]
+    assert problem_sets.from_hub(str(own), "train") == MINE[:1]
     said = re.fullmatch(rf"hub set: {own}@([0-9a-f]{{16}})\n", capsys.readouterr().out)
     prepared = cache / "own/default/0.0.0" / said[1]
     shutil.copytree(prepared, cache / "owner___own/default/0.0.0" / commit)
-    assert problem.from_hub("owner/own", "train") == MINE[:1]
+    assert problem_sets.from_hub("owner/own", "train") == MINE[:1]
     assert capsys.readouterr().out == f"hub set: owner/own@{commit}\n"
     asked = []
-    rows = problem.hub_rows(str(own), "train")
+    rows = problem_sets.hub_rows(str(own), "train")
     monkeypatch.setattr(
         datasets, "load_dataset", lambda name, **given: asked.append((name, given)) or rows
     )
-    problem.from_hub("owner/own@v1", "train")
+    problem_sets.from_hub("owner/own@v1", "train")
     assert asked == [("owner/own", {"split": "train", "revision": "v1"})]
     check({"problem_set": "owner/own@v1", "source": "hub"})
 
@@ -413,15 +414,15 @@ def test_a_hub_set_says_its_commit_which_may_be_named(tmp_path, monkeypatch, cap
 def test_a_hub_set_that_cannot_be_loaded_is_an_error(tmp_path, monkeypatch):
     monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "cache")
     with pytest.raises(ProblemSetError, match=r"cannot be loaded .* source='generated'"):
-        problem.load("nobody/nothing", "train", source="hub")
+        problem_sets.load("nobody/nothing", "train", source="hub")
     pd.DataFrame({"query": ["a"]}).to_parquet(tmp_path / "train.parquet")
     with pytest.raises(ProblemSetError, match="has no column nums, target"):
-        problem.load(str(tmp_path), "train", source="hub")
+        problem_sets.load(str(tmp_path), "train", source="hub")
 
 
 def test_rows_about_evaluation_problems_are_excluded(capsys):
     rows = {"nums": [[35, 19, 44], [1, 2, 3]], "target": [98, 6], "text": ["a", "b"]}
-    assert problem.exclude(datasets.Dataset.from_dict(rows))["text"] == ["b"]
+    assert problem_sets.exclude(datasets.Dataset.from_dict(rows))["text"] == ["b"]
     assert "1 of 2 rows dropped" in capsys.readouterr().out
 
 
@@ -444,7 +445,7 @@ MINE = [Problem((3, 5, 7), 26), Problem((2, 3, 7, 8), 24)]
 )
 def test_a_csv_may_be_written_in_many_ways(tmp_path, text):
     (tmp_path / "own.csv").write_bytes(text.encode())
-    assert problem.from_file(tmp_path / "own.csv") == MINE
+    assert problem_sets.from_file(tmp_path / "own.csv") == MINE
 
 
 def test_lines_are_counted_as_an_editor_counts_them(tmp_path):
@@ -452,12 +453,12 @@ def test_lines_are_counted_as_an_editor_counts_them(tmp_path):
     problem."""
     (tmp_path / "own.csv").write_text('nums,target,why\n3 5 7,26,"one\ntwo"\n\n4 2,six,\n')
     with pytest.raises(ProblemSetError, match=r"own\.csv, line 5: '4 2', 'six' is not a problem"):
-        problem.from_file(tmp_path / "own.csv")
+        problem_sets.from_file(tmp_path / "own.csv")
     (tmp_path / "own.jsonl").write_text('{"nums": [3, 5, 7], "target": 26}\n\n{"nums": [4, 2]}\n')
     with pytest.raises(
         ProblemSetError, match=r"own\.jsonl, line 3: \[4, 2\], None is not a problem"
     ):
-        problem.from_file(tmp_path / "own.jsonl")
+        problem_sets.from_file(tmp_path / "own.jsonl")
 
 
 def test_jsonl_is_cut_at_line_ends_alone(tmp_path):
@@ -469,7 +470,7 @@ def test_jsonl_is_cut_at_line_ends_alone(tmp_path):
     ]
     lines = [json.dumps(row, ensure_ascii=False) for row in rows]
     (tmp_path / "own.jsonl").write_text("\ufeff" + "\n\n".join(lines) + "\n\n")
-    assert problem.from_file(tmp_path / "own.jsonl") == MINE
+    assert problem_sets.from_file(tmp_path / "own.jsonl") == MINE
 
 
 @pytest.mark.parametrize(
@@ -490,22 +491,22 @@ def test_jsonl_is_cut_at_line_ends_alone(tmp_path):
 def test_a_jsonl_line_that_is_no_problem_is_named(tmp_path, line, message):
     (tmp_path / "own.jsonl").write_text('{"nums": [3, 5, 7], "target": 26}\n' + line + "\n")
     with pytest.raises(ProblemSetError, match=rf"own\.jsonl.*{message}"):
-        problem.from_file(tmp_path / "own.jsonl")
+        problem_sets.from_file(tmp_path / "own.jsonl")
 
 
 def test_a_parquet_file_may_hold_floats_and_no_bytes(tmp_path):
     table = pd.DataFrame({"nums": [[3, 5, 7], [2, 3, 7, 8]], "target": [26.0, 24.0]})
     table.to_parquet(tmp_path / "own.parquet")
-    assert problem.from_file(tmp_path / "own.parquet") == MINE
+    assert problem_sets.from_file(tmp_path / "own.parquet") == MINE
     table.assign(nums=[b"3 5 7", b"2 3 7 8"]).to_parquet(tmp_path / "own.parquet")
     with pytest.raises(ProblemSetError, match="row 0: b'3 5 7', 26.0 is not a problem"):
-        problem.from_file(tmp_path / "own.parquet")
+        problem_sets.from_file(tmp_path / "own.parquet")
 
 
 def test_problems_without_a_solution_are_counted_and_named(tmp_path, capsys):
     (tmp_path / "own.csv").write_text("nums,target\n3 5 7,26\n1 1,50\n2 2,90\n1 2 3 4 5,6\n")
     # they stay: pass@k has a lower ceiling
-    assert len(problem.load_set(str(tmp_path / "own.csv"))) == 4
+    assert len(problem_sets.load_set(str(tmp_path / "own.csv"))) == 4
     assert "own.csv: 2 of 4 have no solution: 1, 1 -> 50; 2, 2 -> 90\n" in capsys.readouterr().out
 
 
@@ -513,7 +514,7 @@ def test_problems_without_a_solution_are_counted_and_named(tmp_path, capsys):
 def test_only_five_problems_without_a_solution_are_named(tmp_path, capsys, lost, more):
     lines = [f"1 {n},{50 + n}" for n in range(1, lost + 1)]
     (tmp_path / "own.csv").write_text("\n".join(["nums,target", "3 5 7,26", *lines]))
-    problem.load_set(str(tmp_path / "own.csv"))
+    problem_sets.load_set(str(tmp_path / "own.csv"))
     named = "; ".join(f"1, {n} -> {50 + n}" for n in range(1, 6))
     assert (
         f"own.csv: {lost} of {lost + 1} have no solution: {named}{more}\n"
@@ -524,9 +525,9 @@ def test_only_five_problems_without_a_solution_are_named(tmp_path, capsys, lost,
 def test_how_many_problems_are_solved_on_loading_depends_on_the_largest(
     tmp_path, capsys, monkeypatch
 ):
-    monkeypatch.setitem(problem.CHECKED, 5, 2)
+    monkeypatch.setitem(problem_sets.CHECKED, 5, 2)
     (tmp_path / "own.csv").write_text("nums,target\n3 5 7,26\n1 1,50\n2 2,90\n1 2 3 4 5,6\n")
-    assert len(problem.load_set(str(tmp_path / "own.csv"))) == 4
+    assert len(problem_sets.load_set(str(tmp_path / "own.csv"))) == 4
     assert (
         "own.csv: 1 of the 2 that were solved have no solution: 1, 1 -> 50\n"
         in capsys.readouterr().out
@@ -537,7 +538,7 @@ INTERRUPTED = """
 import os, signal, sys, threading, time
 
 signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell in the background ignores it
-from lib.game.problem import load_set
+from lib.game.sets import load_set
 
 def interrupt():
     while "datasets.features.features" not in sys.modules:

@@ -11,9 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lib.game.expression import BinOp, ExpressionError, Num, evaluate, leaves, parse, render
-from lib.game.problem import Problem, load, problems
+from lib.game.problem import Problem, as_problems
 from lib.game.programs import MAX_LENGTH, MAX_TOKENS, ExecutionError, ParseError, run_program
 from lib.game.prompts import PROMPTS
+from lib.game.sets import load
 from lib.game.verifiers import CHECKS, VERIFIERS, answer_span, verify_answer, verify_program
 from lib.learn.demonstrations import DEMONSTRATIONS, plain_solutions, program_lines, program_search
 from lib.learn.model import build_tokenizer
@@ -356,7 +357,7 @@ def test_demonstrated_programs_run_and_say_what_they_do(solved):
     verdicts = []
     lengths = []
     tokenizer = build_tokenizer()
-    for i, problem in enumerate(problems(load("3to4", "train").select(range(200)))):
+    for i, problem in enumerate(as_problems(load("3to4", "train").select(range(200)))):
         if solved and not plain_solutions(problem):
             continue
         text = program_search(problem, random.Random(i), failures=i % 2, solved=solved)

@@ -17,7 +17,8 @@ import re
 import pytest
 
 from lib.files import ROOT
-from lib.game.problem import Problem, ProblemSetError, load, load_set, problems
+from lib.game.problem import Problem, ProblemSetError, as_problems
+from lib.game.sets import load, load_set
 from lib.game.verifiers import verify_answer
 
 FILE = ROOT / "tests/reasoning_gym.jsonl"
@@ -129,7 +130,7 @@ def test_its_rows_load_like_any_problems_of_ones_own(tmp_path, capsys):
     path = tmp_path / "gym.jsonl"
     path.write_text("".join(json.dumps(row) + "\n" for row in [*held(), extra]))
     mine = [Problem(tuple(row["metadata"]["numbers"]), row["metadata"]["target"]) for row in held()]
-    assert problems(load(str(path), "train")) == mine
+    assert as_problems(load(str(path), "train")) == mine
     assert f"{len(mine)} of {len(mine) + 1} problems" in capsys.readouterr().out
     hub = tmp_path / "hub"
     hub.mkdir()
@@ -139,7 +140,7 @@ def test_its_rows_load_like_any_problems_of_ones_own(tmp_path, capsys):
     (hub / "train.jsonl").write_text(
         "\n".join(re.sub(r'"scored": {.*?}, ', "", line) for line in lines) + "\n"
     )
-    assert problems(load(str(hub), "train", source="hub")) == mine
+    assert as_problems(load(str(hub), "train", source="hub")) == mine
     path.write_text(path.read_text() + '{"question": "?", "metadata": {"numbers": [3]}}\n')
     with pytest.raises(ProblemSetError, match=f"line {len(mine) + 2}: .* is not a problem"):
         load(str(path), "train")

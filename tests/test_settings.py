@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 
 from lib.files import ROOT
-from lib.game.problem import load
+from lib.game.sets import load
 from lib.learn.settings import RLOOSettings, Sampling, SFTSettings
 from lib.rewards import REWARDS
 from lib.runs import parameters

@@ -9,9 +9,10 @@ from bench.bench_solver import naive_solutions
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lib.game import problem, solver
+from lib.game import sets as problem_sets
+from lib.game import solver
 from lib.game.expression import BinOp, Num, evaluate, flattened, leaves, render
-from lib.game.problem import Problem
+from lib.game.problem import Problem, as_problems
 
 SYMBOLS = {"+": 1, "-": 2, "*": 3, "/": 4}
 
@@ -29,7 +30,7 @@ def as_tuple(expr):
 
 def held_out(n, count):
     name = {3: "3to4", 4: "3to4", 5: "5num"}[n]
-    return [p for p in problem.problems(problem.load(name, "heldout_1000")) if len(p.nums) == n][
+    return [p for p in as_problems(problem_sets.load(name, "heldout_1000")) if len(p.nums) == n][
         :count
     ]
 
@@ -132,7 +133,7 @@ def test_sums_of_n_numbers(n, double_factorial):
 
 
 def test_counts_have_the_known_quantiles():
-    train = problem.problems(problem.load("3to4", "train"))[:6000]
+    train = as_problems(problem_sets.load("3to4", "train"))[:6000]
     counts = solver.count_all(train)
     size = np.array([len(p.nums) for p in train])
     assert np.quantile(counts[size == 3], [0.5, 0.95]).tolist() == [5, 5]
@@ -217,13 +218,13 @@ def test_levels_of_the_papers_own_examples():
 
 
 def test_levels_follow_table_3():
-    rows = problem.load("levels", "test").to_pandas()
+    rows = problem_sets.load("levels", "test").to_pandas()
     for group, n, needed, low, high in [
         ("L1", 3, "", 3, 999), ("L2", 3, "*", 3, 999), ("L3", 3, "*", 1, 2), ("L4", 3, "/", 1, 999),
         ("L5", 4, "", 4, 999), ("L6", 4, "*", 6, 999), ("L7", 4, "*", 1, 5), ("L8", 4, "/", 6, 999),
         ("L9", 4, "/", 1, 5),
     ]:  # fmt: skip
-        members = problem.problems(rows[rows["group"] == group])
+        members = as_problems(rows[rows["group"] == group])
         assert len(members) == 64 and solver.levels(members) == [group] * 64
         for p in members[:20]:
             trees = [repr(as_tuple(tree)) for tree in solver.solutions(p)]

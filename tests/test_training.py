@@ -23,7 +23,7 @@ from transformers import PreTrainedTokenizerFast, TrainingArguments
 from trl import GRPOConfig, GRPOTrainer
 
 import lib.learn.sft
-from lib.game.problem import Problem, problems
+from lib.game.problem import Problem, as_problems
 from lib.game.prompts import render_prompt
 from lib.learn import losses
 from lib.learn.curriculum import Bandit
@@ -398,7 +398,7 @@ def off_policy_generate(*arguments):
 
 def gradient_of_update(trainer):
     trainer.model.train().zero_grad()
-    trainer._rollouts(problems(PROBLEMS.select(range(trainer.settings.problems_per_step))))
+    trainer._rollouts(as_problems(PROBLEMS.select(range(trainer.settings.problems_per_step))))
     trainer._differentiate(trainer.model)
     return gradient(trainer.model)
 
@@ -742,7 +742,7 @@ def test_the_row_of_an_update_describes_all_of_its_rollouts(tmp_path):
             learned.append((signal, correct))
             return super().learn(signal, correct)
 
-    curriculum = Noted(problems(PROBLEMS), np.arange(24.0), 4, 0)
+    curriculum = Noted(as_problems(PROBLEMS), np.arange(24.0), 4, 0)
     trainer = make_trainer(tmp_path, idle_share=1.0, max_tokens=80, curriculum=curriculum)
     # 1 in the first group, 2 in the second
     trainer.is_correct = lambda text, problem: str(problem.nums[0]) in text
@@ -781,7 +781,7 @@ def test_the_draws_of_an_update_depend_on_the_seed_and_the_step_alone(tmp_path):
     trainer = make_trainer(tmp_path, seed=3, prompt_style="words")
     tokenizer = build_tokenizer()
     trainer.state.global_step = 5
-    prompts, out = trainer._draw(problems(PROBLEMS.select(range(2))))
+    prompts, out = trainer._draw(as_problems(PROBLEMS.select(range(2))))
     asked = [render_prompt([i + 1, i + 2, i + 3], 10 + i, "words") for i in range(2)]
     assert prompts == tokenizer(asked).input_ids
     draw = torch.Generator(trainer.model.device).manual_seed(3 * 1_000_003 + 5)
@@ -970,7 +970,7 @@ def test_held_out_problems_are_answered_at_temperature_one_with_the_seed_of_the_
 
 
 def bandit():
-    return Bandit(problems(PROBLEMS), np.arange(24.0), 6, 0, temperature=0.02)
+    return Bandit(as_problems(PROBLEMS), np.arange(24.0), 6, 0, temperature=0.02)
 
 
 def test_the_progress_line_shows_the_last_value_of_each_column(tmp_path):

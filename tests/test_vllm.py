@@ -10,8 +10,8 @@ import pytest
 import torch
 
 from lib.files import REFERENCE
-from lib.game.problem import load
 from lib.game.prompts import render_prompt
+from lib.game.sets import load
 from lib.learn import generation
 from lib.learn.generation import Sampling, generate, generate_vllm, sample
 from lib.learn.model import load_policy

@@ -10,7 +10,8 @@ from pydantic import Field
 
 from lib.files import PROBLEMS
 from lib.game.expression import render
-from lib.game.problem import EVALUATION_SETS, FILES, Problem, admitted, from_file, problems, read
+from lib.game.problem import Problem, as_problems
+from lib.game.sets import EVALUATION_SETS, FILES, admitted, from_file, read_set
 from lib.game.solver import solutions
 from lib.game.verifiers import verify_answer
 from lib.rewards import get_reward
@@ -79,12 +80,12 @@ class CountdownTaskset(vf.Taskset[CountdownTask, CountdownConfig]):
         table = (
             admitted(from_file(name), name, train=True)
             if name.endswith(FILES)
-            else read(
+            else read_set(
                 PROBLEMS,
                 *EVALUATION_SETS.get(name, name.split("/", 1) if "/" in name else (name, "train")),
             )
         )
-        return [self.task(problem) for problem in problems(table)]
+        return [self.task(problem) for problem in as_problems(table)]
 
     def task(self, problem: Problem) -> CountdownTask:
         prompt = PROMPT.format(nums=", ".join(map(str, problem.nums)), target=problem.target)

@@ -12,7 +12,8 @@ from math import exp
 
 import numpy as np
 
-from lib.game.problem import Problem, keys
+from lib.game.problem import Problem
+from lib.game.sets import keys
 from lib.game.solver import count_all, profiles
 
 

@@ -16,14 +16,14 @@ from typing import TYPE_CHECKING
 from lib.files import uninterrupted
 from lib.game.expression import BinOp, Expr, Num, canonical, evaluate, operations, render
 from lib.game.mdp import Number, initial, moves_of, render_action, render_state, step
-from lib.game.problem import Problem, exclude, hub_rows
-from lib.game.problem import problems as to_problems
+from lib.game.problem import Problem, as_problems
 from lib.game.prompts import render_prompt
+from lib.game.sets import exclude, hub_rows
 from lib.game.solver import is_solvable, solutions
 from lib.game.traces import Pool, full_pool, move, state_line, try_line, values
 from lib.game.verifiers import verify_trace
 
-if TYPE_CHECKING:  # as in lib.game.problem
+if TYPE_CHECKING:  # as in lib.game.sets
     import pandas as pd
     from datasets import Dataset
 
@@ -368,7 +368,7 @@ def demonstrate(
     write = replace(TRACES[design], checked=True) if checked else DEMONSTRATIONS[design]
     rows = []
     variants = getattr(write, "variants", 1)
-    candidates = to_problems(exclude(problems))
+    candidates = as_problems(exclude(problems))
     for index in range(len(candidates)):
         rng = random.Random(f"{seed}/{index}")
         problem = candidates[index // variants]
@@ -415,7 +415,7 @@ def repair_stage(generations: "pd.DataFrame") -> "pd.DataFrame":
     import pandas as pd
 
     rows = []
-    for problem, text in zip(to_problems(generations), generations["completion"], strict=True):
+    for problem, text in zip(as_problems(generations), generations["completion"], strict=True):
         trace, tag, _ = text.partition("<answer>")
         if tag and (solution := verify_trace(text, problem).solution) is not None:
             prompt = render_prompt(problem.nums, problem.target, "trace") + trace

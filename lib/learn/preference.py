@@ -13,8 +13,8 @@ import torch
 from datasets import Dataset, disable_progress_bars
 from trl import DPOConfig, DPOTrainer
 
-from lib.game.problem import exclude, hub_rows
 from lib.game.prompts import render_prompt
+from lib.game.sets import exclude, hub_rows
 from lib.learn.demonstrations import query_problem
 from lib.learn.losses import preference_loss
 from lib.learn.model import max_micro_batch

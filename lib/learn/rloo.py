@@ -36,7 +36,7 @@ from torch.optim.swa_utils import AveragedModel
 from transformers import DynamicCache, TrainingArguments
 from trl.trainer.utils import add_fused_lm_head
 
-from lib.game.problem import Problem, problems
+from lib.game.problem import Problem, as_problems
 from lib.game.prompts import render_prompt
 from lib.learn.curriculum import Curriculum
 from lib.learn.generation import ENGINES, MEMORY_SHARE, Rollouts, Sampling
@@ -114,7 +114,7 @@ class RLOOTrainer(Resumable):
         # else on the last rollouts once more
         if self.state.global_step % self.settings.num_iterations == 0:
             # 1. Take the next problems of the run's order, or those that the curriculum draws
-            batch = problems(pd.DataFrame(inputs))
+            batch = as_problems(pd.DataFrame(inputs))
             if self.curriculum:
                 batch = self.curriculum.draw(
                     self.settings.problems_per_step, self.state.global_step
@@ -390,7 +390,7 @@ def train_rloo(
     run_problems = train_problems.select_columns(["nums", "target"]).select(order)
     trainer = RLOOTrainer(model, tokenizer, run_problems, reward, folder, settings, **options)
     longest = max(
-        (render_prompt(p.nums, p.target, trainer.prompt_style) for p in problems(run_problems)),
+        (render_prompt(p.nums, p.target, trainer.prompt_style) for p in as_problems(run_problems)),
         key=len,
     )
     length = len(tokenizer(longest).input_ids) + settings.max_tokens

@@ -22,7 +22,7 @@ import transformers
 from safetensors import SafetensorError
 
 from lib.files import progress, shown, write_table, writing
-from lib.game.problem import Problem, problems
+from lib.game.problem import Problem, as_problems
 from lib.game.verifiers import VERIFIERS
 from lib.learn.generation import Sampling, sample
 from lib.learn.model import machine_memory, save_policy, training_memory
@@ -136,7 +136,7 @@ class Resumable(transformers.Trainer):
             self.prompt_style,
             engine,
         )
-        answers = list(zip(table["completion"], problems(rows), strict=True))
+        answers = list(zip(table["completion"], as_problems(rows), strict=True))
         row = {"eval_accuracy": float(np.mean([self.is_correct(*pair) for pair in answers]))}
         for name, reward in self.eval_rewards.items():
             row[f"eval_{name}"] = float(

@@ -145,7 +145,7 @@ def problem_set(name: str, root: Path) -> dict[str, str]:
     ValueError for a damaged manifest."""
     if not name or not (root / MANIFEST).is_file():
         return {}
-    from lib.game.problem import EVALUATION_SETS
+    from lib.game.sets import EVALUATION_SETS
 
     key = "/".join(EVALUATION_SETS.get(name, (name, "train")))
     with reading(root / MANIFEST):

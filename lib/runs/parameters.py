@@ -27,7 +27,7 @@ ON_HUB = re.compile(r"[\w-][\w.-]*/[\w.-]+(@[\w./-]+)?")
 def own(value: str) -> bool:
     """Whether a value names a file of the user's own: a file of problems in place of a problem set,
     or `file.py:name` in place of a reward."""
-    files = table("game.problem.FILES")
+    files = table("game.sets.FILES")
     file = value if value.endswith(files) else value.rpartition(":")[0]
     return file.endswith((*files, ".py")) and (ROOT / file).is_file()
 
@@ -37,7 +37,7 @@ def entry(path: str) -> Any:
     the notebook's default and "" for no curriculum are accepted without a look at the table."""
 
     def known(value: str, info: ValidationInfo) -> str:
-        files = table("game.problem.FILES")
+        files = table("game.sets.FILES")
         file = value.rpartition(":")[0] if ".py:" in value else value
         exempt = (info.context or {}).get(info.field_name) == value or own(value)
         exempt = exempt or (info.field_name == "curriculum" and not value)
@@ -51,7 +51,7 @@ def entry(path: str) -> Any:
         if not exempt and value not in table(path):
             forms = (
                 f"; files of problems end in {', '.join(files)}"
-                if "." in value and "problem" in path
+                if "." in value and path.startswith("game.sets")
                 else ""
             )
             raise ValueError(
@@ -77,7 +77,7 @@ def folder(value: str, info: ValidationInfo) -> str:
 FOLDERS = dict.fromkeys(
     ["init", "policy", "value", "taught", "probes"], Annotated[str, AfterValidator(folder)]
 )
-SET = entry("game.problem.EVALUATION_SETS")
+SET = entry("game.sets.EVALUATION_SETS")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -104,7 +104,7 @@ def searched(search: dict[str, Any]) -> dict[str, Any]:
 
 
 NAMES: dict[str, Any] = {
-    "problem_set": entry("game.problem.TRAINING_SETS"),
+    "problem_set": entry("game.sets.TRAINING_SETS"),
     "prompt_style": entry("game.prompts.PROMPTS"),
     "design": entry("learn.demonstrations.DEMONSTRATIONS"),
     "reward": entry("rewards.REWARDS"),
@@ -167,7 +167,7 @@ def own_problems(given: Mapping[str, Any]) -> list[str]:
     """The files of problems of the user's own that these parameters name."""
     named = [given.get(name) for name in ("problem_set", "eval_set", "primary_set")]
     names = [*named, *(given.get("sets") or [])]
-    files = table("game.problem.FILES")
+    files = table("game.sets.FILES")
     return [name for name in dict.fromkeys(names) if isinstance(name, str) and name.endswith(files)]
 
 
@@ -214,7 +214,7 @@ def misfits(given: Mapping[str, Any]) -> Iterator[str]:
     if points and any("learned" in point.get("rerank", "") for point in points) != bool(value):
         yield f"value is {value!r}: searches with rerank learned need one, and no others do"
     eval_set = given.get("eval_set", "validation_200")  # that of preference training
-    of = table("game.problem.EVALUATION_SETS").get(eval_set, ())  # () for a file of the user's own
+    of = table("game.sets.EVALUATION_SETS").get(eval_set, ())  # () for a file of the user's own
     if eval_problems and eval_problems > (there := rows("/".join(of))):
         yield f"eval_problems is {eval_problems}, and {eval_set} has {there}"
 

@@ -371,7 +371,7 @@ class Project:
         for spec in specs:
             try:
                 for name in own_problems(spec.params):
-                    table("game.problem.from_file")(name)
+                    table("game.sets.from_file")(name)
                 for given in (
                     spec.params,
                     *({"reward": name} for name in spec.params.get("eval_rewards", [])),

@@ -8,7 +8,7 @@ check without a solver. For full answers "any" is pass@16."""
 
 import pandas as pd
 
-from lib.game.problem import load_set
+from lib.game.sets import load_set
 from lib.study import judging, metrics
 
 SETS = ["heldout_1000", "levels", "test_50"]

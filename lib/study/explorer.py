@@ -18,7 +18,7 @@ from lib.files import REFERENCE, RUNS, write_table
 from lib.game.distance import nearest_solution
 from lib.game.expression import Expr, Neg, Num, children, leaves, render
 from lib.game.mdp import Action, count_solutions, initial, parse_action, render_number, step
-from lib.game.problem import Problem, as_problem, problems
+from lib.game.problem import Problem, as_problem, as_problems
 from lib.game.solver import solutions
 from lib.game.steps import verify_steps
 from lib.game.verifiers import VERIFIERS, verify_program, verify_trace
@@ -176,7 +176,7 @@ def choose(
         mask &= (low == 0) & (high > 0)
     rows = rows.assign(disagreement=high - low)[mask]
     if least or sort == "attempts":  # counting attempts takes a second per run
-        attempt_counts = [*map(attempts, rows["style"], rows["completion"], problems(rows))]
+        attempt_counts = [*map(attempts, rows["style"], rows["completion"], as_problems(rows))]
         rows = rows.assign(attempts=attempt_counts).query("attempts >= @least")
     if sort != "as saved":
         rows = rows.sort_values(sort, ascending=sort in ("tokens", "attempts"), kind="stable")

@@ -39,7 +39,8 @@ from lib.files import (
 )
 from lib.game import expression, programs, steps, traces, verifiers
 from lib.game.expression import canonical, leaves, render
-from lib.game.problem import EVALUATION_SETS, FILES, Problem
+from lib.game.problem import Problem
+from lib.game.sets import EVALUATION_SETS, FILES
 from lib.game.steps import verify_steps
 from lib.game.traces import reasoning
 from lib.game.verifiers import VERIFIERS, answer_span, verify_program, verify_trace

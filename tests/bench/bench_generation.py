@@ -9,8 +9,8 @@ import time
 import torch
 
 from lib.files import REFERENCE
-from lib.game.problem import load
 from lib.game.prompts import render_prompt
+from lib.game.sets import load
 from lib.learn.generation import Sampling, generate
 from lib.learn.model import load_policy
 from tests.bench import history

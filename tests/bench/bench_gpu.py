@@ -23,7 +23,7 @@ import pandas as pd
 import torch
 from transformers import Qwen2Config, Qwen2ForCausalLM
 
-from lib.game.problem import load
+from lib.game.sets import load
 from lib.learn.generation import ENGINES, MEMORY_SHARE
 from lib.learn.model import build_tokenizer, machine_memory, training_memory
 from lib.learn.rloo import RLOOSettings, train_rloo

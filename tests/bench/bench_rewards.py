@@ -6,7 +6,8 @@ import time
 
 from lib.game import distance, solver
 from lib.game.expression import BinOp, parse, render
-from lib.game.problem import load, problems
+from lib.game.problem import as_problems
+from lib.game.sets import load
 from lib.game.solver import solutions
 from lib.learn.demonstrations import random_expression, shuffle_operands
 from lib.rewards import get_reward
@@ -21,7 +22,7 @@ def groups(n: int, count: int) -> list:
     rng = random.Random(n)
     name = "5num" if n == 5 else "3to4"
     chosen = [
-        p for p in problems(load(name, "train").select(range(4 * count))) if len(p.nums) == n
+        p for p in as_problems(load(name, "train").select(range(4 * count))) if len(p.nums) == n
     ][:count]
     result = []
     for problem in chosen:

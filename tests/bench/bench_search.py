@@ -8,7 +8,8 @@ import torch
 
 import lib.learn.search
 from lib.files import REFERENCE
-from lib.game.problem import load, problems
+from lib.game.problem import as_problems
+from lib.game.sets import load
 from lib.learn.generation import generate, generate_shared
 from lib.learn.model import load_policy
 from lib.learn.search import SearchSettings, learned_values, search
@@ -23,7 +24,7 @@ def main() -> None:
         return
     model, tokenizer = load_policy(folder)
     value = partial(learned_values, model, tokenizer)  # any policy takes as long
-    rows = [p for p in problems(load("3to4", "validation_200")) if len(p.nums) == 4][:COUNT]
+    rows = [p for p in as_problems(load("3to4", "validation_200")) if len(p.nums) == 4][:COUNT]
     print(f"search: {COUNT} problems of four numbers, the published state-action policy")
 
     for beams, samples in ((1, 8), (16, 16), (32, 32)):

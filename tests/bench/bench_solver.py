@@ -12,8 +12,9 @@ from pathlib import Path
 import numpy as np
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
-from lib.game import problem, solver
-from lib.game.problem import Problem
+from lib.game import sets as problem_sets
+from lib.game import solver
+from lib.game.problem import Problem, as_problems
 
 REQUIRED = {3: 300_000, 4: 20_000, 5: 300}  # problems a second, one thread
 MEASURED = {3: 40_000, 4: 10_000, 5: 400, 6: 20}  # problems timed
@@ -56,7 +57,7 @@ def solvable_problems(n: int, count: int) -> list[Problem]:
     name, split = (
         ("3to4", "train") if n < 5 else ("5num", "train") if n == 5 else ("6num", "test_50")
     )
-    rows = [p for p in problem.problems(problem.load(name, split)) if len(p.nums) == n]
+    rows = [p for p in as_problems(problem_sets.load(name, split)) if len(p.nums) == n]
     return (rows * (count // len(rows) + 1))[:count]
 
 

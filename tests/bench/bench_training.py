@@ -15,8 +15,9 @@ from trl import RLOOConfig
 from trl import RLOOTrainer as TRLTrainer
 
 from lib.files import REFERENCE
-from lib.game.problem import Problem, load
+from lib.game.problem import Problem
 from lib.game.prompts import render_prompt
+from lib.game.sets import load
 from lib.learn.generation import ENGINES, generate
 from lib.learn.model import load_policy
 from lib.learn.rloo import RLOOSettings, RLOOTrainer
