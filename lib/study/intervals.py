@@ -25,7 +25,7 @@ the part of the spread between runs that comes from the finite number of problem
 the interaction of runs and problems. The first term already contains this part, so it is subtracted
 from the second. In simulations at most 5% of the comparisons of two identical methods come out as
 different. This holds in every layout of runs and for every spread, whether the runs of both methods
-spread equally or those of one spread five times as far (tests/test_intervals.py).
+spread equally or those of one spread five times as far (tests/study/test_intervals.py).
 
 A method with fewer than four runs tells little about its spread, so it borrows from other policies.
 For each trainer data/spreads.csv says how far the runs of a policy differ and how much this spread
@@ -41,10 +41,10 @@ both variances is in the upper quarter of what F's distribution allows (LEVEL), 
 on the method's own runs alone. Programs, DPO, and the shares of unanswered and of wrong numbers in
 traces never borrow, since their runs are known to spread several times as far. A method of two runs
 has one degree of freedom for that test, so the test cannot protect it well. In simulations
-(tests/test_spreads.py), whatever the true spread, at most 15% of the intervals of two runs and 9%
-of those of three miss the truth; without the test it is more than half for a policy whose runs
-spread ten times as far as the table says. On average over policies that spread as the table's do,
-4% miss.
+(tests/study/test_spreads.py), whatever the true spread, at most 15% of the intervals of two runs
+and 9% of those of three miss the truth; without the test it is more than half for a policy whose
+runs spread ten times as far as the table says. On average over policies that spread as the table's
+do, 4% miss.
 
 A metric that the table lacks, such as a number of a training log, borrows nothing, and neither do
 searches, because the table is about samples, nor two temperatures of one policy, because they share

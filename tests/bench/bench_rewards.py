@@ -11,7 +11,7 @@ from lib.game.sets import load
 from lib.game.solver import solutions
 from lib.learn.demonstrations import random_expression, shuffle_operands
 from lib.rewards import get_reward
-from tests.test_distance import tree_distance
+from tests.game.test_distance import tree_distance
 
 GROUP = 8
 

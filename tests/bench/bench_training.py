@@ -24,7 +24,7 @@ from lib.learn.rloo import RLOOSettings, RLOOTrainer
 from lib.learn.trainer import arguments
 from lib.rewards import get_reward
 from tests.bench import history
-from tests.test_training import quick
+from tests.learn.test_training import quick
 
 STEPS = 4  # the first is not counted
 ROLLOUTS = 24 * 8  # of a step

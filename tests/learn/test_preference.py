@@ -26,7 +26,7 @@ from lib.learn.preference import (
 )
 from lib.learn.trainer import schedule
 from lib.study.judging import judge
-from tests.test_training import metrics_of, run_in_child, tiny_policy, weights_of
+from tests.learn.test_training import metrics_of, run_in_child, tiny_policy, weights_of
 
 RIGHT, LONG, WRONG = (
     "<answer>1 + 2 + 3</answer>",

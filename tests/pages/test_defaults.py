@@ -5,8 +5,8 @@ import pytest
 
 from lib.files import FIGURES, ROOT
 from tests.conftest import this_project
-from tests.test_exercises import FOUND, GIVEN, solve
-from tests.test_notebooks import STUDIES, by_hand
+from tests.pages.test_exercises import FOUND, GIVEN, solve
+from tests.pages.test_notebooks import STUDIES, by_hand
 
 NOTEBOOKS = sorted(this_project().declared("cpu")[name].notebook for name in STUDIES)
 
@@ -30,5 +30,5 @@ def test_a_study_run_by_hand_gives_the_committed_tables(
 
 
 def test_no_exercise_is_left_out():
-    """Those of other notebooks are solved in tests/test_exercises.py."""
+    """Those of other notebooks are solved in tests/pages/test_exercises.py."""
     assert FOUND.keys() - GIVEN.keys() == {"20_ast", "70_coverage"} <= {*NOTEBOOKS}

@@ -32,7 +32,7 @@ from lib.learn.search import SearchSettings, learned_values, sample_tags, search
 from lib.runs.parameters import check
 from lib.study import metrics
 from lib.study.judging import judge
-from tests.test_model import bytes_tokenizer
+from tests.learn.test_model import bytes_tokenizer
 
 PROBLEMS = [Problem((2, 3, 7), 13), Problem((10, 7, 3, 1), 24), Problem((5, 5, 5), 30)]
 FAULTY = {"<pick>99, 98, +</pick>": 0.05, "pick": 0.05}  # of every state's probability

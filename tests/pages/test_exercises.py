@@ -1,7 +1,7 @@
 """The exercises of the learning track: their solutions run in the unchanged notebook, and give the
 stated results.
 
-Those of studies do so in tests/test_defaults.py, which runs these notebooks."""
+Those of studies do so in tests/pages/test_defaults.py, which runs these notebooks."""
 
 import ast
 import re
@@ -10,7 +10,7 @@ import nbformat
 import pytest
 
 from lib.files import ROOT
-from tests.test_notebooks import by_hand
+from tests.pages.test_notebooks import by_hand
 
 SMALL = {"max_tokens": 24, "eval_problems": 2, "steps": 1}
 GIVEN = {  # parameters of the notebooks that are no studies

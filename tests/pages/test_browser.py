@@ -1,9 +1,9 @@
 """The explorer in a real browser: headless Chromium opens its pages, and the tests read what it has
 drawn.
 
-`tests/test_explorer.py` moves the widgets of notebook 91 without a browser. Here a page consists of
-the markup that these widgets show and a script that writes what it finds into the page. With
-`PICTURE=figures/explorer.png`, `make test-browser` also takes the picture of figures/README.md
+`tests/study/test_explorer.py` moves the widgets of notebook 91 without a browser. Here a page
+consists of the markup that these widgets show and a script that writes what it finds into the page.
+With `PICTURE=figures/explorer.png`, `make test-browser` also takes the picture of figures/README.md
 again."""
 
 import html
@@ -19,7 +19,7 @@ import pytest
 from lib.files import REFERENCE
 from lib.game.verifiers import VERIFIERS
 from lib.study import explorer
-from tests.test_explorer import HOSTILE, TAGS, made, opened, rollouts
+from tests.study.test_explorer import HOSTILE, TAGS, made, opened, rollouts
 
 NAMES = (os.environ.get("COUNTDOWN_BROWSER") or "chromium", "chromium-browser", "google-chrome")
 BROWSER = next(filter(None, map(shutil.which, NAMES)), None)

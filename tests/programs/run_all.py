@@ -1,7 +1,7 @@
 """Run All, as a person does it: every notebook of a copy of the repository, from top to bottom,
 with its own parameters.
 
-`make test-notebooks`, or `python -m tests.run_all 20 40` for some of them. It takes half an hour,
+`make test-notebooks`, or `python -m tests.programs.run_all 20 40` for some of them. It takes half an hour,
 so CI leaves it out."""
 
 import os

@@ -22,9 +22,8 @@ from lib.study import judging
 from tests.conftest import this_project
 
 NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
-INTERACTIVE = {
-    "91_explore_rollouts"
-}  # no run: tests/test_explorer.py moves its widgets, tests/test_browser.py in a browser
+# no run: tests/study/test_explorer.py moves its widgets, tests/pages/test_browser.py in a browser
+INTERACTIVE = {"91_explore_rollouts"}
 
 
 def front_door(

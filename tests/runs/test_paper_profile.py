@@ -39,8 +39,8 @@ from lib.learn.sft import train_sft
 from lib.learn.trainer import arguments
 from lib.runs.plan import Project
 from tests.conftest import copy_of_the_repository, this_project
-from tests.test_preference import settings_of
-from tests.test_training import quick, sft_settings
+from tests.learn.test_preference import settings_of
+from tests.learn.test_training import quick, sft_settings
 
 # not the value of a run: a data set's size, a formula, or what choices.csv departs from
 ELSEWHERE = {

@@ -16,7 +16,7 @@ import time
 from pathlib import Path
 
 from lib.files import ROOT
-from tests.test_notebooks import front_door, same_results
+from tests.pages.test_notebooks import front_door, same_results
 
 SIGNS = ("lib.runs make", "-m snakemake", "lib.runs run", "ipykernel_launcher")
 # seconds: the front door and Snakemake take some of them before the first run begins

@@ -1,8 +1,8 @@
 """reasoning-gym's Countdown: its rows load as the user's own problems, and our verifier is compared
 with its scoring.
 
-tests/reasoning_gym.jsonl holds rows from the package, each with some answers and the package's
-scores for them. `python -m tests.test_reasoning_gym` writes the file again if the package is
+tests/game/reasoning_gym.jsonl holds rows from the package, each with some answers and the package's
+scores for them. `python -m tests.game.test_reasoning_gym` writes the file again if the package is
 installed; nothing else needs it.
 
 The package gives 1 for the target with the given numbers, .05 for another number, and .01 for what
@@ -21,7 +21,7 @@ from lib.game.problem import Problem, ProblemSetError, as_problems
 from lib.game.sets import load, load_set
 from lib.game.verifiers import verify_answer
 
-FILE = ROOT / "tests/reasoning_gym.jsonl"
+FILE = ROOT / "tests/game/reasoning_gym.jsonl"
 PAID = {"correct": 1.0, "wrong_value": 0.05, "wrong_numbers": 0.05, "unparseable": 0.01}
 DIFFERENCES = {  # (numbers, target, answer): what the package pays and we do not, and why
     ((2, 5), 32, "2**5"): (1.0, "unparseable", "a power is no operation of the game"),

@@ -11,12 +11,12 @@ import pytest
 from transformers import TrainerCallback
 
 from lib.files import ROOT
-from tests.test_training import make_trainer
+from tests.learn.test_training import make_trainer
 
 TRAIN = """
 import sys
 from pathlib import Path
-from tests.test_training import make_trainer
+from tests.learn.test_training import make_trainer
 trainer = make_trainer(Path(sys.argv[1]), steps=2)
 trainer.fit(Path(sys.argv[1]), 2, "RLOO", ("reward",))
 print("trackio" in sys.modules)

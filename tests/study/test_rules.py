@@ -11,8 +11,9 @@ from lib.study import claims, history, intervals, metrics, rules, tally
 
 SCORES = Path(__file__).with_name("rule_scores.csv")  # a run in a row, its score on each problem
 ANSWERS = Path(__file__).with_name("rule_answers.csv")
-REMEDY = """The rule of intervals or of answers says something else about the same numbers. If this is meant, write a
-row of data/paper/rules.csv (what changed, when, why), and these answers into tests/rule_answers.csv:
+REMEDY = """The rule of intervals or of answers says something else about the same numbers. If this
+is meant, write a row of data/paper/rules.csv (what changed, when, why), and these answers into
+tests/study/rule_answers.csv:
 """
 LOANS = {("rloo", "pass@16"): (1e-4, 6.0), ("sft", "pass@16"): (5e-5, 3.0)}
 ASKED = [  # id, runs, direction, bound, factor, margin

@@ -48,7 +48,7 @@ from lib.learn.payoffs import (
     step_payoffs,
 )
 from lib.rewards import get_reward
-from tests.test_exact import PROBLEMS, chance_of, spelled, taught
+from tests.learn.test_exact import PROBLEMS, chance_of, spelled, taught
 
 TWO = [Problem((3, 5), 8), Problem((6, 2), 3), Problem((2, 2), 4), Problem((0, 4), 4)]
 FEW = [Problem((2, 2, 2), 6), Problem((1, 1, 2), 4)]  # with equal numbers there are few states

@@ -113,9 +113,8 @@ def test_problems_of_your_own(copy):
 def test_rows_of_reasoning_gym(copy, monkeypatch):
     """The block that writes them, with the committed rows in the package's place."""
     block = told("CONTRIBUTING.md", "Problems of your own")["python"]
-    rows = [
-        json.loads(line) for line in (ROOT / "tests/reasoning_gym.jsonl").read_text().splitlines()
-    ]
+    written = (ROOT / "tests/game/reasoning_gym.jsonl").read_text()
+    rows = [json.loads(line) for line in written.splitlines()]
     gym = SimpleNamespace(create_dataset=lambda name, size: rows[:size])
     monkeypatch.chdir(copy)
     exec(block, {"json": json, "reasoning_gym": gym})
