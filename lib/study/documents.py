@@ -21,6 +21,7 @@ from lib.study import restarts, words
 
 README = ROOT / "README.md"
 LOGS = ROOT / "notebooks/README.md"
+GALLERY = FIGURES / "README.md"
 WIDTH = 140
 KS = (1, 16)
 Q = 0.05  # from here on a difference may be one of chance among so many
@@ -150,32 +151,74 @@ def _solved(method: str) -> str:
     return f"≥ {text}" if solved.loc[method, "at_least"] else text
 
 
-# The findings
+# The front page
+
+FRONT = {
+    "sft/free": "worked examples (SFT), where all others start",
+    "rloo/sparse": "right answers; a wrong one earns a tenth (sparse RLOO)",
+    "rloo/ast_tau2": "right answers and near misses (AST)",
+    "rloo/grpo": "right answers, compared with the group's spread (GRPO)",
+    "preference/ipo": "pairs of a right and a wrong answer (IPO)",
+    "rloo/cov_pass4": "the best of four tries; a wrong one earns nothing (Best of 4)",
+}
+GAMES = {
+    "a search that keeps sixteen games": "sft/pick 16/16",
+    "sixteen games, one after the other": "sft/pick one by one",
+}
+EXACT = {
+    "exact: where training starts": "exact/start",
+    "exact: trained for the expected reward": "exact/expected",
+}
 
 
-def shares(method: str) -> str:
-    """Pass@1 and pass@16 of a method: "47.2% and 63.5%"."""
-    ours = levels()["estimate"][method]
-    return f"{100 * ours['pass@1']:.1f}% and {100 * ours['pass@16']:.1f}%"
+def front(_: str) -> str:
+    """The table of the front page, with the half widths of its intervals below it."""
+    made = levels()
+    rows = [_front(made, method) for method in FRONT]
+    shown_rows = made.loc[[*FRONT]].loc[pd.IndexSlice[:, [f"pass@{k}" for k in KS]], :]
+    require(bool((shown_rows["runs"] == 5).all()), "README says that each method has five runs")
+    widths = 50 * (shown_rows["high"] - shown_rows["low"])
+    head = "| the model learns from | one try | sixteen tries | no answer | tokens per try |"
+    head += " restarted, for as many tokens |"
+    rule = "|---|---|---|---|---|---|"
+    note = f"95% intervals reach {widths.min():.0f} to {widths.max():.1f} points to either side."
+    return "\n".join([head, rule, *rows, "", note])
 
 
-def moves(method: str, other: str) -> str:
-    """How a method's pass@1 and pass@16 differ from another's, by the intervals of the
-    differences."""
-    gaps = pd.read_csv(FIGURES / "ast_differences.csv").query("set == 'heldout_1000'")
-    same = "does not differ significantly"
-    verbs = []
-    for k in KS:
-        row = words.pick(gaps, method=method, baseline=other, metric=f"pass@{k}")
-        verbs.append(words.compared(row, "is higher", "is lower", same))
-    if verbs == [same, same]:
-        return "neither differs significantly"
-    return f"pass@1 {verbs[0]} and pass@16 {verbs[1]}"
+def _front(made: pd.DataFrame, method: str) -> str:
+    """One row of the front page's table."""
+    once = at(made, method, "pass@1")
+    often = at(made, method, "pass@16")
+    start = restarted(method, restarts.STARTED)
+    cells = [FRONT[method]]
+    cells += [f"{100 * row['estimate']:.1f}" for row in (once, often)]
+    cells += [f"{100 * once['unanswered']:.0f}", f"{once['tokens']:.0f}"]
+    cells.append("" if start is None else f"{100 * start['estimate']:.1f}")
+    return f"| {' | '.join(cells)} |"
 
 
-def counted(runs: float) -> str:
-    """A number of runs in words."""
-    return "one run" if runs == 1 else f"{runs:.0f} runs"
+def games(_: str) -> str:
+    """The agent's games and the exact study, which count otherwise than the rest."""
+    head = "| method | one try | sixteen tries | tokens | runs |"
+    lines = [head, "|---|---|---|---|---|"]
+    of_search = figures("agent_table4", "set", "method", "metric").loc["heldout_1000"]
+    for name, method in GAMES.items():
+        searched = method in of_search.index
+        made, last = (of_search, "any") if searched else (levels(), "pass@16")
+        rows = [at(made, method, metric) for metric in ("pass@1", last)]
+        # sixteen single games cost sixteen times the tokens of one
+        tokens = rows[0]["tokens"] * (1 if searched else 16)
+        lines.append(_games(name, rows, f"{tokens:,.0f}"))
+    of_exact = figures("exact_pass_at_k", "set", "method", "metric").loc["heldout_1000"]
+    for name, method in EXACT.items():
+        lines.append(_games(name, [at(of_exact, method, f"pass@{k}") for k in KS], ""))
+    return "\n".join(lines)
+
+
+def _games(name: str, rows: list[pd.Series], tokens: str) -> str:
+    """One row of that table."""
+    cells = [name, *(cell(row, pd.DataFrame()) for row in rows), tokens, f"{rows[0]['runs']:.0f}"]
+    return f"| {' | '.join(cells)} |"
 
 
 def answered(*names: str) -> pd.Series:
@@ -184,128 +227,102 @@ def answered(*names: str) -> pd.Series:
 
 
 def findings(_: str) -> str:
-    """Three findings with their caveats, and the count of the reports' claims. The verbs follow
-    the intervals."""
-    rollouts = figures("ast_budget", "method")["rollouts"]
-    few = rollouts["rloo/sparse"].max()
-    many = rollouts["rloo/sparse_533"].max()
-    check_findings(many)
-    found = [_sparse(few, many), _near_misses(many), _best_of_four(many)]
-    parts = [fill(part, WIDTH, subsequent_indent="   ") for part in found]
-    return "\n".join([*parts, "", fill(_count(), WIDTH)])
+    """Three findings, one sentence on the exact study and one on pretrained models. Raises
+    DocumentError if a sentence no longer follows from the intervals."""
+    check_findings()
+    parts = [fill(part, WIDTH, subsequent_indent="   ") for part in (_longer(), _extra(), _best())]
+    return "\n".join([*parts, "", fill(_without_samples(), WIDTH)])
 
 
-def check_findings(many: float) -> None:
+# What a sentence of the front page rests on: claims, and the answers that it needs
+RESTS_ON = {
+    "the sentence on near misses": {"ast-34": "open", "ast-35": "open"},
+    "the sentence on the best of four": {"coverage-17": "holds", "coverage-19": "holds"},
+    "the sentence on the smaller base model": {"coverage-57": "open", "coverage-58": "open"},
+    "the sentence on our exact study": {"exact-5": "holds"},
+}
+
+
+def check_findings() -> None:
     """Raises DocumentError if an answer has changed on which a sentence of the findings rests."""
-    claimed = figures("grand_claims", "id")
-    leads = claimed.loc[["coverage-19", "coverage-17"], "low"]
-    require(
-        bool((leads > 0).all()),
-        "best of four no longer beats the sparse reward at pass@1 and SFT at pass@16: write anew",
-    )
-    gains = claimed.loc[["coverage-28", "coverage-29"], "estimate"]
-    require(
-        bool(gains.between(0.06, 0.08).all()),
-        f"README says that the best of four raises pass@16 by seven points: {gains}",
-    )
-    runs = levels().xs("pass@1", level="metric")["runs"]
-    runs = runs[["rloo/sparse_533", "rloo/cov_pass4_533"]]
-    require(bool((runs == 5).all()), f"say how many runs have {many:,.0f} rollouts: {dict(runs)}")
-    long_ast = claimed.loc["ast-34", "seeds"]
-    require(bool(long_ast == 5), "say how many runs of the AST reward are long")
-    rests_on = {
-        "the sentences on our own two studies": {
-            "exact-5": "holds",
-            "coverage-28": "holds",
-            "coverage-29": "holds",
-        },
-        "the sentence on the loss of coverage": {"ast-6": "open", "coverage-42": "holds"},
-        f"the sentences on {many:,.0f} rollouts": {"coverage-32": "holds", "coverage-33": "holds"},
-        "the end of the second finding": {"ast-35": "open"},
-        "the sentence on equal tokens": {"coverage-53": "holds"},
-        "the sentence on the smaller base model": {"coverage-57": "open", "coverage-58": "open"},
-        "the sentence on the larger base model": {"coverage-62": "open", "coverage-63": "holds"},
-    }
-    for sentence, expected in rests_on.items():
+    for sentence, expected in RESTS_ON.items():
         now = dict(answered(*expected))
         require(now == expected, f"write {sentence} anew: {now}")
 
 
-def _sparse(few: float, many: float) -> str:
-    started = _restarted("rloo/sparse", restarts.STARTED)
-    late = _restarted("rloo/sparse_533", restarts.GAIN)
-    gain = re.sub(r"[()]", "", _gain("rloo/sparse", " points,"))
-    require(late["low"] > 0, "the long run is no longer ahead of its restarted start: write anew")
+def percent(method: str, metric: str) -> str:
+    """What a method solves on heldout_1000: "47.2%"."""
+    return f"{100 * at(levels(), method, metric)['estimate']:.1f}%"
+
+
+# The reports' rewards for near misses and steps, trained as long as sparse RLOO from its start
+EXTRA = ["rloo/ast_tau1", "rloo/ast_tau2", "rloo/ast_tau3", "rloo/ast_tau4", "rloo/ast_steps"]
+EXTRA += ["rloo/dense", "rloo/dense_share", "rloo/dense_count", "rloo/hybrid"]
+
+
+def _longer() -> str:
+    """What training gains over restarts, first and later."""
+    gains = {name: _restarted(name, restarts.GAIN) for name in FRONT if name != "sft/free"}
+    level = [name for name, row in gains.items() if row["low"] <= 0 <= row["high"]]
+    require(level == ["rloo/sparse"], f"write the first finding anew: level: {level}")
+    start = _restarted("rloo/sparse", restarts.STARTED)
+    later = _restarted("rloo/sparse_533", restarts.GAIN)
+    require(later["low"] > 0.03, "the long run is no longer well ahead of restarts: write anew")
     return f"""\
-1. **Rewarding correctness alone** (the sparse reward). After {few:,.0f} rollouts
-{moves("rloo/sparse", "sft/free")} (after correction only on sealed problems):
-{shares("rloo/sparse")} (SFT: {shares("sft/free")}). The gain
-is mostly longer search: SFT restarted until its own check says yes,
-for as many tokens, solves {100 * started["estimate"]:.1f}% (RLOO: {gain}). After {many:,.0f}
-rollouts RLOO has {shares("rloo/sparse_533")}, {100 * late["estimate"]:.1f} points above restarts and
-within 3 points of SFT's coverage."""
+1. **The first gain of RL is mostly longer search; the later one is not.** Sparse RLOO solves
+{percent("rloo/sparse", "pass@1")} with one try, and the restarted model
+{100 * start["estimate"]:.1f}% for as many tokens. After four times as much training sparse RLOO
+solves {percent("rloo/sparse_533", "pass@1")}, {100 * later["estimate"]:.1f} points more than
+restarts. Its loss at sixteen tries is gone ({percent("rloo/sparse_533", "pass@16")})."""
 
 
-def _near_misses(many: float) -> str:
-    row = at(figures("grand_claims", "id"), "ast-34")
-    lasts = "also" if row["q"] <= Q else "not"
+def _extra() -> str:
+    """What extra credit adds."""
+    solved = levels()["estimate"].xs("pass@1", level="metric")
+    best = solved[EXTRA].max()
+    require(bool(best < solved["rloo/sparse"]), "a reward solves more than sparse RLOO: write anew")
+    shorter = _restarted("rloo/ast_tau2", restarts.GAIN)
+    require(shorter["low"] > 0, "near misses are not ahead of restarts: write anew")
     return f"""\
-2. **Partial credit for near misses** (by abstract syntax trees, AST): {shares("rloo/ast_tau2")}.
-Compared with the sparse reward {moves("rloo/ast_tau2", "rloo/sparse")}. After {many:,.0f} rollouts
-pass@1 is {100 * row["estimate"]:.1f} points lower, {lasts} significant (q = {row["q"]:.3f})."""
+2. **Extra credit did not help.** No reward for near misses or legal steps solves more with one try
+than sparse RLOO. After the longer training near misses reach {percent("rloo/ast_533", "pass@1")}.
+They do keep tries short: {100 * shorter["estimate"]:.1f} points more than restarts for as many
+tokens."""
 
 
-def _best_of_four(many: float) -> str:
-    of = levels().xs("pass@1", level="metric")
-    best = at(of, "rloo/cov_pass4")
-    start = at(of, "sft/free")
-    equal = _at_equal_tokens("coverage_equal_tokens", "rloo/cov_pass4")
-    sealed = _at_equal_tokens("coverage_sealed_equal_tokens", "rloo/sealed_pass4")
-    same = "does not differ significantly"
-    level = words.compared(equal, "is higher than", "is lower than", f"{same} from")
-    again = answered("coverage-40", "coverage-38")
-    require(bool((again == "holds").all()), f"write of the sealed problems anew: {dict(again)}")
-    claimed = figures("grand_claims", "id")
-    behind = _restarted("rloo/cov_pass4", restarts.GAIN)
-    require(behind["high"] < 0, "the best of four is not behind its restarted start: write anew")
-    sizes = pd.read_csv(FIGURES / "coverage_sizes_differences.csv")
-    at_equal = {"baseline": "sft/small", "metric": "solved at equal tokens"}
-    small = _known(words.pick(sizes, method="rloo/small_pass4", **at_equal), "rloo/small_pass4")
-    require(small["high"] < 0, "the small best of four is not behind its start: write anew")
-    warm = at(claimed, "coverage-53")
-    require(warm["low"] > 0, "at temperature 0.8 it no longer beats SFT: write anew")
-    large_runs = figures("coverage_sizes", "method")["runs"].loc["rloo/large_pass4"].min()
-    limit = figures("coverage_limits", "method").loc["rloo/cov_pass4_533 T0.8", "limit"]
+def _best() -> str:
+    """What Best of 4 solves with sixteen tries, and for equal tokens."""
+    equal = figures("coverage_equal_tokens", "method").filter(like="difference")
+    equal = equal.rename(columns=lambda name: name.removeprefix("difference, "))
+    row = at(equal, "rloo/cov_pass4")
+    require(row["low"] < 0 < row["high"], "Best of 4 and SFT are no longer level: write anew")
+    solved = figures("grand_equal_tokens", "method")["estimate"]
+    best = 100 * solved["rloo/cov_pass4"]
+    start = 100 * solved["sft/free"]
     return f"""\
-3. **Rewarding the best of four samples together**, and nothing for a wrong answer:
-{shares("rloo/cov_pass4")}, above the sparse reward at pass@1 and SFT at pass@16, also on 2,000
-sealed problems. But {100 * best["unanswered"]:.1f}% of its samples give no answer, at
-{best["tokens"]:.0f} tokens each (SFT: {start["tokens"]:.0f}).
-At equal tokens its coverage {level} SFT's: {words.estimate(equal)}; sealed:
-{100 * sealed["estimate"]:+.1f}. One sample solves {-100 * behind["estimate"]:.1f} points less than
-restarted SFT. From a base model a quarter as large neither lead is significant, and at equal tokens
-it is {-100 * small["estimate"]:.1f} points below its start (95% CI {-100 * small["high"]:.1f} to
-{-100 * small["low"]:.1f}); from one twice as large ({counted(large_runs)}) the second is. After
-{many:,.0f} rollouts it has {shares("rloo/cov_pass4_533")}; at temperature 0.8, cut at {limit}
-tokens ({counted(warm["seeds"])}), it beats SFT at that temperature by {100 * warm["estimate"]:.1f}
-points at equal tokens (95% CI {100 * warm["low"]:.1f} to {100 * warm["high"]:.1f})."""
+3. **Best of 4 finds most with sixteen tries, and pays in tokens.** For the tokens of sixteen SFT
+tries it solves {best:.1f}%, SFT {start:.1f}%. Nearly half of its tries end without an answer."""
 
 
-def _at_equal_tokens(table: str, method: str) -> pd.Series:
-    """A method's difference from SFT with the tokens of sixteen SFT samples."""
-    made = figures(table, "method").filter(like="difference")
-    made = made.rename(columns=lambda name: name.removeprefix("difference, "))
-    return at(made.assign(baseline=""), method)
+def _without_samples() -> str:
+    """One sentence on the exact study, one on pretrained models."""
+    return """\
+Computed without any sampling, training for the expected reward still loses coverage
+([study `exact`](notebooks/80_exact.ipynb)). No pretrained model has been trained in this study yet
+([how to](lib/runs/README.md#another-base-model))."""
 
 
-def _count() -> str:
+def counted(_: str) -> str:
     """How many claims of the reports hold that were written before any result."""
     first = at(figures("grand_tally", "study", "written"), "all", "before")
-    answered = first[["holds", "reversed", "open"]].sum()
-    return f"""\
-Of **{answered} comparisons** of the reports, written before any result, {first["holds"]} hold,
-{first["reversed"]} are reversed, {first["open"]} are open; {first["excluded"]} exclude the report's
-size, at our scale; {first["untested"]} are untested ([meaning](#the-claims))."""
+    answers = first[["holds", "reversed", "open"]].sum()
+    text = f"""\
+Of {answers} comparisons that were written before any result, {first["holds"]} hold,
+{first["reversed"]} are reversed and {first["open"]} are open; {first["untested"]} more are
+untested. Notebook
+[90](notebooks/90_compare_all.ipynb#every-claim) has every claim, what was written after its
+results, and how our rules changed."""
+    return fill(text, WIDTH)
 
 
 # Tables about runs
@@ -317,7 +334,7 @@ def notebooks(text: str) -> str:
     took = _minutes()
     lines = text.splitlines()
     for i, line in enumerate(lines[2:], start=2):
-        match = re.search(r"notebooks/(\w+)\.ipynb", line)
+        match = re.search(r"\]\((\w+)\.ipynb", line)
         made = took.get(match[1], []) if match else []
         if made:
             lines[i] = re.sub(r"[^|]*\|$", f" {max(1, round(median(made)))} |", line)
@@ -347,7 +364,10 @@ def seen(text: str) -> str:
 
 
 PARTS: dict[str, Callable[[str], str]] = {
+    "front": front,
     "findings": findings,
+    "games": games,
+    "claims": counted,
     "results": results,
     "notebooks": notebooks,
     "seen": seen,
@@ -366,7 +386,7 @@ def refreshed(text: str) -> str:
 
 
 def refresh() -> None:
-    """Writes the generated parts of both documents."""
-    for document in (README, LOGS):
+    """Writes the generated parts of the documents."""
+    for document in (README, LOGS, GALLERY):
         document.write_text(refreshed(document.read_text()))
         print(f"{shown(document)} has the numbers of figures/ and of the published runs")
