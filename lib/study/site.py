@@ -153,6 +153,6 @@ def build(studies: Iterable[Study], site: Path) -> Path:
         listing += f"* [{title}]({study.page}) ({study.about})\n"
     for source, name in DOCUMENTS.items():
         # Only README.md, the front page, has this heading
-        text = (ROOT / source).read_text().replace("## Hardware and", f"{listing}\n## Hardware and")
+        text = (ROOT / source).read_text().replace("## Glossary", f"{listing}\n## Glossary")
         (site / name).write_text(page(text, posixpath.dirname(source), site, pages))
     return site / "index.html"
