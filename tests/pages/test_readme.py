@@ -97,7 +97,7 @@ def test_what_the_table_of_reports_says_has_the_numbers_of_the_figures():
     games = figures("agent_table4", "set", "method", "metric").loc["heldout_1000"]
     illegal = 100 * games.loc[("sft/pick 16/16", "rejected"), "estimate"]
     assert f"illegal tags: ours {illegal:.0f}%" in said
-    answers = figures("grand_claims", "id")["answer"]
+    answers = figures("grand_claims", "id")["verdict"]
     level = answers[["ast-34", "ast-35"]]
     assert (level == "open").all() and "Level with paying for right answers" in said
     acted = figures("grand_treatment", "method", "baseline")["acted"]
