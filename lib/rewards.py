@@ -15,6 +15,7 @@ import inspect
 import runpy
 import traceback
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from functools import cache, partial, wraps
 from itertools import groupby
 from math import exp, isfinite
@@ -421,8 +422,9 @@ def get_reward(name: str, options: dict | None = None) -> Reward:
     these options.
 
     Raises ValueError that names the nearest reward or option, the type of an option, or the error
-    in the file. The reward itself raises the errors of `score_group`."""
-    (file, _, short), options = name.rpartition(":"), options or {}
+    in the file. `score_group` calls the reward and checks what it gives."""
+    options = options or {}
+    file, _, short = name.rpartition(":")
     rewards = rewards_of(file) if file else REWARDS
     if short not in rewards:
         raise ValueError(f"unknown reward {name!r}{nearest(short, rewards)}")
@@ -438,12 +440,9 @@ def get_reward(name: str, options: dict | None = None) -> Reward:
         raise ValueError(
             f"reward {name!r} must give a function of completions and a problem, not {reward!r:.60}"
         )
-
-    def checked(completions: Sequence[str], problem: Problem) -> list[Score]:
-        return score_group(reward, completions, problem, short)
-
-    checked.__name__ = short
-    return checked
+    with suppress(AttributeError):  # of a callable object that takes no name
+        reward.__name__ = short
+    return reward
 
 
 # completions of the problem 44, 19, 35 to 98: none, a false step, a wrong answer, and a right one
@@ -461,7 +460,7 @@ def lowest(name: str, options: dict | None = None) -> float:
     line."""
     reward = get_reward(name, options)
     try:
-        return min(score.total for score in reward(TYPICAL, Problem((44, 19, 35), 98)))
+        return min(score.total for score in score_group(reward, TYPICAL, Problem((44, 19, 35), 98)))
     except (Exception, SystemExit) as error:
         frame = traceback.extract_tb(error.__traceback__)[-1]
         place = f"{shown(Path(frame.filename))}, line {frame.lineno}"
@@ -480,9 +479,7 @@ def check_options(owner: str, options: dict, kinds: dict[str, type]) -> None:
             raise ValueError(f"{owner}: {option} must be {KINDS[kinds[option]]}, not {value!r}")
 
 
-def score_group(
-    reward: Reward, completions: Sequence[str], problem: Problem, name: str = ""
-) -> list[Score]:
+def score_group(reward: Reward, completions: Sequence[str], problem: Problem) -> list[Score]:
     """The scores of a problem's completions: one `Score` each, with a finite total and with numbers
     as parts.
 
@@ -494,11 +491,13 @@ def score_group(
         )
     if not isinstance(problem, Problem):
         raise TypeError(
-            f"a reward takes a lib.game.problem.Problem(nums=(...), target=...), not {problem!r:.80}"
+            "a reward takes a lib.game.problem.Problem(nums=(...), target=...), "
+            f"not {problem!r:.80}"
         )
     given = reward(completions, problem)
     scores = []
-    about = f"reward {name or getattr(reward, '__name__', 'of your own')!r} on {problem.nums} to {problem.target}"
+    name = getattr(reward, "__name__", "of your own")
+    about = f"reward {name!r} on {problem.nums} to {problem.target}"
     if not isinstance(given, list | tuple) or len(given) != len(completions):
         wanted = f"a list with one Score for each of {len(completions)} completions"
         raise ValueError(f"{about}: it must give {wanted}, not {given!r:.60}")
@@ -584,7 +583,9 @@ def as_trl(reward: Reward) -> Callable[..., list[float]]:
         for (_, problem), group in groupby(
             zip(prompts, asked, texts, strict=True), key=itemgetter(0, 1)
         ):
-            earned += [score.total for score in reward([text for *_, text in group], problem)]
+            texts_of_group = [text for *_, text in group]
+            scores = score_group(reward, texts_of_group, problem)
+            earned += [score.total for score in scores]
         return earned
 
     return totals

@@ -14,7 +14,7 @@ from lib.game.problem import Problem, as_problems
 from lib.game.sets import EVALUATION_SETS, FILES, admitted, from_file, read_set
 from lib.game.solver import solutions
 from lib.game.verifiers import verify_answer
-from lib.rewards import get_reward
+from lib.rewards import get_reward, score_group
 
 __all__ = ["CountdownTaskset"]
 
@@ -55,9 +55,8 @@ class CountdownTask(vf.Task[CountdownData, vf.State, CountdownTaskConfig]):
         return self.score_of(trace).parts | {"correct": float(correct)}
 
     def score_of(self, trace: vf.Trace):
-        return get_reward(self.config.reward, self.config.options)(
-            [trace.last_reply], self.problem
-        )[0]
+        reward = get_reward(self.config.reward, self.config.options)
+        return score_group(reward, [trace.last_reply], self.problem)[0]
 
     async def validate(self, runtime: vf.Runtime) -> bool:
         """Whether the verifier judges the solver's first solution correct."""

@@ -1,9 +1,8 @@
 """Decodes one more token for many rows at once, and keeps the cache of keys and values.
 
 `decoder_of` returns our `Decoder` if it computes the same as the model, and otherwise
-`PlainDecoder`, the model itself. For `generate` on a GPU it is `GraphDecoder`, which replays the
-operations of `Decoder`. The method `batch` of each reads prompts, and a call with one token per
-row, a column, returns the logits of the next token."""
+`PlainDecoder`, the model itself. The method `batch` of each reads prompts, and a call with one
+token per row, a column, returns the logits of the next token."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -14,9 +13,6 @@ import torch.nn.functional as F
 
 COLUMNS = 32  # columns of keys and values in a piece of the cache
 AT_A_TIME = 64  # rows of a cache that are moved at once, since a move copies them first
-# rows of the smallest column of a batch that began with more, since every size records a graph of
-# its own
-FEWEST = 32
 
 
 def left_padded(prompts: list[list[int]], device) -> tuple[torch.Tensor, torch.Tensor]:
@@ -209,94 +205,6 @@ class KVBatch:
         return output.view(self.rows, -1)
 
 
-class GraphDecoder(Decoder):
-    """Computes what `Decoder` does, faster on a GPU, where it takes longer to start the operations
-    of a column than to compute them.
-
-    When a batch computes its second column with some number of rows, the operations are recorded as
-    a CUDA graph, which starts all of them at once in later columns. A graph can be replayed only on
-    tensors of the same addresses and shapes. Therefore a batch is a `FixedBatch`, and every column
-    reads the space of all columns."""
-
-    def __init__(self, model, longest: int):
-        super().__init__(model, longest)
-        self.longest = longest
-        self.pool = torch.cuda.graph_pool_handle() if model.device.type == "cuda" else None
-
-    def batch(self, prompts: list[list[int]]) -> "FixedBatch":
-        return FixedBatch(self, prompts)
-
-    def __call__(self, tokens: torch.Tensor, batch: "FixedBatch") -> torch.Tensor:
-        batch.tokens[: batch.rows] = tokens
-        size = batch.size
-        if size not in batch.graphs or self.pool is None:
-            batch.graphs[size] = None
-            return super().__call__(batch.tokens[:size], batch)[: batch.rows]
-        if batch.graphs[size] is None:
-            graph = torch.cuda.CUDAGraph()
-            with torch.cuda.graph(graph, pool=self.pool):
-                batch.graphs[size] = graph, super().__call__(batch.tokens[:size], batch)
-        graph, logits = batch.graphs[size]
-        graph.replay()
-        return logits[: batch.rows].clone()  # the next replay overwrites it
-
-
-class FixedBatch(KVBatch):
-    """The `KVBatch` of `GraphDecoder`: one piece with space for all columns, and all state in
-    tensors that are changed in place.
-
-    A column computes the first `size` rows, which can include rows that have ended; their results
-    are not used. `select` must be called exactly once, before the first column."""
-
-    def __init__(self, decoder: GraphDecoder, prompts: list[list[int]]):
-        super().__init__(decoder, prompts)
-        self.longest = decoder.longest
-        self.graphs = {}
-
-    def select(self, rows: torch.Tensor) -> None:
-        (prompts,), self.rows, device = self.pieces, len(rows), rows.device
-        layers, _, heads, columns, width = prompts.shape
-        self.pieces = [prompts.new_zeros(layers, self.rows, heads, self.longest, width)]
-        # one at a time, since a copy needs memory
-        for target, source in zip(self.pieces[0], prompts, strict=True):
-            target[:, :, :columns] = source[rows]
-        bias = torch.full((self.rows, self.longest), -torch.inf, device=device)
-        bias[:, :columns] = 0.0 if self.bias is None else self.bias[rows]
-        self.next = self.next[rows]
-        self.bias = bias
-        self.column = torch.tensor([columns - 1], device=device)  # the last column that is filled
-        self.tokens = torch.zeros(self.rows, dtype=torch.long, device=device)
-
-    @property
-    def size(self) -> int:
-        """The rows of a column: all, or a half, a quarter and so on, while this is enough for those
-        that continue."""
-        size = len(self.tokens)
-        while size > FEWEST and self.rows <= size // 2:
-            size //= 2
-        return size
-
-    def add_column(self) -> torch.Tensor:
-        size = self.size
-        self.column += 1
-        self.bias.index_fill_(1, self.column, 0.0)
-        self.next[:size] += 1  # rows that have ended count on, but no further than the longest text
-        return self.next[:size] - 1
-
-    def attend(
-        self, layer: int, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor
-    ) -> torch.Tensor:
-        rows = len(query)
-        keys, values = self.pieces[0][2 * layer : 2 * layer + 2, :rows]
-        keys.index_copy_(2, self.column, key[:, :, None])
-        values.index_copy_(2, self.column, value[:, :, None])
-        # heads that share keys are adjacent
-        query = query.reshape(rows * key.shape[1], -1, query.shape[-1])
-        scores = torch.bmm(query, keys.flatten(0, 1).transpose(1, 2)).float()
-        scores.view(rows, -1, self.longest).add_(self.bias[:rows, None])
-        return torch.bmm(scores.softmax(-1).to(query.dtype), values.flatten(0, 1)).view(rows, -1)
-
-
 class PlainDecoder:
     """The decoder for a model that does not fit `Decoder`. Its methods do the same as those of
     `Decoder`."""
@@ -348,19 +256,16 @@ class PlainBatch:
 _misfits: WeakKeyDictionary = WeakKeyDictionary()  # model -> its misfit
 
 
-def decoder_of(model, longest: int, steady: bool = False) -> Decoder | PlainDecoder:
-    """The decoder for texts of at most `longest` tokens with `model`. `steady`: the rows of each
-    batch are selected exactly once, before their first column, so that a GPU can replay the
-    others."""
+def decoder_of(model, longest: int) -> Decoder | PlainDecoder:
+    """The decoder for texts of at most `longest` tokens with `model`."""
     if model not in _misfits:
         _misfits[model] = misfit(model)
         if _misfits[model]:
             print(
-                f"the decode loop does not fit this model ({_misfits[model]}): it draws token by token itself"
+                f"the decode loop does not fit this model ({_misfits[model]}): "
+                "it draws token by token itself"
             )
-    if _misfits[model]:
-        return PlainDecoder(model, longest)
-    return (GraphDecoder if steady and model.device.type == "cuda" else Decoder)(model, longest)
+    return PlainDecoder(model, longest) if _misfits[model] else Decoder(model, longest)
 
 
 def misfit(model) -> str:

@@ -21,10 +21,8 @@ from lib.game.prompts import render_prompt
 from lib.game.sets import exclude, hub_rows
 from lib.game.solver import is_solvable, solutions
 from lib.game.traces import Pool, full_pool, move, state_line, try_line, values
-from lib.game.verifiers import verify_trace
 
 if TYPE_CHECKING:  # as in lib.game.sets
-    import pandas as pd
     from datasets import Dataset
 
 LARGEST = 999
@@ -403,24 +401,6 @@ def hub_demonstrations(prompt_style: str) -> "Dataset":
         hub_rows(HUB_DEMONSTRATIONS, "train").map(query_problem, load_from_cache_file=False)
     )
     return rows.map(prompt_row, load_from_cache_file=False).select_columns(["prompt", "completion"])
-
-
-def repair_stage(generations: "pd.DataFrame") -> "pd.DataFrame":
-    """Rows `prompt`, `completion` that teach a policy to answer its own traces (columns nums,
-    target, completion).
-
-    The trace is part of the prompt. The completion is the solution that the verifier finds in the
-    trace, whatever the policy had answered. A trace that never makes the target, or that ends
-    without an answer, gives no row."""
-    import pandas as pd
-
-    rows = []
-    for problem, text in zip(as_problems(generations), generations["completion"], strict=True):
-        trace, tag, _ = text.partition("<answer>")
-        if tag and (solution := verify_trace(text, problem).solution) is not None:
-            prompt = render_prompt(problem.nums, problem.target, "trace") + trace
-            rows.append((prompt, f"<answer>{render(solution)}</answer>"))
-    return pd.DataFrame(rows, columns=["prompt", "completion"])
 
 
 def query_problem(row: dict) -> dict:

@@ -144,7 +144,7 @@ def generate(
     capacity = max_rows(model, AT_ONCE if device.type == "cpu" else len(prompts) * n, longest)
     at_once = max(capacity // n, 1)  # prompts
     with inference(model), training_type(device):
-        decoder = decoder_of(model, longest, steady=True)
+        decoder = decoder_of(model, longest)
         for first in range(0, len(prompts), at_once):
             _draw_all(decoder, prompts[first : first + at_once], first, n, draws)
     return draws.rollouts()

@@ -12,7 +12,7 @@ import torch.nn.functional as F
 
 LARGEST_LOG_RATIO = 5.0  # largest log(ref / pi) of a token in the reported KL
 NOISE = 1e-6  # relative differences below it are rounding: float32 keeps seven digits
-PREFERENCE = ("ipo", "ipo_mean", "dpo")  # losses of preference optimisation
+PREFERENCE = ("ipo", "dpo")  # losses of preference optimisation
 
 
 def centred(rewards: torch.Tensor) -> torch.Tensor:
@@ -98,17 +98,29 @@ def f_grpo(rewards: torch.Tensor, correct: torch.Tensor, gamma: float) -> torch.
     """GRPO's advantage times (1 - p)^gamma, where p is the share of the group that is correct, so
     that problems which are mostly solved count less (F-GRPO, arXiv 2602.06717). rewards, correct
     (bool) and the result: (groups, K)."""
-    return (1 - correct.to(rewards.dtype).mean(-1, keepdim=True)) ** gamma * grpo(rewards)
+    p = correct.to(rewards.dtype).mean(-1, keepdim=True)
+    return (1 - p) ** gamma * grpo(rewards)
 
 
-# arguments: rewards and correct, (groups, K); k; gamma
+# by name; their options are those of lib.learn.settings.ADVANTAGES
 ADVANTAGES: dict[str, Callable[..., torch.Tensor]] = {
-    "leave_one_out": lambda rewards, correct, k, gamma: leave_one_out(rewards),
-    "pass_at_k": lambda rewards, correct, k, gamma: pass_at_k(rewards, k),
-    "max_rl": lambda rewards, correct, k, gamma: max_rl(rewards),
-    "grpo": lambda rewards, correct, k, gamma: grpo(rewards),
-    "f_grpo": lambda rewards, correct, k, gamma: f_grpo(rewards, correct, gamma),
+    "leave_one_out": leave_one_out,
+    "pass_at_k": pass_at_k,
+    "max_rl": max_rl,
+    "grpo": grpo,
+    "f_grpo": f_grpo,
 }
+READ_VERDICTS = {"f_grpo"}  # also take `correct`, which a reward of many values does not tell
+
+
+def advantages_by(
+    name: str, rewards: torch.Tensor, correct: torch.Tensor, **options: float
+) -> torch.Tensor:
+    """The advantages that an entry of ADVANTAGES gives, with its options; rewards, correct (bool)
+    and the result: (groups, K)."""
+    if name in READ_VERDICTS:
+        return ADVANTAGES[name](rewards, correct, **options)
+    return ADVANTAGES[name](rewards, **options)
 
 
 def rloo_loss(
@@ -177,23 +189,17 @@ def token_kl(logps: torch.Tensor, ref_logps: torch.Tensor, mask: torch.Tensor) -
 
 
 def preference_loss(
-    chosen: torch.Tensor,
-    rejected: torch.Tensor,
-    lengths: torch.Tensor,
-    beta: float,
-    loss: str = "ipo",
+    chosen: torch.Tensor, rejected: torch.Tensor, beta: float, loss: str = "ipo"
 ) -> tuple[torch.Tensor, dict[str, float]]:
-    """`dense` Eq. 3 and its relatives, averaged over pairs, and their metrics.
+    """`dense` Eq. 3 and its relative, averaged over pairs, and their metrics.
 
-        ipo       (h - 1 / (2 beta))^2,  h = chosen - rejected
-        ipo_mean  the same with each log-ratio divided by its completion's length (TRL's "ipo")
-        dpo       -log sigmoid(beta h)
+        ipo  (h - 1 / (2 beta))^2,  h = chosen - rejected
+        dpo  -log sigmoid(beta h)
 
-    chosen, rejected: log pi / pi_ref of whole completions, (B,); lengths: their numbers of tokens,
-    (2, B). Metrics: the mean rewards of Eq. 2 of both sides and their mean margin, and preferred,
-    the share of pairs with a positive margin."""
-    divisors = lengths if loss == "ipo_mean" else (1, 1)
-    gap = chosen / divisors[0] - rejected / divisors[1]
+    chosen, rejected: log pi / pi_ref of whole completions, (B,). Metrics: the mean rewards of Eq. 2
+    of both sides and their mean margin, and preferred, the share of pairs with a positive margin.
+    """
+    gap = chosen - rejected
     losses = -F.logsigmoid(beta * gap) if loss == "dpo" else (gap - 1 / (2 * beta)) ** 2
     rewards = beta * torch.stack([chosen, rejected]).detach()
     margin = rewards[0] - rewards[1]

@@ -129,15 +129,12 @@ def max_rows(model, rows: int, length: int) -> int:
     in nine tenths of the memory that the model leaves, or on a GPU all tensors of this process.
 
     It needs a copy of the weights, and for each row keys and values of all columns and four rows of
-    logits in float32, or on a GPU seven, since each recorded graph keeps its own."""
+    logits in float32."""
     config = model.config
     size = 2 if torch.cuda.is_available() else 4
     columns = -(-length // 32) * 32
-    logits = 7 if torch.cuda.is_available() else 4
-    row = (
-        size * 2 * config.num_hidden_layers * key_width(config) * columns
-        + logits * 4 * config.vocab_size
-    )
+    keys_and_values = 2 * config.num_hidden_layers * key_width(config) * columns
+    row = size * keys_and_values + 4 * 4 * config.vocab_size
     # 0 without a GPU
     allocated = max(model.num_parameters() * model.dtype.itemsize, torch.cuda.memory_allocated())
     room = 0.9 * (machine_memory() - allocated) - size * model.num_parameters()
@@ -323,30 +320,6 @@ def load_policy(path: str | Path, style: str = ""):
                 f"{path}: prompt style {style} ends with {end}, which is no token of this tokenizer"
             )
         tokenizer.eos_token = end
-    return model, tokenizer
-
-
-def mix_policies(start: str | Path, end: str | Path, alpha: float):
-    """The model and tokenizer with the weights (1 - alpha) theta_start + alpha theta_end, where
-    `end` was trained from `start`: WiSE-FT (arXiv 2109.01903), for reasoning (arXiv 2504.10478).
-    Raises ValueError if the policies have different shapes or tokenizers."""
-    (model, tokenizer), (end_model, end_tokenizer) = load_policy(start), load_policy(end)
-    start_weights = model.state_dict()
-    end_weights = end_model.state_dict()
-    shapes = [
-        {name: weights.shape for name, weights in state.items()}
-        for state in (start_weights, end_weights)
-    ]
-    if end_tokenizer.get_vocab() != tokenizer.get_vocab() or shapes[0] != shapes[1]:
-        raise ValueError(
-            f"policies of one shape and one tokenizer can be mixed, not {start} and {end}"
-        )
-    model.load_state_dict(
-        {
-            name: (1 - alpha) * weights + alpha * end_weights[name]
-            for name, weights in start_weights.items()
-        }
-    )
     return model, tokenizer
 
 

@@ -1,4 +1,4 @@
-"""Preference optimisation with TRL's DPOTrainer: IPO, its length-normalised form, and DPO.
+"""Preference optimisation with TRL's DPOTrainer: IPO and DPO.
 
 Equations are those of `dense`: "Enhancing RLOO with Dense Symbolic Rewards and Bandit-Driven
 Curricula" (Sangpisit and Thawornbut). TRL's own `ipo` averages log-ratios over tokens, whereas Eq.
@@ -115,10 +115,7 @@ class PreferenceTrainer(Resumable, DPOTrainer):
         with torch.no_grad():
             reference = self._logps(self.ref_model, inputs)
         chosen, rejected = self._logps(model, inputs) - reference
-        lengths = inputs["completion_mask"].sum(-1).view(2, -1)
-        loss, row = preference_loss(
-            chosen, rejected, lengths, self.settings.beta, self.settings.loss
-        )
+        loss, row = preference_loss(chosen, rejected, self.settings.beta, self.settings.loss)
         self._rows.append(row)
         return loss
 

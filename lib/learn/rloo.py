@@ -40,7 +40,7 @@ from lib.game.problem import Problem, as_problems
 from lib.game.prompts import render_prompt
 from lib.learn.curriculum import Curriculum
 from lib.learn.generation import ENGINES, MEMORY_SHARE, Rollouts, Sampling
-from lib.learn.losses import ADVANTAGES, leave_one_out, rloo_loss
+from lib.learn.losses import advantages_by, leave_one_out, rloo_loss
 from lib.learn.settings import RLOOSettings
 from lib.learn.trainer import Policy, Resumable, arguments, schedule
 from lib.rewards import Reward, score_group
@@ -146,8 +146,8 @@ class RLOOTrainer(Resumable):
         #    from its reward, each pays for its tokens, also compared with those of its group
         rewards = torch.tensor([[score.total for score in group] for group in scores])
         lengths = torch.tensor([float(len(ids)) for ids in out.ids]).view(-1, k)
-        advantages = ADVANTAGES[settings.advantage](
-            rewards, correct, settings.pass_k, settings.focal_gamma
+        advantages = advantages_by(
+            settings.advantage, rewards, correct, **settings.advantage_options
         )
         advantages = advantages - settings.length_price * leave_one_out(
             lengths / settings.max_tokens

@@ -10,7 +10,16 @@ from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Annotated, Any, Literal, Self, get_type_hints
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model, model_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    Field,
+    TypeAdapter,
+    ValidationError,
+    create_model,
+    model_validator,
+)
 from pydantic.dataclasses import dataclass
 
 from lib.files import nearest
@@ -28,8 +37,23 @@ Part = Annotated[float, Field(gt=0, le=1)]  # a share that must not be 0
 Temperature = Annotated[float, Field(ge=0.01, le=1e6)]
 OrGreedy = Temperature | Annotated[float, Field(ge=0, le=0)]  # 0 takes the most probable token
 Engine = Literal["transformers", "vllm"]  # keys of lib.learn.generation.ENGINES
-# keys of lib.learn.losses.ADVANTAGES
-Advantage = Literal["leave_one_out", "pass_at_k", "max_rl", "grpo", "f_grpo"]
+# the options that each entry of lib.learn.losses.ADVANTAGES needs, and their bounds
+ADVANTAGES: dict[str, dict[str, Any]] = {
+    "leave_one_out": {},
+    "pass_at_k": {"k": Count},
+    "max_rl": {},
+    "grpo": {},
+    "f_grpo": {"gamma": Weight},
+}
+
+
+def _advantage(name: str) -> str:
+    if name not in ADVANTAGES:
+        raise ValueError(f"there is no such advantage{nearest(name, ADVANTAGES)}")
+    return name
+
+
+Advantage = Annotated[str, AfterValidator(_advantage)]
 
 
 class Settings(BaseModel):
@@ -173,18 +197,13 @@ class RLOOSettings(Optimisation):
     idle_share: Part
     reference_share: Part
     advantage: Advantage
-    pass_k: Count  # k of pass_at_k; 1 for the other advantages
-    focal_gamma: Weight  # gamma of f_grpo
+    advantage_options: dict[str, Any]  # those of ADVANTAGES
     length_price: Weight  # price that a rollout of max_tokens tokens pays, apart from its reward
     micro_batch: Count  # at most this many rollouts per backward pass
 
     @model_validator(mode="after")
     def fits(self) -> Self:
-        most = self.group_size - 1 if self.advantage == "pass_at_k" else 1
-        if self.pass_k > most:
-            raise ValueError(
-                f"pass_k={self.pass_k}: {self.advantage} in groups of {self.group_size} takes 1 to {most}"
-            )
+        check_advantage(self.advantage, self.advantage_options, self.group_size)
         if self.warmup_steps + self.decay_steps > self.steps or self.average_from > self.steps:
             ends = f"warmup_steps={self.warmup_steps} and decay_steps={self.decay_steps}"
             raise ValueError(
@@ -197,10 +216,38 @@ class RLOOSettings(Optimisation):
         return self
 
 
+def check_advantage(name: str, options: Mapping[str, Any], group_size: int) -> None:
+    """Raises ValueError for options that an advantage does not have, lacks, or cannot have in
+    groups of this size."""
+    bounds = ADVANTAGES[name]
+    for option in options:
+        if option not in bounds:
+            raise ValueError(
+                f"advantage {name!r} has no option {option!r}{nearest(option, bounds)}"
+            )
+    for option, bound in bounds.items():
+        if option not in options:
+            raise ValueError(
+                f"advantage {name!r} needs advantage_options with {option}, such as {{{option}: 2}}"
+            )
+        try:
+            TypeAdapter(bound).validate_python(options[option], strict=True)
+        except ValidationError as error:
+            reason = error.errors()[0]["msg"]
+            raise ValueError(
+                f"advantage_options: {option} of {name!r} is {options[option]!r}: {reason}"
+            ) from error
+    if name == "pass_at_k" and options["k"] >= group_size:
+        raise ValueError(
+            f"advantage_options: k of 'pass_at_k' is {options['k']}, "
+            f"and in groups of {group_size} it takes 1 to {group_size - 1}"
+        )
+
+
 class PreferenceSettings(Optimisation):
     """Hyperparameters of preference optimisation."""
 
-    loss: Literal["ipo", "ipo_mean", "dpo"]  # one of lib.learn.losses.PREFERENCE
+    loss: Literal["ipo", "dpo"]  # one of lib.learn.losses.PREFERENCE
     beta: Positive  # the smaller it is, the further apart the sides of a pair are pushed
     steps: Count  # updates
     batch_size: Count  # pairs per update
@@ -220,7 +267,7 @@ OTHERS: dict[str, Any] = {
         ["heldout_rows", "heldout_small_rows", "validation_rows", "validation_small_rows"], Count
     ),
     **dict.fromkeys(["test_rows", "level_rows", "sealed_rows", "sealed_restarts_rows"], Count),
-    **dict.fromkeys(["limit", "skip", "five_numbers", "most_failures"], Whole),
+    **dict.fromkeys(["limit", "five_numbers", "most_failures"], Whole),
     **dict.fromkeys(["updates", "replicates", "eval_problems", "trained", "followed"], Whole),
     "moments": Annotated[list[Whole], Field(min_length=1)],
     "trials": list[str],

@@ -26,7 +26,7 @@ from lib.game.problem import Problem, as_problems
 from lib.game.verifiers import VERIFIERS
 from lib.learn.generation import Sampling, sample
 from lib.learn.model import machine_memory, save_policy, training_memory
-from lib.rewards import Reward
+from lib.rewards import Reward, score_group
 
 Policy = tuple[Any, Any]  # model and tokenizer, as lib.learn.model.load_policy returns them
 
@@ -139,9 +139,8 @@ class Resumable(transformers.Trainer):
         answers = list(zip(table["completion"], as_problems(rows), strict=True))
         row = {"eval_accuracy": float(np.mean([self.is_correct(*pair) for pair in answers]))}
         for name, reward in self.eval_rewards.items():
-            row[f"eval_{name}"] = float(
-                np.mean([reward([text], problem)[0].total for text, problem in answers])
-            )
+            scores = [score_group(reward, [text], problem)[0] for text, problem in answers]
+            row[f"eval_{name}"] = float(np.mean([score.total for score in scores]))
         return row | {"eval_entropy": -table["logprob"].sum() / table["tokens"].sum()}
 
     def check_memory(

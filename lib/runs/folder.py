@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from lib.files import PROBLEMS, REFERENCE, ROOT, atomic, shown, write_table, writing
 from lib.runs import cells, code
-from lib.runs.hashes import inputs, lib_digest, results
+from lib.runs.hashes import inputs, lib_digest, results, with_new_names
 from lib.runs.machine import try_lock
 from lib.runs.parameters import FIELDS, check
 
@@ -204,7 +204,7 @@ def begin(folder: Path, given: Mapping[str, Any], executed: dict[str, str]) -> b
             f"{shown(files[0])} was not made by a run, and this run would write beside it: {remedy}"
         )
     begun = {"parameters": {}, "inputs": {}} | (old_spec or {})
-    then = begun["parameters"]
+    then = with_new_names(begun["parameters"])
     now = spec["parameters"]
     differences = [
         name

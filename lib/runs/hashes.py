@@ -6,7 +6,7 @@ import hashlib
 import inspect
 import json
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import cache
 from importlib import import_module
 from pathlib import Path
@@ -72,7 +72,34 @@ def inputs(params: dict[str, Any], root: Path) -> dict[str, str]:
     return dict(sorted(hashes.items()))
 
 
-def differences(then: Mapping, now: Mapping, defaults: Mapping) -> list[str]:
+def _advantage_options(old: Mapping[str, Any]) -> dict[str, Any]:
+    """pass_k and focal_gamma were parameters of every run and used by one advantage each."""
+    by_advantage = {
+        "pass_at_k": {"k": old.get("pass_k")},
+        "f_grpo": {"gamma": old.get("focal_gamma")},
+    }
+    return by_advantage.get(old.get("advantage", ""), {})
+
+
+# Parameters that have replaced others: the names of the old ones, and how the new one follows from
+# the old parameters of a run. Published records keep the old names.
+RENAMED: dict[str, tuple[tuple[str, ...], Callable[[Mapping[str, Any]], Any]]] = {
+    "advantage_options": (("pass_k", "focal_gamma"), _advantage_options),
+}
+
+
+def with_new_names(parameters: Mapping[str, Any]) -> dict[str, Any]:
+    """Recorded parameters by today's names."""
+    named = dict(parameters)
+    for new, (old_names, value) in RENAMED.items():
+        if any(name in parameters for name in old_names):
+            named[new] = value(parameters)
+            for name in old_names:
+                named.pop(name, None)
+    return named
+
+
+def differences(then: Mapping, now: Mapping, defaults: dict[str, Any]) -> list[str]:
     """What two descriptions of a run ask for differently, by name. Each has `notebook`,
     `parameters` and, if they were recorded, `inputs`.
 
@@ -81,7 +108,7 @@ def differences(then: Mapping, now: Mapping, defaults: Mapping) -> list[str]:
     made a run and not what was asked."""
     if then["notebook"] != now["notebook"]:
         return ["notebook"]
-    given = defaults | then["parameters"]
+    given = defaults | with_new_names(then["parameters"])
     hashes = then.get("inputs", {})
     names = [
         name

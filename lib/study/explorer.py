@@ -22,7 +22,7 @@ from lib.game.problem import Problem, as_problem, as_problems
 from lib.game.solver import solutions
 from lib.game.steps import verify_steps
 from lib.game.verifiers import VERIFIERS, verify_program, verify_trace
-from lib.rewards import get_reward
+from lib.rewards import get_reward, score_group
 from lib.study import judging
 from lib.study.judging import record
 from lib.study.methods import methods, rank
@@ -273,7 +273,8 @@ def scored(group: pd.DataFrame, row: pd.Series, problem: Problem, reward: str) -
         return f"reward {heading}", "is not made for what this completion holds"
     texts = group.loc[group.index.repeat(group["count"]), "completion"].tolist()
     try:
-        score = get_reward(name, options)(texts, problem)[texts.index(row["completion"])]
+        scores = score_group(get_reward(name, options), texts, problem)
+        score = scores[texts.index(row["completion"])]
     except Exception as error:  # a reward of the user's own may raise anything
         return f"reward {heading}", str(error) if isinstance(error, ValueError) else repr(error)
     return f"reward {heading}", f"{score.total:.3f}: " + ", ".join(

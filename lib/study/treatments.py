@@ -176,13 +176,20 @@ def _values(row, runs: Runs) -> pd.DataFrame:
         return of_calibration(runs.of("calibration", methods))
     if row.source == "setting":
         records = [judging.record(folder) for folder in runs.of("training", methods)]
-        numbers = [(r["method"], r["seed"], float(r["parameters"][row.metric])) for r in records]
+        numbers = [(r["method"], r["seed"], _setting(r["parameters"], row.metric)) for r in records]
         numbers = pd.DataFrame(numbers, columns=["method", "seed", row.metric])
         return intervals.of_logs(numbers.set_index(["method", "seed"]))
     start = begun_from(row.method, pd.Index(sorted(runs.methods("samples"))))
     pair = [_reward(runs.of("training", [name])) for name in (row.method, row.baseline)]
     values = of_reward(tuple(runs.of("samples", [start])), *pair, row.metric, row.set)
     return values if values.empty else pd.concat({row.method: values}, names=["method"])
+
+
+def _setting(parameters: dict, name: str) -> float:
+    """A parameter of a run. The k of the pass@k objective was called pass_k in earlier records."""
+    if name == "pass_k" and "advantage_options" in parameters:
+        return float(parameters["advantage_options"].get("k", 1))
+    return float(parameters[name])
 
 
 def of_log(folders: list[Path], metric: str) -> pd.DataFrame:

@@ -29,10 +29,10 @@ from lib.learn.demonstrations import (
     hub_demonstrations,
     plain_solutions,
     random_expression,
-    repair_stage,
     steps_of,
 )
 from lib.learn.model import build_tokenizer
+from tests.of_notebook import of_notebook
 
 
 def test_the_prompt_is_what_the_readme_shows():
@@ -338,6 +338,7 @@ def test_provenance_holds_the_answer(design):
 
 
 def test_a_repair_stage_reads_a_trace_and_learns_the_answer_that_it_makes():
+    repair_stage = of_notebook("12_sample_pairs", "repair_stage")
     trace = "<think>\nstate [19, 35, 44]\ntry 44 + 19 = 63\nstate [35, 63]\ntry 63 + 35 = 98\nstate [98]\n</think>\n"
     missed = "<think>\nstate [19, 35, 44]\ntry 44 + 19 = 63\n</think>\n<answer>44 + 19</answer>"
     texts = [

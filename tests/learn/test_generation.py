@@ -6,7 +6,6 @@ import copy
 import os
 import sys
 import weakref
-from contextlib import nullcontext
 from importlib.util import find_spec
 from pathlib import Path
 from types import SimpleNamespace
@@ -29,7 +28,7 @@ from transformers import (
 
 from lib.game.prompts import render_prompt
 from lib.learn import generation
-from lib.learn.decoder import COLUMNS, FEWEST, Decoder, GraphDecoder, misfit
+from lib.learn.decoder import COLUMNS, Decoder, misfit
 from lib.learn.generation import (
     ENGINES,
     VLLM,
@@ -189,59 +188,6 @@ def test_draws_do_not_depend_on_how_many_prompts_fit_at_once(model, monkeypatch)
         again = generate(model, *asked, torch.Generator().manual_seed(0))
         assert again.ids == whole.ids and again.finish == whole.finish
         assert max(seen) <= rows and len(alive) == chunks
-
-
-def test_columns_of_fixed_size_draw_the_same(model, monkeypatch):
-    """What a GPU replays, here without a graph: one piece of all columns, and sizes that are halved
-    as rows end."""
-    asked = PROMPTS * 4, 8, Sampling(max_tokens=40), EOS
-    ours = generate(model, *asked, torch.Generator().manual_seed(0))
-    sizes = set()
-    decode = GraphDecoder.__call__
-
-    def noted(self, tokens, batch):
-        sizes.add((batch.rows, batch.size))
-        return decode(self, tokens, batch)
-
-    monkeypatch.setattr(GraphDecoder, "__call__", noted)
-    monkeypatch.setattr(
-        generation, "decoder_of", lambda model, longest, steady: GraphDecoder(model, longest)
-    )
-    for places in (24, 512):  # prompts in chunks, and all at once
-        monkeypatch.setattr(generation, "AT_ONCE", places)
-        again = generate(model, *asked, torch.Generator().manual_seed(0))
-        assert again.ids == ours.ids and again.finish == ours.finish
-        for one, other in zip(again.logprobs, ours.logprobs, strict=True):
-            torch.testing.assert_close(torch.tensor(one), torch.tensor(other), atol=1e-4, rtol=1e-4)
-    assert len({size for _, size in sizes}) > 1
-    assert all(rows <= size and (size <= FEWEST or size <= 2 * rows) for rows, size in sizes)
-
-
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="graphs are replayed on a GPU")
-def test_a_gpu_replays_what_it_would_compute(model, monkeypatch):
-    # in float32 they must agree
-    monkeypatch.setattr(generation, "training_type", lambda device: nullcontext())
-    # so that there are several chunks
-    monkeypatch.setattr(generation, "max_rows", lambda model, rows, longest: 64)
-    theirs = copy.deepcopy(model).cuda()
-
-    def drawn():
-        return generate(
-            theirs,
-            PROMPTS * 8,
-            8,
-            Sampling(max_tokens=40),
-            EOS,
-            torch.Generator("cuda").manual_seed(0),
-        )
-
-    ours = drawn()
-    monkeypatch.setattr(
-        generation, "decoder_of", lambda model, longest, steady: Decoder(model, longest)
-    )
-    same = [one == other for one, other in zip(ours.ids, drawn().ids, strict=True)]
-    # a number that is drawn near the edge between two tokens may fall on either
-    assert sum(same) > 0.9 * len(same)
 
 
 def test_cuts_keep_the_likely_tokens_and_their_proportions():

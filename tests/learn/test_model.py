@@ -24,11 +24,11 @@ from lib.learn.model import (
     load_policy,
     load_tokenizer,
     max_rows,
-    mix_policies,
     new_model,
     reasoning_end,
     save_policy,
 )
+from tests.of_notebook import of_notebook
 
 FORMATS = {
     "free text": "<think>\n44 + 19 = 63, 63 + 35 = 98, 98? yes\n</think>\n<answer>44 + 19 + 35</answer>",
@@ -187,6 +187,7 @@ def test_a_flipped_bit_of_the_base_model_is_refused(tmp_path):
 
 
 def test_mixed_weights_are_the_sum_of_shares(tmp_path):
+    mix_policies = of_notebook("19_mix_policies", "mix_policies")
     models = [new_model(TOKENIZER, hidden=32, layers=1, heads=2, seed=seed) for seed in range(2)]
     paths = [save_policy(model, TOKENIZER, tmp_path / str(i)) for i, model in enumerate(models)]
     start, end = (model.state_dict() for model in models)
@@ -203,6 +204,7 @@ def test_mixed_weights_are_the_sum_of_shares(tmp_path):
 
 
 def test_what_cannot_be_mixed_is_refused(tmp_path):
+    mix_policies = of_notebook("19_mix_policies", "mix_policies")
     small, wide = (new_model(TOKENIZER, hidden=hidden, layers=1, heads=2) for hidden in (32, 64))
     paths = [
         save_policy(model, TOKENIZER, tmp_path / str(i)) for i, model in enumerate((small, wide))
@@ -353,9 +355,8 @@ def test_rows_follow_the_room_there_is(monkeypatch):
         needed = weights + rows * row  # 200 tokens take 224 columns
         monkeypatch.setattr("lib.learn.model.machine_memory", lambda: weights + needed / 0.9 + 1)  # noqa: B023
         assert max_rows(model, 512, 200) == rows
-        # On a GPU the optimiser holds twice as much as the model, draws are in bfloat16, and graphs
-        # keep logits
-        needed = weights / 2 + rows * (2 * 2 * 2 * 32 * 224 + 7 * 4 * len(TOKENIZER))
+        # on a GPU the optimiser holds twice as much as the model, and draws are in bfloat16
+        needed = weights / 2 + rows * (2 * 2 * 2 * 32 * 224 + 4 * 4 * len(TOKENIZER))
         with monkeypatch.context() as gpu:
             gpu.setattr("torch.cuda.is_available", lambda: True)
             gpu.setattr("torch.cuda.memory_allocated", lambda: 3 * weights)

@@ -9,6 +9,7 @@ import random
 import signal
 from collections import namedtuple
 from functools import cached_property
+from inspect import signature
 from types import SimpleNamespace
 
 import numpy as np
@@ -22,6 +23,7 @@ from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, proce
 from transformers import PreTrainedTokenizerFast, TrainingArguments
 from trl import GRPOConfig, GRPOTrainer
 
+import lib.learn.settings
 import lib.learn.sft
 from lib.game.problem import Problem, as_problems
 from lib.game.prompts import render_prompt
@@ -29,7 +31,15 @@ from lib.learn import losses
 from lib.learn.curriculum import Bandit
 from lib.learn.demonstrations import TRACES
 from lib.learn.generation import ENGINES, Rollouts, Sampling, generate, sample
-from lib.learn.losses import ADVANTAGES, LARGEST_LOG_RATIO, leave_one_out
+from lib.learn.losses import (
+    ADVANTAGES,
+    LARGEST_LOG_RATIO,
+    f_grpo,
+    grpo,
+    leave_one_out,
+    max_rl,
+    pass_at_k,
+)
 from lib.learn.model import build_tokenizer, load_policy, new_model
 from lib.learn.rloo import RLOOTrainer, train_rloo
 from lib.learn.settings import RLOOSettings, SFTSettings
@@ -84,8 +94,7 @@ def quick(**changes):
         "idle_share": 0.5,
         "reference_share": 0.5,
         "advantage": "leave_one_out",
-        "pass_k": 1,
-        "focal_gamma": 1.0,
+        "advantage_options": {},
         "length_price": 0.0,
         "micro_batch": 4,
         "engine": "transformers",
@@ -171,11 +180,10 @@ def test_advantages_sum_to_zero_and_ignore_a_shift(rewards, shift):
 def test_the_update_has_the_advantages_that_the_settings_name(tmp_path, name, price):
     """Rewards and verdicts reach the function, group by group, and each rollout pays for its own
     tokens."""
-    k = 3 if name == "pass_at_k" else 1
+    chosen = {"pass_at_k": {"k": 3}, "f_grpo": {"gamma": 2.0}}.get(name, {})
     options = {
         "advantage": name,
-        "pass_k": k,
-        "focal_gamma": 2.0,
+        "advantage_options": chosen,
         "length_price": price,
         "max_tokens": 80,
     }
@@ -194,7 +202,14 @@ def test_the_update_has_the_advantages_that_the_settings_name(tmp_path, name, pr
     found = torch.stack([row[3] for row in rows]).view(4, 4)
     lengths = torch.stack([row[2].sum() for row in rows]).view(4, 4)
     others = (lengths.sum(-1, keepdim=True) - lengths) / 3
-    expected = ADVANTAGES[name](totals, correct, k, 2.0) - price * (lengths - others) / 80
+    plain = {
+        "leave_one_out": leave_one_out(totals),
+        "pass_at_k": pass_at_k(totals, 3),
+        "max_rl": max_rl(totals),
+        "grpo": grpo(totals),
+        "f_grpo": f_grpo(totals, correct, 2.0),
+    }
+    expected = plain[name] - price * (lengths - others) / 80
     assert (
         torch.allclose(found, expected, atol=1e-5) and found.any() and lengths.unique().numel() > 1
     )
@@ -204,14 +219,25 @@ FIELDS = ("prompt", "labels", "mask", "advantages")
 
 
 @pytest.mark.parametrize(
-    "options", [{"advantage": "pass_at_7"}, {"pass_k": 2}, {"advantage": "pass_at_k", "pass_k": 4}]
+    ("name", "options", "message"),
+    [
+        ("pass_at_7", {}, "there is no such advantage: did you mean 'pass_at_k'"),
+        ("leave_one_out", {"k": 2}, "has no option 'k'"),
+        ("pass_at_k", {}, "needs advantage_options with k"),
+        ("pass_at_k", {"k": 4}, "takes 1 to 3"),
+        ("pass_at_k", {"k": 1.5}, "k of 'pass_at_k' is 1.5: "),
+        ("f_grpo", {"gamma": -1.0}, "gamma of 'f_grpo' is -1.0: "),
+    ],
 )
-def test_an_advantage_that_a_group_cannot_have_is_refused(options):
-    with pytest.raises(
-        ValueError,
-        match=r"advantage is 'pass_at_7': Input should be 'leave_one_out'|takes 1 to [13]",
-    ):
-        quick(**options)
+def test_an_advantage_that_a_group_cannot_have_is_refused(name, options, message):
+    with pytest.raises(ValueError, match=message):
+        quick(advantage=name, advantage_options=options)
+
+
+def test_the_options_of_the_settings_are_those_of_the_functions():
+    given = {"rewards", "correct"}
+    options = {name: {*signature(ADVANTAGES[name]).parameters} - given for name in ADVANTAGES}
+    assert options == {name: {*bounds} for name, bounds in lib.learn.settings.ADVANTAGES.items()}
 
 
 # --- the loss -------------------------------------------------------------------------------------

@@ -17,7 +17,7 @@ from lib.files import DATA
 from lib.game.distance import distance_to_solutions
 from lib.game.expression import evaluate, parse
 from lib.game.problem import Problem
-from lib.rewards import REWARDS, Score, as_trl, from_trl, get_reward
+from lib.rewards import REWARDS, Score, as_trl, from_trl, get_reward, score_group
 from lib.runs import parameters
 from tests.conftest import linear
 
@@ -195,12 +195,13 @@ def test_an_option_may_be_as_large_as_the_message_says():
 
 def test_one_text_in_place_of_a_group_is_refused():
     with pytest.raises(TypeError, match="list of completions"):
-        get_reward("sparse")(answer("44 + 19 + 35"), PAPER)
+        score_group(get_reward("sparse"), answer("44 + 19 + 35"), PAPER)
 
 
 def test_a_problem_that_is_a_row_of_a_data_set_is_refused():
     with pytest.raises(TypeError, match=r"takes a lib.game.problem.Problem\(nums=.*not {'nums'"):
-        get_reward("sparse")([answer("44 + 19 + 35")], {"nums": [44, 19, 35], "target": 98})
+        row = {"nums": [44, 19, 35], "target": 98}
+        score_group(get_reward("sparse"), [answer("44 + 19 + 35")], row)
 
 
 @settings(max_examples=200, deadline=None)
@@ -384,7 +385,7 @@ def test_a_score_that_is_none_names_reward_problem_and_completion(own, score, me
     )
     assert earned("own.py:mine", ["good", "good"]) == [1, 1]
     with pytest.raises(ValueError, match=rf"reward 'mine' on \(44, 19, 35\) to 98, {message}"):
-        get_reward("own.py:mine")(["good", "bad"], PAPER)
+        score_group(get_reward("own.py:mine"), ["good", "bad"], PAPER)
 
 
 @pytest.mark.parametrize(
@@ -402,7 +403,7 @@ def test_every_completion_has_one_score(own, scores, message):
         ValueError,
         match=rf"reward 'mine' on \(44, 19, 35\) to 98: it must give a list with {message}",
     ):
-        get_reward("own.py:mine")(["a", "b", "c"], PAPER)
+        score_group(get_reward("own.py:mine"), ["a", "b", "c"], PAPER)
 
 
 def test_programs_that_come_near_the_target_earn_more():

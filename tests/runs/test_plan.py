@@ -253,7 +253,10 @@ def test_an_impossible_value_is_refused_before_the_start_and_by_hand(tmp_path, n
             {"decay_steps": 140, "warmup_steps": 1},
             "steps=140 cannot hold warmup_steps=1 and decay_steps=140",
         ),
-        ({"pass_k": 8, "advantage": "pass_at_k"}, "pass_at_k in groups of 8 takes 1 to 7"),
+        (
+            {"advantage": "pass_at_k", "advantage_options": {"k": 8}},
+            "k of 'pass_at_k' is 8, and in groups of 8 it takes 1 to 7",
+        ),
         ({"most_failures": -1}, "most_failures"),
     ],
 )
