@@ -23,6 +23,7 @@ PLAIN = r"[A-Za-z][A-Za-z0-9_.+-]{0,99}"
 RUN = rf"{PLAIN}/[A-Za-z0-9][A-Za-z0-9_.+-]{{0,99}}"
 # the kind of runs that read results and train nothing: `make figures` executes them
 STUDY = "study/"
+PUBLISHED = "data/reference/cpu/"  # the published runs, which the notebooks of studies name
 
 
 class DeclarationError(ValueError):
@@ -214,6 +215,19 @@ def read_notebook(path: Path) -> tuple[dict[str, Any], list[str]]:
 
 
 # --- names of runs, and the runs of a declaration -------------------------------------------------
+
+
+def inputs_of_study(defaults: Mapping[str, Any]) -> dict[str, str | list[str]]:
+    """The runs that a study reads, by the parameter that names them in its notebook: folders of
+    published runs, whose names follow PUBLISHED there."""
+    needs: dict[str, str | list[str]] = {}
+    for name, value in defaults.items():
+        folders = value if isinstance(value, list) else [value]
+        if folders and all(str(folder).startswith(PUBLISHED) for folder in folders):
+            # without the seed: a study reads the runs of all seeds
+            runs = [folder.removeprefix(PUBLISHED).removesuffix("/*") for folder in folders]
+            needs[name] = runs if isinstance(value, list) else runs[0]
+    return needs
 
 
 def points(template: str, declaration: Declaration) -> Iterator[tuple[str, Declaration]]:

@@ -21,6 +21,7 @@ from pydantic import BaseModel, ValidationError
 from lib.files import ROOT, RUNS, reading
 from lib.runs.code import made_by_other, notebook_hash
 from lib.runs.declare import (
+    PUBLISHED,
     RUN,
     STUDY,
     YAML,
@@ -30,6 +31,7 @@ from lib.runs.declare import (
     Loader,
     Values,
     explain,
+    inputs_of_study,
     known,
     of_seed,
     points,
@@ -136,10 +138,13 @@ class Project:
         runs: dict[str, Declaration] = {}
         for template, declaration in self.declarations.completed():
             location = f"{YAML}: runs.{template}"
-            if template.startswith(STUDY) and not declaration.parents:
-                raise DeclarationError(
-                    f"{location}: a study reads other runs: its needs must say which"
-                )
+            if template.startswith(STUDY):
+                declaration = self.with_inputs(declaration)
+                if not declaration.parents:
+                    raise DeclarationError(
+                        f"{location}: a study reads other runs, and neither its needs nor folders "
+                        f"{PUBLISHED}... in the parameters cell of its notebook say which"
+                    )
             for profile in declaration.only:
                 known(profile, self.declarations.profiles, f"{location}.only: profile")
             for name, run in points(template, declaration):
@@ -159,6 +164,11 @@ class Project:
                 else:
                     run.needs[key] = select(value, runs, location, seeds=name.startswith(STUDY))
         return runs
+
+    def with_inputs(self, study: Declaration) -> Declaration:
+        """A study that also needs the runs that its notebook names."""
+        needs = inputs_of_study(self.notebook(study.notebook)[0]) | study.needs
+        return study.model_copy(update={"needs": needs})
 
     @cache  # noqa: B019
     def specs(self, profile: str, *names: str) -> dict[str, Spec]:
