@@ -138,8 +138,9 @@ def ast_distance(
             f"lambda_c={lambda_c}, lambda_p={lambda_p}, lambda_a={lambda_a}, lambda_s={lambda_s}"
         )
         raise ValueError(
-            "lambda_a + lambda_s must be below lambda_c - lambda_p, where a negative lambda_a or lambda_p counts as 0 "
-            f"and lambda_s is at least 0: no wrong answer may score like a solution: {given}"
+            "lambda_a + lambda_s must be below lambda_c - lambda_p, where a negative lambda_a or "
+            "lambda_p counts as 0 and lambda_s is at least 0: "
+            f"no wrong answer may score like a solution: {given}"
         )
     if not tau > 0:
         raise ValueError(f"tau must be positive: tau={tau}")
@@ -327,16 +328,7 @@ def traced(
         )
     terminal = sparse()
 
-    # 1. The share of faulty lines
-    def faulty(verdict: TraceVerdict) -> float:
-        faults = [
-            not line.valid or (line.repeated and (strict or line.kind == "try"))
-            for line in verdict.lines
-        ]
-        faults += [True] * verdict.outside if strict else []
-        return sum(faults) / len(faults) if faults else float(strict)
-
-    # 2. The score of each completion of the group: the parts, and then their weighted sum
+    # the score of each completion of the group: the parts, and then their weighted sum
     def reward(completions: Sequence[str], problem: Problem) -> list[Score]:
         scores = terminal(completions, problem)
         wrong = 1 - np.mean([score.parts["correct"] for score in scores])
@@ -348,7 +340,7 @@ def traced(
             )
             parts = {
                 "validity": sum(line.valid for line in verdict.lines) / max(len(verdict.lines), 1),
-                "faults": faulty(verdict),
+                "faults": _faulty(verdict, strict),
                 "reached": float(verdict.reached),
                 "extra": float(max(new - len(problem.nums) + 1, 0)),
                 "ungrounded": float(verdict.link == "generated"),
@@ -365,6 +357,17 @@ def traced(
         return shaped
 
     return reward
+
+
+def _faulty(verdict: TraceVerdict, strict: bool) -> float:
+    """The share of faulty lines (see `traced`)."""
+    faults = [
+        not line.valid or (line.repeated and (strict or line.kind == "try"))
+        for line in verdict.lines
+    ]
+    if strict:
+        faults += [True] * verdict.outside
+    return sum(faults) / len(faults) if faults else float(strict)
 
 
 # `trace`, Table 1: our weights, since the paper gives none, and the paper's hypotheses (that of v3

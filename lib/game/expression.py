@@ -115,6 +115,11 @@ def parse(text: str, decimals: bool = False, names: Mapping[str, Expr] = {}) -> 
     # 2. Apply the operators that are left
     if operand_next:
         raise ExpressionError("a number is missing at the end")
+    return _root(operands, operators)
+
+
+def _root(operands: list[Expr], operators: list[str]) -> Expr:
+    """The whole tree, once all tokens are read."""
     _reduce(operands, operators, 1)
     if operators:
         raise ExpressionError("'(' without ')'")

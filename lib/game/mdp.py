@@ -84,7 +84,8 @@ def step(state: State, move: Action) -> State:
     ZeroDivisionError."""
     if (rest := without(state.nums, move[:2])) is None:
         raise ValueError(
-            f"{render_action(move)}: the numbers left are {', '.join(map(render_number, state.nums))}"
+            f"{render_action(move)}: the numbers left are "
+            f"{', '.join(map(render_number, state.nums))}"
         )
     return State(tuple(sorted([*rest, _result(move)])), state.target, (*state.history, move))
 

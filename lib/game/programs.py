@@ -24,7 +24,8 @@ FINAL_NAMES = ("answer", "final", "result")
 
 _NAME = re.compile(r"[A-Za-z_]\w*+", re.ASCII)
 _LINE = re.compile(
-    rf"({_NAME.pattern})[ \t]*+=((?:[ \t]*+(?:{WHOLE}(?!\w)|{_NAME.pattern}|[-+*/()])){{1,{MAX_TOKENS}}}+)",
+    rf"({_NAME.pattern})[ \t]*+="
+    rf"((?:[ \t]*+(?:{WHOLE}(?!\w)|{_NAME.pattern}|[-+*/()])){{1,{MAX_TOKENS}}}+)",
     re.ASCII,
 )
 

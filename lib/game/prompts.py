@@ -16,17 +16,25 @@ PROMPTS = {  # style -> wording
     # (TinyZero's), to which the hub's demonstrations are answers, and a request for a program as
     # paper `program` describes it.
     "words": (
-        "A conversation between User and Assistant. The user asks a question, and the Assistant solves it. The "
-        "assistant first thinks about the reasoning process in the mind and then provides the user with the answer.\n"
-        "User: Using the numbers [{nums}], create an equation that equals {target}. You can use basic arithmetic "
-        "operations (+, -, *, /) and each number can only be used once. Show your work in <think> </think> tags. And "
-        "return the final answer in <answer> </answer> tags, for example <answer> (1 + 2) / 3 </answer>.\n"
+        "A conversation between User and Assistant. The user asks a question, and the Assistant "
+        "solves it. The "
+        "assistant first thinks about the reasoning process in the mind and then provides the "
+        "user with the answer.\n"
+        "User: Using the numbers [{nums}], create an equation that equals {target}. You can use "
+        "basic arithmetic "
+        "operations (+, -, *, /) and each number can only be used once. Show your work in "
+        "<think> </think> tags. And "
+        "return the final answer in <answer> </answer> tags, for example <answer> (1 + 2) / 3 "
+        "</answer>.\n"
         "Assistant: Let me solve this step by step.\n"
     ),
     "program_words": (
-        "User: Using the numbers [{nums}], write a program that computes {target}. One assignment a line, of the form "
-        "variable = operand operator operand: an operand is one of the numbers or an earlier variable, an operator one "
-        "of +, -, *, /. Use each number exactly once; the last line assigns to answer. Return the program in <answer> "
+        "User: Using the numbers [{nums}], write a program that computes {target}. One "
+        "assignment a line, of the form "
+        "variable = operand operator operand: an operand is one of the numbers or an earlier "
+        "variable, an operator one "
+        "of +, -, *, /. Use each number exactly once; the last line assigns to answer. Return "
+        "the program in <answer> "
         "</answer> tags, and write nothing else: no words, no reasoning.\nAssistant:\n"
     ),
 }
@@ -35,12 +43,15 @@ PROMPTS = {  # style -> wording
 # that the tokenizer's own `apply_chat_template` gives; it is written here so that a prompt is plain
 # text for every part of the project.
 CHAT = (
-    "<|im_start|>system\nYou are a helpful assistant.<|im_end|>\n<|im_start|>user\n{sentence}<|im_end|>\n"
+    "<|im_start|>system\nYou are a helpful "
+    "assistant.<|im_end|>\n<|im_start|>user\n{sentence}<|im_end|>\n"
     "<|im_start|>assistant\n{opening}"
 )
 QUESTION = (
-    "Using the numbers [{spaced}], create an equation that equals {target}. You can use basic arithmetic operations "
-    "(+, -, *, /) and each number can only be used once. Show your work in <think> </think> tags. And return the final "
+    "Using the numbers [{spaced}], create an equation that equals {target}. You can use basic "
+    "arithmetic operations "
+    "(+, -, *, /) and each number can only be used once. Show your work in <think> </think> "
+    "tags. And return the final "
     "answer in <answer> </answer> tags, for example <answer> (1 + 2) / 3 </answer>."
 )
 PROMPTS["chat"] = CHAT.format(sentence=QUESTION, opening="Let me solve this step by step.\n")

@@ -5,11 +5,17 @@ of a problem fill in ascending order. Trees that differ only in the order of the
 * are one template. There are 108, 3,240 and 136,080 templates of 3, 4 and 5 slots. They are
 numbered and not stored:
 
-          *           This is template 54 of three slots; with 19, 35, 44 it is 35 * (19 + 44). Its id follows from
-        /   \         three choices. The split: {1} on the left and {0, 2} on the right; the splits {0}, {1} and {2}
-      s1     +        have a block of 36 ids each, so that this one starts at 36. The operation of the root, one of
-            / \       l + r, l - r, r - l, l * r, l / r, r / l: the fourth, worth 3 * 6. And a template of each part:
-          s0   s2     there is one of one slot, and there are six of two slots, s0 + s2 first. 36 + 18 + 0 = 54.
+          *
+        /   \
+      s1     +
+            / \
+          s0   s2
+
+This is template 54 of three slots; with 19, 35, 44 it is 35 * (19 + 44). Its id follows from three
+choices. The split: {1} on the left and {0, 2} on the right; the splits {0}, {1} and {2} have a
+block of 36 ids each, so that this one starts at 36. The operation of the root, one of l + r, l - r,
+r - l, l * r, l / r, r / l: the fourth, worth 3 * 6. And a template of each part: there is one of
+one slot, and there are six of two slots, s0 + s2 first. 36 + 18 + 0 = 54.
 
 The left part is the smaller one; of two equal parts it is the one that holds slot 0. `_groups`
 lists the splits.
@@ -70,17 +76,24 @@ def _groups(n: int) -> list[tuple[int, list[tuple[tuple, tuple]]]]:
     groups = []
     for k in range(1, n // 2 + 1):
         lefts = [left for left in combinations(range(n), k) if 2 * k < n or 0 in left]
-        groups.append((k, [(left, tuple(i for i in range(n) if i not in left)) for left in lefts]))
+        groups.append((k, [(left, _others(left, n)) for left in lefts]))
     return groups
+
+
+def _others(part: tuple, n: int) -> tuple:
+    """The slots of 0..n-1 that are not in a part."""
+    return tuple(i for i in range(n) if i not in part)
 
 
 @lru_cache
 def template_count(n: int) -> int:
     """The number of binary trees over n distinct numbers, up to commuting + and *."""
-    return (
-        sum(6 * len(splits) * template_count(k) * template_count(n - k) for k, splits in _groups(n))
-        or 1
-    )
+    if n == 1:
+        return 1
+    count = 0
+    for k, splits in _groups(n):
+        count += 6 * len(splits) * template_count(k) * template_count(n - k)
+    return count
 
 
 @lru_cache
@@ -91,11 +104,12 @@ def _members(n: int, size: int) -> list[tuple[np.ndarray, np.ndarray]]:
     index = {part: i for s in range(1, size) for i, part in enumerate(combinations(range(n), s))}
     groups = []
     for _, splits in _groups(size):
-        pairs = [
-            [tuple(index[tuple(slots[i] for i in part)] for part in split) for split in splits]
-            for slots in combinations(range(n), size)
-        ]
-        groups.append(tuple(np.moveaxis(np.array(pairs), -1, 0)))
+        lefts = []
+        rights = []
+        for slots in combinations(range(n), size):
+            lefts.append([index[tuple(slots[i] for i in left)] for left, _ in splits])
+            rights.append([index[tuple(slots[i] for i in right)] for _, right in splits])
+        groups.append((np.array(lefts), np.array(rights)))
     return groups
 
 
@@ -157,7 +171,8 @@ def _combine(left: tuple, right: tuple) -> tuple[np.ndarray, np.ndarray]:
     """All six operations on fractions (numerator, denominator) of shapes (..., L, 1, batch) and
     (..., 1, R, batch), as fractions (..., 6, L, R, batch). A division by zero gives 0/0, and so
     does everything that is computed from it."""
-    (n, d), (m, e) = left, right
+    n, d = left
+    m, e = right
     x = n * e
     y = m * d
     z = d * e
@@ -173,7 +188,8 @@ def _combine(left: tuple, right: tuple) -> tuple[np.ndarray, np.ndarray]:
 def _needed(left: tuple, target: tuple) -> np.ndarray:
     """The value that the right part must have, for each operation, so that the tree equals the
     target."""
-    (n, d), (p, q) = left, target
+    n, d = left
+    p, q = target
     pd = p * d
     nq = n * q
     qd = q * d
@@ -292,8 +308,10 @@ def _tree_keys(rows: np.ndarray) -> np.ndarray:
         left = keys[:, ::2]
         right = keys[:, 1::2]
         swap = _commutative(labels) & (left > right)
-        left, right = np.where(swap, right, left), np.where(swap, left, right)
-        codes = (labels * (keys.max() + 1) + left) * (keys.max() + 1) + right
+        first = np.where(swap, right, left)
+        second = np.where(swap, left, right)
+        base = keys.max() + 1
+        codes = (labels * base + first) * base + second
         keys = np.unique(codes, return_inverse=True)[1].reshape(codes.shape)
     return keys[:, 0]
 
@@ -312,7 +330,8 @@ def _slot_labels(nums: np.ndarray) -> np.ndarray:
 def _rename(rows: np.ndarray, labels: np.ndarray) -> np.ndarray:
     """Replaces slot labels by number labels. rows: (r, width); labels: (n,) or (r, n)."""
     names = np.empty((len(rows), FIRST_NUMBER + labels.shape[-1]), np.uint8)
-    names[:, :FIRST_NUMBER], names[:, FIRST_NUMBER:] = np.arange(FIRST_NUMBER), labels
+    names[:, :FIRST_NUMBER] = np.arange(FIRST_NUMBER)  # operations keep their labels
+    names[:, FIRST_NUMBER:] = labels
     return np.take_along_axis(names, rows.astype(np.intp), axis=1)
 
 
@@ -396,7 +415,8 @@ def solution_forms(problem: Problem) -> np.ndarray:
         left = _positions(levels, 2 * i + 1)
         right = _positions(levels, 2 * i + 2)
         order = np.arange(2**n - 1)
-        order[left], order[right] = right, left
+        order[left] = right
+        order[right] = left
         rows = np.concatenate([rows, rows[_commutative(rows[:, i])][:, order]])
     return np.unique(rows, axis=0) if len(set(problem.nums)) < n else rows
 

@@ -81,7 +81,8 @@ _GROUP = rf"{COMMA}| [0-9]{{3}}(?![0-9])"  # perhaps more digits of the number i
 _TERM = rf"(?:-?\([ \t]*+){{0,8}}+{_NUMBER}(?:[ \t]*+\))*+"
 _EQUATION = re.compile(
     # An equation starts where no operand ends; in bold type it starts behind the two asterisks.
-    r"(?:(?<![\w.^*/+])(?<!\w-)(?<!\^ )(?<!// )(?<![0-9)] \*\* )|(?<=[^\w.)^*/+ \t]\*\*)|(?<=[^0-9.)][ \t]\*\*))"
+    r"(?:(?<![\w.^*/+])(?<!\w-)(?<!\^ )(?<!// )(?<![0-9)] \*\* )"
+    r"|(?<=[^\w.)^*/+ \t]\*\*)|(?<=[^0-9.)][ \t]\*\*))"
     rf"(?P<left>{_TERM}(?:[ \t]*+[-+*/][ \t]*+{_TERM})++)"
     # The result may have marks around it, **63** or \boxed{63}.
     r"(?:[ \t]*+=[ \t]*+(?:(?P<bold>\*\*)|(?P<box>\\boxed\{))?"
@@ -109,7 +110,8 @@ _MARKED = re.compile(
 )
 _CROSS = re.compile(r"(?<=[0-9)] )x(?= [-0-9(])")
 _PROSE = re.compile(
-    r"(?:√|(?<=[0-9)])[ \t]*+(?:[–—±√%]|times|plus|minus|over|divided by|multiplied by))[ \t]*+(?=[-0-9(])"
+    r"(?:√|(?<=[0-9)])[ \t]*+(?:[–—±√%]|times|plus|minus|over|divided by|multiplied by))"
+    r"[ \t]*+(?=[-0-9(])"
 )
 _OPAQUE = "¤"  # stands for them: no arithmetic is read behind it
 

@@ -3,7 +3,8 @@
 
     state [2, 3, 7, 8]            the pool: the numbers that are left
     try 8 - 2 = 6                 one operation on two of them; the next state holds its result
-    backtrack                     gives the pool up; the next state is the earlier one to which the search returns
+    backtrack                     gives the pool up; the next state is the earlier one to which the
+                                  search returns
 
 Numbers are integers (1540 or 1,540) or exact fractions (7/2, without spaces). With provenance, a
 state also says how its numbers were made: `state [3, 6 = 8 - 2, 7]`. A try may also say whether its
@@ -68,10 +69,11 @@ def values(pool: Sequence[tuple]) -> tuple:
 def state_line(pool: Pool, provenance: bool = False) -> str:
     """The state line of a pool; with `provenance` each result is written as `value =
     expression`."""
-    made = [
-        "" if isinstance(expr, Num) or not provenance else f" = {render(expr)}" for _, expr in pool
-    ]
-    return f"state [{', '.join(f'{value}{how}' for value, how in zip(values(pool), made, strict=True))}]"
+    items = []
+    for value, expr in pool:
+        is_made = provenance and not isinstance(expr, Num)
+        items.append(f"{value} = {render(expr)}" if is_made else str(value))
+    return f"state [{', '.join(items)}]"
 
 
 def try_line(node: BinOp) -> str:
@@ -174,19 +176,19 @@ def replay(completion: str, problem: Problem) -> Trace:
         pool = values(pools[-1])
         if action := _TRY.fullmatch(short):
             # 1. Judge a try. If it is right, it leads to another pool
-            op, (a, b, result) = action[2], map(number, action.group(1, 3, 4))
+            op = action[2]
+            a, b, result = map(number, action.group(1, 3, 4))
             at = _find(pool, a, b)
             correct = holds(op, a, b, result)
-            if asked := action[5]:
-                correct &= (number(asked),) == goal and (result == problem.target) == (
-                    action[6] == "yes"
-                )
+            if action[5]:  # it also says whether the target is reached
+                says_reached = action[6] == "yes"
+                correct &= (number(action[5]),) == goal
+                correct &= (result == problem.target) == says_reached
             key = (op, *(sorted((a, b)) if op in "+*" else (a, b)), pool)
             right = bool(at and correct)
             before = tried.get(key)
-            lines.append(
-                Line("try", at is not None, correct, repeated=before or before == right, span=span)
-            )
+            repeated = before or before == right
+            lines.append(Line("try", at is not None, correct, repeated=repeated, span=span))
             tried[key] = before or right
             results.add(result)
             if at and right:
@@ -199,12 +201,13 @@ def replay(completion: str, problem: Problem) -> Trace:
             # 2. Find the pool that a state names; after a backtrack it may be an earlier one
             depths = range(len(pools), 0, -1) if returning else [len(pools)]
             depth = next((depth for depth in depths if _names(state[1], pools[depth - 1])), 0)
-            lines.append(
-                Line("state", state_ok=depth > 0, repeated=stated and depth > 0, span=span)
-            )
-            pools = pools[: depth or None]
+            repeated = stated and depth > 0
+            lines.append(Line("state", state_ok=depth > 0, repeated=repeated, span=span))
             returning = False
-            claimed, stated = (0, True) if depth else (claimed, stated)
+            if depth:
+                pools = pools[:depth]
+                claimed = 0
+                stated = True
         elif short == "backtrack":
             # 3. Leave the pool of the last try
             lines.append(Line("backtrack", state_ok=claimed > 0 or len(pools) > 1, span=span))

@@ -93,7 +93,8 @@ class Bandit(Curriculum):
     def check(temperature: float, final_temperature: float) -> None:
         if not (0 < temperature < np.inf and 0 <= final_temperature < np.inf):
             raise ValueError(
-                f"impossible bandit: temperature={temperature}, final_temperature={final_temperature}"
+                f"impossible bandit: temperature={temperature}, "
+                f"final_temperature={final_temperature}"
             )
 
     def __init__(self, *data, temperature=1.0, final_temperature=0.0):
@@ -124,7 +125,8 @@ class MixedSuccess(Curriculum):
         variances = difficulty * (1 - difficulty)
         if np.min(variances) < 0 or not np.any(variances):
             raise ValueError(
-                "mixed success needs failure rates, some of them between 0 and 1: name a run of probes"
+                "mixed success needs failure rates, some of them between 0 and 1: "
+                "name a run of probes"
             )
         signal = np.array([variances[members].mean() for members in self.members])
         self.share = signal / signal.sum()
@@ -242,7 +244,10 @@ class Frontier(Predicted):
             numbers, targets = (
                 f"from {bounds.start} to {bounds.stop - 1}" for bounds in self.ranges
             )
-            found = f"{len(candidates):,} of {self.rounds * 4 * quota:,} with numbers {numbers} and targets {targets}"
+            found = (
+                f"{len(candidates):,} of {self.rounds * 4 * quota:,} "
+                f"with numbers {numbers} and targets {targets}"
+            )
             raise ValueError(
                 f"the frontier curriculum finds no problems: {found}, as in training, can be solved"
             )

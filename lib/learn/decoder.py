@@ -188,7 +188,8 @@ class KVBatch:
             piece[2 * layer : 2 * layer + 2, : self.rows].flatten(1, 2) for piece in self.pieces
         ]
         pieces[-1] = pieces[-1][:, :, : COLUMNS - self.room]
-        pieces[-1][0, :, -1], pieces[-1][1, :, -1] = key.flatten(0, 1), value.flatten(0, 1)
+        pieces[-1][0, :, -1] = key.flatten(0, 1)
+        pieces[-1][1, :, -1] = value.flatten(0, 1)
         # heads that share keys are adjacent
         query = query.reshape(len(pieces[0][0]), -1, query.shape[-1])
         scores = torch.cat(

@@ -81,11 +81,12 @@ def combine(pool: Sequence[tuple[Number, Expr]], rng: random.Random) -> tuple[Nu
         # draws the same pair as rng.sample(range(size), 2), in a third of its time
         j = size - 1 if j == i else j
         op = "+-*/"[rng.randrange(4)]
-        (a, left), (b, right) = pool[i], pool[j]
-        if (value := bounded(op, a, b)) is not None:
-            pool = [item for k, item in enumerate(pool) if k not in (i, j)] + [
-                (value, BinOp(op, left, right))
-            ]
+        a, left = pool[i]
+        b, right = pool[j]
+        value = bounded(op, a, b)
+        if value is not None:
+            others = [item for k, item in enumerate(pool) if k not in (i, j)]
+            pool = [*others, (value, BinOp(op, left, right))]
     return pool[0]
 
 
@@ -384,7 +385,8 @@ def demonstrate(
                 }
             )
     print(
-        f"{len(rows):,} demonstrations; the other problems have no solution among the integers 0 to {LARGEST}"
+        f"{len(rows):,} demonstrations; "
+        f"the other problems have no solution among the integers 0 to {LARGEST}"
     )
     return Dataset.from_list(rows)
 

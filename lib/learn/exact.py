@@ -18,6 +18,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import chain
 from math import comb, inf
 from typing import NamedTuple
 
@@ -205,23 +206,24 @@ def _read_states(
 ) -> tuple[torch.Tensor, ...]:
     """log pi of texts (token ids) after their states, and the number that came with each text, both
     (texts,). The texts of one state are read together."""
-    by_state: dict[tuple, list[tuple[int, tuple[int, ...]]]] = defaultdict(list)
+    texts: dict[tuple, list[tuple[int, ...]]] = defaultdict(list)
+    numbers: dict[tuple, list[int]] = defaultdict(list)
     for number, state, ids in requests:
-        by_state[state.key].append((number, ids))
-    if not by_state:  # no game is left to learn from, or no problem has a solution
-        return torch.zeros(0, device=model.device), torch.zeros(
-            0, dtype=torch.long, device=model.device
-        )
-    prompts = tokenizer([mdp.render_state(State(*key)) for key in by_state]).input_ids
-    logps = read(model, prompts, [[ids for _, ids in texts] for texts in by_state.values()])
-    numbers = [number for texts in by_state.values() for number, _ in texts]
-    return logps, torch.tensor(numbers, dtype=torch.long, device=logps.device)
+        texts[state.key].append(ids)
+        numbers[state.key].append(number)
+    device = model.device
+    if not texts:  # no game is left to learn from, or no problem has a solution
+        return torch.zeros(0, device=device), torch.zeros(0, dtype=torch.long, device=device)
+    prompts = tokenizer([mdp.render_state(State(*key)) for key in texts]).input_ids
+    logps = read(model, prompts, list(texts.values()))
+    return logps, torch.tensor(list(chain(*numbers.values())), dtype=torch.long, device=device)
 
 
 def probabilities(model, tokenizer, pairs: Sequence[tuple[State, Action]]) -> torch.Tensor:
     """pi(a | s) of each (state, action), float64, differentiable. The actions of one state are read
     together."""
-    move_tags = {move: tags(tokenizer, move) for move in {move for _, move in pairs}}
+    moves = {move for _, move in pairs}
+    move_tags = {move: tags(tokenizer, move) for move in moves}
     requests = ((i, state, ids) for i, (state, move) in enumerate(pairs) for ids in move_tags[move])
     logps, indices = _read_states(model, tokenizer, requests)
     chances = logps.double().exp()
@@ -237,11 +239,11 @@ def values(tree: Tree, chances: torch.Tensor, pay: torch.Tensor | None = None) -
     for a game that is won; V is then the expected sum of what is still earned, and 0 at the end."""
     result = chances.new_zeros(len(tree.states) + 2)
     result[tree.won] = 1 if pay is None else 0
-    source, successor = (
-        torch.tensor([move[i] for move in tree.moves], device=chances.device) for i in (0, 2)
-    )
+    device = chances.device
+    source = torch.tensor([start for start, _, _ in tree.moves], device=device)
+    successor = torch.tensor([end for _, _, end in tree.moves], device=device)
     counts = torch.tensor(
-        [len(tree.states[move[0]].nums) for move in tree.moves], device=chances.device
+        [len(tree.states[start].nums) for start, _, _ in tree.moves], device=device
     )
     for count in counts.unique().tolist():  # states with the fewest numbers first
         rows = (counts == count).nonzero().squeeze(-1)

@@ -343,18 +343,13 @@ def generate_vllm(
     # 3. Collect tokens and log-probabilities; NaN where vLLM does not report them
     outputs = [answer.outputs[0] for answer in answers]
     ids = [list(output.token_ids) for output in outputs]
-    logprobs = [
-        [
-            entry[token].logprob
-            for token, entry in zip(output.token_ids, output.logprobs, strict=True)
-        ]
-        for output in outputs
-    ]
-    unknown = (
-        logprobs
-        if sampling.temperature in (0, 1)
-        else [[float("nan")] * len(row) for row in logprobs]
-    )
+    logprobs = []
+    for output in outputs:
+        drawn = zip(output.token_ids, output.logprobs, strict=True)
+        logprobs.append([entry[token].logprob for token, entry in drawn])
+    unknown = logprobs
+    if sampling.temperature not in (0, 1):
+        unknown = [[float("nan")] * len(row) for row in logprobs]
     finish = ["stop" if row[-1] == eos_id else "length" for row in ids]
     return Rollouts(
         ids, unknown if truncated else logprobs, unknown if at_temperature else logprobs, finish

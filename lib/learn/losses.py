@@ -36,7 +36,8 @@ def pass_at_k(rewards: torch.Tensor, k: int) -> torch.Tensor:
     """Pass@k policy optimisation (arXiv 2505.15201) with a leave-one-out baseline; argument and
     result (groups, K), 1 <= k < K.
 
-        A_i = k (mean_J max(r_i, r_J) - mean_J' max r_J'),  J: any k - 1 of the group's others, J': any k of them
+        A_i = k (mean_J max(r_i, r_J) - mean_J' max r_J')
+        J: any k - 1 of the group's others, J': any k of them
 
     mean_i A_i grad log pi(y_i) is an unbiased estimate of the gradient of E[max of k rewards],
     which is pass@k if rewards are 0 and 1. The first term is the paper's: K times its k/K for a

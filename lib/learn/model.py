@@ -25,6 +25,7 @@ from transformers import (
     AutoModelForCausalLM,
     AutoTokenizer,
     GenerationConfig,
+    PreTrainedModel,
     PreTrainedTokenizerFast,
     Qwen2Config,
     Qwen2ForCausalLM,
@@ -193,7 +194,10 @@ def source(checkpoint: str) -> dict[str, str]:
     return {"pretrained_model_name_or_path": name if options else checkpoint} | options
 
 
-PROBE = "Numbers: [44, 19, 35]\nTarget: 98\n<think>\n44 + 19 = 63\t(no)\n</think>  <answer>x_1 = 007</answer>"
+PROBE = (
+    "Numbers: [44, 19, 35]\nTarget: 98\n<think>\n44 + 19 = 63\t(no)\n</think>  "
+    "<answer>x_1 = 007</answer>"
+)
 PROBES = [PROBE, *PROMPTS.values()]  # texts that show whether two tokenizers are the same
 
 
@@ -277,6 +281,23 @@ def load_policy(path: str | Path, style: str = ""):
     style's end token is not in the tokenizer; RuntimeError if the run has a GPU reserved that
     PyTorch does not see."""
     checkpoint = checkpoint_of(path)
+    model = _read_model(checkpoint, path)
+    _need_gpu()
+    model.to("cuda" if torch.cuda.is_available() else "cpu")  # pyright: ignore[reportArgumentType]
+    tokenizer = load_tokenizer(checkpoint)
+    end = ENDS.get(style)
+    if end:
+        ids = tokenizer.encode(end, add_special_tokens=False)
+        if ids != [tokenizer.convert_tokens_to_ids(end)]:
+            raise ValueError(
+                f"{path}: prompt style {style} ends with {end}, which is no token of this tokenizer"
+            )
+        tokenizer.eos_token = end
+    return model, tokenizer
+
+
+def _read_model(checkpoint: str, path: str | Path) -> PreTrainedModel:
+    """The model of a checkpoint, in float32 and on the CPU; `path`: what the user calls it."""
     with _errors_with_remedy(checkpoint, "config.json and model.safetensors"):
         verify(Path(checkpoint))
         options = {"dtype": torch.float32, "output_loading_info": True}
@@ -292,35 +313,31 @@ def load_policy(path: str | Path, style: str = ""):
             raise ValueError(f"weights that are not finite, in {nonfinite[0]} first")
     try:
         model.generation_config.validate(strict=True)
-    except ValueError as error:  # it could be loaded, and only the first checkpoint would tell that it cannot be saved
+    # it could be loaded, and only the first checkpoint would tell that it cannot be saved
+    except ValueError as error:
         reason = str(error).strip().splitlines()[0]
         print(
-            f"{path}: its generation_config.json cannot be saved ({reason}), and is left out: nothing here reads it"
+            f"{path}: its generation_config.json cannot be saved ({reason}), and is left out: "
+            "nothing here reads it"
         )
         model.generation_config = GenerationConfig.from_model_config(model.config)
     if not Path(checkpoint).is_dir():
         model.config.base_model = f"{checkpoint.partition('@')[0]}@{model.config._commit_hash}"
         print(f"base model: {model.config.base_model}")
-    # set by the runner for this run
-    if (gpu := os.environ.get("COUNTDOWN_GPU")) and not torch.cuda.is_available():
-        build = (
-            f"CUDA {torch.version.cuda}, for which the driver may be too old"
-            if torch.version.cuda
-            else "CPUs"
+    return model
+
+
+def _need_gpu() -> None:
+    """Raises RuntimeError if the runner has reserved a GPU for this run, and PyTorch sees none."""
+    gpu = os.environ.get("COUNTDOWN_GPU")  # set by the runner
+    if gpu and not torch.cuda.is_available():
+        build = "CPUs"
+        if torch.version.cuda:
+            build = f"CUDA {torch.version.cuda}, for which the driver may be too old"
+        raise RuntimeError(
+            f"PyTorch sees no GPU, and this run holds {gpu}: it was built for {build}; "
+            "COUNTDOWN_GPUS= takes none"
         )
-        reason = f"PyTorch sees no GPU, and this run holds {gpu}: it was built for {build}"
-        raise RuntimeError(f"{reason}; COUNTDOWN_GPUS= takes none")
-    model.to("cuda" if torch.cuda.is_available() else "cpu")
-    tokenizer = load_tokenizer(checkpoint)
-    if end := ENDS.get(style):
-        if tokenizer.encode(end, add_special_tokens=False) != [
-            tokenizer.convert_tokens_to_ids(end)
-        ]:
-            raise ValueError(
-                f"{path}: prompt style {style} ends with {end}, which is no token of this tokenizer"
-            )
-        tokenizer.eos_token = end
-    return model, tokenizer
 
 
 @contextmanager
@@ -341,5 +358,8 @@ def _errors_with_remedy(checkpoint: str, files: str):
     ) as error:
         if not Path(checkpoint).is_dir():  # for a hub name, the original error says more
             raise
-        reason = f"{files} cannot be used, a file is missing or damaged ({' '.join(str(error).split())[:300]})"
-        raise ValueError(f"{checkpoint}: {reason}: {remedy(Path(checkpoint).resolve())}") from error
+        said = " ".join(str(error).split())[:300]
+        raise ValueError(
+            f"{checkpoint}: {files} cannot be used, a file is missing or damaged ({said}): "
+            f"{remedy(Path(checkpoint).resolve())}"
+        ) from error

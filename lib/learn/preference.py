@@ -143,9 +143,11 @@ def train_preference(
     `folder`/trainer. Raises ValueError if there are no pairs."""
     if not len(pairs):
         raise ValueError(
-            "there is no pair to learn from: no problem has both a correct and an incorrect completion"
+            "there is no pair to learn from: "
+            "no problem has both a correct and an incorrect completion"
         )
-    folder, (model, tokenizer) = Path(folder), policy
+    folder = Path(folder)
+    model, tokenizer = policy
     disable_progress_bars()  # TRL shows one for every step of preparing the rows
     if "prompt" not in pairs.column_names:
         pairs = pairs.map(

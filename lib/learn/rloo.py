@@ -43,7 +43,7 @@ from lib.learn.generation import ENGINES, MEMORY_SHARE, Rollouts, Sampling
 from lib.learn.losses import advantages_by, leave_one_out, rloo_loss
 from lib.learn.settings import RLOOSettings
 from lib.learn.trainer import Policy, Resumable, arguments, schedule
-from lib.rewards import Reward, score_group
+from lib.rewards import Reward, Score, score_group
 
 # a completion's token ids -> one weight per token
 TokenWeights = Callable[[list[int]], Sequence[float]]
@@ -128,7 +128,7 @@ class RLOOTrainer(Resumable):
         """Samples a group of rollouts per problem, scores it, and arranges all rollouts for the
         gradient."""
         settings = self.settings
-        k = self.settings.group_size
+        k = settings.group_size
         start = time.perf_counter()
         # 2. Sample
         prompts, out = self._draw(batch)
@@ -144,7 +144,8 @@ class RLOOTrainer(Resumable):
         ).view(-1, k)
         # 4. Compare each rollout with its group, which gives the advantages, (problems, K); apart
         #    from its reward, each pays for its tokens, also compared with those of its group
-        rewards = torch.tensor([[score.total for score in group] for group in scores])
+        totals = [score.total for group in scores for score in group]
+        rewards = torch.tensor(totals).view(-1, k)
         lengths = torch.tensor([float(len(ids)) for ids in out.ids]).view(-1, k)
         advantages = advantages_by(
             settings.advantage, rewards, correct, **settings.advantage_options
@@ -157,20 +158,18 @@ class RLOOTrainer(Resumable):
             "seconds_generation": sampling_end - start,
             "seconds_reward": self._scored - sampling_end,
         }
-        parts = pd.DataFrame([score.parts for group in scores for score in group]).mean()
         self._sampled = {
             "reward": rewards.mean().item(),
-            **{f"reward_{name}": value for name, value in parts.items()},
+            **_mean_parts(scores),
             "accuracy": correct.double().mean().item(),
             "completion_length": lengths.double().mean().item(),
             "truncated": out.finish.count("length") / len(texts),
             "frac_zero_std": (advantages == 0).all(-1).float().mean().item(),
         }
         if self.curriculum:
-            signals = (advantages.abs(), correct.float())
-            self._sampled |= self.curriculum.learn(
-                *(values.mean(-1).tolist() for values in signals)
-            )
+            signals = advantages.abs().mean(-1).tolist()
+            rates = correct.float().mean(-1).tolist()
+            self._sampled |= self.curriculum.learn(signals, rates)
         self._lay_out(prompts, out, advantages.flatten().to(self.model.device))
 
     def _lay_out(self, prompts: list[list[int]], out: Rollouts, advantages: torch.Tensor) -> None:
@@ -369,6 +368,12 @@ class RLOOTrainer(Resumable):
             self.curriculum.state = saved["curriculum"]
 
 
+def _mean_parts(scores: list[list[Score]]) -> dict[str, float]:
+    """The mean of each part of the rewards, under its name in metrics.csv."""
+    parts = pd.DataFrame([score.parts for group in scores for score in group]).mean()
+    return {f"reward_{name}": value for name, value in parts.items()}
+
+
 def train_rloo(
     policy: Policy,
     train_problems: Dataset,
@@ -382,7 +387,8 @@ def train_rloo(
 
     metrics.csv has one row per step; notebooks/README.md explains its columns. `options` are those
     of RLOOTrainer. An interrupted run resumes from `folder`/trainer."""
-    folder, (model, tokenizer) = Path(folder), policy
+    folder = Path(folder)
+    model, tokenizer = policy
     batches = settings.steps // settings.num_iterations
     order = schedule(len(train_problems), batches * settings.problems_per_step, settings.seed)
     # updates that share rollouts

@@ -84,7 +84,8 @@ def learned_values(model, tokenizer, states: Sequence[State], batch: int = 2048)
     words = [tokenizer.encode(word, add_special_tokens=False) for word in mdp.VERDICTS]
     if any(len(ids) != 1 for ids in words):
         raise ValueError(
-            f"{mdp.VERDICTS} are one token each in a value policy's tokenizer; here they are {words}"
+            f"{mdp.VERDICTS} are one token each in a value policy's tokenizer; "
+            f"here they are {words}"
         )
     values = {state.key: float(state.nums == (state.target,)) for state in states}
     prompts = {
@@ -135,12 +136,13 @@ def search(
         for i, (paths, tally) in zip(unsolved, results, strict=True):
             games[i] = paths
             tallies[i].update(tally)
-        unsolved = [
-            i
-            for i in unsolved
-            if not any(path.state.nums == (problems[i].target,) for path in games[i])
-        ]
+        unsolved = [i for i in unsolved if not _is_won(games[i], problems[i])]
     return list(zip(games, tallies, strict=True))
+
+
+def _is_won(paths: list[Path], problem: Problem) -> bool:
+    """Whether one of the paths ends at the target."""
+    return any(path.state.nums == (problem.target,) for path in paths)
 
 
 def _search(

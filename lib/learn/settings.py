@@ -207,7 +207,8 @@ class RLOOSettings(Optimisation):
         if self.warmup_steps + self.decay_steps > self.steps or self.average_from > self.steps:
             ends = f"warmup_steps={self.warmup_steps} and decay_steps={self.decay_steps}"
             raise ValueError(
-                f"steps={self.steps} cannot hold {ends}, or end before average_from={self.average_from}"
+                f"steps={self.steps} cannot hold {ends}, "
+                f"or end before average_from={self.average_from}"
             )
         # batches of rollouts are whole
         if self.steps % self.num_iterations or self.save_every % self.num_iterations:
@@ -279,8 +280,9 @@ OTHERS: dict[str, Any] = {
     "nums": list[Count],
     "numbers": Annotated[int, Field(ge=3, le=4)],  # of the problems of training set 3to4
     "hidden": Annotated[int, Field(ge=8, le=4096, multiple_of=8)],  # four heads of an even width
-    # completions of a problem; in studies, the folders of samples that they read
-    "samples": Count | list | str,
+    "samples": Count,  # completions of a problem
+    # what studies read: folders of runs, or patterns of them
+    **dict.fromkeys(["sample_runs", "search_runs"], list[str] | str),
     "mixture": dict[str, Share],
     "source": Literal["generated", "hub"],
     "objective": Literal["expected", "pass2", "pass4", "pass16", "upto3", "upto15", "log", "rloo"],

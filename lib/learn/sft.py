@@ -70,7 +70,10 @@ def fitting(rows: Dataset, context: int) -> Dataset:
     ValueError if none remains."""
     keep = [i for i, ids in enumerate(rows["input_ids"]) if len(ids) <= context]
     if len(keep) < len(rows):
-        lost = f"{len(rows) - len(keep):,} of {len(rows):,} demonstrations are longer than the context of {context:,}"
+        lost = (
+            f"{len(rows) - len(keep):,} of {len(rows):,} demonstrations "
+            f"are longer than the context of {context:,}"
+        )
         if not keep:
             raise ValueError(
                 f"{lost} tokens: take a base model with a longer context, or another design"
@@ -78,6 +81,25 @@ def fitting(rows: Dataset, context: int) -> Dataset:
         print(f"{lost} tokens, and are left out", flush=True)
         return rows.select(keep)
     return rows
+
+
+def _config(folder: Path, settings: SFTSettings, micro_batch: int, updates: int) -> SFTConfig:
+    """The configuration of TRL's trainer; `updates`: how many the whole training has."""
+    return SFTConfig(
+        **arguments(folder, settings),
+        num_train_epochs=1,  # the order of the rows contains all epochs
+        per_device_train_batch_size=micro_batch,
+        gradient_accumulation_steps=settings.batch_size // micro_batch,
+        per_device_eval_batch_size=micro_batch,
+        warmup_steps=settings.warmup_steps,
+        lr_scheduler_type=settings.schedule,
+        logging_steps=min(settings.log_every, updates),
+        eval_strategy="steps",
+        eval_steps=settings.eval_every,
+        include_num_input_tokens_seen="non_padding",
+        completion_only_loss=True,
+        max_length=None,
+    )
 
 
 def train_sft(
@@ -92,7 +114,8 @@ def train_sft(
     rows: it depends in its fourth digit on the micro-batch, and therefore on the memory of the
     machine. An interrupted run resumes from `folder`/trainer. Raises ValueError for rows that do
     not fill one batch."""
-    folder, (model, tokenizer) = Path(folder), policy
+    folder = Path(folder)
+    model, tokenizer = policy
     disable_progress_bars()  # TRL shows one for every step of preparing the rows
     context = model.config.max_position_embeddings
     # 1. Tokenize, and choose the largest micro-batch that fits into memory
@@ -105,24 +128,10 @@ def train_sft(
     lengths = np.array([len(ids) for ids in rows["input_ids"]])
     micro_batch = max_micro_batch(model, settings.batch_size, int(lengths.max()), reference=False)
     # 2. Configure TRL's trainer
-    config = SFTConfig(
-        **arguments(folder, settings),
-        num_train_epochs=1,  # the order below contains all epochs
-        per_device_train_batch_size=micro_batch,
-        gradient_accumulation_steps=settings.batch_size // micro_batch,
-        per_device_eval_batch_size=micro_batch,
-        warmup_steps=settings.warmup_steps,
-        lr_scheduler_type=settings.schedule,
-        logging_steps=min(settings.log_every, len(rows) // settings.batch_size * settings.epochs),
-        eval_strategy="steps",
-        eval_steps=settings.eval_every,
-        include_num_input_tokens_seen="non_padding",
-        completion_only_loss=True,
-        max_length=None,
-    )
+    updates = len(rows) // settings.batch_size * settings.epochs
     trainer = _SFTTrainer(
         model=model,
-        args=config,
+        args=_config(folder, settings, micro_batch, updates),
         train_dataset=rows,
         eval_dataset=eval_rows,
         processing_class=tokenizer,
@@ -133,8 +142,10 @@ def train_sft(
     # 3. Train, with completions of similar length in each batch
     order = batches_by_length(lengths, settings.batch_size, settings.epochs, settings.seed)
     trainer.train_dataset = trainer.train_dataset.select(order)
-    if (updates := len(order) // settings.batch_size) < settings.warmup_steps:
+    updates = len(order) // settings.batch_size
+    if updates < settings.warmup_steps:
         print(
-            f"warmup_steps={settings.warmup_steps} is above the {updates} updates: learning_rate is never reached"
+            f"warmup_steps={settings.warmup_steps} is above the {updates} updates: "
+            "learning_rate is never reached"
         )
     trainer.fit(folder, updates, "SFT", ("loss", "token_accuracy"))

@@ -213,9 +213,9 @@ def arguments(folder: Path, settings) -> dict:
     """The arguments that the configurations of all trainers have in common. Raises RuntimeError for
     a GPU without bfloat16: we train in it, and TRL's kernels need it."""
     if torch.cuda.is_available() and torch.cuda.get_device_capability() < (8, 0):
-        reason = f"{torch.cuda.get_device_name()} has no bfloat16 (compute capability 8.0 or above has it)"
         raise RuntimeError(
-            f"{reason}, so that it cannot train here; CUDA_VISIBLE_DEVICES= trains on the CPU"
+            f"{torch.cuda.get_device_name()} has no bfloat16 (compute capability 8.0 or above has "
+            "it), so that it cannot train here; CUDA_VISIBLE_DEVICES= trains on the CPU"
         )
     return {
         **{

@@ -114,8 +114,7 @@ NAMES: dict[str, Any] = {
     "eval_set": SET,
     "primary_set": SET,
     **FOLDERS,
-    # in analyses: folders
-    "searches": list[Annotated[dict[str, Any], AfterValidator(searched)]] | list[str],
+    "searches": list[Annotated[dict[str, Any], AfterValidator(searched)]],
     "sets": Annotated[dict[SET, Count] | list[SET], Field(min_length=1)],
 }
 FIELDS = PARAMETERS | NAMES
@@ -157,9 +156,9 @@ def try_out(given: Mapping[str, Any]) -> None:
     advantage = given.get("advantage")
     lowest = table("rewards.lowest")(name, given.get("reward_options") or {})
     if advantage == "max_rl" and lowest < 0:
-        reason = f"no reward may be below 0, and {name!r} gives {lowest:.3g} to a completion with a fault"
         raise ValueError(
-            f"advantage is 'max_rl': {reason}; take another advantage, or a reward without a penalty"
+            f"advantage is 'max_rl': no reward may be below 0, and {name!r} gives {lowest:.3g} to "
+            "a completion with a fault; take another advantage, or a reward without a penalty"
         )
 
 
@@ -180,7 +179,10 @@ def misfits(given: Mapping[str, Any]) -> Iterator[str]:
     reward = given.get("reward", "")
     value = given.get("value", "")
     if given.get("curriculum") == "mixed" and not given.get("probes", "some"):
-        yield "curriculum is 'mixed': it needs a run of probes, which says how often problems are failed"
+        yield (
+            "curriculum is 'mixed': it needs a run of probes, "
+            "which says how often problems are failed"
+        )
     for name in ("probes", "curriculum_options"):
         if given.get("curriculum") == "" and given.get(name):
             yield f"{name} is {given[name]!r}: it needs a curriculum, which would use it"
@@ -188,7 +190,10 @@ def misfits(given: Mapping[str, Any]) -> Iterator[str]:
         yield from demonstrated(given, style)
     # of 24,800 or more
     if "numbers" in given and given.get("updates", 0) * given.get("problems_per_step", 0) > 24_000:
-        yield f"updates * problems_per_step is above 24,000: 3to4 has few more problems of {given['numbers']} numbers"
+        yield (
+            "updates * problems_per_step is above 24,000: "
+            f"3to4 has few more problems of {given['numbers']} numbers"
+        )
     if max(given.get("moments", [0])) > given.get("updates", 10**6):
         yield f"moments holds {max(given['moments'])}, which is above updates = {given['updates']}"
     if given.get("checked") and given.get("design", "free") not in table(
@@ -207,10 +212,9 @@ def misfits(given: Mapping[str, Any]) -> Iterator[str]:
         yield f"prompt_style is {style!r}: no completion can be correct by reward {reward!r}"
     if problem_set and ON_HUB.fullmatch(problem_set) and source != "hub" and not own(problem_set):
         yield f"problem_set is {problem_set!r}: a set of the hub needs source: hub"
-    # in analyses: folders
-    points = [point for point in given.get("searches", []) if isinstance(point, dict)]
+    points = given.get("searches", [])
     if not points and "together" in given:
-        yield f"searches is {given.get('searches')!r}: it has no search, such as {{beams: 16, samples: 16}}"
+        yield "searches is []: it has no search, such as {beams: 16, samples: 16}"
     if points and any("learned" in point.get("rerank", "") for point in points) != bool(value):
         yield f"value is {value!r}: searches with rerank learned need one, and no others do"
     eval_set = given.get("eval_set", "validation_200")  # that of preference training
@@ -230,14 +234,21 @@ def demonstrated(given: Mapping[str, Any], style: str) -> Iterator[str]:
         problem_set: demonstrations + given.get("eval_demonstrations", 0) - five,
         "5num": five,
     }.items():
-        if count > (there := rows(f"{name}/train")):
-            yield f"demonstrations and eval_demonstrations need {count} problems of {name}, which has {there}"
+        there = rows(f"{name}/train")
+        if count > there:
+            yield (
+                f"demonstrations and eval_demonstrations need {count} problems of {name}, "
+                f"which has {there}"
+            )
     design = given.get("design", "free")
     traces = table("learn.demonstrations.TRACES")
     if given.get("source") == "hub" or style in ("pick", "value"):
         return  # nothing is written by a design
     if given.get("give_up") and design in traces and not traces[design].restarts:
-        yield f"give_up is {given['give_up']}: design {design!r} never gives up, so it needs give_up = 0.0"
+        yield (
+            f"give_up is {given['give_up']}: design {design!r} never gives up, "
+            "so it needs give_up = 0.0"
+        )
     fits = style.startswith("program") == design.startswith("program") and (
         style != "trace" or design in traces
     )

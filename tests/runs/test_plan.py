@@ -100,7 +100,7 @@ def test_a_name_that_is_near_no_other_is_answered_by_few():
             "init is in params, and again in needs",
         ),
         *(
-            (set_in("runs", "study/study", "needs", value=needs), "its needs must say which")
+            (set_in("runs", "study/study", "needs", value=needs), "a study reads other runs")
             for needs in ({}, {"sources": []})
         ),
         (
