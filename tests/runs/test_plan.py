@@ -15,7 +15,7 @@ from lib.files import DATA, ROOT, nearest
 from lib.rewards import REWARDS
 from lib.runs import Run
 from lib.runs.declare import DeclarationError
-from lib.runs.hashes import code_tree, inputs
+from lib.runs.hashes import code_tree, differences, inputs, with_new_names
 from lib.runs.hours import expected, show_plan, time_left, took
 from lib.runs.parameters import check
 from lib.runs.plan import Plan, Project, other_places, read_record
@@ -1122,3 +1122,31 @@ def test_the_plan_says_what_is_known_and_how_many_runs_other_code_made(checkout,
     assert (
         "1 of these were made by code that computes something else now" in capsys.readouterr().out
     )
+
+
+def test_published_runs_are_asked_for_what_they_were_asked_for():
+    """Parameters that have other names today are read by these; records are never rewritten."""
+    asked_otherwise = {}
+    renamed = set()
+    for name, spec in this_project().specs("cpu").items():
+        if spec.published and not spec.study:
+            record = read_record(spec.reference)
+            others = differences(record, spec.asked, spec.defaults)
+            asked_otherwise[name] = [other for other in others if other in spec.params]
+            renamed |= {"pass_k", "focal_gamma"} & record["parameters"].keys()
+    assert len(asked_otherwise) > 600 and renamed == {"pass_k", "focal_gamma"}
+    assert not any(asked_otherwise.values())
+
+
+def test_earlier_parameters_are_read_by_todays_names():
+    plain = {"advantage": "leave_one_out", "pass_k": 1, "focal_gamma": 1.0, "seed": 0}
+    assert with_new_names(plain) == {
+        "advantage": "leave_one_out",
+        "advantage_options": {},
+        "seed": 0,
+    }
+    best = {"advantage": "pass_at_k", "pass_k": 4, "focal_gamma": 1.0}
+    assert with_new_names(best) == {"advantage": "pass_at_k", "advantage_options": {"k": 4}}
+    focal = {"advantage": "f_grpo", "pass_k": 1, "focal_gamma": 0.5}
+    assert with_new_names(focal) == {"advantage": "f_grpo", "advantage_options": {"gamma": 0.5}}
+    assert with_new_names({"samples": 8}) == {"samples": 8}
