@@ -26,14 +26,11 @@ HUB = "HuggingFaceTB/SmolLM2-135M"
 EOS = "<|im_end|>"
 SMALL = {
     "10_train_sft": {
-        **{
-            "batch_size": 8,
-            "most_failures": 1,
-            "eval_demonstrations": 16,
-            "log_every": 1,
-            "eval_every": 12,
-        },
-        **{"max_tokens": 120},
+        "batch_size": 8,
+        "most_failures": 1,
+        "eval_demonstrations": 16,
+        "log_every": 1,
+        "eval_every": 12,
     },
     "11_train_rloo": {
         **{
