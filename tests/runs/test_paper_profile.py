@@ -480,7 +480,6 @@ def test_its_notebooks_run_with_a_qwen_in_the_hubs_place(tmp_path, warm_kernels)
         "eval_demonstrations": 4,
         "log_every": 1,
         "eval_every": 2,
-        "max_tokens": 8,
     }
     notebooks["11_train_rloo"] |= {
         "steps": 2,
