@@ -235,7 +235,6 @@ def test_a_learned_value_without_a_policy_is_refused_and_a_policy_without_a_use(
         with pytest.raises(ValueError, match="rerank learned need"):
             check({"searches": searches, "value": value})
     check({"searches": [{"rerank": ["none", "learned"]}, {"beams": 1}], "value": "sft/value/0"})
-    check({"searches": ["data/runs/cpu/search/*/*"]})  # an analysis
 
 
 # --- with a model ---------------------------------------------------------------------------------
