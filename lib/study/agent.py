@@ -1,36 +1,28 @@
 """Compares the agent's searches with full answers: scores per problem, with two readings of the
 agent's pass@1.
 
-A system is a policy together with the settings of its search, such as "sft/pick 16/16 +soft". A
-search ends with several games. The column "pass@1" says whether the game that the model's own score
+A system is a policy together with the settings of its search (`lib.study.systems`). A search ends with several games. The column "pass@1" says whether the game that the model's own score
 ranks first is a solution; "any" says whether at least one of the games is, which an executor can
 check without a solver. For full answers "any" is pass@16."""
 
 import pandas as pd
 
 from lib.game.sets import load_set
-from lib.study import judging, metrics
+from lib.study import metrics, systems
 
 SETS = ["heldout_1000", "levels", "test_50"]
+# policies that learn from the solver's labels of actions or states
+SOLVER_TAUGHT = ["preference/agent_binary", "preference/agent_hard", "preference/agent_soft"]
+SOLVER_TAUGHT += ["sft/value"]
 DRAWN = 16  # number of full answers that are compared with one search
 MEANS = {"pass@1": "mean", "any": "max", "score": "mean", "tokens": "sum", "seconds": "sum"}
 MEANS |= {"rejections": "sum", "sampled": "sum"}
 
 
-def played(patterns) -> pd.DataFrame:
-    """`metrics.searched` of the search runs that fit `patterns`; the column "method" names the
-    whole system."""
-    searches = metrics.searched(judging.games(patterns))
-    rejections = searches["rejected"] * searches["sampled"]
-    return searches.assign(
-        method=searches["method"] + " " + searches["system"], rejections=rejections
-    )
-
-
-def systems(*tables: pd.DataFrame) -> pd.DataFrame:
+def search_scores(*tables: pd.DataFrame) -> pd.DataFrame:
     """The columns MEANS for each problem, indexed by `metrics.KEYS`, and "rejected" (see
-    `_rejected`). `tables`: results of `played`. If a system has played a problem in several tables,
-    only the first of them counts."""
+    `_rejected`). `tables`: results of `systems.searches`. If a system has played a problem in
+    several tables, only the first of them counts."""
     scores = pd.concat([table.groupby(metrics.KEYS).agg(MEANS) for table in tables if len(table)])
     return _rejected(scores[~scores.index.duplicated()])
 
@@ -41,8 +33,8 @@ def _rejected(scores: pd.DataFrame) -> pd.DataFrame:
     return scores.assign(rejected=metrics.share(scores["rejections"], scores["sampled"]))
 
 
-def full_answers(answers: pd.DataFrame) -> pd.DataFrame:
-    """The same columns for full answers (`judging.samples`), but without seconds and rejections.
+def answer_scores(answers: pd.DataFrame) -> pd.DataFrame:
+    """The columns of `search_scores` for full answers (`judging.samples`), but without seconds and rejections.
     Tokens are those of all the answers that pass@16 needs. In the score an answer with other
     numbers, or one that cannot be read, earns nothing: it is no valid path (`agent`, Section
     4.1)."""
@@ -65,7 +57,7 @@ def with_groups(scores: pd.DataFrame) -> pd.DataFrame:
 def by_group(scores: pd.DataFrame, column: str = "any") -> pd.DataFrame:
     """What `agent`, Table 3 and Section 4.3, says of its nine groups, on the set "levels" alone:
     where the failures are, and how much of the easy groups is solved. `scores`: a result of
-    `systems`; `column`: the reading of pass@1. One score per problem.
+    `search_scores`; `column`: the reading of pass@1. One score per problem.
 
     failures in L7 and L9: the share of all failures that are in these two. failures in L9 beyond
     those in L7: L7 has the second most in the paper. solved in L1, L2, L5 and L6: the share of
@@ -90,6 +82,16 @@ def finished_failures(scores: pd.DataFrame) -> pd.Series:
     it earns 0.1 in the score. One score per problem."""
     failures = 1 - scores["pass@1"]
     return metrics.share(10 * (scores["score"] - scores["pass@1"]), failures)
+
+
+def learns_from_solver(runs: str) -> bool:
+    """Whether a claim about these runs (`claims.planned`) asks what a policy or a search learns
+    from the solver: Action DPO, a learned value, or a value that guides a search."""
+    for name in runs.split(";"):
+        system = systems.of(name)
+        if system.rerank != "none" or system.policy in SOLVER_TAUGHT:
+            return True
+    return False
 
 
 def groups() -> pd.Series:

@@ -25,7 +25,7 @@ from lib.game.verifiers import VERIFIERS, verify_program, verify_trace
 from lib.rewards import get_reward, score_group
 from lib.study import judging
 from lib.study.judging import record
-from lib.study.methods import methods, rank
+from lib.study.systems import methods, rank
 
 # at most so many characters of a completion and nodes of a tree are shown
 LONGEST = 20_000

@@ -67,7 +67,8 @@ import pandas as pd
 from scipy.special import expit, fdtrc, logit, stdtrit
 
 from lib.files import DATA
-from lib.study.methods import is_search, lineage, policy_of, root, trainer
+from lib.study import systems
+from lib.study.systems import lineage, policy_of, root, trainer
 
 COLUMNS = ["estimate", "low", "high", "n_problems", "runs", "borrowed"]
 ENOUGH = 4  # from this many runs on, a method's own spread is used without borrowing
@@ -295,7 +296,7 @@ def _loan(method: str, metric: str) -> tuple[float, float] | None:
     that never borrow (see the top of this module)."""
     chain = lineage(method)
     never = WIDER if metric not in SHARES else (*WIDER, "sft/trace")
-    if is_search(method) or any(policy.startswith(never) for policy in chain):
+    if systems.of(method).search or any(policy.startswith(never) for policy in chain):
         return None
     return _spreads().get((trainer(method), metric))
 

@@ -91,8 +91,8 @@ def record(folder: Path) -> dict:
 
 def samples(patterns, sets=None, looks=("answer",), texts=False) -> pd.DataFrame:
     """All completions of sampling runs, judged. There is one row per distinct completion of a
-    problem, which was drawn `count` times. Columns run, method, seed, style, set, problem, tokens,
-    logprob, finish, count; the columns of each of `looks` (see `judge`; those of "steps" are empty
+    problem, which was drawn `count` times. Columns run, method, seed, style, temperature, set,
+    problem, tokens, logprob, finish, count; the columns of each of `looks` (see `judge`; those of "steps" are empty
     for programs; "check" is what `last_check` finds); and with `texts` also nums, target,
     completion. `sets` restricts the evaluation sets, to one name or to several."""
     return _judged(patterns, "generations.parquet", sets, looks, texts)
@@ -256,7 +256,8 @@ def _records(patterns, file: str) -> dict[Path, dict]:
 
 
 def _judged(patterns, file, sets, looks, texts) -> pd.DataFrame:
-    columns = ["run", "method", "seed", "style", "set", "problem", "tokens", "finish", "count"]
+    columns = ["run", "method", "seed", "style", "temperature"]
+    columns += ["set", "problem", "tokens", "finish", "count"]
     for look in looks:
         columns += [look] if look in PLAIN else LOOKS[look][0]
     columns += TEXTS * texts
@@ -272,6 +273,8 @@ def _judged(patterns, file, sets, looks, texts) -> pd.DataFrame:
         style = fields["parameters"].get("prompt_style", "free")
         table = read_table(path, () if texts else TEXTS)
         run_columns = {key: fields[key] for key in ("run", "method", "seed")} | {"style": style}
+        if "temperature" not in table:
+            run_columns["temperature"] = fields["parameters"].get("temperature", float("nan"))
         run_columns = pd.DataFrame(run_columns, table.index)
         read_verdicts = partial(
             _verdicts, path, content(path), style, cache(partial(read_table, path))

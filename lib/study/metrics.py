@@ -16,7 +16,7 @@ import pandas as pd
 from lib.game.expression import flattened, parse
 from lib.game.problem import Problem
 from lib.game.traces import replay
-from lib.game.verifiers import CHECKS, PROGRAM_WEIGHTS, REJECTIONS, STATUSES
+from lib.game.verifiers import CHECKS, PROGRAM_WEIGHTS, STATUSES
 from lib.study.judging import TRACE
 from lib.study.words import formatted, with_paper
 
@@ -335,55 +335,6 @@ def _summary(x: np.ndarray, kind: str) -> float:
     if kind == "late":
         return last_mean
     return np.log(last_mean / first_mean) if kind == "growth of" else last_mean - first_mean
-
-
-# The settings of a search
-SEARCH = ["set", "beams", "samples", "temperature", "rerank", "weight", "alpha", "beta", "cascade"]
-
-
-def searched(games: pd.DataFrame) -> pd.DataFrame:
-    """One row per search: the row of the game that the search itself scores best, with more
-    columns. `games`: a table of `judging.games`.
-
-    pass@1: whether that game is a solution. any: whether at least one game of the search is. score:
-    that of `agent`, Section 4.1, which is 1 for a solution, 0.1 for another finished game and 0 for
-    none. rejected: the share of sampled action tags that name no legal action. repeats: how many
-    searches of the same problem there are. system: the settings of the search, as in "16/16 +soft
-    T0.9 λ=4 sampled"; settings at their usual values are left out."""
-    games = games.assign(cascade=games["cascade"].fillna("") if "cascade" in games else "")
-    run_columns = ["run", "seed", *SEARCH]
-    solved = games.groupby([*run_columns, "problem", "sample"], sort=False)["correct"].transform(
-        "any"
-    )
-    repeats = games.groupby(run_columns)["sample"].transform("max") + 1
-    best = games.assign(any=solved.astype(float), repeats=repeats).query("rank == 0")
-    correct = best["correct"].astype(float)
-    scores = {
-        "pass@1": correct,
-        "score": correct.mask((correct == 0) & (best["status"] != "missing"), 0.1),
-    }
-    scores["rejected"] = best[list(REJECTIONS)].sum(axis=1) / best["sampled"]
-    groups = best.groupby([*SEARCH, "repeats"], dropna=False, sort=False)
-    systems = pd.Series([_system(row) for row in groups.head(1).itertuples()], dtype="str")
-    return best.assign(
-        **scores, system=systems.take(groups.ngroup().to_numpy()).set_axis(best.index)
-    )
-
-
-def _system(row) -> str:
-    parts = [
-        row.cascade or f"{row.beams}/{row.samples}",
-        "" if row.rerank == "none" else f"+{row.rerank}",
-    ]
-    parts.append("" if row.temperature in (0, 0.6) else f"T{row.temperature:g}")
-    options = {"λ": (row.weight, 1.0), "α": (row.alpha, 0.2), "β": (row.beta, 0.05)}
-    names = {"none": "", "soft": "λαβ"}.get(row.rerank, "λ")
-    parts += [
-        f"{name}={value:g}"
-        for name, (value, standard) in options.items()
-        if name in names and value != standard
-    ]
-    return " ".join(filter(None, [*parts, "sampled" if row.repeats > 1 else ""]))
 
 
 def crossover_draws(challenger, baseline, draws=10_000, seed=0) -> np.ndarray:

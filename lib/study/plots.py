@@ -18,7 +18,8 @@ import pandas as pd
 from IPython.display import Image, display
 from matplotlib.patheffects import withStroke
 
-from lib.study.methods import methods, rank
+from lib.study import systems
+from lib.study.systems import methods, rank
 
 TEXT_WIDTH = 6.5  # inches, the text width of a printed page
 METRICS = {"pass@1": ("#3B0F70", "o"), "pass@16": ("#B5367A", "s")}  # no method has these colours
@@ -43,13 +44,14 @@ def style_of(method: str) -> Method:
     """Label, colour and marker of a method or a search system. The listed colours are Okabe and
     Ito's and Paul Tol's "muted" ones, which people with a colour vision deficiency can
     distinguish."""
-    policy, _, settings = method.partition(" ")
-    if settings:
-        return style_of(policy)._replace(label=f"{label(policy)} {settings}")
-    if policy in methods().index:
-        return Method(*map(str, methods().loc[policy, ["label", "colour", "marker"]]))
+    system = systems.find(method)
+    if system and system.settings:
+        style = style_of(system.policy)
+        return style._replace(label=f"{style.label} {system.settings}")
+    if method in methods().index:
+        return Method(*map(str, methods().loc[method, ["label", "colour", "marker"]]))
     index = next(_unlisted)
-    return Method(policy, FREE[index % len(FREE)], "phH*<>"[index // len(FREE) % 6])
+    return Method(method, FREE[index % len(FREE)], "phH*<>"[index // len(FREE) % 6])
 
 
 def label(method: str) -> str:

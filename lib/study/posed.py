@@ -30,7 +30,8 @@ from functools import cache
 import pandas as pd
 
 from lib.files import PAPER
-from lib.study import history
+from lib.study import history, systems
+from lib.study.systems import System
 
 TABLE = PAPER / "posed.csv"
 COLUMNS = [
@@ -154,37 +155,24 @@ def written_in(name: str, asked: tuple) -> str:
     return ""
 
 
-def searched_with(settings: str, search: dict) -> bool:
-    """Whether a search of notebook 16 has these settings, such as "1/8 +soft T0.9"."""
-    options = dict(re.findall(r"([Tλαβ])=?([\d.]+)", settings))
-    budget = re.match(r"(\d+)/(\d+)", settings)
-    rerank = re.search(r"\+(\w+)", settings)
-    if budget is None:
+def searched_with(system: System, search: dict) -> bool:
+    """Whether a search of notebook 16 has the settings of a system. `search`: an entry of its
+    parameter `searches`, in which a list stands for one search per value."""
+    if (search.get("repeats", 1) > 1) != system.repeated:
         return False
-    asked = {
-        "beams": int(budget[1]),
-        "samples": int(budget[2]),
-        "rerank": rerank[1] if rerank else "none",
-    }
-    asked |= {"weight": float(options.get("λ", 1)), "alpha": float(options.get("α", 0.2))}
-    asked |= {"beta": float(options.get("β", 0.05))}
-    usual = {"rerank": "none", "weight": 1.0, "alpha": 0.2, "beta": 0.05}
-    for key, value in asked.items():
-        known = search.get(key, usual.get(key))
-        if value not in (known if isinstance(known, list) else [known]):
+    usual = System("", **systems.SIXTEEN)
+    for setting in systems.SEARCH:
+        given = search.get(setting, getattr(usual, setting))
+        values = given if isinstance(given, list) else [given]
+        if getattr(system, setting) not in values:
             return False
-    drawn = search.get("temperature", 0.6)
-    drawn = drawn if isinstance(drawn, list) else [drawn]
-    unnamed = (0.0, 0.6)  # `metrics.searched` names neither greedy play nor the usual temperature
-    named = any(
-        value == float(options["T"]) if "T" in options else value in unnamed for value in drawn
-    )
-    return named and search.get("repeats", 1) == 1
+    return True
 
 
 def answers(run, method: str, claim: dict) -> bool:
     """Whether a run made scores of a method that the claim compares."""
-    policy, _, settings = method.partition(" ")
+    system = systems.of(method)
+    policy = system.policy
     light = run.method == "sft/trace" and run.profile != "cpu" and policy == "sft/trace_light"
     if run.method != policy and not light:
         return False
@@ -192,21 +180,30 @@ def answers(run, method: str, claim: dict) -> bool:
         return run.kind not in ("sample", "search")
     name = re.sub(r" L\d$|_n[34]$", "", claim["set"])
     if run.kind == "search":
-        searches = run.parameters.get("searches", [])
-        sets = run.parameters.get("sets", [])
-        named = [search for search in searches if name in search.get("sets", sets)]
-        return "/" in settings and any(searched_with(settings, search) for search in named)
-    if run.kind != "sample" or name not in run.parameters.get("sets", {}):
+        return system.search and _searched(run, system, name)
+    return run.kind == "sample" and _sampled(run, system, name, claim)
+
+
+def _searched(run, system: System, name: str) -> bool:
+    """Whether a run of notebook 16 has played the problem set `name` with these settings."""
+    sets = run.parameters.get("sets", [])
+    for search in run.parameters.get("searches", []):
+        if name in search.get("sets", sets) and searched_with(system, search):
+            return True
+    return False
+
+
+def _sampled(run, system: System, name: str, claim: dict) -> bool:
+    """Whether a run of notebook 15 has drawn enough samples of the problem set `name`, at the
+    system's temperature and long enough."""
+    parameters = run.parameters
+    if name not in parameters.get("sets", {}) or parameters["temperature"] != system.temperature:
         return False
-    hot = float(settings[1:]) if settings.startswith("T") else 0.6
-    many = any(
-        int(k) > 16 for k in re.findall(r"pass@(\d+)", claim["metric"]) if claim["set"] != "test_50"
-    )
-    return (
-        run.parameters["temperature"] == hot
-        and (not many or run.parameters["sets"][name] > 16)
-        and ("640 tokens" not in claim["metric"] or run.parameters["max_tokens"] >= 640)
-    )
+    asked = [int(k) for k in re.findall(r"pass@(\d+)", claim["metric"])]
+    many = claim["set"] != "test_50" and max(asked, default=0) > 16
+    if many and parameters["sets"][name] <= 16:
+        return False
+    return "640 tokens" not in claim["metric"] or parameters["max_tokens"] >= 640
 
 
 def first_answer(claim: dict, runs: pd.DataFrame) -> tuple[pd.Series, list[pd.DataFrame]] | None:
@@ -215,7 +212,7 @@ def first_answer(claim: dict, runs: pd.DataFrame) -> tuple[pd.Series, list[pd.Da
     methods = dict.fromkeys([*claim["runs"].split(";"), *filter(None, claim["starts"].split(";"))])
     found = []
     for method in methods:
-        policy = method.partition(" ")[0]
+        policy = systems.policy_of(method)
         of_policy = runs[runs["method"].isin([policy, policy.removesuffix("_light")])]
         mask = [answers(run, method, claim) for run in of_policy.itertuples()]
         found.append(of_policy[mask])

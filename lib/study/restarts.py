@@ -28,8 +28,8 @@ import numpy as np
 import pandas as pd
 
 from lib.study.intervals import COLUMNS, estimates
-from lib.study.methods import start_of, trainer
 from lib.study.metrics import KEYS, pass_at_k, share
+from lib.study.systems import at_start, start_of, trainer
 
 MOST = 16  # attempts; the study draws sixteen samples of a problem
 CHECKS = 0.5  # a policy has a check if at least this share of its texts holds one
@@ -161,8 +161,9 @@ def begun_from(method: str, known: pd.Index) -> str:
     start = start_of(method)
     while start and trainer(start) != "sft":  # such as IPO, from which one run of RLOO started
         start = start_of(start)
-    _, _, settings = method.partition(" ")
-    return next((name for name in (f"{start} {settings}", start) if name in known), "")
+    if not start:
+        return ""
+    return next((name for name in (at_start(method, start), start) if name in known), "")
 
 
 def against_start(tallies: pd.DataFrame, most: int = MOST) -> pd.DataFrame:

@@ -25,7 +25,7 @@ import pandas as pd
 from scipy.stats import false_discovery_control
 
 from lib.files import PAPER
-from lib.study.methods import policy_of
+from lib.study.systems import policy_of
 
 Q = 0.05
 VERDICTS = ["holds", "reversed", "open"]

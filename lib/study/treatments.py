@@ -36,10 +36,10 @@ import pandas as pd
 
 from lib.files import PAPER, read_table
 from lib.game.problem import Problem
-from lib.game.verifiers import REJECTIONS
 from lib.rewards import get_reward
-from lib.study import intervals, judging, metrics, plots
+from lib.study import intervals, judging, metrics, plots, systems
 from lib.study.restarts import begun_from
+from lib.study.systems import System
 
 SOURCES = ["log", "samples", "reward", "search", "calibration", "setting"]
 COLUMNS = [
@@ -252,11 +252,12 @@ def of_search(folders: list[Path], name: str) -> pd.DataFrame:
     games = judging.games(folders, [name])
     if games.empty:
         return pd.DataFrame()
-    searches = metrics.searched(games[games["rerank"] == "none"])
-    searches = searches[(searches["system"] == "16/16") & (searches["repeats"] == 1)]
-    sums = searches.assign(illegal=searches[list(REJECTIONS)].sum(axis=1)).groupby(metrics.KEYS)
-    totals = sums[["illegal", "sampled"]].sum().astype(float)
-    return metrics.share(totals["illegal"], totals["sampled"]).to_frame("rejected")
+    searches = systems.searches(games)
+    sixteen = System("", **systems.SIXTEEN).settings
+    searches = searches[searches["settings"] == sixteen]
+    searches = searches.assign(method=searches["policy"])
+    totals = searches.groupby(metrics.KEYS)[["rejections", "sampled"]].sum().astype(float)
+    return metrics.share(totals["rejections"], totals["sampled"]).to_frame("rejected")
 
 
 def of_calibration(folders: list[Path]) -> pd.DataFrame:

@@ -30,7 +30,7 @@ from lib.learn.generation import Sampling
 from lib.learn.model import build_tokenizer, new_model
 from lib.learn.search import SearchSettings, learned_values, sample_tags, search, search_table
 from lib.runs.parameters import check
-from lib.study import metrics
+from lib.study import systems
 from lib.study.judging import judge
 from tests.learn.test_model import bytes_tokenizer
 
@@ -419,8 +419,8 @@ def test_searches_of_a_cascade_are_one_system_of_their_own(policy):
         table = search_table(Anywhere, None, rows, settings, seed=1)
         tables.append(table.assign(run="r", method="m", seed=0, set="s", **asdict(settings)))
     tables[0] = tables[0].drop(columns="cascade")  # as published before there were any
-    best = metrics.searched(judge(pd.concat(tables)))
-    assert set(best["system"]) == {"4/8", "2 x 1/1, 4/8"} and len(best) == 2 * len(PROBLEMS)
+    best = systems.searches(judge(pd.concat(tables)))
+    assert set(best["settings"]) == {"4/8", "2 x 1/1, 4/8"} and len(best) == 2 * len(PROBLEMS)
 
 
 @pytest.mark.parametrize("wrong", ["16/16;32/32", "x 1/1", "0/4", "1/1,2/2"])

@@ -20,7 +20,7 @@ def test_searches_of_one_problem_are_one_score_and_cost_what_all_of_them_cost():
     # the same system on the same problem in a later run
     again = searches((1, 1, 1.0, 1, 1.0, 0, 9), problem=1)
     other = searches((1, 1, 1.0, 1, 1.0, 0, 9), method="sft/pick 1/1")
-    scores = agent.systems(pd.concat([twice, once]), once[:0], pd.concat([again, other]))
+    scores = agent.search_scores(pd.concat([twice, once]), once[:0], pd.concat([again, other]))
     assert scores.index.tolist() == [
         ("sft/pick 16/16 sampled", 0, "levels", 0),
         ("sft/pick 16/16 sampled", 0, "levels", 1),
@@ -47,7 +47,7 @@ def test_full_answers_are_scored_as_searches_are():
     answers = answers.assign(
         correct=answers["status"] == "correct", solution="1 + 2", finish="stop", style="free"
     )
-    [scores] = agent.full_answers(
+    [scores] = agent.answer_scores(
         answers.assign(method="sft/free", seed=0, set="levels", problem=0)
     ).to_dict("records")
     assert scores == pytest.approx(

@@ -9,7 +9,7 @@ import pytest
 from scipy import stats
 
 from lib.files import DATA
-from lib.study import intervals, methods, metrics
+from lib.study import intervals, metrics, systems
 from tests.conftest import this_project
 
 KEYS = ["method", "seed", "set", "problem"]
@@ -270,14 +270,12 @@ def test_starts_are_those_of_the_declared_runs():
     }
     assert len(declared) > 60 and dict(listed[[*declared]]) == declared
     assert set(listed[listed != ""].index) == set(declared)
-    assert intervals.root("mix/sparse_0.7") == intervals.root("rloo/program T0.8") == "sft/free"
+    assert intervals.root("mix/sparse_0.7") == intervals.root("rloo/program") == "sft/free"
     assert (
         intervals.root("rloo/trace_gated") == "sft/trace"
         and intervals.root("rloo/of_your_own") == ""
     )
-    assert (
-        intervals.trainer("mix/sparse_0.7") == intervals.trainer("rloo/of_your_own 16/16") == "rloo"
-    )
+    assert intervals.trainer("mix/sparse_0.7") == intervals.trainer("rloo/of_your_own") == "rloo"
 
 
 @pytest.mark.parametrize(
@@ -285,7 +283,7 @@ def test_starts_are_those_of_the_declared_runs():
 )
 def test_a_start_that_cannot_be_is_refused(monkeypatch, start, why):
     listed = pd.DataFrame({"start": ["", start]}, index=["sft/free", "rloo/mine"])
-    monkeypatch.setattr(methods, "methods", lambda: listed)
+    monkeypatch.setattr(systems, "methods", lambda: listed)
     with pytest.raises(ValueError, match=f"the start of rloo/mine, {why}"):
         intervals.root("rloo/mine")
 
@@ -303,19 +301,20 @@ def test_systems_of_one_policy_are_compared_on_the_runs_that_both_have():
     rng = np.random.default_rng(1)
     base = rng.random(300)
     cold = np.stack([base + shift for shift in (-0.1, 0, 0.1)])
-    frame = scores_of({"rloo/a": cold, "rloo/a T0.8": cold + 0.02, "rloo/b": cold[[1, 2, 0]]})
-    gaps = intervals.differences(frame, [("rloo/a T0.8", "rloo/a"), ("rloo/a T0.8", "rloo/b")])
+    warm = systems.named(systems.System("rloo/a", temperature=0.8))
+    frame = scores_of({"rloo/a": cold, warm: cold + 0.02, "rloo/b": cold[[1, 2, 0]]})
+    gaps = intervals.differences(frame, [(warm, "rloo/a"), (warm, "rloo/b")])
     paired, apart = gaps["high"] - gaps["low"]
     assert (
         paired < 1e-9 and apart > 0.1 and gaps["estimate"].tolist() == pytest.approx([0.02, 0.02])
     )
     other = frame.drop(index=[("rloo/a", 0)])
-    gap = intervals.differences(other, [("rloo/a T0.8", "rloo/a")]).iloc[0]
+    gap = intervals.differences(other, [(warm, "rloo/a")]).iloc[0]
     # not .03, as without the first run of one
     assert gap["runs"] == 2 and gap["estimate"] == pytest.approx(0.02)
-    alone = frame.drop(index=[("rloo/a", 0), ("rloo/a T0.8", 1), ("rloo/a T0.8", 2)])
-    assert intervals.differences(alone, [("rloo/a T0.8", "rloo/a")]).empty
-    doubled = {"more than double": {"rloo/a T0.8": 1.0, "rloo/a": -2.0}, "alone": {"rloo/a": 1.0}}
+    alone = frame.drop(index=[("rloo/a", 0), (warm, 1), (warm, 2)])
+    assert intervals.differences(alone, [(warm, "rloo/a")]).empty
+    doubled = {"more than double": {warm: 1.0, "rloo/a": -2.0}, "alone": {"rloo/a": 1.0}}
     halves = {
         contrast: one.half() for (_, contrast, _), one in intervals.measured(frame, doubled).items()
     }

@@ -346,63 +346,6 @@ def test_the_largest_share_counts_the_buckets_of_its_own_run():
     ]
 
 
-def test_searched_by_hand():
-    """Two searches of one problem: the best game misses and the second hits; no game at all."""
-    about = {
-        "run": "search/sft_pick",
-        "seed": 0,
-        "set": "test_50",
-        "problem": 0,
-        "nums": [2, 3],
-        "target": 6,
-    }
-    about |= {
-        "beams": 16,
-        "samples": 16,
-        "rerank": "soft",
-        "temperature": 0.9,
-        "weight": 4.0,
-        "alpha": 0.2,
-    }
-    about |= {
-        "beta": 0.05,
-        "sampled": 16,
-        "unreadable": 3,
-        "number not there": 1,
-        "division by zero": 0,
-    }
-    games = [(0, 0, "<answer>2 + 3</answer>"), (0, 1, "<answer>2 * 3</answer>"), (1, 0, "")]
-    rows = [
-        about | {"sample": sample, "rank": rank, "completion": game} for sample, rank, game in games
-    ]
-    table = metrics.searched(judge(pd.DataFrame(rows)))
-    assert table[["pass@1", "any", "score", "rejected"]].values.tolist() == [
-        [0, 1, 0.1, 0.25],
-        [0, 0, 0, 0.25],
-    ]
-    assert set(table["system"]) == {"16/16 +soft T0.9 λ=4 sampled"}
-    other_problem = [
-        about | {"problem": 1, "sample": 0, "rank": 0, "completion": "<answer>2 + 3</answer>"}
-    ]
-    table = metrics.searched(judge(pd.DataFrame([*rows, *other_problem])))
-    assert table[["problem", "any"]].values.tolist() == [[0, 1], [0, 0], [1, 0]]
-    # a run that searches each problem once
-    once = [about | {"seed": 1, "sample": 0, "rank": 0, "completion": ""}]
-    systems = (
-        metrics.searched(judge(pd.DataFrame([*rows, *once]))).groupby("seed")["system"].first()
-    )
-    assert systems.tolist() == ["16/16 +soft T0.9 λ=4 sampled", "16/16 +soft T0.9 λ=4"]
-    usual = pd.DataFrame(rows).assign(weight=1.0, temperature=0.6).query("sample == 0")
-    assert set(metrics.searched(judge(usual))["system"]) == {"16/16 +soft"}
-    plain = usual.assign(rerank="none", weight=2.0)  # no value, so its weight is none of its name
-    assert set(metrics.searched(judge(plain))["system"]) == {"16/16"}
-    assert set(metrics.searched(judge(plain.assign(rerank="learned")))["system"]) == {
-        "16/16 +learned λ=2"
-    }
-    # notebook 60 joins it to other text
-    assert metrics.searched(judge(plain).iloc[:0])["system"].dtype == "str"
-
-
 def test_intervals_as_text():
     table = pd.DataFrame(
         {"estimate": [0.5781, -0.0012], "low": [0.541, -0.02], "high": [0.612, 0.0]}

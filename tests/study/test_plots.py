@@ -376,7 +376,7 @@ def test_an_interval_that_ends_at_its_estimate_is_drawn_though_rounding_puts_it_
 
 def test_names_of_points_stand_clear_of_each_other():
     _, ax = plots.figure()
-    names = [f"rloo/variant {i}" for i in range(6)]
+    names = [f"rloo/variant_{i}" for i in range(6)]
     rows = [(name, axis, 0.5 + 0.01 * i) for i, name in enumerate(names) for axis in "xy"]
     plots.trade_off(ax, pd.DataFrame(rows, columns=["method", "metric", "estimate"]), "x", "y")
     plots.name_points(ax)

@@ -6,7 +6,7 @@ import pandas as pd
 import pytest
 
 from lib.files import PAPER
-from lib.study import history, posed
+from lib.study import history, posed, systems
 
 REMEDY = "commit data/paper/claims.csv, then `python -m lib.runs posed` writes data/paper/posed.csv again"
 
@@ -100,14 +100,21 @@ def test_descent_and_answers_by_hand():
         and not history.descends(root, first)
     )
     assert not history.descends("0" * 40, root)
-    assert posed.searched_with(
-        "16/16 T0.9", {"beams": 16, "samples": 16, "temperature": [0.3, 0.9]}
-    )
-    assert not posed.searched_with("16/16", {"beams": 16, "samples": 16, "temperature": 0.9})
-    assert posed.searched_with("1/1", {"beams": 1, "samples": 1, "temperature": 0.0}), "greedy play"
-    assert not posed.searched_with(
-        "1/8 +soft", {"beams": 1, "samples": 8, "rerank": ["none", "binary"]}
-    )
-    assert posed.searched_with(
-        "1/8 +soft λ=4", {"beams": 1, "samples": 8, "rerank": "soft", "weight": [1.0, 4.0]}
-    )
+
+
+def test_a_search_is_told_by_all_its_settings():
+    warm = {"beams": 16, "samples": 16, "temperature": 0.9, "top_k": 50}
+    small = {"beams": 1, "samples": 8}
+
+    def has(method, search):
+        return posed.searched_with(systems.of(f"sft/pick {method}"), search)
+
+    final = systems.of("preference/agent_soft 16/16 T0.9")
+    assert posed.searched_with(final, warm | {"temperature": [0.3, 0.9]})
+    assert not posed.searched_with(final, warm | {"top_k": 20})
+    assert not has("16/16", warm)
+    assert has("1/1", {"beams": 1, "samples": 1, "temperature": 0.0}), "greedy play"
+    assert not has("1/1", {"beams": 1, "samples": 1}), "a game at the usual temperature"
+    assert not has("1/8 +soft", small | {"rerank": ["none", "binary"]})
+    assert has("1/8 +soft λ=4", small | {"rerank": "soft", "weight": [1.0, 4.0]})
+    assert not has("1/8", small | {"repeats": 4})

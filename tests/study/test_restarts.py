@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lib.study import judging, metrics, restarts
+from lib.study import judging, metrics, restarts, systems
+from lib.study.systems import System
 
 
 def judged(*problems, method="a", seed=0):
@@ -149,11 +150,11 @@ def test_a_method_is_compared_with_its_start_run_by_run_for_as_many_tokens():
     [
         ("rloo/sparse", "sft/free"),
         ("rloo/sparse T0.8", "sft/free T0.8"),
-        ("rloo/sparse T1", "sft/free"),
+        (systems.named(System("rloo/sparse", temperature=1.0)), "sft/free"),
         ("rloo/cov_ipo_pass4", "sft/free"),  # which started from IPO
         ("rloo/program", "sft/program"),
         ("sft/free", ""),
-        ("a method of yours", ""),
+        ("rloo/yours", ""),
     ],
 )
 def test_the_start_is_the_nearest_sft_policy_at_the_same_temperature(method, start):

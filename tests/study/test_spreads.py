@@ -6,8 +6,13 @@ import pandas as pd
 import pytest
 from scipy import stats
 
-from lib.study import intervals, metrics
+from lib.study import intervals, metrics, systems
 from lib.study.spreads import TABLE, measure, prior
+from lib.study.systems import System
+
+WARM = systems.named(System("rloo/a", temperature=0.8))
+SEARCH = systems.search("rloo/a", 1, 8)
+OTHER = systems.search("rloo/b", 1, 8)
 
 
 def test_the_prior_is_that_of_the_variances_drawn_from_it():
@@ -99,7 +104,7 @@ def test_a_loan_is_refused_to_runs_that_spread_wider(monkeypatch):
         ("rloo/sparse", "pass@1", True),
         ("rloo/sparse", "missing", True),
         ("sft/program", "pass@1", False),
-        ("rloo/program_target T0.8", "pass@16", False),
+        (systems.named(System("rloo/program_target", temperature=0.8)), "pass@16", False),
         ("preference/dpo", "pass@1", False),
         ("exact/agent_soft", "pass@1", False),  # that of an action DPO
         ("preference/ipo", "pass@1", True),
@@ -135,7 +140,7 @@ def test_few_runs_borrow_and_say_so(monkeypatch):
     widths = [row["high"] - row["low"] for row in (one, few, enough)]
     assert widths[0] > widths[1] > widths[2] == pytest.approx(other["high"] - other["low"])
     # samples too, at another temperature
-    hot = frame(2).rename({"rloo/a": "rloo/a T0.8"}, level="method")
+    hot = frame(2).rename({"rloo/a": WARM}, level="method")
     assert intervals.estimates(hot)["borrowed"].all()
     logged = pd.DataFrame({"method": "rloo/a", "seed": [0, 1], "kl": [1.0, 2.0]}).set_index(
         ["method", "seed"]
@@ -172,17 +177,13 @@ def test_beside_a_method_of_many_runs_each_brings_its_own_spread(monkeypatch, ma
     gap = intervals.differences(scores, [("rloo/a", "rloo/b")]).iloc[0]
     alone = stats.t.ppf(0.975, many - 1) * stats.sem(moved[:, 0])
     assert gap["borrowed"] and (gap["high"] - gap["low"]) / 2 == pytest.approx(alone, rel=0.05)
-    systems = pd.concat([frame("rloo/a 1/8", few), frame("rloo/b 1/8", few + 0.1)]).to_frame(
-        "pass@1"
-    )
-    assert not intervals.estimates(systems)["borrowed"].any()
-    assert not intervals.differences(systems, [("rloo/a 1/8", "rloo/b 1/8")])["borrowed"].any()
-    mixed = pd.concat([frame("rloo/a 1/8", few), frame("rloo/b", few + 0.1)]).to_frame("pass@1")
-    assert not intervals.differences(mixed, [("rloo/a 1/8", "rloo/b")])["borrowed"].any()
-    warmer = pd.concat([frame("rloo/a", few), frame("rloo/a T0.8", few + moved[:3])]).to_frame(
-        "pass@1"
-    )
-    assert not intervals.differences(warmer, [("rloo/a T0.8", "rloo/a")])["borrowed"].any(), (
+    searched = pd.concat([frame(SEARCH, few), frame(OTHER, few + 0.1)]).to_frame("pass@1")
+    assert not intervals.estimates(searched)["borrowed"].any()
+    assert not intervals.differences(searched, [(SEARCH, OTHER)])["borrowed"].any()
+    mixed = pd.concat([frame(SEARCH, few), frame("rloo/b", few + 0.1)]).to_frame("pass@1")
+    assert not intervals.differences(mixed, [(SEARCH, "rloo/b")])["borrowed"].any()
+    warmer = pd.concat([frame("rloo/a", few), frame(WARM, few + moved[:3])]).to_frame("pass@1")
+    assert not intervals.differences(warmer, [(WARM, "rloo/a")])["borrowed"].any(), (
         "they share their runs"
     )
 

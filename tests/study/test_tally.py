@@ -8,9 +8,12 @@ import pandas as pd
 import pytest
 
 from lib.files import FIGURES, PAPER
-from lib.study import claims, tally
+from lib.study import claims, systems, tally
 
 NAN = float("nan")
+WARM = systems.named(systems.System("rloo/idle", temperature=0.8))
+SEARCH = systems.search("rloo/idle", 16, 16)
+SMALL = systems.search("rloo/idle", 1, 8)
 
 
 def row(name, alone="holds", p=0.001, **about):
@@ -130,7 +133,7 @@ def test_a_conjecture_that_was_not_posed_first_is_explored(
     ("about", "expected"),
     [
         ({"runs": "rloo/idle;rloo/b"}, "untested"),
-        ({"runs": "rloo/b;rloo/idle T0.8", "against": "rloo/idle T0.8"}, "untested"),
+        ({"runs": f"rloo/b;{WARM}", "against": WARM}, "untested"),
         ({"runs": "rloo/acts;rloo/b"}, "holds"),
         # what distinguishes them acted
         ({"runs": "rloo/acts;rloo/idle", "against": "rloo/idle"}, "holds"),
@@ -138,7 +141,7 @@ def test_a_conjecture_that_was_not_posed_first_is_explored(
         ({"runs": "rloo/idle;rloo/b", "set": "training"}, "holds"),  # about the training itself
         ({"runs": "rloo/idle", "against": ""}, "holds"),  # about one policy
         # about a search
-        ({"runs": "rloo/idle 16/16;rloo/idle 1/8", "against": "rloo/idle 1/8"}, "holds"),
+        ({"runs": f"{SEARCH};{SMALL}", "against": SMALL}, "holds"),
         ({"runs": "rloo/unknown;rloo/b"}, "holds"),
         # the weakest of two comparisons
         ({"runs": "rloo/b;rloo/c;rloo/idle", "against": "rloo/c"}, "holds"),
