@@ -133,9 +133,10 @@ def listed() -> dict[str, System]:
     table = pd.read_csv(DATA / "systems.csv", dtype=whole)
     systems = {}
     for row in table.to_dict("records"):
+        name = row.pop("system")
         given = {field: value for field, value in row.items() if pd.notna(value)}
-        name = given.pop("system")
-        system = System(**given | {"search": "search" in given})
+        given["search"] = "search" in given
+        system = System(**given)
         if system.name != name:
             raise ValueError(f"data/systems.csv: the settings of {name!r} make {system.name!r}")
         systems[name] = system
