@@ -1,6 +1,7 @@
 """Settings that must precede the import of torch (one thread, no network), and the fixtures that
 all tests share."""
 
+import json
 import os
 import shutil
 import socket
@@ -9,12 +10,11 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from functools import cache
 from pathlib import Path
 
 import pytest
-
-from tests.warm import SOCKET, WAIT
 
 os.environ.update(
     OMP_NUM_THREADS="1",
@@ -101,57 +101,41 @@ def this_project():
     return Project()
 
 
-SERVER = "WARM_KERNELS_FOLDER"  # where the session's one server listens: workers inherit it
+SERVER = "WARM_KERNELS_OF_TESTS"  # what `warm.kernels` yields: workers inherit it
+# What kernels import beside what studies do
+TRAINING = (
+    "datasets torch transformers.masking_utils transformers.modeling_layers "
+    "transformers.modeling_utils transformers.models.auto.auto_factory "
+    "transformers.models.qwen2.modeling_qwen2 trl.rewards"
+)
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Start the process from which kernels are forked (tests/warm.py), once for all workers; it
-    ends with the session.
-
-    There is none where the system cannot watch over a fork, which Linux can.
-    """
-    if "PYTEST_XDIST_WORKER" in os.environ or not hasattr(os, "pidfd_open"):
+    """Start the process from which kernels are forked (lib/runs/warm.py), once for all workers; it
+    ends with the session. Tests that kill processes start their kernels as users do."""
+    if "PYTEST_XDIST_WORKER" in os.environ:
         return
-    environment = {
-        key: value for key, value in os.environ.items() if not key.startswith("COUNTDOWN_")
-    }
-    environment |= {
-        "OPENBLAS_NUM_THREADS": "1",
-        "MPLBACKEND": "module://matplotlib_inline.backend_inline",
-    }
-    # or the debugger prints a warning among the results
-    environment |= {"PYDEVD_DISABLE_FILE_VALIDATION": "1"}
-    # short: the name of a socket has 100 bytes
-    folder = tempfile.TemporaryDirectory(prefix="warm-", dir="/tmp")
-    program = Path(__file__).parent / "warm.py"
-    # found first, it stands in for ipykernel's own
-    shutil.copy(program, f"{folder.name}/ipykernel_launcher.py")
-    server = subprocess.Popen(
-        [sys.executable, "-I", program, f"{folder.name}/socket"], env=environment
-    )
-    os.environ[SERVER] = folder.name
+    from lib.runs.warm import STUDIES, kernels
 
-    def end() -> None:
-        del os.environ[SERVER]
-        server.kill()
-        server.wait()
-        folder.cleanup()
-
-    config.add_cleanup(end)
+    stack = ExitStack()
+    os.environ[SERVER] = json.dumps(stack.enter_context(kernels(f"{STUDIES} {TRAINING}")))
+    stack.callback(os.environ.pop, SERVER)
+    config.add_cleanup(stack.close)
 
 
 @pytest.fixture(scope="session")
 def warm() -> dict[str, str]:
     """What an environment has to say for kernels to be forked from that process; nothing where
     there is none."""
-    if SERVER not in os.environ:
-        return {}
-    folder = os.environ[SERVER]
-    end = time.monotonic() + WAIT
-    with socket.socket(socket.AF_UNIX) as knock:  # so that it imports while the test begins
-        while knock.connect_ex(f"{folder}/socket") and time.monotonic() < end:
-            time.sleep(0.1)
-    return {"PYTHONPATH": folder, SOCKET: f"{folder}/socket"}
+    from lib.runs.warm import SOCKET, WAIT
+
+    environment = json.loads(os.environ[SERVER])
+    if environment:
+        end = time.monotonic() + WAIT
+        with socket.socket(socket.AF_UNIX) as knock:  # so that it imports while the test begins
+            while knock.connect_ex(environment[SOCKET]) and time.monotonic() < end:
+                time.sleep(0.1)
+    return environment
 
 
 @pytest.fixture

@@ -9,10 +9,11 @@ import secrets
 import shutil
 import sys
 import time
-from contextlib import nullcontext
+from collections.abc import Mapping
+from contextlib import nullcontext, suppress
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import nbclient.client
 import nbformat
@@ -23,7 +24,7 @@ from papermill.exceptions import strip_color
 from traitlets.config import Config
 
 from lib.files import clock, sha256, shown, writing
-from lib.runs import code
+from lib.runs import code, warm
 from lib.runs.folder import content, provenance, read_spec, set_aside, write_json
 from lib.runs.hashes import differences, inputs
 from lib.runs.machine import RunError, caches, gpu, locked
@@ -41,8 +42,8 @@ nbclient.client._RGX_CARRIAGERETURN = re.compile(r"^.*\r(?=[^\n])", re.MULTILINE
 # user's screen. DIE_WITH_PARENT does what lib.runs.machine.die_with_parent does.
 EXEC = "--IPKernelApp.exec_lines="
 QUIET = [
-    EXEC
-    + "get_ipython().kernel.log.addFilter(lambda record: 'KeyboardInterrupt' not in str(record.msg))"
+    f"{EXEC}get_ipython().kernel.log.addFilter("
+    "lambda record: 'KeyboardInterrupt' not in str(record.msg))"
 ]
 DIE_WITH_PARENT = (
     [EXEC + "__import__('ctypes').CDLL(None).prctl(1, 9)"] if sys.platform == "linux" else []
@@ -69,46 +70,60 @@ def execute(project: Project, spec: Spec) -> None:
         print(f"> begun {spec.name}, its log is {shown(folder / 'log.txt')}", flush=True)
         # 3. Execute the notebook
         start = time.monotonic()
-        run_notebook(project, spec, description["parameters"], device)
+        usage = run_notebook(project, spec, description["parameters"], device)
         seconds = time.monotonic() - start
-        usage = resource.getrusage(resource.RUSAGE_CHILDREN)
         # saved states for resuming: gigabytes, no longer needed
         shutil.rmtree(folder / "trainer", ignore_errors=True)
         # 4. Record what was made, by what, and in what time
         stretches[-1] |= executed(folder, project.notebook(spec.notebook)[1])
-        artifacts = folder / "artifacts.txt"
         elapsed = earlier_seconds + seconds
-        hub = re.findall(
-            r"(?:base model|hub set): (\S+@\w+)", (folder / "log.txt").read_text(errors="replace")
-        )
-        files = {
-            path.relative_to(folder).as_posix(): path
-            for path in sorted(folder.rglob("*"))
-            if path.is_file()
-        }
-        # nothing hidden
-        files = {name: path for name, path in files.items() if not f"/{name}".count("/.")}
-        outcome = {
-            "id": secrets.token_hex(8),  # a run records the ids of its parents
-            "threads": spec.declaration.threads,
-            **stretches[0],
-            **({"hub": sorted({*hub})} if hub else {}),  # commits of what was loaded from the hub
-            # with other code, packages or processors
-            **({"resumed_by": stretches[1:]} if stretches[1:] else {}),
-            "artifacts": artifacts.read_text().splitlines() if artifacts.exists() else [],
-            "files": {name: described(path) for name, path in files.items() if name not in OURS},
+        outcome = made_by(stretches, spec.declaration.threads, hub_commits(folder)) | {
+            "artifacts": artifacts(folder),
+            "files": files_made(folder),
             "status": "finished",
             "elapsed": round(elapsed, 1),  # the sum over all stretches, if the run was resumed
             # measured in this stretch only; earlier stretches are assumed to have used the cores
             # equally
-            "core_seconds": round((usage.ru_utime + usage.ru_stime) * elapsed / seconds, 1),
-            # the largest kernel so far; macOS gives this number in bytes
-            "peak_memory_mb": round(
-                usage.ru_maxrss / (2**20 if sys.platform == "darwin" else 2**10)
-            ),
+            "core_seconds": round(usage.core_seconds * elapsed / seconds, 1),
+            "peak_memory_mb": round(usage.memory / 2**20),
         }
         write_json(folder / "run.json", description | outcome)
         print(f"> made {spec.name} in {clock(elapsed)}", flush=True)
+
+
+def made_by(stretches: list[dict], threads: int, hub: list[str]) -> dict[str, Any]:
+    """What a record says of how its run was made. `hub`: what was loaded from the hub."""
+    made = {"id": secrets.token_hex(8), "threads": threads}  # runs record the ids of their parents
+    made |= stretches[0]
+    if hub:
+        made["hub"] = hub
+    if stretches[1:]:  # with other code, packages or processors
+        made["resumed_by"] = stretches[1:]
+    return made
+
+
+def hub_commits(folder: Path) -> list[str]:
+    """The models and sets that a run says it has loaded from the hub, as name@commit."""
+    log = (folder / "log.txt").read_text(errors="replace")
+    return sorted({*re.findall(r"(?:base model|hub set): (\S+@\w+)", log)})
+
+
+def artifacts(folder: Path) -> list[str]:
+    """The figures and tables that a run has reported, by their names in its folder."""
+    path = folder / "artifacts.txt"
+    return path.read_text().splitlines() if path.exists() else []
+
+
+def files_made(folder: Path) -> dict[str, dict[str, Any]]:
+    """The entry of each file that a run has left in its folder, by its name there. Hidden files and
+    the runner's own are none of its results."""
+    entries = {}
+    for path in sorted(folder.rglob("*")):
+        name = path.relative_to(folder).as_posix()
+        is_hidden = "/." in f"/{name}"
+        if path.is_file() and not is_hidden and name not in OURS:
+            entries[name] = described(path)
+    return entries
 
 
 def described(path: Path) -> dict[str, Any]:
@@ -175,59 +190,63 @@ def prepare(
     Results of another spec are set aside, but a study, which only reads runs, is made again in the
     same folder. If the folder has files and no spec.json that names this run, nothing is touched,
     and RunError names one of the files."""
-    began, old_spec, name = (
-        json.loads(json.dumps(began)),
-        read_spec(folder),
-        f"{began['run']}/{began['seed']}",
-    )
-    files = content(folder)
-    earlier_seconds = 0.0
-    results = [path for path in files if path.name not in OURS - {"run.json"}]
-    is_foreign = old_spec is None or (
-        old_spec and any(old_spec.get(key) != began[key] for key in ("profile", "run", "seed"))
-    )
-    if files and is_foreign:
-        foreign_file = shown(next((path for path in files if path.name != "spec.json"), files[0]))
-        raise RunError(
-            f"{foreign_file} was not made by run {name}, whose folder it lies in: move it away"
-        )
+    began = json.loads(json.dumps(began))
+    old_spec = read_spec(folder)
+    name = f"{began['run']}/{began['seed']}"
+    refuse_foreign(folder, began, old_spec)
+    results = [path for path in content(folder) if path.name not in OURS - {"run.json"}]
     maker |= {"started": datetime.now(UTC).isoformat(timespec="seconds")}
     stretches = [maker]
+    earlier_seconds = 0.0
     if old_spec and not study and goes_on(old_spec, began, defaults):
-        stretches = old_spec.get("made_by") or stretches
-        if differences := [
-            key
-            for key, value in maker.items()
-            if key != "started" and stretches[-1].get(key) != value
-        ]:
-            print(
-                f"> {name}: goes on, though {', '.join(differences)} differ from when it was begun",
-                flush=True,
-            )
-            stretches[-1] |= executed(folder)
-            stretches = [*stretches, maker]
+        stretches = continued(folder, old_spec, maker, name)
         # an interrupted stretch is assumed to have lasted until its newest file was written
         newest = max(path.stat().st_mtime for path in folder.rglob("*") if path.exists())
-        earlier_seconds = old_spec.get("spent", 0.0) + max(
-            newest - old_spec.get("since", newest), 0.0
-        )
+        since = old_spec.get("since", newest)
+        earlier_seconds = old_spec.get("spent", 0.0) + max(newest - since, 0.0)
     elif results and not study:
         old = shown(set_aside(folder))
-        results_only = old_spec and old_spec.get("results_only")
-        reason = (
-            "restored without weights"
-            if results_only
-            else "begun with other parameters, files or parents"
-        )
-        print(f"> {name}: {reason}; starts anew", flush=True)
+        why = "begun with other parameters, files or parents"
+        if old_spec and old_spec.get("results_only"):
+            why = "restored without weights"
+        print(f"> {name}: {why}; starts anew", flush=True)
         print(f"> {name}: what it had made is now in {old}", flush=True)
-    for old in ("run.json", "artifacts.txt", code.FILE):
-        (folder / old).unlink(missing_ok=True)
-    write_json(
-        folder / "spec.json",
-        began | {"made_by": stretches, "spent": earlier_seconds, "since": time.time()},
-    )
+    for leftover in ("run.json", "artifacts.txt", code.FILE):
+        (folder / leftover).unlink(missing_ok=True)
+    notes = {"made_by": stretches, "spent": earlier_seconds, "since": time.time()}
+    write_json(folder / "spec.json", began | notes)
     return stretches, earlier_seconds
+
+
+def refuse_foreign(folder: Path, began: Mapping[str, Any], old_spec: dict | None) -> None:
+    """Raise RunError if a folder has files and was not begun by this run."""
+    files = content(folder)
+    keys = ("profile", "run", "seed")
+    # of a damaged spec nobody knows whose it is
+    is_ours = old_spec is not None and (
+        not old_spec or all(old_spec.get(key) == began[key] for key in keys)
+    )
+    if files and not is_ours:
+        others = [path for path in files if path.name != "spec.json"]
+        name = f"{began['run']}/{began['seed']}"
+        raise RunError(
+            f"{shown((others or files)[0])} was not made by run {name}, whose folder it lies in: "
+            "move it away"
+        )
+
+
+def continued(folder: Path, old_spec: dict[str, Any], maker: dict, name: str) -> list[dict]:
+    """The provenance of the earlier stretches of a run that goes on, and of this one if it differs
+    from the last."""
+    stretches = old_spec.get("made_by") or [maker]
+    last = stretches[-1]
+    differing = [key for key, value in maker.items() if key != "started" and last.get(key) != value]
+    if not differing:
+        return stretches
+    what = ", ".join(differing)
+    print(f"> {name}: goes on, though {what} differ from when it was begun", flush=True)
+    stretches[-1] |= executed(folder)
+    return [*stretches, maker]
 
 
 def goes_on(old_spec: dict[str, Any], began: dict[str, Any], defaults: dict[str, Any]) -> bool:
@@ -248,11 +267,32 @@ def executed(folder: Path, cells: list[str] | None = None) -> dict[str, Any]:
     return {"executed": hashes | ({"notebook": code.notebook_hash(cells)} if cells else {})}
 
 
-def run_notebook(project: Project, spec: Spec, parameters: dict, device: str | None) -> None:
-    """Execute the notebook of a run with papermill. The kernel communicates by IPC, through files
-    in a temporary directory of its own with a short name, so it opens no port and cannot collide
-    with another kernel. Raises RunError if a cell fails, the kernel dies, or a cell was never
-    executed."""
+class Usage(NamedTuple):
+    """What the kernel of a run has used."""
+
+    core_seconds: float  # without its imports, if it was forked from a process that had them
+    memory: int  # bytes at most, shared memory included
+
+
+def used(kernel_dir: str) -> Usage:
+    """What the only kernel of this process has used, which has ended. A forked one is no child of
+    this process, and has left a note."""
+    usage = resource.getrusage(resource.RUSAGE_CHILDREN)
+    unit = 1 if sys.platform == "darwin" else 2**10  # of ru_maxrss, in bytes
+    seconds = usage.ru_utime + usage.ru_stime
+    memory = usage.ru_maxrss
+    with suppress(OSError, ValueError):
+        forked = json.loads(Path(kernel_dir, warm.USED).read_text())
+        seconds += forked["core_seconds"]
+        memory = max(memory, forked["memory"])
+    return Usage(seconds, memory * unit)
+
+
+def run_notebook(project: Project, spec: Spec, parameters: dict, device: str | None) -> Usage:
+    """Execute the notebook of a run with papermill, and say what its kernel has used. The kernel
+    communicates by IPC, through files in a temporary directory of its own with a short name, so it
+    opens no port and cannot collide with another kernel. Raises RunError if a cell fails, the
+    kernel dies, or a cell was never executed."""
     # 1. Execute the notebook, and say in which cell it failed
     output_path = spec.folder / "notebook.ipynb"
     identity = spec.folder.stat()
@@ -279,26 +319,34 @@ def run_notebook(project: Project, spec: Spec, parameters: dict, device: str | N
                 # the kernel sends its output every 0.2 s, even in the middle of a line
                 coalesce_streams=True,
             )
+            usage = used(kernel_dir)
         except (
             PapermillExecutionError,
             DeadKernelError,
-            RuntimeError,
-        ) as error:  # RuntimeError: died at the start
-            reason = "its kernel died; most often the machine's memory was full, or the process was killed"
-            if isinstance(error, PapermillExecutionError):
-                lines = strip_color("\n".join(error.traceback)).strip().splitlines()
-                reason = "\n".join(lines[-6:]) or f"{error.ename}: {error.evalue}"
-            raise RunError(
-                f"failed {last_cell(output_path)}:\n{reason}\nlog: {shown(output_path)}"
-            ) from error
+            RuntimeError,  # it died at the start
+        ) as error:
+            where = last_cell(output_path)
+            log_path = shown(output_path)
+            raise RunError(f"failed {where}:\n{reason(error)}\nlog: {log_path}") from error
         finally:
             shutil.rmtree(kernel_dir, ignore_errors=True)
     # 2. A notebook that ended itself early has failed, too
     for cell in code_cells(output_path):
         if cell.execution_count is None:
             location = f"no cell from `{first_line(cell)}` on was executed"
-            reason = "the cell before ended the notebook (sys.exit?)"
-            raise RunError(f"it is not finished: {location}: {reason}\nlog: {shown(output_path)}")
+            why = "the cell before ended the notebook (sys.exit?)"
+            raise RunError(f"it is not finished: {location}: {why}\nlog: {shown(output_path)}")
+    return usage
+
+
+def reason(error: Exception) -> str:
+    """Why a notebook failed: the end of the traceback of its last cell, if there is one."""
+    if not isinstance(error, PapermillExecutionError):
+        return (
+            "its kernel died; most often the machine's memory was full, or the process was killed"
+        )
+    lines = strip_color("\n".join(error.traceback)).strip().splitlines()
+    return "\n".join(lines[-6:]) or f"{error.ename}: {error.evalue}"
 
 
 def verbatim(path: Path) -> str:

@@ -7,7 +7,7 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -15,6 +15,7 @@ from pathlib import Path
 import yaml
 
 from lib.files import FIGURES, atomic, clock, host_memory, shown, writing
+from lib.runs import warm
 from lib.runs.declare import known
 from lib.runs.hours import engine_missing, expected, show_plan, time_left
 from lib.runs.machine import RunError, caches, die_with_parent, gpus, try_lock
@@ -32,10 +33,11 @@ def make(
     options: Sequence[str] = (),
     machine: str = "local",
     again: bool = False,
+    environment: Mapping[str, str] | None = None,
 ) -> None:
     """Make the unfinished runs of a plan, or with `again` all of them, on a machine (the name of a
-    folder in MACHINES). Raises RunError if a run fails or if another process is making runs
-    here."""
+    folder in MACHINES), with more variables in their `environment`. Raises RunError if a run fails
+    or if another process is making runs here."""
     known(machine, [folder.name for folder in MACHINES.iterdir()], "machine")
     folder = project.runs / ("reference" if project.published else "")
     with writing(folder):
@@ -61,7 +63,8 @@ def make(
         if reason and "--cores" in machine_options:
             raise RunError(reason)
         if waiting:
-            snakemake(project, folder, plan, seconds, cores, [*machine_options, *options])
+            options = [*machine_options, *options]
+            snakemake(project, folder, plan, seconds, cores, options, environment or {})
     for spec in plan.specs.values():
         # none after --dry-run
         if spec.study and not project.published and (record := read_record(spec.folder)):
@@ -89,6 +92,7 @@ def snakemake(
     seconds: dict[str, float],
     cores: int,
     options: list[str],
+    environment: Mapping[str, str],
 ) -> None:
     """Run Snakemake in `folder` to its end. Raises RunError with the failed runs, or with
     Snakemake's last lines."""
@@ -104,7 +108,7 @@ def snakemake(
     process = subprocess.Popen(
         [sys.executable, "-m", "snakemake", *OPTIONS.split(), *paths, *config, *options],
         cwd=project.root,
-        env=os.environ | caches(project.runs),
+        env=os.environ | caches(project.runs) | dict(environment),
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
@@ -183,7 +187,8 @@ def draw(project: Project, profile: str, names: list[str], cores: int) -> None:
         remedy = f"`make study`, then `python -m lib.runs publish {profile} headline`"
         raise RunError(f"no study among {' '.join(names)} is published in {profile}: {remedy}")
     try:
-        make(project, plan, cores, ["--keep-going"], again=True)
+        with warm.kernels() as environment:
+            make(project, plan, cores, ["--keep-going"], again=True, environment=environment)
     except RunError as error:
         print(f"! {error}", flush=True)
     for name, spec in plan.specs.items():

@@ -303,23 +303,13 @@ def of_reward(
     correct ones, and among the correct ones. correct texts that earn more: their share. added
     spread between problems, correct texts: how far the mean of what it adds differs between
     problems; one number per run."""
-    functions = [
-        get_reward(kind, json.loads(options)) for kind, options in (reward, baseline) if kind
-    ]
-    functions = functions if "added" in metric or "earn more" in metric else functions[:1]
-    judged = judging.samples(list(folders), [name], texts=True)
-    judged = judged[judged["problem"].isin(sorted(judged["problem"].unique())[:PROBLEMS])]
+    rewards = [one for one in (reward, baseline) if one[0]]
+    rewards = rewards if "added" in metric or "earn more" in metric else rewards[:1]
     rows = {}
-    for key, group in judged.groupby(metrics.KEYS[1:]):
-        group = group.loc[group.index.repeat(group["count"])]
-        wanted = _wanted(metric, group["correct"].astype(bool).to_numpy())
+    for key, problem, texts, correct in _groups(folders, name):
+        wanted = _wanted(metric, correct)
         if wanted.any():
-            problem = Problem(tuple(map(int, group["nums"].iloc[0])), int(group["target"].iloc[0]))
-            texts = group["completion"].tolist()
-            totals = [
-                np.array([score.total for score in function(texts, problem)])
-                for function in functions
-            ]
+            totals = [_totals(one, problem, texts) for one in rewards]
             rows[key] = (totals[0] - totals[1] if len(totals) > 1 else totals[0])[wanted]
     if not rows:
         return pd.DataFrame()
@@ -338,6 +328,32 @@ def of_reward(
             .set_index(["set", "problem"], append=True)
         )
     return of_problems.map(np.std).astype(float).to_frame(metric)
+
+
+@cache
+def _groups(folders: tuple[Path, ...], name: str) -> list[tuple]:
+    """The groups of a set: seed, set and problem; the problem itself; its texts; and which of them
+    are correct."""
+    judged = judging.samples(list(folders), [name], texts=True)
+    judged = judged[judged["problem"].isin(sorted(judged["problem"].unique())[:PROBLEMS])]
+    columns = ["nums", "target", "completion", "correct", "count"]
+    groups = []
+    for key, group in judged.groupby(metrics.KEYS[1:])[columns]:
+        problem = Problem(tuple(map(int, group["nums"].iloc[0])), int(group["target"].iloc[0]))
+        counts = group["count"].to_numpy()
+        texts = group["completion"].to_numpy(object).repeat(counts)
+        correct = group["correct"].astype(bool).to_numpy().repeat(counts)
+        groups.append((key, problem, tuple(texts), correct))
+    return groups
+
+
+@cache
+def _totals(reward: tuple[str, str], problem: Problem, texts: tuple[str, ...]) -> np.ndarray:
+    """What a reward (name and options) gives to a group. Several metrics and baselines ask for the
+    same."""
+    name, options = reward
+    scores = get_reward(name, json.loads(options))(texts, problem)
+    return np.array([score.total for score in scores])
 
 
 def _wanted(metric: str, correct: np.ndarray) -> np.ndarray:
