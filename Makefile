@@ -10,6 +10,9 @@ VLLM ?= 0.31.0
 UV ?= 0.13.9
 BROWSER ?= chromium
 PICTURE ?=
+A ?=
+B ?=
+CSV ?=
 # workers of the tests, a gigabyte each: one more than cores, as a third of the time they wait
 JOBS ?= $(shell getconf _NPROCESSORS_ONLN | awk '{ print ($$1 < 4) ? $$1 + 1 : 4 }')
 
@@ -23,13 +26,14 @@ READY := .venv/.installed
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 FRONT = $(BIN)/python -m lib.runs
 
-.PHONY: help study full test lint figures report lab bench bench-gpu status clean-runs vllm-cpu test-browser test-verifiers test-slurm test-resume test-notebooks test-install test-pretrained lock types
+.PHONY: help compare study full test lint figures report lab bench bench-gpu status clean-runs vllm-cpu test-browser test-verifiers test-slurm test-resume test-notebooks test-install test-pretrained lock types
 
 help:
 	@echo "make study       train and evaluate the headline runs on this machine (PROFILE=cpu GROUP=headline)"
 	@echo "make full        every run of the grid; the plan and its time come first"
 	@echo "make test        all tests"
 	@echo "make figures     all figures and tables from the committed reference results, without training (GROUP=headline: its own)"
+	@echo "make compare     what differs between two methods, by their finished samples (A=rloo/brief B=rloo/sparse; CSV=file.csv)"
 	@echo "make report      all analyses as a website: findings, figures and notebooks, figures/site/index.html"
 	@echo "make status      which runs are finished, and what made them (GROUP=headline: those of a group)"
 	@echo "make lab         JupyterLab on the notebooks"
@@ -74,6 +78,10 @@ types: $(READY)
 
 figures: $(READY)
 	@set -f; exec $(FRONT) figures $(PROFILE) $(if $(filter file,$(origin GROUP)),,$(GROUP))
+
+compare: $(READY)
+	@test -n "$(A)" && test -n "$(B)" || { echo "! make compare needs two methods, as in A=rloo/brief B=rloo/sparse" >&2; exit 2; }
+	@exec $(FRONT) compare $(PROFILE) "$(A)" "$(B)" $(if $(CSV),--csv "$(CSV)")
 
 report: figures
 	@exec $(FRONT) report $(PROFILE)

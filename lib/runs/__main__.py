@@ -148,6 +148,23 @@ def report(profile: Annotated[str, Argument()] = "cpu") -> None:
 
 
 @app.command()
+def compare(
+    profile: str,
+    a: Annotated[str, Argument(help="a method, such as rloo/brief")],
+    b: Annotated[str, Argument(help="the method to beat, such as rloo/sparse")],
+    csv: Annotated[Path | None, Option(help="write the table to this file")] = None,
+) -> None:
+    """Say in words what differs between two methods, by their finished samples, own or published.
+    Trains and samples nothing."""
+    from lib.study import compare
+
+    found = compare.compare(a, b, profile)
+    print(compare.told(found))
+    if csv:
+        print(compare.save(found, csv))
+
+
+@app.command()
 def documents() -> None:
     """Write the numbers of README.md and notebooks/README.md again, from figures/ and the published
     runs."""

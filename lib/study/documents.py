@@ -17,7 +17,7 @@ from typing import Any
 import pandas as pd
 
 from lib.files import DATA, FIGURES, PAPER, REFERENCE, ROOT, read_table, shown
-from lib.study import restarts, words
+from lib.study import compare, restarts, words
 
 README = ROOT / "README.md"
 LOGS = ROOT / "notebooks/README.md"
@@ -312,6 +312,12 @@ Computed without any sampling, training for the expected reward still loses cove
 ([how to](lib/runs/README.md#another-base-model))."""
 
 
+def compared(_: str) -> str:
+    """What `make compare` prints of two published methods."""
+    found = compare.compare("rloo/ast_tau2", "rloo/sparse")
+    return f"```\n{compare.told(found)}\n```"
+
+
 def counted(_: str) -> str:
     """How many claims of the reports hold that were written before any result."""
     first = at(figures("grand_tally", "study", "written"), "all", "before")
@@ -368,6 +374,7 @@ PARTS: dict[str, Callable[[str], str]] = {
     "findings": findings,
     "games": games,
     "claims": counted,
+    "compared": compared,
     "results": results,
     "notebooks": notebooks,
     "seen": seen,

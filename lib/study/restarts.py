@@ -166,14 +166,17 @@ def begun_from(method: str, known: pd.Index) -> str:
     return next((name for name in (at_start(method, start), start) if name in known), "")
 
 
-def against_start(tallies: pd.DataFrame, most: int = MOST) -> pd.DataFrame:
+def against_start(
+    tallies: pd.DataFrame, most: int = MOST, starts: Mapping[str, str] | None = None
+) -> pd.DataFrame:
     """Every method's one sample against its start, which is restarted until it has spent as many
     tokens on average.
 
     Index as in `tallies`, columns STARTED, the accuracy of the start, and GAIN, the method's pass@1
     minus that accuracy on the same problem, run by run. A method without a start or without common
     seeds has no row, and a start that cannot spend as much has NaN. The start's tokens are matched
-    on average over its runs."""
+    on average over its runs. starts: the start of some methods, where data/methods.csv does not
+    list them."""
     empty = pd.DataFrame(columns=[STARTED, GAIN], index=tallies.index[:0], dtype=float)
     if tallies.empty:
         return empty
@@ -182,7 +185,7 @@ def against_start(tallies: pd.DataFrame, most: int = MOST) -> pd.DataFrame:
     known = tallies.index.unique("method")
     parts = []
     for method, name in lengths.index:
-        start = begun_from(method, known)
+        start = (starts or {}).get(method) or begun_from(method, known)
         of_start = tallies[
             tallies.index.isin([start], level="method") & tallies.index.isin([name], level="set")
         ]

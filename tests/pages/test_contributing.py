@@ -42,7 +42,7 @@ def declare(copy: Path, entry: str) -> None:
 def make(copy: Path, command: str) -> Path:
     """What the command's `make study GROUP=...` does, in profile smoke; the folder of its last run
     of seed 0."""
-    targets = re.search(r'GROUP="?([^"\n]+)', command)[1].split()
+    targets = re.search(r'GROUP="?([^"\n#]+)', command)[1].split()
     front = [sys.executable, "-m", "lib.runs", "make", "smoke", *targets, "--cores", "2"]
     here = {key: value for key, value in os.environ.items() if not key.startswith("COUNTDOWN")}
     done = subprocess.run(front, cwd=copy, env=here, capture_output=True, text=True)
@@ -57,7 +57,10 @@ def test_your_own_reward_in_ten_lines(copy):
         file.write("\n\n" + parts["python"])
     declare(copy, parts["yaml"])
     part = re.search(r'"(\w+)":', parts["python"])[1]
-    assert f"reward_{part}" in read_table(make(copy, parts["sh"]) / "metrics.csv")
+    sampled = make(copy, parts["sh"])
+    assert (sampled / "generations.parquet").exists()
+    trained = copy / "data/runs/smoke/rloo/brief/0"
+    assert f"reward_{part}" in read_table(trained / "metrics.csv")
 
 
 def test_a_new_study_notebook(copy, tmp_path):

@@ -30,7 +30,7 @@ STUDIES = ["ast", "program", "dense", "trace", "agent", "coverage"]
 
 @pytest.mark.parametrize(
     "path, parts",
-    [(README, 4), (LOGS, 2), (GALLERY, 1)],
+    [(README, 5), (LOGS, 2), (GALLERY, 1)],
     ids=["README", "notebooks", "figures"],
 )
 def test_a_document_has_the_numbers_of_the_figures_and_of_the_runs(path, parts):
