@@ -84,7 +84,10 @@ def writing(path: Path, *others: type[Exception]) -> Iterator[None]:
     try:
         yield
     except (OSError, *others) as error:
-        remedy = "make room (`make clean-runs` deletes all runs of this checkout) and give the same command again"
+        remedy = (
+            "make room (`make clean-runs` deletes all runs of this checkout) and give the same "
+            "command again"
+        )
         misplaced = isinstance(
             error, FileExistsError | FileNotFoundError | NotADirectoryError | PermissionError
         )
@@ -223,7 +226,8 @@ def remedy(path: Path) -> str:
         path.is_relative_to(RUNS) or path.is_relative_to(DATA / "runs")
     ):
         return f"restore it with `git checkout -- {shown(path)}`"
-    return f"delete the folder {shown(path.parent)} and give the same command again: this run is made anew"
+    folder = shown(path.parent)
+    return f"delete the folder {folder} and give the same command again: this run is made anew"
 
 
 def shown(path: Path) -> str:

@@ -126,9 +126,8 @@ def check() -> None:
     project.check()
     for profile in project.declarations.profiles:
         project.check_own_files(project.specs(profile).values())
-    print(
-        f"all is well with {len(project.expanded())} runs in profiles {', '.join(project.declarations.profiles)}"
-    )
+    profiles = ", ".join(project.declarations.profiles)
+    print(f"all is well with {len(project.expanded())} runs in profiles {profiles}")
 
 
 @app.command()

@@ -64,7 +64,8 @@ def follower(folder: Path, known: list[str]) -> Callable[[Any], None]:
                 f"This cell is another one than that which ran here when {shown(folder)} was begun."
             )
             print(
-                "Results there may be those of the earlier cells: name another output, or delete this folder"
+                "Results there may be those of the earlier cells: name another output, or delete "
+                "this folder"
             )
         place += 1
 

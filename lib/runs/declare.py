@@ -209,7 +209,10 @@ def read_notebook(path: Path) -> tuple[dict[str, Any], list[str]]:
         if not {"output", "seed"} <= defaults.keys():
             raise KeyError("output and seed")
     except (ValueError, KeyError, TypeError, AttributeError, SyntaxError) as error:
-        form = "a notebook with one cell tagged `parameters` of flat literals, `output` and `seed` among them"
+        form = (
+            "a notebook with one cell tagged `parameters` of flat literals, `output` and `seed` "
+            "among them"
+        )
         raise DeclarationError(f"{path.name} is not {form}: {error!r}") from error
     return defaults, others
 

@@ -153,7 +153,8 @@ def finished_parents(project: Project, spec: Spec) -> dict[str, Spec]:
     if spec.parents and not finished:
         remedy = f"`{command} {next(iter(spec.parents))} {spec.name}`"
         raise RunError(
-            f"it has nothing to read: no run that it compares is finished; ask for some too: {remedy}"
+            "it has nothing to read: no run that it compares is finished; ask for some too: "
+            f"{remedy}"
         )
     return finished
 

@@ -68,7 +68,8 @@ class Run:
         place = self.folder.resolve()
         if ROOT.is_relative_to(place) or place.is_relative_to(REFERENCE.resolve()):
             raise ValueError(
-                f"output is {str(output)!r}, where no run writes: name a folder like data/runs/scratch/x"
+                f"output is {str(output)!r}, where no run writes: name a folder like "
+                "data/runs/scratch/x"
             )
         with writing(self.folder):
             self.folder.mkdir(parents=True, exist_ok=True)
@@ -125,19 +126,16 @@ class Run:
             write_json(self / "run.json", record | with_earlier(spec, self.executed))
             for path in code.edited():
                 print(
-                    f"{shown(path)} was edited while this ran; these results are those of the code before the edit"
+                    f"{shown(path)} was edited while this ran; these results are those of the code "
+                    "before the edit"
                 )
         print(f"run      {shown(self.folder)}")
-        print(
-            f"commit   {origin['commit'] or 'not in git'}{' with changes' if origin['dirty'] else ''}"
-        )
-        print(
-            f"python   {origin['python']} on {platform.system()} {platform.machine()}, {origin['cpu']}"
-        )
-        print(
-            "packages "
-            + ", ".join(f"{name} {number}" for name, number in origin["versions"].items())
-        )
+        changes = " with changes" if origin["dirty"] else ""
+        machine = f"{platform.system()} {platform.machine()}, {origin['cpu']}"
+        versions = [f"{name} {number}" for name, number in origin["versions"].items()]
+        print(f"commit   {origin['commit'] or 'not in git'}{changes}")
+        print(f"python   {origin['python']} on {machine}")
+        print(f"packages {', '.join(versions)}")
 
 
 # --- what a folder was begun with -----------------------------------------------------------------
@@ -222,7 +220,8 @@ def begin(folder: Path, given: Mapping[str, Any], executed: dict[str, str]) -> b
             else "the same parameters, and is finished"
         )
         print(
-            f"{shown(folder)} was begun with {reason}: this run begins anew, and what lay there is in"
+            f"{shown(folder)} was begun with {reason}: this run begins anew, and what lay there "
+            "is in"
         )
         print(shown(set_aside(folder)))
     goes_on = any(path.name != "spec.json" for path in files) and not (differences or finished)
@@ -233,7 +232,8 @@ def begin(folder: Path, given: Mapping[str, Any], executed: dict[str, str]) -> b
         )
         print(f"{shown(folder)} was begun with the same parameters and files: {what}")
         print(
-            "For the results of other code, name another output or delete this folder; an edited cell says so"
+            "For the results of other code, name another output or delete this folder; an edited "
+            "cell says so"
         )
         if other := other_modules(begun.get("executed", {}), executed):
             print(f"It was begun by other code of {', '.join(other)}; its run.json names both")

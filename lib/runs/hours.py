@@ -178,7 +178,8 @@ def show_plan(
     print(f"{len(plan.specs)} runs, {len(finished)} of them finished")
     if outdated := sum(bool(other_code(project, plan.specs[run])) for run in finished):
         print(
-            f"  {outdated} of these were made by code that computes something else now: `make status` names it"
+            f"  {outdated} of these were made by code that computes something else now: "
+            "`make status` names it"
         )
     kind_seconds: dict[str, float] = defaultdict(float)
     for spec in waiting:
@@ -188,9 +189,8 @@ def show_plan(
             print(f"  {spec.name:36} {spec.notebook:24} {duration:>8}  {plan.waiting[spec.name]}")
     kinds = ", ".join(f"{kind} {clock(time)}" for kind, time in kind_seconds.items() if time)
     if unknown := [spec.run.partition("/")[0] for spec in waiting if spec.name not in seconds]:
-        print(
-            f"how long they take is not recorded yet of {len(unknown)} runs ({', '.join(sorted({*unknown}))})"
-        )
+        kinds_unknown = ", ".join(sorted({*unknown}))
+        print(f"how long they take is not recorded yet of {len(unknown)} runs ({kinds_unknown})")
     serial_time, parallel_time = (
         clock(time_left(plan, plan.waiting, seconds, n)) for n in (1, cores)
     )
@@ -204,7 +204,8 @@ def show_plan(
         print(f"times without a record are bounds (lib/runs/hours.py){note}")
     elif kinds:
         print(
-            f"about {serial_time} of one core by the recorded runs, {parallel_time} on {cores}: {kinds}"
+            f"about {serial_time} of one core by the recorded runs, {parallel_time} on {cores}: "
+            f"{kinds}"
         )
     if reason := engine_missing(spec.params.get("engine", "") for spec in waiting):
         print(f"! {reason}")

@@ -340,7 +340,10 @@ class Project:
                 if run in specs
             ]
             if not matches:
-                reason = f"{YAML} declares it for other profiles alone, or names it in profiles.{profile}.without"
+                reason = (
+                    f"{YAML} declares it for other profiles alone, or names it in "
+                    f"profiles.{profile}.without"
+                )
                 raise DeclarationError(f"profile {profile} has no run of {name}: {reason}")
             selected |= {run: specs[run] for run in matches}
         return list(selected.values())

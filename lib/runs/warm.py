@@ -1,10 +1,11 @@
 """Kernels that are forked from one process, which has imported what they all import.
 
-Imports take a kernel seconds, and `make figures` starts fourteen kernels. `kernels` starts a process
-that imports the modules once, as soon as somebody connects to its socket. A copy of this file, called
-ipykernel_launcher.py, comes first on the path of the runs, so that each of their kernels is a
-stand-in process: it lives, is interrupted and dies together with the fork that does its work. Each
-fork imports the modules of lib/ anew, from its own checkout. Trainings start their kernels anew."""
+Imports take a kernel seconds, and `make figures` starts fourteen kernels. `kernels` starts a
+process that imports the modules once, as soon as somebody connects to its socket. A copy of this
+file, called ipykernel_launcher.py, comes first on the path of the runs, so that each of their
+kernels is a stand-in process: it lives, is interrupted and dies together with the fork that does
+its work. Each fork imports the modules of lib/ anew, from its own checkout. Trainings start their
+kernels as users do."""
 
 import atexit
 import ctypes
