@@ -6,7 +6,6 @@ It trains and samples nothing, and a method needs no row in data/methods.csv. `t
 what the table shows."""
 
 import json
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -162,7 +161,7 @@ def _table(scores: pd.DataFrame, a: str, b: str) -> pd.DataFrame:
         row = {"number": metric}
         for side, method in (("a", a), ("b", b)):
             if (method, metric) in levels.index:
-                level = levels.loc[(method, metric)]
+                level = pd.Series(levels.loc[(method, metric), columns])
                 row |= {f"{side} {name}": level[name] for name in columns}
         # two starts restarted for different tokens say nothing about each other
         if metric in gaps.index and metric != RESTARTED:
@@ -210,7 +209,7 @@ def _cell(value: float | None, scale: float, digits: int) -> str:
     return "" if value is None or pd.isna(value) else f"{scale * value:.{digits}f}"
 
 
-def _gap(row: Mapping, scale: float, digits: int) -> str:
+def _gap(row: pd.Series, scale: float, digits: int) -> str:
     """A difference with its interval, "" if there is none."""
     ends = [row.get(f"difference {name}") for name in ("estimate", "low", "high")]
     if any(end is None or pd.isna(end) for end in ends):
@@ -222,13 +221,13 @@ def _gap(row: Mapping, scale: float, digits: int) -> str:
 def _verdict(found: Comparison, table: pd.DataFrame) -> str:
     """What the numbers say, in one or two sentences."""
     better = words.compared(
-        _named(table.loc[ONCE]),
+        _named(pd.Series(table.loc[ONCE])),
         f"{found.a} solves more with one sample.",
         f"{found.b} solves more with one sample.",
         "With one sample no difference is shown.",
     )
     equal = words.compared(
-        _named(table.loc[EQUAL]),
+        _named(pd.Series(table.loc[EQUAL])),
         f"For equal tokens ({found.budget:,.0f} a problem) {found.a} solves more.",
         f"For equal tokens ({found.budget:,.0f} a problem) {found.b} solves more.",
         f"For equal tokens ({found.budget:,.0f} a problem) no difference is shown.",
