@@ -170,4 +170,4 @@ endif
 	@echo "Step 3/3: everything else, some 150 packages of 300 MB in all: two to five minutes without a word"
 	@PYTHONWARNINGS=ignore $(PIP) -c requirements.txt -e '.[test]'
 	@touch $(READY)
-	@echo "Installed."
+	@$(BIN)/python -c 'from importlib.metadata import version; print("Installed, with PyTorch", version("torch"))' 

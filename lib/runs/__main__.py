@@ -271,7 +271,7 @@ def publish(profile: str, groups: Groups) -> None:
             print(f"{spec.name}: stays as it is published, since only its results are here")
             continue
         if run_state != "done":
-            remedy = f"`python -m lib.runs make {profile} {spec.name}`"
+            remedy = f"`.venv/bin/python -m lib.runs make {profile} {spec.name}`"
             raise RunError(f"{spec.name} is not finished ({run_state}): {remedy}")
         if spec.folder.resolve() == spec.reference.resolve():
             raise RunError(

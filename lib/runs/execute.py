@@ -137,7 +137,7 @@ def finished_parents(project: Project, spec: Spec) -> dict[str, Spec]:
     parents."""
     finished = {}
     states = {}
-    command = f"python -m lib.runs make {spec.profile}"
+    command = f".venv/bin/python -m lib.runs make {spec.profile}"
     for name, parent in spec.parents.items():
         parent_state = (
             "done" if project.published and read_record(parent.folder) else state(parent, states)

@@ -6,6 +6,7 @@ import hashlib
 import inspect
 import json
 import os
+import traceback
 from collections.abc import Callable, Iterator, Mapping
 from functools import cache
 from importlib import import_module
@@ -13,7 +14,7 @@ from pathlib import Path
 from textwrap import dedent
 from typing import Any
 
-from lib.files import reading, skeleton
+from lib.files import ROOT, reading, shown, skeleton
 
 MANIFEST = "data/problems/manifest.json"  # holds a sha256 of each problem set
 WEIGHTS = ("*.json", "*.safetensors", "*.bin", "tokenizer/*")  # the files of a model's folder
@@ -201,4 +202,17 @@ def table(path: str) -> Any:
     """The table or function of lib/ that `path` (module.NAME) names. It is imported only now, as it
     may need torch."""
     module, _, name = path.rpartition(".")
-    return getattr(import_module(f"lib.{module}"), name)
+    try:
+        return getattr(import_module(f"lib.{module}"), name)
+    except Exception as error:
+        # `lib/rewards.py` is a file that users write in: say where their slip is
+        raise ValueError(f"{_where(error)}: {type(error).__name__}: {error}") from error
+
+
+def _where(error: Exception) -> str:
+    """The file and line of lib/ at which an import failed."""
+    if isinstance(error, SyntaxError):
+        return f"{shown(Path(error.filename or ''))}, line {error.lineno}"
+    frames = traceback.extract_tb(error.__traceback__)
+    ours = [frame for frame in frames if Path(frame.filename).is_relative_to(ROOT / "lib")]
+    return f"{shown(Path(ours[-1].filename))}, line {ours[-1].lineno}"

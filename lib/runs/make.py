@@ -178,13 +178,20 @@ def draw(project: Project, profile: str, names: list[str], cores: int) -> None:
     specs = project.specs(profile)
     drawn = []
     failed = []
-    requested = [spec for spec in project.asked(profile, names) if spec.study]
+    asked = project.asked(profile, names)
+    requested = [spec for spec in asked if spec.study]
+    if asked and not requested:
+        raise RunError(
+            f"{' '.join(names)} is no study, and only studies draw figures: "
+            "`make figures` draws all of them, `make figures GROUP=study/ast` one; what a run "
+            "learned is in its notebook.ipynb and metrics.csv"
+        )
     studies = {
         run.name for spec in requested for run in (spec, *spec.parents.values()) if run.study
     }
     plan = Plan({name: spec for name, spec in specs.items() if name in studies and spec.published})
     if not plan.specs:
-        remedy = f"`make study`, then `python -m lib.runs publish {profile} headline`"
+        remedy = f"`make study`, then `.venv/bin/python -m lib.runs publish {profile} headline`"
         raise RunError(f"no study among {' '.join(names)} is published in {profile}: {remedy}")
     try:
         with warm.kernels() as environment:

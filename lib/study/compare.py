@@ -154,18 +154,18 @@ def few(one: list[Path], other: list[Path], a: str, b: str) -> list[str]:
 def _table(scores: pd.DataFrame, a: str, b: str) -> pd.DataFrame:
     """Both methods and their difference, a row per number."""
     columns = ["estimate", "low", "high"]
-    levels = intervals.estimates(scores).set_index(["method", "metric"])
-    gaps = intervals.differences(scores, [(a, b)]).set_index("metric")
+    levels = intervals.estimates(scores)
+    gaps = intervals.differences(scores, [(a, b)])
     rows = []
     for metric in scores.columns:
         row = {"number": metric}
         for side, method in (("a", a), ("b", b)):
-            if (method, metric) in levels.index:
-                level = pd.Series(levels.loc[(method, metric), columns])
+            level = words.pick(levels, method=method, metric=metric)
+            if level is not None:
                 row |= {f"{side} {name}": level[name] for name in columns}
         # two starts restarted for different tokens say nothing about each other
-        if metric in gaps.index and metric != RESTARTED:
-            gap = gaps.loc[metric]
+        gap = words.pick(gaps, metric=metric)
+        if gap is not None and metric != RESTARTED:
             row |= {f"difference {name}": gap[name] for name in columns}
             row |= {"problems": gap["n_problems"], "runs": gap["runs"]}
         rows.append(row)
@@ -190,7 +190,7 @@ def told(found: Comparison) -> str:
     first = table.iloc[0]
     runs = counted(first["runs"], "run")
     lines += ["", f"{first['problems']:,.0f} problems, at least {runs} of each, paired by seed."]
-    lines += [_verdict(found, table), *found.notes]
+    lines += [_verdict(found), *found.notes]
     return "\n".join(line.rstrip() for line in lines)
 
 
@@ -218,16 +218,16 @@ def _gap(row: pd.Series, scale: float, digits: int) -> str:
     return words.estimate(pd.Series(gap | {"baseline": ""}), "", scale, digits)
 
 
-def _verdict(found: Comparison, table: pd.DataFrame) -> str:
+def _verdict(found: Comparison) -> str:
     """What the numbers say, in one or two sentences."""
     better = words.compared(
-        _named(pd.Series(table.loc[ONCE])),
+        _gap_of(found, ONCE),
         f"{found.a} solves more with one sample.",
         f"{found.b} solves more with one sample.",
         "With one sample no difference is shown.",
     )
     equal = words.compared(
-        _named(pd.Series(table.loc[EQUAL])),
+        _gap_of(found, EQUAL),
         f"For equal tokens ({found.budget:,.0f} a problem) {found.a} solves more.",
         f"For equal tokens ({found.budget:,.0f} a problem) {found.b} solves more.",
         f"For equal tokens ({found.budget:,.0f} a problem) no difference is shown.",
@@ -235,9 +235,10 @@ def _verdict(found: Comparison, table: pd.DataFrame) -> str:
     return f"{better} {equal}"
 
 
-def _named(row: pd.Series) -> pd.Series:
-    """The difference of a row, under the names that `words` reads."""
-    return row.rename(lambda name: str(name).removeprefix("difference "))[["low", "high"]]
+def _gap_of(found: Comparison, number: str) -> pd.Series | None:
+    """The difference in one number, with the names that `words` reads."""
+    row = words.pick(found.table, number=number)
+    return None if row is None else row.rename(lambda name: str(name).removeprefix("difference "))
 
 
 def save(found: Comparison, file: Path) -> str:
