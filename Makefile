@@ -94,6 +94,7 @@ lab: $(READY)
 	@test -w "$$HOME" || export HOME="$(CURDIR)/data/runs/.home"; exec $(BIN)/jupyter lab $(if $(filter 0,$(shell id -u)),--allow-root) notebooks
 
 bench: $(READY)
+	@echo "About a quarter of an hour on two idle cores; each table is printed when it is done"
 	@exec $(BIN)/python -m tests.bench
 
 # OUT=file.csv keeps the table
@@ -115,6 +116,7 @@ test-pretrained: $(READY)
 	@PYTHONPATH=$(PRETRAINED) exec $(BIN)/python -m tests.programs.pretrained
 
 test-verifiers: $(READY)
+	@echo "About two minutes, most of them for the first installation of the package verifiers"
 	@exec $(BIN)/python -m pytest -rs tests/programs/test_verifiers_taskset.py
 
 test-slurm: $(READY)

@@ -63,6 +63,25 @@ def test_your_own_reward_in_ten_lines(copy):
     assert f"reward_{part}" in read_table(trained / "metrics.csv")
 
 
+def test_a_slip_in_the_file_of_rewards_is_named_by_its_line(copy):
+    """Users write there: no traceback, but the file, the line and what is wrong."""
+    file = copy / "lib/rewards.py"
+    whole = file.read_text()
+    check = [sys.executable, "-m", "lib.runs", "check"]
+    try:
+        for slip, said in (
+            ('@registre("x")\ndef x(): ...', "NameError"),
+            ("def x(:", "SyntaxError"),
+        ):
+            file.write_text(f"{whole}\n{slip}\n")
+            done = subprocess.run(check, cwd=copy, capture_output=True, text=True)
+            line = len(whole.splitlines()) + 2
+            assert done.returncode == 1 and "Traceback" not in done.stderr
+            assert f"lib/rewards.py, line {line}: {said}" in done.stderr
+    finally:
+        file.write_text(whole)
+
+
 def test_a_new_study_notebook(copy, tmp_path):
     parts = told("CONTRIBUTING.md", "A new study notebook")
     cells = [

@@ -77,10 +77,12 @@ def main(kills: int, group: str, seed: int) -> None:
         killed = Path(scratch) / "killed"
         began = time.monotonic()
         hits = 0
+        print(f"first the study in peace, then {kills} kills, each within seconds", flush=True)
         front_door(group, quiet)
         peace = time.monotonic() - began
         longest = max(2 * peace / kills, SHORTEST)  # the kills lie spread over one study
-        print(f"a study in peace: {peace:.0f} s", flush=True)
+        minutes = 1 + kills * longest / 2 / 60
+        print(f"a study in peace: {peace:.0f} s; all in all about {minutes:.0f} min", flush=True)
         while hits < kills:
             role = killed_once(group, killed, rng, longest)
             done = len(list(killed.glob("smoke/*/*/*/run.json")))
