@@ -268,8 +268,8 @@ def dense(
     def shaped(score: Score, steps: list[Step], problem: Problem) -> Score:
         progress = _progress(steps, problem) if lambda_3 else [False] * len(steps)
         counted = [i for i, step in enumerate(steps) if aggregate == "count" or not step.repeated]
-        legal = sum(steps[i].legal for i in counted)
-        forward = sum(progress[i] for i in counted)
+        # one statement: published runs hold a hash of this function, which is part of what they are
+        legal, forward = sum(steps[i].legal for i in counted), sum(progress[i] for i in counted)
         sums = {"legal": legal, "invalid": len(counted) - legal, "progress": forward}
         whole = {"count": 1, "share": max(len(counted), 1)}
         parts = {
