@@ -11,8 +11,8 @@ what, in words; metric; source, where the metric comes from; set; of, whether th
 the method's own number (level), its difference from the baseline, or its ratio to it; direction and
 threshold; paper, the paper's number, with paper_source; note; known. The sources are
 
-log          a summary of the training log, as in `metrics.log_scores`; "mean x" is the mean over the
-             whole run, and "groups with a signal" is the number of groups of an update whose
+log          a summary of the training log, as in `metrics.log_scores`; "mean x" is the mean over
+             the whole run, and "groups with a signal" is the number of groups of an update whose
              rewards differ
 samples      completions of the policy: the columns of `metrics.text_scores`; "first state right",
              the share of texts with a state whose first one holds the problem's numbers; "last
