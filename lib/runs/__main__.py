@@ -157,8 +157,12 @@ def compare(
     Trains and samples nothing."""
     from lib.study import compare
 
+    names = [compare.sampled_as(method) for method in (a, b)]
+    outdated = making.outdated(project, profile, names)  # also refuses an unknown profile
     found = compare.compare(a, b, profile)
     print(compare.told(found))
+    for line in outdated:
+        print(f"! {line}")
     if csv:
         print(compare.save(found, csv))
 

@@ -7,7 +7,7 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -19,7 +19,7 @@ from lib.runs import warm
 from lib.runs.declare import known
 from lib.runs.hours import engine_missing, expected, show_plan, time_left
 from lib.runs.machine import RunError, caches, die_with_parent, gpus, try_lock
-from lib.runs.plan import Plan, Project, read_record
+from lib.runs.plan import READABLE, Plan, Project, read_record, state
 
 # Snakemake profiles, one for each place where runs can be made
 MACHINES = Path(__file__).parent / "machines"
@@ -136,7 +136,9 @@ def snakemake(
                 print(line.removeprefix("> "), flush=True)
         process.wait()
     except KeyboardInterrupt:
-        print("\n! stopped; the same command goes on from here", flush=True)
+        print(
+            "\n! stopping, which takes some seconds; the same command goes on from here", flush=True
+        )
         raise
     finally:
         # end Snakemake and all its runs, if need be by force
@@ -210,6 +212,22 @@ def draw(project: Project, profile: str, names: list[str], cores: int) -> None:
             f"{share} failed: {', '.join(failed)}" + ("; the others are drawn" if drawn else "")
         )
     print(f"the figures and tables of {len(drawn)} studies are in {shown(FIGURES)}")
+
+
+def outdated(project: Project, profile: str, runs: Collection[str]) -> list[str]:
+    """A sentence for each finished run of this machine that was made for something else than is
+    asked now, such as before its reward was edited. runs: kind/name, without the seed."""
+    states: dict[Path, str] = {}
+    sentences = []
+    for spec in project.specs(profile).values():
+        if spec.run in runs and read_record(spec.folder):
+            why = state(spec, states)
+            if why not in READABLE:
+                sentences.append(
+                    f"{spec.name} is out of date ({why}): `make study GROUP={spec.run}` makes it "
+                    "again"
+                )
+    return sentences
 
 
 def report(project: Project, profile: str) -> Path:

@@ -1,7 +1,8 @@
 """Compares the agent's searches with full answers: scores per problem, with two readings of the
 agent's pass@1.
 
-A system is a policy together with the settings of its search (`lib.study.systems`). A search ends with several games. The column "pass@1" says whether the game that the model's own score
+A system is a policy together with the settings of its search (`lib.study.systems`). A search
+ends with several games. The column "pass@1" says whether the game that the model's own score
 ranks first is a solution; "any" says whether at least one of the games is, which an executor can
 check without a solver. For full answers "any" is pass@16."""
 
@@ -34,9 +35,9 @@ def _rejected(scores: pd.DataFrame) -> pd.DataFrame:
 
 
 def answer_scores(answers: pd.DataFrame) -> pd.DataFrame:
-    """The columns of `search_scores` for full answers (`judging.samples`), but without seconds and rejections.
-    Tokens are those of all the answers that pass@16 needs. In the score an answer with other
-    numbers, or one that cannot be read, earns nothing: it is no valid path (`agent`, Section
+    """The columns of `search_scores` for full answers (`judging.samples`), but without seconds and
+    rejections. Tokens are those of all the answers that pass@16 needs. In the score an answer with
+    other numbers, or one that cannot be read, earns nothing: it is no valid path (`agent`, Section
     4.1)."""
     texts = metrics.text_scores(answers)
     table = metrics.problem_scores(metrics.counts(answers), (1, DRAWN), mean_to=())

@@ -113,9 +113,12 @@ def comparisons(claim, in_paper=False) -> list[dict[str, float]]:
     if claim.starts and not in_paper:  # A - A's start - factor (B - B's start)
         for start, sign in zip(claim.starts.split(";"), (-1.0, claim.factor), strict=True):
             contrasts[0][start] = contrasts[0].get(start, 0.0) + sign
-    return [
-        {method: weight for method, weight in weights.items() if weight} for weights in contrasts
-    ]
+    return [_without_zeros(weights) for weights in contrasts]
+
+
+def _without_zeros(weights: dict[str, float]) -> dict[str, float]:
+    """The methods that take part in a contrast."""
+    return {method: weight for method, weight in weights.items() if weight}
 
 
 def answer(low: float, high: float, direction: str, seeds: int, margin=np.nan) -> str:
@@ -128,7 +131,7 @@ def answer(low: float, high: float, direction: str, seeds: int, margin=np.nan) -
             return "holds"
         return "reversed" if low > margin or high < -margin else "open"
     if direction in ("lower", "lowest"):
-        low, high = -high, -low
+        return answer(-high, -low, "higher", seeds)
     return "holds" if low > 0 else "reversed" if high < 0 else "open"
 
 

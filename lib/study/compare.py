@@ -3,7 +3,10 @@
 `compare` reads what notebook 15 has sampled from both, here (data/runs) or published
 (data/reference), and gives each number of both with its 95% interval, and their paired difference.
 It trains and samples nothing, and a method needs no row in data/methods.csv. `told` says in words
-what the table shows."""
+what the table shows.
+
+A method that was sampled here is compared by its samples from here alone, since a run of yours and
+a published one may have one name and have been trained for different things."""
 
 import json
 from dataclasses import dataclass
@@ -12,7 +15,7 @@ from pathlib import Path
 import pandas as pd
 
 from lib.files import REFERENCE, ROOT, RUNS, nearest, shown
-from lib.study import intervals, judging, metrics, restarts, systems, words
+from lib.study import intervals, judging, metrics, restarts, words
 from lib.study.restarts import GAIN, STARTED
 
 ONCE = "solved with one sample"
@@ -21,8 +24,22 @@ TOKENS = "tokens per sample"
 EQUAL = "solved for equal tokens"
 RESTARTED = "its start, restarted for as many tokens"
 BEYOND = "one sample minus that"
+# The metrics keep the names of the studies until their intervals are computed, as a method of few
+# runs borrows its spread by the name of the metric
+NAMES = {
+    "pass@1": ONCE,
+    "missing": NONE,
+    "tokens": TOKENS,
+    intervals.EQUAL: EQUAL,
+    STARTED: RESTARTED,
+    GAIN: BEYOND,
+}
 # of an evaluation: two methods are compared as if these were the same
 SAMPLED = ("limit", "temperature", "top_p", "top_k", "max_tokens", "engine")
+DRAWN = "samples of a problem"
+BORROWED = (
+    "Few runs say little about how runs differ: some intervals borrow that from other policies."
+)
 
 
 class CompareError(ValueError):
@@ -32,46 +49,87 @@ class CompareError(ValueError):
 @dataclass(frozen=True)
 class Comparison:
     """table: a row per number, with the estimate, low and high of each method ("a", "b") and of the
-    difference a - b, and how many problems and runs it rests on. notes: what a reader must know,
-    such as that two evaluations differ. budget: the tokens of a problem at equal tokens."""
+    difference a - b, and how many problems and runs it rests on. runs: the runs of each, in words.
+    notes: what a reader must know, such as that two evaluations differ. budget: the tokens of a
+    problem at equal tokens."""
 
     a: str
     b: str
     set: str
     table: pd.DataFrame
+    runs: str
     notes: list[str]
     budget: float
 
 
-def compare(a: str, b: str, profile: str = "cpu", problems: str = "heldout_1000") -> Comparison:
-    """Compares the methods a and b, such as "rloo/brief" and "rloo/sparse", on one set of problems.
+def compare(
+    a: str,
+    b: str,
+    profile: str = "cpu",
+    problems: str = "heldout_1000",
+    published: bool = False,
+) -> Comparison:
+    """Compares the methods a and b, such as "rloo/brief" and "rloo/sparse", on the problems of one
+    set that both were asked.
 
-    Each method's samples are those of the runs `sample/rloo_brief`, the ones of this machine before
-    the published ones. At equal tokens: solved by as many samples as can be drawn for the tokens
-    that sixteen samples of the shortest of both methods and their starts cost. Raises CompareError
-    if a method has no samples on the set."""
+    Each method's samples are those of the runs `sample/rloo_brief`: the ones of this machine if
+    there are some, and else the published ones. published: the published ones alone. At equal
+    tokens: solved by as many samples as can be drawn for the tokens that sixteen samples of the
+    shortest of both methods and their starts cost. Raises CompareError if a method has no samples
+    on the set, or if both were asked no common problem."""
     if a == b:
         raise CompareError(f"{a} is compared with itself: name two methods")
-    found = {method: evaluations(method, profile, problems) for method in (a, b)}
-    starts = {method: start_of(runs, profile) for method, runs in found.items()}
+    roots = [REFERENCE / profile] if published else [RUNS / profile, REFERENCE / profile]
+    found = {}
+    for method in (a, b):
+        found[method] = evaluations(method, roots, problems)
+        if not found[method]:
+            raise CompareError(f"{method} has no samples on {problems}{_remedy(method, roots)}")
+    starts = {method: start_of(runs) for method, runs in found.items()}
     for start in {*starts.values()} - {"", a, b}:
-        found[start] = evaluations(start, profile, problems, needed=False)
+        found[start] = evaluations(start, roots, problems)
     everything = [folder for runs in found.values() for folder in runs]
     judged = judging.samples(everything, problems, looks=("answer", "check"))
+    judged = _on_common_problems(judged, a, b)
+    scores, budget = _scores(judged, starts)
+    table = _table(scores, a, b)
+    runs = f"{ran(found[a])} of {a}, {ran(found[b])} of {b}"
+    notes = differently(found[a], found[b], problems)
+    notes += few(found[a], found[b], a, b)
+    if table["borrowed"].eq(True).any():
+        notes.append(BORROWED)
+    return Comparison(a, b, problems, table, runs, notes, budget)
+
+
+def _on_common_problems(judged: pd.DataFrame, a: str, b: str) -> pd.DataFrame:
+    """The rows of the problems that both methods were asked. Raises CompareError if there are
+    none."""
+    asked = [set(judged.loc[judged["method"] == method, "problem"]) for method in (a, b)]
+    common = set.intersection(*asked)
+    if not common:
+        raise CompareError(f"{a} and {b} were asked no common problem: sample both with one limit")
+    return judged[judged["problem"].isin(common)]
+
+
+def _scores(judged: pd.DataFrame, starts: dict[str, str]) -> tuple[pd.DataFrame, float]:
+    """All numbers of the comparison, one row per method, seed, set and problem, and the tokens of a
+    problem at equal tokens."""
     counts = metrics.counts(judged)
     tokens = metrics.mean_tokens(judged)
     most = int(counts["n"].min())
     budget = most * float(tokens.min())
     scores = metrics.problem_scores(counts, (1, most), mean_to=())
-    scores = scores.rename(columns={"pass@1": ONCE, f"pass@{most}": several(most)})
-    texts = metrics.text_scores(judged).rename(columns={"missing": NONE, "tokens": TOKENS})
-    scores = scores.join(texts[[NONE, TOKENS]])
-    scores[EQUAL] = metrics.solved_with(counts, budget / tokens)
+    scores = scores.join(metrics.text_scores(judged)[["missing", "tokens"]])
+    scores[intervals.EQUAL] = metrics.solved_with(counts, budget / tokens)
     tallies = restarts.tallies(judged)
-    started = restarts.against_start(tallies, starts=starts)
-    scores = scores.join(started.rename(columns={STARTED: RESTARTED, GAIN: BEYOND}))
-    notes = differently(found[a], found[b]) + few(found[a], found[b], a, b)
-    return Comparison(a, b, problems, _table(scores, a, b), notes, budget)
+    return scores.join(restarts.against_start(tallies, starts=starts)), budget
+
+
+def named(metric: str) -> str:
+    """What the table calls a metric of the studies."""
+    if metric in NAMES:
+        return NAMES[metric]
+    return several(int(metric.removeprefix("pass@")))
 
 
 def several(number: int) -> str:
@@ -79,64 +137,100 @@ def several(number: int) -> str:
     return f"solved with {number} samples"
 
 
-def evaluations(method: str, profile: str, problems: str, needed: bool = True) -> list[Path]:
-    """The folders of a method's samples on a set, one per seed: those of this machine before the
-    published ones. Raises CompareError if there are none and they are needed."""
-    name = f"sample/{method.replace('/', '_')}"
-    by_seed: dict[str, Path] = {}
-    for root in (REFERENCE / profile, RUNS / profile):
-        for file in sorted((root / name).glob("*/run.json")):
+def evaluations(method: str, roots: list[Path], problems: str) -> list[Path]:
+    """The folders of a method's finished samples on a set, one per seed, from the first of `roots`
+    that has some. Copies of published runs do not count as made here."""
+    samples = sampled_as(method)
+    for root in roots:
+        folders = []
+        for file in sorted((root / samples).glob("*/run.json")):
             record = json.loads(file.read_text())
             finished = record.get("status", "finished") == "finished"
-            if finished and problems in record["parameters"].get("sets", ()):
-                by_seed[file.parent.name] = file.parent
-    if needed and not by_seed:
-        raise CompareError(f"{method} has no samples on {problems}. {_remedy(method, profile)}")
-    return [by_seed[seed] for seed in sorted(by_seed)]
+            is_copy = not root.is_relative_to(REFERENCE) and _is_published(file, record)
+            if finished and not is_copy and problems in record["parameters"].get("sets", ()):
+                folders.append(file.parent)
+        if folders:
+            return folders
+    return []
 
 
-def _remedy(method: str, profile: str) -> str:
-    """What to do about a method without samples."""
-    known = []
-    for root in (REFERENCE / profile, RUNS / profile):
-        known += [f"{path.parent.name}/{path.name}" for path in root.glob("*/*") if path.is_dir()]
-    evaluation = f"sample/{method.replace('/', '_')}"
-    if method in known:
+def sampled_as(method: str) -> str:
+    """The name of the runs that sample from a method's policies."""
+    return f"sample/{method.replace('/', '_')}"
+
+
+def _is_published(file: Path, record: dict) -> bool:
+    """Whether a run of this machine, whose record is profile/kind/name/seed/run.json, is the
+    published one."""
+    twin = REFERENCE.joinpath(*file.parts[-5:])
+    return twin.is_file() and json.loads(twin.read_text()).get("id") == record.get("id")
+
+
+def _remedy(method: str, roots: list[Path]) -> str:
+    """What to do about a method without samples, as the end of a message."""
+    trained = [root / method for root in roots if (root / method).is_dir()]
+    if method.count("/") == 1 and trained and not method.startswith("sample/"):
         return (
-            f"Give its entry in papermill_runs.yaml `evaluate: {{}}`, then "
-            f"`make study GROUP={evaluation}` draws them"
+            f": `make study GROUP={sampled_as(method)}` draws them, if the entry of {method} in "
+            "papermill_runs.yaml has `evaluate: {}`"
         )
-    methods = sorted(name for name in known if not name.startswith("sample/"))
-    return f"No run of this name is here or published{nearest(method, methods)}"
+    methods = set()
+    for root in roots:
+        for file in root.glob("sample/*/*/run.json"):
+            name = json.loads(file.read_text())["method"]
+            if file.parts[-3] == sampled_as(name).partition("/")[2]:
+                methods.add(name)
+    return f". No run of this name is here or published{nearest(method, sorted(methods))}"
 
 
-def start_of(runs: list[Path], profile: str) -> str:
-    """The policy from which a method's training began, by the record of its training; for a
-    published method by data/methods.csv. "" if neither tells."""
+def start_of(runs: list[Path]) -> str:
+    """The SFT policy from which a method's training began, by data/methods.csv or by the record of
+    its training. "" if neither tells."""
     record = judging.record(runs[0])
-    listed = systems.start_of(record["method"])
-    if listed:
-        return restarts.begun_from(record["method"], pd.Index([listed])) or listed
+    if listed := restarts.trained_from(record["method"]):
+        return listed
     trained = ROOT / str(record["parameters"].get("policy", "")) / "run.json"
     if not trained.is_file():
         return ""
-    started = str(json.loads(trained.read_text())["parameters"].get("init", ""))
-    parts = Path(started).parts
-    return "/".join(parts[-3:-1]) if len(parts) >= 3 else ""
+    init = str(json.loads(trained.read_text())["parameters"].get("init", ""))
+    parts = Path(init).parts  # data/runs/cpu/sft/free/0
+    start = "/".join(parts[-3:-1]) if len(parts) > 3 else ""
+    return restarts.trained_from(start) or start
 
 
-def differently(one: list[Path], other: list[Path]) -> list[str]:
-    """A sentence for each setting in which two evaluations differ."""
-    first = judging.record(one[0])["parameters"]
-    second = judging.record(other[0])["parameters"]
+def differently(one: list[Path], other: list[Path], problems: str) -> list[str]:
+    """A sentence for each setting in which two evaluations differ, of any of their runs."""
+    first = [settings(folder, problems) for folder in one]
+    second = [settings(folder, problems) for folder in other]
     sentences = []
-    for name in SAMPLED:
-        if first.get(name) != second.get(name):
+    for name in (*SAMPLED, DRAWN):
+        mine = _values(first, name)
+        theirs = _values(second, name)
+        if mine != theirs or len(mine) > 1:
             sentences.append(
-                f"They were evaluated differently: {name} is {first.get(name)} and "
-                f"{second.get(name)}. The difference may come from that."
+                f"They were evaluated differently: {name} is {' or '.join(mine)} and "
+                f"{' or '.join(theirs)}. The difference may come from that."
             )
     return sentences
+
+
+def settings(folder: Path, problems: str) -> dict[str, object]:
+    """How a run's samples of a set were drawn."""
+    parameters = judging.record(folder)["parameters"]
+    drawn = {name: parameters.get(name) for name in SAMPLED}
+    return drawn | {DRAWN: parameters["sets"][problems]}
+
+
+def _values(evaluated: list[dict[str, object]], name: str) -> list[str]:
+    """The values that a setting has in several evaluations, each once."""
+    return sorted({str(each[name]) for each in evaluated})
+
+
+def ran(runs: list[Path]) -> str:
+    """How many runs there are, and where they were made: "5 published runs", "1 run made here"."""
+    if runs[0].is_relative_to(REFERENCE):
+        return counted(len(runs), "published run")
+    return f"{counted(len(runs), 'run')} made here"
 
 
 def few(one: list[Path], other: list[Path], a: str, b: str) -> list[str]:
@@ -145,7 +239,7 @@ def few(one: list[Path], other: list[Path], a: str, b: str) -> list[str]:
     for method, runs in ((a, one), (b, other)):
         if len(runs) == 1:
             sentences.append(
-                f"{method} has one run, and the intervals do not know how runs differ. Nothing is "
+                f"{method} has one run, which does not show how runs of it differ. Nothing is "
                 "answered yet: train two more."
             )
     return sentences
@@ -158,16 +252,17 @@ def _table(scores: pd.DataFrame, a: str, b: str) -> pd.DataFrame:
     gaps = intervals.differences(scores, [(a, b)])
     rows = []
     for metric in scores.columns:
-        row = {"number": metric}
+        row = {"number": named(metric)}
         for side, method in (("a", a), ("b", b)):
             level = words.pick(levels, method=method, metric=metric)
             if level is not None:
                 row |= {f"{side} {name}": level[name] for name in columns}
         # two starts restarted for different tokens say nothing about each other
         gap = words.pick(gaps, metric=metric)
-        if gap is not None and metric != RESTARTED:
+        if gap is not None and metric != STARTED:
             row |= {f"difference {name}": gap[name] for name in columns}
             row |= {"problems": gap["n_problems"], "runs": gap["runs"]}
+            row |= {"borrowed": gap["borrowed"]}
         rows.append(row)
     return pd.DataFrame(rows)
 
@@ -187,10 +282,8 @@ def told(found: Comparison) -> str:
         cells = [_cell(value, scale, digits) for value in ends]
         shown_cells = "  ".join(f"{c:>{size}}" for c, size in zip(cells, sizes, strict=True))
         lines.append(f"{number!s:{width}}  {shown_cells}  {_gap(row, scale, digits)}")
-    first = table.iloc[0]
-    runs = counted(first["runs"], "run")
-    lines += ["", f"{first['problems']:,.0f} problems, at least {runs} of each, paired by seed."]
-    lines += [_verdict(found), *found.notes]
+    lines += ["", f"{table.iloc[0]['problems']:,.0f} problems; {found.runs}, paired by seed."]
+    lines += [_verdict(found), *_beyond(found), *found.notes]
     return "\n".join(line.rstrip() for line in lines)
 
 
@@ -233,6 +326,23 @@ def _verdict(found: Comparison) -> str:
         f"For equal tokens ({found.budget:,.0f} a problem) no difference is shown.",
     )
     return f"{better} {equal}"
+
+
+def _beyond(found: Comparison) -> list[str]:
+    """For each method, whether training did more than restarting its start."""
+    row = words.pick(found.table, number=BEYOND)
+    sentences = []
+    for side, method in (("a", found.a), ("b", found.b)):
+        ends = None if row is None else row.get(f"{side} low")
+        if row is None or ends is None or pd.isna(ends):
+            continue
+        gain = {end: row[f"{side} {end}"] for end in ("estimate", "low", "high")}
+        gain = pd.Series(gain | {"baseline": ""})
+        sentences.append(
+            f"One sample of {method} minus its start, restarted for as many tokens: "
+            f"{words.estimate(gain, '')}."
+        )
+    return sentences
 
 
 def _gap_of(found: Comparison, number: str) -> pd.Series | None:

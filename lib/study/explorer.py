@@ -5,8 +5,7 @@ Jinja escapes all text that is put into the markup, so no completion can inject 
 are in `lib.study.widgets`."""
 
 import re
-from collections.abc import Iterable, Iterator
-from fractions import Fraction
+from collections.abc import Container, Iterable, Iterator
 from functools import lru_cache
 from pathlib import Path
 
@@ -228,7 +227,9 @@ def line(row: pd.Series) -> str:
     """The line for a rollout in a list. It contains no text that a model wrote."""
     problem = f"{', '.join(map(str, row['nums']))} → {row['target']}"
     count = attempts(row["style"], row["completion"], as_problem(row["nums"], row["target"]))
-    return f"{title(Path(row['folder']))} · {problem} · {row['status']} · {count} attempts · {row['tokens']} tokens"
+    parts = [title(Path(row["folder"])), problem, row["status"]]
+    parts += [f"{count} attempts", f"{row['tokens']} tokens"]
+    return " · ".join(parts)
 
 
 def page(table: pd.DataFrame, positions: list[int], reward: str = OWN) -> str:
@@ -359,6 +360,16 @@ def labels(expr: Expr) -> dict[int, str]:
     return texts
 
 
+def left_to_right(nodes: Container[int], root: int = 0) -> list[int]:
+    """The nodes of a binary tree in the order of its text: left branch, node, right branch. Node i
+    has the branches 2i + 1 and 2i + 2."""
+    if root not in nodes:
+        return []
+    left = left_to_right(nodes, 2 * root + 1)
+    right = left_to_right(nodes, 2 * root + 2)
+    return [*left, root, *right]
+
+
 def drawing(expr: Expr, diff: Iterable[int] = ()) -> dict:
     """Where explorer.html draws the nodes of a tree, in pixels. The nodes stand from left to right
     in the order of an in-order walk. diff: the positions (keys of `labels`) of the nodes to draw in
@@ -367,9 +378,7 @@ def drawing(expr: Expr, diff: Iterable[int] = ()) -> dict:
     text = render(expr)
     if len(texts) > WIDEST:
         return {"nodes": [], "size": len(texts), "text": text}
-    in_order = sorted(
-        texts, key=lambda index: Fraction(2 * index + 3, 1 << (index + 1).bit_length())
-    )
+    in_order = left_to_right(texts)
     points = {
         index: (18 + 26 * i, 34 * (index + 1).bit_length() - 18) for i, index in enumerate(in_order)
     }

@@ -39,7 +39,8 @@ def whole() -> bool:
 def times() -> dict[str, int]:
     """When each commit of this history was made, in seconds, by its full name."""
     lines = git("log", "--format=%H %ct").decode().splitlines()
-    return {name: int(time) for name, time in (line.split() for line in lines)}
+    pairs = [line.split() for line in lines]
+    return {name: int(time) for name, time in pairs}
 
 
 @cache

@@ -54,11 +54,10 @@ The interval of a share stays within 0 and 1, because its half-width is taken on
 all scores are 0 or all are 1, it ends at the bound of Clopper and Pearson: if none of 50 problems
 is solved, the upper end is 7.1%."""
 
-from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
-from typing import Any
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 import pandas as pd
@@ -176,8 +175,20 @@ class Measured:
         return float(np.sqrt(self.single / problems + self.single_run))
 
 
+Name = TypeVar("Name", bound=Hashable)  # of a contrast
+
+
+class Side(NamedTuple):
+    """One method of a contrast: its weight, what its runs are paired by (their start and seed), and
+    its scores, (..., runs, problems)."""
+
+    weight: float
+    seeds: Sequence[Hashable]
+    scores: np.ndarray
+
+
 def measured(
-    scores: pd.DataFrame, weights: Mapping[Any, Mapping[str, float]]
+    scores: pd.DataFrame, weights: Mapping[Name, Mapping[str, float]]
 ) -> dict[tuple, Measured]:
     """Contrasts, which are weighted sums of the means of methods, with their sources of error, by
     set, contrast and metric. `weights`: by the name of the contrast, then by method. For example, A
@@ -202,7 +213,7 @@ def measured(
 
 
 def _measured(
-    tables: Mapping[Any, pd.DataFrame], weights: Mapping[str, float], metric: str
+    tables: Mapping[str, pd.DataFrame], weights: Mapping[str, float], metric: str
 ) -> Measured | None:
     """One contrast. None if its methods share no problem, or if two systems of one policy share no
     run."""
@@ -218,28 +229,24 @@ def _measured(
     common = pd.concat(scores.values()).notna().all()
     if not all(map(len, scores.values())) or not common.any():
         return None
-    # runs of several starts do not pair
-    several_roots = len({root(method) for method in scores} - {""}) > 1
+    # runs of several starts do not pair, even if their seeds are equal
+    roots = {method: root(method) for method in scores}
+    several_roots = len(set(roots.values()) - {""}) > 1
     sides = []
     for method, table in scores.items():
-        seeds = [(root(method) * several_roots, seed) for seed in table.index]
-        sides.append((weights[method], seeds, table.loc[:, common].to_numpy(float)))
+        start = roots[method] if several_roots else ""
+        seeds = [(start, seed) for seed in table.index]
+        sides.append(Side(weights[method], seeds, table.loc[:, common].to_numpy(float)))
     # 2. Compute the variances over problems and over runs
     estimate, of_problems, of_runs, interaction = parts(sides)
-    counts = [len(seeds) for _, seeds, _ in sides]
+    counts = [len(side.seeds) for side in sides]
     # 3. Compute the variances that the contrast would have with one run per method. As in a paper,
     #    all policies answer the same test, and runs with a seed that all methods have are paired
-    squared_weights = np.square([weight for weight, *_ in sides])
-    single = sum(
-        square * _variance(x).mean()
-        for square, (_, _, x) in zip(squared_weights, sides, strict=True)
-    )
+    squared_weights = np.square([side.weight for side in sides])
+    single = sum(side.weight**2 * _variance(side.scores).mean() for side in sides)
     # seeds that all methods have
-    if shared_seeds := set.intersection(*(set(seeds) for _, seeds, _ in sides)):
-        seed_scores = [
-            sum(weight * x[seeds.index(seed)] for weight, seeds, x in sides)
-            for seed in shared_seeds
-        ]
+    if shared_seeds := set.intersection(*(set(side.seeds) for side in sides)):
+        seed_scores = [_of_seed(sides, seed) for seed in shared_seeds]
         single = _variance(np.array(seed_scores)).mean()
     single_run = (
         squared_weights.sum() / (squared_weights / counts).sum() * max(0.0, of_runs - interaction)
@@ -266,12 +273,22 @@ def _measured(
         borrowed=borrowed,
         single=float(single),
         single_run=float(single_run),
-        share=common.sum() > 1 and all(((x >= 0) & (x <= 1)).all() for *_, x in sides),
-        level=len(sides) == 1 and sides[0][0] == 1,
+        share=common.sum() > 1 and all(map(_within_0_and_1, sides)),
+        level=len(sides) == 1 and sides[0].weight == 1,
     )
 
 
-def moderated(of_runs, interaction, freedom: float, variance, extra: float) -> tuple:
+def _of_seed(sides: Sequence[Side], seed: Hashable) -> np.ndarray:
+    """The contrast of the runs with one seed, by problem."""
+    scores = [side.weight * side.scores[side.seeds.index(seed)] for side in sides]
+    return np.sum(scores, axis=0)
+
+
+def _within_0_and_1(side: Side) -> bool:
+    return bool(((side.scores >= 0) & (side.scores <= 1)).all())
+
+
+def moderated(of_runs, interaction, freedom, variance, extra) -> tuple:
     """The variance between runs and its degrees of freedom, after averaging with a borrowed
     `variance` that has `extra` degrees of freedom. The borrowed variance does not contain the part
     that is due to the finite number of problems, so `interaction` is added to it."""
@@ -302,7 +319,7 @@ def _loan(method: str, metric: str) -> tuple[float, float] | None:
 
 
 def _with_loans(
-    sides: Sequence[tuple],
+    sides: Sequence[Side],
     loans: Sequence[tuple[float, float]],
     of_runs,
     interaction,
@@ -312,7 +329,8 @@ def _with_loans(
     part of it that is due to the finite number of problems, and its degrees of freedom. sides: as
     in `parts`. loans: the loan of each method, as in `_spreads`. of_runs, interaction, freedom:
     those of the contrast without loans. Borrowed spreads are those of independent runs."""
-    weights, counts = np.array([(weight, len(seeds)) for weight, seeds, _ in sides]).T
+    weights = np.array([side.weight for side in sides])
+    counts = np.array([len(side.seeds) for side in sides], dtype=float)
     variances, extra = np.array(loans).T
     variances = weights**2 / counts * variances
     if counts.max() < ENOUGH:  # all borrow: what they have in common cancels in their differences
@@ -349,28 +367,24 @@ def _spreads() -> dict[tuple[str, str], tuple[float, float]]:
     }
 
 
-def parts(sides: Sequence[tuple[float, list, np.ndarray]]) -> tuple[np.ndarray, ...]:
+def parts(sides: Sequence[Side]) -> tuple[np.ndarray, ...]:
     """A contrast's estimate, the variance of its mean over problems, the variance that is observed
     between runs (0 if a method has one run), and the part of the latter that is due to the finite
-    number of problems, each of shape (...). `sides`: for each method its weight, the seeds of its
-    runs, and its scores (..., runs, problems)."""
-    values = np.sum([weight * x.mean(axis=-2) for weight, _, x in sides], axis=0)
+    number of problems, each of shape (...)."""
+    values = np.sum([side.weight * side.scores.mean(axis=-2) for side in sides], axis=0)
     problems = values.shape[-1]
     of_problems = _variance(values) / problems
-    if min(len(seeds) for _, seeds, _ in sides) == 1:
-        return (
-            values.mean(axis=-1),
-            of_problems,
-            np.zeros_like(of_problems),
-            np.zeros_like(of_problems),
-        )
+    if min(len(side.seeds) for side in sides) == 1:
+        unknown = np.zeros_like(of_problems)
+        return values.mean(axis=-1), of_problems, unknown, unknown
     # by seed, how far its runs move the contrast on each problem
-    shifts: defaultdict[Any, Any] = defaultdict(float)
-    for weight, seeds, x in sides:
-        runs = len(seeds)
-        deviations = weight / np.sqrt(runs * (runs - 1)) * (x - x.mean(axis=-2, keepdims=True))
-        for i, seed in enumerate(seeds):
-            shifts[seed] = shifts[seed] + deviations[..., i, :]
+    shifts: dict[Hashable, np.ndarray] = {}
+    for side in sides:
+        runs = len(side.seeds)
+        factor = side.weight / np.sqrt(runs * (runs - 1))
+        deviations = factor * (side.scores - side.scores.mean(axis=-2, keepdims=True))
+        for i, seed in enumerate(side.seeds):
+            shifts[seed] = shifts.get(seed, 0.0) + deviations[..., i, :]
     by_seed = np.stack([*shifts.values()])
     means = by_seed.mean(axis=-1)
     interaction = _variance(by_seed).sum(axis=0) / problems

@@ -92,9 +92,9 @@ def record(folder: Path) -> dict:
 def samples(patterns, sets=None, looks=("answer",), texts=False) -> pd.DataFrame:
     """All completions of sampling runs, judged. There is one row per distinct completion of a
     problem, which was drawn `count` times. Columns run, method, seed, style, temperature, set,
-    problem, tokens, logprob, finish, count; the columns of each of `looks` (see `judge`; those of "steps" are empty
-    for programs; "check" is what `last_check` finds); and with `texts` also nums, target,
-    completion. `sets` restricts the evaluation sets, to one name or to several."""
+    problem, tokens, logprob, finish, count; the columns of each of `looks` (see `judge`; those of
+    "steps" are empty for programs; "check" is what `last_check` finds); and with `texts` also nums,
+    target, completion. `sets` restricts the evaluation sets, to one name or to several."""
     return _judged(patterns, "generations.parquet", sets, looks, texts)
 
 
@@ -201,7 +201,8 @@ def _program(text, problem, style, _):
 
 
 def _trace(text, problem, _, finish):
-    found, (before, closed, behind) = verify_trace(text, problem), text.partition("</answer>")
+    found = verify_trace(text, problem)
+    before, closed, behind = text.partition("</answer>")
     trace, _, answer = before.partition("<answer>")
     return (
         float(bool(behind.strip()) or finish == "length") if closed else float("nan"),
@@ -296,12 +297,20 @@ def _set_names(records: dict[Path, dict]) -> dict[str, str | None]:
     """The sets that are read under another name (None: not at all). If all runs that were asked
     fifty problems were asked the papers' own ones from the hub, these take the place of ours."""
     names: dict[str, str | None] = {}
-    asked = [json.dumps(fields["parameters"]) for fields in records.values()]
+    asked = [_asked_sets(fields["parameters"]) for fields in records.values()]
     for hub, ours in HUB_SETS.items():
-        either = [text for text in asked if f'"{hub}"' in text or f'"{ours}"' in text]
-        if either and all(f'"{hub}"' in text for text in either):
+        either = [sets for sets in asked if sets & {hub, ours}]
+        if either and all(hub in sets for sets in either):
             names |= {hub: ours, ours: None}
     return names
+
+
+def _asked_sets(parameters: dict) -> set[str]:
+    """The problem sets of a run of notebook 15, or of all searches of one of notebook 16."""
+    sets = set(parameters.get("sets", ()))
+    for search in parameters.get("searches", ()):
+        sets |= set(search.get("sets", ()))
+    return sets
 
 
 def _verdicts(

@@ -222,10 +222,8 @@ def name_points(ax) -> None:
     spots = [
         ax.transData.transform(handle.lines[0].get_xydata()[0]) / scale for handle, _ in entries
     ]
-    boxes, (left, _, right, _) = (
-        [(x - 3, y - 3, x + 3, y + 3) for x, y in spots],
-        ax.bbox.extents / scale,
-    )
+    boxes = [(x - 3, y - 3, x + 3, y + 3) for x, y in spots]
+    left, _, right, _ = ax.bbox.extents / scale
     for (handle, text), (x, y) in zip(entries, spots, strict=True):
         width = 3.7 * len(text)
         candidates = []

@@ -25,6 +25,7 @@ From SINCE on, times alone do not do: a new claim is "before" only by descent.
 import csv
 import io
 import re
+from collections.abc import Iterable
 from functools import cache
 
 import pandas as pd
@@ -246,9 +247,19 @@ def as_claim(asked: tuple, claim: dict) -> dict:
 
 def contains_results(commit: str, by_method: list[pd.DataFrame]) -> bool:
     """Whether a commit contains the publication of a run of each method."""
-    return all(
-        any(history.descends(commit, name) for name in some["published"]) for some in by_method
-    )
+    for runs in by_method:
+        if not any(history.descends(commit, name) for name in runs["published"]):
+            return False
+    return True
+
+
+def is_inherited(commit: str, by_method: list[pd.DataFrame]) -> bool:
+    """Whether all runs of a method were made by code that contains a commit."""
+    return any(_all_descend(runs["commit"], commit) for runs in by_method)
+
+
+def _all_descend(later: Iterable[str], earlier: str) -> bool:
+    return all(history.descends(name, earlier) for name in later)
 
 
 def label(claim: dict) -> dict:
@@ -273,9 +284,7 @@ def label(claim: dict) -> dict:
     result, by_method = answered
     row |= {"result": f"{result['run']}/{result['seed']}", "result_time": shown(result["started"])}
     row["published"] = result["published"][:8]
-    inherited = any(
-        all(history.descends(name, commit) for name in some["commit"]) for some in by_method
-    )
+    inherited = is_inherited(commit, by_method)
     if time < result["started"] and (inherited or time < SINCE) and not claim["changed"]:
         return row | {"support": "descent" if inherited else "times only"}
     at_first = first_answer(as_claim(first_asked, claim), runs)

@@ -158,12 +158,19 @@ def quality(tallies: pd.DataFrame) -> pd.DataFrame:
 def begun_from(method: str, known: pd.Index) -> str:
     """The SFT policy from which a method's training began, at the method's own temperature if it
     was sampled so. "" if it has none among the `known` methods."""
-    start = start_of(method)
-    while start and trainer(start) != "sft":  # such as IPO, from which one run of RLOO started
-        start = start_of(start)
+    start = trained_from(method)
     if not start:
         return ""
     return next((name for name in (at_start(method, start), start) if name in known), "")
+
+
+def trained_from(method: str) -> str:
+    """The SFT policy from which a method's training began, "" if it has none or data/methods.csv
+    does not list the method."""
+    start = start_of(method)
+    while start and trainer(start) != "sft":  # such as IPO, from which one run of RLOO started
+        start = start_of(start)
+    return start
 
 
 def against_start(

@@ -134,7 +134,7 @@ def listed() -> dict[str, System]:
     systems = {}
     for row in table.to_dict("records"):
         name = row.pop("system")
-        given = {field: value for field, value in row.items() if pd.notna(value)}
+        given = {str(field): value for field, value in row.items() if pd.notna(value)}
         given["search"] = "search" in given
         system = System(**given)
         if system.name != name:
@@ -200,8 +200,8 @@ def at_temperature(judged: pd.DataFrame) -> pd.DataFrame:
     """`judged` (a table of `judging.samples`), in which samples at unusual temperatures are a
     system of their own."""
     parts = []
-    for (policy, temperature), rows in judged.groupby(["method", "temperature"], sort=False):
-        system = System(str(policy), float(temperature))
+    for _, rows in judged.groupby(["method", "temperature"], sort=False):
+        system = System(rows["method"].iloc[0], float(rows["temperature"].iloc[0]))
         parts.append(pd.Series(named(system), rows.index))
     names = pd.concat(parts) if parts else judged["method"]
     return judged.assign(method=names)

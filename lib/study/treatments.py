@@ -11,13 +11,16 @@ what, in words; metric; source, where the metric comes from; set; of, whether th
 the method's own number (level), its difference from the baseline, or its ratio to it; direction and
 threshold; paper, the paper's number, with paper_source; note; known. The sources are
 
-log          a summary of the training log, as in `metrics.log_scores`; "mean x" is the mean over the whole run, and
-             "groups with a signal" is the number of groups of an update whose rewards differ
-samples      completions of the policy: the columns of `metrics.text_scores`; "first state right", the share of texts
-             with a state whose first one holds the problem's numbers; "last check says yes";
-             "reached without a correct answer", traces that end at the target and answer wrongly
-reward       what the method's reward, or its difference from the baseline's (`added`), does to completions of the
-             policy where the method starts, before any training: see `of_reward`
+log          a summary of the training log, as in `metrics.log_scores`; "mean x" is the mean over
+             the whole run, and "groups with a signal" is the number of groups of an update whose
+             rewards differ
+samples      completions of the policy: the columns of `metrics.text_scores`; "first state right",
+             the share of texts with a state whose first one holds the problem's numbers; "last
+             check says yes"; "reached without a correct answer", traces that end at the target and
+             answer wrongly
+reward       what the method's reward, or its difference from the baseline's (`added`), does to
+             completions of the policy where the method starts, before any training: see
+             `of_reward`
 search       "rejected", the share of all sampled tags that name no legal action, at 16/16
 calibration  "area under the curve" of a learned value against the solver
 setting      a parameter of the run: the change is the setting itself

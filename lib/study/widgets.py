@@ -146,11 +146,11 @@ class Explorer:
     def offer(self, _=None) -> None:
         """The search text has changed: list the runs whose titles contain all of its words."""
         words = self.search.value.lower().split()
-        options = [
-            option
-            for option in _titled(self.found)
-            if all(word in option[0].lower() for word in words)
-        ]
+        options = []
+        for option in _titled(self.found):
+            title_text = option[0].lower()
+            if all(word in title_text for word in words):
+                options.append(option)
         _change(self.listed, self.add, options=options, value=None)
 
     def add(self, _=None) -> None:

@@ -22,7 +22,7 @@ from lib.runs import __main__ as commands
 from lib.runs.execute import finished_parents
 from lib.runs.folder import write_json
 from lib.runs.machine import RunError, try_lock
-from lib.runs.make import MACHINES, snakemake_options
+from lib.runs.make import MACHINES, outdated, snakemake_options
 from lib.runs.plan import read_record
 from tests.scratch import (
     BASE,
@@ -62,6 +62,30 @@ def test_status_says_which_runs_another_processor_made(checkout, cpu, other):
     path = checkout.folder("t/base") / "run.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | {"cpu": cpu}))
     assert ("on another processor" in checkout.ask("status", "cpu")) == other
+
+
+def test_compare_says_which_samples_were_made_for_something_else(checkout):
+    """Else a reader who edits a reward and compares would see the old one's numbers as the new
+    one's."""
+    checkout.finish()
+    runs = ["t/train_0.1", "t/train_0.2"]
+    assert not outdated(checkout, "cpu", runs)
+    checkout.declare(set_in("profiles", "cpu", "runs", value={"t/train_0.2": {"steps": 4}}))
+    said = outdated(Checkout(checkout.root), "cpu", runs)
+    assert said == [
+        "t/train_0.2/0 is out of date (another steps): `make study GROUP=t/train_0.2` makes it "
+        "again"
+    ]
+
+
+@pytest.mark.parametrize(
+    "profile, method, said",
+    [("cpuu", "rloo/sparse", "did you mean 'cpu'"), ("cpu", "rloo/sparce", "'rloo/sparse'")],
+)
+def test_compare_refuses_what_does_not_exist_in_a_sentence(profile, method, said, capsys):
+    with pytest.raises(ValueError, match=said):
+        commands.compare(profile, method, "sft/free")
+    assert not capsys.readouterr().out
 
 
 def test_what_is_published_can_be_restored_and_is_held_to_its_record(checkout):
@@ -224,7 +248,7 @@ def test_a_command_that_cannot_be_followed_is_answered_in_a_sentence(checkout):
         checkout.ask(command, "cpu", "all", "--cores", "0", status=2)
     assert "did you mean 'study/study'" in checkout.ask("figures", "cpu", "study/studi", status=1)
     said = checkout.ask("figures", "cpu", "t/train_0.1", status=1)
-    assert "no study among t/train_0.1 is published in cpu" in said
+    assert "t/train_0.1 is no study, and only studies draw figures" in said
     assert "no study among study/* is published in cpu" in checkout.ask("figures", status=1)
     assert "no study of cpu has been executed" in checkout.ask("report", status=1)
     assert "2 runs, 0 of them finished" in checkout.ask("plan", "cpu", "t/train_0.1")
@@ -471,7 +495,10 @@ def test_a_polite_end_leaves_nothing_behind(checkout, how):
     until(lambda: (checkout.runs / "cpu/t/base/0/checkpoint/step.txt").exists())
     front.send_signal(how)
     said = front.communicate(timeout=60)[0]
-    assert "stopped; the same command goes on from here" in said and "killed" not in said
+    assert (
+        "stopping, which takes some seconds; the same command goes on from here" in said
+        and "killed" not in said
+    )
     until(lambda: sys.platform != "linux" or not processes(checkout.root), 5)
 
 

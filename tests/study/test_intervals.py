@@ -63,19 +63,19 @@ def missed():
                 )
                 seeds = list(range(runs[0]))
                 others = list(range(runs[1]))
+                first = intervals.Side(1, seeds, one)
+                paired = intervals.Side(-1, others, other)
+                unpaired = intervals.Side(-1, [f"other {seed}" for seed in others], apart)
                 gaps = {
-                    "mean": ([(1, seeds, one)], truth),
-                    "paired": ([(1, seeds, one), (-1, others, other)], 0),
-                    "unpaired": (
-                        [(1, seeds, one), (-1, [f"other {seed}" for seed in others], apart)],
-                        0,
-                    ),
+                    "mean": ([first], truth),
+                    "paired": ([first, paired], 0),
+                    "unpaired": ([first, unpaired], 0),
                 }
                 for kind, (sides, true) in gaps.items():
                     if of_seeds and kind == "unpaired":
                         continue  # other problems as well
                     mean, *spread = intervals.parts(sides)
-                    least = min(len(side[1]) for side in sides)
+                    least = min(len(side.seeds) for side in sides)
                     half = intervals.half_width(spread[0], 100, *spread[1:], least - 1)
                     found[kind, runs, spreads, of_seeds] = np.mean(np.abs(mean - true) > half)
     return pd.Series(found)

@@ -7,7 +7,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from lib.study import claims, history, intervals, metrics, rules, tally
+from lib.study import claims, history, intervals, metrics, rules, systems, tally
 
 SCORES = Path(__file__).with_name("rule_scores.csv")  # a run in a row, its score on each problem
 ANSWERS = Path(__file__).with_name("rule_answers.csv")
@@ -16,6 +16,7 @@ is meant, write a row of data/paper/rules.csv (what changed, when, why), and the
 tests/study/rule_answers.csv:
 """
 LOANS = {("rloo", "pass@16"): (1e-4, 6.0), ("sft", "pass@16"): (5e-5, 3.0)}
+SEARCH = systems.search("sft/free", 1, 8)
 ASKED = [  # id, runs, direction, bound, factor, margin
     ("ast-1", "rloo/ast_tau1;sft/free", "higher", 0.0, 1.0, np.nan),  # five runs each
     ("ast-2", "rloo/ast_tau1;sft/free", "equal", 0.0, 1.0, 0.03),
@@ -29,7 +30,7 @@ ASKED = [  # id, runs, direction, bound, factor, margin
     ("ast-9", "rloo/ast_tau3", "higher", 0.5, 1.0, np.nan),
     ("ast-10", "rloo/sparse;sft/free", "higher", 0.0, 1.0, np.nan),  # one run
     ("ast-11", "rloo/ast_tau1;sft/free", "lower", 0.0, 2.0, np.nan),
-    ("ast-12", "rloo/ast_tau1;sft/free 1/8", "higher", 0.0, 1.0, np.nan),  # a search
+    ("ast-12", f"rloo/ast_tau1;{SEARCH}", "higher", 0.0, 1.0, np.nan),  # a search
 ]
 
 

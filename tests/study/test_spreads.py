@@ -45,7 +45,9 @@ def test_what_borrows_misses_as_seldom_as_asked_where_spreads_are_unequal():
             table = rng.normal(0, np.sqrt(variance), (500, runs, 1)) + rng.normal(
                 0, 0.1, (500, runs, 200)
             )
-            mean, of_problems, seen, made = intervals.parts([(1.0, [*range(runs)], table)])
+            mean, of_problems, seen, made = intervals.parts(
+                [intervals.Side(1.0, range(runs), table)]
+            )
             seen, freedom = intervals.moderated(seen, made, runs - 1, 1e-4 / runs, own)
             missed.append(
                 np.abs(mean) > intervals.half_width(of_problems, 200, seen, made, freedom)
@@ -198,7 +200,7 @@ def test_identical_methods_of_five_and_of_three_runs_seldom_differ():
         for weight, runs in ((1.0, 5), (-1.0, 3)):
             spread = np.sqrt(1e-4 * 2.5 / rng.chisquare(2.5))
             table = rng.normal(0, spread, (runs, 1)) + rng.normal(0, 0.1, (runs, 200))
-            sides.append((weight, [*range(runs)], table))
+            sides.append(intervals.Side(weight, range(runs), table))
         mean, of_problems, *own = intervals.parts(sides)
         _, found = intervals._with_loans(sides, [(1e-4, 2.5)] * 2, *own, 2.0)
         missed.append(abs(mean) > intervals.half_width(of_problems, 200, *found))
