@@ -203,7 +203,10 @@ def test_hub_demonstrations_load_by_the_same_call_and_lose_evaluation_problems(
     tmp_path, monkeypatch
 ):
     """A local folder in the hub's place: columns and wording as the papers' data set has them."""
-    ask = "Using the numbers {}, create an equation that equals {}. Show your work in <think> </think> tags."
+    ask = (
+        "Using the numbers {}, create an equation that equals {}. Show your work in <think> "
+        "</think> tags."
+    )
     seen = load("3to4", "test_50")[0]
     rows = [
         {"query": ask.format("[ 44 19 35]", 500), "completion": "<think>no</think>"},
@@ -339,7 +342,10 @@ def test_provenance_holds_the_answer(design):
 
 def test_a_repair_stage_reads_a_trace_and_learns_the_answer_that_it_makes():
     repair_stage = of_notebook("12_sample_pairs", "repair_stage")
-    trace = "<think>\nstate [19, 35, 44]\ntry 44 + 19 = 63\nstate [35, 63]\ntry 63 + 35 = 98\nstate [98]\n</think>\n"
+    trace = (
+        "<think>\nstate [19, 35, 44]\ntry 44 + 19 = 63\nstate [35, 63]\ntry 63 + 35 = 98\n"
+        "state [98]\n</think>\n"
+    )
     missed = "<think>\nstate [19, 35, 44]\ntry 44 + 19 = 63\n</think>\n<answer>44 + 19</answer>"
     texts = [
         trace + "<answer>63 + 35</answer>",

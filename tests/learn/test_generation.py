@@ -283,9 +283,10 @@ def test_sample_gives_what_generate_draws_after_the_prompts_of_the_style(model):
 
 def test_a_completion_depends_on_its_seed_and_place_alone(model):
     """Not on how many are drawn at once, on what follows, or on who watches."""
-    draw = lambda rows, **options: sample(
-        model, TOKENIZER, rows, 4, Sampling(max_tokens=12), seed=0, **options
-    )  # noqa: E731
+
+    def draw(rows, **options):
+        return sample(model, TOKENIZER, rows, 4, Sampling(max_tokens=12), seed=0, **options)
+
     table = draw(PROBLEMS)
     for batch in (1, 4, 8):
         pd.testing.assert_frame_equal(draw(PROBLEMS, batch=batch), table, atol=0.011)

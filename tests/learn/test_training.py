@@ -1419,7 +1419,10 @@ def test_demonstrations_longer_than_the_context_are_left_out_and_counted(tmp_pat
         train_sft(
             (model, tokenizer), Dataset.from_list(rows), folder, options, Dataset.from_list(rows)
         )
-        lost = f"1 of 16 demonstrations are longer than the context of {context} tokens, and are left out"
+        lost = (
+            f"1 of 16 demonstrations are longer than the context of {context} tokens, and are "
+            f"left out"
+        )
         assert (capsys.readouterr().out.count(lost) == 2) == (kept == 15)
         assert len(pd.read_csv(folder / "metrics.csv")) == kept // 8
     model.config.max_position_embeddings = 4

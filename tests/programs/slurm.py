@@ -178,7 +178,8 @@ def main() -> None:
         assert records["sft/free/0"].started == kept, "a finished run is kept"
         assert said("squeue", "-h") == "", "no job is left"
         print(
-            f"{len(records)} runs through Slurm, one job killed, in {time.monotonic() - began:.0f} s"
+            f"{len(records)} runs through Slurm, one job killed, in "
+            f"{time.monotonic() - began:.0f} s"
         )
 
 

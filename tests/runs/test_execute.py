@@ -181,7 +181,10 @@ def test_streams_are_merged_as_a_terminal_shows_them(checkout, warm_kernels, her
     """What the kernel sends in pieces is one text, and a progress line ends as its last state,
     however long it was."""
     pieces = ["x is", " 3\n", "step 1\rstep", " 2\r", "step 3\n", "end\n"]
-    code = f"import sys, time\nfor piece in {pieces}:\n    print(piece, end='', flush=True)\n    time.sleep(0.3)\n"
+    code = (
+        f"import sys, time\nfor piece in {pieces}:\n    print(piece, end='', flush=True)\n"
+        f"    time.sleep(0.3)\n"
+    )
     code += "print('!', file=sys.stderr)"
     long = "print('x' * 300_000, end='\\rdone\\n')\nprint('y' * 300_000)"
     path = checkout.root / "notebooks/base.ipynb"
@@ -230,9 +233,15 @@ def test_a_notebook_of_many_output_widgets_comes_to_its_end(checkout, warm_kerne
 def test_a_kernel_that_is_interrupted_at_its_end_is_not_heard(capfd):
     """Nor does it lose its other words, or its death with the runner."""
     manager, client = start_new_kernel(extra_arguments=DIE_WITH_PARENT + QUIET)
-    said = "log = get_ipython().kernel.log; log.error('KeyboardInterrupt caught in kernel.'); log.error('another')"
+    said = (
+        "log = get_ipython().kernel.log; log.error('KeyboardInterrupt caught in kernel.'); "
+        "log.error('another')"
+    )
     client.execute_interactive(said, timeout=60)
-    signal_of = "import ctypes; held = ctypes.c_int(); ctypes.CDLL(None).prctl(2, ctypes.byref(held)); print(held.value)"
+    signal_of = (
+        "import ctypes; held = ctypes.c_int(); ctypes.CDLL(None).prctl(2, "
+        "ctypes.byref(held)); print(held.value)"
+    )
     client.execute_interactive(signal_of, timeout=60)
     manager.shutdown_kernel()
     out, err = capfd.readouterr()

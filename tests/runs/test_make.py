@@ -313,7 +313,10 @@ def test_a_failing_run_is_named_and_what_rests_on_it_is_not_begun(checkout, warm
 def test_what_does_not_rest_on_a_run_that_failed_goes_on(checkout, warm_kernels):
     """The run that fails is over before the other's parent is, so that everything would end with
     it."""
-    waits = "for _ in range(3000):\n    if Path('goes_on').exists():\n        break\n    time.sleep(0.1)"
+    waits = (
+        "for _ in range(3000):\n    if Path('goes_on').exists():\n        break\n"
+        "    time.sleep(0.1)"
+    )
     write_notebook(
         checkout.root / "notebooks/base.ipynb",
         BASE,
@@ -610,7 +613,8 @@ def test_snakemake_reads_the_profile_of_every_machine(checkout, machine):
     assert ("--cores" in executor) == (plugin is None)
     if plugin and not find_spec(f"snakemake_executor_plugin_{plugin}"):
         pytest.skip(
-            f"the executor {plugin} is not installed (lib/runs/machines/{plugin}/config.yaml says how)"
+            f"the executor {plugin} is not installed (lib/runs/machines/{plugin}/config.yaml says "
+            f"how)"
         )
     options = [*executor, "--config", "profile=cpu", "runs=t/base/0,t/train_0.1/0", "--dry-run"]
     done = subprocess.run(

@@ -421,7 +421,10 @@ def test_judge_takes_an_empty_table():
 
 
 def test_judge_steps_by_hand():
-    c5 = "<think>\n81 - 8 = 73\n73 - 3 = 70\n105 - 7 = 108 (too far)\n81 / 3 = 27\n81 / 3 = 27\n</think>"
+    c5 = (
+        "<think>\n81 - 8 = 73\n73 - 3 = 70\n105 - 7 = 108 (too far)\n81 / 3 = 27\n81 / 3 = 27\n"
+        "</think>"
+    )
     texts = [c5, "<think>8 + 3 = 11, 3 + 8 = 12, 81 - 8 =? 73</think>", "nothing"]
     table = pd.DataFrame(
         {"nums": [[81, 8, 3]] * 3, "target": 35, "completion": texts}, index=[4, 2, 9]

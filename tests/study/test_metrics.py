@@ -448,6 +448,7 @@ def test_equal_means_are_equal_in_whatever_order_they_were_added_up():
     assert metrics.front(table, ["pass@1", "pass@16"], draws=1)["on front"].all()
 
 
+# `trace`, Listing 2: every line is true, and the answer uses what the trace made
 LISTING = """<think>
 state [8, 27, 47, 79]
 try 79 + 47 = 126
@@ -457,7 +458,7 @@ state [8, 99]
 try 99 - 8 = 91
 state [91]
 </think>
-<answer>((126 - 27) - 8)</answer>"""  # `trace`, Listing 2: every line is true, and the answer uses what the trace made
+<answer>((126 - 27) - 8)</answer>"""
 RIGHT = LISTING.replace("((126 - 27) - 8)", "79 + 47 - 27 - 8")
 GUESSED = "<think>\nstate [8, 27, 47, 79]\n</think>\n<answer>79 + 47 - 27 - 8</answer>"
 LOOPED = """<think>
