@@ -67,11 +67,11 @@ def tiny_policy(seed=0):
 
 def odds(completions, problem):
     """A reward that a policy without any training can learn: the share of odd digits."""
-    counts = [sum(text.count(digit) for digit in "13579") for text in completions]
-    return [
-        Score(count / 12, {"odds": float(count), "long": float(len(text) > 12)})
-        for count, text in zip(counts, completions, strict=True)
-    ]
+    scores = []
+    for text in completions:
+        count = sum(text.count(digit) for digit in "13579")
+        scores.append(Score(count / 12, {"odds": float(count), "long": float(len(text) > 12)}))
+    return scores
 
 
 def quick(**changes):
@@ -393,8 +393,9 @@ def test_micro_batches_add_up_to_the_update():
     whole, metrics = rloo_loss(
         *tensors, ref_logps=log_probs(ref, tokens), token_weights=weights, **options
     )
-    parts = [
-        rloo_loss(
+    parts = []
+    for rows in (slice(0, 1), slice(1, 5)):
+        part = rloo_loss(
             *(x[rows] for x in tensors),
             ref_logps=log_probs(ref, tokens)[rows],
             token_weights=weights[rows],
@@ -402,8 +403,7 @@ def test_micro_batches_add_up_to_the_update():
             tokens=int(mask.sum()),
             **options,
         )
-        for rows in (slice(0, 1), slice(1, 5))
-    ]
+        parts.append(part)
     assert sum(loss.item() for loss, _ in parts) == pytest.approx(whole.item())
     for name in ("entropy", "kl", "importance_mean"):
         assert sum(part[name] for _, part in parts) == pytest.approx(metrics[name])
@@ -417,9 +417,10 @@ def off_policy_generate(*arguments):
     log(1.5)."""
     out = generate(*arguments)
     noise = np.random.default_rng(0)
-    return out._replace(
-        logprobs=[[x + float(noise.normal(0, 0.2)) for x in row] for row in out.logprobs]
-    )
+    logprobs = []
+    for row in out.logprobs:
+        logprobs.append([x + float(noise.normal(0, 0.2)) for x in row])
+    return out._replace(logprobs=logprobs)
 
 
 def gradient_of_update(trainer):

@@ -39,7 +39,8 @@ def draw(folder):
 
 
 def test_save_writes_both_files_with_the_same_bytes_every_time(tmp_path):
-    first, second = ([path.read_bytes() for path in draw(tmp_path)] for _ in range(2))
+    first = [path.read_bytes() for path in draw(tmp_path)]
+    second = [path.read_bytes() for path in draw(tmp_path)]
     assert sorted(path.name for path in tmp_path.iterdir()) == ["figure.pdf", "figure.png"]
     assert first[0].startswith(b"\x89PNG") and first[1].startswith(b"%PDF")
     assert first == second
