@@ -419,7 +419,7 @@ def samplers() -> dict[str, SimpleNamespace]:
 def test_vllm_is_told_which_log_probabilities_to_return_whichever_runner_it_has(runner):
     sampler = samplers()[runner]
     fields = set(vars(sampler))
-    generation._report(
+    generation.report_logprobs(
         SimpleNamespace(model_runner=SimpleNamespace(sampler=sampler)), "processed_logprobs"
     )
     assert sampler.logprobs_mode == "processed_logprobs" and set(vars(sampler)) == fields
@@ -428,7 +428,7 @@ def test_vllm_is_told_which_log_probabilities_to_return_whichever_runner_it_has(
 
 def test_a_sampler_of_another_form_is_refused():
     with pytest.raises(AttributeError, match="install the pinned version"):
-        generation._report(
+        generation.report_logprobs(
             SimpleNamespace(model_runner=SimpleNamespace(sampler=SimpleNamespace())), "raw_logprobs"
         )
 

@@ -301,10 +301,8 @@ def test_a_failing_cell_is_named_and_the_run_goes_on_where_it_ended(checkout, wa
     with pytest.raises(RunError, match="the loss is gone"):
         here("t/base")
     assert "starts at step 2" in (checkout.folder("t/base") / "log.txt").read_text()
-    with pytest.raises(
-        RunError,
-        match=r"needs t/base/0, which is not finished .unfinished.: `.venv/bin/python -m lib.runs make",
-    ):
+    reason = "needs t/base/0, which is not finished .unfinished.: "
+    with pytest.raises(RunError, match=reason + "`.venv/bin/python -m lib.runs make"):
         here("t/train_0.1")
 
 
