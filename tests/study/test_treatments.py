@@ -120,7 +120,7 @@ def test_the_first_state_is_the_first_in_the_text():
         "no",
     ]
     judged = pd.DataFrame({"completion": texts, "nums": [[14, 3, 14]] * 3})
-    right, counted = treatments._first_states(judged)
+    right, counted = treatments.first_states(judged)
     assert right.tolist() == [True, False, False] and counted.tolist() == [True, True, False]
 
 
@@ -129,22 +129,30 @@ def test_what_a_reward_adds_is_compared_within_groups():
     other."""
     correct = np.array([False, False, True, True])
     none = np.zeros(4, bool)
-    assert treatments._wanted("added spread of failing groups", none).all()
-    assert not treatments._wanted("added spread of failing groups", correct).any()
-    assert treatments._wanted("added spread of wrong texts in mixed groups", correct).tolist() == [
+    assert treatments.compared_texts("added spread of failing groups", none).all()
+    assert not treatments.compared_texts("added spread of failing groups", correct).any()
+    assert treatments.compared_texts(
+        "added spread of wrong texts in mixed groups", correct
+    ).tolist() == [
         True,
         True,
         False,
         False,
     ]
-    assert not treatments._wanted("added spread of wrong texts in mixed groups", none).any()
-    assert treatments._wanted("added spread of correct texts", correct).tolist() == correct.tolist()
+    assert not treatments.compared_texts("added spread of wrong texts in mixed groups", none).any()
+    assert (
+        treatments.compared_texts("added spread of correct texts", correct).tolist()
+        == correct.tolist()
+    )
     # one alone
-    assert not treatments._wanted(
+    assert not treatments.compared_texts(
         "added spread of correct texts", correct & (np.arange(4) < 3)
     ).any()
     assert (
-        treatments._wanted("correct texts that earn more", correct & (np.arange(4) < 3)).sum() == 1
+        treatments.compared_texts(
+            "correct texts that earn more", correct & (np.arange(4) < 3)
+        ).sum()
+        == 1
     )
 
 
