@@ -19,8 +19,9 @@ from lib.rewards import get_reward, score_group
 __all__ = ["CountdownTaskset"]
 
 PROMPT = (
-    "Using the numbers [{nums}], create an expression that equals {target}. Use +, -, *, / and parentheses, and every "
-    "number exactly once. Think in <think> </think> tags and return the expression in <answer> </answer> tags, for "
+    "Using the numbers [{nums}], create an expression that equals {target}. Use +, -, *, / and "
+    "parentheses, and every number exactly once. Think in <think> </think> tags and return the "
+    "expression in <answer> </answer> tags, for "
     "example <answer>(1 + 2) / 3</answer>."
 )
 

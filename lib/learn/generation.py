@@ -279,7 +279,7 @@ def _repack_head(worker) -> None:
     dispatch_cpu_unquantized_gemm(worker.model_runner.model.lm_head, remove_weight=False)
 
 
-def _report(worker, mode: str) -> None:
+def report_logprobs(worker, mode: str) -> None:
     """Sets which log-probabilities vLLM returns. Model runner V2, the default on CUDA, reads the
     mode in its sampler; V1, on CPUs, also in the part that applies top-k and top-p. Raises
     AttributeError for a sampler of another form."""
@@ -337,7 +337,7 @@ def generate_vllm(
     with torch.autocast(model.device.type, enabled=False):
         hand_over(model, engine)
         engine.collective_rpc(
-            _report, args=("processed_logprobs" if at_temperature else "raw_logprobs",)
+            report_logprobs, args=("processed_logprobs" if at_temperature else "raw_logprobs",)
         )
         answers = engine.generate(requests, parameters, use_tqdm=False)
     # 3. Collect tokens and log-probabilities; NaN where vLLM does not report them

@@ -120,18 +120,18 @@ class RLOOTrainer(Resumable):
                     self.settings.problems_per_step, self.state.global_step
                 )
             # 2. to 5. Draw rollouts, score them, and arrange them in micro-batches
-            self._rollouts(batch)
+            self.take_rollouts(batch)
         # 6. The gradient
-        return self._differentiate(model.train())
+        return self.differentiate(model.train())
 
-    def _rollouts(self, batch: list[Problem]) -> None:
+    def take_rollouts(self, batch: list[Problem]) -> None:
         """Samples a group of rollouts per problem, scores it, and arranges all rollouts for the
         gradient."""
         settings = self.settings
         k = settings.group_size
         start = time.perf_counter()
         # 2. Sample
-        prompts, out = self._draw(batch)
+        prompts, out = self.draw_rollouts(batch)
         sampling_end = time.perf_counter()
         # 3. Score one group at a time, since some rewards compare the completions of a problem
         texts = self.processing_class.batch_decode(out.ids, skip_special_tokens=True)
@@ -170,27 +170,27 @@ class RLOOTrainer(Resumable):
             signals = advantages.abs().mean(-1).tolist()
             rates = correct.float().mean(-1).tolist()
             self._sampled |= self.curriculum.learn(signals, rates)
-        self._lay_out(prompts, out, advantages.flatten().to(self.model.device))
+        self.lay_out(prompts, out, advantages.flatten().to(self.model.device))
 
-    def _lay_out(self, prompts: list[list[int]], out: Rollouts, advantages: torch.Tensor) -> None:
+    def lay_out(self, prompts: list[list[int]], out: Rollouts, advantages: torch.Tensor) -> None:
         """Arranges the rollouts that have a gradient in micro-batches, sorted by length to save
         padding.
 
         The tensors of a micro-batch have the names of the arguments of `rloo_loss`, and in addition
-        prompt (B,), an index of `_prompts`; ids, the tokens that are read; and labels, the
+        prompt (B,), an index of `prompts`; ids, the tokens that are read; and labels, the
         completion, both (B, T). All are padded on the right, and column t belongs to the prediction
         of the completion's token t."""
         k = self.settings.group_size
         device = self.model.device
         # 5. Read each prompt once for its whole group. Its last token is read with each completion,
         #    because it predicts the completion's first token
-        self._prompts = {"ids": self._padded(ids[:-1] for ids in prompts)}
-        self._prompts["attention"] = self._padded([1] * (len(ids) - 1) for ids in prompts)
+        self.prompts = {"ids": self._padded(ids[:-1] for ids in prompts)}
+        self.prompts["attention"] = self._padded([1] * (len(ids) - 1) for ids in prompts)
         with torch.no_grad():
             ref_kv = None if self.reference is None else self._read_prompts(self.reference)
-        rows, weights, ref_weights = self._differentiated(advantages.cpu().numpy())
+        rows, weights, ref_weights = self.with_gradient(advantages.cpu().numpy())
         lengths = np.array([len(ids) for ids in out.ids])
-        self._micro_batches = []
+        self.micro_batches = []
         pieces = math.ceil(len(rows) / self.settings.micro_batch)
         for selection in np.array_split(np.argsort(lengths[rows], kind="stable"), pieces):
             indices = rows[selection]
@@ -215,9 +215,9 @@ class RLOOTrainer(Resumable):
             # it never changes, so it reads a rollout only once for all updates that share it
             if ref_kv is not None:
                 batch["ref_logps"] = self._reference_logps(ref_kv, batch)
-            self._micro_batches.append(batch)
+            self.micro_batches.append(batch)
 
-    def _differentiate(self, model) -> torch.Tensor:
+    def differentiate(self, model) -> torch.Tensor:
         """Adds the gradient of the update's loss to the model's parameters, and returns the loss.
 
         The micro-batches add up their gradients at the keys and values of the prompts, which are
@@ -234,9 +234,9 @@ class RLOOTrainer(Resumable):
             leaf.requires_grad_()
         # 6b. log pi, loss and gradient of each micro-batch; their metrics add up to those of the
         # update
-        self._row = dict(self._sampled)
+        self.row = dict(self._sampled)
         total = torch.zeros((), device=model.device)
-        for batch in self._micro_batches:
+        for batch in self.micro_batches:
             logps, entropies = self._logps(model, leaves, batch)
             terms = {
                 name: value
@@ -247,13 +247,13 @@ class RLOOTrainer(Resumable):
             self.accelerator.backward(loss)
             total += loss.detach()
             for name, value in metrics.items():
-                previous = self._row.get(name, 0.0)
-                self._row[name] = (
+                previous = self.row.get(name, 0.0)
+                self.row[name] = (
                     max(previous, value) if name == "importance_max" else previous + value
                 )
         # 6c. Carry the gradients of keys and values through the prompts, a micro-batch of prompts
         # at a time
-        for start in range(0, len(self._prompts["ids"]), self.settings.micro_batch):
+        for start in range(0, len(self.prompts["ids"]), self.settings.micro_batch):
             chunk = slice(start, start + self.settings.micro_batch)
             gradients = [leaf.grad[chunk] for leaf in leaves]  # pyright: ignore[reportOptionalSubscript]
             torch.autograd.backward(self._read_prompts(model, chunk), gradients)
@@ -266,11 +266,11 @@ class RLOOTrainer(Resumable):
         if self.average and self.state.global_step >= self.settings.average_from:
             self.average.update_parameters(self.model)
         seconds = self._seconds | {"seconds_update": time.perf_counter() - self._scored}
-        self.add(logs, self._row | {name: round(value, 3) for name, value in seconds.items()})
+        self.add(logs, self.row | {name: round(value, 3) for name, value in seconds.items()})
 
     # --- the parts of an update ---
 
-    def _draw(self, batch: list[Problem]) -> tuple[list[list[int]], Rollouts]:
+    def draw_rollouts(self, batch: list[Problem]) -> tuple[list[list[int]], Rollouts]:
         """The prompts of the problems as token ids, and a group of rollouts for each. The step
         alone sets the seed, so a resumed run draws what an uninterrupted one would have drawn."""
         settings = self.settings
@@ -284,7 +284,7 @@ class RLOOTrainer(Resumable):
         asked = prompts, settings.group_size, sampling, tokenizer.eos_token_id, generator
         return prompts, ENGINES[settings.engine](self.model, *asked)
 
-    def _differentiated(self, advantages: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    def with_gradient(self, advantages: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Which rollouts have a gradient, in ascending order: all whose advantage (N,) is not 0,
         and a random share of the others, drawn from [seed, step]. Also how many rollouts each of
         these represents in entropy and metrics, and how many in KL (if 0, the reference does not
@@ -311,8 +311,8 @@ class RLOOTrainer(Resumable):
     def _read_prompts(self, model, selection: slice = slice(None)) -> list[torch.Tensor]:
         """The keys and values of every layer for the update's prompts without their last tokens,
         each of shape (prompts, heads, P, width)."""
-        ids = self._prompts["ids"][selection]
-        attention = self._prompts["attention"][selection]
+        ids = self.prompts["ids"][selection]
+        attention = self.prompts["attention"][selection]
         with self.accelerator.autocast():
             cache = model.base_model(ids, attention_mask=attention, use_cache=True)
         return [
@@ -323,7 +323,7 @@ class RLOOTrainer(Resumable):
         """log pi of completions, and their entropies unless the model is the reference, both (B,
         T). `prompt_kv`: the keys and values of all prompts."""
         cache = [part[rows["prompt"]] for part in prompt_kv]
-        prompt_mask = self._prompts["attention"][rows["prompt"]]
+        prompt_mask = self.prompts["attention"][rows["prompt"]]
         mask = rows["mask"].long()
         with self.accelerator.autocast():
             out = model(

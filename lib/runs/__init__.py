@@ -10,7 +10,7 @@ import sys
 # grammar of web addresses, unless this module cannot be imported.
 sys.modules.setdefault("rfc3987_syntax", None)  # pyright: ignore[reportArgumentType]
 
-from lib.files import atomic, progress, read_table
-from lib.runs.folder import Run
+from lib.files import atomic, progress, read_table  # noqa: E402
+from lib.runs.folder import Run  # noqa: E402
 
 __all__ = ["Run", "atomic", "progress", "read_table"]

@@ -9,7 +9,7 @@ from collections import Counter
 from contextlib import ExitStack, suppress
 from itertools import takewhile
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 from typer import Argument, Option, Typer
 
@@ -19,7 +19,7 @@ from lib.runs.declare import DeclarationError
 from lib.runs.folder import processor, write_json
 from lib.runs.hours import expected, show_plan
 from lib.runs.machine import PARENT, RunError, cores, die_with_parent, try_lock
-from lib.runs.plan import RESULTS, Project, made_as, other_code, read_record, state
+from lib.runs.plan import RESULTS, Project, Spec, made_as, other_code, read_record, state
 
 CORES = cores()
 PUBLISHED = (
@@ -99,8 +99,7 @@ def status(profile: Annotated[str, Argument()] = "cpu", groups: Some = None) -> 
         count = counts.setdefault(spec.name.partition("/")[0], Counter())
         count["to be made again" if " " in run_state else run_state] += 1
         count["published"] += spec.published
-        if run_state == "done":
-            record = read_record(spec.folder)
+        if run_state == "done" and (record := read_record(spec.folder)):
             other = other_code(project, spec)
             if other is None:
                 run_state += ", by unknown code"
@@ -108,8 +107,8 @@ def status(profile: Annotated[str, Argument()] = "cpu", groups: Some = None) -> 
                 run_state += f", by other code: {', '.join(other)}"
             # equal seeds repeat a run bit by bit on one type of processor only: made here, it would
             # differ
-            run_state += ", on another processor" if record.get("cpu") not in (None, cpu) else ""
-            times = f"{record.get('started', '')[:16]}  {clock(record['elapsed']):>8}"
+            run_state += ", on another processor" if record.cpu not in (None, cpu) else ""
+            times = f"{record.started[:16]}  {clock(record.elapsed):>8}"
         if groups or run_state != "missing":
             print(f"{spec.name:36} {run_state:32} {times}".rstrip())
     for kind, count in counts.items():
@@ -233,20 +232,27 @@ def clean() -> None:
                 pid = lock.read_text()
                 raise RunError(f"process {pid} is making runs here: wait for it, or `kill {pid}`")
         for pattern in ("*/*/*/*", "reference/*/*/*/*", "scratch/*"):
-            for folder in [
-                path.parent for path in sorted(RUNS.glob(f"{pattern}/spec.json")) if is_spec(path)
-            ]:
+            specs = sorted(RUNS.glob(f"{pattern}/spec.json"))
+            for folder in [path.parent for path in specs if is_spec(path)]:
                 print(f"{shown(folder)}: {size_mb(folder)}")
-                # what a link points to stays
-                folder.unlink() if folder.is_symlink() else shutil.rmtree(folder)
-                for parent in takewhile(lambda parent: parent.is_relative_to(RUNS), folder.parents):
-                    with suppress(OSError):  # it is not empty
-                        parent.rmdir()
+                delete(folder)
     caches = (".verdicts", ".cache", ".home", ".snakemake", "reference/.snakemake")
     # on another disk, all but the first may belong to other programs
     is_default = (DATA / "runs").resolve() == RUNS
     for cache in caches if is_default else caches[:1]:
         shutil.rmtree(RUNS / cache, ignore_errors=True)
+
+
+def delete(folder: Path) -> None:
+    """Delete the folder of a run, and those above it that are empty then. What a link points to
+    stays."""
+    if folder.is_symlink():
+        folder.unlink()
+    else:
+        shutil.rmtree(folder)
+    for parent in takewhile(lambda parent: parent.is_relative_to(RUNS), folder.parents):
+        with suppress(OSError):  # it is not empty
+            parent.rmdir()
 
 
 def is_spec(path: Path) -> bool:
@@ -281,27 +287,11 @@ def publish(profile: str, groups: Groups) -> None:
             raise RunError(
                 f"{spec.name} lies in data/reference already: COUNTDOWN_RUNS must be another folder"
             )
-        record = read_record(spec.folder)
+        # at any moment one of the three folders holds all that is published
         temporary = spec.reference.with_name(f".{spec.reference.name}")
         old = temporary.with_name(f"{temporary.name}.old")
         shutil.rmtree(temporary, ignore_errors=True)
-        temporary.mkdir(parents=True)
-        for name in PUBLISHED if spec.declaration.keep_checkpoint else PUBLISHED[:-1]:
-            if (path := spec.folder / name).exists():
-                (shutil.copytree if path.is_dir() else shutil.copyfile)(path, temporary / name)
-        if (verdicts := spec.reference / "verdicts.parquet").exists() and made_as(
-            spec.reference
-        ) == record["id"]:
-            shutil.copyfile(verdicts, temporary / verdicts.name)  # they are on these very samples
-        files = {
-            name: entry for name, entry in record["files"].items() if (temporary / name).exists()
-        }
-        # runs may lie in another folder (COUNTDOWN_RUNS), whose path means nothing to others
-        # with its quotation mark, and é escaped as in the record
-        prefix = json.dumps(f"{shown(project.runs)}/")[:-1]
-        text = json.dumps(record | {"files": files}).replace(prefix, '"data/runs/')
-        write_json(temporary / "run.json", json.loads(text))
-        # at any moment one of the three folders holds all that is published
+        copy_published(spec, temporary)
         if spec.reference.exists():
             shutil.rmtree(old, ignore_errors=True)
             spec.reference.rename(old)
@@ -310,32 +300,69 @@ def publish(profile: str, groups: Groups) -> None:
         print(f"{shown(spec.reference)}: {size_mb(spec.reference)}")
 
 
+def copy_published(spec: Spec, target: Path) -> None:
+    """Copy what is published of a finished run to a new folder."""
+    target.mkdir(parents=True)
+    for name in PUBLISHED if spec.declaration.keep_checkpoint else PUBLISHED[:-1]:
+        path = spec.folder / name
+        if path.is_dir():
+            shutil.copytree(path, target / name)
+        elif path.exists():
+            shutil.copyfile(path, target / name)
+    verdicts = spec.reference / "verdicts.parquet"
+    # they are on these very samples
+    if verdicts.exists() and made_as(spec.reference) == made_as(spec.folder):
+        shutil.copyfile(verdicts, target / verdicts.name)
+    record = json.loads((spec.folder / "run.json").read_text())
+    record["files"] = {
+        name: entry for name, entry in record["files"].items() if (target / name).exists()
+    }
+    # runs may lie in another folder (COUNTDOWN_RUNS), whose path means nothing to others
+    write_json(target / "run.json", with_prefix(record, f"{shown(project.runs)}/", "data/runs/"))
+
+
+def with_prefix(value: Any, old: str, new: str) -> Any:
+    """Plain data in which each text that begins with `old` begins with `new`."""
+    if isinstance(value, dict):
+        return {key: with_prefix(inner, old, new) for key, inner in value.items()}
+    if isinstance(value, list):
+        return [with_prefix(inner, old, new) for inner in value]
+    if isinstance(value, str) and value.startswith(old):
+        return new + value.removeprefix(old)
+    return value
+
+
 @app.command()
 def restore(profile: str, groups: Groups) -> None:
     """Copy published runs to data/runs, where they count as finished, unless they exist there. A
     run that was published without its weights is made again once another run is to start from
     it."""
     for spec in project.asked(profile, groups):
-        if spec.study or not (record := read_record(spec.reference)):
-            print(
-                f"{spec.name}: {'a study, which `make` draws' if spec.study else 'not published'}"
-            )
+        if spec.study:
+            print(f"{spec.name}: a study, which `make` draws")
+        elif not read_record(spec.reference):
+            print(f"{spec.name}: not published")
         elif spec.folder.exists() and any(spec.folder.iterdir()):
             remedy = "" if spec.state == "done" else f"; delete {shown(spec.folder)} to restore it"
             print(f"{spec.name}: stays as it is here, {spec.state}{remedy}")
         else:
-            ignored = shutil.ignore_patterns("verdicts.parquet")
             temporary = spec.folder.with_name(f".{spec.folder.name}")  # renamed once it is whole
             shutil.rmtree(temporary, ignore_errors=True)
-            shutil.copytree(spec.reference, temporary, ignore=ignored)
-            results_only = not any((temporary / name).exists() for name in HELD)
-            identity = {key: record[key] for key in ("profile", "run", "seed")}
-            for name, content in (("run.json", record), ("spec.json", identity)):
-                write_json(
-                    temporary / name, content | ({"results_only": True} if results_only else {})
-                )
+            copy_restored(spec.reference, temporary)
             temporary.rename(spec.folder)  # which is absent or empty
             print(f"{spec.name}: {spec.state}")
+
+
+def copy_restored(reference: Path, target: Path) -> None:
+    """Copy a published run to a new folder, with the records of a run that was made there."""
+    shutil.copytree(reference, target, ignore=shutil.ignore_patterns("verdicts.parquet"))
+    record = json.loads((target / "run.json").read_text())
+    identity = {key: record[key] for key in ("profile", "run", "seed")}
+    if not any((target / name).exists() for name in HELD):
+        record["results_only"] = True
+        identity["results_only"] = True
+    write_json(target / "run.json", record)
+    write_json(target / "spec.json", identity)
 
 
 if __name__ == "__main__":

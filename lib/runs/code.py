@@ -6,10 +6,9 @@ since."""
 
 import ast
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 from pathlib import Path
-from typing import Any
 
 import lib
 from lib import SOURCES
@@ -99,16 +98,18 @@ def draws(statement: ast.stmt) -> bool:
     return not PLOTS.isdisjoint(named)
 
 
-def made_by_other(record: Mapping[str, Any], notebook: str, root: Path = ROOT) -> list[str] | None:
+def made_by_other(
+    stretches: Sequence[Mapping[str, str] | None], notebook: str, root: Path = ROOT
+) -> list[str] | None:
     """The parts of the code that made a run and compute something else now: modules of lib/, and
-    "notebook". None if the run recorded no hashes of them. `notebook`: the hash of the run's
-    notebook now."""
-    stretches = [record, *record.get("resumed_by", [])]
-    if not all("executed" in stretch for stretch in stretches):
-        return None
-    return sorted(
-        {name for stretch in stretches for name in changed(stretch["executed"], notebook, root)}
-    )
+    "notebook". None if the run recorded no hashes of them. `stretches`: what each process executed
+    that worked at the run. `notebook`: the hash of the run's notebook now."""
+    names = set()
+    for executed_then in stretches:
+        if executed_then is None:
+            return None
+        names |= {*changed(executed_then, notebook, root)}
+    return sorted(names)
 
 
 def changed(hashes: Mapping[str, str], notebook: str, root: Path) -> Iterator[str]:

@@ -28,7 +28,7 @@ from lib.runs import code, warm
 from lib.runs.folder import content, provenance, read_spec, set_aside, write_json
 from lib.runs.hashes import differences, inputs
 from lib.runs.machine import RunError, caches, gpu, locked
-from lib.runs.plan import RESULTS, Project, Spec, read_record, state
+from lib.runs.plan import RESULTS, Project, Spec, made_as, read_record, state
 
 # nbclient answers an Output widget (as `interact` makes) on the socket on which it waits for the
 # reply of the cell, and may then miss that reply (issue 312 of nbclient). Without the answer, what
@@ -172,7 +172,7 @@ def describe(project: Project, spec: Spec, parents: dict[str, Spec]) -> dict[str
         "seed": spec.params["seed"],
         "parameters": parameters | {"output": shown(spec.folder)},
         "inputs": inputs(parameters, project.root),
-        "parents": {name: read_record(parent.folder)["id"] for name, parent in parents.items()},
+        "parents": {name: made_as(parent.folder) for name, parent in parents.items()},
     }
 
 

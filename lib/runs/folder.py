@@ -202,47 +202,58 @@ def begin(folder: Path, given: Mapping[str, Any], executed: dict[str, str]) -> b
             f"{shown(files[0])} was not made by a run, and this run would write beside it: {remedy}"
         )
     begun = {"parameters": {}, "inputs": {}} | (old_spec or {})
-    then = with_new_names(begun["parameters"])
-    now = spec["parameters"]
-    differences = [
-        name
-        for name in then | now
-        if name != "output" and then.get(name, ...) != now.get(name, ...)
-    ]
-    differences = differences or [
-        name for name, old in begun["inputs"].items() if old != hashes.get(name, old)
-    ]
-    finished = "profile" in begun and (folder / "run.json").exists()  # by the runner
-    if files and (differences or finished):
-        reason = (
-            f"another {', '.join(differences)}"
-            if differences
-            else "the same parameters, and is finished"
-        )
+    changed = asked_otherwise(begun, spec)
+    by_runner = "profile" in begun
+    finished = by_runner and (folder / "run.json").exists()
+    begins_anew = changed or finished
+    if files and begins_anew:
+        reason = "the same parameters, and is finished"
+        if changed:
+            reason = f"another {', '.join(changed)}"
         print(
             f"{shown(folder)} was begun with {reason}: this run begins anew, and what lay there "
             "is in"
         )
         print(shown(set_aside(folder)))
-    goes_on = any(path.name != "spec.json" for path in files) and not (differences or finished)
+    has_results = any(path.name != "spec.json" for path in files)
+    goes_on = has_results and not begins_anew
     if goes_on:
-        is_training = any(folder.glob("trainer/checkpoint-*"))
-        what = (
-            "training goes on from its last saved state" if is_training else "all cells run again"
-        )
-        print(f"{shown(folder)} was begun with the same parameters and files: {what}")
-        print(
-            "For the results of other code, name another output or delete this folder; an edited "
-            "cell says so"
-        )
-        if other := other_modules(begun.get("executed", {}), executed):
-            print(f"It was begun by other code of {', '.join(other)}; its run.json names both")
+        say_that_it_goes_on(folder, other_modules(begun.get("executed", {}), executed))
         spec["executed"] = begun.get("executed", executed)
     for name in ("run.json", "artifacts.txt"):
         (folder / name).unlink(missing_ok=True)
-    if differences or finished or "profile" not in begun:
+    if begins_anew or not by_runner:
         write_json(folder / "spec.json", spec)
     return goes_on
+
+
+def asked_otherwise(begun: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
+    """The parameters that are not those which a folder was begun with; if all are, the files that
+    have changed since."""
+    then = with_new_names(begun["parameters"])
+    parameters = now["parameters"]
+    changed = []
+    for name in then | parameters:
+        if name != "output" and then.get(name, ...) != parameters.get(name, ...):
+            changed.append(name)
+    hashes = now["inputs"]
+    return changed or [
+        name for name, old in begun["inputs"].items() if old != hashes.get(name, old)
+    ]
+
+
+def say_that_it_goes_on(folder: Path, other: list[str]) -> None:
+    """Print what a run by hand finds in its folder. `other`: the modules that have changed since
+    the folder was begun."""
+    is_training = any(folder.glob("trainer/checkpoint-*"))
+    what = "training goes on from its last saved state" if is_training else "all cells run again"
+    print(f"{shown(folder)} was begun with the same parameters and files: {what}")
+    print(
+        "For the results of other code, name another output or delete this folder; an edited "
+        "cell says so"
+    )
+    if other:
+        print(f"It was begun by other code of {', '.join(other)}; its run.json names both")
 
 
 def parameters_of(given: Mapping[str, Any]) -> dict[str, Any]:

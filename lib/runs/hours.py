@@ -15,7 +15,7 @@ from importlib.util import find_spec
 from math import prod
 
 from lib.files import clock
-from lib.runs.plan import Plan, Project, Spec, other_code, read_record
+from lib.runs.plan import Plan, Project, Record, Spec, other_code, read_record
 
 # Tokens per second in sampling and in training
 RATES = {"paper": (21_232, 34_191), "gpu24": (8_502, 4_986), "gpu8": (6_802, 3_989)}
@@ -44,7 +44,7 @@ def expected(project: Project, profile: str, specs: Sequence[Spec]) -> dict[str,
     most parameters, in common, in proportion to the steps; or else they are a bound. A run of which
     nothing is known has no entry. Published studies of other profiles count as well, since a study
     takes equally long in every profile."""
-    records = {}
+    records: dict[str, Record] = {}
     seconds = {}
     reference = project.root / "data/reference"
     places = (
@@ -61,27 +61,28 @@ def expected(project: Project, profile: str, specs: Sequence[Spec]) -> dict[str,
     for spec in specs:
         candidates = []
         for name, record in records.items():
-            if record["notebook"] == spec.notebook:
+            if record.notebook == spec.notebook:
                 parameters = sum(
-                    record["parameters"].get(key) == value for key, value in spec.params.items()
+                    record.parameters.get(key) == value for key, value in spec.params.items()
                 )
                 # a model of another size is one
-                parents = len(spec.parents.keys() & record["parents"].keys())
+                parents = len(spec.parents.keys() & record.parents.keys())
                 candidates.append((name == spec.name, parents, parameters, name))
         if candidates:
             record = records[max(candidates)[-1]]
-            ratio = spec.params.get("steps", 1) / (record["parameters"].get("steps", 1) or 1)
+            ratio = spec.params.get("steps", 1) / (record.parameters.get("steps", 1) or 1)
             seconds[spec.name] = took(record) * ratio
         elif (bound := measured(spec)) is not None:
             seconds[spec.name] = bound
     return seconds
 
 
-def took(record: dict) -> float:
+def took(record: Record) -> float:
     """The seconds that a finished run would take if it had its cores for itself. On a GPU the cores
     mostly wait, so there it is the wall time."""
-    core_time = record.get("core_seconds", 0) / record.get("threads", 1)
-    return record["elapsed"] if "gpu" in record or not core_time else core_time
+    if "gpu" in record.model_fields_set or not record.core_seconds:
+        return record.elapsed
+    return record.core_seconds / record.threads
 
 
 def measured(spec: Spec) -> float | None:
@@ -123,10 +124,12 @@ def searched(search: Mapping, given: Mapping) -> int:
         len(value) for key, value in search.items() if key != "sets" and isinstance(value, list)
     )
     budgets = search.get("cascade") or f"{search.get('beams', 16)}/{search.get('samples', 16)}"
-    stages = [
-        [int(n or 1) for n in stage] for stage in re.findall(r"(?:(\d+) x )?(\d+)/(\d+)", budgets)
-    ]
-    actions = sum(times * samples * (1 + (MOVES - 1) * beams) for times, beams, samples in stages)
+    actions = 0
+    for times, beams, samples in re.findall(r"(?:(\d+) x )?(\d+)/(\d+)", budgets):
+        calls = 1 + (MOVES - 1) * int(
+            beams
+        )  # the first action has one state, the others one a beam
+        actions += int(times or 1) * int(samples) * calls
     count = sum(problems(name, given["limit"]) for name in search.get("sets", given["sets"]))
     return points * search.get("repeats", 1) * count * actions
 

@@ -68,8 +68,8 @@ def make(
     for spec in plan.specs.values():
         # none after --dry-run
         if spec.study and not project.published and (record := read_record(spec.folder)):
-            artifacts = record["artifacts"]
-            print(f"made {len(artifacts)} figures and tables of {spec.run} in {shown(spec.folder)}")
+            count = len(record.artifacts)
+            print(f"made {count} figures and tables of {spec.run} in {shown(spec.folder)}")
             if (summary := spec.folder / "summary.md").exists():
                 print(summary.read_text().strip())
 
@@ -96,28 +96,10 @@ def snakemake(
 ) -> None:
     """Run Snakemake in `folder` to its end. Raises RunError with the failed runs, or with
     Snakemake's last lines."""
-    # 1. Start Snakemake in a process group of its own
-    profile = next(iter(plan.specs.values())).profile
-    config = [
-        "--config",
-        f"profile={profile}",
-        f"runs={','.join(plan.waiting)}",
-        f"published={int(project.published)}",
-    ]
-    paths = ["--snakefile", str(project.root / "Snakefile"), "--directory", str(folder)]
-    process = subprocess.Popen(
-        [sys.executable, "-m", "snakemake", *OPTIONS.split(), *paths, *config, *options],
-        cwd=project.root,
-        env=os.environ | caches(project.runs) | dict(environment),
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        errors="replace",
-        start_new_session=True,  # Ctrl-C reaches only this process, which then ends Snakemake
-        preexec_fn=partial(die_with_parent, os.getpid()),
-    )
+    # 1. Start Snakemake
+    process = start_snakemake(project, folder, plan, options, environment)
     # 2. Repeat what it says about runs, with the time left
-    lines = []
+    lines: list[str] = []
     pending = dict.fromkeys(plan.waiting)
     is_local = "--cores" in options
     try:
@@ -148,6 +130,46 @@ def snakemake(
                 with suppress(subprocess.TimeoutExpired):
                     process.wait(timeout=10)
     # 3. Name the runs that failed
+    refuse_failed(plan, lines)
+    if process.returncode:
+        raise RunError(
+            "\n".join([*lines[-40:], f"Snakemake ended with status {process.returncode}"])
+        )
+
+
+def start_snakemake(
+    project: Project,
+    folder: Path,
+    plan: Plan,
+    options: list[str],
+    environment: Mapping[str, str],
+) -> subprocess.Popen[str]:
+    """Start Snakemake in a process group of its own: Ctrl-C reaches only this process, which then
+    ends Snakemake."""
+    profile = next(iter(plan.specs.values())).profile
+    config = [
+        "--config",
+        f"profile={profile}",
+        f"runs={','.join(plan.waiting)}",
+        f"published={int(project.published)}",
+    ]
+    paths = ["--snakefile", str(project.root / "Snakefile"), "--directory", str(folder)]
+    return subprocess.Popen(
+        [sys.executable, "-m", "snakemake", *OPTIONS.split(), *paths, *config, *options],
+        cwd=project.root,
+        env=os.environ | caches(project.runs) | dict(environment),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        errors="replace",
+        start_new_session=True,
+        preexec_fn=partial(die_with_parent, os.getpid()),
+    )
+
+
+def refuse_failed(plan: Plan, lines: list[str]) -> None:
+    """Raise RunError with the runs that failed according to the lines of Snakemake, and print which
+    of them ended without a word."""
     errors = re.findall(
         r"^Error in rule run.*?output: \S+?/(\S+)/run\.json", "\n".join(lines), re.M | re.S
     )
@@ -162,10 +184,6 @@ def snakemake(
     if failed:
         raise RunError(
             f"{len(failed)} failed: {', '.join(failed)}; the same command goes on from there"
-        )
-    if process.returncode:
-        raise RunError(
-            "\n".join([*lines[-40:], f"Snakemake ended with status {process.returncode}"])
         )
 
 
@@ -201,9 +219,12 @@ def draw(project: Project, profile: str, names: list[str], cores: int) -> None:
     except RunError as error:
         print(f"! {error}", flush=True)
     for name, spec in plan.specs.items():
-        artifacts = read_record(spec.folder).get("artifacts")
-        (failed if artifacts is None else drawn).append(name)
-        for artifact in artifacts or ():
+        record = read_record(spec.folder)
+        if not record:
+            failed.append(name)
+            continue
+        drawn.append(name)
+        for artifact in record.artifacts:
             with atomic(FIGURES / Path(artifact).name) as temporary:
                 shutil.copyfile(spec.folder / artifact, temporary)
     if failed:

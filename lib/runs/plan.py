@@ -7,7 +7,7 @@ it."""
 
 import json
 import re
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cache, cached_property
 from graphlib import CycleError, TopologicalSorter
@@ -156,14 +156,7 @@ class Project:
                 if f"{name}/{seed}" in runs:
                     raise DeclarationError(f"{location}: two runs are called '{name}/{seed}'")
                 runs[f"{name}/{seed}"] = run
-        for name, run in runs.items():
-            for key, value in run.needs.items():
-                location = f"{YAML}: runs.{name}.needs.{key}"
-                if isinstance(value, str):
-                    run.needs[key] = of_seed(value, split(name)[1], runs, location)
-                else:
-                    run.needs[key] = select(value, runs, location, seeds=name.startswith(STUDY))
-        return runs
+        return {name: with_full_names(name, run, runs) for name, run in runs.items()}
 
     def with_inputs(self, study: Declaration) -> Declaration:
         """A study that also needs the runs that its notebook names."""
@@ -229,66 +222,34 @@ class Project:
         for pattern, values in settings.runs.items():
             for name in select([pattern], runs, f"{location}.runs", seeds=True):
                 overrides[name] |= values
-        kinds = {name.partition("/")[0] for name in runs}
         declarations = {}
         for name, run in runs.items():
-            needs = dict(run.needs)
-            params = overrides[name]
-            for key in needs.keys() & params.keys():
-                if str(params[key]).partition("/")[0] in kinds:
-                    needs[key] = of_seed(
-                        str(params.pop(key)), split(name)[1], runs, f"{location}.runs"
-                    )
-                else:  # a policy of the hub or a folder, which is no run
-                    del needs[key]
-            update = {
-                "needs": needs,
-                "params": run.params | params,
-                "mem_mb": max(run.mem_mb, settings.mem_mb),
-            }
-            declarations[name] = run.model_copy(update=update)
-        for notebook in notebooks:
-            mine = [run for run in declarations.values() if run.notebook == notebook]
-            for key in settings.params | settings.notebooks.get(notebook, {}):
-                if any(key in run.needs for run in mine) and all(
-                    key in run.needs | run.params for run in mine
-                ):
-                    reason = f"{key} of {notebook} would be ignored, as needs give it to all runs"
-                    raise DeclarationError(
-                        f"{location}: {reason}: write it under profiles.{profile}.runs"
-                    )
+            memory = max(run.mem_mb, settings.mem_mb)
+            update = overridden(name, run, overrides[name], runs, f"{location}.runs")
+            declarations[name] = run.model_copy(update=update | {"mem_mb": memory})
+        self.refuse_ignored(profile, declarations.values())
         return declarations
+
+    def refuse_ignored(self, profile: str, runs: Collection[Declaration]) -> None:
+        """Raise DeclarationError for a value of a profile that none of its runs would take."""
+        settings = self.declarations.profiles[profile]
+        for notebook in {run.notebook for run in runs}:
+            mine = [run for run in runs if run.notebook == notebook]
+            for key in settings.params | settings.notebooks.get(notebook, {}):
+                is_needed = any(key in run.needs for run in mine)
+                if is_needed and all(key in run.needs | run.params for run in mine):
+                    raise DeclarationError(
+                        f"{YAML}: profiles.{profile}: {key} of {notebook} would be ignored, as "
+                        f"needs give it to all runs: write it under profiles.{profile}.runs"
+                    )
 
     def resolve(self, profile: str, name: str, run: Declaration, parents: dict[str, Spec]) -> Spec:
         """Resolve one run. Of each parameter the last of these values counts: the default of the
         notebook, that of the profile, of the profile for this notebook, of the run, and of the
         profile for this run."""
-        settings = self.declarations.profiles[profile]
         location = f"{YAML}: profile {profile}, run {name}"
         defaults = self.notebook(run.notebook)[0]
-        profile_params = {key: value for key, value in settings.params.items() if key in defaults}
-        values = profile_params | settings.notebooks.get(run.notebook, {}) | run.params | run.needs
-        for key, value in values.items():
-            known(key, defaults, f"{location}: parameter of {run.notebook}")
-            values[key] = typed(value, defaults[key], f"{location}: {key}")
-            if (
-                key in FOLDERS.keys() - run.needs.keys()
-                and str(value).partition("/")[0] in self.declarations.kinds
-            ):
-                raise DeclarationError(
-                    f"{location}: {key} is {value!r}, a run: it belongs in needs"
-                )
-        if "output" in values:
-            raise DeclarationError(f"{location}: output is set by the runner")
-        params = {
-            key: value
-            for key, value in (defaults | values).items()
-            if key not in {"output", *run.needs}
-        }
-        if str(params["seed"]) != split(name)[1]:
-            raise DeclarationError(
-                f"{location}: seed is set by the run: grid: {{ seed: [0, 1] }}, or its own params"
-            )
+        params = self.parameters(profile, name, run, location)
         try:
             check(params | run.needs, defaults | run.needs)
             input_hashes = inputs(params, self.root)
@@ -312,6 +273,33 @@ class Project:
             folder=folder,
             reference=reference,
         )
+
+    def parameters(
+        self, profile: str, name: str, run: Declaration, location: str
+    ) -> dict[str, Any]:
+        """The parameters of a run without `output` and those that name parents. Raises
+        DeclarationError for one that the notebook does not have, or that cannot be set there."""
+        settings = self.declarations.profiles[profile]
+        defaults = self.notebook(run.notebook)[0]
+        profile_params = {key: value for key, value in settings.params.items() if key in defaults}
+        values = profile_params | settings.notebooks.get(run.notebook, {}) | run.params | run.needs
+        for key, value in values.items():
+            known(key, defaults, f"{location}: parameter of {run.notebook}")
+            values[key] = typed(value, defaults[key], f"{location}: {key}")
+            is_run = str(value).partition("/")[0] in self.declarations.kinds
+            if is_run and key in FOLDERS and key not in run.needs:
+                raise DeclarationError(
+                    f"{location}: {key} is {value!r}, a run: it belongs in needs"
+                )
+        if "output" in values:
+            raise DeclarationError(f"{location}: output is set by the runner")
+        set_elsewhere = {"output", *run.needs}
+        params = {k: value for k, value in (defaults | values).items() if k not in set_elsewhere}
+        if str(params["seed"]) != split(name)[1]:
+            raise DeclarationError(
+                f"{location}: seed is set by the run: grid: {{ seed: [0, 1] }}, or its own params"
+            )
+        return params
 
     def check(self) -> None:
         """Resolve every run in every profile. Raises DeclarationError."""
@@ -397,6 +385,33 @@ class Project:
                 ) from error
 
 
+def with_full_names(name: str, run: Declaration, runs: Collection[str]) -> Declaration:
+    """The run with the full names of its parents."""
+    needs: dict[str, str | list[str]] = {}
+    for key, value in run.needs.items():
+        location = f"{YAML}: runs.{name}.needs.{key}"
+        if isinstance(value, str):
+            needs[key] = of_seed(value, split(name)[1], runs, location)
+        else:
+            needs[key] = select(value, runs, location, seeds=name.startswith(STUDY))
+    return run.model_copy(update={"needs": needs})
+
+
+def overridden(
+    name: str, run: Declaration, values: Values, runs: Collection[str], location: str
+) -> dict[str, Any]:
+    """The `needs` and `params` of a run of which a profile sets these values."""
+    kinds = {other.partition("/")[0] for other in runs}
+    needs = dict(run.needs)
+    params = dict(values)
+    for key in needs.keys() & values.keys():
+        if str(values[key]).partition("/")[0] in kinds:
+            needs[key] = of_seed(str(params.pop(key)), split(name)[1], runs, location)
+        else:  # a policy of the hub or a folder, which is no run
+            del needs[key]
+    return {"needs": needs, "params": run.params | params}
+
+
 def among(run: Declaration, runs: Collection[str]) -> Declaration | None:
     """The run without those of its listed parents that the profile does not have. None if it cannot
     do without them: a single parent is missing, or no parent is left."""
@@ -418,100 +433,142 @@ class File(BaseModel, strict=True):
     sha256: str
 
 
-class Record(BaseModel, strict=True):
-    """The fields that every run.json must have; it has others as well."""
+class Stretch(BaseModel, strict=True):
+    """What a later process used, which went on with an interrupted run."""
+
+    # hashes by module; None if it recorded none
+    executed: dict[str, str] | None = None
+
+
+class Record(Stretch):
+    """What plans and times ask of a run.json. Fields with a default are missing in older ones; each
+    has fields for people as well, which are not read here."""
 
     id: str
     run: str
     method: str
     notebook: str
     seed: int
-    elapsed: float
-    parameters: dict
-    parents: dict
+    elapsed: float  # seconds
+    parameters: dict[str, Any]
+    parents: dict[str, str]  # the `id` of each, by its full name
     files: dict[str, File]
     artifacts: list[str]
+    inputs: dict[str, str] = {}
+    code: str | None = None
+    started: str = ""
+    cpu: str | None = None
+    gpu: str | None = None
+    threads: int = 1
+    core_seconds: float = 0
+    resumed_by: list[Stretch] = []
+    results_only: bool = False
+
+    @property
+    def asked(self) -> dict[str, Any]:
+        """What the run was asked for, as in `Spec.asked`."""
+        return {
+            "notebook": self.notebook,
+            "parameters": self.parameters,
+            "inputs": self.inputs,
+        }
 
 
-def read_record(folder: Path) -> dict[str, Any]:
-    """The content of a finished run's run.json; {} if the run is not finished. Raises ValueError
-    with a remedy if the file is damaged."""
+def read_record(folder: Path) -> Record | None:
+    """The record of a finished run, from its run.json; None if the run is not finished. Raises
+    ValueError with a remedy if the file is damaged."""
     path = folder / "run.json"
     if not path.exists():
-        return {}
+        return None
     with reading(path):
-        record = json.loads(path.read_text())
-        Record.model_validate(record)
-        return record
+        return Record.model_validate(json.loads(path.read_text()))
 
 
 def state(spec: Spec, states: dict[Path, str]) -> str:
     """The state of a run (see `Spec.state`). `states` caches states by folder, since runs share
     ancestors."""
     if spec.folder not in states:
-        states[spec.folder] = next(reasons(spec, states), "done")
+        states[spec.folder] = state_of_folder(spec, states)
     return states[spec.folder]
 
 
-def reasons(spec: Spec, states: dict[Path, str]) -> Iterator[str]:
-    """The reasons why a run has to be made, from its own folder and from the states of its parents.
-    Take only the first: with a missing or damaged record the next one fails."""
+def state_of_folder(spec: Spec, states: dict[Path, str]) -> str:
+    """The state of a run, from its own folder and from the states of its parents."""
     try:
         record = read_record(spec.folder)
     except ValueError:
-        record = {}
-        yield "damaged run.json"
+        return "damaged run.json"
     if not record:
-        yield "unfinished" if (spec.folder / "spec.json").exists() else "missing"
-    if asked := [*differences(record, spec.asked, spec.defaults), *other_places(record, spec)]:
-        yield f"another {', '.join(asked)}"
+        return "unfinished" if (spec.folder / "spec.json").exists() else "missing"
+    asked = differences(record.asked, spec.asked, spec.defaults)
+    asked += other_places(record.parameters, spec)
+    if asked:
+        return f"another {', '.join(asked)}"
     # a study is drawn in minutes, and nothing is lost
-    if spec.study and record.get("code") != spec.code:
-        yield "other notebook code"
-    for name, entry in record["files"].items():
-        path = spec.folder / name
+    if spec.study and record.code != spec.code:
+        return "other notebook code"
+    reason = changed_file(record, spec.folder) or changed_parent(record, spec, states)
+    return reason or (RESULTS if record.results_only else "done")
+
+
+def changed_file(record: Record, folder: Path) -> str | None:
+    """Says which file of a finished run is not as it was made. None if all are; contents are
+    compared when they are read."""
+    for name, file in record.files.items():
+        path = folder / name
         if not path.exists():
-            yield f"{name} is gone"
-        elif path.stat().st_size != entry["bytes"]:
-            yield f"{name} is damaged"
+            return f"{name} is gone"
+        if path.stat().st_size != file.bytes:
+            return f"{name} is damaged"
+    return None
+
+
+def changed_parent(record: Record, spec: Spec, states: dict[Path, str]) -> str | None:
+    """Says which parent of a finished run is no longer the one that it was made from, if one is."""
     for name, parent in spec.parents.items():
         finished = state(parent, states) in READABLE
-        if spec.study and not finished and name not in record["parents"]:
+        if spec.study and not finished and name not in record.parents:
             continue
         # a restored run was made from the published parents, which may differ from those in
         # data/runs
-        parent_ids = {finished and made_as(parent.folder), made_as(parent.reference)} - {None}
-        if record["parents"].get(name) not in parent_ids:
-            yield f"{name} made anew" if finished else f"{name} is not finished"
-    if record.get("results_only"):
-        yield RESULTS
+        ids = {made_as(parent.reference), made_as(parent.folder) if finished else None}
+        made_from = record.parents.get(name)
+        if made_from is None or made_from not in ids:
+            return f"{name} made anew" if finished else f"{name} is not finished"
+    return None
 
 
-def other_places(record: Mapping[str, Any], spec: Spec) -> Iterator[str]:
-    """The parameters that gave a recorded run another parent than the one that they name now."""
+def other_places(parameters: Mapping[str, Any], spec: Spec) -> list[str]:
+    """Those of a recorded run's parameters that gave it another parent than the one that they name
+    now."""
+    names = []
     for name, parent in spec.declaration.needs.items():
-        given = record["parameters"].get(name)
-        if (
-            isinstance(parent, str)
-            and given
-            and not f"/{given}".endswith(f"/{spec.profile}/{parent}")
-        ):
-            yield name
+        given = parameters.get(name)
+        if not given or not isinstance(parent, str):
+            continue
+        if not f"/{given}".endswith(f"/{spec.profile}/{parent}"):
+            names.append(name)
+    return names
 
 
 def other_code(project: Project, spec: Spec) -> list[str] | None:
     """The parts of the code that made a finished run and compute something else now
     (`made_by_other`)."""
+    record = read_record(spec.folder)
+    if not record:
+        return None
     cells = project.notebook(spec.notebook)[1]
-    return made_by_other(read_record(spec.folder), notebook_hash(cells), project.root)
+    stretches = [stretch.executed for stretch in (record, *record.resumed_by)]
+    return made_by_other(stretches, notebook_hash(cells), project.root)
 
 
 def made_as(folder: Path) -> str | None:
     """The `id` of the finished run in a folder, None if there is none."""
     try:
-        return read_record(folder).get("id")
+        record = read_record(folder)
     except ValueError:
         return None
+    return record.id if record else None
 
 
 @dataclass(frozen=True)

@@ -257,11 +257,11 @@ def _measured(
     varies = common.sum() > 1 and (of_problems > 0 or of_runs > 0)
     # systems of one policy share their runs
     independent = len({policy_of(method) for method in scores}) == len(scores)
-    loans = [_loan(method, metric) for method in scores]
+    loans = [loan_of(method, metric) for method in scores]
     borrowed = False
     if min(counts) < ENOUGH and varies and independent and all(loans):
         own = (of_runs, interaction, freedom)
-        borrowed, (of_runs, interaction, freedom) = _with_loans(sides, loans, *own)
+        borrowed, (of_runs, interaction, freedom) = with_loans(sides, loans, *own)
     return Measured(
         estimate=float(estimate),
         problems=int(common.sum()),
@@ -308,7 +308,7 @@ def refused(of_runs, interaction, freedom, variance, extra):
     return tested & (fdtrc(np.where(tested, freedom, 1.0), extra, ratio) < LEVEL)
 
 
-def _loan(method: str, metric: str) -> tuple[float, float] | None:
+def loan_of(method: str, metric: str) -> tuple[float, float] | None:
     """The variance between runs that a method borrows and its degrees of freedom. None for those
     that never borrow (see the top of this module)."""
     chain = lineage(method)
@@ -318,7 +318,7 @@ def _loan(method: str, metric: str) -> tuple[float, float] | None:
     return _spreads().get((trainer(method), metric))
 
 
-def _with_loans(
+def with_loans(
     sides: Sequence[Side],
     loans: Sequence[tuple[float, float]],
     of_runs,

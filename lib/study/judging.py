@@ -355,7 +355,7 @@ def published(path: Path, digest: str, rows: pd.Index, columns: list[str]) -> pd
     None if there are none by the present code, on this content, and on all these rows. Raises
     ValueError if the file has changed."""
     file = path.with_name(VERDICTS)
-    hashes = _trusted()
+    hashes = trusted()
     name = os.path.relpath(file, JUDGED_BY.parent)
     if name not in hashes or not file.exists():
         return None
@@ -372,7 +372,7 @@ def published(path: Path, digest: str, rows: pd.Index, columns: list[str]) -> pd
 
 
 @cache
-def _trusted() -> dict[str, str]:
+def trusted() -> dict[str, str]:
     """The sha256 of each published file of verdicts that was made by this code, by its path in
     data/reference."""
     made_by, *lines = JUDGED_BY.read_text().splitlines() if JUDGED_BY.exists() else [""]

@@ -28,14 +28,17 @@ DOCUMENTS = {
 }
 BAR = ("Findings", "All figures", "My run does not learn")
 STYLE = """
-body { max-width: 62rem; margin: 2rem auto; padding: 0 1rem; font: 1rem/1.5 system-ui, sans-serif; color: #222 }
+body { max-width: 62rem; margin: 2rem auto; padding: 0 1rem }
+body { font: 1rem/1.5 system-ui, sans-serif; color: #222 }
 table { border-collapse: collapse; display: block; overflow-x: auto; font-size: 0.9rem }
-th, td { border-bottom: 1px solid #ddd; padding: 0.3rem 0.6rem; text-align: left; vertical-align: top }
+th, td { border-bottom: 1px solid #ddd; padding: 0.3rem 0.6rem }
+th, td { text-align: left; vertical-align: top }
 pre { background: #f6f6f6; padding: 0.8rem; white-space: pre-wrap } img { max-width: 100% }
 nav a { margin-right: 1.5rem }
 """
 STUDY_STYLE = """
-body > nav { padding: 1rem; font: 1rem/1.5 system-ui, sans-serif } body > nav a { margin-right: 1.5rem }
+body > nav { padding: 1rem; font: 1rem/1.5 system-ui, sans-serif }
+body > nav a { margin-right: 1.5rem }
 .jp-Cell .highlight pre { white-space: pre-wrap; overflow-wrap: anywhere }
 """
 # Formulas between dollars, in a paragraph of their own or in a line; a dollar before a digit behind
@@ -120,7 +123,10 @@ def page(text: str, folder: str, site: Path, pages: dict[str, str]) -> str:
         flags=re.DOTALL,
     )
     title = re.sub(r"^#+ ", "", text.splitlines()[0])
-    head = f'<!doctype html><html lang="en"><meta charset="utf-8"><title>{title}</title><style>{STYLE}</style>'
+    head = (
+        f'<!doctype html><html lang="en"><meta charset="utf-8"><title>{title}</title>'
+        f"<style>{STYLE}</style>"
+    )
     return f"{head}\n{bar()}\n{formulas(linked(html, folder, site, pages))}</html>\n"
 
 

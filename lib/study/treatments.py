@@ -226,7 +226,7 @@ def of_samples(folders: list[Path], metric: str, name: str) -> pd.DataFrame:
         return metrics.text_scores(judged)[[metric]]
     counted = pd.Series(1.0, judged.index)
     if metric == "first state right":
-        right, counted = _first_states(judged)
+        right, counted = first_states(judged)
     elif metric == "last check says yes":
         right = judged["check"] == "yes"
     else:
@@ -238,7 +238,7 @@ def of_samples(folders: list[Path], metric: str, name: str) -> pd.DataFrame:
     return metrics.share(sums["right"], sums["counted"]).to_frame(metric)
 
 
-def _first_states(judged: pd.DataFrame) -> tuple[pd.Series, pd.Series]:
+def first_states(judged: pd.DataFrame) -> tuple[pd.Series, pd.Series]:
     """Whether the first state of a text holds the problem's numbers, and whether it has a state at
     all."""
     first = judged["completion"].str.extract(STATE, expand=False)
@@ -310,7 +310,7 @@ def of_reward(
     rewards = rewards if "added" in metric or "earn more" in metric else rewards[:1]
     rows = {}
     for key, problem, texts, correct in _groups(folders, name):
-        wanted = _wanted(metric, correct)
+        wanted = compared_texts(metric, correct)
         if wanted.any():
             totals = [_totals(one, problem, texts) for one in rewards]
             rows[key] = (totals[0] - totals[1] if len(totals) > 1 else totals[0])[wanted]
@@ -359,7 +359,7 @@ def _totals(reward: tuple[str, str], problem: Problem, texts: tuple[str, ...]) -
     return np.array([score.total for score in scores])
 
 
-def _wanted(metric: str, correct: np.ndarray) -> np.ndarray:
+def compared_texts(metric: str, correct: np.ndarray) -> np.ndarray:
     """The completions of a group that a metric of `of_reward` is about."""
     if metric.endswith("failing groups"):
         return np.full(len(correct), not correct.any())

@@ -55,13 +55,15 @@ def main() -> None:
         rates = {label: PROMPTS * GROUP / min(times[1:]) for label, times in took.items()}
         ratio = rates["ours"] / rates["generate"]
         print(
-            f"  {name:28} ours {rates['ours']:6.1f}/s   generate {rates['generate']:6.1f}/s   {ratio:.2f} times"
+            f"  {name:28} ours {rates['ours']:6.1f}/s   generate {rates['generate']:6.1f}/s   "
+            f"{ratio:.2f} times"
         )
     before = history.then(history.SAMPLING, POLICY.resolve(), PROMPTS, GROUP, len(SEEDS))
     if before:
         times = ", ".join(f"{label} {rate / before:.2f}" for label, rate in rates.items())
         print(
-            f"the code of commit {history.COMMIT} draws {before:.1f}/s; times as fast as that: {times}"
+            f"the code of commit {history.COMMIT} draws {before:.1f}/s; times as fast as that: "
+            f"{times}"
         )
 
 

@@ -114,7 +114,8 @@ def measure(size: str, engine: str) -> pd.Series:
 def main(size: str = "full", target: str = "") -> None:
     if size in ("full", "gpu24") and not torch.cuda.is_available():
         sys.exit(
-            f"no GPU is here, and size {size} needs one; `make bench-gpu SIZE=cpu` tries the model on a CPU"
+            f"no GPU is here, and size {size} needs one; `make bench-gpu SIZE=cpu` tries the "
+            f"model on a CPU"
         )
     os.environ.setdefault("PYTORCH_ALLOC_CONF", "expandable_segments:True")  # as the runner does
     # vLLM's build for CPUs has no kernel for the heads of size tiny
@@ -124,7 +125,8 @@ def main(size: str = "full", target: str = "") -> None:
     print(table.to_string())
     if "vllm" not in engines:
         print(
-            "measured with our decode loop alone: vLLM is not installed, or this size is for machines without a GPU"
+            "measured with our decode loop alone: vLLM is not installed, or this size is for "
+            "machines without a GPU"
         )
     for name, peak in PEAK.items():
         if name in table.loc["device"].iloc[0]:

@@ -78,7 +78,8 @@ def main() -> None:
             lambda texts, p: [literal(text, p) for text in texts], few, len(few) * GROUP
         )
         print(
-            f"  {n} numbers: sparse {sparse:6.1f}   ast {ast:7.1f}   literal {slow:9.0f}   {slow / ast:6.0f} times ast"
+            f"  {n} numbers: sparse {sparse:6.1f}   ast {ast:7.1f}   literal {slow:9.0f}   "
+            f"{slow / ast:6.0f} times ast"
         )
 
 

@@ -78,7 +78,8 @@ def main() -> None:
 
     data = solvable_problems(3, 245_157) + solvable_problems(4, 245_157)
     print(
-        f"count_all {len(data):,} problems of 3 and 4 numbers: {seconds(solver.count_all, data):.1f} s"
+        f"count_all {len(data):,} problems of 3 and 4 numbers: "
+        f"{seconds(solver.count_all, data):.1f} s"
     )
 
     fours = solvable_problems(4, 2000)

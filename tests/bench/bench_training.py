@@ -153,7 +153,8 @@ def main():
     )
     if before:
         print(
-            f"the code of commit {history.COMMIT} takes {before:.2f}: {before / step.iloc[0]:.2f} times as long"
+            f"the code of commit {history.COMMIT} takes {before:.2f}: {before / step.iloc[0]:.2f} "
+            f"times as long"
         )
         print(f"TRL's takes {step.iloc[1] / before:.2f} times as long as that")
 

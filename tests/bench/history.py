@@ -23,7 +23,9 @@ from lib.problem import load
 from lib.rewards import get_reward
 from lib.training import RLOOSettings, train_rloo
 torch.set_num_threads(1)
-policy, steps, problems, group_size, max_tokens, micro_batch, learning_rate = sys.argv[1], *map(float, sys.argv[2:])
+policy = sys.argv[1]
+numbers = map(float, sys.argv[2:])
+steps, problems, group_size, max_tokens, micro_batch, learning_rate = numbers
 names = "steps prompts group_size max_tokens micro_batch save_every".split()
 counts = dict(zip(names, map(int, (steps, problems, group_size, max_tokens, micro_batch, steps))))
 settings = RLOOSettings(learning_rate=learning_rate, **counts)
@@ -47,7 +49,8 @@ prompts = [tokenizer(render_prompt(row["nums"], row["target"])).input_ids for ro
 sampling, took = Sampling(0.6, max_tokens=160, top_p=0.95, top_k=20), []
 for seed in range(seeds + 1):
     began = time.perf_counter()
-    generate(model, prompts, group, sampling, tokenizer.eos_token_id, torch.Generator().manual_seed(seed))
+    generator = torch.Generator().manual_seed(seed)
+    generate(model, prompts, group, sampling, tokenizer.eos_token_id, generator)
     took.append(time.perf_counter() - began)
 print(count * group / min(took[1:]))
 """

@@ -63,7 +63,9 @@ def test_the_sealed_set_is_apart_and_sampled_for_the_headline_alone(sets):
 
 
 def test_mixture_and_ranges(sets):
-    threes = {name: sum(len(p.nums) == 3 for p in rows) for name, rows in sets.items()}
+    threes = {}
+    for name, rows in sets.items():
+        threes[name] = sum(len(problem.nums) == 3 for problem in rows)
     assert threes["3to4/test_50"] == 24
     assert threes["3to4/validation_200"] == 100
     assert threes["3to4/validation"] == 500

@@ -216,7 +216,10 @@ def test_a_state_said_again_is_a_repetition():
 
 
 def test_a_line_knows_where_it_stands():
-    text = "so\n<think>\n state [2, 3, 7, 8] \n\ntry 8 - 2 = 6\r\n</think> no <think>backtrack\n<answer>1</answer>"
+    text = (
+        "so\n<think>\n state [2, 3, 7, 8] \n\ntry 8 - 2 = 6\r\n</think> no <think>backtrack\n"
+        "<answer>1</answer>"
+    )
     lines = [text[slice(*line.span)] for line in replay(text, PROBLEM).lines]
     assert lines == ["state [2, 3, 7, 8]", "try 8 - 2 = 6", "backtrack"]
 

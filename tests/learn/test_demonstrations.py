@@ -203,7 +203,10 @@ def test_hub_demonstrations_load_by_the_same_call_and_lose_evaluation_problems(
     tmp_path, monkeypatch
 ):
     """A local folder in the hub's place: columns and wording as the papers' data set has them."""
-    ask = "Using the numbers {}, create an equation that equals {}. Show your work in <think> </think> tags."
+    ask = (
+        "Using the numbers {}, create an equation that equals {}. Show your work in <think> "
+        "</think> tags."
+    )
     seen = load("3to4", "test_50")[0]
     rows = [
         {"query": ask.format("[ 44 19 35]", 500), "completion": "<think>no</think>"},
@@ -274,11 +277,17 @@ def test_every_row_of_every_trace_design_passes_both_verifiers(design, checked, 
         assert tokenizer.decode(ids) == text and len(ids) < 0.75 * len(text)
 
 
+def kinds_of(one):
+    """The kind of each line of a trace."""
+    *_, verified = one
+    return [line.kind for line in verified.lines]
+
+
 def test_the_designs_differ_as_table_6_says():
-    kinds = {name: [[line.kind for line in v.lines] for *_, v in traces(name)] for name in TRACES}
-    backtracking = {
-        name: np.mean(["backtrack" in row for row in rows]) for name, rows in kinds.items()
-    }
+    kinds = {name: list(map(kinds_of, traces(name))) for name in TRACES}
+    backtracking = {}
+    for name, rows in kinds.items():
+        backtracking[name] = np.mean(["backtrack" in row for row in rows])
     assert {name for name, share in backtracking.items() if share == 0} == {
         *("trace_proof", "trace_proof_augmented", "trace_proof_canonical")
     }
@@ -339,7 +348,10 @@ def test_provenance_holds_the_answer(design):
 
 def test_a_repair_stage_reads_a_trace_and_learns_the_answer_that_it_makes():
     repair_stage = of_notebook("12_sample_pairs", "repair_stage")
-    trace = "<think>\nstate [19, 35, 44]\ntry 44 + 19 = 63\nstate [35, 63]\ntry 63 + 35 = 98\nstate [98]\n</think>\n"
+    trace = (
+        "<think>\nstate [19, 35, 44]\ntry 44 + 19 = 63\nstate [35, 63]\ntry 63 + 35 = 98\n"
+        "state [98]\n</think>\n"
+    )
     missed = "<think>\nstate [19, 35, 44]\ntry 44 + 19 = 63\n</think>\n<answer>44 + 19</answer>"
     texts = [
         trace + "<answer>63 + 35</answer>",

@@ -81,6 +81,11 @@ def spelled(move) -> set[str]:
     return {render_action(move), render_action(swapped)}
 
 
+def chance_of_move(policy, state, move) -> float:
+    """pi(move | state), however the move is spelled."""
+    return sum(chance_of(*policy, state, text) for text in spelled(move))
+
+
 def plain_value(model, tokenizer, state) -> float:
     """V by recursion over all legal actions: nothing merged, nothing left out."""
     if state.terminal:
@@ -136,8 +141,8 @@ def test_problems_of_three_and_four_numbers_that_share_states(policy, problems):
     """A state that is reached after one step and after two is one state, and its moves count
     once."""
     tree = open_tree(problems)
-    keys = [{state.key for state in open_tree([problem]).states} for problem in problems]
-    assert len(tree.states) == len(set.union(*keys)) and len(set(tree.moves)) == len(tree.moves)
+    keys = {state.key for problem in problems for state in open_tree([problem]).states}
+    assert len(tree.states) == len(keys) and len(set(tree.moves)) == len(tree.moves)
     apart, at_once = (
         evaluate(*policy, problems, together=together) for together in (1, len(problems))
     )
@@ -148,10 +153,7 @@ def test_problems_of_three_and_four_numbers_that_share_states(policy, problems):
 def test_all_that_is_legal_leaves_what_is_lost(policy):
     state = initial(PROBLEMS[3])
     chances = probabilities(*policy, [(state, move) for move in legal_actions(state)])
-    by_hand = [
-        sum(chance_of(*policy, state, text) for text in spelled(move))
-        for move in legal_actions(state)
-    ]
+    by_hand = [chance_of_move(policy, state, move) for move in legal_actions(state)]
     assert (
         chances.detach().numpy() == pytest.approx(by_hand, rel=1e-4) and 0 < 1 - chances.sum() < 1
     )
@@ -181,7 +183,9 @@ def test_twenty_thousand_games(policy):
     """The frequency of games won, within four standard errors of the exact chance."""
     n = 20_000 // len(PROBLEMS)
     games = play(*policy, PROBLEMS, n, torch.Generator().manual_seed(0))
-    won = np.array([np.mean([game.won for game in some]) for some in games])
+    won = np.zeros(len(PROBLEMS))
+    for i, some in enumerate(games):
+        won[i] = np.mean([game.won for game in some])
     p = evaluate(*policy, PROBLEMS)["success"].to_numpy()
     assert (np.abs(won - p) < 4 * np.sqrt(p * (1 - p) / n)).all() and (won > 0).all()
 

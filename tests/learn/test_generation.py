@@ -283,9 +283,10 @@ def test_sample_gives_what_generate_draws_after_the_prompts_of_the_style(model):
 
 def test_a_completion_depends_on_its_seed_and_place_alone(model):
     """Not on how many are drawn at once, on what follows, or on who watches."""
-    draw = lambda rows, **options: sample(
-        model, TOKENIZER, rows, 4, Sampling(max_tokens=12), seed=0, **options
-    )  # noqa: E731
+
+    def draw(rows, **options):
+        return sample(model, TOKENIZER, rows, 4, Sampling(max_tokens=12), seed=0, **options)
+
     table = draw(PROBLEMS)
     for batch in (1, 4, 8):
         pd.testing.assert_frame_equal(draw(PROBLEMS, batch=batch), table, atol=0.011)
@@ -418,7 +419,7 @@ def samplers() -> dict[str, SimpleNamespace]:
 def test_vllm_is_told_which_log_probabilities_to_return_whichever_runner_it_has(runner):
     sampler = samplers()[runner]
     fields = set(vars(sampler))
-    generation._report(
+    generation.report_logprobs(
         SimpleNamespace(model_runner=SimpleNamespace(sampler=sampler)), "processed_logprobs"
     )
     assert sampler.logprobs_mode == "processed_logprobs" and set(vars(sampler)) == fields
@@ -427,7 +428,7 @@ def test_vllm_is_told_which_log_probabilities_to_return_whichever_runner_it_has(
 
 def test_a_sampler_of_another_form_is_refused():
     with pytest.raises(AttributeError, match="install the pinned version"):
-        generation._report(
+        generation.report_logprobs(
             SimpleNamespace(model_runner=SimpleNamespace(sampler=SimpleNamespace())), "raw_logprobs"
         )
 

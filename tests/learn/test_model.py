@@ -31,7 +31,8 @@ from lib.learn.model import (
 from tests.of_notebook import of_notebook
 
 FORMATS = {
-    "free text": "<think>\n44 + 19 = 63, 63 + 35 = 98, 98? yes\n</think>\n<answer>44 + 19 + 35</answer>",
+    "free text": "<think>\n44 + 19 = 63, 63 + 35 = 98, 98? yes\n</think>\n"
+    "<answer>44 + 19 + 35</answer>",
     "program": "<answer>\na = 44 + 19\nanswer = a + 35\n</answer>",
     "trace": "<think>\nstate [19, 35, 44]\ntry 44 - 19 = 25\nbacktrack\n</think>",
     "trace, uppercase": "<THINK>\n</THINK>\n<ANSWER> 44 + 19 + 35 = 98 </ANSWER>",

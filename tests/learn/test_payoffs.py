@@ -48,7 +48,7 @@ from lib.learn.payoffs import (
     step_payoffs,
 )
 from lib.rewards import get_reward
-from tests.learn.test_exact import PROBLEMS, chance_of, spelled, taught
+from tests.learn.test_exact import PROBLEMS, chance_of_move, taught
 
 TWO = [Problem((3, 5), 8), Problem((6, 2), 3), Problem((2, 2), 4), Problem((0, 4), 4)]
 FEW = [Problem((2, 2, 2), 6), Problem((1, 1, 2), 4)]  # with equal numbers there are few states
@@ -88,8 +88,8 @@ def test_games_of_two_numbers_by_hand(policy):
     problem = TWO[0]
     games = open_games([problem])
     chances = game_chances(*policy, games)[0].tolist()
-    legal = {move: sum(chance_of(*policy, initial(problem), text) for text in spelled(move))
-             for move in legal_actions(initial(problem))}  # fmt: skip
+    state = initial(problem)
+    legal = {move: chance_of_move(policy, state, move) for move in legal_actions(state)}
     by_hand = {(move,): chance for move, chance in legal.items()} | {(): 1 - sum(legal.values())}
     found = {end.history: chance for end, chance in zip(games.ends[0], chances, strict=False)}
     assert found == pytest.approx(by_hand, rel=1e-4, abs=1e-7) and len(found) == 7
@@ -118,7 +118,8 @@ def test_ends_are_all_there_is(policy):
     games = open_games([*TWO, *THREE])
     chances = game_chances(*policy, games)
     assert chances.sum(-1).tolist() == pytest.approx([1.0] * 6) and (chances > -1e-6).all()
-    places = torch.tensor([[e < len(ends) for e in range(chances.shape[1])] for ends in games.ends])
+    lengths = torch.tensor([len(ends) for ends in games.ends])
+    places = torch.arange(chances.shape[1]) < lengths[:, None]
     assert (chances[~places] == 0).all() and (chances[places] != 0).all()
     for i, ends in enumerate(games.ends):
         for end in ends:
@@ -306,12 +307,10 @@ def test_best_of_k_by_enumeration():
         plain = []
         for p, v in zip(chances.tolist(), pay.tolist(), strict=True):
             tuples = np.stack(np.meshgrid(*[range(4)] * k), -1).reshape(-1, k)
-            plain.append(
-                sum(
-                    math.prod(p[i] for i in some) * max(v[i] for i in some)
-                    for some in tuples.tolist()
-                )
-            )
+            total = 0.0
+            for some in tuples.tolist():
+                total += math.prod(p[i] for i in some) * max(v[i] for i in some)
+            plain.append(total)
         assert best_of(chances, pay, k).tolist() == pytest.approx(plain)
     assert torch.allclose(best_of(chances, pay, 1), (chances * pay).sum(-1))
 
@@ -324,10 +323,11 @@ def test_best_of_k_of_two_values_is_pass_at_k(policy):
         assert torch.allclose(
             best_of(chances, payoffs(games, "outcome"), k), of_success(p, objective)
         )
-    illegal = torch.stack([
-        sum((c for end, c in zip(ends, some, strict=False) if end.illegal), chances.new_zeros(()))
-        for ends, some in zip(games.ends, chances, strict=True)
-    ])  # fmt: skip
+    illegal = torch.zeros_like(p)
+    for i, ends in enumerate(games.ends):
+        for end, chance in zip(ends, chances[i], strict=False):
+            if end.illegal:
+                illegal[i] += chance
     by_hand = 0.9 * (1 - (1 - p) ** 4) + 0.1 * (1 - illegal**4)
     assert torch.allclose(best_of(chances, payoffs(games, "sparse"), 4), by_hand)
 
@@ -362,10 +362,7 @@ def test_entropy_by_the_chain_rule(policy):
     def plain(state) -> float:
         if state.terminal:
             return 0.0
-        legal = {
-            m: sum(chance_of(*policy, state, text) for text in spelled(m))
-            for m in legal_actions(state)
-        }
+        legal = {move: chance_of_move(policy, state, move) for move in legal_actions(state)}
         rest = 1 - sum(legal.values())
         here = -sum(c * math.log(c) for c in [*legal.values(), rest])
         return here + sum(c * plain(step(state, m)) for m, c in legal.items())

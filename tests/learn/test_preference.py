@@ -212,8 +212,9 @@ def test_no_pair_is_an_error(tmp_path):
 def test_hub_pairs_are_read_without_evaluation_problems(tmp_path, monkeypatch, capsys):
     """Without the hub's wording: they are asked in the style of their run, as SFT and RLOO are."""
     held_out = load_set("test_50")[0]
-    queries = [f"Using the numbers {list(nums)}, make an equation that equals {target}." for nums, target in
-               [([1, 2, 3], 6), (held_out["nums"], held_out["target"])]]  # fmt: skip
+    asked = [([1, 2, 3], 6), (held_out["nums"], held_out["target"])]
+    wording = "Using the numbers {}, make an equation that equals {}."
+    queries = [wording.format(list(nums), target) for nums, target in asked]
     rows = [{"query": query, "response_ws": RIGHT, "response_ls": WRONG} for query in queries]
     pd.DataFrame(rows).to_json(tmp_path / "train.jsonl", orient="records", lines=True)
     monkeypatch.setattr(lib.learn.preference, "HUB_PAIRS", str(tmp_path))

@@ -46,6 +46,14 @@ def known_policy(state) -> dict[str, float]:
     return FAULTY | {tag: 0.9 * w / sum(weights) for tag, w in zip(moves, weights, strict=True)}
 
 
+def draws_of(tags, n, generator) -> list[tuple[str, float, int]]:
+    """n draws from a distribution of tags: each with its log-probability and its tokens."""
+    names = list(tags)
+    chances = torch.tensor(list(tags.values()))
+    picks = torch.multinomial(chances, n, replacement=True, generator=generator)
+    return [(names[i], math.log(tags[names[i]]), 5) for i in picks]
+
+
 @pytest.fixture
 def policy(monkeypatch):
     """`search` draws from `known_policy`; each tag counts five tokens."""
@@ -54,10 +62,7 @@ def policy(monkeypatch):
         drawn = []
         for state in states:
             tags = known_policy(state)
-            picks = torch.multinomial(
-                torch.tensor(list(tags.values())), n, replacement=True, generator=generator
-            )
-            drawn.append([(tag, math.log(tags[tag]), 5) for tag in (list(tags)[i] for i in picks)])
+            drawn.append(draws_of(tags, n, generator))
         return drawn
 
     monkeypatch.setattr(lib.learn.search, "sample_tags", draw)
@@ -144,23 +149,22 @@ def test_lemma_32_where_no_good_prefix_is_lost(policy):
     chances = []
     level = {initial(problem)}
     for _ in range(2):
-        good = {
-            state: [m for m in legal_actions(state) if count_solutions([step(state, m)])[0]]
-            for state in level
-        }
-        chances.append(
-            min(sum(known_policy(s)[render_action(m)] for m in moves) for s, moves in good.items())
-        )
-        level = {step(state, move) for state, moves in good.items() for move in moves}
+        good_chances = []
+        following = set()
+        for state in level:
+            good = [m for m in legal_actions(state) if count_solutions([step(state, m)])[0]]
+            tags = known_policy(state)
+            good_chances.append(sum(tags[render_action(move)] for move in good))
+            following |= {step(state, move) for move in good}
+        chances.append(min(good_chances))
+        level = following
     bound = math.prod(1 - (1 - p) ** samples for p in chances)
     assert bound == pytest.approx(0.25, abs=0.01)
-    found = [
-        any(path.state.nums == (path.state.target,) for path in paths)
-        for paths, _ in run(
-            [problem] * trials, beams=1, samples=samples, rerank="binary", weight=100
-        )
-    ]
-    assert sum(found) / trials >= bound - 2 * (bound * (1 - bound) / trials) ** 0.5
+    found = 0
+    settings = {"beams": 1, "samples": samples, "rerank": "binary", "weight": 100}
+    for paths, _ in run([problem] * trials, **settings):
+        found += any(path.state.nums == (path.state.target,) for path in paths)
+    assert found / trials >= bound - 2 * (bound * (1 - bound) / trials) ** 0.5
 
 
 def test_lemma_32_fails_where_a_good_prefix_can_be_pruned(monkeypatch):
@@ -169,21 +173,14 @@ def test_lemma_32_fails_where_a_good_prefix_can_be_pruned(monkeypatch):
     tags = {"<pick>2, 3, +</pick>": 0.3, "<pick>2, 3, *</pick>": 0.7}
 
     def draw(model, tokenizer, states, n, sampling, generator):
-        picks = torch.multinomial(
-            torch.tensor([0.3, 0.7]), n * len(states), replacement=True, generator=generator
-        )
-        drawn = [(tag, math.log(tags[tag]), 5) for tag in (list(tags)[i] for i in picks)]
+        drawn = draws_of(tags, n * len(states), generator)
         return [drawn[i : i + n] for i in range(0, len(drawn), n)]
 
     monkeypatch.setattr(lib.learn.search, "sample_tags", draw)
-    rates = [
-        sum(
-            paths[0].state.nums == (5,)
-            for paths, _ in run([Problem((2, 3), 5)] * 2000, beams=1, samples=8, **value)
-        )
-        / 2000
-        for value in ({}, {"rerank": "binary"})
-    ]
+    rates = []
+    for value in ({}, {"rerank": "binary"}):
+        found = run([Problem((2, 3), 5)] * 2000, beams=1, samples=8, **value)
+        rates.append(sum(paths[0].state.nums == (5,) for paths, _ in found) / 2000)
     bound = 1 - (1 - 0.3) ** 8
     assert bound == pytest.approx(0.94, abs=0.01)
     assert rates[0] < 0.01  # .3 ** 8: only where all eight are good
@@ -390,15 +387,16 @@ def test_a_cascade_goes_on_with_what_is_not_won_and_counts_all_it_drew(policy):
     for beams, samples in ((1, 1), (1, 1), (1, 1), (3, 3), (4, 8)):
         asked = [problems[i] for i in left]
         settings = SearchSettings(beams=beams, samples=samples)
-        for i, (paths, tally) in zip(
-            left, search(None, None, asked, settings, generator), strict=True
-        ):
-            last[i], spent[i], tried[i] = paths, spent[i] + tally["tokens"], tried[i] + 1
-        left = [
-            i
-            for i in left
-            if problems[i].target not in [x for path in last[i] for x in path.state.nums]
-        ]
+        searched = search(None, None, asked, settings, generator)
+        lost = []
+        for i, (paths, tally) in zip(left, searched, strict=True):
+            last[i] = paths
+            spent[i] += tally["tokens"]
+            tried[i] += 1
+            reached = [number for path in paths for number in path.state.nums]
+            if problems[i].target not in reached:
+                lost.append(i)
+        left = lost
     assert [paths for paths, _ in found] == [last[i] for i in range(len(problems))]
     assert [tally["tokens"] for _, tally in found] == [spent[i] for i in range(len(problems))]
     # some are won early, some never

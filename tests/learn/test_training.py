@@ -67,11 +67,11 @@ def tiny_policy(seed=0):
 
 def odds(completions, problem):
     """A reward that a policy without any training can learn: the share of odd digits."""
-    counts = [sum(text.count(digit) for digit in "13579") for text in completions]
-    return [
-        Score(count / 12, {"odds": float(count), "long": float(len(text) > 12)})
-        for count, text in zip(counts, completions, strict=True)
-    ]
+    scores = []
+    for text in completions:
+        count = sum(text.count(digit) for digit in "13579")
+        scores.append(Score(count / 12, {"odds": float(count), "long": float(len(text) > 12)}))
+    return scores
 
 
 def quick(**changes):
@@ -191,7 +191,7 @@ def test_the_update_has_the_advantages_that_the_settings_name(tmp_path, name, pr
     trainer.is_correct = lambda text, problem: "1" in text
     gradient_of_update(trainer)
     rows = [
-        row for batch in trainer._micro_batches for row in zip(*map(batch.get, FIELDS), strict=True)
+        row for batch in trainer.micro_batches for row in zip(*map(batch.get, FIELDS), strict=True)
     ]
     rows = sorted(rows, key=lambda row: int(row[0]))
     texts = trainer.processing_class.batch_decode(
@@ -393,8 +393,9 @@ def test_micro_batches_add_up_to_the_update():
     whole, metrics = rloo_loss(
         *tensors, ref_logps=log_probs(ref, tokens), token_weights=weights, **options
     )
-    parts = [
-        rloo_loss(
+    parts = []
+    for rows in (slice(0, 1), slice(1, 5)):
+        part = rloo_loss(
             *(x[rows] for x in tensors),
             ref_logps=log_probs(ref, tokens)[rows],
             token_weights=weights[rows],
@@ -402,8 +403,7 @@ def test_micro_batches_add_up_to_the_update():
             tokens=int(mask.sum()),
             **options,
         )
-        for rows in (slice(0, 1), slice(1, 5))
-    ]
+        parts.append(part)
     assert sum(loss.item() for loss, _ in parts) == pytest.approx(whole.item())
     for name in ("entropy", "kl", "importance_mean"):
         assert sum(part[name] for _, part in parts) == pytest.approx(metrics[name])
@@ -417,15 +417,16 @@ def off_policy_generate(*arguments):
     log(1.5)."""
     out = generate(*arguments)
     noise = np.random.default_rng(0)
-    return out._replace(
-        logprobs=[[x + float(noise.normal(0, 0.2)) for x in row] for row in out.logprobs]
-    )
+    logprobs = []
+    for row in out.logprobs:
+        logprobs.append([x + float(noise.normal(0, 0.2)) for x in row])
+    return out._replace(logprobs=logprobs)
 
 
 def gradient_of_update(trainer):
     trainer.model.train().zero_grad()
-    trainer._rollouts(as_problems(PROBLEMS.select(range(trainer.settings.problems_per_step))))
-    trainer._differentiate(trainer.model)
+    trainer.take_rollouts(as_problems(PROBLEMS.select(range(trainer.settings.problems_per_step))))
+    trainer.differentiate(trainer.model)
     return gradient(trainer.model)
 
 
@@ -437,7 +438,7 @@ def test_gradient_is_that_of_trls_own_grpo(tmp_path, monkeypatch):
     clip, k = 1.5, 4
     ours = make_trainer(tmp_path / "ours", entropy_coef=0.0, kl_coef=0.0, importance_cap=clip)
     mine = gradient_of_update(ours)
-    assert ours._row["importance_max"] == clip
+    assert ours.row["importance_max"] == clip
 
     def rollouts(prompts, trainer):
         ids = [tokenizer(prompt).input_ids for prompt in prompts]
@@ -513,11 +514,11 @@ def test_on_policy_the_importance_weight_is_one_at_every_temperature(tmp_path):
     )
     for trainer in (usual, hot):
         gradient_of_update(trainer)
-        assert trainer._row["importance_mean"] == pytest.approx(1, abs=1e-5)
-        assert trainer._row["importance_max"] == pytest.approx(1, abs=1e-5)
-        assert trainer._row["importance_log"] == pytest.approx(0, abs=1e-5)
-        assert trainer._row["kl"] == pytest.approx(0, abs=1e-6)  # of a policy with itself
-    assert hot._row["entropy"] > usual._row["entropy"] + 1e-4
+        assert trainer.row["importance_mean"] == pytest.approx(1, abs=1e-5)
+        assert trainer.row["importance_max"] == pytest.approx(1, abs=1e-5)
+        assert trainer.row["importance_log"] == pytest.approx(0, abs=1e-5)
+        assert trainer.row["kl"] == pytest.approx(0, abs=1e-6)  # of a policy with itself
+    assert hot.row["entropy"] > usual.row["entropy"] + 1e-4
 
 
 def signs(completions, problem):
@@ -539,6 +540,10 @@ def differentiated_update(folder, reward=signs, seed=0, **changes):
     return gradient_of_update(trainer), trainer
 
 
+def rows_read(trainer):
+    return sum(len(batch["mask"]) for batch in trainer.micro_batches)
+
+
 def test_rollouts_without_advantage_need_no_policy_gradient(tmp_path):
     """Left out, the gradient is the full one within rounding, of a quarter of the rollouts fewer at
     the least."""
@@ -546,10 +551,8 @@ def test_rollouts_without_advantage_need_no_policy_gradient(tmp_path):
     whole, all_of_them = differentiated_update(tmp_path / "a", idle_share=1.0, **coefficients)
     part, trainer = differentiated_update(tmp_path / "b", idle_share=1e-9, **coefficients)
     assert relative(part, whole) < 2e-6
-    rows = [
-        sum(len(batch["mask"]) for batch in one._micro_batches) for one in (all_of_them, trainer)
-    ]
-    assert rows[0] == 32 and 1 < rows[1] <= 24
+    assert rows_read(all_of_them) == 32
+    assert 1 < rows_read(trainer) <= 24
 
 
 @pytest.mark.parametrize("shares", [{"idle_share": 0.3}, {"reference_share": 0.3}])
@@ -566,7 +569,7 @@ def test_shares_leave_entropy_and_kl_unbiased(tmp_path, shares):
     reads = np.zeros(16)
     for step in range(4000):
         trainer.state.global_step = step
-        rows, weights, ref_weights = trainer._differentiated(advantages)
+        rows, weights, ref_weights = trainer.with_gradient(advantages)
         assert {1, 2, 6} <= set(rows.tolist()) and weights.sum() == pytest.approx(16)
         assert weights[np.isin(rows, [1, 2, 6])].tolist() == [1, 1, 1]
         stands_for[rows] += weights / 4000
@@ -626,7 +629,7 @@ def test_shares_of_one_are_the_full_computation(tmp_path):
     """Of every rollout, read as one text with its prompt by policy and reference, and the loss
     written out."""
     mine, trainer = differentiated_update(tmp_path, idle_share=1.0, reference_share=1.0)
-    batches = trainer._micro_batches
+    batches = trainer.micro_batches
     assert sum(len(batch["mask"]) for batch in batches) == 16
     assert all(
         (batch[name] == 1).all() for batch in batches for name in ("row_weights", "ref_weights")
@@ -635,7 +638,7 @@ def test_shares_of_one_are_the_full_computation(tmp_path):
     tokens = sum(batch["mask"].sum() for batch in batches)
     for batch in batches:
         texts = [
-            trainer._prompts["ids"][i][trainer._prompts["attention"][i] == 1].tolist()
+            trainer.prompts["ids"][i][trainer.prompts["attention"][i] == 1].tolist()
             + ids[:1]
             + labels[: n - 1]
             for i, ids, labels, n in zip(
@@ -730,8 +733,8 @@ def test_token_ids_go_to_the_update_because_a_cut_text_does_not_lead_back_to_the
 
     trainer = make_trainer(tmp_path, policy=(model, tokenizer))
     gradient_of_update(trainer)
-    assert trainer._row["importance_mean"] == pytest.approx(1, abs=1e-5)
-    assert trainer._row["importance_log"] == pytest.approx(0, abs=1e-5)
+    assert trainer.row["importance_mean"] == pytest.approx(1, abs=1e-5)
+    assert trainer.row["importance_log"] == pytest.approx(0, abs=1e-5)
 
 
 def test_the_mask_holds_the_completion_and_its_end(tmp_path):
@@ -739,9 +742,9 @@ def test_the_mask_holds_the_completion_and_its_end(tmp_path):
     ids = [[4], [5], [5], [8, 9, 1]]
     logps = [[-0.4], [-0.5], [-0.5], [-0.1, -0.2, -0.3]]
     rollouts = Rollouts(ids, logps, logps, ["stop"] * 4)
-    trainer._lay_out([[2, 6], [2, 3, 7]], rollouts, torch.tensor([1.0, 0.0, 0.0, 2.0]))
+    trainer.lay_out([[2, 6], [2, 3, 7]], rollouts, torch.tensor([1.0, 0.0, 0.0, 2.0]))
     # of the first and the last, and one of the others in their place
-    (batch,) = trainer._micro_batches
+    (batch,) = trainer.micro_batches
     # of all four rollouts
     assert len(batch["labels"]) == 3 and (batch["samples"], batch["tokens"]) == (4, 6)
     at = [batch["labels"][:, 0].tolist().index(first) for first in (4, 8)]
@@ -781,7 +784,7 @@ def test_the_row_of_an_update_describes_all_of_its_rollouts(tmp_path):
     ]
     gradient_of_update(trainer)
     rows = [
-        row for batch in trainer._micro_batches for row in zip(*map(batch.get, FIELDS), strict=True)
+        row for batch in trainer.micro_batches for row in zip(*map(batch.get, FIELDS), strict=True)
     ]
     rows = sorted(rows, key=lambda row: int(row[0]))
     drawn = [labels[mask == 1] for _, labels, mask, _ in rows]
@@ -795,7 +798,7 @@ def test_the_row_of_an_update_describes_all_of_its_rollouts(tmp_path):
     }
     expected |= {"completion_length": np.mean([len(ids) for ids in drawn]), "truncated": 1 - ended}
     expected |= {"frac_zero_std": 0.5}
-    assert {name: trainer._row[name] for name in expected} == pytest.approx(expected)
+    assert {name: trainer.row[name] for name in expected} == pytest.approx(expected)
     [(signal, share)] = learned
     assert share == correct.mean(-1).tolist() and 0 < ended < 0.5 and 0 < correct.mean() < 1
     # the advantages of the third group are 1 and three times -1/3
@@ -807,14 +810,14 @@ def test_the_draws_of_an_update_depend_on_the_seed_and_the_step_alone(tmp_path):
     trainer = make_trainer(tmp_path, seed=3, prompt_style="words")
     tokenizer = build_tokenizer()
     trainer.state.global_step = 5
-    prompts, out = trainer._draw(as_problems(PROBLEMS.select(range(2))))
+    prompts, out = trainer.draw_rollouts(as_problems(PROBLEMS.select(range(2))))
     asked = [render_prompt([i + 1, i + 2, i + 3], 10 + i, "words") for i in range(2)]
     assert prompts == tokenizer(asked).input_ids
     draw = torch.Generator(trainer.model.device).manual_seed(3 * 1_000_003 + 5)
     assert out == generate(
         trainer.model, prompts, 4, Sampling(max_tokens=12), tokenizer.eos_token_id, draw
     )
-    rows, *_ = trainer._differentiated(np.zeros(16))
+    rows, *_ = trainer.with_gradient(np.zeros(16))
     assert rows.tolist() == sorted(np.random.default_rng([3, 5]).permutation(16)[:8])
 
 
@@ -835,7 +838,7 @@ def test_a_prompt_is_read_with_a_gradient_once_in_an_update(tmp_path, monkeypatc
         build_tokenizer()(render_prompt(row["nums"], row["target"])).input_ids
         for row in PROBLEMS.select(range(4))
     ]
-    completions = sum(int(batch["mask"].sum()) for batch in trainer._micro_batches)
+    completions = sum(int(batch["mask"].sum()) for batch in trainer.micro_batches)
     assert sum(read) == sum(len(ids) - 1 for ids in prompts) + completions
 
 
@@ -1201,7 +1204,7 @@ def test_what_is_not_finite_is_refused_before_it_is_saved(tmp_path):
 def test_without_a_kl_term_there_is_no_reference(tmp_path):
     trainer = make_trainer(tmp_path, kl_coef=0.0)
     gradient_of_update(trainer)
-    assert trainer.reference is None and "kl" not in trainer._row
+    assert trainer.reference is None and "kl" not in trainer.row
 
 
 def test_a_checkpoint_counts_only_when_whole(tmp_path):
@@ -1419,7 +1422,10 @@ def test_demonstrations_longer_than_the_context_are_left_out_and_counted(tmp_pat
         train_sft(
             (model, tokenizer), Dataset.from_list(rows), folder, options, Dataset.from_list(rows)
         )
-        lost = f"1 of 16 demonstrations are longer than the context of {context} tokens, and are left out"
+        lost = (
+            f"1 of 16 demonstrations are longer than the context of {context} tokens, and are "
+            f"left out"
+        )
         assert (capsys.readouterr().out.count(lost) == 2) == (kept == 15)
         assert len(pd.read_csv(folder / "metrics.csv")) == kept // 8
     model.config.max_position_embeddings = 4

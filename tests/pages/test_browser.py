@@ -30,13 +30,16 @@ pytestmark = pytest.mark.skipif(
 SFT, SPARSE = "sample/sft_free/0", "sample/rloo_sparse/0"
 LOOK = """
 const all = selector => [...document.querySelectorAll(selector)];
-const green = all('.ro-ok')[0], cards = all('.ro-card').map(card => card.getBoundingClientRect());
+const green = all('.ro-ok')[0];
+const cards = all('.ro-card').map(card => card.getBoundingClientRect());
 const seen = {
   texts: all('.ro-card pre').map(pre => pre.textContent),
   tags: [...new Set(all('.ro *').map(element => element.tagName.toLowerCase()))],
   hacked: window.hacked !== undefined,
   green: green ? getComputedStyle(green).backgroundColor : '',
-  lefts: cards.map(card => card.x), heights: cards.map(card => card.height), widths: cards.map(card => card.width),
+  lefts: cards.map(card => card.x),
+  heights: cards.map(card => card.height),
+  widths: cards.map(card => card.width),
   red: all('.ro-card').map(card => card.querySelectorAll('circle[fill="#f7c6c0"]').length),
 };
 document.body.innerHTML = '<xmp id="seen"></xmp>';

@@ -150,7 +150,7 @@ def test_what_trains_and_samples_opens_on_the_published_start():
             if folder.is_relative_to(REFERENCE):
                 assert (folder / "checkpoint").is_dir(), f"{path.stem}: {name}"
             if folder == REFERENCE / "cpu/sft/free/0" and "max_tokens" in defaults:
-                assert defaults["max_tokens"] == read_record(folder)["parameters"]["max_tokens"], (
+                assert defaults["max_tokens"] == read_record(folder).parameters["max_tokens"], (
                     path.stem
                 )
                 opened += 1

@@ -245,11 +245,7 @@ def test_the_readme_of_lib_lists_every_file():
         listed |= {package + name for name in names}
         package = names[0] if names[0].endswith("/") else package
     paths = [path.relative_to(ROOT / "lib").as_posix() for path in (ROOT / "lib").rglob("*.*")]
-    files = {
-        path
-        for path in paths
-        if path.endswith((".py", ".html", ".mplstyle")) and not path.startswith("runs/")
-    }
+    files = {path for path in paths if path.endswith((".py", ".html", ".mplstyle"))}
     files -= {path for path in files if path.endswith("__init__.py")}
     assert listed == files | {"game/", "learn/", "study/", "runs/"}
 

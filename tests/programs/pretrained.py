@@ -58,7 +58,8 @@ for cell in nbformat.read("notebooks/91_explore_rollouts.ipynb", 4).cells:
     if cell.cell_type == "code":
         exec(cell.source, names)
         if "parameters" in cell.metadata.get("tags", []):
-            names |= {"profile": "gpu8", "runs": ["sample/sft_free/0 (yours)", "sample/rloo_sparse/0 (yours)"]}
+            names["profile"] = "gpu8"
+            names["runs"] = ["sample/sft_free/0 (yours)", "sample/rloo_sparse/0 (yours)"]
 at = vars(names["at"])
 at["policy"].value = "rloo/sparse/0 (yours)"
 at["go"].click()

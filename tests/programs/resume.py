@@ -95,7 +95,8 @@ def main(kills: int, group: str, seed: int) -> None:
                 shutil.rmtree(killed)
         front_door(group, killed)
         print(
-            f"seed {seed}: {same_results(killed / 'smoke', quiet / 'smoke')} results are the same as without kills"
+            f"seed {seed}: {same_results(killed / 'smoke', quiet / 'smoke')} results are the same "
+            f"as without kills"
         )
 
 

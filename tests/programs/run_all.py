@@ -1,8 +1,8 @@
 """Run All, as a person does it: every notebook of a copy of the repository, from top to bottom,
 with its own parameters.
 
-`make test-notebooks`, or `python -m tests.programs.run_all 20 40` for some of them. It takes half an hour,
-so CI leaves it out."""
+`make test-notebooks`, or `python -m tests.programs.run_all 20 40` for some of them. It takes half
+an hour, so CI leaves it out."""
 
 import os
 import subprocess
@@ -47,7 +47,8 @@ def main(*numbers: str) -> int:
             )
             failed += done.returncode != 0
             print(
-                f"{path.stem:32} {clock(time.monotonic() - began):>8}  {'FAILED' if done.returncode else 'ok'}",
+                f"{path.stem:32} {clock(time.monotonic() - began):>8}  "
+                f"{'FAILED' if done.returncode else 'ok'}",
                 flush=True,
             )
             if done.returncode:

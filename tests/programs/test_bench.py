@@ -30,8 +30,8 @@ def test_a_comparison_that_fails_says_so_and_ends_nothing(capsys):
     assert history.then("import nothing_of_that_name") is None
     said = capsys.readouterr().out
     assert (
-        "fails here, nothing to compare with: ModuleNotFoundError: No module named 'nothing_of_that_name'"
-        in said
+        "fails here, nothing to compare with: ModuleNotFoundError: No module named "
+        "'nothing_of_that_name'" in said
     )
 
 

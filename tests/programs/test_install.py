@@ -197,7 +197,9 @@ STAND_IN = """#!/bin/sh
 # stands for Python and pip: writes down what it is asked for, and fails as it is told to
 echo "$*" >>asked.txt
 case "$*" in
-    *"-m venv"*) mkdir -p .venv/bin .venv/lib/python3.11/site-packages && cp "$0" .venv/bin/python ;;
+    *"-m venv"*)
+        mkdir -p .venv/bin .venv/lib/python3.11/site-packages
+        cp "$0" .venv/bin/python ;;
     *--index-url*) exit "${NO_BUILDS:-0}" ;;
     *"[test]") exit "${CUT_OFF:-0}" ;;
 esac

@@ -38,7 +38,8 @@ async def scored(task, reply):
     return one.reward, one.metrics
 
 options, replies = map(json.loads, sys.argv[1:])
-config = vf.taskset_config_type("countdown-rewards").model_validate({"id": "countdown-rewards"} | options)
+config_type = vf.taskset_config_type("countdown-rewards")
+config = config_type.model_validate({"id": "countdown-rewards"} | options)
 tasks = list(vf.load_taskset(config))
 found = [asyncio.run(scored(tasks[0], reply)) for reply in replies]
 heavy = sorted({"torch", "trl", "transformers", "datasets"} & set(sys.modules))

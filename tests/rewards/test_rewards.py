@@ -246,7 +246,10 @@ def own(tmp_path, monkeypatch):
 
 
 def registering(name: str, total: object) -> str:
-    return f"@register({name!r})\ndef made():\n    return lambda texts, problem: [Score({total}, {{}}) for _ in texts]\n"
+    return (
+        f"@register({name!r})\ndef made():\n"
+        f"    return lambda texts, problem: [Score({total}, {{}}) for _ in texts]\n"
+    )
 
 
 def earned(name: str, completions=("some text",)) -> list[float]:
@@ -381,7 +384,8 @@ def test_whatever_is_wrong_in_a_file_is_one_sentence(own, text, message):
 def test_a_score_that_is_none_names_reward_problem_and_completion(own, score, message):
     text = f"{{'bad': lambda: {score}, 'good': lambda: Score(1, {{'why': True}})}}[text]()"
     own(
-        f"@register('mine')\ndef made():\n    return lambda texts, problem: [{text} for text in texts]"
+        f"@register('mine')\ndef made():\n"
+        f"    return lambda texts, problem: [{text} for text in texts]"
     )
     assert earned("own.py:mine", ["good", "good"]) == [1, 1]
     with pytest.raises(ValueError, match=rf"reward 'mine' on \(44, 19, 35\) to 98, {message}"):
@@ -672,8 +676,11 @@ def totals(name, *completions):
     return [score.total for score in get_reward(name)(completions, GROUP_PROBLEM)]
 
 
-TEXTS = [traced(lines, text) for lines in (WORKS, DETOUR, MISSES, BROKEN, [], WORKS * 3, BROKEN * 60)
-         for text in ("(8 - 2) * (7 - 3)", "(8 - 2) * 4", "8 - 2", "none")]  # fmt: skip
+TEXTS = [
+    traced(lines, text)
+    for lines in (WORKS, DETOUR, MISSES, BROKEN, [], WORKS * 3, BROKEN * 60)
+    for text in ("(8 - 2) * (7 - 3)", "(8 - 2) * 4", "8 - 2", "none")
+]
 
 
 @pytest.mark.parametrize("name", TRACED)

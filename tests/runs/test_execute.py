@@ -181,7 +181,10 @@ def test_streams_are_merged_as_a_terminal_shows_them(checkout, warm_kernels, her
     """What the kernel sends in pieces is one text, and a progress line ends as its last state,
     however long it was."""
     pieces = ["x is", " 3\n", "step 1\rstep", " 2\r", "step 3\n", "end\n"]
-    code = f"import sys, time\nfor piece in {pieces}:\n    print(piece, end='', flush=True)\n    time.sleep(0.3)\n"
+    code = (
+        f"import sys, time\nfor piece in {pieces}:\n    print(piece, end='', flush=True)\n"
+        f"    time.sleep(0.3)\n"
+    )
     code += "print('!', file=sys.stderr)"
     long = "print('x' * 300_000, end='\\rdone\\n')\nprint('y' * 300_000)"
     path = checkout.root / "notebooks/base.ipynb"
@@ -194,11 +197,10 @@ def test_streams_are_merged_as_a_terminal_shows_them(checkout, warm_kernels, her
     here("t/base")
     assert not left.exists()
     cells = nbformat.read(folder / "notebook.ipynb", 4).cells
-    said = [
-        {out.name: out.text for out in cell.outputs}
-        for cell in cells
-        if cell.source in (code, long)
-    ]
+    said = []
+    for cell in cells:
+        if cell.source in (code, long):
+            said.append({out.name: out.text for out in cell.outputs})
     assert said == [
         {"stdout": "x is 3\nstep 3\nend\n", "stderr": "!\n"},
         {"stdout": "done\n" + "y" * 300_000 + "\n"},
@@ -220,19 +222,25 @@ def test_a_notebook_of_many_output_widgets_comes_to_its_end(checkout, warm_kerne
     )
     here("t/base")
     cells = nbformat.read(checkout.folder("t/base") / "notebook.ipynb", as_version=4).cells
-    said = [
-        [out.get("text") for out in cell.outputs] for cell in cells if "interact" in cell.source
-    ]
-    assert len(said) == 100 and all("x is 3\n" in texts for texts in said)
+    shown = [cell for cell in cells if "interact" in cell.source]
+    assert len(shown) == 100
+    for one in shown:
+        assert "x is 3\n" in [out.get("text") for out in one.outputs]
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="asks Linux what ends the kernel")
 def test_a_kernel_that_is_interrupted_at_its_end_is_not_heard(capfd):
     """Nor does it lose its other words, or its death with the runner."""
     manager, client = start_new_kernel(extra_arguments=DIE_WITH_PARENT + QUIET)
-    said = "log = get_ipython().kernel.log; log.error('KeyboardInterrupt caught in kernel.'); log.error('another')"
+    said = (
+        "log = get_ipython().kernel.log; log.error('KeyboardInterrupt caught in kernel.'); "
+        "log.error('another')"
+    )
     client.execute_interactive(said, timeout=60)
-    signal_of = "import ctypes; held = ctypes.c_int(); ctypes.CDLL(None).prctl(2, ctypes.byref(held)); print(held.value)"
+    signal_of = (
+        "import ctypes; held = ctypes.c_int(); ctypes.CDLL(None).prctl(2, "
+        "ctypes.byref(held)); print(held.value)"
+    )
     client.execute_interactive(signal_of, timeout=60)
     manager.shutdown_kernel()
     out, err = capfd.readouterr()
@@ -293,10 +301,8 @@ def test_a_failing_cell_is_named_and_the_run_goes_on_where_it_ended(checkout, wa
     with pytest.raises(RunError, match="the loss is gone"):
         here("t/base")
     assert "starts at step 2" in (checkout.folder("t/base") / "log.txt").read_text()
-    with pytest.raises(
-        RunError,
-        match=r"needs t/base/0, which is not finished .unfinished.: `.venv/bin/python -m lib.runs make",
-    ):
+    reason = "needs t/base/0, which is not finished .unfinished.: "
+    with pytest.raises(RunError, match=reason + "`.venv/bin/python -m lib.runs make"):
         here("t/train_0.1")
 
 

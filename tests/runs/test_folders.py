@@ -416,7 +416,10 @@ def test_results_that_nothing_explains_are_set_aside(tmp_path):
 def test_parameters_are_what_the_cell_with_output_and_seed_assigns():
     """In the names of a kernel that has run the whole notebook before, and was given some by
     papermill."""
-    first = "get_ipython().run_line_magic('load_ext', 'x')\noutput = 'x'\nseed = 0\nrate = 3 * 1e-4\nsets = {1}"
+    first = (
+        "get_ipython().run_line_magic('load_ext', 'x')\noutput = 'x'\nseed = 0\n"
+        "rate = 3 * 1e-4\nsets = {1}"
+    )
     cells = ["import math", first, "# Parameters\nrate = 0.5", "loss = run(3)", "n = 3"]
     names = {"output": "x", "seed": 0, "rate": 0.5, "sets": {1}, "loss": 3.0, "n": 3, "_": 3}
     found = {"output": "x", "seed": 0, "rate": 0.5, "sets": "{1}"}

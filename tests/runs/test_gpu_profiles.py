@@ -112,11 +112,10 @@ def test_every_prompt_is_in_words(everything):
 
 def test_what_a_paper_tabulates_is_sampled_on_fifty_problems(everything):
     sampled = [spec for spec in everything[1] if spec.notebook == "15_sample_rollouts"]
-    tabulated = [
-        spec
-        for spec in sampled
-        if not any(fnmatch(spec.run, f"sample/{name}") for name in NO_TABLE)
-    ]
+    tabulated = []
+    for spec in sampled:
+        if not any(fnmatch(spec.run, f"sample/{name}") for name in NO_TABLE):
+            tabulated.append(spec)
     assert len(tabulated) > 80
     assert not [spec.name for spec in tabulated if "test_50" not in spec.params["sets"]]
 
@@ -298,11 +297,10 @@ def test_the_commands_for_one_h100_are_half_a_page_and_say_what_they_promise():
     )
     runs = re.search(r"# (\d+) runs", section)
     assert runs and done.stdout.startswith(f"{runs[1]} runs")
-    asked = [
-        dict(word.split("=") for word in shlex.split(line)[2:])
-        for line in commands
-        if " study " in line
-    ]
+    studies = [line for line in commands if " study " in line]
+    asked = []
+    for line in studies:
+        asked.append(dict(word.split("=") for word in shlex.split(line)[2:]))
     assert len(asked) == 3 and all(one["PROFILE"] == "paper" for one in asked)
     wanted = {
         name for one in asked for name in this_project().plan("paper", *one["GROUP"].split()).specs

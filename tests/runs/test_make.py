@@ -91,8 +91,9 @@ def test_compare_refuses_what_does_not_exist_in_a_sentence(profile, method, said
 def test_what_is_published_can_be_restored_and_is_held_to_its_record(checkout):
     checkout.finish()
     spec = checkout.specs("cpu")["t/base/0"]
-    record = read_record(spec.folder)
-    write_json(spec.folder / "run.json", record | {"parameters": {"output": str(spec.folder)}})
+    path = spec.folder / "run.json"
+    record = json.loads(path.read_text())
+    write_json(path, record | {"parameters": {"output": str(spec.folder)}})
     checkout.ask("publish", "cpu", "t/base", "t/train_0.1")
     published = json.loads((spec.reference / "run.json").read_text())
     assert set(published["files"]) == {"metrics.csv", "checkpoint/step.txt"}, (
@@ -104,7 +105,7 @@ def test_what_is_published_can_be_restored_and_is_held_to_its_record(checkout):
     assert "t/base/0: done" in said and "t/train_0.1/0: results-only" in said
     assert re.search(r"t/(?!base|train_0.1)\S+/0: not published", said)
     assert "t/base/0: stays as it is here, done" in checkout.ask("restore", "cpu", "t/base")
-    assert read_record(spec.folder)["id"] == "made t/base/0" and spec.state == "done"
+    assert read_record(spec.folder).id == "made t/base/0" and spec.state == "done"
     assert not checkout.plan("cpu", "t/train_0.1").waiting
     (spec.folder / "checkpoint/step.txt").write_text("2\n")
     with pytest.raises(ValueError, match="step.txt is damaged"):
@@ -152,9 +153,10 @@ def test_published_verdicts_stay_beside_the_very_samples_that_they_judge(checkou
     shutil.rmtree(checkout.runs)
     checkout.ask("restore", "cpu", "t/base")
     assert not (spec.folder / "verdicts.parquet").exists(), "a run's folder holds what the run made"
-    write_json(spec.folder / "run.json", read_record(spec.folder) | {"id": "made anew"})
+    path = spec.folder / "run.json"
+    write_json(path, json.loads(path.read_text()) | {"id": "made anew"})
     checkout.ask("publish", "cpu", "t/base")
-    assert not verdicts.exists() and read_record(spec.reference)["id"] == "made anew"
+    assert not verdicts.exists() and read_record(spec.reference).id == "made anew"
 
 
 def test_what_is_not_finished_is_not_published(checkout):
@@ -311,7 +313,10 @@ def test_a_failing_run_is_named_and_what_rests_on_it_is_not_begun(checkout, warm
 def test_what_does_not_rest_on_a_run_that_failed_goes_on(checkout, warm_kernels):
     """The run that fails is over before the other's parent is, so that everything would end with
     it."""
-    waits = "for _ in range(3000):\n    if Path('goes_on').exists():\n        break\n    time.sleep(0.1)"
+    waits = (
+        "for _ in range(3000):\n    if Path('goes_on').exists():\n        break\n"
+        "    time.sleep(0.1)"
+    )
     write_notebook(
         checkout.root / "notebooks/base.ipynb",
         BASE,
@@ -608,7 +613,8 @@ def test_snakemake_reads_the_profile_of_every_machine(checkout, machine):
     assert ("--cores" in executor) == (plugin is None)
     if plugin and not find_spec(f"snakemake_executor_plugin_{plugin}"):
         pytest.skip(
-            f"the executor {plugin} is not installed (lib/runs/machines/{plugin}/config.yaml says how)"
+            f"the executor {plugin} is not installed (lib/runs/machines/{plugin}/config.yaml says "
+            f"how)"
         )
     options = [*executor, "--config", "profile=cpu", "runs=t/base/0,t/train_0.1/0", "--dry-run"]
     done = subprocess.run(

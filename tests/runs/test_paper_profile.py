@@ -578,11 +578,11 @@ def test_logits_are_never_there_for_a_whole_batch(tmp_path):
     )
     rows = load("3to4", "train").select(range(2))
     ours = RLOOTrainer(*qwen(), rows, rewards.sparse(), tmp_path, settings)
-    ours._rollouts(as_problems(rows))
-    (batch,) = ours._micro_batches
+    ours.take_rollouts(as_problems(rows))
+    (batch,) = ours.micro_batches
     assert batch["mask"].sum() > 800
     with Largest() as seen:
-        ours._differentiate(ours.model)
+        ours.differentiate(ours.model)
     weights = QWEN["vocab_size"] * SMALL["hidden_size"]
     assert weights <= seen.elements < batch["mask"].numel() * QWEN["vocab_size"] / 4
 

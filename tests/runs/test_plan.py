@@ -18,7 +18,7 @@ from lib.runs.declare import DeclarationError
 from lib.runs.hashes import code_tree, differences, inputs, with_new_names
 from lib.runs.hours import expected, show_plan, time_left, took
 from lib.runs.parameters import check
-from lib.runs.plan import Plan, Project, other_places, read_record
+from lib.runs.plan import Plan, Project, Record, other_places, read_record
 from tests.conftest import this_project
 from tests.scratch import BASE, STUDY, TRAIN_CODE, Checkout, set_in, write_notebook
 
@@ -415,11 +415,9 @@ def test_a_kind_gives_the_notebook_and_the_needs_of_its_runs(checkout):
     assert specs["two/pairs/0"].declaration.needs == {"init": "t/base/0", "pairs": "t/train_0.1/0"}
     swapped = specs["two/swapped/0"]
     assert swapped.parents.keys() == specs["two/pairs/0"].parents.keys()
-    made = {"parameters": {"init": "data/runs/cpu/t/base/0", "pairs": "/disk/cpu/t/train_0.1/0"}}
-    assert not list(other_places(made, specs["two/pairs/0"]))
-    assert list(other_places(made, swapped)) == ["init", "pairs"], (
-        "the same parents in other places"
-    )
+    made = {"init": "data/runs/cpu/t/base/0", "pairs": "/disk/cpu/t/train_0.1/0"}
+    assert not other_places(made, specs["two/pairs/0"])
+    assert other_places(made, swapped) == ["init", "pairs"], "the same parents in other places"
     for name, init in {
         "init": "data/models/base-1m",
         "data_models_base-1m": "data/models/base-1m",
@@ -659,8 +657,8 @@ def test_every_published_run_was_made_from_the_published_runs_that_it_names():
         specs = project.specs(profile)
         for name, spec in specs.items():
             if spec.published and not spec.study:
-                for parent, made in read_record(spec.reference)["parents"].items():
-                    assert read_record(specs[parent].reference)["id"] == made, (
+                for parent, made in read_record(spec.reference).parents.items():
+                    assert read_record(specs[parent].reference).id == made, (
                         f"{name} was made from another {parent}"
                     )
                     asked += 1
@@ -984,7 +982,7 @@ RECORD |= {"files": {}, "artifacts": []}
 )
 def test_a_record_of_other_types_is_answered_in_a_sentence(tmp_path, wrong):
     (tmp_path / "run.json").write_text(json.dumps(RECORD))
-    assert read_record(tmp_path)["id"] == "first"
+    assert read_record(tmp_path).id == "first"
     (tmp_path / "run.json").write_text(json.dumps(RECORD | wrong))
     with pytest.raises(ValueError, match=r"run.json is damaged \("):
         read_record(tmp_path)
@@ -1094,9 +1092,11 @@ def test_time_is_planned_by_the_runs_own_record_or_by_the_one_that_is_most_alike
 
 
 def test_time_is_planned_by_computing_and_not_by_waiting():
-    record = {"elapsed": 100.0, "core_seconds": 40.0, "threads": 2}
-    assert took(record) == 20 and took({"elapsed": 100.0}) == 100
-    assert took(record | {"gpu": "H100"}) == 100, "there the cores wait"
+    record = RECORD | {"elapsed": 100.0}
+    assert took(Record(**record)) == 100
+    record |= {"core_seconds": 40.0, "threads": 2}
+    assert took(Record(**record)) == 20
+    assert took(Record(**record, gpu="H100")) == 100, "there the cores wait"
 
 
 def test_the_plan_says_what_is_known_and_how_many_runs_other_code_made(checkout, capsys):
@@ -1131,9 +1131,9 @@ def test_published_runs_are_asked_for_what_they_were_asked_for():
     for name, spec in this_project().specs("cpu").items():
         if spec.published and not spec.study:
             record = read_record(spec.reference)
-            others = differences(record, spec.asked, spec.defaults)
+            others = differences(record.asked, spec.asked, spec.defaults)
             asked_otherwise[name] = [other for other in others if other in spec.params]
-            renamed |= {"pass_k", "focal_gamma"} & record["parameters"].keys()
+            renamed |= {"pass_k", "focal_gamma"} & record.parameters.keys()
     assert len(asked_otherwise) > 600 and renamed == {"pass_k", "focal_gamma"}
     assert not any(asked_otherwise.values())
 

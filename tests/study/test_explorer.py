@@ -27,13 +27,17 @@ from lib.study import explorer, judging
 
 PROBLEM = Problem((44, 19, 35), 98)
 ANSWER = "<answer>44 + 19 + 35</answer>"
-RIGHT = f"<think>\n44 - 19 = 25, 25 + 35 = 60, 60? no\n44 + 19 = 63, 63 + 35 = 98, 98? yes\n</think>\n{ANSWER}"
+RIGHT = (
+    f"<think>\n44 - 19 = 25, 25 + 35 = 60, 60? no\n44 + 19 = 63, 63 + 35 = 98, 98? yes\n"
+    f"</think>\n{ANSWER}"
+)
 HOSTILE = [
     "<script>window.hacked = 1</script>",
     "<img src=x onerror='window.hacked = 1'>",
     "</pre></div></td><svg onload=window.hacked=1>",
     '"><iframe srcdoc="&lt;script&gt;parent.hacked = 1&lt;/script&gt;"></iframe>',
-    "<think>44 + 19 = 63</span><script>window.hacked = 1</script></think><answer>44 + 19 + 35</answer>",
+    "<think>44 + 19 = 63</span><script>window.hacked = 1</script></think><answer>44 + 19 + "
+    "35</answer>",
     "<answer><style>*{display:none}</style></answer>",
     "&lt;script&gt; &#60;b&#62;",
     "<think>" + "1 + 1 = 2, " * 20_000 + "</think>",
@@ -153,7 +157,10 @@ def test_steps_stand_on_the_colour_of_their_verdict():
         ("1 + 2 + 3 = 6", "ro-form"),
         ("44 + 19=63", "ro-ok ro-again"),
     ]
-    trace = "<think>\nstate [19, 35, 44]\ntry 44 + 19 = 64\ntry 9 + 9 = 18\nhm\ntry 44 + 19 = 63\n</think>"
+    trace = (
+        "<think>\nstate [19, 35, 44]\ntry 44 + 19 = 64\ntry 9 + 9 = 18\nhm\ntry 44 + 19 = 63\n"
+        "</think>"
+    )
     wanted = ["ro-ok", "ro-wrong", "ro-pool", "ro-form", "ro-ok"]
     assert looks(trace, "trace") == list(zip(trace.split("\n")[1:-1], wanted, strict=True))
     assert looks(f"well\nyes {trace}", "trace") == looks(trace, "trace")

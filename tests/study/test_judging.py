@@ -200,24 +200,24 @@ def test_published_verdicts_count_for_the_code_and_the_content_that_they_name(
         file = folder / judging.VERDICTS
         pq.write_table(table, file)
         named.write_text(f"{code}\n{sha256(file)}  {file.relative_to(tmp_path)}\n")
-        judging._trusted.cache_clear()
+        judging.trusted.cache_clear()
         found = judging.samples(folder)
         assert found["status"].tolist() == said
         assert found["correct"].dtype.kind == "b"
     named.write_text(f"{judging.code()}\n{'0' * 64}  {file.relative_to(tmp_path)}\n")
-    judging._trusted.cache_clear()
+    judging.trusted.cache_clear()
     with pytest.raises(
         ValueError,
         match=r"verdicts.parquet is damaged .its content is not the one that judged_by.txt",
     ):
         judging.samples(folder)
     named.write_text(f"{judging.code()}\n")  # a file that is not listed is not used
-    judging._trusted.cache_clear()
+    judging.trusted.cache_clear()
     assert judging.samples(folder)["status"].tolist() == ours
     # of which none is published
     other_look = judging.samples(folder, looks=("expression",))["expression"].tolist()
     assert other_look == ["19 + 44 + 35", ""]
-    judging._trusted.cache_clear()
+    judging.trusted.cache_clear()
 
 
 def test_the_code_that_judges_is_known_by_what_it_does():
@@ -421,7 +421,10 @@ def test_judge_takes_an_empty_table():
 
 
 def test_judge_steps_by_hand():
-    c5 = "<think>\n81 - 8 = 73\n73 - 3 = 70\n105 - 7 = 108 (too far)\n81 / 3 = 27\n81 / 3 = 27\n</think>"
+    c5 = (
+        "<think>\n81 - 8 = 73\n73 - 3 = 70\n105 - 7 = 108 (too far)\n81 / 3 = 27\n81 / 3 = 27\n"
+        "</think>"
+    )
     texts = [c5, "<think>8 + 3 = 11, 3 + 8 = 12, 81 - 8 =? 73</think>", "nothing"]
     table = pd.DataFrame(
         {"nums": [[81, 8, 3]] * 3, "target": 35, "completion": texts}, index=[4, 2, 9]

@@ -377,10 +377,8 @@ def test_crossovers_by_their_draws():
     chances = {("sft/a", seed): np.full((40, 60), 0.5) for seed in (0, 1)}
     gaps = 0.02 * (ks - 30) + rng.normal(0, 1, (40, 1))
     chances |= {("rloo/b", seed): 0.5 + gaps + shift for seed, shift in ((0, 0.3), (1, -0.3))}
-    parts = {
-        key: pd.DataFrame(table, problems, [f"pass@{k}" for k in ks])
-        for key, table in chances.items()
-    }
+    columns = [f"pass@{k}" for k in ks]
+    parts = {key: pd.DataFrame(table, problems, columns) for key, table in chances.items()}
     scores = pd.concat(parts, names=metrics.KEYS[:2])
     found = metrics.crossovers(scores.assign(tokens=9), [("rloo/b", "sft/a"), ("rloo/c", "sft/a")])
     assert found[["set", "method", "baseline"]].values.tolist() == [["s", "rloo/b", "sft/a"]]
@@ -414,11 +412,11 @@ def test_a_table_of_text_by_hand():
 
 @given(st.lists(st.tuples(st.integers(0, 4), st.integers(0, 4)), min_size=1, max_size=8))
 def test_the_front_is_what_nothing_dominates(points):
+    def beats(other, one):
+        return other != one and all(b >= a for a, b in zip(one, other, strict=True))
+
     def beaten(one):
-        return any(
-            all(b >= a for a, b in zip(one, other, strict=True)) and other != one
-            for other in points
-        )
+        return any(beats(other, one) for other in points)
 
     assert metrics.on_front(np.array(points)).tolist() == [not beaten(one) for one in points]
 
@@ -448,6 +446,7 @@ def test_equal_means_are_equal_in_whatever_order_they_were_added_up():
     assert metrics.front(table, ["pass@1", "pass@16"], draws=1)["on front"].all()
 
 
+# `trace`, Listing 2: every line is true, and the answer uses what the trace made
 LISTING = """<think>
 state [8, 27, 47, 79]
 try 79 + 47 = 126
@@ -457,7 +456,7 @@ state [8, 99]
 try 99 - 8 = 91
 state [91]
 </think>
-<answer>((126 - 27) - 8)</answer>"""  # `trace`, Listing 2: every line is true, and the answer uses what the trace made
+<answer>((126 - 27) - 8)</answer>"""
 RIGHT = LISTING.replace("((126 - 27) - 8)", "79 + 47 - 27 - 8")
 GUESSED = "<think>\nstate [8, 27, 47, 79]\n</think>\n<answer>79 + 47 - 27 - 8</answer>"
 LOOPED = """<think>

@@ -8,7 +8,10 @@ import pytest
 from lib.files import PAPER
 from lib.study import history, posed, systems
 
-REMEDY = "commit data/paper/claims.csv, then `python -m lib.runs posed` writes data/paper/posed.csv again"
+REMEDY = (
+    "commit data/paper/claims.csv, then `python -m lib.runs posed` writes "
+    "data/paper/posed.csv again"
+)
 
 
 @cache

@@ -80,10 +80,10 @@ def tally(name):
 
 def solved_at(name, k):
     """(runs, problems) of pass@k on heldout_1000."""
-    chances = [
-        [1 - math.comb(m - h, k) / math.comb(m, k) for m, h in zip(n, c, strict=True)]
-        for n, c in tally(name)
-    ]
+    chances = []
+    for n, c in tally(name):
+        of_run = [1 - math.comb(m - h, k) / math.comb(m, k) for m, h in zip(n, c, strict=True)]
+        chances.append(of_run)
     return np.array(chances)
 
 
@@ -217,7 +217,8 @@ def test_accuracy_coverage_and_own_starts():
     names = {"sft/free": "sft_free", "sft/program": "sft_program"}
     names |= {"rloo/program": "rloo_program", "rloo/sparse_k16": "rloo_sparse_k16"}
     found = evaluated("program", ["program-1", "program-4b", "program-16"], names.values())
-    one, sixteen = ({method: solved_at(name, k) for method, name in names.items()} for k in (1, 16))
+    one = {method: solved_at(name, 1) for method, name in names.items()}
+    sixteen = {method: solved_at(name, 16) for method, name in names.items()}
     rl = {"rloo/sparse_k16": 1, "sft/free": -1}
     programs = {"rloo/program": 1, "sft/program": -1}
     both = programs | {method: -weight for method, weight in rl.items()}
@@ -329,9 +330,9 @@ def passed(method, metric):
     ks = (k,) if metric.startswith("pass@") else tuple(range(1, k + 1))
     if runs is None or min(n.min() for n, *_ in runs) < k:
         return None
-    table = [
-        [chance(m, h, ks) for m, h in zip(n.tolist(), c.tolist(), strict=True)] for n, c, _ in runs
-    ]
+    table = []
+    for n, c, _ in runs:
+        table.append([chance(m, h, ks) for m, h in zip(n.tolist(), c.tolist(), strict=True)])
     return np.array(table), [label for *_, label in runs]
 
 
@@ -368,7 +369,8 @@ def compared(claim):
         }
         if not all(known.values()):
             return None
-        tables, labels = ({method: both[i] for method, both in known.items()} for i in (0, 1))
+        tables = {method: table for method, (table, _) in known.items()}
+        labels = {method: label for method, (_, label) in known.items()}
         weights = {method: weights[method] for method in known}
         estimate, *ends = (
             interval(weights, tables, labels, lent_to(weights, claim.metric)) - claim.bound

@@ -117,7 +117,7 @@ def test_a_loan_is_refused_to_runs_that_spread_wider(monkeypatch):
     ],
 )
 def test_who_borrows(method, metric, borrows):
-    assert (intervals._loan(method, metric) is not None) == borrows
+    assert (intervals.loan_of(method, metric) is not None) == borrows
 
 
 def test_few_runs_borrow_and_say_so(monkeypatch):
@@ -202,6 +202,6 @@ def test_identical_methods_of_five_and_of_three_runs_seldom_differ():
             table = rng.normal(0, spread, (runs, 1)) + rng.normal(0, 0.1, (runs, 200))
             sides.append(intervals.Side(weight, range(runs), table))
         mean, of_problems, *own = intervals.parts(sides)
-        _, found = intervals._with_loans(sides, [(1e-4, 2.5)] * 2, *own, 2.0)
+        _, found = intervals.with_loans(sides, [(1e-4, 2.5)] * 2, *own, 2.0)
         missed.append(abs(mean) > intervals.half_width(of_problems, 200, *found))
     assert 0.01 <= np.mean(missed) <= 0.06, np.mean(missed)

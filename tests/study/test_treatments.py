@@ -18,11 +18,15 @@ REPORTS = ["all", "ast", "program", "dense", "trace", "agent"]
 FIRST = "ca0f19bd"
 
 
+def matches(name, patterns):
+    return any(fnmatch(name, pattern) for pattern in patterns)
+
+
 def test_every_method_of_the_reports_has_a_row():
     methods = pd.read_csv(DATA / "methods.csv")
     rows = treatments.planned()["method"]
     listed = methods.loc[methods["study"].isin(REPORTS), "method"]
-    missing = [name for name in listed if not any(fnmatch(name, row) for row in rows)]
+    missing = [name for name in listed if not matches(name, rows)]
     assert not missing, f"data/paper/treatments.csv: what is {missing} meant to change?"
 
 
@@ -116,7 +120,7 @@ def test_the_first_state_is_the_first_in_the_text():
         "no",
     ]
     judged = pd.DataFrame({"completion": texts, "nums": [[14, 3, 14]] * 3})
-    right, counted = treatments._first_states(judged)
+    right, counted = treatments.first_states(judged)
     assert right.tolist() == [True, False, False] and counted.tolist() == [True, True, False]
 
 
@@ -125,22 +129,30 @@ def test_what_a_reward_adds_is_compared_within_groups():
     other."""
     correct = np.array([False, False, True, True])
     none = np.zeros(4, bool)
-    assert treatments._wanted("added spread of failing groups", none).all()
-    assert not treatments._wanted("added spread of failing groups", correct).any()
-    assert treatments._wanted("added spread of wrong texts in mixed groups", correct).tolist() == [
+    assert treatments.compared_texts("added spread of failing groups", none).all()
+    assert not treatments.compared_texts("added spread of failing groups", correct).any()
+    assert treatments.compared_texts(
+        "added spread of wrong texts in mixed groups", correct
+    ).tolist() == [
         True,
         True,
         False,
         False,
     ]
-    assert not treatments._wanted("added spread of wrong texts in mixed groups", none).any()
-    assert treatments._wanted("added spread of correct texts", correct).tolist() == correct.tolist()
+    assert not treatments.compared_texts("added spread of wrong texts in mixed groups", none).any()
+    assert (
+        treatments.compared_texts("added spread of correct texts", correct).tolist()
+        == correct.tolist()
+    )
     # one alone
-    assert not treatments._wanted(
+    assert not treatments.compared_texts(
         "added spread of correct texts", correct & (np.arange(4) < 3)
     ).any()
     assert (
-        treatments._wanted("correct texts that earn more", correct & (np.arange(4) < 3)).sum() == 1
+        treatments.compared_texts(
+            "correct texts that earn more", correct & (np.arange(4) < 3)
+        ).sum()
+        == 1
     )
 
 

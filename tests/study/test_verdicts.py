@@ -24,7 +24,10 @@ def test_each_published_file_of_verdicts_is_the_one_that_was_written():
     """A flipped bit in one of them would change published numbers. `judging` compares each file
     that it reads."""
     lines = judging.JUDGED_BY.read_text().splitlines()[1:]
-    named = {name: written for written, name in (line.split("  ") for line in lines)}
+    named = {}
+    for line in lines:
+        written, name = line.split("  ")
+        named[name] = written
     found = {
         path.relative_to(REFERENCE).as_posix(): sha256(path)
         for path in REFERENCE.glob(f"*/*/*/*/{judging.VERDICTS}")
