@@ -723,6 +723,21 @@ def test_every_method_is_trained_on_as_many_completions():
         assert budget == pytest.approx(share * budgets["rloo/sparse/0"], rel=0.004), name
 
 
+def test_completions_for_pairs_are_sampled_where_a_run_trains_on_them():
+    """With the hub's pairs nothing is sampled; profile paper would spend more than an hour of a GPU
+    on completions that no run reads."""
+    project = this_project()
+    for profile in project.declarations.profiles:
+        specs = project.specs(profile)
+        trainings = [spec for spec in specs.values() if not spec.study]
+        read = {parent for spec in trainings for parent in spec.parents}
+        sampled = {name for name in specs if name.startswith("pairs/")}
+        assert sampled <= read, f"{profile}: no run reads {sorted(sampled - read)}"
+        for spec in trainings:
+            if spec.params.get("source") == "hub" and spec.notebook == "13_train_preference":
+                assert [*spec.declaration.needs] == ["init"], f"{profile}: {spec.name}"
+
+
 # -- what makes a run another one
 # ------------------------------------------------------------------------
 
