@@ -1153,6 +1153,18 @@ def test_published_runs_are_asked_for_what_they_were_asked_for():
     assert not any(asked_otherwise.values())
 
 
+def test_a_run_from_before_a_parameter_is_asked_for_what_was_done_then():
+    """The first policies of the game were trained when no demonstration gave up. A copy restored in
+    those days lacks the parameter, and its default is another today."""
+    for spec in this_project().specs("cpu").values():
+        if spec.name.startswith("sft/pick/"):
+            record = json.loads((spec.reference / "run.json").read_text())
+            assert record["parameters"].pop("give_up") == spec.params["give_up"] == 0.0
+            assert not differences(record, spec.asked, spec.defaults)
+            given = spec.asked | {"parameters": spec.params | {"give_up": 0.3}}
+            assert differences(record, given, spec.defaults) == ["give_up"]
+
+
 def test_earlier_parameters_are_read_by_todays_names():
     plain = {"advantage": "leave_one_out", "pass_k": 1, "focal_gamma": 1.0, "seed": 0}
     assert with_new_names(plain) == {
