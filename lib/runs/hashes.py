@@ -89,6 +89,10 @@ RENAMED: dict[str, tuple[tuple[str, ...], Callable[[Mapping[str, Any]], Any]]] =
 }
 
 
+# What a notebook did before it had a parameter, where today's default is something else
+BEFORE: dict[str, dict[str, Any]] = {"10_train_sft": {"give_up": 0.0}}
+
+
 def with_new_names(parameters: Mapping[str, Any]) -> dict[str, Any]:
     """Recorded parameters by today's names."""
     named = dict(parameters)
@@ -105,11 +109,12 @@ def differences(then: Mapping, now: Mapping, defaults: dict[str, Any]) -> list[s
     `parameters` and, if they were recorded, `inputs`.
 
     A parameter that `then` lacks did not exist in its notebook: what was done then is today's
-    default. One that the notebook no longer has does not count. Neither does code: it says what
-    made a run and not what was asked."""
+    default, or what BEFORE says. One that the notebook no longer has does not count. Neither does
+    code: it says what made a run and not what was asked."""
     if then["notebook"] != now["notebook"]:
         return ["notebook"]
-    given = defaults | with_new_names(then["parameters"])
+    before = BEFORE.get(now["notebook"], {})
+    given = defaults | before | with_new_names(then["parameters"])
     hashes = then.get("inputs", {})
     names = [
         name

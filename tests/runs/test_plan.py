@@ -723,6 +723,21 @@ def test_every_method_is_trained_on_as_many_completions():
         assert budget == pytest.approx(share * budgets["rloo/sparse/0"], rel=0.004), name
 
 
+def test_completions_for_pairs_are_sampled_where_a_run_trains_on_them():
+    """With the hub's pairs nothing is sampled; profile paper would spend more than an hour of a GPU
+    on completions that no run reads."""
+    project = this_project()
+    for profile in project.declarations.profiles:
+        specs = project.specs(profile)
+        trainings = [spec for spec in specs.values() if not spec.study]
+        read = {parent for spec in trainings for parent in spec.parents}
+        sampled = {name for name in specs if name.startswith("pairs/")}
+        assert sampled <= read, f"{profile}: no run reads {sorted(sampled - read)}"
+        for spec in trainings:
+            if spec.params.get("source") == "hub" and spec.notebook == "13_train_preference":
+                assert [*spec.declaration.needs] == ["init"], f"{profile}: {spec.name}"
+
+
 # -- what makes a run another one
 # ------------------------------------------------------------------------
 
@@ -1136,6 +1151,18 @@ def test_published_runs_are_asked_for_what_they_were_asked_for():
             renamed |= {"pass_k", "focal_gamma"} & record.parameters.keys()
     assert len(asked_otherwise) > 600 and renamed == {"pass_k", "focal_gamma"}
     assert not any(asked_otherwise.values())
+
+
+def test_a_run_from_before_a_parameter_is_asked_for_what_was_done_then():
+    """The first policies of the game were trained when no demonstration gave up. A copy restored in
+    those days lacks the parameter, and its default is another today."""
+    for spec in this_project().specs("cpu").values():
+        if spec.name.startswith("sft/pick/"):
+            record = json.loads((spec.reference / "run.json").read_text())
+            assert record["parameters"].pop("give_up") == spec.params["give_up"] == 0.0
+            assert not differences(record, spec.asked, spec.defaults)
+            given = spec.asked | {"parameters": spec.params | {"give_up": 0.3}}
+            assert differences(record, given, spec.defaults) == ["give_up"]
 
 
 def test_earlier_parameters_are_read_by_todays_names():
