@@ -172,4 +172,4 @@ endif
 	@echo "Step 3/3: everything else, some 150 packages of 300 MB in all: two to five minutes without a word"
 	@PYTHONWARNINGS=ignore $(PIP) -c requirements.txt -e '.[test]'
 	@touch $(READY)
-	@$(BIN)/python -c 'from importlib.metadata import version; print("Installed, with PyTorch", version("torch"))' 
+	@$(BIN)/python -c 'import torch; cuda = torch.version.cuda; print("Installed, with PyTorch", torch.__version__, f"for CUDA {cuda}" if cuda else "without CUDA")'

@@ -4,6 +4,7 @@ they name exists.
 `python -m lib.runs documents` writes these numbers into README.md and notebooks/README.md.
 """
 
+import ast
 import json
 import re
 import subprocess
@@ -295,3 +296,31 @@ def test_a_sentence_whose_answer_has_changed_is_named(monkeypatch):
         documents.DocumentError, match=r"write the sentence on the best of four anew: .*coverage-17"
     ):
         documents.findings("")
+
+
+# on a fresh clone only the Python of .venv has the packages
+BARE = re.compile(r"(?<!\.venv/bin/)python -m (lib|tests)\b")
+
+
+@pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
+def test_a_document_shows_commands_as_they_can_be_typed(path):
+    assert not BARE.search(path.read_text())
+
+
+@pytest.mark.parametrize(
+    "path", sorted((ROOT / "lib").rglob("*.py")), ids=lambda path: str(path.relative_to(ROOT))
+)
+def test_a_message_shows_commands_as_they_can_be_typed(path):
+    """Docstrings speak to developers, who know which Python they use."""
+    tree = ast.parse(path.read_text())
+    docstrings = set()
+    texts = []
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef):
+            docstrings.add(ast.get_docstring(node, clean=False))
+        if isinstance(node, ast.Constant) and isinstance(node.value, str):
+            texts.append(node.value)
+        if isinstance(node, ast.JoinedStr):
+            texts.append(ast.unparse(node))
+    for text in texts:
+        assert text in docstrings or not BARE.search(text)

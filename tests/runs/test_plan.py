@@ -723,6 +723,14 @@ def test_every_method_is_trained_on_as_many_completions():
         assert budget == pytest.approx(share * budgets["rloo/sparse/0"], rel=0.004), name
 
 
+def test_the_plan_of_a_study_in_miniature_says_how_long_it_takes():
+    project = this_project()
+    runs = [*project.plan("smoke", "paths").specs.values()]
+    seconds = expected(project, "smoke", runs)
+    assert seconds.keys() == {spec.name for spec in runs}
+    assert 5 * 60 < sum(seconds.values()) < 30 * 60
+
+
 def test_completions_for_pairs_are_sampled_where_a_run_trains_on_them():
     """With the hub's pairs nothing is sampled; profile paper would spend more than an hour of a GPU
     on completions that no run reads."""
