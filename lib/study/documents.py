@@ -322,9 +322,10 @@ def counted(_: str) -> str:
     """How many claims of the reports hold that were written before any result."""
     first = at(figures("grand_tally", "study", "written"), "all", "before")
     answers = first[["holds", "reversed", "open"]].sum()
+    verb = "is" if first["reversed"] == 1 else "are"
     text = f"""\
 Of {answers} comparisons that were written before any result, {first["holds"]} hold,
-{first["reversed"]} are reversed and {first["open"]} are open; {first["untested"]} more are
+{first["reversed"]} {verb} reversed and {first["open"]} are open; {first["untested"]} more are
 untested. Notebook
 [90](notebooks/90_compare_all.ipynb#every-claim) has every claim, what was written after its
 results, and how our rules changed."""
