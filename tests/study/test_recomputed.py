@@ -105,71 +105,84 @@ def interval(weights, tables, labels=None, lent=None):
     variance and degrees of freedom that fewer than four runs borrow."""
     labels = labels or {method: range(len(table)) for method, table in tables.items()}
     values = sum(weight * tables[method].mean(axis=0) for method, weight in weights.items())
-    problems = len(values)
     counts = [len(tables[method]) for method in weights]
-    first = stats.t.ppf(0.975, problems - 1) ** 2 * stats.sem(values) ** 2 if problems > 1 else 0
-    each = []
-    borrows = False
-    if lent and min(counts) < 4 <= max(counts):  # each method alone, added as Welch does
-        for method, weight in weights.items():
-            runs, (variance, more) = len(tables[method]), lent[method]
-            rows = tables[method] - tables[method].mean(axis=0)
-            df = runs - 1
-            share = weight**2 / runs
-            mine = share * (rows.mean(axis=1) ** 2).sum() / max(df, 1)
-            rest = ((rows - rows.mean(axis=1, keepdims=True)) ** 2).sum() / max(df, 1)
-            mistaken = share * rest / problems / (problems - 1)
-            if runs < 4 and lends(mine, share * variance + mistaken, df, more):
-                mine = (df * mine + more * (share * variance + mistaken)) / (df + more)
-                df = df + more
-                borrows = True
-            each.append((mine, mistaken, mine**2 / df if df else 0))
-    if borrows:
-        seen, noise, below = np.sum(each, axis=0)
-        run_by_run = (
-            stats.t.ppf(0.975, seen**2 / below) ** 2 * seen
-            - stats.t.ppf(0.975, problems - 1) ** 2 * noise
-        )
-        half = np.sqrt(first + max(0, run_by_run))
-    elif min(counts) == 1:
-        own = {m: weight**2 / len(tables[m]) for m, weight in weights.items()}
-        alone = lent and sum(own[m] * lent[m][0] for m in weights)
-        half = np.sqrt(
-            first
-            + (stats.t.ppf(0.975, min(lent[m][1] for m in weights)) ** 2 * alone if lent else 0)
-        )
-    else:
-        moves = {}
-        for method, weight in weights.items():
-            table = tables[method]
-            count = len(tables[method])
-            for label, row in zip(labels[method], table - table.mean(axis=0), strict=True):
-                moves.setdefault(label, np.zeros(problems))
-                moves[label] += weight * row * np.sqrt(1 / count / (count - 1))
-        seen = sum(move.mean() ** 2 for move in moves.values())
-        noise = (
-            sum(((move - move.mean()) ** 2).sum() for move in moves.values())
-            / problems
-            / max(problems - 1, 1)
-        )
-        off = stats.t.ppf(0.975, max(problems - 1, 1)) ** 2 * noise if problems > 1 else 0
-        freedom = min(counts) - 1
-        variance = (
-            sum(weight**2 / len(tables[m]) * lent[m][0] for m, weight in weights.items())
-            if lent
-            else 0
-        )
-        more = min(lent[method][1] for method in weights) if lent else 0
-        if lent and max(counts) < 4 and lends(seen, variance + noise, freedom, more):
-            seen = (freedom * seen + more * (variance + noise)) / (freedom + more)
-            freedom = freedom + more
-        half = np.sqrt(first + max(0, stats.t.ppf(0.975, freedom) ** 2 * seen - off))
+    of_runs = None
+    if lent and min(counts) < 4 <= max(counts):
+        of_runs = with_loans_of_each(weights, tables, lent)
+    if of_runs is None and min(counts) == 1:
+        of_runs = of_loans_alone(weights, tables, lent) if lent else 0
+    elif of_runs is None:
+        of_runs = of_pairs(weights, tables, labels, lent)
+    of_problems = squared_t(len(values) - 1) * stats.sem(values) ** 2 if len(values) > 1 else 0
+    half = np.sqrt(of_problems + of_runs)
     mean = values.mean()
     first_table = tables[next(iter(weights))]
     if list(weights.values()) == [1.0] and first_table.min() >= 0 and first_table.max() <= 1:
         odds = np.log(mean / (1 - mean)) + np.array([-1, 1]) * half / (mean * (1 - mean))
         return np.array([mean, *(1 / (1 + np.exp(-odds)))])
     return mean + np.array([0, -1, 1]) * half
+
+
+def squared_t(df):
+    return stats.t.ppf(0.975, df) ** 2
+
+
+def with_loans_of_each(weights, tables, lent):
+    """The squared half-width that the runs give where each method counts alone, added as Welch
+    does; None where none of them may borrow."""
+    each = []
+    borrows = False
+    for method, weight in weights.items():
+        runs = len(tables[method])
+        problems = tables[method].shape[1]
+        variance, more = lent[method]
+        rows = tables[method] - tables[method].mean(axis=0)
+        df = runs - 1
+        share = weight**2 / runs
+        mine = share * (rows.mean(axis=1) ** 2).sum() / max(df, 1)
+        rest = ((rows - rows.mean(axis=1, keepdims=True)) ** 2).sum() / max(df, 1)
+        mistaken = share * rest / problems / (problems - 1)
+        if runs < 4 and lends(mine, share * variance + mistaken, df, more):
+            mine = (df * mine + more * (share * variance + mistaken)) / (df + more)
+            df = df + more
+            borrows = True
+        each.append((mine, mistaken, mine**2 / df if df else 0))
+    if not borrows:
+        return None
+    seen, noise, below = np.sum(each, axis=0)
+    return max(0, squared_t(seen**2 / below) * seen - squared_t(problems - 1) * noise)
+
+
+def of_loans_alone(weights, tables, lent):
+    """The same where a method has a single run: nothing is seen of how far its runs differ."""
+    alone = sum(weight**2 / len(tables[m]) * lent[m][0] for m, weight in weights.items())
+    return squared_t(min(lent[m][1] for m in weights)) * alone
+
+
+def of_pairs(weights, tables, labels, lent):
+    """The same from the moves of runs that are pairs: how far each is from the mean of its
+    method."""
+    problems = next(iter(tables.values())).shape[1]
+    moves = {}
+    for method, weight in weights.items():
+        table = tables[method]
+        count = len(table)
+        for label, row in zip(labels[method], table - table.mean(axis=0), strict=True):
+            moves.setdefault(label, np.zeros(problems))
+            moves[label] += weight * row * np.sqrt(1 / count / (count - 1))
+    seen = sum(move.mean() ** 2 for move in moves.values())
+    squares = sum(((move - move.mean()) ** 2).sum() for move in moves.values())
+    noise = squares / problems / max(problems - 1, 1)
+    off = squared_t(problems - 1) * noise if problems > 1 else 0
+    counts = [len(tables[method]) for method in weights]
+    freedom = min(counts) - 1
+    if lent and max(counts) < 4:
+        variance = sum(weight**2 / len(tables[m]) * lent[m][0] for m, weight in weights.items())
+        more = min(lent[method][1] for method in weights)
+        if lends(seen, variance + noise, freedom, more):
+            seen = (freedom * seen + more * (variance + noise)) / (freedom + more)
+            freedom = freedom + more
+    return max(0, squared_t(freedom) * seen - off)
 
 
 def lends(own, loan, df, more):
