@@ -437,7 +437,9 @@ def test_the_notebook_opens_on_the_headline_and_hides_its_code():
         if c.cell_type == "code"
     ]
     shown = [cell for cell in cells if not cell.metadata.get("jupyter", {}).get("source_hidden")]
-    assert [cell.metadata.get("tags") for cell in shown] == [["parameters"]]
+    parameters, comparison = shown
+    assert parameters.metadata["tags"] == ["parameters"]
+    assert "compare(" in comparison.source  # it names two methods, which readers change
     assert "display(at.tabs)" in cells[-1].source  # where Run All Cells ends, the explorer stands
 
 
@@ -474,41 +476,42 @@ def test_equal_completions_are_counted_as_often_as_they_were_drawn(project):
     )
 
 
-def test_the_notebook_shows_what_its_widgets_ask_for(project):
-    at = opened()
-    shown = at["view"]
-    assert list(at["found"]) == [
-        "sample/sft_free/0",
-        "sample/sft_free/0 (yours)",
-        "search/sft_pick/0",
-    ]
-    assert at["chosen"].value == ["sample/sft_free/0"]
-    everything = 2 + len(HOSTILE)
-    at["verdicts"].value = STATUSES
-    assert (
-        at["said"].value == f"{everything} rollouts" and len(at["rollouts"].options) == everything
-    )
+ALL = 2 + len(HOSTILE)  # rollouts of sample/sft_free/0
 
+
+def cards(widget):
+    return widget.value.count('class="ro-card"')
+
+
+def test_the_notebook_lists_runs_and_sets_those_that_are_chosen_side_by_side(project):
+    at = opened()
+    names = ["sample/sft_free/0", "sample/sft_free/0 (yours)", "search/sft_pick/0"]
+    assert list(at["found"]) == names
+    assert at["chosen"].value == ["sample/sft_free/0"]
     at["search"].value = "Ast YOURS"
     assert [name for _, name in at["listed"].options] == ["sample/sft_free/0 (yours)"]
     said = []
     at["said"].observe(lambda change: said.append(change["new"]), "value")
     at["listed"].value = "sample/sft_free/0 (yours)"
     assert at["chosen"].value == ["sample/sft_free/0", "sample/sft_free/0 (yours)"]
-    assert (
-        said[0] == "loading sample/sft_free/0, sample/sft_free/0 (yours) ..."
-        and at["listed"].value is None
-    )
-    assert shown.value.count('class="ro-card"') == 2  # side by side
+    assert said[0] == "loading sample/sft_free/0, sample/sft_free/0 (yours) ..."
+    assert at["listed"].value is None
+    assert cards(at["view"]) == 2
     at["search"].value = ""
     assert len(at["listed"].options) == 3
+    at["chosen"].value = []
+    assert at["said"].value == "choose a run in the list" and at["table"] is None
 
+
+def test_the_notebook_shows_the_rollouts_that_its_filters_pass(project):
+    at = opened()
+    shown = at["view"]
+    at["verdicts"].value = STATUSES
+    assert at["said"].value == f"{ALL} rollouts" and len(at["rollouts"].options) == ALL
+    at["listed"].value = "sample/sft_free/0 (yours)"
     at["verdicts"].value = ("correct",)
-    assert (
-        at["said"].value == "2 rollouts"
-        and "98? yes" in shown.value
-        and "<script>" not in shown.value
-    )
+    assert at["said"].value == "2 rollouts"
+    assert "98? yes" in shown.value and "<script>" not in shown.value
     at["least"].value = 2
     assert at["said"].value == "1 rollout"
     at["verdicts"].value = STATUSES
@@ -517,37 +520,37 @@ def test_the_notebook_shows_what_its_widgets_ask_for(project):
     at["draw"].value = 1
     assert shown.value != before
     at["differ"].value = True
-    assert at["said"].value == f"{everything + 3} rollouts"
+    assert at["said"].value == f"{ALL + 3} rollouts"
     # one run differs from none, so that the filter leaves nothing
     at["chosen"].value = ["sample/sft_free/0 (yours)"]
     assert at["said"].value == "no rollout passes these filters"
     assert shown.value == "" and len(at["rollouts"].options) == 0
-    at["chosen"].value = []
-    assert at["said"].value == "choose a run in the list" and at["table"] is None
 
-    at["differ"].value = False
+
+def test_the_notebook_shows_games_and_what_every_reward_gives_them(project):
+    at = opened()
+    at["verdicts"].value = STATUSES
     at["chosen"].value = ["search/sft_pick/0"]
-    assert "<pick>" not in shown.value
-    assert "&lt;pick&gt;35, 63, +&lt;/pick&gt;" in shown.value
+    assert "<pick>" not in at["view"].value
+    assert "&lt;pick&gt;35, 63, +&lt;/pick&gt;" in at["view"].value
     for name in REWARDS:
         at["reward"].value = name
-        assert f"reward {name}" in shown.value
+        assert f"reward {name}" in at["view"].value
 
+
+def test_the_notebook_asks_policies_for_answers(project):
+    at = opened()
     at["samples"].value = 2
-    for policy in at["policies"]:
-        at["policy"].value = policy
+    for name, policy in at["policies"].items():
+        at["policy"].value = name
         at["go"].click()
-        assert at["policies"][policy].parent.name == "pick" or at["answered"].value == "2 rollouts"
-        assert (
-            at["judged"].value.count('class="ro-card"') >= 1
-            and "solutions of 44, 19, 35" in at["judged"].value
-        )
+        assert policy.parent.name == "pick" or at["answered"].value == "2 rollouts"
+        assert cards(at["judged"]) >= 1
+        assert "solutions of 44, 19, 35" in at["judged"].value
     at["typed"].value = "44 <b> 35"
     at["go"].click()
-    assert (
-        at["judged"].value == ""
-        and at["answered"].value == "two to six numbers from 1 to 999, as in: 44 19 35"
-    )
+    assert at["judged"].value == ""
+    assert at["answered"].value == "two to six numbers from 1 to 999, as in: 44 19 35"
 
 
 def test_a_damaged_run_is_said_and_shows_nothing(project):
