@@ -47,7 +47,7 @@ def test_every_notebook_runs(everything):
     assert {spec.notebook for spec in specs.values()} == {
         path.stem for path in NOTEBOOKS
     } - INTERACTIVE
-    assert len(specs) <= 54  # of miniature runs, in seconds each: a study adds few
+    assert len(specs) <= 60  # of miniature runs, in seconds each: a study adds few
     for name in specs:
         assert json.loads((everything / name / "run.json").read_text())["status"] == "finished", (
             name
@@ -82,7 +82,7 @@ def by_hand(notebook: str, **given) -> dict:
 def test_a_partial_study_runs_on_the_start_of_all_methods_alone(everything, tmp_path, notebook):
     """The first of its runs to be finished: no other policy's samples, no training log, no
     pairs."""
-    given = {"output": str(tmp_path), "samples": [str(everything / "sample/sft_free/0")]}
+    given = {"output": str(tmp_path), "sample_runs": [str(everything / "sample/sft_free/0")]}
     names = by_hand(notebook, **given)
     assert set(names["judged"]["method"]) == {"sft/free"} and len(
         read_table(next(tmp_path.glob("*_table[12].csv")))
@@ -90,7 +90,7 @@ def test_a_partial_study_runs_on_the_start_of_all_methods_alone(everything, tmp_
 
 
 def test_a_set_that_nobody_sampled_is_said(tmp_path):
-    given = {"samples": ["data/reference/cpu/sample/rloo_sparse/0"], "finals": []}
+    given = {"sample_runs": ["data/reference/cpu/sample/rloo_sparse/0"], "finals": []}
     with pytest.raises(
         ValueError,
         match="primary_set validation: samples hold heldout_1000, showcase, test_50 alone",
