@@ -98,7 +98,12 @@ def test_a_new_study_notebook(copy, tmp_path):
     }
     declare(copy, parts["yaml"])
     name = re.search(r"notebook: (\w+)", parts["yaml"])[1]
-    nbformat.write(notebook, copy / f"notebooks/{name}.ipynb")
+    path = copy / f"notebooks/{name}.ipynb"
+    nbformat.write(notebook, path)
+    for how in (["check"], ["format", "--check"]):  # as make lint does
+        ruff = [sys.executable, "-m", "ruff", *how, "--no-cache", str(path)]
+        done = subprocess.run(ruff, cwd=copy, capture_output=True, text=True)
+        assert done.returncode == 0, done.stdout
     table = read_table(make(copy, parts["sh"]) / "two_policies.csv")
     assert set(table["method"]) == {"sft/free", "rloo/sparse"} and set(table["metric"]) == {
         "pass@1",
@@ -125,6 +130,9 @@ def test_problems_of_your_own(copy):
         "my_problems.csv"
     }
     assert rows.groupby("problem")["count"].sum().eq(4).all()
+    # the run trains on all of them: none is an evaluation problem, which would be left out
+    printed = (copy / "data/runs/smoke/rloo/my_problems/0/log.txt").read_text()
+    assert "my_problems.csv: 3 of 3 problems; the others stand in an evaluation set" in printed
     log = read_table(copy / "data/runs/smoke/rloo/my_problems/0/metrics.csv")
     record = json.loads((copy / "data/runs/smoke/rloo/my_problems/0/run.json").read_text())
     assert log["eval_accuracy"].notna().all() and record["parameters"]["eval_problems"] > len(
