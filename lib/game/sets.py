@@ -174,11 +174,11 @@ def admitted(found: list[Problem], name: str, train: bool) -> pd.DataFrame:
     kept = [one for key, one in different.items() if key not in taken]
     if not kept:
         raise ProblemSetError(
-            f"{name}: no problem is left of {len(found):,}: all stand in {ours} set of ours"
+            f"{name}: no problem is left of {len(found):,}: all are in {ours} set of ours"
         )
     print(
         f"{name}: {len(kept):,} of {len(found):,} problems; "
-        f"the others stand in {ours} set of ours, or twice"
+        f"the others are in {ours} set of ours, or repeated"
     )
     _print_unsolvable(kept, name)
     return pd.DataFrame(
@@ -306,7 +306,7 @@ def _json_object(value: object) -> dict:
 
 
 def _without_doubles(pairs: list[tuple[str, Any]]) -> dict:
-    """A JSON object in which no key stands twice: Python would keep the last one in silence."""
+    """A JSON object without repeated keys: Python would silently keep the last one."""
     names = [name for name, _ in pairs]
     twice = [name for name in names if names.count(name) > 1]
     if twice:

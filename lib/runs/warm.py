@@ -84,7 +84,7 @@ def serve(path: str, parent: int, modules: list[str]) -> None:
     listener = socket.socket(socket.AF_UNIX)
     listener.bind(path)
     listener.listen()
-    select.select([listener], [], [])  # who asks for no kernel pays for no import
+    select.select([listener], [], [])  # nothing is imported before somebody asks for a kernel
     for module in modules:
         __import__(module)
     sys.modules["PIL.Image"].preinit()  # what reads and writes the usual formats
@@ -155,7 +155,7 @@ def become(streams: list[int], argv: list[str], environment: dict[str, str], fol
     atexit._run_exitfuncs()  # temporary folders are deleted
     for stream in (sys.stdout, sys.stderr):
         stream.flush()
-    os._exit(0)  # to take all modules apart would take a third of a core-second
+    os._exit(0)  # unloading all modules would take a third of a core-second
 
 
 def ask(path: str, argv: list[str]) -> int:

@@ -37,9 +37,7 @@ NAMES = {
 # of an evaluation: two methods are compared as if these were the same
 SAMPLED = ("limit", "temperature", "top_p", "top_k", "max_tokens", "engine")
 DRAWN = "samples of a problem"
-BORROWED = (
-    "Few runs say little about how runs differ: some intervals borrow that from other policies."
-)
+BORROWED = "With so few runs, some intervals use how much the runs of other policies differ."
 
 
 class CompareError(ValueError):
@@ -107,7 +105,7 @@ def _on_common_problems(judged: pd.DataFrame, a: str, b: str) -> pd.DataFrame:
     asked = [set(judged.loc[judged["method"] == method, "problem"]) for method in (a, b)]
     common = set.intersection(*asked)
     if not common:
-        raise CompareError(f"{a} and {b} were asked no common problem: sample both with one limit")
+        raise CompareError(f"{a} and {b} share no problem: sample both with the same limit")
     return judged[judged["problem"].isin(common)]
 
 
@@ -239,8 +237,8 @@ def few(one: list[Path], other: list[Path], a: str, b: str) -> list[str]:
     for method, runs in ((a, one), (b, other)):
         if len(runs) == 1:
             sentences.append(
-                f"{method} has one run, which does not show how runs of it differ. Nothing is "
-                "answered yet: train two more."
+                f"{method} has one run, so nobody knows how much its runs differ. "
+                "Train two more before you decide."
             )
     return sentences
 
@@ -321,9 +319,9 @@ def _verdict(found: Comparison) -> str:
     )
     equal = words.compared(
         _gap_of(found, EQUAL),
-        f"For equal tokens ({found.budget:,.0f} a problem) {found.a} solves more.",
-        f"For equal tokens ({found.budget:,.0f} a problem) {found.b} solves more.",
-        f"For equal tokens ({found.budget:,.0f} a problem) no difference is shown.",
+        f"For equal tokens ({found.budget:,.0f} per problem) {found.a} solves more.",
+        f"For equal tokens ({found.budget:,.0f} per problem) {found.b} solves more.",
+        f"For equal tokens ({found.budget:,.0f} per problem) no difference is shown.",
     )
     return f"{better} {equal}"
 

@@ -1,4 +1,4 @@
-"""Completions a core-second of our decode loop, side by side with transformers' `generate`, one
+"""Completions per core-second of our decode loop, side by side with transformers' `generate`, one
 thread.
 
 Core-seconds, not seconds: other work on the machine does not count.

@@ -1,4 +1,4 @@
-"""Problems and tokens a second of the agent's search, beside one without shared prefixes and one
+"""Problems and tokens per second of the agent's search, beside one without shared prefixes and one
 that asks a value at every step, one thread."""
 
 import time

@@ -16,7 +16,7 @@ from lib.game import sets as problem_sets
 from lib.game import solver
 from lib.game.problem import Problem, as_problems
 
-REQUIRED = {3: 300_000, 4: 20_000, 5: 300}  # problems a second, one thread
+REQUIRED = {3: 300_000, 4: 20_000, 5: 300}  # problems per second, one thread
 MEASURED = {3: 40_000, 4: 10_000, 5: 400, 6: 20}  # problems timed
 NAIVE = {3: 300, 4: 10, 5: 1}
 
@@ -89,7 +89,7 @@ def main() -> None:
 
 
 def compare(problems: list[Problem], rate: float) -> tuple[str, str]:
-    """Problems a second by `naive_solutions`, and how many times as fast `rate` is."""
+    """Problems per second by `naive_solutions`, and how many times as fast `rate` is."""
     start = time.perf_counter()
     counts = [len(naive_solutions(p.nums, p.target)) for p in problems]
     naive = len(problems) / (time.perf_counter() - start)

@@ -40,8 +40,8 @@ def base(project: Project, profile: str):
 
 
 def predicted(profile: str, card: float) -> pd.DataFrame:
-    """A row a training run: trainer, rows and tokens of a micro-batch, accumulation steps, GiB, and
-    the GiB that are there (where vLLM draws, it holds its share of the card)."""
+    """One row per training run: trainer, rows and tokens of a micro-batch, accumulation steps, GiB,
+    and the GiB that are there (where vLLM draws, it holds its share of the card)."""
     project = Project()
     rows = []
     model = base(project, profile)

@@ -46,7 +46,7 @@ def reaches(tree: Expr, target: int) -> bool:
 
 
 def positions(expr: Expr | None, at: int = 0) -> dict:
-    """What stands at each position of a tree: 0 is the root, 2i + 1 and 2i + 2 are the children of
+    """The node at each position of a tree: 0 is the root, 2i + 1 and 2i + 2 are the children of
     i."""
     if expr is None:
         return {}

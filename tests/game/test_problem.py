@@ -216,7 +216,7 @@ def test_problems_of_ones_own_come_from_a_csv(tmp_path, capsys):
         Problem((4, 6), 24),
     ]
     assert (
-        "5 of 7 problems; the others stand in a training set of ours, or twice"
+        "5 of 7 problems; the others are in a training set of ours, or repeated"
         in capsys.readouterr().out
     )
     assert (PROBLEMS / "manifest.json").read_bytes() == before
@@ -301,7 +301,7 @@ def test_a_file_of_which_no_problem_may_be_used_is_refused(tmp_path):
         f"nums,target\n{' '.join(map(str, taken.nums))},{taken.target}\n"
     )
     with pytest.raises(
-        ProblemSetError, match="no problem is left of 1: all stand in an evaluation set"
+        ProblemSetError, match="no problem is left of 1: all are in an evaluation set"
     ):
         problem_sets.load(str(tmp_path / "own.csv"), "train")
 
@@ -384,7 +384,7 @@ def test_hub_rows_are_filtered_against_evaluation_sets(tmp_path, monkeypatch, ca
     loaded = problem_sets.load(str(tmp_path / "hub"), "train", source="hub")
     assert as_problems(loaded) == [Problem((1, 2, 3), 6)]
     assert loaded.column_names == ["nums", "target"]
-    assert "1 of 3 problems; the others stand in an evaluation set" in capsys.readouterr().out
+    assert "1 of 3 problems; the others are in an evaluation set" in capsys.readouterr().out
 
 
 def test_a_hub_set_says_its_commit_which_may_be_named(tmp_path, monkeypatch, capsys):

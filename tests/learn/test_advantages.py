@@ -59,7 +59,7 @@ def test_pass_at_k_is_the_gradient_of_the_best_of_k(rewards, k):
 
 
 def test_the_baseline_changes_no_mean_and_less_noise():
-    """Against the estimator as it stands in the paper, k/n (1 or rho(n-1, c, k-1)), on the same
+    """Against the estimator of the paper, k/n (1 or rho(n-1, c, k-1)), on the same
     groups."""
     rewards = torch.tensor([1.0, 0, 1, 0], dtype=torch.float64)
     k = 3
@@ -187,8 +187,8 @@ def test_a_group_of_equal_rewards_teaches_nothing(estimate):
 
 
 def test_the_grid_may_name_what_there_is():
-    """lib.learn.settings holds the names apart: asking for them would cost every command seconds of
-    importing torch."""
+    """lib.learn.settings lists the names a second time: importing them would cost every command
+    seconds of importing torch."""
     assert tuple(lib.learn.settings.ADVANTAGES) == tuple(ADVANTAGES)
     assert get_args(Engine) == tuple(ENGINES)
     assert get_args(PreferenceSettings.model_fields["loss"].annotation) == PREFERENCE

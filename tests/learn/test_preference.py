@@ -158,7 +158,7 @@ def test_pairs_are_correct_against_incorrect_of_one_problem():
     rows = [(0, text, "stop") for text in [*rights, rights[0], WRONG, "<answer>2</answer>"]]
     rows += [(1, RIGHT, "stop"), (2, WRONG, "stop"), (3, RIGHT, "stop"), (3, WRONG, "length")]
     pairs = preference_pairs(completions(*rows), most=4, seed=0).to_pandas()
-    # two wrong ones; each completion stands in one pair, repeats and cut ones in none
+    # two wrong ones; each completion is in one pair; repeats and cut ones are in none
     assert len(pairs) == 2
     assert set(pairs["chosen"]) <= set(rights) and set(pairs["rejected"]) == {
         WRONG,

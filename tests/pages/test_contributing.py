@@ -132,7 +132,7 @@ def test_problems_of_your_own(copy):
     assert rows.groupby("problem")["count"].sum().eq(4).all()
     # the run trains on all of them: none is an evaluation problem, which would be left out
     printed = (copy / "data/runs/smoke/rloo/my_problems/0/log.txt").read_text()
-    assert "my_problems.csv: 3 of 3 problems; the others stand in an evaluation set" in printed
+    assert "my_problems.csv: 3 of 3 problems; the others are in an evaluation set" in printed
     log = read_table(copy / "data/runs/smoke/rloo/my_problems/0/metrics.csv")
     record = json.loads((copy / "data/runs/smoke/rloo/my_problems/0/run.json").read_text())
     assert log["eval_accuracy"].notna().all() and record["parameters"]["eval_problems"] > len(

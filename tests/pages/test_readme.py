@@ -103,7 +103,16 @@ def test_what_the_table_of_reports_says_has_the_numbers_of_the_figures():
     assert (level == "open").all() and "Level with paying for right answers" in said
     acted = figures("grand_treatment", "method", "baseline")["acted"]
     assert acted["rloo/ast_tau2", "rloo/sparse"] and acted["rloo/program", "rloo/program_target"]
-    assert not acted["rloo/dense", "rloo/sparse"]
+    assert not acted["rloo/dense", "rloo/sparse"] and acted["rloo/dense_count", "rloo/sparse"]
+    reach = figures("ast_table2", "set", "method", "metric", "baseline").loc["heldout_1000"]
+    assert reach.loc[("rloo/ast_tau3", "pass@1", "rloo/sparse"), "high"] < 0
+    assert "more reach costs accuracy" in said
+    fewer = figures("grand_claims", "id").loc["dense-63"]
+    assert fewer["high"] < 0 and fewer["seeds"] == 2 and "finds fewer solutions" in said
+    assert not acted["rloo/trace_gated", "rloo/trace_outcome"] and "bonus could not act" in said
+    search = figures("trace_differences", "set", "baseline", "metric").loc["heldout_1000"]
+    gains = search.loc["rloo/trace_outcome"].loc[["pass@1", "pass@16"], "low"]
+    assert len(gains) >= 10 and (gains <= 0).all() and "shows no gain" in said
 
 
 def test_every_word_that_the_readme_counts_is_explained():
@@ -293,7 +302,8 @@ def test_a_sentence_whose_answer_has_changed_is_named(monkeypatch):
 
     monkeypatch.setattr(documents, "figures", changed)
     with pytest.raises(
-        documents.DocumentError, match=r"write the sentence on the best of four anew: .*coverage-17"
+        documents.DocumentError,
+        match=r"write the sentence on the best of four again: .*coverage-17",
     ):
         documents.findings("")
 

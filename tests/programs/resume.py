@@ -77,11 +77,12 @@ def main(kills: int, group: str, seed: int) -> None:
         killed = Path(scratch) / "killed"
         began = time.monotonic()
         hits = 0
-        print(f"first the study in peace, then {kills} kills, each within seconds", flush=True)
+        print(f"one or two minutes for the study in peace, then {kills} kills", flush=True)
         front_door(group, quiet)
         peace = time.monotonic() - began
         longest = max(2 * peace / kills, SHORTEST)  # the kills lie spread over one study
-        minutes = 1 + kills * longest / 2 / 60
+        # the study once more to its end, and half of the longest wait before each kill
+        minutes = (2 * peace + kills * longest / 2) / 60
         print(f"a study in peace: {peace:.0f} s; all in all about {minutes:.0f} min", flush=True)
         while hits < kills:
             role = killed_once(group, killed, rng, longest)

@@ -367,8 +367,7 @@ ENDED = "import lib.game.steps\nplt.plot([1], [2], lw=0.8)\nplt.close()\nrun.foo
 
 
 def test_a_run_records_what_it_has_executed_of_lib(checkout, warm_kernels, here):
-    """And is told apart from code that computes something else: not from another comment or line
-    width."""
+    """And `status` names code that computes something else, but no other comment or line width."""
     shutil.copytree(ROOT / "lib", checkout.root / "lib", dirs_exist_ok=True)
     path = checkout.root / "notebooks/base.ipynb"
     write_notebook(path, BASE, STARTED, ENDED)

@@ -375,15 +375,18 @@ def published_runs(checkout, *studies: tuple[str, list[str]]) -> Path:
     return reference
 
 
+# three studies: what each reads
+READS = (
+    ("one", ["t/train_0.1"]),
+    ("other", ["t/train_0.2"]),
+    ("both", ["study/one", "study/other"]),
+)
+
+
 def test_figures_of_the_other_studies_are_drawn_when_a_published_record_is_cut(
     checkout, warm_kernels
 ):
-    reads = (
-        ("one", ["t/train_0.1"]),
-        ("other", ["t/train_0.2"]),
-        ("both", ["study/one", "study/other"]),
-    )
-    reference = published_runs(checkout, *reads)
+    reference = published_runs(checkout, *READS)
     # which only says that this study is published
     (reference / "study/other/0/run.json").write_text("{")
     cut = reference / "t/train_0.1/0/run.json"
@@ -403,12 +406,7 @@ def test_figures_of_the_other_studies_are_drawn_when_a_published_record_is_cut(
 def test_a_study_that_is_no_longer_published_is_neither_drawn_nor_read_nor_shown(
     checkout, warm_kernels
 ):
-    reads = (
-        ("one", ["t/train_0.1"]),
-        ("other", ["t/train_0.2"]),
-        ("both", ["study/one", "study/other"]),
-    )
-    reference = published_runs(checkout, *reads)
+    reference = published_runs(checkout, *READS)
     sources = "data/runs/reference/cpu/study/{}/0"
 
     def read() -> list[str]:

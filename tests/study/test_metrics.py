@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from lib.files import PAPER
 from lib.study import metrics
 from lib.study.judging import judge
+from tests.game.test_traces import LISTING_2
 
 
 def enumerated(n, c, k):
@@ -446,18 +447,8 @@ def test_equal_means_are_equal_in_whatever_order_they_were_added_up():
     assert metrics.front(table, ["pass@1", "pass@16"], draws=1)["on front"].all()
 
 
-# `trace`, Listing 2: every line is true, and the answer uses what the trace made
-LISTING = """<think>
-state [8, 27, 47, 79]
-try 79 + 47 = 126
-state [8, 27, 126]
-try 126 - 27 = 99
-state [8, 99]
-try 99 - 8 = 91
-state [91]
-</think>
-<answer>((126 - 27) - 8)</answer>"""
-RIGHT = LISTING.replace("((126 - 27) - 8)", "79 + 47 - 27 - 8")
+# `trace`, Listing 2, whose answer uses what the trace made, and a right answer in its place
+RIGHT = LISTING_2.replace("((126 - 27) - 8)", "79 + 47 - 27 - 8")
 GUESSED = "<think>\nstate [8, 27, 47, 79]\n</think>\n<answer>79 + 47 - 27 - 8</answer>"
 LOOPED = """<think>
 state [8, 27, 47, 80]
@@ -481,7 +472,7 @@ def traces(*texts: tuple[str, int]) -> pd.DataFrame:
 def test_how_an_answer_follows_from_its_trace():
     """Of ten completions six are right, one of them without a trace to the target; three lose the
     target at the end."""
-    found = metrics.grounding(traces((LISTING, 3), (RIGHT, 5), (GUESSED, 1), (LOOPED, 1))).iloc[0]
+    found = metrics.grounding(traces((LISTING_2, 3), (RIGHT, 5), (GUESSED, 1), (LOOPED, 1))).iloc[0]
     assert found["reached where correct"] == pytest.approx(5 / 6)
     assert (
         found["reached without a correct answer"] == found["repair gain"] == pytest.approx(3 / 10)
