@@ -15,6 +15,7 @@ from typing import NamedTuple
 import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
+import PIL.Image
 from IPython.display import Image, display
 from matplotlib.patheffects import withStroke
 
@@ -77,6 +78,15 @@ def figure(rows=1, cols=1, width=TEXT_WIDTH, height=2.5, title="", **options):
     return fig, axes
 
 
+def finding(title: str, holds, otherwise: str) -> str:
+    """`title`, which says in at most ten words what a figure shows, where the numbers that are
+    drawn bear it out (`holds`: the comparisons of the table that it rests on), else `otherwise`,
+    which names what is drawn and claims nothing.
+
+    So a title is written by hand, and cannot stay on a figure of other numbers."""
+    return title if np.all(holds) else otherwise
+
+
 def legend(fig, axes, beside=None) -> None:
     """Show each entry of all panels once: below them, or on their right if there are more than five
     (`beside`)."""
@@ -96,7 +106,7 @@ def legend(fig, axes, beside=None) -> None:
 
 def save(fig, stem) -> list[Path]:
     """Write `stem`.png and `stem`.pdf without dates, so that equal figures give equal bytes.
-    Returns the paths.
+    Both files also hold the title as text (`title_of`). Returns the paths.
 
     If all panels share a y axis, only the first of each row keeps its label.
 
@@ -109,9 +119,13 @@ def save(fig, stem) -> list[Path]:
         ):
             ax.set_ylabel("")
     paths = [Path(f"{stem}.png"), Path(f"{stem}.pdf")]
-    fig.savefig(paths[0], dpi=200, metadata={"Software": None})
+    title = " ".join(fig.get_suptitle().split())  # on one line, where it was wrapped
+    fig.savefig(paths[0], dpi=200, metadata={"Software": None, "Title": title})
     fig.set_layout_engine("none")  # keep the layout as it is now
-    fig.savefig(paths[1], metadata={"CreationDate": None, "Creator": None, "Producer": None})
+    fig.savefig(
+        paths[1],
+        metadata={"CreationDate": None, "Creator": None, "Producer": None, "Title": title},
+    )
     plt.close(fig)
     titles = [fig.get_suptitle(), *(ax.get_title(loc="left") for ax in fig.axes)]
     picture = b64encode(paths[0].read_bytes()).decode()
@@ -122,6 +136,12 @@ def save(fig, stem) -> list[Path]:
         )
     )
     return paths
+
+
+def title_of(png: Path) -> str:
+    """The title of a figure that `save` wrote, "" where it has none."""
+    with PIL.Image.open(png) as picture:
+        return picture.info.get("Title", "")
 
 
 def percent(*axes) -> None:

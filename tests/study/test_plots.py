@@ -47,6 +47,22 @@ def test_save_writes_both_files_with_the_same_bytes_every_time(tmp_path):
     assert b"CreationDate" not in first[1] and b"Software" not in first[0]
 
 
+def test_a_file_of_a_figure_knows_its_title(tmp_path):
+    long = "Longer search pays as much as training does, and it takes no update at all"
+    fig, _ = plots.figure(width=3, title=long)
+    png, pdf = plots.save(fig, tmp_path / "figure")
+    assert plots.title_of(png) == long, "on one line, though it is wrapped in the picture"
+    assert long.encode("ascii") in pdf.read_bytes()
+    assert plots.title_of(plots.save(plots.figure()[0], tmp_path / "none")[0]) == ""
+
+
+def test_a_finding_is_a_title_only_where_its_numbers_bear_it_out():
+    ahead = pd.Series([0.5, 0.6])
+    assert plots.finding("Both are ahead", ahead > 0.4, "Accuracy") == "Both are ahead"
+    assert plots.finding("Both are ahead", ahead > 0.5, "Accuracy") == "Accuracy"
+    assert plots.finding("Both are ahead", False, "Accuracy") == "Accuracy"
+
+
 def test_the_picture_in_a_notebook_says_its_titles(tmp_path, monkeypatch):
     shown = []
     monkeypatch.setattr(plots, "display", shown.append)
