@@ -1,4 +1,5 @@
-"""Writes the numbers of README.md and notebooks/README.md, from figures/ and the published runs.
+"""Writes the numbers of README.md and notebooks/README.md, and the rows of figures/README.md, from
+figures/ and the published runs.
 
 A generated part stands between `<!-- name: begin -->` and `<!-- name: end -->`; PARTS has the
 function that writes it. `python -m lib.runs documents` writes all of them. A sentence whose verb
@@ -10,6 +11,8 @@ import math
 import re
 from collections import defaultdict
 from collections.abc import Callable
+from functools import partial
+from html import escape
 from statistics import median
 from textwrap import fill
 from typing import Any
@@ -17,7 +20,7 @@ from typing import Any
 import pandas as pd
 
 from lib.files import DATA, FIGURES, PAPER, REFERENCE, ROOT, read_table, shown
-from lib.study import compare, restarts, words
+from lib.study import compare, plots, restarts, words
 
 README = ROOT / "README.md"
 LOGS = ROOT / "notebooks/README.md"
@@ -337,6 +340,40 @@ results, and how our rules changed."""
     return fill(text, WIDTH)
 
 
+# The gallery
+
+# What the names of figures begin with: each has a table of its own
+GALLERIES = ("grand", "screen", "ast", "program", "dense", "trace", "agent", "coverage", "exact")
+GALLERIES += ("explorer",)
+
+
+def gallery(study: str, text: str) -> str:
+    """A table of the figures whose names begin with `study`, in the order in which `text` has them;
+    new figures come last, and those whose file is gone are left out.
+
+    The sentence of a figure is its title, so that it says what its notebook has checked. A figure
+    that was drawn before it had a title keeps its sentence."""
+    head, rule, *lines = text.splitlines()
+    rows = re.findall(r"\((\w+)\.png\) \| (.*) \|$", "\n".join(lines), re.MULTILINE)
+    captions = dict(rows)
+    names = sorted(path.stem for path in FIGURES.glob("*.png"))
+    drawn = [name for name in names if name.split("_")[0] == study]
+    listed = [name for name in captions if name in drawn]
+    new = [name for name in drawn if name not in captions]
+    return "\n".join(
+        [head, rule, *(_picture(name, captions.get(name, "")) for name in [*listed, *new])]
+    )
+
+
+def _picture(name: str, caption: str) -> str:
+    """One row of the gallery."""
+    sentence = plots.title_of(FIGURES / f"{name}.png") or caption
+    require(bool(sentence), f"figures/{name}.png has no title: draw it with plots.finding")
+    alt = escape(sentence, quote=False).replace('"', "&quot;")
+    picture = f'<img src="{name}.png" width="320" alt="{alt}">'
+    return f"| [{picture}]({name}.png) | {sentence} |"
+
+
 # Tables about runs
 
 
@@ -385,6 +422,7 @@ PARTS: dict[str, Callable[[str], str]] = {
     "notebooks": notebooks,
     "seen": seen,
 }
+PARTS |= {f"gallery_{study}": partial(gallery, study) for study in GALLERIES}
 
 
 def refreshed(text: str) -> str:
@@ -402,4 +440,4 @@ def refresh() -> None:
     """Writes the generated parts of the documents."""
     for document in (README, LOGS, GALLERY):
         document.write_text(refreshed(document.read_text()))
-        print(f"{shown(document)} has the numbers of figures/ and of the published runs")
+        print(f"{shown(document)} has what figures/ and the published runs say")

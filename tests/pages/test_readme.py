@@ -8,6 +8,7 @@ import ast
 import json
 import re
 import subprocess
+from html import unescape
 from pathlib import Path
 
 import pandas as pd
@@ -16,7 +17,7 @@ import pytest
 from lib.files import DATA, FIGURES, PAPER, PROBLEMS, REFERENCE, ROOT
 from lib.game.problem import Problem
 from lib.game.verifiers import verify_answer
-from lib.study import documents, tally
+from lib.study import documents, plots, tally
 from lib.study.documents import GALLERY, LOGS, README, figures, refreshed
 
 LIB = ROOT / "lib/README.md"
@@ -31,7 +32,7 @@ STUDIES = ["ast", "program", "dense", "trace", "agent", "coverage"]
 
 @pytest.mark.parametrize(
     "path, parts",
-    [(README, 5), (LOGS, 2), (GALLERY, 1)],
+    [(README, 5), (LOGS, 2), (GALLERY, 11)],
     ids=["README", "notebooks", "figures"],
 )
 def test_a_document_has_the_numbers_of_the_figures_and_of_the_runs(path, parts):
@@ -260,10 +261,45 @@ def test_the_readme_of_lib_lists_every_file():
     assert listed == files | {"game/", "learn/", "study/", "runs/"}
 
 
-def test_every_figure_stands_in_the_gallery():
-    gallery = (FIGURES / "README.md").read_text()
-    for path in FIGURES.glob("*.png"):
-        assert f"({path.name})" in gallery, path.name
+PICTURES = sorted(FIGURES.glob("*.png"))
+ROW = re.compile(r'^\| \[<img src="(\w+\.png)" .* alt="(.+?)">\]\(\1\) \| (.+) \|$', re.MULTILINE)
+
+
+def test_the_gallery_has_every_figure_once():
+    listed = [row[0] for row in ROW.findall(GALLERY.read_text())]
+    assert sorted(listed) == [path.name for path in PICTURES]
+
+
+@pytest.mark.parametrize("path", PICTURES, ids=lambda path: path.stem)
+def test_the_sentence_of_a_figure_is_its_title(path):
+    """At most ten words and no full stop. A figure that was drawn before figures had titles is
+    drawn again when its notebook is."""
+    title = plots.title_of(path)
+    if not title:
+        pytest.skip("drawn before figures had titles")
+    sentences = {name: (alt, sentence) for name, alt, sentence in ROW.findall(GALLERY.read_text())}
+    alt, sentence = sentences[path.name]
+    assert sentence == title and unescape(alt) == title
+    assert len(title.split()) <= 10 and not title.endswith("."), title
+
+
+def test_the_gallery_follows_the_pictures(tmp_path, monkeypatch):
+    """A new figure comes last, a figure that is gone leaves, a caption waits for a title."""
+    monkeypatch.setattr(documents, "FIGURES", tmp_path)
+    for name, title in [("ast_new", 'Says "a" < b'), ("ast_old", ""), ("astray", "Of no study")]:
+        fig, _ = plots.figure(title=title)
+        plots.save(fig, tmp_path / name)
+    text = "| | |\n|---|---|\n" + "\n".join(
+        f'| [<img src="{name}.png" width="320" alt="{name}?">]({name}.png) | {name}? |'
+        for name in ("ast_gone", "ast_old")
+    )
+    rows = ROW.findall(documents.gallery("ast", text))
+    assert rows == [
+        ("ast_old.png", "ast_old?", "ast_old?"),
+        ("ast_new.png", "Says &quot;a&quot; &lt; b", 'Says "a" < b'),
+    ]
+    with pytest.raises(documents.DocumentError, match="ast_old.png has no title"):
+        documents.gallery("ast", "| | |\n|---|---|")
 
 
 def test_the_data_card_counts_the_problems():
