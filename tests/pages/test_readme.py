@@ -123,28 +123,6 @@ def test_every_word_that_the_readme_counts_is_explained():
     assert len(re.findall(r"\S*\w\S*", explained)) <= 150
 
 
-STUDY_NOTEBOOKS = [
-    path
-    for path in NOTEBOOKS
-    if path.stem > "2" and path.stem[:2] not in ("62", "63", "81", "82", "91")
-]
-
-
-@pytest.mark.parametrize("path", STUDY_NOTEBOOKS, ids=lambda path: path.stem)
-def test_what_a_study_says_it_learned_has_the_answers_of_its_claims(path):
-    """Five sentences, and behind them the claims that they rest on, with today's answers."""
-    opening = "".join(json.loads(path.read_text())["cells"][0]["source"])
-    sentences, stated = re.search(
-        r"\*\*What we learned\.\*\*(.*?)\*\((.*?)\)\*", opening, re.DOTALL
-    ).groups()
-    assert len(re.findall(r"[.?!](?=\s)", sentences + "\n")) == 5
-    answers = pd.read_csv(FIGURES / "grand_claims.csv").set_index("id")["answer"]
-    told = re.findall(r"`(\w+-\w+)`\s+(\w+)", stated)
-    assert len(told) >= 4 and {name: answers[name] for name, _ in told} == dict(told), (
-        "write the sentences anew"
-    )
-
-
 def test_the_rollout_in_the_readme_is_a_policys_and_correct():
     blocks = README.read_text().split("```")
     shown = next(block for block in blocks if block.startswith("\nnumbers "))

@@ -1,0 +1,76 @@
+"""What each study says that it found: in a few sentences, whose numbers are those of figures/ and
+which rest on claims that still have the same answers."""
+
+import json
+import re
+
+import pandas as pd
+import pytest
+
+from lib.files import FIGURES, ROOT
+
+STUDIES = [
+    path
+    for path in sorted((ROOT / "notebooks").glob("*.ipynb"))
+    if path.stem > "2" and path.stem[:2] not in ("62", "63", "81", "82", "91")
+]
+# the claims on which the sentences of a notebook rest, with the answers that they need
+RESTS_ON = pd.read_csv(ROOT / "tests/pages/findings.csv")
+PRIMARY = {"set": "heldout_1000"}
+ONCE = {"metric": "pass@1"}
+OFTEN = {"metric": "pass@16"}
+COUNTS = {"two": 2, "three": 3, "four": 4, "five": 5}
+
+
+def found(path) -> str:
+    """The sentences in which a notebook says what it found."""
+    opening = "".join(json.loads(path.read_text())["cells"][0]["source"])
+    said = re.search(r"\*\*What we learned\.\*\*(.*?)(\*\(|\n\*\*)", opening, re.DOTALL)[1]
+    return " ".join(said.split())
+
+
+@pytest.mark.parametrize("path", STUDIES, ids=lambda path: path.stem)
+def test_what_a_study_says_it_learned_has_the_answers_of_its_claims(path):
+    """At most five sentences, which were written for today's answers."""
+    sentences = re.findall(r"[.?!](?=\s)", found(path) + "\n")
+    assert 2 <= len(sentences) <= 5
+    needed = RESTS_ON[RESTS_ON["notebook"] == path.stem].set_index("claim")["answer"]
+    answers = pd.read_csv(FIGURES / "grand_claims.csv").set_index("id")["answer"]
+    assert len(needed) >= 4
+    assert answers[needed.index].to_dict() == needed.to_dict(), "write the sentences anew"
+
+
+def of(table: str, column: str = "estimate", scale: float = 100, **where) -> float:
+    """The number of one row of a table of figures/, in points or percent and without a sign."""
+    rows = pd.read_csv(FIGURES / f"{table}.csv")
+    for name, value in where.items():
+        rows = rows[rows[name] == value]
+    [number] = rows[column]
+    return abs(scale * number)
+
+
+# what a notebook says, and what figures/ says of the same
+SAID: dict[str, list[tuple[str, float]]] = {}
+
+
+@pytest.mark.parametrize("notebook", SAID)
+def test_the_numbers_of_a_finding_are_those_of_the_tables(notebook):
+    """All of them: a number that no line above states is refused."""
+    text = found(ROOT / f"notebooks/{notebook}.ipynb")
+    rest = text
+    for said, number in SAID[notebook]:
+        assert said in text, said
+        first = said.split()[0].rstrip("%")
+        digits = len(first.partition(".")[2])
+        stated = COUNTS.get(first.lower()) or float(first.replace(",", ""))
+        assert stated == round(number, digits), f"{said}: {number}"
+        rest = rest.replace(said, "")
+    assert not re.findall(r"\d", rest), rest
+
+
+@pytest.mark.parametrize("notebook", SAID)
+def test_no_claim_is_named_in_prose(notebook):
+    """Its name says nothing to a reader."""
+    cells = json.loads((ROOT / f"notebooks/{notebook}.ipynb").read_text())["cells"]
+    prose = ["".join(cell["source"]) for cell in cells if cell["cell_type"] == "markdown"]
+    assert not re.findall(r"`[a-z]+-\d+\w?`", " ".join(prose))
