@@ -53,6 +53,32 @@ def of(table: str, column: str = "estimate", scale: float = 100, **where) -> flo
 SAID: dict[str, list[tuple[str, float]]] = {}
 
 
+def agents(method: str, metric: str, column: str = "estimate", **where) -> float:
+    """Of a search, or of full answers beside it."""
+    return of("agent_table4", column, method=method, metric=metric, **(where or PRIMARY))
+
+
+SEARCH = "sft/pick 16/16"
+LEVELS = {"set": "levels"}
+SAID["60_agent"] = [
+    ("71% of the problems", agents(SEARCH, "any")),
+    ("66%.", agents("sft/free", "any")),
+    ("1.8 times", agents(SEARCH, "any", "tokens") / agents("sft/free", "any", "tokens")),
+    ("21%", agents(SEARCH, "pass@1")),
+    ("47%.", agents("rloo/sparse", "pass@1")),
+    ("61%", agents("sft/pick 1/1 sampled", "any")),
+    (
+        "27% of the tokens",
+        100 * agents("sft/pick 1/1 sampled", "any", "tokens") / agents("sft/free", "any", "tokens"),
+    ),
+    ("11% of the agent's moves", agents(SEARCH, "rejected", **LEVELS)),
+    (
+        "7 times the report's share",
+        agents(SEARCH, "rejected", **LEVELS) / agents(SEARCH, "rejected", "paper", **LEVELS),
+    ),
+]
+
+
 @pytest.mark.parametrize("notebook", SAID)
 def test_the_numbers_of_a_finding_are_those_of_the_tables(notebook):
     """All of them: a number that no line above states is refused."""
@@ -60,7 +86,7 @@ def test_the_numbers_of_a_finding_are_those_of_the_tables(notebook):
     rest = text
     for said, number in SAID[notebook]:
         assert said in text, said
-        first = said.split()[0].rstrip("%")
+        first = said.split()[0].rstrip("%.,")
         digits = len(first.partition(".")[2])
         stated = COUNTS.get(first.lower()) or float(first.replace(",", ""))
         assert stated == round(number, digits), f"{said}: {number}"
