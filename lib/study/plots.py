@@ -350,7 +350,7 @@ def dots(ax, table: pd.DataFrame, title="", xlabel=None) -> None:
         ax.errorbar(part["estimate"], heights, fmt=marker, color=colour, label=metric, **arguments)
         if "paper" in part and part["paper"].notna().any():
             ax.plot(
-                part["paper"], heights, marker, mfc="none", color=colour, label=f"{metric}, paper"
+                part["paper"], heights, marker, mfc="none", color=colour, label=f"{metric}, report"
             )
     ax.set_yticks(range(len(rows)), rows)
     ax.yaxis.set_inverted(True)

@@ -385,7 +385,7 @@ def shown(table: pd.DataFrame) -> pd.DataFrame:
         "acts from": table["direction"]
         + " "
         + table["threshold"].map("{:g}".format).astype(object),
-        "paper": table["paper"].map("{:g}".format).replace("nan", ""),
+        "report": table["paper"].map("{:g}".format).replace("nan", ""),
         "acted": acted + np.where(table["sure"].eq(False), ", not sure", ""),
     }
     return pd.DataFrame(columns).set_index("method")

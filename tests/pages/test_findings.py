@@ -8,6 +8,7 @@ import pandas as pd
 import pytest
 
 from lib.files import FIGURES, ROOT
+from lib.study.restarts import STARTED
 
 STUDIES = [
     path
@@ -49,8 +50,33 @@ def of(table: str, column: str = "estimate", scale: float = 100, **where) -> flo
     return abs(scale * number)
 
 
+def gap(table: str, method: str, baseline: str, metric: dict[str, str]) -> float:
+    """How far two methods lie apart on the held-out problems."""
+    return of(table, method=method, baseline=baseline, **PRIMARY, **metric)
+
+
+def runs(table: str, **where) -> float:
+    """The least number of training runs of any row."""
+    rows = pd.read_csv(FIGURES / f"{table}.csv")
+    for name, value in where.items():
+        rows = rows[rows[name] == value]
+    return rows["runs"].min()
+
+
 # what a notebook says, and what figures/ says of the same
-SAID: dict[str, list[tuple[str, float]]] = {}
+SAID: dict[str, list[tuple[str, float]]] = {
+    "20_ast": [
+        ("45.9%", of("ast_table1", method="rloo/ast_tau2", **PRIMARY, **ONCE)),
+        ("47.2%", of("ast_table1", method="rloo/sparse", **PRIMARY, **ONCE)),
+        ("five runs", runs("ast_table1", **PRIMARY)),
+        ("62.6%", of("ast_table1", method="rloo/ast_tau2", **PRIMARY, **OFTEN)),
+        ("63.5%", of("ast_table1", method="rloo/sparse", **PRIMARY, **OFTEN)),
+        ("11.2 points", gap("ast_differences", "rloo/ast_tau2", "sft/free", ONCE)),
+        ("3.5 with sixteen", gap("ast_differences", "rloo/ast_tau2", "sft/free", OFTEN)),
+        ("46.7%", of("ast_table1", method="rloo/sparse", metric=STARTED, **PRIMARY)),
+        ("1.3 points", gap("ast_differences", "rloo/ast_533", "rloo/sparse_533", ONCE)),
+    ],
+}
 
 
 def agents(method: str, metric: str, column: str = "estimate", **where) -> float:

@@ -320,10 +320,10 @@ def test_dots_stand_at_their_values_in_the_order_of_the_table():
         "second",
     ] and ax.yaxis_inverted()
     hollow = {
-        line.get_label(): line for line in ax.get_lines() if line.get_label().endswith("paper")
+        line.get_label(): line for line in ax.get_lines() if line.get_label().endswith("report")
     }
-    assert hollow["pass@1, paper"].get_xydata()[0].round(9).tolist() == [0.1, -0.1]
-    assert hollow["pass@16, paper"].get_xydata().round(9).tolist() == [[0.5, 0.1]]
+    assert hollow["pass@1, report"].get_xydata()[0].round(9).tolist() == [0.1, -0.1]
+    assert hollow["pass@16, report"].get_xydata().round(9).tolist() == [[0.5, 0.1]]
     (span,) = ax.containers[1].lines[2]
     assert span.get_segments()[0].round(9).tolist() == [[0.5, 0.1], [0.8, 0.1]]
 
