@@ -76,11 +76,6 @@ class Settings(BaseModel):
         ValueError."""
         return cls(**{name: parameters[name] for name in cls.model_fields if name in parameters})
 
-    @classmethod
-    def required(cls) -> set[str]:
-        """The names of the fields without a default."""
-        return {name for name, field in cls.model_fields.items() if field.is_required()}
-
 
 class Sampling(Settings):
     """How tokens are drawn. The defaults sample from the policy itself, without top-k or top-p."""
@@ -255,7 +250,7 @@ class PreferenceSettings(Optimisation):
     max_tokens: Tokens  # cap of a held-out completion
 
 
-TRAINERS = (Sampling, SFTSettings, RLOOSettings, PreferenceSettings)
+SETTINGS = (Sampling, SFTSettings, RLOOSettings, PreferenceSettings)
 # all other parameters of the notebooks; their parameters cells say what each means
 OTHERS: dict[str, Any] = {
     **dict.fromkeys(
@@ -293,7 +288,7 @@ OTHERS: dict[str, Any] = {
 def _parameter_bounds() -> dict[str, Any]:
     """The bounds of each parameter; for a name in several settings, the union of their bounds."""
     kinds = dict(OTHERS)
-    for settings in TRAINERS:
+    for settings in SETTINGS:
         hints = get_type_hints(settings, include_extras=True)
         for name in settings.model_fields:
             kinds[name] = kinds.get(name, hints[name]) | hints[name]

@@ -16,7 +16,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from lib.files import PROBLEMS, REFERENCE, ROOT, atomic, shown, write_table, writing
+from lib.files import REFERENCE, ROOT, atomic, shown, write_table, writing
 from lib.runs import cells, code
 from lib.runs.hashes import inputs, lib_digest, results, with_new_names
 from lib.runs.machine import try_lock
@@ -44,14 +44,24 @@ class Run:
     """The folder of one run, created if it does not exist. A notebook calls `run = Run(output,
     globals())` below its parameters.
 
-    `given`: a mapping with the parameters, which may have other names as well. Raises ValueError
-    that names a parameter with an impossible value, or a folder that is not for runs. The root of
-    the repository becomes the working directory, so relative paths mean the same in JupyterLab and
-    under the runner. A notebook that is run by hand goes on from what is in the folder if the
-    folder was begun with the same parameters; results of other parameters are set aside (`begin`).
+    `given`: a mapping with the parameters, which may have other names as well. `notebook`: the
+    notebook's name, if its parameters must also fit together (`lib.runs.parameters.TOGETHER`).
+    `shared`: the folder may hold files that no run has made, as data/problems does. Raises
+    ValueError that names a parameter with an impossible value, or a folder that is not for
+    runs. The root of the repository becomes the working directory, so relative paths mean the same
+    in JupyterLab and under the runner. A notebook that is run by hand goes on from what is in the
+    folder if the folder was begun with the same parameters; results of other parameters are set
+    aside (`begin`).
     """
 
-    def __init__(self, output: str | Path, given: Mapping[str, Any] | None = None):
+    def __init__(
+        self,
+        output: str | Path,
+        given: Mapping[str, Any] | None = None,
+        *,
+        notebook: str = "",
+        shared: bool = False,
+    ):
         root = os.environ.get("COUNTDOWN_ROOT", ROOT)  # set by the runner
         if Path(root) != ROOT:
             raise RuntimeError(
@@ -62,7 +72,7 @@ class Run:
             for name in parameters_of(given or {})
             if name in FIELDS or name.endswith("_options")
         ]
-        check({name: (given or {})[name] for name in names})
+        check({name: (given or {})[name] for name in names}, notebook=notebook)
         os.chdir(ROOT)
         self.folder = ROOT / Path(output).expanduser()
         place = self.folder.resolve()
@@ -80,7 +90,7 @@ class Run:
         self.executed = code.executed({})
         if self.by_hand:
             hold(self.folder)
-            cells.watch(self.folder, begin(self.folder, given or {}, self.executed))
+            cells.watch(self.folder, begin(self.folder, given or {}, self.executed, shared))
         self.note_code()
 
     def note_code(self) -> None:
@@ -118,7 +128,7 @@ class Run:
         cells.stop()
         # not of files that were edited since
         origin: dict[str, Any] = provenance(ROOT) | {"lib": code.loaded_lib()}
-        if self.by_hand and (spec := read_spec(self.folder)):  # there is none in data/problems
+        if self.by_hand and (spec := read_spec(self.folder)):  # a shared folder has none
             refuse_other_inputs(spec)
             record = {"profile": None, **dict.fromkeys(("run", "method"), shown(self.folder))}
             record |= {"seed": spec["parameters"].get("seed", 0), "parameters": spec["parameters"]}
@@ -176,7 +186,9 @@ def other_modules(then: Mapping[str, str], now: Mapping[str, str]) -> list[str]:
     return [name for name, old in then.items() if now.get(name, old) != old]
 
 
-def begin(folder: Path, given: Mapping[str, Any], executed: dict[str, str]) -> bool:
+def begin(
+    folder: Path, given: Mapping[str, Any], executed: dict[str, str], shared: bool = False
+) -> bool:
     """Prepare a folder for a notebook that is run by hand, and say what happens to the files in it.
     Returns whether the run goes on from results.
 
@@ -185,8 +197,8 @@ def begin(folder: Path, given: Mapping[str, Any], executed: dict[str, str]) -> b
     from what is saved; otherwise, and if the folder holds a run that `make` has finished
     (run.json), the old content is set aside, since results are never overwritten. A file that did
     not exist then is no difference: notebook 03 may write its text itself. Raises ValueError for a
-    folder with files but without a spec.json, which is not the folder of a run; notebook 01 alone
-    may write to data/problems."""
+    folder with files but without a spec.json, which is not the folder of a run, unless it is
+    `shared`."""
     parameters = {name: value for name, value in parameters_of(given).items() if name != "output"}
     hashes = inputs(parameters, ROOT) | results(parameters, ROOT)
     spec = json.loads(
@@ -195,7 +207,7 @@ def begin(folder: Path, given: Mapping[str, Any], executed: dict[str, str]) -> b
     old_spec = read_spec(folder)
     files = [path for path in content(folder) if path.suffix != ".ipynb"]
     if files and old_spec is None:
-        if folder == PROBLEMS and "train_5num_rows" in parameters:
+        if shared:
             return False
         remedy = "give this run another output, or move the file away"
         raise ValueError(

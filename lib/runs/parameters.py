@@ -6,7 +6,7 @@ lib.learn.settings. `Run` calls it for a notebook that is run by hand."""
 
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import field
 from glob import glob
 from inspect import signature
@@ -17,9 +17,20 @@ from pydantic import AfterValidator, Field, ValidationError, ValidationInfo
 from pydantic.dataclasses import dataclass
 
 from lib.files import PROBLEMS, ROOT, nearest
-from lib.learn.settings import PARAMETERS, TRAINERS, Count, SearchSettings, explain, loosely
+from lib.learn.settings import (
+    PARAMETERS,
+    Count,
+    PreferenceSettings,
+    RLOOSettings,
+    SearchSettings,
+    Settings,
+    SFTSettings,
+    explain,
+    loosely,
+)
 from lib.runs.hashes import model_folder, table
 
+Rule = Callable[[Mapping[str, Any]], Iterator[str]]
 # owner/name, and optionally @ and a revision
 ON_HUB = re.compile(r"[\w-][\w.-]*/[\w.-]+(@[\w./-]+)?")
 
@@ -121,9 +132,14 @@ FIELDS = PARAMETERS | NAMES
 Parameters = loosely(NAMES)
 
 
-def check(given: Mapping[str, Any], defaults: Mapping[str, Any] | None = None) -> None:
+def check(
+    given: Mapping[str, Any], defaults: Mapping[str, Any] | None = None, notebook: str = ""
+) -> None:
     """Raise ValueError that explains the parameters that are invalid. Values that are not plain
     data are not checked.
+
+    `notebook`: the name of the notebook, without .ipynb, that `given` are all parameters of. They
+    must also fit together, by its entry in TOGETHER. Without a name each is checked by itself.
 
     The file of a user's own reward is not executed here, so that a mistake in it does not stop
     other runs. `Project.check_own_files` executes it."""
@@ -133,19 +149,25 @@ def check(given: Mapping[str, Any], defaults: Mapping[str, Any] | None = None) -
         Parameters.model_validate(values, context=defaults)
     except ValidationError as error:
         raise ValueError(explain(error, FIELDS)) from error
-    for settings in TRAINERS:  # whether the parameters fit together
-        if settings.required() <= values.keys():
-            settings.of(values)
     if values.get("reward") and ":" not in values["reward"]:
         try_out(values)
     if values.get("curriculum"):
-        options(
-            values["curriculum"],
-            values.get("curriculum_options", {}),
-            table("learn.curriculum.CURRICULA"),
-        )
-    for reason in misfits(values):
-        raise ValueError(reason)
+        given_options = values.get("curriculum_options", {})
+        options(values["curriculum"], given_options, table("learn.curriculum.CURRICULA"))
+    if values.keys() == given.keys():
+        check_together(notebook, values)
+
+
+def check_together(notebook: str, given: Mapping[str, Any]) -> None:
+    """Raise ValueError with the first reason why the parameters of a notebook do not fit
+    together."""
+    for rule in TOGETHER.get(notebook, ()):
+        try:
+            reasons = list(rule(given))
+        except KeyError as error:
+            raise ValueError(f"{error.args[0]} is missing: the parameters cell lacks it") from error
+        if reasons:
+            raise ValueError(reasons[0])
 
 
 def try_out(given: Mapping[str, Any]) -> None:
@@ -170,90 +192,160 @@ def own_problems(given: Mapping[str, Any]) -> list[str]:
     return [name for name in dict.fromkeys(names) if isinstance(name, str) and name.endswith(files)]
 
 
-def misfits(given: Mapping[str, Any]) -> Iterator[str]:
-    """Reasons why parameters that are valid by themselves do not fit together."""
-    problem_set, eval_problems, source = (
-        given.get(name) for name in ("problem_set", "eval_problems", "source")
-    )
-    style = given.get("prompt_style", "free")
-    reward = given.get("reward", "")
-    value = given.get("value", "")
-    if given.get("curriculum") == "mixed" and not given.get("probes", "some"):
-        yield (
-            "curriculum is 'mixed': it needs a run of probes, "
-            "which says how often problems are failed"
-        )
-    for name in ("probes", "curriculum_options"):
-        if given.get("curriculum") == "" and given.get(name):
-            yield f"{name} is {given[name]!r}: it needs a curriculum, which would use it"
-    if "demonstrations" in given:
-        yield from demonstrated(given, style)
-    # of 24,800 or more
-    if "numbers" in given and given.get("updates", 0) * given.get("problems_per_step", 0) > 24_000:
-        yield (
-            "updates * problems_per_step is above 24,000: "
-            f"3to4 has few more problems of {given['numbers']} numbers"
-        )
-    if max(given.get("moments", [0])) > given.get("updates", 10**6):
-        yield f"moments holds {max(given['moments'])}, which is above updates = {given['updates']}"
-    if given.get("checked") and given.get("design", "free") not in table(
-        "learn.demonstrations.TRACES"
-    ):
-        yield f"checked is true, and design {given.get('design', 'free')!r} writes no traces"
-    needs_verifier = (
-        reward or given.get("sets") or eval_problems or {"samples", "engine"} <= given.keys()
-    )
-    if needs_verifier and style not in (verifiers := table("game.verifiers.VERIFIERS")):
-        yield f"prompt_style is {style!r}: no verifier reads it{nearest(style, verifiers)}"
-    reads_program = reward in ("program", "program_near")
-    if (style in ("free", "words") and reads_program) or (
-        style.startswith("program") and reads_expression(reward)
-    ):
-        yield f"prompt_style is {style!r}: no completion can be correct by reward {reward!r}"
-    if problem_set and ON_HUB.fullmatch(problem_set) and source != "hub" and not own(problem_set):
-        yield f"problem_set is {problem_set!r}: a set of the hub needs source: hub"
-    points = given.get("searches", [])
-    if not points and "together" in given:
-        yield "searches is []: it has no search, such as {beams: 16, samples: 16}"
-    if points and any("learned" in point.get("rerank", "") for point in points) != bool(value):
-        yield f"value is {value!r}: searches with rerank learned need one, and no others do"
-    eval_set = given.get("eval_set", "validation_200")  # that of preference training
-    of = table("game.sets.EVALUATION_SETS").get(eval_set, ())  # () for a file of the user's own
-    if eval_problems and eval_problems > (there := rows("/".join(of))):
-        yield f"eval_problems is {eval_problems}, and {eval_set} has {there}"
+# --- which parameters of a notebook fit together --------------------------------------------------
+# Each rule gets all parameters of its notebook, and yields the reasons why they do not.
 
 
-def demonstrated(given: Mapping[str, Any], style: str) -> Iterator[str]:
-    """Reasons of this kind about what SFT imitates."""
+def meets(settings: type[Settings]) -> Rule:
+    """The rule that the parameters are those of a trainer."""
+
+    def rule(given: Mapping[str, Any]) -> Iterator[str]:
+        settings.of(given)  # raises ValueError
+        yield from ()
+
+    return rule
+
+
+def has_demonstrations(given: Mapping[str, Any]) -> Iterator[str]:
+    """There are as many problems as SFT imitates solutions of."""
     demonstrations = given["demonstrations"]
-    five = given.get("five_numbers", 0)
+    five = given["five_numbers"]
     if five > demonstrations:
         yield f"five_numbers is {five}: it is a part of the {demonstrations} demonstrations"
-    problem_set = given.get("problem_set", "3to4")
-    for name, count in {
-        problem_set: demonstrations + given.get("eval_demonstrations", 0) - five,
+    needed = {
+        given["problem_set"]: demonstrations + given["eval_demonstrations"] - five,
         "5num": five,
-    }.items():
+    }
+    for name, count in needed.items():
         there = rows(f"{name}/train")
         if count > there:
             yield (
                 f"demonstrations and eval_demonstrations need {count} problems of {name}, "
                 f"which has {there}"
             )
-    design = given.get("design", "free")
+
+
+def has_a_design(given: Mapping[str, Any]) -> Iterator[str]:
+    """The design of SFT's demonstrations writes what the prompt asks for."""
+    style = given["prompt_style"]
+    design = given["design"]
     traces = table("learn.demonstrations.TRACES")
-    if given.get("source") == "hub" or style in ("pick", "value"):
+    if given["checked"] and design not in traces:
+        yield f"checked is true, and design {design!r} writes no traces"
+    if given["source"] == "hub" or style in ("pick", "value"):
         return  # nothing is written by a design
-    if given.get("give_up") and design in traces and not traces[design].restarts:
+    if given["give_up"] and design in traces and not traces[design].restarts:
         yield (
             f"give_up is {given['give_up']}: design {design!r} never gives up, "
             "so it needs give_up = 0.0"
         )
-    fits = style.startswith("program") == design.startswith("program") and (
-        style != "trace" or design in traces
-    )
-    if not (fits or given.get("taught")):
+    fits = style.startswith("program") == design.startswith("program")
+    fits = fits and (style != "trace" or design in traces)
+    if not (fits or given["taught"]):
         yield f"prompt_style is {style!r}: design {design!r} writes demonstrations of another form"
+
+
+def has_a_curriculum(given: Mapping[str, Any]) -> Iterator[str]:
+    """A curriculum has what it needs; without one there is nothing for it."""
+    curriculum = given["curriculum"]
+    if curriculum == "mixed" and not given["probes"]:
+        yield (
+            "curriculum is 'mixed': it needs a run of probes, "
+            "which says how often problems are failed"
+        )
+    for name in ("probes", "curriculum_options"):
+        if not curriculum and given[name]:
+            yield f"{name} is {given[name]!r}: it needs a curriculum, which would use it"
+
+
+def can_be_verified(given: Mapping[str, Any]) -> Iterator[str]:
+    """A verifier reads what the prompt asks for."""
+    style = given["prompt_style"]
+    verifiers = table("game.verifiers.VERIFIERS")
+    if style not in verifiers:
+        yield f"prompt_style is {style!r}: no verifier reads it{nearest(style, verifiers)}"
+
+
+def can_be_correct(given: Mapping[str, Any]) -> Iterator[str]:
+    """The reward reads what the prompt asks for."""
+    style = given["prompt_style"]
+    reward = given["reward"]
+    reads_program = reward in ("program", "program_near")
+    of_program = style.startswith("program")
+    if (style in ("free", "words") and reads_program) or (of_program and reads_expression(reward)):
+        yield f"prompt_style is {style!r}: no completion can be correct by reward {reward!r}"
+
+
+def names_the_hub(given: Mapping[str, Any]) -> Iterator[str]:
+    """A problem set of the hub is asked for as such."""
+    name = given["problem_set"]
+    source = given.get("source", "generated")  # notebook 17 has no source
+    if ON_HUB.fullmatch(name) and source != "hub" and not own(name):
+        yield f"problem_set is {name!r}: a set of the hub needs source: hub"
+
+
+def evaluates(given: Mapping[str, Any]) -> Iterator[str]:
+    """The held-out set has as many problems as training is evaluated on."""
+    eval_set = given.get("eval_set", "validation_200")  # that of preference training
+    of = table("game.sets.EVALUATION_SETS").get(eval_set, ())  # () for a file of the user's own
+    there = rows("/".join(of))
+    if given["eval_problems"] > there:
+        yield f"eval_problems is {given['eval_problems']}, and {eval_set} has {there}"
+
+
+def can_be_evaluated(given: Mapping[str, Any]) -> Iterator[str]:
+    """Training that is evaluated on problems writes what a verifier reads."""
+    if given["eval_problems"]:
+        yield from can_be_verified(given)
+
+
+def has_searches(given: Mapping[str, Any]) -> Iterator[str]:
+    """There is a search, and a learned value where one is used."""
+    searches = given["searches"]
+    value = given["value"]
+    if not searches:
+        yield "searches is []: it has no search, such as {beams: 16, samples: 16}"
+        return
+    is_learned = any("learned" in search.get("rerank", "") for search in searches)
+    if is_learned != bool(value):
+        yield f"value is {value!r}: searches with rerank learned need one, and no others do"
+
+
+def has_games(given: Mapping[str, Any]) -> Iterator[str]:
+    """3to4 has 24,800 problems of either number of numbers, or a few more."""
+    if given["updates"] * given["problems_per_step"] > 24_000:
+        yield (
+            "updates * problems_per_step is above 24,000: "
+            f"3to4 has few more problems of {given['numbers']} numbers"
+        )
+
+
+def ends_after_its_moments(given: Mapping[str, Any]) -> Iterator[str]:
+    """Every moment at which a policy is evaluated comes while it is trained."""
+    last = max(given["moments"])
+    if last > given["updates"]:
+        yield f"moments holds {last}, which is above updates = {given['updates']}"
+
+
+# by the name of a notebook; of the others each parameter is checked by itself
+TOGETHER: dict[str, tuple[Rule, ...]] = {
+    "10_train_sft": (meets(SFTSettings), has_demonstrations, has_a_design, names_the_hub),
+    "11_train_rloo": (
+        meets(RLOOSettings),
+        has_a_curriculum,
+        can_be_verified,
+        can_be_correct,
+        names_the_hub,
+        evaluates,
+    ),
+    "12_sample_pairs": (can_be_verified, names_the_hub),
+    "13_train_preference": (meets(PreferenceSettings), can_be_evaluated, evaluates),
+    "15_sample_rollouts": (can_be_verified,),
+    "16_search": (has_searches,),
+    "17_trl_trainer": (can_be_verified, can_be_correct, names_the_hub),
+    "81_train_exact": (has_games,),
+    "82_train_to_the_end": (has_games, ends_after_its_moments),
+}
 
 
 def rows(name: str) -> int:

@@ -251,7 +251,7 @@ class Project:
         defaults = self.notebook(run.notebook)[0]
         params = self.parameters(profile, name, run, location)
         try:
-            check(params | run.needs, defaults | run.needs)
+            check(params | run.needs, defaults | run.needs, run.notebook)
             input_hashes = inputs(params, self.root)
         except (ValueError, OverflowError) as error:
             raise DeclarationError(f"{location}: {error}") from error

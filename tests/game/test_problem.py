@@ -18,6 +18,7 @@ from lib.game import sets as problem_sets
 from lib.game import solver
 from lib.game.expression import MAX_DIGITS
 from lib.game.problem import Problem, ProblemSetError, as_problem, as_problems
+from lib.runs.declare import read_notebook
 from lib.runs.parameters import check
 from tests.conftest import this_project
 
@@ -221,9 +222,11 @@ def test_problems_of_ones_own_come_from_a_csv(tmp_path, capsys):
     )
     assert (PROBLEMS / "manifest.json").read_bytes() == before
     check({"sets": {str(path): 4}, "eval_set": str(path), "problem_set": str(path)})
-    check({"problem_set": "someone/countdown", "source": "hub"})
+    pairs, _ = read_notebook(ROOT / "notebooks/12_sample_pairs.ipynb")
+    pairs["problem_set"] = "someone/countdown"
+    check(pairs | {"source": "hub"}, notebook="12_sample_pairs")
     with pytest.raises(ValueError, match="a set of the hub needs source: hub"):
-        check({"problem_set": "someone/countdown", "source": "generated"})
+        check(pairs | {"source": "generated"}, notebook="12_sample_pairs")
     with pytest.raises(ValueError, match="no such entry"):
         check({"eval_set": "someone/countdown"})
     for given in ({"eval_set": "none.csv"}, {"problem_set": "a/none.csv"}):
@@ -410,7 +413,8 @@ def test_a_hub_set_says_its_commit_which_may_be_named(tmp_path, monkeypatch, cap
     )
     problem_sets.from_hub("owner/own@v1", "train")
     assert asked == [("owner/own", {"split": "train", "revision": "v1"})]
-    check({"problem_set": "owner/own@v1", "source": "hub"})
+    pairs, _ = read_notebook(ROOT / "notebooks/12_sample_pairs.ipynb")
+    check(pairs | {"problem_set": "owner/own@v1", "source": "hub"}, notebook="12_sample_pairs")
 
 
 def test_a_hub_set_that_cannot_be_loaded_is_an_error(tmp_path, monkeypatch):

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from lib.files import ROOT
 from lib.game.problem import Problem, as_problems
 from lib.game.sets import keys, load
 from lib.game.solver import profiles, solutions
@@ -22,6 +23,7 @@ from lib.learn.curriculum import (
     buckets,
     solution_difficulty,
 )
+from lib.runs.declare import read_notebook
 from lib.runs.parameters import check
 
 PROBLEMS = [Problem((i, i + 1, i + 2), 10) for i in range(60)]
@@ -253,16 +255,12 @@ def test_the_frontier_does_not_search_for_ever():
     ],
 )
 def test_options_that_cannot_be_are_refused_before_anything_trains(name, options, message):
+    given, _ = read_notebook(ROOT / "notebooks/11_train_rloo.ipynb")
     with pytest.raises(ValueError, match=message):
-        check({"curriculum": name, "curriculum_options": options, "probes": ""})
+        check(given | {"curriculum": name, "curriculum_options": options}, given, "11_train_rloo")
+    given["probes"] = "data/reference/cpu/pairs/free/0"
     for curriculum in CURRICULA:
-        check(
-            {
-                "curriculum": curriculum,
-                "curriculum_options": {},
-                "probes": "data/reference/cpu/pairs/free/0",
-            }
-        )
+        check(given | {"curriculum": curriculum}, given, "11_train_rloo")
 
 
 def test_mistakes_are_refused():

@@ -14,6 +14,7 @@ import pytest
 import torch
 
 import lib.learn.search
+from lib.files import ROOT
 from lib.game.mdp import (
     REJECTIONS,
     State,
@@ -29,6 +30,7 @@ from lib.game.problem import Problem
 from lib.learn.generation import Sampling
 from lib.learn.model import build_tokenizer, new_model
 from lib.learn.search import SearchSettings, learned_values, sample_tags, search, search_table
+from lib.runs.declare import read_notebook
 from lib.runs.parameters import check
 from lib.study import systems
 from lib.study.judging import judge
@@ -225,13 +227,15 @@ def test_searches_by_a_learned_value_repeat_and_cascade(policy):
 
 
 def test_a_learned_value_without_a_policy_is_refused_and_a_policy_without_a_use():
+    given, _ = read_notebook(ROOT / "notebooks/16_search.ipynb")
     for searches, value in (
         ([{"rerank": ["none", "learned"]}], ""),
         ([{"rerank": "binary"}, {"beams": 1}], "sft/value/0"),
     ):
         with pytest.raises(ValueError, match="rerank learned need"):
-            check({"searches": searches, "value": value})
-    check({"searches": [{"rerank": ["none", "learned"]}, {"beams": 1}], "value": "sft/value/0"})
+            check(given | {"searches": searches, "value": value}, given, "16_search")
+    searches = [{"rerank": ["none", "learned"]}, {"beams": 1}]
+    check(given | {"searches": searches, "value": "owner/value"}, given, "16_search")
 
 
 # --- with a model ---------------------------------------------------------------------------------

@@ -14,7 +14,7 @@ import pytest
 from lib.files import DATA, ROOT, nearest
 from lib.rewards import REWARDS
 from lib.runs import Run
-from lib.runs.declare import DeclarationError
+from lib.runs.declare import DeclarationError, read_notebook
 from lib.runs.hashes import code_tree, differences, inputs, with_new_names
 from lib.runs.hours import expected, show_plan, time_left, took
 from lib.runs.parameters import check
@@ -222,25 +222,14 @@ IMPOSSIBLE |= {name: [0, -5, 10**21] for name in COUNTS}
     ("name", "value"), [(name, value) for name, values in IMPOSSIBLE.items() for value in values]
 )
 def test_an_impossible_value_is_refused_before_the_start_and_by_hand(tmp_path, name, value):
-    whole = {
-        "reward": "ast",
-        "eval_set": "validation_200",
-        "steps": 4,
-        "save_every": 2,
-        "temperature": 1.0,
-    }
-    whole |= {
-        "problems_per_step": 2,
-        "group_size": 4,
-        "micro_batch": 4,
-        "num_iterations": 1,
-        "name": "x",
-    }
-    check(whole | {"reward_options": {"tau": 2}})
+    notebook = "11_train_rloo"
+    whole, _ = read_notebook(ROOT / f"notebooks/{notebook}.ipynb")
+    whole |= {"reward": "ast", "name": "x"}
+    check(whole | {"reward_options": {"tau": 2}}, whole, notebook)
     with pytest.raises(ValueError, match="tau" if name == "reward_options" else name):
-        check(whole | {name: value})
+        check(whole | {name: value}, whole, notebook)
     with pytest.raises(ValueError, match="tau" if name == "reward_options" else name):
-        Run(tmp_path / "run", globals() | whole | {name: value})
+        Run(tmp_path / "run", globals() | whole | {name: value}, notebook=notebook)
 
 
 @pytest.mark.parametrize(
@@ -262,9 +251,9 @@ def test_an_impossible_value_is_refused_before_the_start_and_by_hand(tmp_path, n
 )
 def test_values_that_do_not_fit_each_other_are_refused(change, message):
     whole = this_project().specs("cpu")["rloo/sparse/0"].params
-    check(whole)
+    check(whole, notebook="11_train_rloo")
     with pytest.raises(ValueError, match=message):
-        check(whole | change)
+        check(whole | change, notebook="11_train_rloo")
 
 
 @pytest.mark.parametrize(

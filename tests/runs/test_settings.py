@@ -27,7 +27,7 @@ def test_every_number_of_every_notebook_has_a_bound():
     numbers = set()
     for path in NOTEBOOKS:
         defaults, _ = read_notebook(path)
-        check(defaults)
+        check(defaults, notebook=path.stem)
         plain = {name: value for name, value in defaults.items() if type(value) in (int, float)}
         numbers |= plain.keys()
         for name in plain.keys() - {"target"}:  # of one problem: any whole number
@@ -90,6 +90,22 @@ def test_a_value_that_cannot_be_is_refused_by_its_name(name, value):
     assert len(str(caught.value).splitlines()) == 1 and name in FIELDS
 
 
+def test_a_notebook_whose_parameters_must_fit_together_says_its_name():
+    """Else its rules would not be asked when it is run by hand."""
+    named = {}
+    for path in NOTEBOOKS:
+        found = re.findall(r"Run\(output.*notebook=\\\"(\w+)\\\"", path.read_text())
+        named |= dict.fromkeys(found, path.stem)
+    assert named == {name: name for name in parameters.TOGETHER}
+
+
+def test_a_parameter_that_the_cell_lacks_is_named():
+    given, _ = read_notebook(ROOT / "notebooks/81_train_exact.ipynb")
+    del given["updates"]
+    with pytest.raises(ValueError, match="updates is missing: the parameters cell lacks it"):
+        check(given, notebook="81_train_exact")
+
+
 def test_names_of_the_hub_and_what_exists_are_taken():
     check(
         {
@@ -124,99 +140,83 @@ def test_settings_say_what_they_lack_and_what_they_do_not_know():
     )
 
 
+SFT, RLOO, PAIRS = "10_train_sft", "11_train_rloo", "12_sample_pairs"
+PREFERENCE, SAMPLES, SEARCH = "13_train_preference", "15_sample_rollouts", "16_search"
+PROBES = "data/reference/cpu/pairs/free/0"
+
+
 @pytest.mark.parametrize(
-    ("parameters", "message"),
+    ("notebook", "change", "message"),
     [
+        (RLOO, {"prompt_style": "pick"}, "prompt_style is 'pick': no verifier reads it"),
+        (SAMPLES, {"prompt_style": "value"}, "prompt_style is 'value': no verifier reads it"),
+        (PAIRS, {"prompt_style": "pick"}, "prompt_style is 'pick': no verifier"),
+        (PREFERENCE, {"prompt_style": "pick", "eval_problems": 4}, "'pick': no verifier"),
+        (SFT, {"checked": True}, "checked is true, and design .free. writes no traces"),
         (
-            {"prompt_style": "pick", "reward": "sparse"},
-            "prompt_style is 'pick': no verifier reads it",
-        ),
-        (
-            {"prompt_style": "value", "sets": {"test_50": 4}},
-            "prompt_style is 'value': no verifier reads it",
-        ),
-        (
-            {"design": "program_fresh", "checked": True},
-            "checked is true, and design .program_fresh. writes no traces",
-        ),
-        (
-            {"prompt_style": "pick", "samples": 4, "engine": "transformers"},
-            "prompt_style is 'pick': no verifier",
-        ),
-        ({"prompt_style": "pick", "eval_problems": 4}, "prompt_style is 'pick': no verifier"),
-        (
+            RLOO,
             {"prompt_style": "program", "reward": "ast"},
             "'program': no completion can be correct by reward 'ast'",
         ),
         (
+            RLOO,
             {"prompt_style": "program_words", "reward": "trace_gated"},
             "no completion can be correct by reward 'trace_g",
         ),
+        (RLOO, {"reward": "program"}, "'free': no completion can be correct by reward 'program'"),
+        (SFT, {"prompt_style": "program"}, "'program': design 'free' writes .* another form"),
+        (SFT, {"prompt_style": "trace"}, "'trace': design 'free' writes .* another form"),
+        (SFT, {"design": "program_fresh"}, "'free': design 'program_fresh' writes .* another form"),
         (
-            {"prompt_style": "free", "reward": "program"},
-            "'free': no completion can be correct by reward 'program'",
-        ),
-        (
-            {"demonstrations": 9, "prompt_style": "program"},
-            "'program': design 'free' writes .* another form",
-        ),
-        (
-            {"demonstrations": 9, "prompt_style": "trace"},
-            "'trace': design 'free' writes .* another form",
-        ),
-        (
-            {"demonstrations": 9, "design": "program_fresh"},
-            "'free': design 'program_fresh' writes .* another form",
-        ),
-        (
-            {"demonstrations": 9, "design": "trace_proof", "give_up": 0.3},
+            SFT,
+            {"prompt_style": "trace", "design": "trace_proof", "give_up": 0.3},
             "never gives up, so it needs give_up = 0.0",
         ),
         (
+            SFT,
             {"demonstrations": 9, "five_numbers": 10},
-            "five_numbers is 10: it is a part of the 9 demonstrations",
+            "five_numbers is 10: .* of the 9",
         ),
         (
+            SFT,
             {"demonstrations": 49_801, "eval_demonstrations": 200},
             "need 50001 problems of 3to4, which has 50000",
         ),
         (
+            SFT,
             {"demonstrations": 20_000, "five_numbers": 15_000},
             "need 15000 problems of 5num, which has 14950",
         ),
+        (RLOO, {"probes": PROBES}, "probes is .*: it needs a curriculum"),
         (
-            {"curriculum": "", "probes": "data/reference/cpu/pairs/free/0"},
-            "probes is .*: it needs a curriculum",
-        ),
-        (
-            {"curriculum": "", "curriculum_options": {"temperature": 1.0}},
+            RLOO,
+            {"curriculum_options": {"temperature": 1.0}},
             "curriculum_options .* needs a curriculum",
         ),
-        ({"curriculum": "mixed", "probes": ""}, "curriculum is 'mixed': it needs a run of probes"),
+        (RLOO, {"curriculum": "mixed"}, "curriculum is 'mixed': it needs a run of probes"),
+        (PAIRS, {"problem_set": "owner/set"}, "'owner/set': a set of the hub needs source: hub"),
         (
-            {"problem_set": "owner/set", "source": "generated"},
-            "'owner/set': a set of the hub needs source: hub",
-        ),
-        (
-            {"searches": [{"rerank": "learned"}], "value": ""},
+            SEARCH,
+            {"searches": [{"rerank": "learned"}]},
             "value is '': searches with rerank learned need one",
         ),
-        (
-            {"searches": [{}], "value": "data/reference/cpu/sft/value/0"},
-            "value is .* need one, and no others do",
-        ),
-        ({"eval_problems": 201}, "eval_problems is 201, and validation_200 has 200"),
-        ({"searches": [], "together": 1}, "searches is .*: it has no search"),
-        ({"searches": ["x"], "together": 1}, "searches is 'x': Input should be a valid dictionary"),
-        (
-            {"numbers": 3, "updates": 3001, "problems_per_step": 8},
-            "3to4 has few more problems of 3 numbers",
-        ),
+        (SEARCH, {"value": "data/reference/cpu/sft/value/0"}, "value is .* and no others do"),
+        (SEARCH, {"searches": []}, r"searches is \[\]: it has no search"),
+        (SEARCH, {"searches": ["x"]}, "searches is 'x': Input should be a valid dictionary"),
+        (PREFERENCE, {"eval_problems": 201}, "eval_problems is 201, and validation_200 has 200"),
+        (RLOO, {"eval_problems": 10**5}, "eval_problems is 100000, and .* has"),
+        ("81_train_exact", {"updates": 3001}, "3to4 has few more problems of . numbers"),
+        ("82_train_to_the_end", {"moments": [0, 10**5]}, "moments holds 100000, which is above"),
     ],
 )
-def test_parameters_that_do_not_fit_together_are_refused(parameters, message):
+def test_parameters_that_do_not_fit_together_are_refused(notebook, change, message):
+    given, _ = read_notebook(ROOT / f"notebooks/{notebook}.ipynb")
     with pytest.raises(ValueError, match=message):
-        check(parameters)
+        check(given | change, given, notebook)
+
+
+def test_parameters_of_no_notebook_are_checked_one_by_one():
+    check({"numbers": 3, "updates": 3001, "problems_per_step": 8})
 
 
 def test_styles_that_fit_are_taken():
