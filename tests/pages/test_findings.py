@@ -105,6 +105,27 @@ SAID["60_agent"] = [
 ]
 
 
+TRACE = "rloo/trace_outcome"
+TRACED = {"table": "trace_differences", "method": TRACE, "baseline": "sft/trace"}
+acted = pd.read_csv(FIGURES / "trace_treatments.csv").set_index("method")["acted"]
+SAID["50_trace"] = [
+    ("1.5 points", gap("trace_differences", "rloo/trace_explore", TRACE, ONCE)),
+    ("Three of the nine", (~acted.astype(bool)).sum()),
+    ("99% of the correct texts", of("trace_treatments", method="rloo/trace_gated")),
+    ("4.8 points", gap(**TRACED, metric=ONCE)),
+    ("9.6 points", gap(**TRACED, metric=OFTEN)),
+    (
+        "32% of the warm start's traces",
+        of("trace_estimates", method="sft/trace", metric="trace_muldiv", **PRIMARY),
+    ),
+    ("6% afterwards", of("trace_estimates", method=TRACE, metric="trace_muldiv", **PRIMARY)),
+    (
+        "7% of the failures",
+        of("trace_estimates", method=TRACE, metric="failures that a repair mends", **PRIMARY),
+    ),
+]
+
+
 @pytest.mark.parametrize("notebook", SAID)
 def test_the_numbers_of_a_finding_are_those_of_the_tables(notebook):
     """All of them: a number that no line above states is refused."""
