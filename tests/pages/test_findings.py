@@ -20,13 +20,15 @@ RESTS_ON = pd.read_csv(ROOT / "tests/pages/findings.csv")
 PRIMARY = {"set": "heldout_1000"}
 ONCE = {"metric": "pass@1"}
 OFTEN = {"metric": "pass@16"}
+ATTEMPTS = {"metric": "attempts, finished completions", "scale": 1, **PRIMARY}
 COUNTS = {"two": 2, "three": 3, "four": 4, "five": 5}
 
 
 def found(path) -> str:
-    """The sentences in which a notebook says what it found."""
+    """The sentences in which a notebook says what it found: a paragraph or a list."""
     opening = "".join(json.loads(path.read_text())["cells"][0]["source"])
-    said = re.search(r"\*\*What we learned\.\*\*(.*?)(\*\(|\n\*\*)", opening, re.DOTALL)[1]
+    after = opening.partition("**What we learned.**")[2]
+    said = re.split(r"\*\(|\n\n(?!\* )", after)[0]
     return " ".join(said.split())
 
 
@@ -75,6 +77,23 @@ SAID: dict[str, list[tuple[str, float]]] = {
         ("3.5 with sixteen", gap("ast_differences", "rloo/ast_tau2", "sft/free", OFTEN)),
         ("46.7%", of("ast_table1", method="rloo/sparse", metric=STARTED, **PRIMARY)),
         ("1.3 points", gap("ast_differences", "rloo/ast_533", "rloo/sparse_533", ONCE)),
+    ],
+    "30_program": [
+        ("10.2 points", of("program_claims", id="program-16")),
+        ("five runs", runs("program_table2", method="rloo/program", **PRIMARY)),
+        ("three of its start", runs("program_table2", method="sft/program", **PRIMARY)),
+        ("94%", of("program_table3", method="rloo/program", metric="numbers", **PRIMARY)),
+        ("70%", of("program_table3", method="sft/program", metric="numbers", **PRIMARY)),
+        ("1.2 attempts", of("program_control", method="rloo/program", **ATTEMPTS)),
+        ("2.0", of("program_control", method="sft/program", **ATTEMPTS)),
+        (
+            "5.8 points",
+            of("program_table2", method="sft/program", **PRIMARY, **OFTEN)
+            - of("program_table2", method="rloo/program_target", **PRIMARY, **OFTEN),
+        ),
+        ("two runs", runs("program_table2", method="rloo/program_target", **PRIMARY)),
+        ("6.2 points", of("program_claims", "theirs", id="program-2")),
+        ("27.5 points", of("program_claims", id="program-2")),
     ],
 }
 
