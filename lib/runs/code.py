@@ -24,6 +24,7 @@ WITHOUT_RESULTS = (
     "study.widgets",
     "study.explorer",
     "study.site",
+    "study.standalone",
 )
 PLOTS = {"plt", "plots", "plot"}  # a statement of a notebook with one of these names draws
 CHANGED = "changed while the run was made"

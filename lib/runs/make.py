@@ -268,7 +268,10 @@ def report(project: Project, profile: str) -> Path:
             continue
         page = f"{profile}-{spec.name}.html".replace("/", "-")
         about = f"{spec.run}, profile {profile}, from {source}"
-        studies.append(site.Study(page, spec.notebook, folder / "notebook.ipynb", about))
+        record = read_record(folder)
+        figures = [name for name in record.artifacts if name.endswith(".png")] if record else []
+        picture = folder / figures[0] if figures else None
+        studies.append(site.Study(page, spec.notebook, folder / "notebook.ipynb", about, picture))
     if not studies:
         raise RunError(f"no study of {profile} has been executed: `make study`, or `make figures`")
     return site.build(studies, FIGURES / "site")

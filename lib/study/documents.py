@@ -25,6 +25,9 @@ from lib.study import compare, plots, restarts, words
 README = ROOT / "README.md"
 LOGS = ROOT / "notebooks/README.md"
 GALLERY = FIGURES / "README.md"
+# Where README links the website. From wherever the repository is on GitHub, this leads to what
+# .github/workflows/pages.yml has published; the website's own address is one click shorter.
+PAGES = "../../deployments/github-pages"
 WIDTH = 140
 KS = (1, 16)
 Q = 0.05  # from here on a difference may be one of chance among so many
@@ -172,6 +175,11 @@ EXACT = {
     "exact: where training starts": "exact/start",
     "exact: trained for the expected reward": "exact/expected",
 }
+
+
+def website(_: str) -> str:
+    """The link from the first screen to the website."""
+    return f"**[The website]({PAGES})** shows every study, and what the models write."
 
 
 def front(_: str) -> str:
@@ -413,6 +421,7 @@ def seen(text: str) -> str:
 
 
 PARTS: dict[str, Callable[[str], str]] = {
+    "website": website,
     "front": front,
     "findings": findings,
     "games": games,

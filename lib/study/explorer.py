@@ -8,6 +8,7 @@ import re
 from collections.abc import Container, Iterable, Iterator
 from functools import lru_cache
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -40,11 +41,11 @@ OWN = "its own"  # the reward that a policy was trained with
 SORTS = ["disagreement", "as saved", "logprob", "tokens", "attempts"]
 
 _loader = FileSystemLoader(Path(__file__).parent)
-_environment = Environment(
+templates = Environment(
     loader=_loader, autoescape=True, trim_blocks=True, undefined=StrictUndefined
 )
-_environment.globals["looks"] = LOOKS
-markup = _environment.get_template("explorer.html").module  # has the macros, which return markup
+templates.globals["looks"] = LOOKS
+markup: Any = templates.get_template("explorer.html").module  # has the macros, which return markup
 
 # --- loading and choosing -------------------------------------------------------------------------
 
@@ -200,24 +201,18 @@ def beside(
 
 
 def export(table: pd.DataFrame, positions: Iterable[int], path: Path) -> Path:
-    """Writes the rollouts at these positions of `table` as a .csv file, one line each: run, set,
-    problem, nums (as a problem's file has them), target, completion, status, count and solved.
-    Raises OSError on a full disk."""
-    rows = table.iloc[list(positions)]
+    """Writes the rollouts at these positions of `table` as a .csv file, one line each. Raises
+    OSError on a full disk."""
+    return write_table(exported(table.iloc[list(positions)]), path)
+
+
+def exported(rows: pd.DataFrame) -> pd.DataFrame:
+    """Rollouts as a .csv file has them: run, set, problem, nums (as a problem's file has them),
+    target, completion, status, tokens, count and solved."""
     nums = [" ".join(map(str, one)) for one in rows["nums"]]
-    columns = [
-        "run",
-        "set",
-        "problem",
-        "nums",
-        "target",
-        "completion",
-        "status",
-        "tokens",
-        "count",
-        "solved",
-    ]
-    return write_table(rows.assign(nums=nums)[columns], path)
+    columns = ["run", "set", "problem", "nums", "target"]
+    columns += ["completion", "status", "tokens", "count", "solved"]
+    return rows.assign(nums=nums)[columns]
 
 
 # --- one rollout ----------------------------------------------------------------------------------
@@ -237,10 +232,23 @@ def page(table: pd.DataFrame, positions: list[int], reward: str = OWN) -> str:
     colours and the first 60 solutions of the problem."""
     problem = as_problem(*table.iloc[positions[0]][["nums", "target"]])
     cards = [card(table, position, reward) for position in positions]
-    all_solutions = solutions(problem)
-    shown = [render(tree) for tree in all_solutions[:60]]
-    draw = markup.page  # pyright: ignore[reportAttributeAccessIssue]
-    return str(draw(cards, problem, len(all_solutions), shown))
+    return str(markup.page(cards, problem, *_solved(problem)))
+
+
+def head(problem: Problem) -> str:
+    """The markup above the cards of a problem."""
+    return str(markup.head(problem, *_solved(problem)))
+
+
+def card_markup(table: pd.DataFrame, position: int, reward: str = OWN) -> str:
+    """The markup of one rollout."""
+    return str(markup.card(card(table, position, reward)))
+
+
+def _solved(problem: Problem) -> tuple[int, list[str]]:
+    """How many solutions a problem has, and the first 60 of them."""
+    found = solutions(problem)
+    return len(found), [render(tree) for tree in found[:60]]
 
 
 def card(table: pd.DataFrame, position: int, reward: str) -> dict:

@@ -1,39 +1,55 @@
-"""The website of `make report`: it has one front page and no dead link."""
+"""The website of `make report`: it has one front page and no dead link, and its explorer shows what
+published policies wrote. `tests/pages/test_browser.py` opens it."""
 
+import io
+import json
 import re
 from pathlib import Path
 from urllib.parse import unquote
 
 import nbformat
+import pandas as pd
 import pytest
 from nbconvert.filters import markdown2html
 
-from lib.files import ROOT
+from lib.files import FIGURES, REFERENCE, ROOT
+from lib.study import documents, explorer, standalone
 from lib.study import site as front
 
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory) -> Path:
-    """The site of two studies, whose notebooks were not executed."""
+    """The site of two studies, whose notebooks were not executed, with rollouts on three
+    problems."""
     studies = [
         front.Study(
-            "cpu-study-ast-0.html", "20_ast", ROOT / "notebooks/20_ast.ipynb", "profile cpu"
+            "cpu-study-ast-0.html",
+            "20_ast",
+            ROOT / "notebooks/20_ast.ipynb",
+            "profile cpu",
+            FIGURES / "ast_fig2_pass_at_k.png",
         ),
         front.Study(
-            "cpu-study-coverage-0.html",
-            "70_coverage",
-            ROOT / "notebooks/70_coverage.ipynb",
+            "cpu-study-exact-0.html",
+            "80_exact",
+            ROOT / "notebooks/80_exact.ipynb",
             "profile cpu",
         ),
     ]
     folder = tmp_path_factory.mktemp("made") / "site"
-    assert front.build(studies, folder) == folder / "index.html"
+    assert front.build(studies, folder, problems=3) == folder / "index.html"
     return folder
 
 
 def test_the_front_page_has_findings_figure_and_map(site):
     index = (site / "index.html").read_text()
-    assert index.count('<li><a href="cpu-study-') == 2
+    listed = index.split('<h2 id="the-studies">')[1].split("</table>")[0]
+    assert len(re.findall("<small>profile cpu", listed)) == 2
+    assert '<img src="cpu-study-ast-0.png"' in listed and "cpu-study-exact-0.png" not in listed
+    assert (site / "cpu-study-ast-0.png").read_bytes() == (
+        FIGURES / "ast_fig2_pass_at_k.png"
+    ).read_bytes()
+    assert index.index("the-studies") < index.index('id="ro-cards"') < index.index('id="try-it"')
     assert '<img src="grand_front.png"' in index and (site / "grand_front.png").is_file()
     found = re.findall(r"^\d\. \*\*(.+?)\*\*", (ROOT / "README.md").read_text(), re.MULTILINE)
     assert (
@@ -46,12 +62,99 @@ def test_the_front_page_has_findings_figure_and_map(site):
     assert '<a href="cpu-study-ast-0.html">20</a>' in listed and "<td>21" in listed
 
 
+STUDY_NOTEBOOKS = [
+    path
+    for path in sorted((ROOT / "notebooks").glob("[2-9]*.ipynb"))
+    if path.stem[:2] not in ("62", "63", "81", "82", "91")
+]
+
+
+@pytest.mark.parametrize("path", STUDY_NOTEBOOKS, ids=lambda path: path.stem)
+def test_a_study_begins_with_what_it_learned(path):
+    opening, *others = nbformat.read(path, 4).cells
+    assert opening.cell_type == "markdown" and others
+    sentence = front.finding(opening.source)
+    assert len(sentence.split()) >= 4 and "\n" not in sentence
+
+
+def test_a_finding_may_be_the_first_entry_of_a_list():
+    assert front.finding("# A\n\n**What we learned.** It\ngains 1.5 points. More.") == (
+        "It gains 1.5 points."
+    )
+    assert front.finding("**What we learned.**\n\n* It helps. Much.\n* So.") == "It helps."
+    assert front.finding("# A\n\n**Question.** Why?") == ""
+
+
+def test_a_study_is_listed_with_what_it_learned(site):
+    """Its own page says it before any code."""
+    index = (site / "index.html").read_text()
+    for name in ("20_ast", "80_exact"):
+        sentence = front.finding(nbformat.read(ROOT / f"notebooks/{name}.ipynb", 4).cells[0].source)
+        html = str(markdown2html(sentence)).strip()
+        assert html.removeprefix("<p>").removesuffix("</p>") in index
+        page = (site / f"cpu-study-{name[3:]}-0.html").read_text().split("<body")[1]
+        assert page.index("What we learned.") < page.index('<details class="code">')
+
+
+def test_the_code_of_a_study_is_folded_away(site):
+    page = (site / "cpu-study-ast-0.html").read_text()
+    cells = nbformat.read(ROOT / "notebooks/20_ast.ipynb", 4).cells
+    code = [cell for cell in cells if cell.cell_type == "code"]
+    assert page.count('<details class="code">') == len(code)
+    assert page.count("</details>") >= len(code)
+    assert "<title>20 · " in page
+
+
+def rollouts(folder: Path) -> dict:
+    text = (folder / "rollouts.js").read_text()
+    assert text.isascii() and text.startswith("const rollouts = ") and text.endswith(";\n")
+    return json.loads(text.removeprefix("const rollouts = ").removesuffix(";\n"))
+
+
+def test_the_explorer_of_the_site_has_the_first_completions_of_each_policy(site):
+    """As CSV they are the rows of the published samples, in their order."""
+    made = rollouts(site)
+    assert len(made["problems"]) == 3
+    for place, name in enumerate(documents.FRONT):
+        run = f"sample/{name.replace('/', '_')}/0"
+        written = pd.read_parquet(REFERENCE / "cpu" / run / "generations.parquet")
+        written = written[(written["set"] == "heldout_1000") & (written["problem"] < 3)]
+        lines = [line for problem in made["problems"] for line in problem["lines"][place]]
+        table = pd.read_csv(io.StringIO(made["columns"] + "".join(lines)))
+        first = written.groupby("problem").head(standalone.DRAWS)
+        assert (table["run"] == run).all()
+        assert table["completion"].tolist() == first["completion"].tolist()
+        right = table["count"] * (table["status"] == "correct")
+        assert right.sum() <= sum(problem["right"][place] for problem in made["problems"])
+        cards = [card for problem in made["problems"] for card in problem["cards"][place]]
+        assert len(cards) == len(first)
+        assert all(f"<small>{run}</small>" in card for card in cards)
+
+
+def test_the_explorer_of_the_site_counts_what_is_right(site):
+    """Of all sixteen completions, not of those that it shows."""
+    name = "sft/free"
+    place = [*documents.FRONT].index(name)
+    run = REFERENCE / "cpu/sample/sft_free/0"
+    table = explorer.load({"one": run})
+    table = table[(table["set"] == "heldout_1000") & table["correct"]]
+    sums = table.groupby("problem")["count"].sum().reindex(range(3), fill_value=0)
+    assert [problem["right"][place] for problem in rollouts(site)["problems"]] == sums.tolist()
+
+
+def test_a_policy_without_published_samples_is_left_out(tmp_path):
+    markup = standalone.write(["rloo/none", "sft/free"], 1, tmp_path)
+    assert markup.count('<input type="checkbox" value=') == 1
+    assert len(rollouts(tmp_path)["problems"][0]["cards"]) == 1
+    assert standalone.write(["rloo/none"], 1, tmp_path) == ""
+
+
 def test_every_link_of_the_site_leads_to_a_page_of_it(site):
     pages = {path.name: path.read_text() for path in site.glob("*.html")}
     assert len(pages) == 5
     followed = 0
     for name, html in pages.items():
-        for address in re.findall(r'<(?:a href|img src)="([^"]+)"', html):
+        for address in re.findall(r'<(?:a href|img src|script src)="([^"]+)"', html):
             file, _, anchor = unquote(address).partition("#")
             assert (site / (file or name)).is_file(), f"{name}: {address}"
             assert not anchor or f'id="{anchor}"' in pages[file or name], f"{name}: {address}"
@@ -65,11 +168,11 @@ def test_a_picture_that_a_page_holds_itself_stays(tmp_path):
 
 
 def test_a_study_leads_back_and_to_the_next(site):
-    first, last = ((site / f"cpu-study-{name}-0.html").read_text() for name in ("ast", "coverage"))
+    first, last = ((site / f"cpu-study-{name}-0.html").read_text() for name in ("ast", "exact"))
     for html in (first, last):
         assert front.bar()[:-6] in html and all(label in front.bar() for label in front.BAR)
     assert (
-        '<a href="cpu-study-coverage-0.html">Next analysis ›</a>' in first
+        '<a href="cpu-study-exact-0.html">Next analysis ›</a>' in first
         and "Analysis before" not in first
     )
     assert (

@@ -423,7 +423,7 @@ def test_a_study_that_is_no_longer_published_is_neither_drawn_nor_read_nor_shown
     assert "made" in checkout.ask("report")
     index = (checkout.root / "figures/site/index.html").read_text()
     assert 'href="cpu-study-both-0.html"' in index and "cpu-study-one" not in index
-    assert "(study/both, profile cpu, from data/reference)" in index
+    assert "<small>study/both, profile cpu, from data/reference</small>" in index
     pages = [page.read_text() for page in (checkout.root / "figures/site").glob("*.html")]
     elsewhere = re.compile(r'<(script|link)[^>]*(src|href)="(https?:)?//')
     assert len(pages) == 5 and not any(map(elsewhere.search, pages))
