@@ -145,6 +145,24 @@ SAID["50_trace"] = [
 ]
 
 
+EXACT = {"table": "exact_differences", "baseline": "exact/start"}
+MANY = {"metric": "pass@1024"}
+rose = pd.read_csv(FIGURES / "exact_moved.csv").query("set == 'heldout_1000'")
+rose = rose[rose["metric"] == "up across 1e-6"]
+pairs = rose["n_problems"] * rose["runs"]  # of a problem and a trained policy
+new = pd.read_csv(FIGURES / "exact_sixteen.csv").query("set == 'heldout_1000'")
+new = new[new["metric"] == "new by 16, and above 1/1000 before"]
+SAID["80_exact"] = [
+    ("4.1 points", gap(**EXACT, method="exact/expected", metric=ONCE)),
+    ("19.5 points", gap(**EXACT, method="exact/expected", metric=MANY)),
+    ("2.2 points", gap(**EXACT, method="exact/log", metric=MANY)),
+    ("0.9 with one", gap(**EXACT, method="exact/log", metric=ONCE)),
+    ("2 of", (rose["estimate"] * pairs).sum()),
+    ("25,000 pairs", pairs.sum()),
+    ("99% had been", 100 * new["estimate"].min() // 1),
+]
+
+
 @pytest.mark.parametrize("notebook", SAID)
 def test_the_numbers_of_a_finding_are_those_of_the_tables(notebook):
     """All of them: a number that no line above states is refused."""
