@@ -3,7 +3,6 @@ what made them."""
 
 from __future__ import annotations
 
-import ast
 import json
 import os
 import platform
@@ -12,6 +11,7 @@ import subprocess
 import time
 from collections.abc import Mapping
 from contextlib import suppress
+from functools import partial
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -90,7 +90,9 @@ class Run:
         self.executed = code.executed({})
         if self.by_hand:
             hold(self.folder)
-            cells.watch(self.folder, begin(self.folder, given or {}, self.executed, shared))
+            spec = asked_now(given or {}, self.executed)
+            goes_on = begin(self.folder, spec, shared)
+            cells.watch(self.folder, goes_on, partial(begin_anew, self.folder, spec))
         self.note_code()
 
     def note_code(self) -> None:
@@ -186,24 +188,25 @@ def other_modules(then: Mapping[str, str], now: Mapping[str, str]) -> list[str]:
     return [name for name, old in then.items() if now.get(name, old) != old]
 
 
-def begin(
-    folder: Path, given: Mapping[str, Any], executed: dict[str, str], shared: bool = False
-) -> bool:
+def asked_now(given: Mapping[str, Any], executed: Mapping[str, str]) -> dict[str, Any]:
+    """What spec.json records of a notebook that is run by hand: the parameters, hashes of the files
+    that they name, and the code (`executed`)."""
+    parameters = {name: value for name, value in parameters_of(given).items() if name != "output"}
+    hashes = inputs(parameters, ROOT) | results(parameters, ROOT)
+    spec = {"parameters": parameters, "inputs": hashes, "executed": executed}
+    return json.loads(json.dumps(spec))
+
+
+def begin(folder: Path, spec: dict[str, Any], shared: bool = False) -> bool:
     """Prepare a folder for a notebook that is run by hand, and say what happens to the files in it.
     Returns whether the run goes on from results.
 
-    spec.json records what the folder was begun with: the parameters, hashes of the files that they
-    name, and the code (`executed`). If parameters and files are the same as now, the run goes on
-    from what is saved; otherwise, and if the folder holds a run that `make` has finished
-    (run.json), the old content is set aside, since results are never overwritten. A file that did
-    not exist then is no difference: notebook 03 may write its text itself. Raises ValueError for a
-    folder with files but without a spec.json, which is not the folder of a run, unless it is
-    `shared`."""
-    parameters = {name: value for name, value in parameters_of(given).items() if name != "output"}
-    hashes = inputs(parameters, ROOT) | results(parameters, ROOT)
-    spec = json.loads(
-        json.dumps({"parameters": parameters, "inputs": hashes, "executed": executed})
-    )
+    spec.json records what the folder was begun with, as `asked_now` gives it. If parameters and
+    files are the same as now, the run goes on from what is saved; otherwise, and if the folder
+    holds a run that `make` has finished (run.json), the old content is set aside, since results are
+    never overwritten. A file that did not exist then is no difference: notebook 03 may write its
+    text itself. Raises ValueError for a folder with files but without a spec.json, which is not the
+    folder of a run, unless it is `shared`."""
     old_spec = read_spec(folder)
     files = [path for path in content(folder) if path.suffix != ".ipynb"]
     if files and old_spec is None:
@@ -229,14 +232,24 @@ def begin(
         print(shown(set_aside(folder)))
     has_results = any(path.name != "spec.json" for path in files)
     goes_on = has_results and not begins_anew
+    new_spec = spec
     if goes_on:
-        say_that_it_goes_on(folder, other_modules(begun.get("executed", {}), executed))
-        spec["executed"] = begun.get("executed", executed)
+        began = begun.get("executed", spec["executed"])
+        say_that_it_goes_on(folder, other_modules(began, spec["executed"]))
+        new_spec = spec | {"executed": began}
     for name in ("run.json", "artifacts.txt"):
         (folder / name).unlink(missing_ok=True)
     if begins_anew or not by_runner:
-        write_json(folder / "spec.json", spec)
+        write_json(folder / "spec.json", new_spec)
     return goes_on
+
+
+def begin_anew(folder: Path, spec: dict[str, Any]) -> Path:
+    """Set the content of a run's folder aside, because a cell was edited, and begin it with `spec`.
+    Returns where the old content is."""
+    aside = set_aside(folder)
+    write_json(folder / "spec.json", spec)
+    return aside
 
 
 def asked_otherwise(begun: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
@@ -257,13 +270,12 @@ def asked_otherwise(begun: Mapping[str, Any], now: Mapping[str, Any]) -> list[st
 def say_that_it_goes_on(folder: Path, other: list[str]) -> None:
     """Print what a run by hand finds in its folder. `other`: the modules that have changed since
     the folder was begun."""
-    is_training = any(folder.glob("trainer/checkpoint-*"))
-    what = "training goes on from its last saved state" if is_training else "all cells run again"
+    is_training = any(folder.glob("trainer/checkpoint-*/complete.json"))
+    what = "all cells run again"
+    if is_training:
+        what = "training goes on from its last saved state, unless all updates are made"
     print(f"{shown(folder)} was begun with the same parameters and files: {what}")
-    print(
-        "For the results of other code, name another output or delete this folder; an edited "
-        "cell says so"
-    )
+    print("For the results of other code, name another output or delete this folder")
     if other:
         print(f"It was begun by other code of {', '.join(other)}; its run.json names both")
 
@@ -273,15 +285,8 @@ def parameters_of(given: Mapping[str, Any]) -> dict[str, Any]:
     and `seed` has assigned, according to IPython's history. Without such a cell every name counts
     if its value is plain. A value that is not plain is represented by its text."""
     names = set()
-    for cell in given.get("In", ()):
-        with suppress(SyntaxError, ValueError):
-            targets = [
-                node
-                for node in ast.walk(ast.parse(cell))
-                if isinstance(getattr(node, "ctx", None), ast.Store)
-            ]
-            assigned = {target.id for target in targets if isinstance(target, ast.Name)}
-            names |= assigned if {"output", "seed"} <= assigned else set()
+    for cell in filter(cells.is_parameters, given.get("In", ())):
+        names |= cells.assigned(cell)
     # or not finite
     plain = {name for name, value in given.items() if is_plain(value) or isinstance(value, float)}
     names = names or plain - {"In", "Out"}

@@ -48,6 +48,7 @@ def save(folder: Path, step: int) -> Path:
     state = folder / f"trainer/checkpoint-{step}/state.txt"
     state.parent.mkdir(parents=True)
     state.write_text("weights")
+    state.with_name("complete.json").write_text("{}")
     return state
 
 
@@ -95,6 +96,8 @@ def test_a_run_without_saved_states_says_that_its_cells_run_again(tmp_path, caps
     by_hand(tmp_path)
     assert not capsys.readouterr().out, "nothing was made yet"
     (tmp_path / "generations.parquet").write_text("rows")
+    # of a training that was killed while it saved its first state
+    (tmp_path / "trainer/checkpoint-1").mkdir(parents=True)
     by_hand(tmp_path)
     said = capsys.readouterr().out
     assert (
@@ -173,35 +176,60 @@ def test_a_kernel_with_old_code_is_refused_and_a_record_names_what_ran(tmp_path)
     )
 
 
-def test_an_edited_cell_says_that_the_results_may_be_those_of_the_earlier_one(tmp_path):
+def test_nothing_goes_on_from_the_results_of_an_edited_cell(tmp_path):
     """In a kernel, where the notebook is run again from its first cell, as after an edit of `score
-    = ...`."""
+    = ...`; also where the edit follows an interrupt, after which the training would go on."""
     manager, client = start_new_kernel(cwd=str(ROOT))
-    start = f"from lib.runs import Run\ngiven = {{'output': {str(tmp_path)!r}, 'seed': 0}}\n"
-    start += "run = Run(given['output'], given)"
+    folder = tmp_path / "mine"
+    parameters = f"output = {str(folder)!r}\nseed = 0"
+    begin = "from lib.runs import Run\nrun = Run(output, globals())"
+    score = "score = 1"
+    train = (
+        "saved = run / 'trainer/checkpoint-1/complete.json'\n"
+        "print('made by', saved.read_text() if saved.exists() else score)\n"
+        "if not saved.exists():\n"
+        "    saved.parent.mkdir(parents=True)\n"
+        "    saved.write_text(str(score))"
+    )
 
     def said(*cells: str) -> list[str]:
         texts = []
-        for cell in (start, *cells):
+        for cell in (parameters, begin, *cells):
             messages: list[dict] = []
             reply = client.execute_interactive(cell, timeout=120, output_hook=messages.append)
             assert reply["content"]["status"] == "ok", reply["content"]
             texts.append("".join(message["content"].get("text", "") for message in messages))
-        return texts[1:]
+        return texts[2:]
+
+    def aside() -> list[str]:
+        names = tmp_path.glob("mine.before-*/trainer/checkpoint-1/complete.json")
+        return sorted(path.read_text() for path in names)
 
     try:
-        first = "score = 1", "(run / 'metrics.csv').write_text('step')", "run.footer()"
-        assert not any("another one" in text for text in said(*first))
-        assert not any(
-            "another one" in text for text in said("score = 1  # one", *first[1:], "more = 1")
-        )
-        edited = said("score = 2", *first[1:])
-        assert "This cell is another one than that which ran here" in edited[0]
-        assert not any("another one" in text for text in edited[1:]), "it is said once"
-        start = start.replace("'seed': 0", "'seed': 1")
-        assert not any("another one" in text for text in said("score = 3")), (
-            "other parameters begin anew"
-        )
+        # twice, and after edits that change nothing: another comment, one more cell at the end
+        first = said(score, score, train, "plot = 1", "run.footer()")
+        again = said("score = 1  # one", train, "plot = 1", "run.footer()", "more = 1")
+        assert first[2] == again[1] == "made by 1\n" and not aside()
+        assert not any("another one" in text for text in first + again)
+        # an edit behind the training
+        plotted = said(score, train + "\nrun.report(saved)", "plot = 2", "run.footer()")
+        assert "another one" in plotted[1] and aside() == ["1"]
+        plotted = said(score, train + "\nrun.report(saved)", "plot = 3", "run.footer()")
+        assert plotted[1].startswith("made by 1\n") and aside() == ["1"]
+        assert "another one" in plotted[2] and "is in" not in plotted[2]
+        # and in front of it: of a finished run, then of one that was interrupted
+        edited = said("score = 2", train)
+        assert "This cell is another one than that which ran here before" in edited[0]
+        assert f"What lay there is in {folder}.before-" in edited[0]
+        assert edited[1] == "made by 2\n" and aside() == ["1", "1"]
+        assert json.loads((folder / "spec.json").read_text())["parameters"] == {"seed": 0}
+        assert said("score = 3", train)[1] == "made by 3\n" and aside() == ["1", "1", "2"]
+        # a cell that is gone is an edit, too
+        assert said("score = 3", "score = 4", train)[2] == "made by 4\n"
+        assert said("score = 3", train)[1].endswith("made by 3\n")
+        # other parameters begin anew in any case
+        parameters = parameters.replace("seed = 0", "seed = 1")
+        assert "another one" not in said("score = 5", train)[0]
     finally:
         client.stop_channels()
         manager.shutdown_kernel(now=True)
