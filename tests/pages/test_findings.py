@@ -7,7 +7,7 @@ import re
 import pandas as pd
 import pytest
 
-from lib.files import FIGURES, ROOT
+from lib.files import FIGURES, REFERENCE, ROOT
 from lib.study.restarts import STARTED
 
 STUDIES = [
@@ -160,6 +160,31 @@ SAID["80_exact"] = [
     ("2 of", (rose["estimate"] * pairs).sum()),
     ("25,000 pairs", pairs.sum()),
     ("99% had been", 100 * new["estimate"].min() // 1),
+]
+
+
+def candidate(method: str, column: str, scale: float = 100) -> float:
+    """Of one of the setups that were tried."""
+    return of("screen_candidates", column, scale, method=method)
+
+
+def setting(method: str, name: str) -> float:
+    """A parameter of a published run."""
+    record = json.loads((REFERENCE / f"cpu/{method}/0/run.json").read_text())
+    return record["parameters"][name]
+
+
+MIDDLE = "rloo/screen_middle"
+SAID["18_choose_a_regime"] = [
+    ("12.7 points", candidate("rloo/sparse", "gain")),
+    ("140 updates", setting("rloo/sparse", "steps")),
+    ("0.9 points", candidate("rloo/sparse", "sd")),
+    ("256 tokens", setting(MIDDLE, "max_tokens")),
+    ("1.1 points less", candidate("rloo/sparse", "gain") - candidate(MIDDLE, "gain")),
+    (
+        "25% less time",
+        100 - 100 * candidate(MIDDLE, "minutes") / candidate("rloo/sparse", "minutes"),
+    ),
 ]
 
 
