@@ -30,7 +30,8 @@ from lib.learn.settings import (
 )
 from lib.runs.hashes import model_folder, table
 
-Rule = Callable[[Mapping[str, Any]], Iterator[str]]
+Given = Mapping[str, Any]  # parameters by name
+Rule = Callable[[Given], Iterator[str]]
 # owner/name, and optionally @ and a revision
 ON_HUB = re.compile(r"[\w-][\w.-]*/[\w.-]+(@[\w./-]+)?")
 
@@ -132,9 +133,7 @@ FIELDS = PARAMETERS | NAMES
 Parameters = loosely(NAMES)
 
 
-def check(
-    given: Mapping[str, Any], defaults: Mapping[str, Any] | None = None, notebook: str = ""
-) -> None:
+def check(given: Given, defaults: Given | None = None, notebook: str = "") -> None:
     """Raise ValueError that explains the parameters that are invalid. Values that are not plain
     data are not checked.
 
@@ -158,7 +157,7 @@ def check(
         check_together(notebook, values)
 
 
-def check_together(notebook: str, given: Mapping[str, Any]) -> None:
+def check_together(notebook: str, given: Given) -> None:
     """Raise ValueError with the first reason why the parameters of a notebook do not fit
     together."""
     for rule in TOGETHER.get(notebook, ()):
@@ -170,7 +169,7 @@ def check_together(notebook: str, given: Mapping[str, Any]) -> None:
             raise ValueError(reasons[0])
 
 
-def try_out(given: Mapping[str, Any]) -> None:
+def try_out(given: Given) -> None:
     """Scores a few completions by the reward that these parameters name, which executes a file of
     the user's own. Raises ValueError for any error in it, and if its advantage is not defined for
     what it gives."""
@@ -184,7 +183,7 @@ def try_out(given: Mapping[str, Any]) -> None:
         )
 
 
-def own_problems(given: Mapping[str, Any]) -> list[str]:
+def own_problems(given: Given) -> list[str]:
     """The files of problems of the user's own that these parameters name."""
     named = [given.get(name) for name in ("problem_set", "eval_set", "primary_set")]
     names = [*named, *(given.get("sets") or [])]
@@ -199,14 +198,14 @@ def own_problems(given: Mapping[str, Any]) -> list[str]:
 def meets(settings: type[Settings]) -> Rule:
     """The rule that the parameters are those of a trainer."""
 
-    def rule(given: Mapping[str, Any]) -> Iterator[str]:
+    def rule(given: Given) -> Iterator[str]:
         settings.of(given)  # raises ValueError
         yield from ()
 
     return rule
 
 
-def has_demonstrations(given: Mapping[str, Any]) -> Iterator[str]:
+def has_demonstrations(given: Given) -> Iterator[str]:
     """There are as many problems as SFT imitates solutions of."""
     demonstrations = given["demonstrations"]
     five = given["five_numbers"]
@@ -225,7 +224,7 @@ def has_demonstrations(given: Mapping[str, Any]) -> Iterator[str]:
             )
 
 
-def has_a_design(given: Mapping[str, Any]) -> Iterator[str]:
+def has_a_design(given: Given) -> Iterator[str]:
     """The design of SFT's demonstrations writes what the prompt asks for."""
     style = given["prompt_style"]
     design = given["design"]
@@ -245,7 +244,7 @@ def has_a_design(given: Mapping[str, Any]) -> Iterator[str]:
         yield f"prompt_style is {style!r}: design {design!r} writes demonstrations of another form"
 
 
-def has_a_curriculum(given: Mapping[str, Any]) -> Iterator[str]:
+def has_a_curriculum(given: Given) -> Iterator[str]:
     """A curriculum has what it needs; without one there is nothing for it."""
     curriculum = given["curriculum"]
     if curriculum == "mixed" and not given["probes"]:
@@ -258,7 +257,7 @@ def has_a_curriculum(given: Mapping[str, Any]) -> Iterator[str]:
             yield f"{name} is {given[name]!r}: it needs a curriculum, which would use it"
 
 
-def can_be_verified(given: Mapping[str, Any]) -> Iterator[str]:
+def can_be_verified(given: Given) -> Iterator[str]:
     """A verifier reads what the prompt asks for."""
     style = given["prompt_style"]
     verifiers = table("game.verifiers.VERIFIERS")
@@ -266,7 +265,7 @@ def can_be_verified(given: Mapping[str, Any]) -> Iterator[str]:
         yield f"prompt_style is {style!r}: no verifier reads it{nearest(style, verifiers)}"
 
 
-def can_be_correct(given: Mapping[str, Any]) -> Iterator[str]:
+def can_be_correct(given: Given) -> Iterator[str]:
     """The reward reads what the prompt asks for."""
     style = given["prompt_style"]
     reward = given["reward"]
@@ -276,7 +275,7 @@ def can_be_correct(given: Mapping[str, Any]) -> Iterator[str]:
         yield f"prompt_style is {style!r}: no completion can be correct by reward {reward!r}"
 
 
-def names_the_hub(given: Mapping[str, Any]) -> Iterator[str]:
+def names_the_hub(given: Given) -> Iterator[str]:
     """A problem set of the hub is asked for as such."""
     name = given["problem_set"]
     source = given.get("source", "generated")  # notebook 17 has no source
@@ -284,7 +283,7 @@ def names_the_hub(given: Mapping[str, Any]) -> Iterator[str]:
         yield f"problem_set is {name!r}: a set of the hub needs source: hub"
 
 
-def evaluates(given: Mapping[str, Any]) -> Iterator[str]:
+def evaluates(given: Given) -> Iterator[str]:
     """The held-out set has as many problems as training is evaluated on."""
     eval_set = given.get("eval_set", "validation_200")  # that of preference training
     of = table("game.sets.EVALUATION_SETS").get(eval_set, ())  # () for a file of the user's own
@@ -293,13 +292,13 @@ def evaluates(given: Mapping[str, Any]) -> Iterator[str]:
         yield f"eval_problems is {given['eval_problems']}, and {eval_set} has {there}"
 
 
-def can_be_evaluated(given: Mapping[str, Any]) -> Iterator[str]:
+def can_be_evaluated(given: Given) -> Iterator[str]:
     """Training that is evaluated on problems writes what a verifier reads."""
     if given["eval_problems"]:
         yield from can_be_verified(given)
 
 
-def has_searches(given: Mapping[str, Any]) -> Iterator[str]:
+def has_searches(given: Given) -> Iterator[str]:
     """There is a search, and a learned value where one is used."""
     searches = given["searches"]
     value = given["value"]
@@ -311,7 +310,7 @@ def has_searches(given: Mapping[str, Any]) -> Iterator[str]:
         yield f"value is {value!r}: searches with rerank learned need one, and no others do"
 
 
-def has_games(given: Mapping[str, Any]) -> Iterator[str]:
+def has_games(given: Given) -> Iterator[str]:
     """3to4 has 24,800 problems of either number of numbers, or a few more."""
     if given["updates"] * given["problems_per_step"] > 24_000:
         yield (
@@ -320,7 +319,7 @@ def has_games(given: Mapping[str, Any]) -> Iterator[str]:
         )
 
 
-def ends_after_its_moments(given: Mapping[str, Any]) -> Iterator[str]:
+def ends_after_its_moments(given: Given) -> Iterator[str]:
     """Every moment at which a policy is evaluated comes while it is trained."""
     last = max(given["moments"])
     if last > given["updates"]:

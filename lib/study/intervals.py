@@ -217,9 +217,46 @@ def _measured(
 ) -> Measured | None:
     """One contrast. None if its methods share no problem, or if two systems of one policy share no
     run."""
-    # 1. Take the scores of each method on the problems that all methods have. Systems of one policy
-    #    ("rloo/sparse", "rloo/sparse T0.8") keep only the runs that all of them have, so that
-    #    effects of a run cancel in the difference
+    sides = _sides(tables, weights)
+    if not sides:
+        return None
+    estimate, of_problems, of_runs, interaction = parts(sides)
+    single, single_run = _with_one_run(sides, max(0.0, of_runs - interaction))
+    problems = sides[0].scores.shape[-1]
+    runs = min(len(side.seeds) for side in sides)
+    freedom = float(runs - 1)
+    # borrow for methods of few runs, where there is anything that varies: else Clopper and
+    # Pearson's bound
+    varies = problems > 1 and (of_problems > 0 or of_runs > 0)
+    # systems of one policy share their runs
+    independent = len({policy_of(method) for method in weights}) == len(weights)
+    loans = [loan_of(method, metric) for method in weights]
+    borrowed = False
+    if runs < ENOUGH and varies and independent and all(loans):
+        own = (of_runs, interaction, freedom)
+        borrowed, (of_runs, interaction, freedom) = with_loans(sides, loans, *own)
+    return Measured(
+        estimate=float(estimate),
+        problems=problems,
+        runs=runs,
+        of_problems=float(of_problems),
+        of_runs=float(of_runs),
+        interaction=float(interaction),
+        freedom=freedom,
+        borrowed=borrowed,
+        single=float(single),
+        single_run=float(single_run),
+        share=problems > 1 and all(map(_within_0_and_1, sides)),
+        level=len(sides) == 1 and sides[0].weight == 1,
+    )
+
+
+def _sides(tables: Mapping[str, pd.DataFrame], weights: Mapping[str, float]) -> list[Side]:
+    """The sides of a contrast: the scores of each method on the problems that all of them have; []
+    if there are none.
+
+    Systems of one policy ("rloo/sparse", "rloo/sparse T0.8") keep only the runs that all of them
+    have, so that effects of a run cancel in the difference."""
     scores = {}
     for method in weights:
         run_sets = [
@@ -228,7 +265,7 @@ def _measured(
         scores[method] = tables[method].loc[sorted(set.intersection(*run_sets))]
     common = pd.concat(scores.values()).notna().all()
     if not all(map(len, scores.values())) or not common.any():
-        return None
+        return []
     # runs of several starts do not pair, even if their seeds are equal
     roots = {method: root(method) for method in scores}
     several_roots = len(set(roots.values()) - {""}) > 1
@@ -237,45 +274,21 @@ def _measured(
         start = roots[method] if several_roots else ""
         seeds = [(start, seed) for seed in table.index]
         sides.append(Side(weights[method], seeds, table.loc[:, common].to_numpy(float)))
-    # 2. Compute the variances over problems and over runs
-    estimate, of_problems, of_runs, interaction = parts(sides)
-    counts = [len(side.seeds) for side in sides]
-    # 3. Compute the variances that the contrast would have with one run per method. As in a paper,
-    #    all policies answer the same test, and runs with a seed that all methods have are paired
-    squared_weights = np.square([side.weight for side in sides])
+    return sides
+
+
+def _with_one_run(sides: Sequence[Side], of_runs: float) -> tuple[float, float]:
+    """The variances that a contrast would have with one run per method: over problems, and over
+    runs, whose variance with all runs is `of_runs`. As in a paper, all policies answer the same
+    test, and runs with a seed that all methods have are paired."""
     single = sum(side.weight**2 * _variance(side.scores).mean() for side in sides)
     # seeds that all methods have
     if shared_seeds := set.intersection(*(set(side.seeds) for side in sides)):
         seed_scores = [_of_seed(sides, seed) for seed in shared_seeds]
         single = _variance(np.array(seed_scores)).mean()
-    single_run = (
-        squared_weights.sum() / (squared_weights / counts).sum() * max(0.0, of_runs - interaction)
-    )
-    # 4. Borrow for methods of few runs
-    freedom = float(min(counts) - 1)
-    # else Clopper and Pearson's bound
-    varies = common.sum() > 1 and (of_problems > 0 or of_runs > 0)
-    # systems of one policy share their runs
-    independent = len({policy_of(method) for method in scores}) == len(scores)
-    loans = [loan_of(method, metric) for method in scores]
-    borrowed = False
-    if min(counts) < ENOUGH and varies and independent and all(loans):
-        own = (of_runs, interaction, freedom)
-        borrowed, (of_runs, interaction, freedom) = with_loans(sides, loans, *own)
-    return Measured(
-        estimate=float(estimate),
-        problems=int(common.sum()),
-        runs=min(counts),
-        of_problems=float(of_problems),
-        of_runs=float(of_runs),
-        interaction=float(interaction),
-        freedom=freedom,
-        borrowed=borrowed,
-        single=float(single),
-        single_run=float(single_run),
-        share=common.sum() > 1 and all(map(_within_0_and_1, sides)),
-        level=len(sides) == 1 and sides[0].weight == 1,
-    )
+    squared_weights = np.square([side.weight for side in sides])
+    counts = [len(side.seeds) for side in sides]
+    return single, squared_weights.sum() / (squared_weights / counts).sum() * of_runs
 
 
 def _of_seed(sides: Sequence[Side], seed: Hashable) -> np.ndarray:
