@@ -178,6 +178,18 @@ class Measured:
 Name = TypeVar("Name", bound=Hashable)  # of a contrast
 
 
+class Table(NamedTuple):
+    """The scores of one method: its seeds, and an array (runs, problems), with NaN for a problem
+    that a run was not asked."""
+
+    seeds: list[Hashable]
+    scores: np.ndarray
+
+    def of(self, seeds: Sequence[Hashable]) -> np.ndarray:
+        """The scores of some of its runs."""
+        return self.scores[[self.seeds.index(seed) for seed in seeds]]
+
+
 class Side(NamedTuple):
     """One method of a contrast: its weight, what its runs are paired by (their start and seed), and
     its scores, (..., runs, problems)."""
@@ -201,8 +213,8 @@ def measured(
             # (method, seed) in rows, problems in columns
             runs = pd.DataFrame(wide[metric]).dropna(how="all")
             tables = {
-                method: pd.DataFrame(runs.xs(method, level="method"))
-                for method in runs.index.unique("method")
+                str(method): Table([index[-1] for index in rows.index], rows.to_numpy(float))
+                for method, rows in runs.groupby(level="method", sort=False)
             }
             for contrast, method_weights in weights.items():
                 if set(method_weights) <= set(tables) and (
@@ -213,7 +225,7 @@ def measured(
 
 
 def _measured(
-    tables: Mapping[str, pd.DataFrame], weights: Mapping[str, float], metric: str
+    tables: Mapping[str, Table], weights: Mapping[str, float], metric: str
 ) -> Measured | None:
     """One contrast. None if its methods share no problem, or if two systems of one policy share no
     run."""
@@ -221,7 +233,7 @@ def _measured(
     if not sides:
         return None
     estimate, of_problems, of_runs, interaction = parts(sides)
-    single, single_run = _with_one_run(sides, max(0.0, of_runs - interaction))
+    single, single_run = _with_one_run(sides, max(0.0, float(of_runs - interaction)))
     problems = sides[0].scores.shape[-1]
     runs = min(len(side.seeds) for side in sides)
     freedom = float(runs - 1)
@@ -230,9 +242,9 @@ def _measured(
     varies = problems > 1 and (of_problems > 0 or of_runs > 0)
     # systems of one policy share their runs
     independent = len({policy_of(method) for method in weights}) == len(weights)
-    loans = [loan_of(method, metric) for method in weights]
+    loans = [loan for method in weights if (loan := loan_of(method, metric))]
     borrowed = False
-    if runs < ENOUGH and varies and independent and all(loans):
+    if runs < ENOUGH and varies and independent and len(loans) == len(sides):
         own = (of_runs, interaction, freedom)
         borrowed, (of_runs, interaction, freedom) = with_loans(sides, loans, *own)
     return Measured(
@@ -251,29 +263,31 @@ def _measured(
     )
 
 
-def _sides(tables: Mapping[str, pd.DataFrame], weights: Mapping[str, float]) -> list[Side]:
+def _sides(tables: Mapping[str, Table], weights: Mapping[str, float]) -> list[Side]:
     """The sides of a contrast: the scores of each method on the problems that all of them have; []
     if there are none.
 
     Systems of one policy ("rloo/sparse", "rloo/sparse T0.8") keep only the runs that all of them
     have, so that effects of a run cancel in the difference."""
-    scores = {}
+    shared = {}  # the runs of each policy that all its systems have
     for method in weights:
-        run_sets = [
-            set(tables[other].index) for other in weights if policy_of(other) == policy_of(method)
-        ]
-        scores[method] = tables[method].loc[sorted(set.intersection(*run_sets))]
-    common = pd.concat(scores.values()).notna().all()
-    if not all(map(len, scores.values())) or not common.any():
+        policy = policy_of(method)
+        own = set(tables[method].seeds)
+        shared[policy] = shared.get(policy, own) & own
+    if not all(shared.values()):
+        return []
+    scores = {method: tables[method].of(sorted(shared[policy_of(method)])) for method in weights}
+    common = ~np.isnan(np.concatenate(list(scores.values()))).any(axis=0)
+    if not common.any():
         return []
     # runs of several starts do not pair, even if their seeds are equal
     roots = {method: root(method) for method in scores}
     several_roots = len(set(roots.values()) - {""}) > 1
     sides = []
-    for method, table in scores.items():
+    for method, values in scores.items():
         start = roots[method] if several_roots else ""
-        seeds = [(start, seed) for seed in table.index]
-        sides.append(Side(weights[method], seeds, table.loc[:, common].to_numpy(float)))
+        seeds = [(start, seed) for seed in sorted(shared[policy_of(method)])]
+        sides.append(Side(weights[method], seeds, values[:, common]))
     return sides
 
 

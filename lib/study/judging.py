@@ -15,14 +15,16 @@ import hashlib
 import inspect
 import json
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
-from functools import cache, partial
+from functools import cache, lru_cache, partial
 from glob import glob
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
+import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from lib.files import (
@@ -215,15 +217,15 @@ def _trace(text, problem, _, finish):
     )
 
 
-def last_check(completion: str) -> str:
-    """What the last check of a text says: "yes", "no", or "" for a text without one. Our
+def last_check(completions: Sequence[str] | pd.Series) -> pd.Series:
+    """What the last check of each text says: "yes", "no", or "" for a text without one. Our
     demonstrations end every attempt with a check, such as `98? no`; it is the policy's own word,
     and no verifier reads it."""
-    yes = completion.rfind("? yes")
-    no = completion.rfind("? no")
-    if yes == no:
-        return ""
-    return "yes" if yes > no else "no"
+    texts = pd.Series(completions, dtype="str")
+    pattern = pc.ExtractRegexOptions(r"(?s)^.*\? (?P<check>yes|no)")
+    found = pc.call_function("extract_regex", [pa.array(texts, pa.large_string())], pattern)
+    checks = pc.call_function("struct_field", [found], pc.StructFieldOptions([0]))
+    return pd.Series(checks.to_pandas().fillna(""), dtype="str").set_axis(texts.index)
 
 
 LOOKS = {
@@ -320,7 +322,7 @@ def _verdicts(
     hash is `digest`) and the code are unchanged, and are otherwise computed and cached. `reader`
     reads the file with its texts."""
     if look in PLAIN:
-        return reader().loc[rows, ["completion"]].map(PLAIN[look]).set_axis([look], axis="columns")
+        return PLAIN[look](reader().loc[rows, "completion"]).to_frame(look)
     columns = LOOKS[look][0]
     if (table := published(path, digest, rows, columns)) is not None:
         return table.set_axis(rows)
@@ -355,20 +357,26 @@ def published(path: Path, digest: str, rows: pd.Index, columns: list[str]) -> pd
     None if there are none by the present code, on this content, and on all these rows. Raises
     ValueError if the file has changed."""
     file = path.with_name(VERDICTS)
-    hashes = trusted()
     name = os.path.relpath(file, JUDGED_BY.parent)
-    if name not in hashes or not file.exists():
+    if name not in trusted() or not file.exists():
         return None
+    table = _all_published(file, trusted()[name])
+    if not {*columns} <= {*table.column_names}:
+        return None
+    if (table.schema.metadata or {}).get(b"content") != digest.encode():
+        return None
+    part = table.select(columns).take(rows.to_numpy())
+    return None if any(column.null_count for column in part.columns) else part.to_pandas()
+
+
+@lru_cache(maxsize=2)  # the sets and looks of one file are asked for one after the other
+def _all_published(file: Path, digest: str) -> pa.Table:
+    """A file of verdicts, whose sha256 must be `digest`."""
     with reading(file):
-        if sha256(file) != hashes[name]:
+        content = file.read_bytes()
+        if hashlib.sha256(content).hexdigest() != digest:
             raise ValueError(f"its content is not the one that {JUDGED_BY.name} names")
-        schema = pq.read_schema(file)
-        if (schema.metadata or {}).get(b"content") != digest.encode() or not {*columns} <= {
-            *schema.names
-        }:
-            return None
-        table = pq.read_table(file, columns=columns).take(rows.to_numpy())
-    return None if any(column.null_count for column in table.columns) else table.to_pandas()
+        return pq.read_table(pa.BufferReader(content))
 
 
 @cache

@@ -173,7 +173,13 @@ def test_the_start_is_the_nearest_sft_policy_at_the_same_temperature(method, sta
     ],
 )
 def test_the_last_check_counts(text, check):
-    assert judging.last_check(text) == check
+    assert list(judging.last_check([text])) == [check]
+
+
+def in_python(text: str) -> str:
+    """The last check of one text, read in the plainest way."""
+    places = {text.rfind(f"? {word}"): word for word in ("yes", "no")}
+    return places.get(max(places), "") if max(places) >= 0 else ""
 
 
 def test_published_samples_have_the_check_of_their_texts():
@@ -181,7 +187,7 @@ def test_published_samples_have_the_check_of_their_texts():
     always right."""
     folder = "data/reference/cpu/sample/sft_free/0"
     found = judging.samples(folder, "heldout_1000", ("answer", "check"), texts=True)
-    assert (found["check"] == found["completion"].map(judging.last_check)).all()
+    assert (found["check"] == found["completion"].map(in_python)).all()
     table = restarts.tallies(found)
     quality = restarts.quality(table).mean()
     assert 0.3 < quality["says yes"] < 0.45 and quality["precision"] > 0.9
