@@ -233,7 +233,7 @@ def inputs_of_study(defaults: Mapping[str, Any]) -> dict[str, str | list[str]]:
     return needs
 
 
-def points(template: str, declaration: Declaration) -> Iterator[tuple[str, Declaration]]:
+def runs_of_grid(template: str, declaration: Declaration) -> Iterator[tuple[str, Declaration]]:
     """The runs of one declaration, by kind/name: one per point of its grid."""
     for values in product(*declaration.grid.values()):
         point = dict(zip(declaration.grid, values, strict=True))

@@ -190,7 +190,7 @@ def reward_function(name: str) -> dict[str, str]:
     """The hash of a registered reward, in lib/rewards.py or in a cell of this notebook: its
     function, without comments and layout, and the options that are set for it. What else the
     function calls does not count; `executed` has it. {} if there is no such reward."""
-    if not name or not (factory := table("rewards.REWARDS").get(name)):
+    if not name or not (factory := of_lib("rewards.REWARDS").get(name)):
         return {}
     options = getattr(factory, "keywords", {})
     function = getattr(factory, "func", factory)
@@ -203,9 +203,9 @@ def reward_function(name: str) -> dict[str, str]:
     }
 
 
-def table(path: str) -> Any:
-    """The table or function of lib/ that `path` (module.NAME) names. It is imported only now, as it
-    may need torch."""
+def of_lib(path: str) -> Any:
+    """The table or function of lib/ that `path` (module.NAME) names, as "rewards.REWARDS". It is
+    imported only now, as it may need torch."""
     module, _, name = path.rpartition(".")
     try:
         return getattr(import_module(f"lib.{module}"), name)

@@ -124,7 +124,7 @@ def measured(spec: Spec) -> float | None:
 def searched(search: Mapping, given: Mapping) -> int:
     """How many actions a search of notebook 16 samples at most, over all its sets and all points of
     its grid."""
-    points = prod(
+    searches = prod(
         len(value) for key, value in search.items() if key != "sets" and isinstance(value, list)
     )
     budgets = search.get("cascade") or f"{search.get('beams', 16)}/{search.get('samples', 16)}"
@@ -135,7 +135,7 @@ def searched(search: Mapping, given: Mapping) -> int:
         )  # the first action has one state, the others one a beam
         actions += int(times or 1) * int(samples) * calls
     count = sum(problems(name, given["limit"]) for name in search.get("sets", given["sets"]))
-    return points * search.get("repeats", 1) * count * actions
+    return searches * search.get("repeats", 1) * count * actions
 
 
 def problems(name: str, limit: int) -> int:

@@ -28,7 +28,7 @@ from lib.learn.settings import (
     explain,
     loosely,
 )
-from lib.runs.hashes import model_folder, table
+from lib.runs.hashes import model_folder, of_lib
 
 Given = Mapping[str, Any]  # parameters by name
 Rule = Callable[[Given], Iterator[str]]
@@ -39,7 +39,7 @@ ON_HUB = re.compile(r"[\w-][\w.-]*/[\w.-]+(@[\w./-]+)?")
 def own(value: str) -> bool:
     """Whether a value names a file of the user's own: a file of problems in place of a problem set,
     or `file.py:name` in place of a reward."""
-    files = table("game.sets.FILES")
+    files = of_lib("game.sets.FILES")
     file = value if value.endswith(files) else value.rpartition(":")[0]
     return file.endswith((*files, ".py")) and (ROOT / file).is_file()
 
@@ -49,7 +49,7 @@ def entry(path: str) -> Any:
     the notebook's default and "" for no curriculum are accepted without a look at the table."""
 
     def known(value: str, info: ValidationInfo) -> str:
-        files = table("game.sets.FILES")
+        files = of_lib("game.sets.FILES")
         file = value.rpartition(":")[0] if ".py:" in value else value
         exempt = (info.context or {}).get(info.field_name) == value or own(value)
         exempt = exempt or (info.field_name == "curriculum" and not value)
@@ -60,14 +60,14 @@ def entry(path: str) -> Any:
         )
         if not exempt and file.endswith((*files, ".py")) and not (ROOT / file).is_file():
             raise ValueError(f"there is no file {file} in {ROOT}")
-        if not exempt and value not in table(path):
+        if not exempt and value not in of_lib(path):
             forms = (
                 f"; files of problems end in {', '.join(files)}"
                 if "." in value and path.startswith("game.sets")
                 else ""
             )
             raise ValueError(
-                f"there is no such entry in {path}{nearest(value, table(path))}{forms}"
+                f"there is no such entry in {path}{nearest(value, of_lib(path))}{forms}"
             )
         return value
 
@@ -152,7 +152,7 @@ def check(given: Given, defaults: Given | None = None, notebook: str = "") -> No
         try_out(values)
     if values.get("curriculum"):
         given_options = values.get("curriculum_options", {})
-        options(values["curriculum"], given_options, table("learn.curriculum.CURRICULA"))
+        options(values["curriculum"], given_options, of_lib("learn.curriculum.CURRICULA"))
     if values.keys() == given.keys():
         check_together(notebook, values)
 
@@ -175,7 +175,7 @@ def try_out(given: Given) -> None:
     what it gives."""
     name = given["reward"]
     advantage = given.get("advantage")
-    lowest = table("rewards.lowest")(name, given.get("reward_options") or {})
+    lowest = of_lib("rewards.lowest")(name, given.get("reward_options") or {})
     if advantage == "max_rl" and lowest < 0:
         raise ValueError(
             f"advantage is 'max_rl': no reward may be below 0, and {name!r} gives {lowest:.3g} to "
@@ -187,7 +187,7 @@ def own_problems(given: Given) -> list[str]:
     """The files of problems of the user's own that these parameters name."""
     named = [given.get(name) for name in ("problem_set", "eval_set", "primary_set")]
     names = [*named, *(given.get("sets") or [])]
-    files = table("game.sets.FILES")
+    files = of_lib("game.sets.FILES")
     return [name for name in dict.fromkeys(names) if isinstance(name, str) and name.endswith(files)]
 
 
@@ -228,7 +228,7 @@ def has_a_design(given: Given) -> Iterator[str]:
     """The design of SFT's demonstrations writes what the prompt asks for."""
     style = given["prompt_style"]
     design = given["design"]
-    traces = table("learn.demonstrations.TRACES")
+    traces = of_lib("learn.demonstrations.TRACES")
     if given["checked"] and design not in traces:
         yield f"checked is true, and design {design!r} writes no traces"
     if given["source"] == "hub" or style in ("pick", "value"):
@@ -260,7 +260,7 @@ def has_a_curriculum(given: Given) -> Iterator[str]:
 def can_be_verified(given: Given) -> Iterator[str]:
     """A verifier reads what the prompt asks for."""
     style = given["prompt_style"]
-    verifiers = table("game.verifiers.VERIFIERS")
+    verifiers = of_lib("game.verifiers.VERIFIERS")
     if style not in verifiers:
         yield f"prompt_style is {style!r}: no verifier reads it{nearest(style, verifiers)}"
 
@@ -286,7 +286,7 @@ def names_the_hub(given: Given) -> Iterator[str]:
 def evaluates(given: Given) -> Iterator[str]:
     """The held-out set has as many problems as training is evaluated on."""
     eval_set = given.get("eval_set", "validation_200")  # that of preference training
-    of = table("game.sets.EVALUATION_SETS").get(eval_set, ())  # () for a file of the user's own
+    of = of_lib("game.sets.EVALUATION_SETS").get(eval_set, ())  # () for a file of the user's own
     there = rows("/".join(of))
     if given["eval_problems"] > there:
         yield f"eval_problems is {given['eval_problems']}, and {eval_set} has {there}"
@@ -355,7 +355,7 @@ def rows(name: str) -> int:
 def reads_expression(reward: str) -> bool:
     """Whether a reward is one of ours that read an expression."""
     return reward in ("sparse", "ast", "dense") or (
-        bool(reward) and reward in table("rewards.TRACE_REWARDS")
+        bool(reward) and reward in of_lib("rewards.TRACE_REWARDS")
     )
 
 
@@ -367,7 +367,7 @@ def options(name: str, given: dict[str, Any], entries: dict) -> None:
     defaults = {
         param.name: param.default for param in parameters if param.default is not param.empty
     }
-    table("rewards.check_options")(
+    of_lib("rewards.check_options")(
         name, given, {option: type(default) for option, default in defaults.items()}
     )
     entries[name].check(**defaults | given)

@@ -34,14 +34,14 @@ from lib.runs.declare import (
     inputs_of_study,
     known,
     of_seed,
-    points,
     read_notebook,
+    runs_of_grid,
     select,
     split,
     typed,
 )
 from lib.runs.hashes import code_tree, differences, digest, inputs
-from lib.runs.parameters import FOLDERS, check, own_problems, table, try_out
+from lib.runs.parameters import FOLDERS, check, own_problems, try_out
 
 EVALUATIONS = ("sample/", "search/")  # kinds of runs that evaluate a policy and do not make one
 RESULTS = "results-only"  # the state of a restored run that was published without its weights
@@ -147,7 +147,7 @@ class Project:
                     )
             for profile in declaration.only:
                 known(profile, self.declarations.profiles, f"{location}.only: profile")
-            for name, run in points(template, declaration):
+            for name, run in runs_of_grid(template, declaration):
                 seed = (self.notebook(run.notebook)[0] | run.params)["seed"]
                 if not re.fullmatch(RUN, name):
                     raise DeclarationError(
@@ -372,7 +372,7 @@ class Project:
         for spec in specs:
             try:
                 for name in own_problems(spec.params):
-                    table("game.sets.from_file")(name)
+                    of_lib("game.sets.from_file")(name)
                 for given in (
                     spec.params,
                     *({"reward": name} for name in spec.params.get("eval_rewards", [])),

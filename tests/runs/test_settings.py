@@ -280,7 +280,7 @@ def test_rewards_in_files_are_made_where_a_run_names_them(tmp_path, monkeypatch)
             project.check_own_files([replace(run, params=given)])
     with pytest.raises(ValueError, match="tau"):
         check({"reward": "ast", "reward_options": {"tau": 0}})
-    assert set(parameters.table("rewards.REWARDS")) == set(REWARDS)
+    assert set(parameters.of_lib("rewards.REWARDS")) == set(REWARDS)
 
 
 @pytest.mark.parametrize(
