@@ -40,7 +40,7 @@ from lib.runs.declare import (
     split,
     typed,
 )
-from lib.runs.hashes import code_tree, differences, digest, inputs
+from lib.runs.hashes import code_tree, differences, digest, inputs, of_lib
 from lib.runs.parameters import FOLDERS, check, own_problems, try_out
 
 EVALUATIONS = ("sample/", "search/")  # kinds of runs that evaluate a policy and do not make one
