@@ -95,6 +95,22 @@ SAID: dict[str, list[tuple[str, float]]] = {
         ("6.2 points", of("program_claims", "theirs", id="program-2")),
         ("27.5 points", of("program_claims", id="program-2")),
     ],
+    "40_dense": [
+        ("0.5 points", gap("dense_differences", "rloo/dense", "rloo/sparse", ONCE)),
+        ("0.4 less", gap("dense_differences", "rloo/curriculum", "rloo/sparse", ONCE)),
+        ("five runs", runs("dense_table1", **PRIMARY)),
+        (
+            "0.008",
+            of("dense_treatments", scale=1, method="rloo/dense", baseline="rloo/sparse"),
+        ),
+        ("7.0 points", gap("dense_differences", "rloo/dense_count", "rloo/sparse", ONCE)),
+        ("10.8 less", gap("dense_differences", "rloo/dense_count", "rloo/sparse", OFTEN)),
+        ("two runs, which", runs("dense_differences", method="rloo/dense_count")),
+        ("6.2 points", gap("dense_differences", "rloo/sparse", "preference/ipo", OFTEN)),
+        ("47%", of("grand_front", "unanswered", method="preference/ipo", **ONCE)),
+        ("two runs it", runs("dense_variants", method="preference/dpo")),
+        ("23.0 points", gap("dense_variants", "preference/dpo", "preference/ipo", OFTEN)),
+    ],
 }
 
 
