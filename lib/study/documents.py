@@ -382,6 +382,12 @@ def _picture(name: str, caption: str) -> str:
     return f"| [{picture}]({name}.png) | {sentence} |"
 
 
+def _shown(picture: re.Match) -> str:
+    """A picture of a document, with its title as alternative text."""
+    said, name = picture.groups()
+    return f"![{plots.title_of(FIGURES / f'{name}.png') or said}](figures/{name}.png)"
+
+
 # Tables about runs
 
 
@@ -435,7 +441,9 @@ PARTS |= {f"gallery_{study}": partial(gallery, study) for study in GALLERIES}
 
 
 def refreshed(text: str) -> str:
-    """A document with its generated parts as figures/ and the published runs have them."""
+    """A document with its generated parts, and the titles of its pictures, as figures/ and the
+    published runs have them."""
+    text = re.sub(r"!\[(.*?)\]\(figures/(\w+)\.png\)", _shown, text)
     for name in re.findall("<!-- (\\w+): begin -->", text):
         begin = f"<!-- {name}: begin -->\n"
         end = f"<!-- {name}: end -->"

@@ -271,6 +271,13 @@ def test_the_sentence_of_a_figure_is_its_title(path):
     assert len(title.split()) <= 10 and not title.endswith("."), title
 
 
+def test_a_picture_of_the_readme_has_its_title():
+    shown = re.findall(r"!\[(.*?)\]\((figures/\w+\.png)\)", README.read_text())
+    assert len(shown) >= 2
+    for alt, path in shown:
+        assert alt == (plots.title_of(ROOT / path) or alt), path
+
+
 def test_the_gallery_follows_the_pictures(tmp_path, monkeypatch):
     """A new figure comes last, a figure that is gone leaves, a caption waits for a title."""
     monkeypatch.setattr(documents, "FIGURES", tmp_path)
