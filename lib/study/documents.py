@@ -299,9 +299,8 @@ def _extra() -> str:
     require(shorter["low"] > 0, "near misses are not ahead of restarts: write again")
     return f"""\
 2. **Extra credit did not help.** No reward for near misses or legal steps solves more with one try
-than sparse RLOO. After the longer training near misses reach {percent("rloo/ast_533", "pass@1")}.
-They keep tries short: they solve {100 * shorter["estimate"]:.1f} points more than restarts for as
-many tokens."""
+than sparse RLOO. After the longer training AST reaches {percent("rloo/ast_533", "pass@1")}. AST keeps tries short: it solves
+{100 * shorter["estimate"]:.1f} points more than restarts for as many tokens."""
 
 
 def _best() -> str:
@@ -323,7 +322,7 @@ tries it solves {best:.1f}%, SFT {start:.1f}%. Nearly half of its tries end with
 def _without_samples() -> str:
     """One sentence on the exact study, one on pretrained models."""
     return """\
-Computed without any sampling, training for the expected reward still loses coverage
+Without sampling noise, training for the expected reward loses coverage too
 ([study `exact`](notebooks/80_exact.ipynb)). No pretrained model has been trained by RL here yet
 ([how to](lib/runs/README.md#another-base-model))."""
 

@@ -237,6 +237,34 @@ def test_what_the_comparison_of_all_methods_says_without_a_number():
     assert often.set_index("method")["estimate"].idxmax() == "rloo/cov_pass4"
 
 
+MIXED = {"method": "mix/sparse_0.7"}
+SPARSE = {"method": "rloo/sparse"}
+# sentences of notebooks that are no studies
+ELSEWHERE = [
+    ("10_train_sft", "35% of 1,000", of("grand_front", method="sft/free", **ONCE)),
+    ("10_train_sft", "66% with sixteen", of("grand_front", method="sft/free", **OFTEN)),
+    (
+        "19_mix_policies",
+        "1.4 points with one sample",
+        of("grand_front", **SPARSE, **ONCE) - of("grand_front", **MIXED, **ONCE),
+    ),
+    (
+        "19_mix_policies",
+        "1.4 points with sixteen",
+        of("grand_front", **MIXED, **OFTEN) - of("grand_front", **SPARSE, **OFTEN),
+    ),
+]
+
+
+@pytest.mark.parametrize(("notebook", "said", "number"), ELSEWHERE)
+def test_a_number_in_passing_is_that_of_the_tables(notebook, said, number):
+    cells = json.loads((ROOT / f"notebooks/{notebook}.ipynb").read_text())["cells"]
+    prose = " ".join(" ".join("".join(cell["source"]) for cell in cells).split())
+    assert said in prose
+    stated = said.split()[0].rstrip("%")
+    assert float(stated) == round(number, len(stated.partition(".")[2]))
+
+
 @pytest.mark.parametrize("notebook", SAID)
 def test_the_numbers_of_a_finding_are_those_of_the_tables(notebook):
     """All of them: a number that no line above states is refused."""
