@@ -299,8 +299,9 @@ def _extra() -> str:
     require(shorter["low"] > 0, "near misses are not ahead of restarts: write again")
     return f"""\
 2. **Extra credit did not help.** No reward for near misses or legal steps solves more with one try
-than sparse RLOO. After the longer training AST reaches {percent("rloo/ast_533", "pass@1")}. AST keeps tries short: it solves
-{100 * shorter["estimate"]:.1f} points more than restarts for as many tokens."""
+than sparse RLOO. After the longer training AST reaches {percent("rloo/ast_533", "pass@1")}.
+AST keeps tries short: it solves {100 * shorter["estimate"]:.1f} points more than restarts for as
+many tokens."""
 
 
 def _best() -> str:
