@@ -65,6 +65,11 @@ def runs(table: str, **where) -> float:
     return rows["runs"].min()
 
 
+def searched(method: str, metric: str) -> float:
+    """What the texts of a method contain, as it is counted."""
+    return of("ast_table4", scale=1, method=method, metric=metric, **PRIMARY)
+
+
 # what a notebook says, and what figures/ says of the same
 SAID: dict[str, list[tuple[str, float]]] = {
     "20_ast": [
@@ -110,6 +115,17 @@ SAID: dict[str, list[tuple[str, float]]] = {
         ("47%", of("grand_front", "unanswered", method="preference/ipo", **ONCE)),
         ("two runs it", runs("dense_variants", method="preference/dpo")),
         ("23.0 points", gap("dense_variants", "preference/dpo", "preference/ipo", OFTEN)),
+    ],
+    "21_ast_exploration": [
+        ("11.3 equations", searched("rloo/ast_tau2", "equations per response")),
+        ("13.4", searched("rloo/sparse", "equations per response")),
+        ("five runs", runs("ast_table4", **PRIMARY)),
+        ("26% of its equations", 100 * searched("rloo/ast_tau2", "repeated equations")),
+        ("29%", 100 * searched("rloo/sparse", "repeated equations")),
+        ("1.82 distinct", searched("rloo/ast_tau2", "distinct correct solutions")),
+        ("1.87", searched("rloo/sparse", "distinct correct solutions")),
+        ("4.5 points", of("ast_sweeps_claims", id="ast-26")),
+        ("three runs", of("ast_sweeps_claims", "seeds", scale=1, id="ast-26")),
     ],
 }
 
