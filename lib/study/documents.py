@@ -357,20 +357,18 @@ GALLERIES += ("explorer",)
 
 def gallery(study: str, text: str) -> str:
     """A table of the figures whose names begin with `study`, in the order in which `text` has them;
-    new figures come last, and those whose file is gone are left out.
+    new figures come last, and those whose file is gone are left out. Each has the notebook that
+    draws it.
 
     The sentence of a figure is its title, so that it says what its notebook has checked. A figure
     that was drawn before it had a title keeps its sentence."""
-    head, rule, *lines = text.splitlines()
-    rows = re.findall(r"\((\w+)\.png\) \| (.*) \|$", "\n".join(lines), re.MULTILINE)
-    captions = dict(rows)
+    captions = dict(re.findall(r"\((\w+)\.png\) \| ([^|]*) \|", text))
     names = sorted(path.stem for path in FIGURES.glob("*.png"))
     drawn = [name for name in names if name.split("_")[0] == study]
     listed = [name for name in captions if name in drawn]
     new = [name for name in drawn if name not in captions]
-    return "\n".join(
-        [head, rule, *(_picture(name, captions.get(name, "")) for name in [*listed, *new])]
-    )
+    pictures = [_picture(name, captions.get(name, "")) for name in [*listed, *new]]
+    return "\n".join(["| | | notebook |", "|---|---|---|", *pictures])
 
 
 def _picture(name: str, caption: str) -> str:
@@ -379,7 +377,18 @@ def _picture(name: str, caption: str) -> str:
     require(bool(sentence), f"figures/{name}.png has no title: draw it with plots.finding")
     alt = escape(sentence, quote=False).replace('"', "&quot;")
     picture = f'<img src="{name}.png" width="320" alt="{alt}">'
-    return f"| [{picture}]({name}.png) | {sentence} |"
+    by = _drawn_by(name)
+    return f"| [{picture}]({name}.png) | {sentence} | [{by[:2]}](../notebooks/{by}.ipynb) |"
+
+
+def _drawn_by(figure: str) -> str:
+    """The notebook that names a figure in its code."""
+    if figure == "explorer":  # a picture that a browser takes
+        return "91_explore_rollouts"
+    for path in sorted((ROOT / "notebooks").glob("*.ipynb")):
+        if f'\\"{figure}\\"' in path.read_text():
+            return path.stem
+    raise DocumentError(f"no notebook draws figures/{figure}.png: `git rm figures/{figure}.*`")
 
 
 def _shown(picture: re.Match) -> str:

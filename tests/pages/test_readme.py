@@ -250,7 +250,10 @@ def test_the_readme_of_lib_lists_every_file():
 
 
 PICTURES = sorted(FIGURES.glob("*.png"))
-ROW = re.compile(r'^\| \[<img src="(\w+\.png)" .* alt="(.+?)">\]\(\1\) \| (.+) \|$', re.MULTILINE)
+ROW = re.compile(
+    r'^\| \[<img src="(\w+\.png)" .* alt="(.+?)">\]\(\1\) \| ([^|]+) \| \[\d\d\]\(.+\) \|$',
+    re.MULTILINE,
+)
 
 
 def test_the_gallery_has_every_figure_once():
@@ -284,17 +287,26 @@ def test_the_gallery_follows_the_pictures(tmp_path, monkeypatch):
     for name, title in [("ast_new", 'Says "a" < b'), ("ast_old", ""), ("astray", "Of no study")]:
         fig, _ = plots.figure(title=title)
         plots.save(fig, tmp_path / name)
-    text = "| | |\n|---|---|\n" + "\n".join(
+    monkeypatch.setattr(documents, "ROOT", tmp_path)
+    notebook = tmp_path / "notebooks/20_any.ipynb"
+    notebook.parent.mkdir()
+    notebook.write_text(json.dumps('plots.save(fig, run / "ast_new"), run / "ast_old"'))
+    text = "\n".join(
         f'| [<img src="{name}.png" width="320" alt="{name}?">]({name}.png) | {name}? |'
         for name in ("ast_gone", "ast_old")
     )
-    rows = ROW.findall(documents.gallery("ast", text))
+    made = documents.gallery("ast", text)
+    assert made.count("[20](../notebooks/20_any.ipynb)") == 2
+    rows = ROW.findall(made)
     assert rows == [
         ("ast_old.png", "ast_old?", "ast_old?"),
         ("ast_new.png", "Says &quot;a&quot; &lt; b", 'Says "a" < b'),
     ]
     with pytest.raises(documents.DocumentError, match="ast_old.png has no title"):
-        documents.gallery("ast", "| | |\n|---|---|")
+        documents.gallery("ast", "")
+    notebook.write_text("{}")
+    with pytest.raises(documents.DocumentError, match="no notebook draws figures/ast_old.png"):
+        documents.gallery("ast", text)
 
 
 def test_the_data_card_counts_the_problems():
