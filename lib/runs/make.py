@@ -107,12 +107,7 @@ def snakemake(
             lines.append(line)
             if line.startswith("> made "):
                 pending.pop(line.split()[2], None)
-                line += f", {len(plan.waiting) - len(pending)} of {len(plan.waiting)}"
-                line += (
-                    f", about {clock(time_left(plan, pending, seconds, cores))} left"
-                    if seconds and pending
-                    else ""
-                )
+                line += progress_of(plan, pending, seconds, cores)
             # runs elsewhere print nothing here: show all lines
             if not is_local or line.startswith(("> ", "! ")):
                 print(line.removeprefix("> "), flush=True)
@@ -123,18 +118,30 @@ def snakemake(
         )
         raise
     finally:
-        # end Snakemake and all its runs, if need be by force
-        for signum in (signal.SIGTERM, signal.SIGKILL):
-            if process.poll() is None:
-                os.killpg(process.pid, signum)
-                with suppress(subprocess.TimeoutExpired):
-                    process.wait(timeout=10)
+        end(process)
     # 3. Name the runs that failed
     refuse_failed(plan, lines)
     if process.returncode:
         raise RunError(
             "\n".join([*lines[-40:], f"Snakemake ended with status {process.returncode}"])
         )
+
+
+def progress_of(plan: Plan, pending: Collection[str], seconds: dict[str, float], cores: int) -> str:
+    """How many runs are made, and about how long the `pending` ones will take, if it is known."""
+    said = f", {len(plan.waiting) - len(pending)} of {len(plan.waiting)}"
+    if seconds and pending:
+        said += f", about {clock(time_left(plan, pending, seconds, cores))} left"
+    return said
+
+
+def end(process: subprocess.Popen[str]) -> None:
+    """End Snakemake and all its runs, if need be by force."""
+    for signum in (signal.SIGTERM, signal.SIGKILL):
+        if process.poll() is None:
+            os.killpg(process.pid, signum)
+            with suppress(subprocess.TimeoutExpired):
+                process.wait(timeout=10)
 
 
 def start_snakemake(

@@ -23,6 +23,7 @@ import io
 import json
 import re
 from pathlib import PurePosixPath
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -43,6 +44,8 @@ SETS = [
 ]
 MEANS = ["pass@1", "pass@16", "wrong_numbers", "missing"]
 KEY = ["setup", "run", "fate", "last"]
+ASKED = ["setup", "run", "seeds", "fate", "last", "start", "updates"]
+COLUMNS = [*ASKED, "set", "samples", *MEANS, "now_runs", "now_pass@1", "now_pass@16", "note"]
 
 
 def gone() -> pd.DataFrame:
@@ -126,12 +129,7 @@ def table() -> tuple[pd.DataFrame, pd.DataFrame]:
     rows = []
     of_laptop = []
     for key, group in progress(list(runs.groupby(KEY)), 0, "judging"):
-        row = dict(zip(KEY, key, strict=True))
-        row["last"] = row["last"][:8]
-        row["seeds"] = " ".join(map(str, sorted(group["seed"])))
-        used = group.iloc[0]["parameters"]
-        row["start"] = re.sub(r"^data/(runs|reference)/|(/|_seed)\d+$", "", used.get("init", ""))
-        row["updates"] = used.get("steps", "")
+        row = asked_of(key, group)
         looks = ("answer", "trace") if "trace" in row["run"] else ("answer",)
         parts = [judged(run, looks) for run in group.itertuples()]
         samples = pd.concat(parts) if parts else pd.DataFrame()
@@ -144,20 +142,7 @@ def table() -> tuple[pd.DataFrame, pd.DataFrame]:
             if row["setup"] == "laptop" and row["fate"] == "removed":
                 of_laptop.append(found)
         rows.append(row)
-    columns = [
-        "setup",
-        "run",
-        "seeds",
-        "fate",
-        "last",
-        "start",
-        "updates",
-        "set",
-        "samples",
-        *MEANS,
-    ]
-    columns += ["now_runs", "now_pass@1", "now_pass@16", "note"]
-    made = pd.DataFrame(rows, columns=columns)
+    made = pd.DataFrame(rows, columns=COLUMNS)
     if REMOVED.exists():
         notes = pd.read_csv(REMOVED, keep_default_na=False).set_index(KEY)["note"]
         made["note"] = [notes.get(key, "") for key in made[KEY].itertuples(index=False, name=None)]
@@ -166,6 +151,17 @@ def table() -> tuple[pd.DataFrame, pd.DataFrame]:
     )
     of_samples = pd.concat(of_laptop)
     return made, earlier(of_samples[~of_samples.index.duplicated(keep="last")], logs)
+
+
+def asked_of(key: tuple, group: pd.DataFrame) -> dict[str, Any]:
+    """What a group of removed runs was asked: the first columns of its row."""
+    row: dict[str, Any] = dict(zip(KEY, key, strict=True))
+    row["last"] = row["last"][:8]
+    row["seeds"] = " ".join(map(str, sorted(group["seed"])))
+    used = group.iloc[0]["parameters"]
+    row["start"] = re.sub(r"^data/(runs|reference)/|(/|_seed)\d+$", "", used.get("init", ""))
+    row["updates"] = used.get("steps", "")
+    return row
 
 
 def log(run) -> pd.DataFrame:
