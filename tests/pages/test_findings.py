@@ -281,6 +281,24 @@ def test_a_number_in_passing_is_that_of_the_tables(notebook, said, number):
     assert float(stated) == round(number, len(stated.partition(".")[2]))
 
 
+def design(name: str) -> float:
+    """What a policy that learned from this design solves with one try."""
+    return of("trace_table6", method=f"sft/trace_{name}", **ONCE)
+
+
+STARTS = {"table": "trace_starts", "method": "sft/trace", "baseline": "sft/free"}
+SAID["51_trace_designs"] = [
+    ("8.6 points", gap(**STARTS, metric=ONCE)),
+    ("5.9 points", gap(**STARTS, metric=OFTEN)),
+    ("9% with one try", design("light")),
+    ("4,000 demonstrations", setting("sft/trace_light", "demonstrations")),
+    ("5%.", design("backtrack")),
+    ("2.6%.", design("backtrack_open")),
+    ("3.9 points", gap("trace_starts", "sft/trace_provenance", "sft/trace", ONCE)),
+    ("2.4 points", gap("trace_grounded", "sft/trace_repaired", "sft/trace", ONCE)),
+]
+
+
 @pytest.mark.parametrize("notebook", SAID)
 def test_the_numbers_of_a_finding_are_those_of_the_tables(notebook):
     """All of them: a number that no line above states is refused."""
