@@ -194,6 +194,22 @@ SAID["80_exact"] = [
     ("99% had been", 100 * new["estimate"].min() // 1),
 ]
 
+TRAINED = {"table": "agent_training_claims", **PRIMARY, "metric": "any"}
+VALUE = {"table": "agent_value", "column": "kept", "metric": "any", "budget": "1/8", **PRIMARY}
+SAID["61_agent_training"] = [
+    ("4.5 points less", of(**TRAINED, id="agent-6b")),
+    ("3.4 points of", of(**TRAINED, id="agent-9b")),
+    (
+        "61% of",
+        of("agent_training_treatments", method="preference/agent_binary"),
+    ),
+    ("60% of the problems", agents("sft/pick 1/8 +binary", "any")),
+    ("20% without", agents("sft/pick 1/8", "any")),
+    ("33% of that gain", of(**VALUE, value="+learned")),
+    ("24%.", of(**VALUE, value="+executor")),
+    ("5.5 points more", of(**TRAINED, id="agent-19")),
+]
+
 
 def candidate(method: str, column: str, scale: float = 100) -> float:
     """Of one of the setups that were tried."""
