@@ -28,6 +28,7 @@ from lib.learn.generation import Sampling, sample
 from lib.learn.model import machine_memory, save_policy, training_memory
 from lib.rewards import Reward, score_group
 
+KEPT = 2  # checkpoints: the newest, and the one before in case it is damaged
 Policy = tuple[Any, Any]  # model and tokenizer, as lib.learn.model.load_policy returns them
 
 
@@ -47,20 +48,25 @@ def _step(checkpoint: Path) -> int:
     return int(checkpoint.name.removeprefix("checkpoint-"))
 
 
-def latest_checkpoint(folder: Path) -> Path | None:
-    """The newest complete `checkpoint-<step>` of `folder`; newer ones, cut off by a kill, are
-    deleted. Folders with other names, such as a copy made by hand, stay and do not count."""
+def checkpoints(folder: Path) -> list[Path]:
+    """The `checkpoint-<step>` of `folder`, the newest first. Folders with other names, such as a
+    copy made by hand, are not ours: they stay and do not count."""
     ours = [
         path
         for path in folder.glob("checkpoint-*")
-        if path.name.removeprefix("checkpoint-").isdecimal()
+        if path.name.removeprefix("checkpoint-").isdecimal() and path.is_dir()
     ]
-    for checkpoint in sorted(ours, key=_step, reverse=True):
+    return sorted(ours, key=_step, reverse=True)
+
+
+def latest_checkpoint(folder: Path) -> Path | None:
+    """The newest complete checkpoint of `folder`; newer ones, cut off by a kill, are deleted."""
+    for checkpoint in checkpoints(folder):
         with suppress(OSError, ValueError):
             if json.loads((checkpoint / "complete.json").read_text()) == _sizes(checkpoint):
                 return checkpoint
         print(f"{shown(checkpoint)} is not whole: resuming from the one before, if there is one")
-        shutil.rmtree(checkpoint)
+        shutil.rmtree(checkpoint, ignore_errors=True)
     return None
 
 
@@ -107,6 +113,9 @@ class Resumable(transformers.Trainer):
         with writing(folder, RuntimeError, SafetensorError):
             super()._save_checkpoint(model, trial)
             (folder / "complete.json").write_text(json.dumps(_sizes(folder)))
+        # Trainer itself would count, and delete, every folder whose name begins like these
+        for old in checkpoints(folder.parent)[KEPT:]:
+            shutil.rmtree(old, ignore_errors=True)
 
     def create_model_card(self, *args, **kwargs):
         """Writes no model card, since these checkpoints serve only to resume."""
@@ -226,7 +235,6 @@ def arguments(folder: Path, settings) -> dict:
         "optim": "adamw_torch",
         "train_sampling_strategy": "sequential",  # in the order of `schedule`, or of SFT's batches
         "save_steps": settings.save_every,
-        "save_total_limit": 2,
         "use_cpu": not torch.cuda.is_available(),
         "bf16": torch.cuda.is_available(),
         "gradient_checkpointing": False,

@@ -1224,6 +1224,19 @@ def test_a_checkpoint_counts_only_when_whole(tmp_path):
     )
 
 
+def test_what_a_person_left_beside_the_checkpoints_stays(tmp_path):
+    """A backup by hand and a link; two checkpoints of our own are kept."""
+    trainer = tmp_path / "trainer"
+    for name in ("checkpoint-1-copy", "checkpoint-best"):
+        (trainer / name).mkdir(parents=True)
+    (trainer / "checkpoint-9").symlink_to(tmp_path / "nowhere")
+    own = {path.name for path in trainer.iterdir()}
+    for steps in (2, 5):
+        rloo(tmp_path, steps=steps, save_every=1)
+        kept = {path.name for path in trainer.iterdir()}
+        assert kept == own | {f"checkpoint-{steps - 1}", f"checkpoint-{steps}"}
+
+
 @pytest.mark.parametrize("name", ["save_every", "eval_every"])
 def test_sft_saves_and_evaluates_only_where_it_logs(name):
     with pytest.raises(ValueError, match=f"{name}=15 is not a multiple"):
