@@ -15,6 +15,7 @@ from bisect import bisect_left
 from collections.abc import Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from textwrap import shorten
 from typing import Any, cast
 
 import torch
@@ -315,7 +316,7 @@ def _read_model(checkpoint: str, path: str | Path) -> PreTrainedModel:
         model.generation_config.validate(strict=True)
     # it could be loaded, and only the first checkpoint would tell that it cannot be saved
     except ValueError as error:
-        reason = str(error).strip().splitlines()[0]
+        reason = shorten(str(error), 160, placeholder=" ...")
         print(
             f"{path}: its generation_config.json cannot be saved ({reason}), and is left out: "
             "nothing here reads it"

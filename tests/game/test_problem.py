@@ -250,6 +250,8 @@ def test_problems_of_ones_own_come_from_a_csv(tmp_path, capsys):
         ("4 2,3.5", "line 3: .*: the target '3.5' is no whole number"),
         ("4 2", "line 3: '4 2', None is not a problem: the target is missing"),
         ("4 2,1e3", "line 3: .*: the target '1e3' is no whole number"),
+        ("4 2,+6", "line 3: .*: the target '\\+6' is no whole number"),
+        ('4 2,"1,540"', "line 3: .*: the target '1,540' is no whole number"),
         ("4 two,3", "line 3: .*: 'two' is no whole number"),
         # a comma of thousands, or of a list?
         ('"1,540 60",600', "line 3: .*: '540 60' is no whole number"),
@@ -445,6 +447,7 @@ MINE = [Problem((3, 5, 7), 26), Problem((2, 3, 7, 8), 24)]
         'nums, target\n"(3, 5, 7)",26.0\n"[ 2 3  7 8]", 24\n',
         # a name may hold a sign that separates elsewhere
         '"a;b",nums,target\n0,3 5 7,26\n0,2 3 7 8,24\n',
+        "nums,target\r3 5 7,26\r2 3 7 8,24\r",  # of an old Mac
         "nums,target,\n3 5 7,26,\n2 3 7 8,24,\n",  # an empty cell at the end of each line
         'id,nums,target\n0,"[3.0, 5.0, 7.0]",26\n\n1,"[2, 3, 7, 8]",24\n',
     ],

@@ -351,6 +351,7 @@ def test_commas_between_thousands_belong_to_the_number(text, expected):
         ("44 + 19 = \\(63\\)", "44 + 19 = 63"),
         ("44 + 19 = <b>63</b>", "44 + 19 = 63"),
         ("44 + 19 = *63*", "44 + 19 = 63"),
+        ("44 + 19 = __63__", "44 + 19 = 63"),
     ],
 )
 def test_marks_around_a_number_are_no_fault(text, shown):

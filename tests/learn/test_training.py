@@ -939,7 +939,10 @@ def test_the_learning_rate_falls_and_late_weights_are_averaged(tmp_path):
         tmp_path,
         quick(steps=6, warmup_steps=2, decay_steps=3, average_from=4),
     )
+    start = flat(trainer.model)
     trainer.fit(tmp_path, 6, "RLOO", ("reward",))
+    # as notebook 11 and the page of the columns say: the first update of a warm-up has rate 0
+    assert torch.equal(seen[0], start) and not torch.equal(seen[1], start)
     assert np.allclose(rates, [0.005, 0.01, 0.01, 0.01 * 2 / 3, 0.01 / 3, 0])
     assert torch.allclose(weights_of(tmp_path), torch.stack(seen[3:]).mean(0), atol=1e-6)
 
@@ -1337,8 +1340,10 @@ def test_sft_on_a_batch_in_pieces_is_the_same_update(tmp_path, monkeypatch, caps
     assert "warmup_steps=9 is above the 7 updates" in capsys.readouterr().out
     monkeypatch.setattr(lib.learn.sft, "max_micro_batch", lambda *arguments, **options: 2)
     sft(tmp_path / "pieces", rows, epochs=1, log_every=1, warmup_steps=9)
-    columns = ["step", "loss", "grad_norm", "learning_rate", "tokens"]
+    columns = ["step", "loss", "grad_norm", "learning_rate", "tokens", "eval_loss"]
     whole, pieces = (metrics_of(tmp_path / name)[columns] for name in ("whole", "pieces"))
+    # a mean of the means of batches, as the page of the columns says
+    assert not whole["eval_loss"].equals(pieces["eval_loss"])
     pd.testing.assert_frame_equal(whole, pieces, rtol=1e-3)
     assert whole["learning_rate"].to_numpy() == pytest.approx(1e-2 / 9 * np.arange(7))
 

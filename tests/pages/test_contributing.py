@@ -82,6 +82,24 @@ def test_a_slip_in_the_file_of_rewards_is_named_by_its_line(copy):
         file.write_text(whole)
 
 
+def test_a_short_trial_fits_the_profile(copy):
+    """The entry of the fourth step; and without what it sets for this, it is refused."""
+    document = " ".join((ROOT / "CONTRIBUTING.md").read_text().split())
+    [params] = re.findall(r"`params: ({ reward: brief, .*?})`", document)
+    check = [sys.executable, "-m", "lib.runs", "check"]
+    for given, status in (params, 0), (params.replace("warmup_steps: 0, average_from: 0,", ""), 1):
+        entry = f"  rloo/trial: {{ params: {given.replace('reward: brief', 'reward: sparse')} }}\n"
+        declared = copy / "papermill_runs.yaml"
+        before = declared.read_text()
+        try:
+            declare(copy, entry)
+            done = subprocess.run(check, cwd=copy, capture_output=True, text=True)
+        finally:
+            declared.write_text(before)
+        assert done.returncode == status, done.stderr
+    assert "warmup_steps=10" in done.stderr and "average_from=100" in done.stderr
+
+
 def test_a_new_study_notebook(copy, tmp_path):
     parts = told("CONTRIBUTING.md", "A new study notebook")
     cells = [

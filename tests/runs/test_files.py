@@ -1,11 +1,13 @@
 """Tables in files: a table of a study has the same bytes on every processor, and a training log
 keeps every digit."""
 
+import signal
+
 import numpy as np
 import pandas as pd
 import pytest
 
-from lib.files import read_table
+from lib.files import read_table, uninterrupted
 from lib.runs import Run
 
 
@@ -78,3 +80,16 @@ def test_a_training_log_and_samples_keep_every_digit(tmp_path):
             read_table(Run(tmp_path).write(table, name))["reward"].tolist()
             == table["reward"].tolist()
         )
+
+
+def test_an_interrupt_waits_for_the_end_of_an_import():
+    """It would leave half a package loaded, which only a restart of the kernel mends."""
+    done = []
+    handler = signal.getsignal(signal.SIGINT)
+    with pytest.raises(KeyboardInterrupt), uninterrupted():
+        signal.raise_signal(signal.SIGINT)
+        done.append("the import goes on")
+    assert done and signal.getsignal(signal.SIGINT) is handler
+    with uninterrupted():
+        done.append("nothing is held back")
+    assert len(done) == 2

@@ -105,6 +105,10 @@ def test_what_is_published_can_be_restored_and_is_held_to_its_record(checkout):
     assert "t/base/0: done" in said and "t/train_0.1/0: results-only" in said
     assert re.search(r"t/(?!base|train_0.1)\S+/0: not published", said)
     assert "t/base/0: stays as it is here, done" in checkout.ask("restore", "cpu", "t/base")
+    (spec.folder / "run.json").rename(spec.folder / "run.away")
+    said = checkout.ask("restore", "cpu", "t/base")
+    assert re.search("t/base/0: stays as it is here, unfinished; delete .*base/0 to restore", said)
+    (spec.folder / "run.away").rename(spec.folder / "run.json")
     assert read_record(spec.folder).id == "made t/base/0" and spec.state == "done"
     assert not checkout.plan("cpu", "t/train_0.1").waiting
     (spec.folder / "checkpoint/step.txt").write_text("2\n")
@@ -219,6 +223,16 @@ def test_clean_runs_takes_folders_with_a_record_of_ours_and_nothing_else(
     ]
     assert not (tmp_path / "cpu").exists()
     assert capsys.readouterr().out.count(" MB\n") == 4
+
+
+def test_a_picture_is_taken_again_only_where_it_is_asked_for():
+    """`make test-browser` alone leaves the committed one as it is."""
+    command = ["make", "-n", "-s", "-o", ".venv/.installed", "test-browser"]
+    for asked in "", "figures/explorer.png":
+        given = [*command, f"PICTURE={asked}"] if asked else command
+        env = os.environ | {"PICTURE": ""}
+        said = subprocess.run(given, cwd=ROOT, env=env, capture_output=True, text=True, check=True)
+        assert f" COUNTDOWN_PICTURE={asked} exec" in said.stdout
 
 
 def test_jupyterlab_starts_as_root_and_where_the_home_cannot_be_written(tmp_path):
