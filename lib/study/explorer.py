@@ -30,7 +30,7 @@ from lib.study.systems import methods, rank
 # at most so many characters of a completion and nodes of a tree are shown
 LONGEST = 20_000
 WIDEST = 63
-LOOKS = {
+CSS_CLASSES = {
     "ro-ok": "legal",
     "ro-form": "not in the form",
     "ro-wrong": "wrong arithmetic or state",
@@ -44,7 +44,7 @@ _loader = FileSystemLoader(Path(__file__).parent)
 templates = Environment(
     loader=_loader, autoescape=True, trim_blocks=True, undefined=StrictUndefined
 )
-templates.globals["looks"] = LOOKS
+templates.globals["looks"] = CSS_CLASSES
 markup: Any = templates.get_template("explorer.html").module  # has the macros, which return markup
 
 # --- loading and choosing -------------------------------------------------------------------------
@@ -310,7 +310,7 @@ def own_reward(folder: Path, style: str) -> tuple[str, dict]:
 
 def pieces(text: str, problem: Problem, style: str) -> Iterator[tuple[str, str]]:
     """The completion cut into pieces (text, look). A step, or a line of a trace, has a look of
-    LOOKS, and " ro-again" as well if it is repeated; other text has the look ""."""
+    CSS_CLASSES, and " ro-again" as well if it is repeated; other text has the look ""."""
     excerpt = text[:LONGEST]
     position = 0
     for item in (
