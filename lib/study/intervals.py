@@ -205,7 +205,10 @@ def measured(
     """Contrasts, which are weighted sums of the means of methods, with their sources of error, by
     set, contrast and metric. `weights`: by the name of the contrast, then by method. For example, A
     - 2 B is above zero if A is more than double B. `scores` as in `estimates`. A contrast is left
-    out where one of its methods has no scores."""
+    out where one of its methods has no scores. Raises ValueError for two rows of one problem."""
+    twice = scores.index[scores.index.duplicated()]
+    if len(twice):
+        raise ValueError(f"scores has two rows of {', '.join(map(str, twice[0]))}: leave one out")
     results = {}
     for name, part in scores.groupby("set", sort=False):
         wide = part.droplevel("set").unstack("problem")

@@ -7,6 +7,7 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import nbformat
 import pandas as pd
@@ -209,6 +210,25 @@ def same_results(runs: Path, twins: Path) -> int:
             continue
         compared += 1
     return compared
+
+
+@pytest.mark.parametrize(("steps", "named"), [(2, [2]), (5, [5]), (7, [5, 7])])
+def test_updates_of_a_trl_training_are_named_by_the_last_of_them(steps, named):
+    """Notebook 17 shows means of five updates; a short training has fewer."""
+    cells = nbformat.read(ROOT / "notebooks/17_trl_trainer.ipynb", 4).cells
+    [source] = [cell.source for cell in cells if "state.log_history" in cell.source]
+    code, shown = source.rstrip().rsplit("\n", 1)
+    columns = ["loss", "rewards/mine/mean", "rewards/sparse/mean", "completions/mean_length"]
+    columns += ["frac_reward_zero_std", "entropy", "grad_norm"]
+    history = [dict.fromkeys(columns, 0.0) | {"step": i + 1} for i in range(steps)]
+    names = {
+        "pd": pd,
+        "theirs": SimpleNamespace(__name__="mine"),
+        "trainer": SimpleNamespace(state=SimpleNamespace(log_history=history)),
+        "run": SimpleNamespace(write=lambda table, name: None),
+    }
+    exec(code, names)
+    assert eval(shown, names).index.tolist() == named
 
 
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)

@@ -298,6 +298,13 @@ def test_a_method_compared_with_itself_is_refused():
         intervals.differences(scores, [("sft/free", "sft/free")])
 
 
+def test_two_rows_of_one_problem_are_refused():
+    index = pd.MultiIndex.from_product([["sft/free"], [0], ["heldout_1000"], [0, 1]])
+    scores = pd.DataFrame({"pass@1": [0.0, 1.0]}, index.set_names(metrics.KEYS))
+    with pytest.raises(ValueError, match="two rows of sft/free, 0, heldout_1000, 1: leave one out"):
+        intervals.estimates(pd.concat([scores, scores.iloc[1:]]))
+
+
 def test_systems_of_one_policy_are_compared_on_the_runs_that_both_have():
     rng = np.random.default_rng(1)
     base = rng.random(300)
