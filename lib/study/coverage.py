@@ -170,6 +170,6 @@ def stopped(judged: pd.DataFrame, chosen_on: pd.DataFrame, start: str) -> pd.Dat
     parts = []
     for method, limit in best.items():
         if method in known:
-            rows = solved.loc[[method], limit]
+            rows = pd.Series(solved[limit]).loc[[str(method)]]
             parts.append(pd.DataFrame({"solved": rows, "limit": limit}))
     return pd.concat(parts)
