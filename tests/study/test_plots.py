@@ -270,7 +270,7 @@ ANALYSES = [
 ]
 RESULTS = (
     r"\b(more|less|fewer|better|worse|no|gains?|loses?|falls?|rises?|leaves?|grows?|teaches|buys"
-    r"|leads?)\b"
+    r"|(?<!the )leads?)\b"  # "the leads" is a noun
 )
 
 
