@@ -269,7 +269,7 @@ ANALYSES = [
     *sorted((ROOT / "notebooks").glob("[2-9]*.ipynb")),
 ]
 RESULTS = (
-    r"\b(more|less|fewer|better|worse|no|gains?|loses?|falls?|rises?|leaves?|grows?|teaches|buys"
+    r"\b(more(?! updates)|less|fewer|better|worse|no|gains?|loses?|falls?|rises?|leaves?|grows?|teaches|buys"
     r"|(?<!the )leads?)\b"  # "the leads" is a noun
 )
 
