@@ -269,8 +269,8 @@ ANALYSES = [
     *sorted((ROOT / "notebooks").glob("[2-9]*.ipynb")),
 ]
 RESULTS = (
-    r"\b(more(?! updates)|less|fewer|better|worse|no|gains?|loses?|falls?|rises?|leaves?|grows?|teaches|buys"
-    r"|(?<!the )leads?)\b"  # "the leads" is a noun
+    r"\b(more(?! updates)|less|fewer|better|worse|no|gains?|loses?|falls?|rises?|leaves?|grows?"
+    r"|teaches|buys|(?<!the )leads?)\b"  # "the leads" is a noun
 )
 
 
