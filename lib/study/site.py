@@ -161,7 +161,7 @@ def build(studies: Iterable[Study], site: Path, problems: int = PROBLEMS) -> Pat
     Returns the path of the front page."""
     shutil.rmtree(site, ignore_errors=True)
     site.mkdir(parents=True)
-    studies = sorted(studies)
+    studies = sorted(studies, key=lambda study: (study.notebook, study.page))
     pages = {f"notebooks/{study.notebook}.ipynb": study.page for study in reversed(studies)}
     pages |= DOCUMENTS
     for study in studies:

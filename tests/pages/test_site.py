@@ -23,7 +23,7 @@ def site(tmp_path_factory) -> Path:
     problems."""
     studies = [
         front.Study(
-            "cpu-study-ast-0.html",
+            "cpu-study-near-0.html",
             "20_ast",
             ROOT / "notebooks/20_ast.ipynb",
             "profile cpu",
@@ -44,9 +44,10 @@ def site(tmp_path_factory) -> Path:
 def test_the_front_page_has_findings_figure_and_map(site):
     index = (site / "index.html").read_text()
     listed = index.split('<h2 id="the-studies">')[1].split("</table>")[0]
+    assert listed.index("20 · ") < listed.index("80 · ")  # in the order of the notebooks
     assert len(re.findall("<small>profile cpu", listed)) == 2
-    assert '<img src="cpu-study-ast-0.png"' in listed and "cpu-study-exact-0.png" not in listed
-    assert (site / "cpu-study-ast-0.png").read_bytes() == (
+    assert '<img src="cpu-study-near-0.png"' in listed and "cpu-study-exact-0.png" not in listed
+    assert (site / "cpu-study-near-0.png").read_bytes() == (
         FIGURES / "ast_fig2_pass_at_k.png"
     ).read_bytes()
     assert index.index("the-studies") < index.index('id="ro-cards"') < index.index('id="try-it"')
@@ -57,9 +58,9 @@ def test_the_front_page_has_findings_figure_and_map(site):
         and found
         and all(f"<strong>{one}</strong>" in index for one in found)
     )
-    assert '<a href="cpu-study-ast-0.html">20</a>' in index
+    assert '<a href="cpu-study-near-0.html">20</a>' in index
     listed = (site / "metrics.html").read_text()  # the map; 21 was not executed here
-    assert '<a href="cpu-study-ast-0.html">20</a>' in listed and "<td>21" in listed
+    assert '<a href="cpu-study-near-0.html">20</a>' in listed and "<td>21" in listed
 
 
 STUDY_NOTEBOOKS = [
@@ -88,16 +89,16 @@ def test_a_finding_may_be_the_first_entry_of_a_list():
 def test_a_study_is_listed_with_what_it_learned(site):
     """Its own page says it before any code."""
     index = (site / "index.html").read_text()
-    for name in ("20_ast", "80_exact"):
+    for name, page in (("20_ast", "cpu-study-near-0"), ("80_exact", "cpu-study-exact-0")):
         sentence = front.finding(nbformat.read(ROOT / f"notebooks/{name}.ipynb", 4).cells[0].source)
         html = str(markdown2html(sentence)).strip()
         assert html.removeprefix("<p>").removesuffix("</p>") in index
-        page = (site / f"cpu-study-{name[3:]}-0.html").read_text().split("<body")[1]
-        assert page.index("What we learned.") < page.index('<details class="code">')
+        body = (site / f"{page}.html").read_text().split("<body")[1]
+        assert body.index("What we learned.") < body.index('<details class="code">')
 
 
 def test_the_code_of_a_study_is_folded_away(site):
-    page = (site / "cpu-study-ast-0.html").read_text()
+    page = (site / "cpu-study-near-0.html").read_text()
     cells = nbformat.read(ROOT / "notebooks/20_ast.ipynb", 4).cells
     code = [cell for cell in cells if cell.cell_type == "code"]
     assert page.count('<details class="code">') == len(code)
@@ -168,7 +169,7 @@ def test_a_picture_that_a_page_holds_itself_stays(tmp_path):
 
 
 def test_a_study_leads_back_and_to_the_next(site):
-    first, last = ((site / f"cpu-study-{name}-0.html").read_text() for name in ("ast", "exact"))
+    first, last = ((site / f"cpu-study-{name}-0.html").read_text() for name in ("near", "exact"))
     for html in (first, last):
         assert front.bar()[:-6] in html and all(label in front.bar() for label in front.BAR)
     assert (
@@ -176,7 +177,7 @@ def test_a_study_leads_back_and_to_the_next(site):
         and "Analysis before" not in first
     )
     assert (
-        '<a href="cpu-study-ast-0.html">‹ Analysis before</a>' in last
+        '<a href="cpu-study-near-0.html">‹ Analysis before</a>' in last
         and "Next analysis" not in last
     )
 
@@ -209,6 +210,6 @@ def test_formulas_are_mathml_and_dollars_elsewhere_stay(site):
         plain = re.sub(r"<(pre|code|script|style)\b.*?</\1>", "", path.read_text(), flags=re.DOTALL)
         assert not TEX.search(plain), path.name
     assert (
-        "<math" in (site / "cpu-study-ast-0.html").read_text()
+        "<math" in (site / "cpu-study-near-0.html").read_text()
         and "<math" in (site / "metrics.html").read_text()
     )
