@@ -258,8 +258,6 @@ SAID["18_choose_a_regime"] = [
 ]
 
 
-tally = pd.read_csv(FIGURES / "grand_tally.csv")
-before = tally[(tally["study"] == "all") & (tally["written"] == "before")].iloc[0]
 SAID["90_compare_all"] = [
     ("47.2%", of("grand_front", method="rloo/sparse", **ONCE)),
     ("46.7%", of("grand_restarts", method="rloo/sparse", metric=STARTED)),
@@ -270,15 +268,16 @@ SAID["90_compare_all"] = [
         of("grand_front", "tokens", method="rloo/cov_pass4", **ONCE)
         / of("grand_front", "tokens", method="sft/free", **ONCE),
     ),
-    ("9 hold", before["holds"]),
-    ("24 are open", before["open"]),
 ]
 
 
 def test_what_the_comparison_of_all_methods_says_without_a_number():
     """No reward of the reports beats sparse RLOO with one try, after either budget; nothing solves
-    more with sixteen tries than Best of 4; one claim is reversed."""
-    assert before["reversed"] == 1
+    more with sixteen tries than Best of 4; more claims are open or untested than decided."""
+    tally = pd.read_csv(FIGURES / "grand_tally.csv").set_index(["study", "written"])
+    before = tally.loc[("all", "before")]
+    undecided = before["open"] + before["untested"]
+    assert undecided > before["holds"] + before["reversed"] + before["not run"]
     rows = pd.read_csv(FIGURES / "grand_front.csv")
     once = rows[rows["metric"] == "pass@1"].set_index("method")["estimate"]
     paid = re.compile("rloo/(ast_|dense|hybrid|trace_)")
