@@ -639,6 +639,14 @@ def test_a_studys_group_names_all_that_its_partial_analysis_reads(group):
     assert read and read <= {spec.name for spec in project.asked("smoke", [group])}
 
 
+# The pairs with seed 1 were published without their texts. For these two runs they were drawn again
+# by later code, which drew 2,428,557 tokens in place of 2,428,588; tried.csv says so.
+DRAWN_AGAIN = {
+    ("preference/ipo_half_rate/1", "pairs/free/1"): "b471a29449a229fa",
+    ("preference/ipo_double_rate/1", "pairs/free/1"): "b471a29449a229fa",
+}
+
+
 def test_every_published_run_was_made_from_the_published_runs_that_it_names():
     project = this_project()
     asked = 0
@@ -647,7 +655,8 @@ def test_every_published_run_was_made_from_the_published_runs_that_it_names():
         for name, spec in specs.items():
             if spec.published and not spec.study:
                 for parent, made in read_record(spec.reference).parents.items():
-                    assert read_record(specs[parent].reference).id == made, (
+                    published = read_record(specs[parent].reference).id
+                    assert DRAWN_AGAIN.get((name, parent), published) == made, (
                         f"{name} was made from another {parent}"
                     )
                     asked += 1
