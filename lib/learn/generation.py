@@ -18,6 +18,7 @@ import pandas as pd
 import torch
 
 from lib.game.prompts import render_prompt
+from lib.learn.adapters import merged, plain_weights
 from lib.learn.decoder import decoder_of, inference
 from lib.learn.model import max_rows
 from lib.learn.settings import Sampling
@@ -143,7 +144,7 @@ def generate(
     draws = _Draws(len(prompts) * n, sampling, eos_id, device, generator)
     capacity = max_rows(model, AT_ONCE if device.type == "cpu" else len(prompts) * n, longest)
     at_once = max(capacity // n, 1)  # prompts
-    with inference(model), training_type(device):
+    with merged(model), inference(model), training_type(device):
         decoder = decoder_of(model, longest)
         for first in range(0, len(prompts), at_once):
             _draw_all(decoder, prompts[first : first + at_once], first, n, draws)
@@ -188,7 +189,7 @@ def generate_shared(
     vocab_size = model.config.vocab_size
     draws = _Draws(len(prompts) * n, sampling, eos_id, device, generator)
     active = torch.arange(len(prompts) * n, device=device)
-    with inference(model), training_type(device):
+    with merged(model), inference(model), training_type(device):
         decoder = decoder_of(model, max(map(len, prompts)) + sampling.max_tokens)
         batch: Any = decoder.batch(prompts)
         row = active // n  # each completion's row in the batch
@@ -262,9 +263,8 @@ def vllm_engine(model):
 def hand_over(model, engine) -> None:
     """Gives vLLM the weights of `model`, and clears what it has cached with the old weights."""
     tied = {"lm_head.weight"} if model.config.tie_word_embeddings else set()
-    weights = [
-        (name, value.detach()) for name, value in model.state_dict().items() if name not in tied
-    ]
+    with merged(model):
+        weights = [entry for entry in plain_weights(model).items() if entry[0] not in tied]
     engine.collective_rpc("reload_weights", kwargs={"weights_iterator": iter(weights)})
     if not torch.cuda.is_available():
         engine.collective_rpc(_repack_head)

@@ -34,6 +34,17 @@ from transformers import (
 
 from lib.files import host_memory, remedy, verify
 from lib.game.prompts import ENDS, PROMPTS
+from lib.learn.adapters import (
+    CONFIG,
+    WEIGHTS,
+    add_adapter,
+    base_of,
+    check_adapter,
+    fold,
+    is_adapted,
+    open_adapter,
+    save_adapter,
+)
 
 SPECIAL = ["<pad>", "<eos>", "<unk>"]
 WORDS = [
@@ -96,11 +107,13 @@ def training_memory(model, rows: int, length: int, reference: bool) -> int:
     """Estimated bytes at the peak of training on micro-batches of `rows` texts of `length` tokens.
 
     This counts the weights, gradients and AdamW's two moments in float32, the frozen `reference`,
-    and what a forward pass keeps. A CPU also needs memory for the process, and half as much again
+    and what a forward pass keeps. An adapter alone has gradients, moments and a reference of its
+    own (`frozen_copy`). A CPU also needs memory for the process, and half as much again
     as a pass keeps, since the allocator does not return small pieces. `make test-pretrained` checks
     the estimate on a model of 135 million parameters."""
     half = torch.cuda.is_available()
-    weights = (4 + 4 + 8 + 4 * reference + 2 * half) * model.num_parameters()
+    trained = model.num_parameters(only_trainable=True)
+    weights = (4 + 2 * half) * model.num_parameters() + (4 + 8 + 4 * reference) * trained
     activations = kept_memory(model.config, rows * length)
     return int(weights + activations if half else PROCESS + weights + 1.5 * activations)
 
@@ -130,8 +143,8 @@ def max_rows(model, rows: int, length: int) -> int:
     """How many of `rows` texts of `length` tokens our decode loop can draw at once, at least one,
     in nine tenths of the memory that the model leaves, or on a GPU all tensors of this process.
 
-    It needs a copy of the weights, and for each row keys and values of all columns and four rows of
-    logits in float32."""
+    It needs a copy of the weights, a second one if they have an adapter (`merged`), and for each
+    row keys and values of all columns and four rows of logits in float32."""
     config = model.config
     size = 2 if torch.cuda.is_available() else 4
     columns = -(-length // 32) * 32
@@ -139,7 +152,8 @@ def max_rows(model, rows: int, length: int) -> int:
     row = size * keys_and_values + 4 * 4 * config.vocab_size
     # 0 without a GPU
     allocated = max(model.num_parameters() * model.dtype.itemsize, torch.cuda.memory_allocated())
-    room = 0.9 * (machine_memory() - allocated) - size * model.num_parameters()
+    copies = size + model.dtype.itemsize * is_adapted(model)
+    room = 0.9 * (machine_memory() - allocated) - copies * model.num_parameters()
     return max(1, min(rows, int(room // row)))
 
 
@@ -155,12 +169,16 @@ def max_micro_batch(model, batch: int, length: int, reference: bool) -> int:
 
 
 def save_policy(model, tokenizer, folder: str | Path) -> Path:
-    """Writes a checkpoint, completely, before it replaces an old one. The tokenizer is saved with
-    the weights if `AutoTokenizer` opens it unchanged from there, and otherwise in `tokenizer/`."""
+    """Writes a checkpoint, completely, before it replaces an old one: the tokenizer with the
+    weights if `AutoTokenizer` opens it unchanged from there, and otherwise in `tokenizer/`. Of a
+    model with an adapter, only the adapter is saved, with the name of its base."""
     folder = Path(folder)
     temporary = folder.with_name(folder.name + ".tmp")
     shutil.rmtree(temporary, ignore_errors=True)
-    model.save_pretrained(temporary)
+    if is_adapted(model):
+        save_adapter(model, temporary)
+    else:
+        model.save_pretrained(temporary)
     files = tokenizer.save_pretrained(temporary)
     if not opens_alike(temporary, tokenizer):
         (temporary / "tokenizer").mkdir()
@@ -179,7 +197,7 @@ def checkpoint_of(path: str | Path) -> str:
     no checkpoint."""
     folder = Path(path)
     for candidate in (folder / "checkpoint", folder):
-        if (candidate / "config.json").is_file():
+        if any((candidate / name).is_file() for name in ("config.json", CONFIG)):
             return str(candidate)
     if folder.exists() or str(path).startswith(("data/", "/", ".")):
         reason = "no checkpoint there (config.json is missing); finish the run that makes it first"
@@ -270,19 +288,33 @@ def reasoning_end(tokenizer, ids: Sequence[int]) -> int:
     )
 
 
-def load_policy(path: str | Path, style: str = ""):
+def load_policy(
+    path: str | Path, style: str = "", lora_r: int = 0, lora_alpha: int = 32, seed: int = 0
+):
     """The model, in float32 and on the GPU if there is one, and the tokenizer of what
     `checkpoint_of` finds at `path`.
+
+    lora_r: the rank of the adapter that is to be trained (`lib.learn.adapters`): that of `path`, or
+    else a new one, which is drawn from `seed`. With 0 the model is an ordinary one, and an adapter
+    at `path` is added to its weights.
 
     style: the prompt style with which the policy is trained or sampled. If this style has an end
     token of its own, it becomes the tokenizer's end token: it is learned, it stops the draws, and
     it is saved with the policy. For a hub name, `base_model` in the config says which commit was
     loaded; every checkpoint made from it keeps that. Raises FileNotFoundError for a folder without
-    a checkpoint; ValueError if a file or weights are missing, damaged or not finite, or if the
-    style's end token is not in the tokenizer; RuntimeError if the run has a GPU reserved that
+    a checkpoint, or an adapter whose base is not there; ValueError if a file or weights are
+    missing, damaged or not finite, if the style's end token is not in the tokenizer, or if an
+    adapter at `path` has another rank or scale; RuntimeError if the run has a GPU reserved that
     PyTorch does not see."""
     checkpoint = checkpoint_of(path)
-    model = _read_model(checkpoint, path)
+    base = base_of(checkpoint)
+    model = _read_model(checkpoint_of(base) if base else checkpoint, path)
+    if base:
+        _read_adapter(model, checkpoint, lora_r, lora_alpha)
+    elif lora_r:
+        # of a hub name, the commit that was loaded
+        loaded = checkpoint if Path(checkpoint).is_dir() else model.config.base_model
+        add_adapter(model, loaded, lora_r, lora_alpha, seed)
     _need_gpu()
     model.to("cuda" if torch.cuda.is_available() else "cpu")  # pyright: ignore[reportArgumentType]
     tokenizer = load_tokenizer(checkpoint)
@@ -326,6 +358,17 @@ def _read_model(checkpoint: str, path: str | Path) -> PreTrainedModel:
         model.config.base_model = f"{checkpoint.partition('@')[0]}@{model.config._commit_hash}"
         print(f"base model: {model.config.base_model}")
     return model
+
+
+def _read_adapter(model, checkpoint: str, lora_r: int, lora_alpha: int) -> None:
+    """Puts the adapter of a checkpoint into its base, or adds it to the weights if `lora_r` is
+    0."""
+    with _errors_with_remedy(checkpoint, f"{CONFIG} and {WEIGHTS}"):
+        verify(Path(checkpoint))
+        open_adapter(model, Path(checkpoint))
+    check_adapter(model, Path(checkpoint), lora_r, lora_alpha)
+    if not lora_r:
+        fold(model)
 
 
 def _need_gpu() -> None:

@@ -4,7 +4,6 @@ Equations are those of `dense`: "Enhancing RLOO with Dense Symbolic Rewards and 
 Curricula" (Sangpisit and Thawornbut). TRL's own `ipo` averages log-ratios over tokens, whereas Eq.
 3 sums them, so we use our own loss."""
 
-import copy
 import time
 from pathlib import Path
 
@@ -15,6 +14,7 @@ from trl import DPOConfig, DPOTrainer
 
 from lib.game.prompts import render_prompt
 from lib.game.sets import exclude, hub_rows
+from lib.learn.adapters import frozen_copy
 from lib.learn.demonstrations import query_problem
 from lib.learn.losses import preference_loss
 from lib.learn.model import max_micro_batch
@@ -87,7 +87,7 @@ class PreferenceTrainer(Resumable, DPOTrainer):
             gradient_accumulation_steps=settings.batch_size // micro_batch,
             max_length=None,
         )
-        reference = copy.deepcopy(model).eval().requires_grad_(False)
+        reference = frozen_copy(model)
         super().__init__(
             model=model,
             ref_model=reference,

@@ -20,7 +20,6 @@ It departs from textbook RLOO (Ahmadian et al., 2024) in these points:
 * A rollout can pay a price for its length, `length_price` times its share of the cap, with its own
   leave-one-out baseline."""
 
-import copy
 import math
 import time
 from collections.abc import Callable, Iterable, Sequence
@@ -38,6 +37,7 @@ from trl.trainer.utils import add_fused_lm_head
 
 from lib.game.problem import Problem, as_problems
 from lib.game.prompts import render_prompt
+from lib.learn.adapters import frozen_copy, is_adapted, without_base
 from lib.learn.curriculum import Curriculum
 from lib.learn.generation import ENGINES, MEMORY_SHARE, Rollouts, Sampling
 from lib.learn.losses import advantages_by, leave_one_out, rloo_loss
@@ -79,9 +79,7 @@ class RLOOTrainer(Resumable):
         self.prompt_style = prompt_style
         self.eval_problems = eval_problems
         self.eval_rewards = eval_rewards or {}
-        self.reference = (
-            copy.deepcopy(model).eval().requires_grad_(False) if settings.kl_coef else None
-        )
+        self.reference = frozen_copy(model) if settings.kl_coef else None
         add_fused_lm_head(model, settings.temperature, outputs=("log_probs", "entropy"))
         config = TrainingArguments(  # one step of Trainer is one of our updates
             **arguments(folder, settings),
@@ -355,7 +353,7 @@ class RLOOTrainer(Resumable):
     def _save_optimizer_and_scheduler(self, output_dir):
         """Saves what an update changes besides the policy."""
         super()._save_optimizer_and_scheduler(output_dir)
-        average = self.average.state_dict() if self.average else None
+        average = without_base(self.average.state_dict(), self.model) if self.average else None
         curriculum = self.curriculum.state if self.curriculum else None
         torch.save({"average": average, "curriculum": curriculum}, Path(output_dir) / "rloo.pt")
 
@@ -363,7 +361,8 @@ class RLOOTrainer(Resumable):
         super()._load_from_checkpoint(checkpoint, model)
         saved = torch.load(Path(checkpoint) / "rloo.pt")
         if self.average:
-            self.average.load_state_dict(saved["average"])
+            # without the frozen weights of a base, which it has already
+            self.average.load_state_dict(saved["average"], strict=not is_adapted(self.model))
         if self.curriculum:
             self.curriculum.state = saved["curriculum"]
 

@@ -24,6 +24,7 @@ from safetensors import SafetensorError
 from lib.files import progress, shown, write_table, writing
 from lib.game.problem import Problem, as_problems
 from lib.game.verifiers import VERIFIERS
+from lib.learn.adapters import is_adapted, load_adapter, save_adapter
 from lib.learn.generation import Sampling, sample
 from lib.learn.model import machine_memory, save_policy, training_memory
 from lib.rewards import Reward, score_group
@@ -116,6 +117,18 @@ class Resumable(transformers.Trainer):
         # Trainer itself would count, and delete, every folder whose name begins like these
         for old in checkpoints(folder.parent)[KEPT:]:
             shutil.rmtree(old, ignore_errors=True)
+
+    def _save(self, output_dir=None, state_dict=None):
+        if is_adapted(self.model):  # the base never changes
+            save_adapter(self.model, Path(output_dir or self.args.output_dir))
+        else:
+            super()._save(output_dir, state_dict)
+
+    def _load_from_checkpoint(self, checkpoint, model=None):
+        if is_adapted(self.model):
+            load_adapter(self.model, Path(checkpoint))
+        else:
+            super()._load_from_checkpoint(checkpoint, model)
 
     def create_model_card(self, *args, **kwargs):
         """Writes no model card, since these checkpoints serve only to resume."""
