@@ -184,7 +184,7 @@ class RLOOSettings(Optimisation):
     warmup_steps: Whole
     # last updates, over which it falls, to 1 / decay_steps of learning_rate in the last one
     decay_steps: Whole
-    # the policy is the mean of the weights from this update on; 0: the last weights
+    # the policy is the mean of the trained weights from this update on; 0: the last weights
     average_from: Whole
     importance_cap: Positive  # cap of the importance weight of a rollout
     entropy_coef: Weight
@@ -271,6 +271,8 @@ OTHERS: dict[str, Any] = {
     **dict.fromkeys(["give_up", "alpha"], Share),
     **dict.fromkeys(["checked", "open_rows", "bfloat16"], bool),
     **dict.fromkeys(["reward_options", "curriculum_options"], dict[str, Any]),
+    "lora_r": Annotated[int, Field(ge=0, le=1024)],
+    "lora_alpha": Count,
     "think_weight": Weight,
     "nums": list[Count],
     "numbers": Annotated[int, Field(ge=3, le=4)],  # of the problems of training set 3to4

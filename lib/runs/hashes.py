@@ -18,6 +18,7 @@ from lib.files import ROOT, reading, shown, skeleton
 
 MANIFEST = "data/problems/manifest.json"  # holds a sha256 of each problem set
 WEIGHTS = ("*.json", "*.safetensors", "*.bin", "tokenizer/*")  # the files of a model's folder
+ADAPTER = "adapter_config.json"  # of a policy that is an adapter (lib.learn.adapters)
 TABLES = ("*.parquet", "text/*.npz", "test.json")  # the results of a run that other runs read
 
 
@@ -140,16 +141,13 @@ def results(params: dict[str, Any], root: Path) -> dict[str, str]:
 
 
 def model_folder(path: Path) -> Path | None:
-    """The folder of a model: `checkpoint` in a run's folder, or the folder itself; None if neither
-    holds a model."""
-    return next(
-        (
-            folder
-            for folder in (path / "checkpoint", path)
-            if os.path.isfile(folder / "config.json")
-        ),
-        None,
-    )
+    """The folder of a model or an adapter: `checkpoint` in a run's folder, or the folder itself;
+    None if neither holds one."""
+    for folder in (path / "checkpoint", path):
+        # an adapter's file names its base, and a hash in its weights says which one that was
+        if any(os.path.isfile(folder / name) for name in ("config.json", ADAPTER)):
+            return folder
+    return None
 
 
 @cache

@@ -16,7 +16,7 @@ from typing import Annotated, Any
 from pydantic import AfterValidator, Field, ValidationError, ValidationInfo
 from pydantic.dataclasses import dataclass
 
-from lib.files import PROBLEMS, ROOT, nearest
+from lib.files import PROBLEMS, ROOT, nearest, reading
 from lib.learn.settings import (
     PARAMETERS,
     Count,
@@ -28,7 +28,7 @@ from lib.learn.settings import (
     explain,
     loosely,
 )
-from lib.runs.hashes import model_folder, of_lib
+from lib.runs.hashes import ADAPTER, model_folder, of_lib
 
 Given = Mapping[str, Any]  # parameters by name
 Rule = Callable[[Given], Iterator[str]]
@@ -310,6 +310,24 @@ def has_searches(given: Given) -> Iterator[str]:
         yield f"value is {value!r}: searches with rerank learned need one, and no others do"
 
 
+def goes_on_with_its_adapter(given: Given) -> Iterator[str]:
+    """An adapter at the start is trained further as it is, or added to the weights. A start that is
+    not made yet is checked when it is loaded."""
+    folder = model_folder(ROOT / given["init"])
+    if not (given["lora_r"] and folder and (folder / ADAPTER).is_file()):
+        return
+    with reading(folder / ADAPTER):
+        adapter = json.loads((folder / ADAPTER).read_text())
+        found = {"lora_r": adapter["r"], "lora_alpha": adapter["lora_alpha"]}
+    for name, value in found.items():
+        if given[name] != value:
+            yield (
+                f"{name} is {given[name]}: the adapter of {given['init']} has {value}, and "
+                "training goes on with it as it is; with lora_r = 0 it is added to the weights, "
+                "and all of them are trained"
+            )
+
+
 def has_games(given: Given) -> Iterator[str]:
     """3to4 has 24,800 problems of either number of numbers, or a few more."""
     if given["updates"] * given["problems_per_step"] > 24_000:
@@ -328,7 +346,13 @@ def ends_after_its_moments(given: Given) -> Iterator[str]:
 
 # by the name of a notebook; of the others each parameter is checked by itself
 TOGETHER: dict[str, tuple[Rule, ...]] = {
-    "10_train_sft": (meets(SFTSettings), has_demonstrations, has_a_design, names_the_hub),
+    "10_train_sft": (
+        meets(SFTSettings),
+        has_demonstrations,
+        has_a_design,
+        names_the_hub,
+        goes_on_with_its_adapter,
+    ),
     "11_train_rloo": (
         meets(RLOOSettings),
         has_a_curriculum,
@@ -336,9 +360,15 @@ TOGETHER: dict[str, tuple[Rule, ...]] = {
         can_be_correct,
         names_the_hub,
         evaluates,
+        goes_on_with_its_adapter,
     ),
     "12_sample_pairs": (can_be_verified, names_the_hub),
-    "13_train_preference": (meets(PreferenceSettings), can_be_evaluated, evaluates),
+    "13_train_preference": (
+        meets(PreferenceSettings),
+        can_be_evaluated,
+        evaluates,
+        goes_on_with_its_adapter,
+    ),
     "15_sample_rollouts": (can_be_verified,),
     "16_search": (has_searches,),
     "17_trl_trainer": (can_be_verified, can_be_correct, names_the_hub),
