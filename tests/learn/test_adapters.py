@@ -29,7 +29,8 @@ from lib.learn.model import (
 from lib.learn.preference import train_preference
 from lib.learn.rloo import RLOOTrainer, train_rloo
 from lib.learn.settings import PreferenceSettings, SFTSettings
-from lib.learn.sft import train_sft
+from lib.learn.sft import _SFTTrainer, train_sft
+from lib.learn.trainer import latest_checkpoint
 from tests.learn.test_training import (
     PROBLEMS,
     completion_logp,
@@ -397,21 +398,24 @@ SFT = {
 }
 
 
-def sft(folder, start, stop=None):
+def sft(folder, start):
     rows = [{"prompt": f"{i} + 1 =", "completion": f" {i + 1}"} for i in range(12)]
     rows = Dataset.from_list(rows)
-    policy = adapted(start)
-    if stop:
-        real = policy[0].forward
-        calls = iter(range(1000))
+    train_sft(adapted(start), rows, folder, SFTSettings(**SFT), rows.select(range(4)))
 
-        def forward(*given, **options):
-            if next(calls) == stop:
+
+def killed_sft(folder, start):
+    """Training that ends its process in the fifth of its six updates."""
+
+    class Killed(_SFTTrainer):
+        def log(self, logs, start_time=None):
+            if self.state.global_step == 5:
                 os.kill(os.getpid(), signal.SIGKILL)
-            return real(*given, **options)
+            super().log(logs, start_time)
 
-        policy[0].forward = forward
-    train_sft(policy, rows, folder, SFTSettings(**SFT), rows.select(range(4)))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("lib.learn.sft._SFTTrainer", Killed)
+        sft(folder, start)
 
 
 def test_sft_trains_an_adapter_and_resumes_exactly(base, tmp_path):
@@ -419,8 +423,8 @@ def test_sft_trains_an_adapter_and_resumes_exactly(base, tmp_path):
     table = pd.read_csv(tmp_path / "whole/metrics.csv")
     assert table["loss"].iloc[-1] < table["loss"].iloc[0] - 0.1
     killed = tmp_path / "killed"
-    assert run_in_child(lambda: sft(killed, base, stop=6)) == signal.SIGKILL
-    assert list((killed / "trainer").glob("checkpoint-*/complete.json"))
+    assert run_in_child(lambda: killed_sft(killed, base)) == signal.SIGKILL
+    assert latest_checkpoint(killed / "trainer").name == "checkpoint-4"
     sft(killed, base)
     assert same(bits(adapted(killed)[0]), bits(adapted(tmp_path / "whole")[0]))
     # RLOO goes on with it
