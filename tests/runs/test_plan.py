@@ -868,6 +868,29 @@ def test_every_file_of_a_model_is_part_of_what_is_asked(tmp_path, place):
         assert [*inputs({"init": "models/mine"}, tmp_path).values()] == seen[-1:]
 
 
+def test_an_adapter_is_a_model_whose_files_are_part_of_what_is_asked(tmp_path):
+    model = tmp_path / "models/mine/checkpoint"
+    model.mkdir(parents=True)
+    seen = []
+    for i, name in enumerate(["adapter_config.json", "adapter_model.safetensors"] * 2):
+        (model / name).write_text(f"version {i}")
+        os.utime(model / name, ns=(i, i))
+        seen += inputs({"init": "models/mine"}, tmp_path).values()
+    assert len({*seen}) == len(seen) == 4
+
+
+def test_a_run_of_before_there_were_adapters_is_one_without(tmp_path):
+    """What was published stays what is asked for."""
+    spec = this_project().specs("cpu")["rloo/sparse/0"]
+    record = json.loads((spec.reference / "run.json").read_text())
+    assert spec.params["lora_r"] == 0 and "lora_r" not in record["parameters"]
+    defaults, _ = read_notebook(ROOT / "notebooks/11_train_rloo.ipynb")
+    now = {"notebook": spec.notebook, "parameters": spec.params, "inputs": {}}
+    assert differences(record, now, defaults) == []
+    adapted = now | {"parameters": spec.params | {"lora_r": 16}}
+    assert differences(record, adapted, defaults) == ["lora_r"]
+
+
 # -- what is finished
 # --------------------------------------------------------------------------------
 

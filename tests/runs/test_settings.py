@@ -215,6 +215,23 @@ def test_parameters_that_do_not_fit_together_are_refused(notebook, change, messa
         check(given | change, given, notebook)
 
 
+@pytest.mark.parametrize("notebook", [SFT, RLOO, PREFERENCE])
+def test_training_goes_on_with_the_adapter_of_its_start_as_it_is(notebook, tmp_path):
+    given, _ = read_notebook(ROOT / f"notebooks/{notebook}.ipynb")
+    folder = tmp_path / "run/checkpoint"
+    folder.mkdir(parents=True)
+    (folder / "adapter_config.json").write_text('{"r": 16, "lora_alpha": 32}')
+    at = {"init": str(tmp_path / "run")}
+    for fits in ({}, {"lora_r": 16}):  # with lora_r = 0, the default, it becomes ordinary weights
+        check(given | at | fits, given, notebook)
+    for other in ({"lora_r": 8}, {"lora_r": 16, "lora_alpha": 16}):
+        name = list(other)[-1]
+        with pytest.raises(ValueError, match=f"{name} is {other[name]}: the adapter of .* has"):
+            check(given | at | other, given, notebook)
+    with pytest.raises(ValueError, match="lora_r is -1"):
+        check(given | {"lora_r": -1}, given, notebook)
+
+
 def test_parameters_of_no_notebook_are_checked_one_by_one():
     check({"numbers": 3, "updates": 3001, "problems_per_step": 8})
 
