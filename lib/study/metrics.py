@@ -414,9 +414,17 @@ def front(scores: pd.DataFrame, metrics: list[str], draws=2000, seed=0) -> pd.Da
 
 def as_text(table: pd.DataFrame, signed=False, scale=100, digits=1) -> pd.Series:
     """Estimates with their intervals as text, by default in percent, such as "57.8 [54.1, 61.2]".
-    `table` has columns estimate, low, high. signed: write a sign, for differences."""
-    rows = table[["estimate", "low", "high"]].to_dict("records")
-    texts = ["{} [{}, {}]".format(*formatted(row, signed, scale, digits)) for row in rows]
+    `table` has columns estimate, low, high. signed: write a sign, for differences. A row without an
+    estimate is empty text, and one without an interval has its estimate alone."""
+    texts = []
+    for row in table[["estimate", "low", "high"]].to_dict("records"):
+        estimate, low, high = formatted(row, signed, scale, digits)
+        if pd.isna(row["estimate"]):
+            texts.append("")
+        elif pd.isna(row["low"]):
+            texts.append(estimate)
+        else:
+            texts.append(f"{estimate} [{low}, {high}]")
     return pd.Series(texts, index=table.index, dtype=object)
 
 

@@ -339,11 +339,19 @@ SAID["51_trace_designs"] = [
 BEST = "rloo/cov_pass4"
 SEALED = "2,000 sealed problems, trained again"
 PICKED = {"table": "coverage_picks", "method": "sft/free"}
+LEAD = {"method": BEST, "baseline": "rloo/sparse", **ONCE}
+EFFECT = {"table": "coverage_two_by_two", **OFTEN}
+TOKENS = "coverage_equal_tokens"
 SAID["70_coverage"] = [
-    ("71.3% of new problems", of("coverage_result", method=BEST, **OFTEN)),
+    ("71.3%", of("coverage_result", method=BEST, **OFTEN)),
+    ("1,000 held-out", of("coverage_leads", "n_problems", 1, **LEAD)),
     ("66.1%.", of("coverage_result", method="sft/free", **OFTEN)),
     ("2.0 points", gap("coverage_leads", BEST, "rloo/sparse", ONCE)),
-    ("66.6%", of("coverage_equal_tokens", "solved, estimate", method=BEST)),
+    ("7.2 points", of(**EFFECT, change="best of four")),
+    ("0.6 points", of(**EFFECT, change="nothing for a wrong answer")),
+    ("66.6%", of(TOKENS, "solved, estimate", method=BEST)),
+    ("66.1%,", of(TOKENS, "solved, estimate", method="sft/free")),
+    ("2.1 points", of(TOKENS, "difference, estimate", method=f"{BEST}_533")),
     ("one point more", of("coverage_result", method=BEST, metric=GAIN)),
 ]
 SAID["71_coverage_conditions"] = [
@@ -360,13 +368,19 @@ SAID["71_coverage_conditions"] = [
     ("0.9 points", gap("coverage_budget", f"{BEST}_533", "rloo/sparse_533", ONCE)),
     ("6.3 points", gap("coverage_budget", f"{BEST}_533", "rloo/sparse_533", OFTEN)),
 ]
-SAID["72_coverage_choices"] = []  # no number
+MAXRL = {"table": "coverage_finals", "method": "rloo/maxrl"}
+SAID["72_coverage_choices"] = [
+    ("49.2%", of(**MAXRL, **ONCE)),
+    ("68.9%", of(**MAXRL, **OFTEN)),
+]
+LIKELIEST = {"metric": "likeliest, equal tokens"}
 SAID["73_coverage_picks"] = [
     ("60.2% of new problems", of(**PICKED, metric="likeliest")),
     ("34.7%.", of(**PICKED, metric="one sample")),
     ("63.5%,", of(**PICKED, metric="likeliest that says yes")),
     ("66.1%.", of(**PICKED, metric="any of sixteen")),
     ("67.6%,", of("coverage_picks", method=BEST, metric="likeliest that says yes")),
+    ("3.3 points", gap("coverage_picks_differences", BEST, "sft/free", LIKELIEST)),
 ]
 
 
@@ -383,6 +397,37 @@ def test_a_lead_for_equal_tokens_needs_the_longer_training():
     leads = pd.read_csv(FIGURES / "coverage_conditions.csv")
     ahead = leads[(leads["lead"] == "over SFT, equal tokens") & (leads["low"] > 0)]
     assert set(ahead["condition"]) == {"533 updates", "533 updates, temperature 0.8"}
+
+
+def test_where_the_lead_with_one_sample_is_not_seen():
+    """Notebook 71 names these conditions."""
+    leads = pd.read_csv(FIGURES / "coverage_conditions.csv")
+    leads = leads[leads["lead"] == "over sparse RLOO, one sample"]
+    unseen = leads[(leads["low"] <= 0) & ~leads["condition"].str.contains("533")]
+    assert {*unseen["condition"]} == {
+        "problems of four numbers",
+        "up to 160 tokens instead of 320",
+        "temperature 0.8",
+        "a quarter of the parameters",
+        "over twice the parameters",
+    }
+
+
+def test_what_notebook_70_says_beside_its_tables():
+    """The runs of the broken lines, what IPO leaves without an answer, the mixture of exercise 2,
+    sparse RLOO on easy problems, and restarts after the longer training."""
+    curves = pd.read_csv(FIGURES / "coverage_pass_at_k.csv")
+    assert {*curves[curves["drawn"] == 64]["runs"]} == {3}
+    ipo = {"method": "preference/ipo", "metric": "unanswered"}
+    assert round(of("coverage_result", **ipo)) == 47
+    mixed = {"method": "rloo/sparse 8 + 8", **OFTEN}
+    assert round(of("coverage_finals", **mixed), 1) == 65.4
+    easy = {"table": "coverage_by_hardness", "set": ">50%"}
+    assert of(**easy, method="rloo/sparse") > of(**easy, method=BEST)
+    again = pd.read_csv(FIGURES / "coverage_restarts.csv").query("metric == @GAIN")
+    low = again.set_index("method")["low"]
+    assert low["rloo/sparse_533"] > 0
+    assert low[f"{BEST}_533"] < 0 < low[f"{BEST}_533 T0.8"]
 
 
 def test_the_solution_about_equal_tokens_has_their_numbers():
