@@ -422,7 +422,7 @@ def test_what_notebook_70_says_beside_its_tables():
     assert round(of("coverage_result", **ipo)) == 47
     mixed = {"method": "rloo/sparse 8 + 8", **OFTEN}
     assert round(of("coverage_finals", **mixed), 1) == 65.4
-    easy = {"table": "coverage_by_hardness", "set": ">50%"}
+    easy = {"table": "coverage_by_hardness", "set": "over 50%"}
     assert of(**easy, method="rloo/sparse") > of(**easy, method=BEST)
     again = pd.read_csv(FIGURES / "coverage_restarts.csv").query("metric == @GAIN")
     low = again.set_index("method")["low"]
