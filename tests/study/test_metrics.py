@@ -495,3 +495,11 @@ def test_what_the_lines_of_traces_look_like():
     assert found["valid tries"] == pytest.approx((3 * 3 + 1) / 5), (
         "8 + 27 again, and 79 - 47 from a pool without them"
     )
+
+
+def test_a_text_says_nothing_of_what_was_not_measured():
+    """No estimate: no text. No interval, as of a single run: the estimate alone."""
+    nan = float("nan")
+    rows = [(0.5, 0.4, 0.6), (0.5, nan, nan), (nan, nan, nan)]
+    table = pd.DataFrame(rows, columns=["estimate", "low", "high"])
+    assert [*metrics.as_text(table)] == ["50.0 [40.0, 60.0]", "50.0", ""]
