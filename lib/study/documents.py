@@ -192,8 +192,8 @@ def front(_: str) -> str:
     head = "| the model learns from | one try | sixteen tries | no answer | tokens per try |"
     head += " SFT restarted, for these tokens |"
     rule = "|---|---|---|---|---|---|"
-    note = f"95% intervals reach {widths.min():.0f} to {widths.max():.1f} points to either side;"
-    note += " those of differences less."
+    note = f"95% intervals of what is solved: ±{widths.min():.0f} to {widths.max():.1f} points;"
+    note += " of differences, less."
     return "\n".join([head, rule, *rows, "", note])
 
 
@@ -284,9 +284,9 @@ def _longer() -> str:
     later = _restarted("rloo/sparse_533", restarts.GAIN)
     require(later["low"] > 0.03, "the long run is no longer well ahead of restarts: write again")
     return f"""\
-1. **A short training buys longer search; a long one does more.** With one try sparse RLOO solves
-{percent("rloo/sparse", "pass@1")}, and restarted SFT {100 * start["estimate"]:.1f}% for as many
-tokens. Restarts beat GRPO, IPO and Best of 4. After four times as much training sparse RLOO solves
+1. **Short RL training hardly beats a longer search; long training does.** With one try sparse RLOO
+solves {percent("rloo/sparse", "pass@1")}, and restarted SFT {100 * start["estimate"]:.1f}% for as
+many tokens. Restarts beat GRPO, IPO and Best of 4. After four times as much training sparse RLOO solves
 {percent("rloo/sparse_533", "pass@1")}, {100 * later["estimate"]:.1f} points more than restarts.
 With sixteen tries it is then back at SFT's level, {percent("rloo/sparse_533", "pass@16")}."""
 
@@ -304,8 +304,8 @@ def _extra() -> str:
     require(shorter["low"] > 0, "near misses are not ahead of restarts: write again")
     return f"""\
 2. **Extra credit solves no more.** No reward for near misses or legal steps beats sparse RLOO with
-one try. After the long training AST solves {percent("rloo/ast_533", "pass@1")}. But AST writes
-less: after the short training it is {100 * shorter["estimate"]:.1f} points ahead of restarts."""
+one try. After the long training AST solves {percent("rloo/ast_533", "pass@1")}. For its tokens,
+though, short AST training is {100 * shorter["estimate"]:.1f} points ahead of restarts."""
 
 
 def _best() -> str:
@@ -321,8 +321,8 @@ def _best() -> str:
     start = 100 * solved["sft/free"]
     return f"""\
 3. **Best of 4 solves most with sixteen tries, and pays in tokens.** For the tokens of sixteen SFT
-tries it solves {best:.1f}% and SFT {start:.1f}%, so its lead is gone. Nearly half of its tries end
-without an answer."""
+tries it solves {best:.1f}% and SFT {start:.1f}%, so it no longer leads. Nearly half of its tries
+end without an answer."""
 
 
 def _without_samples() -> str:

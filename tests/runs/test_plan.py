@@ -250,7 +250,7 @@ def test_an_impossible_value_is_refused_before_the_start_and_by_hand(tmp_path, n
     ],
 )
 def test_values_that_do_not_fit_each_other_are_refused(change, message):
-    whole = this_project().specs("cpu")["rloo/sparse/0"].params
+    whole = this_project().specs("cpu")["rloo/sparse/0"].params | {"init": "data/models/base-1m"}
     check(whole, notebook="11_train_rloo")
     with pytest.raises(ValueError, match=message):
         check(whole | change, notebook="11_train_rloo")
