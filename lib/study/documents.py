@@ -286,8 +286,9 @@ def _longer() -> str:
     return f"""\
 1. **Short RL training hardly beats a longer search; long training does.** With one try sparse RLOO
 solves {percent("rloo/sparse", "pass@1")}, and restarted SFT {100 * start["estimate"]:.1f}% for as
-many tokens. Restarts beat GRPO, IPO and Best of 4. After four times as much training sparse RLOO solves
-{percent("rloo/sparse_533", "pass@1")}, {100 * later["estimate"]:.1f} points more than restarts.
+many tokens. Restarts beat GRPO, IPO and Best of 4. After four times as much training sparse RLOO
+solves {percent("rloo/sparse_533", "pass@1")}, {100 * later["estimate"]:.1f} points more than
+restarts.
 With sixteen tries it is then back at SFT's level, {percent("rloo/sparse_533", "pass@16")}."""
 
 
