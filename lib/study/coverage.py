@@ -8,7 +8,6 @@ a vote, or the policy's own check (Wang et al. 2022, arXiv 2203.11171, vote).
 Scores are tables with one row per problem, indexed by `metrics.KEYS`, for
 `lib.study.intervals`."""
 
-import math
 from collections.abc import Iterable
 from itertools import pairwise
 
@@ -63,8 +62,8 @@ def half_and_half(scores: pd.DataFrame, method: str, start: str) -> pd.DataFrame
     $1 - (1 - p_k)(1 - q_k)$, which is estimated without bias. scores: with columns pass@1, pass@2,
     ..., pass@16."""
     names = [f"pass@{k}" for k in KS]
-    of_method, of_start = (scores.xs(name, level="method") for name in (method, start))
-    of_method, of_start = of_method.align(of_start, join="inner")
+    of_method = scores.xs(method, level="method")
+    of_method, of_start = of_method.align(scores.xs(start, level="method"), join="inner")
     table = {"pass@1": (of_method["pass@1"] + of_start["pass@1"]) / 2}
     for half, name in pairwise(names):
         table[name] = 1 - (1 - of_method[half]) * (1 - of_start[half])
@@ -134,15 +133,12 @@ def likeliest_of(judged: pd.DataFrame, ks: Iterable[int], checked=False) -> pd.D
 
 
 def likeliest_with(judged: pd.DataFrame, samples: pd.Series, checked=False) -> pd.Series:
-    """As `likeliest_of`, for as many samples as `samples` has for a method. Between two whole
-    numbers k both are mixed, as in `metrics.solved_with`."""
-    parts = []
-    for method, k in samples.items():
-        fewer = math.floor(k)
-        more = math.ceil(k)
-        table = likeliest_of(judged[judged["method"] == method], sorted({fewer, more}), checked)
-        parts.append((1 - k + fewer) * table[fewer] + (k - fewer) * table[more])
-    return pd.concat(parts)
+    """As `likeliest_of`, for as many samples as `samples` has for a method (`metrics.between`)."""
+
+    def of(method: str, ks: list[int]) -> pd.DataFrame:
+        return likeliest_of(judged[judged["method"] == method], ks, checked)
+
+    return metrics.between(samples, of)
 
 
 def solved_by_limit(judged: pd.DataFrame, start: str, limits: Iterable[int]) -> pd.DataFrame:

@@ -288,8 +288,8 @@ def _longer() -> str:
 solves {percent("rloo/sparse", "pass@1")}, and restarted SFT {100 * start["estimate"]:.1f}% for as
 many tokens. Restarts beat GRPO, IPO and Best of 4. After four times as much training sparse RLOO
 solves {percent("rloo/sparse_533", "pass@1")}, {100 * later["estimate"]:.1f} points more than
-restarts.
-With sixteen tries it is then back at SFT's level, {percent("rloo/sparse_533", "pass@16")}."""
+restarts. With sixteen tries it is then back at SFT's level,
+{percent("rloo/sparse_533", "pass@16")}."""
 
 
 def _extra() -> str:
@@ -329,7 +329,7 @@ end without an answer."""
 def _without_samples() -> str:
     """One sentence on the exact study, one on pretrained models."""
     return """\
-Exact training, without sampling, also loses what many tries solve
+Exact training, without sampling, also lowers what many tries solve
 ([study `exact`](notebooks/80_exact.ipynb)). No pretrained model has been trained by RL here yet
 ([how to](lib/runs/README.md#another-base-model))."""
 
@@ -366,20 +366,19 @@ def gallery(study: str, text: str) -> str:
     new figures come last, and those whose file is gone are left out. Each has the notebook that
     draws it.
 
-    The sentence of a figure is its title, so that it says what its notebook has checked. A figure
-    that was drawn before it had a title keeps its sentence."""
-    captions = dict(re.findall(r"\((\w+)\.png\) \| ([^|]*) \|", text))
+    The sentence of a figure is its title, so that it says what its notebook has checked."""
+    order = re.findall(r"\((\w+)\.png\) \|", text)
     names = sorted(path.stem for path in FIGURES.glob("*.png"))
     drawn = [name for name in names if name.split("_")[0] == study]
-    listed = [name for name in captions if name in drawn]
-    new = [name for name in drawn if name not in captions]
-    pictures = [_picture(name, captions.get(name, "")) for name in [*listed, *new]]
+    listed = [name for name in order if name in drawn]
+    new = [name for name in drawn if name not in order]
+    pictures = [_picture(name) for name in [*listed, *new]]
     return "\n".join(["| | | notebook |", "|---|---|---|", *pictures])
 
 
-def _picture(name: str, caption: str) -> str:
+def _picture(name: str) -> str:
     """One row of the gallery."""
-    sentence = plots.title_of(FIGURES / f"{name}.png") or caption
+    sentence = plots.title_of(FIGURES / f"{name}.png")
     require(bool(sentence), f"figures/{name}.png has no title: draw it with plots.finding")
     alt = escape(sentence, quote=False).replace('"', "&quot;")
     picture = f'<img src="{name}.png" width="320" alt="{alt}">'
@@ -399,8 +398,8 @@ def _drawn_by(figure: str) -> str:
 
 def _shown(picture: re.Match) -> str:
     """A picture of a document, with its title as alternative text."""
-    said, name = picture.groups()
-    return f"![{plots.title_of(FIGURES / f'{name}.png') or said}](figures/{name}.png)"
+    name = picture[1]
+    return f"![{plots.title_of(FIGURES / f'{name}.png')}](figures/{name}.png)"
 
 
 # Tables about runs
@@ -458,7 +457,7 @@ PARTS |= {f"gallery_{study}": partial(gallery, study) for study in GALLERIES}
 def refreshed(text: str) -> str:
     """A document with its generated parts, and the titles of its pictures, as figures/ and the
     published runs have them."""
-    text = re.sub(r"!\[(.*?)\]\(figures/(\w+)\.png\)", _shown, text)
+    text = re.sub(r"!\[.*?\]\(figures/(\w+)\.png\)", _shown, text)
     for name in re.findall("<!-- (\\w+): begin -->", text):
         begin = f"<!-- {name}: begin -->\n"
         end = f"<!-- {name}: end -->"

@@ -216,7 +216,7 @@ def measured(
             # (method, seed) in rows, problems in columns
             runs = pd.DataFrame(wide[metric]).dropna(how="all")
             tables = {
-                str(method): Table([index[-1] for index in rows.index], rows.to_numpy(float))
+                str(method): Table([*rows.index.get_level_values("seed")], rows.to_numpy(float))
                 for method, rows in runs.groupby(level="method", sort=False)
             }
             for contrast, method_weights in weights.items():

@@ -7,7 +7,7 @@ resampling the problems."""
 
 import math
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from itertools import accumulate, pairwise, product
 
 import numpy as np
@@ -79,17 +79,26 @@ def problem_scores(counts: pd.DataFrame, ks=(1, 8, 16), mean_to=(16, 128)) -> pd
 
 def solved_with(counts: pd.DataFrame, samples: pd.Series) -> pd.Series:
     """By run and problem, pass@k of each method for the number of samples that `samples` has for
-    it, 1 or more. The number need not be whole: with 6.9 samples, nine problems in ten get seven
-    samples and the others six, so the result is .1 pass@6 + .9 pass@7. `counts` as returned by
-    `counts`."""
+    it, 1 or more (`between`). `counts` as returned by `counts`."""
+
+    def of(method: str, ks: list[int]) -> pd.DataFrame:
+        scores = problem_scores(counts.loc[[method]], ks, mean_to=())
+        return scores[[f"pass@{k}" for k in ks]].set_axis(ks, axis="columns")
+
+    return between(samples, of)
+
+
+def between(samples: pd.Series, solved: Callable[[str, list[int]], pd.DataFrame]) -> pd.Series:
+    """What each method solves with the number of samples that `samples` has for it. `solved` gives
+    a method's scores with columns k, for whole numbers k. The number need not be whole: with 6.9
+    samples, nine problems in ten get seven samples and the others six, so that the result is .1 of
+    that with 6 and .9 of that with 7."""
     parts = []
     for method, k in samples.items():
         fewer = math.floor(k)
         more = math.ceil(k)
-        scores = problem_scores(counts.loc[[method]], sorted({fewer, more}), mean_to=())
-        parts.append(
-            (1 - k + fewer) * scores[f"pass@{fewer}"] + (k - fewer) * scores[f"pass@{more}"]
-        )
+        scores = solved(str(method), sorted({fewer, more}))
+        parts.append((1 - k + fewer) * scores[fewer] + (k - fewer) * scores[more])
     return pd.concat(parts)
 
 

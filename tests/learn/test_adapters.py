@@ -35,6 +35,7 @@ from tests.learn.test_training import (
     PROBLEMS,
     completion_logp,
     gradient_of_update,
+    killed_at_call,
     metrics_of,
     odds,
     quick,
@@ -319,17 +320,6 @@ def test_another_base_or_another_rank_is_refused(base, tmp_path):
 def rloo(folder, start, reward=odds, **changes):
     options = {"eval_problems": PROBLEMS.select(range(4)), "eval_rewards": {"odds": odds}}
     train_rloo(adapted(start), PROBLEMS, reward, folder, quick(**changes), **options)
-
-
-def killed_at_call(count):
-    calls = iter(range(1, 1000))
-
-    def reward(completions, problem):
-        if next(calls) == count:
-            os.kill(os.getpid(), signal.SIGKILL)
-        return odds(completions, problem)
-
-    return reward
 
 
 def test_rloo_goes_on_with_the_adapter_of_its_start_and_resumes_exactly(base, tmp_path):

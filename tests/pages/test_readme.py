@@ -280,9 +280,13 @@ def test_a_picture_of_the_readme_has_its_title():
 
 
 def test_the_gallery_follows_the_pictures(tmp_path, monkeypatch):
-    """A new figure comes last, a figure that is gone leaves, a caption waits for a title."""
+    """A new figure comes last, a figure that is gone leaves, and one without a title is refused."""
     monkeypatch.setattr(documents, "FIGURES", tmp_path)
-    for name, title in [("ast_new", 'Says "a" < b'), ("ast_old", ""), ("astray", "Of no study")]:
+    for name, title in [
+        ("ast_new", 'Says "a" < b'),
+        ("ast_old", "Says c"),
+        ("astray", "Of no study"),
+    ]:
         fig, _ = plots.figure(title=title)
         plots.save(fig, tmp_path / name)
     monkeypatch.setattr(documents, "ROOT", tmp_path)
@@ -297,13 +301,15 @@ def test_the_gallery_follows_the_pictures(tmp_path, monkeypatch):
     assert made.count("[20](../notebooks/20_any.ipynb)") == 2
     rows = ROW.findall(made)
     assert rows == [
-        ("ast_old.png", "ast_old?", "ast_old?"),
+        ("ast_old.png", "Says c", "Says c"),
         ("ast_new.png", "Says &quot;a&quot; &lt; b", 'Says "a" < b'),
     ]
-    with pytest.raises(documents.DocumentError, match="ast_old.png has no title"):
-        documents.gallery("ast", "")
     notebook.write_text("{}")
     with pytest.raises(documents.DocumentError, match="no notebook draws figures/ast_old.png"):
+        documents.gallery("ast", text)
+    fig, _ = plots.figure()
+    plots.save(fig, tmp_path / "ast_old")
+    with pytest.raises(documents.DocumentError, match="ast_old.png has no title"):
         documents.gallery("ast", text)
 
 

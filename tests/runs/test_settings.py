@@ -140,8 +140,12 @@ def test_settings_say_what_they_lack_and_what_they_do_not_know():
     )
 
 
-SFT, RLOO, PAIRS = "10_train_sft", "11_train_rloo", "12_sample_pairs"
-PREFERENCE, SAMPLES, SEARCH = "13_train_preference", "15_sample_rollouts", "16_search"
+SFT = "10_train_sft"
+RLOO = "11_train_rloo"
+PAIRS = "12_sample_pairs"
+PREFERENCE = "13_train_preference"
+SAMPLES = "15_sample_rollouts"
+SEARCH = "16_search"
 PROBES = "data/reference/cpu/pairs/free/0"
 
 
