@@ -27,8 +27,8 @@ def left_padded(prompts: list[list[int]], device) -> tuple[torch.Tensor, torch.T
 
 
 class Decoder:
-    """The layers of a Qwen2 or a Llama for one more token per row, in few operations. `misfit` says
-    which models fit.
+    """The layers of a Qwen2 or a Llama for one more token per row, in few operations.
+    `why_unsupported` says which models it cannot compute.
 
     Matrices that are applied to the same input are joined into one; the weights of the norm before
     them and the scale of attention are multiplied into it. The two parts of a query or key that a
@@ -254,22 +254,22 @@ class PlainBatch:
         return rows
 
 
-_misfits: WeakKeyDictionary = WeakKeyDictionary()  # model -> its misfit
+_unsupported: WeakKeyDictionary = WeakKeyDictionary()  # model -> why, or "" if it is supported
 
 
 def decoder_of(model, longest: int) -> Decoder | PlainDecoder:
     """The decoder for texts of at most `longest` tokens with `model`."""
-    if model not in _misfits:
-        _misfits[model] = misfit(model)
-        if _misfits[model]:
+    if model not in _unsupported:
+        _unsupported[model] = why_unsupported(model)
+        if _unsupported[model]:
             print(
-                f"the decode loop does not fit this model ({_misfits[model]}): "
+                f"the decode loop does not fit this model ({_unsupported[model]}): "
                 "it draws token by token itself"
             )
-    return PlainDecoder(model, longest) if _misfits[model] else Decoder(model, longest)
+    return PlainDecoder(model, longest) if _unsupported[model] else Decoder(model, longest)
 
 
-def misfit(model) -> str:
+def why_unsupported(model) -> str:
     """Why `Decoder` does not compute what `model` computes, or "" if it does. Both read a few
     tokens, and their logits must agree."""
     # So few tokens cannot show two things: attention to the last tokens only, and rotations that

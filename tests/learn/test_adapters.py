@@ -111,7 +111,7 @@ def test_a_model_that_the_loop_does_not_fit_samples_from_its_adapter_too(base, m
     model, _ = adapted(base)
     change(model)
     expected = generate(model, PROMPTS, 4, DRAW, 1, torch.Generator().manual_seed(0))
-    monkeypatch.setattr("lib.learn.decoder._misfits", {model: "it is made to draw itself"})
+    monkeypatch.setattr("lib.learn.decoder._unsupported", {model: "it is made to draw itself"})
     out = generate(model, PROMPTS, 4, DRAW, 1, torch.Generator().manual_seed(0))
     assert out.ids == expected.ids
     assert sum(out.logprobs[3]) == pytest.approx(sum(expected.logprobs[3]), abs=1e-4)

@@ -28,7 +28,7 @@ from transformers import (
 
 from lib.game.prompts import render_prompt
 from lib.learn import generation
-from lib.learn.decoder import COLUMNS, Decoder, misfit
+from lib.learn.decoder import COLUMNS, Decoder, why_unsupported
 from lib.learn.generation import (
     ENGINES,
     VLLM,
@@ -349,7 +349,7 @@ def test_other_models_draw_what_they_would_draw_themselves(name):
     with torch.no_grad():  # biases start at 0, and would hide
         for weights in other.parameters():
             weights += 0.02 * torch.randn_like(weights)
-    assert bool(misfit(other)) != fits
+    assert bool(why_unsupported(other)) != fits
     greedy = generate(other, PROMPTS, 1, Sampling(max_tokens=12, temperature=0), EOS)
     for prompt, ids in zip(PROMPTS, greedy.ids, strict=True):
         options = {"max_new_tokens": 12, "do_sample": False, "pad_token_id": 0, "eos_token_id": EOS}
@@ -373,19 +373,19 @@ def test_other_models_draw_what_they_would_draw_themselves(name):
 def test_what_a_few_tokens_cannot_show_is_read_in_the_configuration():
     """Layers that attend to the last tokens only, and rotations that depend on the length."""
     window = {"use_sliding_window": True, "sliding_window": 8, "max_window_layers": 1}
-    assert misfit(Qwen2ForCausalLM(Qwen2Config(**SHAPE, **HEADS, **window))).startswith(
+    assert why_unsupported(Qwen2ForCausalLM(Qwen2Config(**SHAPE, **HEADS, **window))).startswith(
         "not all of its layers attend"
     )
     turned = {"rope_parameters": {"rope_type": "dynamic", "factor": 2.0, "rope_theta": 10_000.0}}
     assert (
-        misfit(LlamaForCausalLM(LlamaConfig(**SHAPE, **HEADS, **turned)))
+        why_unsupported(LlamaForCausalLM(LlamaConfig(**SHAPE, **HEADS, **turned)))
         == "its rotations depend on the length"
     )
 
 
 def test_a_model_that_accelerate_wraps_still_fits(model):
     """Its forward pass then rounds to bfloat16, even where autocast is off, and that must not count
-    as a misfit."""
+    as a wrong layer."""
     large = new_model(TOKENIZER, hidden=128, layers=8)
     with torch.no_grad():
         for weights in large.parameters():
@@ -399,7 +399,7 @@ def test_a_model_that_accelerate_wraps_still_fits(model):
             ids
         ).logits.abs().max()
     forward = wrapped.forward
-    assert misfit(wrapped) == "" and wrapped.forward == forward
+    assert why_unsupported(wrapped) == "" and wrapped.forward == forward
 
 
 # --- vLLM, without it -----------------------------------------------------------------------------
