@@ -6,6 +6,7 @@ token per row, a column, returns the logits of the next token."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import cache
 from weakref import WeakKeyDictionary
 
 import torch
@@ -13,6 +14,9 @@ import torch.nn.functional as F
 
 COLUMNS = 32  # columns of keys and values in a piece of the cache
 AT_A_TIME = 64  # rows of a cache that are moved at once, since a move copies them first
+# Parameters from which a CPU computes with packed weights. Packing changes the last bits of the
+# logits, so that no model of profile cpu, of at most 2 million, may reach it.
+PACKED_FROM = 10_000_000
 
 
 def left_padded(prompts: list[list[int]], device) -> tuple[torch.Tensor, torch.Tensor]:
@@ -26,6 +30,32 @@ def left_padded(prompts: list[list[int]], device) -> tuple[torch.Tensor, torch.T
     return ids, torch.arange(longest, device=device) >= longest - lengths[:, None]
 
 
+def packed(weights: torch.Tensor) -> torch.Tensor:
+    """The weights of a linear layer as oneDNN multiplies with them, which `F.linear` has to arrange
+    again for every product."""
+    return torch.ops.mkldnn._reorder_linear_weight(weights)
+
+
+def packed_linear(
+    x: torch.Tensor, weights: torch.Tensor, bias: torch.Tensor | None = None
+) -> torch.Tensor:
+    """`F.linear` with `packed` weights."""
+    return torch.ops.mkldnn._linear_pointwise(x, weights, bias, "none", [], "")
+
+
+@cache
+def can_pack() -> bool:
+    """Whether this PyTorch multiplies with packed weights. The two operations are private to it, so
+    that a small product is tried."""
+    x = torch.arange(32.0).view(2, 16)
+    weights = torch.arange(48.0).view(3, 16)
+    try:
+        result = packed_linear(x, packed(weights))
+    except (AttributeError, TypeError, RuntimeError):
+        return False
+    return torch.allclose(result, F.linear(x, weights))
+
+
 class Decoder:
     """The layers of a Qwen2 or a Llama for one more token per row, in few operations.
     `why_unsupported` says which models it cannot compute.
@@ -33,6 +63,8 @@ class Decoder:
     Matrices that are applied to the same input are joined into one; the weights of the norm before
     them and the scale of attention are multiplied into it. The two parts of a query or key that a
     rotation mixes are stored side by side, so that the rotation is one product of complex numbers.
+    On a CPU the matrices of a large model are packed (PACKED_FROM). These are copies: a decoder
+    serves one batch of draws, and the next one, after an update, is made from the new weights.
     Under autocast, matrix products use autocast's type and everything else is float32."""
 
     def __init__(self, model, longest: int):
@@ -44,6 +76,13 @@ class Decoder:
         self.dtype = (
             torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else model.dtype
         )
+        self.is_packed = (
+            device == "cpu"
+            and self.dtype == torch.float32
+            and model.num_parameters() >= PACKED_FROM
+            and can_pack()
+        )
+        self.linear = packed_linear if self.is_packed else F.linear
         self.heads = config.num_attention_heads
         self.key_heads = config.num_key_value_heads
         self.width = base.layers[0].self_attn.head_dim
@@ -54,7 +93,11 @@ class Decoder:
         )
         self.turn = torch.complex(*cos_sin[:, 0, :, : self.width // 2].float())[:, None]
         self.layers = [self._joined(layer) for layer in base.layers]
-        self.head = (model.get_output_embeddings().weight * base.norm.weight).to(self.dtype)
+        self.head = self._stored(model.get_output_embeddings().weight * base.norm.weight)
+
+    def _stored(self, tensor: torch.Tensor) -> torch.Tensor:
+        tensor = tensor.to(self.dtype)
+        return packed(tensor) if self.is_packed and tensor.dim() == 2 else tensor
 
     def _joined(self, layer) -> list[torch.Tensor]:
         attention = layer.self_attn
@@ -81,7 +124,7 @@ class Decoder:
             * layer.post_attention_layernorm.weight,
             mlp.down_proj.weight,
         ]
-        return [tensor.to(self.dtype) for tensor in tensors]
+        return [self._stored(tensor) for tensor in tensors]
 
     def batch(self, prompts: list[list[int]]) -> "KVBatch":
         return KVBatch(self, prompts)
@@ -100,16 +143,16 @@ class Decoder:
             x = self.model.get_input_embeddings()(tokens)
             rotation = self.turn[batch.add_column()]
             for i, (qkv, bias, out, up, down) in enumerate(self.layers):
-                states = F.linear(self.norm(x), qkv, bias).unflatten(-1, (-1, self.width))
+                states = self.linear(self.norm(x), qkv, bias).unflatten(-1, (-1, self.width))
                 qk, values = states.split([self.heads + self.key_heads, self.key_heads], 1)
                 qk = torch.view_as_real(
                     torch.view_as_complex(qk.float().unflatten(-1, (-1, 2))) * rotation
                 )
                 queries, keys = qk.flatten(-2).to(self.dtype).split([self.heads, self.key_heads], 1)
-                x = x + F.linear(batch.attend(i, queries, keys, values), out)
-                gate, value = F.linear(self.norm(x), up).chunk(2, -1)
-                x = x + F.linear(F.silu(gate) * value, down)
-            return F.linear(self.norm(x), self.head).float()
+                x = x + self.linear(batch.attend(i, queries, keys, values), out)
+                gate, value = self.linear(self.norm(x), up).chunk(2, -1)
+                x = x + self.linear(F.silu(gate) * value, down)
+            return self.linear(self.norm(x), self.head).float()
 
 
 class KVBatch:

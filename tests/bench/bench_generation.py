@@ -1,5 +1,5 @@
-"""Completions per core-second of our decode loop, side by side with transformers' `generate`, one
-thread.
+"""Completions per core-second of our decode loop, side by side with transformers' `generate`, and
+tokens of a larger model with packed weights and without, one thread.
 
 Core-seconds, not seconds: other work on the machine does not count.
 """
@@ -7,10 +7,12 @@ Core-seconds, not seconds: other work on the machine does not count.
 import time
 
 import torch
+from transformers import LlamaConfig, LlamaForCausalLM
 
 from lib.files import REFERENCE
 from lib.game.prompts import render_prompt
 from lib.game.sets import load
+from lib.learn import decoder
 from lib.learn.generation import Sampling, generate
 from lib.learn.model import load_policy
 from tests.bench import history
@@ -19,6 +21,18 @@ PROMPTS = 24
 GROUP = 8
 SEEDS = (1, 2, 3)
 POLICY = REFERENCE / "cpu/sft/free/0"
+# the shape of SmolLM2-135M, whose speed does not depend on what its weights are
+LARGE = {
+    "vocab_size": 49152,
+    "hidden_size": 576,
+    "intermediate_size": 1536,
+    "num_hidden_layers": 30,
+    "num_attention_heads": 9,
+    "num_key_value_heads": 3,
+    "tie_word_embeddings": True,
+}
+LARGE_TOKENS = 12  # of each completion
+NEVER = 10**12  # parameters from which weights are packed
 
 
 def main() -> None:
@@ -65,6 +79,38 @@ def main() -> None:
             f"the code of commit {history.COMMIT} draws {before:.1f}/s; times as fast as that: "
             f"{times}"
         )
+    packed_weights()
+
+
+def packed_weights() -> None:
+    """Tokens per core-second of a model of 135 million parameters, of many rows and of a few, as at
+    the end of a batch."""
+    if not decoder.can_pack():
+        print("packed weights: this PyTorch multiplies with none")
+        return
+    torch.manual_seed(0)
+    model = LlamaForCausalLM(LlamaConfig(**LARGE)).eval()
+    ours = decoder.PACKED_FROM
+    print(f"generation: {LARGE_TOKENS} tokens per row, 135 million parameters with random weights")
+    for rows in (192, 8):
+        prompts = [list(range(row, row + 21)) for row in range(rows // 8)]
+        took = {"packed": [], "as they are": []}
+        for _ in range(3):  # in turns, and the first is not counted
+            for label, threshold in (("packed", ours), ("as they are", NEVER)):
+                decoder.PACKED_FROM = threshold
+                sampling = Sampling(max_tokens=LARGE_TOKENS)
+                began = time.process_time()
+                # no token has the number -1: none ends
+                out = generate(model, prompts, 8, sampling, -1, torch.Generator().manual_seed(0))
+                took[label].append(time.process_time() - began)
+                assert sum(map(len, out.ids)) == rows * LARGE_TOKENS
+        rates = {label: rows * LARGE_TOKENS / min(times[1:]) for label, times in took.items()}
+        ratio = rates["packed"] / rates["as they are"]
+        print(
+            f"  {rows:3} rows: weights packed {rates['packed']:6.1f} tokens/s   "
+            f"as they are {rates['as they are']:6.1f} tokens/s   {ratio:.2f} times"
+        )
+    decoder.PACKED_FROM = ours
 
 
 if __name__ == "__main__":

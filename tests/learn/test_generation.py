@@ -26,9 +26,10 @@ from transformers import (
     Qwen3ForCausalLM,
 )
 
+from lib.files import ROOT
 from lib.game.prompts import render_prompt
-from lib.learn import generation
-from lib.learn.decoder import COLUMNS, Decoder, why_unsupported
+from lib.learn import decoder, generation
+from lib.learn.decoder import COLUMNS, PACKED_FROM, Decoder, why_unsupported
 from lib.learn.generation import (
     ENGINES,
     VLLM,
@@ -400,6 +401,71 @@ def test_a_model_that_accelerate_wraps_still_fits(model):
         ).logits.abs().max()
     forward = wrapped.forward
     assert why_unsupported(wrapped) == "" and wrapped.forward == forward
+
+
+# --- packed weights -------------------------------------------------------------------------------
+
+needs_packing = pytest.mark.skipif(
+    not decoder.can_pack(), reason="this PyTorch has no packed products"
+)
+
+
+@needs_packing
+@pytest.mark.parametrize("heads", [2, 4])
+def test_packed_weights_are_those_of_the_model_also_after_an_update(heads, monkeypatch):
+    monkeypatch.setattr(decoder, "PACKED_FROM", 0)
+    used = []
+    multiply = decoder.packed_linear
+    monkeypatch.setattr(decoder, "packed_linear", lambda *given: used.append(1) or multiply(*given))
+    config = new_model(TOKENIZER, hidden=32, layers=2, heads=heads).config
+    config.num_key_value_heads = 2
+    config.initializer_range = 0.25
+    torch.manual_seed(5)
+    model = Qwen2ForCausalLM(config).eval()
+    with torch.no_grad():
+        model.model.layers[0].self_attn.q_proj.bias.normal_()
+    assert why_unsupported(model) == ""
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.1)
+    sums = []
+    for _ in range(2):
+        used.clear()
+        out = draw(model, n=2)
+        assert used
+        ids = torch.tensor(out.ids[0])
+        read = torch.tensor([[*PROMPTS[0], *out.ids[0]]])
+        logps = model(read).logits[0, len(PROMPTS[0]) - 1 : -1].log_softmax(-1)
+        logps = logps.gather(-1, ids[:, None]).squeeze(-1)
+        torch.testing.assert_close(
+            torch.tensor(out.policy_logprobs[0]), logps, atol=1e-4, rtol=1e-4
+        )
+        loss = logps.sum()
+        loss.backward()  # what was drawn becomes less probable: every weight changes
+        optimizer.step()
+        sums.append(loss.item())
+    assert sums[0] != sums[1]
+
+
+def test_a_small_model_is_never_packed_and_keeps_its_bits(model, monkeypatch):
+    """The samples of profile cpu are published."""
+    for folder in (ROOT / "data/models").glob("base-*"):
+        largest = Qwen2ForCausalLM(Qwen2Config.from_pretrained(folder)).num_parameters()
+        assert 1e5 < largest < PACKED_FROM / 4
+    assert not Decoder(model, 8).is_packed
+    monkeypatch.setattr(decoder, "packed", lambda weights: pytest.fail("it is packed"))
+    draw(model)
+
+
+def test_without_the_private_operations_a_large_model_draws_as_before(model, monkeypatch):
+    expected = draw(model)
+    monkeypatch.setattr(decoder, "PACKED_FROM", 0)
+
+    def gone(weights):
+        raise AttributeError("'_OpNamespace' 'mkldnn' object has no attribute")
+
+    monkeypatch.setattr(decoder, "packed", gone)
+    monkeypatch.setattr(decoder, "can_pack", decoder.can_pack.__wrapped__)
+    assert not decoder.can_pack()
+    assert draw(model) == expected
 
 
 # --- vLLM, without it -----------------------------------------------------------------------------
