@@ -8,7 +8,9 @@ that takes it would sample without the adapter and say nothing. They sample in `
 weights from `plain_weights`, and otherwise call the model.
 
 The checkpoint of an adapted policy holds the adapter, in the form of peft, and the name of its
-base; the tokenizer is saved beside it as for any policy."""
+base; the tokenizer is saved beside it as for any policy. The adapter of a policy has 16 bits, and
+what training needs to resume has 32. Above LARGEST bytes the weights are in several files, with the
+names that transformers gives to those of a model; peft itself reads only one file."""
 
 import copy
 import hashlib
@@ -20,14 +22,17 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from huggingface_hub import save_torch_state_dict
 from safetensors import safe_open
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file
 
 from lib.files import REFERENCE, ROOT, RUNS, shown
 
 NAME = "default"  # peft's name of a model's first adapter, which is the only one here
 CONFIG = "adapter_config.json"
 WEIGHTS = "adapter_model.safetensors"
+INDEX = f"{WEIGHTS}.index.json"  # which file holds which weights, if there is more than one
+LARGEST = 8 * 2**20 - 2**18  # bytes of weights in a file, which with its header has at most 8 MiB
 PREFIX = "base_model.model."  # of the names in WEIGHTS, by peft
 OURS = "data/runs/"  # stands for the folder of all runs, wherever that is
 
@@ -140,8 +145,25 @@ def without_base(state: dict[str, torch.Tensor], model) -> dict[str, torch.Tenso
 # --- checkpoints ----------------------------------------------------------------------------------
 
 
-def save_adapter(model, folder: Path) -> None:
-    """Writes peft's two files. The metadata of the weights hold a hash of the base's weights."""
+@torch.no_grad()
+def round_adapter(model) -> None:
+    """Rounds the adapter of `model` to 16 bits, in place: a policy is rounded before it is
+    evaluated, so that what is published is what was measured. Raises ValueError for a weight beyond
+    the range of float16."""
+    for name, weights in model.named_parameters():
+        if ".lora_" in name:
+            rounded = weights.half()
+            if not rounded.isfinite().all():
+                raise ValueError(
+                    f"{name} reaches {weights.abs().max():.3g}, and a policy's adapter is saved in "
+                    f"16 bits, up to {torch.finfo(torch.float16).max:,.0f}: lower learning_rate"
+                )
+            weights.copy_(rounded)
+
+
+def save_adapter(model, folder: Path, dtype: torch.dtype = torch.float32) -> None:
+    """Writes the adapter as peft does, with weights in `dtype`. Their metadata hold a hash of the
+    base's weights."""
     from peft import get_peft_model_state_dict
 
     folder.mkdir(parents=True, exist_ok=True)
@@ -151,8 +173,40 @@ def save_adapter(model, folder: Path) -> None:
     (folder / CONFIG).write_text(json.dumps(ordered, indent=2, sort_keys=True))
     # else peft looks on the hub whether the vocabulary has grown
     found = get_peft_model_state_dict(model, adapter_name=NAME, save_embedding_layers=False)
-    weights = {PREFIX + name: value.contiguous() for name, value in found.items()}
-    save_file(weights, folder / WEIGHTS, {"format": "pt", "base": _base_digest(model)})
+    weights = {PREFIX + name: value.to(dtype) for name, value in found.items()}
+    write_weights(weights, folder, _base_digest(model))
+
+
+def write_weights(weights: dict[str, torch.Tensor], folder: Path, base: str) -> None:
+    """Writes weights in as many files as they need; `base`: the hash that the metadata hold."""
+    save_torch_state_dict(
+        weights,
+        folder,
+        filename_pattern=WEIGHTS.replace(".", "{suffix}."),
+        max_shard_size=LARGEST,
+        metadata={"format": "pt", "base": base},
+    )
+
+
+def _weight_files(folder: Path) -> list[Path]:
+    if not (folder / INDEX).is_file():
+        return [folder / WEIGHTS]
+    places = json.loads((folder / INDEX).read_text())["weight_map"]
+    return [folder / name for name in sorted(set(places.values()))]
+
+
+def _metadata(folder: Path) -> dict[str, str]:
+    if (folder / INDEX).is_file():
+        return json.loads((folder / INDEX).read_text())["metadata"]
+    with safe_open(folder / WEIGHTS, "pt") as file:
+        return file.metadata() or {}
+
+
+def _read_weights(folder: Path) -> dict[str, torch.Tensor]:
+    weights = {}
+    for file in _weight_files(folder):
+        weights |= load_file(file)
+    return weights
 
 
 def base_of(checkpoint: str) -> str:
@@ -185,7 +239,7 @@ def open_adapter(model, folder: Path) -> None:
     from peft import LoraConfig, PeftConfig, inject_adapter_in_model
 
     config = PeftConfig.from_pretrained(str(folder))
-    names = load_file(folder / WEIGHTS)
+    names = _read_weights(folder)
     is_plain = all(name.endswith((".lora_A.weight", ".lora_B.weight")) for name in names)
     if not isinstance(config, LoraConfig) or not is_plain:
         raise ValueError("it is no plain LoRA of linear layers, which is all that is read here")
@@ -200,7 +254,7 @@ def load_adapter(model, folder: Path) -> None:
     not finite."""
     from peft import set_peft_model_state_dict
 
-    weights = load_file(folder / WEIGHTS)
+    weights = _read_weights(folder)
     nonfinite = [name for name, value in weights.items() if not value.isfinite().all()]
     if nonfinite:
         raise ValueError(f"weights that are not finite, in {nonfinite[0]} first")
@@ -214,8 +268,7 @@ def load_adapter(model, folder: Path) -> None:
 def check_adapter(model, folder: Path, lora_r: int, lora_alpha: int) -> None:
     """Raises ValueError if the adapter of a folder, which `model` has, was trained on other weights
     of its base, or has another rank or scale than is asked for (lora_r = 0: any)."""
-    with safe_open(folder / WEIGHTS, "pt") as file:
-        trained_on = (file.metadata() or {}).get("base", "")  # only ours say it
+    trained_on = _metadata(folder).get("base", "")  # only ours say it
     config = model.peft_config[NAME]
     if trained_on and trained_on != _base_digest(model):
         raise ValueError(

@@ -43,6 +43,7 @@ from lib.learn.adapters import (
     fold,
     is_adapted,
     open_adapter,
+    round_adapter,
     save_adapter,
 )
 
@@ -171,12 +172,15 @@ def max_micro_batch(model, batch: int, length: int, reference: bool) -> int:
 def save_policy(model, tokenizer, folder: str | Path) -> Path:
     """Writes a checkpoint, completely, before it replaces an old one: the tokenizer with the
     weights if `AutoTokenizer` opens it unchanged from there, and otherwise in `tokenizer/`. Of a
-    model with an adapter, only the adapter is saved, with the name of its base."""
+    model with an adapter, only the adapter is saved, with the name of its base. The adapter is
+    rounded to the 16 bits in which it is saved, in `model` as well, so that whatever is measured
+    afterwards is measured of the policy that was saved."""
     folder = Path(folder)
     temporary = folder.with_name(folder.name + ".tmp")
     shutil.rmtree(temporary, ignore_errors=True)
     if is_adapted(model):
-        save_adapter(model, temporary)
+        round_adapter(model)
+        save_adapter(model, temporary, torch.float16)
     else:
         model.save_pretrained(temporary)
     files = tokenizer.save_pretrained(temporary)

@@ -236,6 +236,59 @@ def test_a_checkpoint_holds_the_adapter_and_opens_for_sampling_and_for_training(
     assert torch.allclose(theirs(ids).logits, model.eval()(ids).logits, atol=1e-6)
 
 
+def test_a_policy_is_rounded_to_the_16_bits_in_which_it_is_saved(base, tmp_path):
+    """What is measured after it was saved, in memory or from the folder, is what was saved."""
+    model, tokenizer = adapted(base)
+    change(model)
+    trained = bits(model)
+    folder = save_policy(model, tokenizer, tmp_path / "adapter")
+    saved = load_file(folder / "adapter_model.safetensors")
+    assert {weights.dtype for weights in saved.values()} == {torch.float16}
+    for name, weights in bits(adapted(folder)[0]).items():
+        expected = trained[name].half().float() if ".lora_" in name else trained[name]
+        assert weights.dtype == torch.float32 and torch.equal(weights, expected)
+    assert same(bits(model), bits(adapted(folder)[0])) and not same(bits(model), trained)
+    tables = [sample(m, tokenizer, PROBLEMS, 2, DRAW, 0) for m in (model, load_policy(folder)[0])]
+    pd.testing.assert_frame_equal(*tables, check_exact=True)
+
+
+def test_a_weight_that_16_bits_cannot_hold_is_refused(base, tmp_path):
+    model, tokenizer = adapted(base)
+    with torch.no_grad():
+        adapters._layers(model)[3][1].lora_B["default"].weight[0, 0] = 7e4
+    with pytest.raises(ValueError, match=r"lora_B.default.weight reaches 7e\+04.* up to 65,504"):
+        save_policy(model, tokenizer, tmp_path / "adapter")
+
+
+def test_a_large_adapter_is_saved_in_files_that_git_takes(base, tmp_path, monkeypatch):
+    limit = 2**12
+    monkeypatch.setattr(adapters, "LARGEST", limit)
+    model, tokenizer = adapted(base)
+    change(model)
+    folder = save_policy(model, tokenizer, tmp_path / "adapter")
+    files = sorted(folder.glob("*.safetensors"))
+    assert len(files) == 3 and files[0].name == "adapter_model-00001-of-00003.safetensors"
+    sizes = [sum(weights.nbytes for weights in load_file(file).values()) for file in files]
+    assert max(sizes) <= limit and sum(sizes) > 2 * limit
+    assert same(bits(adapted(folder)[0]), bits(model))
+    with pytest.raises(ValueError, match="other weights than those on which"):
+        other = new_model(TOKENIZER, hidden=32, layers=2, heads=2, seed=9)
+        adapters.add_adapter(other, str(base), 4, 8, 0)
+        adapters.check_adapter(other, folder, 4, 8)
+    files[1].unlink()
+    with pytest.raises(ValueError, match="a file is missing or damaged"):
+        load_policy(folder)
+
+
+def test_a_file_of_the_largest_size_has_at_most_8_mib(tmp_path):
+    """With the longest names of the largest model here, in more matrices than fit."""
+    name = adapters.PREFIX + "model.layers.29.self_attn.q_proj.lora_A.weight.{}"
+    weights = {name.format(i): torch.zeros(10_000, dtype=torch.float16) for i in range(900)}
+    adapters.write_weights(weights, tmp_path, "0" * 64)
+    sizes = [file.stat().st_size for file in tmp_path.glob("*.safetensors")]
+    assert len(sizes) == 3 and 7.5 * 2**20 < max(sizes) <= 8 * 2**20
+
+
 def test_every_process_writes_the_names_in_one_order(base, tmp_path):
     """peft has them in a set, whose order depends on the process; runs would look different."""
     folder = save_policy(*adapted(base), tmp_path / "adapter")
@@ -344,8 +397,13 @@ def test_rloo_goes_on_with_the_adapter_of_its_start_and_resumes_exactly(base, tm
     # what is saved to resume from holds no base
     saved = torch.load(tmp_path / "whole/trainer/checkpoint-6/rloo.pt")["average"]
     assert saved and not any("base_layer" in name or "embed" in name for name in saved)
-    files = {path.name for path in (tmp_path / "whole/trainer/checkpoint-6").iterdir()}
+    last = tmp_path / "whole/trainer/checkpoint-6"
+    files = {path.name for path in last.iterdir()}
     assert "adapter_model.safetensors" in files and "model.safetensors" not in files
+    # which has all bits, while the policy has 16
+    kept = load_file(last / "adapter_model.safetensors").values()
+    assert {weights.dtype for weights in kept} == {torch.float32}
+    assert any(not weights.equal(weights.half().float()) for weights in kept)
 
 
 def test_the_reference_is_the_start_and_not_its_base(base, tmp_path):
