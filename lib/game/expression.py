@@ -82,40 +82,53 @@ def parse(text: str, decimals: bool = False, names: Mapping[str, Expr] = {}) -> 
     # 1. Read the tokens in order, with a stack of operators that wait for their right operand
     for match in (_DECIMAL_TOKEN if decimals else _TOKEN).finditer(text):
         token = match[0]
-        if token == "(" or token[0] in _DIGITS or token in names:
-            if not operand_next:
-                raise ExpressionError(f"an operator is missing before {token!r}")
-            if token == "(":
-                operators.append(token)
-                continue
-            operands.append(names[token] if token in names else Num(_number(token)))
-            nodes += _size(names[token]) - 1 if token in names else 0
-            operand_next = False
-        elif operand_next:
-            if token == "+":
-                continue
-            if token != "-":
-                raise ExpressionError(f"{token!r} where a number should be")
-            operators.append(_SIGN)
-        elif token == ")":
-            _reduce(operands, operators, 1)
-            if not operators:
-                raise ExpressionError("')' without '('")
-            operators.pop()
-            continue
-        elif token in "+-*/":
-            _reduce(operands, operators, _PRECEDENCE[token])
+        if not operand_next:
+            operand_next = _takes_operator(token, names, operands, operators)
+            nodes += operand_next
+        elif token == "(":
             operators.append(token)
-            operand_next = True
-        else:
-            raise ExpressionError(f"{token!r} is not in the grammar")
-        nodes += 1
+        elif token == "-":
+            operators.append(_SIGN)
+            nodes += 1
+        elif token != "+":
+            operands.append(_operand_of(token, names))
+            nodes += _size(names[token]) if token in names else 1
+            operand_next = False
         if nodes > MAX_NODES:
             raise ExpressionError(f"more than {MAX_NODES} numbers and operators")
     # 2. Apply the operators that are left
     if operand_next:
         raise ExpressionError("a number is missing at the end")
     return _root(operands, operators)
+
+
+def _operand_of(token: str, names: Mapping[str, Expr]) -> Expr:
+    """The tree of a number or a name."""
+    if token in names:
+        return names[token]
+    if token[0] not in _DIGITS:
+        raise ExpressionError(f"{token!r} where a number should be")
+    return Num(_number(token))
+
+
+def _takes_operator(
+    token: str, names: Mapping[str, Expr], operands: list[Expr], operators: list[str]
+) -> bool:
+    """Takes a token that stands behind an operand: an operator, after which another operand must
+    come (True), or a closing parenthesis (False)."""
+    if token == ")":
+        _reduce(operands, operators, 1)
+        if not operators:
+            raise ExpressionError("')' without '('")
+        operators.pop()
+        return False
+    if token in "+-*/":
+        _reduce(operands, operators, _PRECEDENCE[token])
+        operators.append(token)
+        return True
+    if token == "(" or token[0] in _DIGITS or token in names:
+        raise ExpressionError(f"an operator is missing before {token!r}")
+    raise ExpressionError(f"{token!r} is not in the grammar")
 
 
 def _root(operands: list[Expr], operators: list[str]) -> Expr:

@@ -10,9 +10,13 @@ misspelling cannot hide a fault. Marks around a result are ignored: `= **63**`, 
 $63$`.
 
 Other signs are read as those of ASCII for which they stand: `×`, `·`, `÷`, `−`, full-width ones,
-LaTeX's `\\times`, `\\cdot` and `\\div`, and an x between two spaces. Words, dashes and roots count
-as prose, and so does the arithmetic behind them: `44 times 2 + 19 = 107` does not say that 2 + 19
-is 107.
+LaTeX's `\\times`, `\\cdot` and `\\div`, and an x or X between two spaces. Words, dashes and roots
+count as prose, and so does the arithmetic behind them: `44 times 2 + 19 = 107` does not say that 2
++ 19 is 107.
+
+A colon between two spaces may divide, as in `44 : 2 + 19 = 41`, or stand behind a label, as in
+`Step 1 : 44 + 19 = 63`: it is read as the one of the two with which more equations hold, or else
+with which there are more equations, or else as the label.
 
 Numbers may have commas between their thousands, in LaTeX `1{,}540` or `1\\,540`, an apostrophe, or
 a space that does not break. A comma before three digits may also end an item of a list, as in `100
@@ -23,7 +27,7 @@ import re
 from collections.abc import Iterator
 from fractions import Fraction
 from functools import lru_cache
-from itertools import islice
+from itertools import chain, islice
 from typing import NamedTuple
 
 from lib.game.expression import (
@@ -108,7 +112,8 @@ _THOUSAND = re.compile("(?<=[0-9])['’\\u00a0\\u2009\\u202f](?=[0-9]{3}(?![0-9]
 _MARKED = re.compile(
     r"(?<== )(`|\$|__|\*|\\\(|<b>)(-?[0-9][0-9.,]*+)(`|\$|__|\*|\\\)|</b>)(?![\w*])"
 )
-_CROSS = re.compile(r"(?<=[0-9)] )x(?= [-0-9(])")
+_CROSS = re.compile(r"(?<=[0-9)] )[xX](?= [-0-9(])")
+_COLON = re.compile(r"(?<=[0-9)] ):(?= [-0-9(])")
 _PROSE = re.compile(
     r"(?:√|(?<=[0-9)])[ \t]*+(?:[–—±√%]|times|plus|minus|over|divided by|multiplied by))"
     r"[ \t]*+(?=[-0-9(])"
@@ -147,21 +152,17 @@ def verify_steps(completion: str, problem: Problem) -> list[Step]:
     seen = set()
     steps = []
     for span, equation in islice(_equations(completion), MAX_STEPS):
-        rest = None if equation.operands is None else without(pool, equation.operands)
-        if (
-            rest is None
-            and equation.operands
-            and (rest := without(problem.nums, equation.operands)) is not None
-        ):
-            attempt += 1
+        taken = equation.operands
+        rest = None if taken is None else without(pool, taken)
+        if rest is None and taken is not None:
+            rest = without(problem.nums, taken)
+            attempt += rest is not None
         if rest is not None:
             pool = [*rest, equation.result]
         repeated = equation.operation in seen
         seen.add(equation.operation)
         verdicts = (equation.well_formed, equation.holds, rest is not None, repeated)
-        steps.append(
-            Step(equation.text, *verdicts, attempt, tuple(pool), span, equation.operands is None)
-        )
+        steps.append(Step(equation.text, *verdicts, attempt, tuple(pool), span, taken is None))
     return steps
 
 
@@ -169,15 +170,35 @@ def _equations(completion: str) -> Iterator[tuple[tuple[int, int], _Equation]]:
     """The equations of the reasoning with their spans, including malformed ones, but without one
     that the end of the text cuts off."""
     plain = _plain(completion)
+    divided = _COLON.sub("/", plain)
     for first, last in reasoning(completion):
-        for run in _RUN.finditer(plain, first, last):
-            start, end = run.span()
-            if "=" in (text := run[0]):
-                around = plain[max(start - 1, 0) : start], plain[end : min(end + 1, last)]
-                # long runs do not recur
-                read = _read if len(text) <= MAX_LENGTH else _read.__wrapped__
-                for (begin, stop), equation in read(text, *around, end == len(completion)):
-                    yield (start + begin, start + stop), equation
+        for run in _RUN.finditer(divided, first, last):
+            span = run.span()
+            found = _of_run(divided, span, last)
+            if ":" in plain[slice(*span)]:  # read as the sign of labels too
+                parts = _RUN.finditer(plain, *span)
+                apart = [_of_run(plain, part.span(), last) for part in parts]
+                found = max([*chain(*apart)], found, key=_counts)  # the first of equals
+            yield from found
+
+
+def _of_run(text: str, span: tuple[int, int], last: int) -> list[tuple[tuple[int, int], _Equation]]:
+    """The equations in one run of a text, with their spans in the text. last: where the block of
+    reasoning ends."""
+    start, end = span
+    run = text[start:end]
+    if "=" not in run:
+        return []
+    before = text[max(start - 1, 0) : start]
+    behind = text[end : min(end + 1, last)]
+    read = _read if len(run) <= MAX_LENGTH else _read.__wrapped__  # long runs do not recur
+    found = read(run, before, behind, end == len(text))
+    return [((start + begin, start + stop), equation) for (begin, stop), equation in found]
+
+
+def _counts(found: list[tuple[tuple[int, int], _Equation]]) -> tuple[int, int]:
+    """How many equations hold, and how many there are: of two readings the larger one is right."""
+    return sum(equation.holds for _, equation in found), len(found)
 
 
 def _plain(text: str) -> str:
@@ -203,28 +224,23 @@ def _read(
     #    each by itself, or in a long run all at once, since each costs a reading
     found = _found(run, before, behind)
     places = [match.span() for match in _SEPARATED.finditer(run)]
-    for some in (
-        [[place] for place in places] if len(run) <= MAX_LENGTH else [places] if places else []
-    ):
+    trials = [[place] for place in places]
+    if len(run) > MAX_LENGTH and places:
+        trials = [places]
+    for some in trials:
         listed = run
         for start, end in some:
             listed = listed[:start] + ";" * (end - start) + listed[end:]
         again = _found(listed, before, behind)
-        if sum(equation.holds for _, equation in again) > sum(
-            equation.holds for _, equation in found
-        ):
+        if _counts(again)[0] > _counts(found)[0]:
             run = listed
             found = again
     # 2. Without an equation, arithmetic beside an equals sign is malformed
     if not found and not ends and _ARITHMETIC.search(run):
         text = run.strip()
         start = run.index(text)
-        found.append(
-            (
-                (start, start + len(text)),
-                _Equation(text, False, False, text.replace(" ", ""), None, 0, 0),
-            )
-        )
+        malformed = _Equation(text, False, False, text.replace(" ", ""), None, 0, 0)
+        found.append(((start, start + len(text)), malformed))
     return found
 
 

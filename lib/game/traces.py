@@ -161,63 +161,89 @@ def _lines(completion: str) -> Iterator[tuple[str, tuple[int, int]]]:
 def replay(completion: str, problem: Problem) -> Trace:
     """Reads and judges the first MAX_LINES lines of the think blocks, or of the whole text if it
     has no think block. The arithmetic is exact, and the time is linear."""
-    # the true pool, last, and those before it; claimed pools above it
-    pools = [full_pool(problem)]
-    claimed = 0
-    goal = (problem.target,)
-    lines = []
-    tried = {}
-    results = set()
-    solution = None
-    # was the last line a backtrack? was the pool stated since the last action?
-    returning = stated = False
-    for line, span in islice(_lines(completion), MAX_LINES):
-        short = line if len(line) <= MAX_LENGTH else ""
-        pool = values(pools[-1])
-        if action := _TRY.fullmatch(short):
-            # 1. Judge a try. If it is right, it leads to another pool
-            op = action[2]
-            a, b, result = map(number, action.group(1, 3, 4))
-            at = _find(pool, a, b)
-            correct = holds(op, a, b, result)
-            if action[5]:  # it also says whether the target is reached
-                says_reached = action[6] == "yes"
-                correct &= (number(action[5]),) == goal
-                correct &= (result == problem.target) == says_reached
-            key = (op, *(sorted((a, b)) if op in "+*" else (a, b)), pool)
-            right = bool(at and correct)
-            before = tried.get(key)
-            repeated = before or before == right
-            lines.append(Line("try", at is not None, correct, repeated=repeated, span=span))
-            tried[key] = before or right
-            results.add(result)
-            if at and right:
-                pools.append(_moved(pools[-1], *at, op, result))
-                solution = pools[-1][0][1] if values(pools[-1]) == goal else solution
-            claimed = 0 if right else claimed + 1
-            returning = False
-            stated = False
-        elif state := _STATE.fullmatch(short):
-            # 2. Find the pool that a state names; after a backtrack it may be an earlier one
-            depths = range(len(pools), 0, -1) if returning else [len(pools)]
-            depth = next((depth for depth in depths if _names(state[1], pools[depth - 1])), 0)
-            repeated = stated and depth > 0
-            lines.append(Line("state", state_ok=depth > 0, repeated=repeated, span=span))
-            returning = False
-            if depth:
-                pools = pools[:depth]
-                claimed = 0
-                stated = True
-        elif short == "backtrack":
-            # 3. Leave the pool of the last try
-            lines.append(Line("backtrack", state_ok=claimed > 0 or len(pools) > 1, span=span))
-            pools = pools if claimed else pools[:-1] or pools
-            claimed = max(claimed - 1, 0)
-            returning = True
-            stated = False
-        else:
-            lines.append(Line("other", span=span))
-    return Trace(tuple(lines), values(pools[-1]) == goal, solution, frozenset(results))
+    search = _Replay(problem)
+    lines = [search.read(line, span) for line, span in islice(_lines(completion), MAX_LINES)]
+    return Trace(tuple(lines), search.reached, search.solution, frozenset(search.results))
+
+
+class _Replay:
+    """What is known of a search between two lines of its trace."""
+
+    def __init__(self, problem: Problem):
+        self.target = problem.target
+        self.pools = [full_pool(problem)]  # the true pool, last, and those before it
+        self.claimed = 0  # pools above the true one that tries only claimed
+        self.stated = False  # was the pool stated since the last action?
+        self.returning = False  # was the last line of the grammar a backtrack?
+        self.tried: dict[tuple, bool] = {}  # was this operation on this pool ever right?
+        self.results: set[int | Fraction] = set()
+        self.solution: Expr | None = None
+
+    @property
+    def reached(self) -> bool:
+        """Whether the true pool is the target alone."""
+        return values(self.pools[-1]) == (self.target,)
+
+    def read(self, line: str, span: tuple[int, int]) -> Line:
+        """The verdicts on the next line."""
+        if len(line) > MAX_LENGTH:
+            return Line("other", span=span)
+        if action := _TRY.fullmatch(line):
+            return self._try(action, span)
+        if state := _STATE.fullmatch(line):
+            return self._state(state[1], span)
+        if line == "backtrack":
+            return self._backtrack(span)
+        return Line("other", span=span)
+
+    def _try(self, action: re.Match, span: tuple[int, int]) -> Line:
+        """Judges a try. If it is right, it leads to another pool."""
+        op = action[2]
+        a, b, result = map(number, action.group(1, 3, 4))
+        pool = values(self.pools[-1])
+        at = _find(pool, a, b)
+        correct = holds(op, a, b, result)
+        if action[5]:  # it also says whether the target is reached
+            says_reached = action[6] == "yes"
+            correct &= number(action[5]) == self.target
+            correct &= (result == self.target) == says_reached
+        right = at is not None and correct
+        operation = (op, *(sorted((a, b)) if op in "+*" else (a, b)), pool)
+        before = self.tried.get(operation)
+        self.tried[operation] = before or right
+        self.results.add(result)
+        if at and right:
+            self.pools.append(_moved(self.pools[-1], *at, op, result))
+            if self.reached:
+                self.solution = self.pools[-1][0][1]
+        self.claimed = 0 if right else self.claimed + 1
+        self.returning = False
+        self.stated = False
+        repeated = before or before == right
+        return Line("try", at is not None, correct, repeated=repeated, span=span)
+
+    def _state(self, items: str, span: tuple[int, int]) -> Line:
+        """Finds the pool that a state names; after a backtrack it may be an earlier one."""
+        depths = range(len(self.pools), 0, -1) if self.returning else [len(self.pools)]
+        depth = next((depth for depth in depths if _names(items, self.pools[depth - 1])), 0)
+        repeated = self.stated and depth > 0
+        self.returning = False
+        if depth:
+            self.pools = self.pools[:depth]
+            self.claimed = 0
+            self.stated = True
+        return Line("state", state_ok=depth > 0, repeated=repeated, span=span)
+
+    def _backtrack(self, span: tuple[int, int]) -> Line:
+        """Leaves the pool of the last try."""
+        leaves_one = self.claimed > 0 or len(self.pools) > 1
+        if self.claimed:
+            self.claimed -= 1
+        elif leaves_one:
+            self.pools = self.pools[:-1]
+        self.returning = True
+        self.stated = False
+        return Line("backtrack", state_ok=leaves_one, span=span)
 
 
 def _find(pool: Sequence, a: object, b: object) -> tuple[int, int] | None:
@@ -238,12 +264,12 @@ def _names(items: str, pool: Pool) -> bool:
         return False
     if not any(how for _, _, how in read):
         return True
-    made = [expr for _, text, how in read if (expr := _expression(how or text))]
-    if len(made) < len(read) or any(
-        evaluate(expr) != value for expr, value in zip(made, values(read), strict=True)
-    ):
-        return False
-    used = [n for expr in made for n in leaves(expr)]
+    used = []
+    for value, text, how in read:
+        expr = _expression(how or text)
+        if expr is None or evaluate(expr) != value:
+            return False
+        used += leaves(expr)
     there = [n for _, expr in pool for n in leaves(expr)]
     return sorted(used) == sorted(there)
 
@@ -253,13 +279,13 @@ def _items(items: str, between: re.Pattern) -> tuple[tuple[int | Fraction, str, 
     """The value, the text and the provenance ("" if there is none) of each item of a state, in
     ascending order; the empty tuple if something is not an item. between: what stands between two
     items."""
-    texts = between.split(items)
-    read = [item for text in texts if (item := _ITEM.fullmatch(text.strip()))]
-    return (
-        tuple(sorted((number(i[1]), i[1], i[2] or "") for i in read))
-        if len(read) == len(texts)
-        else ()
-    )
+    read = []
+    for text in between.split(items):
+        item = _ITEM.fullmatch(text.strip())
+        if item is None:
+            return ()
+        read.append((number(item[1]), item[1], item[2] or ""))
+    return tuple(sorted(read))
 
 
 @lru_cache(maxsize=4096)

@@ -87,7 +87,7 @@ def compare(
     for start in {*starts.values()} - {"", a, b}:
         found[start] = evaluations(start, roots, problems)
     everything = [folder for runs in found.values() for folder in runs]
-    judged = judging.samples(everything, problems, looks=("answer", "check"))
+    judged = judging.samples(everything, problems, verdicts=("answer", "check"))
     judged = _on_common_problems(judged, a, b)
     scores, budget = _scores(judged, starts)
     table = _table(scores, a, b)

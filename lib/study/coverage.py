@@ -88,7 +88,7 @@ def picked(judged: pd.DataFrame) -> pd.DataFrame:
     """By rule, whether the one closed sample that it picks of a problem's is right. A problem
     without a closed sample is not solved.
 
-    judged: a table of `judging.samples` with the look "expression", and for the rule "likeliest
+    judged: a table of `judging.samples` with the verdict "expression", and for the rule "likeliest
     that says yes" also "check". That rule takes the likeliest of all where no sample says yes."""
     closed = judged[judged["finish"] == "stop"].reset_index(drop=True)
     answer_keys = [*KEYS, "expression"]

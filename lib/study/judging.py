@@ -15,11 +15,12 @@ import hashlib
 import inspect
 import json
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from functools import cache, lru_cache, partial
 from glob import glob
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -50,8 +51,9 @@ from lib.game.verifiers import VERIFIERS, answer_span, verify_program, verify_tr
 CACHE = RUNS / ".verdicts"
 HASH = ".sha256"  # of a file in the cache, beside it
 JUDGED_BY = REFERENCE / "judged_by.txt"
-VERDICTS = "verdicts.parquet"  # of a published run; null where no study asked for a verdict
+VERDICTS_FILE = "verdicts.parquet"  # of a published run; null where no study asked for a verdict
 TEXTS = ["nums", "target", "completion"]  # large columns, read only on request
+STEPS = ["equations", "true", "distinct", "signs", "legal", "lost", "attempts"]
 TRACE = [
     "goes_on",
     "ungrounded",
@@ -62,8 +64,21 @@ TRACE = [
     "answer_muldiv",
 ]
 
+# the folder of a run, a pattern of such folders, or several of them
+Patterns = str | Path | Iterable[str | Path]
+# a verdict of one kind: its values, in the order of the kind's columns
+Values = tuple[str | float, ...]
 
-def folders(patterns, part="") -> list[Path]:
+
+class VerdictKind(NamedTuple):
+    """columns: those of the kind's table. read: the text, its problem, the style of its prompt and
+    how it finished, to the values of the columns."""
+
+    columns: list[str]
+    read: Callable[[str, Problem, str, str], Values]
+
+
+def folders(patterns: Patterns, part: str = "") -> list[Path]:
     """The folders of finished runs that are named, or that fit a pattern such as
     "data/reference/cpu/sample/sft_*/*" from the root, each once and sorted. With `part`, only the
     runs whose method has that text in its name. Raises FileNotFoundError for a pattern that fits no
@@ -91,22 +106,33 @@ def record(folder: Path) -> dict:
         return {key: fields[key] for key in ("run", "method", "seed", "parameters")} | fields
 
 
-def samples(patterns, sets=None, looks=("answer",), texts=False) -> pd.DataFrame:
+def samples(
+    patterns: Patterns,
+    sets: str | Sequence[str] | None = None,
+    verdicts: Sequence[str] = ("answer",),
+    texts: bool = False,
+) -> pd.DataFrame:
     """All completions of sampling runs, judged. There is one row per distinct completion of a
     problem, which was drawn `count` times. Columns run, method, seed, style, temperature, set,
-    problem, tokens, logprob, finish, count; the columns of each of `looks` (see `judge`; those of
-    "steps" are empty for programs; "check" is what `last_check` finds); and with `texts` also nums,
-    target, completion. `sets` restricts the evaluation sets, to one name or to several."""
-    return _judged(patterns, "generations.parquet", sets, looks, texts)
+    problem, tokens, logprob, finish, count; the columns of each kind of `verdicts` (see `judge`;
+    those of "steps" are empty for programs; "check" is what `last_check` finds); and with `texts`
+    also nums, target, completion. `sets` restricts the evaluation sets, to one name or to
+    several."""
+    return _judged(patterns, "generations.parquet", sets, verdicts, texts)
 
 
-def games(patterns, sets=None, looks=("answer",), texts=False) -> pd.DataFrame:
+def games(
+    patterns: Patterns,
+    sets: str | Sequence[str] | None = None,
+    verdicts: Sequence[str] = ("answer",),
+    texts: bool = False,
+) -> pd.DataFrame:
     """All games of search runs (notebook 16), judged: like `samples`, with the columns of
     `lib.learn.search`."""
-    return _judged(patterns, "trajectories.parquet", sets, looks, texts)
+    return _judged(patterns, "trajectories.parquet", sets, verdicts, texts)
 
 
-def logs(patterns, columns=()) -> pd.DataFrame:
+def logs(patterns: Patterns, columns: Iterable[str] = ()) -> pd.DataFrame:
     """Training logs (metrics.csv), one row per step, with the columns run, method and seed in
     front. `columns` are present even if no run measured them."""
     empty = pd.DataFrame(columns=["run", "method", "seed", "step", *columns], dtype=float)
@@ -118,12 +144,12 @@ def logs(patterns, columns=()) -> pd.DataFrame:
     return pd.concat(tables, ignore_index=True).infer_objects()
 
 
-def judge(table: pd.DataFrame, style: str = "free", look: str = "answer") -> pd.DataFrame:
-    """Adds the columns of one look to saved completions (columns nums, target, completion, and
-    finish for a trace).
+def judge(table: pd.DataFrame, style: str = "free", verdict: str = "answer") -> pd.DataFrame:
+    """Adds the columns of one kind of verdict to saved completions (columns nums, target,
+    completion, and finish for a trace).
 
-    style: the style of the prompt that was completed, a key of VERIFIERS. A look is a kind of
-    verdict, with these columns:
+    style: the style of the prompt that was completed, a key of VERIFIERS. verdict: a key of
+    VERDICT_KINDS, one of these, with these columns:
 
     answer: status; correct (bool); solution, the expression of a correct answer in the form of
     `canonical`, which is equal for answers that differ only by commuting ("" if the answer is not
@@ -142,17 +168,16 @@ def judge(table: pd.DataFrame, style: str = "free", look: str = "answer") -> pd.
     in the answer."""
     if style not in VERIFIERS:
         raise ValueError(f"no verifier for prompt style {style!r}{nearest(style, VERIFIERS)}")
-    columns, read = LOOKS[look]
+    columns, read = VERDICT_KINDS[verdict]
     finish = table["finish"] if "finish" in table else [""] * len(table)
-    known = {}
+    known: dict[tuple, Values] = {}  # equal texts are judged once
     rows = []
     for nums, target, text, end in zip(
         table["nums"], table["target"], table["completion"], finish, strict=True
     ):
         asked = (tuple(np.asarray(nums).tolist()), int(target))
-        key = (
-            (*asked, answer_span(text)) if look in ("answer", "expression") else (*asked, text, end)
-        )
+        what_is_read = (answer_span(text),) if verdict in OF_THE_ANSWER else (text, end)
+        key = (*asked, *what_is_read)
         if key not in known:
             known[key] = read(text, Problem(*asked), style, end)
         rows.append(known[key])
@@ -160,18 +185,18 @@ def judge(table: pd.DataFrame, style: str = "free", look: str = "answer") -> pd.
     return table.assign(**{name: found[name] for name in columns})
 
 
-def _answer(text, problem, style, _):
+def _answer(text: str, problem: Problem, style: str, _: str) -> Values:
     verdict = VERIFIERS[style](text, problem)
     correct = verdict.status == "correct"
     return verdict.status, correct, render(canonical(verdict.expression)) if correct else ""
 
 
-def _expression(text, problem, style, _):
+def _expression(text: str, problem: Problem, style: str, _: str) -> Values:
     found = VERIFIERS[style](text, problem).expression
     return ("" if found is None else render(canonical(found)),)
 
 
-def _steps(text, problem, style, _):
+def _steps(text: str, problem: Problem, style: str, _: str) -> Values:
     found = verify_steps(text, problem)
     true = VERIFIERS[style](text, problem).status == "correct"
     legal = [step for step in found if step.legal]
@@ -193,7 +218,7 @@ def _steps(text, problem, style, _):
     )
 
 
-def _program(text, problem, style, _):
+def _program(text: str, problem: Problem, style: str, _: str) -> Values:
     if not style.startswith("program"):
         text = text.replace("<answer>", "<answer>answer = ")
     verdict = verify_program(text, problem)
@@ -202,7 +227,7 @@ def _program(text, problem, style, _):
     return verdict.passed, len(verdict.assignments), len(whole)
 
 
-def _trace(text, problem, _, finish):
+def _trace(text: str, problem: Problem, _: str, finish: str) -> Values:
     found = verify_trace(text, problem)
     before, closed, behind = text.partition("</answer>")
     trace, _, answer = before.partition("<answer>")
@@ -228,19 +253,20 @@ def last_check(completions: Sequence[str] | pd.Series) -> pd.Series:
     return pd.Series(checks.to_pandas().fillna(""), dtype="str").set_axis(texts.index)
 
 
-LOOKS = {
-    "answer": (["status", "correct", "solution"], _answer),
-    "expression": (["expression"], _expression),
-    "steps": (["equations", "true", "distinct", "signs", "legal", "lost", "attempts"], _steps),
-    "program": (["passed", "assignments", "complete"], _program),
-    "trace": (TRACE, _trace),
+VERDICT_KINDS = {
+    "answer": VerdictKind(["status", "correct", "solution"], _answer),
+    "expression": VerdictKind(["expression"], _expression),
+    "steps": VerdictKind(STEPS, _steps),
+    "program": VerdictKind(["passed", "assignments", "complete"], _program),
+    "trace": VerdictKind(TRACE, _trace),
 }
+OF_THE_ANSWER = ("answer", "expression")  # these depend on the text in the answer tag alone
 HUB_SETS = {"hub_test_50": "test_50", "hub_test_5num_50": "test_5num_50"}
-# looks of one column that are read off a text, so that no verdict is cached
+# kinds of one column that are read off a text, so that no verdict is cached
 PLAIN = {"check": last_check}
 
 
-def _records(patterns, file: str) -> dict[Path, dict]:
+def _records(patterns: Patterns, file: str) -> dict[Path, dict]:
     """The records of the runs, by folder. Raises an error for a run that wrote no such file, and
     for one run in two folders."""
     records = {folder: record(folder) for folder in folders(patterns)}
@@ -258,11 +284,17 @@ def _records(patterns, file: str) -> dict[Path, dict]:
     return records
 
 
-def _judged(patterns, file, sets, looks, texts) -> pd.DataFrame:
+def _judged(
+    patterns: Patterns,
+    file: str,
+    sets: str | Sequence[str] | None,
+    verdicts: Sequence[str],
+    texts: bool,
+) -> pd.DataFrame:
     columns = ["run", "method", "seed", "style", "temperature"]
     columns += ["set", "problem", "tokens", "finish", "count"]
-    for look in looks:
-        columns += [look] if look in PLAIN else LOOKS[look][0]
+    for kind in verdicts:
+        columns += [kind] if kind in PLAIN else VERDICT_KINDS[kind].columns
     columns += TEXTS * texts
     sets = [sets] if isinstance(sets, str) else sets
     for name in sets or ():
@@ -282,13 +314,13 @@ def _judged(patterns, file, sets, looks, texts) -> pd.DataFrame:
         read_verdicts = partial(
             _verdicts, path, content(path), style, cache(partial(read_table, path))
         )
-        run_looks = [look for look in looks if look != "steps" or not style.startswith("program")]
+        kinds = [kind for kind in verdicts if kind != "steps" or not style.startswith("program")]
         for name, rows in table.groupby("set", sort=False) if "set" in table else [("all", table)]:
             set_name = set_names.get(str(name), str(name))
             if set_name and (sets is None or set_name in sets):
-                verdicts = [read_verdicts(str(name), rows.index, look) for look in run_looks]
+                found = [read_verdicts(str(name), rows.index, kind) for kind in kinds]
                 rows = rows if set_name == name else rows.assign(set=set_name)
-                tables.append(pd.concat([run_columns.loc[rows.index], rows, *verdicts], axis=1))
+                tables.append(pd.concat([run_columns.loc[rows.index], rows, *found], axis=1))
         columns += list(table.columns)
     if not tables:  # no rows or no runs: an empty table still has its columns
         return pd.DataFrame(columns=[*dict.fromkeys(columns)])
@@ -316,20 +348,20 @@ def _asked_sets(parameters: dict) -> set[str]:
 
 
 def _verdicts(
-    path: Path, digest: str, style: str, reader: Callable, name: str, rows: pd.Index, look: str
+    path: Path, digest: str, style: str, reader: Callable, name: str, rows: pd.Index, kind: str
 ) -> pd.DataFrame:
     """Verdicts for the rows of one problem set of a file. They come from the cache if the file (its
     hash is `digest`) and the code are unchanged, and are otherwise computed and cached. `reader`
     reads the file with its texts."""
-    if look in PLAIN:
-        return PLAIN[look](reader().loc[rows, "completion"]).to_frame(look)
-    columns = LOOKS[look][0]
+    if kind in PLAIN:
+        return PLAIN[kind](reader().loc[rows, "completion"]).to_frame(kind)
+    columns = VERDICT_KINDS[kind].columns
     if (table := published(path, digest, rows, columns)) is not None:
         return table.set_axis(rows)
-    cache_file = CACHE / f"{digest}-{name}-{code()}-{style}-{look}.parquet"
+    cache_file = CACHE / f"{digest}-{name}-{code()}-{style}-{kind}.parquet"
     if (kept := cached(cache_file)) is not None:
         return kept.set_axis(rows)
-    verdicts = judge(reader().loc[rows], style, look)[columns]
+    verdicts = judge(reader().loc[rows], style, kind)[columns]
     with suppress(OSError):  # not cached if the disk is full or write-protected
         with atomic(cache_file) as temporary:
             verdicts.to_parquet(temporary, index=False)
@@ -356,7 +388,7 @@ def published(path: Path, digest: str, rows: pd.Index, columns: list[str]) -> pd
     """The published verdicts on some rows of the file `path`, whose content has the hash `digest`.
     None if there are none by the present code, on this content, and on all these rows. Raises
     ValueError if the file has changed."""
-    file = path.with_name(VERDICTS)
+    file = path.with_name(VERDICTS_FILE)
     name = os.path.relpath(file, JUDGED_BY.parent)
     if name not in trusted() or not file.exists():
         return None
@@ -369,7 +401,7 @@ def published(path: Path, digest: str, rows: pd.Index, columns: list[str]) -> pd
     return None if any(column.null_count for column in part.columns) else part.to_pandas()
 
 
-@lru_cache(maxsize=2)  # the sets and looks of one file are asked for one after the other
+@lru_cache(maxsize=2)  # the sets and kinds of one file are asked for one after the other
 def _all_published(file: Path, digest: str) -> pa.Table:
     """A file of verdicts, whose sha256 must be `digest`."""
     with reading(file):
@@ -402,7 +434,7 @@ def code() -> str:
         traces,
         verifiers,
         judge,
-        *(read for _, read in LOOKS.values()),
+        *(kind.read for kind in VERDICT_KINDS.values()),
     )
     trees = [skeleton(ast.parse(inspect.getsource(part))) for part in parts]
     return hashlib.blake2b(json.dumps(trees).encode(), digest_size=8).hexdigest()

@@ -108,7 +108,7 @@ def text_scores(judged: pd.DataFrame) -> pd.DataFrame:
 
     `judged`: a table of `judging.samples`. There are always the share of each verifier status,
     tokens, at cap (the share that the token limit cut off), distinct completions and distinct
-    correct answers. The looks with which `judged` was read add columns:
+    correct answers. The kinds of verdict with which `judged` was read add columns:
 
     steps: legal, lost, attempts.
     expression: distinct expressions.
@@ -190,7 +190,7 @@ def share(numerator: pd.Series, denominator: pd.Series) -> pd.Series:
 
 def exploration(judged: pd.DataFrame) -> pd.DataFrame:
     """Scores that describe how the completions of a problem search (`ast`, Table 4, Figure 3).
-    `judged`: a table with the look "steps".
+    `judged`: a table with the verdict "steps".
 
     equations read: the equations that were read, as a share of all equals signs. recovery: the
     share of correct completions that contain a false equation. distinct correct solutions: the
@@ -225,7 +225,7 @@ def exploration(judged: pd.DataFrame) -> pd.DataFrame:
 
 def grounding(judged: pd.DataFrame) -> pd.DataFrame:
     """How the answer of a trace follows from the trace (`trace`, Sections 6 and 7). `judged`: a
-    table with the look "trace".
+    table with the verdict "trace".
 
     reached where correct: the share of correct completions whose trace ends at the target, which a
     reward for that cannot tell apart. reached without a correct answer: the share of completions

@@ -83,7 +83,7 @@ def gone() -> pd.DataFrame:
     return pd.DataFrame(rows)
 
 
-def judged(run, looks=("answer",)) -> pd.DataFrame:
+def judged(run, verdicts=("answer",)) -> pd.DataFrame:
     """The samples of a run that is gone, with verdicts of today's verifiers, on the first of SETS
     that it has. Like a table of `judging.samples`; empty if it has none."""
     name = f"{run.last}:{run.folder}/generations.parquet"
@@ -96,8 +96,8 @@ def judged(run, looks=("answer",)) -> pd.DataFrame:
         return pd.DataFrame()
     table = table[table["set"] == known[0]].reset_index(drop=True)
     style = run.parameters.get("prompt_style") or run.parameters["prompt"]
-    for look in looks:
-        table = judging.judge(table, style, look)
+    for kind in verdicts:
+        table = judging.judge(table, style, kind)
     return table.assign(run=run.run, method=history.policy(run.run), seed=run.seed)
 
 
@@ -130,8 +130,8 @@ def table() -> tuple[pd.DataFrame, pd.DataFrame]:
     of_laptop = []
     for key, group in progress(list(runs.groupby(KEY)), 0, "judging"):
         row = asked_of(key, group)
-        looks = ("answer", "trace") if "trace" in row["run"] else ("answer",)
-        parts = [judged(run, looks) for run in group.itertuples()]
+        verdicts = ("answer", "trace") if "trace" in row["run"] else ("answer",)
+        parts = [judged(run, verdicts) for run in group.itertuples()]
         samples = pd.concat(parts) if parts else pd.DataFrame()
         if len(samples):
             found = scores(samples)

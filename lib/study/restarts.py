@@ -40,14 +40,14 @@ GAIN = "pass@1 minus start at equal tokens, restarted"
 def tallies(judged: pd.DataFrame) -> pd.DataFrame:
     """What restarts need to know of each problem's samples, indexed by KEYS.
 
-    judged: a table of `judging.samples` with the look "check". Columns: n, samples; yes, those
+    judged: a table of `judging.samples` with the verdict "check". Columns: n, samples; yes, those
     whose last check says yes; right, those of them that are correct; lucky, the correct ones among
     the others; yes_tokens and no_tokens, the tokens of both kinds in total; checked, the samples
     that hold a check at all. Methods with a check in less than half of their texts are left out:
-    they cannot know when to start again. Raises ValueError without the look."""
+    they cannot know when to start again. Raises ValueError without it."""
     if "check" not in judged:
         raise ValueError(
-            'restarts need the column check: read the samples with looks=("answer", "check")'
+            'restarts need the column check: read the samples with verdicts=("answer", "check")'
         )
     yes = judged["check"] == "yes"
     correct = judged["correct"].astype(bool)

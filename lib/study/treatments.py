@@ -216,10 +216,16 @@ def of_log(folders: list[Path], metric: str) -> pd.DataFrame:
 
 def of_samples(folders: list[Path], metric: str, name: str) -> pd.DataFrame:
     """A share of completions, one number per problem."""
-    looks = {"parse": "program", "goes_on": "trace", "reached without a correct answer": "trace"}
-    looks |= {"last check says yes": "check"}
-    look = ("answer", looks[metric]) if metric in looks else ("answer",)
-    judged = judging.samples(folders, [name], look, texts=metric == "first state right")
+    of_metric = {
+        "parse": "program",
+        "goes_on": "trace",
+        "reached without a correct answer": "trace",
+        "last check says yes": "check",
+    }
+    verdicts = ["answer"]
+    if metric in of_metric:
+        verdicts.append(of_metric[metric])
+    judged = judging.samples(folders, [name], verdicts, texts=metric == "first state right")
     if judged.empty:
         return pd.DataFrame()
     if metric in metrics.STATUSES or metric in ("parse", "goes_on"):

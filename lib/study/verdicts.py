@@ -25,25 +25,25 @@ def files() -> list[Path]:
 
 
 def kept(path: Path, samples: pd.DataFrame) -> Iterator[tuple[str, str, pd.Index]]:
-    """What the published verdicts on a file of samples hold: problem set, look, and the rows of the
+    """What the published verdicts on a file of samples hold: problem set, kind, and the rows of the
     set."""
-    file = path.parent / judging.VERDICTS
+    file = path.parent / judging.VERDICTS_FILE
     if not file.exists():
         return
     verdicts = pq.read_table(file)
     sets = samples.groupby("set", sort=False) if "set" in samples else [("all", samples)]
     for name, rows in sets:
-        for look, (columns, _) in judging.LOOKS.items():
+        for kind, (columns, _) in judging.VERDICT_KINDS.items():
             if {*columns} <= {*verdicts.column_names}:
                 last = verdicts[columns[-1]].take(rows.index.to_numpy())
                 if not last.null_count:
-                    yield str(name), look, rows.index
+                    yield str(name), kind, rows.index
 
 
-def judged(path: Path, samples: pd.DataFrame, look: str) -> pd.DataFrame:
-    """The verdicts of one look on `samples`, which are rows of the file `path`."""
+def judged(path: Path, samples: pd.DataFrame, kind: str) -> pd.DataFrame:
+    """The verdicts of one kind on `samples`, which are rows of the file `path`."""
     style = judging.record(path.parent)["parameters"].get("prompt_style", "free")
-    return judging.judge(samples, style, look)[judging.LOOKS[look][0]]
+    return judging.judge(samples, style, kind)[judging.VERDICT_KINDS[kind].columns]
 
 
 def write(path: Path, size: int, parts: list[tuple[pd.Index, pd.DataFrame]]) -> None:
@@ -56,7 +56,7 @@ def write(path: Path, size: int, parts: list[tuple[pd.Index, pd.DataFrame]]) -> 
             column[rows] = verdicts[name].to_numpy(dtype=object)
     arrays = {name: pa.array(column.tolist(), from_pandas=False) for name, column in cells.items()}
     table = pa.table(arrays).replace_schema_metadata({"content": judging.content(path)})
-    file = path.parent / judging.VERDICTS
+    file = path.parent / judging.VERDICTS_FILE
     old = pq.read_table(file) if file.exists() else table[:0]
     same_columns = {*old.column_names} == {*table.column_names}
     if not (same_columns and old.select(table.column_names).equals(table, True)):
@@ -78,7 +78,7 @@ def refresh() -> None:
 def write_hashes(code: str) -> None:
     """Writes judged_by.txt: the hash of the code that judges, and the sha256 of each file of
     verdicts. `sha256sum -c` in data/reference checks all lines but the first."""
-    found = sorted(REFERENCE.glob(f"*/*/*/*/{judging.VERDICTS}"))
+    found = sorted(REFERENCE.glob(f"*/*/*/*/{judging.VERDICTS_FILE}"))
     lines = [f"{sha256(file)}  {file.relative_to(REFERENCE).as_posix()}" for file in found]
     with atomic(judging.JUDGED_BY) as temporary:
         temporary.write_text("\n".join([code, *lines]) + "\n")
@@ -88,7 +88,7 @@ def _refresh_one(path: Path, code: str, changed: bool) -> None:
     content = judging.content(path)
     cached = judging.CACHE.glob(f"{content}-*-{code}-*.parquet")
     new = {tuple(file.stem.split("-")[1::3]): file for file in cached}
-    file = path.parent / judging.VERDICTS
+    file = path.parent / judging.VERDICTS_FILE
     of_others = False
     if file.exists():
         of_others = pq.read_schema(file).metadata.get(b"content") != content.encode()
@@ -96,15 +96,18 @@ def _refresh_one(path: Path, code: str, changed: bool) -> None:
         return
     samples = read_table(path)
     parts = []
-    for name, look, rows in [] if of_others else kept(path, samples):
-        if (name, look) in new:
+    for name, kind, rows in [] if of_others else kept(path, samples):
+        if (name, kind) in new:
             continue
-        old = None if changed else judging.published(path, content, rows, judging.LOOKS[look][0])
-        parts.append((rows, judged(path, samples.loc[rows], look) if old is None else old))
-    for (name, look), cache_file in new.items():
+        columns = judging.VERDICT_KINDS[kind].columns
+        found = None if changed else judging.published(path, content, rows, columns)
+        if found is None:
+            found = judged(path, samples.loc[rows], kind)
+        parts.append((rows, found))
+    for (name, kind), cache_file in new.items():
         rows = samples.index[samples["set"] == name] if "set" in samples else samples.index
         kept_verdicts = judging.cached(cache_file)
         if kept_verdicts is None:  # it is no longer what was written
-            kept_verdicts = judged(path, samples.loc[rows], look)
+            kept_verdicts = judged(path, samples.loc[rows], kind)
         parts.append((rows, kept_verdicts))
     write(path, len(samples), parts)

@@ -285,6 +285,8 @@ HOSTILE = {
     "times": "1 times " * (LENGTH // 8),
     "spaces behind a number": "1" + " " * LENGTH,
     "crosses": "1 x " * (LENGTH // 4),
+    "colons": "1 : " * (LENGTH // 4),
+    "equations behind colons": "1 : 1 + 1 = 2 " * (LENGTH // 14),
     "marks": "= `1" * (LENGTH // 4),
     "dashes": "1–" * (LENGTH // 2),
     "balanced parentheses": "(" * (LENGTH // 2) + "1" + ")" * (LENGTH // 2),
@@ -381,6 +383,8 @@ def test_marks_that_do_not_close_are_malformed(text):
         ("44 \\times 19 = 836", [("44 *      19 = 836", "FAP-0")]),
         ("44 x 19 = 836", [("44 * 19 = 836", "FAP-0")]),
         ("44 x 2 + 19 = 107", [("44 * 2 + 19 = 107", "-A--0")]),
+        ("44 X 2 + 19 = 107", [("44 * 2 + 19 = 107", "-A--0")]),
+        ("44 X 19 = 836", [("44 * 19 = 836", "FAP-0")]),
         ("44 − 19 = 25", [("44 - 19 = 25", "FAP-0")]),
         ("5 − 44 + 19 = -20", [("5 - 44 + 19 = -20", "-A--0")]),
         ("(−9) + 19 = 10", [("(-9) + 19 = 10", "-A--0")]),
@@ -390,6 +394,31 @@ def test_marks_that_do_not_close_are_malformed(text):
 )
 def test_other_signs_are_read_as_those_for_which_they_stand(text, expected):
     assert steps(f"{text}, so", (44, 19, 35)) == expected
+
+
+@pytest.mark.parametrize(
+    "text, expected",
+    [
+        # it divides
+        ("44 : 2 + 19 = 41", [("44 / 2 + 19 = 41", "-A--0")]),
+        ("(44 + 19) : 7 = 9", [("(44 + 19) / 7 = 9", "-A--0")]),
+        ("44 : 2 : 11 = 2", [("44 / 2 / 11 = 2", "-A--0")]),
+        ("44 : 2 = 23", [("44 / 2 = 23", "F---0")]),  # nothing is hidden by it
+        # it is the sign behind a label
+        ("Step 1 : 44 + 19 = 63", [("44 + 19 = 63", "FAP-0")]),
+        ("Step 1 : 44 + 19 = 64", [("44 + 19 = 64", "F-P-0")]),
+        ("Step 1 : 44 + = 63", [("44 + = 63", "----0")]),
+        ("Step 2 : 44 : 2 = 22", [("2 / 44 / 2 = 22", "----0")]),  # one sign, one meaning
+        ("1: 44 + 19 = 63", [("44 + 19 = 63", "FAP-0")]),
+        ("44 + 19 = 63 : 19 + 44 = 63", [("44 + 19 = 63", "FAP-0"), ("19 + 44 = 63", "FAPR1")]),
+        ("a ratio of 44 : 19, then 63", []),
+    ],
+)
+def test_a_colon_divides_or_stands_behind_a_label(text, expected):
+    said = f"so {text}, so"
+    assert steps(said, (44, 19, 35)) == expected
+    for step in verify_steps(said, PAPER):
+        assert said[slice(*step.span)].replace(":", "/").strip() == step.text
 
 
 @pytest.mark.parametrize(

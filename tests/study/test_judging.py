@@ -163,7 +163,7 @@ def test_verdicts_are_kept_apart_by_set_and_by_look(made):
     other = rows.assign(set="heldout_1000", completion=["<answer>44</answer>", RIGHT])
     write_table(pd.concat([rows, other], ignore_index=True), folder / "generations.parquet")
     for _ in range(2):  # judged, and as it is kept
-        table = judging.samples(folder, looks=("answer", "expression"))
+        table = judging.samples(folder, verdicts=("answer", "expression"))
         assert table["status"].tolist() == ["correct", "missing", "wrong_numbers", "correct"]
         assert table["expression"].tolist() == ["19 + 44 + 35", "", "44", "19 + 44 + 35"]
 
@@ -173,7 +173,7 @@ def test_steps_are_read_in_free_text_and_not_in_programs(made):
         made("sample/p", [PROGRAM], style="program", method="sft/program"),
         made("sample/f", [RIGHT]),
     ]
-    table = judging.samples(folders, looks=("answer", "steps")).set_index("method")
+    table = judging.samples(folders, verdicts=("answer", "steps")).set_index("method")
     assert table.loc["sft/free", "attempts"] == 0 and np.isnan(table.loc["sft/program", "attempts"])
 
 
@@ -197,7 +197,7 @@ def test_published_verdicts_count_for_the_code_and_the_content_that_they_name(
             name: [*verdicts[name].tolist()[:rows], *[None] * (2 - rows)] for name in verdicts
         }
         table = pa.table(columns).replace_schema_metadata({"content": of})
-        file = folder / judging.VERDICTS
+        file = folder / judging.VERDICTS_FILE
         pq.write_table(table, file)
         named.write_text(f"{code}\n{sha256(file)}  {file.relative_to(tmp_path)}\n")
         judging.trusted.cache_clear()
@@ -215,8 +215,8 @@ def test_published_verdicts_count_for_the_code_and_the_content_that_they_name(
     judging.trusted.cache_clear()
     assert judging.samples(folder)["status"].tolist() == ours
     # of which none is published
-    other_look = judging.samples(folder, looks=("expression",))["expression"].tolist()
-    assert other_look == ["19 + 44 + 35", ""]
+    of_other_kind = judging.samples(folder, verdicts=("expression",))["expression"].tolist()
+    assert of_other_kind == ["19 + 44 + 35", ""]
     judging.trusted.cache_clear()
 
 
@@ -275,7 +275,7 @@ def test_a_set_that_does_not_exist_and_a_run_without_completions_are_named(made)
 
 
 def test_no_folders_give_an_empty_table(made):
-    table = judging.samples([], looks=("answer", "trace"))
+    table = judging.samples([], verdicts=("answer", "trace"))
     assert table.empty and {"method", "seed", "set", "status", "goes_on"} <= set(table)
     assert judging.logs([]).empty and judging.logs([], ["kl"]).columns.tolist()[-1] == "kl"
 
@@ -290,26 +290,44 @@ def test_logs(made, tmp_path):
     assert judging.logs(f"{tmp_path}/runs/rloo/*/*", ["entropy"])["entropy"].isna().all()
 
 
-def look(text, name, style="free", finish="stop", nums=(44, 19, 35), target=98):
+def judged_one(text, name, style="free", finish="stop", nums=(44, 19, 35), target=98):
     row = {"nums": list(nums), "target": target, "completion": text, "finish": finish}
     return judging.judge(pd.DataFrame([row]), style, name).iloc[0]
 
 
 def test_the_look_at_steps_by_hand():
     text = "<think>44 + 19 = 63, 63 + 35 = 98\n44 + 19 = 62</think><answer>44 + 19</answer>"
-    row = look(text, "steps")
+    row = judged_one(text, "steps")
     assert row[["equations", "true", "distinct", "signs"]].tolist() == [3, 2, 2, 3]
     assert row["legal"] == pytest.approx(2 / 3) and row["lost"] == 1 and row["attempts"] == 2
-    assert look("no", "steps")[judging.LOOKS["steps"][0]].tolist() == [0, 0, 0, 0, 0, 0, 0]
-    assert look(text.replace("44 + 19</a", "44 + 19 + 35</a"), "steps")["lost"] == 0
+    assert judged_one("no", "steps")[judging.VERDICT_KINDS["steps"].columns].tolist() == [
+        0,
+        0,
+        0,
+        0,
+        0,
+        0,
+        0,
+    ]
+    assert judged_one(text.replace("44 + 19</a", "44 + 19 + 35</a"), "steps")["lost"] == 0
 
 
 def test_the_look_at_programs_by_hand():
-    assert look(PROGRAM, "program", "program")[judging.LOOKS["program"][0]].tolist() == [5, 2, 1]
+    assert judged_one(PROGRAM, "program", "program")[
+        judging.VERDICT_KINDS["program"].columns
+    ].tolist() == [5, 2, 1]
     # read as one line of a program
-    assert look(RIGHT, "program")[judging.LOOKS["program"][0]].tolist() == [5, 1, 1]
-    assert look("<answer>44 + 19</answer>", "program")["passed"] == 3
-    assert look("nothing", "program")[judging.LOOKS["program"][0]].tolist() == [0, 0, 0]
+    assert judged_one(RIGHT, "program")[judging.VERDICT_KINDS["program"].columns].tolist() == [
+        5,
+        1,
+        1,
+    ]
+    assert judged_one("<answer>44 + 19</answer>", "program")["passed"] == 3
+    assert judged_one("nothing", "program")[judging.VERDICT_KINDS["program"].columns].tolist() == [
+        0,
+        0,
+        0,
+    ]
 
 
 def test_the_look_at_traces_by_hand():
@@ -323,10 +341,18 @@ def test_the_look_at_traces_by_hand():
     lines += ["state [8, 99]", "try 99 - 8 = 91", "state [91]"]
     text = "\n".join(["<think>", *lines, "</think>", "<answer>((126 - 27) - 8)</answer>"])
     asked = {"nums": (79, 8, 27, 47), "target": 91}
-    assert look(text, "trace", "trace", **asked)[judging.TRACE].tolist() == [0, 1, 1, 1, 1, 0, 0]
-    assert look(text + " more", "trace", "trace", **asked)["goes_on"] == 1
-    assert look(text, "trace", "trace", "length", **asked)["goes_on"] == 1
-    open_end = look(text.partition("</answer>")[0], "trace", "trace", **asked)
+    assert judged_one(text, "trace", "trace", **asked)[judging.TRACE].tolist() == [
+        0,
+        1,
+        1,
+        1,
+        1,
+        0,
+        0,
+    ]
+    assert judged_one(text + " more", "trace", "trace", **asked)["goes_on"] == 1
+    assert judged_one(text, "trace", "trace", "length", **asked)["goes_on"] == 1
+    open_end = judged_one(text.partition("</answer>")[0], "trace", "trace", **asked)
     assert pd.isna(open_end["goes_on"]) and open_end["reached"] == 1
     ends = pd.DataFrame(
         {
@@ -339,9 +365,11 @@ def test_the_look_at_traces_by_hand():
     assert judging.judge(ends, "trace", "trace")["goes_on"].tolist() == [0, 1], (
         "one text may have ended in two ways"
     )
-    by = look("<think>try 79 / 8 = 9</think><answer>79 + 8</answer>", "trace", "trace", **asked)
+    by = judged_one(
+        "<think>try 79 / 8 = 9</think><answer>79 + 8</answer>", "trace", "trace", **asked
+    )
     assert by[["trace_muldiv", "answer_muldiv"]].tolist() == [1, 0]
-    times = look(
+    times = judged_one(
         "<think>try 8 * 79 = 632</think><answer>79 / 8</answer>", "trace", "trace", **asked
     )
     assert times[["trace_muldiv", "answer_muldiv", "reached"]].tolist() == [1, 1, 0]
@@ -393,7 +421,7 @@ def test_judge_adds_its_columns_and_keeps_the_rows():
     assert judged["correct"].tolist() == [True, False, False, False, True]
     assert judged["correct"].dtype == bool
     assert judged["solution"].tolist()[1:] == ["", "", "", "1 + 2"]
-    assert judging.judge(table, look="expression")["expression"].tolist()[1:] == [
+    assert judging.judge(table, verdict="expression")["expression"].tolist()[1:] == [
         "44",
         "",
         "",
@@ -408,9 +436,9 @@ def test_judge_writes_commuted_answers_alike_and_others_not():
     rows = [
         {"nums": [44, 19, 35], "target": 98, "completion": f"<answer>{a}</answer>"} for a in answers
     ]
-    first, commuted, other, minus, swapped = judging.judge(pd.DataFrame(rows), look="expression")[
-        "expression"
-    ]
+    first, commuted, other, minus, swapped = judging.judge(
+        pd.DataFrame(rows), verdict="expression"
+    )["expression"]
     assert first == commuted != other
     assert minus != swapped
 
@@ -429,7 +457,7 @@ def test_judge_steps_by_hand():
     table = pd.DataFrame(
         {"nums": [[81, 8, 3]] * 3, "target": 35, "completion": texts}, index=[4, 2, 9]
     )
-    judged = judging.judge(table, look="steps")
+    judged = judging.judge(table, verdict="steps")
     columns = ["equations", "true", "distinct", "signs"]
     assert judged[columns].to_numpy().tolist() == [[5, 4, 4, 5], [2, 1, 1, 3], [0, 0, 0, 0]]
-    assert list(judged.index) == [4, 2, 9] and len(judging.judge(table[:0], look="steps")) == 0
+    assert list(judged.index) == [4, 2, 9] and len(judging.judge(table[:0], verdict="steps")) == 0

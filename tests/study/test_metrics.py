@@ -180,12 +180,12 @@ def test_text_scores_and_diagnostics_by_hand():
 
 
 def test_the_checks_of_programs_by_hand():
-    looks = {
+    columns = {
         "passed": [5, 5, 0, 4, 3, 5],
         "assignments": [1, 2, 0, 2, 1, 1],
         "complete": [1, 1, 0, 1, 0, 1],
     }
-    table = judged(ROWS, **looks, attempts=7).assign(style="program")
+    table = judged(ROWS, **columns, attempts=7).assign(style="program")
     first, second = metrics.text_scores(table).to_dict("records")
     assert first["parse"] == 3 / 4 and first["reward"] == 3 / 4 and first["lost at format"] == 1 / 4
     assert second["reward"] == pytest.approx((0.5 * 2 + 0.3 + 1) / 4)
@@ -194,7 +194,7 @@ def test_the_checks_of_programs_by_hand():
     ] == pytest.approx(0.175)
     assert first["lost in meaning - lost in form"] == -1 / 4 and first["attempts"] == 3 / 4
     assert first["one line"] == 1 / 2 and second["one line"] == 1 / 2
-    free = metrics.text_scores(judged(ROWS, **looks, attempts=7))
+    free = metrics.text_scores(judged(ROWS, **columns, attempts=7))
     assert free["one line"].isna().all() and (free["attempts"] == 7).all()
 
 
@@ -464,8 +464,8 @@ def traces(*texts: tuple[str, int]) -> pd.DataFrame:
     """Completions of one problem, each drawn so many times, judged as traces."""
     table = pd.DataFrame(texts, columns=["completion", "count"])
     table = table.assign(nums=[[79, 8, 27, 47]] * len(texts), target=91, finish="stop")
-    for look in ("answer", "trace"):
-        table = judge(table, "trace", look)
+    for kind in ("answer", "trace"):
+        table = judge(table, "trace", kind)
     return table.assign(method="sft/trace", seed=0, set="heldout_1000", problem=0)
 
 
