@@ -58,8 +58,9 @@ def write(path: Path, size: int, parts: list[tuple[pd.Index, pd.DataFrame]]) -> 
     table = pa.table(arrays).replace_schema_metadata({"content": judging.content(path)})
     file = path.parent / judging.VERDICTS_FILE
     old = pq.read_table(file) if file.exists() else table[:0]
-    same_columns = {*old.column_names} == {*table.column_names}
-    if not (same_columns and old.select(table.column_names).equals(table, True)):
+    if {*old.column_names} == {*table.column_names}:
+        table = table.select(old.column_names)  # what is equal gives an equal file, nan or not
+    if not old.equals(table, True):
         with atomic(file) as temporary:
             pq.write_table(table, temporary, compression="zstd", compression_level=19)
 
