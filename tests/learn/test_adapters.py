@@ -446,8 +446,8 @@ SFT = {
 }
 
 
-def sft(folder, start):
-    rows = [{"prompt": f"{i} + 1 =", "completion": f" {i + 1}"} for i in range(12)]
+def sft(folder, start, first=0):
+    rows = [{"prompt": f"{i} + 1 =", "completion": f" {i + 1}"} for i in range(first, first + 12)]
     rows = Dataset.from_list(rows)
     train_sft(adapted(start), rows, folder, SFTSettings(**SFT), rows.select(range(4)))
 
@@ -482,6 +482,18 @@ def test_sft_trains_an_adapter_and_resumes_exactly(base, tmp_path):
         for run in ("whole", "rloo")
     ]
     assert named[0] == named[1], "of one base"
+
+
+def test_sft_goes_on_in_links_with_one_adapter(base, tmp_path):
+    """Each link starts from what the last one saved, and the base stays the first one."""
+    sft(tmp_path / "one", base)
+    sft(tmp_path / "two", tmp_path / "one", first=12)
+    first = bits(adapted(tmp_path / "one")[0])
+    second = bits(adapted(tmp_path / "two")[0])
+    moved = {name for name, weights in second.items() if not weights.equal(first[name])}
+    assert moved == {name for name in second if ".lora_" in name}
+    bases = [adapters.base_of(str(tmp_path / link / "checkpoint")) for link in ("one", "two")]
+    assert bases == [str(base)] * 2
 
 
 def preference(folder, start, steps=4):

