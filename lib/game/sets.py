@@ -367,7 +367,7 @@ def content_hash(rows: pd.DataFrame) -> str:
     for name in rows.columns:
         values = rows[name].tolist()
         if name == "nums":
-            values = [[int(number) for number in nums] for nums in values]
+            values = [list(map(int, nums)) for nums in values]
         columns.append(values)
     lines = (json.dumps(row, separators=(",", ":")) for row in zip(*columns, strict=True))
     return hashlib.sha256("\n".join(lines).encode()).hexdigest()

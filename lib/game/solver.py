@@ -101,14 +101,21 @@ def _members(n: int, size: int) -> list[tuple[np.ndarray, np.ndarray]]:
     """The splits of every set of `size` slots out of n, as one pair of arrays (sets, splits) per
     group of `_groups`. The arrays say which set of its size the left part is, and which one the
     right part is."""
-    index = {part: i for s in range(1, size) for i, part in enumerate(combinations(range(n), s))}
+    index = {}
+    for smaller in range(1, size):
+        for i, part in enumerate(combinations(range(n), smaller)):
+            index[part] = i
+
+    def index_of(slots: tuple, part: tuple) -> int:
+        return index[tuple(slots[i] for i in part)]
+
     groups = []
     for _, splits in _groups(size):
         lefts = []
         rights = []
         for slots in combinations(range(n), size):
-            lefts.append([index[tuple(slots[i] for i in left)] for left, _ in splits])
-            rights.append([index[tuple(slots[i] for i in right)] for _, right in splits])
+            lefts.append([index_of(slots, left) for left, _ in splits])
+            rights.append([index_of(slots, right) for _, right in splits])
         groups.append((np.array(lefts), np.array(rights)))
     return groups
 
@@ -178,10 +185,17 @@ def _combine(left: tuple, right: tuple) -> tuple[np.ndarray, np.ndarray]:
     z = d * e
     numerator = np.empty((*x.shape[:-3], 6, *x.shape[-3:]), x.dtype)
     denominator = np.empty_like(numerator)
-    over = (x + y, x - y, y - x, n * m, x * (y != 0), y * (x != 0))
-    for i, (p, q) in enumerate(zip(over, (z, z, z, z, y, x), strict=True)):
-        numerator[..., i, :, :, :] = p
-        denominator[..., i, :, :, :] = q
+    results = [  # in the order of SPLIT_LABELS
+        (x + y, z),
+        (x - y, z),
+        (y - x, z),
+        (n * m, z),
+        (x * (y != 0), y),
+        (y * (x != 0), x),
+    ]
+    for i, (over, under) in enumerate(results):
+        numerator[..., i, :, :, :] = over
+        denominator[..., i, :, :, :] = under
     return numerator, denominator
 
 
@@ -193,9 +207,16 @@ def _needed(left: tuple, target: tuple) -> np.ndarray:
     pd = p * d
     nq = n * q
     qd = q * d
-    numerator = np.stack([pd - nq, nq - pd, pd + nq, pd, nq, p * n], axis=-4)
-    denominator = np.stack([qd, qd, qd, q * n, pd * (n != 0), qd * (n != 0)], axis=-4)
-    return _ratio(numerator, denominator)
+    needed = [  # in the order of SPLIT_LABELS
+        (pd - nq, qd),
+        (nq - pd, qd),
+        (pd + nq, qd),
+        (pd, q * n),
+        (nq, pd * (n != 0)),
+        (p * n, qd * (n != 0)),
+    ]
+    numerators, denominators = zip(*needed, strict=True)
+    return _ratio(np.stack(numerators, axis=-4), np.stack(denominators, axis=-4))
 
 
 def _meet(left: tuple, right: np.ndarray, target: tuple) -> np.ndarray:
@@ -216,6 +237,7 @@ def _evaluate(numbers: tuple, target: tuple) -> tuple[np.ndarray, np.ndarray]:
     """(problem, template id) of every template that reaches the target, ordered by problem. Numbers
     and target are fractions (numerator, denominator), as arrays (n, batch) and (batch,)."""
     n, batch = numbers[0].shape
+    # 1. The values of all templates over all smaller sets of slots
     # set size -> fractions (sets, templates, batch)
     values = {1: tuple(v[:, None] for v in numbers)}
     for size in range(2, n):
@@ -223,15 +245,18 @@ def _evaluate(numbers: tuple, target: tuple) -> tuple[np.ndarray, np.ndarray]:
         for (k, _), (left, right) in zip(_groups(size), _members(n, size), strict=True):
             lefts = tuple(v[left][:, :, :, None] for v in values[k])
             rights = tuple(v[right][:, :, None] for v in values[size - k])
-            parts.append([v.reshape(comb(n, size), -1, batch) for v in _combine(lefts, rights)])
+            results = _combine(lefts, rights)
+            parts.append([v.reshape(comb(n, size), -1, batch) for v in results])
         values[size] = tuple(np.concatenate(v, axis=1) for v in zip(*parts, strict=True))
 
+    # 2. At the root, the left parts whose right part has the value that it must have
     problems = []
     templates = []
     start = 0
     for (k, _), (left, right) in zip(_groups(n), _members(n, n), strict=True):
         lefts = tuple(v[left[0]][:, :, None] for v in values[k])
-        hit = _meet(lefts, _ratio(*values[n - k])[right[0]][:, None], target)
+        rights = _ratio(*values[n - k])[right[0]][:, None]
+        hit = _meet(lefts, rights, target)
         template, problem = np.divmod(np.flatnonzero(hit), batch)
         problems.append(problem)
         templates.append(template + start)
@@ -286,12 +311,15 @@ def enumerate_solutions(nums: np.ndarray, targets: np.ndarray) -> tuple[np.ndarr
 
 
 def _merge_equal_numbers(nums: np.ndarray, problem: np.ndarray, template: np.ndarray) -> tuple:
+    """Of the solutions of a problem that equal numbers make the same tree, the first one alone."""
     repeats = (nums[:, 1:] == nums[:, :-1]).any(axis=1)[problem]
     if not repeats.any():
         return problem, template
     at = np.flatnonzero(repeats)
-    rows = _rename(label_rows(nums.shape[1], template[at]), _slot_labels(nums[problem[at]]))
-    _, first = np.unique(np.stack([problem[at], _tree_keys(rows)]), axis=1, return_index=True)
+    slots = label_rows(nums.shape[1], template[at])
+    rows = _rename(slots, _slot_labels(nums[problem[at]]))
+    trees = np.stack([problem[at], _tree_keys(rows)])
+    _, first = np.unique(trees, axis=1, return_index=True)
     keep = ~repeats
     keep[at[first]] = True
     return problem[keep], template[keep]
@@ -300,9 +328,9 @@ def _merge_equal_numbers(nums: np.ndarray, problem: np.ndarray, template: np.nda
 def _tree_keys(rows: np.ndarray) -> np.ndarray:
     """A number for each label row. Rows get equal numbers if they are the same tree up to
     commuting."""
-    levels = np.split(
-        rows.astype(np.int64), 2 ** np.arange(1, rows.shape[1].bit_length()) - 1, axis=1
-    )
+    depth = rows.shape[1].bit_length()
+    starts = 2 ** np.arange(1, depth) - 1  # of the levels below the root
+    levels = np.split(rows.astype(np.int64), starts, axis=1)
     keys = levels.pop()
     for labels in reversed(levels):  # computes the keys of a level's trees from their children's
         left = keys[:, ::2]
@@ -366,7 +394,9 @@ def tree(row: Sequence[int], numbers: Sequence, i: int = 0) -> Expr:
     ascending order."""
     if row[i] >= FIRST_NUMBER:
         return Num(numbers[row[i] - FIRST_NUMBER])
-    return BinOp(" +-*/"[row[i]], tree(row, numbers, 2 * i + 1), tree(row, numbers, 2 * i + 2))
+    left = tree(row, numbers, 2 * i + 1)
+    right = tree(row, numbers, 2 * i + 2)
+    return BinOp(" +-*/"[row[i]], left, right)
 
 
 def solutions(problem: Problem) -> list[Expr]:
@@ -390,16 +420,22 @@ def solvable_in_integers(nums: np.ndarray, targets: np.ndarray) -> np.ndarray:
     reversed, (b - a) for (a - b), which moves the signs up to the root."""
     problem, template = enumerate_solutions(nums, targets)
     rows = label_rows(nums.shape[1], template)
-    of_label = np.pad(np.sort(nums, axis=1), [(0, 0), (FIRST_NUMBER, 0)]).astype(float)
-    values = of_label[problem[:, None], rows]
+    # the value at each position of each tree: its numbers, then from the bottom up its results
+    of_label = np.pad(np.sort(nums, axis=1), [(0, 0), (FIRST_NUMBER, 0)])
+    values = of_label.astype(float)[problem[:, None], rows]
     whole = np.ones(len(rows), bool)
     for i in reversed(range(rows.shape[1] // 2)):
         left = values[:, 2 * i + 1]
         right = values[:, 2 * i + 2]
-        quotient = np.divide(left, right, out=np.full_like(left, np.nan), where=right != 0)
-        results = [left + right, left - right, left * right, quotient]
-        at = [rows[:, i] == label for label in (1, 2, 3, 4)]
-        values[:, i] = np.select(at, results, values[:, i])
+        nothing = np.full_like(left, np.nan)
+        results = {
+            "+": left + right,
+            "-": left - right,
+            "*": left * right,
+            "/": np.divide(left, right, out=nothing, where=right != 0),
+        }
+        is_operation = [rows[:, i] == LABEL[op] for op in results]
+        values[:, i] = np.select(is_operation, list(results.values()), values[:, i])
         whole &= values[:, i] == np.floor(values[:, i])
     return np.bincount(problem[whole], minlength=len(nums)) > 0
 
@@ -445,7 +481,9 @@ def profiles(problems: Sequence[Problem]) -> tuple[np.ndarray, np.ndarray]:
     for where, nums, targets in _blocks(problems):
         problem, template = enumerate_solutions(nums, targets)
         rows = label_rows(nums.shape[1], template)
-        operators = np.where((rows == 4).any(axis=1), 2, (rows == 3).any(axis=1))
+        multiplies = (rows == LABEL["*"]).any(axis=1)
+        divides = (rows == LABEL["/"]).any(axis=1)
+        operators = np.where(divides, 2, multiplies)
         counts[where] = np.bincount(problem, minlength=len(where))
         np.minimum.at(simplest, where[problem], operators)
     return counts, simplest

@@ -125,32 +125,19 @@ class RLOOTrainer(Resumable):
     def take_rollouts(self, batch: list[Problem]) -> None:
         """Samples a group of rollouts per problem, scores it, and arranges all rollouts for the
         gradient."""
-        settings = self.settings
-        k = settings.group_size
+        k = self.settings.group_size
         start = time.perf_counter()
         # 2. Sample
         prompts, out = self.draw_rollouts(batch)
         sampling_end = time.perf_counter()
-        # 3. Score one group at a time, since some rewards compare the completions of a problem
+        # 3. Score
         texts = self.processing_class.batch_decode(out.ids, skip_special_tokens=True)
-        scores = [
-            score_group(self.reward, texts[i * k : i * k + k], problem)
-            for i, problem in enumerate(batch)
-        ]
-        correct = torch.tensor(
-            [self.is_correct(text, batch[i // k]) for i, text in enumerate(texts)]
-        ).view(-1, k)
-        # 4. Compare each rollout with its group, which gives the advantages, (problems, K); apart
-        #    from its reward, each pays for its tokens, also compared with those of its group
+        scores, correct = self.score(texts, batch)
+        # 4. Compare each rollout with its group
         totals = [score.total for group in scores for score in group]
         rewards = torch.tensor(totals).view(-1, k)
         lengths = torch.tensor([float(len(ids)) for ids in out.ids]).view(-1, k)
-        advantages = advantages_by(
-            settings.advantage, rewards, correct, **settings.advantage_options
-        )
-        advantages = advantages - settings.length_price * leave_one_out(
-            lengths / settings.max_tokens
-        )
+        advantages = self.advantages(rewards, correct, lengths)
         self._scored = time.perf_counter()
         self._seconds = {
             "seconds_generation": sampling_end - start,
@@ -281,6 +268,30 @@ class RLOOTrainer(Resumable):
         sampling = Sampling(temperature=settings.temperature, max_tokens=settings.max_tokens)
         asked = prompts, settings.group_size, sampling, tokenizer.eos_token_id, generator
         return prompts, ENGINES[settings.engine](self.model, *asked)
+
+    def score(
+        self, texts: list[str], batch: list[Problem]
+    ) -> tuple[list[list[Score]], torch.Tensor]:
+        """The scores of each group of rollouts, and which rollouts are correct, bool (problems, K).
+        A group is scored at a time, since some rewards compare the completions of a problem."""
+        k = self.settings.group_size
+        scores = []
+        correct = []
+        for i, problem in enumerate(batch):
+            group = texts[i * k : i * k + k]
+            scores.append(score_group(self.reward, group, problem))
+            correct.append([self.is_correct(text, problem) for text in group])
+        return scores, torch.tensor(correct)
+
+    def advantages(
+        self, rewards: torch.Tensor, correct: torch.Tensor, lengths: torch.Tensor
+    ) -> torch.Tensor:
+        """The advantages; all are (problems, K). Apart from its reward, each rollout pays for its
+        tokens, also compared with those of its group."""
+        settings = self.settings
+        paid = advantages_by(settings.advantage, rewards, correct, **settings.advantage_options)
+        shares = lengths / settings.max_tokens  # of the cap
+        return paid - settings.length_price * leave_one_out(shares)
 
     def with_gradient(self, advantages: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Which rollouts have a gradient, in ascending order: all whose advantage (N,) is not 0,

@@ -332,12 +332,17 @@ def run_notebook(project: Project, spec: Spec, parameters: dict, device: str | N
         finally:
             shutil.rmtree(kernel_dir, ignore_errors=True)
     # 2. A notebook that ended itself early has failed, too
-    for cell in code_cells(output_path):
+    check_finished(output_path)
+    return usage
+
+
+def check_finished(notebook: Path) -> None:
+    """Raises RunError if a cell of an executed notebook was never executed."""
+    for cell in code_cells(notebook):
         if cell.execution_count is None:
             location = f"no cell from `{first_line(cell)}` on was executed"
             why = "the cell before ended the notebook (sys.exit?)"
-            raise RunError(f"it is not finished: {location}: {why}\nlog: {shown(output_path)}")
-    return usage
+            raise RunError(f"it is not finished: {location}: {why}\nlog: {shown(notebook)}")
 
 
 def reason(error: Exception) -> str:

@@ -29,11 +29,16 @@ def within(judged: pd.DataFrame, limit: int) -> pd.DataFrame:
     return judged.assign(correct=correct, status=status, tokens=tokens)
 
 
-def affordable(judged: pd.DataFrame, start: str, most=16) -> pd.Series:
+def paid_by(judged: pd.DataFrame, budget: float) -> pd.Series:
+    """How many samples of each method so many tokens pay for on average, by method."""
+    return budget / metrics.mean_tokens(judged)
+
+
+def affordable(judged: pd.DataFrame, start: str, most: int = 16) -> pd.Series:
     """How many samples of each method the tokens of `most` samples of `start` pay for on average,
     by method: at least one, and at most `most`."""
-    tokens = metrics.mean_tokens(judged)
-    return (most * tokens[start] / tokens).clip(1, most)
+    budget = most * metrics.mean_tokens(judged)[start]
+    return paid_by(judged, budget).clip(1, most)
 
 
 def at_equal_tokens(judged: pd.DataFrame, start: str) -> tuple[pd.DataFrame, pd.DataFrame]:
@@ -44,11 +49,12 @@ def at_equal_tokens(judged: pd.DataFrame, start: str) -> tuple[pd.DataFrame, pd.
     alone, as `intervals.differences` gives them."""
     samples = affordable(judged, start)
     solved = metrics.solved_with(metrics.counts(judged), samples).to_frame("solved")
-    others = [method for method in samples.index if method != start]
-    gaps = intervals.differences(solved, [(method, start) for method in others])
+    pairs = [(method, start) for method in samples.index if method != start]
+    gaps = intervals.differences(solved, pairs)
     tokens = metrics.mean_tokens(judged)
     table = pd.DataFrame({"tokens": tokens.round(1), "samples": samples.round(2)})
-    for name, rows in (("solved", intervals.estimates(solved)), ("difference", gaps)):
+    columns = {"solved": intervals.estimates(solved), "difference": gaps}
+    for name, rows in columns.items():
         bounds = rows.set_index("method")[["estimate", "low", "high"]]
         table = table.join(bounds.add_prefix(f"{name}, "))
     return table.rename_axis("method").reset_index(), gaps
@@ -61,12 +67,14 @@ def half_and_half(scores: pd.DataFrame, method: str, start: str) -> pd.DataFrame
     With k independent samples of each, the chance of at least one solution is
     $1 - (1 - p_k)(1 - q_k)$, which is estimated without bias. scores: with columns pass@1, pass@2,
     ..., pass@16."""
-    names = [f"pass@{k}" for k in KS]
     of_method = scores.xs(method, level="method")
-    of_method, of_start = of_method.align(scores.xs(start, level="method"), join="inner")
+    of_start = scores.xs(start, level="method")
+    of_method, of_start = of_method.align(of_start, join="inner")
     table = {"pass@1": (of_method["pass@1"] + of_start["pass@1"]) / 2}
-    for half, name in pairwise(names):
-        table[name] = 1 - (1 - of_method[half]) * (1 - of_start[half])
+    for half, k in pairwise(KS):
+        method_fails = 1 - of_method[f"pass@{half}"]
+        start_fails = 1 - of_start[f"pass@{half}"]
+        table[f"pass@{k}"] = 1 - method_fails * start_fails
     mixed = systems.variant(method, "8 + 8")
     return pd.concat({mixed: pd.DataFrame(table)}, names=["method"])
 
@@ -148,7 +156,7 @@ def solved_by_limit(judged: pd.DataFrame, start: str, limits: Iterable[int]) -> 
     solved = {}
     for limit in limits:
         cut = within(judged, limit)
-        samples = (budget / metrics.mean_tokens(cut)).clip(1, 16)
+        samples = paid_by(cut, budget).clip(1, 16)
         solved[limit] = metrics.solved_with(metrics.counts(cut), samples)
     return pd.DataFrame(solved)
 
@@ -158,9 +166,12 @@ def stopped(judged: pd.DataFrame, chosen_on: pd.DataFrame, start: str) -> pd.Dat
     cut at the limit that is best for it on the samples `chosen_on`. Columns solved and limit; only
     methods that are in both tables, and none if `start` is not."""
     if any(start not in {*table["method"]} for table in (judged, chosen_on)):
-        return pd.DataFrame(columns=["solved", "limit"], index=metrics.counts(judged).index[:0])
-    limits = sorted({100, 120, 160, 200, 240, int(chosen_on["tokens"].max())})  # the last cuts none
-    best = solved_by_limit(chosen_on, start, limits).groupby("method").mean().idxmax(axis=1)
+        no_rows = metrics.counts(judged).index[:0]
+        return pd.DataFrame(columns=["solved", "limit"], index=no_rows)
+    longest = int(chosen_on["tokens"].max())  # this limit cuts none
+    limits = sorted({100, 120, 160, 200, 240, longest})
+    by_limit = solved_by_limit(chosen_on, start, limits)
+    best = by_limit.groupby("method").mean().idxmax(axis=1)
     solved = solved_by_limit(judged, start, limits)
     known = solved.index.unique("method")
     parts = []
