@@ -216,7 +216,8 @@ def _read_states(
         return torch.zeros(0, device=device), torch.zeros(0, dtype=torch.long, device=device)
     prompts = tokenizer([mdp.render_state(State(*key)) for key in texts]).input_ids
     logps = read(model, prompts, list(texts.values()))
-    return logps, torch.tensor(list(chain(*numbers.values())), dtype=torch.long, device=device)
+    in_order = list(chain(*numbers.values()))
+    return logps, torch.tensor(in_order, dtype=torch.long, device=device)
 
 
 def probabilities(model, tokenizer, pairs: Sequence[tuple[State, Action]]) -> torch.Tensor:
@@ -240,11 +241,12 @@ def values(tree: Tree, chances: torch.Tensor, pay: torch.Tensor | None = None) -
     result = chances.new_zeros(len(tree.states) + 2)
     result[tree.won] = 1 if pay is None else 0
     device = chances.device
-    source = torch.tensor([start for start, _, _ in tree.moves], device=device)
-    successor = torch.tensor([end for _, _, end in tree.moves], device=device)
-    counts = torch.tensor(
-        [len(tree.states[start].nums) for start, _, _ in tree.moves], device=device
-    )
+    starts = [start for start, _, _ in tree.moves]
+    ends = [end for _, _, end in tree.moves]
+    numbers = [len(tree.states[start].nums) for start in starts]
+    source = torch.tensor(starts, device=device)
+    successor = torch.tensor(ends, device=device)
+    counts = torch.tensor(numbers, device=device)
     for count in counts.unique().tolist():  # states with the fewest numbers first
         rows = (counts == count).nonzero().squeeze(-1)
         then = result[successor[rows]] if pay is None else result[successor[rows]] + pay[rows]
@@ -271,7 +273,8 @@ def solutions(tree: Tree, chances: Sequence[float], i: int) -> dict[str, float]:
     while games:
         state, history, chance = games.pop()
         if state == tree.won:
-            totals[render(mdp.expression(tree.problems[i], history))] += chance
+            built = mdp.expression(tree.problems[i], history)
+            totals[render(built)] += chance
         for j in tree.onward.get(state, ()):
             _, move, successor = tree.moves[j]
             games.append((successor, (*history, move), chance * chances[j]))
@@ -291,9 +294,8 @@ def evaluate(model, tokenizer, problems: Sequence[Problem], together: int = 100)
             chance_list = chances.tolist()
         for i, (problem, chance) in enumerate(zip(tree.problems, problem_chances, strict=True)):
             shares = np.array([*solutions(tree, chance_list, i).values()]) / (chance or 1)
-            used = (
-                np.exp(-(shares[shares > 0] * np.log(shares[shares > 0])).sum()) if chance else 0.0
-            )
+            some = shares[shares > 0]
+            used = np.exp(-(some * np.log(some)).sum()) if chance else 0.0
             rows.append((len(problem.nums), chance, len(shares), used))
     return pd.DataFrame(rows, columns=["numbers", "success", "solutions", "used"])
 
@@ -339,11 +341,12 @@ def expected_weight(estimator: str, success: torch.Tensor, group_size: int) -> t
     p = success.double().clamp(1e-15, 1 - 1e-15)
     total = torch.zeros_like(success, dtype=torch.float64)
     for c in range(group_size + 1):
-        advantages = ESTIMATORS[estimator](
-            torch.tensor([[1.0] * c + [0.0] * (group_size - c)], dtype=torch.float64)
-        )[0]
+        won = torch.tensor([[1.0] * c + [0.0] * (group_size - c)], dtype=torch.float64)
+        [advantages] = ESTIMATORS[estimator](won)
+        of_won = advantages[:c].sum() / p
+        of_lost = advantages[c:].sum() / (1 - p)
         chance = comb(group_size, c) * p**c * (1 - p) ** (group_size - c)
-        total += chance * (advantages[:c].sum() / p - advantages[c:].sum() / (1 - p)) / group_size
+        total += chance * (of_won - of_lost) / group_size
     return total
 
 

@@ -399,15 +399,15 @@ def sample(
     rows = []
     for start in progress(starts, len(starts), "batches"):
         chunk = problems[start : start + per_batch]
-        ids = [
-            tokenizer(render_prompt(nums, target, prompt_style)).input_ids for nums, target in chunk
-        ]
+        prompts = [render_prompt(nums, target, prompt_style) for nums, target in chunk]
+        ids = [tokenizer(prompt).input_ids for prompt in prompts]
         out = ENGINES[engine](model, ids, n, sampling, tokenizer.eos_token_id, generator)
         counts = _counted(out, n, merged)
         texts = tokenizer.batch_decode([out.ids[i] for i in counts], skip_special_tokens=True)
         for (i, count), text in zip(counts.items(), texts, strict=True):
-            fields = start + i // n, *chunk[i // n], text, len(out.ids[i])
-            rows.append((*fields, round(sum(out.policy_logprobs[i]), 2), out.finish[i], count))
+            asked = (start + i // n, *chunk[i // n])
+            logprob = round(sum(out.policy_logprobs[i]), 2)
+            rows.append((*asked, text, len(out.ids[i]), logprob, out.finish[i], count))
     columns = ["problem", "nums", "target", "completion", "tokens", "logprob", "finish", "count"]
     table = pd.DataFrame(rows, columns=columns).astype({"logprob": "float32"})
     return table if merged else table.drop(columns="count")

@@ -84,9 +84,10 @@ def open_games(problems: Sequence[Problem]) -> Games:
     counts = dict(zip(states, mdp.count_solutions([*states.values()]).tolist(), strict=True))
 
     ends = []
-    actions = max(len(problem.nums) for problem in problems) - 1
-    paths = torch.full((len(found), max(map(len, found)), actions), len(moves))
-    stops = torch.full(paths.shape[:2], len(states))
+    most_ends = max(map(len, found))
+    most_actions = max(len(problem.nums) for problem in problems) - 1
+    paths = torch.full((len(found), most_ends, most_actions), len(moves))
+    stops = torch.full((len(found), most_ends), len(states))
     for i, (problem, some) in enumerate(zip(problems, found, strict=True)):
         ends.append([])
         paths[i, len(some) :] = len(moves) + 1
@@ -200,8 +201,10 @@ def paid(end: End, reward: str) -> float:
     """What a reward of REWARDS pays a game that ends so."""
     if reward in END_REWARDS:
         return END_REWARDS[reward](end)
-    left = np.arange(len(end.problem.nums) - 1, len(end.problem.nums) - 1 - len(end.counts), -1)
-    return float(STEP_REWARDS[reward](np.array(end.counts, int), left).sum())
+    counts = np.array(end.counts, int)
+    # how many numbers are left after each action
+    left = len(end.problem.nums) - 1 - np.arange(len(counts))
+    return float(STEP_REWARDS[reward](counts, left).sum())
 
 
 def payoffs(games: Games, reward: str) -> torch.Tensor:

@@ -34,11 +34,13 @@ def preference_pairs(judged: pd.DataFrame, most: int, seed: int) -> Dataset:
     completions = judged[judged["finish"] == "stop"].drop_duplicates(["problem", "completion"])
     rows = []
     for _, group in completions.sample(frac=1, random_state=seed).groupby("problem"):
-        sides = (group.loc[group["correct"] == correct, "completion"] for correct in (True, False))
+        is_correct = group["correct"].astype(bool)
+        correct = group.loc[is_correct, "completion"]
+        wrong = group.loc[~is_correct, "completion"]
         first = group.iloc[0]
         problem = {"nums": [int(n) for n in first["nums"]], "target": int(first["target"])}
-        pairs = list(zip(*sides, strict=False))[:most]
-        rows += [problem | {"chosen": correct, "rejected": wrong} for correct, wrong in pairs]
+        pairs = list(zip(correct, wrong, strict=False))[:most]
+        rows += [problem | {"chosen": chosen, "rejected": other} for chosen, other in pairs]
     return Dataset.from_list(rows)
 
 

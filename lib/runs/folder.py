@@ -290,8 +290,11 @@ def parameters_of(given: Mapping[str, Any]) -> dict[str, Any]:
     # or not finite
     plain = {name for name, value in given.items() if is_plain(value) or isinstance(value, float)}
     names = names or plain - {"In", "Out"}
-    found = {name: value for name, value in given.items() if name in names and name[0] != "_"}
-    return {name: value if is_plain(value) else repr(value) for name, value in found.items()}
+    found = {}
+    for name, value in given.items():
+        if name in names and name[0] != "_":
+            found[name] = value if is_plain(value) else repr(value)
+    return found
 
 
 def hold(folder: Path) -> None:

@@ -107,14 +107,19 @@ def load(runs: dict[str, Path]) -> pd.DataFrame:
     Columns: those of `judging.samples` or `judging.games`; run (a key of `runs`) and folder; place,
     a number for each problem of each set; solved, the share of the run's completions of this
     problem that are correct."""
-    made = {folder: (folder / "run.json").stat().st_mtime_ns for folder in runs.values()}
-    tables = [_read(folder, made[folder]).assign(run=run) for run, folder in runs.items()]
+    tables = []
+    for run, folder in runs.items():
+        made = (folder / "run.json").stat().st_mtime_ns
+        tables.append(_read(folder, made).assign(run=run))
     table = pd.concat(tables, ignore_index=True)
     table = table.astype(dict.fromkeys(("run", "folder", "set", "status", "style"), "category"))
     table["place"] = table.groupby(["set", "problem"], observed=True).ngroup()
-    sums = pd.DataFrame({"drawn": table["count"], "right": table["count"] * table["correct"]})
-    sums = sums.groupby([table["run"], table["place"]], observed=True).transform("sum")
-    return table.assign(solved=sums["right"] / sums["drawn"])
+    # of each problem in each run
+    right = table["count"] * table["correct"]
+    keys = [table["run"], table["place"]]
+    drawn = pd.DataFrame({"drawn": table["count"], "right": right})
+    drawn = drawn.groupby(keys, observed=True).transform("sum")
+    return table.assign(solved=drawn["right"] / drawn["drawn"])
 
 
 @lru_cache
@@ -387,9 +392,10 @@ def drawing(expr: Expr, diff: Iterable[int] = ()) -> dict:
     if len(texts) > WIDEST:
         return {"nodes": [], "size": len(texts), "text": text}
     in_order = left_to_right(texts)
-    points = {
-        index: (18 + 26 * i, 34 * (index + 1).bit_length() - 18) for i, index in enumerate(in_order)
-    }
+    points = {}
+    for i, index in enumerate(in_order):
+        level = (index + 1).bit_length()
+        points[index] = (18 + 26 * i, 34 * level - 18)
     nodes = [(*points[index], texts[index], index in diff) for index in in_order]
     edges = [(*points[index], *points[(index - 1) // 2]) for index in in_order if index]
     width, height = np.max(list(points.values()), axis=0) + 18

@@ -140,9 +140,10 @@ def runs() -> pd.DataFrame:
     rows = []
     for found in versions.values():
         published, first = min(found, key=lambda version: times()[version[0]])
-        last = found[-1][1]
+        _, last = found[-1]
         run = today(last)
-        row = {"run": run, "kind": run.partition("/")[0], "method": last.get("method", policy(run))}
+        kind = run.partition("/")[0]
+        row = {"run": run, "kind": kind, "method": last.get("method", policy(run))}
         row |= {name: first[name] for name in ("seed", "commit", "parameters")}
         row["profile"] = last["profile"]
         row["started"] = int(pd.Timestamp(first["started"]).timestamp())

@@ -299,13 +299,15 @@ def _with_one_run(sides: Sequence[Side], of_runs: float) -> tuple[float, float]:
     runs, whose variance with all runs is `of_runs`. As in a paper, all policies answer the same
     test, and runs with a seed that all methods have are paired."""
     single = sum(side.weight**2 * _variance(side.scores).mean() for side in sides)
-    # seeds that all methods have
-    if shared_seeds := set.intersection(*(set(side.seeds) for side in sides)):
+    shared_seeds = set.intersection(*(set(side.seeds) for side in sides))
+    if shared_seeds:
         seed_scores = [_of_seed(sides, seed) for seed in shared_seeds]
         single = _variance(np.array(seed_scores)).mean()
     squared_weights = np.square([side.weight for side in sides])
     counts = [len(side.seeds) for side in sides]
-    return single, squared_weights.sum() / (squared_weights / counts).sum() * of_runs
+    # a mean of the counts, in which a method counts as its variance does
+    runs_per_method = squared_weights.sum() / (squared_weights / counts).sum()
+    return single, runs_per_method * of_runs
 
 
 def _of_seed(sides: Sequence[Side], seed: Hashable) -> np.ndarray:
@@ -424,7 +426,9 @@ def parts(sides: Sequence[Side]) -> tuple[np.ndarray, ...]:
 def _variance(values: np.ndarray) -> np.ndarray:
     """Variance over problems, the last axis. 0 for numbers of a training log, which have no
     problems."""
-    return values.var(axis=-1, ddof=1) if values.shape[-1] > 1 else np.zeros(values.shape[:-1])
+    if values.shape[-1] < 2:
+        return np.zeros(values.shape[:-1])
+    return values.var(axis=-1, ddof=1)
 
 
 def half_width(of_problems, problems: int, of_runs, interaction, freedom, confidence=0.95):

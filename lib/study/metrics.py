@@ -146,12 +146,15 @@ def _checks(judged: pd.DataFrame) -> dict[str, pd.Series]:
     of the reward was lost. A loss at a check before "numbers" is one of form, a loss at a later
     check is one of meaning."""
     passed = judged["passed"]
-    reward = dict(enumerate(accumulate(PROGRAM_WEIGHTS.values(), initial=0)))
-    columns = {check: passed > i for i, check in enumerate(CHECKS)} | {"reward": passed.map(reward)}
+    columns = {check: passed > i for i, check in enumerate(CHECKS)}
+    reward_for = dict(enumerate(accumulate(PROGRAM_WEIGHTS.values(), initial=0)))
+    columns["reward"] = passed.map(reward_for)
     rest = 1 - columns["reward"]
+    for i, check in enumerate(CHECKS):
+        columns[f"lost at {check}"] = rest * (passed == i)
+    in_form = passed < CHECKS.index("numbers")
+    columns["lost in meaning - lost in form"] = rest * (1 - 2 * in_form)
     not_program = ~judged["style"].str.startswith("program")
-    columns |= {f"lost at {check}": rest * (passed == i) for i, check in enumerate(CHECKS)}
-    columns["lost in meaning - lost in form"] = rest * (1 - 2 * (passed < CHECKS.index("numbers")))
     columns["one line"] = (judged["assignments"] == 1).astype(float).mask(not_program)
     if "attempts" in judged:
         columns["attempts"] = judged["attempts"].where(not_program, judged["complete"])
@@ -286,15 +289,22 @@ def trace_habits(judged: pd.DataFrame) -> pd.DataFrame:
 def _habits(text: str, problem: Problem) -> tuple:
     """The counts behind `trace_habits`, of one completion."""
     lines = replay(text, problem).lines
-    kinds = [line.kind for line in lines if line.kind != "other"]
     copied = bool(lines) and lines[0].kind == "state" and lines[0].state_ok
+    kinds = [line.kind for line in lines if line.kind != "other"]
     states = kinds.count("state")
-    tries = [line for line in lines if line.kind == "try"]
-    checks = [found[1] for line in tries if (found := CHECK.search(text[slice(*line.span)]))]
     again = sum(one == other == "state" for one, other in pairwise(kinds))
-    valid = sum(line.valid and not line.repeated for line in tries)
-    named = sum(check == str(problem.target) for check in checks)
-    return bool(lines), copied, len(checks), named, states, again, valid
+    checks = 0
+    named = 0  # checks of the target
+    valid = 0
+    for line in lines:
+        if line.kind != "try":
+            continue
+        valid += line.valid and not line.repeated
+        found = CHECK.search(text[slice(*line.span)])
+        if found:
+            checks += 1
+            named += found[1] == str(problem.target)
+    return bool(lines), copied, checks, named, states, again, valid
 
 
 def matched_length(judged: pd.DataFrame, width=16, seed=0) -> pd.DataFrame:
@@ -324,7 +334,8 @@ def log_scores(logs: pd.DataFrame, metrics: Iterable[str]) -> pd.DataFrame:
     bucket divided by the uniform probability."""
     buckets = logs.filter(regex=r"^bucket\d+$")
     if len(buckets.columns):
-        logs = logs.assign(**{"largest share": buckets.max(axis=1) * buckets.notna().sum(axis=1)})
+        how_many = buckets.notna().sum(axis=1)
+        logs = logs.assign(**{"largest share": buckets.max(axis=1) * how_many})
     summaries = {}
     for name in dict.fromkeys(metrics):
         if (match := SUMMARY.fullmatch(name)) and match[2] in logs:
@@ -401,9 +412,8 @@ def on_front(points: np.ndarray) -> np.ndarray:
     every coordinate and higher in one. Shape (..., points, coordinates) to bool (..., points)."""
     point = points[..., :, None, :]
     other = points[..., None, :, :]
-    return np.logical_not(
-        ((other >= point).all(axis=-1) & (other > point).any(axis=-1)).any(axis=-1)
-    )
+    is_beaten = (other >= point).all(axis=-1) & (other > point).any(axis=-1)
+    return ~is_beaten.any(axis=-1)
 
 
 def front(scores: pd.DataFrame, metrics: list[str], draws=2000, seed=0) -> pd.DataFrame:
@@ -411,14 +421,14 @@ def front(scores: pd.DataFrame, metrics: list[str], draws=2000, seed=0) -> pd.Da
     are by their means. `front`: the share of resamples of the problems in which they are."""
     wide = scores[metrics].groupby(["problem", "method"]).mean().unstack("method")
     methods = wide[metrics[0]].columns
-    columns = np.stack([wide[metric][methods] for metric in metrics], axis=-1).reshape(
-        len(wide), -1
-    )
-    means = np.vstack([columns.mean(axis=0), resampled(columns, draws, seed)]).reshape(
-        -1, len(methods), len(metrics)
-    )
-    fronts = on_front(means.round(12))  # sums in another order differ slightly
-    return pd.DataFrame({"on front": fronts[0], "front": fronts[1:].mean(axis=0)}, index=methods)
+    columns = np.stack([wide[metric][methods] for metric in metrics], axis=-1)
+    columns = columns.reshape(len(wide), -1)
+    # the first row has the means themselves, the others those of resamples
+    means = np.vstack([columns.mean(axis=0), resampled(columns, draws, seed)])
+    means = means.reshape(-1, len(methods), len(metrics))
+    itself, *resamples = on_front(means.round(12))  # sums in another order differ slightly
+    share = np.mean(resamples, axis=0)
+    return pd.DataFrame({"on front": itself, "front": share}, index=methods)
 
 
 def as_text(table: pd.DataFrame, signed=False, scale=100, digits=1) -> pd.Series:
@@ -456,6 +466,5 @@ def as_table(
         keys = pd.MultiIndex.from_frame(rows[["method", "metric"]])
         text = with_paper(text, paper.reindex(keys).set_axis(rows.index), digits)
     wide = rows.assign(text=text).pivot(index="method", columns="metric", values="text")
-    return wide.reindex(
-        index=[method for method in methods if method in wide.index], columns=metrics
-    ).fillna("")
+    there = [method for method in methods if method in wide.index]
+    return wide.reindex(index=there, columns=metrics).fillna("")

@@ -233,6 +233,22 @@ def trade_off(ax, table: pd.DataFrame, x: str, y: str, title="") -> None:
     ax.set(xlabel=x, ylabel=y, title=title)
 
 
+# from a point to the label beside it, in points, the nearest first
+LABEL_OFFSETS = [
+    (dx, dy)
+    for n in range(9)
+    for dy in (4 + 4 * n, -9 - 4 * n)  # above, and below
+    for dx in (4, -4)
+]
+
+
+def _overlap(box: tuple, other: tuple) -> bool:
+    """Whether two boxes (left, bottom, right, top) have an area in common."""
+    beside = box[2] <= other[0] or other[2] <= box[0]
+    above = box[3] <= other[1] or other[3] <= box[1]
+    return not (beside or above)
+
+
 def name_points(ax) -> None:
     """Instead of a legend, write the label of each entry beside its first point, at the nearest of
     the places with the fewest overlaps."""
@@ -247,16 +263,12 @@ def name_points(ax) -> None:
     for (handle, text), (x, y) in zip(entries, spots, strict=True):
         width = 3.7 * len(text)
         candidates = []
-        for dx, dy in [
-            (dx, dy) for n in range(9) for dy in (4 + 4 * n, -9 - 4 * n) for dx in (4, -4)
-        ]:
-            box = (x + dx - width * (dx < 0), y + dy, x + dx + width * (dx > 0), y + dy + 6)
-            overlaps = sum(
-                box[0] < b[2] and b[0] < box[2] and box[1] < b[3] and b[1] < box[3] for b in boxes
-            )
-            candidates.append(
-                (overlaps, box[0] < left or box[2] > right, len(candidates), box, (dx, dy))
-            )
+        for dx, dy in LABEL_OFFSETS:
+            at = x + dx
+            box = (at - width * (dx < 0), y + dy, at + width * (dx > 0), y + dy + 6)
+            overlaps = sum(_overlap(box, other) for other in boxes)
+            is_outside = box[0] < left or box[2] > right
+            candidates.append((overlaps, is_outside, len(candidates), box, (dx, dy)))
         *_, box, offset = min(candidates)
         boxes.append(box)
         arguments = {

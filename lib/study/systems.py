@@ -259,10 +259,8 @@ def _named_searches(best: pd.DataFrame) -> pd.DataFrame:
     names = pd.Series([named(system) for system in found], dtype="str")
     settings = pd.Series([system.settings for system in found], dtype="str")
     group = groups.ngroup().to_numpy()
-    return best.assign(
-        method=names.take(group).set_axis(best.index),
-        settings=settings.take(group).set_axis(best.index),
-    )
+    method = names.take(group).set_axis(best.index)
+    return best.assign(method=method, settings=settings.take(group).set_axis(best.index))
 
 
 def _search_of(row: dict) -> System:

@@ -139,8 +139,10 @@ def tally(answers: pd.DataFrame, by: str = "written") -> pd.DataFrame:
     rows = []
     for study in [*counted["paper"].unique(), "all"]:
         part = counted if study == "all" else counted[counted["paper"] == study]
-        for value in [value for value in orders[by] if value in set(part[by])]:
-            rows.append({"study": study, by: value} | _counts(part[part[by] == value]))
+        for value in orders[by]:
+            of_value = part[part[by] == value]
+            if len(of_value):
+                rows.append({"study": study, by: value} | _counts(of_value))
     return pd.DataFrame(rows, columns=["study", by, *ANSWERS, *SIZES])
 
 
@@ -165,7 +167,10 @@ def left_out(answers: pd.DataFrame) -> pd.DataFrame:
 def readings(answers: pd.DataFrame) -> pd.DataFrame:
     """The claims of `agent` on pass@1, which exist in two readings: one row of counts for each."""
     both = answers[answers["paper"].eq("agent") & answers["paper_metric"].eq("pass@1")]
-    both = both[both["id"].str.rstrip("b").duplicated(keep=False) & (both["left_out"] == "")]
+    exists_twice = both["id"].str.rstrip("b").duplicated(keep=False)
+    both = both[exists_twice & (both["left_out"] == "")]
     names = {"pass@1": "the game that the search selects", "any": "any game that the search keeps"}
-    rows = [{"reading": names[m]} | _counts(both[both["metric"] == m]) for m in names]
+    rows = []
+    for metric, reading in names.items():
+        rows.append({"reading": reading} | _counts(both[both["metric"] == metric]))
     return pd.DataFrame(rows, columns=["reading", *ANSWERS, *SIZES])

@@ -135,9 +135,8 @@ def checked(studies: str | Sequence[str], runs: Runs, primary_set: str) -> pd.Da
     rows = []
     for row in each(table):
         known = runs.methods(kinds.get(row.source, "training"))
-        matching = {name for name in known - named if fnmatch(name, row.method)} | (
-            known & {row.method}
-        )
+        matching = known & {row.method}
+        matching |= {name for name in known - named if fnmatch(name, row.method)}
         for method in sorted(matching):
             needs_baseline = row.of != "level" or row.metric.startswith("added ")
             if not needs_baseline or row.baseline in known:
@@ -149,7 +148,9 @@ def checked(studies: str | Sequence[str], runs: Runs, primary_set: str) -> pd.Da
 def answer(row, values: pd.DataFrame) -> dict | None:
     """One row of `checked`, from the values of its metric, as `lib.study.intervals` takes them.
     None if a method lacks them."""
-    weights = {row.method: 1.0} if row.of == "level" else {row.method: 1.0, row.baseline: -1.0}
+    weights = {row.method: 1.0}
+    if row.of != "level":
+        weights[row.baseline] = -1.0
     if row.of == "ratio":
         values = pd.DataFrame(np.log(values))
     results = {} if values.empty else intervals.measured(values, {"check": weights})
@@ -157,7 +158,8 @@ def answer(row, values: pd.DataFrame) -> dict | None:
         return None
     [result] = results.values()
     numbers = np.array([result.estimate, *result.ends()])
-    numbers = np.exp(numbers) if row.of == "ratio" else numbers
+    if row.of == "ratio":
+        numbers = np.exp(numbers)
     reached = numbers >= row.threshold if row.direction == "at least" else numbers <= row.threshold
     fields = {name: getattr(row, name) for name in COLUMNS if hasattr(row, name)}
     fields |= dict(zip(("estimate", "low", "high"), numbers.tolist(), strict=True))
@@ -178,14 +180,21 @@ def _values(row, runs: Runs) -> pd.DataFrame:
     if row.source == "calibration":
         return of_calibration(runs.of("calibration", methods))
     if row.source == "setting":
-        records = [judging.record(folder) for folder in runs.of("training", methods)]
-        numbers = [(r["method"], r["seed"], _setting(r["parameters"], row.metric)) for r in records]
-        numbers = pd.DataFrame(numbers, columns=["method", "seed", row.metric])
-        return intervals.of_logs(numbers.set_index(["method", "seed"]))
+        return of_setting(runs.of("training", methods), row.metric)
     start = begun_from(row.method, pd.Index(sorted(runs.methods("samples"))))
     pair = [_reward(runs.of("training", [name])) for name in (row.method, row.baseline)]
     values = of_reward(tuple(runs.of("samples", [start])), *pair, row.metric, row.set)
     return values if values.empty else pd.concat({row.method: values}, names=["method"])
+
+
+def of_setting(folders: list[Path], name: str) -> pd.DataFrame:
+    """A parameter of trainings, one number per run."""
+    rows = []
+    for record in map(judging.record, folders):
+        setting = _setting(record["parameters"], name)
+        rows.append((record["method"], record["seed"], setting))
+    numbers = pd.DataFrame(rows, columns=["method", "seed", name])
+    return intervals.of_logs(numbers.set_index(["method", "seed"]))
 
 
 def _setting(parameters: dict, name: str) -> float:
@@ -198,14 +207,11 @@ def _setting(parameters: dict, name: str) -> float:
 def of_log(folders: list[Path], metric: str) -> pd.DataFrame:
     """A summary of training logs, one number per run."""
     logs = judging.logs(folders)
-    sizes = {
-        judging.record(folder)["method"]: judging.record(folder)["parameters"] for folder in folders
-    }
     if metric == "groups with a signal":
-        groups = logs["method"].map(
-            {name: params["problems_per_step"] for name, params in sizes.items()}
-        )
-        logs[metric] = (1 - logs["frac_zero_std"]) * groups
+        groups = {}
+        for record in map(judging.record, folders):
+            groups[record["method"]] = record["parameters"]["problems_per_step"]
+        logs[metric] = (1 - logs["frac_zero_std"]) * logs["method"].map(groups)
         metric = f"mean {metric}"
     if metric.startswith("mean "):
         column = metric.removeprefix("mean ")
@@ -330,12 +336,10 @@ def of_reward(
         )
         return metrics.share(sums, of_problems.map(len).astype(float)).to_frame(metric)
     if metric.startswith("added spread between problems"):
-        spread = of_problems.map(np.mean).astype(float).groupby("seed").std(ddof=0)
-        return (
-            spread.to_frame(metric)
-            .assign(set=name, problem=0)
-            .set_index(["set", "problem"], append=True)
-        )
+        means = of_problems.map(np.mean).astype(float)
+        spread = means.groupby("seed").std(ddof=0).to_frame(metric)
+        of_the_set = spread.assign(set=name, problem=0)
+        return of_the_set.set_index(["set", "problem"], append=True)
     return of_problems.map(np.std).astype(float).to_frame(metric)
 
 
@@ -348,7 +352,8 @@ def _groups(folders: tuple[Path, ...], name: str) -> list[tuple]:
     columns = ["nums", "target", "completion", "correct", "count"]
     groups = []
     for key, group in judged.groupby(metrics.KEYS[1:])[columns]:
-        problem = Problem(tuple(map(int, group["nums"].iloc[0])), int(group["target"].iloc[0]))
+        first = group.iloc[0]
+        problem = Problem(tuple(map(int, first["nums"])), int(first["target"]))
         counts = group["count"].to_numpy()
         texts = group["completion"].to_numpy(object).repeat(counts)
         correct = group["correct"].astype(bool).to_numpy().repeat(counts)
@@ -367,30 +372,29 @@ def _totals(reward: tuple[str, str], problem: Problem, texts: tuple[str, ...]) -
 
 def compared_texts(metric: str, correct: np.ndarray) -> np.ndarray:
     """The completions of a group that a metric of `of_reward` is about."""
+    none = np.zeros(len(correct), bool)
     if metric.endswith("failing groups"):
-        return np.full(len(correct), not correct.any())
+        return none if correct.any() else ~none
     if metric.endswith("wrong texts in mixed groups"):
-        return ~correct if correct.any() else np.zeros(len(correct), bool)
-    return (
-        correct if correct.sum() > 1 or "spread of" not in metric else np.zeros(len(correct), bool)
-    )
+        return ~correct if correct.any() else none
+    if "spread of" in metric and correct.sum() < 2:  # one number has no spread
+        return none
+    return correct
 
 
 def shown(table: pd.DataFrame) -> pd.DataFrame:
     """A table of `checked` or `collected` as a notebook prints it."""
     names = {"level": "", "difference": " (difference)", "ratio": " (ratio)"}
     acted = table["acted"].map({True: "yes", False: "no"}).astype(object).fillna("not run")
+    baseline = table["baseline"].fillna("")
+    threshold = table["threshold"].map("{:g}".format)
     columns = {
         "method": table["method"].astype(str).map(plots.label),
-        "compared with": table["baseline"]
-        .fillna("")
-        .map(lambda name: plots.label(str(name)) if name else ""),
+        "compared with": baseline.map(lambda name: plots.label(str(name)) if name else ""),
         "is meant to": table["what"],
         "number": table["metric"] + table["of"].map(names).astype(object),
         "ours": metrics.as_text(table, scale=1, digits=3).where(table["estimate"].notna(), ""),
-        "acts from": table["direction"]
-        + " "
-        + table["threshold"].map("{:g}".format).astype(object),
+        "acts from": table["direction"] + " " + threshold.astype(object),
         "report": table["paper"].map("{:g}".format).replace("nan", ""),
         "acted": acted + np.where(table["sure"].eq(False), ", not sure", ""),
     }
@@ -402,21 +406,15 @@ def collected(tables: Iterable[pd.DataFrame]) -> pd.DataFrame:
     empty one. A row with * that no method fits stays as it is. Columns COLUMNS and reason: why the
     method did not act."""
     keys = ["method", "metric"]
-    answered = pd.concat(
-        [pd.DataFrame(columns=COLUMNS), *tables], ignore_index=True
-    ).drop_duplicates(keys)
+    answered = pd.concat([pd.DataFrame(columns=COLUMNS), *tables], ignore_index=True)
+    answered = answered.drop_duplicates(keys)
     rows = []
     for row in each(planned()):
-        exact = answered["method"].eq(row.method)
-        fits = (
-            answered["method"]
-            .map(lambda name, row=row: fnmatch(str(name), row.method))
-            .astype(bool)
-        )
-        part = answered[
-            (exact if exact.any() else fits & ("*" in row.method))
-            & answered["metric"].eq(row.metric)
-        ]
+        fits = answered["method"].eq(row.method)
+        if not fits.any() and "*" in row.method:
+            fits = pd.Series([fnmatch(str(name), row.method) for name in answered["method"]])
+            fits = fits.set_axis(answered.index).astype(bool)
+        part = answered[fits & answered["metric"].eq(row.metric)]
         empty = pd.DataFrame([{name: getattr(row, name, None) for name in COLUMNS}])
         rows.append(part if len(part) else empty)
     table = pd.concat(rows, ignore_index=True).drop_duplicates(keys)
@@ -424,14 +422,7 @@ def collected(tables: Iterable[pd.DataFrame]) -> pd.DataFrame:
     idle = table["acted"].eq(False)
     numbers = table["estimate"].map("{:.3g}".format)
     table["reason"] = ""
-    said = (
-        table["metric"]
-        + ": "
-        + numbers
-        + ", not "
-        + table["direction"]
-        + " "
-        + table["threshold"].map("{:g}".format)
-    )
+    asked = table["direction"] + " " + table["threshold"].map("{:g}".format)
+    said = table["metric"] + ": " + numbers + ", not " + asked
     table.loc[idle, "reason"] = said[idle]
     return table[[*COLUMNS, "reason"]]
