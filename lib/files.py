@@ -16,7 +16,7 @@ from collections.abc import Collection, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from errno import EROFS
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from tqdm import tqdm
 
@@ -236,7 +236,7 @@ def shown(path: Path) -> str:
     return str(path.relative_to(ROOT)) if path.is_relative_to(ROOT) else str(path)
 
 
-def skeleton(node: Any) -> Any:
+def skeleton(node: object) -> list | str:
     """A syntax tree as plain data that all Python versions agree on: without docstrings, positions
     and empty fields. It therefore changes only if the code does. (`ast.unparse` writes f-strings
     differently from Python 3.12 on.)"""

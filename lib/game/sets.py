@@ -18,7 +18,7 @@ import json
 from collections.abc import Iterable, Iterator, Sequence
 from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, cast
 
 from lib.files import PROBLEMS, ROOT, nearest, reading, uninterrupted
 from lib.game.problem import Problem, ProblemSetError, as_problem, as_problems
@@ -133,8 +133,8 @@ def from_hub(name: str, split: str) -> list[Problem]:
             f"no hub set is known for {name!r} (known: {', '.join(HUB)}); use source='generated'"
         )
     try:
-        table: Any = hub_rows(repository, split).to_pandas()
-        return _problems(_table_rows(table), f"hub set {repository!r}")
+        table = hub_rows(repository, split).to_pandas()
+        return _problems(_table_rows(cast("pd.DataFrame", table)), f"hub set {repository!r}")
     except ProblemSetError:
         raise
     except Exception as error:
@@ -153,7 +153,8 @@ def hub_rows(name: str, split: str) -> Dataset:
         from datasets import load_dataset
 
     repository, _, revision = (name, "", "") if Path(name).exists() else name.partition("@")
-    rows: Any = load_dataset(repository, split=split, revision=revision or None)
+    loaded = load_dataset(repository, split=split, revision=revision or None)
+    rows = cast("Dataset", loaded)  # a split is asked for, so that it is not a DatasetDict
     # the cache folder's name
     print(f"hub set: {repository}@{Path(rows.cache_files[0]['filename']).parent.name}")
     return rows
@@ -305,7 +306,7 @@ def _json_object(value: object) -> dict:
     return value
 
 
-def _without_doubles(pairs: list[tuple[str, Any]]) -> dict:
+def _without_doubles(pairs: list[tuple[str, object]]) -> dict:
     """A JSON object without repeated keys: Python would silently keep the last one."""
     names = [name for name, _ in pairs]
     twice = [name for name in names if names.count(name) > 1]

@@ -19,7 +19,7 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 import torch
 from huggingface_hub import save_torch_state_dict
@@ -27,6 +27,9 @@ from safetensors import safe_open
 from safetensors.torch import load_file
 
 from lib.files import REFERENCE, ROOT, RUNS, shown
+
+if TYPE_CHECKING:
+    from peft.tuners.lora import LoraLayer
 
 NAME = "default"  # peft's name of a model's first adapter, which is the only one here
 CONFIG = "adapter_config.json"
@@ -41,7 +44,7 @@ def is_adapted(model) -> bool:
     return hasattr(model, "peft_config")
 
 
-def _layers(model) -> list[tuple[str, Any]]:
+def adapted_layers(model) -> "list[tuple[str, LoraLayer]]":
     """The layers that have an adapter, by name; none in a model without adapters."""
     if not is_adapted(model):
         return []
@@ -79,7 +82,7 @@ def merged(model) -> Iterator[None]:
     """A context in which the adapter is added to the weights, so that whatever reads them reads the
     policy. Afterwards each layer has its own tensor again, the same bits: subtracting would leave a
     rounding error each time. Does nothing to a model without an adapter."""
-    layers = [layer for _, layer in _layers(model)]
+    layers = [layer for _, layer in adapted_layers(model)]
     bases = [layer.get_base_layer() for layer in layers]
     kept = [base.weight.data for base in bases]
     try:
@@ -114,7 +117,7 @@ def plain_weights(model) -> dict[str, torch.Tensor]:
 def fold(model) -> None:
     """Adds the adapter to the weights for good, which leaves an ordinary model, all of it
     trainable."""
-    for name, layer in _layers(model):
+    for name, layer in adapted_layers(model):
         base = layer.get_base_layer()
         base.weight.data = _effective(layer)
         parent, _, child = name.rpartition(".")

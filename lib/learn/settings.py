@@ -6,7 +6,7 @@ have no defaults here; their values are set in the notebook's parameters cell. N
 needs torch."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict
 from typing import Annotated, Any, Literal, Self, get_type_hints
 
@@ -21,6 +21,7 @@ from pydantic import (
     model_validator,
 )
 from pydantic.dataclasses import dataclass
+from pydantic_core import ErrorDetails
 
 from lib.files import nearest
 
@@ -37,8 +38,10 @@ Part = Annotated[float, Field(gt=0, le=1)]  # a share that must not be 0
 Temperature = Annotated[float, Field(ge=0.01, le=1e6)]
 OrGreedy = Temperature | Annotated[float, Field(ge=0, le=0)]  # 0 takes the most probable token
 Engine = Literal["transformers", "vllm"]  # keys of lib.learn.generation.ENGINES
+# a type that pydantic knows, which is no class if it has bounds
+Kind = Any
 # the options that each entry of lib.learn.losses.ADVANTAGES needs, and their bounds
-ADVANTAGES: dict[str, dict[str, Any]] = {
+ADVANTAGES: dict[str, dict[str, Kind]] = {
     "leave_one_out": {},
     "pass_at_k": {"k": Count},
     "max_rl": {},
@@ -62,7 +65,7 @@ class Settings(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
-    def __init__(self, **values: Any):
+    def __init__(self, **values: object):
         try:
             super().__init__(**values)
         except ValidationError as error:
@@ -71,7 +74,7 @@ class Settings(BaseModel):
             ) from error
 
     @classmethod
-    def of(cls, parameters: Mapping[str, Any]) -> Self:
+    def of(cls, parameters: Mapping[str, object]) -> Self:
         """The settings among a notebook's parameters: `RLOOSettings.of(globals())`. Raises
         ValueError."""
         return cls(**{name: parameters[name] for name in cls.model_fields if name in parameters})
@@ -252,7 +255,7 @@ class PreferenceSettings(Optimisation):
 
 SETTINGS = (Sampling, SFTSettings, RLOOSettings, PreferenceSettings)
 # all other parameters of the notebooks; their parameters cells say what each means
-OTHERS: dict[str, Any] = {
+OTHERS: dict[str, Kind] = {
     **dict.fromkeys(
         ["problems", "demonstrations", "eval_demonstrations", "batch", "together"], Count
     ),
@@ -287,7 +290,7 @@ OTHERS: dict[str, Any] = {
 }
 
 
-def _parameter_bounds() -> dict[str, Any]:
+def _parameter_bounds() -> dict[str, Kind]:
     """The bounds of each parameter; for a name in several settings, the union of their bounds."""
     kinds = dict(OTHERS)
     for settings in SETTINGS:
@@ -300,10 +303,10 @@ def _parameter_bounds() -> dict[str, Any]:
 PARAMETERS = _parameter_bounds()
 
 
-def explain(error: ValidationError, known: Mapping[str, Any]) -> str:
+def explain(error: ValidationError, known: Iterable[str]) -> str:
     """One sentence for each parameter that pydantic refuses; an unknown one gets the nearest of the
     `known` names."""
-    sentences: dict[Any, str] = {}
+    sentences: dict[int | str, str] = {}
     for detail in error.errors():
         # "" for parameters that do not fit together
         name = detail["loc"][0] if detail["loc"] else ""
@@ -318,7 +321,7 @@ def explain(error: ValidationError, known: Mapping[str, Any]) -> str:
     return "; ".join(sentences.values())
 
 
-def _as_text(name: str, detail: Mapping[str, Any]) -> str:
+def _as_text(name: str, detail: ErrorDetails) -> str:
     """How papermill passes a value that arrived as a text and should be something else; "" in any
     other case."""
     ways = {"bool_type": f"-p {name} True, or False", "dict_type": f"-y '{{{name}: {{tau: 2}}}}'"}
@@ -327,7 +330,8 @@ def _as_text(name: str, detail: Mapping[str, Any]) -> str:
     return f", not a text; papermill passes it with {ways[detail['type']]}"
 
 
-def loosely(extra: Mapping[str, Any]) -> type[BaseModel]:
+def loosely(extra: Mapping[str, Kind]) -> type[BaseModel]:
     """A model of all parameters at once, each of them optional, and of the `extra` ones by name."""
-    fields: dict[str, Any] = {name: (kind, None) for name, kind in {**PARAMETERS, **extra}.items()}
+    kinds = PARAMETERS | dict(extra)
+    fields: dict[str, Kind] = {name: (kind, None) for name, kind in kinds.items()}
     return create_model("Parameters", __config__=ConfigDict(strict=True, extra="ignore"), **fields)

@@ -20,7 +20,9 @@ SFT_NAMES = {  # TRL's metrics -> their names in metrics.csv
 SFT_METRICS = ["step", "seconds", "loss", "eval_loss", "grad_norm", "learning_rate", *SFT_NAMES]
 
 
-class _SFTTrainer(Resumable, SFTTrainer):
+class DemonstrationTrainer(Resumable, SFTTrainer):
+    """TRL's SFTTrainer, which logs the names of SFT_METRICS into metrics.csv."""
+
     def log(self, logs, start_time=None):
         self.check_finite(logs)
         super().log(logs | {"seconds": round(time.monotonic() - self.began, 2)}, start_time)
@@ -129,7 +131,7 @@ def train_sft(
     micro_batch = max_micro_batch(model, settings.batch_size, int(lengths.max()), reference=False)
     # 2. Configure TRL's trainer
     updates = len(rows) // settings.batch_size * settings.epochs
-    trainer = _SFTTrainer(
+    trainer = DemonstrationTrainer(
         model=model,
         args=_config(folder, settings, micro_batch, updates),
         train_dataset=rows,

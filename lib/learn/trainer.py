@@ -19,7 +19,9 @@ import numpy as np
 import pandas as pd
 import torch
 import transformers
+from datasets import Dataset
 from safetensors import SafetensorError
+from torch.optim.swa_utils import AveragedModel
 
 from lib.files import progress, shown, write_table, writing
 from lib.game.problem import Problem, as_problems
@@ -30,7 +32,8 @@ from lib.learn.model import machine_memory, save_policy, training_memory
 from lib.rewards import Reward, score_group
 
 KEPT = 2  # checkpoints: the newest, and the one before in case it is damaged
-Policy = tuple[Any, Any]  # model and tokenizer, as lib.learn.model.load_policy returns them
+# as lib.learn.model.load_policy returns them
+Policy = tuple[transformers.PreTrainedModel, transformers.PreTrainedTokenizerBase]
 
 
 def schedule(count: int, draws: int, seed: int) -> np.ndarray:
@@ -80,14 +83,14 @@ class Resumable(transformers.Trainer):
     """
 
     # the mean of the weights, which is saved in their place, if a trainer keeps one
-    average: Any = None
-    args: Any  # Trainer's own types also allow None and much else
-    model: Any
-    processing_class: Any
-    train_dataset: Any
-    settings: Any
+    average: AveragedModel | None = None
+    args: transformers.TrainingArguments
+    model: transformers.PreTrainedModel  # Trainer's own types also allow None and much else
+    processing_class: transformers.PreTrainedTokenizerBase
+    train_dataset: Dataset
+    settings: Any  # those of the trainer's notebook (lib.learn.settings)
     prompt_style: str
-    eval_problems: Any
+    eval_problems: Dataset | None = None
     eval_rewards: dict[str, Reward]
 
     def __init__(self, *given, args, **options):

@@ -5,20 +5,25 @@ A kernel learns a cell only when it is executed. So each cell that follows `Run`
 with the one that was executed in its place before. The first other one says so in its own output,
 and sets the earlier results aside, so that nothing goes on from them."""
 
+from __future__ import annotations
+
 import ast
 import json
 import sys
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 from lib.files import shown
 from lib.runs.hashes import code_tree, digest
 
+if TYPE_CHECKING:
+    from IPython.core.interactiveshell import ExecutionInfo, InteractiveShell
+
 # hashes of the cells that followed `Run`, in order; hidden, as it is no result
 FILE = ".cells.json"
-_watching: Callable[[Any], None] | None = None  # what this kernel calls with each cell
+_watching: Callable[[ExecutionInfo], None] | None = None  # what this kernel calls with each cell
 # hashes of the cells up to the first `Run` of this kernel: imports and parameters
 _before: set[str] = set()
 
@@ -40,14 +45,14 @@ def watch(folder: Path, goes_on: bool, begin_anew: Callable[[], Path]) -> None:
 def stop() -> None:
     """Note no more cells: the run is finished."""
     global _watching
-    if _watching:
-        current_shell().events.unregister("pre_run_cell", _watching)
+    if _watching and (shell := current_shell()):
+        shell.events.unregister("pre_run_cell", _watching)
     _watching = None
 
 
 def follower(
     folder: Path, known: list[str], begin_anew: Callable[[], Path]
-) -> Callable[[Any], None]:
+) -> Callable[[ExecutionInfo], None]:
     """A function that is called with each cell before it is executed. `known`: the hashes of
     earlier cells.
 
@@ -58,7 +63,7 @@ def follower(
     before = written(folder)
     differs = False
 
-    def follow(info: Any) -> None:
+    def follow(info: ExecutionInfo) -> None:
         nonlocal differs
         cell = cell_hash(info.raw_cell)
         # The notebook is run again from its first cell, or a cell is executed twice
@@ -112,7 +117,7 @@ def noted(folder: Path) -> list[str]:
     return []
 
 
-def current_shell() -> Any:
+def current_shell() -> InteractiveShell | None:
     """The IPython shell of this process; None if there is none."""
     ipython = sys.modules.get("IPython")
     return ipython.get_ipython() if ipython else None

@@ -5,7 +5,7 @@ Every mistake is a `DeclarationError` that names the file, the key and the neare
 
 import json
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from fnmatch import filter as matching
 from itertools import chain, product
 from pathlib import Path
@@ -13,9 +13,10 @@ from typing import Annotated, Any, Self
 
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, JsonValue, StringConstraints, model_validator
+from pydantic_core import ErrorDetails
 
 from lib.files import nearest
-from lib.runs.hashes import literals
+from lib.runs.hashes import Given, literals
 
 YAML = "papermill_runs.yaml"
 # a safe folder name: no path, not hidden, no option, no number
@@ -172,7 +173,7 @@ FLOAT = re.compile(r"[-+]?(\d+\.?\d*|\.\d+)[eE][-+]?\d+$")
 Loader.add_implicit_resolver("tag:yaml.org,2002:float", FLOAT, list("-+.0123456789"))
 
 
-def explain(error: Mapping[str, Any]) -> str:
+def explain(error: ErrorDetails) -> str:
     """An error of pydantic as one line, with the nearest valid key if a key is unknown."""
     path = [str(part) for part in error["loc"]]
     model = (
@@ -220,7 +221,7 @@ def read_notebook(path: Path) -> tuple[dict[str, Any], list[str]]:
 # --- names of runs, and the runs of a declaration -------------------------------------------------
 
 
-def inputs_of_study(defaults: Mapping[str, Any]) -> dict[str, str | list[str]]:
+def inputs_of_study(defaults: Given) -> dict[str, str | list[str]]:
     """The runs that a study reads, by the parameter that names them in its notebook: folders of
     published runs, whose names follow PUBLISHED there."""
     needs: dict[str, str | list[str]] = {}
@@ -243,7 +244,7 @@ def runs_of_grid(template: str, declaration: Declaration) -> Iterator[tuple[str,
         yield str(name), declaration.model_copy(update=update)
 
 
-def fill(value: Any, point: dict[str, Any]) -> Any:
+def fill(value: Any, point: Given) -> Any:
     """Replace {key} by its value at a grid point in all strings of a template, however deeply
     nested. A string that is only {key} becomes the value itself, with its type."""
     if isinstance(value, dict):

@@ -9,15 +9,15 @@ import secrets
 import shutil
 import sys
 import time
-from collections.abc import Mapping
 from contextlib import nullcontext, suppress
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple, TypedDict
 
 import nbclient.client
 import nbformat
 from nbclient.exceptions import DeadKernelError
+from nbformat import NotebookNode
 from papermill import PapermillExecutionError, execute_notebook
 from papermill.clientwrap import PapermillNotebookClient
 from papermill.exceptions import strip_color
@@ -26,7 +26,7 @@ from traitlets.config import Config
 from lib.files import clock, sha256, shown, writing
 from lib.runs import code, warm
 from lib.runs.folder import content, provenance, read_spec, set_aside, write_json
-from lib.runs.hashes import differences, inputs
+from lib.runs.hashes import Asked, Given, differences, inputs
 from lib.runs.machine import RunError, caches, gpu, locked
 from lib.runs.plan import RESULTS, Project, Spec, made_as, read_record, state
 
@@ -50,6 +50,23 @@ DIE_WITH_PARENT = (
 )
 # the runner's own files in a run's folder
 OURS = {"spec.json", "run.json", "log.txt", "notebook.ipynb", code.FILE}
+
+
+class Description(Asked):
+    """The first part of a run's spec.json and of its run.json."""
+
+    profile: str
+    run: str
+    method: str
+    seed: int
+    parents: dict[str, str | None]  # the `id` of each, by its full name
+
+
+class Entry(TypedDict):
+    """A file in run.json."""
+
+    bytes: int
+    sha256: str
 
 
 def execute(project: Project, spec: Spec) -> None:
@@ -87,11 +104,11 @@ def execute(project: Project, spec: Spec) -> None:
             "core_seconds": round(usage.core_seconds * elapsed / seconds, 1),
             "peak_memory_mb": round(usage.memory / 2**20),
         }
-        write_json(folder / "run.json", description | outcome)
+        write_json(folder / "run.json", {**description, **outcome})
         print(f"> made {spec.name} in {clock(elapsed)}", flush=True)
 
 
-def made_by(stretches: list[dict], threads: int, hub: list[str]) -> dict[str, Any]:
+def made_by(stretches: list[dict], threads: int, hub: list[str]) -> dict[str, object]:
     """What a record says of how its run was made. `hub`: what was loaded from the hub."""
     made = {"id": secrets.token_hex(8), "threads": threads}  # runs record the ids of their parents
     made |= stretches[0]
@@ -114,7 +131,7 @@ def artifacts(folder: Path) -> list[str]:
     return path.read_text().splitlines() if path.exists() else []
 
 
-def files_made(folder: Path) -> dict[str, dict[str, Any]]:
+def files_made(folder: Path) -> dict[str, Entry]:
     """The entry of each file that a run has left in its folder, by its name there. Hidden files and
     the runner's own are none of its results."""
     entries = {}
@@ -126,7 +143,7 @@ def files_made(folder: Path) -> dict[str, dict[str, Any]]:
     return entries
 
 
-def described(path: Path) -> dict[str, Any]:
+def described(path: Path) -> Entry:
     """The entry of a file in run.json. Its length is compared whenever the state of the run is
     computed, its hash when the file is read."""
     return {"bytes": path.stat().st_size, "sha256": sha256(path)}
@@ -159,7 +176,7 @@ def finished_parents(project: Project, spec: Spec) -> dict[str, Spec]:
     return finished
 
 
-def describe(project: Project, spec: Spec, parents: dict[str, Spec]) -> dict[str, Any]:
+def describe(project: Project, spec: Spec, parents: dict[str, Spec]) -> Description:
     """The description of a run, which is the first part of its spec.json and of its run.json."""
     parameters = dict(spec.params)
     for key, value in spec.declaration.needs.items():
@@ -167,8 +184,11 @@ def describe(project: Project, spec: Spec, parents: dict[str, Spec]) -> dict[str
             parameters[key] = [shown(parents[name].folder) for name in value if name in parents]
         elif value in parents:
             parameters[key] = shown(parents[value].folder)
-    names = ("profile", "run", "method", "notebook")
-    return {name: getattr(spec, name) for name in names} | {
+    return {
+        "profile": spec.profile,
+        "run": spec.run,
+        "method": spec.method,
+        "notebook": spec.notebook,
         "seed": spec.params["seed"],
         "parameters": parameters | {"output": shown(spec.folder)},
         "inputs": inputs(parameters, project.root),
@@ -178,10 +198,10 @@ def describe(project: Project, spec: Spec, parents: dict[str, Spec]) -> dict[str
 
 def prepare(
     folder: Path,
-    began: dict[str, Any],
-    maker: dict[str, Any],
+    began: Description,
+    maker: dict,
     study: bool,
-    defaults: dict[str, Any],
+    defaults: Given,
 ) -> tuple[list[dict], float]:
     """Prepare a folder for a run. A stretch is the time from one start of the run to its end or
     interruption. Returns the provenance of each stretch, this one included, and the seconds that
@@ -215,11 +235,11 @@ def prepare(
     for leftover in ("run.json", "artifacts.txt", code.FILE):
         (folder / leftover).unlink(missing_ok=True)
     notes = {"made_by": stretches, "spent": earlier_seconds, "since": time.time()}
-    write_json(folder / "spec.json", began | notes)
+    write_json(folder / "spec.json", {**began, **notes})
     return stretches, earlier_seconds
 
 
-def refuse_foreign(folder: Path, began: Mapping[str, Any], old_spec: dict | None) -> None:
+def refuse_foreign(folder: Path, began: Description, old_spec: dict | None) -> None:
     """Raise RunError if a folder has files and was not begun by this run."""
     files = content(folder)
     keys = ("profile", "run", "seed")
@@ -236,7 +256,7 @@ def refuse_foreign(folder: Path, began: Mapping[str, Any], old_spec: dict | None
         )
 
 
-def continued(folder: Path, old_spec: dict[str, Any], maker: dict, name: str) -> list[dict]:
+def continued(folder: Path, old_spec: dict, maker: dict, name: str) -> list[dict]:
     """The provenance of the earlier stretches of a run that goes on, and of this one if it differs
     from the last."""
     stretches = old_spec.get("made_by") or [maker]
@@ -250,7 +270,7 @@ def continued(folder: Path, old_spec: dict[str, Any], maker: dict, name: str) ->
     return [*stretches, maker]
 
 
-def goes_on(old_spec: dict[str, Any], began: dict[str, Any], defaults: dict[str, Any]) -> bool:
+def goes_on(old_spec: dict, began: Description, defaults: Given) -> bool:
     """Whether what was begun in a folder is what is asked for now. An edited notebook or lib/ is no
     difference: each stretch of a run is recorded with its code."""
     if not {"notebook", "parameters", "parents"} <= old_spec.keys():
@@ -258,7 +278,7 @@ def goes_on(old_spec: dict[str, Any], began: dict[str, Any], defaults: dict[str,
     return old_spec["parents"] == began["parents"] and not differences(old_spec, began, defaults)
 
 
-def executed(folder: Path, cells: list[str] | None = None) -> dict[str, Any]:
+def executed(folder: Path, cells: list[str] | None = None) -> dict[str, dict[str, str]]:
     """What the last kernel in a folder has left about its code, and the hash of its notebook's
     `cells`. {} if it left nothing, since its notebook did not call `Run`."""
     try:
@@ -397,7 +417,7 @@ def environment(
     }
 
 
-def code_cells(notebook: Path) -> list[Any]:
+def code_cells(notebook: Path) -> list[NotebookNode]:
     """The code cells of a notebook that are not empty; none if the notebook was not written."""
     cells = nbformat.read(notebook, 4).cells if notebook.exists() else []
     return [cell for cell in cells if cell.cell_type == "code" and cell.source.strip()]
@@ -418,5 +438,5 @@ def last_cell(executed: Path) -> str:
     )
 
 
-def first_line(cell: Any) -> str:
+def first_line(cell: NotebookNode) -> str:
     return cell.source.strip().splitlines()[0]

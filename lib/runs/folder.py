@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from lib.files import REFERENCE, ROOT, atomic, shown, write_table, writing
 from lib.runs import cells, code
-from lib.runs.hashes import inputs, lib_digest, results, with_new_names
+from lib.runs.hashes import Given, inputs, lib_digest, results, with_new_names
 from lib.runs.machine import try_lock
 from lib.runs.parameters import FIELDS, check
 
@@ -57,7 +57,7 @@ class Run:
     def __init__(
         self,
         output: str | Path,
-        given: Mapping[str, Any] | None = None,
+        given: Given | None = None,
         *,
         notebook: str = "",
         shared: bool = False,
@@ -163,7 +163,7 @@ def refuse_edited_code() -> None:
         )
 
 
-def refuse_other_inputs(spec: Mapping[str, Any]) -> None:
+def refuse_other_inputs(spec: Mapping) -> None:
     """Raise RuntimeError if something that the parameters name, such as a reward in a cell, is no
     longer what it was when the run began: nobody knows which of the two the cells have used."""
     now = inputs(spec["parameters"], ROOT)
@@ -174,7 +174,7 @@ def refuse_other_inputs(spec: Mapping[str, Any]) -> None:
         )
 
 
-def with_earlier(spec: Mapping[str, Any], executed: dict[str, str]) -> dict[str, Any]:
+def with_earlier(spec: Mapping, executed: dict[str, str]) -> dict[str, object]:
     """`executed` as fields of run.json; beside that of the kernel which began the run, if this is
     another one."""
     began = spec.get("executed", {})
@@ -188,7 +188,7 @@ def other_modules(then: Mapping[str, str], now: Mapping[str, str]) -> list[str]:
     return [name for name, old in then.items() if now.get(name, old) != old]
 
 
-def asked_now(given: Mapping[str, Any], executed: Mapping[str, str]) -> dict[str, Any]:
+def asked_now(given: Given, executed: Mapping[str, str]) -> dict:
     """What spec.json records of a notebook that is run by hand: the parameters, hashes of the files
     that they name, and the code (`executed`)."""
     parameters = {name: value for name, value in parameters_of(given).items() if name != "output"}
@@ -197,7 +197,7 @@ def asked_now(given: Mapping[str, Any], executed: Mapping[str, str]) -> dict[str
     return json.loads(json.dumps(spec))
 
 
-def begin(folder: Path, spec: dict[str, Any], shared: bool = False) -> bool:
+def begin(folder: Path, spec: dict, shared: bool = False) -> bool:
     """Prepare a folder for a notebook that is run by hand, and say what happens to the files in it.
     Returns whether the run goes on from results.
 
@@ -244,7 +244,7 @@ def begin(folder: Path, spec: dict[str, Any], shared: bool = False) -> bool:
     return goes_on
 
 
-def begin_anew(folder: Path, spec: dict[str, Any]) -> Path:
+def begin_anew(folder: Path, spec: dict) -> Path:
     """Set the content of a run's folder aside, because a cell was edited, and begin it with `spec`.
     Returns where the old content is."""
     aside = set_aside(folder)
@@ -252,7 +252,7 @@ def begin_anew(folder: Path, spec: dict[str, Any]) -> Path:
     return aside
 
 
-def asked_otherwise(begun: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
+def asked_otherwise(begun: Mapping, now: Mapping) -> list[str]:
     """The parameters that are not those which a folder was begun with; if all are, the files that
     have changed since."""
     then = with_new_names(begun["parameters"])
@@ -280,7 +280,7 @@ def say_that_it_goes_on(folder: Path, other: list[str]) -> None:
         print(f"It was begun by other code of {', '.join(other)}; its run.json names both")
 
 
-def parameters_of(given: Mapping[str, Any]) -> dict[str, Any]:
+def parameters_of(given: Given) -> dict[str, Any]:
     """The parameters among the names of a notebook: those that the cell which assigns both `output`
     and `seed` has assigned, according to IPython's history. Without such a cell every name counts
     if its value is plain. A value that is not plain is represented by its text."""
@@ -311,14 +311,14 @@ def hold(folder: Path) -> None:
             )
 
 
-def is_plain(value: Any) -> bool:
+def is_plain(value: object) -> bool:
     """Whether a value can be written to a JSON file and read back unchanged."""
     with suppress(TypeError, ValueError):
         return json.loads(json.dumps(value)) == value
     return False
 
 
-def read_spec(folder: Path) -> dict[str, Any] | None:
+def read_spec(folder: Path) -> dict | None:
     """The content of a folder's spec.json: {} if the file is damaged, None if there is none."""
     try:
         spec = json.loads((folder / "spec.json").read_text())
@@ -351,7 +351,7 @@ def set_aside(folder: Path) -> Path:
     return backup
 
 
-def write_json(path: Path, record: dict[str, Any]) -> None:
+def write_json(path: Path, record: Mapping) -> None:
     """Write run.json or spec.json, completely or not at all."""
     with atomic(path) as temporary:
         temporary.write_text(json.dumps(record, indent=1) + "\n")

@@ -12,7 +12,7 @@ from functools import cache
 from importlib import import_module
 from pathlib import Path
 from textwrap import dedent
-from typing import Any
+from typing import Any, NotRequired, TypedDict
 
 from lib.files import ROOT, reading, shown, skeleton
 
@@ -21,8 +21,19 @@ WEIGHTS = ("*.json", "*.safetensors", "*.bin", "tokenizer/*")  # the files of a 
 ADAPTER = "adapter_config.json"  # of a policy that is an adapter (lib.learn.adapters)
 TABLES = ("*.parquet", "text/*.npz", "test.json")  # the results of a run that other runs read
 
+# a run's parameters by name: plain data of any type, which each notebook's settings check
+Given = Mapping[str, Any]
 
-def digest(value: Any) -> str:
+
+class Asked(TypedDict):
+    """What a run is asked for, apart from its parents."""
+
+    notebook: str
+    parameters: Given
+    inputs: NotRequired[dict[str, str]]  # hashes of what the parameters name; early runs had none
+
+
+def digest(value: object) -> str:
     """A short hash of bytes, or of plain data."""
     data = value if isinstance(value, bytes) else json.dumps(value, sort_keys=True).encode()
     return hashlib.sha256(data).hexdigest()[:16]
@@ -53,7 +64,7 @@ def lib_digest(root: Path) -> str:
     )
 
 
-def inputs(params: dict[str, Any], root: Path) -> dict[str, str]:
+def inputs(params: Given, root: Path) -> dict[str, str]:
     """A hash, by name, of everything that the parameters name: files (the user's own problems or
     rewards), folders of models, problem sets, and the functions of registered rewards. What is not
     in this checkout, such as a model on the hub, is left out."""
@@ -74,7 +85,7 @@ def inputs(params: dict[str, Any], root: Path) -> dict[str, str]:
     return dict(sorted(hashes.items()))
 
 
-def _advantage_options(old: Mapping[str, Any]) -> dict[str, Any]:
+def _advantage_options(old: Given) -> dict[str, Any]:
     """pass_k and focal_gamma were parameters of every run and used by one advantage each."""
     by_advantage = {
         "pass_at_k": {"k": old.get("pass_k")},
@@ -85,16 +96,16 @@ def _advantage_options(old: Mapping[str, Any]) -> dict[str, Any]:
 
 # Parameters that have replaced others: the names of the old ones, and how the new one follows from
 # the old parameters of a run. Published records keep the old names.
-RENAMED: dict[str, tuple[tuple[str, ...], Callable[[Mapping[str, Any]], Any]]] = {
+RENAMED: dict[str, tuple[tuple[str, ...], Callable[[Given], object]]] = {
     "advantage_options": (("pass_k", "focal_gamma"), _advantage_options),
 }
 
 
 # What a notebook did before it had a parameter, where today's default is something else
-BEFORE: dict[str, dict[str, Any]] = {"10_train_sft": {"give_up": 0.0}}
+BEFORE: dict[str, Given] = {"10_train_sft": {"give_up": 0.0}}
 
 
-def with_new_names(parameters: Mapping[str, Any]) -> dict[str, Any]:
+def with_new_names(parameters: Given) -> dict[str, Any]:
     """Recorded parameters by today's names."""
     named = dict(parameters)
     for new, (old_names, value) in RENAMED.items():
@@ -105,7 +116,7 @@ def with_new_names(parameters: Mapping[str, Any]) -> dict[str, Any]:
     return named
 
 
-def differences(then: Mapping, now: Mapping, defaults: dict[str, Any]) -> list[str]:
+def differences(then: Asked, now: Asked, defaults: Given) -> list[str]:
     """What two descriptions of a run ask for differently, by name. Each has `notebook`,
     `parameters` and, if they were recorded, `inputs`.
 
@@ -115,7 +126,7 @@ def differences(then: Mapping, now: Mapping, defaults: dict[str, Any]) -> list[s
     if then["notebook"] != now["notebook"]:
         return ["notebook"]
     before = BEFORE.get(now["notebook"], {})
-    given = defaults | before | with_new_names(then["parameters"])
+    given = {**defaults, **before, **with_new_names(then["parameters"])}
     hashes = then.get("inputs", {})
     names = [
         name
@@ -127,7 +138,7 @@ def differences(then: Mapping, now: Mapping, defaults: dict[str, Any]) -> list[s
     ]
 
 
-def results(params: dict[str, Any], root: Path) -> dict[str, str]:
+def results(params: Given, root: Path) -> dict[str, str]:
     """A hash, by name, of each table in the folders of runs that the parameters name. The runner
     knows these runs by their records instead."""
     hashes = {}
@@ -157,7 +168,7 @@ def file_digest(path: Path, changed: int) -> str:
     return digest(path.read_bytes())
 
 
-def texts(value: Any) -> Iterator[str]:
+def texts(value: object) -> Iterator[str]:
     """All strings in plain data. After a string such as `file.py:name` comes the file, `file.py`,
     as a string too."""
     if isinstance(value, dict):

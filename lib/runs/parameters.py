@@ -6,12 +6,12 @@ lib.learn.settings. `Run` calls it for a notebook that is run by hand."""
 
 import json
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import field
 from glob import glob
 from inspect import signature
 from itertools import product
-from typing import Annotated, Any
+from typing import Annotated
 
 from pydantic import AfterValidator, Field, ValidationError, ValidationInfo
 from pydantic.dataclasses import dataclass
@@ -20,6 +20,7 @@ from lib.files import PROBLEMS, ROOT, nearest, reading
 from lib.learn.settings import (
     PARAMETERS,
     Count,
+    Kind,
     PreferenceSettings,
     RLOOSettings,
     SearchSettings,
@@ -28,9 +29,8 @@ from lib.learn.settings import (
     explain,
     loosely,
 )
-from lib.runs.hashes import ADAPTER, model_folder, of_lib
+from lib.runs.hashes import ADAPTER, Given, model_folder, of_lib
 
-Given = Mapping[str, Any]  # parameters by name
 Rule = Callable[[Given], Iterator[str]]
 # owner/name, and optionally @ and a revision
 ON_HUB = re.compile(r"[\w-][\w.-]*/[\w.-]+(@[\w./-]+)?")
@@ -44,7 +44,7 @@ def own(value: str) -> bool:
     return file.endswith((*files, ".py")) and (ROOT / file).is_file()
 
 
-def entry(path: str) -> Any:
+def entry(path: str) -> Kind:
     """The type of a parameter that names an entry of the table `path`. A file of the user's own,
     the notebook's default and "" for no curriculum are accepted without a look at the table."""
 
@@ -100,9 +100,9 @@ class Search(SearchSettings):
     sets: Annotated[list[SET], Field(min_length=1)] = field(default_factory=list)  # pyright: ignore[reportInvalidTypeForm]
 
 
-def searched(search: dict[str, Any]) -> dict[str, Any]:
+def searched(search: dict) -> dict:
     """Checks a search that may list several values of a setting, each of which is a search."""
-    lists: dict[str, Any] = search | {
+    lists = search | {
         name: [v] for name, v in search.items() if name == "sets" or type(v) is not list
     }
     if not all(lists.values()):
@@ -115,7 +115,7 @@ def searched(search: dict[str, Any]) -> dict[str, Any]:
     return search
 
 
-NAMES: dict[str, Any] = {
+NAMES: dict[str, Kind] = {
     "problem_set": entry("game.sets.TRAINING_SETS"),
     "prompt_style": entry("game.prompts.PROMPTS"),
     "design": entry("learn.demonstrations.DEMONSTRATIONS"),
@@ -126,7 +126,7 @@ NAMES: dict[str, Any] = {
     "eval_set": SET,
     "primary_set": SET,
     **FOLDERS,
-    "searches": list[Annotated[dict[str, Any], AfterValidator(searched)]],
+    "searches": list[Annotated[dict, AfterValidator(searched)]],
     "sets": Annotated[dict[SET, Count] | list[SET], Field(min_length=1)],
 }
 FIELDS = PARAMETERS | NAMES
@@ -143,7 +143,7 @@ def check(given: Given, defaults: Given | None = None, notebook: str = "") -> No
     The file of a user's own reward is not executed here, so that a mistake in it does not stop
     other runs. `Project.check_own_files` executes it."""
     plain = int | float | str | list | dict | None
-    values: dict[str, Any] = {name: v for name, v in given.items() if isinstance(v, plain)}
+    values = {name: v for name, v in given.items() if isinstance(v, plain)}
     try:
         Parameters.model_validate(values, context=defaults)
     except ValidationError as error:
@@ -389,7 +389,7 @@ def reads_expression(reward: str) -> bool:
     )
 
 
-def options(name: str, given: dict[str, Any], entries: dict) -> None:
+def options(name: str, given: Given, entries: dict) -> None:
     """Check the options `given` for the entry `name` of a table. Raises ValueError for an option
     that the entry does not have, that has another type than its default, or that is outside the
     bounds which the entry's `check` tests."""

@@ -7,7 +7,7 @@ it."""
 
 import json
 import re
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
 from functools import cache, cached_property
 from graphlib import CycleError, TopologicalSorter
@@ -40,7 +40,7 @@ from lib.runs.declare import (
     split,
     typed,
 )
-from lib.runs.hashes import code_tree, differences, digest, inputs, of_lib
+from lib.runs.hashes import Asked, Given, code_tree, differences, digest, inputs, of_lib
 from lib.runs.parameters import FOLDERS, check, own_problems, try_out
 
 EVALUATIONS = ("sample/", "search/")  # kinds of runs that evaluate a policy and do not make one
@@ -84,7 +84,7 @@ class Spec:
         return self.name.startswith(STUDY)
 
     @property
-    def asked(self) -> dict[str, Any]:
+    def asked(self) -> Asked:
         """What this run is asked for, apart from its parents, in the words of its record."""
         return {"notebook": self.notebook, "parameters": self.params, "inputs": self.inputs}
 
@@ -465,7 +465,7 @@ class Record(Stretch):
     results_only: bool = False
 
     @property
-    def asked(self) -> dict[str, Any]:
+    def asked(self) -> Asked:
         """What the run was asked for, as in `Spec.asked`."""
         return {
             "notebook": self.notebook,
@@ -538,7 +538,7 @@ def changed_parent(record: Record, spec: Spec, states: dict[Path, str]) -> str |
     return None
 
 
-def other_places(parameters: Mapping[str, Any], spec: Spec) -> list[str]:
+def other_places(parameters: Given, spec: Spec) -> list[str]:
     """Those of a recorded run's parameters that gave it another parent than the one that they name
     now."""
     names = []

@@ -15,7 +15,6 @@ from functools import partial
 from html import escape
 from statistics import median
 from textwrap import fill
-from typing import Any
 
 import pandas as pd
 
@@ -50,8 +49,7 @@ def figures(name: str, *index: str) -> pd.DataFrame:
 
 def at(table: pd.DataFrame | pd.Series, *key: str) -> pd.Series:
     """The one row of a table with this key."""
-    where: Any = key[0] if len(key) == 1 else key
-    return pd.Series(table.loc[where])
+    return pd.Series(table.loc[key[0] if len(key) == 1 else key])
 
 
 # The results table

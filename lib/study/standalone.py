@@ -8,7 +8,6 @@ are those of `lib.study.explorer`, so that a completion stays text."""
 import json
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import pandas as pd
 
@@ -55,7 +54,7 @@ def write(names: Sequence[str], problems: int, site: Path) -> str:
     )
 
 
-def _entry(table: pd.DataFrame, runs: Sequence[str], rows: pd.DataFrame) -> dict[str, Any]:
+def _entry(table: pd.DataFrame, runs: Sequence[str], rows: pd.DataFrame) -> dict[str, object]:
     """What rollouts.js has of one problem, whose rows in `table` are `rows`: as a menu names it,
     its head, and by run how many of its completions are right, cards and lines of the CSV."""
     problem = as_problem(*rows.iloc[0][["nums", "target"]])

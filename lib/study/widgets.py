@@ -7,7 +7,6 @@ import re
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
 
 import ipywidgets as widgets
 import numpy as np
@@ -22,12 +21,12 @@ WIDE = {"width": "270px"}
 WIDER = {"width": "430px"}
 
 
-def _menu(description: str, options: Sequence[str] = (), layout=WIDE) -> Any:
+def _menu(description: str, options: Sequence[str] = (), layout=WIDE) -> widgets.Dropdown:
     """A menu whose values are texts."""
     return widgets.Dropdown(description=description, options=options, layout=layout)
 
 
-def _change(widget: Any, action: Callable, **traits) -> None:
+def _change(widget: widgets.Widget, action: Callable, **traits) -> None:
     """Changes a widget, such as a menu's options and value, in this order, without a call of the
     `action` that observes its value."""
     widget.unobserve(action, "value")

@@ -2,6 +2,7 @@
 hostile text."""
 
 import random
+import tracemalloc
 from fractions import Fraction
 
 import pytest
@@ -10,7 +11,7 @@ from hypothesis import strategies as st
 
 from lib.game.expression import MAX_DIGITS
 from lib.game.problem import Problem
-from lib.game.steps import MAX_LENGTH, MAX_STEPS, _read, verify_steps
+from lib.game.steps import MAX_LENGTH, MAX_STEPS, verify_steps
 from lib.game.verifiers import verify_answer
 from lib.learn.demonstrations import free_search
 from tests.conftest import linear
@@ -307,11 +308,23 @@ def test_hostile_length_takes_linear_time(text, wrapped):
 def test_a_long_run_of_equations_is_read_and_not_kept():
     """Policies come to write thousands of them in a row, each row once: they would fill the
     memory."""
-    row = " ".join(f"{i} + 1 = {i + 1}" for i in range(1000, 1500))
-    kept = _read.cache_info().currsize
-    found = verify_steps(f"<think>{row}\n</think>", PAPER)
-    assert len(found) == 500 and all(step.arithmetic_ok for step in found)
-    assert _read.cache_info().currsize == kept
+
+    def rows(start):
+        for n in range(start, start + 20):
+            yield " ".join(f"{i} + {n} = {i + n}" for i in range(1000, 1500))
+
+    def read(some):
+        for row in some:
+            found = verify_steps(f"<think>{row}\n</think>", PAPER)
+            assert len(found) == 500 and all(step.arithmetic_ok for step in found)
+
+    read(rows(1))
+    tracemalloc.start()
+    before, _ = tracemalloc.get_traced_memory()
+    read(rows(100))
+    after, _ = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert after - before < 1e6  # the rows alone have 0.3 MB, and their equations many times that
 
 
 @pytest.mark.parametrize(

@@ -29,7 +29,7 @@ from lib.learn.model import (
 from lib.learn.preference import train_preference
 from lib.learn.rloo import RLOOTrainer, train_rloo
 from lib.learn.settings import PreferenceSettings, SFTSettings
-from lib.learn.sft import _SFTTrainer, train_sft
+from lib.learn.sft import DemonstrationTrainer, train_sft
 from lib.learn.trainer import latest_checkpoint
 from tests.learn.test_training import (
     PROBLEMS,
@@ -111,8 +111,12 @@ def test_a_model_that_the_loop_does_not_fit_samples_from_its_adapter_too(base, m
     model, _ = adapted(base)
     change(model)
     expected = generate(model, PROMPTS, 4, DRAW, 1, torch.Generator().manual_seed(0))
-    monkeypatch.setattr("lib.learn.decoder._unsupported", {model: "it is made to draw itself"})
+    model, _ = adapted(base)
+    change(model)
+    why = "it is made to draw itself"
+    monkeypatch.setattr("lib.learn.decoder.why_unsupported", lambda model: why)
     out = generate(model, PROMPTS, 4, DRAW, 1, torch.Generator().manual_seed(0))
+    assert why in capsys.readouterr().out
     assert out.ids == expected.ids
     assert sum(out.logprobs[3]) == pytest.approx(sum(expected.logprobs[3]), abs=1e-4)
 
@@ -183,7 +187,7 @@ def test_the_gradient_is_that_of_the_weights_carried_into_the_adapter(base, tmp_
     for trainer in (ours, full):
         gradient_of_update(trainer)
     whole = {name: weights.grad for name, weights in full.model.named_parameters()}
-    layers = adapters._layers(ours.model)
+    layers = adapters.adapted_layers(ours.model)
     assert len(layers) == 14, "seven linear layers in each of two"
     for name, layer in layers:
         gradient = whole[f"{name}.weight"]
@@ -455,14 +459,14 @@ def sft(folder, start, first=0):
 def killed_sft(folder, start):
     """Training that ends its process in the fifth of its six updates."""
 
-    class Killed(_SFTTrainer):
+    class Killed(DemonstrationTrainer):
         def log(self, logs, start_time=None):
             if self.state.global_step == 5:
                 os.kill(os.getpid(), signal.SIGKILL)
             super().log(logs, start_time)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("lib.learn.sft._SFTTrainer", Killed)
+        patch.setattr("lib.learn.sft.DemonstrationTrainer", Killed)
         sft(folder, start)
 
 

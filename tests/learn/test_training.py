@@ -1175,7 +1175,7 @@ def test_training_stops_at_the_first_loss_that_is_not_finite(tmp_path):
 
 
 def test_supervised_training_stops_there_too(tmp_path, monkeypatch):
-    original = lib.learn.sft._SFTTrainer.compute_loss
+    original = lib.learn.sft.DemonstrationTrainer.compute_loss
     steps = itertools.count(1)
 
     def ruined(self, model, inputs, *arguments, **options):
@@ -1183,7 +1183,7 @@ def test_supervised_training_stops_there_too(tmp_path, monkeypatch):
         # of update 7: the fifth call is the evaluation
         return loss * (np.nan if next(steps) == 8 else 1.0)
 
-    monkeypatch.setattr(lib.learn.sft._SFTTrainer, "compute_loss", ruined)
+    monkeypatch.setattr(lib.learn.sft.DemonstrationTrainer, "compute_loss", ruined)
     with pytest.raises(FloatingPointError, match="loss of update 8 is nan"):
         sft(tmp_path)
     assert (
@@ -1384,13 +1384,13 @@ def test_sft_of_fewer_updates_than_it_logs_is_logged_at_its_end_and_saved(tmp_pa
 def test_sft_batches_learn_the_completion_and_its_end_only(tmp_path, monkeypatch, end_token):
     """And without the end token there is none in any batch: TRL would append one by itself."""
     seen = []
-    original = lib.learn.sft._SFTTrainer.compute_loss
+    original = lib.learn.sft.DemonstrationTrainer.compute_loss
 
     def spy(self, model, inputs, *arguments, **options):
         seen.append({name: inputs[name].clone() for name in ("input_ids", "labels")})
         return original(self, model, inputs, *arguments, **options)
 
-    monkeypatch.setattr(lib.learn.sft._SFTTrainer, "compute_loss", spy)
+    monkeypatch.setattr(lib.learn.sft.DemonstrationTrainer, "compute_loss", spy)
     sft(tmp_path, epochs=1, end_token=end_token)
     tokenizer = build_tokenizer()
     assert any((batch["input_ids"] == tokenizer.eos_token_id).any() for batch in seen) == end_token
@@ -1412,13 +1412,13 @@ def test_a_tokenizer_that_begins_with_bos_begins_no_completion_with_it(tmp_path,
     tokenizer.backend_tokenizer.post_processor = begin
     assert tokenizer("1").input_ids[0] == bos
     seen = []
-    original = lib.learn.sft._SFTTrainer.compute_loss
+    original = lib.learn.sft.DemonstrationTrainer.compute_loss
 
     def spy(self, model, inputs, *arguments, **options):
         seen.append(inputs["input_ids"].clone())
         return original(self, model, inputs, *arguments, **options)
 
-    monkeypatch.setattr(lib.learn.sft._SFTTrainer, "compute_loss", spy)
+    monkeypatch.setattr(lib.learn.sft.DemonstrationTrainer, "compute_loss", spy)
     model = new_model(tokenizer, hidden=32, layers=2, heads=2)
     rows = DEMONSTRATIONS.select(range(8))
     train_sft((model, tokenizer), rows, tmp_path, sft_settings(epochs=1, log_every=1), rows)
@@ -1465,14 +1465,14 @@ def test_a_killed_sft_resumes_exactly(tmp_path, monkeypatch):
     killed = tmp_path / "killed"
 
     def train_and_die():
-        save = lib.learn.sft._SFTTrainer._save_checkpoint
+        save = lib.learn.sft.DemonstrationTrainer._save_checkpoint
 
         def save_then_die(self, *arguments):
             save(self, *arguments)
             if self.state.global_step == 12:  # in the middle of the second epoch
                 os.kill(os.getpid(), signal.SIGKILL)
 
-        monkeypatch.setattr(lib.learn.sft._SFTTrainer, "_save_checkpoint", save_then_die)
+        monkeypatch.setattr(lib.learn.sft.DemonstrationTrainer, "_save_checkpoint", save_then_die)
         sft(killed)
 
     assert run_in_child(train_and_die) == signal.SIGKILL
