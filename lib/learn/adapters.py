@@ -19,7 +19,7 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Any
 
 import torch
 from huggingface_hub import save_torch_state_dict
@@ -27,9 +27,6 @@ from safetensors import safe_open
 from safetensors.torch import load_file
 
 from lib.files import REFERENCE, ROOT, RUNS, shown
-
-if TYPE_CHECKING:
-    from peft.tuners.lora import LoraLayer
 
 NAME = "default"  # peft's name of a model's first adapter, which is the only one here
 CONFIG = "adapter_config.json"
@@ -44,7 +41,7 @@ def is_adapted(model) -> bool:
     return hasattr(model, "peft_config")
 
 
-def adapted_layers(model) -> "list[tuple[str, LoraLayer]]":
+def adapted_layers(model) -> list[tuple[str, Any]]:
     """The layers that have an adapter, by name; none in a model without adapters."""
     if not is_adapted(model):
         return []

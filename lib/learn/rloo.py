@@ -24,6 +24,7 @@ import math
 import time
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -327,9 +328,7 @@ class RLOOTrainer(Resumable):
             part for layer in cache.past_key_values.layers for part in (layer.keys, layer.values)
         ]
 
-    def _logps(
-        self, model, prompt_kv: list[torch.Tensor], rows: dict
-    ) -> tuple[torch.Tensor, torch.Tensor | None]:
+    def _logps(self, model, prompt_kv: list[torch.Tensor], rows: dict) -> tuple[torch.Tensor, Any]:
         """log pi of completions, and their entropies unless the model is the reference, both (B,
         T). `prompt_kv`: the keys and values of all prompts."""
         cache = [part[rows["prompt"]] for part in prompt_kv]

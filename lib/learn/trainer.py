@@ -84,9 +84,10 @@ class Resumable(transformers.Trainer):
 
     # the mean of the weights, which is saved in their place, if a trainer keeps one
     average: AveragedModel | None = None
-    args: transformers.TrainingArguments
-    model: transformers.PreTrainedModel  # Trainer's own types also allow None and much else
-    processing_class: transformers.PreTrainedTokenizerBase
+    # Trainer's own types also allow None and much else
+    args: Any
+    model: transformers.PreTrainedModel
+    processing_class: Any  # the tokenizer
     train_dataset: Dataset
     settings: Any  # those of the trainer's notebook (lib.learn.settings)
     prompt_style: str
@@ -149,6 +150,7 @@ class Resumable(transformers.Trainer):
         and with a fixed seed."""
         sampling = Sampling(max_tokens=self.settings.max_tokens)
         rows = self.eval_problems
+        assert rows is not None  # `add` asks for them first
         # preference training has no such setting
         engine = getattr(self.settings, "engine", "transformers")
         table = sample(

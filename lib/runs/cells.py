@@ -65,9 +65,10 @@ def follower(
 
     def follow(info: ExecutionInfo) -> None:
         nonlocal differs
-        cell = cell_hash(info.raw_cell)
+        source = info.raw_cell or ""
+        cell = cell_hash(source)
         # The notebook is run again from its first cell, or a cell is executed twice
-        if cell in _before or cell in executed or is_parameters(info.raw_cell):
+        if cell in _before or cell in executed or is_parameters(source):
             return
         place = len(executed)
         executed.append(cell)

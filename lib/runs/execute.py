@@ -12,7 +12,7 @@ import time
 from contextlib import nullcontext, suppress
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import NamedTuple, TypedDict
+from typing import NamedTuple, TypedDict, cast
 
 import nbclient.client
 import nbformat
@@ -275,7 +275,9 @@ def goes_on(old_spec: dict, began: Description, defaults: Given) -> bool:
     difference: each stretch of a run is recorded with its code."""
     if not {"notebook", "parameters", "parents"} <= old_spec.keys():
         return False
-    return old_spec["parents"] == began["parents"] and not differences(old_spec, began, defaults)
+    return old_spec["parents"] == began["parents"] and not differences(
+        cast(Asked, old_spec), began, defaults
+    )
 
 
 def executed(folder: Path, cells: list[str] | None = None) -> dict[str, dict[str, str]]:
@@ -309,7 +311,7 @@ def used(kernel_dir: str) -> Usage:
     return Usage(seconds, memory * unit)
 
 
-def run_notebook(project: Project, spec: Spec, parameters: dict, device: str | None) -> Usage:
+def run_notebook(project: Project, spec: Spec, parameters: Given, device: str | None) -> Usage:
     """Execute the notebook of a run with papermill, and say what its kernel has used. The kernel
     communicates by IPC, through files in a temporary directory of its own with a short name, so it
     opens no port and cannot collide with another kernel. Raises RunError if a cell fails, the
@@ -328,7 +330,7 @@ def run_notebook(project: Project, spec: Spec, parameters: dict, device: str | N
             execute_notebook(
                 verbatim(project.root / "notebooks" / f"{spec.notebook}.ipynb"),
                 verbatim(output_path),
-                parameters,
+                dict(parameters),
                 kernel_name="countdown",
                 language="python",
                 cwd=project.root,

@@ -134,7 +134,7 @@ def differences(then: Asked, now: Asked, defaults: Given) -> list[str]:
         if name not in given or given[name] != value
     ]
     return names + [
-        name for name, value in now["inputs"].items() if hashes.get(name, value) != value
+        name for name, value in now.get("inputs", {}).items() if hashes.get(name, value) != value
     ]
 
 

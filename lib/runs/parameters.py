@@ -400,4 +400,4 @@ def options(name: str, given: Given, entries: dict) -> None:
     of_lib("rewards.check_options")(
         name, given, {option: type(default) for option, default in defaults.items()}
     )
-    entries[name].check(**defaults | given)
+    entries[name].check(**{**defaults, **given})

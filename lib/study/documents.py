@@ -15,6 +15,7 @@ from functools import partial
 from html import escape
 from statistics import median
 from textwrap import fill
+from typing import Any
 
 import pandas as pd
 
@@ -49,7 +50,8 @@ def figures(name: str, *index: str) -> pd.DataFrame:
 
 def at(table: pd.DataFrame | pd.Series, *key: str) -> pd.Series:
     """The one row of a table with this key."""
-    return pd.Series(table.loc[key[0] if len(key) == 1 else key])
+    where: Any = key[0] if len(key) == 1 else key
+    return pd.Series(table.loc[where])
 
 
 # The results table

@@ -146,7 +146,7 @@ def _checks(judged: pd.DataFrame) -> dict[str, pd.Series]:
     of the reward was lost. A loss at a check before "numbers" is one of form, a loss at a later
     check is one of meaning."""
     passed = judged["passed"]
-    columns = {check: passed > i for i, check in enumerate(CHECKS)}
+    columns: dict[str, pd.Series] = {check: passed > i for i, check in enumerate(CHECKS)}
     reward_for = dict(enumerate(accumulate(PROGRAM_WEIGHTS.values(), initial=0)))
     columns["reward"] = passed.map(reward_for)
     rest = 1 - columns["reward"]
@@ -413,7 +413,7 @@ def on_front(points: np.ndarray) -> np.ndarray:
     point = points[..., :, None, :]
     other = points[..., None, :, :]
     is_beaten = (other >= point).all(axis=-1) & (other > point).any(axis=-1)
-    return ~is_beaten.any(axis=-1)
+    return np.logical_not(is_beaten.any(axis=-1))
 
 
 def front(scores: pd.DataFrame, metrics: list[str], draws=2000, seed=0) -> pd.DataFrame:

@@ -23,6 +23,7 @@ import io
 import json
 import re
 from pathlib import PurePosixPath
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -152,10 +153,10 @@ def table() -> tuple[pd.DataFrame, pd.DataFrame]:
     return made, earlier(of_samples[~of_samples.index.duplicated(keep="last")], logs)
 
 
-def asked_of(key: tuple, group: pd.DataFrame) -> dict[str, object]:
+def asked_of(key: tuple, group: pd.DataFrame) -> dict[str, Any]:
     """What a group of removed runs was asked: the first columns of its row."""
-    row: dict[str, object] = dict(zip(KEY, key, strict=True))
-    row["last"] = str(row["last"])[:8]
+    row: dict[str, Any] = dict(zip(KEY, key, strict=True))
+    row["last"] = row["last"][:8]
     row["seeds"] = " ".join(map(str, sorted(group["seed"])))
     used = group.iloc[0]["parameters"]
     row["start"] = re.sub(r"^data/(runs|reference)/|(/|_seed)\d+$", "", used.get("init", ""))

@@ -7,6 +7,7 @@ import re
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import ipywidgets as widgets
 import numpy as np
@@ -21,7 +22,7 @@ WIDE = {"width": "270px"}
 WIDER = {"width": "430px"}
 
 
-def _menu(description: str, options: Sequence[str] = (), layout=WIDE) -> widgets.Dropdown:
+def _menu(description: str, options: Sequence[str] = (), layout=WIDE) -> Any:
     """A menu whose values are texts."""
     return widgets.Dropdown(description=description, options=options, layout=layout)
 
