@@ -330,7 +330,7 @@ def _as_text(name: str, detail: ErrorDetails) -> str:
     return f", not a text; papermill passes it with {ways[detail['type']]}"
 
 
-def loosely(extra: Mapping[str, Kind]) -> type[BaseModel]:
+def model_of_all(extra: Mapping[str, Kind]) -> type[BaseModel]:
     """A model of all parameters at once, each of them optional, and of the `extra` ones by name."""
     kinds = PARAMETERS | dict(extra)
     fields: dict[str, Kind] = {name: (kind, None) for name, kind in kinds.items()}

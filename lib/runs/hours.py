@@ -115,13 +115,14 @@ def measured(spec: Spec) -> float | None:
         case "14_value_actions" | "62_label_states" | "63_check_value":
             sampled_tokens = params["problems"] * MOVES * params["samples"] * ACTION
         case "16_search":
-            sampled_tokens = ACTION * sum(searched(search, params) for search in params["searches"])
+            actions = [sampled_actions(search, params) for search in params["searches"]]
+            sampled_tokens = ACTION * sum(actions)
     if spec.profile not in RATES or not (sampled_tokens or trained_tokens):
         return None
     return sampled_tokens / RATES[spec.profile][0] + trained_tokens / RATES[spec.profile][1]
 
 
-def searched(search: Mapping, given: Mapping) -> int:
+def sampled_actions(search: Mapping, given: Mapping) -> int:
     """How many actions a search of notebook 16 samples at most, over all its sets and all points of
     its grid."""
     searches = prod(
@@ -130,9 +131,8 @@ def searched(search: Mapping, given: Mapping) -> int:
     budgets = search.get("cascade") or f"{search.get('beams', 16)}/{search.get('samples', 16)}"
     actions = 0
     for times, beams, samples in re.findall(r"(?:(\d+) x )?(\d+)/(\d+)", budgets):
-        calls = 1 + (MOVES - 1) * int(
-            beams
-        )  # the first action has one state, the others one a beam
+        # the first action has one state, the others one a beam
+        calls = 1 + (MOVES - 1) * int(beams)
         actions += int(times or 1) * int(samples) * calls
     count = sum(problems(name, given["limit"]) for name in search.get("sets", given["sets"]))
     return searches * search.get("repeats", 1) * count * actions

@@ -27,7 +27,7 @@ from lib.learn.settings import (
     Settings,
     SFTSettings,
     explain,
-    loosely,
+    model_of_all,
 )
 from lib.runs.hashes import ADAPTER, Given, model_folder, of_lib
 
@@ -36,7 +36,7 @@ Rule = Callable[[Given], Iterator[str]]
 ON_HUB = re.compile(r"[\w-][\w.-]*/[\w.-]+(@[\w./-]+)?")
 
 
-def own(value: str) -> bool:
+def is_own_file(value: str) -> bool:
     """Whether a value names a file of the user's own: a file of problems in place of a problem set,
     or `file.py:name` in place of a reward."""
     files = of_lib("game.sets.FILES")
@@ -44,14 +44,14 @@ def own(value: str) -> bool:
     return file.endswith((*files, ".py")) and (ROOT / file).is_file()
 
 
-def entry(path: str) -> Kind:
+def entry_of(path: str) -> Kind:
     """The type of a parameter that names an entry of the table `path`. A file of the user's own,
     the notebook's default and "" for no curriculum are accepted without a look at the table."""
 
     def known(value: str, info: ValidationInfo) -> str:
         files = of_lib("game.sets.FILES")
         file = value.rpartition(":")[0] if ".py:" in value else value
-        exempt = (info.context or {}).get(info.field_name) == value or own(value)
+        exempt = (info.context or {}).get(info.field_name) == value or is_own_file(value)
         exempt = exempt or (info.field_name == "curriculum" and not value)
         exempt = exempt or (
             info.field_name == "problem_set"
@@ -89,7 +89,7 @@ def folder(value: str, info: ValidationInfo) -> str:
 FOLDERS = dict.fromkeys(
     ["init", "policy", "value", "taught", "probes"], Annotated[str, AfterValidator(folder)]
 )
-SET = entry("game.sets.EVALUATION_SETS")
+SET = entry_of("game.sets.EVALUATION_SETS")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -100,7 +100,7 @@ class Search(SearchSettings):
     sets: Annotated[list[SET], Field(min_length=1)] = field(default_factory=list)  # pyright: ignore[reportInvalidTypeForm]
 
 
-def searched(search: dict) -> dict:
+def checked_search(search: dict) -> dict:
     """Checks a search that may list several values of a setting, each of which is a search."""
     lists = search | {
         name: [v] for name, v in search.items() if name == "sets" or type(v) is not list
@@ -116,21 +116,21 @@ def searched(search: dict) -> dict:
 
 
 NAMES: dict[str, Kind] = {
-    "problem_set": entry("game.sets.TRAINING_SETS"),
-    "prompt_style": entry("game.prompts.PROMPTS"),
-    "design": entry("learn.demonstrations.DEMONSTRATIONS"),
-    "reward": entry("rewards.REWARDS"),
-    "game_reward": entry("learn.payoffs.REWARDS"),
-    "eval_rewards": list[entry("rewards.REWARDS")],
-    "curriculum": entry("learn.curriculum.CURRICULA"),
+    "problem_set": entry_of("game.sets.TRAINING_SETS"),
+    "prompt_style": entry_of("game.prompts.PROMPTS"),
+    "design": entry_of("learn.demonstrations.DEMONSTRATIONS"),
+    "reward": entry_of("rewards.REWARDS"),
+    "game_reward": entry_of("learn.payoffs.REWARDS"),
+    "eval_rewards": list[entry_of("rewards.REWARDS")],
+    "curriculum": entry_of("learn.curriculum.CURRICULA"),
     "eval_set": SET,
     "primary_set": SET,
     **FOLDERS,
-    "searches": list[Annotated[dict, AfterValidator(searched)]],
+    "searches": list[Annotated[dict, AfterValidator(checked_search)]],
     "sets": Annotated[dict[SET, Count] | list[SET], Field(min_length=1)],
 }
 FIELDS = PARAMETERS | NAMES
-Parameters = loosely(NAMES)
+Parameters = model_of_all(NAMES)
 
 
 def check(given: Given, defaults: Given | None = None, notebook: str = "") -> None:
@@ -279,7 +279,7 @@ def names_the_hub(given: Given) -> Iterator[str]:
     """A problem set of the hub is asked for as such."""
     name = given["problem_set"]
     source = given.get("source", "generated")  # notebook 17 has no source
-    if ON_HUB.fullmatch(name) and source != "hub" and not own(name):
+    if ON_HUB.fullmatch(name) and source != "hub" and not is_own_file(name):
         yield f"problem_set is {name!r}: a set of the hub needs source: hub"
 
 

@@ -44,7 +44,7 @@ _loader = FileSystemLoader(Path(__file__).parent)
 templates = Environment(
     loader=_loader, autoescape=True, trim_blocks=True, undefined=StrictUndefined
 )
-templates.globals["looks"] = CSS_CLASSES
+templates.globals["css_classes"] = CSS_CLASSES
 markup: Any = templates.get_template("explorer.html").module  # has the macros, which return markup
 
 # --- loading and choosing -------------------------------------------------------------------------

@@ -184,8 +184,8 @@ def test_several_groups_may_be_named_in_one_pair_of_quotes():
 
 def test_the_bound_of_a_search_by_hand():
     given = {"sets": ["levels", "test_50"], "limit": 0}
-    assert hours.searched({"beams": 1, "samples": 8}, given) == 626 * (8 + 2 * 8)
-    assert hours.searched({"beams": 16, "samples": 16, "sets": ["test_50"]}, given) == 50 * (
+    assert hours.sampled_actions({"beams": 1, "samples": 8}, given) == 626 * (8 + 2 * 8)
+    assert hours.sampled_actions({"beams": 16, "samples": 16, "sets": ["test_50"]}, given) == 50 * (
         16 + 2 * 16 * 16
     )
     grid = {
@@ -195,8 +195,8 @@ def test_the_bound_of_a_search_by_hand():
         "weight": [1.0, 2.0, 4.0],
         "repeats": 16,
     }
-    assert hours.searched(grid, given | {"limit": 20}) == 40 * 3 * 16 * 6
-    assert hours.searched({"cascade": "16 x 1/1, 16/16"}, given) == 626 * (
+    assert hours.sampled_actions(grid, given | {"limit": 20}) == 40 * 3 * 16 * 6
+    assert hours.sampled_actions({"cascade": "16 x 1/1, 16/16"}, given) == 626 * (
         16 * 3 + 16 + 2 * 16 * 16
     )
 
