@@ -259,7 +259,7 @@ def test_a_policy_is_rounded_to_the_16_bits_in_which_it_is_saved(base, tmp_path)
 def test_a_weight_that_16_bits_cannot_hold_is_refused(base, tmp_path):
     model, tokenizer = adapted(base)
     with torch.no_grad():
-        adapters._layers(model)[3][1].lora_B["default"].weight[0, 0] = 7e4
+        adapters.adapted_layers(model)[3][1].lora_B["default"].weight[0, 0] = 7e4
     with pytest.raises(ValueError, match=r"lora_B.default.weight reaches 7e\+04.* up to 65,504"):
         save_policy(model, tokenizer, tmp_path / "adapter")
 
