@@ -3,9 +3,12 @@
 import re
 
 import pytest
+import torch
+from transformers import LlamaConfig, LlamaForCausalLM
 
 from lib.files import ROOT
 from lib.learn.decoder import PACKED_FROM
+from lib.learn.model import training_memory
 from tests.bench.memory import SMOL
 from tests.conftest import this_project
 
@@ -58,6 +61,21 @@ def test_a_policy_is_one_file_that_git_takes_and_its_model_is_packed():
     assert 8 * per_rank * 2 < 8 * 2**20 < 16 * per_rank * 2
     weights = SMOL["num_hidden_layers"] * sum(one * other for one, other in shapes)
     assert weights > PACKED_FROM
+
+
+def test_two_runs_fit_beside_each_other_on_24_gb(specs):
+    with torch.device("meta"):
+        model = LlamaForCausalLM(LlamaConfig(**SMOL, tie_word_embeddings=True))
+    model.requires_grad_(False)
+    sft = specs[LINKS[0]]
+    rloo = specs["rloo/sparse/0"]
+    longest = 21 + rloo.params["max_tokens"]
+    needed = [
+        training_memory(model, sft.params["batch_size"], longest, False),
+        training_memory(model, rloo.params["micro_batch"], longest, True),
+    ]
+    for spec, memory in zip((sft, rloo), needed, strict=True):
+        assert memory < spec.declaration.mem_mb * 2**20 < 12_000 * 2**20
 
 
 def test_what_is_measured_on_which_problems(specs):
