@@ -7,8 +7,8 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Collection, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
 
@@ -40,17 +40,7 @@ def make(
     or if another process is making runs here."""
     known(machine, [folder.name for folder in MACHINES.iterdir()], "machine")
     folder = project.runs / ("reference" if project.published else "")
-    with writing(folder):
-        folder.mkdir(parents=True, exist_ok=True)
-        (folder / ".lock").touch()
-    with (folder / ".lock").open("a+") as lock:  # only one process makes runs at a time
-        if not try_lock(lock):
-            pid = (folder / ".lock").read_text()
-            raise RunError(
-                f"these runs are being made by process {pid}: wait for it, or `kill {pid}`"
-            )
-        lock.truncate(0)
-        print(os.getpid(), end="", file=lock, flush=True)
+    with alone(folder):
         # only now, as another process may have been at work
         for spec in plan.specs.values() if again else ():
             (spec.folder / "run.json").unlink(missing_ok=True)
@@ -72,6 +62,24 @@ def make(
             print(f"made {count} figures and tables of {spec.run} in {shown(spec.folder)}")
             if (summary := spec.folder / "summary.md").exists():
                 print(summary.read_text().strip())
+
+
+@contextmanager
+def alone(folder: Path) -> Iterator[None]:
+    """A context in which only this process makes runs in a folder of runs. Raises RunError if
+    another one does."""
+    with writing(folder):
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / ".lock").touch()
+    with (folder / ".lock").open("a+") as lock:
+        if not try_lock(lock):
+            pid = (folder / ".lock").read_text()
+            raise RunError(
+                f"these runs are being made by process {pid}: wait for it, or `kill {pid}`"
+            )
+        lock.truncate(0)
+        print(os.getpid(), end="", file=lock, flush=True)
+        yield
 
 
 def snakemake_options(machine: str, cores: int) -> list[str]:
@@ -247,6 +255,8 @@ def outdated(project: Project, profile: str, runs: Collection[str]) -> list[str]
     asked now, such as before its reward was edited. runs: kind/name, without the seed."""
     states: dict[Path, str] = {}
     sentences = []
+    if profile not in project.declarations.profiles and (project.runs / profile).is_dir():
+        return []  # another model than the declared one, by `make gpu-headline MODEL=...`
     for spec in project.specs(profile).values():
         if spec.run in runs and read_record(spec.folder):
             why = state(spec, states)

@@ -5,6 +5,7 @@ data/methods.csv or of search systems. Any other method, such as one with your o
 next free colour, and its name is its label. The numbers of a paper are drawn as hollow markers. No
 line joins them, since a line would suggest values that nobody reported."""
 
+import sys
 from base64 import b64encode
 from functools import cache
 from itertools import count, cycle
@@ -16,7 +17,6 @@ import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
 import PIL.Image
-from IPython.display import Image, display
 from matplotlib.patheffects import withStroke
 
 from lib.study import systems
@@ -127,15 +127,23 @@ def save(fig, stem) -> list[Path]:
         metadata={"CreationDate": None, "Creator": None, "Producer": None, "Title": title},
     )
     plt.close(fig)
+    if "IPython" in sys.modules:  # a program without a notebook need not have it
+        display_picture(fig, paths[0])
+    return paths
+
+
+def display_picture(fig, png: Path) -> None:
+    """Shows a saved figure in the notebook, with its titles as alternative text."""
+    from IPython.display import Image, display
+
     titles = [fig.get_suptitle(), *(ax.get_title(loc="left") for ax in fig.axes)]
-    picture = b64encode(paths[0].read_bytes()).decode()
+    picture = b64encode(png.read_bytes()).decode()
     width = round(100 * fig.get_figwidth())
     display(
         Image(
             url=f"data:image/png;base64,{picture}", width=width, alt=". ".join(filter(None, titles))
         )
     )
-    return paths
 
 
 def title_of(png: Path) -> str:

@@ -20,8 +20,9 @@ from jupyter_client.manager import start_new_kernel
 from lib import files
 from lib.files import ROOT, sha256
 from lib.runs import code, machine
-from lib.runs.execute import DIE_WITH_PARENT, QUIET, describe, execute, prepare
+from lib.runs.execute import describe, execute, prepare
 from lib.runs.folder import provenance, write_json
+from lib.runs.kernel import DIE_WITH_PARENT, QUIET
 from lib.runs.machine import PARENT, RunError, gpu
 from lib.runs.plan import Project, other_code
 from tests.scratch import BASE, TRAIN_CODE, TRAIN_END, Checkout, set_in, write_notebook

@@ -65,7 +65,7 @@ def test_a_finding_is_a_title_only_where_its_numbers_bear_it_out():
 
 def test_the_picture_in_a_notebook_says_its_titles(tmp_path, monkeypatch):
     shown = []
-    monkeypatch.setattr(plots, "display", shown.append)
+    monkeypatch.setattr("IPython.display.display", shown.append)
     fig, ax = plots.figure(title="More is <better>")
     ax.set_title("held out")
     plots.save(fig, tmp_path / "figure")
