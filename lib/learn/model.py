@@ -144,18 +144,34 @@ def max_rows(model, rows: int, length: int) -> int:
     """How many of `rows` texts of `length` tokens our decode loop can draw at once, at least one,
     in nine tenths of the memory that the model leaves, or on a GPU all tensors of this process.
 
-    It needs a copy of the weights, a second one if they have an adapter (`merged`), and for each
-    row keys and values of all columns and four rows of logits in float32."""
-    config = model.config
+    It needs `copies_memory` and for each row `row_memory`."""
+    # 0 without a GPU
+    allocated = max(model.num_parameters() * model.dtype.itemsize, torch.cuda.memory_allocated())
+    room = 0.9 * (machine_memory() - allocated) - copies_memory(model)
+    return max(1, min(rows, int(room // row_memory(model.config, length))))
+
+
+def copies_memory(model) -> int:
+    """Bytes of the copies of the weights from which our decode loop draws: one, and a second one if
+    they have an adapter (`merged`)."""
+    size = 2 if torch.cuda.is_available() else 4
+    return (size + model.dtype.itemsize * is_adapted(model)) * model.num_parameters()
+
+
+def row_memory(config, length: int) -> int:
+    """Bytes that our decode loop needs for a text of `length` tokens: keys and values of all
+    columns, and four rows of logits in float32."""
     size = 2 if torch.cuda.is_available() else 4
     columns = -(-length // 32) * 32
     keys_and_values = 2 * config.num_hidden_layers * key_width(config) * columns
-    row = size * keys_and_values + 4 * 4 * config.vocab_size
-    # 0 without a GPU
-    allocated = max(model.num_parameters() * model.dtype.itemsize, torch.cuda.memory_allocated())
-    copies = size + model.dtype.itemsize * is_adapted(model)
-    room = 0.9 * (machine_memory() - allocated) - copies * model.num_parameters()
-    return max(1, min(rows, int(room // row)))
+    return size * keys_and_values + 4 * 4 * config.vocab_size
+
+
+def sampling_memory(model, rows: int, length: int) -> int:
+    """Estimated bytes at the peak of drawing `rows` texts of `length` tokens at once."""
+    weights = model.num_parameters() * model.dtype.itemsize + copies_memory(model)
+    process = 0 if torch.cuda.is_available() else int(PROCESS)
+    return process + weights + rows * row_memory(model.config, length)
 
 
 def max_micro_batch(model, batch: int, length: int, reference: bool) -> int:

@@ -87,6 +87,44 @@ def run(profile: str, run: str, published: bool = False) -> None:
 
 
 @app.command()
+def headline(
+    groups: Annotated[list[str] | None, Argument(help="groups or runs of profile card")] = None,
+    model: Annotated[str, Option(help='a hub name, or a folder; "": that of the profile')] = "",
+    cores: Cores = CORES,
+    plan: Annotated[
+        bool, Option("--plan", help="say what it will take, and start nothing")
+    ] = False,
+    stage: Annotated[bool, Option("--stage", hidden=True)] = False,
+    device: Annotated[str, Option(hidden=True)] = "",
+) -> None:
+    """Take a pretrained model through SFT, three RLOO runs and their samples on one card, without
+    papermill or Snakemake. The same command goes on from where it was stopped."""
+    from lib.runs import headline
+
+    names = " ".join(groups or [headline.PROFILE]).split()
+    if stage:
+        headline.stage(project, names[0], model, device or None)
+    else:
+        headline.make(project, names, model, cores, plan)
+
+
+@app.command()
+def bundle(
+    output: Annotated[Path, Argument(help="a new folder for the parts")],
+    model: Annotated[str | None, Option(help='a folder or a hub name; "": none')] = None,
+    wheels: Annotated[str, Option(help="packages to pack")] = "",
+    have: Annotated[Path | None, Option(help="pip list --format=freeze of that machine")] = None,
+    python: Annotated[str, Option(help="the version of Python on that machine")] = "3.12",
+) -> None:
+    """Pack what `headline` needs for a machine without network, in parts of at most 60 MiB."""
+    from lib.runs import bundle
+
+    if model is None:
+        model = str(project.declarations.profiles["card"].notebooks["10_train_sft"]["init"])
+    bundle.pack(project.root, output.absolute(), model, wheels.split(), have, python)
+
+
+@app.command()
 def status(profile: Annotated[str, Argument()] = "cpu", groups: Some = None) -> None:
     """Print a line for each run of these groups (or each run that was begun), then the number in
     each state by kind."""

@@ -89,8 +89,8 @@ def compare(
     everything = [folder for runs in found.values() for folder in runs]
     judged = judging.samples(everything, problems, verdicts=("answer", "check"))
     judged = _on_common_problems(judged, a, b)
-    scores, budget = _scores(judged, starts)
-    table = _table(scores, a, b)
+    table, budget = scores(judged, starts)
+    table = _table(table, a, b)
     runs = f"{ran(found[a])} of {a}, {ran(found[b])} of {b}"
     notes = differently(found[a], found[b], problems)
     notes += few(found[a], found[b], a, b)
@@ -109,18 +109,18 @@ def _on_common_problems(judged: pd.DataFrame, a: str, b: str) -> pd.DataFrame:
     return judged[judged["problem"].isin(common)]
 
 
-def _scores(judged: pd.DataFrame, starts: dict[str, str]) -> tuple[pd.DataFrame, float]:
+def scores(judged: pd.DataFrame, starts: dict[str, str]) -> tuple[pd.DataFrame, float]:
     """All numbers of the comparison, one row per method, seed, set and problem, and the tokens of a
     problem at equal tokens."""
     counts = metrics.counts(judged)
     tokens = metrics.mean_tokens(judged)
     most = int(counts["n"].min())
     budget = most * float(tokens.min())
-    scores = metrics.problem_scores(counts, (1, most), mean_to=())
-    scores = scores.join(metrics.text_scores(judged)[["missing", "tokens"]])
-    scores[intervals.EQUAL] = metrics.solved_with(counts, budget / tokens)
+    table = metrics.problem_scores(counts, (1, most), mean_to=())
+    table = table.join(metrics.text_scores(judged)[["missing", "tokens"]])
+    table[intervals.EQUAL] = metrics.solved_with(counts, budget / tokens)
     tallies = restarts.tallies(judged)
-    return scores.join(restarts.against_start(tallies, starts=starts)), budget
+    return table.join(restarts.against_start(tallies, starts=starts)), budget
 
 
 def named(metric: str) -> str:
