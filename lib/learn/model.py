@@ -110,13 +110,17 @@ def training_memory(model, rows: int, length: int, reference: bool) -> int:
     This counts the weights, gradients and AdamW's two moments in float32, the frozen `reference`,
     and what a forward pass keeps. An adapter alone has gradients, moments and a reference of its
     own (`frozen_copy`). A CPU also needs memory for the process, and half as much again
-    as a pass keeps, since the allocator does not return small pieces. `make test-pretrained` checks
-    the estimate on a model of 135 million parameters."""
+    as a pass keeps, since the allocator does not return small pieces. It keeps these while a
+    notebook opens the trained policy at its end, for which an adapter's gradients and moments leave
+    no room. `make test-pretrained` checks the estimate on a model of 135 million parameters."""
     half = torch.cuda.is_available()
     trained = model.num_parameters(only_trainable=True)
     weights = (4 + 2 * half) * model.num_parameters() + (4 + 8 + 4 * reference) * trained
     activations = kept_memory(model.config, rows * length)
-    return int(weights + activations if half else PROCESS + weights + 1.5 * activations)
+    if half:
+        return weights + activations
+    opened = 4 * model.num_parameters() * is_adapted(model)
+    return int(PROCESS + weights + opened + 1.5 * activations)
 
 
 def kept_memory(config, tokens: int) -> int:
