@@ -74,13 +74,17 @@ def entry_of(path: str) -> Kind:
     return Annotated[str, AfterValidator(known)]
 
 
+PRETRAINED = ".venv/pretrained/"  # what `make pretrained` makes; who loads it is told to
+
+
 def folder(value: str, info: ValidationInfo) -> str:
     """Checks a parameter that names a policy or a run. The notebook's default and the parents are
-    accepted, and so is any policy that may be on the hub."""
+    accepted, and so is any policy that may be on the hub or that `make pretrained` makes."""
     is_run = info.field_name in ("taught", "probes")
     # as in lib.learn.model.checkpoint_of
     local = is_run or not value or value.startswith(("data/", "/", "."))
     there = glob(str(ROOT / value)) if is_run else model_folder(ROOT / value)
+    there = there or value.startswith(PRETRAINED)
     if local and value != (info.context or {}).get(info.field_name, "") and not there:
         raise ValueError(f"there is no such {'run' if is_run else 'model'} in {ROOT}")
     return value

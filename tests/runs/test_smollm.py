@@ -8,7 +8,8 @@ from transformers import LlamaConfig, LlamaForCausalLM
 
 from lib.files import ROOT
 from lib.learn.decoder import PACKED_FROM
-from lib.learn.model import training_memory
+from lib.learn.model import checkpoint_of, training_memory
+from lib.runs import parameters
 from tests.bench.memory import SMOL
 from tests.conftest import this_project
 
@@ -50,6 +51,16 @@ def test_every_run_of_rl_starts_from_the_last_link_with_its_adapter(specs):
     adapters = {(spec.params["lora_r"], spec.params["lora_alpha"]) for spec in every}
     assert adapters == {(8, 16)}
     assert {spec.params["prompt_style"] for spec in specs.values()} == {"free"}
+
+
+def test_a_checkout_without_the_model_has_all_its_profiles(monkeypatch, tmp_path):
+    """The model is made by a command of its own; without it every other profile goes on."""
+    monkeypatch.setattr(parameters, "ROOT", tmp_path)
+    parameters.check({"init": ".venv/pretrained/SmolLM2-135M-Instruct"})
+    with pytest.raises(ValueError, match="there is no such model"):
+        parameters.check({"init": "data/models/nothing"})
+    with pytest.raises(FileNotFoundError, match="`make pretrained` makes it"):
+        checkpoint_of(".venv/pretrained/nothing")
 
 
 def test_a_policy_is_one_file_that_git_takes_and_its_model_is_packed():
