@@ -35,6 +35,7 @@ MOST = 16  # attempts; the study draws sixteen samples of a problem
 CHECKS = 0.5  # a policy has a check if at least this share of its texts holds one
 STARTED = "start restarted for as many tokens"
 GAIN = "pass@1 minus start at equal tokens, restarted"
+OVER_USUAL = "pass@1 minus the usual start at equal tokens, restarted"  # whatever its own start
 
 
 def tallies(judged: pd.DataFrame) -> pd.DataFrame:

@@ -383,6 +383,17 @@ SAID["73_coverage_picks"] = [
     ("3.3 points", gap("coverage_picks_differences", BEST, "sft/free", LIKELIEST)),
 ]
 
+NEW = "restarts_result"
+SAID["74_restarts"] = [
+    ("0.X points more", of(NEW, method="rloo/sparse", metric=GAIN)),
+    ("X.X points less", of(NEW, method="rloo/pass4_half_rate", metric=GAIN)),
+    ("IPO X.X.", of(NEW, method="preference/ipo_half_rate", metric=GAIN)),
+    ("3.8 points", of(NEW, method="rloo/gives_up_0.0_sparse", metric=GAIN)),
+    ("one run", of(NEW, "runs", 1, method="rloo/gives_up_0.0_sparse", metric=GAIN)),
+    ("57.X%", of(NEW, method="sft/free", metric="restarted at 320 tokens")),
+    ("54.X%.", of(NEW, method="rloo/sparse", metric="restarted at 320 tokens")),
+]
+
 
 def test_best_of_four_alone_improves_both_where_it_was_chosen():
     """Of the methods with three runs or more: ahead of sparse RLOO with one sample, and of SFT with
