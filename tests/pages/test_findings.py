@@ -384,14 +384,16 @@ SAID["73_coverage_picks"] = [
 ]
 
 NEW = "restarts_result"
+TOKENS_EACH = 320
 SAID["74_restarts"] = [
-    ("0.X points more", of(NEW, method="rloo/sparse", metric=GAIN)),
-    ("X.X points less", of(NEW, method="rloo/pass4_half_rate", metric=GAIN)),
-    ("IPO X.X.", of(NEW, method="preference/ipo_half_rate", metric=GAIN)),
+    ("0.3 points", of(NEW, method="rloo/sparse", metric=GAIN)),
+    ("2.1 points", of(NEW, method="rloo/pass4_half_rate", metric=GAIN)),
+    ("@IPO@.", of(NEW, method="preference/ipo_half_rate", metric=GAIN)),
     ("3.8 points", of(NEW, method="rloo/gives_up_0.0_sparse", metric=GAIN)),
     ("one run", of(NEW, "runs", 1, method="rloo/gives_up_0.0_sparse", metric=GAIN)),
-    ("57.X%", of(NEW, method="sft/free", metric="restarted at 320 tokens")),
-    ("54.X%.", of(NEW, method="rloo/sparse", metric="restarted at 320 tokens")),
+    ("320 tokens", TOKENS_EACH),
+    ("57.1%", of(NEW, method="sft/free", metric=f"restarted at {TOKENS_EACH} tokens")),
+    ("54.1%.", of(NEW, method="rloo/sparse", metric=f"restarted at {TOKENS_EACH} tokens")),
 ]
 
 
