@@ -388,7 +388,7 @@ TOKENS_EACH = 320
 SAID["74_restarts"] = [
     ("0.3 points", of(NEW, method="rloo/sparse", metric=GAIN)),
     ("2.1 points", of(NEW, method="rloo/pass4_half_rate", metric=GAIN)),
-    ("@IPO@.", of(NEW, method="preference/ipo_half_rate", metric=GAIN)),
+    ("3.4.", of(NEW, method="preference/ipo_half_rate", metric=GAIN)),
     ("3.8 points", of(NEW, method="rloo/gives_up_0.0_sparse", metric=GAIN)),
     ("one run", of(NEW, "runs", 1, method="rloo/gives_up_0.0_sparse", metric=GAIN)),
     ("320 tokens", TOKENS_EACH),
