@@ -291,11 +291,11 @@ def _longer() -> str:
     best, pairs = behind["estimate"]
     return f"""\
 1. **Short RL training hardly beats a longer search; long training does.** On 1,000 sealed problems
-sparse RLOO solves {100 * once:.1f}% with one try, and restarted SFT {100 * start:.1f}% for as many
-tokens. Restarts beat Best of 4 by {best:.1f} points and IPO by {pairs:.1f}. If no example gives up,
-sparse RLOO adds {100 * unaided["estimate"]:.1f} points to its start, but only draws level with the
-usual SFT, restarted ([more](notebooks/74_restarts.ipynb)). After four times as much training sparse
-RLOO is {100 * later["estimate"]:.1f} points ahead of restarts."""
+sparse RLOO solves {100 * once:.1f}% with one try, and restarted SFT {100 * start:.1f}%. Restarts
+beat Best of 4 by {best:.1f} points and IPO by {pairs:.1f} ([more](notebooks/74_restarts.ipynb)).
+Where no example gives up, sparse RLOO adds {100 * unaided["estimate"]:.1f} points, and only reaches
+the usual SFT, restarted. Trained four times as long, sparse RLOO is {100 * later["estimate"]:.1f}
+points ahead of restarts."""
 
 
 def _extra() -> str:
@@ -328,8 +328,7 @@ def _best() -> str:
     start = 100 * solved["sft/free"]
     return f"""\
 3. **Best of 4 solves most with sixteen tries, and pays in tokens.** For the tokens of sixteen SFT
-tries it solves {best:.1f}% and SFT {start:.1f}%, so it no longer leads. Nearly half of its tries
-end without an answer."""
+tries it solves {best:.1f}% and SFT {start:.1f}%. Nearly half of its tries end without an answer."""
 
 
 def _without_samples() -> str:
