@@ -382,8 +382,8 @@ def test_every_truth_value_and_every_options_of_a_notebook_has_a_type():
         untyped = {
             name for name, value in defaults.items() if type(value) in (bool, dict)
         } - FIELDS.keys()
-        # of a study: the runs of each size, which exist or not
-        assert untyped <= {"sizes"}, path.name
+        # of a study: the runs of each size or start, which exist or not
+        assert untyped <= {"sizes", "policies"}, path.name
 
 
 @pytest.mark.parametrize(
