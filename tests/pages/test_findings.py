@@ -397,6 +397,13 @@ SAID["74_restarts"] = [
 ]
 
 
+def test_half_giving_up_changed_the_start_less_than_it_was_meant_to():
+    cells = json.loads((ROOT / "notebooks/74_restarts.ipynb").read_text())["cells"]
+    assert "so its rows test little" in str(cells)
+    acted = pd.read_csv(FIGURES / "restarts_treatments.csv").set_index("method")["acted"]
+    assert not acted["sft/gives_up_0.5"] and acted.drop("sft/gives_up_0.5").all()
+
+
 def test_best_of_four_alone_improves_both_where_it_was_chosen():
     """Of the methods with three runs or more: ahead of sparse RLOO with one sample, and of SFT with
     sixteen."""
