@@ -66,6 +66,18 @@ class Stage:
     began: float = field(default_factory=time.monotonic)
 
 
+@dataclass
+class Making:
+    """How far the stages of a plan are, by name: those that wait, are running and have failed."""
+
+    plan: Plan
+    card: Card
+    costs: dict[str, Cost]
+    waiting: list[str]
+    running: dict[str, Stage] = field(default_factory=dict)
+    failed: list[str] = field(default_factory=list)
+
+
 # --- what is made ---------------------------------------------------------------------------------
 
 
@@ -281,74 +293,65 @@ def make(
         print(what_it_takes(plan, card, predicted, base), flush=True)
         if only_plan:
             return
-        failed = run_stages(project, plan, card, predicted, model, every)
+        making = Making(plan, card, predicted, [*predicted])
+        run_stages(project, making, model, every)
     results(project, plan, project.runs / profile)
-    if failed:
+    if failed := making.failed:
         raise RunError(
             f"{len(failed)} failed: {', '.join(failed)}; the same command goes on from there"
         )
 
 
-def run_stages(
-    project: Project,
-    plan: Plan,
-    card: Card,
-    costs: dict[str, Cost],
-    model: str,
-    every: float,
-) -> list[str]:
+def run_stages(project: Project, making: Making, model: str, every: float) -> None:
     """Run all waiting stages, each once those are finished that it needs, as many at once as fit.
-    Returns those that failed. If this process is stopped, it stops them."""
-    waiting = dict(costs)
-    running: dict[str, Stage] = {}
-    failed: list[str] = []
+    If this process is stopped, it stops them."""
     told = time.monotonic()
     try:
         while True:
-            for name in startable(plan, card, costs, waiting, running, failed):
-                running[name] = Stage(started(project, plan.specs[name], card.device, model))
-                del waiting[name]
-            if not running:
-                return failed
+            for name in startable(making):
+                spec = making.plan.specs[name]
+                making.running[name] = Stage(started(project, spec, making.card.device, model))
+                making.waiting.remove(name)
+            if not making.running:
+                return
             time.sleep(min(1.0, every))
-            for name in [
-                name for name, stage in running.items() if stage.process.poll() is not None
-            ]:
-                stage = running.pop(name)
-                if stage.process.returncode:
-                    failed.append(name)
-                    log = shown(plan.specs[name].folder / "log.txt")
-                    print(f"! {name} failed, its log is {log}", flush=True)
-            if time.monotonic() - told >= every and running:
+            collect(making)
+            if time.monotonic() - told >= every and making.running:
                 told = time.monotonic()
-                print(progress(plan, card, costs, waiting, running), flush=True)
+                print(progress(making), flush=True)
     except KeyboardInterrupt:
         print("\n! stopping; the same command goes on from here", flush=True)
         raise
     finally:
-        end([stage.process for stage in running.values()])
+        end([stage.process for stage in making.running.values()])
 
 
-def startable(
-    plan: Plan,
-    card: Card,
-    costs: dict[str, Cost],
-    waiting: Mapping[str, Cost],
-    running: Mapping[str, Stage],
-    failed: list[str],
-) -> list[str]:
+def startable(making: Making) -> list[str]:
     """The stages to start now: what others wait for comes first. One that fits nowhere runs
     alone."""
+    plan = making.plan
     chosen: list[str] = []
-    unfinished = {*waiting, *running, *failed}
-    for name in sorted(waiting, key=lambda name: -plan.heights[name]):
-        now = [*running, *chosen]
-        taken = sum(costs[other].memory for other in now)
-        fits = not now or taken + waiting[name].memory <= card.memory
+    unfinished = {*making.waiting, *making.running, *making.failed}
+    for name in sorted(making.waiting, key=lambda name: -plan.heights[name]):
+        now = [*making.running, *chosen]
+        memory = sum(making.costs[other].memory for other in [*now, name])
+        fits = not now or memory <= making.card.memory
         ready = not unfinished & plan.specs[name].parents.keys()
-        if ready and fits and len(now) < card.processes:
+        if ready and fits and len(now) < making.card.processes:
             chosen.append(name)
     return chosen
+
+
+def collect(making: Making) -> None:
+    """Take the stages that have ended from those that are running, and say which have failed."""
+    for name, stage in [*making.running.items()]:
+        if stage.process.poll() is None:
+            continue
+        del making.running[name]
+        if stage.process.returncode:
+            making.failed.append(name)
+            log = shown(making.plan.specs[name].folder / "log.txt")
+            print(f"! {name} failed, its log is {log}", flush=True)
 
 
 def started(project: Project, spec: Spec, device: str | None, model: str) -> subprocess.Popen:
@@ -389,24 +392,15 @@ def end(processes: list[subprocess.Popen]) -> None:
                 process.wait(timeout=max(0.1, until - time.monotonic()))
 
 
-def progress(
-    plan: Plan,
-    card: Card,
-    costs: dict[str, Cost],
-    waiting: Mapping[str, Cost],
-    running: Mapping[str, Stage],
-) -> str:
+def progress(making: Making) -> str:
     """A line for each stage that is running, from its log, and about how long all will take."""
     lines = []
-    left = {}
-    for name, cost in costs.items():
-        if name in waiting:
-            left[name] = cost.seconds
-        elif name in running:
-            elapsed = time.monotonic() - running[name].began
-            left[name] = max(0.0, cost.seconds - elapsed)
-            lines.append(f"  {name:24} {last_line(plan.specs[name].folder / 'log.txt')}")
-    total = time_left(plan, left, left, side_by_side(card, costs))
+    left = {name: making.costs[name].seconds for name in making.waiting}
+    for name, stage in making.running.items():
+        elapsed = time.monotonic() - stage.began
+        left[name] = max(0.0, making.costs[name].seconds - elapsed)
+        lines.append(f"  {name:24} {last_line(making.plan.specs[name].folder / 'log.txt')}")
+    total = time_left(making.plan, left, left, side_by_side(making.card, making.costs))
     return "\n".join([*lines, f"  about {clock(total)} left in all, by the estimate"])
 
 

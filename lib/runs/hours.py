@@ -18,12 +18,16 @@ from lib.files import clock
 from lib.runs.plan import Plan, Project, Record, Spec, other_code, read_record
 
 # Tokens per second in sampling and in training
-RATES = {"paper": (21_232, 34_191), "gpu24": (8_502, 4_986), "gpu8": (6_802, 3_989)}
-# Of SmolLM2-135M: 192 rollouts in 7 ms per token, and 606 updates of SFT on 32 demonstrations in
-# 150 seconds. Of RLOO as a whole nothing was measured.
-RATES |= {"card": (27_400, 16_400)}
-POLICY = {"paper": 2.0, "gpu24": 2.0, "gpu8": 0.54}  # GB of one policy in float32
-POLICY |= {"card": 0.01}  # of an adapter, in 16 bits
+RATES = {
+    "paper": (21_232, 34_191),
+    "gpu24": (8_502, 4_986),
+    "gpu8": (6_802, 3_989),
+    # Of SmolLM2-135M: 192 rollouts in 7 ms per token, and 606 updates of SFT on 32 demonstrations
+    # in 150 seconds. Of RLOO as a whole nothing was measured.
+    "card": (27_400, 16_400),
+}
+# GB of one policy in float32; card: of an adapter in 16 bits
+POLICY = {"paper": 2.0, "gpu24": 2.0, "gpu8": 0.54, "card": 0.01}
 # size of the two saved states for resuming, in policies; a finished run does not keep them
 STATES = 6
 # at most: tokens of an action's tag, and actions of a game

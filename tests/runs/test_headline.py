@@ -20,7 +20,7 @@ from lib.files import ROOT
 from lib.learn import model
 from lib.runs import headline
 from lib.runs.declare import DeclarationError
-from lib.runs.headline import Card, Cost, Stage, side_by_side, startable
+from lib.runs.headline import Card, Cost, Making, Stage, side_by_side, startable
 from lib.runs.machine import locked
 from lib.runs.make import outdated
 from lib.runs.plan import Plan, Project, other_code
@@ -191,9 +191,9 @@ def test_a_stage_that_fails_is_named_and_what_needs_it_is_left(tmp_path, monkeyp
         return subprocess.Popen(["false" if spec.name == "rloo/ast_tau2/0" else "true"])
 
     monkeypatch.setattr(headline, "started", started)
-    card = Card(None, "", 80 * GIB, 8)
-    failed = headline.run_stages(this_project(), plan, card, costs, "", every=0.01)
-    assert failed == ["rloo/ast_tau2/0"] and began[0] == "sft/free/0"
+    making = Making(plan, Card(None, "", 80 * GIB, 8), costs, [*costs])
+    headline.run_stages(this_project(), making, "", every=0.01)
+    assert making.failed == ["rloo/ast_tau2/0"] and began[0] == "sft/free/0"
     assert {*began} == {*plan.specs} - {"sample/rloo_ast_tau2/0"}
     assert "! rloo/ast_tau2/0 failed, its log is" in capsys.readouterr().out
 
@@ -214,9 +214,10 @@ def test_it_ends_its_stages_when_it_is_stopped(monkeypatch):
         raise KeyboardInterrupt  # as Ctrl-C does, a moment later
 
     monkeypatch.setattr(headline, "startable", startable)
-    card = Card(None, "", GIB, 1)
+    costs = costs_of(plan, 1, 1)
+    making = Making(plan, Card(None, "", GIB, 1), costs, [*costs])
     with pytest.raises(KeyboardInterrupt):
-        headline.run_stages(this_project(), plan, card, costs_of(plan, 1, 1), "", every=1)
+        headline.run_stages(this_project(), making, "", every=1)
     assert process.poll() is not None
 
 
@@ -251,27 +252,30 @@ def test_as_many_trainings_share_the_card_as_its_memory_and_the_cores_allow(gib,
     costs = costs_of(plan, training=10, sampling=8)
     card = Card("GPU-1", "a card", gib * GIB, cores)
     assert side_by_side(card, costs) == trainings
-    waiting = dict(costs)
-    assert startable(plan, card, costs, waiting, {}, []) == ["sft/free/0"], "all others wait for it"
-    waiting.pop("sft/free/0")
-    first = startable(plan, card, costs, waiting, {}, [])
+    making = Making(plan, card, costs, [*costs])
+    assert startable(making) == ["sft/free/0"], "all others wait for it"
+    making.waiting.remove("sft/free/0")
+    first = startable(making)
     assert [name for name in first if name[:4] == "rloo"] == first[:trainings], "samples come last"
     assert len([name for name in first if name[:4] == "rloo"]) == trainings
     assert sum(costs[name].memory for name in first) <= max(card.memory, 10 * GIB)
     assert len(first) <= cores
-    running = {name: Stage(process=None) for name in first}
     for name in first:
-        waiting.pop(name)
-    assert not startable(plan, card, costs, waiting, running, [])
+        making.running[name] = Stage(process=None)
+        making.waiting.remove(name)
+    assert not startable(making)
 
 
 def test_what_depends_on_a_failed_stage_is_not_started():
     plan = headline.planned(this_project(), "card", ["card"])
     costs = costs_of(plan, 1, 1)
-    waiting = {name: cost for name, cost in costs.items() if name.startswith("sample/")}
-    failed = ["rloo/sparse/0"]
-    found = startable(plan, Card(None, "", 80 * GIB, 8), costs, waiting, {}, failed)
-    assert found == ["sample/sft_free/0", "sample/rloo_ast_tau2/0", "sample/rloo_cov_pass4/0"]
+    waiting = [name for name in costs if name.startswith("sample/")]
+    making = Making(plan, Card(None, "", 80 * GIB, 8), costs, waiting, failed=["rloo/sparse/0"])
+    assert startable(making) == [
+        "sample/sft_free/0",
+        "sample/rloo_ast_tau2/0",
+        "sample/rloo_cov_pass4/0",
+    ]
 
 
 def test_it_says_what_it_will_take(place, monkeypatch):
