@@ -44,11 +44,11 @@ def packed_linear(
 
 
 @cache
-def can_pack() -> bool:
-    """Whether this PyTorch multiplies with packed weights. The two operations are private to it, so
-    that a small product is tried."""
-    x = torch.arange(32.0).view(2, 16)
-    weights = torch.arange(48.0).view(3, 16)
+def can_pack(dtype: torch.dtype) -> bool:
+    """Whether this PyTorch multiplies with packed weights of a type. The two operations are private
+    to it, so that a small product is tried, of numbers that bfloat16 holds exactly."""
+    x = torch.eye(2, 16, dtype=dtype)
+    weights = torch.arange(48, dtype=dtype).view(3, 16)
     try:
         result = packed_linear(x, packed(weights))
     except (AttributeError, TypeError, RuntimeError):
@@ -77,10 +77,7 @@ class Decoder:
             torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else model.dtype
         )
         self.is_packed = (
-            device == "cpu"
-            and self.dtype == torch.float32
-            and model.num_parameters() >= PACKED_FROM
-            and can_pack()
+            device == "cpu" and model.num_parameters() >= PACKED_FROM and can_pack(self.dtype)
         )
         self.linear = packed_linear if self.is_packed else F.linear
         self.heads = config.num_attention_heads

@@ -20,7 +20,7 @@ import torch
 from lib.game.prompts import render_prompt
 from lib.learn.adapters import merged, plain_weights
 from lib.learn.decoder import decoder_of, inference
-from lib.learn.model import max_rows
+from lib.learn.model import in_bfloat16, max_rows
 from lib.learn.settings import Sampling
 
 AT_ONCE = 512  # completions that are decoded at once on a CPU
@@ -122,10 +122,9 @@ class _Draws:
         return Rollouts(cut(self.tokens), cut(self.logprobs), cut(self.policy_logprobs), finish)
 
 
-def training_type(device: torch.device):
-    """A context in which a model computes in the type of training: bfloat16 on a GPU, otherwise the
-    model's own."""
-    return torch.autocast(device.type, torch.bfloat16, enabled=device.type == "cuda")
+def training_type(model):
+    """A context in which `model` computes in the type of its training."""
+    return torch.autocast(model.device.type, torch.bfloat16, enabled=in_bfloat16(model))
 
 
 def generate(
@@ -137,14 +136,14 @@ def generate(
     generator: torch.Generator | None = None,
 ) -> Rollouts:
     """Draws `n` completions of each prompt (a list of token ids), for as many prompts at once as
-    fit in memory, or on a CPU up to AT_ONCE completions at once. On a GPU they are drawn in
-    bfloat16, whatever autocast the caller is in."""
+    fit in memory, or on a CPU up to AT_ONCE completions at once. They are drawn in the
+    type of the model's training, whatever autocast the caller is in."""
     device = model.device
     longest = max(map(len, prompts), default=0) + sampling.max_tokens
     draws = _Draws(len(prompts) * n, sampling, eos_id, device, generator)
     capacity = max_rows(model, AT_ONCE if device.type == "cpu" else len(prompts) * n, longest)
     at_once = max(capacity // n, 1)  # prompts
-    with merged(model), inference(model), training_type(device):
+    with merged(model), inference(model), training_type(model):
         decoder = decoder_of(model, longest)
         for first in range(0, len(prompts), at_once):
             _draw_all(decoder, prompts[first : first + at_once], first, n, draws)
@@ -189,7 +188,7 @@ def generate_shared(
     vocab_size = model.config.vocab_size
     draws = _Draws(len(prompts) * n, sampling, eos_id, device, generator)
     active = torch.arange(len(prompts) * n, device=device)
-    with merged(model), inference(model), training_type(device):
+    with merged(model), inference(model), training_type(model):
         decoder = decoder_of(model, max(map(len, prompts)) + sampling.max_tokens)
         batch: Any = decoder.batch(prompts)
         row = active // n  # each completion's row in the batch
@@ -251,7 +250,7 @@ def vllm_engine(model):
             load_format="dummy",
             skip_tokenizer_init=True,
             generation_config="vllm",
-            dtype="bfloat16" if torch.cuda.is_available() else "float32",
+            dtype="bfloat16" if in_bfloat16(model) else "float32",
             max_model_len=min(model.config.max_position_embeddings, LONGEST),
             gpu_memory_utilization=MEMORY_SHARE,
             enforce_eager=not torch.cuda.is_available(),

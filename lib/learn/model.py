@@ -315,7 +315,12 @@ def reasoning_end(tokenizer, ids: Sequence[int]) -> int:
 
 
 def load_policy(
-    path: str | Path, style: str = "", lora_r: int = 0, lora_alpha: int = 32, seed: int = 0
+    path: str | Path,
+    style: str = "",
+    lora_r: int = 0,
+    lora_alpha: int = 32,
+    seed: int = 0,
+    bfloat16: bool = False,
 ):
     """The model, in float32 and on the GPU if there is one, and the tokenizer of what
     `checkpoint_of` finds at `path`.
@@ -323,6 +328,8 @@ def load_policy(
     lora_r: the rank of the adapter that is to be trained (`lib.learn.adapters`): that of `path`, or
     else a new one, which is drawn from `seed`. With 0 the model is an ordinary one, and an adapter
     at `path` is added to its weights.
+
+    bfloat16: compute in bfloat16 on a CPU as well, in training and in draws (`in_bfloat16`).
 
     style: the prompt style with which the policy is trained or sampled. If this style has an end
     token of its own, it becomes the tokenizer's end token: it is learned, it stops the draws, and
@@ -343,6 +350,7 @@ def load_policy(
         add_adapter(model, loaded, lora_r, lora_alpha, seed)
     _need_gpu()
     model.to("cuda" if torch.cuda.is_available() else "cpu")  # pyright: ignore[reportArgumentType]
+    model._computes_in_bfloat16 = bfloat16
     tokenizer = load_tokenizer(checkpoint)
     end = ENDS.get(style)
     if end:
@@ -353,6 +361,12 @@ def load_policy(
             )
         tokenizer.eos_token = end
     return model, tokenizer
+
+
+def in_bfloat16(model) -> bool:
+    """Whether `model` is trained and sampled in bfloat16, with weights in float32. A GPU always
+    does so, and a CPU if `load_policy` was asked to."""
+    return model.device.type == "cuda" or getattr(model, "_computes_in_bfloat16", False)
 
 
 def _read_model(checkpoint: str, path: str | Path) -> PreTrainedModel:

@@ -81,7 +81,7 @@ class PreferenceTrainer(Resumable, DPOTrainer):
         # both sides of a pair
         micro_batch = max_micro_batch(model, settings.batch_size, 2 * length, reference=True)
         config = DPOConfig(
-            **arguments(folder, settings),
+            **arguments(folder, settings, model),
             max_steps=settings.steps,
             lr_scheduler_type="constant",
             logging_steps=1,

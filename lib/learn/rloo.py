@@ -82,7 +82,7 @@ class RLOOTrainer(Resumable):
         self.reference = frozen_copy(model) if settings.kl_coef else None
         add_fused_lm_head(model, settings.temperature, outputs=("log_probs", "entropy"))
         config = TrainingArguments(  # one step of Trainer is one of our updates
-            **arguments(folder, settings),
+            **arguments(folder, settings, model),
             max_steps=settings.steps,
             lr_scheduler_type="warmup_stable_decay",
             lr_scheduler_kwargs={"num_decay_steps": settings.decay_steps, "decay_type": "linear"},

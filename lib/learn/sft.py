@@ -85,10 +85,12 @@ def fitting(rows: Dataset, context: int) -> Dataset:
     return rows
 
 
-def _config(folder: Path, settings: SFTSettings, micro_batch: int, updates: int) -> SFTConfig:
+def _config(
+    folder: Path, settings: SFTSettings, model, micro_batch: int, updates: int
+) -> SFTConfig:
     """The configuration of TRL's trainer; `updates`: how many the whole training has."""
     return SFTConfig(
-        **arguments(folder, settings),
+        **arguments(folder, settings, model),
         num_train_epochs=1,  # the order of the rows contains all epochs
         per_device_train_batch_size=micro_batch,
         gradient_accumulation_steps=settings.batch_size // micro_batch,
@@ -133,7 +135,7 @@ def train_sft(
     updates = len(rows) // settings.batch_size * settings.epochs
     trainer = DemonstrationTrainer(
         model=model,
-        args=_config(folder, settings, micro_batch, updates),
+        args=_config(folder, settings, model, micro_batch, updates),
         train_dataset=rows,
         eval_dataset=eval_rows,
         processing_class=tokenizer,

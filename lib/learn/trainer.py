@@ -28,7 +28,7 @@ from lib.game.problem import Problem, as_problems
 from lib.game.verifiers import VERIFIERS
 from lib.learn.adapters import is_adapted, load_adapter, save_adapter
 from lib.learn.generation import Sampling, sample
-from lib.learn.model import machine_memory, save_policy, training_memory
+from lib.learn.model import in_bfloat16, machine_memory, save_policy, training_memory
 from lib.rewards import Reward, score_group
 
 KEPT = 2  # checkpoints: the newest, and the one before in case it is damaged
@@ -236,7 +236,7 @@ class Resumable(transformers.Trainer):
         self.line.update(self.state.global_step - self.line.n)
 
 
-def arguments(folder: Path, settings) -> dict:
+def arguments(folder: Path, settings, model) -> dict:
     """The arguments that the configurations of all trainers have in common. Raises RuntimeError for
     a GPU without bfloat16: we train in it, and TRL's kernels need it."""
     if torch.cuda.is_available() and torch.cuda.get_device_capability() < (8, 0):
@@ -254,7 +254,7 @@ def arguments(folder: Path, settings) -> dict:
         "train_sampling_strategy": "sequential",  # in the order of `schedule`, or of SFT's batches
         "save_steps": settings.save_every,
         "use_cpu": not torch.cuda.is_available(),
-        "bf16": torch.cuda.is_available(),
+        "bf16": torch.cuda.is_available() or in_bfloat16(model),
         "gradient_checkpointing": False,
         "dataloader_pin_memory": False,
         "logging_nan_inf_filter": False,  # a loss that is not a number must be visible

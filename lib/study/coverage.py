@@ -165,7 +165,7 @@ def stopped(judged: pd.DataFrame, chosen_on: pd.DataFrame, start: str) -> pd.Dat
     """What methods solve for the tokens of sixteen samples of `start` if each method's samples are
     cut at the limit that is best for it on the samples `chosen_on`. Columns solved and limit; only
     methods that are in both tables, and none if `start` is not."""
-    if any(start not in {*table["method"]} for table in (judged, chosen_on)):
+    if any(start not in table["method"].unique() for table in (judged, chosen_on)):
         no_rows = metrics.counts(judged).index[:0]
         return pd.DataFrame(columns=["solved", "limit"], index=no_rows)
     longest = int(chosen_on["tokens"].max())  # this limit cuts none

@@ -25,7 +25,6 @@ from typing import NamedTuple
 import numpy as np
 import pandas as pd
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from lib.files import (
@@ -246,11 +245,16 @@ def last_check(completions: Sequence[str] | pd.Series) -> pd.Series:
     """What the last check of each text says: "yes", "no", or "" for a text without one. Our
     demonstrations end every attempt with a check, such as `98? no`; it is the policy's own word,
     and no verifier reads it."""
-    texts = pd.Series(completions, dtype="str")
-    pattern = pc.ExtractRegexOptions(r"(?s)^.*\? (?P<check>yes|no)")
-    found = pc.call_function("extract_regex", [pa.array(texts, pa.large_string())], pattern)
-    checks = pc.call_function("struct_field", [found], pc.StructFieldOptions([0]))
-    return pd.Series(checks.to_pandas().fillna(""), dtype="str").set_axis(texts.index)
+    texts = pd.Series(completions, dtype="str").fillna("")
+    return pd.Series([_check(text) for text in texts.tolist()], texts.index, dtype="str")
+
+
+def _check(text: str) -> str:
+    yes = text.rfind("? yes")
+    no = text.rfind("? no")
+    if yes == no:  # neither is there
+        return ""
+    return "yes" if yes > no else "no"
 
 
 VERDICT_KINDS = {

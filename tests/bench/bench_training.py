@@ -89,7 +89,7 @@ def theirs(problems, settings: RLOOSettings, folder: Path) -> pd.DataFrame:
         model=str(POLICY / "checkpoint"),  # by path: TRL loads the reference policy from there
         reward_funcs=watch.around("reward", group_reward),
         args=RLOOConfig(
-            **arguments(folder, settings),
+            **arguments(folder, settings, load_policy(POLICY)[0]),
             max_steps=settings.steps,
             lr_scheduler_type="constant",
             logging_steps=1,

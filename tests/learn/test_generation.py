@@ -13,6 +13,7 @@ from types import SimpleNamespace
 import pandas as pd
 import pytest
 import torch
+import torch.nn.functional as F
 from accelerate import Accelerator
 from accelerate.state import AcceleratorState
 from transformers import (
@@ -40,7 +41,7 @@ from lib.learn.generation import (
     sample,
     sample_token,
 )
-from lib.learn.model import build_tokenizer, new_model
+from lib.learn.model import build_tokenizer, load_policy, new_model, save_policy
 from lib.runs import parameters
 
 TOKENIZER = build_tokenizer()
@@ -406,7 +407,7 @@ def test_a_model_that_accelerate_wraps_still_fits(model):
 # --- packed weights -------------------------------------------------------------------------------
 
 needs_packing = pytest.mark.skipif(
-    not decoder.can_pack(), reason="this PyTorch has no packed products"
+    not decoder.can_pack(torch.float32), reason="this PyTorch has no packed products"
 )
 
 
@@ -445,6 +446,33 @@ def test_packed_weights_are_those_of_the_model_also_after_an_update(heads, monke
     assert sums[0] != sums[1]
 
 
+@needs_packing
+@pytest.mark.parametrize("packed_from", [0, 10**9])
+def test_a_cpu_draws_in_bfloat16_if_asked(model, packed_from, tmp_path, monkeypatch):
+    """With weights in float32: the bits of its log-probabilities are others, within the rounding of
+    bfloat16, and it is the model that was read."""
+    monkeypatch.setattr(decoder, "PACKED_FROM", packed_from)
+    save_policy(model, TOKENIZER, tmp_path / "checkpoint")
+    rounded, _ = load_policy(tmp_path, bfloat16=True)
+    assert {weights.dtype for weights in rounded.parameters()} == {torch.float32}
+    types = set()
+    linear = decoder.packed_linear if packed_from == 0 else F.linear
+    name = "decoder.packed_linear" if packed_from == 0 else "decoder.F.linear"
+    monkeypatch.setattr(
+        f"lib.learn.{name}", lambda x, *rest: types.add(x.dtype) or linear(x, *rest)
+    )
+    out = draw(rounded, n=2)
+    assert torch.bfloat16 in types
+    ids = torch.tensor(out.ids[0])
+    read = torch.tensor([[*PROMPTS[0], *out.ids[0]]])
+    exact = model(read).logits[0, len(PROMPTS[0]) - 1 : -1].log_softmax(-1)
+    exact = exact.gather(-1, ids[:, None]).squeeze(-1)
+    drawn = torch.tensor(out.policy_logprobs[0])
+    torch.testing.assert_close(drawn, exact, atol=0.05, rtol=0.05)
+    assert (drawn - exact).abs().max() > 1e-5
+    assert draw(load_policy(tmp_path)[0]) == draw(model)
+
+
 def test_a_small_model_is_never_packed_and_keeps_its_bits(model, monkeypatch):
     """The samples of profile cpu are published."""
     for folder in (ROOT / "data/models").glob("base-*"):
@@ -464,7 +492,7 @@ def test_without_the_private_operations_a_large_model_draws_as_before(model, mon
 
     monkeypatch.setattr(decoder, "packed", gone)
     monkeypatch.setattr(decoder, "can_pack", decoder.can_pack.__wrapped__)
-    assert not decoder.can_pack()
+    assert not decoder.can_pack(torch.float32)
     assert draw(model) == expected
 
 

@@ -40,7 +40,7 @@ from lib.learn.losses import (
     max_rl,
     pass_at_k,
 )
-from lib.learn.model import build_tokenizer, load_policy, new_model
+from lib.learn.model import build_tokenizer, load_policy, new_model, save_policy
 from lib.learn.rloo import RLOOTrainer, train_rloo
 from lib.learn.settings import RLOOSettings, SFTSettings
 from lib.learn.sft import batches_by_length, train_sft
@@ -139,6 +139,23 @@ def test_a_batch_is_not_divided_between_the_gpus_that_are_visible(tmp_path, monk
     assert TrainingArguments(output_dir=str(tmp_path), use_cpu=True).n_gpu == 4
     config = make_trainer(tmp_path, problems_per_step=4).args
     assert (config.n_gpu, config.train_batch_size) == (1, 4)
+
+
+def test_a_cpu_trains_in_bfloat16_if_asked(tmp_path):
+    """The update reads what the sampler drew in the same type, so that they differ by rounding
+    alone. The weights, which AdamW changes, stay float32."""
+    save_policy(*tiny_policy(), tmp_path / "start")
+    rows = {}
+    for asked in (False, True):
+        policy = load_policy(tmp_path / "start", bfloat16=asked)
+        trainer = make_trainer(tmp_path / str(asked), policy)
+        assert trainer.args.bf16 == asked
+        gradient_of_update(trainer)
+        assert {weights.dtype for weights in trainer.model.parameters()} == {torch.float32}
+        rows[asked] = trainer.row
+    assert rows[True]["importance_max"] == pytest.approx(1, abs=0.05)
+    difference = abs(rows[True]["entropy"] - rows[False]["entropy"])
+    assert 1e-7 < difference < 0.01
 
 
 def test_a_gpu_without_bfloat16_is_refused_before_training(tmp_path, monkeypatch):

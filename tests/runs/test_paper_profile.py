@@ -12,6 +12,7 @@ import sys
 from collections import Counter
 from inspect import signature
 from pathlib import Path
+from types import SimpleNamespace
 
 import nbformat
 import numpy as np
@@ -77,7 +78,8 @@ def common(paper: str, specs) -> dict[str, list]:
     one, other = rewards.sparse()(
         ["<answer>1+2</answer>", "<answer>1-2</answer>"], Problem((1, 2), 3)
     )
-    optimizer = [{"adamw_torch": "AdamW"}[arguments(PAPER, quick())["optim"]]]
+    on_a_cpu = SimpleNamespace(device=torch.device("cpu"))
+    optimizer = [{"adamw_torch": "AdamW"}[arguments(PAPER, quick(), on_a_cpu)["optim"]]]
     updates = (1000 - sft["eval_demonstrations"]) // sft["batch_size"]
     return {
         **{
