@@ -6,10 +6,11 @@ import pytest
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from lib.files import ROOT
+from lib.files import REFERENCE, ROOT
 from lib.learn.decoder import PACKED_FROM
 from lib.learn.model import checkpoint_of, training_memory
 from lib.runs import parameters
+from lib.study import judging, metrics
 from tests.bench.memory import SMOL
 from tests.conftest import this_project
 
@@ -123,3 +124,22 @@ def test_the_command_that_reads_the_gates_does_so(tmp_path):
     )
     pass_1, true = (float(table.iloc[0]) for table in shown)
     assert len(shown[0]) == 1 and 0.3 < pass_1 < 0.6 and 0.5 < true < 1
+
+
+def test_the_table_of_gates_is_that_of_the_published_samples():
+    rows = re.findall(
+        r"^\| ([\d,]+) \| (\d+)% \| (\d+)% \| (\d+)% \| (\d+)% \| (\d+) \|$", PAGE, re.M
+    )
+    folders = sorted((REFERENCE / "smollm/sample").glob("gate_*/0"))
+    judged = judging.samples(folders, verdicts=("answer", "steps"))
+    found = metrics.exploration(judged).join(
+        metrics.problem_scores(metrics.counts(judged), (1, 8), mean_to=())
+    )
+    means = found.groupby("method").mean()
+    assert len(rows) == len(means) >= 1
+    learned = {"sft/link_1": 3000, "sft/link_2": 6500, "sft/link_3": 10_000}
+    for row, (method, mean) in zip(rows, means.iterrows(), strict=True):
+        asked, *told = (float(number.replace(",", "")) for number in row)
+        shares = mean[["correct equations", "wrong_numbers", "pass@1", "pass@8"]] * 100
+        assert asked == learned[str(method)]
+        assert told == pytest.approx([*shares, mean["tokens per response"]], abs=0.51)
