@@ -171,160 +171,197 @@ def hub_split(sets) -> str:
     return "; ".join(f"{HUB[name]}/{split}" for name, split, _ in found)
 
 
+def default_of(name: str, function) -> object:
+    return signature(function).parameters[name].default
+
+
 def special(specs) -> dict[tuple[str, str], list]:
     """What one paper states alone."""
-
-    def options(name, function):
-        return signature(function).parameters[name].default
-
     params = {name: spec.params for name, spec in specs.items()}
-    search = SearchSettings()
+    papers = {
+        "ast": special_of_ast(params),
+        "program": special_of_program(),
+        "dense": special_of_dense(params),
+        "agent": special_of_agent(params, specs)
+        | budgets_of_agent(params)
+        | sweeps_of_agent(params),
+    }
+    return {(paper, name): found for paper, own in papers.items() for name, found in own.items()}
+
+
+def special_of_ast(params) -> dict[str, list]:
+    options = ("lambda_c", "lambda_p", "lambda_a", "exact_numbers")
+    taus = [params[f"rloo/ast_tau{tau}"]["reward_options"]["tau"] for tau in (1, 2, 3, 4)]
+    of_3_to_4 = ("rloo/sparse", "sample/rloo_sparse")
+    of_5_to_6 = ("sample/numbers56_sft_free", "rloo/ast_tau2_5num")
+    return {
+        **{name: [default_of(name, rewards.ast_distance)] for name in options},
+        "tau": [params["rloo/ast_tau2"]["reward_options"]["tau"]],
+        "tau_sweep": [taus],
+        "think_token_weight": [params["rloo/ast_tau2"]["think_weight"]],
+        "think_token_weight_abandoned": [params["rloo/ast_tau2_alpha01"]["think_weight"]],
+        "max_tokens_3to4": [params[name]["max_tokens"] for name in of_3_to_4],
+        "max_tokens_5to6num": [params[name]["max_tokens"] for name in of_5_to_6],
+        "train_problems_5num": [HUB[params["rloo/ast_tau2_5num"]["problem_set"]]],
+    }
+
+
+def special_of_program() -> dict[str, list]:
+    weights = {f"weight_{check}": [weight] for check, weight in rewards.PROGRAM_WEIGHTS.items()}
+    return weights | {"initial_policy": [published_start()]}
+
+
+def special_of_dense(params) -> dict[str, list]:
+    annealed = params["rloo/curriculum_annealed"]["curriculum_options"]
+    sizes = [params["rloo/dense"]["problems_per_step"], params["preference/ipo"]["batch_size"]]
+    return {
+        "batch_size": sizes,
+        "lambda_2": [default_of("lambda_2", rewards.dense)],
+        "curriculum_buckets": [Bandit.count],
+        "bandit_alpha": [Bandit.alpha],
+        "bandit_temperature": [default_of("temperature", Bandit)],
+        "bandit_final_temperature_proposed": [annealed["final_temperature"]],
+    }
+
+
+def special_of_agent(params, specs) -> dict[str, list]:
+    """Its problems, its prompt and what an answer earns."""
     levels = load("levels", "test").to_pandas()["group"].value_counts()
-    final = next(
-        one for one in params["search/preference_agent_soft"]["searches"] if one.get("top_k") == 50
-    )
-    budgets = [f"{one['beams']}/{one['samples']}" for one in params["search/sft_pick"]["searches"]]
-    tried = [
-        one
-        for one in params["search/preference_agent_soft"]["searches"]
-        if "test_50" in one.get("sets", ["test_50"])
+    trained = [spec for name, spec in specs.items() if name.startswith("preference/agent_")]
+    of_test = [
+        "search/sft_pick",
+        "search/preference_agent_binary",
+        "search/preference_agent_hard",
     ]
-    temperatures = [t for one in tried for t in pd.Series(one.get("temperature", [])).explode()]
-    sweep = params["search/values"]["searches"][0]
+    splits = [
+        hub_split(one.get("sets", params[run]["sets"]))
+        for run in of_test
+        for one in params[run]["searches"]
+    ]
     right, wrong, none = (
         rewards.sparse()([text], Problem((1, 2), 3))[0].total
         for text in ("<answer>1+2</answer>", "<answer>1</answer>", "")
     )
     return {
-        **{
-            ("ast", name): [options(name, rewards.ast_distance)]
-            for name in ("lambda_c", "lambda_p", "lambda_a", "exact_numbers")
-        },
-        ("ast", "tau"): [params["rloo/ast_tau2"]["reward_options"]["tau"]],
-        ("ast", "tau_sweep"): [
-            [params[f"rloo/ast_tau{tau}"]["reward_options"]["tau"] for tau in (1, 2, 3, 4)]
-        ],
-        ("ast", "think_token_weight"): [params["rloo/ast_tau2"]["think_weight"]],
-        ("ast", "think_token_weight_abandoned"): [params["rloo/ast_tau2_alpha01"]["think_weight"]],
-        ("ast", "max_tokens_3to4"): [
-            params[name]["max_tokens"] for name in ("rloo/sparse", "sample/rloo_sparse")
-        ],
-        ("ast", "max_tokens_5to6num"): [
-            params[name]["max_tokens"]
-            for name in ("sample/numbers56_sft_free", "rloo/ast_tau2_5num")
-        ],
-        ("ast", "train_problems_5num"): [HUB[params["rloo/ast_tau2_5num"]["problem_set"]]],
-        ("program", "initial_policy"): [published_start()],
-        **{
-            ("program", f"weight_{check}"): [weight]
-            for check, weight in rewards.PROGRAM_WEIGHTS.items()
-        },
-        ("dense", "batch_size"): [
-            params["rloo/dense"]["problems_per_step"],
-            params["preference/ipo"]["batch_size"],
-        ],
-        ("dense", "lambda_2"): [options("lambda_2", rewards.dense)],
-        ("dense", "curriculum_buckets"): [Bandit.count],
-        ("dense", "bandit_alpha"): [Bandit.alpha],
-        ("dense", "bandit_temperature"): [options("temperature", Bandit)],
-        ("dense", "bandit_final_temperature_proposed"): [
-            params["rloo/curriculum_annealed"]["curriculum_options"]["final_temperature"]
-        ],
-        ("agent", "test_prompts_custom"): [levels.sum()],
-        ("agent", "initial_policy"): starts(
-            spec for name, spec in specs.items() if name.startswith("preference/agent_")
-        ),
-        **{
-            ("agent", name): found
-            for name, found in asked([params["sft/pick"]["prompt_style"]]).items()
-        },
-        ("agent", "test_split"): [
-            hub_split(one.get("sets", params[run]["sets"]))
-            for run in (
-                "search/sft_pick",
-                "search/preference_agent_binary",
-                "search/preference_agent_hard",
-            )
-            for one in params[run]["searches"]
-        ],
-        ("agent", "groups"): [len(levels)],
-        ("agent", "prompts_per_group"): levels.tolist(),
-        ("agent", "budget"): [f"{search.beams}/{search.samples}"],
-        ("agent", "budgets"): [sorted(set(budgets))],
-        ("agent", "final_temperature"): [final["temperature"]],
-        ("agent", "final_top_p"): [final.get("top_p", search.top_p)],
-        ("agent", "final_top_k"): [final["top_k"]],
-        ("agent", "temperature_sweep"): [sorted(temperatures)],
-        ("agent", "value_weight_lambda"): [search.weight],
-        ("agent", "alpha"): [search.alpha, params["actions/pick"]["alpha"]],
-        ("agent", "beta"): [search.beta, params["actions/pick"]["beta"]],
-        ("agent", "beta_sweep"): [sweep["beta"]],
-        ("agent", "score_correct"): [right],
-        ("agent", "score_wrong_value"): [wrong],
-        ("agent", "score_invalid"): [none],
+        "test_prompts_custom": [levels.sum()],
+        "initial_policy": starts(trained),
+        **asked([params["sft/pick"]["prompt_style"]]),
+        "test_split": splits,
+        "groups": [len(levels)],
+        "prompts_per_group": levels.tolist(),
+        "score_correct": [right],
+        "score_wrong_value": [wrong],
+        "score_invalid": [none],
+    }
+
+
+def budgets_of_agent(params) -> dict[str, list]:
+    """How it searches."""
+    search = SearchSettings()
+    of_soft = params["search/preference_agent_soft"]["searches"]
+    final = next(one for one in of_soft if one.get("top_k") == 50)
+    budgets = {f"{one['beams']}/{one['samples']}" for one in params["search/sft_pick"]["searches"]}
+    return {
+        "budget": [f"{search.beams}/{search.samples}"],
+        "budgets": [sorted(budgets)],
+        "final_temperature": [final["temperature"]],
+        "final_top_p": [final.get("top_p", search.top_p)],
+        "final_top_k": [final["top_k"]],
+    }
+
+
+def sweeps_of_agent(params) -> dict[str, list]:
+    """The temperatures and the parameters of its values."""
+    search = SearchSettings()
+    of_soft = params["search/preference_agent_soft"]["searches"]
+    tried = [one for one in of_soft if "test_50" in one.get("sets", ["test_50"])]
+    temperatures = [t for one in tried for t in pd.Series(one.get("temperature", [])).explode()]
+    return {
+        "temperature_sweep": [sorted(temperatures)],
+        "value_weight_lambda": [search.weight],
+        "alpha": [search.alpha, params["actions/pick"]["alpha"]],
+        "beta": [search.beta, params["actions/pick"]["beta"]],
+        "beta_sweep": [params["search/values"]["searches"][0]["beta"]],
     }
 
 
 def chosen(specs) -> dict[tuple[str, str], list]:
     """What no paper states, beyond `common`: values of ours."""
     params = {name: spec.params for name, spec in specs.items()}
+    names = [f"sample/heldout400_{name}" for name in ("sft_free", "rloo_sparse", "rloo_ast_tau2")]
+    papers = {
+        "ast": {"samples_heldout_400": [params[name]["sets"]["heldout_400"] for name in names]},
+        "dense": chosen_for_dense(params),
+        "agent": chosen_for_agent(params),
+        "trace": chosen_for_trace(params) | weights_of_trace(),
+    }
+    return {(paper, name): found for paper, own in papers.items() for name, found in own.items()}
+
+
+def chosen_for_dense(params) -> dict[str, list]:
+    six = as_problems(load("3to4", "train").select(range(6)))
+    stepwise = [params[name]["reward_options"] for name in ("rloo/dense", "rloo/hybrid")]
+    return {
+        "preference_pairs": [HUB_PAIRS] * (params["preference/ipo"]["source"] == "hub"),
+        "ipo_beta": [params["preference/ipo"]["beta"]],
+        "lambda_1": [default_of("lambda_1", rewards.dense)],
+        "step_aggregate": [options["aggregate"] for options in stepwise],
+        "bandit_initial_value": Bandit(six, np.arange(6), 1, 0).state,
+    }
+
+
+def chosen_for_agent(params) -> dict[str, list]:
     action_dpo = [params[f"preference/agent_{teacher}"] for teacher in ("binary", "hard", "soft")]
     sweep = params["search/values"]["searches"][0]
     search = SearchSettings()
-    six = as_problems(load("3to4", "train").select(range(6)))
-    bandit = Bandit(six, np.arange(6), 1, 0)
     seeds = Counter(spec.run for spec in this_project().specs("paper").values())
+    searched = ("search/sft_distilled", "search/sft_pick")
+    actions = params["actions/pick"]
+    return {
+        "base_model": [params["sft/pick"]["init"]],
+        **{name: [getattr(search, name)] for name in ("temperature", "top_p", "top_k")},
+        "lambda_sweep": [sweep["weight"]],
+        "alpha_sweep": [sweep["alpha"]],
+        "beta_dpo": [run["beta"] for run in action_dpo],
+        "dpo_steps": [run["steps"] for run in action_dpo],
+        "dpo_batch_pairs": [run["batch_size"] for run in action_dpo],
+        "dpo_learning_rate": [run["learning_rate"] for run in action_dpo],
+        "sft_problems": [params["sft/pick"]["demonstrations"]],
+        "pairs_per_state": [actions["most_pairs"]],
+        "actions_drawn_per_state": [actions["samples"]],
+        "hard_case_weight": [actions["hard_weight"]],
+        "distillation_eta": [actions["eta"]],
+        "max_tokens_tag": [actions["max_tokens"], search.max_tokens],
+        "seeds": [sorted(seeds[name] for name in searched)],
+    }
+
+
+def chosen_for_trace(params) -> dict[str, list]:
+    explore = params["rloo/trace_explore"]
+    stronger = [params["rloo/trace_entropy"]["entropy_coef"], explore["entropy_coef"]]
+    return {
+        "problems_per_step_of_200_updates": [params["rloo/sparse_200"]["problems_per_step"]],
+        "light_backtracking_share": [TRACES[params["sft/trace"]["design"]].backtracks],
+        "variants_of_a_problem": [sorted({design.variants for design in TRACES.values()})],
+        "entropy_coefficient_stronger": stronger,
+        "explore_group_size": [explore["group_size"]],
+        "explore_temperature": [explore["temperature"]],
+        "probe_samples": [params["pairs/trace_probes"]["samples"]],
+    }
+
+
+def weights_of_trace() -> dict[str, list]:
+    """The weights of its shaped rewards."""
     shaped = ("dense", "gated", "guarded", "group", "effort", "hardness")
     weights = {name: rewards.TRACE_REWARDS[f"trace_{name}"][0] for name in shaped}
     return {
-        ("ast", "samples_heldout_400"): [
-            params[f"sample/heldout400_{name}"]["sets"]["heldout_400"]
-            for name in ("sft_free", "rloo_sparse", "rloo_ast_tau2")
-        ],
-        ("dense", "preference_pairs"): [HUB_PAIRS] * (params["preference/ipo"]["source"] == "hub"),
-        ("dense", "ipo_beta"): [params["preference/ipo"]["beta"]],
-        ("dense", "lambda_1"): [signature(rewards.dense).parameters["lambda_1"].default],
-        ("dense", "step_aggregate"): [
-            params[name]["reward_options"]["aggregate"] for name in ("rloo/dense", "rloo/hybrid")
-        ],
-        ("dense", "bandit_initial_value"): bandit.state,
-        ("agent", "base_model"): [params["sft/pick"]["init"]],
-        **{("agent", name): [getattr(search, name)] for name in ("temperature", "top_p", "top_k")},
-        ("agent", "lambda_sweep"): [sweep["weight"]],
-        ("agent", "alpha_sweep"): [sweep["alpha"]],
-        ("agent", "beta_dpo"): [run["beta"] for run in action_dpo],
-        ("agent", "dpo_steps"): [run["steps"] for run in action_dpo],
-        ("agent", "dpo_batch_pairs"): [run["batch_size"] for run in action_dpo],
-        ("agent", "dpo_learning_rate"): [run["learning_rate"] for run in action_dpo],
-        ("agent", "sft_problems"): [params["sft/pick"]["demonstrations"]],
-        ("agent", "pairs_per_state"): [params["actions/pick"]["most_pairs"]],
-        ("agent", "actions_drawn_per_state"): [params["actions/pick"]["samples"]],
-        ("agent", "hard_case_weight"): [params["actions/pick"]["hard_weight"]],
-        ("agent", "distillation_eta"): [params["actions/pick"]["eta"]],
-        ("agent", "max_tokens_tag"): [params["actions/pick"]["max_tokens"], search.max_tokens],
-        ("agent", "seeds"): [
-            sorted(seeds[name] for name in ("search/sft_distilled", "search/sft_pick"))
-        ],
-        ("trace", "problems_per_step_of_200_updates"): [
-            params["rloo/sparse_200"]["problems_per_step"]
-        ],
-        ("trace", "light_backtracking_share"): [TRACES[params["sft/trace"]["design"]].backtracks],
-        ("trace", "variants_of_a_problem"): [
-            sorted({design.variants for design in TRACES.values()})
-        ],
-        ("trace", "validity_weight"): [weights["dense"]["validity"]],
-        ("trace", "success_bonus"): [weights[name]["bonus"] for name in weights if name != "dense"],
-        ("trace", "fault_penalty"): [weights["guarded"]["penalty"]],
-        ("trace", "group_aware_validity_weight"): [weights["group"]["validity"]],
-        ("trace", "effort_weight"): [weights[name]["effort"] for name in ("effort", "hardness")],
-        ("trace", "effort_tries_for_the_full_weight"): [tries_for_the_full_effort()],
-        ("trace", "hardness_weight"): [weights["hardness"]["hardness"]],
-        ("trace", "entropy_coefficient_stronger"): [
-            params[f"rloo/trace_{name}"]["entropy_coef"] for name in ("entropy", "explore")
-        ],
-        ("trace", "explore_group_size"): [params["rloo/trace_explore"]["group_size"]],
-        ("trace", "explore_temperature"): [params["rloo/trace_explore"]["temperature"]],
-        ("trace", "probe_samples"): [params["pairs/trace_probes"]["samples"]],
+        "validity_weight": [weights["dense"]["validity"]],
+        "success_bonus": [weights[name]["bonus"] for name in weights if name != "dense"],
+        "fault_penalty": [weights["guarded"]["penalty"]],
+        "group_aware_validity_weight": [weights["group"]["validity"]],
+        "effort_weight": [weights[name]["effort"] for name in ("effort", "hardness")],
+        "effort_tries_for_the_full_weight": [tries_for_the_full_effort()],
+        "hardness_weight": [weights["hardness"]["hardness"]],
     }
 
 
