@@ -350,7 +350,7 @@ def load_policy(
         add_adapter(model, loaded, lora_r, lora_alpha, seed)
     _need_gpu()
     model.to("cuda" if torch.cuda.is_available() else "cpu")  # pyright: ignore[reportArgumentType]
-    model._computes_in_bfloat16 = bfloat16
+    model._computes_in_bfloat16 = bfloat16  # pyright: ignore[reportArgumentType]
     tokenizer = load_tokenizer(checkpoint)
     end = ENDS.get(style)
     if end:
