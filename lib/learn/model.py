@@ -120,6 +120,9 @@ def training_memory(model, rows: int, length: int, reference: bool) -> int:
     if half:
         return weights + activations
     opened = 4 * model.num_parameters() * is_adapted(model)
+    if in_bfloat16(model):  # copies of the weights, and of a part of what a pass keeps
+        opened += 2 * model.num_parameters()
+        activations *= 1.1
     return int(PROCESS + weights + opened + 1.5 * activations)
 
 

@@ -1,5 +1,6 @@
 """Profile smollm: a pretrained model on two cores, in links and behind gates."""
 
+import json
 import re
 
 import pytest
@@ -22,6 +23,7 @@ GROUPS = [
 ]
 LINKS = ["sft/link_1/0", "sft/link_2/1", "sft/link_3/2"]
 DEMONSTRATION = 110  # tokens with its prompt
+LONGEST = 190  # tokens of the longest, with its prompt
 
 
 @pytest.fixture(scope="module")
@@ -88,6 +90,22 @@ def test_two_runs_fit_beside_each_other_on_24_gb(specs):
     ]
     for spec, memory in zip((sft, rloo), needed, strict=True):
         assert memory < spec.declaration.mem_mb * 2**20 < 12_000 * 2**20
+
+
+def test_the_memory_of_sft_is_predicted_as_it_was_measured(specs):
+    """With float32 in the first link and bfloat16 in the last one."""
+    with torch.device("meta"):
+        model = LlamaForCausalLM(LlamaConfig(**SMOL, tie_word_embeddings=True))
+    model.requires_grad_(False)
+    model.peft_config = {}
+    predicted = []
+    for name in (LINKS[0], LINKS[-1]):
+        folder = REFERENCE / "smollm" / name
+        measured = json.loads((folder / "run.json").read_text())["peak_memory_mb"]
+        model._computes_in_bfloat16 = specs[name].params["bfloat16"]
+        predicted.append(training_memory(model, 16, LONGEST, False) / 2**20)
+        assert predicted[-1] == pytest.approx(measured, rel=0.06)
+    assert predicted[0] < 0.95 * predicted[1]
 
 
 def test_what_is_measured_on_which_problems(specs):
