@@ -136,8 +136,8 @@ def generate(
     generator: torch.Generator | None = None,
 ) -> Rollouts:
     """Draws `n` completions of each prompt (a list of token ids), for as many prompts at once as
-    fit in memory, or on a CPU up to AT_ONCE completions at once. They are drawn in the
-    type of the model's training, whatever autocast the caller is in."""
+    fit in memory, or on a CPU up to AT_ONCE completions at once. They are drawn in the type of
+    the model's training, whatever autocast the caller is in."""
     device = model.device
     longest = max(map(len, prompts), default=0) + sampling.max_tokens
     draws = _Draws(len(prompts) * n, sampling, eos_id, device, generator)

@@ -37,7 +37,7 @@ def test_the_links_of_sft_go_on_with_one_adapter_and_repeat_nothing(specs):
     assert links[0].params["init"].endswith("SmolLM2-135M-Instruct")
     assert sum(link.params["demonstrations"] for link in links) == 10_000
     assert len({link.params["seed"] for link in links}) == 3, "else each has the same problems"
-    learned = int(re.search(r"SFT learned from (\d+) tokens per second", SECTION)[1])
+    learned = int(re.search(r"SFT learned from (\d+) to \d+ tokens per core-second", SECTION)[1])
     for link in links:
         assert link.params["demonstrations"] * DEMONSTRATION / learned < 2.5 * 3600
         assert link.declaration.keep_checkpoint, "the next machine goes on from it"
