@@ -58,6 +58,11 @@ LIGHT_NAMED = "4fac7c08"
 OLD_METRICS = {"legal steps": "legal", "lost answers": "lost", "distinct": "distinct completions"}
 OLD_METRICS |= {name: f"late {name}" for name in ("eval_entropy", "largest share")}
 OLD_METRICS |= dict.fromkeys(("no_signal", "frac_zero_std"), "late frac_zero_std")
+# The pretrained model is another variant of the methods of cpu, and has a profile of its own, in
+# which the first policy has another name
+PRETRAINED = "135M"
+PRETRAINED_PROFILE = "smollm"
+PRETRAINED_NAMES = {"sft/free": "sft/link_3"}
 # Before SETS_NAMED, changes in the training of study `program` were between tenths of the updates,
 # and then of fifths.
 TENTHS = " (tenths)"
@@ -173,7 +178,9 @@ def searched_with(system: System, search: dict) -> bool:
 def answers(run, method: str, claim: dict) -> bool:
     """Whether a run made scores of a method that the claim compares."""
     system = systems.of(method)
-    policy = system.policy
+    if (system.variant == PRETRAINED) != (run.profile == PRETRAINED_PROFILE):
+        return False
+    policy = trained_as(system)
     light = run.method == "sft/trace" and run.profile != "cpu" and policy == "sft/trace_light"
     if run.method != policy and not light:
         return False
@@ -183,6 +190,13 @@ def answers(run, method: str, claim: dict) -> bool:
     if run.kind == "search":
         return system.search and _searched(run, system, name)
     return run.kind == "sample" and _sampled(run, system, name, claim)
+
+
+def trained_as(system: System) -> str:
+    """The name, in its own profile, of the policy that a system draws from."""
+    if system.variant == PRETRAINED:
+        return PRETRAINED_NAMES.get(system.policy, system.policy)
+    return system.policy
 
 
 def _searched(run, system: System, name: str) -> bool:
@@ -213,7 +227,7 @@ def first_answer(claim: dict, runs: pd.DataFrame) -> tuple[pd.Series, list[pd.Da
     methods = dict.fromkeys([*claim["runs"].split(";"), *filter(None, claim["starts"].split(";"))])
     found = []
     for method in methods:
-        policy = systems.policy_of(method)
+        policy = trained_as(systems.of(method))
         of_policy = runs[runs["method"].isin([policy, policy.removesuffix("_light")])]
         mask = [answers(run, method, claim) for run in of_policy.itertuples()]
         found.append(of_policy[mask])
@@ -274,10 +288,11 @@ def label(claim: dict) -> dict:
     row |= {"form": commit[:8], "form_time": shown(time), "written": "before"}
     runs = history.runs()
     if for_cpu(claim, first):
-        past = first_answer(claim, runs[runs["profile"] != "cpu"])
+        of_study = runs["profile"].isin(["cpu", PRETRAINED_PROFILE])
+        past = first_answer(claim, runs[~of_study])
         if past and past[0]["started"] < time:
             row["earlier"] = shown(past[0]["started"])
-        runs = runs[runs["profile"] == "cpu"]
+        runs = runs[of_study]
     answered = first_answer(claim, runs)
     if answered is None:
         return row
