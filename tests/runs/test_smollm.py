@@ -3,11 +3,12 @@
 import json
 import re
 
+import pandas as pd
 import pytest
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from lib.files import REFERENCE, ROOT
+from lib.files import REFERENCE, ROOT, read_table
 from lib.learn.decoder import PACKED_FROM
 from lib.learn.model import checkpoint_of, training_memory
 from lib.runs import parameters
@@ -161,3 +162,24 @@ def test_the_table_of_gates_is_that_of_the_published_samples():
         shares = mean[["correct equations", "wrong_numbers", "pass@1", "pass@8"]] * 100
         assert asked == learned[str(method)]
         assert told == pytest.approx([*shares, mean["tokens per response"]], abs=0.51)
+
+
+def test_what_the_page_says_of_the_trials_is_in_their_logs(specs):
+    """Problems solved after ten updates, how far both policies went, and tokens per second."""
+    folders = {rate: REFERENCE / f"smollm/rloo/rate_{rate}/0" for rate in (0.0001, 0.0003)}
+    logs = {rate: read_table(folder / "metrics.csv") for rate, folder in folders.items()}
+    solved = re.search(r"1e-4 solved (\d+) of 100 .*? 3e-4 solved (\d+)\.", SECTION, re.DOTALL)
+    moved = re.search(r"was ([\d.]+) nats .*? 1e-4 was ([\d.]+)\.", SECTION, re.DOTALL)
+    for place, log in enumerate(logs.values(), start=1):
+        assert log["eval_accuracy"].iloc[-1] * 100 == pytest.approx(int(solved[place]))
+        kl = log["kl"].tail(5).mean()
+        assert kl == pytest.approx(float(moved[3 - place]), abs=5e-4)
+    better = max(logs, key=lambda rate: logs[rate]["eval_accuracy"].iloc[-1])
+    assert specs["rloo/sparse/0"].params["learning_rate"] == better
+    both = pd.concat(logs.values())
+    tokens = both["completion_length"] * 128
+    told = re.search(r"RLOO drew (\d+) tokens per second\s+and learned from (\d+)", SECTION)
+    for place, phase in enumerate(("generation", "update"), start=1):
+        assert (tokens / both[f"seconds_{phase}"]).median() == pytest.approx(
+            int(told[place]), abs=0.5
+        )
