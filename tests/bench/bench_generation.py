@@ -5,6 +5,7 @@ Core-seconds, not seconds: other work on the machine does not count.
 """
 
 import time
+from collections.abc import Callable
 
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM
@@ -21,6 +22,10 @@ PROMPTS = 24
 GROUP = 8
 SEEDS = (1, 2, 3)
 POLICY = REFERENCE / "cpu/sft/free/0"
+DRAWS = {  # how tokens are drawn
+    "training, temperature 1": {"temperature": 1.0},
+    "evaluation, temperature 0.6": {"temperature": 0.6, "top_p": 0.95, "top_k": 20},
+}
 # the shape of SmolLM2-135M, whose speed does not depend on what its weights are
 LARGE = {
     "vocab_size": 49152,
@@ -39,39 +44,52 @@ def main() -> None:
     model, tokenizer = load_policy(POLICY)
     rows = load("3to4", "validation_200").select(range(PROMPTS))
     prompts = [tokenizer(render_prompt(row["nums"], row["target"])).input_ids for row in rows]
-    repeated = {"input_ids": [prompt for prompt in prompts for _ in range(GROUP)]}
-    padded = tokenizer.pad(repeated, padding_side="left", return_tensors="pt")
     print(
         f"generation: {PROMPTS * GROUP} completions of the published SFT policy, at most 160 tokens"
     )
-    for name, temperature in (
-        ("training, temperature 1", 1.0),
-        ("evaluation, temperature 0.6", 0.6),
-    ):
-        cuts = {} if temperature == 1 else {"top_p": 0.95, "top_k": 20}
-
-        def ours(seed, temperature=temperature, cuts=cuts):
-            generator = torch.Generator().manual_seed(seed)
-            sampling = Sampling(temperature=temperature, max_tokens=160, **cuts)
-            return generate(model, prompts, GROUP, sampling, tokenizer.eos_token_id, generator)
-
-        def theirs(seed, temperature=temperature, cuts=cuts):
-            torch.manual_seed(seed)
-            options = {"top_k": 0, "temperature": temperature} | cuts
-            model.generate(**padded, do_sample=True, max_new_tokens=160, **options)
-
-        took = {"ours": [], "generate": []}
-        for seed in (0, *SEEDS):  # in turns, and the first is not counted
-            for label, draw in (("ours", ours), ("generate", theirs)):
-                began = time.process_time()
-                draw(seed)
-                took[label].append(time.process_time() - began)
-        rates = {label: PROMPTS * GROUP / min(times[1:]) for label, times in took.items()}
+    for name, drawn in DRAWS.items():
+        rates = side_by_side(model, tokenizer, prompts, drawn)
         ratio = rates["ours"] / rates["generate"]
         print(
             f"  {name:28} ours {rates['ours']:6.1f}/s   generate {rates['generate']:6.1f}/s   "
             f"{ratio:.2f} times"
         )
+    beside_earlier_code(rates)
+    packed_weights()
+
+
+def side_by_side(model, tokenizer, prompts: list[list[int]], drawn: dict) -> dict[str, float]:
+    """Completions per core-second of our decode loop and of `generate`, which draw tokens alike."""
+    sampling = Sampling(max_tokens=160, **drawn)
+    repeated = {"input_ids": [prompt for prompt in prompts for _ in range(GROUP)]}
+    padded = tokenizer.pad(repeated, padding_side="left", return_tensors="pt")
+    options = {"top_k": 0} | drawn
+
+    def ours(seed: int) -> None:
+        generator = torch.Generator().manual_seed(seed)
+        generate(model, prompts, GROUP, sampling, tokenizer.eos_token_id, generator)
+
+    def theirs(seed: int) -> None:
+        torch.manual_seed(seed)
+        model.generate(**padded, do_sample=True, max_new_tokens=160, **options)
+
+    return rates_in_turns({"ours": ours, "generate": theirs})
+
+
+def rates_in_turns(draws: dict[str, Callable[[int], None]]) -> dict[str, float]:
+    """Completions per core-second of functions that draw all of them from a seed, at the best of
+    several turns; the first turn is not counted."""
+    took = {label: [] for label in draws}
+    for seed in (0, *SEEDS):
+        for label, draw in draws.items():
+            began = time.process_time()
+            draw(seed)
+            took[label].append(time.process_time() - began)
+    return {label: PROMPTS * GROUP / min(times[1:]) for label, times in took.items()}
+
+
+def beside_earlier_code(rates: dict[str, float]) -> None:
+    """Print how fast these rates of evaluation are beside that of earlier code, where it runs."""
     before = history.then(history.SAMPLING, POLICY.resolve(), PROMPTS, GROUP, len(SEEDS))
     if before:
         times = ", ".join(f"{label} {rate / before:.2f}" for label, rate in rates.items())
@@ -79,7 +97,6 @@ def main() -> None:
             f"the code of commit {history.COMMIT} draws {before:.1f}/s; times as fast as that: "
             f"{times}"
         )
-    packed_weights()
 
 
 def packed_weights() -> None:

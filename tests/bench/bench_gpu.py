@@ -61,13 +61,12 @@ SIZES = {  # shape, the profile whose settings an update has, what it has of its
 def measure(size: str, engine: str) -> pd.Series:
     """The median update, but for the first where there are several; tokens are those of
     completions."""
-    shape, profile, own = SIZES[size]
-    own |= {"engine": engine, "eval_every": 1, "save_every": own["steps"]}
-    settings = RLOOSettings.of(Project().specs(profile)["rloo/sparse/0"].params | own)
+    settings = settings_of(size, engine)
     tokenizer = build_tokenizer()
     torch.manual_seed(0)
     if cuda := torch.cuda.is_available():
         torch.cuda.reset_peak_memory_stats()
+    shape = SIZES[size][0]
     model = Qwen2ForCausalLM(
         Qwen2Config(**shape, tie_word_embeddings=True, eos_token_id=tokenizer.eos_token_id)
     )
@@ -80,20 +79,36 @@ def measure(size: str, engine: str) -> pd.Series:
         saved = sum(path.stat().st_size for path in Path(folder).rglob("*") if path.is_file())
     whole = time.perf_counter() - began
     spent = time.process_time() - spent
-    process = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / (
-        2**30 if sys.platform == "darwin" else 2**20
-    )
+    row = {
+        "device": torch.cuda.get_device_name() if cuda else "cpu",
+        "parameters": model.num_parameters(),
+        **speed(model, settings, table),
+        "seconds in all": round(whole, 1),
+        "CPU seconds in all": round(spent, 1),  # other work on the machine does not count
+        "GiB at the peak": round(peak_memory() / 2**30, 1),
+        "GiB estimated": round(estimated_memory(model, settings) / 2**30, 1),
+        "GiB saved": round(saved / 2**30, 1),
+        "mean importance weight": round(table["importance_mean"].iloc[-1], 4),
+    }
+    return pd.Series(row)
+
+
+def settings_of(size: str, engine: str) -> RLOOSettings:
+    """The profile's, with what this size has of its own."""
+    _, profile, own = SIZES[size]
+    measured = {"engine": engine, "eval_every": 1, "save_every": own["steps"]}
+    usual = Project().specs(profile)["rloo/sparse/0"].params
+    return RLOOSettings.of(usual | own | measured)
+
+
+def speed(model, settings: RLOOSettings, table: pd.DataFrame) -> dict[str, float]:
+    """Seconds of the median update in `table`, by phase, and what it does per second."""
     seconds = {phase: table[f"seconds_{phase}"].median() for phase in PHASES}
     rollouts = settings.problems_per_step * settings.group_size
     length = table["completion_length"].median()
     # forward, backward, and the reference's forward pass
     work = 8 * model.num_parameters() * rollouts * length / 1e12
-    estimate = training_memory(model, settings.micro_batch, 40 + settings.max_tokens, True)
-    if cuda and engine == "vllm":  # its weights and its cache count at the peak, too
-        estimate += MEMORY_SHARE * machine_memory()
-    row = {
-        "device": torch.cuda.get_device_name() if cuda else "cpu",
-        "parameters": model.num_parameters(),
+    return {
         "rollouts": rollouts,
         "tokens a rollout": length,
         "seconds an update": round(sum(seconds.values()), 2),
@@ -101,14 +116,24 @@ def measure(size: str, engine: str) -> pd.Series:
         "tokens/s drawn": round(rollouts * length / seconds["generation"]),
         "tokens/s learned from": round(rollouts * length / seconds["update"]),
         "TFLOP/s of the update": round(work / seconds["update"], 3),
-        "seconds in all": round(whole, 1),
-        "CPU seconds in all": round(spent, 1),  # other work on the machine does not count
-        "GiB at the peak": round(torch.cuda.max_memory_allocated() / 2**30 if cuda else process, 1),
-        "GiB estimated": round(estimate / 2**30, 1),
-        "GiB saved": round(saved / 2**30, 1),
-        "mean importance weight": round(table["importance_mean"].iloc[-1], 4),
     }
-    return pd.Series(row)
+
+
+def peak_memory() -> float:
+    """Bytes that the card held at most; without a card, those of this process."""
+    if torch.cuda.is_available():
+        return torch.cuda.max_memory_allocated()
+    unit = 1 if sys.platform == "darwin" else 2**10
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
+
+
+def estimated_memory(model, settings: RLOOSettings) -> float:
+    """Bytes that we say an update takes."""
+    estimate = training_memory(model, settings.micro_batch, 40 + settings.max_tokens, True)
+    if torch.cuda.is_available() and settings.engine == "vllm":
+        # its weights and its cache count at the peak, too
+        estimate += MEMORY_SHARE * machine_memory()
+    return estimate
 
 
 def main(size: str = "full", target: str = "") -> None:

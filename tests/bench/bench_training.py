@@ -126,20 +126,36 @@ def main():
         idle_share=0.125,
         reference_share=0.125,
     )
+    table = measured(settings)
+    print(
+        f"{ROLLOUTS} rollouts a step, cap {settings.max_tokens}, threads: {torch.get_num_threads()}"
+    )
+    print("core-seconds a step; mean length; share of groups with equal rewards:")
+    print(table.round(2).to_string())
+    our_step, their_step = table["step"]
+    print(f"TRL's takes {their_step / our_step:.2f} times as long")
+    before = step_of_earlier_code(settings)
+    if before:
+        print(
+            f"the code of commit {history.COMMIT} takes {before:.2f}: {before / our_step:.2f} "
+            f"times as long"
+        )
+        print(f"TRL's takes {their_step / before:.2f} times as long as that")
+
+
+def measured(settings: RLOOSettings) -> pd.DataFrame:
+    """The mean step of ours and of TRL's, in this order; the first step is not counted."""
     problems = load("3to4", "train").select(range(STEPS * settings.problems_per_step))
     results = {}
     with tempfile.TemporaryDirectory() as scratch:
         for name, run in {"lib.learn.rloo": ours, "TRL RLOOTrainer": theirs}.items():
             table = run(problems, settings, Path(scratch) / name)
             results[name] = table[1:].assign(step=table[PHASES].sum(axis=1)).mean()
-    table = pd.DataFrame(results).T[["step", *PHASES, "length", "equal"]]
-    print(
-        f"{ROLLOUTS} rollouts a step, cap {settings.max_tokens}, threads: {torch.get_num_threads()}"
-    )
-    print("core-seconds a step; mean length; share of groups with equal rewards:")
-    print(table.round(2).to_string())
-    step = table["step"]
-    print(f"TRL's takes {step.iloc[1] / step.iloc[0]:.2f} times as long")
+    return pd.DataFrame(results).T[["step", *PHASES, "length", "equal"]]
+
+
+def step_of_earlier_code(settings: RLOOSettings) -> float | None:
+    """Core-seconds of a step of earlier code with these settings, where it runs."""
     names = (
         "steps",
         "problems_per_step",
@@ -148,15 +164,8 @@ def main():
         "micro_batch",
         "learning_rate",
     )
-    before = history.then(
-        history.UPDATE, POLICY.resolve(), *(getattr(settings, name) for name in names)
-    )
-    if before:
-        print(
-            f"the code of commit {history.COMMIT} takes {before:.2f}: {before / step.iloc[0]:.2f} "
-            f"times as long"
-        )
-        print(f"TRL's takes {step.iloc[1] / before:.2f} times as long as that")
+    values = [getattr(settings, name) for name in names]
+    return history.then(history.UPDATE, POLICY.resolve(), *values)
 
 
 if __name__ == "__main__":

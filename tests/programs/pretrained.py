@@ -70,19 +70,26 @@ print(json.dumps([at[name].value for name in ("said", "view", "answered", "judge
 
 def convert(package: Path, folder: Path) -> None:
     """An ordinary folder of transformers from a GGUF file: weights in float32, and a tokenizer by
-    its own lists.
-
-    What `from_pretrained` makes of the file cannot be saved, as it counts as quantized, so its
-    weights move to a plain model. Its tokenizer would end with <|im_start|>, where the file says
-    <|im_end|>."""
+    its own lists."""
     from gguf import GGUFReader
-    from tokenizers import Tokenizer, decoders, models, pre_tokenizers
-    from transformers import (
-        AutoModelForCausalLM,
-        LlamaConfig,
-        LlamaForCausalLM,
-        PreTrainedTokenizerFast,
-    )
+
+    model = plain_model(package)
+    fields = GGUFReader(package / GGUF).fields
+    end = listed(fields, "eos_token_id")
+    assert listed(fields, "tokens")[end] == EOS
+    for config in (model.config, model.generation_config):
+        config.eos_token_id = end
+        config.pad_token_id = end
+        config.bos_token_id = None
+    tokenizer_of(fields).save_pretrained(folder)
+    model.save_pretrained(folder)  # last: without weights it is converted again
+
+
+def plain_model(package: Path):
+    """The weights of the GGUF file in a plain model.
+
+    What `from_pretrained` makes of the file cannot be saved, as it counts as quantized."""
+    from transformers import AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM
 
     read = AutoModelForCausalLM.from_pretrained(package, gguf_file=GGUF, dtype="float32")
     given = {
@@ -92,30 +99,42 @@ def convert(package: Path, folder: Path) -> None:
     }
     model = LlamaForCausalLM(LlamaConfig.from_dict(given))
     model.load_state_dict(read.state_dict())
+    return model
 
-    fields = GGUFReader(package / GGUF).fields
-    words, kinds, merges, end = (
-        fields[f"tokenizer.ggml.{name}"].contents()
-        for name in ("tokens", "token_type", "merges", "eos_token_id")
+
+def listed(fields, name: str):
+    """What a GGUF file says of its tokenizer under this name."""
+    return fields[f"tokenizer.ggml.{name}"].contents()
+
+
+def tokenizer_of(fields):
+    """The tokenizer that a GGUF file lists. That of `from_pretrained` would end with <|im_start|>,
+    where the file says <|im_end|>."""
+    from transformers import PreTrainedTokenizerFast
+
+    words = listed(fields, "tokens")
+    kinds = listed(fields, "token_type")
+    special = [word for word, kind in zip(words, kinds, strict=True) if kind == 3]
+    fast = PreTrainedTokenizerFast(
+        tokenizer_object=byte_pairs(words, listed(fields, "merges")), eos_token=EOS, pad_token=EOS
     )
-    assert words[end] == EOS
-    tokenizer = Tokenizer(
-        models.BPE({word: i for i, word in enumerate(words)}, [tuple(m.split(" ")) for m in merges])
-    )
+    fast.add_special_tokens({"additional_special_tokens": special})
+    fast.chat_template = fields["tokenizer.chat_template"].contents()
+    return fast
+
+
+def byte_pairs(words, merges):
+    """A tokenizer of bytes with these lists of words and merges, in which each digit is a token."""
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+
+    ids = {word: i for i, word in enumerate(words)}
+    pairs = [tuple(merge.split(" ")) for merge in merges]
+    tokenizer = Tokenizer(models.BPE(ids, pairs))
     digits = pre_tokenizers.Digits(individual_digits=True)
     letters = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence([digits, letters])
     tokenizer.decoder = decoders.ByteLevel()
-    special = [word for word, kind in zip(words, kinds, strict=True) if kind == 3]
-    fast = PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token=EOS, pad_token=EOS)
-    fast.add_special_tokens({"additional_special_tokens": special})
-    fast.chat_template = fields["tokenizer.chat_template"].contents()
-
-    model.config.eos_token_id = model.config.pad_token_id = end
-    model.generation_config.eos_token_id = model.generation_config.pad_token_id = end
-    model.config.bos_token_id = model.generation_config.bos_token_id = None
-    fast.save_pretrained(folder)
-    model.save_pretrained(folder)  # last: without weights it is converted again
+    return tokenizer
 
 
 def declare(root: Path, lora_r: int) -> None:
