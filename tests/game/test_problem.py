@@ -7,6 +7,7 @@ import subprocess
 import sys
 from fractions import Fraction
 from itertools import combinations
+from types import SimpleNamespace
 
 import datasets
 import numpy as np
@@ -192,36 +193,45 @@ def copy(tmp_path, monkeypatch):
     return folder
 
 
-def test_problems_of_ones_own_come_from_a_csv(tmp_path, capsys):
+@pytest.fixture(scope="module")
+def own(tmp_path_factory):
+    """A file of seven problems as a user writes it, at `path`: two of them are one problem, one we
+    train on (`trained`), and one we evaluate on (`held_out`)."""
+    train_row = problem_sets.load("3to4", "train")[0]
+    held_out_row = problem_sets.load_set("heldout_1000")[0]
+    trained = Problem(tuple(train_row["nums"][::-1]), train_row["target"])
+    held_out = Problem(tuple(held_out_row["nums"][::-1]), held_out_row["target"])
+    rows = [((3, 5, 7), 26), ((7, 3, 5), 26), ((1, 2, 300, 4, 5, 6), 700), ((8, 9), -1)]
+    rows += [(problem.nums, problem.target) for problem in (trained, held_out)]
+    lines = [f'"{", ".join(map(str, nums))}",{target},note' for nums, target in rows]
+    path = tmp_path_factory.mktemp("own") / "own.csv"
+    path.write_text("\n".join(["nums,target,why", *lines, "[4 6], 24 ,brackets", ""]))
+    return SimpleNamespace(path=path, trained=trained, held_out=held_out)
+
+
+def test_problems_of_ones_own_come_from_a_csv(own, capsys):
     """Evaluated on without what we train on, trained on without what we evaluate on; nothing
     committed changes."""
     before = (PROBLEMS / "manifest.json").read_bytes()
-    trained = problem_sets.load("3to4", "train")[0]
-    held_out = problem_sets.load_set("heldout_1000")[0]
-    rows = [((3, 5, 7), 26), ((7, 3, 5), 26), ((1, 2, 300, 4, 5, 6), 700), ((8, 9), -1)]
-    rows += [(row["nums"][::-1], row["target"]) for row in (trained, held_out)]
-    lines = [f'"{", ".join(map(str, nums))}",{target},note' for nums, target in rows]
-    path = tmp_path / "own.csv"
-    path.write_text("\n".join(["nums,target,why", *lines, "[4 6], 24 ,brackets", ""]))
-    evaluated = problem_sets.load_set(str(path))
-    learnt = problem_sets.load(str(path), "train")
-    mine = [Problem((3, 5, 7), 26), Problem((1, 2, 300, 4, 5, 6), 700), Problem((8, 9), -1)]
-    assert as_problems(evaluated) == [
-        *mine,
-        Problem(tuple(held_out["nums"][::-1]), held_out["target"]),
-        Problem((4, 6), 24),
-    ]
-    assert as_problems(learnt) == [
-        *mine,
-        Problem(tuple(trained["nums"][::-1]), trained["target"]),
-        Problem((4, 6), 24),
-    ]
+    evaluated = problem_sets.load_set(str(own.path))
+    learnt = problem_sets.load(str(own.path), "train")
+    first = [Problem((3, 5, 7), 26), Problem((1, 2, 300, 4, 5, 6), 700), Problem((8, 9), -1)]
+    last = Problem((4, 6), 24)
+    assert as_problems(evaluated) == [*first, own.held_out, last]
+    assert as_problems(learnt) == [*first, own.trained, last]
     assert (
         "5 of 7 problems; the others are in a training set of ours, or repeated"
         in capsys.readouterr().out
     )
     assert (PROBLEMS / "manifest.json").read_bytes() == before
-    check({"sets": {str(path): 4}, "eval_set": str(path), "problem_set": str(path)})
+
+
+def test_a_parameter_may_name_a_file_of_problems(own):
+    path = str(own.path)
+    check({"sets": {path: 4}, "eval_set": path, "problem_set": path})
+
+
+def test_a_set_of_the_hub_needs_its_source():
     pairs, _ = read_notebook(ROOT / "notebooks/12_sample_pairs.ipynb")
     pairs["problem_set"] = "someone/countdown"
     check(pairs | {"source": "hub"}, notebook="12_sample_pairs")
@@ -229,11 +239,19 @@ def test_problems_of_ones_own_come_from_a_csv(tmp_path, capsys):
         check(pairs | {"source": "generated"}, notebook="12_sample_pairs")
     with pytest.raises(ValueError, match="no such entry"):
         check({"eval_set": "someone/countdown"})
-    for given in ({"eval_set": "none.csv"}, {"problem_set": "a/none.csv"}):
-        with pytest.raises(ValueError, match=r"there is no file (a/)?none\.csv"):
-            check(given)
-    with pytest.raises(ValueError, match=r"files of problems end in \.csv, \.jsonl, \.parquet"):
-        check({"problem_set": "my.xlsx"})
+
+
+@pytest.mark.parametrize(
+    "given, message",
+    [
+        ({"eval_set": "none.csv"}, r"there is no file (a/)?none\.csv"),
+        ({"problem_set": "a/none.csv"}, r"there is no file (a/)?none\.csv"),
+        ({"problem_set": "my.xlsx"}, r"files of problems end in \.csv, \.jsonl, \.parquet"),
+    ],
+)
+def test_a_parameter_that_names_no_file_of_problems_is_refused(given, message):
+    with pytest.raises(ValueError, match=message):
+        check(given)
 
 
 @pytest.mark.parametrize(

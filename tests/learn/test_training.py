@@ -207,10 +207,7 @@ def test_the_update_has_the_advantages_that_the_settings_name(tmp_path, name, pr
     trainer = make_trainer(tmp_path, idle_share=1.0, **options)
     trainer.is_correct = lambda text, problem: "1" in text
     gradient_of_update(trainer)
-    rows = [
-        row for batch in trainer.micro_batches for row in zip(*map(batch.get, FIELDS), strict=True)
-    ]
-    rows = sorted(rows, key=lambda row: int(row[0]))
+    rows = rows_laid_out(trainer)
     texts = trainer.processing_class.batch_decode(
         [row[1][row[2] == 1] for row in rows], skip_special_tokens=True
     )
@@ -233,6 +230,14 @@ def test_the_update_has_the_advantages_that_the_settings_name(tmp_path, name, pr
 
 
 FIELDS = ("prompt", "labels", "mask", "advantages")
+
+
+def rows_laid_out(trainer):
+    """`FIELDS` of each rollout of an update, in the order of its prompts."""
+    rows = []
+    for batch in trainer.micro_batches:
+        rows += zip(*map(batch.get, FIELDS), strict=True)
+    return sorted(rows, key=lambda row: int(row[0]))
 
 
 @pytest.mark.parametrize(
@@ -452,25 +457,48 @@ def test_gradient_is_that_of_trls_own_grpo(tmp_path, monkeypatch):
     """TRL's luspo with truncated sequence weights is our policy term, but for leave-one-out's K /
     (K - 1)."""
     monkeypatch.setitem(ENGINES, "transformers", off_policy_generate)
-    clip, k = 1.5, 4
-    ours = make_trainer(tmp_path / "ours", entropy_coef=0.0, kl_coef=0.0, importance_cap=clip)
+    clip = 1.5
+    k = 4
+    ours = make_trainer(
+        tmp_path / "ours", group_size=k, entropy_coef=0.0, kl_coef=0.0, importance_cap=clip
+    )
     mine = gradient_of_update(ours)
     assert ours.row["importance_max"] == clip
+    theirs = gradient_of_luspo(tmp_path / "theirs", clip, k)
+    assert relative(theirs * k / (k - 1), mine) < 1e-5
 
-    def rollouts(prompts, trainer):
-        ids = [tokenizer(prompt).input_ids for prompt in prompts]
-        draw = torch.Generator().manual_seed(0)
-        out = off_policy_generate(
-            trainer.model, ids[::k], k, Sampling(max_tokens=12), tokenizer.eos_token_id, draw
-        )
-        return {"prompt_ids": ids, "completion_ids": out.ids, "logprobs": out.logprobs}
+
+def gradient_of_luspo(folder, clip, k):
+    """The gradient of TRL's luspo in an update of our trainer: the same policy, prompts, groups of
+    `k` rollouts and rewards, and sequence weights truncated at `clip`."""
+    model, tokenizer = tiny_policy()
+    prompts = [render_prompt(row["nums"], row["target"]) for row in PROBLEMS.select(range(4))]
+    rows = [{"prompt": prompt} for prompt in prompts for _ in range(k)]
 
     def reward(prompts, completions, **columns):
         return [score.total for score in odds(completions, None)]
 
-    model, tokenizer = tiny_policy()
-    config = GRPOConfig(
-        output_dir=str(tmp_path / "theirs"),
+    theirs = GRPOTrainer(
+        model=model,
+        reward_funcs=reward,
+        args=luspo_settings(folder, clip, k),
+        train_dataset=Dataset.from_list(rows),
+        processing_class=tokenizer,
+        rollout_func=our_rollouts(tokenizer, k),
+    )
+    # what TRL does where vLLM sampled, without vLLM: the weights count as loaded
+    theirs.use_vllm = True
+    theirs._last_loaded_step = 0
+    theirs.current_gradient_accumulation_steps = 1
+    theirs.model.train()
+    inputs = theirs._generate_and_score_completions(rows)
+    theirs._compute_loss(theirs.model, inputs).backward()
+    return gradient(theirs.model)
+
+
+def luspo_settings(folder, clip, k):
+    return GRPOConfig(
+        output_dir=str(folder),
         loss_type="luspo",
         importance_sampling_level="token",
         vllm_importance_sampling_mode="sequence_truncate",
@@ -485,26 +513,20 @@ def test_gradient_is_that_of_trls_own_grpo(tmp_path, monkeypatch):
         gradient_checkpointing=False,
         report_to="none",
     )
-    prompts = [render_prompt(row["nums"], row["target"]) for row in PROBLEMS.select(range(4))]
-    rows = [{"prompt": prompt} for prompt in prompts for _ in range(k)]
-    theirs = GRPOTrainer(
-        model=model,
-        reward_funcs=reward,
-        args=config,
-        train_dataset=Dataset.from_list(rows),
-        processing_class=tokenizer,
-        rollout_func=rollouts,
-    )
-    # what TRL does where vLLM sampled, without vLLM: the weights count as loaded
-    theirs.use_vllm, theirs._last_loaded_step, theirs.current_gradient_accumulation_steps = (
-        True,
-        0,
-        1,
-    )
-    theirs.model.train()
-    inputs = theirs._generate_and_score_completions(rows)
-    theirs._compute_loss(theirs.model, inputs).backward()
-    assert relative(gradient(theirs.model) * k / (k - 1), mine) < 1e-5
+
+
+def our_rollouts(tokenizer, k):
+    """What TRL calls for rollouts: those that our trainer draws in its first update."""
+
+    def rollouts(prompts, trainer):
+        ids = [tokenizer(prompt).input_ids for prompt in prompts]
+        draw = torch.Generator().manual_seed(0)
+        out = off_policy_generate(
+            trainer.model, ids[::k], k, Sampling(max_tokens=12), tokenizer.eos_token_id, draw
+        )
+        return {"prompt_ids": ids, "completion_ids": out.ids, "logprobs": out.logprobs}
+
+    return rollouts
 
 
 def test_gradient_does_not_depend_on_micro_batches(tmp_path):
@@ -778,18 +800,26 @@ def test_the_mask_holds_the_completion_and_its_end(tmp_path):
     ]
 
 
-def test_the_row_of_an_update_describes_all_of_its_rollouts(tmp_path):
-    """And the curriculum learns from the mean |advantage| and the share of correct rollouts of each
-    problem."""
-    learned = []
+class Noted(Bandit):
+    """A curriculum that notes what it learns from."""
 
-    class Noted(Bandit):
-        def learn(self, signal, correct):
-            learned.append((signal, correct))
-            return super().learn(signal, correct)
+    def __init__(self, *data):
+        super().__init__(*data)
+        self.learned = []
 
+    def learn(self, signal, correct):
+        self.learned.append((signal, correct))
+        return super().learn(signal, correct)
+
+
+@pytest.fixture(scope="module")
+def updated(tmp_path_factory):
+    """One update of four problems with given rewards: its trainer, the rewards (`totals`), the
+    tokens of each completion (`drawn`), and which of them are correct, per problem."""
     curriculum = Noted(as_problems(PROBLEMS), np.arange(24.0), 4, 0)
-    trainer = make_trainer(tmp_path, idle_share=1.0, max_tokens=80, curriculum=curriculum)
+    trainer = make_trainer(
+        tmp_path_factory.mktemp("updated"), idle_share=1.0, max_tokens=80, curriculum=curriculum
+    )
     # 1 in the first group, 2 in the second
     trainer.is_correct = lambda text, problem: str(problem.nums[0]) in text
     curriculum.draw(4, 0)
@@ -800,24 +830,33 @@ def test_the_row_of_an_update_describes_all_of_its_rollouts(tmp_path):
         Score(total, {"half": total / 2}) for total in next(groups)
     ]
     gradient_of_update(trainer)
-    rows = [
-        row for batch in trainer.micro_batches for row in zip(*map(batch.get, FIELDS), strict=True)
-    ]
-    rows = sorted(rows, key=lambda row: int(row[0]))
-    drawn = [labels[mask == 1] for _, labels, mask, _ in rows]
+    drawn = [labels[mask == 1] for _, labels, mask, _ in rows_laid_out(trainer)]
     texts = trainer.processing_class.batch_decode(drawn, skip_special_tokens=True)
     correct = np.array([str(1 + i // 4) in text for i, text in enumerate(texts)]).reshape(4, 4)
-    ended = np.mean([ids[-1] == trainer.processing_class.eos_token_id for ids in drawn])
+    assert 0 < correct.mean() < 1
+    return SimpleNamespace(trainer=trainer, totals=totals, drawn=drawn, correct=correct)
+
+
+def test_the_row_of_an_update_describes_all_of_its_rollouts(updated):
+    end = updated.trainer.processing_class.eos_token_id
+    ended = np.mean([ids[-1] == end for ids in updated.drawn])
+    assert 0 < ended < 0.5
     expected = {
-        "reward": np.mean(totals),
-        "reward_half": np.mean(totals) / 2,
-        "accuracy": correct.mean(),
+        "reward": np.mean(updated.totals),
+        "reward_half": np.mean(updated.totals) / 2,
+        "accuracy": updated.correct.mean(),
+        "completion_length": np.mean([len(ids) for ids in updated.drawn]),
+        "truncated": 1 - ended,
+        "frac_zero_std": 0.5,
     }
-    expected |= {"completion_length": np.mean([len(ids) for ids in drawn]), "truncated": 1 - ended}
-    expected |= {"frac_zero_std": 0.5}
-    assert {name: trainer.row[name] for name in expected} == pytest.approx(expected)
-    [(signal, share)] = learned
-    assert share == correct.mean(-1).tolist() and 0 < ended < 0.5 and 0 < correct.mean() < 1
+    row = updated.trainer.row
+    assert {name: row[name] for name in expected} == pytest.approx(expected)
+
+
+def test_the_curriculum_learns_from_the_advantages_and_the_share_correct(updated):
+    """From the mean |advantage| and the share of correct rollouts of each problem."""
+    [(signal, share)] = updated.trainer.curriculum.learned
+    assert share == updated.correct.mean(-1).tolist()
     # the advantages of the third group are 1 and three times -1/3
     assert signal == pytest.approx([1 / 3, 0, 0.5, 0])
 
