@@ -176,63 +176,99 @@ def test_a_kernel_with_old_code_is_refused_and_a_record_names_what_ran(tmp_path)
     )
 
 
-def test_nothing_goes_on_from_the_results_of_an_edited_cell(tmp_path):
-    """In a kernel, where the notebook is run again from its first cell, as after an edit of `score
-    = ...`; also where the edit follows an interrupt, after which the training would go on."""
+TRAIN = """
+saved = run / "trainer/checkpoint-1/complete.json"
+print("made by", saved.read_text() if saved.exists() else score)
+if not saved.exists():
+    saved.parent.mkdir(parents=True)
+    saved.write_text(str(score))
+"""
+FINISHED = ("score = 1", TRAIN, "plot = 1", "run.footer()")  # the cells of a run to its end
+
+
+@pytest.fixture(scope="module")
+def kernel():
+    """One kernel for all tests that run a notebook in it."""
     manager, client = start_new_kernel(cwd=str(ROOT))
-    folder = tmp_path / "mine"
-    parameters = f"output = {str(folder)!r}\nseed = 0"
-    begin = "from lib.runs import Run\nrun = Run(output, globals())"
-    score = "score = 1"
-    train = (
-        "saved = run / 'trainer/checkpoint-1/complete.json'\n"
-        "print('made by', saved.read_text() if saved.exists() else score)\n"
-        "if not saved.exists():\n"
-        "    saved.parent.mkdir(parents=True)\n"
-        "    saved.write_text(str(score))"
-    )
+    yield client
+    client.stop_channels()
+    manager.shutdown_kernel(now=True)
 
-    def said(*cells: str) -> list[str]:
-        texts = []
-        for cell in (parameters, begin, *cells):
-            messages: list[dict] = []
-            reply = client.execute_interactive(cell, timeout=120, output_hook=messages.append)
-            assert reply["content"]["status"] == "ok", reply["content"]
-            texts.append("".join(message["content"].get("text", "") for message in messages))
-        return texts[2:]
 
-    def aside() -> list[str]:
-        names = tmp_path.glob("mine.before-*/trainer/checkpoint-1/complete.json")
+class Notebook:
+    """A notebook with results in `folder`, which is run again and again in one kernel, each time
+    from its first cell."""
+
+    def __init__(self, client, folder: Path):
+        self.client = client
+        self.folder = folder
+        self.seed = 0
+
+    def said(self, *cells: str) -> list[str]:
+        """What each of these cells prints, behind the parameters and `Run`."""
+        self.execute(f"output = {str(self.folder)!r}\nseed = {self.seed}")
+        self.execute("from lib.runs import Run\nrun = Run(output, globals())")
+        return [self.execute(cell) for cell in cells]
+
+    def execute(self, cell: str) -> str:
+        messages: list[dict] = []
+        reply = self.client.execute_interactive(cell, timeout=120, output_hook=messages.append)
+        assert reply["content"]["status"] == "ok", reply["content"]
+        return "".join(message["content"].get("text", "") for message in messages)
+
+    def aside(self) -> list[str]:
+        """Which scores had made the results that were set aside."""
+        names = self.folder.parent.glob("mine.before-*/trainer/checkpoint-1/complete.json")
         return sorted(path.read_text() for path in names)
 
-    try:
-        # twice, and after edits that change nothing: another comment, one more cell at the end
-        first = said(score, score, train, "plot = 1", "run.footer()")
-        again = said("score = 1  # one", train, "plot = 1", "run.footer()", "more = 1")
-        assert first[2] == again[1] == "made by 1\n" and not aside()
-        assert not any("another one" in text for text in first + again)
-        # an edit behind the training
-        plotted = said(score, train + "\nrun.report(saved)", "plot = 2", "run.footer()")
-        assert "another one" in plotted[1] and aside() == ["1"]
-        plotted = said(score, train + "\nrun.report(saved)", "plot = 3", "run.footer()")
-        assert plotted[1].startswith("made by 1\n") and aside() == ["1"]
-        assert "another one" in plotted[2] and "is in" not in plotted[2]
-        # and in front of it: of a finished run, then of one that was interrupted
-        edited = said("score = 2", train)
-        assert "This cell is another one than that which ran here before" in edited[0]
-        assert f"What lay there is in {folder}.before-" in edited[0]
-        assert edited[1] == "made by 2\n" and aside() == ["1", "1"]
-        assert json.loads((folder / "spec.json").read_text())["parameters"] == {"seed": 0}
-        assert said("score = 3", train)[1] == "made by 3\n" and aside() == ["1", "1", "2"]
-        # a cell that is gone is an edit, too
-        assert said("score = 3", "score = 4", train)[2] == "made by 4\n"
-        assert said("score = 3", train)[1].endswith("made by 3\n")
-        # other parameters begin anew in any case
-        parameters = parameters.replace("seed = 0", "seed = 1")
-        assert "another one" not in said("score = 5", train)[0]
-    finally:
-        client.stop_channels()
-        manager.shutdown_kernel(now=True)
+
+@pytest.fixture
+def notebook(kernel, tmp_path) -> Notebook:
+    return Notebook(kernel, tmp_path / "mine")
+
+
+def test_a_notebook_goes_on_after_edits_that_change_nothing(notebook):
+    """A cell that is run twice, another comment, one more cell at the end."""
+    first = notebook.said("score = 1", "score = 1", TRAIN, "plot = 1", "run.footer()")
+    again = notebook.said("score = 1  # one", TRAIN, "plot = 1", "run.footer()", "more = 1")
+    assert first[2] == again[1] == "made by 1\n" and not notebook.aside()
+    assert not any("another one" in text for text in first + again)
+
+
+def test_an_edited_training_begins_anew_and_an_edit_behind_it_does_not(notebook):
+    notebook.said(*FINISHED)
+    reported = f"{TRAIN}run.report(saved)"
+    plotted = notebook.said("score = 1", reported, "plot = 2", "run.footer()")
+    assert "another one" in plotted[1] and notebook.aside() == ["1"]
+    plotted = notebook.said("score = 1", reported, "plot = 3", "run.footer()")
+    assert plotted[1].startswith("made by 1\n") and notebook.aside() == ["1"]
+    assert "another one" in plotted[2] and "is in" not in plotted[2]
+
+
+def test_nothing_goes_on_from_the_results_of_an_edited_cell(notebook):
+    """After an edit of `score = ...` in front of the training: of a finished run, and then of one
+    that was interrupted, after which the training would go on."""
+    notebook.said(*FINISHED)
+    edited = notebook.said("score = 2", TRAIN)
+    assert "This cell is another one than that which ran here before" in edited[0]
+    assert f"What lay there is in {notebook.folder}.before-" in edited[0]
+    assert edited[1] == "made by 2\n" and notebook.aside() == ["1"]
+    spec = json.loads((notebook.folder / "spec.json").read_text())
+    assert spec["parameters"] == {"seed": 0}
+    interrupted = notebook.said("score = 3", TRAIN)
+    assert interrupted[1] == "made by 3\n" and notebook.aside() == ["1", "2"]
+
+
+def test_a_cell_that_is_gone_is_an_edit(notebook):
+    notebook.said("score = 3", TRAIN)
+    assert notebook.said("score = 3", "score = 4", TRAIN)[2] == "made by 4\n"
+    assert notebook.said("score = 3", TRAIN)[1].endswith("made by 3\n")
+
+
+def test_other_parameters_begin_anew_whatever_was_edited(notebook):
+    notebook.said("score = 3", TRAIN)
+    notebook.seed = 1
+    assert "another one" not in notebook.said("score = 5", TRAIN)[0]
 
 
 def test_a_reward_in_a_cell_that_was_edited_while_its_run_was_made_does_not_finish_it(

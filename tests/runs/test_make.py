@@ -178,50 +178,60 @@ def test_runs_are_not_published_onto_themselves(checkout):
     assert (spec.folder / "metrics.csv").exists()
 
 
-def test_clean_runs_takes_folders_with_a_record_of_ours_and_nothing_else(
-    tmp_path, monkeypatch, capsys
-):
-    for name in (
-        "scratch/photos/one.png",
-        "paper/thesis/text.tex",
-        "mine/rloo/x/0/spec.json",
-        "cpu/rloo/x/0/spec.json",
-    ):
-        (tmp_path / name).parent.mkdir(parents=True)
-        (tmp_path / name).write_text('{"profile": "cpu", "run": "rloo/x", "seed": 0}')
+@pytest.fixture
+def all_kinds_of_folders(tmp_path, monkeypatch) -> Path:
+    """What `make clean-runs` may find where runs lie: runs of ours, what only looks like them, and
+    other files."""
+    spec = '{"profile": "cpu", "run": "rloo/x", "seed": 0}'
+    texts = {
+        "scratch/photos/one.png": spec,
+        "paper/thesis/text.tex": spec,
+        "mine/rloo/x/0/spec.json": spec,
+        "cpu/rloo/x/0/spec.json": spec,
+        "other/project/of/mine/spec.json": '{"speed": 3}',
+        "another/project/of/mine/run.json": spec,
+        ".lock": "123",
+    }
+    for name, text in texts.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(text)
     shutil.copytree(tmp_path / "cpu/rloo/x/0", tmp_path / "cpu/rloo/x/0.before-1")
     shutil.copytree(tmp_path / "cpu/rloo/x/0", tmp_path / "elsewhere")
     (tmp_path / "cpu/rloo/y").mkdir()
     (tmp_path / "cpu/rloo/y/0").symlink_to(tmp_path / "elsewhere")
-    (tmp_path / "other/project/of/mine").mkdir(parents=True)
-    (tmp_path / "other/project/of/mine/spec.json").write_text('{"speed": 3}')
-    (tmp_path / "another/project/of/mine").mkdir(parents=True)
-    (tmp_path / "another/project/of/mine/run.json").write_text(
-        '{"profile": "cpu", "run": "rloo/x", "seed": 0}'
-    )
     (tmp_path / ".cache").mkdir()  # of the disk that COUNTDOWN_RUNS names
     monkeypatch.setattr(commands, "RUNS", tmp_path)
-    with (tmp_path / ".lock").open("w") as lock:
-        lock.write("123")
-        lock.flush()
+    return tmp_path
+
+
+def files_in(folder: Path) -> list[str]:
+    files = [path for path in folder.rglob("*") if path.is_file()]
+    return sorted(path.relative_to(folder).as_posix() for path in files)
+
+
+def test_clean_runs_takes_nothing_while_runs_are_being_made(all_kinds_of_folders):
+    before = files_in(all_kinds_of_folders)
+    with (all_kinds_of_folders / ".lock").open() as lock:
         assert try_lock(lock)
         with pytest.raises(RunError, match="process 123 is making runs here"):
             commands.clean()
+    assert files_in(all_kinds_of_folders) == before
+
+
+def test_clean_runs_takes_folders_with_a_record_of_ours_and_nothing_else(
+    all_kinds_of_folders, capsys
+):
     commands.clean()
-    assert (tmp_path / ".cache").exists()
-    (tmp_path / ".lock").unlink()
-    left = sorted(
-        path.relative_to(tmp_path).as_posix() for path in tmp_path.rglob("*") if path.is_file()
-    )
-    assert left == [
-        *(
-            "another/project/of/mine/run.json",
-            "elsewhere/spec.json",
-            "other/project/of/mine/spec.json",
-        ),
-        *("paper/thesis/text.tex", "scratch/photos/one.png"),
+    assert (all_kinds_of_folders / ".cache").exists()
+    assert files_in(all_kinds_of_folders) == [
+        ".lock",
+        "another/project/of/mine/run.json",
+        "elsewhere/spec.json",
+        "other/project/of/mine/spec.json",
+        "paper/thesis/text.tex",
+        "scratch/photos/one.png",
     ]
-    assert not (tmp_path / "cpu").exists()
+    assert not (all_kinds_of_folders / "cpu").exists()
     assert capsys.readouterr().out.count(" MB\n") == 4
 
 
@@ -459,45 +469,66 @@ def test_kill_9_of_any_process_then_the_same_command(checkout):
     checkout.declare(
         set_in("profiles", "cpu", "runs", value={"t/train_0.1": {"pause": 0.5, "steps": 100}})
     )
-    step = checkout.runs / "cpu/t/train_0.1/0/checkpoint/step.txt"
+    run = checkout.runs / "cpu/t/train_0.1/0"
+    step = run / "checkpoint/step.txt"
     started = None
     for role in ("kernel", "runner", "snakemake", "front"):
-        before = int(step.read_text()) if step.exists() else 0
-        front = checkout.start("make", "cpu", "t/train_0.1")
-        until(lambda before=before: step.exists() and int(step.read_text()) > before)
+        front = one_step_further(checkout, step)
         if role == "kernel":
             said = checkout.ask("make", "cpu", "t/train_0.1", status=1)
             assert f"these runs are being made by process {front.pid}" in said
-        os.kill(processes(checkout.root)[role], signal.SIGKILL)
-        said = front.communicate(timeout=120)[0]
-        until(lambda: not processes(checkout.root))  # none goes on alone
-        assert front.returncode == (-signal.SIGKILL if role == "front" else 1), said
-        assert role != "kernel" or "its kernel died" in said
-        if role == "runner":
-            assert (
-                "! run t/train_0.1/0 was killed" in said
-                and "Traceback" not in said
-                and "CalledProcessError" not in said
-            )
-            assert said.strip().endswith(
-                "! 1 failed: t/train_0.1/0; the same command goes on from there"
-            )
-        assert not (step.parent.parent / "run.json").exists()
+        said = said_when_killed(checkout, front, role)
+        names_what_was_killed(said, role)
+        assert not (run / "run.json").exists()
         started = started or checkout.record("t/base")["started"]
         assert checkout.record("t/base")["started"] == started, "a finished run is kept"
 
-    (checkout.runs / ".snakemake/locks").mkdir(exist_ok=True)
-    (checkout.runs / ".snakemake/locks/0.output.lock").write_text("cpu/t/train_0.1/0/run.json\n")
+    leave_a_lock_of_snakemake(checkout)
     step.write_text("99")
     checkout.call("make", "cpu", "t/train_0.1")
     assert checkout.value("t/train_0.1") == "base 1x0.5 100x0.1"
-    assert "starts at step 99" in (step.parent.parent / "log.txt").read_text(), (
-        "resumed, not begun anew"
-    )
+    assert "starts at step 99" in (run / "log.txt").read_text(), "resumed, not begun anew"
     assert checkout.record("t/base")["started"] == started
     # the log is that of the last stretch, and elapsed that of all: each of the four took at least
     # one step
     assert checkout.record("t/train_0.1")["elapsed"] > 4 * 0.5 + 0.5
+
+
+def one_step_further(checkout, step: Path) -> subprocess.Popen:
+    """The front door that makes t/train_0.1, as soon as `step` counts another step."""
+    before = int(step.read_text()) if step.exists() else 0
+    front = checkout.start("make", "cpu", "t/train_0.1")
+    until(lambda: step.exists() and int(step.read_text()) > before)
+    return front
+
+
+def said_when_killed(checkout, front: subprocess.Popen, role: str) -> str:
+    """What the front door says when one of its processes, or itself, is killed. All end with it."""
+    os.kill(processes(checkout.root)[role], signal.SIGKILL)
+    said = front.communicate(timeout=120)[0]
+    until(lambda: not processes(checkout.root))  # none goes on alone
+    assert front.returncode == (-signal.SIGKILL if role == "front" else 1), said
+    return said
+
+
+def names_what_was_killed(said: str, role: str) -> None:
+    assert role != "kernel" or "its kernel died" in said
+    if role == "runner":
+        assert (
+            "! run t/train_0.1/0 was killed" in said
+            and "Traceback" not in said
+            and "CalledProcessError" not in said
+        )
+        assert said.strip().endswith(
+            "! 1 failed: t/train_0.1/0; the same command goes on from there"
+        )
+
+
+def leave_a_lock_of_snakemake(checkout) -> None:
+    """As a Snakemake that was killed may leave it."""
+    locks = checkout.runs / ".snakemake/locks"
+    locks.mkdir(exist_ok=True)
+    (locks / "0.output.lock").write_text("cpu/t/train_0.1/0/run.json\n")
 
 
 @pytest.mark.slow
