@@ -64,6 +64,7 @@ def common(paper: str, specs) -> dict[str, list]:
     """The settings that several papers state, under each of their names: the value in every run
     concerned."""
     rloo = [specs[name] for name in RLOO[paper]]
+    trained = [spec.params for spec in rloo]
     sft = specs["sft/trace" if paper == "trace" else "sft/free"].params
     left_out = ("rloo/sparse", "rloo/trace_dense")
     samples = [
@@ -71,61 +72,97 @@ def common(paper: str, specs) -> dict[str, list]:
         for name in RLOO[paper]
         if name not in left_out
     ]
-
-    def of(name, runs=rloo):
-        return [getattr(run, "params", run)[name] for run in runs]
-
-    one, other = rewards.sparse()(
-        ["<answer>1+2</answer>", "<answer>1-2</answer>"], Problem((1, 2), 3)
-    )
-    on_a_cpu = SimpleNamespace(device=torch.device("cpu"))
-    optimizer = [{"adamw_torch": "AdamW"}[arguments(PAPER, quick(), on_a_cpu)["optim"]]]
-    updates = (1000 - sft["eval_demonstrations"]) // sft["batch_size"]
     return {
-        **{
-            name: of(name)
-            for name in ("group_size", "steps", "learning_rate", "weight_decay", "max_tokens")
-        },
-        **dict.fromkeys(("entropy_coef", "entropy_coefficient"), of("entropy_coef")),
-        **dict.fromkeys(("kl_coef", "kl_coefficient"), of("kl_coef")),
-        **dict.fromkeys(("problems_per_step", "batch_size"), of("problems_per_step")),
-        **dict.fromkeys(("optimizer", "sft_optimizer"), optimizer),
-        **{
-            f"sft_{name}": [sft[name]]
-            for name in ("learning_rate", "schedule", "weight_decay", "epochs", "batch_size")
-        },
-        **dict.fromkeys(("importance_cap", "importance_weight_clip"), of("importance_cap")),
-        "epochs": of("steps"),
-        "gradient_accumulation_steps": [
-            run.params["problems_per_step"] * run.params["group_size"] / run.params["micro_batch"]
-            for run in rloo
-        ],
-        **{name: [quick().max_grad_norm] for name in ("max_grad_norm", "sft_max_grad_norm")},
-        "base_model": [sft["init"]],
+        **common_of_updates(trained),
+        **common_of_rollouts(trained),
+        **common_of_sft(sft),
+        **common_of_optimizers(),
+        **common_of_samples(samples),
+        **common_of_the_sparse_reward(),
         "sft_demonstrations": demonstrations(paper, sft),
-        "train_problems": [
-            HUB[run.params["problem_set"]] for run in rloo if run.params["source"] == "hub"
-        ],
         **dict.fromkeys(("kl_reference", "initial_policy"), starts(rloo)),
-        **asked(of("prompt_style") + of("prompt_style", samples)),
-        "test_split": [hub_split(sets) for sets in of("sets", samples)],
-        "train_temperature": of("temperature"),
+        **asked(each(trained, "prompt_style") + each(samples, "prompt_style")),
+        "sampler": each(samples, "engine") + each(trained, "engine"),
+        "seeds": [1],  # of a run; the papers have no second one
+    }
+
+
+def each(runs: list[dict], name: str) -> list:
+    return [params[name] for params in runs]
+
+
+def common_of_updates(rloo: list[dict]) -> dict[str, list]:
+    """How RLOO changes the policy."""
+    usual = ("group_size", "steps", "learning_rate", "weight_decay")
+    return {
+        **{name: each(rloo, name) for name in usual},
+        **dict.fromkeys(("entropy_coef", "entropy_coefficient"), each(rloo, "entropy_coef")),
+        **dict.fromkeys(("kl_coef", "kl_coefficient"), each(rloo, "kl_coef")),
+        **dict.fromkeys(("problems_per_step", "batch_size"), each(rloo, "problems_per_step")),
+        **dict.fromkeys(("importance_cap", "importance_weight_clip"), each(rloo, "importance_cap")),
+        "epochs": each(rloo, "steps"),
+        "gradient_accumulation_steps": [
+            params["problems_per_step"] * params["group_size"] / params["micro_batch"]
+            for params in rloo
+        ],
+        "lr_schedule": ["constant"],  # of RLOO: the trainer has no other
+        "schedule": ["constant"],
+    }
+
+
+def common_of_rollouts(rloo: list[dict]) -> dict[str, list]:
+    """What RLOO draws its rollouts for, and how."""
+    return {
+        "train_problems": [
+            HUB[params["problem_set"]] for params in rloo if params["source"] == "hub"
+        ],
+        "max_tokens": each(rloo, "max_tokens"),
+        "train_temperature": each(rloo, "temperature"),
         "train_top_p": [Sampling(max_tokens=1).top_p],
         "train_top_k": [Sampling(max_tokens=1).top_k],
-        "temperature": of("temperature", samples),
-        "top_p": of("top_p", samples),
-        "top_k": of("top_k", samples),
-        "sampler": of("engine", samples) + of("engine"),
-        "samples_test_50": [sets["test_50"] for sets in of("sets", samples)],
-        "sparse_correct": [one.total],
-        "sparse_span": [other.total],
+    }
+
+
+def common_of_sft(sft: dict) -> dict[str, list]:
+    named = ("learning_rate", "schedule", "weight_decay", "epochs", "batch_size")
+    updates = (1000 - sft["eval_demonstrations"]) // sft["batch_size"]
+    return {
+        **{f"sft_{name}": [sft[name]] for name in named},
+        "base_model": [sft["init"]],
         "sft_warmup_ratio": [sft["warmup_steps"] / updates],
         "sft_rows": [sft["demonstrations"]],
         "sft_test_rows": [sft["eval_demonstrations"]],
-        "lr_schedule": ["constant"],  # of RLOO: the trainer has no other
-        "schedule": ["constant"],
-        "seeds": [1],  # of a run; the papers have no second one
     }
+
+
+def common_of_optimizers() -> dict[str, list]:
+    """What SFT and RLOO share."""
+    on_a_cpu = SimpleNamespace(device=torch.device("cpu"))
+    optimizer = [{"adamw_torch": "AdamW"}[arguments(PAPER, quick(), on_a_cpu)["optim"]]]
+    norm = [quick().max_grad_norm]
+    return {
+        **dict.fromkeys(("optimizer", "sft_optimizer"), optimizer),
+        **dict.fromkeys(("max_grad_norm", "sft_max_grad_norm"), norm),
+    }
+
+
+def common_of_samples(samples: list[dict]) -> dict[str, list]:
+    """How policies are evaluated."""
+    sets = each(samples, "sets")
+    return {
+        "test_split": [hub_split(names) for names in sets],
+        "temperature": each(samples, "temperature"),
+        "top_p": each(samples, "top_p"),
+        "top_k": each(samples, "top_k"),
+        "samples_test_50": each(sets, "test_50"),
+    }
+
+
+def common_of_the_sparse_reward() -> dict[str, list]:
+    one, other = rewards.sparse()(
+        ["<answer>1+2</answer>", "<answer>1-2</answer>"], Problem((1, 2), 3)
+    )
+    return {"sparse_correct": [one.total], "sparse_span": [other.total]}
 
 
 def demonstrations(paper: str, sft: dict) -> list[str]:
@@ -509,70 +546,85 @@ def test_the_hubs_test_prompts_are_an_evaluation_set(tmp_path, monkeypatch, caps
         load_set("hub_test_50")
 
 
-def test_its_notebooks_run_with_a_qwen_in_the_hubs_place(tmp_path, warm_kernels):
-    copy = copy_of_the_repository(tmp_path / "copy")
-    in_the_hubs_place(copy)
-    declared = yaml.safe_load((copy / "papermill_runs.yaml").read_text())
-    notebooks = declared["profiles"]["paper"]["notebooks"]
-    notebooks["10_train_sft"] |= {
+REDUCED = {
+    "10_train_sft": {
         "batch_size": 4,
         "eval_demonstrations": 4,
         "log_every": 1,
         "eval_every": 2,
-    }
-    notebooks["11_train_rloo"] |= {
+    },
+    "11_train_rloo": {
         "steps": 2,
         "problems_per_step": 2,
         "group_size": 8,
         "micro_batch": 4,
         "max_tokens": 8,
-    }
-    notebooks["11_train_rloo"] |= {
         "eval_problems": 2,
         "eval_every": 1,
         "save_every": 1,
         "engine": "transformers",
-    }
-    notebooks["15_sample_rollouts"] |= {"limit": 2, "max_tokens": 8, "engine": "transformers"}
-    sets = notebooks["15_sample_rollouts"]["sets"]
-    notebooks["15_sample_rollouts"]["sets"] = dict.fromkeys(
-        sets.keys() - {"heldout_1000", "showcase"}, 2
-    )
-    (copy / "papermill_runs.yaml").write_text(yaml.safe_dump(declared))
-    command = [
-        sys.executable,
-        "-m",
-        "lib.runs",
-        "make",
-        "paper",
-        "sample/rloo_sparse",
-        "--cores",
-        "2",
-    ]
-    environment = os.environ | {"COUNTDOWN_RUNS": str(tmp_path / "runs")}
+    },
+    "15_sample_rollouts": {"limit": 2, "max_tokens": 8, "engine": "transformers"},
+}
+
+
+def make_small(path: Path) -> None:
+    """Make the runs of profile paper small, in a file of declarations."""
+    declared = yaml.safe_load(path.read_text())
+    notebooks = declared["profiles"]["paper"]["notebooks"]
+    for notebook, given in REDUCED.items():
+        notebooks[notebook] |= given
+    sampled = notebooks["15_sample_rollouts"]
+    sampled["sets"] = dict.fromkeys(sampled["sets"].keys() - {"heldout_1000", "showcase"}, 2)
+    path.write_text(yaml.safe_dump(declared))
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory, warm) -> Path:
+    """Reduced runs of profile paper up to the samples of rloo/sparse, made once for all tests."""
+    folder = tmp_path_factory.mktemp("paper")
+    copy = copy_of_the_repository(folder / "copy")
+    in_the_hubs_place(copy)
+    make_small(copy / "papermill_runs.yaml")
+    command = [sys.executable, "-m", "lib.runs", "make", "paper", "sample/rloo_sparse"]
+    command += ["--cores", "2"]
+    environment = os.environ | warm | {"COUNTDOWN_RUNS": str(folder / "runs")}
     done = subprocess.run(command, cwd=copy, env=environment, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
-    runs = tmp_path / "runs/paper"
-    assert (
-        json.loads((runs / "sft/free/0/run.json").read_text())["parameters"]["init"]
-        == "Qwen/Qwen2.5-0.5B"
-    )
-    for run in ("sft/free/0", "rloo/sparse/0"):
-        assert "memory: about " in (runs / run / "log.txt").read_text()
-        assert not (runs / run / "trainer").exists(), "states to resume from are gigabytes"
-        policy, tokenizer = model.load_policy(runs / run)
-        assert policy.config.vocab_size == 1000 > len(tokenizer)
-        text = PROMPTS["words"].format(nums="1, 2", target=3)
-        assert tokenizer.decode(tokenizer(text).input_ids) == text
-    loaded = {
-        "sft/free/0": HUB_DEMONSTRATIONS,
-        "rloo/sparse/0": HUB["3to4"],
-        "sample/rloo_sparse/0": HUB["3to4"],
-    }
-    for run, name in loaded.items():  # a folder's hash, where a hub's commit stands
-        (found,) = json.loads((runs / run / "run.json").read_text())["hub"]
-        assert re.fullmatch(f"{name}@[0-9a-f]+", found)
-    written = pd.read_parquet(runs / "sample/rloo_sparse/0/generations.parquet")
+    return folder / "runs/paper"
+
+
+def test_its_notebooks_run_with_a_qwen_in_the_hubs_place(made):
+    record = json.loads((made / "sft/free/0/run.json").read_text())
+    assert record["parameters"]["init"] == "Qwen/Qwen2.5-0.5B"
+
+
+@pytest.mark.parametrize("run", ["sft/free/0", "rloo/sparse/0"])
+def test_a_training_of_it_predicts_its_memory_and_leaves_a_policy_alone(made, run):
+    assert "memory: about " in (made / run / "log.txt").read_text()
+    assert not (made / run / "trainer").exists(), "states to resume from are gigabytes"
+    policy, tokenizer = model.load_policy(made / run)
+    assert policy.config.vocab_size == 1000 > len(tokenizer)
+    text = PROMPTS["words"].format(nums="1, 2", target=3)
+    assert tokenizer.decode(tokenizer(text).input_ids) == text
+
+
+@pytest.mark.parametrize(
+    ("run", "name"),
+    [
+        ("sft/free/0", HUB_DEMONSTRATIONS),
+        ("rloo/sparse/0", HUB["3to4"]),
+        ("sample/rloo_sparse/0", HUB["3to4"]),
+    ],
+)
+def test_its_records_name_what_they_read_from_the_hub(made, run, name):
+    """With a folder's hash, where a hub's commit stands."""
+    (found,) = json.loads((made / run / "run.json").read_text())["hub"]
+    assert re.fullmatch(f"{name}@[0-9a-f]+", found)
+
+
+def test_it_samples_the_hubs_test_split_beside_ours(made):
+    written = pd.read_parquet(made / "sample/rloo_sparse/0/generations.parquet")
     assert written.groupby("set")["count"].sum().to_dict() == {"hub_test_50": 4, "test_50": 4}
     assert written.loc[written["set"] == "hub_test_50", "target"].unique().tolist() == [36, 24]
 

@@ -251,57 +251,51 @@ def test_beside_a_rollout_stand_those_that_the_filter_keeps():
     assert explorer.beside(table, 4, "ba", np.array([4])) == [4, 0]
 
 
+# what the explorer adds to the rows of a file
+JUDGED = ["status", "correct", "solution", "run", "place", "folder", "style"]
+
+
+def trained(folder: Path, method: str, style: str) -> None:
+    """A training that is finished; its policy is the base model."""
+    made(folder, method, prompt_style=style, max_tokens=8)
+    (folder / "checkpoint").symlink_to(MODELS / "base-1m")
+
+
+def sampled(folder: Path, texts, method="sft/free") -> None:
+    """A run that has sampled these texts, as its file holds them."""
+    table = rollouts(texts, made(folder, method, prompt_style="free"))
+    table.drop(columns=JUDGED).to_parquet(folder / "generations.parquet")
+
+
+def searched(folder: Path, texts, actions: str, states: str) -> None:
+    """A search of an agent that ended with these texts; each game is a row, which has no count."""
+    table = rollouts(texts, made(folder, "sft/pick"), actions=actions, states=states)
+    table.drop(columns=[*JUDGED, "count"]).to_parquet(folder / "trajectories.parquet")
+
+
 @pytest.fixture
 def project(tmp_path, monkeypatch):
     """Runs of two profiles: of `cpu` two policies sampled, the agent's search and two checkpoints
     of the base model, and of `smoke` another sample."""
     monkeypatch.setattr(judging, "CACHE", tmp_path / "verdicts")
-    monkeypatch.setattr(explorer, "RUNS", tmp_path / "runs")
-    monkeypatch.setattr(explorer, "REFERENCE", tmp_path / "reference")
-
-    def write(
-        root,
-        name,
-        texts=None,
-        file="generations.parquet",
-        method="sft/free",
-        more=None,
-        at="cpu",
-        **parameters,
-    ):
-        folder = made(tmp_path / root / at / name, method, **parameters)
-        if texts is None:
-            (folder / "checkpoint").symlink_to(MODELS / "base-1m")
-        else:
-            table = rollouts(texts, folder, **(more or {}))
-            given = ["status", "correct", "solution", "run", "place", "folder", "style"] + [
-                "count"
-            ] * (file[0] == "t")
-            table.drop(columns=given).to_parquet(folder / file)
-
-    write("reference", "sample/sft_free/0", [RIGHT, *HOSTILE, RIGHT[:60]], prompt_style="free")
-    write(
-        "runs",
-        "sample/sft_free/0",
-        ["<answer>44</answer>"] * 3,
-        prompt_style="free",
-        method="rloo/ast_tau2",
+    runs = tmp_path / "runs"
+    reference = tmp_path / "reference"
+    monkeypatch.setattr(explorer, "RUNS", runs)
+    monkeypatch.setattr(explorer, "REFERENCE", reference)
+    sampled(reference / "cpu/sample/sft_free/0", [RIGHT, *HOSTILE, RIGHT[:60]])
+    sampled(runs / "cpu/sample/sft_free/0", ["<answer>44</answer>"] * 3, "rloo/ast_tau2")
+    searched(
+        reference / "cpu/search/sft_pick/0",
+        [ANSWER],
+        actions="<pick>19, 44, +</pick><pick>35, 63, +</pick>",
+        states="35, 63; 98",
     )
-    played = {"actions": "<pick>19, 44, +</pick><pick>35, 63, +</pick>", "states": "35, 63; 98"}
-    game = {"file": "trajectories.parquet", "method": "sft/pick", "more": played}
-    write("reference", "search/sft_pick/0", ["<answer>44 + 19 + 35</answer>"], **game)
-    write("reference", "rloo/ast_tau2/0", method="rloo/ast_tau2", prompt_style="free", max_tokens=8)
-    write("reference", "sft/pick/0", method="sft/pick", prompt_style="pick", max_tokens=8)
-    write(
-        "runs",
-        "sample/rloo_sparse/0",
-        [RIGHT],
-        method="rloo/sparse",
-        prompt_style="free",
-        at="smoke",
-    )
-    (tmp_path / "runs/paper/sample/sft_free/0").mkdir(parents=True)  # begun, not finished
-    (tmp_path / "runs/paper/sample/sft_free/0/generations.parquet").touch()
+    trained(reference / "cpu/rloo/ast_tau2/0", "rloo/ast_tau2", "free")
+    trained(reference / "cpu/sft/pick/0", "sft/pick", "pick")
+    sampled(runs / "smoke/sample/rloo_sparse/0", [RIGHT], "rloo/sparse")
+    begun = runs / "paper/sample/sft_free/0"  # and not finished
+    begun.mkdir(parents=True)
+    (begun / "generations.parquet").touch()
 
 
 def test_the_own_reward_of_a_policy_is_the_one_that_trained_it(tmp_path):

@@ -330,48 +330,51 @@ def test_the_look_at_programs_by_hand():
     ]
 
 
+# Listing 2 of paper trace
+TRACE_LINES = [
+    "state [8, 27, 47, 79]",
+    "try 79 + 47 = 126",
+    "state [8, 27, 126]",
+    "try 126 - 27 = 99",
+    "state [8, 99]",
+    "try 99 - 8 = 91",
+    "state [91]",
+]
+LISTING = "\n".join(["<think>", *TRACE_LINES, "</think>", "<answer>((126 - 27) - 8)</answer>"])
+
+
+def traced_one(text, finish="stop"):
+    return judged_one(text, "trace", "trace", finish, nums=(79, 8, 27, 47), target=91)
+
+
 def test_the_look_at_traces_by_hand():
-    """The paper's Listing 2: every line holds, the answer uses a value that the trace made."""
-    lines = [
-        "state [8, 27, 47, 79]",
-        "try 79 + 47 = 126",
-        "state [8, 27, 126]",
-        "try 126 - 27 = 99",
-    ]
-    lines += ["state [8, 99]", "try 99 - 8 = 91", "state [91]"]
-    text = "\n".join(["<think>", *lines, "</think>", "<answer>((126 - 27) - 8)</answer>"])
-    asked = {"nums": (79, 8, 27, 47), "target": 91}
-    assert judged_one(text, "trace", "trace", **asked)[judging.TRACE].tolist() == [
-        0,
-        1,
-        1,
-        1,
-        1,
-        0,
-        0,
-    ]
-    assert judged_one(text + " more", "trace", "trace", **asked)["goes_on"] == 1
-    assert judged_one(text, "trace", "trace", "length", **asked)["goes_on"] == 1
-    open_end = judged_one(text.partition("</answer>")[0], "trace", "trace", **asked)
+    """Every line holds, the answer uses a value that the trace made."""
+    assert traced_one(LISTING)[judging.TRACE].tolist() == [0, 1, 1, 1, 1, 0, 0]
+
+
+def test_a_trace_goes_on_where_its_text_does_not_end_with_its_answer():
+    assert traced_one(LISTING + " more")["goes_on"] == 1
+    assert traced_one(LISTING, "length")["goes_on"] == 1
+    open_end = traced_one(LISTING.partition("</answer>")[0])
     assert pd.isna(open_end["goes_on"]) and open_end["reached"] == 1
+
+
+def test_one_trace_may_have_ended_in_two_ways():
     ends = pd.DataFrame(
         {
             "nums": [[79, 8, 27, 47]] * 2,
             "target": 91,
-            "completion": text,
+            "completion": LISTING,
             "finish": ["stop", "length"],
         }
     )
-    assert judging.judge(ends, "trace", "trace")["goes_on"].tolist() == [0, 1], (
-        "one text may have ended in two ways"
-    )
-    by = judged_one(
-        "<think>try 79 / 8 = 9</think><answer>79 + 8</answer>", "trace", "trace", **asked
-    )
+    assert judging.judge(ends, "trace", "trace")["goes_on"].tolist() == [0, 1]
+
+
+def test_products_and_quotients_of_a_trace_and_of_its_answer_are_found():
+    by = traced_one("<think>try 79 / 8 = 9</think><answer>79 + 8</answer>")
     assert by[["trace_muldiv", "answer_muldiv"]].tolist() == [1, 0]
-    times = judged_one(
-        "<think>try 8 * 79 = 632</think><answer>79 / 8</answer>", "trace", "trace", **asked
-    )
+    times = traced_one("<think>try 8 * 79 = 632</think><answer>79 / 8</answer>")
     assert times[["trace_muldiv", "answer_muldiv", "reached"]].tolist() == [1, 1, 0]
 
 

@@ -106,60 +106,73 @@ def test_samples_say_at_which_temperature_they_were_drawn():
     assert set(hot["temperature"]) == {0.8}
 
 
+GAME = {  # of a search that is run twice, with a value
+    "run": "search/sft_pick",
+    "method": "sft/pick",
+    "seed": 0,
+    "set": "test_50",
+    "problem": 0,
+    "nums": [2, 3],
+    "target": 6,
+    "beams": 16,
+    "samples": 16,
+    "rerank": "soft",
+    "temperature": 0.9,
+    "weight": 4.0,
+    "alpha": 0.2,
+    "beta": 0.05,
+    "sampled": 16,
+    "unreadable": 3,
+    "number not there": 1,
+    "division by zero": 0,
+    "sample": 0,
+    "rank": 0,
+}
+MISSES = "<answer>2 + 3</answer>"
+# Two searches of one problem: the best game misses and the second hits; no game at all
+TWO_SEARCHES = [
+    GAME | {"completion": MISSES},
+    GAME | {"rank": 1, "completion": "<answer>2 * 3</answer>"},
+    GAME | {"sample": 1, "completion": ""},
+]
+
+
+def searches_of(rows) -> pd.DataFrame:
+    return systems.searches(judge(pd.DataFrame(rows)))
+
+
 def test_searched_by_hand():
-    """Two searches of one problem: the best game misses and the second hits; no game at all."""
-    about = {
-        "run": "search/sft_pick",
-        "method": "sft/pick",
-        "seed": 0,
-        "set": "test_50",
-        "problem": 0,
-        "nums": [2, 3],
-        "target": 6,
-    }
-    about |= {
-        "beams": 16,
-        "samples": 16,
-        "rerank": "soft",
-        "temperature": 0.9,
-        "weight": 4.0,
-        "alpha": 0.2,
-    }
-    about |= {
-        "beta": 0.05,
-        "sampled": 16,
-        "unreadable": 3,
-        "number not there": 1,
-        "division by zero": 0,
-    }
-    games = [(0, 0, "<answer>2 + 3</answer>"), (0, 1, "<answer>2 * 3</answer>"), (1, 0, "")]
-    rows = [
-        about | {"sample": sample, "rank": rank, "completion": game} for sample, rank, game in games
-    ]
-    table = systems.searches(judge(pd.DataFrame(rows)))
+    table = searches_of(TWO_SEARCHES)
     assert table[["pass@1", "any", "score", "rejected"]].values.tolist() == [
         [0, 1, 0.1, 0.25],
         [0, 0, 0, 0.25],
     ]
     assert set(table["settings"]) == {"16/16 +soft T0.9 λ=4 sampled"}
-    other_problem = [
-        about | {"problem": 1, "sample": 0, "rank": 0, "completion": "<answer>2 + 3</answer>"}
-    ]
-    table = systems.searches(judge(pd.DataFrame([*rows, *other_problem])))
+
+
+def test_searches_of_another_problem_are_rows_of_their_own():
+    table = searches_of([*TWO_SEARCHES, GAME | {"problem": 1, "completion": MISSES}])
     assert table[["problem", "any"]].values.tolist() == [[0, 1], [0, 0], [1, 0]]
-    # a run that searches each problem once
-    once = [about | {"seed": 1, "sample": 0, "rank": 0, "completion": ""}]
-    by_seed = systems.searches(judge(pd.DataFrame([*rows, *once]))).groupby("seed")
+
+
+def test_a_run_that_searches_each_problem_once_is_not_called_sampled():
+    by_seed = searches_of([*TWO_SEARCHES, GAME | {"seed": 1, "completion": ""}]).groupby("seed")
     assert by_seed["settings"].first().tolist() == [
         "16/16 +soft T0.9 λ=4 sampled",
         "16/16 +soft T0.9 λ=4",
     ]
-    usual = pd.DataFrame(rows).assign(weight=1.0, temperature=0.6).query("sample == 0")
-    assert set(systems.searches(judge(usual))["settings"]) == {"16/16 +soft"}
+
+
+def test_a_search_is_named_by_the_settings_that_count_in_it():
+    usual = pd.DataFrame(TWO_SEARCHES).assign(weight=1.0, temperature=0.6).query("sample == 0")
+    assert set(searches_of(usual)["settings"]) == {"16/16 +soft"}
     plain = usual.assign(rerank="none", weight=2.0)  # no value, so its weight is none of its name
-    assert set(systems.searches(judge(plain))["settings"]) == {"16/16"}
-    assert set(systems.searches(judge(plain.assign(rerank="learned")))["settings"]) == {
-        "16/16 +learned λ=2"
-    }
-    # notebook 60 joins it to other text
-    assert systems.searches(judge(plain).iloc[:0])["settings"].dtype == "str"
+    assert set(searches_of(plain)["settings"]) == {"16/16"}
+    learned = plain.assign(rerank="learned")
+    assert set(searches_of(learned)["settings"]) == {"16/16 +learned λ=2"}
+
+
+def test_the_settings_of_no_searches_are_text():
+    """Notebook 60 joins them to other text."""
+    none = judge(pd.DataFrame(TWO_SEARCHES)).iloc[:0]
+    assert systems.searches(none)["settings"].dtype == "str"
