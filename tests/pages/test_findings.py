@@ -8,7 +8,7 @@ import pandas as pd
 import pytest
 
 from lib.files import FIGURES, REFERENCE, ROOT
-from lib.study.restarts import GAIN, STARTED
+from lib.study.restarts import GAIN, OVER_USUAL, STARTED
 
 STUDIES = [
     path
@@ -389,12 +389,21 @@ SAID["74_restarts"] = [
     ("0.3 points", of(NEW, method="rloo/sparse", metric=GAIN)),
     ("2.1 points", of(NEW, method="rloo/pass4_half_rate", metric=GAIN)),
     ("3.4.", of(NEW, method="preference/ipo_half_rate", metric=GAIN)),
-    ("3.7 points", of(NEW, method="rloo/gives_up_0.0_sparse", metric=GAIN)),
-    ("two runs", of(NEW, "runs", 1, method="rloo/gives_up_0.0_sparse", metric=GAIN)),
+    ("three runs", of(NEW, "runs", 1, method="rloo/gives_up_0.0_sparse", metric=GAIN)),
+    ("4.2", of(NEW, method="rloo/gives_up_0.0_sparse", metric=GAIN)),
     ("320 tokens", TOKENS_EACH),
     ("57.1%", of(NEW, method="sft/free", metric=f"restarted at {TOKENS_EACH} tokens")),
     ("54.1%.", of(NEW, method="rloo/sparse", metric=f"restarted at {TOKENS_EACH} tokens")),
 ]
+
+
+def test_where_no_demonstration_gives_up_rl_adds_to_its_start_and_not_to_the_usual_one():
+    """All three methods, in three runs each."""
+    unaided = pd.read_csv(FIGURES / f"{NEW}.csv").query("method.str.contains('gives_up_0.0_')")
+    gains = unaided[unaided["metric"] == GAIN].set_index("method")
+    assert len(gains) == 3 and (gains["runs"] == 3).all() and (gains["low"] > 0).all()
+    assert gains["estimate"].idxmax() == "rloo/gives_up_0.0_sparse"
+    assert (unaided[unaided["metric"] == OVER_USUAL]["estimate"] < 0).all()
 
 
 def test_half_giving_up_changed_the_start_less_than_it_was_meant_to():
