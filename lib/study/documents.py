@@ -364,7 +364,7 @@ results, and how our rules changed."""
 
 # What the names of figures begin with: each has a table of its own
 GALLERIES = ("grand", "screen", "ast", "program", "dense", "trace", "agent", "coverage", "exact")
-GALLERIES += ("restarts", "explorer")
+GALLERIES += ("restarts", "pretrained", "explorer")
 
 
 def gallery(study: str, text: str) -> str:

@@ -60,7 +60,6 @@ OLD_METRICS |= {name: f"late {name}" for name in ("eval_entropy", "largest share
 OLD_METRICS |= dict.fromkeys(("no_signal", "frac_zero_std"), "late frac_zero_std")
 # The pretrained model is another variant of the methods of cpu, and has a profile of its own, in
 # which the first policy has another name
-PRETRAINED = "135M"
 PRETRAINED_PROFILE = "smollm"
 PRETRAINED_NAMES = {"sft/free": "sft/link_3"}
 # Before SETS_NAMED, changes in the training of study `program` were between tenths of the updates,
@@ -178,7 +177,7 @@ def searched_with(system: System, search: dict) -> bool:
 def answers(run, method: str, claim: dict) -> bool:
     """Whether a run made scores of a method that the claim compares."""
     system = systems.of(method)
-    if (system.variant == PRETRAINED) != (run.profile == PRETRAINED_PROFILE):
+    if (system.variant == systems.PRETRAINED) != (run.profile == PRETRAINED_PROFILE):
         return False
     policy = trained_as(system)
     light = run.method == "sft/trace" and run.profile != "cpu" and policy == "sft/trace_light"
@@ -194,7 +193,7 @@ def answers(run, method: str, claim: dict) -> bool:
 
 def trained_as(system: System) -> str:
     """The name, in its own profile, of the policy that a system draws from."""
-    if system.variant == PRETRAINED:
+    if system.variant == systems.PRETRAINED:
         return PRETRAINED_NAMES.get(system.policy, system.policy)
     return system.policy
 

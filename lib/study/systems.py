@@ -25,6 +25,11 @@ TOP_K = 20
 TOP_K_VARIED = 50
 
 
+# The variant of the methods of the pretrained model. They are policies of their own: of another
+# base model, trained from another start
+PRETRAINED = "135M"
+
+
 @dataclass(frozen=True)
 class System:
     """A policy and how its answers, or its games, are drawn.
@@ -282,8 +287,10 @@ def methods() -> pd.DataFrame:
 
 
 def policy_of(method: str) -> str:
-    """The policy of a system."""
-    return of(method).policy
+    """The policy of a system. That of the pretrained model is called as the system is, since it
+    shares no weight with the policy of the same name."""
+    system = of(method)
+    return system.name if system.variant == PRETRAINED else system.policy
 
 
 def rank(method: str) -> int:
@@ -306,7 +313,9 @@ def trainer(method: str) -> str:
 def start_of(method: str) -> str:
     """The policy that a method's training started from, "" if there is none or the file does not
     list the method."""
-    return methods()["start"].get(policy_of(method), "")
+    system = of(method)
+    start = methods()["start"].get(system.policy, "")
+    return at_start(method, start) if start and system.variant == PRETRAINED else start
 
 
 def at_start(method: str, start: str) -> str:
@@ -322,7 +331,7 @@ def root(method: str) -> str:
     their seeds. Raises ValueError for a start that the file does not list, or that leads back to
     itself."""
     first = lineage(method)[-1]
-    return first if first in methods()["start"] else ""
+    return first if of(first).policy in methods()["start"] else ""
 
 
 def lineage(method: str) -> list[str]:
@@ -331,7 +340,7 @@ def lineage(method: str) -> list[str]:
     starts = methods()["start"]
     chain = [policy_of(method)]
     while start := start_of(chain[-1]):
-        if start in chain or start not in starts:
+        if start in chain or of(start).policy not in starts:
             why = "starts from itself" if start in chain else "is not a method of the file"
             raise ValueError(f"data/methods.csv: {start}, the start of {chain[-1]}, {why}")
         chain.append(start)

@@ -384,6 +384,10 @@ SAID["73_coverage_picks"] = [
 ]
 
 NEW = "restarts_result"
+LINKS = [  # demonstrations of each link of the pretrained model's SFT
+    json.loads(path.read_text())["parameters"]["demonstrations"]
+    for path in sorted((REFERENCE / "smollm/sft").glob("link_*/*/run.json"))
+]
 TOKENS_EACH = 320
 SAID["74_restarts"] = [
     ("0.3 points", of(NEW, method="rloo/sparse", metric=GAIN)),
@@ -394,6 +398,15 @@ SAID["74_restarts"] = [
     ("320 tokens", TOKENS_EACH),
     ("57.1%", of(NEW, method="sft/free", metric=f"restarted at {TOKENS_EACH} tokens")),
     ("54.1%.", of(NEW, method="rloo/sparse", metric=f"restarted at {TOKENS_EACH} tokens")),
+]
+
+SAID["75_pretrained"] = [
+    ("10,000 demonstrations", sum(LINKS)),
+    ("22.4%", of("pretrained_result", method="sft/free 135M", **ONCE)),
+    ("400 held-out", of("pretrained_result", "n_problems", 1, method="sft/free 135M", **ONCE)),
+    ("33.4%.", of("pretrained_result", method="sft/free", **ONCE)),
+    ("6.8 points", gap("pretrained_differences", "sft/free 135M", "sft/free", OFTEN)),
+    ("87%", of("pretrained_result", method="sft/free 135M", metric="precision")),
 ]
 
 

@@ -5,7 +5,7 @@ import pytest
 
 from lib.files import PAPER
 from lib.learn.settings import SearchSettings
-from lib.study import judging, systems
+from lib.study import intervals, judging, systems
 from lib.study.judging import judge
 from lib.study.systems import System
 
@@ -176,3 +176,21 @@ def test_the_settings_of_no_searches_are_text():
     """Notebook 60 joins them to other text."""
     none = judge(pd.DataFrame(TWO_SEARCHES)).iloc[:0]
     assert systems.searches(none)["settings"].dtype == "str"
+
+
+def test_the_pretrained_model_has_policies_of_its_own():
+    """So its runs pair with each other, and never with those of the small model by their seeds."""
+    trained = "rloo/sparse 135M"
+    start = "sft/free 135M"
+    assert systems.start_of(trained) == start == systems.root(trained) == systems.root(start)
+    assert systems.lineage(trained) == [trained, start]
+    assert systems.root("rloo/sparse") == "sft/free"
+    assert [systems.trainer(name) for name in (trained, start)] == ["rloo", "sft"]
+    assert systems.of(trained).policy == "rloo/sparse"
+    # the usual start has two runs, and both count in the difference
+    rows = [("sft/free", 0, 0.2), ("sft/free", 1, 0.4), (start, 0, 0.2)]
+    scores = pd.DataFrame(rows, columns=["method", "seed", "pass@1"])
+    scores = scores.merge(pd.DataFrame({"problem": range(8)}), how="cross").assign(set="x")
+    scores = scores.set_index(["method", "seed", "set", "problem"])
+    [gap] = intervals.differences(scores, [(start, "sft/free")])["estimate"]
+    assert gap == pytest.approx(-0.1)
