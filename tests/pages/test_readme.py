@@ -32,7 +32,7 @@ STUDIES = ["ast", "program", "dense", "trace", "agent", "coverage"]
 
 @pytest.mark.parametrize(
     "path, parts",
-    [(README, 6), (LOGS, 2), (GALLERY, 12)],
+    [(README, 6), (LOGS, 2), (GALLERY, 13)],
     ids=["README", "notebooks", "figures"],
 )
 def test_a_document_has_the_numbers_of_the_figures_and_of_the_runs(path, parts):
