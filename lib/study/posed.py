@@ -59,9 +59,9 @@ OLD_METRICS = {"legal steps": "legal", "lost answers": "lost", "distinct": "dist
 OLD_METRICS |= {name: f"late {name}" for name in ("eval_entropy", "largest share")}
 OLD_METRICS |= dict.fromkeys(("no_signal", "frac_zero_std"), "late frac_zero_std")
 # The pretrained model is another variant of the methods of cpu, and has a profile of its own, in
-# which the first policy has another name
+# which some policies have another name
 PRETRAINED_PROFILE = "smollm"
-PRETRAINED_NAMES = {"sft/free": "sft/link_3"}
+PRETRAINED_NAMES = {"sft/free": "sft/link_3", "rloo/sparse": "rloo/sparse_slow"}
 # Before SETS_NAMED, changes in the training of study `program` were between tenths of the updates,
 # and then of fifths.
 TENTHS = " (tenths)"
