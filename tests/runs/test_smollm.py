@@ -184,3 +184,19 @@ def test_what_the_page_says_of_the_trials_is_in_their_logs(specs):
         assert (tokens / both[f"seconds_{phase}"]).median() == pytest.approx(
             int(told[place]), abs=0.5
         )
+
+
+def test_what_the_page_says_of_the_rate_that_was_too_high():
+    """Problems solved on the way and at the end, tokens per text, and groups without a signal."""
+    log = read_table(REFERENCE / "smollm/rloo/sparse/0/metrics.csv").set_index("step")
+    text = " ".join(SECTION.split())
+    numbers = r"update 40 it solved (\d+) .*? of (\d+) tokens where it began with (\d+)\."
+    told = [int(number) for number in re.search(numbers, text).groups()]
+    length = log["completion_length"]
+    found = [100 * log["eval_accuracy"][40], length[41:50].mean(), length[:10].mean()]
+    assert told == pytest.approx(found, abs=0.51)
+    solved, silent = re.search(r"which the run saves, solved (\d+)\. In (\d+)%", text).groups()
+    assert 100 * log["eval_accuracy"][60] == pytest.approx(int(solved))
+    assert 100 * log["frac_zero_std"].mean() == pytest.approx(int(silent), abs=0.51)
+    record = json.loads((REFERENCE / "smollm/rloo/sparse/0/run.json").read_text())["parameters"]
+    assert record["steps"] - record["average_from"] + 1 == 16 and record["learning_rate"] == 3e-4
