@@ -336,8 +336,8 @@ def _without_samples() -> str:
     """One sentence on the exact study, one on pretrained models."""
     return """\
 Exact training, without sampling, also lowers what many tries solve
-([study `exact`](notebooks/80_exact.ipynb)). A pretrained model has had SFT here, and one unstable RL run
-([75](notebooks/75_pretrained.ipynb))."""
+([study `exact`](notebooks/80_exact.ipynb)). A pretrained model has had SFT here, and one
+unstable RL run ([75](notebooks/75_pretrained.ipynb))."""
 
 
 def compared(_: str) -> str:
