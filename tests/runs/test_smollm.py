@@ -12,7 +12,7 @@ from lib.files import REFERENCE, ROOT, read_table
 from lib.learn.decoder import PACKED_FROM
 from lib.learn.model import checkpoint_of, training_memory
 from lib.runs import parameters
-from lib.study import judging, metrics
+from lib.study import judging, metrics, posed
 from tests.bench.memory import SMOL
 from tests.conftest import this_project
 
@@ -108,6 +108,13 @@ def test_the_memory_of_sft_is_predicted_as_it_was_measured(specs):
         predicted.append(training_memory(model, 16, LONGEST, False) / 2**20)
         assert predicted[-1] == pytest.approx(measured, rel=0.06)
     assert predicted[0] < 0.95 * predicted[1]
+
+
+def test_the_notebook_and_the_ledger_know_the_policies_by_the_same_names(specs):
+    defaults = this_project().notebook("75_pretrained")[0]
+    there = {name: usual for usual, name in posed.PRETRAINED_NAMES.items()}
+    assert defaults["policies"] == there
+    assert set(there) <= {spec.run for spec in specs.values()}
 
 
 def test_what_is_measured_on_which_problems(specs):
