@@ -6,7 +6,8 @@ change, and from which value on it has. Each row was written down before the run
 says that the number was known (column `known`). A study shows this table before its results, and
 `lib.study.tally` calls a contrast with a method that did not act *untested*.
 
-Columns of the file: study; method and baseline, names of data/methods.csv (a method may hold *);
+Columns of the file: study; method and baseline, names of data/methods.csv (a method may hold *),
+with " 135M" for those of the pretrained model;
 what, in words; metric; source, where the metric comes from; set; of, whether the threshold is for
 the method's own number (level), its difference from the baseline, or its ratio to it; direction and
 threshold; paper, the paper's number, with paper_source; note; known. The sources are
@@ -164,7 +165,8 @@ def answer(row, values: pd.DataFrame) -> dict | None:
     fields = {name: getattr(row, name) for name in COLUMNS if hasattr(row, name)}
     fields |= dict(zip(("estimate", "low", "high"), numbers.tolist(), strict=True))
     fields["acted"] = bool(reached[0])
-    fields["sure"] = bool(reached.all() or not reached.any())
+    alike = reached.all() or not reached.any()
+    fields["sure"] = bool(alike and np.isfinite(numbers).all())
     return fields | {"runs": result.runs}
 
 
