@@ -213,7 +213,7 @@ SAID["80_exact"] = [
     ("0.9 with one", gap(**EXACT, method="exact/log", metric=ONCE)),
     ("2 of", (rose["estimate"] * pairs).sum()),
     ("25,000 pairs", pairs.sum()),
-    ("99% had been", 100 * new["estimate"].min() // 1),
+    ("99% of these", 100 * new["estimate"].min() // 1),
 ]
 
 TRAINED = {"table": "agent_training_claims", **PRIMARY, "metric": "any"}

@@ -99,12 +99,15 @@ def test_what_the_table_of_reports_says_has_the_numbers_of_the_figures():
     games = figures("agent_table4", "set", "method", "metric").loc["heldout_1000"]
     illegal = 100 * games.loc[("sft/pick 16/16", "rejected"), "estimate"]
     assert f"illegal tags: ours {illegal:.0f}%" in said
+    best = 100 * games.loc[("sft/pick 16/16", "pass@1"), "estimate"]
+    assert f"picks a right one in {best:.0f}%" in said
     contrasts = figures("grand_claims", "id")
     level = contrasts.loc[["ast-1", "ast-2"]]
-    assert (level["low"] < 0).all() and (level["high"] > 0).all() and "Level at first" in said
+    assert (level["low"] < 0).all() and (level["high"] > 0).all()
+    assert "No difference after short training" in said
     behind = contrasts.loc["ast-34"]
     assert behind["low"] > 0 and f"{100 * behind['estimate']:.0f}" == "1"
-    assert "after long training a point behind" in said
+    assert "a point behind after long" in said
     acted = figures("grand_treatment", "method", "baseline")["acted"]
     assert acted["rloo/ast_tau2", "rloo/sparse"] and acted["rloo/program", "rloo/program_target"]
     assert not acted["rloo/dense", "rloo/sparse"] and acted["rloo/dense_count", "rloo/sparse"]
