@@ -297,7 +297,7 @@ new problems sparse RLOO solves {100 * once:.1f}% (three runs), and SFT, restart
 tokens, {100 * start:.1f}%. Restarted SFT beats Best of 4 by {best:.1f} points and IPO by
 {pairs:.1f}, both at half their usual rate ([more](notebooks/74_restarts.ipynb)). Where no worked
 example gives up, sparse RLOO is {100 * unaided["estimate"]:.1f} points ahead of its own restarted
-start, but not of usual SFT, restarted. After almost four times the updates it is
+start, but not of usual SFT, restarted. After almost four times the updates sparse RLOO is
 {100 * later["estimate"]:.1f} points ahead of restarts, on the table's problems."""
 
 
@@ -317,7 +317,7 @@ def _extra() -> str:
     require(shorter["low"] > 0, "near misses are not ahead of restarts: write again")
     return f"""\
 2. **Extra credit solves no more.** No reward for near misses or legal steps beats sparse RLOO with
-one try. AST spends fewer tokens, though, and is {100 * shorter["estimate"]:.1f} points ahead of
+one try. AST spends fewer tokens and is {100 * shorter["estimate"]:.1f} points ahead of
 restarts."""
 
 
@@ -338,9 +338,9 @@ tries no difference is shown: {best:.1f}% and {start:.1f}%."""
 def _without_samples() -> str:
     """One sentence on the exact study, one on pretrained models."""
     found = figures("pretrained_differences", "method", "baseline", "metric")
-    found = found.loc[("rloo/sparse 135M", "sft/free 135M")]
-    once = at(found, "pass@1")
-    often = at(found, "pass@16")
+    compared = ("rloo/sparse 135M", "sft/free 135M")
+    once = at(found, *compared, "pass@1")
+    often = at(found, *compared, "pass@16")
     stands = bool(once["low"] > 0 and often["high"] < 0 and once["runs"] == 1)
     require(stands, "the pretrained model has other results: write again")
     return f"""\
