@@ -338,9 +338,9 @@ tries no difference is shown: {best:.1f}% and {start:.1f}%."""
 def _without_samples() -> str:
     """One sentence on the exact study, one on pretrained models."""
     found = figures("pretrained_differences", "method", "baseline", "metric")
-    compared = ("rloo/sparse 135M", "sft/free 135M")
-    once = at(found, *compared, "pass@1")
-    often = at(found, *compared, "pass@16")
+    pair = ("rloo/sparse 135M", "sft/free 135M")
+    once = at(found, *pair, "pass@1")
+    often = at(found, *pair, "pass@16")
     stands = bool(once["low"] > 0 and often["high"] < 0 and once["runs"] == 1)
     require(stands, "the pretrained model has other results: write again")
     return f"""\

@@ -9,6 +9,7 @@ import pandas as pd
 import pytest
 
 from lib.files import FIGURES, REFERENCE, ROOT
+from lib.study import judging
 from lib.study.restarts import GAIN, OVER_USUAL, STARTED
 
 STUDIES = [
@@ -403,14 +404,13 @@ SAID["74_restarts"] = [
 ]
 
 LARGE = {"sft": "sft/free 135M", "sparse": "rloo/sparse 135M", "best": "rloo/cov_pass4 135M"}
-# the limit in the name of the small model's policies that are cut at it
-SHORT = int(pd.read_csv(FIGURES / "pretrained_cut.csv")["method"].str.split().str[1].iloc[0])
+SAMPLED = judging.record(REFERENCE / "smollm/sample/rloo_sparse_slow/0")["parameters"]
 SAID["75_pretrained"] = [
     ("one run of", runs("pretrained_differences", method=LARGE["sparse"])),
     ("5.0 points", gap("pretrained_differences", LARGE["sparse"], LARGE["sft"], ONCE)),
     ("6.5 fewer", gap("pretrained_differences", LARGE["sparse"], LARGE["sft"], OFTEN)),
     ("3.6 points", gap("pretrained_differences", LARGE["best"], LARGE["sft"], ONCE)),
-    ("160 tokens", SHORT),
+    ("160 tokens", SAMPLED["max_tokens"]),
     ("2.6 points", of("pretrained_result", method=LARGE["sparse"], metric=GAIN)),
     ("22.4%", of("pretrained_result", method=LARGE["sft"], **ONCE)),
     ("400 held-out", of("pretrained_result", "n_problems", 1, method=LARGE["sft"], **ONCE)),

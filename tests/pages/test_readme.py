@@ -17,7 +17,7 @@ import pytest
 from lib.files import DATA, FIGURES, PAPER, PROBLEMS, REFERENCE, ROOT
 from lib.game.problem import Problem
 from lib.game.verifiers import verify_answer
-from lib.study import documents, plots, tally
+from lib.study import documents, judging, plots, tally
 from lib.study.documents import GALLERY, LOGS, README, figures, refreshed
 
 LIB = ROOT / "lib/README.md"
@@ -117,6 +117,23 @@ def test_what_the_table_of_reports_says_has_the_numbers_of_the_figures():
     search = figures("trace_differences", "set", "baseline", "metric").loc["heldout_1000"]
     gains = search.loc["rloo/trace_outcome"].loc[["pass@1", "pass@16"], "low"]
     assert len(gains) >= 10 and (gains <= 0).all() and "shows no gain" in said
+
+
+def test_the_line_below_the_front_table_has_the_numbers_of_the_runs():
+    """The limit of a text, how many of the texts without an answer reach it, and how often SFT is
+    right if its check says yes."""
+    said = " ".join(README.read_text().split())
+    limits = set()
+    for method in ("rloo_sparse", "rloo_grpo", "preference_ipo", "rloo_cov_pass4"):
+        folder = REFERENCE / f"cpu/sample/{method}/0"
+        limits.add(judging.record(folder)["parameters"]["max_tokens"])
+        judged = judging.samples([folder], ["heldout_1000"])
+        lengths = judged.loc[judged["status"] == "missing", "tokens"]
+        assert (lengths == max(limits)).mean() > 0.9, method
+    assert f"*No answer*: mostly cut at {limits.pop()} tokens" in said and not limits
+    right = figures("grand_restarts", "set", "method", "metric")["estimate"]
+    right = right["heldout_1000", "sft/free", "precision"]
+    assert f"check it writes says yes ({100 * right:.0f}% right)" in said
 
 
 def test_every_word_that_the_readme_counts_is_explained():
