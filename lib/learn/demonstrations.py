@@ -15,7 +15,17 @@ from typing import TYPE_CHECKING
 
 from lib.files import uninterrupted
 from lib.game.expression import BinOp, Expr, Num, canonical, evaluate, operations, render
-from lib.game.mdp import Number, initial, moves_of, render_action, render_state, step
+from lib.game.mdp import (
+    Action,
+    Number,
+    State,
+    initial,
+    legal_actions,
+    moves_of,
+    render_action,
+    render_state,
+    step,
+)
 from lib.game.problem import Problem, as_problems
 from lib.game.prompts import render_prompt
 from lib.game.sets import exclude, hub_rows
@@ -333,15 +343,41 @@ DEMONSTRATIONS: dict[str, Callable[..., str]] = {
 }
 
 
-def action_rows(problem: Problem, rng: random.Random) -> list[dict]:
+def action_rows(problem: Problem, rng: random.Random, lost: float = 0.0) -> list[dict]:
     """Rows `prompt`, `completion` (`agent`, Eq. 12): each state of a random solution among the
-    integers 0 to 999, and the action that the solution takes there."""
+    integers 0 to 999, and the action that the solution takes there; with probability `lost` also
+    those of `lost_game`."""
     moves = list(moves_of(rng.choice(plain_solutions(problem))))
-    states = accumulate(moves, step, initial=initial(problem))
+    states = list(accumulate(moves, step, initial=initial(problem)))
+    played = list(zip(states, moves, strict=False))  # no action follows the last state
+    if lost and rng.random() < lost:
+        played += lost_game(states[:-2], rng)
     return [
         {"prompt": render_state(state), "completion": render_action(action)}
-        for state, action in zip(states, moves, strict=False)  # no action follows the last state
+        for state, action in played
     ]
+
+
+def lost_game(path: Sequence[State], rng: random.Random) -> list[tuple[State, Action]]:
+    """The states of a game that leaves `path` by a move after which the target cannot be made, each
+    with the move that is taken there, drawn uniformly from the legal ones.
+
+    A solution never shows such states, and a search is mostly in them. No move is better than
+    another there, so what they teach is which moves are legal: among negative numbers, large ones
+    and fractions too. [] if eight random moves all keep a solution open. `path`: states of at
+    least three numbers."""
+    for _ in range(8):
+        state = rng.choice(path)
+        state = step(state, rng.choice(legal_actions(state)))
+        if is_solvable(state.nums, state.target):
+            continue
+        game = []
+        while not state.terminal:
+            action = rng.choice(legal_actions(state))
+            game.append((state, action))
+            state = step(state, action)
+        return game
+    return []
 
 
 def demonstrate(
@@ -352,6 +388,7 @@ def demonstrate(
     design: str = "free",
     give_up: float = 0.0,
     checked: bool = False,
+    lost: float = 0.0,
 ) -> "Dataset":
     """Rows `prompt`, `completion` for supervised fine-tuning on `problems`. Evaluation problems are
     dropped.
@@ -360,7 +397,8 @@ def demonstrate(
     failing attempts. A design with several variants writes the same number of rows, about fewer
     problems (the first ones). A share `give_up` of the rows gives up, one attempt later than a
     solution would have come. checked: the field of TraceDesign. In style "pick" the rows are the
-    states and actions of one solution."""
+    states and actions of one solution, and for a share `lost` of the problems those of a lost game
+    too."""
     with uninterrupted():
         from datasets import Dataset
 
@@ -374,7 +412,7 @@ def demonstrate(
         if not plain_solutions(problem):
             continue
         if prompt_style == "pick":
-            rows += action_rows(problem, rng)
+            rows += action_rows(problem, rng, lost)
         else:
             solved = not give_up or rng.random() >= give_up
             completion = write(problem, rng, rng.randint(0, most_failures) + (not solved), solved)

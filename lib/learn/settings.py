@@ -271,7 +271,7 @@ OTHERS: dict[str, Kind] = {
     "moments": Annotated[list[Whole], Field(min_length=1)],
     "trials": list[str],
     **dict.fromkeys(["eta", "muon_lr", "adam_lr"], Positive),
-    **dict.fromkeys(["give_up", "alpha"], Share),
+    **dict.fromkeys(["give_up", "lost", "alpha"], Share),
     **dict.fromkeys(["checked", "open_rows", "bfloat16"], bool),
     **dict.fromkeys(["reward_options", "curriculum_options"], dict[str, Any]),
     "lora_r": Annotated[int, Field(ge=0, le=1024)],
