@@ -22,6 +22,7 @@ from lib.learn.settings import PreferenceSettings
 from lib.learn.trainer import Policy, Resumable, arguments, schedule
 
 HUB_PAIRS = "asingh15/countdown_tasks_3to4-dpo"
+COLUMNS = ["prompt", "chosen", "rejected"]
 
 
 def preference_pairs(judged: pd.DataFrame, most: int, seed: int) -> Dataset:
@@ -52,6 +53,27 @@ def hub_pairs() -> Dataset:
     return rows.select_columns(["nums", "target", "chosen", "rejected"])
 
 
+def with_prompts(pairs: Dataset, style: str) -> Dataset:
+    """Pairs with the column prompt: that of the agent's pairs, or the prompt of nums and target."""
+    if "prompt" in pairs.column_names:
+        return pairs
+    return pairs.map(lambda row: {"prompt": render_prompt(row["nums"], row["target"], style)})
+
+
+def hold_back(pairs: Dataset, held: Dataset, count: int, seed: int) -> tuple[Dataset, Dataset]:
+    """`pairs` without those of the held-back prompts, and `count` pairs of `held` whose margin says
+    how far a policy has moved on what it does not train on. Both have a column prompt.
+
+    The seed alone decides which of `held` they are, so that policies that learn from different
+    pairs can be asked about the same ones. Raises ValueError if `held` has fewer."""
+    if len(held) < count:
+        raise ValueError(f"{count} pairs are to be held back, but there are {len(held)}")
+    held = held.shuffle(seed).select(range(count))
+    prompts = set(held["prompt"])
+    kept = [i for i, prompt in enumerate(pairs["prompt"]) if prompt not in prompts]
+    return pairs.select(kept), held
+
+
 class PreferenceTrainer(Resumable, DPOTrainer):
     """TRL's DPOTrainer with `preference_loss`. The frozen reference is a copy of the policy as it
     is given here."""
@@ -65,6 +87,7 @@ class PreferenceTrainer(Resumable, DPOTrainer):
         settings: PreferenceSettings,
         eval_problems,
         prompt_style,
+        held: Dataset | None = None,
     ):
         self.settings = settings
         self.prompt_style = prompt_style
@@ -86,6 +109,7 @@ class PreferenceTrainer(Resumable, DPOTrainer):
             lr_scheduler_type="constant",
             logging_steps=1,
             per_device_train_batch_size=micro_batch,
+            per_device_eval_batch_size=micro_batch,
             gradient_accumulation_steps=settings.batch_size // micro_batch,
             max_length=None,
         )
@@ -95,6 +119,7 @@ class PreferenceTrainer(Resumable, DPOTrainer):
             ref_model=reference,
             args=config,
             train_dataset=rows,
+            eval_dataset=held,
             processing_class=tokenizer,
         )
         # the batch's loss is the mean of the micro-batches' losses
@@ -125,11 +150,24 @@ class PreferenceTrainer(Resumable, DPOTrainer):
         """Writes one row of metrics.csv per step, without TRL's own metrics."""
         if "loss" not in logs:  # the last call is a summary
             return
-        self.add(
-            logs,
-            {**pd.DataFrame(self._rows).mean(), "seconds": round(time.monotonic() - self.began, 2)},
-        )
+        row = {**pd.DataFrame(self._rows).mean()}
+        if self.eval_dataset and self.state.global_step % self.settings.eval_every == 0:
+            row |= self.on_held_pairs()
+        row["seconds"] = round(time.monotonic() - self.began, 2)
+        self.add(logs, row)
         self._rows.clear()
+
+    def on_held_pairs(self) -> dict[str, float]:
+        """eval_margin and eval_preferred: margin and preferred of `preference_loss`, as means over
+        the pairs held back."""
+        gaps = []
+        for batch in self.get_eval_dataloader():
+            with torch.no_grad():
+                ratios = self._logps(self.model, batch) - self._logps(self.ref_model, batch)
+            gaps.append(ratios[0] - ratios[1])
+        margins = self.settings.beta * torch.cat(gaps)
+        preferred = (margins > 0).float()
+        return {"eval_margin": margins.mean().item(), "eval_preferred": preferred.mean().item()}
 
 
 def train_preference(
@@ -139,10 +177,13 @@ def train_preference(
     settings: PreferenceSettings,
     eval_problems: Dataset,
     prompt_style: str = "free",
+    held: Dataset | None = None,
+    held_pairs: int = 0,
 ) -> None:
     """Trains on `pairs` (chosen, rejected, and either nums and target or a prompt) in the order of
     `schedule`, and saves the policy in `folder`/checkpoint. An interrupted run resumes from
-    `folder`/trainer. Raises ValueError if there are no pairs."""
+    `folder`/trainer. `held_pairs` of `held`, or else of `pairs` themselves, are only looked at (see
+    `hold_back`). Raises ValueError if there are no pairs."""
     if not len(pairs):
         raise ValueError(
             "there is no pair to learn from: "
@@ -151,13 +192,15 @@ def train_preference(
     folder = Path(folder)
     model, tokenizer = policy
     disable_progress_bars()  # TRL shows one for every step of preparing the rows
-    if "prompt" not in pairs.column_names:
-        pairs = pairs.map(
-            lambda row: {"prompt": render_prompt(row["nums"], row["target"], prompt_style)}
-        )
+    pairs = with_prompts(pairs, prompt_style)
+    looked_at = None
+    if held_pairs:
+        others = with_prompts(held, prompt_style) if held else pairs
+        pairs, looked_at = hold_back(pairs, others, held_pairs, settings.seed)
+        looked_at = looked_at.select_columns(COLUMNS)
     order = schedule(len(pairs), settings.steps * settings.batch_size, settings.seed)
-    rows = pairs.select_columns(["prompt", "chosen", "rejected"]).select(order)
+    rows = pairs.select_columns(COLUMNS).select(order)
     trainer = PreferenceTrainer(
-        model, tokenizer, rows, folder, settings, eval_problems, prompt_style
+        model, tokenizer, rows, folder, settings, eval_problems, prompt_style, looked_at
     )
     trainer.fit(folder, settings.steps, settings.loss.upper(), ("loss", "margin"))

@@ -2,7 +2,7 @@
 `lib.learn.generation`.
 
 A budget B/K keeps the best B partial games of a problem and samples K action tags for each. Tags
-that do not name a legal action are dropped and counted. Of several games in the same state only the
+that do not name a legal action are dropped and counted, or drawn again a few times (`redraws`). Of several games in the same state only the
 most probable stays, because the same continuations are open to all.
 
 Reranking by exact values uses the solver at test time. It shows what a perfect value function would
@@ -156,9 +156,13 @@ def _search(
     ]:
         # 1. Draw tags in the state of every unfinished game of every problem
         states = [path.state for _, path in active]
-        tag_lists = sample_tags(
-            model, tokenizer, states, settings.samples, settings.sampling, generator
+        sampling = settings.sampling
+        tag_lists = sample_tags(model, tokenizer, states, settings.samples, sampling, generator)
+        draw_one = partial(
+            sample_tags, model, tokenizer, n=1, sampling=sampling, generator=generator
         )
+        for _ in range(settings.redraws):
+            _draw_illegal_again(active, tag_lists, tallies, draw_one)
         # 2. Play them, and keep the most probable game in each state
         candidates: dict[int, dict] = {i: {} for i, _ in active}
         for (i, path), tags in zip(active, tag_lists, strict=True):
@@ -188,6 +192,27 @@ def _search(
             if settings.rerank == "learned":
                 tallies[i]["valued"] += sum(not path.state.terminal for path in paths.values())
     return list(zip(beams, tallies, strict=True))
+
+
+def _draw_illegal_again(
+    active: list[tuple[int, Path]],
+    tag_lists: list[list[tuple[str, float, int]]],
+    tallies: list[Counter],
+    draw_one: Callable[..., list],
+) -> None:
+    """Puts one new tag in the place of each tag that names no legal action. The tags that are
+    replaced have been paid for: the tallies of their problems count them and their faults."""
+    places = []
+    for game, tags in enumerate(tag_lists):
+        i, path = active[game]
+        for place, (text, _, tokens) in enumerate(tags):
+            fault = mdp.parse_action(text, path.state)
+            if isinstance(fault, str):
+                places.append((game, place))
+                tallies[i].update({"sampled": 1, "tokens": tokens, fault: 1})
+    drawn = draw_one(states=[active[game][1].state for game, _ in places])
+    for (game, place), [tag] in zip(places, drawn, strict=True):
+        tag_lists[game][place] = tag
 
 
 def search_table(

@@ -54,6 +54,7 @@ class System:
     alpha: float = 0.2
     beta: float = 0.05
     cascade: str = ""
+    redraws: int = 0
     repeated: bool = False
 
     @property
@@ -87,6 +88,8 @@ class System:
         if self.search:
             parts += self._tokens()
         parts += self._weights()
+        if self.redraws:
+            parts.append(f"redrawn={self.redraws}")
         if self.repeated:
             parts.append("sampled")
         parts.append(self.variant)
@@ -127,14 +130,14 @@ SIXTEEN = {"search": True, "beams": 16, "samples": 16}
 _named: dict[str, System] = {}  # the systems whose names were given out, beside the listed ones
 # the settings that tell one search of a run from another
 SEARCH = ["beams", "samples", "temperature", "top_p", "top_k", "max_tokens"]
-SEARCH += ["rerank", "weight", "alpha", "beta", "cascade"]
+SEARCH += ["rerank", "weight", "alpha", "beta", "cascade", "redraws"]
 
 
 @cache
 def listed() -> dict[str, System]:
     """The systems of data/systems.csv by their names. An empty cell stands for the usual setting.
     Raises ValueError if a name is not the one that its settings make."""
-    whole = dict.fromkeys(("beams", "samples", "top_k"), "Int64")
+    whole = dict.fromkeys(("beams", "samples", "top_k", "redraws"), "Int64")
     table = pd.read_csv(DATA / "systems.csv", dtype=whole)
     systems = {}
     for row in table.to_dict("records"):
@@ -248,10 +251,12 @@ def _with_all_settings(games: pd.DataFrame) -> pd.DataFrame:
         missing["cascade"] = games["cascade"].fillna("")
     else:
         missing["cascade"] = ""
+    if "redraws" in games:
+        missing["redraws"] = games["redraws"].fillna(0).astype(int)
     if "top_k" not in games:
         usual = games["temperature"].isin([0.0, TEMPERATURE])
         missing["top_k"] = usual.map({True: TOP_K, False: TOP_K_VARIED})
-    for setting in ("top_p", "max_tokens"):
+    for setting in ("top_p", "max_tokens", "redraws"):
         if setting not in games:
             missing[setting] = getattr(System, setting)
     return games.assign(**missing)

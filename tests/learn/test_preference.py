@@ -20,9 +20,11 @@ from lib.learn.losses import preference_loss
 from lib.learn.preference import (
     PreferenceSettings,
     PreferenceTrainer,
+    hold_back,
     hub_pairs,
     preference_pairs,
     train_preference,
+    with_prompts,
 )
 from lib.learn.trainer import schedule
 from lib.study.judging import judge
@@ -146,6 +148,40 @@ def test_a_batch_in_pieces_is_the_same_update(tmp_path, monkeypatch):
     columns = ["loss", "margin", "reward_chosen", "preferred", "grad_norm"]
     whole, pieces = (metrics_of(tmp_path / name)[columns] for name in ("whole", "pieces"))
     pd.testing.assert_frame_equal(whole, pieces, rtol=1e-3, atol=1e-5)
+
+
+def test_pairs_held_back_are_looked_at_and_not_trained_on(tmp_path):
+    policy = tiny_policy()
+    train_preference(policy, PAIRS, tmp_path, settings_of(steps=4), None, held_pairs=5)
+    table = metrics_of(tmp_path)
+    looked = table.loc[[1, 3], ["eval_margin", "eval_preferred"]]
+    assert looked.notna().all(axis=None) and table.loc[[0, 2], "eval_margin"].isna().all()
+    # the same margin, computed pair by pair
+    pairs = with_prompts(PAIRS, "free")
+    rest, held = hold_back(pairs, pairs, 5, 0)
+    assert len(rest) == 7 and not set(rest["prompt"]) & set(held["prompt"])
+    start = tiny_policy()[0]
+    gaps = [
+        logp(policy, row, "chosen", policy[0])
+        - logp(policy, row, "chosen", start)
+        - logp(policy, row, "rejected", policy[0])
+        + logp(policy, row, "rejected", start)
+        for row in held
+    ]
+    assert looked["eval_margin"].iloc[-1] == pytest.approx(0.1 * sum(gaps) / 5, rel=1e-3)
+    assert looked["eval_preferred"].iloc[-1] == sum(gap > 0 for gap in gaps) / 5
+    with pytest.raises(ValueError, match="13 pairs are to be held back, but there are 12"):
+        hold_back(pairs, pairs, 13, 0)
+
+
+def logp(policy, row, side, model):
+    """log pi of one side of a pair, with its end token, in nats."""
+    tokenizer = policy[1]
+    prompt = tokenizer(row["prompt"]).input_ids
+    answer = tokenizer(row[side], add_special_tokens=False).input_ids + [tokenizer.eos_token_id]
+    with torch.no_grad():
+        logits = model(torch.tensor([prompt + answer])).logits[0, len(prompt) - 1 : -1]
+    return logits.log_softmax(-1)[range(len(answer)), answer].sum().item()
 
 
 def completions(*rows):

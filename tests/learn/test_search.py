@@ -425,6 +425,22 @@ def test_searches_of_a_cascade_are_one_system_of_their_own(policy):
     assert set(best["settings"]) == {"4/8", "2 x 1/1, 4/8"} and len(best) == 2 * len(PROBLEMS)
 
 
+def test_illegal_tags_are_drawn_again_and_paid_for(policy):
+    """A tenth of all tags is illegal, and of those drawn again a tenth. With one redraw one tag in a
+    hundred stays so, and one in ten more is drawn."""
+    options = {"beams": 1, "samples": 40_000}
+    [(_, once)] = run(PROBLEMS[:1], redraws=1, **options)
+    steps = len(PROBLEMS[0].nums) - 1
+    assert once["sampled"] == pytest.approx(1.1 * steps * 40_000, rel=0.01)
+    assert once["tokens"] == 5 * once["sampled"]
+    faults = sum(once[name] for name in REJECTIONS)
+    assert faults == pytest.approx((0.1 + 0.01) * steps * 40_000, rel=0.05)
+    # until all are legal, a search draws as many legal tags as it may
+    [(paths, many)] = run(PROBLEMS[:1], redraws=8, **options)
+    assert many["sampled"] - sum(many[name] for name in REJECTIONS) == steps * 40_000
+    assert paths[0].state.terminal
+
+
 @pytest.mark.parametrize("wrong", ["16/16;32/32", "x 1/1", "0/4", "1/1,2/2"])
 def test_impossible_budgets_are_refused(wrong):
     with pytest.raises(ValueError, match="0/4"):

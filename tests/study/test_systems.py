@@ -23,13 +23,13 @@ def games(**settings) -> pd.DataFrame:
     about |= {"number not there": 1, "division by zero": 0}
     about |= {"beams": 16, "samples": 16, "temperature": 0.6, "top_k": 20, "top_p": 0.95}
     about |= {"max_tokens": 32, "rerank": "none", "weight": 1.0, "alpha": 0.2, "beta": 0.05}
-    about |= {"cascade": ""} | settings
+    about |= {"cascade": "", "redraws": 0} | settings
     texts = ["<answer>2 + 3</answer>", "<answer>2 * 3</answer>"]
     return pd.DataFrame([about | {"rank": i, "completion": text} for i, text in enumerate(texts)])
 
 
 SETTINGS = {"temperature": 0.0, "top_k": 5, "top_p": 0.8, "max_tokens": 64, "beams": 4}
-SETTINGS |= {"samples": 4, "rerank": "executor", "cascade": "2 x 1/1, 16/16"}
+SETTINGS |= {"samples": 4, "rerank": "executor", "cascade": "2 x 1/1, 16/16", "redraws": 8}
 
 
 @pytest.mark.parametrize("setting", SETTINGS)
@@ -62,6 +62,7 @@ def test_every_setting_of_a_search_tells_it_from_others():
         ({"temperature": 0.9}, "16/16 T0.9 top-k=20"),
         ({"rerank": "soft", "weight": 4.0, "alpha": 0.0}, "16/16 +soft λ=4 α=0"),
         ({"cascade": "16 x 1/1, 16/16", "max_tokens": 64}, "16 x 1/1, 16/16 cap=64"),
+        ({"redraws": 8}, "16/16 redrawn=8"),
     ],
 )
 def test_a_name_prints_what_is_unusual(settings, printed):
