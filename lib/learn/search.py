@@ -2,8 +2,9 @@
 `lib.learn.generation`.
 
 A budget B/K keeps the best B partial games of a problem and samples K action tags for each. Tags
-that do not name a legal action are dropped and counted, or drawn again a few times (`redraws`). Of several games in the same state only the
-most probable stays, because the same continuations are open to all.
+that do not name a legal action are dropped and counted, or drawn again a few times (`redraws`). Of
+several games in the same state only the most probable stays, because the same continuations are
+open to all.
 
 Reranking by exact values uses the solver at test time. It shows what a perfect value function would
 add, and cannot be compared with other methods, unlike reranking by a learned value."""

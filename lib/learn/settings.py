@@ -94,8 +94,8 @@ class SearchSettings:
     """The budget B/K, how tags are drawn, and the value of Eq. 10: rerank is none, executor, binary
     or soft (`lib.game.mdp.q_values`) or learned (`lib.learn.search.learned_values`), and `weight`
     is lambda. cascade: several budgets in place of B/K, until a game is won; "16 x 1/1, 16/16" is
-    sixteen single games, one after the other, and then a search. redraws: how often a tag that names
-    no legal action is drawn again."""
+    sixteen single games, one after the other, and then a search. redraws: how often a tag that
+    names no legal action is drawn again."""
 
     beams: int = 16
     samples: int = 16
@@ -269,7 +269,8 @@ OTHERS: dict[str, Kind] = {
     ),
     **dict.fromkeys(["test_rows", "level_rows", "sealed_rows", "sealed_restarts_rows"], Count),
     **dict.fromkeys(["limit", "five_numbers", "most_failures"], Whole),
-    **dict.fromkeys(["updates", "replicates", "eval_problems", "trained", "followed", "held_pairs"], Whole),
+    **dict.fromkeys(["updates", "replicates", "eval_problems", "trained", "followed"], Whole),
+    "held_pairs": Whole,
     "moments": Annotated[list[Whole], Field(min_length=1)],
     "trials": list[str],
     **dict.fromkeys(["eta", "muon_lr", "adam_lr"], Positive),

@@ -15,6 +15,10 @@ SETS = ["heldout_1000", "levels", "test_50"]
 # policies that learn from the solver's labels of actions or states
 SOLVER_TAUGHT = ["preference/agent_binary", "preference/agent_hard", "preference/agent_soft"]
 SOLVER_TAUGHT += ["sft/value"]
+# policies that were trained again: the agent from a start that has seen lost games too, which names
+# legal moves, and full-answer DPO at a rate that was chosen
+LEGAL = ["sft/pick_legal", "sft/distilled_legal", "preference/pick_binary", "preference/pick_hard"]
+LEGAL += ["preference/pick_soft", "preference/dpo_tuned"]
 DRAWN = 16  # number of full answers that are compared with one search
 MEANS = {"pass@1": "mean", "any": "max", "score": "mean", "tokens": "sum", "seconds": "sum"}
 MEANS |= {"rejections": "sum", "sampled": "sum"}
@@ -85,14 +89,18 @@ def finished_failures(scores: pd.DataFrame) -> pd.Series:
     return metrics.share(10 * (scores["score"] - scores["pass@1"]), failures)
 
 
-def learns_from_solver(runs: str) -> bool:
-    """Whether a claim about these runs (`claims.planned`) asks what a policy or a search learns
-    from the solver: Action DPO, a learned value, or a value that guides a search."""
-    for name in runs.split(";"):
-        system = systems.of(name)
-        if system.rerank != "none" or system.policy in SOLVER_TAUGHT:
-            return True
-    return False
+def part_of(runs: str) -> str:
+    """The part of the study that a claim about these runs (`claims.planned`) belongs to.
+
+    legal: about policies whose start has seen lost games too, about full-answer DPO at the chosen
+    rate, or about a filter of actions. taught: what a policy or a search learns from the solver,
+    which is Action DPO, a learned value, or a value that guides a search. search: the others."""
+    about = [systems.of(name) for name in runs.split(";")]
+    if any(system.policy in LEGAL or system.redraws for system in about):
+        return "legal"
+    if any(system.policy in SOLVER_TAUGHT or system.rerank != "none" for system in about):
+        return "taught"
+    return "search"
 
 
 def groups() -> pd.Series:

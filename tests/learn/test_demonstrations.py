@@ -6,6 +6,7 @@ import hashlib
 import json
 import random
 import re
+from fractions import Fraction
 from functools import cache
 
 import datasets
@@ -14,7 +15,7 @@ import pandas as pd
 import pytest
 
 from lib.game.expression import parse
-from lib.game.mdp import initial, parse_action, render_state, step
+from lib.game.mdp import State, initial, parse_action, render_state, step
 from lib.game.problem import Problem
 from lib.game.prompts import render_prompt
 from lib.game.sets import load
@@ -181,6 +182,38 @@ def test_demonstrations_stay_what_they_were():
         "trace_mixed": "0de5d009a05b27ac",
         "trace_search": "899d880ec46d620c",
     }
+
+
+def test_a_lost_game_shows_legal_moves_in_states_that_no_solution_has():
+    """The rows of the solutions stay as they are without it, and each lost game follows its own."""
+    problems = load("3to4", "train").select(range(60))
+    plain = [row["prompt"] for row in demonstrate(problems, 2, 0, "pick")]
+    rows = list(demonstrate(problems, 2, 0, "pick", lost=1.0))
+    states = [state_of(row["prompt"]) for row in rows]
+    lost = [not is_solvable(state.nums, state.target) for state in states]
+    assert [row["prompt"] for row, bad in zip(rows, lost, strict=True) if not bad] == plain
+    games = [row for row, bad in zip(rows, lost, strict=True) if bad]
+    assert len(games) > 60
+    for row in games:
+        state = state_of(row["prompt"])
+        assert not isinstance(parse_action(row["completion"], state), str)
+    # each of them goes on to the end: with two numbers left it is the last move of its game
+    ends = [len(state.nums) == 2 for state, bad in zip(states, lost, strict=True) if bad]
+    assert sum(ends) >= 55
+    numbers = "".join(row["prompt"] for row in games)
+    assert (
+        "|" in numbers and "-" in numbers
+    )  # fractions and negative numbers, which no plain row has
+    assert "|" not in "".join(plain)
+    half = len(demonstrate(problems, 2, 0, "pick", lost=0.5))
+    assert len(plain) < half < len(rows)
+
+
+def state_of(prompt: str) -> State:
+    """The state that a prompt of the agent shows."""
+    found = re.fullmatch(r"Numbers: \[(.*)\]\nTarget: (\d+)\nPick\s*", prompt)
+    numbers = [Fraction(number.replace("|", "/")) for number in found[1].split(", ")]
+    return State(tuple(numbers), int(found[2]))
 
 
 def test_state_action_rows_win_the_game_one_tag_at_a_time():

@@ -178,7 +178,7 @@ def logp(policy, row, side, model):
     """log pi of one side of a pair, with its end token, in nats."""
     tokenizer = policy[1]
     prompt = tokenizer(row["prompt"]).input_ids
-    answer = tokenizer(row[side], add_special_tokens=False).input_ids + [tokenizer.eos_token_id]
+    answer = [*tokenizer(row[side], add_special_tokens=False).input_ids, tokenizer.eos_token_id]
     with torch.no_grad():
         logits = model(torch.tensor([prompt + answer])).logits[0, len(prompt) - 1 : -1]
     return logits.log_softmax(-1)[range(len(answer)), answer].sum().item()

@@ -426,8 +426,8 @@ def test_searches_of_a_cascade_are_one_system_of_their_own(policy):
 
 
 def test_illegal_tags_are_drawn_again_and_paid_for(policy):
-    """A tenth of all tags is illegal, and of those drawn again a tenth. With one redraw one tag in a
-    hundred stays so, and one in ten more is drawn."""
+    """A tenth of all tags is illegal, and of those drawn again a tenth. With one redraw one tag in
+    a hundred stays so, and one in ten more is drawn."""
     options = {"beams": 1, "samples": 40_000}
     [(_, once)] = run(PROBLEMS[:1], redraws=1, **options)
     steps = len(PROBLEMS[0].nums) - 1

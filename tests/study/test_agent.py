@@ -34,6 +34,14 @@ def test_searches_of_one_problem_are_one_score_and_cost_what_all_of_them_cost():
     assert scores["rejected"][:2].mean() == pytest.approx(6 / 100)
 
 
+def test_a_claim_belongs_to_one_part_of_the_study():
+    assert agent.part_of("sft/pick 16/16;rloo/sparse") == "search"
+    assert agent.part_of("sft/pick 1/8 +binary;sft/pick 1/8") == "taught"
+    assert agent.part_of("preference/agent_hard 16/16;sft/pick 16/16") == "taught"
+    assert agent.part_of("sft/pick_legal 1/8 +binary;sft/pick_legal 1/8") == "legal"
+    assert agent.part_of("sft/pick_12000 16/16 redrawn=8;sft/pick_12000 16/16") == "legal"
+
+
 def test_full_answers_are_scored_as_searches_are():
     """Sixteen answers: four are right, two are missing, three use other numbers. `agent` gives 0.1
     for a valid path that misses the target, and nothing for an invalid or broken one."""
