@@ -9,7 +9,7 @@ check without a solver. For full answers "any" is pass@16."""
 import pandas as pd
 
 from lib.game.sets import load_set
-from lib.study import metrics, systems
+from lib.study import coverage, intervals, metrics, systems
 
 SETS = ["heldout_1000", "levels", "test_50"]
 # policies that learn from the solver's labels of actions or states
@@ -48,6 +48,42 @@ def answer_scores(answers: pd.DataFrame) -> pd.DataFrame:
     table = table.rename(columns={f"pass@{DRAWN}": "any"})
     score = texts["correct"] + 0.1 * texts["wrong_value"]
     return table.assign(score=score, tokens=DRAWN * texts["tokens"])
+
+
+def any_at_equal_tokens(
+    answers: pd.DataFrame, searched: pd.DataFrame, search: str, name: str = "heldout_1000"
+) -> pd.Series:
+    """The column "any at equal tokens" on one set: what a search solves with any of its games, and
+    each policy of full answers with as many samples as the search's tokens pay for, from 1 to DRAWN
+    (see `metrics.solved_with`).
+
+    answers: a table of `judging.samples`; searched: a result of `search_scores`; search: the name
+    of the system, which may be missing."""
+    answers = answers[answers["set"] == name]
+    on_set = searched.xs(name, level="set")
+    tokens = on_set["tokens"].groupby("method").mean().get(search, 0.0)
+    samples = coverage.paid_by(answers, tokens).clip(1, DRAWN)
+    of_search = searched.loc[searched.index.isin([search], level="method"), "any"].astype(float)
+    parts = [metrics.solved_with(metrics.counts(answers), samples), of_search]
+    return pd.concat(parts).rename("any at equal tokens")
+
+
+def by_tries(answers: pd.DataFrame, games: pd.DataFrame, costs: pd.DataFrame) -> pd.DataFrame:
+    """What 1, 2, 4, 8 and DRAWN independent full answers or single games solve if any of them is
+    right, and what they cost.
+
+    answers: a table of `judging.samples`; games: one of `systems.searches`, of which those with
+    repeats count; costs: tokens and seconds of DRAWN tries, indexed by set and method. Columns set,
+    method, k, estimate, low, high, runs, tokens, seconds."""
+    single = games[games["repeats"] > 1].assign(count=1)
+    tries = pd.concat([metrics.counts(answers), metrics.counts(single)])
+    tries = metrics.problem_scores(tries, (1, 2, 4, 8, DRAWN), mean_to=())
+    curve = intervals.estimates(tries)
+    curve["k"] = curve["metric"].str.removeprefix("pass@").astype(int)
+    curve = curve.join(costs / DRAWN, on=["set", "method"])
+    spent = ["tokens", "seconds"]
+    curve[spent] = curve[spent].mul(curve["k"], axis=0)
+    return curve[["set", "method", "k", "estimate", "low", "high", "runs", *spent]]
 
 
 def with_groups(scores: pd.DataFrame) -> pd.DataFrame:

@@ -113,9 +113,9 @@ SAID: dict[str, list[tuple[str, float]]] = {
             "0.008",
             of("dense_treatments", scale=1, method="rloo/dense", baseline="rloo/sparse"),
         ),
-        ("6.4 points", gap("dense_differences", "rloo/dense_count", "rloo/sparse", ONCE)),
-        ("10.1 less", gap("dense_differences", "rloo/dense_count", "rloo/sparse", OFTEN)),
-        ("three runs", runs("dense_differences", method="rloo/dense_count")),
+        ("6.2 points less", gap("dense_differences", "rloo/dense_count", "rloo/sparse", ONCE)),
+        ("9.7 less", gap("dense_differences", "rloo/dense_count", "rloo/sparse", OFTEN)),
+        ("four runs", runs("dense_differences", method="rloo/dense_count")),
         ("6.2 points", gap("dense_differences", "rloo/sparse", "preference/ipo", OFTEN)),
         ("47%", of("grand_front", "unanswered", method="preference/ipo", **ONCE)),
         ("two runs it", runs("dense_variants", method="preference/dpo")),
@@ -232,6 +232,24 @@ SAID["61_agent_training"] = [
     ("33% of that gain", of(**VALUE, value="+learned")),
     ("24%.", of(**VALUE, value="+executor")),
     ("5.5 points more", of(**TRAINED, id="agent-19")),
+]
+
+
+LEGAL = "sft/pick_legal 16/16"
+TRIES = {"table": "agent_legal_tries", "k": 16, **PRIMARY}
+SAID["64_agent_legal"] = [
+    ("0.1% illegal", of("agent_legal_starts", method=LEGAL, metric="rejected")),
+    ("7.6% were", of("agent_legal_starts", method="sft/pick_50k 16/16", metric="rejected")),
+    ("78% of the problems", of("agent_legal_searches", method=LEGAL, metric="any", **PRIMARY)),
+    ("71% before", of("agent_legal_searches", method=SEARCH, metric="any", **PRIMARY)),
+    ("7.4 points more", of("agent_legal_claims", id="agent-59")),
+    ("70%", of(**TRIES, method="sft/pick_legal 1/1 sampled")),
+    ("395 tokens", of(**TRIES, method="sft/pick_legal 1/1 sampled", column="tokens", scale=1)),
+    ("3,133 for", of(**TRIES, method="rloo/cov_pass4", column="tokens", scale=1)),
+    ("4.8 points less", of("agent_legal_claims", id="agent-49")),
+    ("2.7 of them", of("agent_legal_claims", id="agent-50")),
+    ("72% of", of("agent_legal_treatments", method="preference/pick_binary")),
+    ("75%,", of("agent_legal_treatments", "threshold", method="preference/pick_binary")),
 ]
 
 

@@ -96,11 +96,15 @@ def test_what_the_table_of_reports_says_has_the_numbers_of_the_figures():
     of = documents.levels()["estimate"]
     lost = 100 * (of["sft/program", "pass@16"] - of["rloo/program", "pass@16"])
     assert f"{lost:.0f}" == "10" and "costs ten points at sixteen tries" in said
-    games = figures("agent_table4", "set", "method", "metric").loc["heldout_1000"]
-    illegal = 100 * games.loc[("sft/pick 16/16", "rejected"), "estimate"]
-    assert f"illegal tags: ours {illegal:.0f}%" in said
-    best = 100 * games.loc[("sft/pick 16/16", "pass@1"), "estimate"]
-    assert f"picks a right one in {best:.0f}%" in said
+    searches = figures("agent_legal_searches", "set", "method", "metric").loc["heldout_1000"]
+    illegal = 100 * searches.loc[("sft/pick_legal 16/16", "rejected"), "estimate"]
+    assert f"illegal tags: ours {illegal:.1f}%" in said
+    tries = figures("agent_legal_tries", "set", "method", "k").loc["heldout_1000"]
+    games = tries.loc[("sft/pick_legal 1/1 sampled", 16)]
+    answers = tries.loc[("rloo/cov_pass4", 16)]
+    assert abs(games["estimate"] - answers["estimate"]) < 0.02
+    assert round(answers["tokens"] / games["tokens"]) == 8
+    assert "Sixteen games match sixteen answers for an eighth of the tokens" in said
     contrasts = figures("grand_claims", "id")
     level = contrasts.loc[["ast-1", "ast-2"]]
     assert (level["low"] < 0).all() and (level["high"] > 0).all()
