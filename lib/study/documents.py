@@ -170,7 +170,7 @@ FRONT = {
 GAMES = {
     "a search that keeps sixteen games": "sft/pick_legal 16/16",
     "sixteen games, one after the other": "sft/pick_legal 1/1 sampled",
-    "the search, before lost games were shown": "sft/pick 16/16",
+    "the search with fewer worked examples": "sft/pick 16/16",
 }
 SEARCHES = ("agent_table4", "agent_legal_searches")  # the tables that hold them
 EXACT = {
@@ -299,7 +299,7 @@ new problems sparse RLOO solves {100 * once:.1f}%, and SFT, restarted for as man
 {pairs:.1f}, both at half their usual rate ([more](notebooks/74_restarts.ipynb)). Where no worked
 example gives up, sparse RLOO is {100 * unaided["estimate"]:.1f} points ahead of its own restarted
 start, but not of usual SFT, restarted. After almost four times the updates it is
-{100 * later["estimate"]:.1f} points ahead, on the table's problems."""
+{100 * later["estimate"]:.1f} points ahead."""
 
 
 def _extra() -> str:
@@ -348,9 +348,10 @@ def _one_move() -> str:
     require(bool(games["low"] > start["estimate"]), "games do not find more than SFT: write again")
     require(games["runs"] == 3, "the agent has not three runs")
     return f"""\
-4. **Writing one operation at a time is far cheaper.** Sixteen games of such an agent, which has
-seen more worked examples, solve {100 * games["estimate"]:.1f}% for {games["tokens"]:.0f} tokens;
-sixteen tries of Best of 4 need {answers["tokens"]:,.0f} ([64](notebooks/64_agent_legal.ipynb))."""
+4. **Writing one operation at a time is far cheaper.** Sixteen games of such an agent solve
+{100 * games["estimate"]:.1f}% for {games["tokens"]:.0f} tokens, and sixteen tries of Best of 4
+{100 * answers["estimate"]:.1f}% for {answers["tokens"]:,.0f}; the agent saw more worked examples
+([64](notebooks/64_agent_legal.ipynb))."""
 
 
 def _elsewhere() -> str:
