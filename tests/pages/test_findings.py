@@ -24,7 +24,7 @@ ONCE = {"metric": "pass@1"}
 OFTEN = {"metric": "pass@16"}
 ATTEMPTS = {"metric": "attempts, finished completions", "scale": 1, **PRIMARY}
 FIVE = {"set": "heldout_5num_1000", **OFTEN}
-COUNTS = {"one": 1, "two": 2, "three": 3, "four": 4, "five": 5, "six": 6}
+COUNTS = {"one": 1, "two": 2, "three": 3, "four": 4, "five": 5, "six": 6, "eight": 8}
 
 
 def found(path) -> str:
@@ -245,10 +245,13 @@ SAID["64_agent_legal"] = [
     ("7.4 points more", of("agent_legal_claims", id="agent-59")),
     ("38%,", of(**LEARNED, method=LEGAL, metric="pass@1")),
     ("47%.", of(**LEARNED, method="rloo/sparse", metric="pass@1")),
-    ("70% for", of(**TRIES, method="sft/pick_legal 1/1 sampled")),
-    ("395 tokens", of(**TRIES, method="sft/pick_legal 1/1 sampled", column="tokens", scale=1)),
-    ("71% for", of(**TRIES, method="rloo/cov_pass4")),
-    ("3,133.", of(**TRIES, method="rloo/cov_pass4", column="tokens", scale=1)),
+    ("70%", of(**TRIES, method="sft/pick_legal 1/1 sampled")),
+    ("71%,", of(**TRIES, method="rloo/cov_pass4")),
+    (
+        "eight times",
+        of(**TRIES, method="rloo/cov_pass4", column="tokens", scale=1)
+        / of(**TRIES, method="sft/pick_legal 1/1 sampled", column="tokens", scale=1),
+    ),
     ("Six settings", len(pd.read_csv(FIGURES / "agent_legal_trials.csv"))),
     ("4.8 points less", of("agent_legal_claims", id="agent-49")),
 ]
