@@ -120,8 +120,8 @@ def test_what_the_table_of_reports_says_has_the_numbers_of_the_figures():
     fewer = figures("grand_claims", "id").loc["dense-63"]
     assert (
         fewer["high"] < 0
-        and fewer["seeds"] == 4
-        and "four runs" in said
+        and fewer["seeds"] == 5
+        and "five runs" in said
         and "finds fewer solutions" in said
     )
     assert not acted["rloo/trace_gated", "rloo/trace_outcome"] and "bonus could not act" in said
