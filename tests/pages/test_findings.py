@@ -316,8 +316,12 @@ def test_what_the_comparison_of_all_methods_says_without_a_number():
 
 MIXED = {"method": "mix/sparse_0.7"}
 SPARSE = {"method": "rloo/sparse"}
-# sentences of notebooks that are no studies
+FULL = {"table": "agent_legal_full", "method": "preference/dpo_tuned"}
+ANY = {"metric": "any"}
+# sentences of notebooks that are no studies, or behind what a study learned
 ELSEWHERE = [
+    ("64_agent_legal", "11.5 points more", gap(**FULL, baseline="sft/free", metric=ONCE)),
+    ("64_agent_legal", "20.3 points less", gap(**FULL, baseline="preference/dpo", metric=ANY)),
     ("10_train_sft", "35% of 1,000", of("grand_front", method="sft/free", **ONCE)),
     ("10_train_sft", "66% with sixteen", of("grand_front", method="sft/free", **OFTEN)),
     (
