@@ -174,8 +174,8 @@ GAMES = {
 }
 SEARCHES = ("agent_table4", "agent_legal_searches")  # the tables that hold them
 EXACT = {
-    "exact: where training starts": "exact/start",
-    "exact: trained for the expected reward": "exact/expected",
+    "exact: where training starts": "exact/long_start",
+    "exact: trained for the expected reward": "exact/long_expected",
 }
 
 
@@ -251,7 +251,7 @@ def findings(_: str) -> str:
 RESTS_ON = {
     "the sentence on the best of four": {"coverage-17": "holds", "coverage-19": "holds"},
     "the sentence on the smaller base model": {"coverage-57": "open", "coverage-58": "open"},
-    "the sentence on our exact study": {"exact-5": "holds"},
+    "the sentence on our exact study": {"exact-13": "holds", "exact-14": "reversed"},
 }
 
 
