@@ -646,6 +646,8 @@ DRAWN_AGAIN = {
     ("preference/ipo_half_rate/1", "pairs/free/1"): "b471a29449a229fa",
     ("preference/ipo_half_rate/2", "pairs/free/2"): "dedc8a259bb24465",
     ("preference/ipo_double_rate/1", "pairs/free/1"): "b471a29449a229fa",
+    ("preference/dpo_tuned/1", "pairs/free/1"): "05d1311ac5576a33",  # choices.csv says so
+    ("preference/dpo_tuned/2", "pairs/free/2"): "2960d01b7e660955",
 }
 
 
