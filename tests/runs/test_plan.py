@@ -646,6 +646,10 @@ DRAWN_AGAIN = {
     ("preference/ipo_half_rate/1", "pairs/free/1"): "b471a29449a229fa",
     ("preference/ipo_half_rate/2", "pairs/free/2"): "dedc8a259bb24465",
     ("preference/ipo_double_rate/1", "pairs/free/1"): "b471a29449a229fa",
+    # these trials were made twice, by the same code with the same result
+    ("exact/long_pass2/0", "exact/rate_pass2_7e-05/0"): "4d5ad3568ecba647",
+    ("exact/long_pass2/0", "exact/rate_pass2_0.0002/0"): "12ad9b89daf13c1c",
+    ("exact/long_pass2/0", "exact/rate_pass2_0.0006/0"): "1371937bc788995b",
     ("preference/dpo_tuned/1", "pairs/free/1"): "05d1311ac5576a33",  # choices.csv says so
     ("preference/dpo_tuned/2", "pairs/free/2"): "2960d01b7e660955",
 }
