@@ -175,7 +175,7 @@ GAMES = {
 SEARCHES = ("agent_table4", "agent_legal_searches")  # the tables that hold them
 EXACT = {
     "exact: where training starts": "exact/long_start",
-    "exact: trained for the expected reward": "exact/long_expected",
+    "exact: trained for right or wrong": "exact/long_expected",
 }
 
 

@@ -220,6 +220,15 @@ SAID["80_exact"] = [
 ]
 
 
+def test_the_rates_that_notebook_80_names_are_those_of_its_runs():
+    cells = json.loads((ROOT / "notebooks/80_exact.ipynb").read_text())["cells"]
+    assert "progress and action values 2e-4, and the others 7e-5" in " ".join(str(cells).split())
+    faster = {"expected", "upto3", "progress", "values"}
+    for name in [*faster, "pass2", "pass4", "pass16", "upto15", "log"]:
+        log = pd.read_csv(REFERENCE / f"cpu/exact/long_{name}/0/metrics.csv")
+        assert {*log["learning_rate"]} == {2e-4 if name in faster else 7e-5}
+
+
 def test_right_or_wrong_lifts_no_problem_above_one_in_a_million():
     assert of(**CROSSED, metric="up across 1e-6") == 0
 
