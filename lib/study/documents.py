@@ -356,10 +356,10 @@ def _elsewhere() -> str:
     often = at(found, *pair, "pass@16")
     stands = bool(once["low"] > 0 and often["high"] < 0 and once["runs"] == 1)
     require(stands, "the pretrained model has other results: write again")
-    exact = figures("exact_differences", "set", "method", "baseline", "metric")
-    trained = exact.loc[("heldout_1000", "exact/long_expected", "exact/long_start")]
-    gain = trained.loc["pass@1"]
-    loss = trained.loc["pass@1024"]
+    exact = figures("exact_differences", "set", "method", "baseline", "metric").loc["heldout_1000"]
+    trained = ("exact/long_expected", "exact/long_start")
+    gain = at(exact, *trained, "pass@1")
+    loss = at(exact, *trained, "pass@1024")
     require(bool(gain["low"] > 0 and loss["high"] < 0), "exact training differs: write again")
     return f"""\
 [Trained without sampling](notebooks/80_exact.ipynb), the agent gains
