@@ -124,7 +124,7 @@ NAMES: dict[str, Kind] = {
     "prompt_style": entry_of("game.prompts.PROMPTS"),
     "design": entry_of("learn.demonstrations.DEMONSTRATIONS"),
     "reward": entry_of("rewards.REWARDS"),
-    "game_reward": entry_of("learn.payoffs.REWARDS"),
+    "game_reward": entry_of("game.payments.REWARDS"),
     "eval_rewards": list[entry_of("rewards.REWARDS")],
     "curriculum": entry_of("learn.curriculum.CURRICULA"),
     "eval_set": SET,

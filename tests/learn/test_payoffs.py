@@ -12,6 +12,7 @@ from transformers.models.qwen2.modeling_qwen2 import Qwen2RMSNorm
 from lib.game import mdp
 from lib.game.expression import render
 from lib.game.mdp import initial, legal_actions, parse_action, q_values, step
+from lib.game.payments import END_REWARDS, REWARDS, STEP_REWARDS, End, paid
 from lib.game.problem import Problem
 from lib.learn.exact import (
     ESTIMATORS,
@@ -28,12 +29,8 @@ from lib.learn.losses import max_rl
 from lib.learn.model import build_tokenizer, new_model
 from lib.learn.payoffs import (
     BEST_OF,
-    END_REWARDS,
     OBJECTIVES,
-    REWARDS,
-    STEP_REWARDS,
     UP_TO,
-    End,
     aims,
     best_of,
     divergence,
@@ -43,7 +40,6 @@ from lib.learn.payoffs import (
     game_chances,
     of_success,
     open_games,
-    paid,
     payoffs,
     step_payoffs,
 )
