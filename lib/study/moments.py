@@ -53,6 +53,46 @@ def crossings(rows: pd.DataFrame, start_of: dict[str, str]) -> pd.DataFrame:
     return pd.DataFrame(table).astype(float).set_axis(pd.MultiIndex.from_frame(ends[KEYS]))
 
 
+def over_stopping_early(
+    rows: pd.DataFrame, method: str, path: str, metric: str = "pass@1"
+) -> pd.DataFrame:
+    """How far a method's end is above another one that stops early: above `path` at the moment at
+    which its mean of `metric` is first as high as the method's after its last update.
+
+    rows: with the columns of `lib.study.metrics.KEYS`, update, and scores, all that begin with
+    pass@; those of `path` begin with its start, after 0 updates. Returns differences of the scores,
+    indexed by KEYS, for the sets and seeds that both have. Between two moments, `path` is a mixture
+    of its policies that draws one of them for a problem and plays all games with it: its scores are
+    linear in the share of each. A path that never gets so high has its last moment.
+    """
+    scores = [column for column in rows if column.startswith("pass@")]
+    ends = last(rows[rows["method"] == method]).set_index(KEYS)[scores]
+    steps = rows[rows["method"] == path].set_index(["set", "seed", "update", "problem"])[scores]
+    found = []
+    for (name, seed), of_run in ends.groupby(["set", "seed"]):
+        if (name, seed) not in set(steps.index.droplevel(["update", "problem"])):
+            continue
+        by_update = steps.loc[(name, seed)].unstack("problem")
+        shares = _mixture(by_update[metric].mean(axis=1).to_numpy(), of_run[metric].mean())
+        stopped = (by_update * shares[:, None]).sum().unstack(0)
+        problems = of_run.index.get_level_values("problem")
+        found.append(of_run - stopped.loc[problems, scores].to_numpy())
+    return pd.concat(found) if found else ends.head(0)
+
+
+def _mixture(means: np.ndarray, goal: float) -> np.ndarray:
+    """The share of each moment in the mixture of two adjacent ones whose mean is first `goal`."""
+    shares = np.zeros(len(means))
+    reached = np.flatnonzero(means >= goal)
+    first = reached[0] if len(reached) else len(means) - 1
+    shares[first] = 1
+    if len(reached) and first > 0:
+        previous = first - 1
+        shares[first] = (goal - means[previous]) / (means[first] - means[previous])
+        shares[previous] = 1 - shares[first]
+    return shares
+
+
 def games_worth(exact: pd.Series, sampled: pd.Series, games: float, after: int = 100) -> float:
     """How many games an exact update is worth: the games until the sampled run is as good as the
     exact one is after `after` updates, divided by `after`.

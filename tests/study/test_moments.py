@@ -4,7 +4,14 @@ import pandas as pd
 import pytest
 
 from lib.study.metrics import KEYS
-from lib.study.moments import before, by_numbers, crossings, games_worth, last
+from lib.study.moments import (
+    before,
+    by_numbers,
+    crossings,
+    games_worth,
+    last,
+    over_stopping_early,
+)
 
 ROWS = pd.DataFrame(
     [
@@ -65,3 +72,45 @@ def test_crossings():
 def test_games_that_an_exact_update_is_worth(sampled, worth):
     exact = pd.Series({0: 0.1, 100: 0.3, 200: 0.4})
     assert games_worth(exact, pd.Series(sampled), games=128) == pytest.approx(worth)
+
+
+PATH = [  # right or wrong, with two problems: pass@1 0.2, 0.4, 0.6 in the mean
+    ("slow", 0, 0.1, 1.0),
+    ("slow", 1, 0.3, 0.8),
+    ("slow", 0, 0.2, 0.9),
+    ("slow", 1, 0.6, 0.7),
+    ("slow", 0, 0.5, 0.6),
+    ("slow", 1, 0.7, 0.7),
+]
+
+
+def rows_of(success: tuple[float, float], seed=0):
+    path = [("slow", 0, "held", problem, one, many) for _, problem, one, many in PATH]
+    updates = [0, 0, 10, 10, 20, 20, 500, 500]
+    ends = [("log", seed, "held", problem, success[problem], 0.9) for problem in (0, 1)]
+    table = pd.DataFrame([*path, *ends], columns=[*KEYS, "pass@1", "pass@16"])
+    return table.assign(update=updates)
+
+
+@pytest.mark.parametrize(
+    ("success", "many"),
+    [
+        ((0.1, 0.9), (0.15, 0.2)),  # 0.5, halfway between the last two moments
+        ((0.3, 0.5), (0.0, 0.2)),  # 0.4, at the second moment
+        ((0.1, 0.1), (-0.1, 0.1)),  # below the start, which is then taken
+        ((0.9, 0.9), (0.3, 0.2)),  # above all moments: the last one
+    ],
+)
+def test_a_method_is_compared_with_a_path_that_stops_early(success, many):
+    found = over_stopping_early(rows_of(success), "log", "slow")
+    assert list(found.index.names) == KEYS and found.index.unique("method").tolist() == ["log"]
+    assert found["pass@16"].tolist() == pytest.approx(many)
+
+
+def test_at_the_moment_of_stopping_both_solve_as_much_with_one_game():
+    found = over_stopping_early(rows_of((0.35, 0.75)), "log", "slow")
+    assert found["pass@1"].mean() == pytest.approx(0)
+
+
+def test_a_seed_without_the_path_is_left_out():
+    assert over_stopping_early(rows_of((0.5, 0.5), seed=1), "log", "slow").empty
