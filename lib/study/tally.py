@@ -11,8 +11,8 @@ holds, reversed  the verdict: as in `claims`, and q is at most .05
 open             the verdict: neither
 explored         a conjecture of ours that was not written down before its first result, by
                  data/paper/posed.csv; from 28 November 2026 on, the history itself must show it
-untested         the treatment of a compared policy did not act on its training
-                 (figures/grand_treatment.csv), so the comparison does not test the claim
+untested         the treatment of a policy did not act (figures/grand_treatment.csv), so the claim
+                 is not tested
 not run          the runs do not exist
 
 `left_out` says why an answer is in no tally: it could not have been otherwise or was a condition
@@ -47,8 +47,7 @@ def together(answers: pd.DataFrame, treatments: pd.DataFrame | None = None) -> p
     """`answers` (the claims with the columns of `claims.evaluate`) with the columns written and
     support (of data/paper/posed.csv), left_out, q, verdict and answer.
 
-    treatments: columns method, baseline and acted, whether a method's treatment acted on its
-    training."""
+    treatments: columns method, baseline, metric and acted, whether a method's treatment acted."""
     posed = pd.read_csv(PAPER / "posed.csv").set_index("id")
     expected = pd.read_csv(PAPER / "expected.csv").set_index("id")["why"]
     table = answers.assign(
@@ -103,25 +102,38 @@ def explored(answers: pd.DataFrame) -> pd.Series:
 
 
 def untested(answers: pd.DataFrame, treatments: pd.DataFrame) -> pd.Series:
-    """Whether a claim compares what two policies solve or write, and the treatment of one of them
-    did not act. If a row of `treatments` is about just these two, as method and baseline, this row
-    decides. Claims about the training itself, about one policy, or about two systems of one policy
-    are not asked."""
+    """Whether the treatment of a policy that a claim names did not act. Claims about the training
+    itself are not asked.
+
+    A row of `treatments` without a baseline is about what a policy must do by itself, such as to
+    name legal moves. If it does not, no claim about it is tested, except those about that number.
+    Other rows say whether a training changed what it is meant to change. They are asked where the
+    first policy is compared with others, and a row about just these two, as method and baseline,
+    decides."""
     known = treatments[treatments["acted"].notna()]
-    idle = set(known.loc[~known["acted"].astype(bool), "method"])
+    idle = known[~known["acted"].astype(bool)]
+    lacking = idle[idle["baseline"].fillna("") == ""]
+    lacks = lacking.groupby("method")["metric"].agg(set).to_dict()
     between = {}
     for row in known.itertuples():
         pair = frozenset((row.method, row.baseline))
         between[pair] = between.get(pair, True) and bool(row.acted)
 
     def without_treatment(claim: pd.Series) -> bool:
-        pair = frozenset(policy_of(str(claim[name])) for name in ("first", "against"))
-        if claim["set"] == "training" or len(pair) < 2 or "" in pair:
+        if claim["set"] == "training":
             return False
-        return not between[pair] if pair in between else bool(pair & idle)
+        first, *others = map(policy_of, claim["runs"].split(";"))
+        for name in (first, *others):
+            if lacks.get(name, set()) - {claim["metric"]}:
+                return True
+        if not claim["against"]:
+            return False
+        pairs = [frozenset((first, other)) for other in others if other != first]
+        acted = [between.get(pair, not pair & idle_names) for pair in pairs]
+        return not all(acted)
 
-    first = answers["runs"].str.partition(";")[0]
-    asked = answers.assign(first=first, against=answers["against"].fillna(""))
+    idle_names = set(idle["method"])
+    asked = answers.assign(against=answers["against"].fillna(""))
     return asked.apply(without_treatment, axis=1)
 
 

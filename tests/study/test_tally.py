@@ -14,6 +14,8 @@ NAN = float("nan")
 WARM = systems.named(systems.System("rloo/idle", temperature=0.8))
 SEARCH = systems.search("rloo/idle", 16, 16)
 SMALL = systems.search("rloo/idle", 1, 8)
+LACKS = systems.search("sft/lacks", 16, 16)
+LESS = systems.search("sft/lacks", 1, 8)
 
 
 def row(name, alone="holds", p=0.001, **about):
@@ -140,11 +142,18 @@ def test_a_conjecture_that_was_not_posed_first_is_explored(
         ({"runs": "rloo/half;rloo/b"}, "untested"),  # one of two treatments did
         ({"runs": "rloo/idle;rloo/b", "set": "training"}, "holds"),  # about the training itself
         ({"runs": "rloo/idle", "against": ""}, "holds"),  # about one policy
+        ({"runs": "sft/lacks", "against": ""}, "untested"),  # which lacks what it must have
+        ({"runs": "sft/lacks", "against": "", "metric": "rejected"}, "holds"),  # about the lack
+        ({"runs": f"{LACKS};{LESS}", "against": LESS}, "untested"),  # two searches of this policy
+        ({"runs": "sft/lacks;rloo/b"}, "untested"),
+        # what distinguishes them acted, from a start that lacks something
+        ({"runs": "rloo/of_lacks;sft/lacks", "against": "sft/lacks"}, "untested"),
         # about a search
         ({"runs": f"{SEARCH};{SMALL}", "against": SMALL}, "holds"),
         ({"runs": "rloo/unknown;rloo/b"}, "holds"),
-        # the weakest of two comparisons
-        ({"runs": "rloo/b;rloo/c;rloo/idle", "against": "rloo/c"}, "holds"),
+        # each comparison with the first, not only the weakest
+        ({"runs": "rloo/b;rloo/c;rloo/idle", "against": "rloo/c"}, "untested"),
+        ({"runs": "rloo/acts;rloo/idle;rloo/b", "against": "rloo/idle"}, "holds"),
         (
             {
                 "runs": "rloo/idle;rloo/b",
@@ -159,12 +168,13 @@ def test_a_conjecture_that_was_not_posed_first_is_explored(
 )
 def test_a_treatment_that_did_not_act_leaves_its_comparison_untested(together, about, expected):
     rows = [("rloo/idle", "rloo/c", False), ("rloo/acts", "rloo/idle", True), ("rloo/b", NAN, True)]
+    rows += [("sft/lacks", NAN, False), ("rloo/of_lacks", "sft/lacks", True)]
     rows += [
         ("rloo/half", "rloo/b", True),
         ("rloo/half", "rloo/b", False),
         ("rloo/unknown", "rloo/b", NAN),
     ]
-    acted = pd.DataFrame(rows, columns=["method", "baseline", "acted"])
+    acted = pd.DataFrame(rows, columns=["method", "baseline", "acted"]).assign(metric="rejected")
     table = together(row("ast-1", **{"against": "rloo/b"} | about), treatments=acted)
     assert table.loc["ast-1", "answer"] == expected
 
@@ -237,13 +247,22 @@ def by_hand(one, q, expected, posed, checks):
 
 
 def idle(one, checks):
-    """Whether two policies are compared of which one has a treatment that did not act."""
-    first, other = (name.split(" ")[0] for name in (one["runs"].split(";")[0], one["against"]))
-    if one["set"] == "training" or first == other or not other:
+    """Whether a policy lacks what it must have by itself, or the first one is compared with another
+    and the training of one of them did not act."""
+    if one["set"] == "training":
         return False
-    both = [check for check in checks if {check["method"], check["baseline"]} == {first, other}]
-    concerned = both or [check for check in checks if check["method"] in (first, other)]
-    return any(check["acted"] == "False" for check in concerned)
+    names = [name.split(" ")[0] for name in one["runs"].split(";")]
+    for check in checks:
+        own = check["acted"] == "False" and not check["baseline"]
+        if own and check["method"] in names and check["metric"] != one["metric"]:
+            return True
+    for other in {*names} - {names[0]} if one["against"] else ():
+        pair = {names[0], other}
+        both = [check for check in checks if {check["method"], check["baseline"]} == pair]
+        concerned = both or [check for check in checks if check["method"] in pair]
+        if any(check["acted"] == "False" for check in concerned):
+            return True
+    return False
 
 
 def test_every_answer_of_the_committed_table_follows_by_plain_code():
