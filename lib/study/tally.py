@@ -107,9 +107,9 @@ def untested(answers: pd.DataFrame, treatments: pd.DataFrame) -> pd.Series:
 
     A row of `treatments` without a baseline is about what a policy must do by itself, such as to
     name legal moves. If it does not, no claim about it is tested, except those about that number.
-    Other rows say whether a training changed what it is meant to change. They are asked where the
-    first policy is compared with others, and a row about just these two, as method and baseline,
-    decides."""
+    Other rows say whether a training, or an option of a search, changed what it is meant to change.
+    They are asked where the first policy or search is compared with others, and a row about just
+    these two, as method and baseline, decides."""
     known = treatments[treatments["acted"].notna()]
     idle = known[~known["acted"].astype(bool)]
     lacking = idle[idle["baseline"].fillna("") == ""]
@@ -119,18 +119,22 @@ def untested(answers: pd.DataFrame, treatments: pd.DataFrame) -> pd.Series:
         pair = frozenset((row.method, row.baseline))
         between[pair] = between.get(pair, True) and bool(row.acted)
 
+    def acted(first: str, other: str) -> bool:
+        """Whether what distinguishes two systems acted."""
+        policies = frozenset((policy_of(first), policy_of(other)))
+        for pair in (frozenset((first, other)), policies):
+            if pair in between:
+                return between[pair]
+        return len(policies) < 2 or not policies & idle_names
+
     def without_treatment(claim: pd.Series) -> bool:
         if claim["set"] == "training":
             return False
-        first, *others = map(policy_of, claim["runs"].split(";"))
-        for name in (first, *others):
+        first, *others = claim["runs"].split(";")
+        for name in map(policy_of, (first, *others)):
             if lacks.get(name, set()) - {claim["metric"]}:
                 return True
-        if not claim["against"]:
-            return False
-        pairs = [frozenset((first, other)) for other in others if other != first]
-        acted = [between.get(pair, not pair & idle_names) for pair in pairs]
-        return not all(acted)
+        return bool(claim["against"]) and not all(acted(first, other) for other in others)
 
     idle_names = set(idle["method"])
     asked = answers.assign(against=answers["against"].fillna(""))

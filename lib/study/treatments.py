@@ -1,13 +1,14 @@
-"""The check of treatment: did a method change in training what it is meant to change?
+"""The check of treatment: did a method change what it is meant to change?
 
-A method that leaves its training as it was cannot show what its idea is worth, whatever its policy
-solves. So data/paper/treatments.csv says for each method, in one number, what it is meant to
-change, and from which value on it has. Each row was written down before the runs that it judges, or
-says that the number was known (column `known`). A study shows this table before its results, and
+A method that leaves its training or its search as it was cannot show what its idea is worth,
+whatever its policy solves. So data/paper/treatments.csv says for each method, in one number, what
+it is meant to change, and from which value on it has. Each row was written down before the runs
+that it judges, or for searches that were published already before its number was computed, or says
+that the number was known (column `known`). A study shows this table before its results, and
 `lib.study.tally` calls a contrast with a method that did not act *untested*.
 
 Columns of the file: study; method and baseline, names of data/methods.csv (a method may hold *),
-with " 135M" for those of the pretrained model;
+with " 135M" for those of the pretrained model, and for source games names of systems;
 what, in words; metric; source, where the metric comes from; set; of, whether the threshold is for
 the method's own number (level), its difference from the baseline, or its ratio to it; direction and
 threshold; paper, the paper's number, with paper_source; note; known. The sources are
@@ -23,6 +24,8 @@ reward       what the method's reward, or its difference from the baseline's (`a
              completions of the policy where the method starts, before any training: see
              `of_reward`
 search       "rejected", the share of all sampled tags that name no legal action, at 16/16
+games        a number of the searches of two systems of one policy, with and without the treatment:
+             see `of_games`
 calibration  "area under the curve" of a learned value against the solver
 setting      a parameter of the run: the change is the setting itself
 """
@@ -31,6 +34,7 @@ import json
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from fnmatch import fnmatch
+from fractions import Fraction
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -39,13 +43,18 @@ import numpy as np
 import pandas as pd
 
 from lib.files import PAPER, read_table
+from lib.game.mdp import State, count_solutions
 from lib.game.problem import Problem
+from lib.game.verifiers import REJECTIONS
 from lib.rewards import get_reward
 from lib.study import intervals, judging, metrics, plots, systems
 from lib.study.restarts import begun_from
 from lib.study.systems import System
 
-SOURCES = ["log", "samples", "reward", "search", "calibration", "setting"]
+SOURCES = ["log", "samples", "reward", "search", "games", "calibration", "setting"]
+# the kind of runs that a source reads, beside training
+KINDS = {"search": "searches", "games": "searches"}
+KINDS |= {"calibration": "calibration", "samples": "samples"}
 COLUMNS = [
     "method",
     "baseline",
@@ -54,6 +63,8 @@ COLUMNS = [
     "of",
     "direction",
     "threshold",
+    "own",
+    "of_baseline",
     "estimate",
     "low",
     "high",
@@ -63,6 +74,7 @@ COLUMNS += ["acted", "sure", "paper", "known"]
 # of the set, on which rewards are compared: each needs every completion of every group
 PROBLEMS = 250
 STATE = re.compile(r"state +\[([^\[\]]+)\]", re.IGNORECASE)
+MOVE = "<pick>"  # begins each move of a game
 
 
 def planned(study: str | None = None) -> pd.DataFrame:
@@ -86,6 +98,10 @@ def planned(study: str | None = None) -> pd.DataFrame:
         raise ValueError(f"treatments.csv, {row.method}: a {row.of} needs a baseline")
     for row in table[(table["of"] == "ratio") & (table["source"] != "log")].itertuples():
         raise ValueError(f"treatments.csv, {row.method}: only numbers of a log have a ratio")
+    for row in table[table["source"] == "games"].itertuples():
+        for name in (row.method, row.baseline):
+            if systems.find(str(name)) is None:
+                raise ValueError(f"treatments.csv, {row.method}: {name!r} is no known system")
     return table if study is None else table[table["study"] == study].reset_index(drop=True)
 
 
@@ -132,10 +148,12 @@ def checked(studies: str | Sequence[str], runs: Runs, primary_set: str) -> pd.Da
     table = planned()
     named = set(table["method"])  # a row with * is about methods without a row of their own
     table = table[table["study"].isin(studies)]
-    kinds = {"search": "searches", "calibration": "calibration", "samples": "samples"}
     rows = []
     for row in each(table):
-        known = runs.methods(kinds.get(row.source, "training"))
+        known = runs.methods(KINDS.get(row.source, "training"))
+        if row.source == "games":  # the runs are about policies, and the row about systems
+            pair = (row.method, row.baseline)
+            known = {name for name in pair if systems.policy_of(name) in known}
         matching = known & {row.method}
         matching |= {name for name in known - named if fnmatch(name, row.method)}
         for method in sorted(matching):
@@ -148,22 +166,33 @@ def checked(studies: str | Sequence[str], runs: Runs, primary_set: str) -> pd.Da
 
 def answer(row, values: pd.DataFrame) -> dict | None:
     """One row of `checked`, from the values of its metric, as `lib.study.intervals` takes them.
-    None if a method lacks them."""
-    weights = {row.method: 1.0}
+    None if a method lacks them.
+
+    own, of_baseline: the means of the method and of its baseline, over the runs and problems that
+    the estimate rests on, so that it is their difference or their ratio (for a ratio the means are
+    geometric). A level is the method's own number, and of_baseline is NaN."""
+    contrasts = {"check": {row.method: 1.0}}
     if row.of != "level":
-        weights[row.baseline] = -1.0
+        contrasts["check"] = {row.method: 1.0, row.baseline: -1.0}
+        contrasts["sum"] = {row.method: 1.0, row.baseline: 1.0}
     if row.of == "ratio":
         values = pd.DataFrame(np.log(values))
-    results = {} if values.empty else intervals.measured(values, {"check": weights})
-    if not results:
+    measured = {} if values.empty else intervals.measured(values, contrasts)
+    if not measured:
         return None
-    [result] = results.values()
+    results = {name: result for (_, name, _), result in measured.items()}
+    result = results["check"]
     numbers = np.array([result.estimate, *result.ends()])
+    levels = np.array([result.estimate, np.nan])
+    if row.of != "level":
+        total = results["sum"].estimate
+        levels = np.array([total + result.estimate, total - result.estimate]) / 2
     if row.of == "ratio":
-        numbers = np.exp(numbers)
+        numbers, levels = np.exp(numbers), np.exp(levels)
     reached = numbers >= row.threshold if row.direction == "at least" else numbers <= row.threshold
     fields = {name: getattr(row, name) for name in COLUMNS if hasattr(row, name)}
     fields |= dict(zip(("estimate", "low", "high"), numbers.tolist(), strict=True))
+    fields |= dict(zip(("own", "of_baseline"), levels.tolist(), strict=True))
     fields["acted"] = bool(reached[0])
     alike = reached.all() or not reached.any()
     fields["sure"] = bool(alike and np.isfinite(numbers).all())
@@ -179,6 +208,9 @@ def _values(row, runs: Runs) -> pd.DataFrame:
         return of_samples(runs.of("samples", methods), row.metric, row.set)
     if row.source == "search":
         return of_search(runs.of("searches", methods), row.set)
+    if row.source == "games":
+        folders = runs.of("searches", map(systems.policy_of, methods))
+        return of_games(folders, methods, row.metric, row.set)
     if row.source == "calibration":
         return of_calibration(runs.of("calibration", methods))
     if row.source == "setting":
@@ -275,6 +307,106 @@ def of_search(folders: list[Path], name: str) -> pd.DataFrame:
     searches = searches.assign(method=searches["policy"])
     totals = searches.groupby(metrics.KEYS)[["rejections", "sampled"]].sum().astype(float)
     return metrics.share(totals["rejections"], totals["sampled"]).to_frame("rejected")
+
+
+def of_games(folders: list[Path], names: Sequence[str], metric: str, name: str) -> pd.DataFrame:
+    """A number of the searches of some systems, one per problem: the mean of its searches. The
+    metrics are
+
+    games kept: how many games a search ends with. first moves: how many different first moves they
+    have. moves of a game: their mean length. legal tags: how many of the tags that a search draws
+    name a legal action. solvable states: of the states between the first and the last of the kept
+    games, the share from which the target can be made. solutions left: the mean number of solutions
+    of those that can. A search that has nothing to count has no number, and a difference is taken
+    over the problems that have one in all runs."""
+    games = _played(tuple(folders), name)
+    games = games[games["method"].isin(names)]
+    if games.empty:
+        return pd.DataFrame()
+    searches = games[games["rank"] == 0].set_index("search")
+    numbers = OF_GAMES[metric](games).reindex(searches.index).astype(float)
+    return numbers.groupby([searches[key] for key in metrics.KEYS]).mean().to_frame(metric)
+
+
+@cache
+def _played(folders: tuple[Path, ...], name: str) -> pd.DataFrame:
+    """The games of a set as a table of `judging.games`, whose column method is the system, with the
+    column search, a number per search. Of several runs that search a problem by the same system and
+    seed only the first counts."""
+    games = judging.games(list(folders), [name], texts=True)
+    if games.empty:
+        return games
+    search = (games["rank"] == 0).cumsum()  # the games of a search follow each other
+    best = systems.searches(games)
+    method = pd.Series(best["method"].to_numpy(), search[best.index])
+    games = games.assign(search=search, method=search.map(method))
+    first = games.groupby(metrics.KEYS)["run"].transform("first")
+    return games[games["run"] == first]
+
+
+def _finished(games: pd.DataFrame) -> pd.DataFrame:
+    """The games without the rows of searches that finished none."""
+    return games[games["actions"] != ""]
+
+
+def _games_kept(games: pd.DataFrame) -> pd.Series:
+    return (games["actions"] != "").groupby(games["search"]).sum()
+
+
+def _first_moves(games: pd.DataFrame) -> pd.Series:
+    first = games["actions"].str.split(MOVE, n=2).str[1]
+    return first.groupby(games["search"]).nunique()
+
+
+def _moves(games: pd.DataFrame) -> pd.Series:
+    finished = _finished(games)
+    return finished["actions"].str.count(MOVE).groupby(finished["search"]).mean()
+
+
+def _legal_tags(games: pd.DataFrame) -> pd.Series:
+    best = games[games["rank"] == 0].set_index("search")
+    return best["sampled"] - best[list(REJECTIONS)].sum(axis=1)
+
+
+def _solvable(games: pd.DataFrame) -> pd.Series:
+    solutions = solutions_left(games)
+    return (solutions > 0).groupby(level="search").mean()
+
+
+def _solutions(games: pd.DataFrame) -> pd.Series:
+    solutions = solutions_left(games)
+    return solutions[solutions > 0].groupby(level="search").mean()
+
+
+OF_GAMES = {
+    "games kept": _games_kept,
+    "first moves": _first_moves,
+    "moves of a game": _moves,
+    "legal tags": _legal_tags,
+    "solvable states": _solvable,
+    "solutions left": _solutions,
+}
+
+
+def solutions_left(games: pd.DataFrame) -> pd.Series:
+    """How many solutions are left in each state between the first and the last of each game, by the
+    solver, indexed by search. games: columns search, actions, states and target."""
+    finished = _finished(games).set_index("search")
+    texts = finished["states"].str.split("; ").str[:-1].explode().dropna()
+    target = finished["target"].groupby(level="search").first().reindex(texts.index)
+    states = pd.DataFrame({"text": texts, "target": target})
+    distinct = states.drop_duplicates()
+    found = [
+        State(tuple(sorted(_number(part) for part in text.split(", "))), int(target))
+        for text, target in distinct.itertuples(index=False)
+    ]
+    counts = pd.Series(count_solutions(found), pd.MultiIndex.from_frame(distinct))
+    return pd.Series(counts.reindex(pd.MultiIndex.from_frame(states)).to_numpy(), states.index)
+
+
+def _number(text: str) -> int | Fraction:
+    """A number of a saved state, such as "7" or "5/2"."""
+    return int(text) if "/" not in text else Fraction(text)
 
 
 def of_calibration(folders: list[Path]) -> pd.DataFrame:
@@ -396,11 +528,21 @@ def shown(table: pd.DataFrame) -> pd.DataFrame:
         "is meant to": table["what"],
         "number": table["metric"] + table["of"].map(names).astype(object),
         "ours": metrics.as_text(table, scale=1, digits=3).where(table["estimate"].notna(), ""),
+        "own against baseline": _levels(table),
         "acts from": table["direction"] + " " + threshold.astype(object),
         "report": table["paper"].map("{:g}".format).replace("nan", ""),
         "acted": acted + np.where(table["sure"].eq(False), ", not sure", ""),
     }
     return pd.DataFrame(columns).set_index("method")
+
+
+def _levels(table: pd.DataFrame) -> pd.Series:
+    """The method's own number and its baseline's, such as "0.31 against 0.29". Empty for a
+    level."""
+    own, baseline = (
+        table[name].map("{:.3g}".format).astype(object) for name in ("own", "of_baseline")
+    )
+    return (own + " against " + baseline).where(table["of_baseline"].notna(), "")
 
 
 def collected(tables: Iterable[pd.DataFrame]) -> pd.DataFrame:
@@ -420,11 +562,12 @@ def collected(tables: Iterable[pd.DataFrame]) -> pd.DataFrame:
         empty = pd.DataFrame([{name: getattr(row, name, None) for name in COLUMNS}])
         rows.append(part if len(part) else empty)
     table = pd.concat(rows, ignore_index=True).drop_duplicates(keys)
-    table = table.astype(dict.fromkeys(["threshold", "estimate", "low", "high", "paper"], float))
+    numbers = ["threshold", "own", "of_baseline", "estimate", "low", "high", "paper"]
+    table = table.astype(dict.fromkeys(numbers, float))
     idle = table["acted"].eq(False)
-    numbers = table["estimate"].map("{:.3g}".format)
+    estimate = table["estimate"].map("{:.3g}".format)
     table["reason"] = ""
     asked = table["direction"] + " " + table["threshold"].map("{:g}".format)
-    said = table["metric"] + ": " + numbers + ", not " + asked
+    said = table["metric"] + ": " + estimate + ", not " + asked
     table.loc[idle, "reason"] = said[idle]
     return table[[*COLUMNS, "reason"]]

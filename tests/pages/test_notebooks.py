@@ -249,6 +249,22 @@ def test_notebooks_are_stripped_and_readable(path):
         assert (path.parent / name).is_file(), name
 
 
+def test_a_check_of_treatment_comes_before_the_results():
+    """A study says which methods acted before it shows what differs between them. What its first
+    four cells compute, it has not shown yet."""
+    checking = 0
+    for path in NOTEBOOKS:
+        cells = nbformat.read(path, as_version=4).cells
+        code = [cell.source if cell.cell_type == "code" else "" for cell in cells]
+        checks = [i for i, source in enumerate(code) if "treatments.checked(" in source]
+        results = ("intervals.differences(", "claims.evaluate(")
+        shown = [i for i, source in enumerate(code) if any(word in source for word in results)]
+        checking += len(checks)
+        if checks:
+            assert checks[0] < min(i for i in shown if i > 3), path.stem
+    assert checking >= 12
+
+
 def test_game_comes_before_rewards_and_these_before_learn_and_study():
     """Imports run one way only: game <- rewards <- learn, study <- runs; learn and study do not
     know each other."""

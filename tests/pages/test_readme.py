@@ -110,7 +110,7 @@ def test_what_the_table_of_reports_says_has_the_numbers_of_the_figures():
     contrasts = figures("grand_claims", "id")
     level = contrasts.loc[["ast-1", "ast-2"]]
     assert (level["low"] < 0).all() and (level["high"] > 0).all()
-    assert "No difference after short training" in said
+    assert "No difference shown after short training" in said
     behind = contrasts.loc["ast-34"]
     assert behind["low"] > 0 and f"{100 * behind['estimate']:.0f}" == "1"
     assert "a point behind after long" in said
@@ -124,7 +124,16 @@ def test_what_the_table_of_reports_says_has_the_numbers_of_the_figures():
         and "five runs" in said
         and "finds fewer solutions" in said
     )
-    assert not acted["rloo/trace_gated", "rloo/trace_outcome"] and "bonus could not act" in said
+    assert not acted["rloo/curriculum", "rloo/sparse"]
+    assert "bounded form and bandit could not act" in said
+    rewards = acted[acted.index.get_level_values("method").str.startswith("rloo/trace_")].dropna()
+    rewards = rewards.drop("rloo/trace_outcome", level="method")
+    assert (len(rewards), (~rewards.astype(bool)).sum()) == (9, 3)
+    assert "three of nine methods could not act" in said
+    start = judging.record(REFERENCE / "cpu/sft/trace/0")["parameters"]
+    assert f"{start['demonstrations']:,} worked searches" in said
+    preferred = acted[acted.index.get_level_values("method").str.match("preference/(agent|pick)_")]
+    assert not preferred.dropna().astype(bool).any() and "its DPO could not act" in said
     search = figures("trace_differences", "set", "baseline", "metric").loc["heldout_1000"]
     gains = search.loc["rloo/trace_outcome"].loc[["pass@1", "pass@16"], "low"]
     assert len(gains) >= 10 and (gains <= 0).all() and "shows no gain" in said

@@ -14,6 +14,7 @@ NAN = float("nan")
 WARM = systems.named(systems.System("rloo/idle", temperature=0.8))
 SEARCH = systems.search("rloo/idle", 16, 16)
 SMALL = systems.search("rloo/idle", 1, 8)
+TINY = systems.search("rloo/idle", 1, 1)
 LACKS = systems.search("sft/lacks", 16, 16)
 LESS = systems.search("sft/lacks", 1, 8)
 
@@ -148,8 +149,10 @@ def test_a_conjecture_that_was_not_posed_first_is_explored(
         ({"runs": "sft/lacks;rloo/b"}, "untested"),
         # what distinguishes them acted, from a start that lacks something
         ({"runs": "rloo/of_lacks;sft/lacks", "against": "sft/lacks"}, "untested"),
-        # about a search
+        # two searches of one policy, whatever its training did
         ({"runs": f"{SEARCH};{SMALL}", "against": SMALL}, "holds"),
+        # what distinguishes the searches did not act
+        ({"runs": f"{SEARCH};{TINY}", "against": TINY}, "untested"),
         ({"runs": "rloo/unknown;rloo/b"}, "holds"),
         # each comparison with the first, not only the weakest
         ({"runs": "rloo/b;rloo/c;rloo/idle", "against": "rloo/c"}, "untested"),
@@ -169,6 +172,7 @@ def test_a_conjecture_that_was_not_posed_first_is_explored(
 def test_a_treatment_that_did_not_act_leaves_its_comparison_untested(together, about, expected):
     rows = [("rloo/idle", "rloo/c", False), ("rloo/acts", "rloo/idle", True), ("rloo/b", NAN, True)]
     rows += [("sft/lacks", NAN, False), ("rloo/of_lacks", "sft/lacks", True)]
+    rows += [(SEARCH, TINY, False)]
     rows += [
         ("rloo/half", "rloo/b", True),
         ("rloo/half", "rloo/b", False),
@@ -251,15 +255,21 @@ def idle(one, checks):
     and the training of one of them did not act."""
     if one["set"] == "training":
         return False
-    names = [name.split(" ")[0] for name in one["runs"].split(";")]
+    names = one["runs"].split(";")
+    policies = [name.split(" ")[0] for name in names]
     for check in checks:
         own = check["acted"] == "False" and not check["baseline"]
-        if own and check["method"] in names and check["metric"] != one["metric"]:
+        if own and check["method"] in policies and check["metric"] != one["metric"]:
             return True
-    for other in {*names} - {names[0]} if one["against"] else ():
-        pair = {names[0], other}
-        both = [check for check in checks if {check["method"], check["baseline"]} == pair]
-        concerned = both or [check for check in checks if check["method"] in pair]
+    for name, policy in zip(names[1:], policies[1:], strict=True) if one["against"] else ():
+        concerned = []
+        for pair in ({names[0], name}, {policies[0], policy}):
+            if not concerned:
+                both = ({check["method"], check["baseline"]} for check in checks)
+                concerned = [check for check, of in zip(checks, both, strict=True) if of == pair]
+        if not concerned and policy != policies[0]:
+            pair = {policies[0], policy}
+            concerned = [check for check in checks if check["method"] in pair]
         if any(check["acted"] == "False" for check in concerned):
             return True
     return False
