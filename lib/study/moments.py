@@ -65,16 +65,18 @@ def over_stopping_early(
     of its policies that draws one of them for a problem and plays all games with it: its scores are
     linear in the share of each. A path that never gets so high has its last moment.
     """
-    scores = [column for column in rows if column.startswith("pass@")]
+    scores = [*rows.columns[rows.columns.str.startswith("pass@")]]
     ends = last(rows[rows["method"] == method]).set_index(KEYS)[scores]
-    steps = rows[rows["method"] == path].set_index(["set", "seed", "update", "problem"])[scores]
+    steps = rows[rows["method"] == path]
     found = []
     for (name, seed), of_run in ends.groupby(["set", "seed"]):
-        if (name, seed) not in set(steps.index.droplevel(["update", "problem"])):
+        of_path = steps[(steps["set"] == name) & (steps["seed"] == seed)]
+        if of_path.empty:
             continue
-        by_update = steps.loc[(name, seed)].unstack("problem")
-        shares = _mixture(by_update[metric].mean(axis=1).to_numpy(), of_run[metric].mean())
-        stopped = (by_update * shares[:, None]).sum().unstack(0)
+        by_update = of_path.set_index(["update", "problem"])[scores].unstack("problem")
+        means = by_update[metric].to_numpy().mean(axis=1)
+        shares = _mixture(means, of_run[metric].to_numpy().mean())
+        stopped = pd.Series(shares @ by_update.to_numpy(), by_update.columns).unstack(0)
         problems = of_run.index.get_level_values("problem")
         found.append(of_run - stopped.loc[problems, scores].to_numpy())
     return pd.concat(found) if found else ends.head(0)
