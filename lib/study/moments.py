@@ -82,6 +82,25 @@ def over_stopping_early(
     return pd.concat(found) if found else ends.head(0)
 
 
+def mixed_games(rows: pd.DataFrame, method: str, first: str, second: str) -> pd.Series:
+    """The success of games each of which one of two policies plays, `first` or `second` after their
+    last updates, in the share of each at which their mean success is that of `method` at its end.
+
+    Two policies that are mixed so solve with k games 1 - (1 - p)^k of the mixed success p of a
+    problem. rows: with the columns of KEYS, update and success. Returns the mixed success, indexed
+    by KEYS as the method's own rows, for the sets and seeds that all three have. Beyond the two
+    policies' means, the nearer one plays all games.
+    """
+    ends = {}
+    for name in dict.fromkeys((method, first, second)):
+        of_name = last(rows[rows["method"] == name])
+        ends[name] = of_name.assign(method=method).set_index(KEYS)["success"]
+    table = pd.DataFrame(ends).dropna()
+    means = table.groupby(level=["set", "seed"]).transform("mean")
+    share = ((means[method] - means[first]) / (means[second] - means[first])).clip(0, 1)
+    return table[first] + share * (table[second] - table[first])
+
+
 def _mixture(means: np.ndarray, goal: float) -> np.ndarray:
     """The share of each moment in the mixture of two adjacent ones whose mean is first `goal`."""
     shares = np.zeros(len(means))

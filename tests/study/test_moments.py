@@ -10,6 +10,7 @@ from lib.study.moments import (
     crossings,
     games_worth,
     last,
+    mixed_games,
     over_stopping_early,
 )
 
@@ -114,3 +115,24 @@ def test_at_the_moment_of_stopping_both_solve_as_much_with_one_game():
 
 def test_a_seed_without_the_path_is_left_out():
     assert over_stopping_early(rows_of((0.5, 0.5), seed=1), "log", "slow").empty
+
+
+@pytest.mark.parametrize(
+    ("success", "mixed"),
+    [
+        ((0.4, 0.4), (0.3, 0.5)),  # 0.4: half of the games with each, which solve 0.2 and 0.6
+        ((0.2, 0.2), (0.1, 0.3)),  # the first alone
+        ((0.9, 0.9), (0.5, 0.7)),  # above both: the second alone
+    ],
+)
+def test_games_of_two_policies_are_mixed_until_they_win_as_often(success, mixed):
+    ends = {"sft": (0.1, 0.3), "slow": (0.5, 0.7), "log": success}
+    rows = [
+        (method, 0, "held", problem, 500, chance)
+        for method, chances in ends.items()
+        for problem, chance in enumerate(chances)
+    ]
+    table = pd.DataFrame(rows, columns=[*KEYS, "update", "success"])
+    found = mixed_games(table, "log", "sft", "slow")
+    assert found.tolist() == pytest.approx(mixed)
+    assert found.index.unique("method").tolist() == ["log"]
