@@ -214,10 +214,13 @@ STOPPED = {"table": "exact_stopped_early", "baseline": "exact/slow_expected", **
 SAMPLED = {"table": "exact_distance_to_limit", "method": "exact/games_rloo_16", **PRIMARY}
 WEAK = {"table": "exact_differences", "baseline": "exact/from_pick_1200", **PRIMARY}
 SLOWER = {"table": "exact_differences", "method": "exact/slow_expected", **PRIMARY}
+MIXED_GAMES = {"table": "exact_mixed_games", "baseline": "exact/slow_expected", **PRIMARY}
+THREE = {"set": "heldout_1000_n3"}
 SAID["80_exact"] = [
     ("18.9 points", gap(**TO_THE_END, method="exact/long_expected", metric=ONCE)),
     ("40.4 points", gap(**TO_THE_END, method="exact/long_expected", metric=MANY)),
     ("10.6 points", of(**STOPPED, method="exact/long_pass4", **MANY)),
+    ("7.4 points", of(**MIXED_GAMES, method="exact/long_pass4", **MANY)),
     ("1,200 problems", setting("sft/pick_1200", "demonstrations")),
     ("18.6 points", of(**WEAK, method="exact/from_pick_1200_log", **MANY)),
     (
@@ -225,8 +228,7 @@ SAID["80_exact"] = [
         setting("exact/games_rloo_16", "group_size")
         * setting("exact/games_rloo_16", "problems_per_step"),
     ),
-    ("1.6 points below", of(**SAMPLED, **ONCE)),
-    ("0.9 points above", of(**SAMPLED, **MANY)),
+    ("2.3 points below", of(**SAMPLED | THREE, **ONCE)),
 ]
 
 
@@ -347,6 +349,12 @@ FULL = {"table": "agent_legal_full", "method": "preference/dpo_tuned"}
 ANY = {"metric": "any"}
 
 
+OVER_IT = {"table": "exact_differences", "baseline": "exact/long_expected", **PRIMARY}
+STOPPED_FAST = STOPPED | {"baseline": "exact/long_expected"}
+STRONG = {"table": "exact_differences", "method": "exact/from_pick_50k_expected"}
+STRONG |= {"baseline": "exact/from_pick_50k"}
+
+
 def gap_of_numbers(numbers: int, metric: dict[str, str]) -> float:
     """What right or wrong gains over its starts on problems of so many numbers."""
     options = {"method": "exact/long_expected", "baseline": "exact/long_start"}
@@ -360,8 +368,22 @@ ELSEWHERE = [
     ("80_exact", "30.3 with a thousand", gap_of_numbers(3, MANY)),
     ("80_exact", "10.9 points", gap_of_numbers(4, ONCE)),
     ("80_exact", "50.5 points", gap_of_numbers(4, MANY)),
-    ("80_exact", "8.3 points less", of(**SLOWER, baseline="exact/long_expected", **MANY)),
-    ("80_exact", "1.6 points less", of(**SLOWER, baseline="exact/long_expected", **ONCE)),
+    ("80_exact", "8.3 points more", of(**SLOWER, baseline="exact/long_expected", **MANY)),
+    ("80_exact", "1.6 with one", of(**SLOWER, baseline="exact/long_expected", **ONCE)),
+    ("80_exact", "10.4 points", gap(**TO_THE_END, method="exact/long_pass4", metric=MANY)),
+    ("80_exact", "0.9 points", gap(**TO_THE_END, method="exact/long_log", metric=MANY)),
+    ("80_exact", "30.0 and", of(**OVER_IT, method="exact/long_pass4", **MANY)),
+    ("80_exact", "28.9 points more", of(**OVER_IT, method="exact/long_upto15", **MANY)),
+    ("80_exact", "10.7 and", of(**OVER_IT, method="exact/long_pass4", **ONCE)),
+    ("80_exact", "8.3 points. A", of(**OVER_IT, method="exact/long_upto15", **ONCE)),
+    ("80_exact", "12.6 points", of(**STOPPED, method="exact/long_upto15", **MANY)),
+    ("80_exact", "6.7 points", of(**STOPPED, method="exact/long_pass2", **MANY)),
+    ("80_exact", "5.2 points", of(**STOPPED, method="exact/slow_upto3", **MANY)),
+    ("80_exact", "16.1 points", of(**STOPPED_FAST, method="exact/long_pass4", **MANY)),
+    ("80_exact", "5.5 points", of(**MIXED_GAMES, method="exact/long_upto15", **OFTEN)),
+    ("80_exact", "2.6 points", of(**MIXED_GAMES, method="exact/long_log", **OFTEN)),
+    ("80_exact", "11.3 points", of(**WEAK, method="exact/from_pick_1200_expected", **MANY)),
+    ("80_exact", "45.6 points", of(**STRONG, set="heldout_1000_n4", **MANY)),
     ("80_exact", "31% of all problems", of(**CROSSED, metric="down across 1e-6")),
     (
         "40_dense",
