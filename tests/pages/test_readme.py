@@ -132,7 +132,8 @@ def test_what_the_table_of_reports_says_has_the_numbers_of_the_figures():
     assert "three of nine methods could not act" in said
     start = judging.record(REFERENCE / "cpu/sft/trace/0")["parameters"]
     assert f"{start['demonstrations']:,} worked searches" in said
-    preferred = acted[acted.index.get_level_values("method").str.match("preference/(agent|pick)_")]
+    teachers = "preference/(agent|pick)_(binary|hard|soft)"
+    preferred = acted[acted.index.get_level_values("method").str.fullmatch(teachers)]
     assert not preferred.dropna().astype(bool).any() and "its DPO could not act" in said
     search = figures("trace_differences", "set", "baseline", "metric").loc["heldout_1000"]
     gains = search.loc["rloo/trace_outcome"].loc[["pass@1", "pass@16"], "low"]
