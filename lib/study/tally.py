@@ -112,6 +112,7 @@ def untested(answers: pd.DataFrame, treatments: pd.DataFrame) -> pd.Series:
     these two, as method and baseline, decides."""
     known = treatments[treatments["acted"].notna()]
     idle = known[~known["acted"].astype(bool)]
+    idle_names = set(idle["method"])
     lacking = idle[idle["baseline"].fillna("") == ""]
     lacks = lacking.groupby("method")["metric"].agg(set).to_dict()
     between = {}
@@ -136,7 +137,6 @@ def untested(answers: pd.DataFrame, treatments: pd.DataFrame) -> pd.Series:
                 return True
         return bool(claim["against"]) and not all(acted(first, other) for other in others)
 
-    idle_names = set(idle["method"])
     asked = answers.assign(against=answers["against"].fillna(""))
     return asked.apply(without_treatment, axis=1)
 

@@ -234,7 +234,8 @@ SAID["80_exact"] = [
 
 def test_the_rates_that_notebook_80_names_are_those_of_its_runs():
     cells = json.loads((ROOT / "notebooks/80_exact.ipynb").read_text())["cells"]
-    assert "progress and action values 2e-4, and the others 7e-5" in " ".join(str(cells).split())
+    prose = " ".join(" ".join("".join(cell["source"]) for cell in cells).split())
+    assert "progress and action values 2e-4, and the others 7e-5" in prose
     faster = {"expected", "upto3", "progress", "values"}
     for name in [*faster, "pass2", "pass4", "pass16", "upto15", "log"]:
         log = pd.read_csv(REFERENCE / f"cpu/exact/long_{name}/0/metrics.csv")
@@ -351,6 +352,7 @@ ANY = {"metric": "any"}
 
 OVER_IT = {"table": "exact_differences", "baseline": "exact/long_expected", **PRIMARY}
 STOPPED_FAST = STOPPED | {"baseline": "exact/long_expected"}
+MIXED_WEAK = MIXED_GAMES | {"baseline": "exact/from_pick_1200_expected"}
 STRONG = {"table": "exact_differences", "method": "exact/from_pick_50k_expected"}
 STRONG |= {"baseline": "exact/from_pick_50k"}
 
@@ -372,9 +374,9 @@ ELSEWHERE = [
     ("80_exact", "1.6 with one", of(**SLOWER, baseline="exact/long_expected", **ONCE)),
     ("80_exact", "10.4 points", gap(**TO_THE_END, method="exact/long_pass4", metric=MANY)),
     ("80_exact", "0.9 points", gap(**TO_THE_END, method="exact/long_log", metric=MANY)),
-    ("80_exact", "30.0 and", of(**OVER_IT, method="exact/long_pass4", **MANY)),
+    ("80_exact", "30.0 points more", of(**OVER_IT, method="exact/long_pass4", **MANY)),
     ("80_exact", "28.9 points more", of(**OVER_IT, method="exact/long_upto15", **MANY)),
-    ("80_exact", "10.7 and", of(**OVER_IT, method="exact/long_pass4", **ONCE)),
+    ("80_exact", "10.7 points, and", of(**OVER_IT, method="exact/long_pass4", **ONCE)),
     ("80_exact", "8.3 points. A", of(**OVER_IT, method="exact/long_upto15", **ONCE)),
     ("80_exact", "12.6 points", of(**STOPPED, method="exact/long_upto15", **MANY)),
     ("80_exact", "6.7 points", of(**STOPPED, method="exact/long_pass2", **MANY)),
@@ -382,6 +384,8 @@ ELSEWHERE = [
     ("80_exact", "16.1 points", of(**STOPPED_FAST, method="exact/long_pass4", **MANY)),
     ("80_exact", "5.5 points", of(**MIXED_GAMES, method="exact/long_upto15", **OFTEN)),
     ("80_exact", "2.6 points", of(**MIXED_GAMES, method="exact/long_log", **OFTEN)),
+    ("80_exact", "8.4 points", of(**STOPPED, method="exact/long_log", **MANY)),
+    ("80_exact", "19.9 points", of(**MIXED_WEAK, method="exact/from_pick_1200_log", **MANY)),
     ("80_exact", "11.3 points", of(**WEAK, method="exact/from_pick_1200_expected", **MANY)),
     ("80_exact", "45.6 points", of(**STRONG, set="heldout_1000_n4", **MANY)),
     ("80_exact", "31% of all problems", of(**CROSSED, metric="down across 1e-6")),

@@ -125,16 +125,16 @@ def test_what_the_table_of_reports_says_has_the_numbers_of_the_figures():
         and "finds fewer solutions" in said
     )
     assert not acted["rloo/curriculum", "rloo/sparse"]
-    assert "bounded form and bandit could not act" in said
+    assert "bounded form and bandit did not act" in said
     rewards = acted[acted.index.get_level_values("method").str.startswith("rloo/trace_")].dropna()
     rewards = rewards.drop("rloo/trace_outcome", level="method")
     assert (len(rewards), (~rewards.astype(bool)).sum()) == (9, 3)
-    assert "three of nine methods could not act" in said
+    assert "three of nine methods did not act" in said
     start = judging.record(REFERENCE / "cpu/sft/trace/0")["parameters"]
     assert f"{start['demonstrations']:,} worked searches" in said
     teachers = "preference/(agent|pick)_(binary|hard|soft)"
     preferred = acted[acted.index.get_level_values("method").str.fullmatch(teachers)]
-    assert not preferred.dropna().astype(bool).any() and "its DPO could not act" in said
+    assert not preferred.dropna().astype(bool).any() and "its Action DPO did not act" in said
     search = figures("trace_differences", "set", "baseline", "metric").loc["heldout_1000"]
     gains = search.loc["rloo/trace_outcome"].loc[["pass@1", "pass@16"], "low"]
     assert len(gains) >= 10 and (gains <= 0).all() and "shows no gain" in said
