@@ -237,7 +237,7 @@ def test_the_rates_that_notebook_80_names_are_those_of_its_runs():
     prose = " ".join(" ".join("".join(cell["source"]) for cell in cells).split())
     assert "progress and action values 2e-4, and the others 7e-5" in prose
     faster = {"expected", "upto3", "progress", "values"}
-    for name in [*faster, "pass2", "pass4", "pass16", "upto15", "log"]:
+    for name in [*faster, "pass2", "pass4", "pass16", "upto15", "log", "ast2"]:
         log = pd.read_csv(REFERENCE / f"cpu/exact/long_{name}/0/metrics.csv")
         assert {*log["learning_rate"]} == {2e-4 if name in faster else 7e-5}
 
@@ -386,6 +386,7 @@ ELSEWHERE = [
     ("80_exact", "2.6 points", of(**MIXED_GAMES, method="exact/long_log", **OFTEN)),
     ("80_exact", "8.4 points", of(**STOPPED, method="exact/long_log", **MANY)),
     ("80_exact", "19.9 points", of(**MIXED_WEAK, method="exact/from_pick_1200_log", **MANY)),
+    ("80_exact", "12.0 points", of(**SAMPLED | THREE | {"method": "exact/games_rloo_64"}, **ONCE)),
     ("80_exact", "11.3 points", of(**WEAK, method="exact/from_pick_1200_expected", **MANY)),
     ("80_exact", "45.6 points", of(**STRONG, set="heldout_1000_n4", **MANY)),
     ("80_exact", "31% of all problems", of(**CROSSED, metric="down across 1e-6")),
