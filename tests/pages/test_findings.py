@@ -386,6 +386,11 @@ ELSEWHERE = [
     ("80_exact", "2.6 points", of(**MIXED_GAMES, method="exact/long_log", **OFTEN)),
     ("80_exact", "8.4 points", of(**STOPPED, method="exact/long_log", **MANY)),
     ("80_exact", "19.9 points", of(**MIXED_WEAK, method="exact/from_pick_1200_log", **MANY)),
+    (
+        "80_exact",
+        "15.4 points",
+        of(**OVER_IT | THREE | {"method": "exact/long_expected_2"}, **ONCE),
+    ),
     ("80_exact", "12.0 points", of(**SAMPLED | THREE | {"method": "exact/games_rloo_64"}, **ONCE)),
     ("80_exact", "11.3 points", of(**WEAK, method="exact/from_pick_1200_expected", **MANY)),
     ("80_exact", "45.6 points", of(**STRONG, set="heldout_1000_n4", **MANY)),
