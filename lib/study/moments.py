@@ -92,7 +92,7 @@ def mixed_games(rows: pd.DataFrame, method: str, first: str, second: str) -> pd.
     policies' means, the nearer one plays all games.
     """
     ends = {}
-    for name in dict.fromkeys((method, first, second)):
+    for name in (method, first, second):
         of_name = last(rows[rows["method"] == name])
         ends[name] = of_name.assign(method=method).set_index(KEYS)["success"]
     table = pd.DataFrame(ends).dropna()

@@ -3,9 +3,8 @@
 A method that leaves its training or its search as it was cannot show what its idea is worth,
 whatever its policy solves. So data/paper/treatments.csv says for each method, in one number, what
 it is meant to change, and from which value on it has. Each row was written down before the runs
-that it judges, or, for searches that were published already, before its number was computed.
-Otherwise the row says that the number was known (column `known`). A study shows this table before
-its results, and `lib.study.tally` calls a contrast with a method that did not act *untested*.
+that it judges, or says that they were known (column `known`). A study shows this table before its
+results, and `lib.study.tally` calls a contrast with a method that did not act *untested*.
 
 Columns of the file: study; method and baseline, names of data/methods.csv (a method may hold *),
 with " 135M" for those of the pretrained model, and for source games names of systems;
@@ -53,8 +52,12 @@ from lib.study.systems import System
 
 SOURCES = ["log", "samples", "reward", "search", "games", "calibration", "setting"]
 # the kind of runs that a source reads, beside training
-KINDS = {"search": "searches", "games": "searches"}
-KINDS |= {"calibration": "calibration", "samples": "samples"}
+KINDS = {
+    "search": "searches",
+    "games": "searches",
+    "calibration": "calibration",
+    "samples": "samples",
+}
 COLUMNS = [
     "method",
     "baseline",
@@ -188,7 +191,8 @@ def answer(row, values: pd.DataFrame) -> dict | None:
         total = results["sum"].estimate
         levels = np.array([total + result.estimate, total - result.estimate]) / 2
     if row.of == "ratio":
-        numbers, levels = np.exp(numbers), np.exp(levels)
+        numbers = np.exp(numbers)
+        levels = np.exp(levels)
     reached = numbers >= row.threshold if row.direction == "at least" else numbers <= row.threshold
     fields = {name: getattr(row, name) for name in COLUMNS if hasattr(row, name)}
     fields |= dict(zip(("estimate", "low", "high"), numbers.tolist(), strict=True))
@@ -539,9 +543,8 @@ def shown(table: pd.DataFrame) -> pd.DataFrame:
 def _levels(table: pd.DataFrame) -> pd.Series:
     """The method's own number and its baseline's, such as "0.31 against 0.29". Empty for a
     level."""
-    own, baseline = (
-        table[name].map("{:.3g}".format).astype(object) for name in ("own", "of_baseline")
-    )
+    own = table["own"].map("{:.3g}".format).astype(object)
+    baseline = table["of_baseline"].map("{:.3g}".format).astype(object)
     return (own + " against " + baseline).where(table["of_baseline"].notna(), "")
 
 

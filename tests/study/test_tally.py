@@ -261,18 +261,20 @@ def idle(one, checks):
         own = check["acted"] == "False" and not check["baseline"]
         if own and check["method"] in policies and check["metric"] != one["metric"]:
             return True
-    for name, policy in zip(names[1:], policies[1:], strict=True) if one["against"] else ():
-        concerned = []
-        for pair in ({names[0], name}, {policies[0], policy}):
-            if not concerned:
-                both = ({check["method"], check["baseline"]} for check in checks)
-                concerned = [check for check, of in zip(checks, both, strict=True) if of == pair]
+    if not one["against"]:
+        return False
+    for name, policy in zip(names[1:], policies[1:], strict=True):
+        concerned = about(checks, names[0], name) or about(checks, policies[0], policy)
         if not concerned and policy != policies[0]:
-            pair = {policies[0], policy}
-            concerned = [check for check in checks if check["method"] in pair]
+            concerned = [check for check in checks if check["method"] in (policies[0], policy)]
         if any(check["acted"] == "False" for check in concerned):
             return True
     return False
+
+
+def about(checks, first, other):
+    """The checks about just these two, as method and baseline."""
+    return [check for check in checks if {check["method"], check["baseline"]} == {first, other}]
 
 
 def test_every_answer_of_the_committed_table_follows_by_plain_code():
