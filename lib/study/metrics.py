@@ -7,7 +7,7 @@ resampling the problems."""
 
 import math
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from itertools import accumulate, pairwise, product
 
 import numpy as np
@@ -468,3 +468,14 @@ def as_table(
     wide = rows.assign(text=text).pivot(index="method", columns="metric", values="text")
     there = [method for method in methods if method in wide.index]
     return wide.reindex(index=there, columns=metrics).fillna("")
+
+
+def as_wide(
+    table: pd.DataFrame, columns: Iterable[str], index: Sequence[str] = ("set", "method"), **how
+) -> pd.DataFrame:
+    """Estimates or differences as a table of text: a row for each value of the columns `index`, and
+    a column per metric of `columns`, empty for a metric that `table` does not have. `how`: the
+    options of `as_text`."""
+    text = table.assign(text=as_text(table, **how))
+    wide = text.pivot(index=[*index], columns="metric", values="text")
+    return wide.reindex(columns=[*columns])

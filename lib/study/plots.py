@@ -60,6 +60,15 @@ def label(method: str) -> str:
     return style_of(method).label
 
 
+def labelled(table: pd.DataFrame) -> pd.DataFrame:
+    """A table with the labels of methods for their names, in the levels method and baseline of its
+    index."""
+    for level in ("method", "baseline"):
+        if level in table.index.names:
+            table = table.rename(label, level=level)
+    return table
+
+
 def ordered(names) -> list[str]:
     """The methods in `names`, each once, in the order of data/methods.csv; methods not listed there
     come last."""

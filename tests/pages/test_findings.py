@@ -232,6 +232,22 @@ SAID["80_exact"] = [
 ]
 
 
+FIRST = {"table": "exact_moved", "method": "exact/expected", **PRIMARY}
+ONE_UPDATE = {"table": "exact_estimators", "estimator": "rloo", "column": "cosine to mean"}
+SAID["83_exact_first"] = [
+    ("47% of the problems", of(**FIRST, metric="halved")),
+    ("13%.", of(**FIRST, metric="doubled")),
+    (
+        "80% have",
+        of(
+            "exact_sixteen", method="exact/start", metric="missed by 16 yet above 1/1000", **PRIMARY
+        ),
+    ),
+    ("0.65 to", of(**ONE_UPDATE, stage="start", scale=1)),
+    ("0.56 after", of(**ONE_UPDATE, stage="end", scale=1)),
+]
+
+
 def test_the_rates_that_notebook_80_names_are_those_of_its_runs():
     cells = json.loads((ROOT / "notebooks/80_exact.ipynb").read_text())["cells"]
     prose = " ".join(" ".join("".join(cell["source"]) for cell in cells).split())

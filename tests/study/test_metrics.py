@@ -411,6 +411,18 @@ def test_a_table_of_text_by_hand():
     assert differences.values.tolist() == [["+25.0 [+20.0, +30.0]"]]
 
 
+def test_a_wide_table_of_text_by_hand():
+    columns = ["set", "method", "metric", "estimate", "low", "high"]
+    rows = [("s", "b", "pass@1", 0.5, 0.4, 0.6), ("s", "a", "pass@16", 0.9, 0.8, 1.0)]
+    table = pd.DataFrame(rows, columns=columns)
+    shown = metrics.as_wide(table, ["pass@16", "pass@1", "tokens"])
+    assert [*shown.columns] == ["pass@16", "pass@1", "tokens"]
+    assert shown.loc[("s", "b"), "pass@1"] == "50.0 [40.0, 60.0]"
+    assert shown.loc[("s", "a")].isna().tolist() == [False, True, True]
+    counts = metrics.as_wide(table, ["pass@1"], ["method"], scale=1, digits=2)
+    assert counts.loc["b", "pass@1"] == "0.50 [0.40, 0.60]"
+
+
 @given(st.lists(st.tuples(st.integers(0, 4), st.integers(0, 4)), min_size=1, max_size=8))
 def test_the_front_is_what_nothing_dominates(points):
     def beats(other, one):

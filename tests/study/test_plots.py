@@ -113,6 +113,15 @@ def test_an_unknown_method_gets_a_look_of_its_own_and_keeps_it():
     assert len({(method.colour, method.marker) for method in many}) == 36
 
 
+def test_an_index_is_shown_with_labels():
+    columns = ["set", "baseline", "method", "estimate"]
+    rows = [("sft/free", "sft/free", "rloo/sparse", 0.1)]
+    table = pd.DataFrame(rows, columns=columns).set_index(columns[:3])
+    shown = plots.labelled(table).index[0]
+    assert shown == ("sft/free", plots.label("sft/free"), plots.label("rloo/sparse"))
+    assert shown[2] != "rloo/sparse"
+
+
 def test_a_search_system_looks_like_its_policy_and_is_written_with_its_budget():
     policy = plots.style_of("preference/agent_soft")
     system = plots.style_of("preference/agent_soft 16/16 T0.9")
