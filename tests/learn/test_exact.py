@@ -263,6 +263,10 @@ def test_what_estimators_estimate(p):
     assert of["pkpo"] == pytest.approx(4 * (1 - p) ** 3)
     assert of["maxrl"] == pytest.approx(sum((1 - p) ** j for j in range(7)))
     assert 0 < of["fgrpo"] < of["grpo"]
+    for games in (16, 64):  # as many as runs have
+        assert expected_weight("pkpo", torch.tensor([p]), games).item() == pytest.approx(
+            4 * (1 - p) ** 3
+        )
 
 
 def test_the_mean_of_sampled_gradients_is_the_exact_one(policy):

@@ -2,7 +2,8 @@
 finite differences, and the rewards that full answers get."""
 
 import math
-from itertools import pairwise
+from copy import deepcopy
+from itertools import pairwise, product
 
 import numpy as np
 import pytest
@@ -25,7 +26,7 @@ from lib.learn.exact import (
     success,
     values,
 )
-from lib.learn.losses import max_rl
+from lib.learn.losses import leave_one_out, max_rl
 from lib.learn.model import build_tokenizer, new_model
 from lib.learn.payoffs import (
     BEST_OF,
@@ -96,11 +97,50 @@ def test_games_of_two_numbers_by_hand(policy):
     expected["dense"] = won + 0.1 * wrong + 0.05 / 2 * (won + wrong) - 0.05 / 2 * illegal
     expected["progress"] = 1.25 * won
     expected["values"] = (1 + 0.05 * math.log(2)) * won
+    for tau in (1, 2, 4):
+        closeness = get_reward("ast", {"tau": float(tau)})
+        expected[f"ast{tau}"] = 0.0
+        for move, chance in legal.items():
+            text = written(End(problem, (move,), (), False), problem)
+            expected[f"ast{tau}"] += chance * closeness([text], problem)[0].total
+    assert {*expected} == {*REWARDS}
     for reward, value in expected.items():
         aim, p = aims(*policy, [problem], reward=reward)
         assert aim.item() == pytest.approx(value, rel=1e-4) and p.item() == pytest.approx(
             won, rel=1e-4
         )
+
+
+def test_objectives_of_two_numbers_by_enumeration(policy):
+    """Every way in which k games can end, each with its chance: by its largest reward, or by how
+    many games are won."""
+    problem = TWO[0]
+    games = open_games([problem])
+    chances = game_chances(*policy, games)[0].tolist()
+    rewards = ("outcome", "sparse", "fined", "ast2")
+    pay = {reward: payoffs(games, reward)[0].tolist() for reward in rewards}
+    for k in (2, 4):
+        largest = dict.fromkeys(rewards, 0.0)
+        for ends in product(range(len(chances)), repeat=k):
+            chance = math.prod(chances[end] for end in ends)
+            for reward in rewards:
+                largest[reward] += chance * max(pay[reward][end] for end in ends)
+        for reward, value in largest.items():
+            aim, _ = aims(*policy, [problem], f"pass{k}", reward)
+            assert aim.item() == pytest.approx(value, rel=1e-4), (reward, k)
+    p = aims(*policy, [problem])[1].item()
+    by_hand = {f"pass{k}": _any_won(p, k) for k in (2, 4, 16)}
+    for terms in (3, 15):
+        by_hand[f"upto{terms}"] = sum(_any_won(p, k) / k for k in range(1, terms + 1))
+    by_hand |= {"expected": p, "log": math.log(p)}
+    assert {*by_hand} == {*OBJECTIVES}
+    for objective, value in by_hand.items():
+        assert aims(*policy, [problem], objective)[0].item() == pytest.approx(value)
+
+
+def _any_won(p: float, k: int) -> float:
+    """The chance to win any of k games: one, two, and so on to all of them."""
+    return sum(math.comb(k, won) * p**won * (1 - p) ** (k - won) for won in range(1, k + 1))
 
 
 def test_the_number_of_ends():
@@ -276,6 +316,10 @@ def test_potential_based_shaping_changes_nothing(policy):
             shaped[i, e] += sum(after - before for before, after in pairwise(potential))
     real = chances != 0
     assert torch.allclose((pay - shaped)[real], torch.ones(int(real.sum()), dtype=torch.float64))
+    # eight games of each problem, of which the first four are won in the first problem
+    drawn = torch.tensor([[e % len(ends) for e in range(3, 11)] for ends in games.ends])
+    of_pay, of_shaped = (leave_one_out(some.gather(1, drawn)) for some in (pay, shaped))
+    assert torch.allclose(of_pay, of_shaped)
     one, other = (gradient((chances * some).sum(-1), model) for some in (pay, shaped))
     assert torch.cosine_similarity(one, other, dim=0) > 0.9999 and torch.allclose(
         one, other, atol=1e-5
@@ -377,12 +421,19 @@ def test_divergence():
 
 
 def test_twenty_thousand_games_are_paid_as_computed(playful):
-    """The mean reward, and the mean of the best of four, within four standard errors of the exact
-    values."""
+    """The mean reward and the means of the best of 2, 4 and 16, within four standard errors of the
+    exact values; and so the entropy of how a game goes, and its divergence from another policy."""
     n = 10_000
-    sampled = play(*playful, FEW, n, torch.Generator().manual_seed(0))
+    generator = torch.Generator().manual_seed(0)
+    sampled = play(*playful, FEW, n, generator)
     games = open_games(FEW)
     chances = game_chances(*playful, games).detach()
+    reference = deepcopy(playful[0])
+    with torch.no_grad():
+        for weights in reference.parameters():
+            noise = torch.randn(weights.shape, generator=generator)
+            weights += 0.6 * weights.std() * noise
+    before = game_chances(reference, playful[1], games).detach()
     for i, problem in enumerate(FEW):
         known = {(end.history, end.illegal): end for end in games.ends[i]}
         ends = [known[_end_of(*playful, game, problem)] for game in sampled[i]]
@@ -394,12 +445,21 @@ def test_twenty_thousand_games_are_paid_as_computed(playful):
             earned = {end: paid(end, reward) for end in known.values()}
             of_games = np.array([earned[end] for end in ends])
             pay = payoffs(games, reward)[i]
-            for k in (1, 4):
+            for k in BEST_OF.values():
                 mean = best_of(chances[i], pay, k).item()
                 # of 1 + pay, which is positive
                 square = best_of(chances[i], (1 + pay) ** 2, k).item()
                 error = math.sqrt((square - (1 + mean) ** 2) / (n / k))
                 assert abs(of_games.reshape(-1, k).max(1).mean() - mean) < 4 * error, (reward, k)
+        logs = chances[i, : len(games.ends[i])].log()
+        others = before[i, : len(games.ends[i])].log()
+        places = {end: place for place, end in enumerate(games.ends[i])}
+        found = [places[end] for end in ends]
+        surprise = -logs[found]
+        distance = (logs - others)[found]
+        for drawn, exact in ((surprise, entropy(chances)), (distance, divergence(chances, before))):
+            error = drawn.std() / math.sqrt(n)
+            assert abs(drawn.mean() - exact[i]) < 4 * error and error < 0.1 * abs(exact[i])
 
 
 def _end_of(model, tokenizer, game, problem) -> tuple:
