@@ -41,7 +41,7 @@ help:
 	@echo "make report      all analyses as a website: findings, figures and notebooks, figures/site/index.html; as long as make figures, which it runs"
 	@echo "make status      which runs are finished, and what made them (GROUP=headline: those of a group)"
 	@echo "make lab         JupyterLab on the notebooks"
-	@echo "make bench       how fast solver, rewards, generation, search and training are here; a quarter of an hour"
+	@echo "make bench       how fast solver, rewards, generation, search, training and exact success are here; a quarter of an hour"
 	@echo "make bench-gpu   seconds and memory of the papers' RLOO update at full size, on a GPU (SIZE=gpu24: of 16 GB; SIZE=cpu, tiny: without)"
 	@echo "make gpu-headline a pretrained model through SFT, three RLOO runs and their samples on one card; half an hour is an estimate (MODEL=name or folder; PLAN=1 only says what it takes)"
 	@echo "make gpu-bundle  packs what gpu-headline needs for a machine without network, in parts of 60 MiB (MODEL=, HAVE=list of its packages, OUT=folder)"

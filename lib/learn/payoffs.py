@@ -227,8 +227,8 @@ def aims(
 
     passk of a graded reward is the expected largest reward of k games. kl_coef: of the divergence
     from the policy `reference`. Raises ValueError for an objective that is a function of success
-    alone with another reward, and for best of k with a reward that is summed over steps, of which
-    only the mean is computed.
+    alone with another reward, and, without a bonus or a price, for best of k with a reward that is
+    summed over steps, of which only the mean is computed then.
     """
     if reward != "outcome" and objective not in BEST_OF:
         remedy = "use the reward 'outcome'"
