@@ -24,7 +24,7 @@ ONCE = {"metric": "pass@1"}
 OFTEN = {"metric": "pass@16"}
 ATTEMPTS = {"metric": "attempts, finished completions", "scale": 1, **PRIMARY}
 FIVE = {"set": "heldout_5num_1000", **OFTEN}
-COUNTS = {"one": 1, "two": 2, "three": 3, "four": 4, "five": 5, "six": 6, "eight": 8}
+COUNTS = {"one": 1, "two": 2, "three": 3, "four": 4, "five": 5, "six": 6, "eight": 8, "sixteen": 16}
 
 
 def found(path) -> str:
@@ -214,27 +214,29 @@ STOPPED = {"table": "exact_stopped_early", "baseline": "exact/slow_expected", **
 SAMPLED = {"table": "exact_distance_to_limit", "method": "exact/games_rloo_16", **PRIMARY}
 WEAK = {"table": "exact_differences", "baseline": "exact/from_pick_1200", **PRIMARY}
 SLOWER = {"table": "exact_differences", "method": "exact/slow_expected", **PRIMARY}
+OVER = {"table": "exact_differences", "baseline": "exact/long_expected", **PRIMARY}
 MIXED_GAMES = {"table": "exact_mixed_games", "baseline": "exact/slow_expected", **PRIMARY}
 THREE = {"set": "heldout_1000_n3"}
 SAID["80_exact"] = [
     ("18.9 points", gap(**TO_THE_END, method="exact/long_expected", metric=ONCE)),
     ("40.4 points", gap(**TO_THE_END, method="exact/long_expected", metric=MANY)),
+    ("16.7 points", of(**OVER, method="exact/long_kl", **MANY)),
     ("10.6 points", of(**STOPPED, method="exact/long_pass4", **MANY)),
-    ("7.4 points", of(**MIXED_GAMES, method="exact/long_pass4", **MANY)),
-    (
-        "128 sampled games",
-        setting("exact/games_rloo_16", "group_size")
-        * setting("exact/games_rloo_16", "problems_per_step"),
-    ),
+    ("sixteen sampled", setting("exact/games_rloo_16", "group_size")),
+    ("eight problems", setting("exact/games_rloo_16", "problems_per_step")),
     ("2.3 points below", of(**SAMPLED | THREE, **ONCE)),
 ]
 
 
 FIRST = {"table": "exact_moved", "method": "exact/expected", **PRIMARY}
+FIRST_GAPS = {"table": "exact_first_differences", "baseline": "exact/start", **PRIMARY}
+FIRST_GAPS |= {"method": "exact/expected"}
 ONE_UPDATE = {"table": "exact_estimators", "estimator": "rloo", "column": "cosine to mean"}
 SAID["83_exact_first"] = [
     ("47% of the problems", of(**FIRST, metric="halved")),
     ("13%.", of(**FIRST, metric="doubled")),
+    ("6.6 points less", of(**FIRST_GAPS, **OFTEN)),
+    ("19.5 points less", of(**FIRST_GAPS, **MANY)),
     (
         "80% have",
         of(
@@ -250,7 +252,7 @@ def test_the_rates_that_notebook_80_names_are_those_of_its_runs():
     cells = json.loads((ROOT / "notebooks/80_exact.ipynb").read_text())["cells"]
     prose = " ".join(" ".join("".join(cell["source"]) for cell in cells).split())
     assert "progress and action values 2e-4, and the others 7e-5" in prose
-    faster = {"expected", "upto3", "progress", "values"}
+    faster = {"expected", "upto3", "sparse", "fined", "entropy", "kl", "progress", "values"}
     for name in [*faster, "pass2", "pass4", "pass16", "upto15", "log", "ast2"]:
         log = pd.read_csv(REFERENCE / f"cpu/exact/long_{name}/0/metrics.csv")
         assert {*log["learning_rate"]} == {2e-4 if name in faster else 7e-5}
@@ -371,7 +373,6 @@ FULL = {"table": "agent_legal_full", "method": "preference/dpo_tuned"}
 ANY = {"metric": "any"}
 
 
-OVER_IT = {"table": "exact_differences", "baseline": "exact/long_expected", **PRIMARY}
 SLOW = {"baseline": "exact/slow_expected"}
 DOWN = {"metric": "down across 1e-6"}
 AFTER_100 = {"table": "exact_after_100", **PRIMARY}
@@ -391,7 +392,7 @@ RESTARTED = {"metric": GAIN, "set": "heldout_1000"}  # against the start, restar
 # sentences of notebooks that are no studies, or behind what a study learned
 OF_80 = [
     ("2.0 points above", of(**SAMPLED | THREE | {"method": "exact/games_rloo_4"}, **ONCE)),
-    ("4.4 points less", of(**OVER_IT | SLOW, method="exact/long_ast2", **OFTEN)),
+    ("4.4 points less", of(**OVER | SLOW, method="exact/long_ast2", **OFTEN)),
     ("35% below", of(**CROSSED | DOWN | {"method": "exact/from_pick_1200_expected"})),
     ("21% below", of(**CROSSED | DOWN | {"method": "exact/from_pick_50k_expected"})),
     (
@@ -402,8 +403,8 @@ OF_80 = [
     ("1.8 points with sixteen", of(**AFTER_100, method="exact/long_pass4", **OFTEN)),
     (
         "3.6 points more with two games",
-        of("exact_own_measure", "pass2", method="upto3")
-        - of("exact_own_measure", "pass2", method="pass2"),
+        of("exact_own_measure", "pass2", method="exact/long_upto3")
+        - of("exact_own_measure", "pass2", method="exact/long_pass2"),
     ),
     ("26.8 points", gap_of_numbers(3, ONCE)),
     ("30.3 with a thousand", gap_of_numbers(3, MANY)),
@@ -413,21 +414,27 @@ OF_80 = [
     ("1.6 points with one", of(**SLOWER, baseline="exact/long_expected", **ONCE)),
     ("10.4 points", gap(**TO_THE_END, method="exact/long_pass4", metric=MANY)),
     ("0.9 points", gap(**TO_THE_END, method="exact/long_log", metric=MANY)),
-    ("30.0 points more", of(**OVER_IT, method="exact/long_pass4", **MANY)),
-    ("28.9 points more", of(**OVER_IT, method="exact/long_upto15", **MANY)),
-    ("10.7 points with one", of(**OVER_IT, method="exact/long_pass4", **ONCE)),
-    ("8.3 points. At", of(**OVER_IT, method="exact/long_upto15", **ONCE)),
+    ("30.0 points more", of(**OVER, method="exact/long_pass4", **MANY)),
+    ("28.9 points more", of(**OVER, method="exact/long_upto15", **MANY)),
+    ("21.8 points more", of(**OVER | SLOW, method="exact/long_pass4", **MANY)),
+    ("9.0 points less", of(**OVER | SLOW, method="exact/long_pass4", **ONCE)),
+    ("7.4 points more", of(**MIXED_GAMES, method="exact/long_pass4", **MANY)),
+    ("12.6 points more with sixteen", of(**OVER, method="exact/long_kl", **OFTEN)),
+    ("15.4 points.", of(**STOPPED_FAST, method="exact/long_kl", **MANY)),
+    ("5.1 points less", of(**AFTER_100, method="exact/long_expected", **OFTEN)),
+    ("145 games", of("exact_games_worth", method="exact/games_rloo_16", scale=1)),
+    ("8.3 points. At", of(**OVER, method="exact/long_upto15", **ONCE)),
     ("12.6 points", of(**STOPPED, method="exact/long_upto15", **MANY)),
     ("6.7 points", of(**STOPPED, method="exact/long_pass2", **MANY)),
     ("5.2 points", of(**STOPPED, method="exact/slow_upto3", **MANY)),
     ("16.1 points", of(**STOPPED_FAST, method="exact/long_pass4", **MANY)),
     ("5.5 points", of(**MIXED_GAMES, method="exact/long_upto15", **OFTEN)),
     ("2.6 points", of(**MIXED_GAMES, method="exact/long_log", **OFTEN)),
-    ("8.4 points", of(**STOPPED, method="exact/long_log", **MANY)),
+    ("8.4 points ahead", of(**STOPPED, method="exact/long_log", **MANY)),
     ("19.9 points", of(**MIXED_WEAK, method="exact/from_pick_1200_log", **MANY)),
     (
         "15.4 points",
-        of(**OVER_IT | THREE | {"method": "exact/long_expected_2"}, **ONCE),
+        of(**OVER | THREE | {"method": "exact/long_expected_2"}, **ONCE),
     ),
     (
         "12.0 points",
