@@ -217,10 +217,12 @@ SLOWER = {"table": "exact_differences", "method": "exact/slow_expected", **PRIMA
 OVER = {"table": "exact_differences", "baseline": "exact/long_expected", **PRIMARY}
 MIXED_GAMES = {"table": "exact_mixed_games", "baseline": "exact/slow_expected", **PRIMARY}
 THREE = {"set": "heldout_1000_n3"}
+FOUR = {"set": "heldout_1000_n4"}
 SAID["80_exact"] = [
     ("18.9 points", gap(**TO_THE_END, method="exact/long_expected", metric=ONCE)),
     ("40.4 points", gap(**TO_THE_END, method="exact/long_expected", metric=MANY)),
     ("16.7 points", of(**OVER, method="exact/long_kl", **MANY)),
+    ("14.0 points", of(**OVER, method="exact/long_entropy", **MANY)),
     ("10.6 points", of(**STOPPED, method="exact/long_pass4", **MANY)),
     ("sixteen sampled", setting("exact/games_rloo_16", "group_size")),
     ("eight problems", setting("exact/games_rloo_16", "problems_per_step")),
@@ -421,6 +423,9 @@ OF_80 = [
     ("7.4 points more", of(**MIXED_GAMES, method="exact/long_pass4", **MANY)),
     ("12.6 points more with sixteen", of(**OVER, method="exact/long_kl", **OFTEN)),
     ("15.4 points.", of(**STOPPED_FAST, method="exact/long_kl", **MANY)),
+    ("8.4 points more with a thousand", of(**OVER | SLOW, method="exact/long_kl", **MANY)),
+    ("12.0 points ahead", of(**STOPPED_FAST, method="exact/long_entropy", **MANY)),
+    ("8.4 points.", of(**STOPPED_FAST | FOUR, method="exact/long_entropy", **MANY)),
     ("5.1 points less", of(**AFTER_100, method="exact/long_expected", **OFTEN)),
     ("145 games", of("exact_games_worth", method="exact/games_rloo_16", scale=1)),
     ("8.3 points. At", of(**OVER, method="exact/long_upto15", **ONCE)),
