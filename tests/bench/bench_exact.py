@@ -15,11 +15,7 @@ GAMES = 64
 
 
 def main() -> None:
-    folder = REFERENCE / "cpu/sft/pick/0"
-    if not folder.exists():
-        print("exact: needs the reference run sft/pick, which is not published yet")
-        return
-    model, tokenizer = load_policy(folder)
+    model, tokenizer = load_policy(REFERENCE / "cpu/sft/pick/0")
     problems = as_problems(load("3to4", "validation_200"))
     print(f"exact: {COUNT} problems of each size, the published state-action policy")
     for numbers in (3, 4):

@@ -222,7 +222,6 @@ SAID["80_exact"] = [
     ("18.9 points", gap(**TO_THE_END, method="exact/long_expected", metric=ONCE)),
     ("40.4 points", gap(**TO_THE_END, method="exact/long_expected", metric=MANY)),
     ("16.7 points", of(**OVER, method="exact/long_kl", **MANY)),
-    ("14.0 points", of(**OVER, method="exact/long_entropy", **MANY)),
     ("10.6 points", of(**STOPPED, method="exact/long_pass4", **MANY)),
     ("sixteen sampled", setting("exact/games_rloo_16", "group_size")),
     ("eight problems", setting("exact/games_rloo_16", "problems_per_step")),
@@ -421,6 +420,7 @@ OF_80 = [
     ("21.8 points more", of(**OVER | SLOW, method="exact/long_pass4", **MANY)),
     ("9.0 points less", of(**OVER | SLOW, method="exact/long_pass4", **ONCE)),
     ("7.4 points more", of(**MIXED_GAMES, method="exact/long_pass4", **MANY)),
+    ("14.0 points more", of(**OVER, method="exact/long_entropy", **MANY)),
     ("12.6 points more with sixteen", of(**OVER, method="exact/long_kl", **OFTEN)),
     ("15.4 points.", of(**STOPPED_FAST, method="exact/long_kl", **MANY)),
     ("8.4 points more with a thousand", of(**OVER | SLOW, method="exact/long_kl", **MANY)),
@@ -458,7 +458,16 @@ OF_80 = [
     ),
     ("31% of all problems", of(**CROSSED, metric="down across 1e-6")),
 ]
+PKPO = {"table": "exact_estimators", "estimator": "pkpo", "stage": "start", "scale": 1}
+USED = {"table": "exact_used", "scale": 1, **PRIMARY}
+OF_83 = [
+    ("4.1 points with one", of(**FIRST_GAPS, **ONCE)),
+    ("0.60 at the start", of(**PKPO, column="bias: mean to log-success")),
+    ("4.0 solutions", of(**USED, method="exact/start")),
+    ("2.8 solutions", of(**USED, method="exact/expected")),
+]
 ELSEWHERE = [
+    *(("83_exact_first", *pair) for pair in OF_83),
     *(("80_exact", *pair) for pair in OF_80),
     (
         "40_dense",
