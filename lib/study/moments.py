@@ -9,6 +9,7 @@ import pandas as pd
 
 from lib.study.metrics import KEYS
 
+RUN = ["set", "seed"]
 RARE = 1e-6  # below it, a million games are won less than once on average
 
 
@@ -67,19 +68,22 @@ def over_stopping_early(
     """
     scores = [*rows.columns[rows.columns.str.startswith("pass@")]]
     ends = last(rows[rows["method"] == method]).set_index(KEYS)[scores]
-    steps = rows[rows["method"] == path]
-    found = []
-    for (name, seed), of_run in ends.groupby(["set", "seed"]):
-        of_path = steps[(steps["set"] == name) & (steps["seed"] == seed)]
-        if of_path.empty:
-            continue
-        by_update = of_path.set_index(["update", "problem"])[scores].unstack("problem")
-        means = by_update[metric].to_numpy().mean(axis=1)
-        shares = _mixture(means, of_run[metric].to_numpy().mean())
-        stopped = pd.Series(shares @ by_update.to_numpy(), by_update.columns).unstack(0)
-        problems = of_run.index.get_level_values("problem")
-        found.append(of_run - stopped.loc[problems, scores].to_numpy())
-    return pd.concat(found) if found else ends.head(0)
+    steps = rows[rows["method"] == path].set_index([*RUN, "problem", "update"])[scores]
+    by_update = steps.unstack("update")
+    problems = ends.index.droplevel("method").reorder_levels(by_update.index.names)
+    shared = problems.isin(by_update.index)
+    if not shared.any():
+        return ends.head(0)
+    ends = ends[shared]
+    by_update = by_update.loc[problems[shared]]
+    goals = ends[metric].groupby(level=RUN).mean()
+    means = by_update[metric].groupby(level=RUN).mean()
+    shares = [_mixture(means.loc[one].to_numpy(), goals[one]) for one in means.index]
+    # of each problem, the shares of its run
+    weights = pd.DataFrame(shares, means.index).loc[by_update.index.droplevel("problem")]
+    for score in scores:
+        ends[score] -= (by_update[score].to_numpy() * weights.to_numpy()).sum(axis=1)
+    return ends
 
 
 def mixed_games(rows: pd.DataFrame, method: str, first: str, second: str) -> pd.Series:

@@ -113,6 +113,18 @@ def test_at_the_moment_of_stopping_both_solve_as_much_with_one_game():
     assert found["pass@1"].mean() == pytest.approx(0)
 
 
+def test_each_run_stops_at_a_moment_of_its_own():
+    first = rows_of((0.1, 0.9))
+    second = rows_of((0.3, 0.5))
+    # the second path is also listed in another order of problems and moments
+    second = second.assign(set="other", seed=1)[::-1]
+    found = over_stopping_early(pd.concat([first, second]), "log", "slow")
+    alone = [over_stopping_early(part, "log", "slow") for part in (first, second)]
+    pd.testing.assert_frame_equal(found.sort_index(), pd.concat(alone).sort_index())
+    of_second = found.xs("other", level="set")["pass@16"].sort_index()
+    assert of_second.tolist() == pytest.approx([0, 0.2])
+
+
 def test_a_seed_without_the_path_is_left_out():
     assert over_stopping_early(rows_of((0.5, 0.5), seed=1), "log", "slow").empty
 
