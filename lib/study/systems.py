@@ -339,7 +339,8 @@ def root(method: str) -> str:
     return first if of(first).policy in methods()["start"] else ""
 
 
-def lineage(method: str) -> list[str]:
+@cache
+def lineage(method: str) -> tuple[str, ...]:
     """A method's policy, the policy that it started from, the start of that one, and so on. Errors
     as in `root`."""
     starts = methods()["start"]
@@ -349,4 +350,4 @@ def lineage(method: str) -> list[str]:
             why = "starts from itself" if start in chain else "is not a method of the file"
             raise ValueError(f"data/methods.csv: {start}, the start of {chain[-1]}, {why}")
         chain.append(start)
-    return chain
+    return tuple(chain)

@@ -184,7 +184,7 @@ def test_the_pretrained_model_has_policies_of_its_own():
     trained = "rloo/sparse 135M"
     start = "sft/free 135M"
     assert systems.start_of(trained) == start == systems.root(trained) == systems.root(start)
-    assert systems.lineage(trained) == [trained, start]
+    assert systems.lineage(trained) == (trained, start)
     assert systems.root("rloo/sparse") == "sft/free"
     assert [systems.trainer(name) for name in (trained, start)] == ["rloo", "sft"]
     assert systems.of(trained).policy == "rloo/sparse"
