@@ -70,7 +70,7 @@ def over_stopping_early(
     ends = last(rows[rows["method"] == method]).set_index(KEYS)[scores]
     steps = rows[rows["method"] == path].set_index([*RUN, "problem", "update"])[scores]
     by_update = steps.unstack("update")
-    problems = ends.index.droplevel("method").reorder_levels(by_update.index.names)
+    problems = pd.MultiIndex.from_frame(ends.index.to_frame()[by_update.index.names])
     shared = problems.isin(by_update.index)
     if not shared.any():
         return ends.head(0)
@@ -79,8 +79,8 @@ def over_stopping_early(
     goals = ends[metric].groupby(level=RUN).mean()
     means = by_update[metric].groupby(level=RUN).mean()
     shares = [_mixture(means.loc[one].to_numpy(), goals[one]) for one in means.index]
-    # of each problem, the shares of its run
-    weights = pd.DataFrame(shares, means.index).loc[by_update.index.droplevel("problem")]
+    of_problems = pd.MultiIndex.from_frame(by_update.index.to_frame()[RUN])
+    weights = pd.DataFrame(shares, means.index).loc[of_problems]
     for score in scores:
         ends[score] -= (by_update[score].to_numpy() * weights.to_numpy()).sum(axis=1)
     return ends

@@ -109,7 +109,7 @@ def untested(answers: pd.DataFrame, treatments: pd.DataFrame) -> pd.Series:
     name legal moves. If it does not, no claim about it is tested, except those about that number.
     Other rows say whether a training, or an option of a search, changed what it is meant to change.
     They are asked where the first policy or search is compared with others, and a row about just
-    these two, as method and baseline, decides."""
+    these two, as method and baseline, decides. A slope over runs compares no policies."""
     known = treatments[treatments["acted"].notna()]
     idle = known[~known["acted"].astype(bool)]
     idle_names = set(idle["method"])
@@ -131,14 +131,15 @@ def untested(answers: pd.DataFrame, treatments: pd.DataFrame) -> pd.Series:
     def without_treatment(claim: pd.Series) -> bool:
         if claim["set"] == "training":
             return False
+        if claim["metric"].startswith("slope "):
+            return False
         first, *others = claim["runs"].split(";")
         for name in map(policy_of, (first, *others)):
             if lacks.get(name, set()) - {claim["metric"]}:
                 return True
-        return bool(claim["against"]) and not all(acted(first, other) for other in others)
+        return not all(acted(first, other) for other in others)
 
-    asked = answers.assign(against=answers["against"].fillna(""))
-    return asked.apply(without_treatment, axis=1)
+    return answers.apply(without_treatment, axis=1)
 
 
 def distinct(answers: pd.DataFrame) -> pd.DataFrame:

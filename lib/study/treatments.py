@@ -67,7 +67,11 @@ COLUMNS = [
     "direction",
     "threshold",
     "own",
+    "own_low",
+    "own_high",
     "of_baseline",
+    "baseline_low",
+    "baseline_high",
     "estimate",
     "low",
     "high",
@@ -171,41 +175,64 @@ def answer(row, values: pd.DataFrame) -> dict | None:
     """One row of `checked`, from the values of its metric, as `lib.study.intervals` takes them.
     None if a method lacks them.
 
-    own, of_baseline: the means of the method and of its baseline, over the runs and problems that
-    the estimate rests on, so that it is their difference or their ratio (for a ratio the means are
-    geometric). A level is the method's own number, and of_baseline is NaN."""
-    contrasts = {"check": {row.method: 1.0}}
+    own, of_baseline: the means of the method and of its baseline, with their intervals (own_low to
+    baseline_high), over the runs and problems that the estimate rests on, so that it is their
+    difference or their ratio (for a ratio the means are geometric). Of a level it is the method's
+    own number. A baseline that has no such number leaves NaN."""
+    contrast = {row.method: 1.0}
     if row.of != "level":
-        contrasts["check"] = {row.method: 1.0, row.baseline: -1.0}
-        contrasts["sum"] = {row.method: 1.0, row.baseline: 1.0}
-    if row.of == "ratio":
+        contrast[row.baseline] = -1.0
+    logarithms = row.of == "ratio"
+    if logarithms:
         values = pd.DataFrame(np.log(values))
-    measured = {} if values.empty else intervals.measured(values, contrasts)
-    if not measured:
+    numbers, runs = _measured(values, contrast)
+    if not runs:
         return None
-    results = {name: result for (_, name, _), result in measured.items()}
-    result = results["check"]
-    numbers = np.array([result.estimate, *result.ends()])
-    levels = np.array([result.estimate, np.nan])
-    if row.of != "level":
-        total = results["sum"].estimate
-        levels = np.array([total + result.estimate, total - result.estimate]) / 2
-    if row.of == "ratio":
+    pair = values if row.of == "level" else shared(values, row.method, row.baseline)
+    own, _ = _measured(pair, {row.method: 1.0})
+    of_baseline, _ = _measured(pair, {row.baseline: 1.0})
+    if row.metric.startswith("added ") or row.metric == "correct texts that earn more":
+        of_baseline = np.zeros(3)  # what a reward adds to itself
+    if logarithms:
         numbers = np.exp(numbers)
-        levels = np.exp(levels)
+        own = np.exp(own)
+        of_baseline = np.exp(of_baseline)
     reached = numbers >= row.threshold if row.direction == "at least" else numbers <= row.threshold
     fields = {name: getattr(row, name) for name in COLUMNS if hasattr(row, name)}
     fields |= dict(zip(("estimate", "low", "high"), numbers.tolist(), strict=True))
-    fields |= dict(zip(("own", "of_baseline"), levels.tolist(), strict=True))
+    fields |= dict(zip(("own", "own_low", "own_high"), own.tolist(), strict=True))
+    names = ("of_baseline", "baseline_low", "baseline_high")
+    fields |= dict(zip(names, of_baseline.tolist(), strict=True))
     fields["acted"] = bool(reached[0])
     alike = reached.all() or not reached.any()
     fields["sure"] = bool(alike and np.isfinite(numbers).all())
-    return fields | {"runs": result.runs}
+    return fields | {"runs": runs}
+
+
+def _measured(values: pd.DataFrame, contrast: dict[str, float]) -> tuple[np.ndarray, int]:
+    """A contrast's estimate and the ends of its interval, and its runs; NaN and 0 if a method of it
+    has no values."""
+    found = {} if values.empty else intervals.measured(values, {"check": contrast})
+    for result in found.values():
+        return np.array([result.estimate, *result.ends()]), result.runs
+    return np.full(3, np.nan), 0
+
+
+def shared(values: pd.DataFrame, method: str, baseline: str) -> pd.DataFrame:
+    """The values on problems that all runs of both methods have; for two systems of one policy, of
+    the runs that both have."""
+    both = values[values.index.isin([method, baseline], level="method")]
+    if systems.policy_of(method) == systems.policy_of(baseline):
+        seeds = both.index.to_frame(index=False).groupby("seed")["method"].nunique()
+        both = both[both.index.isin(seeds.index[seeds == 2], level="seed")]
+    runs = both.index.to_frame(index=False)[["method", "seed"]].drop_duplicates()
+    having = both.iloc[:, 0].groupby(level=["set", "problem"]).transform("count")
+    return both[having == len(runs)]
 
 
 def _values(row, runs: Runs) -> pd.DataFrame:
     """The metric of a row for its method and its baseline, indexed by metrics.KEYS."""
-    methods = [row.method] if row.of == "level" else [row.method, row.baseline]
+    methods = [name for name in (row.method, row.baseline) if name]
     if row.source == "log":
         return of_log(runs.of("training", methods), row.metric)
     if row.source == "samples":
@@ -220,9 +247,14 @@ def _values(row, runs: Runs) -> pd.DataFrame:
     if row.source == "setting":
         return of_setting(runs.of("training", methods), row.metric)
     start = begun_from(row.method, pd.Index(sorted(runs.methods("samples"))))
-    pair = [_reward(runs.of("training", [name])) for name in (row.method, row.baseline)]
-    values = of_reward(tuple(runs.of("samples", [start])), *pair, row.metric, row.set)
-    return values if values.empty else pd.concat({row.method: values}, names=["method"])
+    folders = tuple(runs.of("samples", [start]))
+    rewards = {name: _reward(runs.of("training", [name])) for name in methods}
+    asked = {row.method: (rewards[row.method], rewards.get(row.baseline, ("", "")))}
+    if row.baseline and rewards[row.baseline][0] and "added" not in row.metric:
+        asked[row.baseline] = (rewards[row.baseline], ("", ""))
+    parts = {name: of_reward(folders, *pair, row.metric, row.set) for name, pair in asked.items()}
+    parts = {name: part for name, part in parts.items() if not part.empty}
+    return pd.concat(parts, names=["method"]) if parts else pd.DataFrame()
 
 
 def of_setting(folders: list[Path], name: str) -> pd.DataFrame:
@@ -541,8 +573,8 @@ def shown(table: pd.DataFrame) -> pd.DataFrame:
 
 
 def _levels(table: pd.DataFrame) -> pd.Series:
-    """The method's own number and its baseline's, such as "0.31 against 0.29". Empty for a
-    level."""
+    """The method's own number and its baseline's, such as "0.31 against 0.29". Empty where the
+    baseline has none."""
     own = table["own"].map("{:.3g}".format).astype(object)
     baseline = table["of_baseline"].map("{:.3g}".format).astype(object)
     return (own + " against " + baseline).where(table["of_baseline"].notna(), "")
@@ -565,7 +597,8 @@ def collected(tables: Iterable[pd.DataFrame]) -> pd.DataFrame:
         empty = pd.DataFrame([{name: getattr(row, name, None) for name in COLUMNS}])
         rows.append(part if len(part) else empty)
     table = pd.concat(rows, ignore_index=True).drop_duplicates(keys)
-    numbers = ["threshold", "own", "of_baseline", "estimate", "low", "high", "paper"]
+    numbers = [name for name in COLUMNS if name.startswith(("own", "of_b", "baseline_"))]
+    numbers += ["threshold", "estimate", "low", "high", "paper"]
     table = table.astype(dict.fromkeys(numbers, float))
     idle = table["acted"].eq(False)
     estimate = table["estimate"].map("{:.3g}".format)

@@ -156,6 +156,8 @@ def test_a_conjecture_that_was_not_posed_first_is_explored(
         ({"runs": "rloo/unknown;rloo/b"}, "holds"),
         # each comparison with the first, not only the weakest
         ({"runs": "rloo/b;rloo/c;rloo/idle", "against": "rloo/c"}, "untested"),
+        ({"runs": "rloo/b;rloo/idle", "against": NAN, "metric": "crossover"}, "untested"),
+        ({"runs": "rloo/b;rloo/idle", "against": NAN, "metric": "slope of a on b"}, "holds"),
         ({"runs": "rloo/acts;rloo/idle;rloo/b", "against": "rloo/idle"}, "holds"),
         (
             {
@@ -261,7 +263,7 @@ def idle(one, checks):
         own = check["acted"] == "False" and not check["baseline"]
         if own and check["method"] in policies and check["metric"] != one["metric"]:
             return True
-    if not one["against"]:
+    if one["metric"].startswith("slope "):
         return False
     for name, policy in zip(names[1:], policies[1:], strict=True):
         concerned = about(checks, names[0], name) or about(checks, policies[0], policy)

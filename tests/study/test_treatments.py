@@ -145,7 +145,7 @@ def test_a_treatment_acted_if_its_number_reaches_the_threshold(fields, estimate,
 
 @pytest.mark.parametrize(
     "of, own, of_baseline",
-    [("level", 1.5, np.nan), ("difference", 1.5, 4.0), ("ratio", 2**0.5, 4.0)],
+    [("level", 1.5, 4.0), ("difference", 1.5, 4.0), ("ratio", 2**0.5, 4.0)],
 )
 def test_both_numbers_stand_beside_what_is_between_them(of, own, of_baseline):
     """The means of runs, and for a ratio the geometric ones."""
@@ -155,8 +155,25 @@ def test_both_numbers_stand_beside_what_is_between_them(of, own, of_baseline):
     between = {"level": own, "difference": own - 4, "ratio": own / 4}
     assert found["estimate"] == pytest.approx(between[of])
     table = pd.DataFrame([found | {"what": "", "paper": np.nan}], columns=treatments.COLUMNS)
-    said = {"level": "", "difference": "1.5 against 4", "ratio": "1.41 against 4"}
-    assert treatments.shown(table)["own against baseline"].tolist() == [said[of]]
+    said = "1.41 against 4" if of == "ratio" else "1.5 against 4"
+    assert treatments.shown(table)["own against baseline"].tolist() == [said]
+
+
+def test_both_numbers_have_an_interval():
+    pair = {"a": [1.0, 2.0, 1.0, 2.0], "b": [4.0, 4.4, 4.0, 4.4]}
+    for of in ("difference", "ratio"):
+        found = treatments.answer(row(of=of), logged(**pair))
+        assert found["own_low"] < found["own"] < found["own_high"]
+        assert found["baseline_low"] < found["of_baseline"] < found["baseline_high"]
+    alone = treatments.answer(row(baseline=""), logged(a=pair["a"]))
+    assert (alone["own_low"], alone["own_high"]) == (alone["low"], alone["high"])
+    assert np.isnan([alone["of_baseline"], alone["baseline_low"]]).all()
+
+
+def test_a_reward_adds_nothing_to_itself():
+    added = row(metric="added spread of failing groups")
+    found = treatments.answer(added, logged(a=[0.1, 0.2]))
+    assert (found["of_baseline"], found["baseline_low"], found["baseline_high"]) == (0, 0, 0)
 
 
 def test_both_numbers_are_those_of_the_runs_that_are_compared():
