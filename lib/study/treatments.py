@@ -26,6 +26,8 @@ search       "rejected", the share of all sampled tags that name no legal action
 games        a number of the searches of two systems of one policy, with and without the treatment:
              see `of_games`
 calibration  "area under the curve" of a learned value against the solver
+exact        how games end after the last update, by tables of notebook 82: won, wrong, illegal,
+             entropy, divergence
 setting      a parameter of the run: the change is the setting itself
 """
 
@@ -46,11 +48,11 @@ from lib.game.mdp import State, count_solutions
 from lib.game.problem import Problem
 from lib.game.verifiers import REJECTIONS
 from lib.rewards import get_reward
-from lib.study import intervals, judging, metrics, plots, systems
+from lib.study import intervals, judging, metrics, moments, plots, systems
 from lib.study.restarts import begun_from
 from lib.study.systems import System
 
-SOURCES = ["log", "samples", "reward", "search", "games", "calibration", "setting"]
+SOURCES = ["log", "samples", "reward", "search", "games", "calibration", "exact", "setting"]
 # the kind of runs that a source reads, beside training
 KINDS = {
     "search": "searches",
@@ -244,6 +246,8 @@ def _values(row, runs: Runs) -> pd.DataFrame:
         return of_games(folders, methods, row.metric, row.set)
     if row.source == "calibration":
         return of_calibration(runs.of("calibration", methods))
+    if row.source == "exact":
+        return of_exact(runs.of("training", methods), row.metric, row.set)
     if row.source == "setting":
         return of_setting(runs.of("training", methods), row.metric)
     start = begun_from(row.method, pd.Index(sorted(runs.methods("samples"))))
@@ -272,6 +276,19 @@ def _setting(parameters: dict, name: str) -> float:
     if name == "pass_k" and "advantage_options" in parameters:
         return float(parameters["advantage_options"].get("k", 1))
     return float(parameters[name])
+
+
+def of_exact(folders: list[Path], metric: str, name: str) -> pd.DataFrame:
+    """How games end after the last update of exact trainings, one number per problem."""
+    tables = []
+    for folder in folders:
+        record = judging.record(folder)
+        ends = read_table(folder / "games.parquet")
+        tables.append(ends.assign(method=record["method"], seed=record["seed"]))
+    if not tables:
+        return pd.DataFrame()
+    ends = moments.last(pd.concat(tables))
+    return ends[ends["set"] == name].set_index(metrics.KEYS)[[metric]]
 
 
 def of_log(folders: list[Path], metric: str) -> pd.DataFrame:
