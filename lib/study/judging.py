@@ -184,6 +184,23 @@ def judge(table: pd.DataFrame, style: str = "free", verdict: str = "answer") -> 
     return table.assign(**{name: found[name] for name in columns})
 
 
+def stopped_at_answer(samples: pd.DataFrame) -> pd.DataFrame:
+    """The same samples, judged as if each had been stopped at its first answer.
+
+    samples: a table of `samples` with texts. A completion ends with its first `</answer>`; one
+    without that tag stays as it is. The columns status, correct and solution are those of the
+    texts that remain. All others, such as tokens, still belong to the whole completion. A policy
+    that goes on after its answer is judged by its last answer elsewhere, and by its first here."""
+    stopped = samples.assign(completion=samples["completion"].map(_stopped))
+    judged = [judge(rows, str(style)) for style, rows in stopped.groupby("style", sort=False)]
+    return pd.concat([stopped[:0], *judged]).reindex(samples.index)
+
+
+def _stopped(text: str) -> str:
+    before, closed, _ = text.partition("</answer>")
+    return before + closed
+
+
 def _answer(text: str, problem: Problem, style: str, _: str) -> Values:
     verdict = VERIFIERS[style](text, problem)
     correct = verdict.status == "correct"

@@ -36,6 +36,9 @@ CHECKS = 0.5  # a policy has a check if at least this share of its texts holds o
 STARTED = "start restarted for as many tokens"
 GAIN = "pass@1 minus start at equal tokens, restarted"
 OVER_USUAL = "pass@1 minus the usual start at equal tokens, restarted"  # whatever its own start
+# what a check is worth, by the columns of `quality`, as tables call it
+CHECKED = {"precision": "right, if it says yes", "never yes": "problems without any yes"}
+SHOWN = [GAIN, *CHECKED]  # the columns of `scores` that stand beside what a method solves
 
 
 def tallies(judged: pd.DataFrame) -> pd.DataFrame:

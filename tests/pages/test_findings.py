@@ -466,9 +466,22 @@ OF_83 = [
     ("4.0 solutions", of(**USED, method="exact/start")),
     ("2.8 solutions", of(**USED, method="exact/expected")),
 ]
+
+
+def held_out(reward: str, method: str) -> float:
+    """What a method earns by a reward on five numbers, on average over training."""
+    rows = pd.read_csv(FIGURES / "ast_fig6.csv")
+    rows = rows[rows["quantity"] == f"{reward} reward, held out"]
+    return rows[rows["method"] == f"rloo/{method}_5num"]["value"].mean()
+
+
 ELSEWHERE = [
     *(("83_exact_first", *pair) for pair in OF_83),
     *(("80_exact", *pair) for pair in OF_80),
+    ("23_ast_numbers", "0.138 and", held_out("AST", "ast_tau2")),
+    ("23_ast_numbers", "0.130. By", held_out("AST", "sparse")),
+    ("23_ast_numbers", "0.121 and", held_out("sparse", "ast_tau2")),
+    ("23_ast_numbers", "0.118. All", held_out("sparse", "sparse")),
     (
         "40_dense",
         "3.3 points more than IPO",
@@ -499,7 +512,7 @@ def test_a_number_in_passing_is_that_of_the_tables(notebook, said, number):
     cells = json.loads((ROOT / f"notebooks/{notebook}.ipynb").read_text())["cells"]
     prose = " ".join(" ".join("".join(cell["source"]) for cell in cells).split())
     assert said in prose
-    stated = said.split()[0].rstrip("%")
+    stated = said.split()[0].rstrip("%.,")
     assert float(stated) == round(number, len(stated.partition(".")[2]))
 
 
@@ -508,13 +521,15 @@ def design(name: str) -> float:
     return of("trace_table6", method=f"sft/trace_{name}", **ONCE)
 
 
+OPEN = "sft/trace_backtrack_open"
 STARTS = {"table": "trace_starts", "method": "sft/trace", "baseline": "sft/free"}
 SAID["51_trace_designs"] = [
     ("8.6 points", gap(**STARTS, metric=ONCE)),
     ("5.9 points", gap(**STARTS, metric=OFTEN)),
     ("9% with one try", design("light")),
     ("4,000 demonstrations", setting("sft/trace_light", "demonstrations")),
-    ("2.6%.", design("backtrack_open")),
+    ("2.6%, or", design("backtrack_open")),
+    ("5.0% if", of("trace_stopped", method=f"{OPEN} (stopped at its first answer)", **ONCE)),
     ("3.9 points", gap("trace_starts", "sft/trace_provenance", "sft/trace", ONCE)),
     ("2.4 points", gap("trace_grounded", "sft/trace_repaired", "sft/trace", ONCE)),
 ]
@@ -718,3 +733,18 @@ def test_no_claim_is_named_in_prose(notebook):
     cells = json.loads((ROOT / f"notebooks/{notebook}.ipynb").read_text())["cells"]
     prose = ["".join(cell["source"]) for cell in cells if cell["cell_type"] == "markdown"]
     assert not re.findall(r"`[a-z]+-\d+\w?`", " ".join(prose))
+
+
+def test_a_policy_without_end_token_that_is_stopped_is_level_with_one_that_stops():
+    """What stopping gains is said in notebook 51, and so is what both of them solve."""
+    stopped = f"{OPEN} (stopped at its first answer)"
+    cells = json.loads((ROOT / "notebooks/51_trace_designs.ipynb").read_text())["cells"]
+    prose = " ".join(" ".join("".join(cell["source"]) for cell in cells).split())
+    assert "Stopping gains 2.4 points with one try" in prose
+    assert round(gap("trace_stopped", stopped, OPEN, ONCE), 1) == 2.4
+    assert "both solve 5.0% with one try" in prose
+    for method in (stopped, "sft/trace_backtrack"):
+        assert round(of("trace_stopped", method=method, **ONCE), 1) == 5.0
+    gaps = pd.read_csv(FIGURES / "trace_stopped.csv").dropna(subset="baseline")
+    gaps = gaps[gaps["baseline"] == "sft/trace_backtrack"]
+    assert (gaps["low"] < 0).all() and (gaps["high"] > 0).all()

@@ -371,6 +371,42 @@ def test_one_trace_may_have_ended_in_two_ways():
     assert judging.judge(ends, "trace", "trace")["goes_on"].tolist() == [0, 1]
 
 
+WRONG = "<answer>44</answer>"
+
+
+@pytest.mark.parametrize(
+    "text, whole, stopped",
+    [
+        (RIGHT + " more", "correct", "correct"),
+        (RIGHT + WRONG, "wrong_numbers", "correct"),
+        (WRONG + RIGHT, "correct", "wrong_numbers"),
+        (RIGHT, "correct", "correct"),
+        ("44 + 19 = 63", "missing", "missing"),
+        ("</answer>" + RIGHT, "correct", "missing"),
+    ],
+)
+def test_a_sample_that_is_stopped_is_judged_by_its_first_answer(made, text, whole, stopped):
+    read = judging.samples(made("sample/sft_free", [text]), texts=True)
+    assert read["status"].tolist() == [whole]
+    found = judging.stopped_at_answer(read)
+    assert found["status"].tolist() == [stopped]
+    assert found["correct"].tolist() == [stopped == "correct"]
+    assert found["completion"].str.count("</answer>").le(1).all()
+    kept = ["method", "seed", "set", "problem", "tokens", "count"]
+    pd.testing.assert_frame_equal(found[kept], read[kept])
+
+
+def test_stopped_samples_keep_their_order_and_their_verifier(made, tmp_path):
+    made("sample/sft_program", [PROGRAM + RIGHT], "program", method="sft/program")
+    made("sample/sft_free", [RIGHT + PROGRAM, RIGHT])
+    read = judging.samples([f"{tmp_path}/runs/sample/*/*"], texts=True)
+    read = read.sample(frac=1, random_state=1)
+    found = judging.stopped_at_answer(read)
+    assert found.index.equals(read.index) and found["correct"].all()
+    assert found.columns.equals(read.columns)
+    assert judging.stopped_at_answer(read[:0]).empty
+
+
 def test_products_and_quotients_of_a_trace_and_of_its_answer_are_found():
     by = traced_one("<think>try 79 / 8 = 9</think><answer>79 + 8</answer>")
     assert by[["trace_muldiv", "answer_muldiv"]].tolist() == [1, 0]

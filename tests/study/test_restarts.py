@@ -182,6 +182,17 @@ def in_python(text: str) -> str:
     return places.get(max(places), "") if max(places) >= 0 else ""
 
 
+def test_what_a_check_is_worth_by_hand():
+    """Three samples say yes, of which two are right, and no sample of the second problem does."""
+    first = [("yes", True, 10), ("yes", True, 10), ("yes", False, 10), ("no", True, 10)]
+    second = [("no", True, 10)] * 4
+    table = restarts.scores(restarts.tallies(judged(first, second)))
+    assert {*restarts.SHOWN} <= {*table.columns}
+    of_check = table[[*restarts.CHECKED]].mean()
+    assert of_check["precision"] == pytest.approx(2 / 3)
+    assert of_check["never yes"] == 1 / 2
+
+
 def test_published_samples_have_the_check_of_their_texts():
     """SFT says yes in more than a third of its samples of four problems in nine, and is then nearly
     always right."""
