@@ -475,8 +475,15 @@ def held_out(reward: str, method: str) -> float:
     return rows[rows["method"] == f"rloo/{method}_5num"]["value"].mean()
 
 
+LEFT_ALONE = {
+    "table": "coverage_treatments",
+    "method": "rloo/cov_pass4",
+    "baseline": "rloo/cov_free",
+}
 ELSEWHERE = [
     *(("83_exact_first", *pair) for pair in OF_83),
+    ("70_coverage", "73% of them", of(**LEFT_ALONE, column="own")),
+    ("70_coverage", "56%. ([72]", of(**LEFT_ALONE, column="of_baseline")),
     *(("80_exact", *pair) for pair in OF_80),
     ("23_ast_numbers", "0.138 and", held_out("AST", "ast_tau2")),
     ("23_ast_numbers", "0.130. By", held_out("AST", "sparse")),
