@@ -39,13 +39,14 @@ def before(rows: pd.DataFrame, start_of: dict[str, str]) -> pd.Series:
 
 
 def crossings(rows: pd.DataFrame, start_of: dict[str, str]) -> pd.DataFrame:
-    """Which problems rose from below RARE, fell below it, doubled and halved since the start: 0 or
-    1 after the last update, indexed by KEYS. Runs without a start are left out."""
+    """Which problems began below RARE, rose from below it, fell below it, doubled and halved since
+    the start: 0 or 1 after the last update, indexed by KEYS. Runs without a start are left out."""
     ends = last(rows).assign(start=before(rows, start_of)).dropna(subset="start")
     ends = ends[ends["update"] > 0]
     started = ends["start"]
     success = ends["success"]
     table = {
+        "began below 1e-6": started < RARE,
         "up across 1e-6": (started < RARE) & (success >= RARE),
         "down across 1e-6": (started >= RARE) & (success < RARE),
         "doubled": success >= 2 * started,

@@ -207,6 +207,9 @@ def setting(method: str, name: str) -> float:
     return record["parameters"][name]
 
 
+TRAINED = {"set": "trained"}
+BEGAN = {"metric": "began below 1e-6"}
+MILLION = {"set": "heldout_1000_n4", "metric": "pass@1048576"}
 TO_THE_END = {"table": "exact_differences", "baseline": "exact/long_start"}
 MANY = {"metric": "pass@1024"}
 CROSSED = {"table": "exact_crossed", "method": "exact/long_expected", **PRIMARY}
@@ -397,10 +400,10 @@ OF_80 = [
     ("35% below", of(**CROSSED | DOWN | {"method": "exact/from_pick_1200_expected"})),
     ("21% below", of(**CROSSED | DOWN | {"method": "exact/from_pick_50k_expected"})),
     (
-        "2.3% of the problems from",
+        "2.3%. The second",
         of(**CROSSED | {"method": "exact/from_pick_1200_log", "metric": "up across 1e-6"}),
     ),
-    ("12.3 points less with a thousand", of(**AFTER_100, method="exact/long_expected", **MANY)),
+    ("12.3 points with a thousand", of(**AFTER_100, method="exact/long_expected", **MANY)),
     ("1.8 points with sixteen", of(**AFTER_100, method="exact/long_pass4", **OFTEN)),
     (
         "3.6 points more with two games",
@@ -412,23 +415,35 @@ OF_80 = [
     ("10.9 points with one", gap_of_numbers(4, ONCE)),
     ("50.5 with a thousand", gap_of_numbers(4, MANY)),
     ("8.3 points more", of(**SLOWER, baseline="exact/long_expected", **MANY)),
-    ("1.6 points with one", of(**SLOWER, baseline="exact/long_expected", **ONCE)),
+    ("1.6 points less", of(**SLOWER, baseline="exact/long_expected", **ONCE)),
     ("10.4 points", gap(**TO_THE_END, method="exact/long_pass4", metric=MANY)),
     ("0.9 points", gap(**TO_THE_END, method="exact/long_log", metric=MANY)),
-    ("30.0 points more", of(**OVER, method="exact/long_pass4", **MANY)),
-    ("28.9 points more", of(**OVER, method="exact/long_upto15", **MANY)),
+    ("20.6 points more", of(**OVER | SLOW, method="exact/long_upto15", **MANY)),
+    ("6.7 points less", of(**OVER | SLOW, method="exact/long_upto15", **ONCE)),
+    ("9.4 points more", of(**OVER, method="exact/long_upto3", **MANY)),
+    ("2.5 points. Compared", gap(**TO_THE_END, method="exact/long_log", metric=OFTEN)),
+    ("2.5 points more", gap(**TO_THE_END, method="exact/long_log", metric=OFTEN)),
+    ("28.6 points with one", of(**TO_THE_END | TRAINED, method="exact/long_expected", **ONCE)),
+    ("26.8 points, so", gap_of_numbers(3, ONCE)),
+    ("48.1 points, and", of(**WEAK | MILLION, method="exact/from_pick_1200_expected")),
+    ("30.0 points. The", of(**STRONG | MILLION)),
+    ("8.0 points ahead", of(**STOPPED, method="exact/long_kl", **MANY)),
+    ("21% below, and there", of(**CROSSED | DOWN | {"method": "exact/slow_expected"})),
+    ("23% below. From", of(**CROSSED | DOWN | {"method": "exact/long_ast2"})),
+    ("3.3% begin", of(**CROSSED | BEGAN)),
+    ("5.5%. No reward", of(**CROSSED | BEGAN | {"method": "exact/from_pick_1200_log"})),
+    ("1.3% of all", of(**CROSSED | {"method": "exact/long_log", "metric": "up across 1e-6"})),
     ("21.8 points more", of(**OVER | SLOW, method="exact/long_pass4", **MANY)),
     ("9.0 points less", of(**OVER | SLOW, method="exact/long_pass4", **ONCE)),
     ("7.4 points more", of(**MIXED_GAMES, method="exact/long_pass4", **MANY)),
     ("14.0 points more", of(**OVER, method="exact/long_entropy", **MANY)),
-    ("12.6 points more with sixteen", of(**OVER, method="exact/long_kl", **OFTEN)),
-    ("15.4 points.", of(**STOPPED_FAST, method="exact/long_kl", **MANY)),
+    ("12.6 points more than with right", of(**OVER, method="exact/long_kl", **OFTEN)),
+    ("15.4 points. Against", of(**STOPPED_FAST, method="exact/long_kl", **MANY)),
     ("8.4 points more with a thousand", of(**OVER | SLOW, method="exact/long_kl", **MANY)),
     ("12.0 points ahead", of(**STOPPED_FAST, method="exact/long_entropy", **MANY)),
     ("8.4 points.", of(**STOPPED_FAST | FOUR, method="exact/long_entropy", **MANY)),
-    ("5.1 points less", of(**AFTER_100, method="exact/long_expected", **OFTEN)),
+    ("5.1 points, in", of(**AFTER_100, method="exact/long_expected", **OFTEN)),
     ("145 games", of("exact_games_worth", method="exact/games_rloo_16", scale=1)),
-    ("8.3 points. At", of(**OVER, method="exact/long_upto15", **ONCE)),
     ("12.6 points", of(**STOPPED, method="exact/long_upto15", **MANY)),
     ("6.7 points", of(**STOPPED, method="exact/long_pass2", **MANY)),
     ("5.2 points", of(**STOPPED, method="exact/slow_upto3", **MANY)),

@@ -54,6 +54,7 @@ def test_crossings():
     table = crossings(ROWS, START)
     assert list(table.index.names) == KEYS and len(table) == 3
     assert table.to_dict("list") == {
+        "began below 1e-6": [0, 1, 0],
         "up across 1e-6": [0, 1, 0],
         "down across 1e-6": [0, 0, 1],
         "doubled": [0, 1, 0],
