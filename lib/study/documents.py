@@ -383,7 +383,7 @@ def counted(_: str) -> str:
     text = f"""\
 Of {answers} comparisons of the reports that were written before any result, {first["holds"]} hold,
 {first["reversed"]} {verb} reversed and {first["open"]} are open; {first["untested"]} more are
-untested, and {first["not run"]} have no runs yet. Notebook
+untested, {first["not run"]} not run. Notebook
 [90](notebooks/90_compare_all.ipynb#every-claim) has every claim, what was written after its
 results, and how our rules changed."""
     return fill(text, WIDTH)
