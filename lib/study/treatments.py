@@ -166,11 +166,16 @@ def checked(studies: str | Sequence[str], runs: Runs, primary_set: str) -> pd.Da
         matching = known & {row.method}
         matching |= {name for name in known - named if fnmatch(name, row.method)}
         for method in sorted(matching):
-            needs_baseline = row.of != "level" or row.metric.startswith("added ")
+            needs_baseline = row.of != "level" or is_added(row.metric)
             if not needs_baseline or row.baseline in known:
                 rows.append(row._replace(method=method, set=row.set or primary_set))
     found = [answer(row, _values(row, runs)) for row in rows]
     return pd.DataFrame([one for one in found if one], columns=COLUMNS)
+
+
+def is_added(metric: str) -> bool:
+    """Whether a number of `of_reward` is about what a reward adds to that of its baseline."""
+    return metric.startswith("added ") or metric == "correct texts that earn more"
 
 
 def answer(row, values: pd.DataFrame) -> dict | None:
@@ -193,7 +198,7 @@ def answer(row, values: pd.DataFrame) -> dict | None:
     pair = values if row.of == "level" else shared(values, row.method, row.baseline)
     own, _ = _measured(pair, {row.method: 1.0})
     of_baseline, _ = _measured(pair, {row.baseline: 1.0})
-    if row.metric.startswith("added ") or row.metric == "correct texts that earn more":
+    if is_added(row.metric):
         of_baseline = np.zeros(3)  # what a reward adds to itself
     if logarithms:
         numbers = np.exp(numbers)
@@ -254,7 +259,7 @@ def _values(row, runs: Runs) -> pd.DataFrame:
     folders = tuple(runs.of("samples", [start]))
     rewards = {name: _reward(runs.of("training", [name])) for name in methods}
     asked = {row.method: (rewards[row.method], rewards.get(row.baseline, ("", "")))}
-    if row.baseline and rewards[row.baseline][0] and "added" not in row.metric:
+    if row.baseline and rewards[row.baseline][0] and not is_added(row.metric):
         asked[row.baseline] = (rewards[row.baseline], ("", ""))
     parts = {name: of_reward(folders, *pair, row.metric, row.set) for name, pair in asked.items()}
     parts = {name: part for name, part in parts.items() if not part.empty}
@@ -506,7 +511,7 @@ def of_reward(
     spread between problems, correct texts: how far the mean of what it adds differs between
     problems; one number per run."""
     rewards = [one for one in (reward, baseline) if one[0]]
-    rewards = rewards if "added" in metric or "earn more" in metric else rewards[:1]
+    rewards = rewards if is_added(metric) else rewards[:1]
     rows = {}
     for key, problem, texts, correct in _groups(folders, name):
         wanted = compared_texts(metric, correct)
