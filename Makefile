@@ -79,9 +79,12 @@ lint: $(READY)
 	@$(BIN)/nbstripout --verify notebooks/*.ipynb
 	@test ! -x $(BIN)/pyright || $(BIN)/pyright
 
-types: $(READY)
-	@PYTHONWARNINGS=ignore $(PIP) -c requirements.txt -e '.[types]'
+types: $(BIN)/pyright
 	@$(BIN)/pyright
+
+$(BIN)/pyright: $(READY)
+	@PYTHONWARNINGS=ignore $(PIP) -c requirements.txt -e '.[types]'
+	@touch $@
 
 figures: $(READY)
 	@set -f; exec $(FRONT) figures $(PROFILE) $(if $(filter file,$(origin GROUP)),,$(GROUP))

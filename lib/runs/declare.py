@@ -7,6 +7,7 @@ import json
 import re
 from collections.abc import Iterable, Iterator
 from fnmatch import filter as matching
+from functools import lru_cache
 from itertools import chain, product
 from pathlib import Path
 from typing import Annotated, Any, Self
@@ -282,20 +283,30 @@ def select(patterns: list[str], runs: Iterable[str], where: str, seeds: bool = F
     """The runs that the patterns match, each once. A pattern is an exact name or contains *. The
     pattern kind/name stands for the first seed of each run that it matches, or with `seeds` for all
     seeds; kind/name/seed is matched with full names. Raises DeclarationError."""
-    seeds_of: dict[str, list[str]] = {}
-    for name in runs:
-        seeds_of.setdefault(split(name)[0], []).append(name)
+    seeds_of = _by_run(tuple(runs))
     selected: dict[str, None] = {}
     for pattern in patterns:
         if pattern.count("/") == 2:
             matches = matching(runs, pattern)
         else:
-            candidates = {run: names if seeds else names[:1] for run, names in seeds_of.items()}
-            matches = [name for run in matching(candidates, pattern) for name in candidates[run]]
+            # a name without a wildcard is looked up, as most are
+            wild = any(sign in pattern for sign in "*?[")
+            found = matching(seeds_of, pattern) if wild else {pattern} & seeds_of.keys()
+            matches = [name for run in found for name in seeds_of[run][: None if seeds else 1]]
         if not matches:
             known(pattern, seeds_of, f"{where}: run")
         selected |= dict.fromkeys(matches)
     return list(selected)
+
+
+@lru_cache(maxsize=8)
+def _by_run(names: tuple[str, ...]) -> dict[str, list[str]]:
+    """The full names of the seeds of each kind/name. Hundreds of patterns are looked up among the
+    same runs, so that these are sorted out once."""
+    seeds_of: dict[str, list[str]] = {}
+    for name in names:
+        seeds_of.setdefault(split(name)[0], []).append(name)
+    return seeds_of
 
 
 def of_seed(run: str, seed: str, runs: Iterable[str], where: str) -> str:

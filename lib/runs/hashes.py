@@ -202,14 +202,19 @@ def reward_function(name: str) -> dict[str, str]:
     if not name or not (factory := of_lib("rewards.REWARDS").get(name)):
         return {}
     options = getattr(factory, "keywords", {})
-    function = getattr(factory, "func", factory)
+    hashed = _reward_digest(getattr(factory, "func", factory), repr(sorted(options.items())))
+    return {f"function of reward {name}": hashed} if hashed else {}
+
+
+@cache
+def _reward_digest(function: Callable, options: str) -> str:
+    """A hash of a reward's function and options, made once, as hundreds of runs name the same
+    reward. "" for code that is neither in a cell nor in a file."""
     try:
         source = dedent(inspect.getsource(function))
-    except (OSError, TypeError):  # of code that is neither in a cell nor in a file
-        return {}
-    return {
-        f"function of reward {name}": digest([repr(sorted(options.items())), code_tree(source)])
-    }
+    except (OSError, TypeError):
+        return ""
+    return digest([options, code_tree(source)])
 
 
 def of_lib(path: str) -> Any:

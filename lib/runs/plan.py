@@ -401,11 +401,11 @@ def overridden(
     name: str, run: Declaration, values: Values, runs: Collection[str], location: str
 ) -> dict[str, Any]:
     """The `needs` and `params` of a run of which a profile sets these values."""
-    kinds = {other.partition("/")[0] for other in runs}
     needs = dict(run.needs)
     params = dict(values)
     for key in needs.keys() & values.keys():
-        if str(values[key]).partition("/")[0] in kinds:
+        kind = str(values[key]).partition("/")[0] + "/"
+        if any(other.startswith(kind) for other in runs):
             needs[key] = of_seed(str(params.pop(key)), split(name)[1], runs, location)
         else:  # a policy of the hub or a folder, which is no run
             del needs[key]
