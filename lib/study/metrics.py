@@ -433,11 +433,13 @@ def front(scores: pd.DataFrame, metrics: list[str], draws=2000, seed=0) -> pd.Da
 
 def as_text(table: pd.DataFrame, signed=False, scale=100, digits=1) -> pd.Series:
     """Estimates with their intervals as text, by default in percent, such as "57.8 [54.1, 61.2]".
-    `table` has columns estimate, low, high. signed: write a sign, for differences. A row without an
-    estimate is empty text, and one without an interval has its estimate alone."""
+    `table` has columns estimate, low, high. signed: write a sign, for differences; a metric called
+    "a minus b" has one in any case. A row without an estimate is empty text, and one without an
+    interval has its estimate alone."""
     texts = []
-    for row in table[["estimate", "low", "high"]].to_dict("records"):
-        estimate, low, high = formatted(row, signed, scale, digits)
+    for row in table.to_dict("records"):
+        is_difference = signed or " minus " in str(row.get("metric", ""))
+        estimate, low, high = formatted(row, is_difference, scale, digits)
         if pd.isna(row["estimate"]):
             texts.append("")
         elif pd.isna(row["low"]):

@@ -353,6 +353,10 @@ def test_intervals_as_text():
     )
     assert metrics.as_text(table).tolist()[0] == "57.8 [54.1, 61.2]"
     assert metrics.as_text(table, signed=True).tolist()[1] == "-0.1 [-2.0, +0.0]"
+    # some metrics are differences, and stand in one table with others
+    named = table.assign(metric=["pass@1 minus start", *["pass@1"] * (len(table) - 1)])
+    assert metrics.as_text(named).tolist()[0] == "+57.8 [+54.1, +61.2]"
+    assert metrics.as_text(named).tolist()[1:] == metrics.as_text(table).tolist()[1:]
 
 
 def test_crossover_draws():
