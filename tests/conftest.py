@@ -104,7 +104,7 @@ def this_project():
 SERVER = "WARM_KERNELS_OF_TESTS"  # what `warm.kernels` yields: workers inherit it
 # What kernels import beside what studies do
 TRAINING = (
-    "datasets torch transformers.masking_utils transformers.modeling_layers "
+    "datasets papermill torch transformers.masking_utils transformers.modeling_layers "
     "transformers.modeling_utils transformers.models.auto.auto_factory "
     "transformers.models.qwen2.modeling_qwen2 trl.rewards"
 )
@@ -203,26 +203,33 @@ def pytest_collection_modifyitems(items):
     )
 
 
-@pytest.fixture
-def checkout(tmp_path: Path):
-    """A scratch copy of the runner with three notebooks of its own (tests/scratch.py)."""
+@pytest.fixture(scope="session")
+def template(tmp_path_factory) -> Path:
+    """What each `checkout` begins with, written once."""
     from lib.files import ROOT
     from tests import scratch
 
+    root = tmp_path_factory.mktemp("template") / "checkout"
     for name in ("lib/__init__.py", "lib/files.py", "Snakefile"):
-        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (root / name).parent.mkdir(exist_ok=True, parents=True)
         # with its time, by which Python knows what is compiled
-        shutil.copy2(ROOT / name, tmp_path / name)
-    shutil.copytree(
-        ROOT / "lib/runs", tmp_path / "lib/runs", ignore=shutil.ignore_patterns("*.pyc.*")
-    )
-    notebooks = tmp_path / "notebooks"
+        shutil.copy2(ROOT / name, root / name)
+    shutil.copytree(ROOT / "lib/runs", root / "lib/runs", ignore=shutil.ignore_patterns("*.pyc.*"))
+    notebooks = root / "notebooks"
     train = (scratch.TRAIN_CODE, scratch.TRAIN_END)
     scratch.write_notebook(
         notebooks / "base.ipynb", scratch.BASE, f"init = 'none'\n{train[0]}", train[1]
     )
     scratch.write_notebook(notebooks / "train.ipynb", scratch.TRAIN, *train)
     scratch.write_notebook(notebooks / "study.ipynb", scratch.STUDY, scratch.STUDY_CODE)
-    project = scratch.Checkout(tmp_path)
-    project.declare()
-    return project
+    scratch.Checkout(root).declare()
+    return root
+
+
+@pytest.fixture
+def checkout(template: Path, tmp_path: Path):
+    """A scratch copy of the runner with three notebooks of its own (tests/scratch.py)."""
+    from tests import scratch
+
+    shutil.copytree(template, tmp_path, dirs_exist_ok=True)
+    return scratch.Checkout(tmp_path)

@@ -372,10 +372,11 @@ def provenance(root: Path, gpu: str | None = None) -> dict[str, Any]:
     # None without git, ../ inside another project
     is_repository = said(*git, "rev-parse", "--show-cdup") == ""
     untracked = said(*git, "ls-files", "--others", "--exclude-standard", "lib")
+    # unlike `git diff`, it remembers which files it has compared: in a fresh clone all 500 MB are
+    changed = said(*git, "status", "--porcelain", "--untracked-files=no", "--", ".", ":!*.ipynb")
     return {
         "commit": said(*git, "rev-parse", "HEAD") if is_repository else None,
-        "dirty": is_repository
-        and bool(untracked or said(*git, "diff", "--name-only", "HEAD", "--", ".", ":!*.ipynb")),
+        "dirty": is_repository and bool(untracked or changed),
         "lib": lib_digest(root),  # of all files, comments included: equal hashes are equal code
         "python": platform.python_version(),
         "cpu": processor(),

@@ -72,10 +72,18 @@ def restarted(tallies: pd.DataFrame, attempts: int) -> pd.DataFrame:
     """The accuracy and the mean tokens of each problem if up to `attempts` samples may be drawn:
     columns accuracy and tokens, index as in `tallies`. Raises ValueError unless 1 <= attempts <= n:
     see the top of this module."""
-    n = tallies["n"].to_numpy()
+    return _restarted(tallies, _reached(tallies, attempts))
+
+
+def _reached(tallies: pd.DataFrame, attempts: int) -> np.ndarray:
+    """The chance of each problem that one of j samples says yes, 1 - q_j, for j = 1..attempts."""
+    return pass_at_k(tallies["n"].to_numpy(), tallies["yes"].to_numpy(), [*range(1, attempts + 1)])
+
+
+def _restarted(tallies: pd.DataFrame, reach: np.ndarray) -> pd.DataFrame:
+    """`restarted` with as many attempts as `reach` has columns."""
     yes = tallies["yes"].to_numpy()
-    no = n - yes
-    reach = pass_at_k(n, yes, [*range(1, attempts + 1)])  # 1 - q_j for j = 1..attempts
+    no = tallies["n"].to_numpy() - yes
     accepted = reach[..., -1]
     drawn = 1 + (1 - reach[..., :-1]).sum(axis=-1)
 
@@ -90,10 +98,10 @@ def restarted(tallies: pd.DataFrame, attempts: int) -> pd.DataFrame:
 def curve(tallies: pd.DataFrame, most: int = MOST) -> pd.DataFrame:
     """Each problem's accuracy and tokens for every number of attempts up to `most`, or as many as
     were sampled. Columns are pairs of accuracy or tokens and the number."""
-    numbers = range(1, int(min(most, tallies["n"].min())) + 1)
-    return pd.concat({m: restarted(tallies, m) for m in numbers}, axis="columns").swaplevel(
-        axis="columns"
-    )
+    attempts = int(min(most, tallies["n"].min()))
+    reach = _reached(tallies, attempts)
+    tables = {m: _restarted(tallies, reach[..., :m]) for m in range(1, attempts + 1)}
+    return pd.concat(tables, axis="columns").swaplevel(axis="columns")
 
 
 def at_tokens(
@@ -194,20 +202,18 @@ def against_start(
     once = restarted(tallies, 1)
     lengths = once["tokens"].groupby(["method", "set"]).mean()
     known = tallies.index.unique("method")
+    samples_of = dict(iter(tallies.groupby(["method", "set"], sort=False)))
+    curves: dict[tuple[str, str], pd.DataFrame] = {}  # of the starts: most methods share one
     parts = []
     for method, name in lengths.index:
         start = (starts or {}).get(method) or begun_from(method, known)
-        of_start = tallies[
-            tallies.index.isin([start], level="method") & tallies.index.isin([name], level="set")
-        ]
-        if len(of_start):
+        if (start, name) in samples_of:
+            if (start, name) not in curves:
+                curves[start, name] = curve(samples_of[start, name], most)
+            base = _between(curves[start, name], float(lengths[method, name]))
+            base = base.rename(STARTED).rename({start: method}, level="method")
             own = once["accuracy"].xs((method, name), level=("method", "set"), drop_level=False)
-            base = at_tokens(of_start, float(lengths[method, name]), most).rename(
-                {start: method}, level="method"
-            )
-            both = pd.concat(
-                [base.rename(STARTED), own.rename("own")], axis="columns", join="inner"
-            )
+            both = pd.concat([base, own.rename("own")], axis="columns", join="inner")
             parts.append(both.assign(**{GAIN: both["own"] - both[STARTED]})[[STARTED, GAIN]])
     return pd.concat([empty, *parts])
 

@@ -3,6 +3,7 @@ which rest on claims that still have the same answers."""
 
 import json
 import re
+from functools import cache
 
 import numpy as np
 import pandas as pd
@@ -46,9 +47,15 @@ def test_what_a_study_says_it_learned_has_the_answers_of_its_claims(path):
     assert answers[needed.index].to_dict() == needed.to_dict(), "write the sentences anew"
 
 
+@cache
+def read(table: str) -> pd.DataFrame:
+    """A table of figures/, read once for hundreds of sentences."""
+    return pd.read_csv(FIGURES / f"{table}.csv")
+
+
 def of(table: str, column: str = "estimate", scale: float = 100, **where) -> float:
     """The number of one row of a table of figures/, in points or percent and without a sign."""
-    rows = pd.read_csv(FIGURES / f"{table}.csv")
+    rows = read(table)
     for name, value in where.items():
         rows = rows[rows[name] == value]
     if len(rows) > 1 and "baseline" not in where:
@@ -64,7 +71,7 @@ def gap(table: str, method: str, baseline: str, metric: dict[str, str]) -> float
 
 def runs(table: str, **where) -> float:
     """The least number of training runs of any row."""
-    rows = pd.read_csv(FIGURES / f"{table}.csv")
+    rows = read(table)
     for name, value in where.items():
         rows = rows[rows[name] == value]
     return rows["runs"].min()

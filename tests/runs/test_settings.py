@@ -16,6 +16,7 @@ from lib.runs import parameters
 from lib.runs.declare import DeclarationError, read_notebook
 from lib.runs.parameters import FIELDS, check
 from lib.runs.plan import Project
+from tests.conftest import this_project
 
 NOTEBOOKS = sorted(
     path for path in (ROOT / "notebooks").glob("*.ipynb") if not path.name.startswith("91")
@@ -290,7 +291,7 @@ def test_a_broken_reward_file_stops_only_the_run_that_names_it(tmp_path, monkeyp
 
 def test_rewards_in_files_are_made_where_a_run_names_them(tmp_path, monkeypatch):
     (tmp_path / "own.py").write_text("from lib.rewards import register\n")
-    project = Project()
+    project = this_project()
     run = project.specs("smoke")["rloo/sparse/0"]
     check({"reward": f"{tmp_path}/own.py:mine", "eval_rewards": [f"{tmp_path}/own.py:mine"]})
     for given in (
@@ -337,7 +338,7 @@ def mine():
     return lambda completions, problem: [Score(rihgt, {}) for _ in completions]
 """
     (tmp_path / "own.py").write_text(text)
-    project = Project()
+    project = this_project()
     run = project.specs("smoke")["rloo/sparse/0"]
     with pytest.raises(
         DeclarationError, match=r"own.py, line 6: NameError: name 'rihgt' is not defined"
@@ -394,7 +395,7 @@ def test_a_file_of_problems_is_read_before_a_run_starts(tmp_path, given):
     path = tmp_path / "own.csv"
     path.write_text("nums,target\n3 5 7,26\n1 2 3 4 5 6 7,28\n")
     text = json.dumps(given).replace('"{}"', f'"{path}"')
-    project = Project()
+    project = this_project()
     run = project.specs("smoke")["rloo/sparse/0"]
     with pytest.raises(
         DeclarationError,

@@ -7,8 +7,8 @@ import pandas as pd
 import pytest
 
 from lib.files import FIGURES, PAPER, REFERENCE
-from lib.runs.plan import Project
 from lib.study import judging, treatments, unreached
+from tests.conftest import this_project
 
 SETUP = REFERENCE / "cpu"
 FILE = "data/paper/unreached.csv"
@@ -77,7 +77,7 @@ def test_the_core_hours_are_those_of_runs_that_are_alike(row):
 
 
 def test_a_row_says_whether_its_runs_are_declared():
-    runs = Project().expanded()
+    runs = this_project().expanded()
     runs = [name for name, run in runs.items() if not run.only or "cpu" in run.only]
     for row in ROWS:
         enough = len(fitting(runs, row.methods)) >= row.runs_asked
@@ -85,7 +85,7 @@ def test_a_row_says_whether_its_runs_are_declared():
 
 
 def test_no_run_is_in_two_rows():
-    runs = Project().expanded()
+    runs = this_project().expanded()
     named = [run for row in ROWS for run in fitting(runs, row.methods)]
     assert len(named) == len({*named})
 
