@@ -540,6 +540,7 @@ LEFT_ALONE = {
     "method": "rloo/cov_pass4",
     "baseline": "rloo/cov_free",
 }
+OF_FAILURES = {"method": "rloo/curriculum_success", "baseline": "rloo/sparse"}
 ELSEWHERE = [
     *(("83_exact_first", *pair) for pair in OF_83),
     ("70_coverage", "73% of them", of(**LEFT_ALONE, column="own")),
@@ -553,6 +554,13 @@ ELSEWHERE = [
         "40_dense",
         "3.3 points more than IPO",
         of("grand_restarts", method="preference/ipo", **RESTARTED),
+    ),
+    ("40_dense", "27% of the groups", of("dense_treatments", "own", **OF_FAILURES)),
+    ("40_dense", "30%. Over", of("dense_treatments", "of_baseline", **OF_FAILURES)),
+    (
+        "40_dense",
+        "0.4 points more with one try",
+        gap("dense_variants", OF_FAILURES["method"], "rloo/curriculum", ONCE),
     ),
     ("64_agent_legal", "2.3 points more", of("grand_restarts", method=FULL["method"], **RESTARTED)),
     ("64_agent_legal", "45.0 points more", of("agent_legal_claims", id="agent-60")),
