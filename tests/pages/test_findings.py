@@ -667,7 +667,11 @@ SAID["74_restarts"] = [
     ("0.3 points", of(NEW, method="rloo/sparse", metric=GAIN)),
     ("2.1 points", of(NEW, method="rloo/pass4_half_rate", metric=GAIN)),
     ("3.4.", of(NEW, method="preference/ipo_half_rate", metric=GAIN)),
-    ("three runs", of(NEW, "runs", 1, method="rloo/gives_up_0.0_sparse", metric=GAIN)),
+    ("0.0 and", of(NEW, method="rloo/gives_up_0.15_sparse", metric=GAIN)),
+    ("1.4 points", of(NEW, method="rloo/gives_up_0.5_sparse", metric=GAIN)),
+    ("4.4 and", of(NEW, method="preference/gives_up_0.15_ipo", metric=GAIN)),
+    ("2.4 points less", of(NEW, method="preference/gives_up_0.5_ipo", metric=GAIN)),
+    ("three runs", runs(NEW, metric=GAIN)),
     ("4.2 points", of(NEW, method="rloo/gives_up_0.0_sparse", metric=GAIN)),
     ("2.9,", of(NEW, method="rloo/gives_up_0.0_pass4", metric=GAIN)),
     ("320 tokens", TOKENS_EACH),
@@ -718,6 +722,13 @@ def test_what_notebook_75_says_without_a_number():
         line = lines[lines["method"] == LARGE[name]]
         solved[name] = np.interp(at, line["tokens"], line["estimate"])
     assert (solved["sft"] > solved["sparse"]).all()
+
+
+def test_where_15_or_50_percent_give_up_sparse_rloo_shows_no_gain_over_restarts():
+    rows = pd.read_csv(FIGURES / f"{NEW}.csv").query("metric == @GAIN").set_index("method")
+    sparse = rows.loc[["rloo/gives_up_0.15_sparse", "rloo/gives_up_0.5_sparse"]]
+    others = rows.loc[["preference/gives_up_0.15_ipo", "preference/gives_up_0.5_ipo"]]
+    assert (sparse["low"] < 0).all() and (sparse["high"] > 0).all() and (others["high"] < 0).all()
 
 
 def test_15_and_50_percent_changed_the_start_less_than_they_were_meant_to():
