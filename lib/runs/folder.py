@@ -372,7 +372,7 @@ def provenance(root: Path, gpu: str | None = None) -> dict[str, Any]:
     # None without git, ../ inside another project
     is_repository = said(*git, "rev-parse", "--show-cdup") == ""
     untracked = said(*git, "ls-files", "--others", "--exclude-standard", "lib")
-    # unlike `git diff`, it remembers which files it has compared: in a fresh clone all 500 MB are
+    # `git diff` would compare the files of a fresh clone anew each time; this remembers them
     changed = said(*git, "status", "--porcelain", "--untracked-files=no", "--", ".", ":!*.ipynb")
     return {
         "commit": said(*git, "rev-parse", "HEAD") if is_repository else None,
