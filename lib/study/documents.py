@@ -298,9 +298,9 @@ def _longer() -> str:
 1. **With one try, short RL training hardly beats a longer search; long training does.** On 1,000
 new problems sparse RLOO solves {100 * once:.1f}%, and SFT, restarted for as many tokens,
 {100 * start:.1f}% (three runs). Restarted SFT beats Best of 4 by {best:.1f} points and IPO by
-{pairs:.1f}, both at [half their usual rate](notebooks/74_restarts.ipynb). If no worked example
-gives up, sparse RLOO beats its own restarted start by {100 * unaided["estimate"]:.1f} points, but
-not usual SFT, restarted. After almost four times the updates it beats restarts by
+{pairs:.1f}, both at [half the learning rate](notebooks/74_restarts.ipynb). From worked examples
+that never give up, sparse RLOO beats its restarted start by {100 * unaided["estimate"]:.1f} points,
+but not usual SFT, restarted. After almost four times the updates it beats restarts by
 {100 * later["estimate"]:.1f} points, on the table's problems."""
 
 
@@ -328,7 +328,7 @@ def _best() -> str:
     best = 100 * solved["rloo/cov_pass4"]
     start = 100 * solved["sft/free"]
     return f"""\
-3. **Best of 4 solves most with sixteen tries, and pays in tokens.** With the tokens of sixteen SFT
+3. **Above, Best of 4 leads with sixteen tries, and pays in tokens.** With the tokens of sixteen SFT
 tries no difference is shown: {best:.1f}% and {start:.1f}%."""
 
 
