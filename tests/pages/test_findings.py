@@ -581,7 +581,6 @@ ELSEWHERE = [
     ),
     ("40_dense", "38% of its texts", most_denied("denied")),
     ("40_dense", "44% of its texts", most_denied("reached")),
-    ("40_dense", "38%; the other", most_denied("denied")),
     ("40_dense", "6% and in", 100 * DENIALS["denied"].nlargest(2).iloc[1]),
     (
         "40_dense",
@@ -599,7 +598,7 @@ ELSEWHERE = [
         "23.0 points less",
         gap("dense_variants", "preference/dpo", "preference/ipo", OFTEN),
     ),
-    ("40_dense", "44% of its texts without", of("grand_front", "unanswered", **ORDERED)),
+    ("40_dense", "45% of its texts without", of("grand_front", "unanswered", **ORDERED)),
     ("40_dense", "27% of the groups", of("dense_treatments", "own", **OF_FAILURES)),
     ("40_dense", "30%. Over", of("dense_treatments", "of_baseline", **OF_FAILURES)),
     (
