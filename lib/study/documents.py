@@ -120,9 +120,9 @@ def _result(study: str, label: str) -> str:
     cells.append(_solved(method))
     started = restarted(method, restarts.STARTED)
     cells.append("" if started is None else f"{100 * started['estimate']:.1f} ({_gain(method)})")
-    check = [restarted(method, metric) for metric in restarts.CHECKED]
-    known = all(row is not None for row in check)
-    cells.append(" / ".join(f"{100 * row['estimate']:.0f}" for row in check) if known else "")
+    found = [restarted(method, metric) for metric in restarts.CHECKED]
+    check = [f"{100 * row['estimate']:.0f}" for row in found if row is not None]
+    cells.append(" / ".join(check))
     return f"| {' | '.join([*cells, unanswered, tokens])} |"
 
 
