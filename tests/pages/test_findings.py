@@ -860,6 +860,9 @@ def test_what_notebook_40_says_of_problems_without_a_number():
     assert acted[(TO_ORDER["method"], "rloo/sparse")]
     assert not acted[("rloo/curriculum", "rloo/sparse")]
     assert not acted[("rloo/dense_progress0.05", "rloo/dense")]
+    assert runs("dense_variants", method="preference/dpo") == 2  # "in two runs"
+    for method in ("rloo/dense", "rloo/curriculum"):  # "over five runs each"
+        assert runs("dense_differences", method=method, baseline="rloo/sparse") == 5
 
 
 def test_the_other_policies_deny_little():
