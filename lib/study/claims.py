@@ -53,7 +53,7 @@ COLUMNS += ["theirs", "error", "against", "comparisons", "hypothesis", "alone", 
 PER = {"percent": 100, "percentage points": 100, "of 800": 800, "problems of 50": 50}
 # Metrics that are shares of problems solved, and a difference of them that is too small to matter
 # here
-SOLVED = r"(?:mean )?pass@(?:k<=)?\d+|any|likeliest|solved at equal tokens"
+SOLVED = r"(?:mean )?pass@(?:k<=)?\d+|any(?: of \d+ games)?|likeliest|solved at equal tokens"
 NEAR = 0.03
 # other sets of the papers have 50
 PROBLEMS = {"heldout_400": 400, "levels": 576, "test_50_n3": 24, "test_50_n4": 26}

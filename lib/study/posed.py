@@ -187,7 +187,7 @@ def answers(run, method: str, claim: dict) -> bool:
         return run.kind not in ("sample", "search")
     name = re.sub(r" L\d$|_n[34]$", "", claim["set"])
     if run.kind == "search":
-        return system.search and _searched(run, system, name)
+        return system.search and _searched(run, system, name, claim)
     return run.kind == "sample" and _sampled(run, system, name, claim)
 
 
@@ -198,11 +198,15 @@ def trained_as(system: System) -> str:
     return system.policy
 
 
-def _searched(run, system: System, name: str) -> bool:
-    """Whether a run of notebook 16 has played the problem set `name` with these settings."""
+def _searched(run, system: System, name: str, claim: dict) -> bool:
+    """Whether a run of notebook 16 has played the problem set `name` with these settings, and, if
+    the claim counts single games, that many."""
+    counted = [int(games) for games in re.findall(r"of (\d+) games", claim["metric"])]
+    least = max(counted, default=1) if system.repeated else 1
     sets = run.parameters.get("sets", [])
     for search in run.parameters.get("searches", []):
-        if name in search.get("sets", sets) and searched_with(system, search):
+        enough = search.get("repeats", 1) >= least
+        if name in search.get("sets", sets) and enough and searched_with(system, search):
             return True
     return False
 

@@ -144,6 +144,7 @@ def listed() -> dict[str, System]:
         name = row.pop("system")
         given = {str(field): value for field, value in row.items() if pd.notna(value)}
         given["search"] = "search" in given
+        given["repeated"] = "repeated" in given
         system = System(**given)
         if system.name != name:
             raise ValueError(f"data/systems.csv: the settings of {name!r} make {system.name!r}")
