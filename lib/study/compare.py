@@ -33,6 +33,8 @@ NAMES = {
     intervals.EQUAL: EQUAL,
     STARTED: RESTARTED,
     GAIN: BEYOND,
+    "precision": "its own check is right, if it says yes",
+    "never yes": "problems where it never says yes",
 }
 # of an evaluation: two methods are compared as if these were the same
 SAMPLED = ("limit", "temperature", "top_p", "top_k", "max_tokens", "engine")
@@ -120,7 +122,8 @@ def scores(judged: pd.DataFrame, starts: dict[str, str]) -> tuple[pd.DataFrame, 
     table = table.join(metrics.text_scores(judged)[["missing", "tokens"]])
     table[intervals.EQUAL] = metrics.solved_with(counts, budget / tokens)
     tallies = restarts.tallies(judged)
-    return table.join(restarts.against_start(tallies, starts=starts)), budget
+    table = table.join(restarts.against_start(tallies, starts=starts))
+    return table.join(restarts.quality(tallies)[[*restarts.CHECKED]]), budget
 
 
 def named(metric: str) -> str:

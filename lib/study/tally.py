@@ -25,7 +25,7 @@ import pandas as pd
 from scipy.stats import false_discovery_control
 
 from lib.files import PAPER
-from lib.study.systems import policy_of
+from lib.study.systems import lineage, policy_of
 
 Q = 0.05
 VERDICTS = ["holds", "reversed", "open"]
@@ -106,7 +106,8 @@ def untested(answers: pd.DataFrame, treatments: pd.DataFrame) -> pd.Series:
     itself are not asked.
 
     A row of `treatments` without a baseline is about what a policy must do by itself, such as to
-    name legal moves. If it does not, no claim about it is tested, except those about that number.
+    name legal moves. If it does not, no claim about it is tested, except those about that number,
+    and none of a report about a policy that was trained from it.
     Other rows say whether a training, or an option of a search, changed what it is meant to change.
     They are asked where the first policy or search is compared with others, and a row about just
     these two, as method and baseline, decides. A slope over runs compares no policies."""
@@ -115,6 +116,7 @@ def untested(answers: pd.DataFrame, treatments: pd.DataFrame) -> pd.Series:
     idle_names = set(idle["method"])
     lacking = idle[idle["baseline"].fillna("") == ""]
     lacks = lacking.groupby("method")["metric"].agg(set).to_dict()
+    of_us = ours(answers)
     between = {}
     for row in known.itertuples():
         pair = frozenset((row.method, row.baseline))
@@ -135,7 +137,8 @@ def untested(answers: pd.DataFrame, treatments: pd.DataFrame) -> pd.Series:
             return False
         first, *others = claim["runs"].split(";")
         for name in map(policy_of, (first, *others)):
-            if lacks.get(name, set()) - {claim["metric"]}:
+            concerned = [name] if of_us[claim.name] else lineage(name)
+            if any(lacks.get(policy, set()) - {claim["metric"]} for policy in concerned):
                 return True
         return not all(acted(first, other) for other in others)
 

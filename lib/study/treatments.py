@@ -2,9 +2,10 @@
 
 A method that leaves its training or its search as it was cannot show what its idea is worth,
 whatever its policy solves. So data/paper/treatments.csv says for each method, in one number, what
-it is meant to change, and from which value on it has. Each row was written down before the runs
-that it judges, or says that they were known (column `known`). A study shows this table before its
-results, and `lib.study.tally` calls a contrast with a method that did not act *untested*.
+it is meant to change, and from which value on it has. Each row was written down before its number
+was computed, or says that the number was known (column `known`); some of the runs were older. A
+study shows this table before its results, and `lib.study.tally` calls a contrast with a method that
+did not act *untested*.
 
 Columns of the file: study; method and baseline, names of data/methods.csv (a method may hold *),
 with " 135M" for those of the pretrained model, and for source games names of systems;

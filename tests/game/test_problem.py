@@ -46,22 +46,38 @@ def test_no_problem_stands_in_two_sets(sets):
     assert len(keys) == len(set(keys))
 
 
-def test_the_sealed_set_is_apart_and_sampled_for_the_headline_alone(sets):
-    """It shares no problem with what is trained on, and no run but `sample/sealed_*` names it."""
-    sealed = {p.key for p in sets["3to4/sealed_2000"]}
+SEALED = {
+    "sealed_2000": {"sealed_sft_free", "sealed_rloo_sparse", "sealed_rloo_sealed_pass4"},
+    "sealed_1000": {"restarts_sft_free", "restarts_rloo_sparse", "restarts_rloo_pass4_half_rate"}
+    | {"restarts_preference_ipo_half_rate"},
+}
+for share in ("0.0", "0.15", "0.5"):  # of the demonstrations that give up
+    SEALED["sealed_1000"] |= {f"restarts_sft_gives_up_{share}"}
+    SEALED["sealed_1000"] |= {f"restarts_preference_gives_up_{share}_ipo"}
+    SEALED["sealed_1000"] |= {
+        f"restarts_rloo_gives_up_{share}_{way}" for way in ("sparse", "pass4")
+    }
+
+
+@pytest.mark.parametrize("name", SEALED)
+def test_a_sealed_set_is_apart_and_sampled_for_its_headline_alone(sets, name):
+    """It shares no problem with what is trained on, and no run but those of its headline names
+    it."""
+    sealed = {p.key for p in sets[f"3to4/{name}"]}
     assert (
-        len(sealed) == 2000
+        len(sealed) == int(name.removeprefix("sealed_"))
         and not sealed & problem_sets.keys("train")
         and sealed <= problem_sets.keys("evaluation")
     )
-    assert problem_sets.load_set("sealed_2000").num_rows == 2000
+    assert problem_sets.load_set(name).num_rows == len(sealed)
     records = {path: path.read_text() for path in REFERENCE.glob("*/*/*/*/run.json")}
-    named = {path.parts[-3] for path, text in records.items() if '"sealed_2000"' in text}
+    named = {path for path, text in records.items() if f'"{name}"' in text}
+    named = {path.parts[-3] for path in named if path.parts[-4] != "study"}  # which only reads
     assert len(records) > 300
     specs = this_project().specs("cpu").values()
-    asked = {spec.run for spec in specs if "sealed_2000" in json.dumps(spec.params)}
-    assert named == {"sealed_sft_free", "sealed_rloo_sparse", "sealed_rloo_sealed_pass4"}
-    assert asked == {f"sample/{name}" for name in named}
+    asked = {spec.run for spec in specs if name in json.dumps(spec.params)}
+    assert named == SEALED[name]
+    assert asked == {f"sample/{run}" for run in named}
 
 
 def test_mixture_and_ranges(sets):

@@ -147,6 +147,9 @@ def test_a_conjecture_that_was_not_posed_first_is_explored(
         ({"runs": "sft/lacks", "against": "", "metric": "rejected"}, "holds"),  # about the lack
         ({"runs": f"{LACKS};{LESS}", "against": LESS}, "untested"),  # two searches of this policy
         ({"runs": "sft/lacks;rloo/b"}, "untested"),
+        # a report's claim about what was trained from a policy that lacks something, and ours
+        ({"runs": "preference/agent_hard;rloo/b"}, "untested"),
+        ({"runs": "preference/agent_hard;rloo/b", "claim": "Conjecture: so."}, "holds"),
         # what distinguishes them acted, from a start that lacks something
         ({"runs": "rloo/of_lacks;sft/lacks", "against": "sft/lacks"}, "untested"),
         # two searches of one policy, whatever its training did
@@ -174,6 +177,7 @@ def test_a_conjecture_that_was_not_posed_first_is_explored(
 def test_a_treatment_that_did_not_act_leaves_its_comparison_untested(together, about, expected):
     rows = [("rloo/idle", "rloo/c", False), ("rloo/acts", "rloo/idle", True), ("rloo/b", NAN, True)]
     rows += [("sft/lacks", NAN, False), ("rloo/of_lacks", "sft/lacks", True)]
+    rows += [("sft/pick", NAN, False)]  # data/methods.csv: where preference/agent_hard began
     rows += [(SEARCH, TINY, False)]
     rows += [
         ("rloo/half", "rloo/b", True),
@@ -259,9 +263,13 @@ def idle(one, checks):
         return False
     names = one["runs"].split(";")
     policies = [name.split(" ")[0] for name in names]
+    concerned = set(policies)
+    if not one["own"]:
+        for policy in policies:
+            concerned |= begun_from(policy)
     for check in checks:
         own = check["acted"] == "False" and not check["baseline"]
-        if own and check["method"] in policies and check["metric"] != one["metric"]:
+        if own and check["method"] in concerned and check["metric"] != one["metric"]:
             return True
     if one["metric"].startswith("slope "):
         return False
@@ -272,6 +280,16 @@ def idle(one, checks):
         if any(check["acted"] == "False" for check in concerned):
             return True
     return False
+
+
+def begun_from(policy):
+    """The policies that a policy's training began from, one after the other."""
+    with open(FIGURES.parent / "data/methods.csv") as file:
+        starts = {one["method"]: one["start"] for one in csv.DictReader(file)}
+    found = set()
+    while policy := starts.get(policy):
+        found.add(policy)
+    return found
 
 
 def about(checks, first, other):
