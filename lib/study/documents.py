@@ -163,7 +163,7 @@ def _solved(method: str) -> str:
 # The front page
 
 FRONT = {
-    "sft/free": "worked examples (SFT), where all others start",
+    "sft/free": "demonstrations (SFT), where all others start",
     "rloo/sparse": "right answers; a wrong one earns a tenth (sparse RLOO)",
     "rloo/ast_tau2": "right answers and near misses (AST)",
     "rloo/grpo": "right answers alone; advantages divided by their spread (GRPO)",
@@ -173,7 +173,7 @@ FRONT = {
 GAMES = {
     "a search that keeps sixteen games": "sft/pick_legal 16/16",
     "sixteen games, one after the other": "sft/pick_legal 1/1 sampled",
-    "the search with fewer worked examples": "sft/pick 16/16",
+    "the search with fewer demonstrations": "sft/pick 16/16",
 }
 SEARCHES = ("agent_table4", "agent_legal_searches")  # the tables that hold them
 EXACT = {
@@ -298,7 +298,7 @@ def _longer() -> str:
 1. **With one try, short RL training hardly beats a longer search; long training does.** On 1,000
 new problems sparse RLOO solves {100 * once:.1f}%, and SFT, restarted for as many tokens,
 {100 * start:.1f}% (three runs). Restarted SFT beats Best of 4 by {best:.1f} points and IPO by
-{pairs:.1f}, both at [half the learning rate](notebooks/74_restarts.ipynb). From worked examples
+{pairs:.1f}, both at [half the learning rate](notebooks/74_restarts.ipynb). From demonstrations
 that never give up, sparse RLOO beats its restarted start by {100 * unaided["estimate"]:.1f} points,
 but not usual SFT, restarted. After almost four times the updates it beats restarts by
 {100 * later["estimate"]:.1f} points, on the table's problems."""
@@ -348,7 +348,7 @@ def _one_move() -> str:
 4. **Writing one operation at a time is far cheaper.** Sixteen games of such an agent solve
 {100 * games["estimate"]:.1f}%, and sixteen tries of Best of 4 {100 * answers["estimate"]:.1f}%. The
 games take {games["tokens"]:.0f} tokens, the tries {answers["tokens"]:,.0f}. The agent saw more
-worked examples ([64](notebooks/64_agent_legal.ipynb))."""
+demonstrations ([64](notebooks/64_agent_legal.ipynb))."""
 
 
 def _elsewhere() -> str:

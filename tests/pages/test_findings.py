@@ -190,6 +190,7 @@ SAID["50_trace"] = [
     ("1.5 points", gap("trace_differences", "rloo/trace_explore", TRACE, ONCE)),
     ("Three of the nine", (~acted.astype(bool)).sum()),
     ("99% of the correct texts", of("trace_treatments", method="rloo/trace_gated")),
+    ("2.5 points more", of("trace_estimates", method=TRACE, metric=GAIN, **PRIMARY)),
     ("4.8 points", gap(**TRACED, metric=ONCE)),
     ("9.6 points", gap(**TRACED, metric=OFTEN)),
     (
@@ -197,10 +198,6 @@ SAID["50_trace"] = [
         of("trace_estimates", method="sft/trace", metric="trace_muldiv", **PRIMARY),
     ),
     ("6% afterwards", of("trace_estimates", method=TRACE, metric="trace_muldiv", **PRIMARY)),
-    (
-        "7% of the failures",
-        of("trace_estimates", method=TRACE, metric="failures that a repair mends", **PRIMARY),
-    ),
 ]
 
 
@@ -605,6 +602,11 @@ ELSEWHERE = [
         "40_dense",
         "0.4 points more with one try",
         gap("dense_variants", OF_FAILURES["method"], "rloo/curriculum", ONCE),
+    ),
+    (
+        "50_trace",
+        "7% of the failures",
+        of("trace_estimates", method=TRACE, metric="failures that a repair mends", **PRIMARY),
     ),
     ("64_agent_legal", "2.3 points more", of("grand_restarts", method=FULL["method"], **RESTARTED)),
     ("64_agent_legal", "45.0 points more", of("agent_legal_claims", id="agent-60")),

@@ -156,8 +156,10 @@ def test_the_line_below_the_front_table_has_the_numbers_of_the_runs():
         assert (lengths == max(limits)).mean() > 0.9, method
     assert f"*No answer*: mostly cut at {limits.pop()} tokens" in said and not limits
     right = figures("grand_restarts", "set", "method", "metric")["estimate"]
+    never = right["heldout_1000", "sft/free", "never yes"]
     right = right["heldout_1000", "sft/free", "precision"]
-    assert f"check it writes says yes ({100 * right:.0f}% right)" in said
+    check = f"says yes ({100 * right:.0f}% right; never for {100 * never:.0f}% of problems"
+    assert check in said
 
 
 def test_every_word_that_the_readme_counts_is_explained():
