@@ -6,6 +6,8 @@ ends with several games. The column "pass@1" says whether the game that the mode
 ranks first is a solution; "any" says whether at least one of the games is, which an executor can
 check without a solver. For full answers "any" is pass@16."""
 
+from collections.abc import Sequence
+
 import pandas as pd
 
 from lib.game.sets import load_set
@@ -68,22 +70,42 @@ def any_at_equal_tokens(
     return pd.concat(parts).rename("any at equal tokens")
 
 
-def by_tries(answers: pd.DataFrame, games: pd.DataFrame, costs: pd.DataFrame) -> pd.DataFrame:
-    """What 1, 2, 4, 8 and DRAWN independent full answers or single games solve if any of them is
-    right, and what they cost.
+def by_tries(
+    answers: pd.DataFrame,
+    games: pd.DataFrame,
+    costs: pd.DataFrame,
+    ks: Sequence[int] = (1, 2, 4, 8, DRAWN),
+) -> pd.DataFrame:
+    """What so many independent full answers or single games solve if any of them is right, and what
+    they cost.
 
     answers: a table of `judging.samples`; games: one of `systems.searches`, of which those with
-    repeats count; costs: tokens and seconds of DRAWN tries, indexed by set and method. Columns set,
-    method, k, estimate, low, high, runs, tokens, seconds."""
+    repeats count; costs: tokens and seconds of the most of `ks` tries, indexed by set and method.
+    Columns set, method, k, estimate, low, high, runs, tokens, seconds."""
     single = games[games["repeats"] > 1].assign(count=1)
-    tries = pd.concat([metrics.counts(answers), metrics.counts(single)])
-    tries = metrics.problem_scores(tries, (1, 2, 4, 8, DRAWN), mean_to=())
+    tries = pd.concat([metrics.counts(table) for table in (answers, single) if len(table)])
+    tries = metrics.problem_scores(tries, ks, mean_to=())
     curve = intervals.estimates(tries)
     curve["k"] = curve["metric"].str.removeprefix("pass@").astype(int)
-    curve = curve.join(costs / DRAWN, on=["set", "method"])
+    curve = curve.join(costs / ks[-1], on=["set", "method"])
     spent = ["tokens", "seconds"]
     curve[spent] = curve[spent].mul(curve["k"], axis=0)
     return curve[["set", "method", "k", "estimate", "low", "high", "runs", *spent]]
+
+
+def any_of_games(single: pd.DataFrame, searched: pd.DataFrame, search: str) -> pd.Series:
+    """What all single games of a problem solve if any of them is right, and what a search solves
+    with any of its games, on the set of the single games: the column "any of N games".
+
+    single: a table of `systems.searches` with N repeats of each problem; searched: a result of
+    `search_scores`; search: the name of the system."""
+    counts = metrics.counts(single.assign(count=1))
+    number = int(counts["n"].min())
+    solved = metrics.problem_scores(counts, (number,), mean_to=())[f"pass@{number}"]
+    on_set = searched.index.isin(counts.index.unique("set"), level="set")
+    of_search = on_set & searched.index.isin([search], level="method")
+    games = searched.loc[of_search, "any"].astype(float)
+    return pd.concat([solved, games]).rename(f"any of {number} games")
 
 
 def with_groups(scores: pd.DataFrame) -> pd.DataFrame:

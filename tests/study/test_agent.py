@@ -111,3 +111,19 @@ def test_a_failure_is_a_finished_game_if_it_earns_a_tenth():
     finished = agent.groups().eq("L9").to_numpy() & scores["any"].eq(0)
     scores = scores.assign(**{"pass@1": scores["any"], "score": scores["any"] + 0.1 * finished})
     assert agent.finished_failures(scores).mean() == pytest.approx(32 / 48)
+
+
+def test_single_games_stand_beside_a_search_on_their_set():
+    """Of three single games of a problem any may be right. The search has a row for each problem of
+    their set and none for others."""
+    single = pd.DataFrame(
+        [(0, False), (0, True), (0, False), (1, False), (1, False), (1, False)],
+        columns=["problem", "correct"],
+    ).assign(method="sft/pick 1/1 sampled", seed=0, set="levels")
+    rows = [("levels", 0, 0), ("levels", 1, 1), ("test_50", 0, 1)]
+    searched = pd.DataFrame(rows, columns=["set", "problem", "any"])
+    searched = searched.assign(method="sft/pick 16/16", seed=0).set_index(metrics.KEYS)
+    both = agent.any_of_games(single, searched, "sft/pick 16/16")
+    assert both.name == "any of 3 games"
+    assert both["sft/pick 1/1 sampled"].tolist() == [1, 0]
+    assert both["sft/pick 16/16"].tolist() == [0, 1]
