@@ -139,10 +139,11 @@ class Runs:
 
 def about(folder: Path) -> str:
     """The method that a run is about. A run that checks a learned value is about the policy that
-    has it."""
+    has it; a search by such a value is about the policy that plays."""
     fields = judging.record(folder)
     value = fields["parameters"].get("value", "")
-    return "/".join(Path(value).parts[-3:-1]) if value else fields["method"]
+    plays = fields["run"].startswith("search/")
+    return "/".join(Path(value).parts[-3:-1]) if value and not plays else fields["method"]
 
 
 def each(table: pd.DataFrame) -> Iterator[Any]:
