@@ -20,7 +20,7 @@ SOLVER_TAUGHT += ["sft/value"]
 # policies that were trained again: the agent from a start that has seen lost games too, which names
 # legal moves, and full-answer DPO at a rate that was chosen
 LEGAL = ["sft/pick_legal", "sft/distilled_legal", "preference/pick_binary", "preference/pick_hard"]
-LEGAL += ["preference/pick_soft", "preference/dpo_tuned"]
+LEGAL += ["preference/pick_soft", "preference/dpo_tuned", "preference/dpo_chosen"]
 DRAWN = 16  # number of full answers that are compared with one search
 MEANS = {"pass@1": "mean", "any": "max", "score": "mean", "tokens": "sum", "seconds": "sum"}
 MEANS |= {"rejections": "sum", "sampled": "sum"}
