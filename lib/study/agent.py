@@ -66,7 +66,9 @@ def any_at_equal_tokens(
     tokens = on_set["tokens"].groupby("method").mean().get(search, 0.0)
     samples = coverage.paid_by(answers, tokens).clip(1, DRAWN)
     of_search = searched.loc[searched.index.isin([search], level="method"), "any"].astype(float)
-    parts = [metrics.solved_with(metrics.counts(answers), samples), of_search]
+    parts = [of_search]
+    if len(answers):
+        parts.append(metrics.solved_with(metrics.counts(answers), samples))
     return pd.concat(parts).rename("any at equal tokens")
 
 
