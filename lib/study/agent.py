@@ -18,7 +18,7 @@ SETS = ["heldout_1000", "levels", "test_50"]
 SOLVER_TAUGHT = ["preference/agent_binary", "preference/agent_hard", "preference/agent_soft"]
 SOLVER_TAUGHT += ["sft/value"]
 # policies that were trained again: the agent from a start that has seen lost games too, which names
-# legal moves, and full-answer DPO at a rate that was chosen
+# legal moves, and full-answer DPO with settings that were chosen on validation
 LEGAL = ["sft/pick_legal", "sft/distilled_legal", "preference/pick_binary", "preference/pick_hard"]
 LEGAL += ["preference/pick_soft", "preference/dpo_tuned", "preference/dpo_chosen"]
 DRAWN = 16  # number of full answers that are compared with one search
@@ -78,8 +78,8 @@ def by_tries(
     costs: pd.DataFrame,
     ks: Sequence[int] = (1, 2, 4, 8, DRAWN),
 ) -> pd.DataFrame:
-    """What so many independent full answers or single games solve if any of them is right, and what
-    they cost.
+    """What k independent full answers or single games solve if any of them is right, and what they
+    cost, for each k of `ks`.
 
     answers: a table of `judging.samples`; games: one of `systems.searches`, of which those with
     repeats count; costs: tokens and seconds of the most of `ks` tries, indexed by set and method.
@@ -152,8 +152,8 @@ def finished_failures(scores: pd.DataFrame) -> pd.Series:
 def part_of(runs: str) -> str:
     """The part of the study that a claim about these runs (`claims.planned`) belongs to.
 
-    legal: about policies whose start has seen lost games too, about full-answer DPO at the chosen
-    rate, or about a filter of actions. taught: what a policy or a search learns from the solver,
+    legal: about policies whose start has seen lost games too, about full-answer DPO with
+    chosen settings, or about a filter of actions. taught: what a policy or a search learns from the solver,
     which is Action DPO, a learned value, or a value that guides a search. search: the others."""
     about = [systems.of(name) for name in runs.split(";")]
     if any(system.policy in LEGAL or system.redraws for system in about):

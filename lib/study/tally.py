@@ -107,7 +107,8 @@ def untested(answers: pd.DataFrame, treatments: pd.DataFrame) -> pd.Series:
 
     A row of `treatments` without a baseline is about what a policy must do by itself, such as to
     name legal moves. If it does not, no claim about it is tested, except those about that number,
-    and none of a report about a policy that was trained from it.
+    and none of a report about a policy that was trained from it: the report presupposes the number.
+    A conjecture of ours names the start that it is about, lacking or not.
     Other rows say whether a training, or an option of a search, changed what it is meant to change.
     They are asked where the first policy or search is compared with others, and a row about just
     these two, as method and baseline, decides. A slope over runs compares no policies."""
