@@ -652,6 +652,14 @@ DRAWN_AGAIN = {
     ("exact/long_pass2/0", "exact/rate_pass2_0.0006/0"): "1371937bc788995b",
     ("preference/dpo_tuned/1", "pairs/free/1"): "05d1311ac5576a33",  # choices.csv says so
     ("preference/dpo_tuned/2", "pairs/free/2"): "2960d01b7e660955",
+    # drawn again on two worktrees: the same bytes as the published pairs, of seed 1 the same counts
+    ("preference/dpo_trial_0.3_100/0", "pairs/free/0"): "6c3cbf607ddabe32",
+    ("preference/dpo_trial_0.3_400/0", "pairs/free/0"): "6c3cbf607ddabe32",
+    ("preference/dpo_trial_0.1_400/0", "pairs/free/0"): "273cee28d3c250fb",
+    ("preference/dpo_trial_1.0_100/0", "pairs/free/0"): "273cee28d3c250fb",
+    ("preference/dpo_trial_1.0_400/0", "pairs/free/0"): "273cee28d3c250fb",
+    ("preference/dpo_chosen/0", "pairs/free/0"): "273cee28d3c250fb",
+    ("preference/dpo_chosen/1", "pairs/free/1"): "ae11b6cd130869bc",
 }
 
 
