@@ -344,9 +344,9 @@ def _one_move() -> str:
     require(bool(level), "the agent's games find less or more than Best of 4: write again")
     require(bool(games["low"] > start["estimate"]), "games do not find more than SFT: write again")
     require(games["runs"] == 3, "the agent has not three runs")
-    more = figures("agent_legal_games", "set", "method", "k").loc["heldout_1000"]
-    number = more.loc["sft/pick_legal 1/1 sampled"].index.max()
-    more = at(more, "sft/pick_legal 1/1 sampled", number)
+    longer = figures("agent_legal_games", "set", "method", "k").loc["heldout_1000"]
+    number = int(longer.index.get_level_values("k").max())
+    more = at(longer, "sft/pick_legal 1/1 sampled", number)
     ahead = more["tokens"] < answers["tokens"] and more["low"] > answers["high"]
     require(bool(ahead), "many games do not solve more than sixteen tries: write again")
     require(more["runs"] == 3, "many games have not three runs")

@@ -117,7 +117,6 @@ def untested(answers: pd.DataFrame, treatments: pd.DataFrame) -> pd.Series:
     idle_names = set(idle["method"])
     lacking = idle[idle["baseline"].fillna("") == ""]
     lacks = lacking.groupby("method")["metric"].agg(set).to_dict()
-    of_us = ours(answers)
     between = {}
     for row in known.itertuples():
         pair = frozenset((row.method, row.baseline))
@@ -138,12 +137,12 @@ def untested(answers: pd.DataFrame, treatments: pd.DataFrame) -> pd.Series:
             return False
         first, *others = claim["runs"].split(";")
         for name in map(policy_of, (first, *others)):
-            concerned = [name] if of_us[claim.name] else lineage(name)
+            concerned = [name] if claim["ours"] else lineage(name)
             if any(lacks.get(policy, set()) - {claim["metric"]} for policy in concerned):
                 return True
         return not all(acted(first, other) for other in others)
 
-    return answers.apply(without_treatment, axis=1)
+    return answers.assign(ours=ours(answers)).apply(without_treatment, axis=1)
 
 
 def distinct(answers: pd.DataFrame) -> pd.DataFrame:
