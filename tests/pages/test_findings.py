@@ -615,7 +615,7 @@ ELSEWHERE = [
     ),
     ("64_agent_legal", "66% of the", of(**GUIDED, method="sft/pick_legal 1/8 +binary")),
     ("64_agent_legal", "32% without", of(**GUIDED, method="sft/pick_legal 1/8")),
-    ("64_agent_legal", "3.2 points more", of("agent_legal_claims", id="agent-78")),
+    ("64_agent_legal", "3.4 points more", of("agent_legal_claims", id="agent-78")),
     ("64_agent_legal", "45.0 points more", of("agent_legal_claims", id="agent-60")),
     ("64_agent_legal", "4.8 points less", of("agent_legal_claims", id="agent-49")),
     ("64_agent_legal", "12.4 points more", of("agent_legal_claims", id="agent-77")),
