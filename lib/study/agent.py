@@ -152,9 +152,10 @@ def finished_failures(scores: pd.DataFrame) -> pd.Series:
 def part_of(runs: str) -> str:
     """The part of the study that a claim about these runs (`claims.planned`) belongs to.
 
-    legal: about policies whose start has seen lost games too, about full-answer DPO with
-    chosen settings, or about a filter of actions. taught: what a policy or a search learns from the solver,
-    which is Action DPO, a learned value, or a value that guides a search. search: the others."""
+    legal: about policies whose start has seen lost games too, about full-answer DPO with chosen
+    settings, or about a filter of actions. taught: what a policy or a search learns from the
+    solver, which is Action DPO, a learned value, or a value that guides a search. search: the
+    others."""
     about = [systems.of(name) for name in runs.split(";")]
     if any(system.policy in LEGAL or system.redraws for system in about):
         return "legal"
