@@ -1,6 +1,7 @@
 """data/paper/posed.csv holds what the git history says of every claim."""
 
 from functools import cache
+from types import SimpleNamespace
 
 import pandas as pd
 import pytest
@@ -121,3 +122,13 @@ def test_a_search_is_told_by_all_its_settings():
     assert not has("1/8 +soft", small | {"rerank": ["none", "binary"]})
     assert has("1/8 +soft λ=4", small | {"rerank": "soft", "weight": [1.0, 4.0]})
     assert not has("1/8", small | {"repeats": 4})
+
+
+def test_sixteen_single_games_answer_no_claim_about_104():
+    played = [{"beams": 1, "samples": 1, "repeats": 16}]
+    parameters = {"sets": ["heldout_1000"], "searches": played}
+    run = SimpleNamespace(profile="cpu", method="sft/pick", kind="search", parameters=parameters)
+    method = systems.search("sft/pick", 1, 1, repeated=True)
+    claim = {"set": "heldout_1000", "metric": "any of 16 games"}
+    assert posed.answers(run, method, claim)
+    assert not posed.answers(run, method, claim | {"metric": "any of 104 games"})
