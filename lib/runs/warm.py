@@ -159,7 +159,10 @@ def become(streams: list[int], argv: list[str], environment: dict[str, str], fol
 
 
 def ask(path: str, argv: list[str]) -> int:
-    """Stand in for a forked kernel: its exit status."""
+    """Stand in for a forked kernel: its exit status. Ends with the process that started it, and
+    raises OSError if nobody listens: once the folder of the socket is gone nobody ever will."""
+    if hasattr(ctypes.CDLL(None), "prctl"):
+        ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
     kernel = socket.socket(socket.AF_UNIX)
     end = time.monotonic() + WAIT
     while True:
@@ -167,7 +170,7 @@ def ask(path: str, argv: list[str]) -> int:
             kernel.connect(path)
             break
         except OSError:
-            if time.monotonic() > end:
+            if time.monotonic() > end or not Path(path).parent.exists():
                 raise
             time.sleep(0.1)
     for number in (signal.SIGINT, signal.SIGTERM):

@@ -19,7 +19,7 @@ from jupyter_client.manager import start_new_kernel
 
 from lib import files
 from lib.files import ROOT, sha256
-from lib.runs import code, machine
+from lib.runs import code, machine, warm
 from lib.runs.execute import describe, execute, prepare
 from lib.runs.folder import provenance, write_json
 from lib.runs.kernel import DIE_WITH_PARENT, QUIET
@@ -531,6 +531,42 @@ def test_what_is_orphaned_while_it_starts_ends(checkout, command):
     process = checkout.start(command, "cpu", "t/base", env=os.environ | {PARENT: str(gone.pid)})
     assert process.wait(timeout=60) == -signal.SIGKILL
     assert not (checkout.runs / "cpu/t/base/0").exists()
+
+
+@pytest.mark.parametrize("when", ["before it starts", "while it waits"])
+def test_a_kernel_is_not_waited_for_when_what_would_fork_it_has_ended(tmp_path, when):
+    folder = tmp_path / "warm"
+    folder.mkdir()
+    if when == "before it starts":
+        folder.rmdir()
+    asking = subprocess.Popen(
+        [sys.executable, warm.__file__],
+        env=os.environ | {warm.SOCKET: f"{folder}/socket"},
+        stderr=subprocess.DEVNULL,
+    )
+    if when == "while it waits":
+        with pytest.raises(subprocess.TimeoutExpired):
+            asking.wait(timeout=2)
+        folder.rmdir()
+    assert asking.wait(timeout=warm.WAIT / 2)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="nothing else ends with its parent")
+def test_a_kernel_that_waits_to_be_forked_ends_with_its_runner(tmp_path):
+    start = "import subprocess, sys; print(subprocess.Popen(sys.argv[1:]).pid, flush=True); input()"
+    runner = subprocess.Popen(
+        [sys.executable, "-c", start, sys.executable, warm.__file__],
+        env=os.environ | {warm.SOCKET: f"{tmp_path}/socket"},
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+    )
+    asking = os.pidfd_open(int(runner.stdout.readline()))
+    assert not select.select([asking], [], [], 2)[0]
+    runner.kill()
+    runner.wait()
+    assert select.select([asking], [], [], warm.WAIT / 2)[0]
 
 
 def test_two_runners_make_one_run_once(checkout, warm_kernels):
