@@ -354,7 +354,7 @@ def _one_move() -> str:
 4. **Writing one operation at a time is far cheaper.** Sixteen games of such an agent solve
 {100 * games["estimate"]:.1f}%, and sixteen tries of Best of 4 {100 * answers["estimate"]:.1f}%. The
 games take {games["tokens"]:.0f} tokens, the tries {answers["tokens"]:,.0f}. {number} games solve
-{100 * more["estimate"]:.1f}%, for {more["tokens"]:,.0f}. The agent saw more demonstrations
+{100 * more["estimate"]:.1f}%, for {more["tokens"]:,.0f} tokens. The agent saw more demonstrations
 ([64](notebooks/64_agent_legal.ipynb))."""
 
 

@@ -606,7 +606,7 @@ ELSEWHERE = [
         of("trace_estimates", method=TRACE, metric="failures that a repair mends", **PRIMARY),
     ),
     ("64_agent_legal", "70% and", of(**TRIES, method="sft/pick_legal 1/1 sampled")),
-    ("64_agent_legal", "71%, but", of(**TRIES, method="rloo/cov_pass4")),
+    ("64_agent_legal", "71%. The", of(**TRIES, method="rloo/cov_pass4")),
     (
         "64_agent_legal",
         "7.9 times the tokens",

@@ -87,11 +87,13 @@ def test_an_interrupt_waits_for_the_end_of_an_import():
     background of a shell ignores Ctrl-C, so the test sets what a kernel has."""
     done = []
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
-    with pytest.raises(KeyboardInterrupt), uninterrupted():
-        signal.raise_signal(signal.SIGINT)
-        done.append("the import goes on")
-    assert done and signal.getsignal(signal.SIGINT) is signal.default_int_handler
-    signal.signal(signal.SIGINT, before)
+    try:
+        with pytest.raises(KeyboardInterrupt), uninterrupted():
+            signal.raise_signal(signal.SIGINT)
+            done.append("the import goes on")
+        assert done and signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    finally:
+        signal.signal(signal.SIGINT, before)
     with uninterrupted():
         done.append("nothing is held back")
     assert len(done) == 2

@@ -3,6 +3,7 @@ again by plain code."""
 
 import csv
 import math
+from functools import cache
 
 import pandas as pd
 import pytest
@@ -282,12 +283,17 @@ def idle(one, checks):
     return False
 
 
+@cache
+def starts():
+    """The policy that each policy's training began from."""
+    with open(FIGURES.parent / "data/methods.csv") as file:
+        return {one["method"]: one["start"] for one in csv.DictReader(file)}
+
+
 def begun_from(policy):
     """The policies that a policy's training began from, one after the other."""
-    with open(FIGURES.parent / "data/methods.csv") as file:
-        starts = {one["method"]: one["start"] for one in csv.DictReader(file)}
     found = set()
-    while policy := starts.get(policy):
+    while policy := starts().get(policy):
         found.add(policy)
     return found
 
