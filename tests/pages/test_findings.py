@@ -335,6 +335,7 @@ SAID["18_choose_a_regime"] = [
         "25% less time",
         100 - 100 * candidate(MIDDLE, "minutes") / candidate("rloo/sparse", "minutes"),
     ),
+    ("3.5 points", of("screen_rates", "gain", trained="rloo/ast_tau2", learning_rate=2e-4)),
 ]
 
 
@@ -857,6 +858,17 @@ def test_the_numbers_of_a_finding_are_those_of_the_tables(notebook):
         assert stated == round(number, digits), f"{said}: {number}"
         rest = rest.replace(said, "")
     assert not re.findall(r"\d", rest), rest
+
+
+def test_the_rates_that_win_are_as_notebook_18_says():
+    trials = read("screen_rates")
+    assert (trials["runs"] == 2).all()
+    gain = trials.pivot(index="trained", columns="learning_rate", values="gain")
+    once = gain.columns[1]
+    assert list(gain.columns / once) == [0.5, 1, 2]
+    half = {"rloo/cov_pass4": 0.5, "preference/ipo": 0.5}
+    twice = {"rloo/ast_tau2": 2, "rloo/grpo": 2}
+    assert dict(gain.idxmax(axis=1) / once) == {"rloo/sparse": 1} | half | twice
 
 
 def test_what_notebook_40_says_of_problems_without_a_number():
