@@ -313,6 +313,11 @@ def _extra() -> str:
     )
     longer = solved["rloo/ast_533"] < solved["rloo/sparse_533"]
     require(bool(longer), "after the longer training AST solves more: write again")
+    # at the rate that its own trials chose, too
+    compared = figures("ast_table2", "method", "baseline", "metric")
+    tuned = at(compared, "rloo/ast_tau2_double_rate", "rloo/sparse", "pass@1")
+    require(bool(tuned["low"] <= 0), "AST at its own rate solves more: write again")
+    require(bool(tuned["runs"] == 3), "AST at its own rate has not three runs")
     return """\
 2. **Extra credit solves no more.** No reward for near misses or legal steps beats sparse RLOO with
 one try."""
