@@ -143,7 +143,7 @@ SAID: dict[str, list[tuple[str, float]]] = {
         ("three, and", runs("ast_table2", baseline="rloo/sparse")),
         ("2.8 points", gap("ast_table2", "rloo/ast_tau2_alpha01", "rloo/sparse", ONCE)),
         ("1.7 points", gap("ast_table2", "rloo/ast_steps", "rloo/sparse", ONCE)),
-        ("2.7 with sixteen", gap("ast_table2", "rloo/ast_steps", "rloo/sparse", OFTEN)),
+        ("1.1 points", gap("ast_table2", "rloo/ast_tau2_double_rate", "rloo/sparse", ONCE)),
     ],
     "23_ast_numbers": [
         ("400 further", of("ast_numbers", "n_problems", scale=1, set="heldout_400", **ONCE)),
