@@ -639,9 +639,9 @@ def test_a_studys_group_names_all_that_its_partial_analysis_reads(group):
     assert read and read <= {spec.name for spec in project.asked("smoke", [group])}
 
 
-# What was published without what a run reads, and made again for it. The pairs with seeds 1 and 2
-# were published without their texts. For these runs they were drawn again by later code, which drew 2,428,557 tokens in place of 2,428,588, and 2,485,813 in place of
-# 2,485,717; tried.csv says so.
+# What was published without what these runs read, and made again for them. Pairs with seeds 1 and 2
+# were published without their texts, and drawn again by later code, which drew 2,428,557 tokens in
+# place of 2,428,588, and 2,485,813 in place of 2,485,717; tried.csv says so.
 DRAWN_AGAIN = {
     ("preference/ipo_half_rate/1", "pairs/free/1"): "b471a29449a229fa",
     ("preference/ipo_half_rate/2", "pairs/free/2"): "dedc8a259bb24465",
