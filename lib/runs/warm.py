@@ -70,14 +70,20 @@ def kernels(modules: str = STUDIES) -> Iterator[dict[str, str]]:
             server.wait()
 
 
+def die_with_parent() -> None:
+    """Have Linux kill this process when its parent ends, as in `lib.runs.machine`: the copy of this
+    file imports nothing of lib/."""
+    if hasattr(ctypes.CDLL(None), "prctl"):
+        ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
+
+
 def serve(path: str, parent: int, modules: list[str]) -> None:
     """Fork a kernel for everyone who asks, until the process that started this one ends it, or ends
     itself.
 
     What has been imported is frozen: no kernel looks through it for garbage, which would also copy
     its memory."""
-    if hasattr(ctypes.CDLL(None), "prctl"):
-        ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
+    die_with_parent()
     if os.getppid() != parent:  # it has ended already
         return
     signal.signal(signal.SIGTERM, lambda *_: sys.exit())
@@ -161,8 +167,7 @@ def become(streams: list[int], argv: list[str], environment: dict[str, str], fol
 def ask(path: str, argv: list[str]) -> int:
     """Stand in for a forked kernel: its exit status. Ends with the process that started it, and
     raises OSError if nobody listens: once the folder of the socket is gone nobody ever will."""
-    if hasattr(ctypes.CDLL(None), "prctl"):
-        ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
+    die_with_parent()
     kernel = socket.socket(socket.AF_UNIX)
     end = time.monotonic() + WAIT
     while True:
